@@ -1,0 +1,222 @@
+//! Blocks: the unit that is written, lost and found again.
+//!
+//! After the file header a capture is a sequence of blocks, each a header and its stored payload:
+//!
+//! ```text
+//! 0   8  sync marker: 0d 'm' 't' 'B' 'L' 'K' 8a 1a
+//! 8   1  kind (Kind)
+//! 9   1  codec of the payload (Codec)
+//! 10  2  0
+//! 12  4  stream: for records, the slot of the writing thread
+//! 16  4  segment: for records, its number in the stream
+//! 20  4  offset: for records, where in the segment these bytes stand
+//! 24  8  first ticket that the payload may hold
+//! 32  8  last ticket that the payload may hold
+//! 40  4  payload bytes once decoded
+//! 44  4  payload bytes stored
+//! 48  4  CRC-32 of the stored payload
+//! 52  4  CRC-32 of bytes 0..52
+//! ```
+//!
+//! A *segment* of records is the unit in which delta state begins anew. The collector writes a segment as one block, or
+//! as several pieces (`offset`) when it had to save an unfinished one; a piece needs those before it.
+//!
+//! Invariant: a header that passes its checksum gives lengths that are bounded by [`MAX_RAW`], so a reader can skip or
+//! allocate for any block it meets; what fails is found by the next sync marker.
+
+use crate::checksum::crc32;
+
+/// Bytes of a block's header.
+pub const HEADER_LEN: usize = 56;
+/// Where a reader finds its feet again.
+pub const SYNC: [u8; 8] = [0x0d, b'm', b't', b'B', b'L', b'K', 0x8a, 0x1a];
+/// The largest payload, decoded, in bytes.
+pub const MAX_RAW: u32 = 16 << 20;
+/// The largest stored payload: what LZ4 may make of an incompressible one.
+pub const MAX_STORED: u32 = MAX_RAW + MAX_RAW / 255 + 64;
+
+/// What a block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Records of one segment: see [`crate::record`].
+    Records = 1,
+    /// What is known of the process: see [`crate::meta`]. A later one overrides an earlier, field by field.
+    Process = 2,
+    /// What the collector saw: see [`crate::observe`].
+    Observations = 3,
+    /// Sums instead of records: see [`crate::aggregate`]. A later one replaces all earlier.
+    Aggregate = 4,
+    /// The capture is complete; empty.
+    End = 5,
+}
+
+/// How a payload is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Codec {
+    /// As it is.
+    Stored = 0,
+    /// One LZ4 block.
+    Lz4 = 1,
+}
+
+/// The header of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it holds.
+    pub kind: Kind,
+    /// How it is stored.
+    pub codec: Codec,
+    /// See the module's table.
+    pub stream: u32,
+    /// See the module's table.
+    pub segment: u32,
+    /// See the module's table.
+    pub offset: u32,
+    /// See the module's table.
+    pub first_ticket: u64,
+    /// See the module's table.
+    pub last_ticket: u64,
+    /// Payload bytes once decoded.
+    pub raw_len: u32,
+    /// Payload bytes as stored.
+    pub stored_len: u32,
+    /// CRC-32 of the stored payload.
+    pub payload_crc: u32,
+}
+
+/// Why bytes are not a block header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockError {
+    /// Fewer bytes than a header has.
+    Short,
+    /// No sync marker, or a checksum that does not match: damage, or not the start of a block.
+    Damaged,
+    /// Intact, but of a kind or codec that this version does not know.
+    Unknown {
+        /// Payload bytes to skip.
+        stored_len: u32,
+    },
+}
+
+impl Header {
+    /// A header for a payload without place in a stream.
+    #[must_use]
+    pub fn plain(kind: Kind) -> Self {
+        Self {
+            kind,
+            codec: Codec::Stored,
+            stream: 0,
+            segment: 0,
+            offset: 0,
+            first_ticket: 0,
+            last_ticket: 0,
+            raw_len: 0,
+            stored_len: 0,
+            payload_crc: 0,
+        }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[..8].copy_from_slice(&SYNC);
+        bytes[8] = self.kind as u8;
+        bytes[9] = self.codec as u8;
+        bytes[12..16].copy_from_slice(&self.stream.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.first_ticket.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.last_ticket.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.raw_len.to_le_bytes());
+        bytes[44..48].copy_from_slice(&self.stored_len.to_le_bytes());
+        bytes[48..52].copy_from_slice(&self.payload_crc.to_le_bytes());
+        let checksum = crc32(&bytes[..52]);
+        bytes[52..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// The header that these bytes begin with.
+    ///
+    /// # Errors
+    /// A [`BlockError`] when they do not begin with an intact header of a known kind.
+    pub fn decode(bytes: &[u8]) -> Result<Self, BlockError> {
+        let bytes = bytes.first_chunk::<HEADER_LEN>().ok_or(BlockError::Short)?;
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let (raw_len, stored_len) = (word(40), word(44));
+        if bytes[..8] != SYNC || word(52) != crc32(&bytes[..52]) || raw_len > MAX_RAW || stored_len > MAX_STORED {
+            return Err(BlockError::Damaged);
+        }
+        let unknown = BlockError::Unknown { stored_len };
+        Ok(Self {
+            kind: Kind::from_number(bytes[8]).ok_or(unknown)?,
+            codec: Codec::from_number(bytes[9]).ok_or(unknown)?,
+            stream: word(12),
+            segment: word(16),
+            offset: word(20),
+            first_ticket: long(24),
+            last_ticket: long(32),
+            raw_len,
+            stored_len,
+            payload_crc: word(48),
+        })
+    }
+
+    /// Whether these stored bytes are the payload that this header was written for.
+    #[must_use]
+    pub fn fits(&self, stored: &[u8]) -> bool {
+        stored.len() == self.stored_len as usize && crc32(stored) == self.payload_crc
+    }
+}
+
+impl Kind {
+    fn from_number(number: u8) -> Option<Self> {
+        [Self::Records, Self::Process, Self::Observations, Self::Aggregate, Self::End]
+            .into_iter()
+            .find(|&kind| kind as u8 == number)
+    }
+}
+
+impl Codec {
+    fn from_number(number: u8) -> Option<Self> {
+        [Self::Stored, Self::Lz4].into_iter().find(|&codec| codec as u8 == number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BlockError, HEADER_LEN, Header, Kind};
+    use proptest::prelude::*;
+
+    fn example() -> Header {
+        Header {
+            stream: 3,
+            segment: 9,
+            offset: 77,
+            first_ticket: 1 << 40,
+            last_ticket: (1 << 40) + 5,
+            raw_len: 100,
+            stored_len: 60,
+            payload_crc: 0xdead_beef,
+            ..Header::plain(Kind::Records)
+        }
+    }
+
+    #[test]
+    fn round_trip() {
+        assert_eq!(Header::decode(&example().encode()), Ok(example()));
+        assert_eq!(Header::decode(&example().encode()[..HEADER_LEN - 1]), Err(BlockError::Short));
+    }
+
+    proptest! {
+        #[test]
+        fn any_flipped_bit_is_seen(bit in 0..HEADER_LEN * 8) {
+            let mut bytes = example().encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Header::decode(&bytes), Err(BlockError::Damaged));
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What is known of the recorded process, as far as it is known: the payload of a process block.
+//!
+//! A sequence of fields `tag length bytes` (tag and length as prefix varints); numbers are prefix varints inside their
+//! bytes. A reader skips tags it does not know, and a later block overrides an earlier one field by field, so that the
+//! collector can write what it knows at once and the rest when it learns it.
+//!
+//! Invariant: a tag, once released, keeps its meaning.
+
+use crate::varint;
+
+/// What is known of the recorded process. `None` and empty: not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Arguments of the process, the program first.
+    pub command_line: Vec<Vec<u8>>,
+    /// Path of the executable.
+    pub executable: Option<Vec<u8>>,
+    /// Process id.
+    pub pid: Option<u64>,
+    /// Parent's process id.
+    pub ppid: Option<u64>,
+    /// `PY_VERSION_HEX` of the interpreter.
+    pub python_version: Option<u64>,
+    /// Name of Python's allocator.
+    pub python_allocator: Option<Vec<u8>>,
+    /// Why there are no Python frames, where there might have been.
+    pub python_note: Option<Vec<u8>>,
+    /// The stamping clock ([`CLOCK_MONOTONIC`] or [`CLOCK_TSC`]).
+    pub clock: Option<u64>,
+    /// The stamping clock at the start.
+    pub start_ticks: Option<u64>,
+    /// CLOCK_MONOTONIC at the start, in nanoseconds.
+    pub start_monotonic_ns: Option<u64>,
+    /// Wall clock at the start, in nanoseconds since 1970.
+    pub start_realtime_ns: Option<u64>,
+    /// The three start times lie within this many nanoseconds.
+    pub clock_uncertainty_ns: Option<u64>,
+    /// 1: every event carries its time.
+    pub timestamps: Option<u64>,
+    /// Between memory snapshots, in milliseconds.
+    pub snapshot_interval_ms: Option<u64>,
+    /// CLOCK_MONOTONIC at the end, in nanoseconds.
+    pub end_monotonic_ns: Option<u64>,
+    /// The stamping clock at the end.
+    pub end_ticks: Option<u64>,
+    /// Exit status of the process as a shell gives it: 128+N for signal N.
+    pub exit_status: Option<u64>,
+    /// Why the target switched recording off before its end.
+    pub stop_reason: Option<Vec<u8>>,
+    /// Events that could not be recorded because more threads ran at once than there are slots.
+    pub events_without_slot: Option<u64>,
+    /// How often threads waited for the collector.
+    pub waits: Option<u64>,
+    /// How long, in sum, in nanoseconds.
+    pub wait_ns: Option<u64>,
+    /// 1: the process replaced itself by exec.
+    pub ended_by_exec: Option<u64>,
+    /// Version of memtrack that recorded.
+    pub recorder: Option<Vec<u8>>,
+}
+
+/// [`Process::clock`]: stamps are CLOCK_MONOTONIC nanoseconds.
+pub const CLOCK_MONOTONIC: u64 = 0;
+/// [`Process::clock`]: stamps are counts of the processor's time-stamp counter.
+pub const CLOCK_TSC: u64 = 1;
+
+const COMMAND_LINE: u64 = 1;
+
+/// Longest command line that is kept, in arguments and in bytes for each.
+const MAX_ARGUMENTS: usize = 4096;
+
+impl Process {
+    /// The payload of a block with every known field.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for argument in self.command_line.iter().take(MAX_ARGUMENTS) {
+            put(&mut out, COMMAND_LINE, argument);
+        }
+        let mut copy = self.clone();
+        for (tag, field) in copy.texts() {
+            field.iter().for_each(|text| put(&mut out, tag, text));
+        }
+        for (tag, field) in copy.numbers() {
+            field.iter().for_each(|&number| put(&mut out, tag, &number_bytes(number)));
+        }
+        out
+    }
+
+    /// Takes over every field that this payload holds. `false`: it ended with something that is no field.
+    pub fn update(&mut self, payload: &[u8]) -> bool {
+        let mut at = 0;
+        let mut command_line = Vec::new();
+        while at < payload.len() {
+            let Some((tag, bytes, next)) = field(payload, at) else { return false };
+            at = next;
+            if tag == COMMAND_LINE && command_line.len() < MAX_ARGUMENTS {
+                command_line.push(bytes.to_vec());
+            } else {
+                self.set(tag, bytes);
+            }
+        }
+        if !command_line.is_empty() {
+            self.command_line = command_line;
+        }
+        true
+    }
+
+    fn set(&mut self, tag: u64, bytes: &[u8]) {
+        if let Some((_, field)) = self.texts().into_iter().find(|(known, _)| *known == tag) {
+            *field = Some(bytes.to_vec());
+        } else if let Some((_, field)) = self.numbers().into_iter().find(|(known, _)| *known == tag) {
+            *field = varint::read(bytes, 0).map(|(value, _)| value);
+        }
+    }
+
+    /// The fields that are texts, with their tags.
+    fn texts(&mut self) -> [(u64, &mut Option<Vec<u8>>); 5] {
+        [
+            (2, &mut self.executable),
+            (3, &mut self.python_allocator),
+            (4, &mut self.python_note),
+            (5, &mut self.stop_reason),
+            (6, &mut self.recorder),
+        ]
+    }
+
+    /// The fields that are numbers, with their tags.
+    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 17] {
+        [
+            (32, &mut self.pid),
+            (33, &mut self.ppid),
+            (34, &mut self.python_version),
+            (35, &mut self.clock),
+            (36, &mut self.start_ticks),
+            (37, &mut self.start_monotonic_ns),
+            (38, &mut self.start_realtime_ns),
+            (39, &mut self.clock_uncertainty_ns),
+            (40, &mut self.timestamps),
+            (41, &mut self.snapshot_interval_ms),
+            (42, &mut self.end_monotonic_ns),
+            (43, &mut self.end_ticks),
+            (44, &mut self.exit_status),
+            (45, &mut self.events_without_slot),
+            (46, &mut self.waits),
+            (47, &mut self.wait_ns),
+            (48, &mut self.ended_by_exec),
+        ]
+    }
+}
+
+fn number_bytes(value: u64) -> Vec<u8> {
+    let mut bytes = vec![0; varint::MAX_LEN];
+    let end = varint::write(&mut bytes, 0, value).unwrap_or(0);
+    bytes.truncate(end);
+    bytes
+}
+
+fn put(out: &mut Vec<u8>, tag: u64, bytes: &[u8]) {
+    out.extend(number_bytes(tag));
+    out.extend(number_bytes(bytes.len() as u64));
+    out.extend_from_slice(bytes);
+}
+
+fn field(payload: &[u8], at: usize) -> Option<(u64, &[u8], usize)> {
+    let (tag, at) = varint::read(payload, at)?;
+    let (len, at) = varint::read(payload, at)?;
+    let end = at.checked_add(usize::try_from(len).ok()?)?;
+    Some((tag, payload.get(at..end)?, end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Process;
+
+    fn example() -> Process {
+        Process {
+            command_line: vec![b"python3".to_vec(), b"".to_vec(), b"\xff".to_vec()],
+            executable: Some(b"/usr/bin/python3".to_vec()),
+            pid: Some(7),
+            start_ticks: Some(u64::MAX),
+            stop_reason: Some(b"collector gone".to_vec()),
+            ..Process::default()
+        }
+    }
+
+    #[test]
+    fn round_trip_and_override() {
+        let mut read = Process::default();
+        assert!(read.update(&example().encode()));
+        assert_eq!(read, example());
+        assert!(read.update(&Process { exit_status: Some(139), ..Process::default() }.encode()));
+        assert_eq!(read, Process { exit_status: Some(139), ..example() });
+    }
+
+    #[test]
+    fn cut_payloads_are_told() {
+        let whole = example().encode();
+        assert!(!Process::default().update(&whole[..whole.len() - 1]));
+    }
+}

@@ -1,0 +1,206 @@
+//! What the collector saw: the ticks that give tickets their time, memory snapshots, and names of threads.
+//!
+//! The payload of an observations block is a sequence of
+//!
+//! ```text
+//! 1 Tick      ticket+ time+                       events with a later ticket were recorded after this time
+//! 2 Snapshot  ticket+ time+ ticks rss             a tick with the stamping clock and the resident memory
+//! 3 Thread    tid length name                     the system's name of a thread
+//! ```
+//!
+//! all numbers prefix varints; `+` marks a difference to the one before in the same block. Times are CLOCK_MONOTONIC in nanoseconds.
+//!
+//! Invariant: tickets and times rise within a block.
+
+use crate::varint;
+
+/// One thing that the collector saw.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Observation {
+    /// The collector took this ticket at this time.
+    Tick(Tick),
+    /// A tick at which memory was looked at.
+    Snapshot {
+        /// The tick.
+        tick: Tick,
+        /// The stamping clock at the tick.
+        ticks: u64,
+        /// Resident memory of the target in bytes, without memtrack's own segments.
+        rss: u64,
+    },
+    /// The system's name of a thread.
+    Thread {
+        /// The operating system's id of the thread.
+        tid: i32,
+        /// Its name, at most 15 bytes on Linux.
+        name: String,
+    },
+}
+
+/// A ticket and its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tick {
+    /// Ticket sequence number.
+    pub ticket: u64,
+    /// CLOCK_MONOTONIC, in nanoseconds.
+    pub time_ns: u64,
+}
+
+const TICK: u8 = 1;
+const SNAPSHOT: u8 = 2;
+const THREAD: u8 = 3;
+
+/// Makes the payload of an observations block.
+#[derive(Debug, Default)]
+pub struct Writer {
+    bytes: Vec<u8>,
+    last: Tick,
+    first_ticket: Option<u64>,
+}
+
+impl Writer {
+    /// Adds one observation.
+    pub fn add(&mut self, observation: &Observation) {
+        match observation {
+            Observation::Tick(tick) => self.tick(TICK, *tick),
+            Observation::Snapshot { tick, ticks, rss } => {
+                self.tick(SNAPSHOT, *tick);
+                self.number(*ticks);
+                self.number(*rss);
+            }
+            Observation::Thread { tid, name } => {
+                self.bytes.push(THREAD);
+                self.number(u64::from(tid.cast_unsigned()));
+                self.number(name.len() as u64);
+                self.bytes.extend_from_slice(name.as_bytes());
+            }
+        }
+    }
+
+    /// Bytes so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether nothing was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The payload with its first and last ticket; begins anew.
+    pub fn take(&mut self) -> (Vec<u8>, u64, u64) {
+        let taken = std::mem::take(self);
+        (taken.bytes, taken.first_ticket.unwrap_or(0), taken.last.ticket)
+    }
+
+    fn tick(&mut self, kind: u8, tick: Tick) {
+        self.bytes.push(kind);
+        self.number(tick.ticket.wrapping_sub(self.last.ticket));
+        self.number(tick.time_ns.wrapping_sub(self.last.time_ns));
+        self.last = tick;
+        self.first_ticket.get_or_insert(tick.ticket);
+    }
+
+    fn number(&mut self, value: u64) {
+        let at = self.bytes.len();
+        self.bytes.resize(at + varint::MAX_LEN, 0);
+        let end = varint::write(&mut self.bytes, at, value).unwrap_or(at);
+        self.bytes.truncate(end);
+    }
+}
+
+/// Takes the payload of an observations block apart; ends early at what it cannot read, which [`Reader::failed`] tells.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    last: Tick,
+    failed: bool,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads this payload.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0, last: Tick::default(), failed: false }
+    }
+
+    /// Whether the payload ended with something that is no observation.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let (value, at) = varint::read(self.bytes, self.at)?;
+        self.at = at;
+        Some(value)
+    }
+
+    fn tick(&mut self) -> Option<Tick> {
+        let ticket = self.last.ticket.wrapping_add(self.number()?);
+        let time_ns = self.last.time_ns.wrapping_add(self.number()?);
+        self.last = Tick { ticket, time_ns };
+        Some(self.last)
+    }
+
+    fn observation(&mut self) -> Option<Observation> {
+        let kind = *self.bytes.get(self.at)?;
+        self.at += 1;
+        match kind {
+            TICK => Some(Observation::Tick(self.tick()?)),
+            SNAPSHOT => {
+                let tick = self.tick()?;
+                Some(Observation::Snapshot { tick, ticks: self.number()?, rss: self.number()? })
+            }
+            THREAD => {
+                let tid = u32::try_from(self.number()?).ok()?.cast_signed();
+                let len = usize::try_from(self.number()?).ok()?;
+                let name = self.bytes.get(self.at..self.at.checked_add(len)?)?;
+                self.at += len;
+                Some(Observation::Thread { tid, name: String::from_utf8_lossy(name).into_owned() })
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Iterator for Reader<'_> {
+    type Item = Observation;
+
+    fn next(&mut self) -> Option<Observation> {
+        if self.failed || self.at >= self.bytes.len() {
+            return None;
+        }
+        let next = self.observation();
+        self.failed = next.is_none();
+        next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Observation, Reader, Tick, Writer};
+
+    #[test]
+    fn round_trip_and_truncation() {
+        let tick = |ticket, time_ns| Tick { ticket, time_ns };
+        let all = [
+            Observation::Tick(tick(4, 1_000_000_000_000)),
+            Observation::Thread { tid: 4711, name: "wörker".into() },
+            Observation::Snapshot { tick: tick(9, 1_000_000_100_000), ticks: u64::MAX, rss: 1 << 33 },
+        ];
+        let mut writer = Writer::default();
+        all.iter().for_each(|observation| writer.add(observation));
+        let (bytes, first, last) = writer.take();
+        assert!(writer.is_empty());
+        assert_eq!((first, last), (4, 9));
+        assert_eq!(Reader::new(&bytes).collect::<Vec<_>>(), all);
+        for cut in 0..bytes.len() {
+            let got: Vec<_> = Reader::new(&bytes[..cut]).collect();
+            assert_eq!(got, all[..got.len()]);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Records: what happened in one thread, in order, as bytes of a segment.
+//!
+//! The first byte of a record:
+//!
+//! ```text
+//! 1sssssss  Free of the address in recent slot s                            [time]
+//! 01psaaaa  Alloc by allocator a                       [size unless s] [address unless p] [time]
+//! 001mmmmm  Move: the newest frame's instruction changed by unzigzag(m) * 2
+//! 0001nnnn  Pop of n+1 frames
+//! 00000001  Free                                       address [time]
+//! 00000010  Push of the frame expected from this call site
+//! 00000011  Push of the expected code                  instruction+1
+//! 00000100  Push                                       zigzag(code - last code), instruction+1
+//! 00000101  Move                                       zigzag(instruction - last)
+//! 00000110  Pop                                        number of frames
+//! 00000111  Switch: a new run begins                   ticket - last ticket
+//! 00001000  an Extra follows: a byte that says which, then its fields
+//! ```
+//!
+//! Numbers are prefix varints. An address of an allocation is a difference to the last allocated (a free: to the last
+//! freed that was written so), in units of 16 with a 0 bit below, or in bytes with a 1 bit below. `[time]` is there in
+//! timed segments: zigzag difference in ticks. Zero is no record, so that unwritten memory is never taken for one.
+//!
+//! Every segment begins with a Begin (which says whether it is timed) and with an empty stack of frames.
+//!
+//! Invariant: `decode(encode(r)) = r` for every sequence of records; the writing half neither allocates nor panics.
+
+mod decode;
+mod encode;
+
+pub use decode::{DecodeError, Decoder};
+pub use encode::{Encoder, MAX_RECORD, MAX_TEXT};
+
+use crate::{Allocator, MapClass};
+
+/// A frame of a stack: a code object by its id, and where in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frame {
+    /// Id from a [`CodeHead`].
+    pub code: u32,
+    /// Offset of the instruction in bytes; [`Frame::NOT_STARTED`] before the first.
+    pub instruction: u32,
+}
+
+impl Frame {
+    /// No frame.
+    pub const NONE: Self = Self { code: 0, instruction: 0 };
+    /// An instruction offset that says: the frame has not begun to run.
+    pub const NOT_STARTED: u32 = u32::MAX;
+}
+
+/// How the line table of a code object is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum LineTable {
+    /// `co_lnotab` of CPython 3.8 and 3.9.
+    Lnotab = 0,
+    /// `co_linetable` of CPython 3.10.
+    Python310 = 1,
+    /// `co_linetable` of CPython 3.11 and later.
+    Python311 = 2,
+}
+
+impl LineTable {
+    /// The kind with this number; `None` for a number that no version has used.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::Lnotab, Self::Python310, Self::Python311].get(usize::from(number)).copied()
+    }
+}
+
+/// A code object, but for its line table, which follows in [`Record::CodeLines`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeHead<'a> {
+    /// Unique in the process.
+    pub id: u32,
+    /// First line of the function, from 1; 0 when not known.
+    pub first_line: u32,
+    /// How to read the line table.
+    pub lines: LineTable,
+    /// Bytes of the line table, all parts together.
+    pub lines_len: u32,
+    /// Name; the qualified one where the interpreter knows it.
+    pub name: &'a [u8],
+    /// Source file.
+    pub file: &'a [u8],
+}
+
+/// One record. Times are in ticks of the stamping clock, `None` in segments that are not timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record<'a> {
+    /// A segment begins: an empty stack, and the run goes on that has this ticket.
+    Begin {
+        /// Ticket of the run that the next records belong to.
+        ticket: u64,
+        /// The stamping clock now.
+        ticks: u64,
+        /// The thread that writes, by the operating system's id.
+        tid: i32,
+        /// Whether the records of this segment carry times.
+        timed: bool,
+    },
+    /// A new run begins: the records up to the next Switch come after all of earlier tickets, in any thread.
+    Switch {
+        /// Its ticket.
+        ticket: u64,
+    },
+    /// A block was allocated, with the current stack.
+    Alloc {
+        /// By which function.
+        allocator: Allocator,
+        /// Its address.
+        address: u64,
+        /// Bytes requested.
+        size: u64,
+        /// When.
+        time: Option<u64>,
+    },
+    /// A block is about to be freed.
+    Free {
+        /// Its address.
+        address: u64,
+        /// When.
+        time: Option<u64>,
+    },
+    /// The last Free of this thread did not happen: a realloc that failed.
+    FreeUndo,
+    /// A range was mapped, with the current stack.
+    Map {
+        /// `Mmap` or `Mremap`.
+        allocator: Allocator,
+        /// What the mapping is.
+        class: MapClass,
+        /// First byte.
+        address: u64,
+        /// Bytes.
+        length: u64,
+        /// When.
+        time: Option<u64>,
+    },
+    /// A range is about to be unmapped.
+    Unmap {
+        /// First byte.
+        address: u64,
+        /// Bytes.
+        length: u64,
+        /// When.
+        time: Option<u64>,
+    },
+    /// A range is about to be moved or resized by mremap; a Map of class Inherited follows, or an UnmapUndo.
+    RemapFrom {
+        /// First byte.
+        address: u64,
+        /// Bytes.
+        length: u64,
+        /// When.
+        time: Option<u64>,
+    },
+    /// The last Unmap or RemapFrom of this thread did not happen: the call failed.
+    UnmapUndo,
+    /// Frames leave the stack, newest first.
+    Pop {
+        /// How many, at least 1.
+        count: u32,
+    },
+    /// A frame enters the stack.
+    Push(Frame),
+    /// The newest frame is at another instruction.
+    Move {
+        /// See [`Frame::instruction`].
+        instruction: u32,
+    },
+    /// From here on the stacks are (not) cut: the oldest frames and the newest one are there.
+    Truncated(bool),
+    /// Python's finalization begins.
+    Finalizing,
+    /// The process is about to replace itself by exec.
+    ExecBegins,
+    /// It did not: exec failed.
+    ExecFailed,
+    /// A thread got a name.
+    ThreadName {
+        /// Which, by the operating system's id.
+        tid: i32,
+        /// The name.
+        name: &'a [u8],
+    },
+    /// A code object, before the first frame that runs it in this stream.
+    Code(CodeHead<'a>),
+    /// The next bytes of a code object's line table.
+    CodeLines {
+        /// Which.
+        id: u32,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+}
+
+/// First bytes and their parts: see the module's table.
+pub(crate) mod tag {
+    pub(crate) const FREE_RECENT: u8 = 0x80;
+    pub(crate) const ALLOC: u8 = 0x40;
+    pub(crate) const ALLOC_ADDRESS_EXPECTED: u8 = 0x20;
+    pub(crate) const ALLOC_SIZE_EXPECTED: u8 = 0x10;
+    pub(crate) const MOVE: u8 = 0x20;
+    pub(crate) const POP: u8 = 0x10;
+    pub(crate) const FREE: u8 = 1;
+    pub(crate) const PUSH_EXPECTED: u8 = 2;
+    pub(crate) const PUSH_EXPECTED_CODE: u8 = 3;
+    pub(crate) const PUSH: u8 = 4;
+    pub(crate) const MOVE_FAR: u8 = 5;
+    pub(crate) const POP_MANY: u8 = 6;
+    pub(crate) const SWITCH: u8 = 7;
+    pub(crate) const EXTRA: u8 = 8;
+}
+
+/// The byte after an EXTRA tag.
+pub(crate) mod extra {
+    pub(crate) const BEGIN: u8 = 1;
+    pub(crate) const BEGIN_TIMED: u8 = 2;
+    pub(crate) const FREE_UNDO: u8 = 3;
+    pub(crate) const MAP: u8 = 4;
+    pub(crate) const UNMAP: u8 = 5;
+    pub(crate) const REMAP_FROM: u8 = 6;
+    pub(crate) const UNMAP_UNDO: u8 = 7;
+    pub(crate) const TRUNCATED: u8 = 8;
+    pub(crate) const NOT_TRUNCATED: u8 = 9;
+    pub(crate) const FINALIZING: u8 = 10;
+    pub(crate) const EXEC_BEGINS: u8 = 11;
+    pub(crate) const EXEC_FAILED: u8 = 12;
+    pub(crate) const THREAD_NAME: u8 = 13;
+    pub(crate) const CODE: u8 = 14;
+    pub(crate) const CODE_LINES: u8 = 15;
+}
+
+#[cfg(test)]
+mod tests;

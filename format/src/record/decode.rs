@@ -1,0 +1,242 @@
+//! The reading half: the bytes of a segment back into records.
+//!
+//! Invariant: any bytes whatever give records and then an end or an error; nothing is allocated but the stack of frames,
+//! which grows by at most one frame a byte.
+
+use super::{CodeHead, Frame, LineTable, Record, extra, tag};
+use crate::model::Model;
+use crate::varint::{self, unzigzag};
+use crate::{Allocator, MapClass};
+
+/// Where and why decoding stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeError {
+    /// Byte offset of the record in the segment.
+    pub offset: usize,
+    /// What stood there.
+    pub found: &'static str,
+}
+
+/// Reads the records of one segment, given whole or in pieces.
+#[derive(Debug, Default)]
+pub struct Decoder {
+    model: Model,
+    timed: bool,
+    stack: Vec<Frame>,
+}
+
+/// A position in bytes.
+struct In<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> In<'a> {
+    #[inline]
+    fn byte(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.at)?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    #[inline]
+    fn number(&mut self) -> Option<u64> {
+        let (value, at) = varint::read(self.bytes, self.at)?;
+        self.at = at;
+        Some(value)
+    }
+
+    fn small(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(self.number()?).ok()?;
+        let text = self.bytes.get(self.at..self.at.checked_add(len)?)?;
+        self.at += len;
+        Some(text)
+    }
+}
+
+impl Decoder {
+    /// A decoder at the start of a segment.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The record at `at` and the position after it; `Ok(None)` at the end of the bytes.
+    ///
+    /// # Errors
+    /// A [`DecodeError`] at bytes that are no record, or only the beginning of one; nothing after them can be read.
+    #[inline]
+    pub fn next<'a>(&mut self, bytes: &'a [u8], at: usize) -> Result<Option<(Record<'a>, usize)>, DecodeError> {
+        if at >= bytes.len() {
+            return Ok(None);
+        }
+        let mut input = In { bytes, at };
+        match self.record(&mut input) {
+            Some(record) => Ok(Some((record, input.at))),
+            None => {
+                Err(DecodeError { offset: at, found: if bytes[at] == 0 { "no record" } else { "a damaged record" } })
+            }
+        }
+    }
+
+    /// The current stack, oldest frame first.
+    #[must_use]
+    pub fn stack(&self) -> &[Frame] {
+        &self.stack
+    }
+
+    #[inline]
+    fn record<'a>(&mut self, input: &mut In<'a>) -> Option<Record<'a>> {
+        let first = input.byte()?;
+        if first & tag::FREE_RECENT != 0 {
+            let address = self.model.take_slot(first & 0x7f);
+            return Some(Record::Free { address, time: self.time(input)? });
+        }
+        if first & tag::ALLOC != 0 {
+            return self.alloc(input, first);
+        }
+        if first & tag::MOVE != 0 {
+            return self.moved(unzigzag(u64::from(first & 31)) * 2);
+        }
+        if first & tag::POP != 0 {
+            return self.pop(u32::from(first & 15) + 1);
+        }
+        match first {
+            tag::FREE => {
+                let address = address(input.number()?, self.model.last_freed);
+                // The encoder has looked for it in vain.
+                self.model.last_freed = address;
+                Some(Record::Free { address, time: self.time(input)? })
+            }
+            tag::PUSH_EXPECTED => self.push(self.model.expected_callee()),
+            tag::PUSH_EXPECTED_CODE => {
+                let frame = Frame { instruction: input.small()?.wrapping_sub(1), ..self.model.expected_callee() };
+                self.push(frame)
+            }
+            tag::PUSH => {
+                let code =
+                    u32::try_from(i64::from(self.model.last_code).checked_add(unzigzag(input.number()?))?).ok()?;
+                let frame = Frame { code, instruction: input.small()?.wrapping_sub(1) };
+                self.push(frame)
+            }
+            tag::MOVE_FAR => self.moved(unzigzag(input.number()?)),
+            tag::POP_MANY => self.pop(input.small()?),
+            tag::SWITCH => {
+                self.model.ticket = self.model.ticket.wrapping_add(input.number()?);
+                Some(Record::Switch { ticket: self.model.ticket })
+            }
+            tag::EXTRA => self.extra(input),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn alloc<'a>(&mut self, input: &mut In<'a>, first: u8) -> Option<Record<'a>> {
+        let allocator = Allocator::from_number(first & 15)?;
+        let size = if first & tag::ALLOC_SIZE_EXPECTED != 0 { self.model.expected_size() } else { input.number()? };
+        let last = self.model.last_allocated;
+        let expected = self.model.take_expected_address(size);
+        let address = if first & tag::ALLOC_ADDRESS_EXPECTED != 0 { expected } else { address(input.number()?, last) };
+        self.model.size_here(size);
+        self.model.allocated(address, size);
+        Some(Record::Alloc { allocator, address, size, time: self.time(input)? })
+    }
+
+    fn push<'a>(&mut self, frame: Frame) -> Option<Record<'a>> {
+        self.model.pushed(frame);
+        self.stack.push(frame);
+        Some(Record::Push(frame))
+    }
+
+    fn pop<'a>(&mut self, count: u32) -> Option<Record<'a>> {
+        let depth = self.stack.len().checked_sub(count as usize)?;
+        self.stack.truncate(depth);
+        self.model.set_top(self.stack.last().copied().unwrap_or(Frame::NONE));
+        Some(Record::Pop { count })
+    }
+
+    fn moved<'a>(&mut self, delta: i64) -> Option<Record<'a>> {
+        let top = self.stack.last_mut()?;
+        top.instruction = u32::try_from(i64::from(top.instruction).checked_add(delta)?).ok()?;
+        let top = *top;
+        self.model.set_top(top);
+        Some(Record::Move { instruction: top.instruction })
+    }
+
+    fn extra<'a>(&mut self, input: &mut In<'a>) -> Option<Record<'a>> {
+        Some(match input.byte()? {
+            extra::BEGIN => self.begin(input, false)?,
+            extra::BEGIN_TIMED => self.begin(input, true)?,
+            extra::FREE_UNDO => Record::FreeUndo,
+            extra::MAP => {
+                let (allocator, class) =
+                    (Allocator::from_number(input.byte()?)?, MapClass::from_number(input.byte()?)?);
+                let (address, length, time) = self.range(input)?;
+                Record::Map { allocator, class, address, length, time }
+            }
+            extra::UNMAP => {
+                let (address, length, time) = self.range(input)?;
+                Record::Unmap { address, length, time }
+            }
+            extra::REMAP_FROM => {
+                let (address, length, time) = self.range(input)?;
+                Record::RemapFrom { address, length, time }
+            }
+            extra::UNMAP_UNDO => Record::UnmapUndo,
+            extra::TRUNCATED => Record::Truncated(true),
+            extra::NOT_TRUNCATED => Record::Truncated(false),
+            extra::FINALIZING => Record::Finalizing,
+            extra::EXEC_BEGINS => Record::ExecBegins,
+            extra::EXEC_FAILED => Record::ExecFailed,
+            extra::THREAD_NAME => Record::ThreadName { tid: input.small()?.cast_signed(), name: input.text()? },
+            extra::CODE => Record::Code(CodeHead {
+                id: input.small()?,
+                first_line: input.small()?,
+                lines: LineTable::from_number(input.byte()?)?,
+                lines_len: input.small()?,
+                name: input.text()?,
+                file: input.text()?,
+            }),
+            extra::CODE_LINES => Record::CodeLines { id: input.small()?, bytes: input.text()? },
+            _ => return None,
+        })
+    }
+
+    fn begin<'a>(&mut self, input: &mut In<'a>, timed: bool) -> Option<Record<'a>> {
+        let (ticket, ticks) = (input.number()?, input.number()?);
+        let tid = input.small()?.cast_signed();
+        self.stack.clear();
+        self.timed = timed;
+        self.model = Model::new();
+        (self.model.ticket, self.model.last_time) = (ticket, ticks);
+        Some(Record::Begin { ticket, ticks, tid, timed })
+    }
+
+    fn range(&mut self, input: &mut In<'_>) -> Option<(u64, u64, Option<u64>)> {
+        let address = address(input.number()?, self.model.last_mapped);
+        self.model.last_mapped = address;
+        Some((address, input.number()?, self.time(input)?))
+    }
+
+    /// `None` when the bytes end, `Some(None)` in a segment that is not timed.
+    #[inline]
+    #[expect(clippy::option_option, reason = "the outer one is the end of the bytes, as everywhere here")]
+    fn time(&mut self, input: &mut In<'_>) -> Option<Option<u64>> {
+        if !self.timed {
+            return Some(None);
+        }
+        self.model.last_time = self.model.last_time.wrapping_add(unzigzag(input.number()?).cast_unsigned());
+        Some(Some(self.model.last_time))
+    }
+}
+
+/// The inverse of the encoder's `address_delta`.
+#[inline]
+fn address(delta: u64, last: u64) -> u64 {
+    let scaled = if delta & 1 == 0 { unzigzag(delta >> 1) << 4 } else { unzigzag(delta >> 1) };
+    last.wrapping_add(scaled.cast_unsigned())
+}

@@ -1,0 +1,317 @@
+//! The writing half: records into the bytes of a segment.
+//!
+//! It runs inside the tracked program's malloc. Each call writes one record at a position and returns the position after
+//! it, or `None` (with nothing written that counts) when fewer than [`MAX_RECORD`] bytes are left; then the caller
+//! begins a new segment.
+//!
+//! Invariant: no allocation, no panic, and no byte is written beyond the given slice.
+
+use super::{CodeHead, Frame, extra, tag};
+use crate::model::Model;
+use crate::varint::{self, zigzag};
+use crate::{Allocator, MapClass};
+
+/// Room that a record without texts needs, in bytes.
+pub const MAX_RECORD: usize = 64;
+/// Longest text or part of a line table in one record, in bytes; longer texts are cut, tables continue.
+pub const MAX_TEXT: usize = 4096;
+
+/// Writes the records of one stream.
+#[derive(Debug)]
+pub struct Encoder {
+    model: Model,
+    timed: bool,
+}
+
+/// Where the next byte goes.
+struct Out<'a> {
+    bytes: &'a mut [u8],
+    at: usize,
+}
+
+impl Out<'_> {
+    #[inline]
+    fn byte(&mut self, value: u8) -> Option<()> {
+        *self.bytes.get_mut(self.at)? = value;
+        self.at += 1;
+        Some(())
+    }
+
+    #[inline]
+    fn number(&mut self, value: u64) -> Option<()> {
+        self.at = varint::write(self.bytes, self.at, value)?;
+        Some(())
+    }
+
+    fn text(&mut self, text: &[u8]) -> Option<()> {
+        let text = text.get(..text.len().min(MAX_TEXT))?;
+        self.number(text.len() as u64)?;
+        self.bytes.get_mut(self.at..self.at.checked_add(text.len())?)?.copy_from_slice(text);
+        self.at += text.len();
+        Some(())
+    }
+}
+
+/// Bytes for a record whose texts have `texts` bytes together.
+#[inline]
+fn open(bytes: &mut [u8], at: usize, texts: usize) -> Option<Out<'_>> {
+    (bytes.len() >= at + MAX_RECORD + texts).then_some(Out { bytes, at })
+}
+
+/// The difference of two addresses: see the module table of [`super`].
+#[inline]
+fn address_delta(address: u64, last: u64) -> u64 {
+    if (address | last) & 15 == 0 {
+        zigzag((address.wrapping_sub(last).cast_signed()) >> 4) << 1
+    } else {
+        // 63 bits hold every difference of two user-space addresses.
+        (zigzag(address.wrapping_sub(last).cast_signed()) << 1) | 1
+    }
+}
+
+impl Encoder {
+    /// An encoder whose first record must be [`Encoder::begin`].
+    #[must_use]
+    pub const fn new(timed: bool) -> Self {
+        Self { model: Model::new(), timed }
+    }
+
+    /// A segment begins.
+    pub fn begin(&mut self, bytes: &mut [u8], at: usize, ticket: u64, ticks: u64, tid: i32) -> Option<usize> {
+        self.model = Model::new();
+        self.model.ticket = ticket;
+        self.model.last_time = ticks;
+        let mut out = open(bytes, at, 0)?;
+        out.byte(tag::EXTRA)?;
+        out.byte(if self.timed { extra::BEGIN_TIMED } else { extra::BEGIN })?;
+        out.number(ticket)?;
+        out.number(ticks)?;
+        out.number(u64::from(tid.cast_unsigned()))?;
+        Some(out.at)
+    }
+
+    /// See [`super::Record::Switch`].
+    #[inline]
+    pub fn switch(&mut self, bytes: &mut [u8], at: usize, ticket: u64) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        out.byte(tag::SWITCH)?;
+        out.number(ticket.wrapping_sub(self.model.ticket))?;
+        self.model.ticket = ticket;
+        Some(out.at)
+    }
+
+    /// See [`super::Record::Alloc`].
+    #[inline]
+    pub fn alloc(
+        &mut self,
+        bytes: &mut [u8],
+        at: usize,
+        allocator: Allocator,
+        address: u64,
+        size: u64,
+        time: u64,
+    ) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        let last = self.model.last_allocated;
+        let size_expected = self.model.size_here(size);
+        let address_expected = self.model.take_expected_address(size) == address;
+        self.model.allocated(address, size);
+        let size_bit = if size_expected { tag::ALLOC_SIZE_EXPECTED } else { 0 };
+        let address_bit = if address_expected { tag::ALLOC_ADDRESS_EXPECTED } else { 0 };
+        out.byte(tag::ALLOC | address_bit | size_bit | allocator as u8)?;
+        if !size_expected {
+            out.number(size)?;
+        }
+        if !address_expected {
+            out.number(address_delta(address, last))?;
+        }
+        self.time(&mut out, time)?;
+        Some(out.at)
+    }
+
+    /// See [`super::Record::Free`].
+    #[inline]
+    pub fn free(&mut self, bytes: &mut [u8], at: usize, address: u64, time: u64) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        if let Some(slot) = self.model.take_recent(address) {
+            out.byte(tag::FREE_RECENT | slot)?;
+        } else {
+            out.byte(tag::FREE)?;
+            out.number(address_delta(address, self.model.last_freed))?;
+            self.model.last_freed = address;
+        }
+        self.time(&mut out, time)?;
+        Some(out.at)
+    }
+
+    /// See [`super::Record::Map`].
+    pub fn map(
+        &mut self,
+        bytes: &mut [u8],
+        at: usize,
+        (allocator, class): (Allocator, MapClass),
+        (address, length): (u64, u64),
+        time: u64,
+    ) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        out.byte(tag::EXTRA)?;
+        out.byte(extra::MAP)?;
+        out.byte(allocator as u8)?;
+        out.byte(class as u8)?;
+        self.range(&mut out, address, length, time)?;
+        Some(out.at)
+    }
+
+    /// See [`super::Record::Unmap`].
+    pub fn unmap(&mut self, bytes: &mut [u8], at: usize, address: u64, length: u64, time: u64) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        out.byte(tag::EXTRA)?;
+        out.byte(extra::UNMAP)?;
+        self.range(&mut out, address, length, time)?;
+        Some(out.at)
+    }
+
+    /// See [`super::Record::RemapFrom`].
+    pub fn remap_from(&mut self, bytes: &mut [u8], at: usize, address: u64, length: u64, time: u64) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        out.byte(tag::EXTRA)?;
+        out.byte(extra::REMAP_FROM)?;
+        self.range(&mut out, address, length, time)?;
+        Some(out.at)
+    }
+
+    /// See [`super::Record::Pop`]; `newest` is the frame that is the newest then.
+    #[inline]
+    pub fn pop(&mut self, bytes: &mut [u8], at: usize, count: u32, newest: Frame) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        match count {
+            0 => return Some(at),
+            1..=16 => out.byte(tag::POP | (count.wrapping_sub(1) as u8 & 15))?,
+            _ => {
+                out.byte(tag::POP_MANY)?;
+                out.number(u64::from(count))?;
+            }
+        }
+        self.model.set_top(newest);
+        Some(out.at)
+    }
+
+    /// See [`super::Record::Push`].
+    #[inline]
+    pub fn push(&mut self, bytes: &mut [u8], at: usize, frame: Frame) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        let expected = self.model.expected_callee();
+        if frame == expected {
+            out.byte(tag::PUSH_EXPECTED)?;
+        } else {
+            if frame.code == expected.code {
+                out.byte(tag::PUSH_EXPECTED_CODE)?;
+            } else {
+                out.byte(tag::PUSH)?;
+                out.number(zigzag(i64::from(frame.code) - i64::from(self.model.last_code)))?;
+            }
+            out.number(u64::from(frame.instruction.wrapping_add(1)))?;
+        }
+        self.model.pushed(frame);
+        Some(out.at)
+    }
+
+    /// See [`super::Record::Move`].
+    #[inline]
+    pub fn move_top(&mut self, bytes: &mut [u8], at: usize, instruction: u32) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        let top = self.model.top;
+        let delta = i64::from(instruction) - i64::from(top.instruction);
+        let units = zigzag(delta >> 1);
+        if delta & 1 == 0 && units < 32 {
+            out.byte(tag::MOVE | units as u8)?;
+        } else {
+            out.byte(tag::MOVE_FAR)?;
+            out.number(zigzag(delta))?;
+        }
+        self.model.set_top(Frame { instruction, ..top });
+        Some(out.at)
+    }
+
+    /// See [`super::Record::FreeUndo`].
+    pub fn free_undo(&mut self, bytes: &mut [u8], at: usize) -> Option<usize> {
+        Self::bare(bytes, at, extra::FREE_UNDO)
+    }
+
+    /// See [`super::Record::UnmapUndo`].
+    pub fn unmap_undo(&mut self, bytes: &mut [u8], at: usize) -> Option<usize> {
+        Self::bare(bytes, at, extra::UNMAP_UNDO)
+    }
+
+    /// See [`super::Record::Truncated`].
+    pub fn truncated(&mut self, bytes: &mut [u8], at: usize, truncated: bool) -> Option<usize> {
+        Self::bare(bytes, at, if truncated { extra::TRUNCATED } else { extra::NOT_TRUNCATED })
+    }
+
+    /// See [`super::Record::Finalizing`].
+    pub fn finalizing(&mut self, bytes: &mut [u8], at: usize) -> Option<usize> {
+        Self::bare(bytes, at, extra::FINALIZING)
+    }
+
+    /// See [`super::Record::ExecBegins`] and [`super::Record::ExecFailed`].
+    pub fn exec(&mut self, bytes: &mut [u8], at: usize, failed: bool) -> Option<usize> {
+        Self::bare(bytes, at, if failed { extra::EXEC_FAILED } else { extra::EXEC_BEGINS })
+    }
+
+    /// See [`super::Record::ThreadName`].
+    pub fn thread_name(&mut self, bytes: &mut [u8], at: usize, tid: i32, name: &[u8]) -> Option<usize> {
+        let mut out = open(bytes, at, name.len())?;
+        out.byte(tag::EXTRA)?;
+        out.byte(extra::THREAD_NAME)?;
+        out.number(u64::from(tid.cast_unsigned()))?;
+        out.text(name)?;
+        Some(out.at)
+    }
+
+    /// See [`super::Record::Code`].
+    pub fn code(&mut self, bytes: &mut [u8], at: usize, code: &CodeHead<'_>) -> Option<usize> {
+        let mut out = open(bytes, at, code.name.len().min(MAX_TEXT) + code.file.len().min(MAX_TEXT))?;
+        out.byte(tag::EXTRA)?;
+        out.byte(extra::CODE)?;
+        out.number(u64::from(code.id))?;
+        out.number(u64::from(code.first_line))?;
+        out.byte(code.lines as u8)?;
+        out.number(u64::from(code.lines_len))?;
+        out.text(code.name)?;
+        out.text(code.file)?;
+        Some(out.at)
+    }
+
+    /// See [`super::Record::CodeLines`]; at most [`MAX_TEXT`] bytes.
+    pub fn code_lines(&mut self, bytes: &mut [u8], at: usize, id: u32, part: &[u8]) -> Option<usize> {
+        let mut out = open(bytes, at, part.len().min(MAX_TEXT))?;
+        out.byte(tag::EXTRA)?;
+        out.byte(extra::CODE_LINES)?;
+        out.number(u64::from(id))?;
+        out.text(part)?;
+        Some(out.at)
+    }
+
+    fn bare(bytes: &mut [u8], at: usize, which: u8) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        out.byte(tag::EXTRA)?;
+        out.byte(which)?;
+        Some(out.at)
+    }
+
+    fn range(&mut self, out: &mut Out<'_>, address: u64, length: u64, time: u64) -> Option<()> {
+        out.number(address_delta(address, self.model.last_mapped))?;
+        out.number(length)?;
+        self.model.last_mapped = address;
+        self.time(out, time)
+    }
+
+    #[inline]
+    fn time(&mut self, out: &mut Out<'_>, time: u64) -> Option<()> {
+        if self.timed {
+            out.number(zigzag(time.wrapping_sub(self.model.last_time).cast_signed()))?;
+            self.model.last_time = time;
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,207 @@
+//! Round trips of record streams, and decoders on damaged ones.
+
+use super::{CodeHead, Decoder, Encoder, Frame, LineTable, Record};
+use crate::{Allocator, MapClass};
+use proptest::prelude::*;
+
+/// What a test can ask for: records without borrowed texts, which have a test of their own.
+fn records() -> impl Strategy<Value = Vec<Record<'static>>> {
+    let address = prop_oneof![
+        (0u64..40).prop_map(|n| 0x7f00_0000_1000 + n * 32),
+        (0u64..1 << 47).prop_map(|address| address & !15),
+        0u64..1 << 47,
+    ];
+    let size = prop_oneof![Just(24u64), 0u64..2000, any::<u32>().prop_map(u64::from), Just(u64::MAX)];
+    let allocator = (0u8..15).prop_map(|n| Allocator::from_number(n).unwrap());
+    let class = (0u8..5).prop_map(|n| MapClass::from_number(n).unwrap());
+    let time = any::<u64>().prop_map(Some);
+    let frame =
+        (0u32..50, prop_oneof![0u32..200, Just(u32::MAX)]).prop_map(|(code, instruction)| Frame { code, instruction });
+    let one = prop_oneof![
+        8 => (allocator.clone(), address.clone(), size, time.clone())
+            .prop_map(|(allocator, address, size, time)| Record::Alloc { allocator, address, size, time }),
+        8 => (address.clone(), time.clone()).prop_map(|(address, time)| Record::Free { address, time }),
+        1 => (allocator, class, address.clone(), any::<u64>(), time.clone())
+            .prop_map(|(allocator, class, address, length, time)| Record::Map { allocator, class, address, length, time }),
+        1 => (address.clone(), any::<u64>(), time.clone()).prop_map(|(address, length, time)| Record::Unmap { address, length, time }),
+        1 => (address, any::<u64>(), time).prop_map(|(address, length, time)| Record::RemapFrom { address, length, time }),
+        4 => frame.prop_map(Record::Push),
+        3 => (1u32..30).prop_map(|count| Record::Pop { count }),
+        3 => (0u32..300).prop_map(|instruction| Record::Move { instruction }),
+        1 => any::<u32>().prop_map(|ticket| Record::Switch { ticket: u64::from(ticket) << 20 }),
+        1 => Just(Record::FreeUndo),
+        1 => Just(Record::UnmapUndo),
+        1 => any::<bool>().prop_map(Record::Truncated),
+        1 => Just(Record::Finalizing),
+        1 => Just(Record::ExecBegins),
+    ];
+    prop::collection::vec(one, 0..400)
+}
+
+/// Encodes what makes sense of `wanted` (no pops of what is not there) and returns that with the bytes.
+fn encode(wanted: &[Record<'static>], timed: bool) -> (Vec<Record<'static>>, Vec<u8>) {
+    let mut encoder = Encoder::new(timed);
+    let mut bytes = vec![0; 64 * (wanted.len() + 3)];
+    let mut at = encoder.begin(&mut bytes, 0, 7, 1000, 42).unwrap();
+    let mut done = vec![Record::Begin { ticket: 7, ticks: 1000, tid: 42, timed }];
+    let mut stack: Vec<Frame> = Vec::new();
+    for record in wanted {
+        let record = fit(*record, &stack, timed);
+        let Some(record) = record else { continue };
+        apply(&record, &mut stack);
+        at = encode_one(&mut encoder, &mut bytes, at, &record, &stack).unwrap();
+        done.push(record);
+    }
+    bytes.truncate(at);
+    (done, bytes)
+}
+
+fn fit(record: Record<'static>, stack: &[Frame], timed: bool) -> Option<Record<'static>> {
+    let keep = |time: Option<u64>| if timed { time } else { None };
+    Some(match record {
+        Record::Pop { count } if count as usize > stack.len() => return None,
+        Record::Move { .. } if stack.is_empty() => return None,
+        Record::Alloc { allocator, address, size, time } => {
+            Record::Alloc { allocator, address, size, time: keep(time) }
+        }
+        Record::Free { address, time } => Record::Free { address, time: keep(time) },
+        Record::Map { allocator, class, address, length, time } => {
+            Record::Map { allocator, class, address, length, time: keep(time) }
+        }
+        Record::Unmap { address, length, time } => Record::Unmap { address, length, time: keep(time) },
+        Record::RemapFrom { address, length, time } => Record::RemapFrom { address, length, time: keep(time) },
+        other => other,
+    })
+}
+
+fn apply(record: &Record<'_>, stack: &mut Vec<Frame>) {
+    match record {
+        Record::Push(frame) => stack.push(*frame),
+        Record::Pop { count } => stack.truncate(stack.len() - *count as usize),
+        Record::Move { instruction } => stack.last_mut().unwrap().instruction = *instruction,
+        _ => {}
+    }
+}
+
+fn encode_one(
+    encoder: &mut Encoder,
+    bytes: &mut [u8],
+    at: usize,
+    record: &Record<'_>,
+    stack: &[Frame],
+) -> Option<usize> {
+    let newest = stack.last().copied().unwrap_or(Frame::NONE);
+    match *record {
+        Record::Alloc { allocator, address, size, time } => {
+            encoder.alloc(bytes, at, allocator, address, size, time.unwrap_or(5))
+        }
+        Record::Free { address, time } => encoder.free(bytes, at, address, time.unwrap_or(5)),
+        Record::Map { allocator, class, address, length, time } => {
+            encoder.map(bytes, at, (allocator, class), (address, length), time.unwrap_or(5))
+        }
+        Record::Unmap { address, length, time } => encoder.unmap(bytes, at, address, length, time.unwrap_or(5)),
+        Record::RemapFrom { address, length, time } => {
+            encoder.remap_from(bytes, at, address, length, time.unwrap_or(5))
+        }
+        Record::Push(frame) => encoder.push(bytes, at, frame),
+        Record::Pop { count } => encoder.pop(bytes, at, count, newest),
+        Record::Move { instruction } => encoder.move_top(bytes, at, instruction),
+        Record::Switch { ticket } => encoder.switch(bytes, at, ticket),
+        Record::FreeUndo => encoder.free_undo(bytes, at),
+        Record::UnmapUndo => encoder.unmap_undo(bytes, at),
+        Record::Truncated(truncated) => encoder.truncated(bytes, at, truncated),
+        Record::Finalizing => encoder.finalizing(bytes, at),
+        Record::ExecBegins => encoder.exec(bytes, at, false),
+        Record::ExecFailed => encoder.exec(bytes, at, true),
+        Record::ThreadName { tid, name } => encoder.thread_name(bytes, at, tid, name),
+        Record::Code(code) => encoder.code(bytes, at, &code),
+        Record::CodeLines { id, bytes: part } => encoder.code_lines(bytes, at, id, part),
+        Record::Begin { .. } => None,
+    }
+}
+
+fn decode(bytes: &[u8]) -> (Vec<Record<'_>>, bool) {
+    let (mut decoder, mut at, mut out) = (Decoder::new(), 0, Vec::new());
+    loop {
+        match decoder.next(bytes, at) {
+            Ok(Some((record, next))) => {
+                assert!(next > at);
+                at = next;
+                out.push(record);
+            }
+            Ok(None) => return (out, true),
+            Err(error) => {
+                assert_eq!(error.offset, at);
+                return (out, false);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn round_trip(wanted in records(), timed: bool) {
+        let (done, bytes) = encode(&wanted, timed);
+        prop_assert_eq!(decode(&bytes), (done, true));
+    }
+
+    #[test]
+    fn a_cut_gives_a_prefix(wanted in records(), cut in 0.0..1.0f64) {
+        let (done, bytes) = encode(&wanted, true);
+        let (got, _) = decode(&bytes[..(bytes.len() as f64 * cut) as usize]);
+        prop_assert_eq!(&got[..], &done[..got.len()]);
+    }
+
+    #[test]
+    fn any_bytes_end(bytes: Vec<u8>) {
+        let (records, _) = decode(&bytes);
+        prop_assert!(records.len() <= bytes.len());
+    }
+}
+
+#[test]
+fn texts_round_trip_and_are_cut() {
+    let long = vec![b'x'; 5000];
+    let code = CodeHead {
+        id: 3,
+        first_line: 9,
+        lines: LineTable::Python311,
+        lines_len: 70_000,
+        name: b"f.<locals>.g",
+        file: &long,
+    };
+    let mut bytes = vec![0; 20_000];
+    let mut encoder = Encoder::new(false);
+    let at = encoder.begin(&mut bytes, 0, 0, 0, 1).unwrap();
+    let at = encoder.code(&mut bytes, at, &code).unwrap();
+    let at = encoder.code_lines(&mut bytes, at, 3, &[1, 2, 3]).unwrap();
+    let at = encoder.thread_name(&mut bytes, at, 12, b"worker").unwrap();
+    let (records, whole) = decode(&bytes[..at]);
+    assert!(whole);
+    assert_eq!(records[1], Record::Code(CodeHead { file: &long[..4096], ..code }));
+    assert_eq!(records[2], Record::CodeLines { id: 3, bytes: &[1, 2, 3] });
+    assert_eq!(records[3], Record::ThreadName { tid: 12, name: b"worker" });
+}
+
+#[test]
+fn a_free_of_what_was_just_allocated_is_one_byte() {
+    let mut bytes = vec![0; 1000];
+    let mut encoder = Encoder::new(false);
+    let at = encoder.begin(&mut bytes, 0, 0, 0, 1).unwrap();
+    let at = encoder.alloc(&mut bytes, at, Allocator::Malloc, 0x5000, 600, 0).unwrap();
+    let at = encoder.free(&mut bytes, at, 0x5000, 0).unwrap();
+    let again = encoder.alloc(&mut bytes, at, Allocator::Malloc, 0x5000, 600, 0).unwrap();
+    assert_eq!(again, at + 1);
+    assert_eq!(encoder.free(&mut bytes, again, 0x5000, 0), Some(again + 1));
+}
+
+#[test]
+fn a_full_segment_is_told_before_anything_is_written() {
+    let mut bytes = [0; 80];
+    let mut encoder = Encoder::new(false);
+    let at = encoder.begin(&mut bytes, 0, 0, 0, 1).unwrap();
+    let at = encoder.switch(&mut bytes, at, 1).unwrap();
+    let before = bytes;
+    assert_eq!(encoder.switch(&mut bytes, at + 20, 1), None);
+    assert_eq!(bytes, before);
+}

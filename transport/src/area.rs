@@ -1,0 +1,217 @@
+//! The mapped shared memory: the one place that turns its addresses into references.
+//!
+//! Invariant: an [`Area`] is mapped whole, from its file's first byte, for as long as it lives; every reference it
+//! hands out is to atomics or to bytes that are copied, so what the other side does to them is never undefined here.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use crate::layout::{
+    ALL_FREE, Control, LAYOUT_VERSION, MAGIC, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
+    SegmentHeader, Slot, segments_offset, total_bytes,
+};
+
+/// The mapped shared memory.
+#[derive(Debug)]
+pub struct Area {
+    base: NonNull<u8>,
+    bytes: usize,
+    slots: u32,
+}
+
+// SAFETY: the memory is shared by design; it is reached through atomics and copies only.
+unsafe impl Send for Area {}
+// SAFETY: as for Send.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// Makes the memory for `slots` slots in a new memory file (or in an unlinked file below `fallback_dir` where the
+    /// system has no memory files), maps it and initialises it. The file is sparse: untouched slots cost nothing.
+    ///
+    /// # Errors
+    /// What the system says when neither kind of file can be had, sized or mapped.
+    pub fn create(slots: u32, fallback_dir: &std::path::Path) -> io::Result<(Self, OwnedFd)> {
+        let file = memory_file().or_else(|_| unlinked_file(fallback_dir))?;
+        let bytes = total_bytes(slots);
+        // SAFETY: the descriptor is open and ours.
+        if unsafe { libc::ftruncate(file.as_raw_fd(), bytes.cast_signed() as libc::off_t) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let area = Self { base: map(file.as_raw_fd(), bytes)?, bytes, slots };
+        area.initialise();
+        Ok((area, file))
+    }
+
+    /// Maps the memory behind a descriptor that came from a collector, and checks that it is of this layout.
+    ///
+    /// # Errors
+    /// What the system says when it cannot be mapped; `InvalidData` when it is not of this layout.
+    pub fn open(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
+        let bytes = total_bytes(slots);
+        let area = Self { base: map(file.as_raw_fd(), bytes)?, bytes, slots };
+        let control = area.control();
+        let same = control.magic.load(Acquire) == MAGIC
+            && control.version.load(Relaxed) == LAYOUT_VERSION
+            && control.slot_count.load(Relaxed) == slots;
+        if same { Ok(area) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    /// The control page.
+    #[inline]
+    #[must_use]
+    pub fn control(&self) -> &Control {
+        // SAFETY: the mapping begins with the control page, page-aligned, all atomics, valid for any bytes.
+        unsafe { self.base.cast::<Control>().as_ref() }
+    }
+
+    /// Number of slots.
+    #[inline]
+    #[must_use]
+    pub fn slot_count(&self) -> u32 {
+        self.slots
+    }
+
+    /// The header of a slot; `None` beyond the last.
+    #[inline]
+    #[must_use]
+    pub fn slot(&self, slot: u32) -> Option<&Slot> {
+        if slot >= self.slots {
+            return None;
+        }
+        // SAFETY: the slot headers follow the control page and `slot` is one of them.
+        let header = unsafe { self.base.add(size_of::<Control>() + slot as usize * size_of::<Slot>()) };
+        // SAFETY: in the mapping, aligned to 128 as its offset is, all atomics.
+        Some(unsafe { header.cast::<Slot>().as_ref() })
+    }
+
+    /// The header of a segment; `None` beyond the last slot or segment.
+    #[inline]
+    #[must_use]
+    pub fn segment(&self, slot: u32, segment: u32) -> Option<&SegmentHeader> {
+        let at = self.segment_start(slot, segment)?;
+        // SAFETY: `at` is the page-aligned start of a segment inside the mapping, all atomics.
+        Some(unsafe { at.cast::<SegmentHeader>().as_ref() })
+    }
+
+    /// The record bytes of a segment, [`SEGMENT_ROOM`] of them, for the thread that owns the slot to write.
+    #[inline]
+    #[must_use]
+    pub fn segment_room(&self, slot: u32, segment: u32) -> Option<NonNull<u8>> {
+        let at = self.segment_start(slot, segment)?;
+        // SAFETY: a segment is longer than its header.
+        Some(unsafe { at.add(SEGMENT_HEADER) })
+    }
+
+    /// Appends the record bytes `from..to` of a segment to `into`; to the segment's end at the most.
+    pub fn copy_records(&self, slot: u32, segment: u32, from: u32, to: u32, into: &mut Vec<u8>) {
+        let Some(room) = self.segment_room(slot, segment) else { return };
+        let to = (to as usize).min(SEGMENT_ROOM);
+        let from = (from as usize).min(to);
+        let count = to - from;
+        into.reserve(count);
+        let end = into.len();
+        // SAFETY: `from` is inside the segment.
+        let source = unsafe { room.add(from) };
+        // SAFETY: room for `count` bytes was reserved, and the source holds as many; both are plain bytes.
+        unsafe { into.as_mut_ptr().add(end).copy_from_nonoverlapping(source.as_ptr(), count) };
+        // SAFETY: the bytes up to there were just written.
+        unsafe { into.set_len(end + count) };
+    }
+
+    fn segment_start(&self, slot: u32, segment: u32) -> Option<NonNull<u8>> {
+        if slot >= self.slots || segment as usize >= SEGMENTS_PER_SLOT {
+            return None;
+        }
+        let index = slot as usize * SEGMENTS_PER_SLOT + segment as usize;
+        // SAFETY: the segment memory holds SEGMENTS_PER_SLOT segments for each slot.
+        Some(unsafe { self.base.add(segments_offset(self.slots) + index * SEGMENT_BYTES) })
+    }
+
+    fn initialise(&self) {
+        let control = self.control();
+        control.version.store(LAYOUT_VERSION, Relaxed);
+        control.slot_count.store(self.slots, Relaxed);
+        for slot in (0..self.slots).filter_map(|index| self.slot(index)) {
+            slot.free.store(ALL_FREE, Relaxed);
+        }
+        control.magic.store(MAGIC, Release);
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no reference into it outlives self.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+fn memory_file() -> io::Result<OwnedFd> {
+    // SAFETY: a NUL-terminated name and valid flags.
+    let fd = unsafe { libc::memfd_create(c"memtrack".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn unlinked_file(dir: &std::path::Path) -> io::Result<OwnedFd> {
+    let path = dir.join("shared-memory");
+    let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file.into())
+}
+
+fn map(fd: i32, bytes: usize) -> io::Result<NonNull<u8>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+    let at =
+        unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the range was just mapped; a core dump of the target shall not hold it. Failure changes nothing.
+    unsafe { libc::madvise(at, bytes, libc::MADV_DONTDUMP) };
+    NonNull::new(at.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Area;
+    use crate::layout::{ALL_FREE, SEGMENTS_PER_SLOT};
+    use std::os::fd::AsFd;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn both_sides_see_the_same_memory() {
+        let (ours, file) = Area::create(8, &std::env::temp_dir()).unwrap();
+        let theirs = Area::open(file.as_fd(), 8).unwrap();
+        theirs.slot(7).unwrap().owner.store(42, Relaxed);
+        assert_eq!(ours.slot(7).unwrap().owner.load(Relaxed), 42);
+        assert_eq!(ours.slot(0).unwrap().free.load(Relaxed), ALL_FREE);
+        assert!(ours.slot(8).is_none());
+        assert!(ours.segment(0, SEGMENTS_PER_SLOT as u32).is_none());
+    }
+
+    #[test]
+    fn records_are_copied_in_bounds() {
+        let (area, _file) = Area::create(1, &std::env::temp_dir()).unwrap();
+        let room = area.segment_room(0, 15).unwrap();
+        // SAFETY: the room is longer than 3 bytes and nobody else uses it.
+        unsafe { room.as_ptr().copy_from_nonoverlapping(b"abc".as_ptr(), 3) };
+        let mut out = vec![b'x'];
+        area.copy_records(0, 15, 1, 3, &mut out);
+        assert_eq!(out, b"xbc");
+        area.copy_records(0, 15, u32::MAX, u32::MAX, &mut out);
+        assert_eq!(out, b"xbc");
+    }
+
+    #[test]
+    fn another_layout_is_refused() {
+        let (area, file) = Area::create(8, &std::env::temp_dir()).unwrap();
+        area.control().version.store(99, Relaxed);
+        assert!(Area::open(file.as_fd(), 8).is_err());
+    }
+}

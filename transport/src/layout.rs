@@ -1,0 +1,188 @@
+//! What lies where in the shared memory.
+//!
+//! ```text
+//! 0                 control page: ticket word, switches, what the target tells of itself
+//! 4096              slot headers, 128 bytes each, `slot_count` of them
+//! (page boundary)   segment memory: slot 0 segments 0..16, slot 1 segments 0..16, …
+//! ```
+//!
+//! A *slot* is the place of one writing thread; the thread's number in the ticket word is its slot index plus one (the
+//! collector is 0). A slot owns [`SEGMENTS_PER_SLOT`] segments. The thread fills one, then links it to the free one with the lowest
+//! index (so that a collector that keeps up leaves most of them untouched, and resident memory small). The *stream* of a slot is the
+//! chain of its segments; it outlives the thread, whose slot the next thread takes over at a new segment.
+//!
+//! Invariant: the memory of a segment below its published fill level never changes until the collector has freed it.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+
+/// First word of the control page.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
+/// Bump at every change of this module: shim and collector must come from the same build of it.
+pub const LAYOUT_VERSION: u32 = 1;
+/// The size of the pages that this layout counts in, in bytes.
+pub const PAGE: usize = 4096;
+/// Bytes of a segment with its header.
+pub const SEGMENT_BYTES: usize = 128 * 1024;
+/// Bytes of a segment's header.
+pub const SEGMENT_HEADER: usize = 64;
+/// Record bytes that fit in a segment.
+pub const SEGMENT_ROOM: usize = SEGMENT_BYTES - SEGMENT_HEADER;
+/// Segments of a slot: 2 MiB, enough for 5 ms at 100 million events a second.
+pub const SEGMENTS_PER_SLOT: usize = 16;
+/// The mask of a slot whose segments are all free.
+pub const ALL_FREE: u32 = (1 << SEGMENTS_PER_SLOT) - 1;
+/// Slots that are offered first, then what is tried where address space is limited.
+pub const SLOT_COUNTS: [u32; 4] = [4096, 512, 64, 8];
+
+/// Values of [`Control::state`].
+pub mod state {
+    /// The collector has made the memory, the target has not begun.
+    pub const READY: u32 = 0;
+    /// The target records.
+    pub const RECORDING: u32 = 1;
+    /// The target has switched recording off, for [`super::Control::stop_reason`].
+    pub const STOPPED: u32 = 2;
+    /// The collector wants no more records.
+    pub const CLOSED: u32 = 3;
+}
+
+/// Values of [`Control::stop_reason`].
+pub mod stop_reason {
+    /// Nothing stopped it.
+    pub const NONE: u32 = 0;
+    /// The collector has gone.
+    pub const COLLECTOR_GONE: u32 = 1;
+    /// The collector did not free a segment within the longest wait.
+    pub const COLLECTOR_STUCK: u32 = 2;
+    /// Memory for the shim's own tables could not be had.
+    pub const NO_MEMORY: u32 = 3;
+}
+
+/// Values of [`Control::image`].
+pub mod image {
+    /// The program that connected is running.
+    pub const RUNNING: u32 = 0;
+    /// It has called an exec function that has not returned (and does not, if it succeeds).
+    pub const IN_EXEC: u32 = 1;
+}
+
+/// The first page.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct Control {
+    /// [`MAGIC`]; collector.
+    pub magic: AtomicU64,
+    /// [`LAYOUT_VERSION`]; collector.
+    pub version: AtomicU32,
+    /// Number of slots; collector.
+    pub slot_count: AtomicU32,
+    /// 1: every event carries its time; collector.
+    pub timestamps: AtomicU32,
+    /// A [`crate::clock::Clock`] as a number; collector.
+    pub clock: AtomicU32,
+    /// Process id of the collector, as the target sees it; collector.
+    pub collector_pid: AtomicI32,
+    /// One of [`state`]; target, but [`state::CLOSED`] is the collector's.
+    pub state: AtomicU32,
+    /// One of [`stop_reason`]; target.
+    pub stop_reason: AtomicU32,
+    /// One of [`image`]; target.
+    pub image: AtomicU32,
+    /// Process id of the target; target.
+    pub pid: AtomicI32,
+    /// `PY_VERSION_HEX` of the interpreter that was found, 0 for none; target.
+    pub python_version: AtomicU32,
+    /// Length of `python_note`; target.
+    pub python_note_len: AtomicU32,
+    /// Events that had no slot to go to; target, by addition.
+    pub events_without_slot: AtomicU64,
+    /// How often, and in sum how many nanoseconds, threads waited for a free segment; target, by addition.
+    pub waits: AtomicU64,
+    /// See `waits`.
+    pub wait_ns: AtomicU64,
+    /// Why Python frames are not read, or how memory is allocated: short UTF-8 texts; target.
+    pub python_note: [AtomicU64; 16],
+    /// Name of Python's allocator (`pymalloc`, `malloc`, …), NUL-padded; target.
+    pub python_allocator: [AtomicU64; 4],
+    /// `sequence << 16 | writer`: who wrote last, and which run that is; everybody, by CAS.
+    pub ticket: Line<AtomicU64>,
+    /// 1 while the collector sleeps until somebody writes (a futex word); set by the collector, cleared by whoever wakes it.
+    pub sleeping: Line<AtomicU32>,
+    /// No slot below this one is free (a hint); everybody.
+    pub slot_hint: Line<AtomicU32>,
+}
+
+/// One value on a cache line of its own.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Line<T>(pub T);
+
+/// One slot.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub struct Slot {
+    /// Thread id of the owner, 0 for none: claimed by the target with a CAS, released by the collector when that thread has ended.
+    pub owner: AtomicI32,
+    /// Not 0 while the owner is inside a hook: a record may be under way; target.
+    pub busy: AtomicU32,
+    /// Index of the segment that is being written, plus one; 0 before the first; target.
+    pub current: AtomicU32,
+    /// Bit i is set while segment i is free (a futex word); cleared by the target, set by the collector.
+    pub free: AtomicU32,
+    /// 1 while the owner waits for `free`; target.
+    pub waiting: AtomicU32,
+    /// Threads that have owned this slot so far; target.
+    pub owners: AtomicU32,
+}
+
+/// The head of one segment.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct SegmentHeader {
+    /// Record bytes that are published; target.
+    pub fill: AtomicU32,
+    /// Index of the segment that follows, plus one; 0 while this one is being written; target.
+    pub next: AtomicU32,
+    /// Number of this segment in the slot's stream, from 0; target.
+    pub number: AtomicU32,
+    /// Ticket sequence at the first record; target.
+    pub first_ticket: AtomicU64,
+    /// Ticket sequence of the newest run begun in it; target.
+    pub last_ticket: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Control>() == PAGE, "the control page is one page");
+const _: () = assert!(size_of::<Slot>() == 128, "a slot header is two cache lines");
+const _: () = assert!(size_of::<SegmentHeader>() == SEGMENT_HEADER, "SEGMENT_HEADER is the header's size");
+
+/// The ticket word: `sequence << 16 | writer`.
+pub mod ticket {
+    /// The writer number of the collector.
+    pub const COLLECTOR: u64 = 0;
+
+    /// The sequence number of a ticket word.
+    #[inline]
+    #[must_use]
+    pub const fn sequence(word: u64) -> u64 {
+        word >> 16
+    }
+
+    /// The word that follows `word` when `writer` takes the next number.
+    #[inline]
+    #[must_use]
+    pub const fn next(word: u64, writer: u64) -> u64 {
+        (sequence(word).wrapping_add(1) << 16) | (writer & 0xffff)
+    }
+}
+
+/// Where the segment memory begins, in bytes, for this many slots.
+#[must_use]
+pub const fn segments_offset(slot_count: u32) -> usize {
+    (PAGE + slot_count as usize * size_of::<Slot>()).next_multiple_of(PAGE)
+}
+
+/// Bytes of the whole, for this many slots.
+#[must_use]
+pub const fn total_bytes(slot_count: u32) -> usize {
+    segments_offset(slot_count) + slot_count as usize * SEGMENTS_PER_SLOT * SEGMENT_BYTES
+}

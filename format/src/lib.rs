@@ -8,6 +8,7 @@
 //! carry segments (and [`meta`] data and [`aggregate`]s) in the file, and the file [`header`].
 #![forbid(unsafe_code)]
 
+pub mod aggregate;
 pub mod block;
 pub mod checksum;
 pub mod header;

@@ -69,6 +69,19 @@ impl Model {
         }
     }
 
+    /// Back to the start of a segment, in place: the state is larger than a small thread's stack would like to see twice.
+    pub(crate) fn reset(&mut self, ticket: u64, time: u64) {
+        (self.last_allocated, self.last_freed, self.last_mapped) = (0, 0, 0);
+        (self.ticket, self.last_time) = (ticket, time);
+        (self.last_code, self.top, self.site) = (0, Frame::NONE, 0);
+        self.recent.fill(0);
+        self.recent_bin.fill(0);
+        self.freed.fill([0; BIN_DEPTH]);
+        self.freed_next.fill(0);
+        self.sizes.fill(0);
+        self.callees.fill(Frame::NONE);
+    }
+
     /// The newest frame is now this one.
     #[inline]
     pub(crate) fn set_top(&mut self, frame: Frame) {

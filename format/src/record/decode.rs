@@ -211,8 +211,7 @@ impl Decoder {
         let tid = input.small()?.cast_signed();
         self.stack.clear();
         self.timed = timed;
-        self.model = Model::new();
-        (self.model.ticket, self.model.last_time) = (ticket, ticks);
+        self.model.reset(ticket, ticks);
         Some(Record::Begin { ticket, ticks, tid, timed })
     }
 

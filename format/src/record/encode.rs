@@ -76,11 +76,14 @@ impl Encoder {
         Self { model: Model::new(), timed }
     }
 
+    /// Whether records carry times, from the next segment on.
+    pub const fn set_timed(&mut self, timed: bool) {
+        self.timed = timed;
+    }
+
     /// A segment begins.
     pub fn begin(&mut self, bytes: &mut [u8], at: usize, ticket: u64, ticks: u64, tid: i32) -> Option<usize> {
-        self.model = Model::new();
-        self.model.ticket = ticket;
-        self.model.last_time = ticks;
+        self.model.reset(ticket, ticks);
         let mut out = open(bytes, at, 0)?;
         out.byte(tag::EXTRA)?;
         out.byte(if self.timed { extra::BEGIN_TIMED } else { extra::BEGIN })?;

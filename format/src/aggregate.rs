@@ -1,0 +1,279 @@
+//! Sums instead of records: what an aggregated capture holds.
+//!
+//! The payload is a sequence of sections, each a count and that many rows, all numbers prefix varints:
+//!
+//! ```text
+//! names      length bytes                                          UTF-8
+//! frames     function file line                                    indices of names
+//! stacks     parent frame                                          stack i+1 is row i; 0 is the empty stack
+//! threads    tid length name
+//! groups     stack allocator thread, then for each Sum: count, and if it is not 0: bytes first_order first_time
+//! snapshots  time rss heap order
+//! totals     value                                                 by position, see the reader; new ones are added at the end
+//! bins       count                                                 of the size histogram
+//! ```
+//!
+//! A payload is cut into parts of at most [`PART`] bytes, one block each, whose `segment` is the number of the
+//! checkpoint and whose `offset` is where the part stands; the last part ends before a multiple of [`PART`] or is empty.
+//!
+//! Invariant: a decoder allocates no more rows than there are bytes, and every index it returns is in range.
+
+use crate::varint;
+
+/// Bytes of a part.
+pub const PART: usize = 8 << 20;
+
+/// The sums of one question about one group. See the reader's analysis for their meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sum {
+    /// Allocations.
+    pub count: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Order of the first that contributes; meaningless when `count` is 0.
+    pub first_order: u64,
+    /// Its time in nanoseconds; meaningless when `count` is 0.
+    pub first_time_ns: u64,
+}
+
+/// Number of questions about each group: allocated, peak, leaked, leaked at exit, temporary, in this order.
+pub const SUMS: usize = 5;
+
+/// One group: a stack, an allocator, a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// 0, or a row of `stacks` plus one.
+    pub stack: u32,
+    /// An [`Allocator`](crate::Allocator) by number.
+    pub allocator: u8,
+    /// A row of `threads`.
+    pub thread: u32,
+    /// See [`SUMS`].
+    pub sums: [Sum; SUMS],
+}
+
+/// Memory at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Nanoseconds since the start.
+    pub time_ns: u64,
+    /// Resident bytes.
+    pub rss: u64,
+    /// Live heap bytes.
+    pub heap: u64,
+    /// Its place in the total order of events.
+    pub order: u64,
+}
+
+/// The content of an aggregated capture.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Aggregate {
+    /// Names of functions and files.
+    pub names: Vec<String>,
+    /// Function, file (rows of `names`) and line.
+    pub frames: Vec<(u32, u32, u32)>,
+    /// Parent (0, or an earlier row plus one) and frame.
+    pub stacks: Vec<(u32, u32)>,
+    /// The operating system's id and the name.
+    pub threads: Vec<(i32, String)>,
+    /// The sums.
+    pub groups: Vec<Group>,
+    /// The snapshots, in order.
+    pub snapshots: Vec<Snapshot>,
+    /// Figures of the whole, by position.
+    pub totals: Vec<u64>,
+    /// Counts of the size histogram.
+    pub bins: Vec<u64>,
+}
+
+impl Aggregate {
+    /// The payload.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Out(Vec::new());
+        out.rows(&self.names, |out, name| out.text(name));
+        out.rows(&self.frames, |out, &(function, file, line)| {
+            out.numbers(&[function.into(), file.into(), line.into()])
+        });
+        out.rows(&self.stacks, |out, &(parent, frame)| out.numbers(&[parent.into(), frame.into()]));
+        out.rows(&self.threads, |out, (tid, name)| {
+            out.number(u64::from(tid.cast_unsigned()));
+            out.text(name);
+        });
+        out.rows(&self.groups, Out::group);
+        out.rows(&self.snapshots, |out, row| out.numbers(&[row.time_ns, row.rss, row.heap, row.order]));
+        out.rows(&self.totals, |out, &value| out.number(value));
+        out.rows(&self.bins, |out, &value| out.number(value));
+        out.0
+    }
+
+    /// Takes a payload apart; `None` when it is not one.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = In { bytes, at: 0 };
+        let names = input.rows(In::text)?;
+        let name = below(names.len());
+        let frames = input.rows(|input| Some((name(input.small()?)?, name(input.small()?)?, input.small()?)))?;
+        let frame = below(frames.len());
+        let mut known = 0;
+        let stacks = input.rows(|input| {
+            known += 1;
+            Some((below(known)(input.small()?)?, frame(input.small()?)?))
+        })?;
+        let threads = input.rows(|input| Some((input.small()?.cast_signed(), input.text()?)))?;
+        let (stack, thread) = (below(stacks.len() + 1), below(threads.len()));
+        let groups = input.rows(|input| input.group(&stack, &thread))?;
+        let snapshots = input.rows(|input| {
+            Some(Snapshot {
+                time_ns: input.number()?,
+                rss: input.number()?,
+                heap: input.number()?,
+                order: input.number()?,
+            })
+        })?;
+        let totals = input.rows(In::number)?;
+        let bins = input.rows(In::number)?;
+        Some(Self { names, frames, stacks, threads, groups, snapshots, totals, bins })
+    }
+}
+
+/// Lets an index through that is in range.
+fn below(len: usize) -> impl Fn(u32) -> Option<u32> {
+    move |index| ((index as usize) < len).then_some(index)
+}
+
+struct Out(Vec<u8>);
+
+impl Out {
+    fn number(&mut self, value: u64) {
+        let at = self.0.len();
+        self.0.resize(at + varint::MAX_LEN, 0);
+        let end = varint::write(&mut self.0, at, value).unwrap_or(at);
+        self.0.truncate(end);
+    }
+
+    fn numbers(&mut self, values: &[u64]) {
+        values.iter().for_each(|&value| self.number(value));
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(text.len() as u64);
+        self.0.extend_from_slice(text.as_bytes());
+    }
+
+    fn group(&mut self, group: &Group) {
+        self.numbers(&[group.stack.into(), group.allocator.into(), group.thread.into()]);
+        for sum in &group.sums {
+            self.number(sum.count);
+            if sum.count != 0 {
+                self.numbers(&[sum.bytes, sum.first_order, sum.first_time_ns]);
+            }
+        }
+    }
+
+    fn rows<T>(&mut self, rows: &[T], mut row: impl FnMut(&mut Self, &T)) {
+        self.number(rows.len() as u64);
+        rows.iter().for_each(|one| row(self, one));
+    }
+}
+
+struct In<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl In<'_> {
+    fn number(&mut self) -> Option<u64> {
+        let (value, at) = varint::read(self.bytes, self.at)?;
+        self.at = at;
+        Some(value)
+    }
+
+    fn small(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let len = usize::try_from(self.number()?).ok()?;
+        let text = self.bytes.get(self.at..self.at.checked_add(len)?)?;
+        self.at += len;
+        Some(String::from_utf8_lossy(text).into_owned())
+    }
+
+    fn group(&mut self, stack: &impl Fn(u32) -> Option<u32>, thread: &impl Fn(u32) -> Option<u32>) -> Option<Group> {
+        let (stack, allocator, thread) =
+            (stack(self.small()?)?, u8::try_from(self.number()?).ok()?, thread(self.small()?)?);
+        let mut sums = [Sum { count: 0, bytes: 0, first_order: 0, first_time_ns: 0 }; SUMS];
+        for sum in &mut sums {
+            sum.count = self.number()?;
+            if sum.count != 0 {
+                (sum.bytes, sum.first_order, sum.first_time_ns) = (self.number()?, self.number()?, self.number()?);
+            }
+        }
+        Some(Group { stack, allocator, thread, sums })
+    }
+
+    fn rows<T>(&mut self, mut row: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let count = usize::try_from(self.number()?).ok()?;
+        if count > self.bytes.len() - self.at {
+            return None; // every row has at least a byte
+        }
+        let mut rows = Vec::new();
+        for _ in 0..count {
+            rows.push(row(self)?);
+        }
+        Some(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Aggregate, Group, Snapshot, Sum};
+    use proptest::prelude::*;
+
+    fn example() -> Aggregate {
+        let none = Sum { count: 0, bytes: 0, first_order: 0, first_time_ns: 0 };
+        let some = Sum { count: 3, bytes: 1 << 40, first_order: 7, first_time_ns: 99 };
+        Aggregate {
+            names: vec!["f".into(), "a.py".into()],
+            frames: vec![(0, 1, 10), (0, 1, 11)],
+            stacks: vec![(0, 0), (1, 1)],
+            threads: vec![(4711, "main".into())],
+            groups: vec![
+                Group { stack: 0, allocator: 0, thread: 0, sums: [some, none, none, none, none] },
+                Group { stack: 2, allocator: 9, thread: 0, sums: [some; 5] },
+            ],
+            snapshots: vec![Snapshot { time_ns: 1, rss: 2, heap: 3, order: 4 }],
+            totals: vec![0, u64::MAX],
+            bins: vec![1, 2, 3],
+        }
+    }
+
+    #[test]
+    fn round_trip() {
+        assert_eq!(Aggregate::decode(&example().encode()), Some(example()));
+    }
+
+    #[test]
+    fn indices_out_of_range_are_refused() {
+        let broken = [
+            Aggregate { frames: vec![(0, 2, 1)], ..example() },
+            Aggregate { stacks: vec![(1, 0)], ..example() },
+            Aggregate { threads: vec![], ..example() },
+        ];
+        for aggregate in broken {
+            assert_eq!(Aggregate::decode(&aggregate.encode()), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn damage_never_panics(at in 0usize..100, with: u8, cut in 0usize..100) {
+            let mut bytes = example().encode();
+            let at = at % bytes.len();
+            bytes[at] ^= with;
+            bytes.truncate(bytes.len() - cut.min(bytes.len()));
+            let _ = Aggregate::decode(&bytes);
+        }
+    }
+}

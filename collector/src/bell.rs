@@ -1,0 +1,45 @@
+//! Waking the draining thread, whichever of its two beds it sleeps in.
+//!
+//! While events flow it naps on a word of this process; while the target is idle it sleeps on the `sleeping` word of the
+//! shared memory, where the target can wake it. Invariant: after [`Bell::ring`] a nap or sleep that began before it ends.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use memtrack_transport::{Area, futex};
+
+/// Wakes the draining thread.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: AtomicU32,
+    area: Mutex<Option<Arc<Area>>>,
+}
+
+impl Bell {
+    /// The memory whose target may be slept for from now on.
+    pub(crate) fn watch(&self, area: Arc<Area>) {
+        *self.area.lock().unwrap_or_else(PoisonError::into_inner) = Some(area);
+    }
+
+    /// Wakes it, or makes its next nap end at once.
+    pub(crate) fn ring(&self) {
+        self.rung.store(1, SeqCst);
+        futex::wake(&self.rung);
+        if let Some(area) = &*self.area.lock().unwrap_or_else(PoisonError::into_inner) {
+            let sleeping = &area.control().sleeping.0;
+            if sleeping.swap(0, SeqCst) != 0 {
+                futex::wake(sleeping);
+            }
+        }
+    }
+
+    /// Sleeps until rung, for `limit` at the most.
+    pub(crate) fn nap(&self, limit: Duration) {
+        if self.rung.load(SeqCst) == 0 {
+            futex::wait(&self.rung, 0, limit);
+        }
+        self.rung.store(0, SeqCst);
+    }
+}

@@ -1,0 +1,93 @@
+//! The description of the process: what is known when it connects, and what the control page tells later.
+//!
+//! Invariant: texts from the control page are cut at the size of their fields, whatever length it claims.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Acquire;
+
+use memtrack_format::meta::Process;
+use memtrack_transport::clock::{Clock, Pairing};
+use memtrack_transport::layout::{Control, image, stop_reason};
+
+use crate::collector::Options;
+use crate::proc;
+
+/// Who wrote the capture.
+const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
+
+/// What is known when the process connects.
+pub(crate) fn at_start(pid: i32, ppid: i32, clock: Clock, options: &Options) -> Process {
+    let start = Pairing::measure(clock);
+    Process {
+        command_line: proc::command_line(pid),
+        executable: proc::executable(pid),
+        pid: u64::try_from(pid).ok(),
+        ppid: u64::try_from(ppid).ok(),
+        clock: Some(u64::from(clock as u32)),
+        start_ticks: Some(start.ticks),
+        start_monotonic_ns: Some(start.monotonic_ns),
+        start_realtime_ns: Some(start.realtime_ns),
+        clock_uncertainty_ns: Some(start.uncertainty_ns),
+        timestamps: Some(u64::from(options.timestamps)),
+        snapshot_interval_ms: Some(options.snapshot_interval.as_millis() as u64),
+        recorder: Some(RECORDER.into()),
+        ..Process::default()
+    }
+}
+
+/// What the target has told of its interpreter by now.
+pub(crate) fn python(control: &Control) -> Process {
+    let version = control.python_version.load(Acquire);
+    let note_len = control.python_note_len.load(Acquire) as usize;
+    Process {
+        python_version: (version != 0).then(|| version.into()),
+        python_note: text(&control.python_note, note_len),
+        python_allocator: text(&control.python_allocator, usize::MAX),
+        ..Process::default()
+    }
+}
+
+/// What is known at the end, with the moment of the end.
+pub(crate) fn at_end(control: &Control, end: Pairing) -> Process {
+    Process {
+        end_monotonic_ns: Some(end.monotonic_ns),
+        end_ticks: Some(end.ticks),
+        stop_reason: stopped(control.stop_reason.load(Acquire)).map(Into::into),
+        events_without_slot: Some(control.events_without_slot.load(Acquire)),
+        waits: Some(control.waits.load(Acquire)),
+        wait_ns: Some(control.wait_ns.load(Acquire)),
+        ended_by_exec: (control.image.load(Acquire) == image::IN_EXEC).then_some(1),
+        ..python(control)
+    }
+}
+
+fn stopped(reason: u32) -> Option<&'static str> {
+    match reason {
+        stop_reason::NONE => None,
+        stop_reason::COLLECTOR_GONE => Some("the collector was gone"),
+        stop_reason::COLLECTOR_STUCK => Some("the collector did not take the records in time"),
+        stop_reason::NO_MEMORY => Some("no memory for memtrack's own tables"),
+        _ => Some("unknown"),
+    }
+}
+
+/// The first `len` bytes of a text field, up to a NUL; `None` when there are none.
+fn text(field: &[AtomicU64], len: usize) -> Option<Vec<u8>> {
+    let bytes: Vec<u8> = field.iter().flat_map(|word| word.load(Acquire).to_le_bytes()).take(len).collect();
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    (end > 0).then(|| bytes.get(..end).unwrap_or_default().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::text;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn texts_are_cut_at_their_field() {
+        let field = [AtomicU64::new(u64::from_le_bytes(*b"pymalloc")), AtomicU64::new(0)];
+        assert_eq!(text(&field, usize::MAX), Some(b"pymalloc".to_vec()));
+        assert_eq!(text(&field, 2), Some(b"py".to_vec()));
+        assert_eq!(text(&field, 0), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! The way from the draining thread to the sink: a bounded channel and the one thread that calls the sink.
+//!
+//! Invariant: at most [`QUEUE`] pieces of at most a segment each wait here, 64 MiB; then the draining thread waits too.
+//! After an error of the sink everything is taken and thrown away, so that nobody ever waits for a medium that is gone.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use memtrack_format::meta::Process;
+
+use crate::sink::{Piece, Sink};
+
+/// Messages that may wait: with pieces of 128 KiB at most, 64 MiB.
+const QUEUE: usize = 512;
+/// Buffers that are kept for the next pieces.
+const SPARE: usize = 32;
+
+/// One call of the sink.
+#[derive(Debug)]
+enum Message {
+    Process(Box<Process>),
+    Records { place: Place, bytes: Vec<u8> },
+    Observations { payload: Vec<u8>, first: u64, last: u64 },
+    Quiet { ticket: u64, busy: Vec<u32> },
+    Replaced { ticket: u64 },
+    Checkpoint,
+    Finish { complete: bool },
+}
+
+/// A [`Piece`] but for its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) stream: u32,
+    pub(crate) segment: u32,
+    pub(crate) offset: u32,
+    pub(crate) first_ticket: u64,
+    pub(crate) last_ticket: u64,
+}
+
+/// The draining thread's end.
+#[derive(Debug)]
+pub(crate) struct Output {
+    messages: Sender<Message>,
+    spare: Receiver<Vec<u8>>,
+    failed: Arc<AtomicBool>,
+    thread: JoinHandle<io::Result<()>>,
+    wants_quiet: bool,
+    pub(crate) record_bytes: u64,
+    pub(crate) pieces: u64,
+}
+
+impl Output {
+    /// Starts the thread that calls the sink.
+    pub(crate) fn start(mut sink: Box<dyn Sink>) -> io::Result<Self> {
+        let (messages, inbox) = bounded(QUEUE);
+        let (give_back, spare) = bounded(SPARE);
+        let failed = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&failed);
+        let wants_quiet = sink.wants_quiet();
+        let thread = std::thread::Builder::new()
+            .name("memtrack-write".into())
+            .spawn(move || feed(sink.as_mut(), &inbox, &give_back, &flag))?;
+        Ok(Self { messages, spare, failed, thread, wants_quiet, record_bytes: 0, pieces: 0 })
+    }
+
+    /// Whether the sink has failed: what is sent now is thrown away.
+    pub(crate) fn failed(&self) -> bool {
+        self.failed.load(Relaxed)
+    }
+
+    /// See [`Sink::wants_quiet`].
+    pub(crate) fn wants_quiet(&self) -> bool {
+        self.wants_quiet
+    }
+
+    /// An empty buffer, used before where there is one.
+    pub(crate) fn buffer(&self) -> Vec<u8> {
+        self.spare.try_recv().unwrap_or_default()
+    }
+
+    pub(crate) fn process(&self, process: Process) {
+        self.send(Message::Process(Box::new(process)));
+    }
+
+    pub(crate) fn records(&mut self, place: Place, bytes: Vec<u8>) {
+        self.record_bytes += bytes.len() as u64;
+        self.pieces += 1;
+        self.send(Message::Records { place, bytes });
+    }
+
+    /// What [`memtrack_format::observe::Writer::take`] gave.
+    pub(crate) fn observations(&self, (payload, first, last): (Vec<u8>, u64, u64)) {
+        self.send(Message::Observations { payload, first, last });
+    }
+
+    pub(crate) fn quiet(&self, ticket: u64, busy: Vec<u32>) {
+        self.send(Message::Quiet { ticket, busy });
+    }
+
+    pub(crate) fn replaced(&self, ticket: u64) {
+        self.send(Message::Replaced { ticket });
+    }
+
+    pub(crate) fn checkpoint(&self) {
+        self.send(Message::Checkpoint);
+    }
+
+    /// Finishes the sink and waits for it.
+    pub(crate) fn finish(self, complete: bool) -> io::Result<()> {
+        self.send(Message::Finish { complete });
+        drop(self.messages);
+        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")))
+    }
+
+    fn send(&self, message: Message) {
+        if self.messages.send(message).is_err() {
+            self.failed.store(true, Relaxed);
+        }
+    }
+}
+
+fn feed(
+    sink: &mut dyn Sink,
+    inbox: &Receiver<Message>,
+    give_back: &Sender<Vec<u8>>,
+    failed: &AtomicBool,
+) -> io::Result<()> {
+    let mut result = Ok(());
+    for message in inbox {
+        if result.is_ok() {
+            result = call(sink, &message);
+            failed.store(result.is_err(), Relaxed);
+        }
+        if let Message::Records { mut bytes, .. } = message {
+            bytes.clear();
+            // A full pool is no loss: the buffer is freed.
+            let _ = give_back.try_send(bytes);
+        }
+    }
+    result
+}
+
+fn call(sink: &mut dyn Sink, message: &Message) -> io::Result<()> {
+    match message {
+        Message::Process(process) => sink.process(process),
+        Message::Records { place, bytes } => sink.records(&Piece {
+            stream: place.stream,
+            segment: place.segment,
+            offset: place.offset,
+            first_ticket: place.first_ticket,
+            last_ticket: place.last_ticket,
+            bytes,
+        }),
+        Message::Observations { payload, first, last } => sink.observations(payload, *first, *last),
+        Message::Quiet { ticket, busy } => sink.quiet(*ticket, busy),
+        Message::Replaced { ticket } => sink.replaced(*ticket),
+        Message::Checkpoint => sink.checkpoint(),
+        Message::Finish { complete } => sink.finish(*complete),
+    }
+}

@@ -1,0 +1,110 @@
+//! What the proc file system tells of a process.
+//!
+//! Invariant: every answer is optional; a process may be gone, another program, or hidden at any moment.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
+
+/// Longest part of a command line that is read, in bytes.
+const MAX_COMMAND_LINE: u64 = 1 << 20;
+
+/// Resident memory of a process, read again and again.
+#[derive(Debug)]
+pub(crate) struct Resident {
+    statm: Option<File>,
+    page: u64,
+}
+
+impl Resident {
+    pub(crate) fn of(pid: i32) -> Self {
+        // SAFETY: reads a constant of the system.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        Self { statm: File::open(format!("/proc/{pid}/statm")).ok(), page: u64::try_from(page).unwrap_or(4096) }
+    }
+
+    /// Resident bytes now; `None` when it cannot be known, or the process has no memory any more.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        let mut text = [0; 128];
+        let len = self.statm.as_ref()?.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(text.get(..len)?).ok()?;
+        let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        (pages > 0).then(|| pages.saturating_mul(self.page))
+    }
+}
+
+/// What is known of a thread.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Thread {
+    /// It runs under this name.
+    Named(String),
+    /// It has ended.
+    Gone,
+    /// The system does not tell.
+    Unknown,
+}
+
+/// Looks at a thread.
+pub(crate) fn thread(pid: i32, tid: i32) -> Thread {
+    match std::fs::read(format!("/proc/{pid}/task/{tid}/comm")) {
+        Ok(name) => Thread::Named(String::from_utf8_lossy(name.trim_ascii_end()).into_owned()),
+        // Without the process's own directory this says nothing: perhaps there is no proc file system.
+        Err(error) if is_gone(&error) && std::fs::exists(format!("/proc/{pid}/task")).unwrap_or(false) => Thread::Gone,
+        Err(_) => Thread::Unknown,
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+/// Whether the process has ended and been waited for.
+pub(crate) fn is_over(pid: i32) -> bool {
+    // SAFETY: signal 0 sends nothing.
+    let sent = unsafe { libc::kill(pid, 0) };
+    sent != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+}
+
+/// Its arguments, the program first.
+pub(crate) fn command_line(pid: i32) -> Vec<Vec<u8>> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let read = File::open(format!("/proc/{pid}/cmdline")).and_then(|file| file.take(MAX_COMMAND_LINE).read_to_end(&mut bytes));
+    if read.is_err() || bytes.is_empty() {
+        return Vec::new();
+    }
+    let whole = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    whole.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect()
+}
+
+/// Path of its executable.
+pub(crate) fn executable(pid: i32) -> Option<Vec<u8>> {
+    let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    Some(path.into_os_string().into_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Resident, Thread, command_line, executable, is_over, thread};
+
+    #[test]
+    fn this_process_is_described() {
+        let pid = std::process::id().cast_signed();
+        assert!(Resident::of(pid).bytes().is_some_and(|bytes| bytes > 100_000));
+        assert_eq!(command_line(pid).len(), std::env::args_os().count());
+        let path = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
+        assert_eq!(executable(pid), Some(path));
+        assert!(!is_over(pid));
+    }
+
+    #[test]
+    fn ended_threads_and_processes_are_told_from_unknown_ones() {
+        let pid = std::process::id().cast_signed();
+        assert!(matches!(thread(pid, pid), Thread::Named(_)));
+        assert_eq!(thread(pid, i32::MAX), Thread::Gone);
+        assert_eq!(thread(i32::MAX, i32::MAX), Thread::Unknown);
+        assert!(is_over(i32::MAX));
+        assert_eq!(Resident::of(i32::MAX).bytes(), None);
+    }
+}

@@ -1,0 +1,303 @@
+//! One tracked process image and its shared memory: rounds of draining and observing, rests while it is idle, its end.
+//!
+//! Invariant: the sink gets what a round has seen before it gets what a later round sees; and when [`Session::end`]
+//! returns for a process that has ended, everything it published has been handed over.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::time::Duration;
+
+use memtrack_format::meta::Process;
+use memtrack_transport::Area;
+use memtrack_transport::clock::{Clock, Pairing, monotonic_ns};
+use memtrack_transport::futex;
+use memtrack_transport::layout::{image, state};
+
+use crate::collector::Options;
+use crate::describe;
+use crate::observer::Observer;
+use crate::output::Output;
+use crate::proc;
+use crate::quiet;
+use crate::slot::Follower;
+use crate::threads::Threads;
+
+/// Without events for this long, in nanoseconds, the process counts as idle.
+const IDLE_NS: u64 = 2_000_000;
+/// Between looks at the threads, in nanoseconds.
+const CHECK_NS: u64 = 20_000_000;
+/// Between looks at all slots, and at whether the process still exists, in nanoseconds.
+const SWEEP_NS: u64 = 100_000_000;
+/// Slots beyond the last used one that every round looks at.
+const AHEAD: u32 = 4;
+/// The longest sleep while the process is idle, and after it became a program that is not recorded.
+const LONGEST_REST: Duration = Duration::from_millis(100);
+const REST_AFTER_EXEC: Duration = Duration::from_secs(1);
+/// Rounds at the end of a process; a target that goes on writing after its own end is not waited for.
+const LAST_ROUNDS: u32 = 1000;
+
+/// A process that has connected.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) area: Arc<Area>,
+    pub(crate) pid: i32,
+    /// Whether it uses the same process ids as this side.
+    pub(crate) same_namespace: bool,
+    pub(crate) clock: Clock,
+    pub(crate) process: Process,
+    /// Stream number of slot 0: slots of an earlier image of the process come before.
+    pub(crate) base: u32,
+    /// The first ticket of a later image.
+    pub(crate) replaces: Option<u64>,
+}
+
+/// One tracked process image.
+#[derive(Debug)]
+pub(crate) struct Session {
+    area: Arc<Area>,
+    pid: i32,
+    base: u32,
+    clock: Clock,
+    process: Process,
+    followers: Vec<Follower>,
+    threads: Threads,
+    observer: Observer,
+    rest: Duration,
+    checkpoint_ns: u64,
+    changed: bool,
+    dirty: bool,
+    last_event_ns: u64,
+    next_checkpoint_ns: u64,
+    next_check_ns: u64,
+    next_sweep_ns: u64,
+    over: bool,
+    ended: bool,
+}
+
+/// What a round advises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Rings fill quickly: look again soon.
+    Fast,
+    /// Events flow.
+    Steady,
+    /// Nothing has happened for a while.
+    Idle,
+    /// The process is gone.
+    Over,
+}
+
+impl Session {
+    pub(crate) fn begin(connection: Connection, options: &Options, output: &Output) -> Self {
+        let Connection { area, pid, same_namespace, clock, process, base, replaces } = connection;
+        if let Some(ticket) = replaces {
+            output.replaced(ticket);
+        }
+        output.process(process.clone());
+        output.checkpoint();
+        let interval = nanoseconds(options.snapshot_interval).max(1_000_000);
+        let now = monotonic_ns();
+        let mut observer = Observer::new(pid, clock, interval);
+        // The control page and the first slot headers.
+        observer.shared_pages = 2;
+        Self {
+            area,
+            pid,
+            base,
+            clock,
+            process,
+            followers: Vec::new(),
+            threads: Threads::new(pid, same_namespace),
+            observer,
+            rest: Duration::from_nanos(interval).min(LONGEST_REST),
+            checkpoint_ns: nanoseconds(options.checkpoint),
+            changed: false,
+            dirty: false,
+            last_event_ns: now,
+            next_checkpoint_ns: now.saturating_add(nanoseconds(options.checkpoint)),
+            next_check_ns: now,
+            next_sweep_ns: now,
+            over: false,
+            ended: false,
+        }
+    }
+
+    /// Whether the target has begun to record.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.area.control().state.load(Acquire) != state::READY || !self.followers.is_empty()
+    }
+
+    /// Observes, drains, and does what is due.
+    pub(crate) fn round(&mut self, output: &mut Output) -> Pace {
+        let now = monotonic_ns();
+        self.find_slots(now);
+        let ticket = self.changed.then(|| self.observer.observe(&self.area, now));
+        let busy = ticket.filter(|_| output.wants_quiet()).map(|ticket| (ticket, self.busy()));
+        let checkpoint = now >= self.next_checkpoint_ns;
+        let freed = self.drain(checkpoint || output.wants_quiet(), output);
+        if let Some((ticket, busy)) = busy {
+            self.observer.hand_over(output);
+            output.quiet(ticket, busy);
+        }
+        if self.changed {
+            self.last_event_ns = now;
+        }
+        self.chores(now, checkpoint, output);
+        self.pace(now, freed)
+    }
+
+    /// Sleeps until the target records again, somebody rings, or a snapshot is due. `pending`: whether somebody has rung.
+    pub(crate) fn rest(&mut self, output: &mut Output, pending: impl Fn() -> bool) {
+        // The Arc keeps the word while self is used.
+        let area = Arc::clone(&self.area);
+        let control = area.control();
+        if control.sleeping.0.load(SeqCst) == 0 {
+            // Every thread's next event finds that it is not the last writer any more, leaves its fast path and sees that
+            // somebody sleeps. What was recorded before that is drained now; one event of each thread may be too late
+            // for this, and is found after the rest.
+            control.sleeping.0.store(1, SeqCst);
+            self.changed = true;
+            self.round(output);
+            if self.changed || pending() {
+                control.sleeping.0.store(0, SeqCst);
+                return;
+            }
+        }
+        let exec = control.image.load(Acquire) == image::IN_EXEC;
+        if !pending() {
+            futex::wait(&control.sleeping.0, 1, if exec { REST_AFTER_EXEC } else { self.rest });
+        }
+        if control.sleeping.0.load(SeqCst) != 0 {
+            self.observer.observe_idle(&self.area, monotonic_ns());
+        }
+    }
+
+    /// The process has ended, or shall not be recorded any longer: drains what is left.
+    pub(crate) fn end(&mut self, output: &mut Output) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let control = self.area.control();
+        control.state.compare_exchange(state::RECORDING, state::CLOSED, SeqCst, SeqCst).ok();
+        self.next_sweep_ns = 0;
+        self.find_slots(monotonic_ns());
+        let last = self.observer.observe(&self.area, monotonic_ns());
+        for _ in 0..LAST_ROUNDS {
+            if self.drain(true, output) == 0 && !self.changed {
+                break;
+            }
+        }
+        self.observer.hand_over(output);
+        if output.wants_quiet() {
+            output.quiet(last, Vec::new());
+        }
+        let end = Pairing::measure(self.clock);
+        self.learn(describe::at_end(self.area.control(), end), output);
+        output.checkpoint();
+    }
+
+    /// Adds to what is known of the process.
+    pub(crate) fn learn(&mut self, news: Process, output: &Output) {
+        self.process.update(&news.encode());
+        output.process(news);
+    }
+
+    /// All that is known of the process.
+    pub(crate) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// What went wrong, for a person.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let note = |follower: &Follower| {
+            let reason = follower.given_up()?;
+            let stream = follower.stream();
+            Some(format!("records of stream {stream} were lost from here on: its shared memory was damaged ({reason})"))
+        };
+        self.followers.iter().filter_map(note).collect()
+    }
+
+    /// Follows the slots that have come into use. They are used from the lowest on, so a few ahead are enough to look
+    /// at, and a sweep now and then finds what that rule does not cover.
+    fn find_slots(&mut self, now: u64) {
+        let used = |slot: &u32| self.area.slot(*slot).is_some_and(|slot| slot.owner.load(Acquire) != 0 || slot.current.load(Acquire) != 0);
+        let count = self.followers.len() as u32;
+        let sweep = now >= self.next_sweep_ns;
+        let end = if sweep { self.area.slot_count() } else { count.saturating_add(AHEAD).min(self.area.slot_count()) };
+        if let Some(last) = (count..end).rev().find(used) {
+            let base = self.base;
+            self.followers.extend((count..=last).map(|slot| Follower::new(slot, base + slot)));
+        }
+    }
+
+    /// Visits all slots; returns the most segments that one of them had finished.
+    fn drain(&mut self, save: bool, output: &mut Output) -> u32 {
+        let mut most = 0;
+        self.changed = false;
+        for follower in &mut self.followers {
+            let visit = follower.visit(&self.area, save, output);
+            self.changed |= visit.changed;
+            self.observer.shared_pages += visit.new_pages;
+            most = most.max(visit.freed);
+        }
+        self.dirty |= self.changed;
+        most
+    }
+
+    fn busy(&self) -> Vec<u32> {
+        quiet::barrier();
+        quiet::busy_streams(&self.area, self.followers.len() as u32, self.base)
+    }
+
+    fn chores(&mut self, now: u64, checkpoint: bool, output: &mut Output) {
+        self.threads.meet(&self.area, self.followers.len() as u32, &mut self.observer);
+        if now >= self.next_check_ns {
+            self.threads.check(&self.area, &mut self.observer);
+            self.next_check_ns = now.saturating_add(if self.threads.owned > 1 { CHECK_NS } else { self.checkpoint_ns });
+        }
+        if now >= self.next_sweep_ns {
+            self.over |= proc::is_over(self.pid);
+            self.next_sweep_ns = now.saturating_add(SWEEP_NS);
+        }
+        if output.failed() {
+            self.area.control().state.store(state::CLOSED, SeqCst);
+        }
+        if checkpoint {
+            self.save(output);
+            self.next_checkpoint_ns = now.saturating_add(self.checkpoint_ns);
+        } else if self.observer.is_full() {
+            self.observer.hand_over(output);
+        }
+    }
+
+    /// Hands over what else is new, and has it made durable.
+    fn save(&mut self, output: &Output) {
+        self.dirty |= self.observer.hand_over(output);
+        let python = describe::python(self.area.control());
+        let mut known = self.process.clone();
+        known.update(&python.encode());
+        if known != self.process {
+            self.learn(python, output);
+            self.dirty = true;
+        }
+        if std::mem::take(&mut self.dirty) {
+            output.checkpoint();
+        }
+    }
+
+    fn pace(&self, now: u64, freed: u32) -> Pace {
+        if self.over {
+            Pace::Over
+        } else if freed >= 4 {
+            Pace::Fast
+        } else if now.saturating_sub(self.last_event_ns) < IDLE_NS {
+            Pace::Steady
+        } else {
+            Pace::Idle
+        }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,89 @@
+//! What a finished recording tells its caller, and why one may fail.
+//!
+//! Invariant: a recording of which nothing came says why.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use memtrack_format::meta::Process;
+
+/// How the recording ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The process has ended.
+    Exited,
+    /// The process runs on, without being recorded.
+    Detached,
+}
+
+/// What was recorded.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// What is known of the process; `None` when none connected.
+    pub process: Option<Process>,
+    /// Record bytes, before compression.
+    pub record_bytes: u64,
+    /// Pieces that the records came in.
+    pub pieces: u64,
+    /// From the connection to the end.
+    pub duration: Duration,
+    /// Whether everything that was recorded was handed over, up to the end of the process.
+    pub complete: bool,
+    /// Why nothing was recorded, if nothing was.
+    pub nothing: Option<NothingRecorded>,
+    /// Processes that connected and were not recorded.
+    pub refused: u32,
+    /// What else a person should know.
+    pub notes: Vec<String>,
+}
+
+/// Why nothing was recorded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NothingRecorded {
+    /// No process connected.
+    #[error(
+        "the program did not load memtrack's library: it is statically linked, set-user-ID, built for another \
+         architecture, or was started with a cleared environment"
+    )]
+    NotLoaded,
+    /// The shared memory could not be made.
+    #[error("no shared memory could be made for the program: {0}")]
+    NoMemory(String),
+    /// A process connected and did not begin.
+    #[error("the program could not map the shared memory (is its address space limited, ulimit -v?), or ended at once")]
+    NotBegun,
+    /// It began, and recorded nothing.
+    #[error("the program allocated nothing that memtrack can see")]
+    NoEvents,
+}
+
+/// Why a recording failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The path of the socket does not fit the system's limit.
+    #[error("{path}: the path of the socket is {len} bytes long, the system allows 107: set TMPDIR to a shorter directory")]
+    LongPath {
+        /// The path.
+        path: PathBuf,
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// The socket cannot be made.
+    #[error("{path}: the program cannot be given a way to reach memtrack: {source}; set TMPDIR to a directory that allows sockets")]
+    Socket {
+        /// Its path.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+    /// Writing failed; what was written before is readable. The program was not harmed and not recorded any longer.
+    #[error("writing the capture failed: {0}; it holds what was written before")]
+    Sink(io::Error),
+    /// A thread of the collector panicked.
+    #[error("internal error: the draining thread panicked")]
+    Panicked,
+}

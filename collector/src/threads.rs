@@ -1,0 +1,95 @@
+//! The threads behind the slots: their names, and the slots that those which ended have left behind.
+//!
+//! Invariant: a slot is released only for the thread that owned it when that thread was seen to be gone.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use memtrack_transport::Area;
+use memtrack_transport::layout::Slot;
+
+use crate::observer::Observer;
+use crate::proc::{self, Thread};
+
+/// Slots that are looked at in one check: with many threads a check takes several rounds.
+const A_CHECK: u32 = 32;
+
+/// What is known of the owner of each slot.
+#[derive(Debug)]
+pub(crate) struct Threads {
+    pid: i32,
+    /// Thread ids in the slots are those of this process's proc file system.
+    visible: bool,
+    known: Vec<Owner>,
+    cursor: u32,
+    /// Slots that are owned now.
+    pub(crate) owned: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Owner {
+    tid: i32,
+    owners: u32,
+    name: String,
+}
+
+impl Threads {
+    pub(crate) fn new(pid: i32, visible: bool) -> Self {
+        Self { pid, visible, known: Vec::new(), cursor: 0, owned: 0 }
+    }
+
+    /// Looks for new owners in the first `count` slots and notes their names.
+    pub(crate) fn meet(&mut self, area: &Area, count: u32, observer: &mut Observer) {
+        self.known.resize_with(count as usize, Owner::default);
+        let (pid, visible) = (self.pid, self.visible);
+        self.owned = 0;
+        for (index, known) in (0..).zip(&mut self.known) {
+            let Some(slot) = area.slot(index) else { break };
+            let (tid, owners) = (slot.owner.load(Acquire), slot.owners.load(Relaxed));
+            self.owned += u32::from(tid != 0);
+            if tid != 0 && (known.tid, known.owners) != (tid, owners) {
+                *known = Owner { tid, owners, name: String::new() };
+                if let (true, Thread::Named(name)) = (visible, proc::thread(pid, tid)) {
+                    known.rename(name, observer);
+                }
+            }
+        }
+    }
+
+    /// Looks at the next few owners again: takes new names, and releases the slots of those that have ended.
+    pub(crate) fn check(&mut self, area: &Area, observer: &mut Observer) {
+        let count = self.known.len() as u32;
+        for _ in 0..count.min(A_CHECK) {
+            let index = self.cursor % count;
+            self.cursor = index + 1;
+            if let Some(slot) = area.slot(index).filter(|_| self.visible) {
+                self.check_slot(area, slot, index, observer);
+            }
+        }
+    }
+
+    fn check_slot(&mut self, area: &Area, slot: &Slot, index: u32, observer: &mut Observer) {
+        let Some(known) = self.known.get_mut(index as usize) else { return };
+        if known.tid == 0 || slot.owner.load(Acquire) != known.tid {
+            return;
+        }
+        match proc::thread(self.pid, known.tid) {
+            Thread::Named(name) => known.rename(name, observer),
+            Thread::Unknown => {}
+            Thread::Gone => {
+                if slot.owner.compare_exchange(known.tid, 0, AcqRel, Relaxed).is_ok() {
+                    area.control().slot_hint.0.fetch_min(index, AcqRel);
+                }
+                *known = Owner::default();
+            }
+        }
+    }
+}
+
+impl Owner {
+    fn rename(&mut self, name: String, observer: &mut Observer) {
+        if self.name != name {
+            observer.thread(self.tid, name.clone());
+            self.name = name;
+        }
+    }
+}

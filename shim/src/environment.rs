@@ -1,0 +1,78 @@
+//! The environment: what memtrack put there is read and taken out before the program can see it.
+//!
+//! Invariant: after [`take`], `environ` is what the user's shell would have given the program.
+
+use std::ffi::CStr;
+
+use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
+
+unsafe extern "C" {
+    static mut environ: *mut *mut libc::c_char;
+}
+
+/// What was found in the environment; the strings live as long as the process.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// Path of the collector's socket.
+    pub(crate) socket: Option<&'static [u8]>,
+    /// `PYTHONMALLOC`, which stays.
+    pub(crate) python_malloc: Option<&'static [u8]>,
+}
+
+/// Reads memtrack's variables and removes them; puts LD_PRELOAD back to what it was.
+pub(crate) fn take() -> Taken {
+    let mut taken = Taken::default();
+    // SAFETY: the program's own pointer; the constructor runs before any other thread.
+    let mut from = unsafe { environ };
+    if from.is_null() {
+        return taken;
+    }
+    let mut to = from;
+    while let Some((entry, text)) = entry(from) {
+        // SAFETY: not beyond the null that ends the array.
+        from = unsafe { from.add(1) };
+        if let Some(kept) = keep(entry, text, &mut taken) {
+            // SAFETY: `to` never passes `from`.
+            unsafe { to.write(kept) };
+            // SAFETY: as above.
+            to = unsafe { to.add(1) };
+        }
+    }
+    // SAFETY: `to` is at or before the null that ended the array.
+    unsafe { to.write(std::ptr::null_mut()) };
+    taken
+}
+
+fn entry(at: *mut *mut libc::c_char) -> Option<(*mut libc::c_char, &'static [u8])> {
+    // SAFETY: inside the array, whose end is a null entry.
+    let entry = unsafe { at.read() };
+    if entry.is_null() {
+        return None;
+    }
+    // SAFETY: entries are NUL-terminated strings that live as long as the process.
+    Some((entry, unsafe { CStr::from_ptr(entry) }.to_bytes()))
+}
+
+/// The entry that stands in place of this one; `None`: none does.
+fn keep(entry: *mut libc::c_char, text: &'static [u8], taken: &mut Taken) -> Option<*mut libc::c_char> {
+    if let Some(socket) = value(text, SOCKET_VARIABLE) {
+        taken.socket = Some(socket);
+        return None;
+    }
+    if let Some(python_malloc) = value(text, "PYTHONMALLOC") {
+        taken.python_malloc = Some(python_malloc);
+    }
+    if value(text, "LD_PRELOAD").is_some() {
+        return None;
+    }
+    if value(text, PRELOAD_VARIABLE).is_some() {
+        // "MEMTRACK_LD_PRELOAD=x" becomes "LD_PRELOAD=x".
+        // SAFETY: the prefix is part of the string.
+        return Some(unsafe { entry.add(PRELOAD_VARIABLE.len() - "LD_PRELOAD".len()) });
+    }
+    Some(entry)
+}
+
+fn value(text: &'static [u8], name: &str) -> Option<&'static [u8]> {
+    text.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+}

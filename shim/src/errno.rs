@@ -1,0 +1,25 @@
+//! The program's `errno`, kept over system calls of ours.
+//!
+//! Invariant: what a hook does beside calling the original function never shows in `errno`.
+
+/// Puts `errno` back when it goes out of scope.
+pub(crate) struct Errno(i32);
+
+impl Errno {
+    /// Remembers it.
+    pub(crate) fn keep() -> Self {
+        // SAFETY: gives the address of this thread's errno, which is always valid.
+        let place = unsafe { libc::__errno_location() };
+        // SAFETY: see above.
+        Self(unsafe { place.read() })
+    }
+}
+
+impl Drop for Errno {
+    fn drop(&mut self) {
+        // SAFETY: as in `keep`.
+        let place = unsafe { libc::__errno_location() };
+        // SAFETY: as in `keep`.
+        unsafe { place.write(self.0) };
+    }
+}

@@ -1,0 +1,178 @@
+//! Reads the dynamic section far enough to know that plt-rs can be let loose on an object.
+//!
+//! Why: plt-rs asserts entry sizes and walks to DT_NULL unbounded; a panic here would end the user's program. Invariant:
+//! an object for which [`Dynamic::read`] gives something has well-formed tables that lie inside the object.
+
+use super::object::{Object, Range, holds};
+
+const DT_PLTRELSZ: u64 = 2;
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_RELA: u64 = 7;
+const DT_RELASZ: u64 = 8;
+const DT_RELAENT: u64 = 9;
+const DT_STRSZ: u64 = 10;
+const DT_SYMENT: u64 = 11;
+const DT_REL: u64 = 17;
+const DT_RELSZ: u64 = 18;
+const DT_RELENT: u64 = 19;
+const DT_PLTREL: u64 = 20;
+const DT_JMPREL: u64 = 23;
+/// Sizes of Elf64_Dyn, Elf64_Sym, Elf64_Rela and Elf64_Rel.
+const ENTRY: usize = 16;
+const SYMBOL: u64 = 24;
+const RELA: u64 = 24;
+const REL: u64 = 16;
+/// Highest tag that is looked at, plus one.
+const TAGS: usize = 24;
+
+/// What is needed of an object's dynamic section.
+#[derive(Debug)]
+pub(super) struct Dynamic {
+    base: usize,
+    symbols: usize,
+    range: Range,
+}
+
+impl Dynamic {
+    /// The dynamic section of `object`, or `None` when plt-rs must not see it.
+    pub(super) fn read(object: &Object<'_>) -> Option<Self> {
+        let range = object.range();
+        let section = object.dynamic().filter(|section| holds(&range, section.start, section.len()))?;
+        let tags = tags(&section)?;
+        let tables = Tables { base: object.base, range: &range, tags: &tags };
+        let sound = tables.symbols_and_strings() && tables.relocations() && tables.linkage();
+        let symbols = tables.rebased(DT_SYMTAB)?;
+        sound.then_some(Self { base: object.base, symbols, range })
+    }
+
+    /// Address of symbol `index` where the object defines it itself; `None` for an import.
+    pub(super) fn own_definition(&self, index: u32) -> Option<usize> {
+        let symbol = self.symbols.checked_add((index as usize).checked_mul(SYMBOL as usize)?)?;
+        if !holds(&self.range, symbol, SYMBOL as usize) {
+            return None;
+        }
+        // SAFETY: the symbol lies inside the loaded object, aligned as its table is.
+        let symbol = unsafe { &*(symbol as *const libc::Elf64_Sym) };
+        (symbol.st_shndx != 0).then(|| self.base.wrapping_add(symbol.st_value as usize))
+    }
+}
+
+/// The values of the low tags; `None` when the section does not end inside its range.
+fn tags(section: &Range) -> Option<[Option<u64>; TAGS]> {
+    let mut tags = [None; TAGS];
+    if !section.start.is_multiple_of(align_of::<u64>()) {
+        return None;
+    }
+    let mut at = section.start;
+    while holds(section, at, ENTRY) {
+        // SAFETY: both words lie in the object's dynamic section, which is aligned.
+        let [tag, value] = unsafe { *(at as *const [u64; 2]) };
+        if tag == 0 {
+            return Some(tags);
+        }
+        // The first entry of a tag counts, as it does for plt-rs.
+        if let Some(place) = usize::try_from(tag).ok().and_then(|tag| tags.get_mut(tag)) {
+            place.get_or_insert(value);
+        }
+        at = at.wrapping_add(ENTRY);
+    }
+    None
+}
+
+/// The checks of the tables, over the tags of one object.
+struct Tables<'a> {
+    base: usize,
+    range: &'a Range,
+    tags: &'a [Option<u64>; TAGS],
+}
+
+impl Tables<'_> {
+    fn symbols_and_strings(&self) -> bool {
+        self.value(DT_SYMENT) == Some(SYMBOL) && self.inside(DT_SYMTAB, Some(SYMBOL), 8) && {
+            self.inside(DT_STRTAB, self.value(DT_STRSZ), 1)
+        }
+    }
+
+    fn relocations(&self) -> bool {
+        let rela = self.value(DT_RELA).is_none()
+            || self.value(DT_RELAENT) == Some(RELA) && self.inside(DT_RELA, self.value(DT_RELASZ), 8);
+        let rel = self.value(DT_REL).is_none()
+            || self.value(DT_RELENT) == Some(REL) && self.inside(DT_REL, self.value(DT_RELSZ), 8);
+        rela && rel
+    }
+
+    /// The procedure linkage table's relocations, which may be absent.
+    fn linkage(&self) -> bool {
+        match self.value(DT_PLTREL) {
+            None => true,
+            Some(DT_RELA | DT_REL) => self.inside(DT_JMPREL, self.value(DT_PLTRELSZ), 8),
+            Some(_) => false,
+        }
+    }
+
+    fn inside(&self, tag: u64, length: Option<u64>, alignment: usize) -> bool {
+        let (Some(start), Some(length)) = (self.rebased(tag), length) else {
+            return false;
+        };
+        start.is_multiple_of(alignment) && holds(self.range, start, length as usize)
+    }
+
+    /// A table's address: most loaders have added the base in place, some have not (the rule of plt-rs).
+    fn rebased(&self, tag: u64) -> Option<usize> {
+        let address = self.value(tag)? as usize;
+        Some(if address <= self.base { address.wrapping_add(self.base) } else { address })
+    }
+
+    fn value(&self, tag: u64) -> Option<u64> {
+        self.tags.get(tag as usize).copied().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libc::{Elf64_Phdr, PF_W, PT_DYNAMIC, PT_LOAD};
+
+    const GOOD: [u64; 16] =
+        [DT_SYMTAB, 0x100, DT_SYMENT, 24, DT_STRTAB, 0x200, DT_STRSZ, 16, DT_RELA, 0x300, DT_RELASZ, 48, 9, 24, 0, 0];
+
+    fn accepts(section: [u64; 16]) -> bool {
+        let mut image = vec![0u64; 0x800 / 8];
+        image[..section.len()].copy_from_slice(&section);
+        let header = |p_type, p_memsz| Elf64_Phdr {
+            p_type,
+            p_flags: PF_W,
+            p_offset: 0,
+            p_vaddr: 0,
+            p_paddr: 0,
+            p_filesz: 0,
+            p_memsz,
+            p_align: 0,
+        };
+        let headers = [header(PT_LOAD, 0x800), header(PT_DYNAMIC, 16 * 8)];
+        Dynamic::read(&Object { base: image.as_ptr() as usize, headers: &headers, name: 0 }).is_some()
+    }
+
+    fn with(place: usize, value: u64) -> [u64; 16] {
+        let mut section = GOOD;
+        section[place] = value;
+        section
+    }
+
+    #[test]
+    fn well_formed_tables_are_accepted() {
+        assert!(accepts(GOOD));
+    }
+
+    #[test]
+    fn what_plt_rs_would_panic_or_run_off_on_is_refused() {
+        assert!(!accepts(with(3, 16)), "symbol size");
+        assert!(!accepts(with(13, 16)), "relocation size");
+        assert!(!accepts(with(1, 0x104)), "unaligned symbols");
+        assert!(!accepts(with(5, 0x900)), "strings outside");
+        assert!(!accepts(with(11, u64::MAX)), "relocations without end");
+        assert!(!accepts(with(14, 0x77)), "no terminator");
+        assert!(!accepts(with(4, DT_PLTREL)), "linkage of unknown kind, and no strings");
+    }
+}

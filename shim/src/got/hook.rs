@@ -1,0 +1,95 @@
+//! What one hook is: the name programs import, our function, and the function it stands in for.
+//!
+//! Why apart: the scanner (`got`) and the functions (`hooks`) meet only here. Invariant: a slot is made to point to a
+//! hook's function only after its original was stored, so a hook that runs always finds its original.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The function a hook stands in for, of the function pointer type `F`; empty until it is found.
+#[repr(transparent)]
+pub(crate) struct Original<F> {
+    address: AtomicUsize,
+    function: PhantomData<F>,
+}
+
+impl<F: Copy> Original<F> {
+    /// An original that is not known yet.
+    pub(crate) const fn new() -> Self {
+        Self { address: AtomicUsize::new(0), function: PhantomData }
+    }
+
+    /// The function itself. Only for a hook that has been reached, or after [`Original::is_known`].
+    #[inline(always)]
+    pub(crate) fn get(&self) -> F {
+        const { assert!(size_of::<F>() == size_of::<usize>()) };
+        let address = self.address.load(Ordering::Relaxed);
+        // SAFETY: F is a function pointer (one word), and the address was stored by the linker's answer for the name
+        // whose signature F is, before any slot or lookup could lead here.
+        unsafe { std::mem::transmute_copy::<usize, F>(&address) }
+    }
+
+    /// Whether the process has this function.
+    pub(crate) fn is_known(&self) -> bool {
+        self.address.load(Ordering::Relaxed) != 0
+    }
+
+    /// The word that holds the address, for the hook table.
+    pub(crate) const fn word(&self) -> &AtomicUsize {
+        &self.address
+    }
+}
+
+/// The address of one of our functions, for a static table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target(pub(crate) *const ());
+
+// SAFETY: the address of a function is a constant; nothing is ever read or written through it.
+unsafe impl Sync for Target {}
+
+/// Functions that come from one library, and are hooked together or not at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// The C library: looked up at start-up; each on its own.
+    C,
+    /// C++ `operator new` and `operator delete`.
+    Cxx,
+    /// jemalloc with its `je_` prefix.
+    Jemalloc,
+    /// jemalloc's own interface without a prefix.
+    JemallocPlain,
+    /// mimalloc.
+    Mimalloc,
+    /// tcmalloc.
+    Tcmalloc,
+}
+
+impl Group {
+    /// Number of groups, for tables indexed by `group as usize`.
+    pub(crate) const COUNT: usize = 6;
+}
+
+/// One row of the hook table.
+#[derive(Debug)]
+pub(crate) struct Hook {
+    /// The symbol's name, with its terminating zero.
+    pub(crate) name: &'static std::ffi::CStr,
+    /// Our function.
+    pub(crate) target: Target,
+    /// Where the address of the function it stands in for is kept; 0 means unknown.
+    pub(crate) original: &'static AtomicUsize,
+    /// The library it belongs to.
+    pub(crate) group: Group,
+}
+
+impl Hook {
+    /// The address of the function this hook stands in for; 0 when the process has none.
+    pub(crate) fn original(&self) -> usize {
+        self.original.load(Ordering::Acquire)
+    }
+
+    /// The value a patched slot holds.
+    pub(crate) fn target(&self) -> usize {
+        self.target.0 as usize
+    }
+}

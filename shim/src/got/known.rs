@@ -1,0 +1,184 @@
+//! The loaded objects that have been seen, so that after a dlopen only the new ones are looked at.
+//!
+//! Invariant: a remembered object is trusted only while it is provably the same one. Addresses are reused after a
+//! dlclose, so once anything was unloaded, a patched slot of it must still hold what was written there.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use libc::{c_int, c_void, dl_phdr_info};
+
+use super::object::{Object, Range};
+
+/// Numbers of objects ever added and removed, at the last look; differing from the loader's means there is news.
+static COUNTERS: Counters = Counters { added: AtomicU64::new(0), removed: AtomicU64::new(0) };
+
+struct Counters {
+    added: AtomicU64,
+    removed: AtomicU64,
+}
+
+/// A slot that was patched, with the value written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    /// Where it is.
+    pub(super) address: usize,
+    /// What it holds.
+    pub(super) value: usize,
+}
+
+/// An object that was seen before.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    base: usize,
+    headers: usize,
+    name: usize,
+    /// The addresses it covers.
+    pub(super) range: Range,
+    /// One slot of it that was patched, if any was.
+    pub(super) slot: Option<Slot>,
+}
+
+impl Known {
+    /// Remembers `object`, of which `slot` was patched.
+    pub(super) fn new(object: &Object<'_>, slot: Option<Slot>) -> Self {
+        let headers = object.headers.as_ptr() as usize;
+        Self { base: object.base, headers, name: object.name, range: object.range(), slot }
+    }
+
+    fn is(&self, object: &Object<'_>, some_were_removed: bool) -> bool {
+        self.base == object.base
+            && self.headers == object.headers.as_ptr() as usize
+            && self.name == object.name
+            && (!some_were_removed || self.slot.is_some_and(|slot| is_intact(slot, object)))
+    }
+}
+
+fn is_intact(slot: Slot, object: &Object<'_>) -> bool {
+    // SAFETY: the word was checked to lie in a writable segment of an object that is loaded now.
+    let read = || unsafe { &*(slot.address as *const AtomicUsize) }.load(Ordering::Relaxed);
+    object.has_writable_word(slot.address) && read() == slot.value
+}
+
+/// Everything that is loaded now, in the loader's order.
+pub(super) struct Loaded<'a> {
+    /// The objects that have program headers (plt-rs's list has the same ones in the same order).
+    pub(super) objects: Vec<Object<'a>>,
+    added: u64,
+    removed: u64,
+}
+
+impl Loaded<'_> {
+    /// Asks the loader.
+    pub(super) fn now() -> Self {
+        let mut loaded = Loaded { objects: Vec::with_capacity(64), added: 0, removed: 0 };
+        // SAFETY: the callback gets the address of `loaded`, which outlives the call.
+        unsafe { libc::dl_iterate_phdr(Some(collect), (&raw mut loaded).cast()) };
+        loaded
+    }
+
+    /// Whether something was unloaded since the last [`Loaded::remember`].
+    pub(super) fn some_were_removed(&self) -> bool {
+        COUNTERS.removed.load(Ordering::Relaxed) != self.removed
+    }
+
+    /// Notes that everything up to now has been handled.
+    pub(super) fn remember(&self) {
+        COUNTERS.removed.store(self.removed, Ordering::Relaxed);
+        COUNTERS.added.store(self.added, Ordering::Relaxed);
+    }
+}
+
+unsafe extern "C" fn collect(info: *mut dl_phdr_info, _size: usize, loaded: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid description.
+    let info = unsafe { &*info };
+    // SAFETY: this is the address that `Loaded::now` passed.
+    let loaded = unsafe { &mut *loaded.cast::<Loaded<'_>>() };
+    (loaded.added, loaded.removed) = (info.dlpi_adds, info.dlpi_subs);
+    if info.dlpi_phnum != 0 && !info.dlpi_phdr.is_null() {
+        // SAFETY: the loader keeps that many headers there for as long as the object is loaded.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        loaded.objects.push(Object { base: info.dlpi_addr as usize, headers, name: info.dlpi_name as usize });
+    }
+    0
+}
+
+/// Whether objects came or went since the last [`Loaded::remember`]: one look at the loader's counters.
+pub(super) fn is_there_news() -> bool {
+    let mut news = true;
+    // SAFETY: the callback gets the address of `news`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(compare_counters), (&raw mut news).cast()) };
+    news
+}
+
+unsafe extern "C" fn compare_counters(info: *mut dl_phdr_info, _size: usize, news: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid description.
+    let info = unsafe { &*info };
+    let same = COUNTERS.added.load(Ordering::Relaxed) == info.dlpi_adds
+        && COUNTERS.removed.load(Ordering::Relaxed) == info.dlpi_subs;
+    // SAFETY: this is the address that `is_there_news` passed.
+    unsafe { *news.cast::<bool>() = !same };
+    1
+}
+
+/// The known objects against the loaded ones.
+pub(super) struct Comparison {
+    /// For each loaded object: what is known of it, `None` for a new one.
+    pub(super) matches: Vec<Option<Known>>,
+    /// What is no longer there.
+    pub(super) gone: Vec<Known>,
+}
+
+/// Compares in one pass: the loader keeps its order, takes out what is unloaded, and appends what is new.
+pub(super) fn compare(known: Vec<Known>, objects: &[Object<'_>], some_were_removed: bool) -> Comparison {
+    let mut comparison = Comparison { matches: Vec::with_capacity(objects.len()), gone: Vec::new() };
+    let mut rest = known.into_iter();
+    for object in objects {
+        let found = rest.as_slice().iter().position(|known| known.is(object, some_were_removed));
+        if let Some(skipped) = found {
+            comparison.gone.extend(rest.by_ref().take(skipped));
+        }
+        comparison.matches.push(found.and_then(|_| rest.next()));
+    }
+    comparison.gone.extend(rest);
+    comparison
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(base: usize) -> Object<'static> {
+        Object { base, headers: &[], name: base }
+    }
+
+    fn known(bases: &[usize]) -> Vec<Known> {
+        bases.iter().map(|&base| Known::new(&object(base), None)).collect()
+    }
+
+    fn bases(known: &[Known]) -> Vec<usize> {
+        known.iter().map(|known| known.base).collect()
+    }
+
+    #[test]
+    fn appended_objects_are_new_and_missing_ones_are_gone() {
+        let objects = [object(1), object(3), object(4), object(5)];
+        let comparison = compare(known(&[1, 2, 3]), &objects, false);
+        let new: Vec<bool> = comparison.matches.iter().map(Option::is_none).collect();
+        assert_eq!(new, [false, false, true, true]);
+        assert_eq!(bases(&comparison.gone), [2]);
+    }
+
+    #[test]
+    fn after_an_unloading_an_object_without_an_intact_slot_is_looked_at_again() {
+        let comparison = compare(known(&[1]), &[object(1)], true);
+        assert!(comparison.matches.iter().all(Option::is_none));
+        assert_eq!(bases(&comparison.gone), [1]);
+    }
+
+    #[test]
+    fn this_process_has_objects_and_its_own_counters() {
+        let loaded = Loaded::now();
+        assert!(loaded.objects.len() > 1);
+        assert!(loaded.added >= loaded.objects.len() as u64);
+    }
+}

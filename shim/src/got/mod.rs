@@ -1,0 +1,192 @@
+//! Makes calls of hooked functions come to us: finds the slots of every loaded object and writes them.
+//!
+//! Why not symbol interposition: it cannot follow what a process already has bound, and needs the shim's names to come
+//! first in every scope. Invariant: all state here is touched only under the loader's own lock (see [`patch_new`]), so
+//! no object can be half relocated or unmapped meanwhile, no lock of ours exists, and a fork child inherits none.
+
+mod dynamic;
+mod hook;
+mod known;
+mod names;
+mod object;
+mod patch;
+mod resolve;
+
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+
+use plt_rs::{DynamicLibrary, LoadedLibrary};
+
+pub(crate) use hook::{Group, Hook, Original, Target};
+pub(crate) use resolve::{note_deep_binding, object_at};
+
+use known::{Known, Loaded, Slot};
+use object::Object;
+
+/// The objects seen so far, and who is at it.
+struct State {
+    known: UnsafeCell<Vec<Known>>,
+    /// The process that is patching, 0 for none. A fork child may inherit its parent's number: then the list is void.
+    patching: AtomicI32,
+    /// A round was asked for while one was running.
+    again: AtomicBool,
+    /// Slots that hold a hook, over all objects ever patched.
+    slots: AtomicUsize,
+}
+
+// SAFETY: `known` is touched only by the one thread that `patching` admits.
+unsafe impl Sync for State {}
+
+static STATE: State = State {
+    known: UnsafeCell::new(Vec::new()),
+    patching: AtomicI32::new(0),
+    again: AtomicBool::new(false),
+    slots: AtomicUsize::new(0),
+};
+
+/// Looks up the originals and patches everything that is loaded. Called once, from the shim's constructor.
+/// Gives the number of slots that now hold a hook.
+pub(crate) fn install() -> usize {
+    resolve::c_library();
+    patch_new();
+    STATE.slots.load(Ordering::Relaxed)
+}
+
+/// Patches the objects that came since the last call. Called after each dlopen, with no lock of the program's held.
+///
+/// The work is done inside a lookup of our own indirect function: the loader calls its resolver with the loader's lock
+/// held. That is what keeps other threads from relocating an object while its slots are written (a lazily bound slot is
+/// *added to* by relocation) and from unmapping it, at no risk of a deadlock that the program's own dlopen did not have.
+pub(crate) fn patch_new() {
+    if !known::is_there_news() {
+        return;
+    }
+    let guard = crate::thread::enter();
+    // SAFETY: a pseudo handle and a name that ends in zero.
+    let resolved = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"memtrack_patch_under_loader_lock".as_ptr()) };
+    if resolved.is_null() {
+        // Not reachable by name (a statically linked test, a loader without indirect functions).
+        patch_exclusively();
+    }
+    // Lookups that found nothing must not be reported to the program as its own.
+    // SAFETY: no preconditions.
+    unsafe { libc::dlerror() };
+    drop(guard);
+}
+
+/// What the original of the hooked `name` is, looking in `scope` too if the process has not used its library so far.
+pub(crate) fn hook_and_original(name: &[u8], scope: *mut c_void) -> Option<(&'static Hook, usize)> {
+    let hook = names::find(name)?;
+    Some((hook, resolve::original(hook, scope)))
+}
+
+/// An indirect function: looking it up runs the resolver. Its value is of no use.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_patch_under_loader_lock() -> usize {
+    std::arch::naked_asm!(
+        ".type memtrack_patch_under_loader_lock, @gnu_indirect_function",
+        "jmp {resolver}",
+        resolver = sym patch_in_resolver,
+    )
+}
+
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_patch_under_loader_lock() -> usize {
+    std::arch::naked_asm!(
+        ".type memtrack_patch_under_loader_lock, @gnu_indirect_function",
+        "b {resolver}",
+        resolver = sym patch_in_resolver,
+    )
+}
+
+extern "C" fn patch_in_resolver() -> usize {
+    patch_exclusively();
+    (&raw const STATE) as usize
+}
+
+fn patch_exclusively() {
+    let process = std::process::id().cast_signed();
+    STATE.again.store(true, Ordering::Release);
+    let previous = STATE.patching.load(Ordering::Acquire);
+    let entered = STATE.patching.compare_exchange(previous, process, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if previous == process || !entered {
+        // The other round sees `again`.
+        return;
+    }
+    // SAFETY: `patching` admitted this thread alone.
+    let known = unsafe { &mut *STATE.known.get() };
+    if previous != 0 {
+        // Forked in the middle of a round of a thread that is not here: the list may be half written.
+        std::mem::forget(std::mem::take(known));
+    }
+    while STATE.again.swap(false, Ordering::AcqRel) {
+        patch_round(known);
+    }
+    STATE.patching.store(0, Ordering::Release);
+}
+
+fn patch_round(known: &mut Vec<Known>) {
+    let loaded = Loaded::now();
+    let comparison = known::compare(std::mem::take(known), &loaded.objects, loaded.some_were_removed());
+    for gone in &comparison.gone {
+        // An object that was only replaced in our list is still there, and so are its functions.
+        if !loaded.objects.iter().any(|object| object.range() == gone.range) {
+            resolve::forget(&gone.range);
+        }
+    }
+    let skipped = Skipped::new();
+    let libraries = plt_rs::collect_modules();
+    for ((object, library), found) in loaded.objects.iter().zip(libraries).zip(comparison.matches) {
+        known.push(found.unwrap_or_else(|| Known::new(object, patch_object(object, library, &skipped))));
+    }
+    loaded.remember();
+}
+
+/// Patches one object, unless it is one to leave alone. Gives a slot that was patched.
+fn patch_object(object: &Object<'_>, library: LoadedLibrary<'_>, skipped: &Skipped) -> Option<Slot> {
+    if library.addr() != object.base || skipped.has(object, &library) {
+        return None;
+    }
+    let dynamic = dynamic::Dynamic::read(object)?;
+    let library = DynamicLibrary::initialize(library).ok()?;
+    let (count, slot) = patch::Patcher::new(object, &library, &dynamic, skipped.page_size).run();
+    STATE.slots.fetch_add(count, Ordering::Relaxed);
+    slot
+}
+
+/// The objects that are never patched: the loader, the kernel's, the shim itself.
+struct Skipped {
+    loader: usize,
+    kernel: usize,
+    shim: usize,
+    page_size: usize,
+}
+
+impl Skipped {
+    fn new() -> Self {
+        // SAFETY: no preconditions; an unknown entry gives 0.
+        let auxiliary = |kind| unsafe { libc::getauxval(kind) } as usize;
+        Self {
+            loader: auxiliary(libc::AT_BASE),
+            kernel: auxiliary(libc::AT_SYSINFO_EHDR),
+            shim: (&raw const STATE) as usize,
+            page_size: auxiliary(libc::AT_PAGESZ),
+        }
+    }
+
+    fn has(&self, object: &Object<'_>, library: &LoadedLibrary<'_>) -> bool {
+        let range = object.range();
+        let file = library.name().rsplit('/').next().unwrap_or_default();
+        range.contains(&self.shim)
+            || (self.loader != 0 && range.contains(&self.loader))
+            || (self.kernel != 0 && range.contains(&self.kernel))
+            // A program started as an argument of the loader has no loader in its auxiliary vector.
+            || file.starts_with("ld-linux")
+            || file.starts_with("ld-musl")
+    }
+}

@@ -1,0 +1,91 @@
+//! From a symbol's name to its hook, fast: a large program has 150 000 relocations, and every one is asked about.
+//!
+//! Invariant: [`find`] gives the row of the hook table with exactly that name, or nothing.
+
+use super::hook::Hook;
+use crate::hooks::{HOOKS, NAMES};
+
+/// Slots of the index: a power of two, several times the number of hooks.
+const INDEX_SIZE: usize = 1024;
+/// An index slot without a hook.
+const EMPTY: u8 = u8::MAX;
+/// The longest hooked name, and the shortest.
+const LENGTHS: (usize, usize) = lengths();
+/// Open addressing over the hash of the names; the values are rows of the hook table.
+static INDEX: [u8; INDEX_SIZE] = index();
+
+/// The hook for `name`, if it is a hooked one.
+pub(super) fn find(name: &[u8]) -> Option<&'static Hook> {
+    if name.len() < LENGTHS.0 || name.len() > LENGTHS.1 {
+        return None;
+    }
+    let mut place = hash(name);
+    loop {
+        let row = *INDEX.get(place)?;
+        if row == EMPTY {
+            return None;
+        }
+        let hook = HOOKS.get(usize::from(row))?;
+        if hook.name.to_bytes() == name {
+            return Some(hook);
+        }
+        place = (place + 1) % INDEX_SIZE;
+    }
+}
+
+/// FNV-1a, folded to the size of the index.
+const fn hash(name: &[u8]) -> usize {
+    let mut hash: u32 = 0x811c_9dc5;
+    let mut at = 0;
+    while at < name.len() {
+        hash = (hash ^ name[at] as u32).wrapping_mul(0x0100_0193);
+        at += 1;
+    }
+    ((hash ^ (hash >> 15)) as usize) % INDEX_SIZE
+}
+
+const fn lengths() -> (usize, usize) {
+    let (mut least, mut most, mut row) = (usize::MAX, 0, 0);
+    while row < NAMES.len() {
+        let length = NAMES[row].len();
+        if length < least {
+            least = length;
+        }
+        if length > most {
+            most = length;
+        }
+        row += 1;
+    }
+    (least, most)
+}
+
+const fn index() -> [u8; INDEX_SIZE] {
+    assert!(NAMES.len() < EMPTY as usize);
+    let mut index = [EMPTY; INDEX_SIZE];
+    let mut row = 0;
+    while row < NAMES.len() {
+        let mut place = hash(NAMES[row].as_bytes());
+        while index[place] != EMPTY {
+            place = (place + 1) % INDEX_SIZE;
+        }
+        index[place] = row as u8;
+        row += 1;
+    }
+    index
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hook_is_found_by_its_name_and_nothing_else_is() {
+        for hook in &HOOKS {
+            let found = find(hook.name.to_bytes()).expect("in the table");
+            assert_eq!(found.name, hook.name);
+        }
+        for name in ["", "mallo", "malloc_", "xmalloc", "Malloc", "_Znw", "_ZdlPvmSt11align_val_tX"] {
+            assert!(find(name.as_bytes()).is_none(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Patches the slots of one object: which ones, and how they are written.
+//!
+//! Invariant: a slot is written only if what it calls now, or will once it is bound, is exactly the hook's original;
+//! and a page that the loader protected is protected again afterwards.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use plt_rs::DynamicLibrary;
+use plt_rs::elf64::DynRela;
+
+use super::dynamic::Dynamic;
+use super::hook::Hook;
+use super::known::Slot;
+use super::object::{Object, Range};
+use super::{names, resolve};
+
+/// Relocation types that hold the address of a symbol: a plain word, a data import, a call import.
+const WORD: u32 = if cfg!(target_arch = "aarch64") { 257 } else { 1 };
+const DATA: u32 = if cfg!(target_arch = "aarch64") { 1025 } else { 6 };
+const CALL: u32 = if cfg!(target_arch = "aarch64") { 1026 } else { 7 };
+
+/// One object while its slots are looked at.
+pub(super) struct Patcher<'a> {
+    object: &'a Object<'a>,
+    library: &'a DynamicLibrary<'a>,
+    dynamic: &'a Dynamic,
+    range: Range,
+    protection: Protection,
+    /// The loader's handle of the object, found when first needed.
+    handle: Option<*mut c_void>,
+    patched: usize,
+    last: Option<Slot>,
+}
+
+impl<'a> Patcher<'a> {
+    /// A patcher for one object, of which `dynamic` was checked.
+    pub(super) fn new(
+        object: &'a Object<'a>,
+        library: &'a DynamicLibrary<'a>,
+        dynamic: &'a Dynamic,
+        page_size: usize,
+    ) -> Self {
+        let protection = Protection { pages: object.relro_pages(page_size), lifted: false };
+        Self { object, library, dynamic, range: object.range(), protection, handle: None, patched: 0, last: None }
+    }
+
+    /// Looks at every relocation. Gives the number of slots that hold a hook, and one of them.
+    pub(super) fn run(mut self) -> (usize, Option<Slot>) {
+        let library = self.library;
+        let data = library.addend_relocs().map_or(&[][..], |table| table.entries());
+        let calls = library.plt_rela().map_or(&[][..], |table| table.entries());
+        for relocation in data.iter().chain(calls) {
+            if let Some(hook) = self.hook_for(relocation) {
+                self.visit(relocation, hook);
+            }
+        }
+        self.protection.restore();
+        (self.patched, self.last)
+    }
+
+    fn hook_for(&self, relocation: &DynRela) -> Option<&'static Hook> {
+        let (kind, symbol) = (relocation.symbol_type(), relocation.symbol_index());
+        if symbol == 0 || !matches!(kind, WORD | DATA | CALL) || (kind == WORD && relocation.r_addend != 0) {
+            return None;
+        }
+        let name = self.library.symbols()?.resolve_name(symbol as usize, self.library.string_table())?;
+        names::find(name.as_bytes())
+    }
+
+    fn visit(&mut self, relocation: &DynRela, hook: &'static Hook) {
+        let address = self.object.base.wrapping_add(relocation.r_offset as usize);
+        if !self.object.has_writable_word(address) {
+            return;
+        }
+        // SAFETY: an aligned word in a writable segment of a loaded object; others read and write it as one word.
+        let slot = unsafe { &*(address as *const AtomicUsize) };
+        let current = slot.load(Ordering::Acquire);
+        if current != hook.target() {
+            if !self.calls_original(relocation, hook, current) || !self.protection.lift_for(address) {
+                return;
+            }
+            slot.store(hook.target(), Ordering::Release);
+        }
+        self.patched = self.patched.saturating_add(1);
+        self.last = Some(Slot { address, value: hook.target() });
+    }
+
+    /// Whether the slot leads to the hook's original, at once or when it is bound at the first call.
+    fn calls_original(&mut self, relocation: &DynRela, hook: &'static Hook, current: usize) -> bool {
+        let handle = self.handle();
+        let original = resolve::original(hook, handle);
+        if original == 0 || current == original {
+            return original != 0;
+        }
+        let bound_to_own = self.dynamic.own_definition(relocation.symbol_index()) == Some(current);
+        let lazy = relocation.symbol_type() == CALL && self.range.contains(&current) && !bound_to_own;
+        lazy && resolve::eventual(hook, handle) == original
+    }
+
+    fn handle(&mut self) -> *mut c_void {
+        let address = self.object.dynamic().map_or(0, |section| section.start);
+        *self.handle.get_or_insert_with(|| resolve::object_at(address))
+    }
+}
+
+/// The pages of an object that are read-only after relocation, made writable for as long as slots are written.
+struct Protection {
+    pages: Range,
+    lifted: bool,
+}
+
+impl Protection {
+    /// Makes the word at `address` writable; false when the system refuses.
+    fn lift_for(&mut self, address: usize) -> bool {
+        if !self.lifted && self.pages.contains(&address) {
+            self.lifted = self.set(libc::PROT_READ | libc::PROT_WRITE);
+            return self.lifted;
+        }
+        true
+    }
+
+    fn restore(&mut self) {
+        if self.lifted {
+            self.lifted = !self.set(libc::PROT_READ);
+        }
+    }
+
+    fn set(&self, protection: i32) -> bool {
+        // SAFETY: whole pages of one object's data, which stay readable; nothing relies on them refusing writes.
+        unsafe { libc::mprotect(self.pages.start as *mut c_void, self.pages.len(), protection) == 0 }
+    }
+}

@@ -1,0 +1,150 @@
+//! Finds the functions that hooks stand in for.
+//!
+//! Invariant: an original is the first definition in the global scope that is not the shim's own, never a linkage stub
+//! that would lead back into a hook, and the functions of a library's group are all of one object.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+
+use super::hook::{Group, Hook};
+use super::object::Range;
+use crate::hooks::HOOKS;
+
+/// A group nobody has asked for, one being looked up, one whose originals are stored, one that must stay unhooked.
+const UNKNOWN: u8 = 0;
+const BUSY: u8 = 1;
+const READY: u8 = 2;
+const REFUSED: u8 = 3;
+
+static STATES: [AtomicU8; Group::COUNT] = [const { AtomicU8::new(UNKNOWN) }; Group::COUNT];
+/// Set by the first dlopen with RTLD_DEEPBIND: from then on a name may mean something else in each object.
+static DEEP_BINDING: AtomicBool = AtomicBool::new(false);
+/// `RTLD_DL_SYMENT` and `RTLD_DL_LINKMAP` of `dladdr1`.
+const SYMBOL_ENTRY: c_int = 1;
+const LINK_MAP: c_int = 2;
+
+unsafe extern "C" {
+    fn dladdr1(address: *const c_void, info: *mut libc::Dl_info, extra: *mut *mut c_void, flags: c_int) -> c_int;
+    fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+}
+
+/// Notes that an object was opened with RTLD_DEEPBIND.
+pub(crate) fn note_deep_binding() {
+    DEEP_BINDING.store(true, Ordering::Relaxed);
+}
+
+/// Stores the C library's originals. Called once, at start-up.
+pub(super) fn c_library() {
+    for hook in HOOKS.iter().filter(|hook| hook.group == Group::C) {
+        hook.original.store(global(hook.name), Ordering::Release);
+    }
+    state(Group::C).store(READY, Ordering::Release);
+}
+
+/// The original of `hook`, looked up with its whole group if this is the first time; 0 when there is none.
+/// `scope` is a loader's handle whose scope is searched when the global one does not have the name.
+pub(super) fn original(hook: &Hook, scope: *mut c_void) -> usize {
+    let state = state(hook.group);
+    if state.load(Ordering::Acquire) == UNKNOWN
+        && state.compare_exchange(UNKNOWN, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    {
+        state.store(group(hook, scope), Ordering::Release);
+    }
+    if state.load(Ordering::Acquire) == READY { hook.original() } else { 0 }
+}
+
+/// What a lazily bound slot of the object `scope` for this hook will be bound to.
+pub(super) fn eventual(hook: &Hook, scope: *mut c_void) -> usize {
+    if hook.group == Group::C && !DEEP_BINDING.load(Ordering::Relaxed) {
+        return hook.original();
+    }
+    let nothing_else_first = !DEEP_BINDING.load(Ordering::Relaxed);
+    match global(hook.name) {
+        address if address != 0 && nothing_else_first => address,
+        _ => within(scope, hook.name),
+    }
+}
+
+/// Forgets the groups whose functions lie in `range`, which was unloaded: all that imported them went before.
+pub(super) fn forget(range: &Range) {
+    for hook in HOOKS.iter().filter(|hook| hook.group != Group::C) {
+        if range.contains(&hook.original()) {
+            state(hook.group).store(UNKNOWN, Ordering::Release);
+        }
+    }
+}
+
+/// The loader's handle of the object that holds `address`; null when no object does.
+pub(crate) fn object_at(address: usize) -> *mut c_void {
+    describe(address, LINK_MAP).map_or(std::ptr::null_mut(), |(_, map)| map)
+}
+
+fn state(group: Group) -> &'static AtomicU8 {
+    // The array has a place for every group.
+    let [first, ..] = &STATES;
+    STATES.get(group as usize).unwrap_or(first)
+}
+
+/// Looks up all of a group; gives its new state.
+fn group(wanted: &Hook, scope: *mut c_void) -> u8 {
+    let look_up = |name| match global(name) {
+        0 => within(scope, name),
+        address => address,
+    };
+    let home = object_at(look_up(wanted.name));
+    if home.is_null() {
+        return UNKNOWN;
+    }
+    for hook in HOOKS.iter().filter(|hook| hook.group == wanted.group) {
+        let address = look_up(hook.name);
+        // A program may replace some of the functions: then the calls beneath are seen, and this level is left alone.
+        if address != 0 && object_at(address) != home {
+            return REFUSED;
+        }
+        hook.original.store(address, Ordering::Release);
+    }
+    READY
+}
+
+fn global(name: &CStr) -> usize {
+    let first = look_up(libc::RTLD_DEFAULT, name);
+    let next = look_up(libc::RTLD_NEXT, name);
+    // They differ when the program itself has the name, as its own function or as a stub: it takes the address of an
+    // import then, and behind the stub is a slot that leads to the hook.
+    let is_stub = || describe(first, SYMBOL_ENTRY).is_some_and(|(_, entry)| is_import(entry));
+    if first != next && is_stub() { next } else { first }
+}
+
+fn within(scope: *mut c_void, name: &CStr) -> usize {
+    if scope.is_null() { 0 } else { look_up(scope, name) }
+}
+
+fn look_up(scope: *mut c_void, name: &CStr) -> usize {
+    // SAFETY: the scope is a pseudo handle or a loaded object's, the name ends in zero.
+    let address = unsafe { libc::dlsym(scope, name.as_ptr()) } as usize;
+    if address == 0 && name == c"cfree" { obsolete_cfree() } else { address }
+}
+
+/// `cfree` is kept for old binaries only, under the first version of the C library's symbols.
+fn obsolete_cfree() -> usize {
+    let version = if cfg!(target_arch = "aarch64") { c"GLIBC_2.17" } else { c"GLIBC_2.2.5" };
+    // SAFETY: a pseudo handle and two strings that end in zero.
+    unsafe { dlvsym(libc::RTLD_DEFAULT, c"cfree".as_ptr(), version.as_ptr()) as usize }
+}
+
+fn is_import(entry: *mut c_void) -> bool {
+    // SAFETY: the loader gave the symbol entry that it found the address by; it is null if there is none.
+    unsafe { entry.cast::<libc::Elf64_Sym>().as_ref() }.is_some_and(|symbol| symbol.st_shndx == 0)
+}
+
+fn describe(address: usize, what: c_int) -> Option<(libc::Dl_info, *mut c_void)> {
+    if address == 0 {
+        return None;
+    }
+    // SAFETY: all-zero bytes are a valid value: null pointers.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    let mut extra = std::ptr::null_mut();
+    // SAFETY: any address may be asked about; both places to write to are valid.
+    let found = unsafe { dladdr1(address as *const c_void, &mut info, &mut extra, what) };
+    (found != 0).then_some((info, extra))
+}

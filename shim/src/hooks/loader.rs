@@ -1,0 +1,145 @@
+//! dlopen and dlsym: new objects are patched, and a looked-up name gives the same function as a linked one.
+//!
+//! Both functions answer differently for different callers, whom they know by their return address. Invariant: a lookup
+//! that depends on the caller is made by the real function with the caller's own return address on the stack.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use crate::errno::Errno;
+use crate::got::{self, Original};
+use crate::hooks::search;
+
+type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+type Dlmopen = unsafe extern "C" fn(libc::c_long, *const c_char, c_int) -> *mut c_void;
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+
+pub(super) static DLOPEN: Original<Dlopen> = Original::new();
+pub(super) static DLMOPEN: Original<Dlmopen> = Original::new();
+pub(super) static DLCLOSE: Original<unsafe extern "C" fn(*mut c_void) -> c_int> = Original::new();
+pub(super) static DLSYM: Original<Dlsym> = Original::new();
+pub(super) static DLVSYM: Original<Dlvsym> = Original::new();
+
+/// Passes the caller's address on as a third argument.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
+    std::arch::naked_asm!("mov rdx, [rsp]", "jmp {dlopen_from}", dlopen_from = sym dlopen_from)
+}
+
+/// Into the program's own namespace this is dlopen. The others have a C library of their own: nothing there is ours.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+pub(super) unsafe extern "C" fn dlmopen(namespace: libc::c_long, file: *const c_char, flags: c_int) -> *mut c_void {
+    std::arch::naked_asm!(
+        "test rdi, rdi",
+        "jnz 2f",
+        "mov rdi, rsi",
+        "mov esi, edx",
+        "mov rdx, [rsp]",
+        "jmp {dlopen_from}",
+        "2:",
+        "jmp qword ptr [rip + {original}]",
+        dlopen_from = sym dlopen_from,
+        original = sym DLMOPEN,
+    )
+}
+
+/// No guard is held: the constructors that run in here are the program's.
+unsafe extern "C" fn dlopen_from(file: *const c_char, flags: c_int, caller: usize) -> *mut c_void {
+    if flags & libc::RTLD_DEEPBIND != 0 {
+        got::note_deep_binding();
+    }
+    // SAFETY: the caller's string, which ends in zero; null means the program itself.
+    let name = (!file.is_null()).then(|| unsafe { CStr::from_ptr(file) });
+    let handle = match name {
+        Some(name) => search::open_for(name, flags, caller),
+        None => search::open(std::ptr::null(), flags),
+    };
+    if name.is_some() && !handle.is_null() {
+        let _errno = Errno::keep();
+        got::patch_new();
+        crate::python::after_dlopen();
+    }
+    handle
+}
+
+/// What was unloaded is forgotten at the next dlopen, before anything new can be mistaken for it.
+pub(super) unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+    // SAFETY: the caller's handle, for the function it meant. The destructors that run in here are the program's.
+    unsafe { DLCLOSE.get()(handle) }
+}
+
+/// A lookup's result in the first register, and in the second whether it was made at all.
+#[repr(C)]
+struct Answer {
+    address: usize,
+    known: usize,
+}
+
+/// Asks [`answer`] first, then leaves the stack as it was and goes on into the real function.
+#[cfg(target_arch = "x86_64")]
+macro_rules! looks_up {
+    ($name:ident = $original:ident, $answer:ident) => {
+        #[unsafe(naked)]
+        pub(super) unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                ".cfi_startproc",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "call {answer}",
+                "mov rcx, rdx",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test rcx, rcx",
+                "jz 2f",
+                "ret",
+                "2:",
+                "jmp qword ptr [rip + {original}]",
+                ".cfi_endproc",
+                answer = sym $answer,
+                original = sym $original,
+            )
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+looks_up!(dlsym = DLSYM, answer_dlsym);
+#[cfg(target_arch = "x86_64")]
+looks_up!(dlvsym = DLVSYM, answer_dlvsym);
+
+unsafe extern "C" fn answer_dlsym(handle: *mut c_void, name: *const c_char) -> Answer {
+    // SAFETY: the caller's arguments, for the function it meant.
+    answer(handle, name, || unsafe { DLSYM.get()(handle, name) })
+}
+
+unsafe extern "C" fn answer_dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> Answer {
+    // SAFETY: the caller's arguments, for the function it meant.
+    answer(handle, name, || unsafe { DLVSYM.get()(handle, name, version) })
+}
+
+/// Answers the lookups of hooked names that do not depend on who asks: the hook, where the truth is its original.
+fn answer(handle: *mut c_void, name: *const c_char, look_up: impl Fn() -> *mut c_void) -> Answer {
+    let unknown = Answer { address: 0, known: 0 };
+    if name.is_null() || handle == libc::RTLD_NEXT {
+        return unknown;
+    }
+    // SAFETY: the caller's string, which ends in zero.
+    let name = unsafe { CStr::from_ptr(name) };
+    let scope = if handle == libc::RTLD_DEFAULT { std::ptr::null_mut() } else { handle };
+    let Some((hook, original)) = got::hook_and_original(name.to_bytes(), scope) else {
+        return unknown;
+    };
+    let address = look_up() as usize;
+    let is_original = address != 0 && address == original;
+    Answer { address: if is_original { hook.target() } else { address }, known: usize::from(is_original) }
+}

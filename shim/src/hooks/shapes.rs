@@ -1,0 +1,159 @@
+//! The shapes that allocation functions come in, as macros: one place for the order in which things are recorded.
+//!
+//! Invariant of all of them: a free is recorded before the real call and an allocation after it; the real function runs
+//! under the guard, so that what it calls in turn passes straight through; what it returned is what the caller gets.
+//! Arguments and results are passed on as whole words, which is how the calling convention passes them.
+
+/// A function that returns a new block, or null: `name = ORIGINAL(arguments) -> Allocator, requested bytes`.
+macro_rules! allocates {
+    ($name:ident = $original:ident($($argument:ident),+) -> $allocator:ident, $size:expr) => {
+        pub(super) static $original: Original<unsafe extern "C" fn($($argument: usize),+) -> usize> = Original::new();
+
+        pub(super) unsafe extern "C" fn $name($($argument: usize),+) -> usize {
+            let real = $original.get();
+            let Some(mut recorder) = thread::enter() else {
+                // SAFETY: the caller's arguments, for the function it meant.
+                return unsafe { real($($argument),+) };
+            };
+            // SAFETY: as above.
+            let result = unsafe { real($($argument),+) };
+            if result != 0 {
+                recorder.alloc(Allocator::$allocator, result, $size);
+            }
+            result
+        }
+    };
+}
+
+/// A function that gives a block back: `name = ORIGINAL(address, arguments)`.
+macro_rules! frees {
+    ($name:ident = $original:ident($address:ident $(, $argument:ident)*)) => {
+        pub(super) static $original: Original<unsafe extern "C" fn($address: usize $(, $argument: usize)*)> =
+            Original::new();
+
+        pub(super) unsafe extern "C" fn $name($address: usize $(, $argument: usize)*) {
+            let real = $original.get();
+            let recorder = if $address == 0 { None } else { thread::enter() };
+            let Some(mut recorder) = recorder else {
+                // SAFETY: the caller's arguments, for the function it meant.
+                return unsafe { real($address $(, $argument)*) };
+            };
+            recorder.free($address);
+            // SAFETY: as above.
+            unsafe { real($address $(, $argument)*) };
+        }
+    };
+}
+
+/// A function that moves a block to one of another size: `name = ORIGINAL(address, arguments) -> Allocator, bytes`,
+/// the bytes being `None` when the request overflows and so must fail without touching the block.
+macro_rules! reallocates {
+    ($name:ident = $original:ident($address:ident $(, $argument:ident)+) -> $allocator:ident, $size:expr) => {
+        pub(super) static $original: Original<unsafe extern "C" fn($address: usize $(, $argument: usize)+) -> usize> =
+            Original::new();
+
+        pub(super) unsafe extern "C" fn $name($address: usize $(, $argument: usize)+) -> usize {
+            let real = $original.get();
+            let requested: Option<usize> = $size;
+            let (Some(size), Some(mut recorder)) = (requested, thread::enter()) else {
+                // SAFETY: the caller's arguments, for the function it meant.
+                return unsafe { real($address $(, $argument)+) };
+            };
+            if $address != 0 {
+                recorder.free($address);
+            }
+            // SAFETY: as above.
+            let result = unsafe { real($address $(, $argument)+) };
+            if result != 0 {
+                recorder.alloc(Allocator::$allocator, result, size);
+            } else if $address != 0 && size != 0 {
+                recorder.free_undo();
+            }
+            result
+        }
+    };
+}
+
+/// A function that stores the new block through its first argument and returns 0: `name = ORIGINAL -> Allocator`.
+macro_rules! stores {
+    ($name:ident = $original:ident -> $allocator:ident) => {
+        pub(super) static $original: Original<unsafe extern "C" fn(*mut usize, usize, usize) -> c_int> =
+            Original::new();
+
+        pub(super) unsafe extern "C" fn $name(place: *mut usize, alignment: usize, size: usize) -> c_int {
+            let real = $original.get();
+            let Some(mut recorder) = thread::enter() else {
+                // SAFETY: the caller's arguments, for the function it meant.
+                return unsafe { real(place, alignment, size) };
+            };
+            // SAFETY: as above.
+            let result = unsafe { real(place, alignment, size) };
+            if result == 0 {
+                // SAFETY: the function has just stored the block's address there.
+                let address = unsafe { *place };
+                if address != 0 {
+                    recorder.alloc(Allocator::$allocator, address, size);
+                }
+            }
+            result
+        }
+    };
+}
+
+/// A function that throws when memory is out: `name, attempt = ORIGINAL or NOTHROW(arguments)`.
+///
+/// No frame of ours may be on the stack when it throws. So the attempt is made with the sibling that returns null
+/// instead; if that fails, or nothing is recorded, the function itself is jumped to as if it had been called directly.
+#[cfg(target_arch = "x86_64")]
+macro_rules! throws {
+    ($name:ident, $attempt:ident = $original:ident or $sibling:ident($size:ident $(, $argument:ident)*)) => {
+        pub(super) static $original: Original<unsafe extern "C" fn($size: usize $(, $argument: usize)*) -> usize> =
+            Original::new();
+
+        #[unsafe(naked)]
+        pub(super) unsafe extern "C" fn $name($size: usize $(, $argument: usize)*) -> usize {
+            std::arch::naked_asm!(
+                ".cfi_startproc",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "call {attempt}",
+                "add rsp, 8",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test rax, rax",
+                "jz 2f",
+                "ret",
+                "2:",
+                "jmp qword ptr [rip + {original}]",
+                ".cfi_endproc",
+                attempt = sym $attempt,
+                original = sym $original,
+            )
+        }
+
+        extern "C" fn $attempt($size: usize $(, $argument: usize)*) -> usize {
+            if !$sibling.is_known() {
+                return 0;
+            }
+            let Some(mut recorder) = thread::enter() else {
+                return 0;
+            };
+            let real = $sibling.get();
+            // SAFETY: the caller's arguments, and the address of the empty object that selects this overload.
+            let result = unsafe { real($size, $($argument,)* (&raw const NOTHROW) as usize) };
+            if result != 0 {
+                recorder.alloc(Allocator::OperatorNew, result, $size);
+            }
+            result
+        }
+    };
+}
+
+pub(super) use {allocates, frees, reallocates, stores, throws};

@@ -1,0 +1,459 @@
+//! A thread's Python stack as it was at its last record, and the changes since.
+//!
+//! It exists so that an allocation writes only what changed. Invariant: after [`Chain::update`] the frames that the
+//! writer was given are exactly those a traceback would show now. The whole chain is compared each time, since equal newest
+//! frames prove nothing about the older ones: a caller may have moved to its next line and called the same functions again.
+
+use super::code::Codes;
+use super::find::{self, Interpreter};
+use super::frame::{Frame, ThreadState};
+use super::layout::{V38, V39, V310, V311, V312, V313, V314, V315, Version};
+use super::region::{Plain, Region};
+use crate::stack::StackWriter;
+
+/// Most frames on the written stack; of a deeper one the oldest `MAX_DEPTH - 1` and the newest are written.
+pub(crate) const MAX_DEPTH: u32 = 8000;
+
+/// Most links followed; a longer chain is taken for a broken one, and its thread's stack for empty and truncated.
+const LONGEST_WALK: usize = 200_000;
+
+/// Entries of the index from frame address to position.
+const INDEX_LENGTH: usize = 1024;
+
+/// What is compared each time. The address of the frame at position `i` is `previous` of the link at `i + 1`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    previous: usize,
+    position: usize,
+}
+
+impl Link {
+    /// `previous`, in a read of its own. A compiler that knows it to be equal to what the frame holds would go on with
+    /// that, and each frame's read would wait for the one before: twice the time on deep stacks.
+    #[inline(always)]
+    fn previous_from_cache(&self) -> usize {
+        // SAFETY: a reference is valid to read.
+        unsafe { (&raw const self.previous).read_volatile() }
+    }
+}
+
+/// What else is known of a frame.
+#[derive(Clone, Copy, Debug, Default)]
+struct Detail {
+    executable: usize,
+    /// The code id, 0 for a frame that is not shown.
+    id: u32,
+    /// Shown frames up to and with this one.
+    shown: u32,
+}
+
+// SAFETY: integers only.
+unsafe impl Plain for Link {}
+// SAFETY: integers only.
+unsafe impl Plain for Detail {}
+
+/// The cached chain of one thread slot, root first.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    /// The newest frame's address, 0 when the chain is empty.
+    newest: usize,
+    length: usize,
+    truncated: bool,
+    codes: Codes,
+    /// One more than `length`: the last holds the newest frame's address.
+    links: Region<Link>,
+    details: Region<Detail>,
+    /// Where a frame address was last put; only a hint, always checked against `links`.
+    index: Region<u32>,
+}
+
+/// How the cached chain compares with the present one.
+enum Comparison {
+    Same,
+    /// The same but for the newest frame's position.
+    Moved(usize),
+    Different,
+}
+
+/// How much of the cached chain remains.
+struct Join {
+    /// Frames that remain, from the root.
+    kept: usize,
+    /// Whether the newest of them stands at another instruction.
+    moved: bool,
+    /// New frames above them.
+    fresh: usize,
+}
+
+impl Chain {
+    /// An empty chain; it takes memory when it first needs some.
+    pub(crate) const fn new() -> Self {
+        Self {
+            newest: 0,
+            length: 0,
+            truncated: false,
+            codes: Codes::new(),
+            links: Region::new(),
+            details: Region::new(),
+            index: Region::new(),
+        }
+    }
+
+    /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held.
+    #[inline]
+    pub(crate) fn update(&mut self, writer: &mut impl StackWriter) {
+        let Some(python) = find::interpreter() else { return };
+        match python.minor {
+            8 => self.update_as::<V38>(python, writer),
+            9 => self.update_as::<V39>(python, writer),
+            10 => self.update_as::<V310>(python, writer),
+            11 => self.update_as::<V311>(python, writer),
+            12 => self.update_as::<V312>(python, writer),
+            13 => self.update_as::<V313>(python, writer),
+            14 => self.update_as::<V314>(python, writer),
+            _ => self.update_as::<V315>(python, writer),
+        }
+    }
+
+    /// Writes the whole stack again, for a reader that starts with an empty one.
+    pub(crate) fn replay(&mut self, writer: &mut impl StackWriter) {
+        let Some(python) = find::interpreter() else { return };
+        match python.minor {
+            8 => self.replay_as::<V38>(writer),
+            9 => self.replay_as::<V39>(writer),
+            10 => self.replay_as::<V310>(writer),
+            11 => self.replay_as::<V311>(writer),
+            12 => self.replay_as::<V312>(writer),
+            13 => self.replay_as::<V313>(writer),
+            14 => self.replay_as::<V314>(writer),
+            _ => self.replay_as::<V315>(writer),
+        }
+    }
+
+    /// Forgets the stack without a word to the writer: the reader's is empty too.
+    pub(crate) const fn reset(&mut self) {
+        self.newest = 0;
+        self.length = 0;
+        self.truncated = false;
+    }
+
+    /// Forgets the code objects too: the reader knows none of them.
+    pub(crate) fn reset_codes(&mut self) {
+        self.reset();
+        self.codes.clear();
+    }
+
+    #[inline(never)]
+    fn update_as<V: Version>(&mut self, python: &Interpreter, writer: &mut impl StackWriter) {
+        let newest = newest_frame::<V>(python);
+        if newest == self.newest && self.codes.is_current() {
+            match self.compare::<V>(python) {
+                Comparison::Same => return,
+                Comparison::Moved(position) => return self.move_newest::<V>(position, writer),
+                Comparison::Different => {}
+            }
+        }
+        self.follow::<V>(python, newest, writer);
+    }
+
+    /// Compares every cached frame with memory. Each address comes from the cache, where the comparison of the newer
+    /// frame has just confirmed it, so the reads need not wait for each other.
+    #[inline(always)]
+    fn compare<V: Version>(&self, python: &Interpreter) -> Comparison {
+        let Some((last, older)) = self.links.as_slice().get(..self.length).and_then(<[_]>::split_last) else {
+            return Comparison::Same;
+        };
+        // SAFETY: the newest frame of this thread.
+        let frame = unsafe { Frame::<V>::new(self.newest) };
+        if frame.previous() != last.previous {
+            return Comparison::Different;
+        }
+        if self.matching_from::<V>(older.len(), last.previous) != 0 {
+            return Comparison::Different;
+        }
+        let position = frame.position();
+        if position == last.position && same_code(&frame, &self.details.get(older.len())) {
+            return Comparison::Same;
+        }
+        if self.remains::<V>(python, &frame, older.len()) { Comparison::Moved(position) } else { Comparison::Different }
+    }
+
+    /// Compares the frames below `length`, newest first, whose newest is at `address`; gives the length of the part
+    /// that is still in question: 0 when all are equal, else the first that differs is the newest of that part.
+    #[inline(always)]
+    fn matching_from<V: Version>(&self, length: usize, mut address: usize) -> usize {
+        let links = self.links.as_slice().get(..length).unwrap_or_default();
+        let details = self.details.as_slice().get(..length).unwrap_or_default();
+        for (place, (link, detail)) in links.iter().zip(details).enumerate().rev() {
+            // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
+            let frame = unsafe { Frame::<V>::new(address) };
+            if frame.previous() != link.previous || frame.position() != link.position || !same_code(&frame, detail) {
+                return place.wrapping_add(1);
+            }
+            address = link.previous_from_cache();
+        }
+        0
+    }
+
+    /// Whether the frame at `position` is the shown frame it was, at another instruction.
+    #[inline(always)]
+    fn remains<V: Version>(&self, python: &Interpreter, frame: &Frame<V>, position: usize) -> bool {
+        let detail = self.details.get(position);
+        detail.id != 0 && frame.executable() == detail.executable && frame.is_shown(python.code_type)
+    }
+
+    #[inline(always)]
+    fn move_newest<V: Version>(&mut self, position: usize, writer: &mut impl StackWriter) {
+        let last = self.length.wrapping_sub(1);
+        let executable = self.details.get(last).executable;
+        if let Some(link) = self.links.as_mut_slice().get_mut(last) {
+            link.position = position;
+        }
+        writer.move_top(V::L.instruction(position, executable));
+    }
+
+    /// The general case: finds what remains of the cached chain and writes the difference.
+    #[cold]
+    #[inline(never)]
+    fn follow<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) {
+        self.bury();
+        let join = if newest == 0 { Some(Join { kept: 0, moved: false, fresh: 0 }) } else { self.find_join::<V>(python, newest) };
+        match join {
+            Some(join) if self.reserve(join.kept.wrapping_add(join.fresh)) => self.apply::<V>(python, newest, &join, writer),
+            _ => self.give_up(writer),
+        }
+    }
+
+    /// Marks the frames whose code objects died: what stands at their address now is something else.
+    fn bury(&mut self) {
+        if self.codes.is_current() {
+            return;
+        }
+        let details = self.details.as_mut_slice().get_mut(..self.length).unwrap_or_default();
+        let whole = self.codes.catch_up(|id| {
+            for detail in details.iter_mut().filter(|detail| detail.id == id) {
+                detail.executable = usize::MAX;
+            }
+        });
+        for (position, detail) in details.iter_mut().enumerate() {
+            if (!whole && detail.id != 0) || detail.executable == usize::MAX {
+                detail.executable = usize::MAX;
+                if let Some(link) = self.links.as_mut_slice().get_mut(position) {
+                    link.position = usize::MAX;
+                }
+            }
+        }
+    }
+
+    /// Walks from the newest frame until a cached frame with nothing changed below it. Nothing when the chain is absurd.
+    fn find_join<V: Version>(&self, python: &Interpreter, newest: usize) -> Option<Join> {
+        let (mut address, mut fresh) = (newest, 0);
+        // Cached frames from here on are known to have changed, or to stand above one that has.
+        let mut limit = self.length;
+        while address != 0 {
+            // SAFETY: reached from this thread's newest frame by links that were just read.
+            let frame = unsafe { Frame::<V>::new(address) };
+            if let Some(position) = self.cached_at(address, limit) {
+                limit = self.links_equal_below::<V>(&frame, position);
+                if limit == 0 {
+                    return Some(self.join_at::<V>(python, &frame, position, fresh));
+                }
+            }
+            fresh = fresh.wrapping_add(1);
+            if fresh > LONGEST_WALK {
+                return None;
+            }
+            address = frame.previous();
+        }
+        Some(Join { kept: 0, moved: false, fresh })
+    }
+
+    /// 0 when the frame cached at `position` still has the same callers; else below which position that may be found.
+    fn links_equal_below<V: Version>(&self, frame: &Frame<V>, position: usize) -> usize {
+        let previous = self.links.get(position).previous;
+        if frame.previous() != previous {
+            // Never 0: position 0 has no caller, and a caller where there was none is new.
+            return position.max(1);
+        }
+        self.matching_from::<V>(position, previous)
+    }
+
+    /// The join at a frame whose callers are unchanged: kept as it is, kept and moved, or replaced.
+    fn join_at<V: Version>(&self, python: &Interpreter, frame: &Frame<V>, position: usize, fresh: usize) -> Join {
+        let kept = position.wrapping_add(1);
+        if frame.position() == self.links.get(position).position && same_code(frame, &self.details.get(position)) {
+            Join { kept, moved: false, fresh }
+        } else if self.remains(python, frame, position) {
+            Join { kept, moved: true, fresh }
+        } else {
+            Join { kept: position, moved: false, fresh: fresh.wrapping_add(1) }
+        }
+    }
+
+    /// The position at which a frame address is cached, if below `limit`.
+    fn cached_at(&self, address: usize, limit: usize) -> Option<usize> {
+        let position = self.index.get(index_of(address)) as usize;
+        (position < limit && self.links.get(position.wrapping_add(1)).previous == address).then_some(position)
+    }
+
+    fn reserve(&mut self, length: usize) -> bool {
+        self.links.grow(length.wrapping_add(1)) && self.details.grow(length) && self.index.grow(INDEX_LENGTH)
+    }
+
+    /// Takes over the present chain and writes the difference.
+    fn apply<V: Version>(&mut self, python: &Interpreter, newest: usize, join: &Join, writer: &mut impl StackWriter) {
+        let (before, common) = (self.shown(self.length), self.shown(join.kept));
+        self.length = join.kept.wrapping_add(join.fresh);
+        self.read_fresh::<V>(newest, join.kept);
+        if join.moved {
+            self.read_position::<V>(join.kept.wrapping_sub(1));
+        }
+        // Of a stack that is cut, the newest frame stands last on the wire whatever its depth: it goes first.
+        let kept = common.min(MAX_DEPTH - 1);
+        let written = before.min(MAX_DEPTH);
+        if written > kept {
+            writer.pop(written.wrapping_sub(kept));
+        }
+        if join.moved && kept == common {
+            self.write_move::<V>(join.kept.wrapping_sub(1), writer);
+        }
+        self.push_fresh::<V>(python, join.kept, kept, writer);
+    }
+
+    /// Shown frames among the first `length`.
+    fn shown(&self, length: usize) -> u32 {
+        if length == 0 { 0 } else { self.details.get(length.wrapping_sub(1)).shown }
+    }
+
+    /// Reads the frames from the newest down to position `from`.
+    fn read_fresh<V: Version>(&mut self, newest: usize, from: usize) {
+        let (mut address, mut position) = (newest, self.length);
+        self.newest = newest;
+        let end = self.links.get(position).position;
+        self.links.set(position, Link { previous: newest, position: end });
+        while position > from {
+            position = position.wrapping_sub(1);
+            // SAFETY: the walk of `find_join` over the same frames, which stand still.
+            let frame = unsafe { Frame::<V>::new(address) };
+            self.links.set(position, Link { previous: frame.previous(), position: frame.position() });
+            self.details.set(position, Detail { executable: frame.executable(), id: 0, shown: 0 });
+            self.index.set(index_of(address), position as u32);
+            address = frame.previous();
+        }
+    }
+
+    /// Reads again where the frame at `position` stands.
+    fn read_position<V: Version>(&mut self, position: usize) {
+        // SAFETY: a frame that was just reached from this thread's newest.
+        let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
+        if let Some(link) = self.links.as_mut_slice().get_mut(position) {
+            link.position = frame.position();
+        }
+    }
+
+    fn instruction<V: Version>(&self, position: usize) -> u32 {
+        V::L.instruction(self.links.get(position).position, self.details.get(position).executable)
+    }
+
+    fn write_move<V: Version>(&self, position: usize, writer: &mut impl StackWriter) {
+        writer.move_top(self.instruction::<V>(position));
+    }
+
+    /// Gives ids to the frames from position `from` on and writes those that are shown, `written` being on the wire.
+    fn push_fresh<V: Version>(
+        &mut self,
+        python: &Interpreter,
+        from: usize,
+        mut written: u32,
+        writer: &mut impl StackWriter,
+    ) {
+        let mut shown = self.shown(from);
+        for position in from..self.length {
+            let mut detail = self.details.get(position);
+            // SAFETY: a frame that was just reached from this thread's newest.
+            let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
+            if frame.is_shown(python.code_type) {
+                detail.id = self.codes.id(&V::L, python, detail.executable, writer);
+                shown = shown.wrapping_add(1);
+                if shown < MAX_DEPTH {
+                    writer.push(detail.id, self.instruction::<V>(position));
+                    written = shown;
+                }
+            }
+            detail.shown = shown;
+            self.details.set(position, detail);
+        }
+        if shown > written {
+            self.push_newest::<V>(writer);
+        }
+        self.truncate(shown > MAX_DEPTH, writer);
+    }
+
+    /// Writes the newest shown frame.
+    fn push_newest<V: Version>(&self, writer: &mut impl StackWriter) {
+        if let Some(position) = (0..self.length).rev().find(|position| self.details.get(*position).id != 0) {
+            writer.push(self.details.get(position).id, self.instruction::<V>(position));
+        }
+    }
+
+    fn truncate(&mut self, truncated: bool, writer: &mut impl StackWriter) {
+        if self.truncated != truncated {
+            self.truncated = truncated;
+            writer.set_truncated(truncated);
+        }
+    }
+
+    /// The chain is absurd, or there is no memory for it: an empty stack that is marked as cut.
+    #[cold]
+    fn give_up(&mut self, writer: &mut impl StackWriter) {
+        let written = self.shown(self.length).min(MAX_DEPTH);
+        if written > 0 {
+            writer.pop(written);
+        }
+        // No frame's address, so the next update looks at everything again.
+        self.newest = usize::MAX;
+        self.length = 0;
+        self.truncate(true, writer);
+    }
+
+    #[cold]
+    fn replay_as<V: Version>(&self, writer: &mut impl StackWriter) {
+        let mut shown = 0;
+        for position in 0..self.length {
+            let detail = self.details.get(position);
+            if detail.id != 0 && detail.shown < MAX_DEPTH {
+                writer.push(detail.id, self.instruction::<V>(position));
+            }
+            shown = detail.shown;
+        }
+        if shown >= MAX_DEPTH {
+            self.push_newest::<V>(writer);
+        }
+        if self.truncated {
+            writer.set_truncated(true);
+        }
+    }
+}
+
+/// Where a position does not tell the code object: whether that is the same, too.
+#[inline(always)]
+fn same_code<V: Version>(frame: &Frame<V>, detail: &Detail) -> bool {
+    !V::L.position_needs_code() || frame.executable() == detail.executable
+}
+
+/// The calling thread's newest frame; 0 when it runs no Python code, or when the interpreter is being torn down by
+/// another thread, which may free this one's state at any moment.
+#[inline(always)]
+fn newest_frame<V: Version>(python: &Interpreter) -> usize {
+    let state = python.own_thread_state();
+    if state == 0 || find::finalized_by_other(state) {
+        return 0;
+    }
+    // SAFETY: the interpreter says that this is the calling thread's own state, and nobody else is freeing it.
+    unsafe { ThreadState::<V>::new(state) }.newest()
+}
+
+/// Where the index keeps a frame address. Frames are at least 8 bytes apart.
+const fn index_of(address: usize) -> usize {
+    (((address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 54) as usize % INDEX_LENGTH
+}

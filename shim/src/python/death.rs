@@ -1,0 +1,97 @@
+//! Watches code objects die.
+//!
+//! It exists because CPython gives a dead code object's address to the next one at once; without it most dynamic code
+//! would be attributed to what lived there before. Invariant: an address is in the log, and the count raised, before the
+//! interpreter frees the object; so whoever meets a new object at that address also meets the raised count.
+
+use super::layout::TP_DEALLOC;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Deaths that the log holds; a slot that is further behind forgets all it knows.
+const LOG_LENGTH: usize = 1024;
+
+/// Deaths so far, and so the number of the next entry.
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// The last deaths: an address above, the lap of its entry below (see [`entry`]), so that a reader tells an entry that
+/// is not yet written, or written over, from the one it wants.
+static LOG: [AtomicU64; LOG_LENGTH] = [const { AtomicU64::new(0) }; LOG_LENGTH];
+
+/// The interpreter's own deallocator of code objects.
+static ORIGINAL: AtomicUsize = AtomicUsize::new(0);
+
+const LAP_BITS: u32 = 20;
+
+/// Code objects are aligned to 16 bytes and user addresses have 47 bits, so an address takes 43 of the upper 44 bits.
+const fn entry(number: u64, address: usize) -> u64 {
+    ((address as u64 >> 4) << LAP_BITS) | lap(number)
+}
+
+/// The lap of an entry: never 0 for the first, so an empty entry fits none.
+const fn lap(number: u64) -> u64 {
+    (number / LOG_LENGTH as u64).wrapping_add(1) & ((1 << LAP_BITS) - 1)
+}
+
+fn slot(number: u64) -> Option<&'static AtomicU64> {
+    LOG.get(number as usize % LOG_LENGTH)
+}
+
+/// Deaths so far: what has been read up to this number needs no reading again.
+#[inline]
+pub(super) fn count() -> u64 {
+    COUNT.load(Ordering::Acquire)
+}
+
+fn record(address: usize) {
+    let number = COUNT.fetch_add(1, Ordering::AcqRel);
+    if let Some(slot) = slot(number) {
+        slot.store(entry(number, address), Ordering::Release);
+    }
+}
+
+/// Gives each address that died between `from` and `to`. False when the log no longer or not yet holds them all.
+pub(super) fn between(from: u64, to: u64, mut died: impl FnMut(usize)) -> bool {
+    if to.wrapping_sub(from) > LOG_LENGTH as u64 {
+        return false;
+    }
+    for number in from..to {
+        let value = slot(number).map_or(0, |slot| slot.load(Ordering::Acquire));
+        if value & ((1 << LAP_BITS) - 1) != lap(number) {
+            return false;
+        }
+        died((value >> LAP_BITS << 4) as usize);
+    }
+    true
+}
+
+/// Takes the place of the type's deallocator. Harmless when already there.
+///
+/// # Safety
+/// `code_type` must be the address of `PyCode_Type` of a GIL build.
+pub(super) unsafe fn watch(code_type: usize) {
+    let field = code_type.wrapping_add(TP_DEALLOC) as *const AtomicUsize;
+    // SAFETY: `tp_dealloc` is an aligned word of static data that lives as long as the interpreter.
+    let field = unsafe { &*field };
+    let ours = deallocate as *const () as usize;
+    let theirs = field.load(Ordering::Acquire);
+    if theirs == ours || theirs == 0 {
+        return;
+    }
+    let known = ORIGINAL.load(Ordering::Acquire);
+    if known != 0 && known != theirs {
+        // Somebody else has wrapped us: their function ends in ours, and wrapping it would make a circle.
+        return;
+    }
+    ORIGINAL.store(theirs, Ordering::Release);
+    field.store(ours, Ordering::Release);
+}
+
+/// Stands in `PyCode_Type.tp_dealloc`.
+unsafe extern "C" fn deallocate(code: *mut libc::c_void) {
+    record(code as usize);
+    let original = ORIGINAL.load(Ordering::Acquire);
+    // SAFETY: `watch` stored the address of a `destructor` before it put this function in its place.
+    let original: unsafe extern "C" fn(*mut libc::c_void) = unsafe { std::mem::transmute(original) };
+    // SAFETY: the interpreter called us in its place with the same argument.
+    unsafe { original(code) };
+}

@@ -1,0 +1,295 @@
+//! Finds the interpreter in this process and decides whether its structures are known.
+//!
+//! It exists so that hooks need one load to know where they stand. Invariant: an interpreter is published whole, once,
+//! and only after every check; symbols are looked up outside of hooks only.
+
+use super::layout::{self, Layout};
+use super::{check, death};
+use libc::c_void;
+use libloading::os::unix::Library;
+use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
+use std::os::unix::ffi::OsStrExt;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+
+/// What hooks need of a known interpreter.
+#[derive(Debug)]
+pub(super) struct Interpreter {
+    pub(super) minor: u8,
+    pub(super) code_type: usize,
+    thread_state: unsafe extern "C" fn() -> *mut c_void,
+}
+
+impl Interpreter {
+    /// The calling thread's own state, whether or not it holds the GIL; 0 when it has none.
+    #[inline(always)]
+    pub(super) fn own_thread_state(&self) -> usize {
+        // SAFETY: the function may be called at any time from any thread: it reads this thread's slot.
+        unsafe { (self.thread_state)() as usize }
+    }
+
+    /// Makes sure that deaths of code objects are seen.
+    pub(super) fn watch_deaths(&self) {
+        // SAFETY: the type was checked before this interpreter was published.
+        unsafe { death::watch(self.code_type) };
+    }
+}
+
+/// Why an interpreter's frames are not read. The numbers are written to the control page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Unsupported {
+    /// Not one of the versions 3.8 to 3.15, or a pre-release before the release candidates.
+    Version = 1,
+    /// Built without the GIL.
+    FreeThreaded = 2,
+    /// Built with the interpreter's own debugging aids, which change its objects.
+    DebugBuild = 3,
+    /// Its structures are not those of its version.
+    Contradiction = 4,
+    /// A symbol that every build exports is missing.
+    MissingSymbol = 5,
+}
+
+impl Unsupported {
+    const ALL: [Self; 5] =
+        [Self::Version, Self::FreeThreaded, Self::DebugBuild, Self::Contradiction, Self::MissingSymbol];
+
+    /// A sentence for the person who runs memtrack.
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::Version => "this version of Python is not known (known: 3.8 to 3.15)",
+            Self::FreeThreaded => "free-threaded builds of Python are not supported yet",
+            Self::DebugBuild => "debug builds of Python are not supported",
+            Self::Contradiction => "the interpreter's structures are not those of its version",
+            Self::MissingSymbol => "the interpreter does not export the symbols that are needed",
+        }
+    }
+}
+
+/// The published interpreter, null before.
+static INTERPRETER: AtomicPtr<Interpreter> = AtomicPtr::new(null_mut());
+/// Set while one thread looks; cleared again if it finds nothing.
+static LOOKING: AtomicBool = AtomicBool::new(false);
+/// The verdict on what was found, as a number of [`Unsupported`]; 0 for none.
+static REASON: AtomicU8 = AtomicU8::new(0);
+static VERSION: AtomicU32 = AtomicU32::new(0);
+/// Stands for the interpreter's pointer as long as there is none.
+static NOT_FINALIZING: AtomicUsize = AtomicUsize::new(0);
+static FINALIZING: AtomicPtr<AtomicUsize> = AtomicPtr::new((&raw const NOT_FINALIZING).cast_mut());
+
+/// The interpreter, if there is one whose frames can be read.
+#[inline(always)]
+pub(super) fn interpreter() -> Option<&'static Interpreter> {
+    // SAFETY: null, or an interpreter that is never freed.
+    unsafe { INTERPRETER.load(Ordering::Acquire).as_ref() }
+}
+
+#[inline(always)]
+fn finalizing_state() -> usize {
+    // SAFETY: the static above, or a word of the interpreter's runtime; both live as long as the process.
+    unsafe { &*FINALIZING.load(Ordering::Relaxed) }.load(Ordering::Relaxed)
+}
+
+/// Whether the interpreter has begun to finalize. False where there is none.
+#[inline(always)]
+pub(crate) fn finalizing() -> bool {
+    finalizing_state() != 0
+}
+
+/// Whether the interpreter is being finalized by a thread whose state is not `state`.
+#[inline(always)]
+pub(super) fn finalized_by_other(state: usize) -> bool {
+    let finalizing = finalizing_state();
+    finalizing != 0 && finalizing != state
+}
+
+/// The interpreter's version as `PY_VERSION_HEX`, whether or not its frames are read; 0 when none was found.
+pub(crate) fn version_hex() -> u32 {
+    VERSION.load(Ordering::Relaxed)
+}
+
+/// Why there are no Python frames although there is an interpreter.
+pub(crate) fn unsupported() -> Option<Unsupported> {
+    let reason = REASON.load(Ordering::Relaxed);
+    Unsupported::ALL.into_iter().find(|candidate| *candidate as u8 == reason)
+}
+
+/// [`unsupported`] as a sentence.
+pub(crate) fn reason() -> Option<&'static str> {
+    unsupported().map(Unsupported::text)
+}
+
+/// Looks for an interpreter among the loaded objects. Call it outside of hooks, at start-up.
+pub(crate) fn start() {
+    after_dlopen();
+}
+
+/// Looks again after a dlopen, unless an interpreter was found before. Call it outside of hooks.
+pub(crate) fn after_dlopen() {
+    if LOOKING.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let found = Symbols::find();
+    if let Some(symbols) = &found {
+        decide(symbols);
+    }
+    LOOKING.store(found.is_some(), Ordering::Release);
+}
+
+/// Publishes the interpreter or the reason against it.
+fn decide(symbols: &Symbols) {
+    let version = symbols.version();
+    VERSION.store(version, Ordering::Relaxed);
+    match known(symbols, version) {
+        Ok((layout, thread_state)) => publish(symbols, layout, thread_state),
+        Err(reason) => REASON.store(reason as u8, Ordering::Relaxed),
+    }
+}
+
+type ThreadStateGetter = unsafe extern "C" fn() -> *mut c_void;
+
+/// The layout for an interpreter that passes every check.
+fn known(symbols: &Symbols, version: u32) -> Result<(&'static Layout, ThreadStateGetter), Unsupported> {
+    const RELEASE_CANDIDATE: u32 = 0xc;
+    let [major, minor, _, level] = version.to_be_bytes();
+    let layout = layout::of(minor).filter(|_| major == 3 && u32::from(level >> 4) >= RELEASE_CANDIDATE);
+    let layout = layout.ok_or(Unsupported::Version)?;
+    let required = [symbols.runtime, symbols.code_type, symbols.type_type, symbols.str_type, symbols.bytes_type];
+    let thread_state = symbols.thread_state.filter(|_| !required.contains(&0)).ok_or(Unsupported::MissingSymbol)?;
+    // SAFETY: the symbols were found under CPython's names, in one object or scope.
+    unsafe { check::check(layout, symbols, version) }?;
+    Ok((layout, thread_state))
+}
+
+fn publish(symbols: &Symbols, layout: &Layout, thread_state: ThreadStateGetter) {
+    let interpreter = Interpreter { minor: layout.minor, code_type: symbols.code_type, thread_state };
+    interpreter.watch_deaths();
+    let finalizing = symbols.runtime.wrapping_add(layout.finalizing) as *mut AtomicUsize;
+    FINALIZING.store(finalizing, Ordering::Relaxed);
+    INTERPRETER.store(Box::into_raw(Box::new(interpreter)), Ordering::Release);
+}
+
+/// The interpreter's symbols: addresses, 0 where missing.
+#[derive(Debug)]
+pub(super) struct Symbols {
+    pub(super) runtime: usize,
+    pub(super) code_type: usize,
+    pub(super) type_type: usize,
+    pub(super) str_type: usize,
+    pub(super) bytes_type: usize,
+    pub(super) is_debug_build: bool,
+    version_number: *const u32,
+    version_text: unsafe extern "C" fn() -> *const c_char,
+    thread_state: Option<ThreadStateGetter>,
+}
+
+impl Symbols {
+    /// The symbols of the global scope, else of a loaded library that was opened for its opener alone.
+    fn find() -> Option<Self> {
+        let global = Library::this();
+        let found = Self::of(&global);
+        // Closing has no use: the program itself stays.
+        std::mem::forget(global);
+        found.or_else(|| local_libraries().iter().find_map(|name| Self::of_loaded(name)))
+    }
+
+    /// The symbols of an object that is already loaded, which is then kept loaded.
+    fn of_loaded(name: &OsStr) -> Option<Self> {
+        // SAFETY: RTLD_NOLOAD runs no initialiser.
+        let library = unsafe { Library::open(Some(name), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }.ok()?;
+        let found = Self::of(&library)?;
+        std::mem::forget(library);
+        Some(found)
+    }
+
+    fn of(library: &Library) -> Option<Self> {
+        let address = |name: &CStr| {
+            // SAFETY: only the address is taken, so the type does not matter.
+            unsafe { library.get::<*const u8>(name) }.map_or(0, |symbol| symbol.as_raw_ptr() as usize)
+        };
+        // SAFETY: the documented type of this function in every version.
+        let version_text = *unsafe { library.get::<unsafe extern "C" fn() -> *const c_char>(c"Py_GetVersion") }.ok()?;
+        // SAFETY: as above.
+        let thread_state = unsafe { library.get::<ThreadStateGetter>(c"PyGILState_GetThisThreadState") };
+        Some(Self {
+            runtime: address(c"_PyRuntime"),
+            code_type: address(c"PyCode_Type"),
+            type_type: address(c"PyType_Type"),
+            str_type: address(c"PyUnicode_Type"),
+            bytes_type: address(c"PyBytes_Type"),
+            is_debug_build: [c"_Py_NegativeRefcount", c"_Py_RefTotal"].iter().any(|name| address(name) != 0),
+            version_number: address(c"Py_Version") as *const u32,
+            version_text,
+            thread_state: thread_state.ok().map(|symbol| *symbol),
+        })
+    }
+
+    /// `PY_VERSION_HEX`, from the constant where there is one (3.11 on), else from the text.
+    fn version(&self) -> u32 {
+        if !self.version_number.is_null() {
+            // SAFETY: a constant of the interpreter.
+            return unsafe { self.version_number.read() };
+        }
+        // SAFETY: callable without an initialised interpreter: it formats constants into a static buffer.
+        let text = unsafe { (self.version_text)() };
+        // SAFETY: the function gives a string that is never freed.
+        parse_version(unsafe { CStr::from_ptr(text) }.to_bytes()).unwrap_or(0)
+    }
+}
+
+/// Reads the version that a text like `3.9.18 (main, …)` or `3.10.0rc2+ (…)` begins with.
+fn parse_version(text: &[u8]) -> Option<u32> {
+    let text = std::str::from_utf8(text.split(|byte| *byte == b' ').next()?).ok()?;
+    let mut parts = text.splitn(3, '.');
+    let (major, minor) = (parts.next()?.parse::<u8>().ok()?, parts.next()?.parse::<u8>().ok()?);
+    let rest = parts.next()?;
+    let end = rest.find(|character: char| !character.is_ascii_digit()).unwrap_or(rest.len());
+    let (micro, suffix) = rest.split_at_checked(end)?;
+    let level = match suffix.as_bytes().first() {
+        Some(b'a') => 0xa0,
+        Some(b'b') => 0xb0,
+        Some(b'r') => 0xc0,
+        _ => 0xf0,
+    };
+    Some(u32::from_be_bytes([major, minor, micro.parse().ok()?, level]))
+}
+
+/// The names of loaded objects that look like the interpreter's library.
+fn local_libraries() -> Vec<OsString> {
+    let mut names: Vec<OsString> = Vec::new();
+    // SAFETY: the callback below gets the pointer that is passed here, and does not outlive the call.
+    unsafe { libc::dl_iterate_phdr(Some(note_library), (&raw mut names).cast()) };
+    names
+}
+
+/// Notes one loaded object; for `dl_iterate_phdr`, under whose lock nothing may be opened.
+unsafe extern "C" fn note_library(info: *mut libc::dl_phdr_info, _size: usize, names: *mut c_void) -> c_int {
+    // SAFETY: `local_libraries` passes its vector.
+    let names = unsafe { &mut *names.cast::<Vec<OsString>>() };
+    // SAFETY: the dynamic loader gives a valid record.
+    let name = unsafe { (*info).dlpi_name };
+    if !name.is_null() {
+        // SAFETY: the loader's string, valid during the call.
+        let name = unsafe { CStr::from_ptr(name) };
+        let file = name.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        if file.starts_with(b"libpython3") {
+            names.push(OsStr::from_bytes(name.to_bytes()).to_owned());
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_version;
+
+    #[test]
+    fn versions_are_read_from_the_text() {
+        assert_eq!(parse_version(b"3.9.18 (main, Nov  1 2026)"), Some(0x0309_12f0));
+        assert_eq!(parse_version(b"3.10.0rc2+ (heads)"), Some(0x030a_00c0));
+        assert_eq!(parse_version(b"3.8.0a1"), Some(0x0308_00a0));
+        assert_eq!(parse_version(b"3.8"), None);
+        assert_eq!(parse_version(b""), None);
+    }
+}

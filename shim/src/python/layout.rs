@@ -1,0 +1,280 @@
+//! Where the fields of CPython's structures lie, one table for each version from 3.8 to 3.15.
+//!
+//! It exists because frames are read in place, without the interpreter's help. Invariant: a table holds for release
+//! builds with the GIL on 64-bit Linux (x86_64 and aarch64 agree); `check` refuses an interpreter that contradicts it.
+
+use crate::stack::{LineTableKind, NOT_STARTED};
+
+/// How a thread state leads to its newest frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FrameRoot {
+    /// The thread state holds the frame's address at this offset.
+    Direct(usize),
+    /// The thread state holds a pointer at `cframe`; the frame's address is at `current` behind it.
+    Through { cframe: usize, current: usize },
+}
+
+/// How a frame says which instruction it executes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Position {
+    /// A 32-bit index at `offset`, `scale` bytes each; negative before the first instruction.
+    Index { offset: usize, scale: u32 },
+    /// A pointer into the bytecode at this offset.
+    Pointer(usize),
+}
+
+/// The owner of a frame and the code object's first traceable instruction, of 3.11 and later.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completeness {
+    /// Offset of the frame's owner, one byte.
+    pub(super) owner: usize,
+    /// Offset of `_co_firsttraceable` in the code object, a 32-bit count of code units.
+    pub(super) first_traceable: usize,
+    /// Offset of the inline bytecode in the code object, which is also the type's basic size.
+    pub(super) bytecode: usize,
+}
+
+/// The offsets in bytes of one version.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    pub(super) minor: u8,
+    /// `_PyRuntime`'s pointer to the thread state that finalizes, null before.
+    pub(super) finalizing: usize,
+    pub(super) frame_root: FrameRoot,
+    /// In a frame: the frame that called it.
+    pub(super) previous: usize,
+    /// In a frame: its code object, with tag bits in the low two from 3.14 on.
+    pub(super) executable: usize,
+    pub(super) position: Position,
+    pub(super) completeness: Option<Completeness>,
+    pub(super) filename: usize,
+    pub(super) name: usize,
+    pub(super) qualname: Option<usize>,
+    pub(super) line_table: usize,
+    pub(super) first_line: usize,
+    pub(super) line_table_kind: LineTableKind,
+    /// `PyCode_Type.tp_basicsize`.
+    pub(super) code_size: usize,
+    /// In a str: the data of compact ASCII; `PyASCIIObject`'s size.
+    pub(super) ascii_data: usize,
+    /// In a str: the data of compact non-ASCII, and the pointer to the data of what is not compact.
+    pub(super) compact_data: usize,
+    /// `PyUnicode_Type.tp_basicsize`.
+    pub(super) str_size: usize,
+    /// What `_Py_DebugOffsets` must hold: byte position in that table and value.
+    pub(super) debug_offsets: &'static [(usize, usize)],
+}
+
+/// In every object: its type.
+pub(super) const OB_TYPE: usize = 8;
+/// In every object of variable size: its length.
+pub(super) const OB_SIZE: usize = 16;
+/// In a bytes object: its data.
+pub(super) const BYTES_DATA: usize = 32;
+/// In a str: its length in characters.
+pub(super) const STR_LENGTH: usize = 16;
+/// In a str: the byte with kind, compact and ASCII bits.
+pub(super) const STR_STATE: usize = 32;
+/// In a type: `tp_basicsize`, `tp_dealloc`, `tp_flags`.
+pub(super) const TP_BASICSIZE: usize = 32;
+pub(super) const TP_DEALLOC: usize = 48;
+pub(super) const TP_FLAGS: usize = 168;
+/// Frame owner: a generator or coroutine.
+pub(super) const OWNER_GENERATOR: u8 = 1;
+/// Frame owners from here on are the interpreter's own entry frames.
+pub(super) const OWNER_SHIM: u8 = 3;
+
+/// A version's layout as a constant, so that the walker's offsets are immediates.
+pub(super) trait Version {
+    const L: Layout;
+}
+
+macro_rules! versions {
+    ($($name:ident = $layout:expr;)*) => {$(
+        #[derive(Debug)]
+        pub(super) enum $name {}
+        impl Version for $name {
+            const L: Layout = $layout;
+        }
+    )*};
+}
+
+versions! {
+    V38 = L38; V39 = L39; V310 = L310; V311 = L311; V312 = L312; V313 = L313; V314 = L314; V315 = L315;
+}
+
+/// The layout of `3.minor`, if there is one.
+pub(super) fn of(minor: u8) -> Option<&'static Layout> {
+    ALL.iter().find(|layout| layout.minor == minor)
+}
+
+static ALL: [Layout; 8] = [L38, L39, L310, L311, L312, L313, L314, L315];
+
+const L38: Layout = Layout {
+    minor: 8,
+    finalizing: 16,
+    frame_root: FrameRoot::Direct(24),
+    previous: 24,
+    executable: 32,
+    position: Position::Index { offset: 104, scale: 1 },
+    completeness: None,
+    filename: 104,
+    name: 112,
+    qualname: None,
+    line_table: 120,
+    first_line: 40,
+    line_table_kind: LineTableKind::Lnotab38,
+    code_size: 176,
+    ascii_data: 48,
+    compact_data: 72,
+    str_size: 80,
+    debug_offsets: &[],
+};
+
+const L39: Layout = Layout { minor: 9, ..L38 };
+
+const L310: Layout = Layout {
+    minor: 10,
+    position: Position::Index { offset: 96, scale: 2 },
+    line_table_kind: LineTableKind::Linetable310,
+    ..L38
+};
+
+const L311: Layout = Layout {
+    minor: 11,
+    finalizing: 24,
+    frame_root: FrameRoot::Through { cframe: 56, current: 8 },
+    previous: 48,
+    executable: 32,
+    position: Position::Pointer(56),
+    completeness: Some(Completeness { owner: 69, first_traceable: 168, bytecode: 184 }),
+    filename: 112,
+    name: 120,
+    qualname: Some(128),
+    line_table: 136,
+    first_line: 72,
+    line_table_kind: LineTableKind::Linetable311,
+    code_size: 184,
+    ..L38
+};
+
+const L312: Layout = Layout {
+    minor: 12,
+    frame_root: FrameRoot::Through { cframe: 56, current: 0 },
+    previous: 8,
+    executable: 0,
+    completeness: Some(Completeness { owner: 70, first_traceable: 176, bytecode: 192 }),
+    first_line: 68,
+    code_size: 192,
+    ascii_data: 40,
+    compact_data: 56,
+    str_size: 64,
+    ..L311
+};
+
+const L313: Layout = Layout {
+    minor: 13,
+    finalizing: 608,
+    frame_root: FrameRoot::Direct(72),
+    completeness: Some(Completeness { owner: 70, first_traceable: 184, bytecode: 200 }),
+    code_size: 200,
+    debug_offsets: &[
+        (32, 608),
+        (184, 72),
+        (232, 8),
+        (240, 0),
+        (248, 56),
+        (264, 70),
+        (280, 112),
+        (288, 120),
+        (296, 128),
+        (304, 136),
+        (312, 68),
+        (344, 200),
+        (360, OB_TYPE),
+        (520, OB_SIZE),
+        (528, BYTES_DATA),
+        (544, STR_STATE),
+        (552, STR_LENGTH),
+        (560, 40),
+    ],
+    ..L312
+};
+
+const L314: Layout = Layout {
+    minor: 14,
+    finalizing: 784,
+    completeness: Some(Completeness { owner: 74, first_traceable: 192, bytecode: 208 }),
+    code_size: 208,
+    debug_offsets: &[
+        (32, 784),
+        (208, 72),
+        (256, 8),
+        (264, 0),
+        (272, 56),
+        (288, 74),
+        (320, 112),
+        (328, 120),
+        (336, 128),
+        (344, 136),
+        (352, 68),
+        (384, 208),
+        (408, OB_TYPE),
+        (600, OB_SIZE),
+        (608, BYTES_DATA),
+        (624, STR_STATE),
+        (632, STR_LENGTH),
+        (640, 40),
+    ],
+    ..L313
+};
+
+const L315: Layout = Layout {
+    minor: 15,
+    finalizing: 912,
+    debug_offsets: &[
+        (32, 912),
+        (208, 72),
+        (320, 8),
+        (328, 0),
+        (336, 56),
+        (352, 74),
+        (384, 112),
+        (392, 120),
+        (400, 128),
+        (408, 136),
+        (416, 68),
+        (448, 208),
+        (472, OB_TYPE),
+        (696, OB_SIZE),
+        (704, BYTES_DATA),
+        (720, STR_STATE),
+        (728, STR_LENGTH),
+        (736, 40),
+        (744, 56),
+    ],
+    ..L314
+};
+
+impl Layout {
+    /// Turns a frame's position word into bytes from the start of its code object's bytecode.
+    #[inline]
+    pub(super) const fn instruction(&self, position: usize, code: usize) -> u32 {
+        match (self.position, self.completeness) {
+            (Position::Index { scale, .. }, _) => match position as u32 {
+                index if index > i32::MAX as u32 => NOT_STARTED,
+                index => index.wrapping_mul(scale),
+            },
+            (Position::Pointer(_), Some(completeness)) => {
+                let offset = position.wrapping_sub(code.wrapping_add(completeness.bytecode));
+                if offset > i32::MAX as usize { NOT_STARTED } else { offset as u32 }
+            }
+            (Position::Pointer(_), None) => NOT_STARTED,
+        }
+    }
+
+    /// Whether a position alone leaves the code object open: an index is the same in any code object, a pointer is not.
+    pub(super) const fn position_needs_code(&self) -> bool {
+        matches!(self.position, Position::Index { .. })
+    }
+}

@@ -1,0 +1,156 @@
+//! What hooks say, turned into records.
+//!
+//! Each call takes the event's place in the total order, writes it with what has changed of the stack, and publishes it.
+//! Frees are told before the real call and allocations after it, so the order of the records is one in which every
+//! address is freed before it is handed out again, whichever thread does it.
+//!
+//! Invariant: no call here can fail in a way the program would notice.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use memtrack_format::{Allocator, MapClass};
+use memtrack_transport::layout::image;
+
+use crate::thread::{self, Thread};
+use crate::python;
+
+/// 1 once the beginning of Python's finalization is recorded.
+static FINALIZING: AtomicU32 = AtomicU32::new(0);
+
+/// The guard of one hook, and what it may record. Dropping it ends both.
+pub(crate) struct Recorder {
+    thread: &'static mut Thread,
+}
+
+impl Recorder {
+    /// For a thread whose ring was just made busy.
+    #[inline(always)]
+    pub(crate) fn new(thread: &'static mut Thread) -> Self {
+        Self { thread }
+    }
+
+    /// A block was allocated.
+    #[inline(always)]
+    pub(crate) fn alloc(&mut self, allocator: Allocator, address: usize, size: usize) {
+        self.note_finalizing();
+        let Thread { ring, chain } = &mut *self.thread;
+        // After the ticket, so that a stack is read at most once for each event; its changes belong to this run.
+        let time = ring.next_place();
+        chain.update(ring);
+        ring.put(|encoder, bytes, at| encoder.alloc(bytes, at, allocator, address as u64, size as u64, time));
+        ring.publish();
+    }
+
+    /// A block is about to be freed.
+    #[inline(always)]
+    pub(crate) fn free(&mut self, address: usize) {
+        self.note_finalizing();
+        let ring = &mut self.thread.ring;
+        let time = ring.next_place();
+        ring.put(|encoder, bytes, at| encoder.free(bytes, at, address as u64, time));
+        ring.publish();
+    }
+
+    /// The free that this thread recorded last did not happen.
+    #[cold]
+    pub(crate) fn free_undo(&mut self) {
+        let ring = &mut self.thread.ring;
+        ring.next_place();
+        ring.put(|encoder, bytes, at| encoder.free_undo(bytes, at));
+        ring.publish();
+    }
+
+    /// A range was mapped by `Mmap` or `Mremap`.
+    pub(crate) fn map(&mut self, allocator: Allocator, address: usize, length: usize, class: MapClass) {
+        self.note_finalizing();
+        let Thread { ring, chain } = &mut *self.thread;
+        let time = ring.next_place();
+        chain.update(ring);
+        let range = (address as u64, length as u64);
+        ring.put(|encoder, bytes, at| encoder.map(bytes, at, (allocator, class), range, time));
+        ring.publish();
+    }
+
+    /// A range is about to be unmapped.
+    pub(crate) fn unmap(&mut self, address: usize, length: usize) {
+        self.note_finalizing();
+        let ring = &mut self.thread.ring;
+        let time = ring.next_place();
+        ring.put(|encoder, bytes, at| encoder.unmap(bytes, at, address as u64, length as u64, time));
+        ring.publish();
+    }
+
+    /// A range is about to be moved or resized; [`Recorder::map`] or [`Recorder::unmap_undo`] follows.
+    pub(crate) fn remap_from(&mut self, address: usize, length: usize) {
+        let ring = &mut self.thread.ring;
+        let time = ring.next_place();
+        ring.put(|encoder, bytes, at| encoder.remap_from(bytes, at, address as u64, length as u64, time));
+        ring.publish();
+    }
+
+    /// The unmapping that this thread recorded last did not happen.
+    #[cold]
+    pub(crate) fn unmap_undo(&mut self) {
+        let ring = &mut self.thread.ring;
+        ring.next_place();
+        ring.put(|encoder, bytes, at| encoder.unmap_undo(bytes, at));
+        ring.publish();
+    }
+
+    /// A thread got a name.
+    pub(crate) fn thread_name(&mut self, tid: i32, name: &[u8]) {
+        let ring = &mut self.thread.ring;
+        ring.next_place();
+        ring.put(|encoder, bytes, at| encoder.thread_name(bytes, at, tid, name));
+        ring.publish();
+    }
+
+    /// The process is about to replace itself.
+    pub(crate) fn exec_begins(&mut self) {
+        self.exec(image::IN_EXEC);
+    }
+
+    /// It could not.
+    pub(crate) fn exec_failed(&mut self) {
+        self.exec(image::RUNNING);
+    }
+
+    fn exec(&mut self, state: u32) {
+        let Some(area) = thread::area() else { return };
+        // SAFETY: no arguments, cannot fail.
+        let me = unsafe { libc::getpid() };
+        if me != area.control().pid.load(Relaxed) {
+            return; // the child of a vfork: its exec is not this process's
+        }
+        let ring = &mut self.thread.ring;
+        ring.next_place();
+        ring.put(|encoder, bytes, at| encoder.exec(bytes, at, state == image::RUNNING));
+        ring.publish();
+        area.control().image.store(state, Relaxed);
+    }
+
+    /// The moment that leak reports are about is the first event that sees it.
+    #[inline(always)]
+    fn note_finalizing(&mut self) {
+        if python::finalizing() && FINALIZING.load(Relaxed) == 0 {
+            self.finalizing();
+        }
+    }
+
+    #[cold]
+    fn finalizing(&mut self) {
+        if FINALIZING.swap(1, Relaxed) == 0 {
+            let ring = &mut self.thread.ring;
+            ring.next_place();
+            ring.put(|encoder, bytes, at| encoder.finalizing(bytes, at));
+        }
+    }
+}
+
+impl Drop for Recorder {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.thread.ring.set_busy(false);
+    }
+}

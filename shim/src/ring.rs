@@ -1,0 +1,346 @@
+//! One thread's way to the collector: records into the segments of its slot.
+//!
+//! Everything in here belongs to the thread that owns the slot; only what `transport` lays out is shared. A record is
+//! published by one release store of the segment's fill level. When a segment is full, or its thread is a new one, the
+//! next free segment is begun with the whole stack, so that the reader can decode it by itself.
+//!
+//! Invariant: `wire` is the stack as the bytes of the current segment tell it.
+
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::time::Duration;
+
+use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, MAX_TEXT};
+use memtrack_transport::clock::Clock;
+use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot, state, stop_reason, ticket};
+use memtrack_transport::{Area, futex};
+
+use crate::errno::Errno;
+use crate::python::MAX_DEPTH;
+use crate::stack::{CodeObject, LineTableKind, StackWriter};
+use crate::switch;
+
+/// How long a thread waits for the collector before it asks whether there still is one.
+const WAIT: Duration = Duration::from_millis(50);
+/// How often it asks, before recording is switched off for good: a minute.
+const WAITS: u32 = 1200;
+
+/// The writing end of one slot.
+pub(crate) struct Ring {
+    area: &'static Area,
+    slot: &'static Slot,
+    index: u32,
+    /// The ticket word as this thread left it: as long as it is unchanged, its run goes on.
+    word: u64,
+    timed: bool,
+    clock: Clock,
+    tid: i32,
+    number: u32,
+    segment: Option<Segment>,
+    encoder: Encoder,
+    truncated: bool,
+    depth: usize,
+    wire: [Frame; MAX_DEPTH as usize],
+}
+
+/// The segment that is being written.
+#[derive(Clone, Copy)]
+struct Segment {
+    header: &'static SegmentHeader,
+    room: NonNull<u8>,
+    at: usize,
+}
+
+static NEW_ENCODER: Encoder = Encoder::new(false);
+
+impl Ring {
+    /// Makes the ring of a slot in memory that is all zeroes, in place: it is larger than a small thread's stack.
+    ///
+    /// # Safety
+    /// `place` must be valid for writes of a `Ring`, and zeroed.
+    pub(crate) unsafe fn make(place: *mut Self, area: &'static Area, slot: &'static Slot, index: u32) {
+        // SAFETY: the caller's; a plain copy, without the stack.
+        unsafe { (&raw mut (*place).encoder).copy_from_nonoverlapping(&raw const NEW_ENCODER, 1) };
+        // SAFETY: the caller's.
+        unsafe { (&raw mut (*place).area).write(area) };
+        // SAFETY: the caller's.
+        unsafe { (&raw mut (*place).slot).write(slot) };
+        // SAFETY: the caller's.
+        unsafe { (&raw mut (*place).index).write(index) };
+        // SAFETY: the caller's.
+        unsafe { (&raw mut (*place).segment).write(None) };
+        // SAFETY: the caller's.
+        unsafe { (&raw mut (*place).clock).write(Clock::from_number(area.control().clock.load(Relaxed))) };
+        let timed = area.control().timestamps.load(Relaxed) != 0;
+        // SAFETY: the caller's.
+        unsafe { (&raw mut (*place).timed).write(timed) };
+        // The other fields are zero, which is their start.
+    }
+
+    /// The slot belongs to this thread from now on.
+    pub(crate) fn take_over(&mut self, tid: i32) {
+        self.tid = tid;
+        self.word = 0;
+        self.depth = 0;
+        self.truncated = false;
+        self.encoder.set_timed(self.timed);
+        self.slot.owners.fetch_add(1, Relaxed);
+        self.take_ticket();
+        self.next_segment();
+    }
+
+    /// Whether the owner is inside a hook.
+    #[inline(always)]
+    pub(crate) fn busy(&self) -> bool {
+        self.slot.busy.load(Relaxed) != 0
+    }
+
+    /// A record may be under way, or is not any more.
+    #[inline(always)]
+    pub(crate) fn set_busy(&self, busy: bool) {
+        self.slot.busy.store(u32::from(busy), Relaxed);
+        // The collector reads `busy` behind a barrier that it makes every thread of ours execute; here only the
+        // compiler must be kept from moving the ticket's load across it.
+        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// The place of the next event in the total order, and its time in ticks (0 where times are not recorded).
+    #[inline(always)]
+    pub(crate) fn next_place(&mut self) -> u64 {
+        // Before the ticket is read: an event's time is then not later than the next tick of the collector's.
+        let time = if self.timed { self.clock.now() } else { 0 };
+        if self.area.control().ticket.0.load(Relaxed) == self.word { time } else { self.switch() }
+    }
+
+    /// Somebody else wrote since: a new run begins. Returns the time.
+    #[cold]
+    fn switch(&mut self) -> u64 {
+        self.take_ticket();
+        let sequence = ticket::sequence(self.word);
+        self.put(|encoder, bytes, at| encoder.switch(bytes, at, sequence));
+        if let Some(segment) = &self.segment {
+            segment.header.last_ticket.store(sequence, Relaxed);
+        }
+        if self.timed { self.clock.now() } else { 0 }
+    }
+
+    fn take_ticket(&mut self) {
+        let control = self.area.control();
+        let word = &control.ticket.0;
+        let mut seen = word.load(Relaxed);
+        loop {
+            let mine = ticket::next(seen, u64::from(self.index).wrapping_add(1));
+            match word.compare_exchange_weak(seen, mine, AcqRel, Relaxed) {
+                Ok(_) => break self.word = mine,
+                Err(now) => seen = now,
+            }
+        }
+        if control.sleeping.0.load(Relaxed) != 0 {
+            self.wake_collector();
+        }
+    }
+
+    #[cold]
+    fn wake_collector(&self) {
+        let sleeping = &self.area.control().sleeping.0;
+        if sleeping.swap(0, AcqRel) != 0 {
+            let _errno = Errno::keep();
+            futex::wake(sleeping);
+        }
+    }
+
+    /// Writes one record; begins a new segment where this one has no room for it.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, write: impl Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>) {
+        if !self.try_put(&write) {
+            self.put_in_next(&write);
+        }
+    }
+
+    #[inline(always)]
+    fn try_put(&mut self, write: &impl Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>) -> bool {
+        let Some(segment) = &mut self.segment else { return false };
+        // SAFETY: the room of a segment that this thread alone writes, above what is published; the collector copies
+        // only what is below.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(segment.room.as_ptr(), SEGMENT_ROOM) };
+        match write(&mut self.encoder, bytes, segment.at) {
+            Some(at) => {
+                segment.at = at;
+                true
+            }
+            None => false,
+        }
+    }
+
+    #[cold]
+    fn put_in_next(&mut self, write: &impl Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>) {
+        // Twice, for the segment that is begun may be all but full of a deep stack.
+        if !(self.next_segment() && (self.try_put(write) || (self.next_segment() && self.try_put(write)))) {
+            self.segment = None;
+        }
+    }
+
+    /// What was put is for the collector to see.
+    #[inline(always)]
+    pub(crate) fn publish(&self) {
+        if let Some(segment) = &self.segment {
+            segment.header.fill.store(segment.at as u32, Release);
+        }
+    }
+
+    /// Ends this segment and begins a free one. `false`: recording has ended.
+    fn next_segment(&mut self) -> bool {
+        let Some(index) = self.free_segment() else {
+            self.segment = None;
+            return false;
+        };
+        let (Some(header), Some(room)) = (self.area.segment(self.index, index), self.area.segment_room(self.index, index)) else {
+            return false;
+        };
+        let sequence = ticket::sequence(self.word);
+        header.fill.store(0, Relaxed);
+        header.next.store(0, Relaxed);
+        header.number.store(self.number, Relaxed);
+        header.first_ticket.store(sequence, Relaxed);
+        header.last_ticket.store(sequence, Relaxed);
+        self.number = self.number.wrapping_add(1);
+        if let Some(old) = self.segment.replace(Segment { header, room, at: 0 }) {
+            old.header.fill.store(old.at as u32, Release);
+            old.header.next.store(index.wrapping_add(1), Release);
+        }
+        self.slot.current.store(index.wrapping_add(1), Release);
+        self.begin(sequence)
+    }
+
+    /// The head of a segment: who, when, and the whole stack.
+    fn begin(&mut self, sequence: u64) -> bool {
+        let (tid, ticks) = (self.tid, self.clock.now());
+        let mut ok = self.try_put(&|encoder: &mut Encoder, bytes: &mut [u8], at| encoder.begin(bytes, at, sequence, ticks, tid));
+        if self.truncated {
+            ok &= self.try_put(&|encoder: &mut Encoder, bytes: &mut [u8], at| encoder.truncated(bytes, at, true));
+        }
+        for level in 0..self.depth {
+            let Some(&frame) = self.wire.get(level) else { break };
+            ok &= self.try_put(&|encoder: &mut Encoder, bytes: &mut [u8], at| encoder.push(bytes, at, frame));
+        }
+        self.publish();
+        ok
+    }
+
+    /// Takes the free segment with the lowest index; waits for one where there is none. `None`: recording has ended.
+    fn free_segment(&self) -> Option<u32> {
+        let take = |mask: u32| {
+            let index = mask.trailing_zeros();
+            self.slot.free.fetch_and(!1u32.wrapping_shl(index), AcqRel);
+            Some(index)
+        };
+        match self.slot.free.load(Acquire) {
+            0 => self.wait_for_segment().and_then(take),
+            mask => take(mask),
+        }
+    }
+
+    #[cold]
+    fn wait_for_segment(&self) -> Option<u32> {
+        let _errno = Errno::keep();
+        let control = self.area.control();
+        let begun = memtrack_transport::clock::monotonic_ns();
+        let mut got = None;
+        for _ in 0..WAITS {
+            self.wake_collector();
+            self.slot.waiting.store(1, Relaxed);
+            futex::wait(&self.slot.free, 0, WAIT);
+            let mask = self.slot.free.load(Acquire);
+            if mask != 0 {
+                got = Some(mask);
+                break;
+            }
+            if control.state.load(Relaxed) == state::CLOSED || !switch::is_on() {
+                switch::off();
+                break;
+            }
+            if collector_gone(control.collector_pid.load(Relaxed), control.pid.load(Relaxed)) {
+                self.stop(stop_reason::COLLECTOR_GONE);
+                break;
+            }
+        }
+        self.slot.waiting.store(0, Relaxed);
+        control.waits.fetch_add(1, Relaxed);
+        control.wait_ns.fetch_add(memtrack_transport::clock::monotonic_ns().wrapping_sub(begun), Relaxed);
+        if got.is_none() && switch::is_on() {
+            self.stop(stop_reason::COLLECTOR_STUCK);
+        }
+        got
+    }
+
+    fn stop(&self, reason: u32) {
+        switch::off();
+        self.area.control().stop_reason.store(reason, Relaxed);
+        self.area.control().state.store(state::STOPPED, Release);
+    }
+}
+
+/// Whether the process that drains has ended. A zombie has: so its child looks at its own parent, which is another then.
+fn collector_gone(collector: i32, target: i32) -> bool {
+    // SAFETY: no arguments, cannot fail.
+    let me = unsafe { libc::getpid() };
+    if me != target {
+        return false; // a vfork child, for a moment: not the one to decide
+    }
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::getppid() != collector }
+}
+
+impl StackWriter for Ring {
+    #[inline]
+    fn pop(&mut self, count: u32) {
+        let depth = self.depth.saturating_sub(count as usize);
+        let newest = depth.checked_sub(1).and_then(|level| self.wire.get(level)).copied().unwrap_or(Frame::NONE);
+        self.put(|encoder, bytes, at| encoder.pop(bytes, at, count, newest));
+        self.depth = depth;
+    }
+
+    #[inline]
+    fn push(&mut self, code: u32, instruction: u32) {
+        let frame = Frame { code, instruction };
+        self.put(|encoder, bytes, at| encoder.push(bytes, at, frame));
+        if let Some(place) = self.wire.get_mut(self.depth) {
+            *place = frame;
+            self.depth = self.depth.wrapping_add(1);
+        }
+    }
+
+    #[inline]
+    fn move_top(&mut self, instruction: u32) {
+        self.put(|encoder, bytes, at| encoder.move_top(bytes, at, instruction));
+        if let Some(place) = self.depth.checked_sub(1).and_then(|level| self.wire.get_mut(level)) {
+            place.instruction = instruction;
+        }
+    }
+
+    fn set_truncated(&mut self, truncated: bool) {
+        self.put(|encoder, bytes, at| encoder.truncated(bytes, at, truncated));
+        self.truncated = truncated;
+    }
+
+    #[cold]
+    fn define_code(&mut self, id: u32, code: &CodeObject<'_>) {
+        let lines = match code.line_table_kind {
+            LineTableKind::Lnotab38 => LineTable::Lnotab,
+            LineTableKind::Linetable310 => LineTable::Python310,
+            LineTableKind::Linetable311 => LineTable::Python311,
+        };
+        let head = CodeHead {
+            id,
+            first_line: u32::try_from(code.first_line).unwrap_or(0),
+            lines,
+            lines_len: u32::try_from(code.line_table.len()).unwrap_or(u32::MAX),
+            name: if code.qualname.is_empty() { code.name } else { code.qualname },
+            file: code.filename,
+        };
+        self.put(|encoder, bytes, at| encoder.code(bytes, at, &head));
+        for part in code.line_table.chunks(MAX_TEXT) {
+            self.put(|encoder, bytes, at| encoder.code_lines(bytes, at, id, part));
+        }
+    }
+}

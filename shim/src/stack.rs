@@ -1,0 +1,50 @@
+//! The border between the code that reads a call stack and the code that records it.
+//!
+//! It exists so that the Python walker knows neither rings nor records and can be run against a plain list of frames.
+//! Invariant: applied in order to an empty list, the calls of [`StackWriter`] give the thread's stack, root first; every
+//! code id is defined before the push that uses it.
+
+/// How the line table of a code object is encoded; each is the form of some versions of CPython.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineTableKind {
+    /// `co_lnotab` of 3.8 and 3.9: pairs of an unsigned step in bytes of bytecode and a signed step in lines.
+    Lnotab38,
+    /// `co_linetable` of 3.10: pairs of the length of a range in bytes of bytecode and its signed step in lines.
+    Linetable310,
+    /// `co_linetable` of 3.11 and later: entries of variable length with lines and columns.
+    Linetable311,
+}
+
+/// What is recorded once about a code object. The strings are UTF-8; they borrow memory that is valid during the call only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CodeObject<'a> {
+    /// `co_name`.
+    pub(crate) name: &'a [u8],
+    /// `co_qualname` from 3.11 on; empty before.
+    pub(crate) qualname: &'a [u8],
+    /// `co_filename`.
+    pub(crate) filename: &'a [u8],
+    /// `co_firstlineno`, where the line table starts to count.
+    pub(crate) first_line: i32,
+    /// The form of `line_table`.
+    pub(crate) line_table_kind: LineTableKind,
+    /// The line table's bytes, to be decoded by the reader.
+    pub(crate) line_table: &'a [u8],
+}
+
+/// The instruction offset of a frame that has not executed an instruction: it stands at its code object's first line.
+pub(crate) const NOT_STARTED: u32 = u32::MAX;
+
+/// Receives the changes of one thread's stack, in order.
+pub(crate) trait StackWriter {
+    /// `count` frames leave, newest first.
+    fn pop(&mut self, count: u32);
+    /// A frame enters: a code id and an instruction offset in bytes from the start of the bytecode, or [`NOT_STARTED`].
+    fn push(&mut self, code: u32, instruction: u32);
+    /// The newest frame stands at another instruction.
+    fn move_top(&mut self, instruction: u32);
+    /// From here on the stacks are cut (`true`) or whole (`false`).
+    fn set_truncated(&mut self, truncated: bool);
+    /// Describes a code object, before the first push of its id by this slot.
+    fn define_code(&mut self, id: u32, code: &CodeObject<'_>);
+}

@@ -1,0 +1,47 @@
+//! The on-switch of recording, which a forked child finds off.
+//!
+//! It lies on a page of its own that the kernel wipes in the child of a fork, so that a child stops recording by
+//! construction: before any handler could run, whatever the parent's threads were doing. Where the kernel cannot, a
+//! handler in the child does it.
+//!
+//! Invariant: off means that no hook touches the shared memory.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+#[repr(C, align(4096))]
+struct Page {
+    on: AtomicU32,
+    rest: [u8; 4092],
+}
+
+static PAGE: Page = Page { on: AtomicU32::new(0), rest: [0; 4092] };
+
+/// Whether hooks record.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    PAGE.on.load(Acquire) != 0
+}
+
+/// Makes sure that a forked child finds the switch off; to be called before [`on`]. `false`: it cannot be made sure.
+pub(crate) fn protect_children() -> bool {
+    let page = (&raw const PAGE).cast_mut().cast();
+    // SAFETY: the page is ours, zero-initialised and so in anonymous memory; its content in a child is what the advice is about.
+    let advised = unsafe { libc::madvise(page, size_of::<Page>(), libc::MADV_WIPEONFORK) } == 0;
+    // SAFETY: the handler only stores to a static.
+    advised || unsafe { libc::pthread_atfork(None, None, Some(off_in_child)) } == 0
+}
+
+/// Recording begins.
+pub(crate) fn on() {
+    PAGE.on.store(1, Release);
+}
+
+/// Recording ends.
+pub(crate) fn off() {
+    PAGE.on.store(0, Relaxed);
+}
+
+extern "C" fn off_in_child() {
+    off();
+}

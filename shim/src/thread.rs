@@ -1,0 +1,144 @@
+//! Who records: this thread's state, how it is found, and the guard that keeps memtrack from recording itself.
+//!
+//! A thread that meets its first hook claims a slot; its thread-local word then points to the slot's state. Nothing is
+//! done when a thread ends: frees of its last destructors are recorded like any other, and the collector gives the slot
+//! away when the system says that the thread is gone. The state of a slot therefore outlives its threads.
+//!
+//! Invariant: between [`enter`] and the drop of what it gave, every hook of this thread passes straight through.
+
+use std::ptr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicUsize};
+
+use memtrack_transport::Area;
+use memtrack_transport::layout::SLOT_COUNTS;
+
+use crate::errno::Errno;
+use crate::python::Chain;
+use crate::recorder::Recorder;
+use crate::ring::Ring;
+use crate::{switch, tls};
+
+/// The thread-local word of a thread that is claiming its slot, or whose slot belongs to a process that is its parent.
+const CLAIMING: usize = 1;
+/// The highest word that is no address.
+const LAST_MARK: usize = CLAIMING;
+/// The most slots an area has.
+const MAX_SLOTS: usize = SLOT_COUNTS[0] as usize;
+
+/// The state of a slot and of the thread that owns it.
+pub(crate) struct Thread {
+    pub(crate) ring: Ring,
+    pub(crate) chain: Chain,
+}
+
+/// The shared memory, from the start of recording on.
+static AREA: AtomicPtr<Area> = AtomicPtr::new(ptr::null_mut());
+/// The state of each slot that was ever claimed.
+static THREADS: [AtomicPtr<Thread>; MAX_SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_SLOTS];
+/// Events without a slot since a slot was last looked for in vain.
+static PATIENCE: AtomicUsize = AtomicUsize::new(0);
+
+/// Gives the shared memory to all threads, for good.
+pub(crate) fn set_area(area: Area) -> &'static Area {
+    let area: &'static Area = Box::leak(Box::new(area));
+    AREA.store(ptr::from_ref(area).cast_mut(), Release);
+    area
+}
+
+/// The shared memory.
+pub(crate) fn area() -> Option<&'static Area> {
+    // SAFETY: null, or set once to memory that is never freed.
+    unsafe { AREA.load(Acquire).as_ref() }
+}
+
+/// Begins one record; `None` when recording is off, in a forked child, inside memtrack itself and in nested calls: then
+/// the hook just calls the original function.
+#[inline(always)]
+pub(crate) fn enter() -> Option<Recorder> {
+    if !switch::is_on() {
+        return None;
+    }
+    let word = tls::get();
+    if word <= LAST_MARK {
+        return enter_first(word);
+    }
+    // SAFETY: a word above the marks is the state of a slot that this thread owns; it is never freed.
+    let thread = unsafe { &mut *(word as *mut Thread) };
+    if thread.ring.busy() {
+        return None;
+    }
+    thread.ring.set_busy(true);
+    Some(Recorder::new(thread))
+}
+
+/// The first hook of a thread.
+#[cold]
+fn enter_first(word: usize) -> Option<Recorder> {
+    if word == CLAIMING {
+        return None;
+    }
+    let _errno = Errno::keep();
+    tls::set(CLAIMING);
+    let thread = area().and_then(claim);
+    tls::set(thread.map_or(0, |thread| thread as usize));
+    // SAFETY: a slot that was just claimed, whose state nobody else uses.
+    let thread = unsafe { thread?.as_mut() }?;
+    Some(Recorder::new(thread))
+}
+
+/// Claims a free slot and makes it this thread's. Its ring is busy then.
+fn claim(area: &'static Area) -> Option<*mut Thread> {
+    // SAFETY: no arguments, cannot fail.
+    let tid = unsafe { libc::gettid() };
+    let Some(index) = claim_slot(area, tid) else {
+        area.control().events_without_slot.fetch_add(1, Relaxed);
+        return None;
+    };
+    let place = THREADS.get(index as usize)?;
+    let mut thread = place.load(Acquire);
+    if thread.is_null() {
+        thread = make(area, index)?;
+        place.store(thread, Release);
+    }
+    // SAFETY: the slot's state is this thread's since it owns the slot.
+    let state = unsafe { thread.as_mut() }?;
+    state.ring.set_busy(true);
+    state.chain.reset();
+    state.ring.take_over(tid);
+    Some(thread)
+}
+
+fn claim_slot(area: &Area, tid: i32) -> Option<u32> {
+    let hint = &area.control().slot_hint.0;
+    let first = hint.load(Acquire);
+    // Where there are none, look again only now and then: this is asked at every event of every thread that has none.
+    if first >= area.slot_count() && PATIENCE.fetch_add(1, Relaxed) % 1024 != 0 {
+        return None;
+    }
+    let start = if first >= area.slot_count() { 0 } else { first };
+    let found = (start..area.slot_count())
+        .find(|&index| area.slot(index).is_some_and(|slot| slot.owner.compare_exchange(0, tid, AcqRel, Relaxed).is_ok()));
+    let next = found.map_or(area.slot_count(), |index| index.wrapping_add(1));
+    // Fails when the collector has lowered it meanwhile, which is right.
+    let _ = hint.compare_exchange(first, next, AcqRel, Relaxed);
+    found
+}
+
+/// Memory for the state of a slot, made in place: a new thread's stack may be small.
+fn make(area: &'static Area, index: u32) -> Option<*mut Thread> {
+    let slot = area.slot(index)?;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), size_of::<Thread>(), protection, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        return None;
+    }
+    let thread: *mut Thread = memory.cast();
+    // SAFETY: fresh zeroed memory of the right size, page-aligned.
+    unsafe { Ring::make(&raw mut (*thread).ring, area, slot, index) };
+    // SAFETY: as above.
+    unsafe { (&raw mut (*thread).chain).write(Chain::new()) };
+    Some(thread)
+}

@@ -1,0 +1,69 @@
+//! One word of thread-local storage, reached in two instructions.
+//!
+//! It exists because the hook path may use no `thread_local!`: the general-dynamic model calls into the loader, and
+//! anything with a destructor allocates. The word is declared in assembly as initial-exec and hidden, which is right for
+//! a library that is there from the program's start.
+//!
+//! Invariant: the word of a new thread is 0.
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("memtrack records on x86_64 and aarch64");
+
+core::arch::global_asm!(
+    ".pushsection .tbss.memtrack_thread_word,\"awT\",@nobits",
+    ".globl memtrack_thread_word",
+    ".hidden memtrack_thread_word",
+    ".type memtrack_thread_word,@object",
+    ".size memtrack_thread_word,8",
+    ".p2align 3",
+    "memtrack_thread_word:",
+    ".zero 8",
+    ".popsection",
+);
+
+/// Where this thread's word lies.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn place() -> *mut usize {
+    let offset: usize;
+    let base: usize;
+    // SAFETY: reads the word's offset from the thread pointer out of the global offset table.
+    unsafe {
+        core::arch::asm!("mov {}, qword ptr [rip + memtrack_thread_word@GOTTPOFF]", out(reg) offset, options(pure, readonly, nostack, preserves_flags));
+    }
+    // SAFETY: reads the thread pointer, which lies at the start of the thread control block.
+    unsafe { core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) base, options(pure, readonly, nostack, preserves_flags)) };
+    base.wrapping_add(offset) as *mut usize
+}
+
+/// Where this thread's word lies.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+fn place() -> *mut usize {
+    let place: usize;
+    // SAFETY: reads the word's offset from the thread pointer and adds the thread pointer.
+    unsafe {
+        core::arch::asm!(
+            "adrp {p}, :gottprel:memtrack_thread_word",
+            "ldr {p}, [{p}, :gottprel_lo12:memtrack_thread_word]",
+            "mrs {t}, tpidr_el0",
+            "add {p}, {p}, {t}",
+            p = out(reg) place, t = out(reg) _, options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    place as *mut usize
+}
+
+/// This thread's word.
+#[inline(always)]
+pub(crate) fn get() -> usize {
+    // SAFETY: the word lives as long as the thread, and only this thread uses it.
+    unsafe { place().read() }
+}
+
+/// Sets this thread's word.
+#[inline(always)]
+pub(crate) fn set(value: usize) {
+    // SAFETY: as for `get`.
+    unsafe { place().write(value) }
+}

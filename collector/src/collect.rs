@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, TryRecvError};
 use memtrack_format::meta::Process;
 
 use crate::bell::Bell;
@@ -58,19 +58,30 @@ impl Collect {
         output: Output,
     ) -> Self {
         let notes = Vec::new();
-        Self { options, events, bell, counters, output, session: None, over: false, exit_status: None, no_memory: None, notes }
+        Self {
+            options,
+            events,
+            bell,
+            counters,
+            output,
+            session: None,
+            over: false,
+            exit_status: None,
+            no_memory: None,
+            notes,
+        }
     }
 
     /// Runs until told to finish.
     pub(crate) fn run(mut self) -> Result<Summary, Error> {
         loop {
             let active = self.session.is_some() && !self.over;
-            let event = if active { self.events.try_recv().ok() } else { self.events.recv().ok() };
-            match event {
-                Some(Event::Finish(ended)) => return self.finish(ended),
-                Some(event) => self.handle(event),
-                None if active => self.step(),
-                None => return self.finish(Ended::Detached),
+            let wait = || self.events.recv().map_err(|_| TryRecvError::Disconnected);
+            match if active { self.events.try_recv() } else { wait() } {
+                Ok(Event::Finish(ended)) => return self.finish(ended),
+                Ok(event) => self.handle(event),
+                Err(TryRecvError::Empty) => self.step(),
+                Err(TryRecvError::Disconnected) => return self.finish(Ended::Detached),
             }
         }
     }

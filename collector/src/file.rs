@@ -48,8 +48,13 @@ impl<W: Write + Send> FileSink<W> {
             .filter(|&len| len < payload.len())
             .and_then(|len| self.compressed.get(..len));
         let (codec, stored) = shrunk.map_or((Codec::Stored, payload), |bytes| (Codec::Lz4, bytes));
-        let header =
-            Header { codec, raw_len: length(payload)?, stored_len: length(stored)?, payload_crc: crc32(stored), ..header };
+        let header = Header {
+            codec,
+            raw_len: length(payload)?,
+            stored_len: length(stored)?,
+            payload_crc: crc32(stored),
+            ..header
+        };
         self.out.write_all(&header.encode())?;
         self.out.write_all(stored)
     }
@@ -62,7 +67,10 @@ fn length(bytes: &[u8]) -> io::Result<u32> {
 impl<W: Write + Send> Sink for FileSink<W> {
     fn process(&mut self, process: &Process) -> io::Result<()> {
         let ticket = self.image_ticket;
-        self.block(Header { first_ticket: ticket, last_ticket: ticket, ..Header::plain(Kind::Process) }, &process.encode())
+        self.block(
+            Header { first_ticket: ticket, last_ticket: ticket, ..Header::plain(Kind::Process) },
+            &process.encode(),
+        )
     }
 
     fn records(&mut self, piece: &Piece<'_>) -> io::Result<()> {

@@ -33,3 +33,6 @@ pub use collector::{Collector, Options};
 pub use file::FileSink;
 pub use sink::{Piece, Sink};
 pub use summary::{Ended, Error, NothingRecorded, Summary};
+
+// What a target's environment is to hold; for whoever starts it, who need not know the transport.
+pub use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use memtrack_format::observe::{Observation, Tick, Writer};
 use memtrack_transport::Area;
 use memtrack_transport::clock::{Clock, monotonic_ns};
-use memtrack_transport::layout::{PAGE, image, ticket};
+use memtrack_transport::layout::{PAGE, Slot, image, segments_offset, ticket};
 
 use crate::output::Output;
 use crate::proc::Resident;
@@ -16,6 +16,8 @@ use crate::proc::Resident;
 /// A tick that took longer than this, in nanoseconds, is taken again.
 const LOOSE_NS: u64 = 20_000;
 const ATTEMPTS: u32 = 3;
+/// Pages that the system maps at once where they are in memory already (its default).
+const FAULT_AROUND_PAGES: usize = 16;
 /// Observations are handed over when they are this many bytes.
 const FULL: usize = 32 * 1024;
 /// Between snapshots of an idle process whose memory does not change, in nanoseconds.
@@ -31,8 +33,10 @@ pub(crate) struct Observer {
     next_snapshot_ns: u64,
     last_rss: u64,
     last_snapshot_ns: u64,
-    /// Pages of the shared memory that the target has touched.
-    pub(crate) shared_pages: u64,
+    /// Slots that have come into use.
+    pub(crate) used_slots: u32,
+    /// Pages of segments that the target has touched.
+    pub(crate) segment_pages: u64,
 }
 
 impl Observer {
@@ -45,7 +49,8 @@ impl Observer {
             next_snapshot_ns: 0,
             last_rss: 0,
             last_snapshot_ns: 0,
-            shared_pages: 0,
+            used_slots: 0,
+            segment_pages: 0,
         }
     }
 
@@ -99,7 +104,8 @@ impl Observer {
         if area.control().image.load(SeqCst) == image::IN_EXEC {
             return None;
         }
-        Some(self.resident.bytes()?.saturating_sub(self.shared_pages * PAGE as u64))
+        let own = self.segment_pages + header_pages(area.slot_count(), self.used_slots);
+        Some(self.resident.bytes()?.saturating_sub(own * PAGE as u64))
     }
 
     fn tick(&mut self, area: &Area) -> u64 {
@@ -131,6 +137,14 @@ fn take(area: &Area, clock: Clock) -> (Tick, u64) {
     }
 }
 
+/// Pages of the control page and the slot headers that are resident in the target once it uses so many slots. All of
+/// them are in memory here, and the system maps what is in memory around a page that is read.
+fn header_pages(slots: u32, used: u32) -> u64 {
+    let touched = PAGE + used as usize * size_of::<Slot>();
+    let mapped = touched.div_ceil(PAGE).next_multiple_of(FAULT_AROUND_PAGES);
+    mapped.min(segments_offset(slots) / PAGE) as u64
+}
+
 fn take_ticket(area: &Area) -> u64 {
     let word = &area.control().ticket.0;
     let mut seen = word.load(SeqCst);
@@ -140,5 +154,43 @@ fn take_ticket(area: &Area) -> u64 {
             Ok(_) => return ticket::sequence(mine),
             Err(other) => seen = other,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FAULT_AROUND_PAGES, header_pages, take_ticket};
+    use memtrack_transport::Area;
+    use memtrack_transport::layout::PAGE;
+    use std::os::fd::AsFd;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    /// Resident pages of the mapping that begins at this address.
+    fn resident_pages(start: usize) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mapping = maps.lines().skip_while(|line| !line.starts_with(&format!("{start:x}-")));
+        let rss = mapping.into_iter().find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        rss.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024 / PAGE as u64
+    }
+
+    #[test]
+    fn the_resident_headers_of_a_target_are_known() {
+        let (_ours, file) = Area::create(4096, &std::env::temp_dir()).unwrap();
+        let theirs = Area::open(file.as_fd(), 4096).unwrap();
+        let start = std::ptr::from_ref(theirs.control()).addr();
+        for used in [1, 30, 700] {
+            (0..used).for_each(|slot| theirs.slot(slot).unwrap().owner.store(1, SeqCst));
+            let (expected, found) = (header_pages(4096, used), resident_pages(start));
+            assert!(expected.abs_diff(found) <= FAULT_AROUND_PAGES as u64, "{used} slots: {expected}, really {found}");
+        }
+        assert_eq!(header_pages(8, 8), 2);
+    }
+
+    #[test]
+    fn tickets_follow_whoever_wrote_last() {
+        let (area, _file) = Area::create(8, &std::env::temp_dir()).unwrap();
+        area.control().ticket.0.store(41 << 16 | 3, SeqCst);
+        assert_eq!(take_ticket(&area), 42);
+        assert_eq!(area.control().ticket.0.load(SeqCst), 42 << 16);
     }
 }

@@ -70,7 +70,8 @@ pub(crate) fn is_over(pid: i32) -> bool {
 pub(crate) fn command_line(pid: i32) -> Vec<Vec<u8>> {
     use std::io::Read;
     let mut bytes = Vec::new();
-    let read = File::open(format!("/proc/{pid}/cmdline")).and_then(|file| file.take(MAX_COMMAND_LINE).read_to_end(&mut bytes));
+    let read =
+        File::open(format!("/proc/{pid}/cmdline")).and_then(|file| file.take(MAX_COMMAND_LINE).read_to_end(&mut bytes));
     if read.is_err() || bytes.is_empty() {
         return Vec::new();
     }

@@ -33,6 +33,8 @@ use crate::summary::Error;
 const MAX_PATH: usize = 107;
 /// A process that has connected says who it is within this time.
 const HELLO_LIMIT: Duration = Duration::from_millis(500);
+/// Before somebody who could not be let in is tried again.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// What the server shares with the rest of the collector.
 #[derive(Debug, Default)]
@@ -70,7 +72,16 @@ impl Server {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
         let listener = UnixListener::bind(&path).map_err(failed)?;
         let (stop, stopped) = UnixStream::pair().map_err(failed)?;
-        let desk = Desk { dir: dir.to_owned(), options, clock: Clock::best(), events, bell, counters, spare: None, served: None };
+        let desk = Desk {
+            dir: dir.to_owned(),
+            options,
+            clock: Clock::best(),
+            events,
+            bell,
+            counters,
+            spare: None,
+            served: None,
+        };
         let thread = std::thread::Builder::new()
             .name("memtrack-accept".into())
             .spawn(move || desk.run(&listener, &stopped))
@@ -125,8 +136,12 @@ impl Desk {
     fn run(mut self, listener: &UnixListener, stopped: &UnixStream) {
         self.spare = self.make(0).ok();
         while wait(listener, stopped) {
-            let served = listener.accept().and_then(|(socket, _)| self.serve(&socket));
-            if !matches!(served, Ok(true)) {
+            let Ok((socket, _)) = listener.accept() else {
+                // Out of descriptors, say: it waits in line meanwhile.
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
+            if !matches!(self.serve(&socket), Ok(true)) {
                 self.counters.refused.fetch_add(1, Relaxed);
             }
         }

@@ -68,10 +68,13 @@ pub(crate) struct Session {
     dirty: bool,
     last_event_ns: u64,
     next_checkpoint_ns: u64,
-    next_check_ns: u64,
+    last_check_ns: u64,
     next_sweep_ns: u64,
+    /// The process is gone.
     over: bool,
+    /// Everything was drained for the last time.
     ended: bool,
+    begun: bool,
 }
 
 /// What a round advises.
@@ -97,9 +100,6 @@ impl Session {
         output.checkpoint();
         let interval = nanoseconds(options.snapshot_interval).max(1_000_000);
         let now = monotonic_ns();
-        let mut observer = Observer::new(pid, clock, interval);
-        // The control page and the first slot headers.
-        observer.shared_pages = 2;
         Self {
             area,
             pid,
@@ -108,23 +108,24 @@ impl Session {
             process,
             followers: Vec::new(),
             threads: Threads::new(pid, same_namespace),
-            observer,
+            observer: Observer::new(pid, clock, interval),
             rest: Duration::from_nanos(interval).min(LONGEST_REST),
             checkpoint_ns: nanoseconds(options.checkpoint),
             changed: false,
             dirty: false,
             last_event_ns: now,
             next_checkpoint_ns: now.saturating_add(nanoseconds(options.checkpoint)),
-            next_check_ns: now,
+            last_check_ns: 0,
             next_sweep_ns: now,
             over: false,
             ended: false,
+            begun: false,
         }
     }
 
     /// Whether the target has begun to record.
     pub(crate) fn has_begun(&self) -> bool {
-        self.area.control().state.load(Acquire) != state::READY || !self.followers.is_empty()
+        if self.ended { self.begun } else { self.area.control().state.load(Acquire) != state::READY }
     }
 
     /// Observes, drains, and does what is due.
@@ -177,11 +178,11 @@ impl Session {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let control = self.area.control();
-        control.state.compare_exchange(state::RECORDING, state::CLOSED, SeqCst, SeqCst).ok();
+        self.begun = self.area.control().state.swap(state::CLOSED, SeqCst) != state::READY;
         self.next_sweep_ns = 0;
         self.find_slots(monotonic_ns());
         let last = self.observer.observe(&self.area, monotonic_ns());
+        let end = Pairing::measure(self.clock);
         for _ in 0..LAST_ROUNDS {
             if self.drain(true, output) == 0 && !self.changed {
                 break;
@@ -191,7 +192,6 @@ impl Session {
         if output.wants_quiet() {
             output.quiet(last, Vec::new());
         }
-        let end = Pairing::measure(self.clock);
         self.learn(describe::at_end(self.area.control(), end), output);
         output.checkpoint();
     }
@@ -220,13 +220,16 @@ impl Session {
     /// Follows the slots that have come into use. They are used from the lowest on, so a few ahead are enough to look
     /// at, and a sweep now and then finds what that rule does not cover.
     fn find_slots(&mut self, now: u64) {
-        let used = |slot: &u32| self.area.slot(*slot).is_some_and(|slot| slot.owner.load(Acquire) != 0 || slot.current.load(Acquire) != 0);
+        let used = |slot: &u32| {
+            self.area.slot(*slot).is_some_and(|slot| slot.owner.load(Acquire) != 0 || slot.current.load(Acquire) != 0)
+        };
         let count = self.followers.len() as u32;
         let sweep = now >= self.next_sweep_ns;
         let end = if sweep { self.area.slot_count() } else { count.saturating_add(AHEAD).min(self.area.slot_count()) };
         if let Some(last) = (count..end).rev().find(used) {
             let base = self.base;
             self.followers.extend((count..=last).map(|slot| Follower::new(slot, base + slot)));
+            self.observer.used_slots = last + 1;
         }
     }
 
@@ -237,7 +240,7 @@ impl Session {
         for follower in &mut self.followers {
             let visit = follower.visit(&self.area, save, output);
             self.changed |= visit.changed;
-            self.observer.shared_pages += visit.new_pages;
+            self.observer.segment_pages += visit.new_pages;
             most = most.max(visit.freed);
         }
         self.dirty |= self.changed;
@@ -249,11 +252,12 @@ impl Session {
         quiet::busy_streams(&self.area, self.followers.len() as u32, self.base)
     }
 
-    fn chores(&mut self, now: u64, checkpoint: bool, output: &mut Output) {
+    fn chores(&mut self, now: u64, checkpoint: bool, output: &Output) {
         self.threads.meet(&self.area, self.followers.len() as u32, &mut self.observer);
-        if now >= self.next_check_ns {
+        let rare = if self.threads.owned > 1 { CHECK_NS } else { self.checkpoint_ns };
+        if now.saturating_sub(self.last_check_ns) >= rare {
             self.threads.check(&self.area, &mut self.observer);
-            self.next_check_ns = now.saturating_add(if self.threads.owned > 1 { CHECK_NS } else { self.checkpoint_ns });
+            self.last_check_ns = now;
         }
         if now >= self.next_sweep_ns {
             self.over |= proc::is_over(self.pid);

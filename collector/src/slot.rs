@@ -5,7 +5,9 @@
 
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 
-use memtrack_transport::layout::{ALL_FREE, PAGE, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT, SegmentHeader, Slot};
+use memtrack_transport::layout::{
+    ALL_FREE, PAGE, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT, SegmentHeader, Slot,
+};
 use memtrack_transport::{Area, futex};
 
 use crate::output::{Output, Place};

@@ -62,7 +62,9 @@ pub enum NothingRecorded {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The path of the socket does not fit the system's limit.
-    #[error("{path}: the path of the socket is {len} bytes long, the system allows 107: set TMPDIR to a shorter directory")]
+    #[error(
+        "{path}: the path of the socket is {len} bytes long, the system allows 107: set TMPDIR to a shorter directory"
+    )]
     LongPath {
         /// The path.
         path: PathBuf,
@@ -70,7 +72,9 @@ pub enum Error {
         len: usize,
     },
     /// The socket cannot be made.
-    #[error("{path}: the program cannot be given a way to reach memtrack: {source}; set TMPDIR to a directory that allows sockets")]
+    #[error(
+        "{path}: the program cannot be given a way to reach memtrack: {source}; set TMPDIR to a directory that allows sockets"
+    )]
     Socket {
         /// Its path.
         path: PathBuf,

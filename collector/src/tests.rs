@@ -1,1 +1,399 @@
-//! x
+//! The collector against a target that follows the protocol, one that does not, and sinks that fail or are slow.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use memtrack_format::block::{Codec, HEADER_LEN, Header, Kind};
+use memtrack_format::header;
+use memtrack_format::meta::Process;
+use memtrack_format::observe::{Observation, Reader};
+use memtrack_transport::layout::{SEGMENT_ROOM, SLOT_COUNTS, image, state};
+
+use crate::fake::Target;
+use crate::{Collector, Ended, Error, FileSink, NothingRecorded, Options, Sink};
+
+mod sinks;
+
+/// A file in memory, that a test can read while it is written, and that may be full.
+#[derive(Clone, Default)]
+struct Medium {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    room: Option<usize>,
+}
+
+impl Write for Medium {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut all = self.bytes.lock().unwrap();
+        let fits = self.room.map_or(bytes.len(), |room| room.saturating_sub(all.len()).min(bytes.len()));
+        if fits == 0 && !bytes.is_empty() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        all.extend_from_slice(&bytes[..fits]);
+        Ok(fits)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A capture taken apart.
+#[derive(Default)]
+struct Capture {
+    streams: BTreeMap<u32, Vec<u8>>,
+    process: Process,
+    observations: Vec<Observation>,
+    complete: bool,
+}
+
+impl Medium {
+    /// Takes apart what was written so far; asserts that segments and pieces follow each other without gaps.
+    fn read(&self) -> Capture {
+        let bytes = self.bytes.lock().unwrap().clone();
+        assert_eq!(header::decode(&bytes), Ok(header::VERSION));
+        let mut capture = Capture::default();
+        let mut places = BTreeMap::<u32, (u32, u32, u64)>::new();
+        let mut rest = &bytes[header::LEN..];
+        while let Ok(header) = Header::decode(rest) {
+            let Some(stored) = rest[HEADER_LEN..].get(..header.stored_len as usize) else { break };
+            assert!(header.fits(stored));
+            let payload = match header.codec {
+                Codec::Stored => stored.to_vec(),
+                Codec::Lz4 => lz4_flex::block::decompress(stored, header.raw_len as usize).unwrap(),
+            };
+            rest = &rest[HEADER_LEN + stored.len()..];
+            match header.kind {
+                Kind::Process => assert!(capture.process.update(&payload)),
+                Kind::Observations => capture.observations.extend(Reader::new(&payload)),
+                Kind::Records => {
+                    let (segment, end, ticket) = places.get(&header.stream).copied().unwrap_or_default();
+                    let follows = (header.segment, header.offset) == (segment, end);
+                    assert!(
+                        follows || (header.segment, header.offset) == (segment + 1, 0),
+                        "{header:?} after {segment} {end}"
+                    );
+                    assert!(header.first_ticket >= ticket && header.last_ticket >= header.first_ticket);
+                    places.insert(header.stream, (header.segment, header.offset + header.raw_len, header.first_ticket));
+                    capture.streams.entry(header.stream).or_default().extend(payload);
+                }
+                Kind::End => capture.complete = true,
+                Kind::Aggregate => panic!("an aggregate in a plain capture"),
+            }
+        }
+        capture
+    }
+}
+
+fn start(dir: &Path, medium: &Medium) -> Collector {
+    start_with(dir, Options::default(), Box::new(FileSink::new(medium.clone()).unwrap()))
+}
+
+fn start_with(dir: &Path, options: Options, sink: Box<dyn Sink>) -> Collector {
+    Collector::start(dir, options, sink).unwrap()
+}
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// Bytes that do not repeat soon.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut step = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        // Half of it compresses.
+        if state & 1 == 0 { 0 } else { (state >> 32) as u8 }
+    };
+    (0..len).map(|_| step()).collect()
+}
+
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < limit, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn every_byte_of_every_thread_arrives_in_order() {
+    let (dir, medium) = (directory(), Medium::default());
+    let collector = start(dir.path(), &medium);
+    let target = Target::start(collector.socket_path());
+    let written = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|seed| {
+                let target = &target;
+                scope.spawn(move || {
+                    let mut writer = target.writer();
+                    let all = noise(seed, 5_000_000);
+                    all.chunks(1 + 997 * seed as usize).for_each(|part| writer.write(part));
+                    (writer.slot, all)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<BTreeMap<_, _>>()
+    });
+    collector.child_exited(ExitStatus::from_raw(3 << 8));
+    let summary = collector.finish(Ended::Exited).unwrap();
+    assert_eq!((summary.record_bytes, summary.nothing, summary.complete), (20_000_000, None, true));
+    let capture = medium.read();
+    assert!(capture.complete);
+    assert!(capture.streams == written, "streams differ");
+    assert_eq!(capture.process.exit_status, Some(3));
+    assert_eq!(capture.process.pid, Some(u64::from(std::process::id())));
+    assert!(capture.process.end_monotonic_ns > capture.process.start_monotonic_ns);
+    assert_eq!(summary.process, Some(capture.process));
+}
+
+#[test]
+fn ticks_and_snapshots_rise_and_tell_this_process() {
+    let (dir, medium) = (directory(), Medium::default());
+    let collector = start(dir.path(), &medium);
+    let target = Target::start(collector.socket_path());
+    let mut writer = target.writer();
+    for part in 0..50 {
+        writer.write(&noise(part, 100));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    collector.finish(Ended::Exited).unwrap();
+    let capture = medium.read();
+    let ticks: Vec<_> = capture
+        .observations
+        .iter()
+        .filter_map(|seen| match seen {
+            Observation::Tick(tick) | Observation::Snapshot { tick, .. } => Some(*tick),
+            Observation::Thread { .. } => None,
+        })
+        .collect();
+    assert!(ticks.is_sorted_by(|a, b| a.ticket < b.ticket && a.time_ns <= b.time_ns));
+    assert!(ticks.len() >= 10, "{} ticks", ticks.len());
+    let snapshots = capture
+        .observations
+        .iter()
+        .filter(|seen| matches!(seen, Observation::Snapshot { rss, .. } if *rss > 1_000_000));
+    assert!((2..30).contains(&snapshots.count()));
+    let name = |seen: &Observation| matches!(seen, Observation::Thread { name, .. } if !name.is_empty());
+    assert_eq!(capture.observations.iter().filter(|seen| name(seen)).count(), 1);
+}
+
+#[test]
+fn an_unfinished_segment_can_be_read_while_it_is_written() {
+    let (dir, medium) = (directory(), Medium::default());
+    let options = Options { checkpoint: Duration::from_millis(20), ..Options::default() };
+    let collector = start_with(dir.path(), options, Box::new(FileSink::new(medium.clone()).unwrap()));
+    let target = Target::start(collector.socket_path());
+    let mut writer = target.writer();
+    writer.write(b"one");
+    eventually("the first piece", || medium.read().streams.get(&0).is_some_and(|bytes| bytes == b"one"));
+    target.area.control().python_version.store(0x030b_0700, SeqCst);
+    writer.write(b"two");
+    eventually("the second piece", || medium.read().streams[&0] == b"onetwo");
+    eventually("the version", || medium.read().process.python_version == Some(0x030b_0700));
+    assert!(!medium.read().complete);
+    drop(target);
+    collector.finish(Ended::Detached).unwrap();
+    assert!(!medium.read().complete);
+}
+
+#[test]
+fn unpublished_bytes_of_a_vanished_target_are_left_out() {
+    let (dir, medium) = (directory(), Medium::default());
+    let collector = start(dir.path(), &medium);
+    let target = Target::start(collector.socket_path());
+    let all = noise(1, SEGMENT_ROOM + 1000);
+    let mut writer = target.writer();
+    all.chunks(50).for_each(|part| writer.write(part));
+    let slot = target.area.slot(0).unwrap();
+    slot.busy.store(1, SeqCst);
+    let room = target.area.segment_room(0, slot.current.load(SeqCst) - 1).unwrap();
+    // SAFETY: inside the segment, which nobody else writes.
+    let beyond = unsafe { room.add(20_000) };
+    // SAFETY: as above.
+    unsafe { beyond.write(7) };
+    collector.child_exited(ExitStatus::from_raw(9));
+    collector.finish(Ended::Exited).unwrap();
+    let capture = medium.read();
+    assert!(capture.streams[&0] == all);
+    assert_eq!(capture.process.exit_status, Some(137));
+    assert_eq!(target.area.control().state.load(SeqCst), state::CLOSED);
+}
+
+/// Writes a segment and a half, lets `damage` change the shared memory, writes on; returns what arrived and the notes.
+fn damaged(damage: impl Fn(&Target)) -> (Capture, Vec<u8>, Vec<String>) {
+    let (dir, medium) = (directory(), Medium::default());
+    let collector = start(dir.path(), &medium);
+    let target = Target::start(collector.socket_path());
+    let all = noise(5, SEGMENT_ROOM * 3 / 2);
+    let mut writer = target.writer();
+    all.chunks(100).for_each(|part| writer.write(part));
+    std::thread::sleep(Duration::from_millis(10));
+    damage(&target);
+    let mut other = target.writer();
+    other.write(b"other");
+    std::thread::sleep(Duration::from_millis(10));
+    let notes = collector.finish(Ended::Exited).unwrap().notes;
+    (medium.read(), all, notes)
+}
+
+#[test]
+fn hostile_words_cost_their_slot_only() {
+    let current = |target: &Target| target.area.slot(0).unwrap().current.load(SeqCst) - 1;
+    let header = |target: &Target, change: &dyn Fn(&memtrack_transport::layout::SegmentHeader)| {
+        change(target.area.segment(0, current(target)).unwrap());
+    };
+    type Damage<'a> = &'a dyn Fn(&Target);
+    let cases: [(&str, Damage<'_>); 4] = [
+        ("out of sequence", &|target| header(target, &|header| header.number.store(77, SeqCst))),
+        ("index out of range", &|target| header(target, &|header| header.next.store(u32::MAX, SeqCst))),
+        ("out of sequence", &|target| header(target, &|header| header.next.store(9, SeqCst))),
+        ("fill level that sank", &|target| header(target, &|header| header.fill.store(1, SeqCst))),
+    ];
+    for (reason, damage) in cases {
+        let (capture, all, notes) = damaged(damage);
+        assert_eq!(notes.len(), 1);
+        assert!(notes[0].contains(reason), "{notes:?}");
+        assert!(!capture.complete);
+        assert!(all.starts_with(&capture.streams[&0]), "{reason}");
+        assert_eq!(capture.streams[&1], b"other");
+    }
+}
+
+#[test]
+fn a_fill_level_beyond_the_segment_is_clamped() {
+    let (capture, all, notes) = damaged(|target| {
+        let current = target.area.slot(0).unwrap().current.load(SeqCst) - 1;
+        target.area.segment(0, current).unwrap().fill.store(u32::MAX, SeqCst);
+    });
+    assert!(notes.is_empty());
+    assert!(capture.streams[&0].starts_with(&all));
+    // The first segment ends where the next event did not fit.
+    assert_eq!(capture.streams[&0].len(), SEGMENT_ROOM / 100 * 100 + SEGMENT_ROOM);
+}
+
+#[test]
+fn a_full_disk_stops_the_recording_and_never_the_target() {
+    let (dir, medium) = (directory(), Medium { room: Some(1_000_000), ..Medium::default() });
+    let collector = start(dir.path(), &medium);
+    let target = Target::start(collector.socket_path());
+    let mut writer = target.writer();
+    let all = noise(3, 12_000_000);
+    all.chunks(1000).for_each(|part| writer.write(part));
+    eventually("closing", || target.area.control().state.load(SeqCst) == state::CLOSED);
+    let failed = collector.finish(Ended::Exited);
+    assert!(matches!(failed, Err(Error::Sink(error)) if error.kind() == io::ErrorKind::StorageFull));
+    let capture = medium.read();
+    assert!(!capture.complete);
+    assert!(all.starts_with(&capture.streams[&0]));
+    assert!(capture.streams[&0].len() > 1_000_000);
+}
+
+#[test]
+fn slots_of_ended_threads_are_used_again() {
+    let (dir, medium) = (directory(), Medium::default());
+    let collector = start(dir.path(), &medium);
+    let target = Arc::new(Target::start(collector.socket_path()));
+    let mut main = target.writer();
+    let mut highest = 0;
+    for round in 0..30_u8 {
+        main.write(&[round]);
+        let target = Arc::clone(&target);
+        let thread = std::thread::Builder::new().name(format!("worker {round}"));
+        let run = move || {
+            let mut writer = target.writer();
+            writer.write(&[round]);
+            std::thread::sleep(Duration::from_millis(2));
+            writer.slot
+        };
+        highest = highest.max(thread.spawn(run).unwrap().join().unwrap());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let summary = collector.finish(Ended::Exited).unwrap();
+    assert!(highest < 15, "slot {highest}");
+    assert_eq!(summary.record_bytes, 60);
+    let capture = medium.read();
+    let mut workers: Vec<u8> = (1..).map_while(|stream| capture.streams.get(&stream)).flatten().copied().collect();
+    workers.sort_unstable();
+    assert_eq!(workers, (0..30).collect::<Vec<u8>>());
+    let named = capture
+        .observations
+        .iter()
+        .filter(|seen| matches!(seen, Observation::Thread { name, .. } if name.starts_with("worker")));
+    assert!(named.count() >= 25);
+}
+
+#[test]
+fn an_idle_target_lets_the_collector_sleep_and_wakes_it() {
+    let (dir, medium) = (directory(), Medium::default());
+    let options = Options { snapshot_interval: Duration::from_secs(60), ..Options::default() };
+    let collector = start_with(dir.path(), options, Box::new(FileSink::new(medium.clone()).unwrap()));
+    let target = Target::start(collector.socket_path());
+    let mut writer = target.writer();
+    let control = target.area.control();
+    let wake = |_| {
+        eventually("sleep", || control.sleeping.0.load(SeqCst) == 1);
+        std::thread::sleep(Duration::from_millis(5));
+        let begin = Instant::now();
+        let mine = writer.event(|_| b"y".to_vec());
+        eventually("a tick", || control.ticket.0.load(SeqCst) >> 16 > mine);
+        begin.elapsed()
+    };
+    // Without being woken it would sleep for 100 ms.
+    assert!((0..10).map(wake).min() < Some(Duration::from_millis(50)));
+    assert_eq!(collector.finish(Ended::Exited).unwrap().record_bytes, 10);
+}
+
+#[test]
+fn others_are_refused_and_a_smaller_memory_is_offered() {
+    let (dir, medium) = (directory(), Medium::default());
+    let collector = start(dir.path(), &medium);
+    for slots in SLOT_COUNTS {
+        assert_eq!(Target::connect(collector.socket_path()).unwrap().area.slot_count(), slots);
+    }
+    assert!(Target::connect(collector.socket_path()).is_err());
+    let summary = collector.finish(Ended::Exited).unwrap();
+    assert_eq!((summary.nothing, summary.refused), (Some(NothingRecorded::NotBegun), 1));
+}
+
+#[test]
+fn only_the_expected_child_is_served_and_silence_is_explained() {
+    let (dir, medium) = (directory(), Medium::default());
+    let collector = start(dir.path(), &medium);
+    collector.expect_child(1);
+    assert!(Target::connect(collector.socket_path()).is_err());
+    let socket = collector.socket_path().to_owned();
+    let summary = collector.finish(Ended::Exited).unwrap();
+    assert_eq!(summary.nothing, Some(NothingRecorded::NotLoaded));
+    assert!(summary.process.is_none() && !socket.exists());
+}
+
+#[test]
+fn the_next_image_of_an_exec_continues_the_capture() {
+    let (dir, medium) = (directory(), Medium::default());
+    let collector = start(dir.path(), &medium);
+    let first = Target::start(collector.socket_path());
+    first.writer().write(b"first");
+    assert!(Target::connect(collector.socket_path()).is_err());
+    first.area.control().image.store(image::IN_EXEC, SeqCst);
+    let last = first.area.control().ticket.0.load(SeqCst) >> 16;
+    let second = Target::start(collector.socket_path());
+    assert!(second.writer().event(|_| b"second".to_vec()) > last);
+    collector.finish(Ended::Exited).unwrap();
+    let capture = medium.read();
+    assert_eq!(capture.streams.into_values().collect::<Vec<_>>(), [b"first".to_vec(), b"second".to_vec()]);
+}
+
+#[test]
+fn a_long_path_is_refused_with_its_length() {
+    let dir = directory().path().join("x".repeat(120));
+    let refused = Collector::start(&dir, Options::default(), Box::new(FileSink::new(io::sink()).unwrap()));
+    assert!(matches!(refused, Err(Error::LongPath { len, .. }) if len > 120));
+}

@@ -30,25 +30,24 @@ impl Recorder {
         Self { thread }
     }
 
-    /// A block was allocated.
-    #[inline(always)]
+    /// A block was allocated. Not inlined: a hundred hooks share it, and its one hot copy.
+    #[inline(never)]
     pub(crate) fn alloc(&mut self, allocator: Allocator, address: usize, size: usize) {
         self.note_finalizing();
         let Thread { ring, chain } = &mut *self.thread;
-        // After the ticket, so that a stack is read at most once for each event; its changes belong to this run.
         let time = ring.next_place();
         chain.update(ring);
-        ring.put(|encoder, bytes, at| encoder.alloc(bytes, at, allocator, address as u64, size as u64, time));
+        ring.put(move |encoder, bytes, at| encoder.alloc(bytes, at, allocator, address as u64, size as u64, time));
         ring.publish();
     }
 
-    /// A block is about to be freed.
-    #[inline(always)]
+    /// A block is about to be freed. Not inlined, like [`Recorder::alloc`].
+    #[inline(never)]
     pub(crate) fn free(&mut self, address: usize) {
         self.note_finalizing();
         let ring = &mut self.thread.ring;
         let time = ring.next_place();
-        ring.put(|encoder, bytes, at| encoder.free(bytes, at, address as u64, time));
+        ring.put(move |encoder, bytes, at| encoder.free(bytes, at, address as u64, time));
         ring.publish();
     }
 
@@ -57,7 +56,7 @@ impl Recorder {
     pub(crate) fn free_undo(&mut self) {
         let ring = &mut self.thread.ring;
         ring.next_place();
-        ring.put(|encoder, bytes, at| encoder.free_undo(bytes, at));
+        ring.put(move |encoder, bytes, at| encoder.free_undo(bytes, at));
         ring.publish();
     }
 
@@ -68,7 +67,7 @@ impl Recorder {
         let time = ring.next_place();
         chain.update(ring);
         let range = (address as u64, length as u64);
-        ring.put(|encoder, bytes, at| encoder.map(bytes, at, (allocator, class), range, time));
+        ring.put(move |encoder, bytes, at| encoder.map(bytes, at, (allocator, class), range, time));
         ring.publish();
     }
 
@@ -77,7 +76,7 @@ impl Recorder {
         self.note_finalizing();
         let ring = &mut self.thread.ring;
         let time = ring.next_place();
-        ring.put(|encoder, bytes, at| encoder.unmap(bytes, at, address as u64, length as u64, time));
+        ring.put(move |encoder, bytes, at| encoder.unmap(bytes, at, address as u64, length as u64, time));
         ring.publish();
     }
 
@@ -85,7 +84,7 @@ impl Recorder {
     pub(crate) fn remap_from(&mut self, address: usize, length: usize) {
         let ring = &mut self.thread.ring;
         let time = ring.next_place();
-        ring.put(|encoder, bytes, at| encoder.remap_from(bytes, at, address as u64, length as u64, time));
+        ring.put(move |encoder, bytes, at| encoder.remap_from(bytes, at, address as u64, length as u64, time));
         ring.publish();
     }
 
@@ -94,7 +93,7 @@ impl Recorder {
     pub(crate) fn unmap_undo(&mut self) {
         let ring = &mut self.thread.ring;
         ring.next_place();
-        ring.put(|encoder, bytes, at| encoder.unmap_undo(bytes, at));
+        ring.put(move |encoder, bytes, at| encoder.unmap_undo(bytes, at));
         ring.publish();
     }
 
@@ -102,7 +101,7 @@ impl Recorder {
     pub(crate) fn thread_name(&mut self, tid: i32, name: &[u8]) {
         let ring = &mut self.thread.ring;
         ring.next_place();
-        ring.put(|encoder, bytes, at| encoder.thread_name(bytes, at, tid, name));
+        ring.put(move |encoder, bytes, at| encoder.thread_name(bytes, at, tid, name));
         ring.publish();
     }
 
@@ -125,7 +124,7 @@ impl Recorder {
         }
         let ring = &mut self.thread.ring;
         ring.next_place();
-        ring.put(|encoder, bytes, at| encoder.exec(bytes, at, state == image::RUNNING));
+        ring.put(move |encoder, bytes, at| encoder.exec(bytes, at, state == image::RUNNING));
         ring.publish();
         area.control().image.store(state, Relaxed);
     }
@@ -143,7 +142,7 @@ impl Recorder {
         if FINALIZING.swap(1, Relaxed) == 0 {
             let ring = &mut self.thread.ring;
             ring.next_place();
-            ring.put(|encoder, bytes, at| encoder.finalizing(bytes, at));
+            ring.put(move |encoder, bytes, at| encoder.finalizing(bytes, at));
         }
     }
 }

@@ -117,7 +117,7 @@ impl Ring {
     fn switch(&mut self) -> u64 {
         self.take_ticket();
         let sequence = ticket::sequence(self.word);
-        self.put(|encoder, bytes, at| encoder.switch(bytes, at, sequence));
+        self.put(move |encoder, bytes, at| encoder.switch(bytes, at, sequence));
         if let Some(segment) = &self.segment {
             segment.header.last_ticket.store(sequence, Relaxed);
         }
@@ -151,14 +151,14 @@ impl Ring {
 
     /// Writes one record; begins a new segment where this one has no room for it.
     #[inline(always)]
-    pub(crate) fn put(&mut self, write: impl Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>) {
-        if !self.try_put(&write) {
-            self.put_in_next(&write);
+    pub(crate) fn put<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize> + Copy>(&mut self, write: W) {
+        if !self.try_put(write) {
+            self.put_in_next(write);
         }
     }
 
     #[inline(always)]
-    fn try_put(&mut self, write: &impl Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>) -> bool {
+    fn try_put<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>>(&mut self, write: W) -> bool {
         let Some(segment) = &mut self.segment else { return false };
         // SAFETY: the room of a segment that this thread alone writes, above what is published; the collector copies
         // only what is below.
@@ -173,7 +173,8 @@ impl Ring {
     }
 
     #[cold]
-    fn put_in_next(&mut self, write: &impl Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>) {
+    #[inline(never)]
+    fn put_in_next<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize> + Copy>(&mut self, write: W) {
         // Twice, for the segment that is begun may be all but full of a deep stack.
         if !(self.next_segment() && (self.try_put(write) || (self.next_segment() && self.try_put(write)))) {
             self.segment = None;
@@ -215,13 +216,13 @@ impl Ring {
     /// The head of a segment: who, when, and the whole stack.
     fn begin(&mut self, sequence: u64) -> bool {
         let (tid, ticks) = (self.tid, self.clock.now());
-        let mut ok = self.try_put(&|encoder: &mut Encoder, bytes: &mut [u8], at| encoder.begin(bytes, at, sequence, ticks, tid));
+        let mut ok = self.try_put(|encoder, bytes, at| encoder.begin(bytes, at, sequence, ticks, tid));
         if self.truncated {
-            ok &= self.try_put(&|encoder: &mut Encoder, bytes: &mut [u8], at| encoder.truncated(bytes, at, true));
+            ok &= self.try_put(|encoder, bytes, at| encoder.truncated(bytes, at, true));
         }
         for level in 0..self.depth {
             let Some(&frame) = self.wire.get(level) else { break };
-            ok &= self.try_put(&|encoder: &mut Encoder, bytes: &mut [u8], at| encoder.push(bytes, at, frame));
+            ok &= self.try_put(|encoder, bytes, at| encoder.push(bytes, at, frame));
         }
         self.publish();
         ok
@@ -296,14 +297,14 @@ impl StackWriter for Ring {
     fn pop(&mut self, count: u32) {
         let depth = self.depth.saturating_sub(count as usize);
         let newest = depth.checked_sub(1).and_then(|level| self.wire.get(level)).copied().unwrap_or(Frame::NONE);
-        self.put(|encoder, bytes, at| encoder.pop(bytes, at, count, newest));
+        self.put(move |encoder, bytes, at| encoder.pop(bytes, at, count, newest));
         self.depth = depth;
     }
 
     #[inline]
     fn push(&mut self, code: u32, instruction: u32) {
         let frame = Frame { code, instruction };
-        self.put(|encoder, bytes, at| encoder.push(bytes, at, frame));
+        self.put(move |encoder, bytes, at| encoder.push(bytes, at, frame));
         if let Some(place) = self.wire.get_mut(self.depth) {
             *place = frame;
             self.depth = self.depth.wrapping_add(1);
@@ -312,14 +313,14 @@ impl StackWriter for Ring {
 
     #[inline]
     fn move_top(&mut self, instruction: u32) {
-        self.put(|encoder, bytes, at| encoder.move_top(bytes, at, instruction));
+        self.put(move |encoder, bytes, at| encoder.move_top(bytes, at, instruction));
         if let Some(place) = self.depth.checked_sub(1).and_then(|level| self.wire.get_mut(level)) {
             place.instruction = instruction;
         }
     }
 
     fn set_truncated(&mut self, truncated: bool) {
-        self.put(|encoder, bytes, at| encoder.truncated(bytes, at, truncated));
+        self.put(move |encoder, bytes, at| encoder.truncated(bytes, at, truncated));
         self.truncated = truncated;
     }
 
@@ -338,9 +339,9 @@ impl StackWriter for Ring {
             name: if code.qualname.is_empty() { code.name } else { code.qualname },
             file: code.filename,
         };
-        self.put(|encoder, bytes, at| encoder.code(bytes, at, &head));
+        self.put(move |encoder, bytes, at| encoder.code(bytes, at, &head));
         for part in code.line_table.chunks(MAX_TEXT) {
-            self.put(|encoder, bytes, at| encoder.code_lines(bytes, at, id, part));
+            self.put(move |encoder, bytes, at| encoder.code_lines(bytes, at, id, part));
         }
     }
 }

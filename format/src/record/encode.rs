@@ -94,7 +94,7 @@ impl Encoder {
     }
 
     /// See [`super::Record::Switch`].
-    #[inline]
+    #[inline(always)]
     pub fn switch(&mut self, bytes: &mut [u8], at: usize, ticket: u64) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         out.byte(tag::SWITCH)?;
@@ -104,7 +104,7 @@ impl Encoder {
     }
 
     /// See [`super::Record::Alloc`].
-    #[inline]
+    #[inline(always)]
     pub fn alloc(
         &mut self,
         bytes: &mut [u8],
@@ -133,7 +133,7 @@ impl Encoder {
     }
 
     /// See [`super::Record::Free`].
-    #[inline]
+    #[inline(always)]
     pub fn free(&mut self, bytes: &mut [u8], at: usize, address: u64, time: u64) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         if let Some(slot) = self.model.take_recent(address) {
@@ -184,7 +184,7 @@ impl Encoder {
     }
 
     /// See [`super::Record::Pop`]; `newest` is the frame that is the newest then.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self, bytes: &mut [u8], at: usize, count: u32, newest: Frame) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         match count {
@@ -200,7 +200,7 @@ impl Encoder {
     }
 
     /// See [`super::Record::Push`].
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, bytes: &mut [u8], at: usize, frame: Frame) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         let expected = self.model.expected_callee();
@@ -220,7 +220,7 @@ impl Encoder {
     }
 
     /// See [`super::Record::Move`].
-    #[inline]
+    #[inline(always)]
     pub fn move_top(&mut self, bytes: &mut [u8], at: usize, instruction: u32) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         let top = self.model.top;

@@ -3,14 +3,18 @@
 //! Invariant: a remembered object is trusted only while it is provably the same one. Addresses are reused after a
 //! dlclose, so once anything was unloaded, a patched slot of it must still hold what was written there.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, c_void, dl_phdr_info};
 
 use super::object::{Object, Range};
+use super::patch::Outcome;
 
 /// Numbers of objects ever added and removed, at the last look; differing from the loader's means there is news.
 static COUNTERS: Counters = Counters { added: AtomicU64::new(0), removed: AtomicU64::new(0) };
+
+/// An object was left with slots that could not be decided on: it is looked at again, news or not.
+static UNDECIDED: AtomicBool = AtomicBool::new(false);
 
 struct Counters {
     added: AtomicU64,
@@ -34,22 +38,25 @@ pub(super) struct Known {
     name: usize,
     /// The addresses it covers.
     pub(super) range: Range,
-    /// One slot of it that was patched, if any was.
-    pub(super) slot: Option<Slot>,
+    outcome: Outcome,
 }
 
 impl Known {
-    /// Remembers `object`, of which `slot` was patched.
-    pub(super) fn new(object: &Object<'_>, slot: Option<Slot>) -> Self {
+    /// Remembers `object`, and what came of patching it.
+    pub(super) fn new(object: &Object<'_>, outcome: Outcome) -> Self {
+        if outcome.undecided {
+            UNDECIDED.store(true, Ordering::Relaxed);
+        }
         let headers = object.headers.as_ptr() as usize;
-        Self { base: object.base, headers, name: object.name, range: object.range(), slot }
+        Self { base: object.base, headers, name: object.name, range: object.range(), outcome }
     }
 
     fn is(&self, object: &Object<'_>, some_were_removed: bool) -> bool {
         self.base == object.base
             && self.headers == object.headers.as_ptr() as usize
             && self.name == object.name
-            && (!some_were_removed || self.slot.is_some_and(|slot| is_intact(slot, object)))
+            && !self.outcome.undecided
+            && (!some_were_removed || self.outcome.slot.is_some_and(|slot| is_intact(slot, object)))
     }
 }
 
@@ -104,6 +111,9 @@ unsafe extern "C" fn collect(info: *mut dl_phdr_info, _size: usize, loaded: *mut
 
 /// Whether objects came or went since the last [`Loaded::remember`]: one look at the loader's counters.
 pub(super) fn is_there_news() -> bool {
+    if UNDECIDED.swap(false, Ordering::Relaxed) {
+        return true;
+    }
     let mut news = true;
     // SAFETY: the callback gets the address of `news`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(compare_counters), (&raw mut news).cast()) };
@@ -152,7 +162,7 @@ mod tests {
     }
 
     fn known(bases: &[usize]) -> Vec<Known> {
-        bases.iter().map(|&base| Known::new(&object(base), None)).collect()
+        bases.iter().map(|&base| Known::new(&object(base), Outcome::default())).collect()
     }
 
     fn bases(known: &[Known]) -> Vec<usize> {

@@ -1,7 +1,7 @@
 //! Makes calls of hooked functions come to us: finds the slots of every loaded object and writes them.
 //!
 //! Why not symbol interposition: it cannot follow what a process already has bound, and needs the shim's names to come
-//! first in every scope. Invariant: all state here is touched only under the loader's own lock (see [`patch_new`]), so
+//! first in every scope. Invariant: all state here is touched only under the loader's own lock (see [`patch`]), so
 //! no object can be half relocated or unmapped meanwhile, no lock of ours exists, and a fork child inherits none.
 
 mod dynamic;
@@ -11,18 +11,20 @@ mod names;
 mod object;
 mod patch;
 mod resolve;
+mod scopes;
 
 use std::cell::UnsafeCell;
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use plt_rs::{DynamicLibrary, LoadedLibrary};
 
 pub(crate) use hook::{Group, Hook, Original, Target};
-pub(crate) use resolve::{note_deep_binding, object_at};
+pub(crate) use resolve::object_at;
+pub(crate) use scopes::Scope;
 
-use known::{Known, Loaded, Slot};
+use known::{Known, Loaded};
 use object::Object;
+use patch::Outcome;
 
 /// The objects seen so far, and who is at it.
 struct State {
@@ -49,16 +51,20 @@ static STATE: State = State {
 /// Gives the number of slots that now hold a hook.
 pub(crate) fn install() -> usize {
     resolve::c_library();
-    patch_new();
+    patch();
     STATE.slots.load(Ordering::Relaxed)
 }
 
-/// Patches the objects that came since the last call. Called after each dlopen, with no lock of the program's held.
-///
-/// The work is done inside a lookup of our own indirect function: the loader calls its resolver with the loader's lock
+/// Patches the objects that came since the last call. Called after each dlopen, before the program gets the handle.
+pub(crate) fn patch_new(opened: Scope) {
+    let _entry = scopes::enter(opened);
+    patch();
+}
+
+/// Patches what is new. The work is done inside a lookup of our own indirect function: the loader calls its resolver with the loader's lock
 /// held. That is what keeps other threads from relocating an object while its slots are written (a lazily bound slot is
 /// *added to* by relocation) and from unmapping it, at no risk of a deadlock that the program's own dlopen did not have.
-pub(crate) fn patch_new() {
+fn patch() {
     if !known::is_there_news() {
         return;
     }
@@ -75,10 +81,10 @@ pub(crate) fn patch_new() {
     drop(guard);
 }
 
-/// What the original of the hooked `name` is, looking in `scope` too if the process has not used its library so far.
-pub(crate) fn hook_and_original(name: &[u8], scope: *mut c_void) -> Option<(&'static Hook, usize)> {
+/// The hook for `name`, if it is a hooked one, and its original, looked for in `scope` too if its library is new.
+pub(crate) fn hook_and_original(name: &[u8], scope: Option<Scope>) -> Option<(&'static Hook, usize)> {
     let hook = names::find(name)?;
-    Some((hook, resolve::original(hook, scope)))
+    Some((hook, resolve::original(hook, scope.as_slice())))
 }
 
 /// An indirect function: looking it up runs the resolver. Its value is of no use.
@@ -139,24 +145,31 @@ fn patch_round(known: &mut Vec<Known>) {
             resolve::forget(&gone.range);
         }
     }
-    let skipped = Skipped::new();
+    let (skipped, scopes) = (Skipped::new(), scopes::pending());
     let libraries = plt_rs::collect_modules();
     for ((object, library), found) in loaded.objects.iter().zip(libraries).zip(comparison.matches) {
-        known.push(found.unwrap_or_else(|| Known::new(object, patch_object(object, library, &skipped))));
+        known.push(found.unwrap_or_else(|| {
+            let outcome = patch_object(object, library, &scopes, &skipped).unwrap_or_default();
+            STATE.slots.fetch_add(outcome.count, Ordering::Relaxed);
+            Known::new(object, outcome)
+        }));
     }
     loaded.remember();
 }
 
-/// Patches one object, unless it is one to leave alone. Gives a slot that was patched.
-fn patch_object(object: &Object<'_>, library: LoadedLibrary<'_>, skipped: &Skipped) -> Option<Slot> {
+/// Patches one object, unless it is one to leave alone.
+fn patch_object(
+    object: &Object<'_>,
+    library: LoadedLibrary<'_>,
+    scopes: &[Scope],
+    skipped: &Skipped,
+) -> Option<Outcome> {
     if library.addr() != object.base || skipped.has(object, &library) {
         return None;
     }
     let dynamic = dynamic::Dynamic::read(object)?;
     let library = DynamicLibrary::initialize(library).ok()?;
-    let (count, slot) = patch::Patcher::new(object, &library, &dynamic, skipped.page_size).run();
-    STATE.slots.fetch_add(count, Ordering::Relaxed);
-    slot
+    Some(patch::Patcher::new(object, &library, &dynamic, scopes, skipped.page_size).run())
 }
 
 /// The objects that are never patched: the loader, the kernel's, the shim itself.

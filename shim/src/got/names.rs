@@ -33,7 +33,11 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Hook> {
     }
 }
 
+// The three functions below are evaluated by the compiler or walk a slice to its end: an index out of range is a build
+// error or impossible, and constant functions have no other way to get at an element.
+
 /// FNV-1a, folded to the size of the index.
+#[expect(clippy::indexing_slicing, reason = "constant evaluation")]
 const fn hash(name: &[u8]) -> usize {
     let mut hash: u32 = 0x811c_9dc5;
     let mut at = 0;
@@ -44,6 +48,7 @@ const fn hash(name: &[u8]) -> usize {
     ((hash ^ (hash >> 15)) as usize) % INDEX_SIZE
 }
 
+#[expect(clippy::indexing_slicing, reason = "constant evaluation")]
 const fn lengths() -> (usize, usize) {
     let (mut least, mut most, mut row) = (usize::MAX, 0, 0);
     while row < NAMES.len() {
@@ -59,6 +64,7 @@ const fn lengths() -> (usize, usize) {
     (least, most)
 }
 
+#[expect(clippy::indexing_slicing, reason = "constant evaluation")]
 const fn index() -> [u8; INDEX_SIZE] {
     assert!(NAMES.len() < EMPTY as usize);
     let mut index = [EMPTY; INDEX_SIZE];

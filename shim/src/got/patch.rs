@@ -13,6 +13,7 @@ use super::dynamic::Dynamic;
 use super::hook::Hook;
 use super::known::Slot;
 use super::object::{Object, Range};
+use super::scopes::Scope;
 use super::{names, resolve};
 
 /// Relocation types that hold the address of a symbol: a plain word, a data import, a call import.
@@ -25,12 +26,21 @@ pub(super) struct Patcher<'a> {
     object: &'a Object<'a>,
     library: &'a DynamicLibrary<'a>,
     dynamic: &'a Dynamic,
+    scopes: &'a [Scope],
     range: Range,
     protection: Protection,
-    /// The loader's handle of the object, found when first needed.
-    handle: Option<*mut c_void>,
-    patched: usize,
-    last: Option<Slot>,
+    outcome: Outcome,
+}
+
+/// What came of patching one object.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outcome {
+    /// Slots that hold a hook.
+    pub(super) count: usize,
+    /// One of them.
+    pub(super) slot: Option<Slot>,
+    /// Some slot could not be decided on yet: the dlopen that brought the object has still to be followed up.
+    pub(super) undecided: bool,
 }
 
 impl<'a> Patcher<'a> {
@@ -39,14 +49,15 @@ impl<'a> Patcher<'a> {
         object: &'a Object<'a>,
         library: &'a DynamicLibrary<'a>,
         dynamic: &'a Dynamic,
+        scopes: &'a [Scope],
         page_size: usize,
     ) -> Self {
         let protection = Protection { pages: object.relro_pages(page_size), lifted: false };
-        Self { object, library, dynamic, range: object.range(), protection, handle: None, patched: 0, last: None }
+        Self { object, library, dynamic, scopes, range: object.range(), protection, outcome: Outcome::default() }
     }
 
-    /// Looks at every relocation. Gives the number of slots that hold a hook, and one of them.
-    pub(super) fn run(mut self) -> (usize, Option<Slot>) {
+    /// Looks at every relocation.
+    pub(super) fn run(mut self) -> Outcome {
         let library = self.library;
         let data = library.addend_relocs().map_or(&[][..], |table| table.entries());
         let calls = library.plt_rela().map_or(&[][..], |table| table.entries());
@@ -56,7 +67,7 @@ impl<'a> Patcher<'a> {
             }
         }
         self.protection.restore();
-        (self.patched, self.last)
+        self.outcome
     }
 
     fn hook_for(&self, relocation: &DynRela) -> Option<&'static Hook> {
@@ -82,25 +93,23 @@ impl<'a> Patcher<'a> {
             }
             slot.store(hook.target(), Ordering::Release);
         }
-        self.patched = self.patched.saturating_add(1);
-        self.last = Some(Slot { address, value: hook.target() });
+        self.outcome.count = self.outcome.count.saturating_add(1);
+        self.outcome.slot = Some(Slot { address, value: hook.target() });
     }
 
     /// Whether the slot leads to the hook's original, at once or when it is bound at the first call.
     fn calls_original(&mut self, relocation: &DynRela, hook: &'static Hook, current: usize) -> bool {
-        let handle = self.handle();
-        let original = resolve::original(hook, handle);
-        if original == 0 || current == original {
-            return original != 0;
+        let original = resolve::original(hook, self.scopes);
+        if original != 0 && current == original {
+            return true;
         }
         let bound_to_own = self.dynamic.own_definition(relocation.symbol_index()) == Some(current);
-        let lazy = relocation.symbol_type() == CALL && self.range.contains(&current) && !bound_to_own;
-        lazy && resolve::eventual(hook, handle) == original
-    }
-
-    fn handle(&mut self) -> *mut c_void {
-        let address = self.object.dynamic().map_or(0, |section| section.start);
-        *self.handle.get_or_insert_with(|| resolve::object_at(address))
+        if relocation.symbol_type() != CALL || !self.range.contains(&current) || bound_to_own {
+            return false;
+        }
+        let verdict = if original == 0 { None } else { resolve::leads_to(hook, original, self.scopes) };
+        self.outcome.undecided |= verdict.is_none() && !resolve::is_settled(hook);
+        verdict.unwrap_or(false)
     }
 }
 

@@ -4,10 +4,11 @@
 //! that would lead back into a hook, and the functions of a library's group are all of one object.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::hook::{Group, Hook};
 use super::object::Range;
+use super::scopes::Scope;
 use crate::hooks::HOOKS;
 
 /// A group nobody has asked for, one being looked up, one whose originals are stored, one that must stay unhooked.
@@ -17,8 +18,6 @@ const READY: u8 = 2;
 const REFUSED: u8 = 3;
 
 static STATES: [AtomicU8; Group::COUNT] = [const { AtomicU8::new(UNKNOWN) }; Group::COUNT];
-/// Set by the first dlopen with RTLD_DEEPBIND: from then on a name may mean something else in each object.
-static DEEP_BINDING: AtomicBool = AtomicBool::new(false);
 /// `RTLD_DL_SYMENT` and `RTLD_DL_LINKMAP` of `dladdr1`.
 const SYMBOL_ENTRY: c_int = 1;
 const LINK_MAP: c_int = 2;
@@ -26,11 +25,6 @@ const LINK_MAP: c_int = 2;
 unsafe extern "C" {
     fn dladdr1(address: *const c_void, info: *mut libc::Dl_info, extra: *mut *mut c_void, flags: c_int) -> c_int;
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
-}
-
-/// Notes that an object was opened with RTLD_DEEPBIND.
-pub(crate) fn note_deep_binding() {
-    DEEP_BINDING.store(true, Ordering::Relaxed);
 }
 
 /// Stores the C library's originals. Called once, at start-up.
@@ -42,27 +36,35 @@ pub(super) fn c_library() {
 }
 
 /// The original of `hook`, looked up with its whole group if this is the first time; 0 when there is none.
-/// `scope` is a loader's handle whose scope is searched when the global one does not have the name.
-pub(super) fn original(hook: &Hook, scope: *mut c_void) -> usize {
+/// The scopes are searched when the global one does not have the name.
+pub(super) fn original(hook: &Hook, scopes: &[Scope]) -> usize {
     let state = state(hook.group);
     if state.load(Ordering::Acquire) == UNKNOWN
         && state.compare_exchange(UNKNOWN, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     {
-        state.store(group(hook, scope), Ordering::Release);
+        state.store(group(hook, scopes), Ordering::Release);
     }
     if state.load(Ordering::Acquire) == READY { hook.original() } else { 0 }
 }
 
-/// What a lazily bound slot of the object `scope` for this hook will be bound to.
-pub(super) fn eventual(hook: &Hook, scope: *mut c_void) -> usize {
-    if hook.group == Group::C && !DEEP_BINDING.load(Ordering::Relaxed) {
-        return hook.original();
+/// Whether a new object that came with one of these scopes will call `original` by this name; `None` if they do not
+/// tell. Without scopes it is an object of the program's start.
+pub(super) fn leads_to(hook: &Hook, original: usize, scopes: &[Scope]) -> Option<bool> {
+    if hook.group == Group::C && !scopes.iter().any(|scope| scope.deep) {
+        return Some(true);
     }
-    let nothing_else_first = !DEEP_BINDING.load(Ordering::Relaxed);
-    match global(hook.name) {
-        address if address != 0 && nothing_else_first => address,
-        _ => within(scope, hook.name),
-    }
+    let seen_from = |scope: &Scope| match (scope.deep, global(hook.name), within(scope, hook.name)) {
+        (true, address, 0) | (false, 0, address) => address,
+        (true, _, address) | (false, address, _) => address,
+    };
+    let from_scopes = scopes.iter().map(seen_from).filter(|&address| address != 0);
+    let addresses: Vec<usize> = if scopes.is_empty() { vec![global(hook.name)] } else { from_scopes.collect() };
+    (!addresses.is_empty()).then(|| addresses.iter().all(|&address| address == original))
+}
+
+/// Whether looking again cannot change what is known of this hook's original.
+pub(super) fn is_settled(hook: &Hook) -> bool {
+    hook.group == Group::C || state(hook.group).load(Ordering::Acquire) == REFUSED
 }
 
 /// Forgets the groups whose functions lie in `range`, which was unloaded: all that imported them went before.
@@ -74,7 +76,8 @@ pub(super) fn forget(range: &Range) {
     }
 }
 
-/// The loader's handle of the object that holds `address`; null when no object does.
+/// The loader's description of the object that holds `address`; null when no object does. Good for `dlinfo`, but not
+/// for `dlsym`.
 pub(crate) fn object_at(address: usize) -> *mut c_void {
     describe(address, LINK_MAP).map_or(std::ptr::null_mut(), |(_, map)| map)
 }
@@ -86,9 +89,9 @@ fn state(group: Group) -> &'static AtomicU8 {
 }
 
 /// Looks up all of a group; gives its new state.
-fn group(wanted: &Hook, scope: *mut c_void) -> u8 {
+fn group(wanted: &Hook, scopes: &[Scope]) -> u8 {
     let look_up = |name| match global(name) {
-        0 => within(scope, name),
+        0 => scopes.iter().map(|scope| within(scope, name)).find(|&address| address != 0).unwrap_or(0),
         address => address,
     };
     let home = object_at(look_up(wanted.name));
@@ -115,8 +118,8 @@ fn global(name: &CStr) -> usize {
     if first != next && is_stub() { next } else { first }
 }
 
-fn within(scope: *mut c_void, name: &CStr) -> usize {
-    if scope.is_null() { 0 } else { look_up(scope, name) }
+fn within(scope: &Scope, name: &CStr) -> usize {
+    look_up(scope.handle, name)
 }
 
 fn look_up(scope: *mut c_void, name: &CStr) -> usize {

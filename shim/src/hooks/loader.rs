@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::errno::Errno;
-use crate::got::{self, Original};
+use crate::got::{self, Original, Scope};
 use crate::hooks::search;
 
 type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
@@ -47,9 +47,6 @@ pub(super) unsafe extern "C" fn dlmopen(namespace: libc::c_long, file: *const c_
 
 /// No guard is held: the constructors that run in here are the program's.
 unsafe extern "C" fn dlopen_from(file: *const c_char, flags: c_int, caller: usize) -> *mut c_void {
-    if flags & libc::RTLD_DEEPBIND != 0 {
-        got::note_deep_binding();
-    }
     // SAFETY: the caller's string, which ends in zero; null means the program itself.
     let name = (!file.is_null()).then(|| unsafe { CStr::from_ptr(file) });
     let handle = match name {
@@ -58,7 +55,7 @@ unsafe extern "C" fn dlopen_from(file: *const c_char, flags: c_int, caller: usiz
     };
     if name.is_some() && !handle.is_null() {
         let _errno = Errno::keep();
-        got::patch_new();
+        got::patch_new(Scope::opened(handle, flags));
         crate::python::after_dlopen();
     }
     handle
@@ -135,7 +132,7 @@ fn answer(handle: *mut c_void, name: *const c_char, look_up: impl Fn() -> *mut c
     }
     // SAFETY: the caller's string, which ends in zero.
     let name = unsafe { CStr::from_ptr(name) };
-    let scope = if handle == libc::RTLD_DEFAULT { std::ptr::null_mut() } else { handle };
+    let scope = (handle != libc::RTLD_DEFAULT).then(|| Scope::opened(handle, 0));
     let Some((hook, original)) = got::hook_and_original(name.to_bytes(), scope) else {
         return unknown;
     };

@@ -26,7 +26,13 @@ pub(crate) fn note_process() {
 }
 
 /// Takes four more words, as every variant of the variadic function does; those not given are passed on unread.
-pub(super) unsafe extern "C" fn prctl(option: c_int, second: usize, third: usize, fourth: usize, fifth: usize) -> c_int {
+pub(super) unsafe extern "C" fn prctl(
+    option: c_int,
+    second: usize,
+    third: usize,
+    fourth: usize,
+    fifth: usize,
+) -> c_int {
     let real = PRCTL.get();
     // SAFETY: the caller's arguments, for the function it meant.
     let result = unsafe { real(option, second, third, fourth, fifth) };

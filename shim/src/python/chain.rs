@@ -115,32 +115,11 @@ impl Chain {
         }
     }
 
-    /// Writes the whole stack again, for a reader that starts with an empty one.
-    pub(crate) fn replay(&mut self, writer: &mut impl StackWriter) {
-        let Some(python) = find::interpreter() else { return };
-        match python.minor {
-            8 => self.replay_as::<V38>(writer),
-            9 => self.replay_as::<V39>(writer),
-            10 => self.replay_as::<V310>(writer),
-            11 => self.replay_as::<V311>(writer),
-            12 => self.replay_as::<V312>(writer),
-            13 => self.replay_as::<V313>(writer),
-            14 => self.replay_as::<V314>(writer),
-            _ => self.replay_as::<V315>(writer),
-        }
-    }
-
     /// Forgets the stack without a word to the writer: the reader's is empty too.
     pub(crate) const fn reset(&mut self) {
         self.newest = 0;
         self.length = 0;
         self.truncated = false;
-    }
-
-    /// Forgets the code objects too: the reader knows none of them.
-    pub(crate) fn reset_codes(&mut self) {
-        self.reset();
-        self.codes.clear();
     }
 
     #[inline(never)]
@@ -213,13 +192,18 @@ impl Chain {
     }
 
     /// The general case: finds what remains of the cached chain and writes the difference.
-    #[cold]
     #[inline(never)]
     fn follow<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) {
         self.bury();
-        let join = if newest == 0 { Some(Join { kept: 0, moved: false, fresh: 0 }) } else { self.find_join::<V>(python, newest) };
+        let join = if newest == 0 {
+            Some(Join { kept: 0, moved: false, fresh: 0 })
+        } else {
+            self.find_join::<V>(python, newest)
+        };
         match join {
-            Some(join) if self.reserve(join.kept.wrapping_add(join.fresh)) => self.apply::<V>(python, newest, &join, writer),
+            Some(join) if self.reserve(join.kept.wrapping_add(join.fresh)) => {
+                self.apply::<V>(python, newest, &join, writer)
+            }
             _ => self.give_up(writer),
         }
     }
@@ -414,24 +398,6 @@ impl Chain {
         self.newest = usize::MAX;
         self.length = 0;
         self.truncate(true, writer);
-    }
-
-    #[cold]
-    fn replay_as<V: Version>(&self, writer: &mut impl StackWriter) {
-        let mut shown = 0;
-        for position in 0..self.length {
-            let detail = self.details.get(position);
-            if detail.id != 0 && detail.shown < MAX_DEPTH {
-                writer.push(detail.id, self.instruction::<V>(position));
-            }
-            shown = detail.shown;
-        }
-        if shown >= MAX_DEPTH {
-            self.push_newest::<V>(writer);
-        }
-        if self.truncated {
-            writer.set_truncated(true);
-        }
     }
 }
 

@@ -61,11 +61,15 @@ unsafe fn check_table(layout: &Layout, runtime: usize, version: u32) -> Result<(
 /// # Safety
 /// The symbols must be those of a loaded CPython.
 unsafe fn check_types(layout: &Layout, symbols: &Symbols) -> Result<(), Unsupported> {
-    let expected =
-        [(symbols.code_type, layout.code_size), (symbols.str_type, layout.str_size), (symbols.bytes_type, BYTES_SIZE)];
+    let expected = [
+        Some((symbols.code_type, layout.code_size)),
+        Some((symbols.str_type, layout.str_size)),
+        Some((symbols.bytes_type, BYTES_SIZE)),
+        layout.frame_size.map(|size| (symbols.frame_type, size)),
+    ];
     // SAFETY: every type object starts with its count and its own type, which for static types is `type`.
     let same_header = unsafe { word(symbols.code_type.wrapping_add(OB_TYPE)) } == symbols.type_type;
-    let same_sizes = expected.iter().all(|(address, size)| {
+    let same_sizes = expected.iter().flatten().all(|(address, size)| {
         // SAFETY: a field of a type object.
         unsafe { word(address.wrapping_add(TP_BASICSIZE)) == *size }
     });

@@ -236,3 +236,32 @@ fn write(layout: &Layout, code: Code, buffer: &mut [u8], give: impl FnOnce(&Code
         line_table: line_table.unwrap_or_default(),
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Codes, Entry};
+    use std::collections::HashMap;
+
+    #[test]
+    fn the_table_agrees_with_a_map_through_growth_and_removals() {
+        let (mut codes, mut map) = (Codes::new(), HashMap::new());
+        let mut state = 1_u64;
+        for id in 1..20_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let address = (state >> 33) as usize % 3000 * 16 + 0x5000;
+            if state >> 63 == 0 && !map.contains_key(&address) {
+                codes.insert(Entry { address, id });
+                map.insert(address, id);
+            } else {
+                assert_eq!(codes.remove(address), map.remove(&address));
+            }
+            assert_eq!(codes.find(address), map.get(&address).copied());
+        }
+        assert_eq!(codes.used, map.len());
+        assert!(
+            (0x5000..0x5000 + 3000 * 16).step_by(16).all(|address| codes.find(address) == map.get(&address).copied())
+        );
+        codes.clear();
+        assert_eq!(codes.find(0x5000), None);
+    }
+}

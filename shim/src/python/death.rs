@@ -95,3 +95,28 @@ unsafe extern "C" fn deallocate(code: *mut libc::c_void) {
     // SAFETY: the interpreter called us in its place with the same argument.
     unsafe { original(code) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{LOG_LENGTH, between, count, record};
+
+    /// One test for all, since the log is one for the process.
+    #[test]
+    fn deaths_are_given_in_order_until_the_log_laps() {
+        let read = |from| {
+            let mut died = Vec::new();
+            between(from, count(), |address| died.push(address)).then_some(died)
+        };
+        let start = count();
+        [0x7fff_1234_5670, 0x10, 0x5550_0000].into_iter().for_each(record);
+        assert_eq!(read(start), Some(vec![0x7fff_1234_5670, 0x10, 0x5550_0000]));
+        assert_eq!(read(count()), Some(vec![]));
+        (1..LOG_LENGTH - 2).for_each(|number| record(number * 16));
+        assert_eq!(read(start).map(|died| died.len()), Some(LOG_LENGTH));
+        record(0x20);
+        assert_eq!(read(start), None);
+        assert_eq!(read(start + 1).and_then(|died| died.last().copied()), Some(0x20));
+        // An entry that is not written yet: a number has been taken but its place holds an older lap.
+        assert!(!between(count(), count() + 1, |_| {}));
+    }
+}

@@ -35,10 +35,10 @@ impl Interpreter {
     }
 }
 
-/// Why an interpreter's frames are not read. The numbers are written to the control page.
+/// Why an interpreter's frames are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Unsupported {
+pub(super) enum Unsupported {
     /// Not one of the versions 3.8 to 3.15, or a pre-release before the release candidates.
     Version = 1,
     /// Built without the GIL.
@@ -56,7 +56,7 @@ impl Unsupported {
         [Self::Version, Self::FreeThreaded, Self::DebugBuild, Self::Contradiction, Self::MissingSymbol];
 
     /// A sentence for the person who runs memtrack.
-    pub(crate) const fn text(self) -> &'static str {
+    const fn text(self) -> &'static str {
         match self {
             Self::Version => "this version of Python is not known (known: 3.8 to 3.15)",
             Self::FreeThreaded => "free-threaded builds of Python are not supported yet",
@@ -109,15 +109,10 @@ pub(crate) fn version_hex() -> u32 {
     VERSION.load(Ordering::Relaxed)
 }
 
-/// Why there are no Python frames although there is an interpreter.
-pub(crate) fn unsupported() -> Option<Unsupported> {
-    let reason = REASON.load(Ordering::Relaxed);
-    Unsupported::ALL.into_iter().find(|candidate| *candidate as u8 == reason)
-}
-
-/// [`unsupported`] as a sentence.
+/// Why there are no Python frames although there is an interpreter, as a sentence.
 pub(crate) fn reason() -> Option<&'static str> {
-    unsupported().map(Unsupported::text)
+    let reason = REASON.load(Ordering::Relaxed);
+    Unsupported::ALL.into_iter().find(|candidate| *candidate as u8 == reason).map(Unsupported::text)
 }
 
 /// Looks for an interpreter among the loaded objects. Call it outside of hooks, at start-up.
@@ -155,8 +150,9 @@ fn known(symbols: &Symbols, version: u32) -> Result<(&'static Layout, ThreadStat
     let [major, minor, _, level] = version.to_be_bytes();
     let layout = layout::of(minor).filter(|_| major == 3 && u32::from(level >> 4) >= RELEASE_CANDIDATE);
     let layout = layout.ok_or(Unsupported::Version)?;
-    let required = [symbols.runtime, symbols.code_type, symbols.type_type, symbols.str_type, symbols.bytes_type];
-    let thread_state = symbols.thread_state.filter(|_| !required.contains(&0)).ok_or(Unsupported::MissingSymbol)?;
+    let Symbols { runtime, code_type, type_type, str_type, bytes_type, frame_type, .. } = *symbols;
+    let all_there = ![runtime, code_type, type_type, str_type, bytes_type, frame_type].contains(&0);
+    let thread_state = symbols.thread_state.filter(|_| all_there).ok_or(Unsupported::MissingSymbol)?;
     // SAFETY: the symbols were found under CPython's names, in one object or scope.
     unsafe { check::check(layout, symbols, version) }?;
     Ok((layout, thread_state))
@@ -178,6 +174,7 @@ pub(super) struct Symbols {
     pub(super) type_type: usize,
     pub(super) str_type: usize,
     pub(super) bytes_type: usize,
+    pub(super) frame_type: usize,
     pub(super) is_debug_build: bool,
     version_number: *const u32,
     version_text: unsafe extern "C" fn() -> *const c_char,
@@ -218,6 +215,7 @@ impl Symbols {
             type_type: address(c"PyType_Type"),
             str_type: address(c"PyUnicode_Type"),
             bytes_type: address(c"PyBytes_Type"),
+            frame_type: address(c"PyFrame_Type"),
             is_debug_build: [c"_Py_NegativeRefcount", c"_Py_RefTotal"].iter().any(|name| address(name) != 0),
             version_number: address(c"Py_Version") as *const u32,
             version_text,

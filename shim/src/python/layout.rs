@@ -55,6 +55,8 @@ pub(super) struct Layout {
     pub(super) line_table_kind: LineTableKind,
     /// `PyCode_Type.tp_basicsize`.
     pub(super) code_size: usize,
+    /// `PyFrame_Type.tp_basicsize` where the frames of the chain are such objects (up to 3.10).
+    pub(super) frame_size: Option<usize>,
     /// In a str: the data of compact ASCII; `PyASCIIObject`'s size.
     pub(super) ascii_data: usize,
     /// In a str: the data of compact non-ASCII, and the pointer to the data of what is not compact.
@@ -125,6 +127,7 @@ const L38: Layout = Layout {
     first_line: 40,
     line_table_kind: LineTableKind::Lnotab38,
     code_size: 176,
+    frame_size: Some(368),
     ascii_data: 48,
     compact_data: 72,
     str_size: 80,
@@ -137,6 +140,7 @@ const L310: Layout = Layout {
     minor: 10,
     position: Position::Index { offset: 96, scale: 2 },
     line_table_kind: LineTableKind::Linetable310,
+    frame_size: Some(360),
     ..L38
 };
 
@@ -155,6 +159,7 @@ const L311: Layout = Layout {
     first_line: 72,
     line_table_kind: LineTableKind::Linetable311,
     code_size: 184,
+    frame_size: None,
     ..L38
 };
 

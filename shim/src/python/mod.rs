@@ -16,4 +16,4 @@ mod region;
 mod text;
 
 pub(crate) use chain::{Chain, MAX_DEPTH};
-pub(crate) use find::{Unsupported, after_dlopen, finalizing, reason, start, unsupported, version_hex};
+pub(crate) use find::{after_dlopen, finalizing, reason, start, version_hex};

@@ -3,6 +3,7 @@
 //! They exist because a hook may not allocate from the heap that is measured. Invariant: every element up to the
 //! capacity is initialised (zero at first), so slices of it are always valid; nothing is ever given back to the heap.
 
+use crate::errno::Errno;
 use std::ptr::NonNull;
 
 /// Types for which all-zero bytes are a value.
@@ -58,11 +59,14 @@ impl<T: Plain> Region<T> {
     }
 
     /// Makes room for `count` elements and keeps the present ones. False when there is no memory: nothing has changed.
-    #[cold]
+    #[inline]
     pub(super) fn grow(&mut self, count: usize) -> bool {
-        if count <= self.capacity {
-            return true;
-        }
+        count <= self.capacity || self.enlarge(count)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enlarge(&mut self, count: usize) -> bool {
         let Some(mut larger) = Self::map(count) else { return false };
         if let Some(start) = larger.as_mut_slice().get_mut(..self.capacity) {
             start.copy_from_slice(self.as_slice());
@@ -75,7 +79,7 @@ impl<T: Plain> Region<T> {
     fn map(count: usize) -> Option<Self> {
         const PAGE: usize = 4096;
         let size = count.checked_mul(size_of::<T>())?.checked_next_power_of_two()?.max(PAGE);
-        let errno = Errno::save();
+        let _errno = Errno::keep();
         // SAFETY: a new private mapping touches nothing that exists.
         let base = unsafe {
             libc::mmap(
@@ -87,7 +91,6 @@ impl<T: Plain> Region<T> {
                 0,
             )
         };
-        errno.restore();
         if base == libc::MAP_FAILED {
             return None;
         }
@@ -99,28 +102,8 @@ impl<T: Plain> Region<T> {
         if self.capacity == 0 {
             return;
         }
-        let errno = Errno::save();
+        let _errno = Errno::keep();
         // SAFETY: exactly the mapping that `map` made; the region is consumed, so nobody refers to it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.capacity * size_of::<T>()) };
-        errno.restore();
-    }
-}
-
-/// The program's errno, kept over a system call of ours.
-struct Errno(i32);
-
-impl Errno {
-    fn save() -> Self {
-        // SAFETY: the C library gives the address of this thread's errno, which is always valid.
-        let address = unsafe { libc::__errno_location() };
-        // SAFETY: see above.
-        Self(unsafe { address.read() })
-    }
-
-    fn restore(self) {
-        // SAFETY: as in `save`.
-        let address = unsafe { libc::__errno_location() };
-        // SAFETY: as in `save`.
-        unsafe { address.write(self.0) };
     }
 }

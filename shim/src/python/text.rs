@@ -94,3 +94,30 @@ fn convert<'a>(units: &[u8], width: usize, buffer: &'a mut [u8]) -> &'a [u8] {
     }
     buffer.get(..used).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::convert;
+
+    #[test]
+    fn every_width_becomes_utf8() {
+        let mut buffer = [0; 64];
+        assert_eq!(convert(&[b'a', 0xe9], 1, &mut buffer), "aé".as_bytes());
+        assert_eq!(convert(&[0x87, 0x65, b'b', 0], 2, &mut buffer), "文b".as_bytes());
+        assert_eq!(convert(&[0, 0xf6, 1, 0], 4, &mut buffer), "\u{1f600}".as_bytes());
+    }
+
+    #[test]
+    fn what_is_no_character_is_replaced() {
+        let mut buffer = [0; 64];
+        assert_eq!(convert(&[0x80, 0xdc], 2, &mut buffer), "\u{fffd}".as_bytes());
+        assert_eq!(convert(&[0xff; 4], 4, &mut buffer), "\u{fffd}".as_bytes());
+    }
+
+    #[test]
+    fn a_long_string_is_cut_between_characters() {
+        let mut buffer = [0; 5];
+        assert_eq!(convert(&[0xe9; 4], 1, &mut buffer), "éé".as_bytes());
+        assert_eq!(convert(&[0xe9; 4], 1, &mut []), b"");
+    }
+}

@@ -1,0 +1,211 @@
+//! What was typed, as clap takes it apart, and its way into plain options.
+//!
+//! Only options that work are known here. Invariant: nothing below the commands sees a clap type.
+
+use std::ffi::OsString;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Finds out who holds the memory of a Python or native program: at its peak, at its end, and in between.
+#[derive(Debug, Parser)]
+#[command(name = "memtrack", version, max_term_width = 100, disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    /// Colours in the output
+    #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
+    pub(crate) color: Color,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    Always,
+    Never,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program and record its allocations
+    Run(Run),
+    /// Show the numbers of a capture: totals, peak, leaks, sizes, allocators, threads, biggest functions
+    Stats(Stats),
+    /// Convert a capture for a viewer
+    #[command(subcommand)]
+    Transform(Transform),
+    /// Print the records of a capture as text, one a line
+    Parse(Parse),
+}
+
+/// `memtrack run`.
+#[derive(Debug, Args)]
+#[command(override_usage = "memtrack run [OPTIONS] [--] TARGET [ARGS]...")]
+pub(crate) struct Run {
+    /// Write the capture to FILE [default: memtrack-<program>.<pid>.bin in the working directory]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite an existing file
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Print nothing afterwards
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Record the exact time of every allocation and deallocation
+    #[arg(long)]
+    pub(crate) allocation_timestamps: bool,
+    /// Write sums for each call stack instead of every event: a small file for a long run
+    #[arg(long)]
+    pub(crate) aggregate: bool,
+    /// Look at the resident memory every MS milliseconds
+    #[arg(long, value_name = "MS", default_value = "10")]
+    pub(crate) snapshot_interval: NonZeroU32,
+    /// The Python for scripts, -m and -c [default: the virtual environment's, else python3 in PATH]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) python: Option<PathBuf>,
+    /// A Python script, -m MODULE, -c CODE, or any program; everything behind it belongs to the program
+    #[arg(value_name = "TARGET", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) target: Vec<OsString>,
+}
+
+/// Where a report goes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Output {
+    /// Write to FILE, - for standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite an existing file
+    #[arg(short, long)]
+    pub(crate) force: bool,
+}
+
+/// `memtrack stats`.
+#[derive(Debug, Args)]
+pub(crate) struct Stats {
+    /// The capture
+    pub(crate) capture: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Rows in each table
+    #[arg(short = 'n', value_name = "N", default_value_t = 5)]
+    pub(crate) rows: usize,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `memtrack transform`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Transform {
+    /// The format of https://www.speedscope.app
+    Speedscope(Speedscope),
+}
+
+/// `memtrack transform speedscope`.
+#[derive(Debug, Args)]
+pub(crate) struct Speedscope {
+    /// The capture
+    pub(crate) capture: PathBuf,
+    #[command(flatten)]
+    pub(crate) view: View,
+    /// What puts the samples in order: exact times, the memory snapshots, or the order of the capture
+    #[arg(long, value_name = "ORDER", default_value = "auto")]
+    pub(crate) order: Order,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// Which allocations a report is about; at the high-water mark unless one of these is given.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct View {
+    /// Allocations that were never freed
+    #[arg(long, conflicts_with_all = ["temporary", "allocated"])]
+    pub(crate) leaks: bool,
+    /// With --leaks: at the last moment of the process [default: when Python begins to finalize]
+    #[arg(long, requires = "leaks")]
+    pub(crate) at_exit: bool,
+    /// Allocations that were freed at once
+    #[arg(long, conflicts_with = "allocated")]
+    pub(crate) temporary: bool,
+    /// With --temporary: after at most N further allocations of the thread
+    #[arg(long, value_name = "N", requires = "temporary", default_value = "1")]
+    pub(crate) temporary_threshold: NonZeroU32,
+    /// Everything that was ever allocated
+    #[arg(long)]
+    pub(crate) allocated: bool,
+}
+
+/// The order of speedscope samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Order {
+    /// The best that the capture has
+    Auto,
+    /// By time; needs a capture with --allocation-timestamps
+    Exact,
+    /// By the first memory snapshot that shows them
+    Snapshot,
+    /// As they come in the capture
+    Capture,
+}
+
+/// `memtrack parse`.
+#[derive(Debug, Args)]
+pub(crate) struct Parse {
+    /// The capture
+    pub(crate) capture: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Arguments, Command, Order, Run, Transform};
+    use clap::{CommandFactory, Parser};
+
+    fn run(words: &[&str]) -> Result<Run, clap::Error> {
+        match Arguments::try_parse_from(["memtrack", "run"].iter().chain(words))?.command {
+            Command::Run(run) => Ok(run),
+            _ => unreachable!("run was typed"),
+        }
+    }
+
+    #[test]
+    fn clap_is_content() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn options_end_at_the_target() {
+        let all = run(&["-qf", "-o", "out", "app.py", "-o", "x", "--help", "--", "-q"]).unwrap();
+        assert_eq!(all.target, ["app.py", "-o", "x", "--help", "--", "-q"]);
+        assert_eq!((all.quiet, all.force, all.output), (true, true, Some("out".into())));
+        assert_eq!(run(&["-m", "pytest", "-q"]).unwrap().target, ["-m", "pytest", "-q"]);
+        assert_eq!(run(&["-q", "-c", "pass", "--version"]).unwrap().target, ["-c", "pass", "--version"]);
+        assert_eq!(run(&["--", "-m", "pytest", "-f"]).unwrap().target, ["-m", "pytest", "-f"]);
+        assert_eq!(run(&["--", "app", "--", "-f"]).unwrap().target, ["app", "--", "-f"]);
+        assert!(run(&[]).is_err());
+    }
+
+    #[test]
+    fn snapshot_interval_is_positive() {
+        assert_eq!(run(&["--snapshot-interval", "5", "a"]).unwrap().snapshot_interval.get(), 5);
+        assert!(run(&["--snapshot-interval", "0", "a"]).is_err());
+    }
+
+    #[test]
+    fn views_exclude_each_other() {
+        let speedscope = |words: &[&str]| {
+            Arguments::try_parse_from(["memtrack", "transform", "speedscope", "c"].iter().chain(words))
+        };
+        assert!(speedscope(&["--leaks", "--temporary"]).is_err());
+        assert!(speedscope(&["--at-exit"]).is_err());
+        assert!(speedscope(&["--temporary-threshold", "3"]).is_err());
+        let parsed = speedscope(&["--leaks", "--at-exit", "--order", "snapshot"]).unwrap();
+        let Command::Transform(Transform::Speedscope(parsed)) = parsed.command else { unreachable!("as typed") };
+        assert!(parsed.view.at_exit && parsed.order == Order::Snapshot);
+    }
+}

@@ -1,0 +1,6 @@
+//! The commands, one file each: from options to what is done.
+
+pub(crate) mod parse;
+pub(crate) mod run;
+pub(crate) mod stats;
+pub(crate) mod transform;

@@ -1,0 +1,210 @@
+//! `memtrack parse`: the records of a capture as text, one a line.
+//!
+//! Invariant: lines come in the total order, and whatever a line refers to was described on a line before it.
+
+use std::io::{self, Write};
+
+use anyhow::{Result, bail};
+use memtrack_format::MapClass;
+use memtrack_reader::source::{self, Consumer, Place};
+use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId};
+
+use crate::args;
+use crate::message;
+use crate::output::Report;
+use crate::reports::facts::{Facts, visible};
+
+/// Prints the records.
+///
+/// # Errors
+/// A capture that cannot be read, or an output that cannot be written.
+pub(crate) fn run(options: &args::Parse) -> Result<u8> {
+    let capture = source::Capture::open(&options.capture)?;
+    if capture.aggregated() {
+        bail!("{}: an aggregated capture holds sums, no records; see 'memtrack stats'", options.capture.display());
+    }
+    let mut printer = Printer::new(Report::printed(options.output.output.as_deref(), options.output.force)?);
+    printer.head(&capture)?;
+    let read = capture.read(&mut printer, |_| {})?;
+    printer.written?;
+    printer.out.finish()?;
+    let facts = Facts {
+        process: capture.process().clone(),
+        complete: capture.complete(),
+        lost_blocks: read.lost.blocks,
+        lost_bytes: read.lost.bytes,
+        unknown_frames: read.unknown_frames,
+        ..Facts::default()
+    };
+    facts.warnings().iter().for_each(|warning| message::warning(format_args!("{}: {warning}", options.capture.display())));
+    Ok(0)
+}
+
+/// Prints what it is given. The first error ends the printing, not the reading.
+struct Printer<W> {
+    out: W,
+    written: io::Result<()>,
+    tid: i32,
+    /// Frames and stacks below these numbers were described.
+    frames: u32,
+    stacks: u32,
+}
+
+impl<W: Write> Printer<W> {
+    fn new(out: W) -> Self {
+        Self { out, written: Ok(()), tid: 0, frames: 0, stacks: 1 }
+    }
+
+    fn head(&mut self, capture: &source::Capture) -> io::Result<()> {
+        let process = capture.process();
+        let facts = Facts { file: capture.path().into(), process: process.clone(), ..Facts::default() };
+        let pid = process.pid.unwrap_or(0);
+        writeln!(
+            self.out,
+            "CAPTURE format_version={} complete={} pid={pid} timestamps={} command={}",
+            capture.format_version(),
+            capture.complete(),
+            capture.has_timestamps(),
+            text(&facts.title())
+        )
+    }
+
+    fn print(&mut self, print: impl FnOnce(&mut W) -> io::Result<()>) {
+        if self.written.is_ok() {
+            self.written = print(&mut self.out);
+        }
+    }
+
+    /// Describes a stack that is new, with those it is called from and their frames. Numbers rise from caller to called.
+    fn describe(&mut self, stack: StackId, frames: &Frames) {
+        for number in self.stacks..=stack.0 {
+            let Some(node) = frames.node(StackId(number)) else { continue };
+            for frame in self.frames..=node.frame.0 {
+                self.print(|out| frame_line(out, FrameId(frame), frames));
+            }
+            self.frames = self.frames.max(node.frame.0.saturating_add(1));
+            let (frame, parent) = (node.frame.0, node.parent.0);
+            self.print(|out| writeln!(out, "STACK stack={number} frame={frame} caller={parent}"));
+        }
+        self.stacks = self.stacks.max(stack.0.saturating_add(1));
+    }
+}
+
+impl<W: Write> Consumer for Printer<W> {
+    fn event(&mut self, event: &Event, frames: &Frames) {
+        self.describe(event.stack, frames);
+        let tid = self.tid;
+        self.print(|out| event_line(out, event, tid));
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot) {
+        let (index, time, rss) = (snapshot.index, snapshot.time_ns, snapshot.rss_bytes);
+        self.print(|out| writeln!(out, "SNAPSHOT snapshot={index} time_ns={time} rss={rss}"));
+    }
+
+    fn truncated_stacks(&mut self, count: u64) {
+        self.print(|out| writeln!(out, "TRUNCATED stacks={count}"));
+    }
+
+    fn run(&mut self, place: &Place) {
+        self.tid = place.tid;
+    }
+
+    fn code(&mut self, id: u32, name: &str, file: &str) {
+        self.print(|out| writeln!(out, "CODE code={id} function={} file={}", text(name), text(file)));
+    }
+}
+
+fn frame_line(out: &mut impl Write, id: FrameId, frames: &Frames) -> io::Result<()> {
+    let (function, file, line) = (text(frames.function(id)), text(frames.file(id)), frames.frame(id).line);
+    writeln!(out, "FRAME frame={} function={function} file={file} line={line}", id.0)
+}
+
+fn event_line(out: &mut impl Write, event: &Event, tid: i32) -> io::Result<()> {
+    let (time, order, address) = (event.time_ns, event.order, event.address);
+    let (size, stack) = (event.size, event.stack.0);
+    let name = name(event.kind);
+    write!(out, "{name} time_ns={time} order={order} tid={tid}")?;
+    match event.kind {
+        EventKind::Alloc(allocator) => {
+            write!(out, " address={address:#x} size={size} allocator={} stack={stack}", allocator.name())?;
+        }
+        EventKind::Map(allocator, class) => {
+            let (allocator, class) = (allocator.name(), class_name(class));
+            write!(out, " address={address:#x} size={size} allocator={allocator} class={class} stack={stack}")?;
+        }
+        EventKind::Free => write!(out, " address={address:#x}")?,
+        EventKind::Unmap | EventKind::RemapFrom => write!(out, " address={address:#x} size={size}")?,
+        EventKind::FreeUndo | EventKind::UnmapUndo | EventKind::Finalizing | EventKind::Exec => {}
+    }
+    writeln!(out)
+}
+
+fn name(kind: EventKind) -> &'static str {
+    match kind {
+        EventKind::Alloc(_) => "ALLOC",
+        EventKind::Free => "FREE",
+        EventKind::FreeUndo => "FREE_UNDO",
+        EventKind::Map(..) => "MAP",
+        EventKind::Unmap => "UNMAP",
+        EventKind::RemapFrom => "REMAP_FROM",
+        EventKind::UnmapUndo => "UNMAP_UNDO",
+        EventKind::Finalizing => "FINALIZING",
+        EventKind::Exec => "EXEC",
+    }
+}
+
+fn class_name(class: MapClass) -> &'static str {
+    match class {
+        MapClass::Heap => "heap",
+        MapClass::Reserved => "reserved",
+        MapClass::File => "file",
+        MapClass::Shared => "shared",
+        MapClass::Inherited => "inherited",
+    }
+}
+
+/// A value without spaces as it is, any other in quotation marks.
+fn text(value: &str) -> String {
+    let value = visible(value);
+    if value.is_empty() || value.contains([' ', '"']) { format!("\"{}\"", value.replace('"', "\\\"")) } else { value }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Consumer, Printer};
+    use memtrack_format::{Allocator, MapClass};
+    use memtrack_reader::source::Place;
+    use memtrack_reader::{Event, EventKind, Frames, StackId, ThreadId};
+
+    fn event(kind: EventKind, stack: StackId) -> Event {
+        Event { kind, address: 0x7f00, size: 64, stack, thread: ThreadId(0), order: 5, time_ns: 1234 }
+    }
+
+    #[test]
+    fn stacks_are_described_once_and_before_they_are_used() {
+        let mut frames = Frames::new();
+        let file = frames.name_id("a b.py").unwrap();
+        let mut frame = |function: &str, line| {
+            let function = frames.name_id(function).unwrap();
+            frames.frame_id(function, file, line).unwrap()
+        };
+        let (main, work) = (frame("main", 1), frame("work", 7));
+        let stack = frames.stack_of(&[main, work]).unwrap();
+        let mut printer = Printer::new(Vec::new());
+        printer.run(&Place { ticket: 1, thread: ThreadId(0), tid: 42 });
+        for kind in [EventKind::Alloc(Allocator::Malloc), EventKind::Free, EventKind::Map(Allocator::Mmap, MapClass::Heap)] {
+            printer.event(&event(kind, stack), &frames);
+        }
+        let expected = "\
+FRAME frame=0 function=main file=\"a b.py\" line=1
+STACK stack=1 frame=0 caller=0
+FRAME frame=1 function=work file=\"a b.py\" line=7
+STACK stack=2 frame=1 caller=1
+ALLOC time_ns=1234 order=5 tid=42 address=0x7f00 size=64 allocator=malloc stack=2
+FREE time_ns=1234 order=5 tid=42 address=0x7f00
+MAP time_ns=1234 order=5 tid=42 address=0x7f00 size=64 allocator=mmap class=heap stack=2
+";
+        assert_eq!(String::from_utf8(printer.out).unwrap(), expected);
+    }
+}

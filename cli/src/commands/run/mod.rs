@@ -1,0 +1,132 @@
+//! `memtrack run`: starts the program with the library in it, collects what it records, and ends as it ends.
+//!
+//! Everything that can be refused is refused before the program starts. Invariant: once it runs, nothing that happens
+//! to memtrack changes the program or its exit status; what went wrong with the recording is said afterwards.
+
+mod closing;
+mod shim;
+mod sums;
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use memtrack_collector::{Collector, Ended, FileSink, Sink};
+
+use self::shim::Private;
+use self::sums::SumsSink;
+use crate::args;
+use crate::failure::Failure;
+use crate::message;
+use crate::output::CaptureFile;
+use crate::sys::{Child, Signals, Spawn, shell_status};
+use crate::target::{Environment, Program, Target};
+
+/// Runs the program; its exit status as a shell gives it.
+///
+/// # Errors
+/// Everything that keeps the program from being started.
+pub(crate) fn run(options: &args::Run) -> Result<u8> {
+    refuse_contradictions(options)?;
+    let target = Target::parse(&options.target)?;
+    let program = target.resolve(options.python.as_deref(), std::env::vars_os().collect())?;
+    let status = match &program.untrackable {
+        Some(reason) => run_untracked(options, &program, reason)?,
+        None => record(options, &target, &program)?,
+    };
+    Ok(shell_status(status))
+}
+
+fn refuse_contradictions(options: &args::Run) -> Result<(), Failure> {
+    if options.aggregate && options.allocation_timestamps {
+        return Err(Failure::usage(
+            "--aggregate and --allocation-timestamps exclude each other: an aggregated capture holds sums, no single \
+             events whose time could be kept",
+        ));
+    }
+    Ok(())
+}
+
+/// Runs a program that nothing can be recorded of, without anything of memtrack in its environment.
+fn run_untracked(options: &args::Run, program: &Program, reason: &str) -> Result<ExitStatus> {
+    let signals = Signals::take()?;
+    let child = start(program, program.environment.clone())?;
+    signals.pass_on(&child);
+    let status = child.reap()?;
+    if !options.quiet {
+        message::warning(format_args!("nothing was recorded of {}: {reason}", program.path.display()));
+    }
+    Ok(status)
+}
+
+fn record(options: &args::Run, target: &Target, program: &Program) -> Result<ExitStatus> {
+    let shim = shim::find()?;
+    let private = Private::new()?;
+    let (mut capture, file) = open(options)?;
+    match launch(options, program, &private, shim, file) {
+        Ok((collector, child)) => {
+            let named = capture.name(&target.name(), child.pid());
+            let status = child.reap()?;
+            collector.child_exited(status);
+            let summary = collector.finish(Ended::Exited);
+            if let Err(error) = named {
+                message::error(format_args!("{error:#}; the capture is {}", capture.path().display()));
+            }
+            closing::report(options.quiet, capture, program, summary);
+            Ok(status)
+        }
+        Err(error) => {
+            capture.discard();
+            Err(error)
+        }
+    }
+}
+
+fn open(options: &args::Run) -> Result<(CaptureFile, File)> {
+    match &options.output {
+        Some(path) => CaptureFile::named(path, options.force),
+        None => CaptureFile::unnamed(),
+    }
+}
+
+/// Starts to collect, and the program.
+fn launch(
+    options: &args::Run,
+    program: &Program,
+    private: &Private,
+    shim: PathBuf,
+    file: File,
+) -> Result<(Collector, Arc<Child>)> {
+    let how = memtrack_collector::Options {
+        timestamps: options.allocation_timestamps,
+        snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
+        ..memtrack_collector::Options::default()
+    };
+    let sink = sink(options, file).context("the capture cannot be written")?;
+    let collector = Collector::start(private.path(), how, sink)?;
+    let mut environment = program.environment.clone();
+    private.prepare(&mut environment, &shim, collector.socket_path())?;
+    let signals = Signals::take()?;
+    let child = start(program, environment)?;
+    collector.expect_child(child.pid().cast_unsigned());
+    signals.pass_on(&child);
+    Ok((collector, child))
+}
+
+fn sink(options: &args::Run, file: File) -> io::Result<Box<dyn Sink>> {
+    Ok(if options.aggregate { Box::new(SumsSink::new(file)?) } else { Box::new(FileSink::new(file)?) })
+}
+
+fn start(program: &Program, environment: Environment) -> Result<Arc<Child>> {
+    let child = Spawn::new(&program.path, &program.arguments, environment).and_then(|spawn| spawn.start());
+    Ok(Arc::new(child.map_err(|error| not_started(program, &error))?))
+}
+
+fn not_started(program: &Program, error: &io::Error) -> Failure {
+    let text = format!("{}: cannot be started: {error}", program.path.display());
+    if error.kind() == io::ErrorKind::NotFound { Failure::not_found(&text) } else { Failure::not_executable(&text) }
+}

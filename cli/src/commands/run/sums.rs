@@ -1,0 +1,168 @@
+//! The sink of an aggregated capture: the events are replayed while they are recorded, and the file holds the sums.
+//!
+//! The file is checkpointed every few seconds, so that the end of either side leaves a readable capture. Aggregates are
+//! written one behind the other, and from the beginning again where a new one fits before the newest (the file is cut
+//! behind it afterwards), which keeps the file small. Invariant: at every moment an intact aggregate stands in the file
+//! once the first was written, and the last intact one is the newest or the one before it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use lz4_flex::block::compress;
+use memtrack_collector::{Piece, Sink};
+use memtrack_format::block::{Codec, HEADER_LEN, Header, Kind, MAX_RAW};
+use memtrack_format::checksum::crc32;
+use memtrack_format::header;
+use memtrack_format::meta::Process;
+use memtrack_format::observe::Reader;
+use memtrack_reader::source::Online;
+use memtrack_reader::{Analysis, Frames, Options, Replay, Thread, aggregate};
+
+/// Between two checkpoints, at least.
+const INTERVAL: Duration = Duration::from_secs(3);
+/// A checkpoint takes at most this part of the time.
+const TIME_PART: u32 = 20;
+
+/// Replays what is recorded, and writes the sums.
+pub(super) struct SumsSink {
+    file: Sums,
+    process: Process,
+    online: Option<Online>,
+    replay: Replay,
+    next_checkpoint: Instant,
+}
+
+impl SumsSink {
+    /// Begins a capture with its header, so that a medium that cannot be written to is found at once.
+    ///
+    /// # Errors
+    /// What the medium says.
+    pub(super) fn new(file: File) -> io::Result<Self> {
+        file.write_all_at(&header::encode(), 0)?;
+        let start = header::LEN as u64;
+        Ok(Self {
+            file: Sums { file, newest: start, end: start },
+            process: Process::default(),
+            online: None,
+            replay: Replay::new(&Options::default()),
+            next_checkpoint: Instant::now() + INTERVAL,
+        })
+    }
+}
+
+impl Sink for SumsSink {
+    fn process(&mut self, process: &Process) -> io::Result<()> {
+        self.process.update(&process.encode());
+        let start = self.process.start_monotonic_ns.unwrap_or(0);
+        self.online.get_or_insert_with(|| Online::new(start));
+        Ok(())
+    }
+
+    fn records(&mut self, piece: &Piece<'_>) -> io::Result<()> {
+        if let Some(online) = &mut self.online {
+            online.records(piece.stream, piece.segment, piece.offset, piece.bytes);
+        }
+        Ok(())
+    }
+
+    fn observations(&mut self, payload: &[u8], _first_ticket: u64, _last_ticket: u64) -> io::Result<()> {
+        if let Some(online) = &mut self.online {
+            Reader::new(payload).for_each(|observation| online.observe(&observation));
+        }
+        Ok(())
+    }
+
+    fn wants_quiet(&self) -> bool {
+        true
+    }
+
+    fn quiet(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
+        match &mut self.online {
+            Some(online) => online.quiet(before_ticket, busy, &mut self.replay).map_err(io::Error::other),
+            None => Ok(()),
+        }
+    }
+
+    fn checkpoint(&mut self) -> io::Result<()> {
+        let begun = Instant::now();
+        let Some(online) = self.online.as_ref().filter(|_| begun >= self.next_checkpoint) else { return Ok(()) };
+        self.file.write(&self.process, self.replay.finish(), online.frames(), online.threads(), false)?;
+        self.next_checkpoint = Instant::now() + INTERVAL.max(begun.elapsed() * TIME_PART);
+        Ok(())
+    }
+
+    fn finish(&mut self, complete: bool) -> io::Result<()> {
+        let Some(online) = self.online.take() else { return Ok(()) };
+        let read = online.finish(&mut self.replay).map_err(io::Error::other)?;
+        self.file.write(&self.process, self.replay.finish(), &read.frames, &read.threads, complete)
+    }
+}
+
+/// The file.
+struct Sums {
+    file: File,
+    /// Where the newest blocks begin.
+    newest: u64,
+    /// Where they end.
+    end: u64,
+}
+
+impl Sums {
+    fn write(
+        &mut self,
+        process: &Process,
+        analysis: Analysis,
+        frames: &Frames,
+        threads: &[Thread],
+        complete: bool,
+    ) -> io::Result<()> {
+        let mut bytes = block(Kind::Process, &process.encode())?;
+        bytes.extend(block(Kind::Aggregate, &payload(analysis, frames, threads))?);
+        if complete {
+            bytes.extend(block(Kind::End, &[])?);
+        }
+        self.put(&bytes)
+    }
+
+    /// Writes before the newest blocks if there is room, else behind them.
+    fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let start = header::LEN as u64;
+        let len = bytes.len() as u64;
+        let at = if start + len <= self.newest { start } else { self.end };
+        self.file.write_all_at(bytes, at)?;
+        (self.newest, self.end) = (at, at + len);
+        // A device cannot be cut, and need not be.
+        if at == start && self.file.metadata()?.is_file() { self.file.set_len(self.end) } else { Ok(()) }
+    }
+}
+
+/// The aggregate's payload. Snapshots are thinned out where it would not fit into a block: a run of days has millions.
+fn payload(mut analysis: Analysis, frames: &Frames, threads: &[Thread]) -> Vec<u8> {
+    loop {
+        let payload = aggregate::save(&analysis, frames, threads).encode();
+        if payload.len() <= MAX_RAW as usize || analysis.snapshots.is_empty() {
+            return payload;
+        }
+        analysis.snapshots.retain(|snapshot| snapshot.index.is_multiple_of(2));
+        (0..).zip(&mut analysis.snapshots).for_each(|(index, snapshot)| snapshot.index = index);
+    }
+}
+
+fn block(kind: Kind, payload: &[u8]) -> io::Result<Vec<u8>> {
+    let raw_len = u32::try_from(payload.len()).ok().filter(|len| *len <= MAX_RAW).ok_or_else(too_large)?;
+    let compressed = compress(payload);
+    let smaller = compressed.len() < payload.len();
+    let (codec, stored) = if smaller { (Codec::Lz4, compressed.as_slice()) } else { (Codec::Stored, payload) };
+    let stored_len = u32::try_from(stored.len()).map_err(|_| too_large())?;
+    let header = Header { codec, raw_len, stored_len, payload_crc: crc32(stored), ..Header::plain(kind) };
+    let mut bytes = Vec::with_capacity(HEADER_LEN + stored.len());
+    bytes.extend(header.encode());
+    bytes.extend_from_slice(stored);
+    Ok(bytes)
+}
+
+fn too_large() -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, "the program has more call stacks than an aggregated capture can hold")
+}

@@ -1,0 +1,56 @@
+//! `memtrack`: records the allocations of a program, and shows who made them.
+//!
+//! `main` takes the arguments apart, hands them to one command, and turns what comes back into an exit status: 0 done,
+//! 1 an error that is explained, 2 wrong usage; `run` gives the program's own. Invariant: standard output carries only
+//! what was asked for, and a reader that closes it early is no error.
+
+#![deny(unsafe_code)]
+
+mod args;
+mod commands;
+mod failure;
+mod load;
+mod message;
+mod output;
+mod reports;
+#[allow(unsafe_code, reason = "the one place with system calls")]
+mod sys;
+mod target;
+mod terminal;
+mod units;
+
+use std::io::{self, ErrorKind};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Arguments, Command, Transform};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(status) => status.into(),
+        Err(error) => report(&error).into(),
+    }
+}
+
+/// One function for each command; what it gives is the exit status.
+fn run() -> anyhow::Result<u8> {
+    let Arguments { color, command } = Arguments::parse();
+    match command {
+        Command::Run(run) => commands::run::run(&run),
+        Command::Stats(stats) => commands::stats::run(&stats, color),
+        Command::Transform(Transform::Speedscope(speedscope)) => commands::transform::speedscope(&speedscope),
+        Command::Parse(parse) => commands::parse::run(&parse),
+    }
+}
+
+/// Prints an error, except that the reader of a pipe has gone, and gives its exit status.
+fn report(error: &anyhow::Error) -> u8 {
+    let broken_pipe = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    if broken_pipe.into_iter().any(|error| error.kind() == ErrorKind::BrokenPipe) {
+        return 0;
+    }
+    message::error(format_args!("{error:#}"));
+    error.downcast_ref::<Failure>().map_or(failure::ERROR, Failure::status)
+}

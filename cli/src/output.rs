@@ -1,0 +1,284 @@
+//! Where a report or a capture goes: standard output, the file that was named, or one whose name is derived.
+//!
+//! Invariant: an existing file is never lost without `--force`, and a report's file appears whole or not at all.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, StdoutLock, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use tempfile::NamedTempFile;
+
+/// Where a report is written.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// To standard output.
+    Stdout(BufWriter<StdoutLock<'static>>),
+    /// To a temporary file beside the one that it becomes.
+    File(BufWriter<NamedTempFile>, PathBuf),
+    /// To something that is no regular file, such as a pipe or a device.
+    Device(BufWriter<File>, PathBuf),
+}
+
+impl Report {
+    /// A report that is printed unless a file was named.
+    ///
+    /// # Errors
+    /// A file that exists, where `force` is not given; a directory that is not there or not writable.
+    pub(crate) fn printed(named: Option<&Path>, force: bool) -> Result<Self> {
+        match named {
+            None => Ok(Self::stdout()),
+            Some(path) => Self::at(path, force),
+        }
+    }
+
+    /// A report that goes to a file: the named one, or `memtrack-<report>-<capture stem>.<suffix>` beside the capture.
+    ///
+    /// # Errors
+    /// As [`Report::printed`].
+    pub(crate) fn file(named: Option<&Path>, force: bool, capture: &Path, report: &str, suffix: &str) -> Result<Self> {
+        match named {
+            Some(path) => Self::at(path, force),
+            None => Self::at(&derived(capture, report, suffix), force),
+        }
+    }
+
+    fn stdout() -> Self {
+        Self::Stdout(BufWriter::new(io::stdout().lock()))
+    }
+
+    fn at(path: &Path, force: bool) -> Result<Self> {
+        if path == Path::new("-") {
+            return Ok(Self::stdout());
+        }
+        if is_device(path) {
+            let file = OpenOptions::new().write(true).open(path).with_context(|| cannot_write(path))?;
+            return Ok(Self::Device(BufWriter::new(file), path.into()));
+        }
+        refuse_existing(path, force)?;
+        let file = temporary_beside(path, 0o666)?;
+        Ok(Self::File(BufWriter::with_capacity(1 << 16, file), path.into()))
+    }
+
+    /// Completes the report; the path of its file, if it has one.
+    ///
+    /// # Errors
+    /// What writing the rest or renaming says.
+    pub(crate) fn finish(self) -> Result<Option<PathBuf>> {
+        match self {
+            Self::Stdout(mut stdout) => {
+                stdout.flush()?;
+                Ok(None)
+            }
+            Self::Device(mut file, path) => {
+                file.flush().with_context(|| cannot_write(&path))?;
+                Ok(Some(path))
+            }
+            Self::File(mut file, path) => {
+                file.flush().with_context(|| cannot_write(&path))?;
+                let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+                file.persist(&path).map_err(|error| error.error).with_context(|| cannot_write(&path))?;
+                Ok(Some(path))
+            }
+        }
+    }
+}
+
+impl Write for Report {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Stdout(stdout) => stdout.write(bytes),
+            Self::File(file, _) => file.write(bytes),
+            Self::Device(file, _) => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Stdout(stdout) => stdout.flush(),
+            Self::File(file, _) => file.flush(),
+            Self::Device(file, _) => file.flush(),
+        }
+    }
+}
+
+/// The file of a capture, which is written while the program runs.
+#[derive(Debug)]
+pub(crate) struct CaptureFile {
+    path: PathBuf,
+    /// Until the process id is known, which the derived name has in it.
+    unnamed: Option<NamedTempFile>,
+    created: bool,
+}
+
+impl CaptureFile {
+    /// Opens the file that was named.
+    ///
+    /// # Errors
+    /// A file that exists, where `force` is not given; a directory that is not there or not writable.
+    pub(crate) fn named(path: &Path, force: bool) -> Result<(Self, File)> {
+        if path == Path::new("-") {
+            bail!("-o -: standard output belongs to the program; name a file");
+        }
+        let device = is_device(path);
+        if !device {
+            refuse_existing(path, force)?;
+        }
+        let created = !path.exists();
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(!device)
+            .open(path)
+            .with_context(|| cannot_create(path))?;
+        Ok((Self { path: path.into(), unnamed: None, created }, file))
+    }
+
+    /// Opens a file in the working directory that gets its name later.
+    ///
+    /// # Errors
+    /// A directory that is not writable.
+    pub(crate) fn unnamed() -> Result<(Self, File)> {
+        let directory = std::env::current_dir().context("the working directory is not there any more; name a file with -o")?;
+        let temporary = temporary_beside(&directory.join("memtrack"), 0o666)?;
+        let file = temporary.reopen()?;
+        Ok((Self { path: temporary.path().into(), unnamed: Some(temporary), created: true }, file))
+    }
+
+    /// Gives it the name `memtrack-<program>.<pid>.bin`, or one with a number where that is taken.
+    ///
+    /// # Errors
+    /// What renaming says.
+    pub(crate) fn name(&mut self, program: &str, pid: i32) -> Result<()> {
+        let Some(mut temporary) = self.unnamed.take() else { return Ok(()) };
+        for number in 1.. {
+            let suffix = if number == 1 { String::new() } else { format!("-{number}") };
+            let path = PathBuf::from(format!("memtrack-{program}.{pid}{suffix}.bin"));
+            match temporary.persist_noclobber(&path) {
+                Ok(_) => {
+                    self.path = path;
+                    break;
+                }
+                Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => temporary = error.file,
+                Err(error) => return Err(error.error).with_context(|| cannot_create(&path)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes it again, where nothing was recorded and it was not there before.
+    pub(crate) fn discard(self) {
+        if self.created {
+            // What cannot be removed stays behind, empty.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// `memtrack-<report>-<capture stem>.<suffix>` beside the capture, without the `memtrack-` that its name begins with.
+fn derived(capture: &Path, report: &str, suffix: &str) -> PathBuf {
+    let stem = capture.file_stem().unwrap_or(OsStr::new("capture")).to_string_lossy();
+    let stem = stem.strip_prefix("memtrack-").unwrap_or(&stem);
+    capture.with_file_name(format!("memtrack-{report}-{stem}.{suffix}"))
+}
+
+fn is_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
+}
+
+fn refuse_existing(path: &Path, force: bool) -> Result<()> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => bail!("{}: is a directory; name a file with -o", path.display()),
+        Ok(_) if !force => bail!("{}: exists already; overwrite it with -f/--force, or name another with -o", path.display()),
+        _ => Ok(()),
+    }
+}
+
+fn temporary_beside(path: &Path, mode: u32) -> Result<NamedTempFile> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tempfile::Builder::new()
+        .prefix(".memtrack-")
+        .permissions(fs::Permissions::from_mode(mode))
+        .tempfile_in(directory)
+        .map_err(|error| error.kind())
+        .map_err(io::Error::from)
+        .with_context(|| cannot_create(path))
+}
+
+fn cannot_create(path: &Path) -> String {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match directory.filter(|directory| !directory.is_dir()) {
+        Some(directory) => format!("{}: cannot be created: there is no directory {}", path.display(), directory.display()),
+        None => cannot_write(path),
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("{}: cannot be written", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CaptureFile, Report, derived};
+    use std::fs;
+    use std::io::Write;
+    use std::path::Path;
+
+    #[test]
+    fn derived_names() {
+        let name = |capture: &str| derived(Path::new(capture), "speedscope", "speedscope.json");
+        assert_eq!(name("d/memtrack-app.py.7.bin"), Path::new("d/memtrack-speedscope-app.py.7.speedscope.json"));
+        assert_eq!(name("capture"), Path::new("memtrack-speedscope-capture.speedscope.json"));
+    }
+
+    #[test]
+    fn existing_files_need_force() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report");
+        fs::write(&path, "old").unwrap();
+        let refused = Report::printed(Some(&path), false).unwrap_err().to_string();
+        assert!(refused.contains("--force"), "{refused}");
+        let mut report = Report::printed(Some(&path), true).unwrap();
+        report.write_all(b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(report.finish().unwrap().unwrap(), path);
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_failed_report_leaves_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut report = Report::printed(Some(&directory.path().join("report")), false).unwrap();
+        report.write_all(b"half").unwrap();
+        drop(report);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn missing_directories_are_named() {
+        let error = format!("{:#}", Report::printed(Some(Path::new("/no/such/report")), false).unwrap_err());
+        assert!(error.contains("no directory /no/such"), "{error}");
+        let error = format!("{:#}", CaptureFile::named(Path::new("/no/such/capture"), false).unwrap_err());
+        assert!(error.contains("no directory /no/such"), "{error}");
+    }
+
+    #[test]
+    fn a_discarded_capture_leaves_what_was_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("capture");
+        CaptureFile::named(&path, false).unwrap().0.discard();
+        assert!(!path.exists());
+        fs::write(&path, "old").unwrap();
+        CaptureFile::named(&path, true).unwrap().0.discard();
+        assert!(path.exists());
+        assert!(CaptureFile::named(&path, false).is_err());
+        assert!(CaptureFile::named(Path::new("-"), false).is_err());
+    }
+}

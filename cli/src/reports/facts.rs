@@ -1,0 +1,208 @@
+//! What a report says of the capture itself, ready to be shown.
+//!
+//! Invariant: everything comes from the capture; what it does not know is `None`.
+
+use std::path::PathBuf;
+
+use memtrack_format::meta::Process;
+use memtrack_reader::{Analysis, Frames, Thread};
+
+/// A capture that was read, as reports take it.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    /// What is said of the capture itself.
+    pub(crate) facts: Facts,
+    /// Its sums.
+    pub(crate) analysis: Analysis,
+    /// The stacks that the sums refer to.
+    pub(crate) frames: Frames,
+    /// The threads that the sums refer to.
+    pub(crate) threads: Vec<Thread>,
+}
+
+/// What is said of a capture itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    /// The capture.
+    pub(crate) file: PathBuf,
+    /// Version of its format.
+    pub(crate) format_version: u32,
+    /// What it knows of the recorded process.
+    pub(crate) process: Process,
+    /// Whether it holds sums instead of events.
+    pub(crate) aggregated: bool,
+    /// Whether it has everything up to the end of the process.
+    pub(crate) complete: bool,
+    /// Blocks that could not be read.
+    pub(crate) lost_blocks: u64,
+    /// Their bytes.
+    pub(crate) lost_bytes: u64,
+    /// Frames whose description is missing, shown as `<unknown>`.
+    pub(crate) unknown_frames: u64,
+}
+
+impl Facts {
+    /// The arguments of the process, as text.
+    pub(crate) fn command_line(&self) -> Vec<String> {
+        self.process.command_line.iter().map(|argument| text(argument)).collect()
+    }
+
+    /// The command line as one would type it, or the file's name where it is not known.
+    pub(crate) fn title(&self) -> String {
+        if self.process.command_line.is_empty() {
+            return self.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        }
+        self.command_line().iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Path of the executable.
+    pub(crate) fn executable(&self) -> Option<String> {
+        self.process.executable.as_deref().map(text)
+    }
+
+    /// Name of Python's allocator.
+    pub(crate) fn python_allocator(&self) -> Option<String> {
+        self.process.python_allocator.as_deref().map(text)
+    }
+
+    /// The interpreter's version, as `3.11.7` or `3.14.0rc2`.
+    pub(crate) fn python_version(&self) -> Option<String> {
+        let hex = self.process.python_version?;
+        let byte = |shift: u32| hex >> shift & 0xff;
+        let level = match byte(0) >> 4 {
+            0xa => "a",
+            0xb => "b",
+            0xc => "rc",
+            _ => "",
+        };
+        let serial = if level.is_empty() { String::new() } else { (byte(0) & 0xf).to_string() };
+        Some(format!("{}.{}.{}{level}{serial}", byte(24), byte(16), byte(8)))
+    }
+
+    /// The wall clock at the start, as RFC 3339 in UTC.
+    pub(crate) fn start_time(&self) -> Option<String> {
+        self.process.start_realtime_ns.map(rfc3339)
+    }
+
+    /// How long was recorded, in nanoseconds, as far as the capture knows; else up to its last event.
+    pub(crate) fn duration_ns(&self, analysis: &Analysis) -> u64 {
+        let ends = self.process.start_monotonic_ns.zip(self.process.end_monotonic_ns);
+        ends.and_then(|(start, end)| end.checked_sub(start)).unwrap_or(analysis.totals.end_time_ns)
+    }
+
+    /// What a reader of any report has to know about what is missing, one sentence each.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.lost_blocks > 0 || self.lost_bytes > 0 {
+            warnings.push(format!(
+                "damaged: {} blocks ({} bytes) could not be read and are missing in this report",
+                self.lost_blocks, self.lost_bytes
+            ));
+        }
+        if !self.complete {
+            warnings.push("incomplete: the recording did not come to its end, or the file was cut; read as far as it goes".into());
+        }
+        if self.unknown_frames > 0 {
+            warnings.push(format!("{} call sites have frames whose description is missing: <unknown>", self.unknown_frames));
+        }
+        let process = &self.process;
+        if let Some(reason) = &process.stop_reason {
+            warnings.push(format!("the program stopped being recorded before its end: {}", text(reason)));
+        }
+        if let Some(note) = &process.python_note {
+            warnings.push(format!("no Python frames: {}", text(note)));
+        }
+        if let Some(events) = process.events_without_slot.filter(|events| *events > 0) {
+            warnings.push(format!("{events} events could not be recorded: too many threads at once"));
+        }
+        warnings
+    }
+}
+
+/// Text from bytes of the capture. What is not text, or would move a terminal's cursor, is escaped.
+pub(crate) fn text(bytes: &[u8]) -> String {
+    visible(&String::from_utf8_lossy(bytes))
+}
+
+/// The same text with control characters escaped.
+pub(crate) fn visible(text: &str) -> String {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let escaped = |char: char| if char.is_control() { char.escape_default().collect() } else { String::from(char) };
+    text.chars().map(escaped).collect()
+}
+
+/// An argument as it would be typed in a shell.
+pub(crate) fn quoted(argument: &str) -> String {
+    let plain = |char: char| char.is_alphanumeric() || "-_./=:,+@%".contains(char);
+    if !argument.is_empty() && argument.chars().all(plain) {
+        return argument.into();
+    }
+    format!("'{}'", argument.replace('\'', "'\\''"))
+}
+
+/// Nanoseconds since 1970 as RFC 3339 with milliseconds, in UTC.
+fn rfc3339(ns: u64) -> String {
+    let (seconds, millis) = (ns / 1_000_000_000, ns / 1_000_000 % 1000);
+    let (year, month, day) = date(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// The Gregorian date of a day, counted from 1970-01-01. Years are counted from March, so that leap days come last.
+fn date(day: u64) -> (u64, u64, u64) {
+    const DAYS_FROM_YEAR_0: u64 = 719_468;
+    const DAYS_IN_400_YEARS: u64 = 146_097;
+    let day = day + DAYS_FROM_YEAR_0;
+    let era = day / DAYS_IN_400_YEARS;
+    let of_era = day % DAYS_IN_400_YEARS;
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day_of_month = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day_of_month)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Facts, rfc3339, visible};
+    use memtrack_format::meta::Process;
+
+    fn facts(process: Process) -> Facts {
+        Facts { file: "d/capture.bin".into(), process, complete: true, ..Facts::default() }
+    }
+
+    #[test]
+    fn dates() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(rfc3339(951_782_400_000_000_000), "2000-02-29T00:00:00.000Z");
+        assert_eq!(rfc3339(1_795_226_645_123_000_000), "2026-11-21T02:04:05.123Z");
+        assert_eq!(rfc3339(4_107_542_399_999_000_000), "2100-02-28T23:59:59.999Z");
+    }
+
+    #[test]
+    fn versions() {
+        let version = |hex| facts(Process { python_version: Some(hex), ..Process::default() }).python_version().unwrap();
+        assert_eq!(version(0x030b_07f0), "3.11.7");
+        assert_eq!(version(0x030e_00c2), "3.14.0rc2");
+    }
+
+    #[test]
+    fn titles_and_escapes() {
+        assert_eq!(facts(Process::default()).title(), "capture.bin");
+        let command_line = ["python3", "-c", "print('x')", ""].map(|argument| argument.as_bytes().to_vec()).to_vec();
+        let titled = facts(Process { command_line, ..Process::default() });
+        assert_eq!(titled.title(), r"python3 -c 'print('\''x'\'')' ''");
+        assert_eq!(visible("a\x1b[2Jb"), "a\\u{1b}[2Jb");
+    }
+
+    #[test]
+    fn warnings_say_what_is_missing() {
+        assert!(facts(Process::default()).warnings().is_empty());
+        let cut = Facts { complete: false, lost_blocks: 2, lost_bytes: 99, ..Facts::default() };
+        let warnings = cut.warnings().join("\n");
+        assert!(warnings.contains("2 blocks (99 bytes)") && warnings.contains("incomplete"), "{warnings}");
+    }
+}

@@ -1,0 +1,96 @@
+//! A small capture made by hand, and golden files to compare reports with.
+//!
+//! With `UPDATE_GOLDEN=1` in the environment a test writes its golden file anew, for a person to look at.
+
+use std::fs;
+use std::path::Path;
+
+use memtrack_format::Allocator;
+use memtrack_format::meta::Process;
+use memtrack_reader::analysis::{Group, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
+use memtrack_reader::{Analysis, Frames, Snapshot, StackId, Thread, ThreadId};
+
+use super::facts::{Capture, Facts};
+
+/// A capture of nothing.
+pub(crate) fn empty() -> Capture {
+    let facts = Facts { file: "empty.bin".into(), format_version: 1, complete: true, ..Facts::default() };
+    Capture { facts, analysis: Analysis::default(), frames: Frames::new(), threads: Vec::new() }
+}
+
+/// Three stacks, one of them empty, two threads, and an allocation of no bytes.
+pub(crate) fn capture() -> Capture {
+    let mut frames = Frames::new();
+    let [main, work, read] = [("<module>", 3), ("work", 12), ("Reader.read", 7)].map(|place| frame(&mut frames, place));
+    let deep = frames.stack_of(&[main, work, read]).unwrap();
+    let shallow = frames.stack_of(&[main, work]).unwrap();
+    let groups = vec![
+        group(deep, Allocator::Malloc, 0, (1_500_000, 3, 4, 2_000_000_000)),
+        group(shallow, Allocator::Calloc, 0, (1_000, 90, 2, 1_000_000_000)),
+        group(StackId::EMPTY, Allocator::Mmap, 1, (4_096, 1, 9, 3_000_000_000)),
+        group(frames.stack_of(&[main]).unwrap(), Allocator::Malloc, 1, (0, 2, 7, 2_500_000_000)),
+    ];
+    let snapshots = vec![Snapshot { index: 0, time_ns: 1_500_000_000, rss_bytes: 9 << 20, heap_bytes: 1000, order: 3 }];
+    let analysis = Analysis { groups, totals: totals(), snapshots, intervals: None, exact_times: true };
+    let threads = [(100, "main"), (107, "pool-0")].map(|(tid, name)| Thread { tid, name: name.into() });
+    Capture { facts: facts(), analysis, frames, threads: threads.into() }
+}
+
+/// Fails where `text` differs from the golden file.
+pub(crate) fn compare(name: &str, text: &[u8]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, text).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap();
+    let text = str::from_utf8(text).unwrap();
+    for (number, (got, expected)) in text.lines().zip(expected.lines()).enumerate() {
+        assert_eq!(got, expected, "{}:{}", path.display(), number + 1);
+    }
+    assert_eq!(text.len(), expected.len(), "{}", path.display());
+}
+
+fn frame(frames: &mut Frames, (function, line): (&str, u32)) -> memtrack_reader::FrameId {
+    let function = frames.name_id(function).unwrap();
+    let file = frames.name_id("/home/user/project/application/app.py").unwrap();
+    frames.frame_id(function, file, line).unwrap()
+}
+
+fn group(stack: StackId, allocator: Allocator, thread: u32, (bytes, count, order, time): (u64, u64, u64, u64)) -> Group {
+    let sum = Sum { bytes, count, first_order: order, first_time_ns: time };
+    Group { allocated: sum, peak: sum, ..Group::new(stack, allocator, ThreadId(thread)) }
+}
+
+fn totals() -> Totals {
+    let mut counts = [0; 20];
+    (counts[0], counts[1], counts[9], counts[16]) = (2, 90, 1, 3);
+    Totals {
+        events: 160,
+        allocations: Tally { bytes: 1_505_096, count: 96 },
+        deallocations: 94,
+        peak: Peak { bytes: 1_505_096, allocations: 96, at: Some(Moment { order: 9, time_ns: 3_000_000_000 }) },
+        leaked: Tally { bytes: 4_096, count: 2 },
+        size_histogram: SizeHistogram::from_counts(&counts),
+        rss_peak_bytes: 9 << 20,
+        rss_last_bytes: 8 << 20,
+        end_time_ns: 3_400_000_000,
+        ..Totals::default()
+    }
+}
+
+fn facts() -> Facts {
+    let process = Process {
+        command_line: [b"python3".to_vec(), b"app.py".to_vec()].into(),
+        executable: Some(b"/usr/bin/python3.11".to_vec()),
+        pid: Some(100),
+        ppid: Some(99),
+        python_version: Some(0x030b_07f0),
+        python_allocator: Some(b"pymalloc".to_vec()),
+        start_monotonic_ns: Some(5_000_000_000),
+        end_monotonic_ns: Some(8_500_000_000),
+        start_realtime_ns: Some(1_795_226_645_123_000_000),
+        clock_uncertainty_ns: Some(900),
+        ..Process::default()
+    };
+    Facts { file: "capture.bin".into(), format_version: 1, process, complete: true, ..Facts::default() }
+}

@@ -1,0 +1,62 @@
+//! The rows of `stats`, the same for text and JSON.
+//!
+//! Invariant: rows are about everything ever allocated, and equal captures give equal rows in an equal order.
+
+use memtrack_reader::View;
+use memtrack_reader::analysis::{self, AllocatorRow, FrameRow, ModuleRow, Tally, ThreadRow};
+
+use super::facts::Capture;
+
+/// The tables of `stats`.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    /// Every allocator that was used, by bytes.
+    pub(crate) allocators: Vec<AllocatorRow>,
+    /// Every thread that allocated, by bytes.
+    pub(crate) threads: Vec<ThreadRow>,
+    /// The biggest innermost frames, by bytes.
+    pub(crate) top_by_size: Vec<FrameRow>,
+    /// The same by number.
+    pub(crate) top_by_count: Vec<FrameRow>,
+    /// The biggest modules, by bytes.
+    pub(crate) modules_by_size: Vec<ModuleRow>,
+    /// The same by number.
+    pub(crate) modules_by_count: Vec<ModuleRow>,
+}
+
+impl Rows {
+    /// The tables of a capture, with at most `limit` frames and modules.
+    pub(crate) fn new(capture: &Capture, limit: usize) -> Self {
+        let rows = capture.analysis.view(View::Allocated);
+        let frames = analysis::by_frame(&rows, &capture.frames);
+        let modules = analysis::by_module(&rows, &capture.frames);
+        Self {
+            allocators: top(analysis::by_allocator(&rows), usize::MAX, |row| size(&row.tally)),
+            threads: top(analysis::by_thread(&rows), usize::MAX, |row| size(&row.tally)),
+            top_by_size: top(frames.clone(), limit, |row| size(&row.tally)),
+            top_by_count: top(frames, limit, |row| number(&row.tally)),
+            modules_by_size: top(modules.clone(), limit, |row| size(&row.tally)),
+            modules_by_count: top(modules, limit, |row| number(&row.tally)),
+        }
+    }
+}
+
+/// Whether the capture has allocations of Python's own allocators.
+pub(crate) fn traces_python_allocators(capture: &Capture) -> bool {
+    capture.analysis.groups.iter().any(|group| group.allocator >= memtrack_format::Allocator::PymallocMalloc)
+}
+
+fn size(tally: &Tally) -> (u64, u64) {
+    (tally.bytes, tally.count)
+}
+
+fn number(tally: &Tally) -> (u64, u64) {
+    (tally.count, tally.bytes)
+}
+
+/// The largest rows first; equal ones in the order they came.
+fn top<T>(mut rows: Vec<T>, limit: usize, key: impl Fn(&T) -> (u64, u64)) -> Vec<T> {
+    rows.sort_by_key(|row| std::cmp::Reverse(key(row)));
+    rows.truncate(limit);
+    rows
+}

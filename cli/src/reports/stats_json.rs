@@ -1,0 +1,168 @@
+//! `stats --json`: the schema `memtrack-stats`, version 1.
+//!
+//! Invariant: the fields and their meaning are a promise; sizes are plain integers in bytes, what is not known is null.
+
+use std::io::Write;
+
+use memtrack_reader::ThreadId;
+use memtrack_reader::analysis::{FrameRow, ModuleRow};
+use serde_json::{Value, json};
+
+use super::NO_STACK;
+use super::facts::Capture;
+use super::stats::{Rows, traces_python_allocators};
+
+/// Writes the report, with at most `limit` frames and modules.
+///
+/// # Errors
+/// What the writer says.
+pub(crate) fn write(capture: &Capture, limit: usize, mut out: impl Write) -> std::io::Result<()> {
+    serde_json::to_writer_pretty(&mut out, &value(capture, limit))?;
+    writeln!(out)
+}
+
+fn value(capture: &Capture, limit: usize) -> Value {
+    let totals = &capture.analysis.totals;
+    let rows = Rows::new(capture, limit);
+    let peak_time = totals.peak.at.unwrap_or_default().time_ns;
+    let bins = totals.size_histogram.bins();
+    json!({
+        "schema": "memtrack-stats",
+        "version": 1,
+        "capture": capture_value(capture),
+        "allocations": {"count": totals.allocations.count, "bytes": totals.allocations.bytes},
+        "deallocations": {"count": totals.deallocations},
+        "peak": {"bytes": totals.peak.bytes, "allocations": totals.peak.allocations, "time_ms": millis(peak_time)},
+        "leaked": {"bytes": totals.leaked.bytes, "allocations": totals.leaked.count},
+        "temporary": {"count": totals.temporary.count, "bytes": totals.temporary.bytes},
+        "rss": {"peak_bytes": totals.rss_peak_bytes, "last_bytes": totals.rss_last_bytes},
+        "mappings": {
+            "reserved_bytes": totals.mappings.reserved.peak_bytes,
+            "file_bytes": totals.mappings.file.peak_bytes,
+            "shared_bytes": totals.mappings.shared.peak_bytes,
+        },
+        "size_histogram": bins.iter().map(|bin| {
+            json!({"min_bytes": bin.min_bytes, "max_bytes": bin.max_bytes, "count": bin.count})
+        }).collect::<Value>(),
+        "allocators": rows.allocators.iter().map(|row| {
+            json!({"allocator": row.allocator.name(), "count": row.tally.count, "bytes": row.tally.bytes})
+        }).collect::<Value>(),
+        "threads": rows.threads.iter().map(|row| {
+            let (tid, name) = thread(capture, row.thread);
+            json!({"tid": tid, "name": name, "count": row.tally.count, "bytes": row.tally.bytes})
+        }).collect::<Value>(),
+        "top_by_size": frames(capture, &rows.top_by_size),
+        "top_by_count": frames(capture, &rows.top_by_count),
+        "modules_by_size": modules(&rows.modules_by_size),
+        "modules_by_count": modules(&rows.modules_by_count),
+    })
+}
+
+fn capture_value(capture: &Capture) -> Value {
+    let (facts, totals) = (&capture.facts, &capture.analysis.totals);
+    json!({
+        "file": facts.file.to_string_lossy(),
+        "format_version": facts.format_version,
+        "command_line": facts.command_line(),
+        "pid": facts.process.pid,
+        "ppid": facts.process.ppid,
+        "executable": facts.executable(),
+        "python_version": facts.python_version(),
+        "python_allocator": facts.python_allocator(),
+        "start_time": facts.start_time(),
+        "clock_uncertainty_ns": facts.process.clock_uncertainty_ns,
+        "duration_ms": millis(facts.duration_ns(&capture.analysis)),
+        "has_allocation_timestamps": capture.analysis.exact_times,
+        // No recording has native stacks yet.
+        "has_native_traces": false,
+        "traces_python_allocators": traces_python_allocators(capture),
+        "aggregated": facts.aggregated,
+        "complete": facts.complete,
+        "lost_blocks": facts.lost_blocks,
+        "lost_bytes": facts.lost_bytes,
+        "unmatched_frees": totals.unmatched_frees,
+        "truncated_stacks": totals.truncated_stacks,
+    })
+}
+
+/// The operating system's number of a thread and its name, where it has one.
+pub(super) fn thread(capture: &Capture, id: ThreadId) -> (Option<i32>, &str) {
+    match capture.threads.get(id.0 as usize) {
+        Some(thread) => (Some(thread.tid), &thread.name),
+        None => (None, ""),
+    }
+}
+
+fn frames(capture: &Capture, rows: &[FrameRow]) -> Value {
+    rows.iter()
+        .map(|row| {
+            let tally = &row.tally;
+            let Some(id) = row.frame else {
+                return json!({"function": NO_STACK, "file": null, "line": null, "count": tally.count, "bytes": tally.bytes});
+            };
+            let frames = &capture.frames;
+            let (function, file, line) = (frames.function(id), frames.file(id), frames.frame(id).line);
+            let (file, line) = (Some(file).filter(|file| !file.is_empty()), Some(line).filter(|line| *line > 0));
+            json!({"function": function, "file": file, "line": line, "count": tally.count, "bytes": tally.bytes})
+        })
+        .collect()
+}
+
+fn modules(rows: &[ModuleRow]) -> Value {
+    rows.iter()
+        .map(|row| json!({"module": row.module, "count": row.tally.count, "bytes": row.tally.bytes}))
+        .collect()
+}
+
+fn millis(ns: u64) -> u64 {
+    ns / 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{value, write};
+    use crate::reports::fixture;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn golden() {
+        let mut text = Vec::new();
+        write(&fixture::capture(), 5, &mut text).unwrap();
+        fixture::compare("stats.json", &text);
+    }
+
+    /// Every field of the promise, and no other.
+    #[test]
+    fn fields_are_those_of_the_schema() {
+        let report = value(&fixture::capture(), 5);
+        let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            keys(&report),
+            "allocations allocators capture deallocations leaked mappings modules_by_count modules_by_size peak rss \
+             schema size_histogram temporary threads top_by_count top_by_size version"
+        );
+        assert_eq!(
+            keys(&report["capture"]),
+            "aggregated clock_uncertainty_ns command_line complete duration_ms executable file format_version \
+             has_allocation_timestamps has_native_traces lost_blocks lost_bytes pid ppid python_allocator \
+             python_version start_time traces_python_allocators truncated_stacks unmatched_frees"
+        );
+        assert_eq!(keys(&report["top_by_size"][0]), "bytes count file function line");
+        assert_eq!(keys(&report["threads"][0]), "bytes count name tid");
+    }
+
+    #[test]
+    fn an_empty_capture_has_every_field() {
+        let report = value(&fixture::empty(), 5);
+        assert_eq!(report["peak"], json!({"bytes": 0, "allocations": 0, "time_ms": 0}));
+        assert_eq!(report["top_by_size"], json!([]));
+        assert_eq!(report["capture"]["pid"], Value::Null);
+    }
+
+    #[test]
+    fn rows_are_limited() {
+        let report = value(&fixture::capture(), 1);
+        assert_eq!(report["top_by_size"].as_array().unwrap().len(), 1);
+        assert_eq!(report["top_by_count"][0]["function"], "work");
+    }
+}

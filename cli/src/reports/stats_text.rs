@@ -1,0 +1,167 @@
+//! `stats` as text: the figures, then tables, aligned and within the terminal's width.
+//!
+//! Invariant: the figures are those of `stats --json`.
+
+use std::io::{self, Write};
+
+use memtrack_reader::analysis::{FrameRow, ModuleRow, Tally};
+
+use super::NO_STACK;
+use super::facts::{Capture, visible};
+use super::stats::Rows;
+use super::stats_json::thread;
+use super::table::Table;
+use crate::terminal::Look;
+use crate::units::{count, duration, percent, size};
+
+/// Characters of the longest bar.
+const BAR: usize = 40;
+/// Characters that labels of figures take.
+const LABEL: usize = 17;
+
+/// Writes the report, with at most `limit` frames and modules.
+///
+/// # Errors
+/// What the writer says.
+pub(crate) fn write(capture: &Capture, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
+    let rows = Rows::new(capture, limit);
+    figures(capture, &mut out)?;
+    section("Sizes", &sizes(capture), look, &mut out)?;
+    section("Allocators", &allocators(capture, &rows), look, &mut out)?;
+    section("Threads", &threads(capture, &rows), look, &mut out)?;
+    section("Biggest by size", &frames(capture, &rows.top_by_size), look, &mut out)?;
+    section("Biggest by number", &frames(capture, &rows.top_by_count), look, &mut out)?;
+    section("Modules by size", &modules(capture, &rows.modules_by_size), look, &mut out)?;
+    section("Modules by number", &modules(capture, &rows.modules_by_count), look, &mut out)
+}
+
+fn figures(capture: &Capture, out: &mut impl Write) -> io::Result<()> {
+    let facts = &capture.facts;
+    let totals = &capture.analysis.totals;
+    let mut line = |label: &str, text: String| writeln!(out, "{label:LABEL$}{text}");
+    line("Program", facts.title())?;
+    if let Some(version) = facts.python_version() {
+        let allocator = facts.python_allocator().map(|name| format!(", allocator {name}")).unwrap_or_default();
+        line("Python", format!("{version}{allocator}"))?;
+    }
+    if let Some(start) = facts.start_time() {
+        line("Started", start)?;
+    }
+    line("Duration", duration(facts.duration_ns(&capture.analysis)))?;
+    line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
+    line("Deallocations", count(totals.deallocations))?;
+    line("Peak", peak(capture))?;
+    line("Leaked", tally(totals.leaked))?;
+    line("Temporary", tally(totals.temporary))?;
+    line("Resident memory", format!("{} at most, {} at the end", size(totals.rss_peak_bytes), size(totals.rss_last_bytes)))?;
+    let mappings = &totals.mappings;
+    let [reserved, file, shared] = [mappings.reserved, mappings.file, mappings.shared].map(|class| class.peak_bytes);
+    if reserved + file + shared > 0 {
+        line("Mappings", format!("{} reserved, {} of files, {} shared (at most)", size(reserved), size(file), size(shared)))?;
+    }
+    let unsure = totals.unmatched_frees + totals.replaced + totals.truncated_stacks;
+    if unsure > 0 {
+        let (unmatched, replaced, cut) = (totals.unmatched_frees, totals.replaced, totals.truncated_stacks);
+        line("Not seen", format!("{} allocations of freed blocks, {} frees, {} stacks cut", count(unmatched), count(replaced), count(cut)))?;
+    }
+    Ok(())
+}
+
+fn peak(capture: &Capture) -> String {
+    let peak = &capture.analysis.totals.peak;
+    let when = peak.at.map(|moment| format!(", after {}", duration(moment.time_ns))).unwrap_or_default();
+    format!("{} in {} allocations{when}", size(peak.bytes), count(peak.allocations))
+}
+
+fn tally(tally: Tally) -> String {
+    format!("{} in {} allocations", size(tally.bytes), count(tally.count))
+}
+
+fn section(title: &str, table: &Table, look: Look, out: &mut impl Write) -> io::Result<()> {
+    let lines = table.lines(look.width);
+    if lines.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{}", look.heading(title))?;
+    lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+fn sizes(capture: &Capture) -> Table {
+    let bins = capture.analysis.totals.size_histogram.bins();
+    let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
+    let mut table = Table::default();
+    for bin in bins {
+        // In 128 bits, since counts of a forged capture may be anything.
+        let bar = (u128::from(bin.count) * BAR as u128).div_ceil(u128::from(most)) as usize;
+        table.row([format!("<= {}", size(bin.max_bytes)), count(bin.count), "▇".repeat(bar)]);
+    }
+    table
+}
+
+/// Bytes, their part of everything that was allocated, and number.
+fn cells(capture: &Capture, tally: Tally, name: String) -> [String; 4] {
+    let whole = capture.analysis.totals.allocations.bytes;
+    [size(tally.bytes), percent(tally.bytes, whole), count(tally.count), visible(&name)]
+}
+
+fn allocators(capture: &Capture, rows: &Rows) -> Table {
+    let mut table = Table::default();
+    rows.allocators.iter().for_each(|row| table.row(cells(capture, row.tally, row.allocator.name().into())));
+    table
+}
+
+fn threads(capture: &Capture, rows: &Rows) -> Table {
+    let mut table = Table::default();
+    for row in &rows.threads {
+        let (tid, name) = thread(capture, row.thread);
+        let tid = tid.map_or("?".into(), |tid| tid.to_string());
+        table.row(cells(capture, row.tally, format!("{tid} {name}")));
+    }
+    table
+}
+
+fn frames(capture: &Capture, rows: &[FrameRow]) -> Table {
+    let mut table = Table::default();
+    for row in rows {
+        table.row(cells(capture, row.tally, place(capture, row)));
+    }
+    table
+}
+
+fn place(capture: &Capture, row: &FrameRow) -> String {
+    let Some(id) = row.frame else { return NO_STACK.into() };
+    let (function, file, line) = (capture.frames.function(id), capture.frames.file(id), capture.frames.frame(id).line);
+    match (file, line) {
+        ("", _) => function.into(),
+        (file, 0) => format!("{function} at {file}"),
+        (file, line) => format!("{function} at {file}:{line}"),
+    }
+}
+
+fn modules(capture: &Capture, rows: &[ModuleRow]) -> Table {
+    let mut table = Table::default();
+    rows.iter().for_each(|row| table.row(cells(capture, row.tally, row.module.clone())));
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::write;
+    use crate::reports::fixture;
+    use crate::terminal::Look;
+
+    #[test]
+    fn golden() {
+        let mut text = Vec::new();
+        write(&fixture::capture(), 5, Look { width: Some(80), color: false }, &mut text).unwrap();
+        fixture::compare("stats.txt", &text);
+    }
+
+    #[test]
+    fn an_empty_capture_has_figures_and_no_tables() {
+        let mut text = Vec::new();
+        write(&fixture::empty(), 5, Look { width: None, color: false }, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("Peak             0 B in 0 allocations\n") && !text.contains("Sizes"), "{text}");
+    }
+}

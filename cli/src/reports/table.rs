@@ -1,0 +1,73 @@
+//! Columns of text, aligned, and cut to the width of a terminal.
+//!
+//! Invariant: numbers are never cut; the last column is, where there is a width.
+
+/// Rows of cells; all but the last column are aligned to the right.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Adds a row.
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// The lines, each at most `width` characters long where there is a width.
+    pub(super) fn lines(&self, width: Option<usize>) -> Vec<String> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(|column| self.width(column)).collect();
+        self.rows.iter().map(|row| line(row, &widths, width)).collect()
+    }
+
+    fn width(&self, column: usize) -> usize {
+        self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    }
+}
+
+fn line(row: &[String], widths: &[usize], width: Option<usize>) -> String {
+    let Some((last, others)) = row.split_last() else { return String::new() };
+    let mut line = String::new();
+    for (cell, width) in others.iter().zip(widths) {
+        line.push_str(&format!("  {cell:>width$}"));
+    }
+    line.push_str("  ");
+    let used = line.chars().count();
+    line.push_str(&cut(last, width.map(|width| width.saturating_sub(used).max(MIN_LAST))));
+    line.trim_end().to_owned()
+}
+
+/// The last column keeps this many characters on the narrowest terminal.
+const MIN_LAST: usize = 16;
+
+/// The text, with its middle left out where it is too long: names of functions stand first, line numbers last.
+fn cut(text: &str, width: Option<usize>) -> String {
+    let len = text.chars().count();
+    let Some(width) = width.filter(|width| len > *width) else { return text.into() };
+    let head = (width - 1) / 2;
+    let tail = width - 1 - head;
+    text.chars().take(head).chain(['…']).chain(text.chars().skip(len - tail)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Table, cut};
+
+    #[test]
+    fn columns_are_aligned_and_the_last_is_cut() {
+        let mut table = Table::default();
+        table.row(["1.00 kB", "2", "a function at some/long/path.py:12"].map(Into::into));
+        table.row(["12 B", "1,000", "b"].map(Into::into));
+        assert_eq!(table.lines(None)[1], "     12 B  1,000  b");
+        assert_eq!(table.lines(Some(40))[0], "  1.00 kB      2  a function…/path.py:12");
+        assert_eq!(table.lines(Some(40))[0].chars().count(), 40);
+    }
+
+    #[test]
+    fn nothing_is_cut_without_need() {
+        assert_eq!(cut("abcdef", Some(6)), "abcdef");
+        assert_eq!(cut("abcdef", Some(5)), "ab…ef");
+        assert_eq!(cut("abcdef", None), "abcdef");
+    }
+}

@@ -1,0 +1,28 @@
+//! The few calls to the system that std does not offer in the form that is needed.
+//!
+//! std's `Command` empties the signal mask and resets SIGPIPE in the child, and runs the parent's signal handlers in
+//! it until exec; a tracked program has to get exactly what memtrack was given. Invariant: this is the only place of
+//! the command line with unsafe code.
+
+mod inherited;
+mod process;
+mod signals;
+
+pub(crate) use process::{Child, Spawn, shell_status};
+pub(crate) use signals::Signals;
+
+/// Sends a signal to a process that is known to exist, as [`Child`] guarantees by reaping under its lock.
+fn kill(pid: i32, signal: i32) {
+    // SAFETY: kill has no memory effects.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Columns of the terminal on standard output.
+pub(crate) fn terminal_width() -> Option<usize> {
+    let mut size = std::mem::MaybeUninit::<libc::winsize>::zeroed();
+    // SAFETY: the request writes to a live local of its type.
+    let result = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, size.as_mut_ptr()) };
+    // SAFETY: all zeroes is a valid value, and the request wrote nothing else.
+    let columns = unsafe { size.assume_init() }.ws_col;
+    (result == 0).then(|| usize::from(columns))
+}

@@ -1,0 +1,241 @@
+//! Starting the program, waiting for it and sending it signals.
+//!
+//! posix_spawn blocks every signal until exec and resets memtrack's handlers in the child, so that no signal is lost
+//! or handled twice around the start. Invariant: a signal is sent only while the process is known to be unreaped.
+
+use std::ffi::{CString, OsString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::ExitStatus;
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+
+use super::{inherited, kill};
+
+/// A program that is about to be started.
+#[derive(Debug)]
+pub(crate) struct Spawn {
+    path: CString,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+}
+
+/// A process that was started and is waited for.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pid: i32,
+    /// Whether the process is unreaped, so that its id is still its own.
+    alive: Mutex<bool>,
+}
+
+/// The status that a shell gives: 128+N for signal N.
+pub(crate) fn shell_status(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(0);
+    (code & 0xff) as u8
+}
+
+impl Spawn {
+    /// Prepares to start the file at `path`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a NUL byte inside any of it.
+    pub(crate) fn new(
+        path: &Path,
+        arguments: &[OsString],
+        environment: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> io::Result<Self> {
+        let environment = environment.into_iter().map(|(name, value)| {
+            CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).map_err(io::Error::from)
+        });
+        Ok(Self {
+            path: CString::new(path.as_os_str().as_bytes())?,
+            arguments: arguments.iter().map(|argument| CString::new(argument.clone().into_vec())).collect::<Result<_, _>>()?,
+            environment: environment.collect::<io::Result<_>>()?,
+        })
+    }
+
+    /// Starts it with the standard descriptors, signal mask and ignored signals that memtrack was started with.
+    ///
+    /// # Errors
+    /// What execve says, for one: `NotFound`, `PermissionDenied`, or ENOEXEC.
+    pub(crate) fn start(&self) -> io::Result<Child> {
+        let mut attributes = Attributes::new()?;
+        let mut actions = Actions::new()?;
+        if !inherited::sigpipe_was_ignored() {
+            attributes.reset_to_default(libc::SIGPIPE)?;
+        }
+        inherited::closed_descriptors().try_for_each(|descriptor| actions.close(descriptor))?;
+        let arguments = pointers(&self.arguments);
+        let environment = pointers(&self.environment);
+        let mut pid = 0;
+        // SAFETY: the path, both arrays and what they point to, attributes and actions outlive the call.
+        check(unsafe {
+            libc::posix_spawn(
+                &raw mut pid,
+                self.path.as_ptr(),
+                actions.0.as_ptr(),
+                attributes.0.as_ptr(),
+                arguments.as_ptr(),
+                environment.as_ptr(),
+            )
+        })?;
+        Ok(Child { pid, alive: Mutex::new(true) })
+    }
+}
+
+impl Child {
+    /// Its process id.
+    pub(crate) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Sends it a signal; false when it has ended.
+    pub(crate) fn signal(&self, signal: i32) -> bool {
+        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        if *alive {
+            kill(self.pid, signal);
+        }
+        *alive
+    }
+
+    /// Whether it was reaped.
+    pub(crate) fn has_ended(&self) -> bool {
+        !*self.alive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it has ended, without reaping it: its id stays its own.
+    ///
+    /// # Errors
+    /// What waitid says.
+    pub(crate) fn wait_for_end(&self) -> io::Result<()> {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        let id = self.pid.cast_unsigned();
+        loop {
+            // SAFETY: waitid writes to a live local.
+            let result = unsafe { libc::waitid(libc::P_PID, id, info.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT) };
+            if result == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Reaps it and says how it ended; waits if it has not.
+    ///
+    /// # Errors
+    /// What waitpid says.
+    pub(crate) fn reap(&self) -> io::Result<ExitStatus> {
+        self.wait_for_end()?;
+        let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut status = 0;
+        // SAFETY: waitpid writes to a live local; the process has ended, so that it does not wait.
+        if unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        *alive = false;
+        Ok(ExitStatus::from_raw(status))
+    }
+}
+
+struct Attributes(Box<MaybeUninit<libc::posix_spawnattr_t>>);
+
+impl Attributes {
+    fn new() -> io::Result<Self> {
+        let mut attributes = Box::new(MaybeUninit::uninit());
+        // SAFETY: initializes what the pointer refers to.
+        check(unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) })?;
+        Ok(Self(attributes))
+    }
+
+    fn reset_to_default(&mut self, signal: i32) -> io::Result<()> {
+        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: initializes a live local.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        // SAFETY: the set was initialized.
+        unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
+        // SAFETY: both were initialized.
+        check(unsafe { libc::posix_spawnattr_setsigdefault(self.0.as_mut_ptr(), set.as_ptr()) })?;
+        // SAFETY: the attributes were initialized; the flag fits in its type.
+        check(unsafe { libc::posix_spawnattr_setflags(self.0.as_mut_ptr(), libc::POSIX_SPAWN_SETSIGDEF as libc::c_short) })
+    }
+}
+
+impl Drop for Attributes {
+    fn drop(&mut self) {
+        // SAFETY: initialized by new, destroyed once.
+        unsafe { libc::posix_spawnattr_destroy(self.0.as_mut_ptr()) };
+    }
+}
+
+struct Actions(Box<MaybeUninit<libc::posix_spawn_file_actions_t>>);
+
+impl Actions {
+    fn new() -> io::Result<Self> {
+        let mut actions = Box::new(MaybeUninit::uninit());
+        // SAFETY: initializes what the pointer refers to.
+        check(unsafe { libc::posix_spawn_file_actions_init(actions.as_mut_ptr()) })?;
+        Ok(Self(actions))
+    }
+
+    fn close(&mut self, descriptor: i32) -> io::Result<()> {
+        // SAFETY: the actions were initialized.
+        check(unsafe { libc::posix_spawn_file_actions_addclose(self.0.as_mut_ptr(), descriptor) })
+    }
+}
+
+impl Drop for Actions {
+    fn drop(&mut self) {
+        // SAFETY: initialized by new, destroyed once.
+        unsafe { libc::posix_spawn_file_actions_destroy(self.0.as_mut_ptr()) };
+    }
+}
+
+/// A null-terminated array, as execve takes it.
+fn pointers(strings: &[CString]) -> Vec<*mut libc::c_char> {
+    strings.iter().map(|string| string.as_ptr().cast_mut()).chain([ptr::null_mut()]).collect()
+}
+
+fn check(error: i32) -> io::Result<()> {
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Spawn, shell_status};
+    use std::path::Path;
+
+    fn run(script: &str) -> u8 {
+        let arguments = ["sh", "-c", script].map(Into::into);
+        let spawn = Spawn::new(Path::new("/bin/sh"), &arguments, [("A".into(), "b c".into())]).unwrap();
+        shell_status(spawn.start().unwrap().reap().unwrap())
+    }
+
+    #[test]
+    fn status_signal_and_environment() {
+        assert_eq!(run("exit 7"), 7);
+        assert_eq!(run("kill -9 $$"), 137);
+        assert_eq!(run("test \"$A\" = 'b c'"), 0);
+    }
+
+    #[test]
+    fn a_signal_after_the_end_is_not_sent() {
+        let spawn = Spawn::new(Path::new("/bin/sleep"), &["sleep".into(), "60".into()], []).unwrap();
+        let child = spawn.start().unwrap();
+        assert!(child.signal(libc::SIGTERM));
+        assert_eq!(shell_status(child.reap().unwrap()), 128 + libc::SIGTERM as u8);
+        assert!(!child.signal(libc::SIGTERM));
+    }
+
+    #[test]
+    fn failures_are_told() {
+        let missing = Spawn::new(Path::new("/no/such/file"), &["x".into()], []).unwrap();
+        assert_eq!(missing.start().unwrap_err().kind(), std::io::ErrorKind::NotFound);
+        assert!(Spawn::new(Path::new("/bin/sh"), &["a\0b".into()], []).is_err());
+    }
+}

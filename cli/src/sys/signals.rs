@@ -1,0 +1,55 @@
+//! Signals that are sent to memtrack while the program runs.
+//!
+//! What the terminal sends (Ctrl-C) reaches the program by itself, as it is in the same process group; what another
+//! process sends to memtrack is meant for the program and is passed on. Invariant: the dispositions that the program
+//! inherits are those memtrack was started with: ignored signals are left alone, and exec resets handlers.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithRawSiginfo;
+use signal_hook::low_level::emulate_default_handler;
+
+use super::Child;
+
+const FORWARDED: [i32; 8] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
+
+/// The signals that are taken from now on, and acted on once there is a program.
+pub(crate) struct Signals(SignalsInfo<WithRawSiginfo>);
+
+impl Signals {
+    /// Takes them, except those that are ignored.
+    ///
+    /// # Errors
+    /// What sigaction says.
+    pub(crate) fn take() -> io::Result<Self> {
+        let ignored = ignored_signals();
+        let taken = FORWARDED.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
+        SignalsInfo::new(taken).map(Self)
+    }
+
+    /// Passes them on to the program until it has ended; from then on they mean memtrack itself.
+    pub(crate) fn pass_on(mut self, child: &Arc<Child>) {
+        let child = Arc::clone(child);
+        thread::spawn(move || {
+            for info in self.0.forever() {
+                // Positive codes are the kernel's: the terminal.
+                if info.si_code <= 0 && !child.signal(info.si_signo) || info.si_code > 0 && child.has_ended() {
+                    // What the signal does to a program that does not know it; there is nobody to tell of a failure.
+                    let _ = emulate_default_handler(info.si_signo);
+                }
+            }
+        });
+    }
+}
+
+/// One bit for each ignored signal, from the lowest; none where the system does not tell.
+fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}

@@ -1,0 +1,189 @@
+//! From what was typed behind `memtrack run` to the file that is executed, with its arguments and environment.
+//!
+//! The library is loaded by the first program that is executed, so that program must be the one that is meant: an
+//! interpreter behind `#!/usr/bin/env python3` or behind a version manager's script is looked up here and executed
+//! directly. Invariant: the program gets the arguments and the environment that it would have had without memtrack.
+
+mod elf;
+mod lookup;
+mod python;
+mod script;
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// The process's environment, in its order.
+pub(crate) type Environment = Vec<(OsString, OsString)>;
+
+/// What to run, as typed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A Python script, with its arguments.
+    Script(PathBuf, Vec<OsString>),
+    /// `-m module`, with its arguments.
+    Module(OsString, Vec<OsString>),
+    /// `-c code`, with its arguments.
+    Code(OsString, Vec<OsString>),
+    /// Any other program, with its arguments.
+    Program(OsString, Vec<OsString>),
+}
+
+/// A file to execute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    /// The file.
+    pub(crate) path: PathBuf,
+    /// Its arguments, its own name first.
+    pub(crate) arguments: Vec<OsString>,
+    /// Its environment.
+    pub(crate) environment: Environment,
+    /// Why nothing can be recorded of it, where that is known beforehand.
+    pub(crate) untrackable: Option<String>,
+}
+
+impl Target {
+    /// Takes apart what was typed: `-m module`, `-c code`, a script's path or any other program.
+    ///
+    /// # Errors
+    /// Wrong usage: an unknown option, or `-m` and `-c` without what they need.
+    pub(crate) fn parse(words: &[OsString]) -> Result<Self, Failure> {
+        let Some((first, rest)) = words.split_first() else {
+            return Err(Failure::usage("TARGET is missing: a script, -m MODULE, -c CODE or a program"));
+        };
+        let text = first.to_string_lossy();
+        if let Some((flag, attached)) = option(&text) {
+            return Self::with_option(flag, attached, rest);
+        }
+        if text.len() > 1 && text.starts_with('-') {
+            return Err(Failure::usage(&format!("unexpected argument '{text}'; see 'memtrack run --help'")));
+        }
+        Ok(if is_python_script(first) {
+            Self::Script(first.into(), rest.into())
+        } else {
+            Self::Program(first.clone(), rest.into())
+        })
+    }
+
+    fn with_option(flag: char, attached: &str, rest: &[OsString]) -> Result<Self, Failure> {
+        let (value, rest) = match (attached, rest.split_first()) {
+            ("", Some((value, rest))) => (value.clone(), rest),
+            ("", None) => return Err(Failure::usage(&format!("option '-{flag}' needs an argument"))),
+            (attached, _) => (attached.into(), rest),
+        };
+        Ok(if flag == 'm' { Self::Module(value, rest.into()) } else { Self::Code(value, rest.into()) })
+    }
+
+    /// The name in the capture's file name.
+    pub(crate) fn name(&self) -> String {
+        let name = match self {
+            Self::Script(path, _) => path.file_name().unwrap_or(path.as_os_str()),
+            Self::Module(module, _) => module,
+            Self::Code(..) => OsStr::new("string"),
+            Self::Program(program, _) => Path::new(program).file_name().unwrap_or(program),
+        };
+        name.to_string_lossy().replace('/', "_")
+    }
+
+    /// Finds what is to be executed.
+    ///
+    /// # Errors
+    /// Status 127 for what is not found and 126 for what is not executable.
+    pub(crate) fn resolve(&self, python: Option<&Path>, environment: Environment) -> Result<Program, Failure> {
+        let (options, arguments): (Vec<OsString>, _) = match self {
+            Self::Program(program, arguments) => {
+                let path = lookup::program(program, &environment)?;
+                return script::resolve(path, words([program.clone()], arguments), environment);
+            }
+            Self::Script(path, arguments) => (vec![readable(path)?.into()], arguments),
+            Self::Module(module, arguments) => (vec!["-m".into(), module.clone()], arguments),
+            Self::Code(code, arguments) => (vec!["-c".into(), code.clone()], arguments),
+        };
+        let (path, name) = python::interpreter(python, &environment)?;
+        script::resolve(path, words([name].into_iter().chain(options), arguments), environment)
+    }
+}
+
+impl Program {
+    /// A program that is executed as it is.
+    fn new(path: PathBuf, arguments: Vec<OsString>, environment: Environment) -> Self {
+        let untrackable = elf::untrackable(&path);
+        Self { path, arguments, environment, untrackable }
+    }
+}
+
+/// The value of a variable.
+pub(crate) fn variable<'a>(environment: &'a Environment, name: &str) -> Option<&'a OsStr> {
+    environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
+}
+
+/// Sets a variable in its place, or as the last one.
+pub(crate) fn set_variable(environment: &mut Environment, name: &str, value: OsString) {
+    match environment.iter_mut().find(|(known, _)| known == name) {
+        Some((_, old)) => *old = value,
+        None => environment.push((name.into(), value)),
+    }
+}
+
+fn option(text: &str) -> Option<(char, &str)> {
+    let mut chars = text.strip_prefix('-')?.chars();
+    let flag = chars.next().filter(|flag| matches!(flag, 'm' | 'c'))?;
+    Some((flag, chars.as_str()))
+}
+
+fn words(first: impl IntoIterator<Item = OsString>, rest: &[OsString]) -> Vec<OsString> {
+    first.into_iter().chain(rest.iter().cloned()).collect()
+}
+
+/// What Python runs when it is given as a path: its suffixes, and directories with a main module.
+fn is_python_script(target: &OsStr) -> bool {
+    let path = Path::new(target);
+    let suffix = path.extension().and_then(OsStr::to_str);
+    matches!(suffix, Some("py" | "pyw" | "pyc" | "pyz")) || path.join("__main__.py").is_file()
+}
+
+fn readable(path: &Path) -> Result<&Path, Failure> {
+    match std::fs::File::open(path) {
+        Ok(_) => Ok(path),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(Failure::not_found(&format!("{}: no such script", path.display())))
+        }
+        Err(error) => Err(Failure::not_executable(&format!("{}: cannot be read: {error}", path.display()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Target;
+    use std::ffi::OsString;
+
+    fn parse(words: &[&str]) -> Result<Target, String> {
+        let words: Vec<OsString> = words.iter().map(Into::into).collect();
+        Target::parse(&words).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn forms() {
+        assert_eq!(parse(&["a/b.py", "-o", "x"]), Ok(Target::Script("a/b.py".into(), vec!["-o".into(), "x".into()])));
+        assert_eq!(parse(&["-m", "json.tool", "-h"]), Ok(Target::Module("json.tool".into(), vec!["-h".into()])));
+        assert_eq!(parse(&["-mjson"]), Ok(Target::Module("json".into(), vec![])));
+        assert_eq!(parse(&["-c", "-x"]), Ok(Target::Code("-x".into(), vec![])));
+        assert_eq!(parse(&["python3.12", "a.py"]), Ok(Target::Program("python3.12".into(), vec!["a.py".into()])));
+    }
+
+    #[test]
+    fn wrong_forms() {
+        assert!(parse(&[]).is_err());
+        assert!(parse(&["-m"]).unwrap_err().contains("'-m' needs an argument"));
+        assert!(parse(&["--nativ"]).unwrap_err().contains("unexpected argument '--nativ'"));
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(parse(&["dir/app.py"]).unwrap().name(), "app.py");
+        assert_eq!(parse(&["-m", "json.tool"]).unwrap().name(), "json.tool");
+        assert_eq!(parse(&["-c", "pass"]).unwrap().name(), "string");
+        assert_eq!(parse(&["./bin/server"]).unwrap().name(), "server");
+    }
+}

@@ -1,0 +1,129 @@
+//! Which Python runs a script, and what a version manager's script would run in its place.
+//!
+//! `python3` is often a shell script (of pyenv, for one) that sets variables and ends by executing the interpreter of
+//! the chosen version. It is asked once, by having it run a few lines of Python that tell the interpreter's name and
+//! environment; the real run then starts the interpreter directly. Invariant: what the program sees is what it would
+//! have seen behind that script.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::{Environment, lookup, variable};
+use crate::failure::Failure;
+
+/// Writes the interpreter's first argument, its file, and its environment, each with a length before it.
+/// Isolated and without site, which is what makes it quick.
+const QUESTION: &str = "import os,sys
+for part in (open('/proc/self/cmdline','rb').read().split(b'\\0')[0], os.fsencode(os.readlink('/proc/self/exe')), \
+open('/proc/self/environ','rb').read()): os.write(1, b'%d:' % len(part) + part)";
+
+/// The interpreter for scripts, modules and code, and the name it is called by: `--python`, else the virtual
+/// environment's, else `python3` in PATH.
+///
+/// # Errors
+/// Status 127 for what is not found and 126 for what is not executable.
+pub(super) fn interpreter(chosen: Option<&Path>, environment: &Environment) -> Result<(PathBuf, OsString), Failure> {
+    if let Some(chosen) = chosen {
+        return Ok((lookup::program(chosen.as_os_str(), environment)?, chosen.into()));
+    }
+    if let Some(directory) = variable(environment, "VIRTUAL_ENV").filter(|directory| !directory.is_empty()) {
+        let path = Path::new(directory).join("bin/python3");
+        if lookup::is_executable(&path) {
+            return Ok((path.clone(), path.into()));
+        }
+    }
+    let name = OsString::from("python3");
+    Ok((lookup::program(&name, environment)?, name))
+}
+
+/// Whether a script's text is that of a version manager: its last command hands everything to `pyenv exec` or the like.
+pub(super) fn is_version_manager(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
+    text.lines().any(|line| {
+        line.starts_with("exec ")
+            && (line.contains("pyenv") || line.contains("asdf"))
+            && line.contains(" exec ")
+            && line.trim_end().ends_with("\"$@\"")
+    })
+}
+
+/// What stands behind a version manager's script.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Behind {
+    /// The program.
+    pub(super) path: PathBuf,
+    /// The name it is called by.
+    pub(super) name: OsString,
+    /// The environment it is given.
+    pub(super) environment: Environment,
+}
+
+/// Asks a version manager's script at `path` what it would execute; `None` where it does not answer as expected (the
+/// script is then executed as it is).
+pub(super) fn behind(path: &Path, environment: &Environment) -> Option<Behind> {
+    let name = path.file_name()?;
+    let is_python = name.as_bytes().starts_with(b"python");
+    // Other programs of the version manager are found in the PATH that it gives to its Python.
+    let python = if is_python { path.to_path_buf() } else { path.with_file_name("python3") };
+    let answer = Command::new(python)
+        .args(["-I", "-S", "-c", QUESTION])
+        .env_clear()
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let behind = parse(&answer.stdout)?;
+    if is_python {
+        return Some(behind);
+    }
+    let found = lookup::program(name, &behind.environment).ok().filter(|found| found != path)?;
+    Some(Behind { name: found.clone().into(), path: found, environment: behind.environment })
+}
+
+fn parse(answer: &[u8]) -> Option<Behind> {
+    let (name, rest) = part(answer)?;
+    let (file, rest) = part(rest)?;
+    let (environment, _) = part(rest)?;
+    let path = if name.contains(&b'/') { name } else { file };
+    Some(Behind {
+        path: OsStr::from_bytes(path).into(),
+        name: OsStr::from_bytes(name).into(),
+        environment: environment.split(|byte| *byte == 0).filter_map(assignment).collect(),
+    })
+}
+
+fn part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let colon = bytes.iter().take(20).position(|byte| *byte == b':')?;
+    let len: usize = str::from_utf8(&bytes[..colon]).ok()?.parse().ok()?;
+    bytes[colon + 1..].split_at_checked(len)
+}
+
+fn assignment(text: &[u8]) -> Option<(OsString, OsString)> {
+    let equals = text.iter().position(|byte| *byte == b'=')?;
+    Some((OsStr::from_bytes(&text[..equals]).into(), OsStr::from_bytes(&text[equals + 1..]).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_version_manager, parse};
+
+    #[test]
+    fn version_managers_are_known_by_their_last_line() {
+        assert!(is_version_manager(b"#!/usr/bin/env bash\nset -e\nexec \"/x/libexec/pyenv\" exec \"$program\" \"$@\"\n"));
+        assert!(is_version_manager(b"#!/usr/bin/env bash\nexec /x/asdf exec \"python3\" \"$@\" \n"));
+        assert!(!is_version_manager(b"#!/bin/sh\n# pyenv exec\nexec ./server \"$@\"\n"));
+    }
+
+    #[test]
+    fn answers() {
+        let behind = parse(b"6:/v/py313:/v/python3.127:A=b\0C=d").unwrap();
+        assert_eq!(behind.path, std::path::Path::new("/v/py3"));
+        assert_eq!(behind.environment, [("A".into(), "b".into()), ("C".into(), "d".into())]);
+        assert_eq!(parse(b"7:python313:/v/python3.120:").unwrap().path, std::path::Path::new("/v/python3.12"));
+        assert!(parse(b"99999:short").is_none());
+        assert!(parse(b"").is_none());
+    }
+}

@@ -1,0 +1,93 @@
+//! Numbers as people read them: SI units with three digits, counts with separators, durations.
+//!
+//! Invariant: the same number looks the same in every report.
+
+/// Bytes with three digits: `0 B`, `999 B`, `1.05 GB`.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+    if bytes < 1000 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    // From 999.5 on three digits would round up to 1000.
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let decimals = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.decimals$} {}", UNITS[unit])
+}
+
+/// A count with separators: `1,234,567`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A duration in nanoseconds: `850 ms`, `12.3 s`, `5 min 07 s`, `2 h 03 min`.
+pub(crate) fn duration(ns: u64) -> String {
+    let seconds = ns as f64 / 1e9;
+    let whole = seconds.round() as u64;
+    match seconds {
+        s if s < 0.9995 => format!("{:.0} ms", s * 1e3),
+        s if s < 9.995 => format!("{s:.2} s"),
+        s if s < 59.95 => format!("{s:.1} s"),
+        s if s < 3599.5 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
+/// A part of a whole in percent, with three digits at most: `100 %`, `12.5 %`; nothing of nothing is 0.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    let value = if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
+    let decimals = usize::from(value < 99.95);
+    format!("{value:.decimals$} %")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{count, duration, percent, size};
+
+    #[test]
+    fn sizes_have_three_digits() {
+        let expected = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.00 kB"),
+            (9994, "9.99 kB"),
+            (9996, "10.0 kB"),
+            (99_960, "100 kB"),
+            (999_499, "999 kB"),
+            (999_500, "1.00 MB"),
+            (1_048_576_000, "1.05 GB"),
+            (u64::MAX, "18.4 EB"),
+        ];
+        expected.iter().for_each(|(bytes, text)| assert_eq!(size(*bytes), *text));
+    }
+
+    #[test]
+    fn counts_have_separators() {
+        let expected = [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")];
+        expected.iter().for_each(|(number, text)| assert_eq!(count(*number), *text));
+    }
+
+    #[test]
+    fn durations_and_percents() {
+        assert_eq!(duration(850_400_000), "850 ms");
+        assert_eq!(duration(999_600_000), "1.00 s");
+        assert_eq!(duration(12_340_000_000), "12.3 s");
+        assert_eq!(duration(307_000_000_000), "5 min 07 s");
+        assert_eq!(duration(7_380_000_000_000), "2 h 03 min");
+        assert_eq!(percent(1, 8), "12.5 %");
+        assert_eq!(percent(8, 8), "100 %");
+        assert_eq!(percent(0, 0), "0.0 %");
+    }
+}

@@ -1,0 +1,150 @@
+//! Sinks that are slow, and that hold the collector to what it says of quiet streams.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex, mpsc};
+
+use memtrack_format::meta::Process;
+
+use super::{directory, eventually, noise, start_with};
+use crate::fake::Target;
+use crate::{Ended, Options, Piece, Sink};
+
+/// Waits before it takes anything, then compares lengths and a checksum.
+struct Slow {
+    go: mpsc::Receiver<()>,
+    done: mpsc::Sender<(u64, u64)>,
+    sum: (u64, u64),
+}
+
+/// Adds bytes to a length and a checksum.
+fn add(sum: (u64, u64), bytes: &[u8]) -> (u64, u64) {
+    let fold = |sum: u64, &byte: &u8| sum.wrapping_mul(31).wrapping_add(byte.into());
+    (sum.0 + bytes.len() as u64, bytes.iter().fold(sum.1, fold))
+}
+
+impl Sink for Slow {
+    fn process(&mut self, _: &Process) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn records(&mut self, piece: &Piece<'_>) -> io::Result<()> {
+        if self.sum.0 == 0 {
+            self.go.recv().unwrap();
+        }
+        self.sum = add(self.sum, piece.bytes);
+        Ok(())
+    }
+
+    fn observations(&mut self, _: &[u8], _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn finish(&mut self, _: bool) -> io::Result<()> {
+        self.done.send(self.sum).map_err(io::Error::other)
+    }
+}
+
+#[test]
+fn a_slow_sink_makes_the_target_wait_and_loses_nothing() {
+    let dir = directory();
+    let (go, wait) = mpsc::channel();
+    let (done, result) = mpsc::channel();
+    let sink = Slow { go: wait, done, sum: (0, 0) };
+    let collector = start_with(dir.path(), Options::default(), Box::new(sink));
+    let target = Target::start(collector.socket_path());
+    let area = Arc::clone(&target.area);
+    let thread = std::thread::spawn(move || {
+        let mut writer = target.writer();
+        let part = noise(8, 64_000);
+        (0..1500).fold((0, 0), |sum, _| {
+            writer.write(&part);
+            add(sum, &part)
+        })
+    });
+    eventually("a wait", || area.control().waits.load(SeqCst) > 0);
+    assert!(!thread.is_finished());
+    go.send(()).unwrap();
+    let written = thread.join().unwrap();
+    let summary = collector.finish(Ended::Exited).unwrap();
+    assert_eq!(result.recv().unwrap(), written);
+    assert_eq!(summary.record_bytes, written.0);
+    assert!(summary.process.unwrap().waits > Some(0));
+}
+
+/// Holds the collector to its word: after `quiet` only busy streams may bring earlier tickets.
+#[derive(Default)]
+struct Strict {
+    quiet: BTreeMap<u32, u64>,
+    all: u64,
+    open: BTreeMap<u32, Vec<u8>>,
+    reached: BTreeMap<u32, u64>,
+    report: Arc<Mutex<(u64, u64, u64)>>,
+}
+
+impl Sink for Strict {
+    fn process(&mut self, _: &Process) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn records(&mut self, piece: &Piece<'_>) -> io::Result<()> {
+        let open = self.open.entry(piece.stream).or_default();
+        open.extend_from_slice(piece.bytes);
+        let mut report = self.report.lock().unwrap();
+        for record in open.chunks_exact(8) {
+            let ticket = u64::from_le_bytes(record.try_into().unwrap());
+            assert!((piece.first_ticket..=piece.last_ticket).contains(&ticket));
+            let limit = *self.quiet.get(&piece.stream).unwrap_or(&self.all);
+            report.0 += 1;
+            report.1 += u64::from(ticket <= limit);
+            self.reached.insert(piece.stream, ticket);
+        }
+        open.clear();
+        Ok(())
+    }
+
+    fn observations(&mut self, _: &[u8], _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn wants_quiet(&self) -> bool {
+        true
+    }
+
+    fn quiet(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
+        assert!(before_ticket > self.all && busy.is_sorted());
+        let limit = |stream: u32| *self.quiet.get(&stream).unwrap_or(&self.all);
+        self.quiet = busy.iter().map(|&stream| (stream, limit(stream))).collect();
+        self.all = before_ticket;
+        self.report.lock().unwrap().2 += 1;
+        Ok(())
+    }
+
+    fn finish(&mut self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn quiet_streams_bring_later_tickets_only() {
+    let dir = directory();
+    let sink = Strict::default();
+    let report = Arc::clone(&sink.report);
+    let collector = start_with(dir.path(), Options::default(), Box::new(sink));
+    let target = Target::start(collector.socket_path());
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut writer = target.writer();
+                for _ in 0..300_000 {
+                    writer.event(|ticket| ticket.to_le_bytes().to_vec());
+                }
+            });
+        }
+    });
+    collector.finish(Ended::Exited).unwrap();
+    let (records, early, rounds) = *report.lock().unwrap();
+    assert_eq!((records, early), (900_000, 0));
+    assert!(rounds > 10, "{rounds} rounds");
+}

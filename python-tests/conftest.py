@@ -1,0 +1,262 @@
+"""What the tests share: the memtrack under test, the interpreters it is tried on, and readers of what it prints.
+
+Every test works on real processes. MEMTRACK names the executable; without it the release build of this checkout is used.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import re
+import resource
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+PROGRAMS = REPOSITORY / "python-tests" / "programs"
+VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
+SYSTEM_PYTHON = "/usr/bin/python3.11"
+PATIENCE = 120  # seconds after which a program counts as hanging
+
+
+# --- interpreters -----------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=None)
+def pyenv_versions():
+    """The interpreters of the version manager: {"3.8": path, ...}, the newest patch level of each."""
+    root = os.environ.get("PYENV_ROOT")
+    if not root and shutil.which("pyenv"):
+        root = subprocess.run(["pyenv", "root"], capture_output=True, text=True).stdout.strip()
+    found = {}
+    for directory in pathlib.Path(root or os.devnull).glob("versions/3.*"):
+        numbers = tuple(int(part) for part in re.findall(r"\d+", directory.name))
+        if re.fullmatch(r"[\d.]+", directory.name) and (directory / "bin" / "python3").exists():
+            version = ".".join(map(str, numbers[:2]))
+            found[version] = max(found.get(version, ((), "")), (numbers, str(directory / "bin" / "python3")))
+    return {version: path for version, (_, path) in found.items()}
+
+
+def interpreter_path(version):
+    """The interpreter of that version, or a skip that names it. "system" is the distribution's stripped one."""
+    if version == "system":
+        path = SYSTEM_PYTHON if os.path.exists(SYSTEM_PYTHON) else None
+    else:
+        path = pyenv_versions().get(version) or found_in_path(f"python{version}")
+    return path or pytest.skip(f"no Python {version} ({SYSTEM_PYTHON if version == 'system' else 'pyenv, PATH'})")
+
+
+def found_in_path(name):
+    """The interpreter of that name, unless it is a version manager's script, which runs only where that version is set."""
+    path = shutil.which(name)
+    return path if path and pathlib.Path(path).read_bytes()[:4] == b"\x7fELF" else None
+
+
+@pytest.fixture(params=[*VERSIONS, "system"])
+def interpreter(request):
+    """Each interpreter in turn."""
+    return interpreter_path(request.param)
+
+
+@pytest.fixture
+def python():
+    """The interpreter that runs the tests; it has the packages of requirements.txt."""
+    return sys.executable
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a program ended. A signal is 128 + its number, as a shell has it."""
+
+    status: int
+    stdout: bytes
+    stderr: bytes
+
+
+def execute(command, **options):
+    """Runs a command to its end, without core files."""
+    options = {"stdin": subprocess.DEVNULL, "timeout": PATIENCE, **options}
+    if "input" in options:
+        del options["stdin"]
+    done = subprocess.run([str(word) for word in command], capture_output=True, preexec_fn=no_core_files, **options)
+    status = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    return Outcome(status, done.stdout, done.stderr)
+
+
+def no_core_files():
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+class Memtrack:
+    """The executable under test, working in a directory of the test's own."""
+
+    def __init__(self, executable, directory):
+        self.executable = str(executable)
+        self.directory = directory
+        self.captures = 0
+
+    def command(self, *words):
+        return [self.executable, *map(str, words)]
+
+    def __call__(self, *words, **options):
+        """Any command; gives its Outcome."""
+        return execute(self.command(*words), **{"cwd": self.directory, **options})
+
+    def run(self, *target, options=(), **process):
+        """`memtrack run -q`; gives the Outcome and the Capture."""
+        self.captures += 1
+        capture = self.directory / f"capture-{self.captures}.bin"
+        outcome = self("run", "-q", "-o", capture, *options, "--", *target, **process)
+        return outcome, Capture(self, capture)
+
+    def record(self, *target, options=(), **process):
+        """The Capture of a program that must succeed."""
+        outcome, capture = self.run(*target, options=options, **process)
+        assert outcome.status == 0, outcome.stderr.decode(errors="replace")
+        return capture
+
+
+@dataclasses.dataclass
+class Capture:
+    """A capture and what memtrack says of it."""
+
+    memtrack: Memtrack
+    path: pathlib.Path
+
+    def reading(self, *words):
+        outcome = self.memtrack(*words)
+        assert outcome.status == 0, outcome.stderr.decode(errors="replace")
+        return outcome.stdout.decode()
+
+    def stats(self):
+        return json.loads(self.reading("stats", "--json", self.path))
+
+    def speedscope(self, *options):
+        return Profile(json.loads(self.reading("transform", "speedscope", self.path, "-o", "-", *options)))
+
+    @functools.cached_property
+    def records(self):
+        """What `memtrack parse` prints, read back."""
+        return Records(self.reading("parse", self.path))
+
+    def allocations(self):
+        """The records that begin a block or a mapping."""
+        return [record for record in self.records.events if record.kind in ("ALLOC", "MAP")]
+
+
+class Profile:
+    """A speedscope file: samples root to leaf, with their bytes and number of allocations."""
+
+    def __init__(self, file):
+        self.file = file
+        self.frames = [Frame(f["name"], f.get("file"), f.get("line")) for f in file["shared"]["frames"]]
+        self.by_bytes, self.by_count = file["profiles"]
+        assert self.by_bytes["samples"] == self.by_count["samples"]
+
+    def samples(self):
+        """[(stack root to leaf, bytes, count), ...] in the file's order."""
+        stacks = [tuple(self.frames[index] for index in sample) for sample in self.by_bytes["samples"]]
+        return list(zip(stacks, self.by_bytes["weights"], self.by_count["weights"]))
+
+    def leaf(self, function):
+        """(bytes, count) of what that function itself allocated."""
+        own = [(size, count) for stack, size, count in self.samples() if stack[-1].name == function]
+        return sum(size for size, _ in own), sum(count for _, count in own)
+
+    def leaves(self, *functions):
+        """These functions in the order in which they first are a leaf."""
+        names = dict.fromkeys(stack[-1].name for stack, _, _ in self.samples())
+        return [name for name in names if name in functions]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    name: str
+    file: str
+    line: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """One event; what its kind does not have is 0 or empty."""
+
+    kind: str
+    time_ns: int = 0
+    order: int = 0
+    tid: int = 0
+    address: int = 0
+    size: int = 0
+    allocator: str = ""
+    map_class: str = ""
+    stack: int = 0
+
+
+class Records:
+    """The lines of `memtrack parse`: the events in their order, and the tables that they refer to."""
+
+    def __init__(self, text):
+        self.events, self.snapshots, self.frames, self.nodes = [], [], {}, {}
+        for line in text.splitlines():
+            kind, values = line.split(" ", 1)
+            self.take(kind, dict(re.findall(r'(\w+)=("(?:\\.|[^"\\])*"|\S*)', values)))
+
+    def take(self, kind, values):
+        if kind == "FRAME":
+            name, file = (values[key].strip('"') for key in ("function", "file"))
+            self.frames[int(values["frame"])] = Frame(name, file, int(values["line"]))
+        elif kind == "STACK":
+            self.nodes[int(values["stack"])] = int(values["frame"]), int(values["caller"])
+        elif kind == "SNAPSHOT":
+            self.snapshots.append({name: int(value) for name, value in values.items()})
+        elif "order" in values:
+            values["map_class"] = values.pop("class", "")
+            numbers = {name: int(values[name], 0) for name in values.keys() - {"allocator", "map_class"}}
+            self.events.append(Record(kind, **{**values, **numbers}))
+
+    def stack(self, number):
+        """Root to leaf."""
+        frames = []
+        while number:
+            frame, number = self.nodes[number]
+            frames.append(self.frames[frame])
+        return frames[::-1]
+
+
+# --- fixtures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def executable():
+    path = pathlib.Path(os.environ.get("MEMTRACK") or REPOSITORY / "target" / "release" / "memtrack").absolute()
+    if not path.is_file():
+        pytest.exit(f"{path}: not built; cargo build --release, or set MEMTRACK", returncode=1)
+    return path
+
+
+@pytest.fixture
+def memtrack(executable, tmp_path):
+    return Memtrack(executable, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def module_memtrack(executable, tmp_path_factory):
+    """For captures that the tests of a module share."""
+    return Memtrack(executable, tmp_path_factory.mktemp("captures"))
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """Runs a command without memtrack, in the same directory."""
+    return lambda *command, **options: execute(command, **{"cwd": tmp_path, **options})
+
+
+@pytest.fixture
+def programs():
+    return PROGRAMS

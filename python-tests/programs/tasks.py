@@ -1,0 +1,31 @@
+"""asyncio: tasks that wait for each other, an executor, and a subprocess."""
+
+import asyncio
+import sys
+
+kept = []
+
+
+async def worker(number, gate):
+    await gate.wait()
+    for _ in range(5):
+        kept.append(bytearray(30_000))
+        await asyncio.sleep(0)
+    return number
+
+
+def in_executor():
+    kept.append(bytearray(50_000))
+
+
+async def main():
+    gate = asyncio.Event()
+    tasks = [asyncio.create_task(worker(number, gate)) for number in range(40)]
+    await asyncio.gather(*(asyncio.get_running_loop().run_in_executor(None, in_executor) for _ in range(20)))
+    gate.set()
+    print(sum(await asyncio.gather(*tasks)))
+    child = await asyncio.create_subprocess_exec(sys.executable, "-c", "print('child')", stdout=asyncio.subprocess.PIPE)
+    print((await child.communicate())[0].decode().strip(), child.returncode)
+
+
+asyncio.run(main())

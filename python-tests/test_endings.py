@@ -1,0 +1,67 @@
+"""However a program ends, it ends as without memtrack, and its capture holds what it allocated up to the last."""
+
+import sys
+
+import pytest
+
+from conftest import Capture, interpreter_path
+
+SIZE, COUNT = 100_003, 300  # as in programs/marks.py and programs/endings.py
+STATUS = {
+    "exits": 7,
+    "exits_at_once": 8,
+    "exception": 1,
+    "sigterm": 128 + 15,
+    "sigint": 128 + 2,
+    "sigsegv": 128 + 11,
+    "abort": 128 + 6,
+    "sigkill": 128 + 9,
+    "executes": 9,
+    "thread_outlives_main": 0,
+    "exit_handlers": 0,
+    "daemon_threads": 0,
+    "closes_descriptors": 0,
+}
+WITH_A_SECOND_BATCH = ("thread_outlives_main", "exit_handlers", "daemon_threads", "closes_descriptors")
+EVERY_WAY = [("3.11", ending) for ending in STATUS]
+WHERE_INTERPRETERS_DIFFER = ("exits", "sigterm", "thread_outlives_main", "exit_handlers", "daemon_threads")
+OTHERS = [(version, ending) for version in ("3.8", "3.10", "3.13", "system") for ending in WHERE_INTERPRETERS_DIFFER]
+
+
+def of_size(capture, size):
+    """Number of recorded allocations of exactly that size."""
+    return sum(record.size == size for record in capture.allocations())
+
+
+@pytest.mark.parametrize("version, ending", EVERY_WAY + OTHERS)
+def test_it_ends_as_without_memtrack_and_nothing_is_lost(memtrack, plain, programs, version, ending):
+    command = [interpreter_path(version), programs / "endings.py", ending]
+    outcome, capture = memtrack.run(*command)
+    assert outcome == plain(*command)
+    assert outcome.status == STATUS[ending]
+    assert of_size(capture, SIZE) == COUNT
+    assert of_size(capture, SIZE + 1) == (COUNT if ending in WITH_A_SECOND_BATCH else 0)
+    stats = capture.stats()
+    assert (stats["capture"]["lost_blocks"], stats["capture"]["unmatched_frees"]) == (0, 0)
+    assert stats["peak"]["bytes"] >= COUNT * SIZE
+    assert stats["leaked"]["bytes"] >= COUNT * SIZE
+
+
+def test_memtrack_within_memtrack(memtrack, plain, programs, tmp_path):
+    command = [sys.executable, programs / "endings.py", "runs_memtrack"]
+    inner = Capture(memtrack, tmp_path / "inner.bin")
+    outcome, outer = memtrack.run(*command, memtrack.executable, inner.path)
+    assert outcome == plain(*command, "", "")
+    assert b"inner status 7" in outcome.stdout
+    for capture in (outer, inner):
+        assert of_size(capture, SIZE) == COUNT
+        assert capture.stats()["capture"]["lost_blocks"] == 0
+
+
+@pytest.mark.parametrize("ending", ["exits", "exception", "sigkill"])
+def test_what_memtrack_says_comes_after_what_the_program_said(memtrack, plain, programs, ending):
+    command = [sys.executable, programs / "endings.py", ending]
+    outcome, alone = memtrack("run", "-o", "spoken.bin", *command), plain(*command)
+    assert (outcome.status, outcome.stdout) == (alone.status, alone.stdout)
+    assert outcome.stderr.startswith(alone.stderr)
+    assert b"spoken.bin" in outcome.stderr[len(alone.stderr) :]

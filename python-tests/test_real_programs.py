@@ -1,0 +1,108 @@
+"""Programs as people write them: same output, nothing lost, and the amounts that are known beforehand."""
+
+import re
+import sys
+
+import pytest
+
+from conftest import interpreter_path
+
+ARENA = 1 << 20  # pymalloc's, of the interpreter that runs the tests
+
+
+@pytest.fixture
+def recorded(memtrack, plain):
+    """Records a program, checks that it did as without memtrack, and gives its capture."""
+
+    def check(*command, normal=lambda output: output, environment=None):
+        outcome, capture = memtrack.run(*command, env=environment)
+        alone = plain(*command, env=environment)
+        assert outcome.status == alone.status, outcome.stderr.decode()
+        assert normal(outcome.stdout) == normal(alone.stdout)
+        assert outcome.stderr == alone.stderr
+        stats = capture.stats()["capture"]
+        assert (stats["lost_blocks"], stats["unmatched_frees"], stats["truncated_stacks"]) == (0, 0, 0)
+        assert stats["complete"] is True
+        return capture
+
+    return check
+
+
+def own(profile, function, size, count):
+    """Whether that function itself allocated exactly so many bytes in so many blocks, apart from pymalloc's arenas."""
+    found_size, found_count = profile.leaf(function)
+    arenas = found_count - count
+    return (found_size - arenas * ARENA, arenas < 20) == (size * count, True)
+
+
+def test_numpy_and_pandas(recorded, programs):
+    pytest.importorskip("pandas")
+    capture = recorded(sys.executable, programs / "dataframe.py")
+    peak = capture.speedscope()
+    [array] = [(size, count) for stack, size, count in peak.samples() if "large_array" in {frame.name for frame in stack}]
+    assert array == (12_500_000 * 8, 1)
+    arrays = [size for stack, size, _ in peak.samples() if stack[-1].name == "thousand_arrays.<locals>.<listcomp>"]
+    assert 1000 * 4_001 * 8 <= sum(arrays) < 1000 * 4_001 * 8 + 8 * ARENA
+    assert 140e6 < capture.stats()["peak"]["bytes"] < 300e6
+
+
+@pytest.mark.parametrize("framework", ["flask", "django"])
+def test_web_requests(recorded, programs, framework):
+    pytest.importorskip(framework)
+    capture = recorded(sys.executable, programs / f"{framework}_requests.py")
+    allocated, leaked = capture.speedscope("--allocated"), capture.speedscope("--leaks")
+    assert own(allocated, "work", 100_003, 50)
+    assert own(leaked, "remember", 70_001, 50)
+    assert own(leaked, "work", 100_003, 0)
+
+
+def test_pytest_run(recorded, programs):
+    def normal(output):
+        return re.sub(rb"in [\d.]+s", b"in TIME", output)
+
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", "--rootdir", programs / "suite", programs / "suite"]
+    capture = recorded(*command, normal=normal)
+    assert own(capture.speedscope("--leaks"), "test_passes", 80_001, 30)
+    assert own(capture.speedscope("--allocated"), "resource", 200_001, 31)
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.11", "3.12", "3.13", "system"])
+def test_threads(recorded, programs, version):
+    capture = recorded(interpreter_path(version), programs / "threads.py")
+    sizes = [record.size for record in capture.allocations()]
+    assert sizes.count(10_001) == 2 * 2000
+    assert sizes.count(60_001) == 200
+    leaked = [(size, count) for stack, size, count in capture.speedscope("--leaks").samples() if stack[-1].name == "keeps"]
+    assert sum(count for _, count in leaked) >= 200
+    assert len(capture.stats()["threads"]) >= 6
+
+
+def test_json(recorded, programs):
+    capture = recorded(sys.executable, programs / "documents.py")
+    length = int(capture.memtrack(*["run", "-q", "-o", "again.bin", sys.executable, programs / "documents.py"]).stdout) // 40
+    assert own(capture.speedscope("--allocated"), "round_trip", length + 1, 40)
+
+
+def test_asyncio(recorded, programs):
+    capture = recorded(sys.executable, programs / "tasks.py")
+    leaked = capture.speedscope("--leaks")
+    assert own(leaked, "worker", 30_001, 200)
+    assert own(leaked, "in_executor", 50_001, 20)
+
+
+def test_children(recorded, programs):
+    """They run as ever; the capture is the parent's alone."""
+    capture = recorded(sys.executable, programs / "forks.py")
+    sizes = [record.size for record in capture.allocations()]
+    assert sizes.count(40_001) == 100
+    functions = {frame.name for frame in capture.speedscope("--allocated").frames}
+    assert "in_child" not in functions
+
+
+def test_greenlets(recorded, programs):
+    pytest.importorskip("greenlet")
+    capture = recorded(sys.executable, programs / "switches.py")
+    samples = capture.speedscope("--leaks").samples()
+    stacks = {stack[-1].name: ([frame.name for frame in stack], count) for stack, _, count in samples}
+    assert stacks["ping"][0] == ["ping"] * 11 and stacks["ping"][1] >= 20
+    assert stacks["pong"][0] == ["pong"] and stacks["pong"][1] >= 20

@@ -1,0 +1,234 @@
+"""Whatever form the target has, the program sees what it would see without memtrack."""
+
+import fcntl
+import os
+import pathlib
+import pty
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from conftest import PATIENCE, execute, interpreter_path
+
+ARGUMENTS = ("-o", "of the program", "--", "-f", "--allocation-timestamps", "", "ünï")
+
+
+@pytest.fixture
+def environment(programs):
+    """Without what would let the two runs differ by themselves."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "MEMTRACK", "VIRTUAL_ENV"))}
+    return {**kept, "PYTHONPATH": str(programs)}
+
+
+@pytest.fixture
+def same(memtrack, plain, environment):
+    """Runs what memtrack is given and what is the same without it; both must see the same. Gives the output."""
+
+    def check(target, without, options=(), **process):
+        process = {"env": environment, **process}
+        outcome, capture = memtrack.run(*target, options=options, **process)
+        assert outcome == plain(*without, **process)
+        if outcome.status == 0:
+            assert capture.stats()["allocations"]["count"] > 100
+        return outcome
+
+    return check
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.11", "3.13", "system"])
+def test_script(same, programs, version):
+    python, script = interpreter_path(version), programs / "surroundings.py"
+    outcome = same([script, *ARGUMENTS], [python, script, *ARGUMENTS], options=["--python", python])
+    assert outcome.status == 0, outcome.stderr
+
+
+@pytest.mark.parametrize("python", ["default", "chosen"])
+def test_module(same, programs, python):
+    options, python = ([], "python3") if python == "default" else (["--python", sys.executable], sys.executable)
+    outcome = same(["-m", "package", *ARGUMENTS], [python, "-m", "package", *ARGUMENTS], options=options, cwd=programs)
+    assert outcome.stdout.startswith(b"__main__ package ["), outcome.stderr
+
+
+def test_code(same):
+    code = "import surroundings"
+    assert same(["-c", code, *ARGUMENTS], ["python3", "-c", code, *ARGUMENTS]).status == 0
+
+
+def test_interpreter_from_the_path(same, programs):
+    """Also where it is a version manager's script."""
+    command = ["python3", programs / "surroundings.py", *ARGUMENTS]
+    assert same(command, command).status == 0
+
+
+@pytest.mark.parametrize("options", [["-I"], ["-P"], ["-X", "dev"], ["-OO", "-B"], ["-E", "-s"]], ids=" ".join)
+def test_interpreter_with_options(same, programs, options):
+    command = [interpreter_path("3.11"), *options, programs / "surroundings.py", "argument"]
+    assert same(command, command).status == 0
+
+
+@pytest.mark.parametrize("shebang", ["/usr/bin/env python3", "direct", "direct -I", "/bin/sh"])
+def test_shebang(same, programs, tmp_path, shebang):
+    script = tmp_path / "tool"
+    body = (programs / "surroundings.py").read_text()
+    if shebang == "/bin/sh":
+        body = f'exec "{sys.executable}" "{programs / "surroundings.py"}" "$0" "$@"\n'
+    script.write_text(f"#!{shebang.replace('direct', sys.executable)}\n{body}")
+    script.chmod(0o755)
+    assert same([script, *ARGUMENTS], [script, *ARGUMENTS]).status == 0
+    assert same(["./tool"], ["./tool"]).status == 0
+
+
+def test_program_that_is_not_python(same):
+    same(["/bin/ls", "-d", "/"], ["/bin/ls", "-d", "/"], options=["--snapshot-interval", "5"])
+
+
+@pytest.mark.parametrize("preload", [None, "", "libc.so.6"])
+def test_preload_is_as_it_was(same, environment, programs, preload):
+    if preload is not None:
+        environment["LD_PRELOAD"] = preload
+    command = [sys.executable, programs / "surroundings.py"]
+    outcome = same(command, command, env=environment)
+    assert (b'"LD_PRELOAD"' in outcome.stdout) == (preload is not None)
+
+
+def test_input_is_the_programs(same, programs):
+    command = [sys.executable, programs / "surroundings.py"]
+    assert b"input: a line\nand more" in same(command, command, input=b"a line\nand more").stdout
+
+
+def test_working_directory_is_the_programs(same, programs, tmp_path):
+    directory = tmp_path / "elsewhere"
+    directory.mkdir()
+    command = [sys.executable, os.path.relpath(programs / "surroundings.py", directory)]
+    assert b"elsewhere" in same(command, command, cwd=directory).stdout
+
+
+def on_a_terminal(command, typed=(), **options):
+    """Runs a command on a terminal of its own, types each text when its cue was printed; (status, what was printed)."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 77, 0, 0))
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0), **options,
+    )  # fmt: skip
+    os.close(theirs)
+    printed, typed = b"", list(typed)
+    while chunk := read(ours):
+        printed += chunk
+        while typed and typed[0][0] in printed:
+            os.write(ours, typed.pop(0)[1])
+    os.close(ours)
+    return process.wait(PATIENCE), printed
+
+
+def read(descriptor):
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # everybody at the other end has gone
+        return b""
+
+
+def test_terminal(memtrack, environment, programs, tmp_path):
+    command = [sys.executable, programs / "surroundings.py"]
+    where = {"env": environment, "cwd": tmp_path}
+    status, printed = on_a_terminal(memtrack.command("run", "-q", "-o", "capture.bin", *command), **where)
+    alone_status, alone = on_a_terminal(command, **where)
+    assert status == alone_status == 0
+    assert b"input: terminal" in printed
+    # The terminal's owner leads the session only where nobody stands between.
+    assert printed == alone.replace(b'"session_leader": true', b'"session_leader": false')
+
+
+def test_interrupts_from_the_terminal_reach_the_program_once(memtrack, programs, tmp_path):
+    typed = [(cue, b"\x03") for cue in (b"ready", b"interrupt 1", b"interrupt 2")]
+    command = memtrack.command("run", "-q", "-o", "capture.bin", sys.executable, programs / "interrupted.py")
+    status, printed = on_a_terminal(command, typed, cwd=tmp_path)
+    lines = printed.replace(b"^C", b"").decode().split("\r\n")
+    assert [line for line in lines if line] == ["ready", "interrupt 1", "interrupt 2", "interrupt 3", "had 3"]
+    assert status == 5
+    assert memtrack("stats", "capture.bin").status == 0
+
+
+# --- what does not exist ----------------------------------------------------------------------------------------------
+
+
+def test_unknown_script(memtrack, tmp_path):
+    outcome, capture = memtrack.run("missing.py")
+    assert outcome.status == 127
+    assert b"missing.py" in outcome.stderr and b"Traceback" not in outcome.stderr
+    assert not capture.path.exists()
+
+
+def test_script_unknown_to_the_interpreter(same):
+    outcome = same(["python3", "missing.py"], ["python3", "missing.py"])
+    assert outcome.status == 2 and b"can't open file" in outcome.stderr
+
+
+def test_unknown_module(same):
+    outcome = same(["-m", "no_such_module"], ["python3", "-m", "no_such_module"])
+    assert outcome.status == 1 and b"No module named no_such_module" in outcome.stderr
+
+
+def test_unknown_program(memtrack):
+    outcome, capture = memtrack.run("no-such-program")
+    assert outcome.status == 127 and b"no-such-program" in outcome.stderr
+    assert not capture.path.exists()
+
+
+def test_file_that_is_not_executable(memtrack, tmp_path):
+    (tmp_path / "data").write_text("data")
+    outcome, _ = memtrack.run("./data")
+    assert outcome.status == 126 and b"data" in outcome.stderr
+
+
+def test_unknown_interpreter(memtrack, programs):
+    outcome, _ = memtrack.run(programs / "surroundings.py", options=["--python", "/no/such/python"])
+    assert outcome.status == 127 and b"/no/such/python" in outcome.stderr
+
+
+# --- the capture's file -----------------------------------------------------------------------------------------------
+
+
+def test_name_of_the_capture(memtrack, tmp_path):
+    (tmp_path / "app.py").write_text("import os\nprint(os.getpid())\n")
+    outcome = memtrack("run", "--python", sys.executable, "app.py")
+    pid = outcome.stdout.decode().strip()
+    assert (tmp_path / f"memtrack-app.py.{pid}.bin").is_file()
+    assert f"memtrack-app.py.{pid}.bin".encode() in outcome.stderr
+
+
+def test_capture_that_exists_is_kept(memtrack, tmp_path):
+    kept = tmp_path / "capture.bin"
+    kept.write_text("precious")
+    outcome = memtrack("run", "-o", kept, sys.executable, "-c", "print(1)")
+    assert outcome.status == 1 and b"--force" in outcome.stderr and outcome.stdout == b""
+    assert kept.read_text() == "precious"
+    outcome = memtrack("run", "-f", "-o", kept, sys.executable, "-c", "print(1)")
+    assert (outcome.status, outcome.stdout) == (0, b"1\n")
+    assert memtrack("stats", kept).status == 0
+
+
+def test_virtual_environment_of_the_shell(memtrack, environment, tmp_path):
+    directory = pathlib.Path(sys.executable).parent.parent
+    if not (directory / "pyvenv.cfg").exists():
+        pytest.skip("the tests do not run in a virtual environment")
+    (tmp_path / "where.py").write_text("import sys\nprint(sys.prefix)\n")
+    outcome, _ = memtrack.run("where.py", env={**environment, "VIRTUAL_ENV": str(directory)})
+    assert outcome.stdout.decode().strip() == str(directory)
+
+
+def test_static_program_runs_unharmed(memtrack, tmp_path):
+    """Nothing can be recorded of it, which memtrack says."""
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    (tmp_path / "static.c").write_text("#include <stdio.h>\nint main(void) { puts(\"static\"); return 4; }\n")
+    built = execute([compiler, "-static", "static.c", "-o", "static"], cwd=tmp_path)
+    if built.status != 0:
+        pytest.skip("no static C library")
+    outcome = memtrack("run", "./static")
+    assert (outcome.status, outcome.stdout) == (4, b"static\n")
+    assert b"static" in outcome.stderr.lower() and b"recorded" in outcome.stderr.lower()

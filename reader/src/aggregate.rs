@@ -1,0 +1,194 @@
+//! An analysis in the form that an aggregated capture keeps, and back.
+//!
+//! It exists because reports shall not know whether their analysis was made now from events or earlier, while the
+//! program ran. Invariant: `restore(save(x)) = x`, but for intervals, which an aggregated capture does not keep.
+
+use memtrack_format::Allocator;
+use memtrack_format::aggregate::{self, Aggregate};
+
+use crate::analysis::{
+    Analysis, ClassTotals, Group, MappingTotals, Moment, Peak, SizeHistogram, Sum, Tally, Totals,
+};
+use crate::error::Error;
+use crate::event::{Snapshot, StackId, Thread, ThreadId};
+use crate::frames::{FrameId, Frames, NameId};
+
+/// The content of an aggregated capture.
+#[must_use]
+pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggregate {
+    Aggregate {
+        names: frames.names().map(str::to_owned).collect(),
+        frames: frames.frames().iter().map(|frame| (frame.function.0, frame.file.0, frame.line)).collect(),
+        stacks: frames.stacks().iter().map(|node| (node.parent.0, node.frame.0)).collect(),
+        threads: threads.iter().map(|thread| (thread.tid, thread.name.clone())).collect(),
+        groups: analysis.groups.iter().map(save_group).collect(),
+        snapshots: analysis.snapshots.iter().map(save_snapshot).collect(),
+        totals: save_totals(&analysis.totals),
+        bins: analysis.totals.size_histogram.counts().to_vec(),
+    }
+}
+
+/// The analysis with its tables.
+///
+/// # Errors
+/// [`Error::TooMany`] when the tables are larger than this version can hold.
+pub fn restore(aggregate: &Aggregate) -> Result<(Analysis, Frames, Vec<Thread>), Error> {
+    let (frames, stacks) = restore_frames(aggregate)?;
+    let stack = |stack: u32| stacks.get(stack as usize).copied().unwrap_or(StackId::EMPTY);
+    let groups = aggregate.groups.iter().filter_map(|group| restore_group(group, stack(group.stack))).collect();
+    let snapshots = (0..).zip(&aggregate.snapshots).map(|(index, snapshot)| restore_snapshot(index, snapshot)).collect();
+    let mut totals = restore_totals(&aggregate.totals);
+    totals.size_histogram = SizeHistogram::from_counts(&aggregate.bins);
+    let threads = aggregate.threads.iter().map(|(tid, name)| Thread { tid: *tid, name: name.clone() }).collect();
+    Ok((Analysis { groups, totals, snapshots, intervals: None, exact_times: false }, frames, threads))
+}
+
+/// The tables, and the stack that each stack number of the aggregate stands for.
+fn restore_frames(aggregate: &Aggregate) -> Result<(Frames, Vec<StackId>), Error> {
+    let mut frames = Frames::new();
+    let names = aggregate.names.iter().map(|name| frames.name_id(name)).collect::<Result<Vec<_>, _>>()?;
+    let name = |index: u32| names.get(index as usize).copied().unwrap_or(NameId(0));
+    let mut ids = Vec::with_capacity(aggregate.frames.len());
+    for &(function, file, line) in &aggregate.frames {
+        ids.push(frames.frame_id(name(function), name(file), line)?);
+    }
+    let mut stacks = vec![StackId::EMPTY];
+    for &(parent, frame) in &aggregate.stacks {
+        let parent = stacks.get(parent as usize).copied().unwrap_or(StackId::EMPTY);
+        let frame = ids.get(frame as usize).copied().unwrap_or(FrameId(0));
+        stacks.push(frames.stack_id(parent, frame)?);
+    }
+    Ok((frames, stacks))
+}
+
+fn save_group(group: &Group) -> aggregate::Group {
+    let sums = [group.allocated, group.peak, group.leaked, group.leaked_at_exit, group.temporary].map(|sum| {
+        let Sum { bytes, count, first_order, first_time_ns } = sum;
+        aggregate::Sum { count, bytes, first_order, first_time_ns }
+    });
+    aggregate::Group { stack: group.stack.0, allocator: group.allocator as u8, thread: group.thread.0, sums }
+}
+
+/// `None` for an allocator of a later version.
+fn restore_group(group: &aggregate::Group, stack: StackId) -> Option<Group> {
+    let [allocated, peak, leaked, leaked_at_exit, temporary] = group.sums.map(|sum| {
+        let aggregate::Sum { count, bytes, first_order, first_time_ns } = sum;
+        if count == 0 { Sum::default() } else { Sum { bytes, count, first_order, first_time_ns } }
+    });
+    let allocator = Allocator::from_number(group.allocator)?;
+    let thread = ThreadId(group.thread);
+    Some(Group { stack, allocator, thread, allocated, peak, leaked, leaked_at_exit, temporary })
+}
+
+fn save_snapshot(snapshot: &Snapshot) -> aggregate::Snapshot {
+    let Snapshot { time_ns, rss_bytes: rss, heap_bytes: heap, order, index: _ } = *snapshot;
+    aggregate::Snapshot { time_ns, rss, heap, order }
+}
+
+fn restore_snapshot(index: u32, snapshot: &aggregate::Snapshot) -> Snapshot {
+    let aggregate::Snapshot { time_ns, rss, heap, order } = *snapshot;
+    Snapshot { index, time_ns, rss_bytes: rss, heap_bytes: heap, order }
+}
+
+/// The totals by position; a moment is three numbers: whether there was one, its order and its time.
+fn save_totals(totals: &Totals) -> Vec<u64> {
+    let mut copy = totals.clone();
+    let mut values: Vec<u64> = numbers(&mut copy).into_iter().map(|field| *field).collect();
+    for moment in moments(&mut copy) {
+        let Moment { order, time_ns } = moment.unwrap_or_default();
+        values.extend([u64::from(moment.is_some()), order, time_ns]);
+    }
+    values.push(u64::from(totals.temporary_threshold));
+    values
+}
+
+/// What an earlier version did not write is 0.
+fn restore_totals(values: &[u64]) -> Totals {
+    let mut values = values.iter().copied().chain(std::iter::repeat(0));
+    let mut next = move || values.next().unwrap_or(0);
+    let mut totals = Totals::default();
+    for field in numbers(&mut totals) {
+        *field = next();
+    }
+    for moment in moments(&mut totals) {
+        let (some, order, time_ns) = (next(), next(), next());
+        *moment = (some != 0).then_some(Moment { order, time_ns });
+    }
+    totals.temporary_threshold = u32::try_from(next()).unwrap_or(u32::MAX);
+    totals
+}
+
+fn moments(totals: &mut Totals) -> [&mut Option<Moment>; 3] {
+    [&mut totals.peak.at, &mut totals.finalizing, &mut totals.exec]
+}
+
+/// The fields that are plain numbers. The order is the file's: new ones go to the end of [`save_totals`].
+fn numbers(totals: &mut Totals) -> Vec<&mut u64> {
+    let Totals { peak, mappings, allocations, leaked, leaked_at_exit, temporary, .. } = totals;
+    let Peak { bytes, allocations: peak_allocations, at: _ } = peak;
+    let mut fields = vec![
+        &mut totals.events,
+        &mut totals.deallocations,
+        &mut totals.unmatched_frees,
+        &mut totals.unmatched_unmaps,
+        &mut totals.replaced,
+        &mut totals.undone,
+        &mut totals.truncated_stacks,
+        &mut totals.rss_peak_bytes,
+        &mut totals.rss_last_bytes,
+        &mut totals.end_time_ns,
+        bytes,
+        peak_allocations,
+    ];
+    for Tally { bytes, count } in [allocations, leaked, leaked_at_exit, temporary] {
+        fields.extend([bytes, count]);
+    }
+    let MappingTotals { heap, reserved, file, shared } = mappings;
+    for ClassTotals { count, bytes, live_bytes, peak_bytes } in [heap, reserved, file, shared] {
+        fields.extend([count, bytes, live_bytes, peak_bytes]);
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{restore, save};
+    use crate::analysis::Analysis;
+    use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
+    use crate::frames::Frames;
+    use crate::replay::{Options, Replay};
+    use memtrack_format::aggregate::Aggregate;
+    use memtrack_format::{Allocator, MapClass};
+
+    fn example() -> (Analysis, Frames, Vec<Thread>) {
+        let mut frames = Frames::new();
+        let name = frames.name_id("work").unwrap();
+        let frame = frames.frame_id(name, name, 7).unwrap();
+        let stack = frames.stack_of(&[frame, frame]).unwrap();
+        let mut replay = Replay::new(&Options::default());
+        let kinds = [
+            (EventKind::Alloc(Allocator::Malloc), 0x10, 100, stack),
+            (EventKind::Map(Allocator::Mmap, MapClass::Heap), 0x10_0000, 4096, StackId::EMPTY),
+            (EventKind::Free, 0x10, 0, StackId::EMPTY),
+            (EventKind::Alloc(Allocator::Calloc), 0x20, 7, stack),
+            (EventKind::Finalizing, 0, 0, StackId::EMPTY),
+            (EventKind::Free, 0x999, 0, StackId::EMPTY),
+        ];
+        for (order, (kind, address, size, stack)) in (0..).zip(kinds) {
+            replay.event(&Event { kind, address, size, stack, thread: ThreadId(0), order, time_ns: order * 10 });
+        }
+        replay.snapshot(100, 1 << 20);
+        (replay.finish(), frames, vec![Thread { tid: 4711, name: "main".into() }])
+    }
+
+    #[test]
+    fn saving_and_restoring_changes_nothing() {
+        let (analysis, frames, threads) = example();
+        let bytes = save(&analysis, &frames, &threads).encode();
+        let (analysis_again, frames_again, threads_again) = restore(&Aggregate::decode(&bytes).unwrap()).unwrap();
+        assert_eq!(analysis_again, analysis);
+        assert_eq!(threads_again, threads);
+        assert_eq!(frames_again.frames(), frames.frames());
+        assert_eq!(frames_again.stacks(), frames.stacks());
+    }
+}

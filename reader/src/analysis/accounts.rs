@@ -1,0 +1,376 @@
+//! The sums of every group, kept while events go by: peak, leaks, temporary and all, in one pass.
+//!
+//! The peak needs a trick, since which moment was the peak is only known at the end. Let P be the best moment so far.
+//! What was live at P is what is live now and was made up to P, plus what was made up to P and has ended since. So each
+//! end of such an allocation is added to its group's "ended after the peak"; when a better peak comes, these sums are
+//! worth nothing, which a tag (the peak they belong to) tells without touching every group. What was live when
+//! finalization began is found in the same way, with a moment that never moves.
+//!
+//! Invariant: `live_bytes` is the sum over everything allocated and not yet released, at every event.
+
+use memtrack_format::Allocator;
+use rustc_hash::FxHashMap;
+
+use super::{Analysis, Group, Interval, Moment, Sum, Tally, Totals, snapshots_before};
+use crate::event::{Event, Snapshot, StackId, ThreadId};
+use crate::replay::Options;
+
+/// A live allocation. There may be many millions, so: small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    /// Bytes requested.
+    pub(crate) size: u64,
+    /// Where in the total order it was made.
+    pub(crate) order: u64,
+    /// When, in nanoseconds since recording began.
+    pub(crate) time_ns: u64,
+    /// Its group; [`Block::NO_GROUP`] for mappings that are not heap.
+    pub(crate) group: u32,
+    /// Which allocation of its thread it was, modulo 2^32.
+    nth: u32,
+}
+
+const _: () = assert!(size_of::<Block>() == 32, "a block is stored for each live allocation");
+
+impl Block {
+    const NO_GROUP: u32 = u32::MAX;
+
+    /// A block that belongs to no group: for mappings that are not heap.
+    pub(crate) fn outside(event: &Event) -> Self {
+        Self { size: event.size, order: event.order, time_ns: event.time_ns, group: Self::NO_GROUP, nth: 0 }
+    }
+}
+
+/// What must be known of a release to take it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// The order of the event that ended it.
+    order: u64,
+    /// The group's temporary sum before it, when it was counted there.
+    temporary: Option<Sum>,
+}
+
+/// A group while it is being summed up.
+#[derive(Clone, Debug)]
+struct Running {
+    key: Key,
+    allocated: Sum,
+    temporary: Sum,
+    /// Ended after the peak that `peak_end` names.
+    after_peak: Sum,
+    peak_end: u64,
+    after_finalizing: Sum,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    stack: StackId,
+    thread: ThreadId,
+    allocator: Allocator,
+}
+
+/// (group, first snapshot, end snapshot) -> bytes and count.
+type Intervals = FxHashMap<(u32, u32, u32), Tally>;
+
+/// Entries of the cache in front of the group index: a power of two; more than this measures no better.
+const RECENT: usize = 8192;
+
+/// The running sums.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    /// The totals that are not sums over groups.
+    pub(crate) totals: Totals,
+    groups: Vec<Running>,
+    index: FxHashMap<Key, u32>,
+    /// The group last used for each hash of a key; checked against the key before use.
+    recent: Box<[u32]>,
+    live_bytes: u64,
+    live_count: u64,
+    /// The order after the peak's: allocations with a smaller one may have been live at the peak. 0: no peak yet.
+    peak_end: u64,
+    /// The order at which finalization began; 0: not yet.
+    finalizing: u64,
+    /// The number of allocations of each thread so far, modulo 2^32.
+    thread_counts: Vec<u32>,
+    snapshots: Vec<Snapshot>,
+    intervals: Option<Intervals>,
+    exact_times: bool,
+}
+
+impl Accounts {
+    pub(crate) fn new(options: &Options) -> Self {
+        Self {
+            totals: Totals { temporary_threshold: options.temporary_threshold, ..Totals::default() },
+            groups: Vec::new(),
+            index: FxHashMap::default(),
+            recent: vec![0; RECENT].into_boxed_slice(),
+            live_bytes: 0,
+            live_count: 0,
+            peak_end: 0,
+            finalizing: 0,
+            thread_counts: Vec::new(),
+            snapshots: Vec::new(),
+            intervals: options.intervals.then(Intervals::default),
+            exact_times: options.exact_times,
+        }
+    }
+
+    pub(crate) fn live(&self) -> Tally {
+        Tally { bytes: self.live_bytes, count: self.live_count }
+    }
+
+    /// An allocation by the event's thread and stack begins.
+    #[inline]
+    pub(crate) fn allocate(&mut self, event: &Event, allocator: Allocator) -> Block {
+        let group = self.group(Key { stack: event.stack, thread: event.thread, allocator });
+        self.groups[group as usize].allocated.add(event.size, 1, event.order, event.time_ns);
+        self.totals.size_histogram.add(event.size);
+        let nth = self.count_of_thread(event.thread);
+        *nth = nth.wrapping_add(1);
+        let nth = *nth;
+        self.live_bytes = self.live_bytes.wrapping_add(event.size);
+        self.live_count = self.live_count.wrapping_add(1);
+        self.raise_peak(event);
+        Block { size: event.size, order: event.order, time_ns: event.time_ns, group, nth }
+    }
+
+    /// `bytes` of the block end by this event, and with them the block itself if `whole`.
+    #[inline]
+    pub(crate) fn release(&mut self, block: &Block, bytes: u64, whole: bool, event: &Event) -> Ended {
+        let temporary = if whole { self.end_temporary(block, event) } else { None };
+        self.totals.deallocations += u64::from(whole);
+        self.drop_live(block, bytes, whole);
+        Ended { order: event.order, temporary }
+    }
+
+    /// The block is gone without its end having been seen.
+    pub(crate) fn replace(&mut self, block: &Block) {
+        self.totals.replaced += 1;
+        self.drop_live(block, block.size, true);
+    }
+
+    /// A release did not happen; the event is the one that says so.
+    ///
+    /// The sums come out as if the block had been there all along. So does the peak, except where other threads changed
+    /// the heap in between such that only the undone bytes make a new maximum: that one is taken at the undo, not at
+    /// its first moment. A source that sees the undo coming may leave out both events; then nothing is inexact.
+    pub(crate) fn restore(&mut self, block: &Block, bytes: u64, whole: bool, ended: &Ended, event: &Event) {
+        let count = u64::from(whole);
+        self.totals.undone += 1;
+        self.totals.deallocations = self.totals.deallocations.saturating_sub(count);
+        self.live_bytes = self.live_bytes.wrapping_add(bytes);
+        self.live_count = self.live_count.wrapping_add(count);
+        self.take_back_interval(block, bytes, count, ended);
+        let group = &mut self.groups[block.group as usize];
+        if let Some(before) = ended.temporary {
+            group.temporary = before;
+        }
+        if block.order < self.finalizing && self.finalizing <= ended.order {
+            group.after_finalizing.subtract(bytes, count);
+        }
+        if ended.order < self.peak_end {
+            self.totals.peak.bytes = self.totals.peak.bytes.saturating_add(bytes);
+            self.totals.peak.allocations = self.totals.peak.allocations.saturating_add(count);
+        } else if block.order < self.peak_end && group.peak_end == self.peak_end {
+            group.after_peak.subtract(bytes, count);
+        }
+        self.raise_peak(event);
+    }
+
+    /// Python begins to finalize; only the first such event counts.
+    pub(crate) fn finalizing(&mut self, event: &Event) {
+        if self.totals.finalizing.is_none() {
+            self.totals.finalizing = Some(Moment { order: event.order, time_ns: event.time_ns });
+            self.finalizing = event.order;
+        }
+    }
+
+    /// A snapshot is taken before the event of this order.
+    pub(crate) fn snapshot(&mut self, order: u64, time_ns: u64, rss_bytes: u64) -> Snapshot {
+        let index = u32::try_from(self.snapshots.len()).unwrap_or(u32::MAX);
+        let time_ns = self.snapshots.last().map_or(time_ns, |last| time_ns.max(last.time_ns));
+        let snapshot = Snapshot { index, time_ns, rss_bytes, heap_bytes: self.live_bytes, order };
+        self.totals.rss_last_bytes = rss_bytes;
+        self.totals.rss_peak_bytes = self.totals.rss_peak_bytes.max(rss_bytes);
+        self.snapshots.push(snapshot);
+        snapshot
+    }
+
+    /// The analysis, given all that is live: block, its live bytes, and whether it is the first part of its block.
+    pub(crate) fn finish(&self, live: impl Iterator<Item = (Block, u64, bool)>) -> Analysis {
+        let mut groups: Vec<_> = self.groups.iter().map(|group| group.summed(self.peak_end)).collect();
+        let mut intervals = self.intervals.as_ref().map(ended_intervals);
+        let mut surviving = Intervals::default();
+        for (block, bytes, first) in live {
+            let count = u64::from(first);
+            self.add_survivor(&mut groups[block.group as usize], &block, bytes, count);
+            if intervals.is_some() {
+                surviving.entry((block.group, self.snapshot_index(block.order), 0)).or_default().add(bytes, count);
+            }
+        }
+        if let Some(intervals) = &mut intervals {
+            intervals.extend(surviving.iter().map(|(&(group, first, _), tally)| interval(group, first, None, tally)));
+            intervals.sort_unstable();
+        }
+        if self.totals.finalizing.is_none() {
+            groups.iter_mut().for_each(|group| group.leaked = group.leaked_at_exit);
+        }
+        let totals = self.totals_of(&groups);
+        Analysis { groups, totals, snapshots: self.snapshots.clone(), intervals, exact_times: self.exact_times }
+    }
+
+    /// The group with this key. Neighbouring events mostly share theirs, so a small cache saves most hashing.
+    #[inline]
+    fn group(&mut self, key: Key) -> u32 {
+        let mixed = key.stack.0 ^ key.thread.0.wrapping_mul(0x9e5) ^ ((key.allocator as u32) << 8);
+        let slot = mixed as usize % RECENT;
+        let recent = self.recent[slot];
+        match self.groups.get(recent as usize) {
+            Some(group) if group.key == key => recent,
+            _ => {
+                let group = self.indexed_group(key);
+                self.recent[slot] = group;
+                group
+            }
+        }
+    }
+
+    #[cold]
+    fn indexed_group(&mut self, key: Key) -> u32 {
+        *self.index.entry(key).or_insert_with(|| {
+            self.groups.push(Running::new(key));
+            // Never cut off: 2^32 groups would take a terabyte of memory first.
+            (self.groups.len() - 1) as u32
+        })
+    }
+
+    #[inline]
+    fn count_of_thread(&mut self, thread: ThreadId) -> &mut u32 {
+        let index = thread.0 as usize;
+        if index >= self.thread_counts.len() {
+            self.thread_counts.resize(index + 1, 0);
+        }
+        &mut self.thread_counts[index]
+    }
+
+    #[inline]
+    fn raise_peak(&mut self, event: &Event) {
+        if self.live_bytes > self.totals.peak.bytes {
+            let at = Some(Moment { order: event.order, time_ns: event.time_ns });
+            self.totals.peak = super::Peak { bytes: self.live_bytes, allocations: self.live_count, at };
+            self.peak_end = event.order.saturating_add(1);
+        }
+    }
+
+    /// Counts the block as temporary if its thread freed it soon enough; the sum before, if so.
+    #[inline]
+    fn end_temporary(&mut self, block: &Block, event: &Event) -> Option<Sum> {
+        let group = &mut self.groups[block.group as usize];
+        let further = self.thread_counts.get(event.thread.0 as usize)?.wrapping_sub(block.nth);
+        // The order tells apart what the counter, modulo 2^32, cannot.
+        let recent = event.order.wrapping_sub(block.order) <= u64::from(u32::MAX);
+        if group.key.thread != event.thread || further > self.totals.temporary_threshold || !recent {
+            return None;
+        }
+        let before = group.temporary;
+        group.temporary.add(block.size, 1, block.order, block.time_ns);
+        Some(before)
+    }
+
+    #[inline]
+    fn drop_live(&mut self, block: &Block, bytes: u64, whole: bool) {
+        let count = u64::from(whole);
+        self.live_bytes = self.live_bytes.wrapping_sub(bytes);
+        self.live_count = self.live_count.wrapping_sub(count);
+        let group = &mut self.groups[block.group as usize];
+        if block.order < self.peak_end {
+            if group.peak_end != self.peak_end {
+                group.peak_end = self.peak_end;
+                group.after_peak = Sum::default();
+            }
+            group.after_peak.add(bytes, count, block.order, block.time_ns);
+        }
+        if block.order < self.finalizing {
+            group.after_finalizing.add(bytes, count, block.order, block.time_ns);
+        }
+        if self.intervals.is_some() {
+            self.add_interval(block, bytes, count);
+        }
+    }
+
+    #[cold]
+    fn add_interval(&mut self, block: &Block, bytes: u64, count: u64) {
+        let first = self.snapshot_index(block.order);
+        let end = u32::try_from(self.snapshots.len()).unwrap_or(u32::MAX);
+        if let Some(intervals) = self.intervals.as_mut().filter(|_| first < end) {
+            intervals.entry((block.group, first, end)).or_default().add(bytes, count);
+        }
+    }
+
+    fn take_back_interval(&mut self, block: &Block, bytes: u64, count: u64, ended: &Ended) {
+        let key = (block.group, self.snapshot_index(block.order), self.snapshot_index(ended.order));
+        if let Some(tally) = self.intervals.as_mut().and_then(|intervals| intervals.get_mut(&key)) {
+            tally.bytes = tally.bytes.saturating_sub(bytes);
+            tally.count = tally.count.saturating_sub(count);
+        }
+    }
+
+    fn snapshot_index(&self, order: u64) -> u32 {
+        u32::try_from(snapshots_before(&self.snapshots, order)).unwrap_or(u32::MAX)
+    }
+
+    fn add_survivor(&self, group: &mut Group, block: &Block, bytes: u64, count: u64) {
+        let add = |sum: &mut Sum| sum.add(bytes, count, block.order, block.time_ns);
+        add(&mut group.leaked_at_exit);
+        if block.order < self.peak_end {
+            add(&mut group.peak);
+        }
+        if block.order < self.finalizing {
+            add(&mut group.leaked);
+        }
+    }
+
+    fn totals_of(&self, groups: &[Group]) -> Totals {
+        let total = |sum: fn(&Group) -> &Sum| {
+            groups.iter().map(sum).fold(Tally::default(), |mut tally, sum| {
+                tally.add(sum.bytes, sum.count);
+                tally
+            })
+        };
+        Totals {
+            allocations: total(|group| &group.allocated),
+            leaked: total(|group| &group.leaked),
+            leaked_at_exit: total(|group| &group.leaked_at_exit),
+            temporary: total(|group| &group.temporary),
+            ..self.totals.clone()
+        }
+    }
+}
+
+impl Running {
+    fn new(key: Key) -> Self {
+        let none = Sum::default();
+        Self { key, allocated: none, temporary: none, after_peak: none, peak_end: 0, after_finalizing: none }
+    }
+
+    /// The group's sums without what is live now.
+    fn summed(&self, peak_end: u64) -> Group {
+        let peak = if self.peak_end == peak_end { self.after_peak } else { Sum::default() };
+        Group {
+            allocated: self.allocated,
+            temporary: self.temporary,
+            peak,
+            leaked: self.after_finalizing,
+            ..Group::new(self.key.stack, self.key.allocator, self.key.thread)
+        }
+    }
+}
+
+fn ended_intervals(intervals: &Intervals) -> Vec<Interval> {
+    let lived = intervals.iter().filter(|(_, tally)| tally.bytes > 0 || tally.count > 0);
+    lived.map(|(&(group, first, end), tally)| interval(group, first, Some(end), tally)).collect()
+}
+
+fn interval(group: u32, first_snapshot: u32, end_snapshot: Option<u32>, tally: &Tally) -> Interval {
+    Interval { group, first_snapshot, end_snapshot, bytes: tally.bytes, count: tally.count }
+}

@@ -1,0 +1,94 @@
+//! The rows of a view summed along one dimension: place in the program, module, allocator or thread.
+//!
+//! Invariant: each breakdown has every byte of the rows it was made from, once; what has no frame is in a row of its own.
+
+use std::collections::BTreeMap;
+use std::hash::Hash;
+
+use memtrack_format::Allocator;
+use rustc_hash::FxHashMap;
+
+use super::{GroupRow, Tally};
+use crate::event::ThreadId;
+use crate::frames::{FrameId, Frames};
+use crate::modules::{Module, Modules};
+
+/// What one innermost frame allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameRow {
+    /// The innermost frame; `None` for allocations without any.
+    pub frame: Option<FrameId>,
+    /// Bytes and number.
+    pub tally: Tally,
+}
+
+/// What one module allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleRow {
+    /// The module's name, or [`crate::modules::ROOT`].
+    pub module: String,
+    /// Bytes and number.
+    pub tally: Tally,
+}
+
+/// What was allocated by one function of the allocator interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocatorRow {
+    /// The function.
+    pub allocator: Allocator,
+    /// Bytes and number.
+    pub tally: Tally,
+}
+
+/// What one thread allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadRow {
+    /// The thread.
+    pub thread: ThreadId,
+    /// Bytes and number.
+    pub tally: Tally,
+}
+
+/// Sums by innermost frame, in the order in which the rows first name one.
+#[must_use]
+pub fn by_frame(rows: &[GroupRow], frames: &Frames) -> Vec<FrameRow> {
+    let sums = summed(rows, |row| frames.node(row.stack).map(|node| node.frame));
+    sums.into_iter().map(|(frame, tally)| FrameRow { frame, tally }).collect()
+}
+
+/// Sums by the nearest module that is not the standard library, in the order in which the rows first name one.
+#[must_use]
+pub fn by_module(rows: &[GroupRow], frames: &Frames) -> Vec<ModuleRow> {
+    let mut modules = Modules::default();
+    let sums = summed(rows, |row| modules.of_stack(frames, row.stack));
+    let name = |module: Module| modules.name(module).to_owned();
+    sums.into_iter().map(|(module, tally)| ModuleRow { module: name(module), tally }).collect()
+}
+
+/// Sums by allocator, in the order of their numbers.
+#[must_use]
+pub fn by_allocator(rows: &[GroupRow]) -> Vec<AllocatorRow> {
+    let sums: BTreeMap<_, _> = summed(rows, |row| row.allocator).into_iter().collect();
+    sums.into_iter().map(|(allocator, tally)| AllocatorRow { allocator, tally }).collect()
+}
+
+/// Sums by thread, in the order of their ids.
+#[must_use]
+pub fn by_thread(rows: &[GroupRow]) -> Vec<ThreadRow> {
+    let sums: BTreeMap<_, _> = summed(rows, |row| row.thread).into_iter().collect();
+    sums.into_iter().map(|(thread, tally)| ThreadRow { thread, tally }).collect()
+}
+
+fn summed<K: Copy + Eq + Hash>(rows: &[GroupRow], mut key: impl FnMut(&GroupRow) -> K) -> Vec<(K, Tally)> {
+    let mut places: FxHashMap<K, usize> = FxHashMap::default();
+    let mut sums: Vec<(K, Tally)> = Vec::new();
+    for row in rows {
+        let key = key(row);
+        let place = *places.entry(key).or_insert_with(|| {
+            sums.push((key, Tally::default()));
+            sums.len() - 1
+        });
+        sums[place].1.add(row.bytes, row.count);
+    }
+    sums
+}

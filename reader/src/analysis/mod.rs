@@ -1,0 +1,133 @@
+//! What a capture says, as plain sums: everything reports are made of, and what an aggregated capture holds.
+//!
+//! The replay fills `Accounts` event by event, one pass for all questions; [`Analysis`] is its outcome. It is plain
+//! data with public fields, so that it can be saved, restored, and made by hand. Definitions: the design's section 5.
+//!
+//! Invariant: every sum in a view belongs to one group (full stack, allocator, thread), and a view's sums add up to the
+//! total of its kind.
+
+mod accounts;
+mod breakdown;
+mod group;
+mod histogram;
+pub mod ordering;
+mod totals;
+
+pub use breakdown::{AllocatorRow, FrameRow, ModuleRow, ThreadRow, by_allocator, by_frame, by_module, by_thread};
+pub use group::{Group, Sum};
+pub use histogram::SizeHistogram;
+pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
+
+pub(crate) use accounts::{Accounts, Block, Ended};
+
+use memtrack_format::Allocator;
+
+use crate::event::{Snapshot, StackId, ThreadId};
+
+/// Everything one pass over a capture yields.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Analysis {
+    /// Sums for each (stack, allocator, thread), in the order of their first allocation.
+    pub groups: Vec<Group>,
+    /// Sums over the whole capture.
+    pub totals: Totals,
+    /// The memory snapshots, in order.
+    pub snapshots: Vec<Snapshot>,
+    /// How long allocations lived, in snapshots, sorted; present when [`Options::intervals`](crate::Options) asked for it.
+    pub intervals: Option<Vec<Interval>>,
+    /// Whether event times are exact; else they are those of the tick before, and order by time is by snapshot.
+    pub exact_times: bool,
+}
+
+/// The question a report answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum View {
+    /// What was live when live bytes were at their maximum, at the first such moment.
+    #[default]
+    HighWaterMark,
+    /// What was live when Python began to finalize, or at the last moment where that was not seen.
+    Leaks,
+    /// What was live at the last moment.
+    LeaksAtExit,
+    /// What the allocating thread freed again after at most `Options::temporary_threshold` further allocations.
+    Temporary,
+    /// Everything ever allocated.
+    Allocated,
+}
+
+/// What one group contributes to a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupRow {
+    /// The full call stack.
+    pub stack: StackId,
+    /// The allocating function.
+    pub allocator: Allocator,
+    /// The allocating thread.
+    pub thread: ThreadId,
+    /// Bytes requested.
+    pub bytes: u64,
+    /// Number of allocations.
+    pub count: u64,
+    /// Place in the total order of the earliest allocation that contributes.
+    pub first_order: u64,
+    /// Its time, in nanoseconds since recording began (the earliest of the contributors').
+    pub first_time_ns: u64,
+    /// Index of the first snapshot that shows one of the contributors; the number of snapshots when none came after.
+    pub first_snapshot: u32,
+}
+
+/// Allocations of one group that lived between the same two snapshots.
+///
+/// Those that no snapshot saw, born and freed between two neighbours, are left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Interval {
+    /// Index into [`Analysis::groups`].
+    pub group: u32,
+    /// The first snapshot that shows them.
+    pub first_snapshot: u32,
+    /// The first snapshot that does not show them any more; `None` for those live at the end.
+    pub end_snapshot: Option<u32>,
+    /// Bytes requested.
+    pub bytes: u64,
+    /// Number of allocations.
+    pub count: u64,
+}
+
+impl Analysis {
+    /// The groups that contribute to `view`, in the order of their first allocation.
+    #[must_use]
+    pub fn view(&self, view: View) -> Vec<GroupRow> {
+        self.groups.iter().filter_map(|group| self.row(group, view)).collect()
+    }
+
+    fn row(&self, group: &Group, view: View) -> Option<GroupRow> {
+        let sum = group.sum(view);
+        (sum.count > 0 || sum.bytes > 0).then(|| GroupRow {
+            stack: group.stack,
+            allocator: group.allocator,
+            thread: group.thread,
+            bytes: sum.bytes,
+            count: sum.count,
+            first_order: sum.first_order,
+            first_time_ns: sum.first_time_ns,
+            first_snapshot: self.first_snapshot(sum),
+        })
+    }
+
+    /// With exact times the snapshot is the first one not earlier than the contributor: a thread may be delayed between
+    /// reading the clock and taking its place in the total order, and the two orders of samples must not contradict
+    /// each other.
+    fn first_snapshot(&self, sum: &Sum) -> u32 {
+        let before = if self.exact_times {
+            self.snapshots.partition_point(|snapshot| snapshot.time_ns < sum.first_time_ns)
+        } else {
+            snapshots_before(&self.snapshots, sum.first_order)
+        };
+        u32::try_from(before).unwrap_or(u32::MAX)
+    }
+}
+
+/// The number of snapshots taken before the event with this order, and so the index of the first that can show it.
+pub(crate) fn snapshots_before(snapshots: &[Snapshot], order: u64) -> usize {
+    snapshots.partition_point(|snapshot| snapshot.order <= order)
+}

@@ -1,0 +1,131 @@
+//! The figures of a whole capture.
+//!
+//! Invariant: `allocations.count` is `deallocations + replaced + leaked_at_exit.count`: each allocation that was seen
+//! has ended in one of these ways.
+
+use super::SizeHistogram;
+
+/// Bytes and number of allocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Bytes requested.
+    pub bytes: u64,
+    /// Number of allocations.
+    pub count: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, bytes: u64, count: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.count = self.count.saturating_add(count);
+    }
+}
+
+/// A place in the total order and its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// The number of the event in the total order.
+    pub order: u64,
+    /// Nanoseconds since recording began.
+    pub time_ns: u64,
+}
+
+/// The high-water mark: the maximum of live heap bytes, at the first moment they reached it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peak {
+    /// Live bytes.
+    pub bytes: u64,
+    /// Live allocations at that moment.
+    pub allocations: u64,
+    /// The event that reached it; `None` when nothing of more than 0 bytes was ever allocated.
+    pub at: Option<Moment>,
+}
+
+/// The figures of a whole capture.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// Events replayed, of all kinds.
+    pub events: u64,
+    /// Everything ever allocated: blocks, and mappings that count as heap.
+    pub allocations: Tally,
+    /// Allocations that ended: freed, or the last part of a mapping unmapped or overlaid.
+    pub deallocations: u64,
+    /// The high-water mark.
+    pub peak: Peak,
+    /// Live when finalization began, or at the end where that was not seen.
+    pub leaked: Tally,
+    /// Live at the end.
+    pub leaked_at_exit: Tally,
+    /// Freed again at once: see [`View::Temporary`](super::View::Temporary).
+    pub temporary: Tally,
+    /// How many further allocations a temporary one may outlive.
+    pub temporary_threshold: u32,
+    /// Allocations by size.
+    pub size_histogram: SizeHistogram,
+    /// Frees of addresses where nothing was known to be.
+    pub unmatched_frees: u64,
+    /// Unmapped ranges in which no mapping was known.
+    pub unmatched_unmaps: u64,
+    /// Allocations at an address where one was still live: its free was not seen.
+    pub replaced: u64,
+    /// Frees and unmaps taken back because the call failed.
+    pub undone: u64,
+    /// Events whose stack was cut while recording.
+    pub truncated_stacks: u64,
+    /// The largest resident memory of all snapshots, in bytes.
+    pub rss_peak_bytes: u64,
+    /// The resident memory of the last snapshot, in bytes.
+    pub rss_last_bytes: u64,
+    /// Mappings by class.
+    pub mappings: MappingTotals,
+    /// When Python began to finalize.
+    pub finalizing: Option<Moment>,
+    /// When the process last set out to replace its image; should the same thread go on, that failed.
+    pub exec: Option<Moment>,
+    /// The latest time of all events and snapshots, in nanoseconds since recording began.
+    pub end_time_ns: u64,
+}
+
+/// Mappings by class. Those of class heap are counted among the allocations, too; the others only here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MappingTotals {
+    /// Private, anonymous, readable or writable.
+    pub heap: ClassTotals,
+    /// Address space that is only reserved.
+    pub reserved: ClassTotals,
+    /// Private and backed by a file.
+    pub file: ClassTotals,
+    /// Shared.
+    pub shared: ClassTotals,
+}
+
+/// The mappings of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassTotals {
+    /// Mappings ever made.
+    pub count: u64,
+    /// Bytes ever mapped.
+    pub bytes: u64,
+    /// Bytes mapped at the end.
+    pub live_bytes: u64,
+    /// The most bytes mapped at one moment.
+    pub peak_bytes: u64,
+}
+
+impl ClassTotals {
+    pub(crate) fn map(&mut self, bytes: u64) {
+        self.count = self.count.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.grow(bytes);
+    }
+
+    /// More bytes live, without a new mapping: part of an unmap that was taken back.
+    pub(crate) fn grow(&mut self, bytes: u64) {
+        self.live_bytes = self.live_bytes.saturating_add(bytes);
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+    }
+
+    pub(crate) fn unmap(&mut self, bytes: u64) {
+        self.live_bytes = self.live_bytes.saturating_sub(bytes);
+    }
+}

@@ -1,0 +1,52 @@
+//! What can go wrong in reading a capture, said so that the reader of the message knows what to do.
+//!
+//! Invariant: an error about a file's contents names the file, the offset, what was expected and what was found.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A capture, or a part of it, that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused.
+    #[error("{}: {source}", file.display())]
+    Io {
+        /// The capture.
+        file: PathBuf,
+        /// The reason given.
+        source: io::Error,
+    },
+    /// There is no capture to be read.
+    #[error("{}: expected {expected}, found {found}; {remedy}", file.display())]
+    Unusable {
+        /// The path that was given.
+        file: PathBuf,
+        /// What should be there.
+        expected: &'static str,
+        /// What is.
+        found: String,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// The contents contradict the format.
+    #[error("{}: at byte {offset}: expected {expected}, found {found}", file.display())]
+    Malformed {
+        /// The capture.
+        file: PathBuf,
+        /// Where in the file, in bytes.
+        offset: u64,
+        /// What the format asks for there.
+        expected: &'static str,
+        /// What stands there.
+        found: String,
+    },
+    /// A table has more entries than its numbers can tell apart.
+    #[error("more than {limit} {what}: the capture is damaged or too large for this version")]
+    TooMany {
+        /// What there are too many of.
+        what: &'static str,
+        /// The most there may be.
+        limit: u64,
+    },
+}

@@ -1,0 +1,87 @@
+//! What happens in a tracked process, as the replay sees it: events in one total order, and snapshots between them.
+//!
+//! It exists to keep the replay free of the capture's encoding. Invariant: an event is complete in itself; apart from
+//! the undo kinds, which speak of "this thread's last free", it needs no other event to be understood.
+
+use memtrack_format::{Allocator, MapClass};
+
+/// A call stack: a node of the stack tree in [`Frames`](crate::Frames).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StackId(pub u32);
+
+impl StackId {
+    /// The stack without any frame.
+    pub const EMPTY: Self = Self(0);
+}
+
+/// A thread: an index into the capture's table of [`Thread`]s. Ids are dense, from 0 in order of appearance; the replay
+/// keeps a small state for each id up to the largest seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ThreadId(pub u32);
+
+/// What is known of a thread.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Thread {
+    /// The operating system's number for it.
+    pub tid: i32,
+    /// Its last name; empty when it was never seen.
+    pub name: String,
+}
+
+/// One event of the total order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// The block's or the range's address; 0 for kinds without one.
+    pub address: u64,
+    /// Bytes requested; 0 for kinds without a size.
+    pub size: u64,
+    /// Where it happened.
+    pub stack: StackId,
+    /// The thread it happened in.
+    pub thread: ThreadId,
+    /// Its number in the total order, from 0, rising from event to event.
+    pub order: u64,
+    /// Nanoseconds since recording began: exact where the capture has timestamps, else those of the tick before.
+    pub time_ns: u64,
+}
+
+/// The kinds of event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// A block of `size` bytes begins at `address`.
+    Alloc(Allocator),
+    /// The block at `address` ends.
+    Free,
+    /// This thread's last [`Free`](Self::Free) did not happen (a `realloc` that failed).
+    FreeUndo,
+    /// A mapping of `size` bytes begins at `address`, in place of whatever it overlaps (`MAP_FIXED`). The class
+    /// [`MapClass::Inherited`] stands for that of this thread's last [`RemapFrom`](Self::RemapFrom) range.
+    Map(Allocator, MapClass),
+    /// The range of `size` bytes at `address` is unmapped; it may cover parts of mappings, many, or none.
+    Unmap,
+    /// Like [`Unmap`](Self::Unmap), and the range's class is remembered for the mapping that takes its place (`mremap`).
+    RemapFrom,
+    /// This thread's last [`Unmap`](Self::Unmap) or [`RemapFrom`](Self::RemapFrom) did not happen.
+    UnmapUndo,
+    /// The Python interpreter begins to finalize: the moment of the leak report.
+    Finalizing,
+    /// The process is about to replace its image. Tracking ends here; should events follow, the exec failed.
+    Exec,
+}
+
+/// The process's memory at one moment, between two events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its number, from 0.
+    pub index: u32,
+    /// Nanoseconds since recording began; never less than those of the snapshot before.
+    pub time_ns: u64,
+    /// Resident memory, in bytes, without the recorder's own.
+    pub rss_bytes: u64,
+    /// Live heap bytes at this place in the total order.
+    pub heap_bytes: u64,
+    /// Events with a smaller order came before it, all others after it.
+    pub order: u64,
+}

@@ -1,0 +1,264 @@
+//! Call stacks, stored once: names, frames (function, file, line), and a tree whose nodes are stacks.
+//!
+//! A capture repeats the same few thousand stacks millions of times, so everything downstream carries a [`StackId`] and
+//! looks frames up only for output. Each table grows only when something new is interned, and whatever is interned
+//! stood in the capture; so memory is bounded by the file. Native frames become frames of this same kind once they are
+//! symbolised; their module and offset then belong in a table beside this one, keyed by [`FrameId`].
+//!
+//! Invariant: equal contents have equal ids (two stacks with the same frames are one [`StackId`]), ids are dense and
+//! in order of first interning, and a stack's parent has a smaller id than the stack.
+
+use std::collections::hash_map::Entry;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::error::Error;
+use crate::event::StackId;
+
+/// An interned string: a function's or a file's name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NameId(pub u32);
+
+/// An interned frame: unique by function, file and line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FrameId(pub u32);
+
+/// A place in the program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The function's (qualified) name.
+    pub function: NameId,
+    /// The source file; [`NameId`] 0, the empty name, when unknown.
+    pub file: NameId,
+    /// The line, from 1; 0 when unknown.
+    pub line: u32,
+}
+
+/// A node of the stack tree: `frame` called from the stack `parent`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StackNode {
+    /// The stack of the caller.
+    pub parent: StackId,
+    /// The innermost frame.
+    pub frame: FrameId,
+}
+
+/// The tables. Name 0 is the empty string and stack 0 the empty stack, always.
+#[derive(Clone, Debug)]
+pub struct Frames {
+    names: Interner<Arc<str>>,
+    frames: Interner<Frame>,
+    stacks: Interner<StackNode>,
+}
+
+impl Default for Frames {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Frames {
+    /// Tables with nothing but the empty name and the empty stack.
+    #[must_use]
+    pub fn new() -> Self {
+        let empty: Arc<str> = Arc::from("");
+        // Stack 0 has no real node; its entry can never be asked for, since no interned frame has this id.
+        let root = StackNode { parent: StackId::EMPTY, frame: FrameId(u32::MAX) };
+        Self {
+            names: Interner::starting_with(empty),
+            frames: Interner::default(),
+            stacks: Interner::starting_with(root),
+        }
+    }
+
+    /// The id of this name.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`] when the ids are used up; the same holds for the functions below.
+    pub fn name_id(&mut self, name: &str) -> Result<NameId, Error> {
+        match self.names.ids.get(name) {
+            Some(&id) => Ok(NameId(id)),
+            None => self.names.intern(Arc::from(name), "names").map(NameId),
+        }
+    }
+
+    /// The id of the frame with these parts.
+    pub fn frame_id(&mut self, function: NameId, file: NameId, line: u32) -> Result<FrameId, Error> {
+        self.frames.intern(Frame { function, file, line }, "frames").map(FrameId)
+    }
+
+    /// The id of the stack that `frame`, called from the stack `parent`, makes. A `parent` that does not exist stands
+    /// for the empty stack.
+    pub fn stack_id(&mut self, parent: StackId, frame: FrameId) -> Result<StackId, Error> {
+        let parent = if self.stacks.get(parent.0).is_some() { parent } else { StackId::EMPTY };
+        self.stacks.intern(StackNode { parent, frame }, "stacks").map(StackId)
+    }
+
+    /// The id of the stack with these frames, outermost first: for tests and for stacks that come whole.
+    pub fn stack_of(&mut self, root_to_leaf: &[FrameId]) -> Result<StackId, Error> {
+        root_to_leaf.iter().try_fold(StackId::EMPTY, |parent, &frame| self.stack_id(parent, frame))
+    }
+
+    /// The name; empty for an id that does not exist.
+    #[must_use]
+    pub fn name(&self, id: NameId) -> &str {
+        self.names.get(id.0).map_or("", AsRef::as_ref)
+    }
+
+    /// The frame; without names and line for an id that does not exist.
+    #[must_use]
+    pub fn frame(&self, id: FrameId) -> Frame {
+        self.frames.get(id.0).copied().unwrap_or_default()
+    }
+
+    /// The name of the frame's function.
+    #[must_use]
+    pub fn function(&self, id: FrameId) -> &str {
+        self.name(self.frame(id).function)
+    }
+
+    /// The frame's file; empty when unknown.
+    #[must_use]
+    pub fn file(&self, id: FrameId) -> &str {
+        self.name(self.frame(id).file)
+    }
+
+    /// The stack's innermost frame and its caller's stack; `None` for the empty stack.
+    #[must_use]
+    pub fn node(&self, stack: StackId) -> Option<StackNode> {
+        if stack == StackId::EMPTY { None } else { self.stacks.get(stack.0).copied() }
+    }
+
+    /// The stack's frames, innermost first.
+    pub fn leaf_to_root(&self, stack: StackId) -> impl Iterator<Item = FrameId> + '_ {
+        std::iter::successors(self.node(stack), |node| self.node(node.parent)).map(|node| node.frame)
+    }
+
+    /// The stack's frames, outermost first.
+    #[must_use]
+    pub fn root_to_leaf(&self, stack: StackId) -> Vec<FrameId> {
+        let mut frames: Vec<_> = self.leaf_to_root(stack).collect();
+        frames.reverse();
+        frames
+    }
+
+    /// All names in the order of their ids, the empty one first. Interning them again in this order, and then frames
+    /// and stacks in theirs, restores the tables with the same ids.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.items.iter().map(AsRef::as_ref)
+    }
+
+    /// All frames in the order of their ids.
+    #[must_use]
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames.items
+    }
+
+    /// All stacks but the empty one, in the order of their ids; the first has id 1.
+    #[must_use]
+    pub fn stacks(&self) -> &[StackNode] {
+        self.stacks.items.get(1..).unwrap_or_default()
+    }
+}
+
+/// Values and their numbers, both ways.
+#[derive(Clone, Debug)]
+struct Interner<T> {
+    items: Vec<T>,
+    ids: FxHashMap<T, u32>,
+}
+
+impl<T> Default for Interner<T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), ids: FxHashMap::default() }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Interner<T> {
+    fn starting_with(first: T) -> Self {
+        Self { items: vec![first.clone()], ids: FxHashMap::from_iter([(first, 0)]) }
+    }
+
+    fn get(&self, id: u32) -> Option<&T> {
+        self.items.get(id as usize)
+    }
+
+    fn intern(&mut self, item: T, what: &'static str) -> Result<u32, Error> {
+        match self.ids.entry(item) {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(new) => {
+                // u32::MAX stays free, as a mark for "none".
+                let id = u32::try_from(self.items.len()).ok().filter(|&id| id < u32::MAX);
+                let id = id.ok_or(Error::TooMany { what, limit: u64::from(u32::MAX) })?;
+                self.items.push(new.key().clone());
+                new.insert(id);
+                Ok(id)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FrameId, Frames, NameId, StackId};
+
+    fn frame(frames: &mut Frames, function: &str, line: u32) -> FrameId {
+        let function = frames.name_id(function).unwrap();
+        let file = frames.name_id("app.py").unwrap();
+        frames.frame_id(function, file, line).unwrap()
+    }
+
+    #[test]
+    fn equal_stacks_have_one_id() {
+        let mut frames = Frames::new();
+        let (main, work) = (frame(&mut frames, "main", 1), frame(&mut frames, "work", 7));
+        let one = frames.stack_of(&[main, work]).unwrap();
+        assert_eq!(frames.stack_of(&[main, work]).unwrap(), one);
+        assert_ne!(frames.stack_of(&[work, main]).unwrap(), one);
+        assert_eq!(frame(&mut frames, "work", 7), work);
+        assert_ne!(frame(&mut frames, "work", 8), work);
+    }
+
+    #[test]
+    fn both_directions() {
+        let mut frames = Frames::new();
+        let (main, work) = (frame(&mut frames, "main", 1), frame(&mut frames, "work", 7));
+        let stack = frames.stack_of(&[main, work, work]).unwrap();
+        assert_eq!(frames.root_to_leaf(stack), [main, work, work]);
+        assert_eq!(frames.leaf_to_root(stack).collect::<Vec<_>>(), [work, work, main]);
+        assert!(frames.root_to_leaf(StackId::EMPTY).is_empty());
+        assert_eq!((frames.function(work), frames.file(work), frames.frame(work).line), ("work", "app.py", 7));
+    }
+
+    #[test]
+    fn ids_that_do_not_exist_are_harmless() {
+        let mut frames = Frames::new();
+        let main = frame(&mut frames, "main", 1);
+        assert_eq!(frames.name(NameId(99)), "");
+        assert_eq!(frames.function(FrameId(99)), "");
+        assert!(frames.root_to_leaf(StackId(99)).is_empty());
+        let orphan = frames.stack_id(StackId(99), main).unwrap();
+        assert_eq!(frames.root_to_leaf(orphan), [main]);
+    }
+
+    #[test]
+    fn tables_can_be_restored_in_order() {
+        let mut frames = Frames::new();
+        let (main, work) = (frame(&mut frames, "main", 1), frame(&mut frames, "work", 7));
+        let stack = frames.stack_of(&[main, work]).unwrap();
+        let mut restored = Frames::new();
+        for name in frames.names() {
+            restored.name_id(name).unwrap();
+        }
+        for part in frames.frames() {
+            restored.frame_id(part.function, part.file, part.line).unwrap();
+        }
+        for node in frames.stacks() {
+            restored.stack_id(node.parent, node.frame).unwrap();
+        }
+        assert_eq!(restored.root_to_leaf(stack), [main, work]);
+        assert_eq!(restored.function(work), "work");
+    }
+}

@@ -1,0 +1,28 @@
+//! From a capture to answers: ordered events, the replayed heap, and everything reports are made of.
+//!
+//! It exists so that no report ever sees a byte of a capture or an event: a report is handed one [`Analysis`] (plain
+//! sums) and the [`Frames`] its stacks refer to. The same code runs offline, fed by the file reader, and online, fed by
+//! the collector of an aggregated capture, so the two cannot disagree.
+//!
+//! The way through: [`Event`]s in the one total order go into a [`Replay`], one at a time; what comes out is an
+//! [`Analysis`], whose [views](Analysis::view) give the groups of one question, and whose [`ordering`](analysis::ordering)
+//! puts them in time.
+//!
+//! Invariant: events come one by one and once; nothing here needs a second pass, and nothing panics on any input.
+#![forbid(unsafe_code)]
+
+pub mod aggregate;
+pub mod analysis;
+pub mod error;
+pub mod event;
+pub mod frames;
+pub mod lines;
+pub mod modules;
+pub mod replay;
+pub mod source;
+
+pub use analysis::{Analysis, View};
+pub use error::Error;
+pub use event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
+pub use frames::{FrameId, Frames};
+pub use replay::{Options, Replay};

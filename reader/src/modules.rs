@@ -1,0 +1,176 @@
+//! Which module a stack's memory is put down to: the nearest one that is not Python's standard library.
+//!
+//! `json.loads` in `app.py` allocates in `json/decoder.py`, yet it is the application that asked for it. Only file names
+//! are at hand (the report may be made on another machine), so the rule reads nothing but them: below `site-packages`
+//! or `dist-packages` it is the top-level package; below `lib/python3.X` and in frozen modules it is the standard
+//! library; anything else is a module named after its file.
+//!
+//! Invariant: the answer depends on the names in the stack only, and every stack has one.
+
+use rustc_hash::FxHashMap;
+
+use crate::event::StackId;
+use crate::frames::{Frames, NameId};
+
+/// The name for stacks without any frame outside the standard library.
+pub const ROOT: &str = "<root>";
+
+/// A module, by its number in the [`Modules`] it came from. Number 0 is [`ROOT`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Module(u32);
+
+/// The modules met so far; each file name is taken apart once.
+#[derive(Clone, Debug, Default)]
+pub struct Modules {
+    of_file: FxHashMap<NameId, Option<Module>>,
+    ids: FxHashMap<String, Module>,
+    names: Vec<String>,
+}
+
+impl Modules {
+    /// The module of the innermost frame that has one.
+    pub fn of_stack(&mut self, frames: &Frames, stack: StackId) -> Module {
+        let mut files = frames.leaf_to_root(stack).map(|frame| frames.frame(frame).file);
+        files.find_map(|file| self.of_file(frames, file)).unwrap_or_default()
+    }
+
+    /// The module's name.
+    #[must_use]
+    pub fn name(&self, module: Module) -> &str {
+        match module.0.checked_sub(1) {
+            Some(index) => self.names.get(index as usize).map_or(ROOT, String::as_str),
+            None => ROOT,
+        }
+    }
+
+    fn of_file(&mut self, frames: &Frames, file: NameId) -> Option<Module> {
+        if let Some(&known) = self.of_file.get(&file) {
+            return known;
+        }
+        let module = module_of_file(frames.name(file)).map(|name| self.numbered(name));
+        self.of_file.insert(file, module);
+        module
+    }
+
+    fn numbered(&mut self, name: &str) -> Module {
+        if let Some(&known) = self.ids.get(name) {
+            return known;
+        }
+        self.names.push(name.to_owned());
+        let module = Module(u32::try_from(self.names.len()).unwrap_or(0));
+        self.ids.insert(name.to_owned(), module);
+        module
+    }
+}
+
+/// The module that a source file belongs to; `None` for the standard library and for an unknown file.
+#[must_use]
+pub fn module_of_file(file: &str) -> Option<&str> {
+    if file.is_empty() || file.starts_with("<frozen ") {
+        return None;
+    }
+    if let Some(below) = below_packages(file) {
+        let top = below.split('/').next().unwrap_or(below);
+        return Some(without_extension(top));
+    }
+    if is_standard_library(file) { None } else { Some(named_after_file(file)) }
+}
+
+/// What follows the last `site-packages/` or `dist-packages/`.
+fn below_packages(file: &str) -> Option<&str> {
+    let after = |folder: &str| file.rfind(folder).map(|at| at + folder.len());
+    let start = after("/site-packages/").max(after("/dist-packages/"))?;
+    file.get(start..).filter(|below| !below.is_empty())
+}
+
+/// Whether the path goes through `lib/python3.X` (also `lib64`) or the zipped library.
+fn is_standard_library(file: &str) -> bool {
+    let mut above = "";
+    file.split('/').any(|part| {
+        let in_library = (above == "lib" || above == "lib64") && is_library_folder(part);
+        above = part;
+        in_library
+    })
+}
+
+fn is_library_folder(part: &str) -> bool {
+    let Some(version) = part.strip_prefix("python3") else { return false };
+    let version = version.strip_suffix(".zip").unwrap_or(version);
+    // A final t marks the free-threaded build.
+    let minor = version.trim_start_matches('.').trim_end_matches('t');
+    !minor.is_empty() && minor.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The file's stem; a package's for its `__init__.py` and `__main__.py`.
+fn named_after_file(file: &str) -> &str {
+    let mut parts = file.rsplit('/');
+    let stem = without_extension(parts.next().unwrap_or(file));
+    match stem {
+        "__init__" | "__main__" => parts.next().filter(|folder| !folder.is_empty()).unwrap_or(stem),
+        _ => stem,
+    }
+}
+
+/// The name up to its last dot: `app` for `app.py`; all of it when nothing would stay.
+fn without_extension(name: &str) -> &str {
+    name.rsplit_once('.')
+        .map_or(name, |(stem, _)| stem)
+        .split('.')
+        .next()
+        .filter(|stem| !stem.is_empty())
+        .unwrap_or(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Modules, ROOT, module_of_file};
+    use crate::event::StackId;
+    use crate::frames::Frames;
+
+    #[test]
+    fn files() {
+        let cases = [
+            ("/venv/lib/python3.11/site-packages/numpy/core/numeric.py", Some("numpy")),
+            ("/usr/lib/python3/dist-packages/yaml/__init__.py", Some("yaml")),
+            ("/venv/lib/python3.11/site-packages/six.py", Some("six")),
+            ("/venv/lib/python3.11/site-packages/fast.cpython-311-x86_64-linux-gnu.so", Some("fast")),
+            ("/usr/lib/python3.11/json/decoder.py", None),
+            ("/opt/python/lib64/python3.13t/threading.py", None),
+            ("/usr/lib/python311.zip/os.py", None),
+            ("<frozen importlib._bootstrap>", None),
+            ("", None),
+            ("/home/me/app.py", Some("app")),
+            ("app.py", Some("app")),
+            ("/home/me/shop/__main__.py", Some("shop")),
+            ("/home/python3.11/app.py", Some("app")),
+            ("/home/me/.py", Some(".py")),
+            ("<string>", Some("<string>")),
+        ];
+        for (file, module) in cases {
+            assert_eq!(module_of_file(file), module, "{file}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_module_outside_the_library_is_taken() {
+        let mut frames = Frames::new();
+        let mut stack = |files: &[&str]| {
+            files.iter().fold(StackId::EMPTY, |parent, file| {
+                let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
+                let frame = frames.frame_id(function, file, 1).unwrap();
+                frames.stack_id(parent, frame).unwrap()
+            })
+        };
+        let library = "/usr/lib/python3.11/json/decoder.py";
+        let through_library = stack(&["/a/main.py", "/a/app.py", library]);
+        let only_library = stack(&["/usr/lib/python3.11/runpy.py", library]);
+        let mut modules = Modules::default();
+        let mut name = |stack| {
+            let module = modules.of_stack(&frames, stack);
+            modules.name(module).to_owned()
+        };
+        assert_eq!(name(through_library), "app");
+        assert_eq!(name(only_library), ROOT);
+        assert_eq!(name(StackId::EMPTY), ROOT);
+    }
+}

@@ -1,0 +1,137 @@
+//! The mappings of a process: which ranges are mapped, by which call, and of which class.
+//!
+//! A mapping may lose its middle, be overlaid, or be unmapped together with its neighbours, so what is kept are pieces
+//! that know the mapping they are of. Every operation costs O(log n) for each piece it touches, however many there are.
+//!
+//! Invariant: pieces do not overlap, and each mapping knows how many pieces of it are there.
+
+use std::collections::BTreeMap;
+
+use memtrack_format::MapClass;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::analysis::Block;
+
+/// The kernel works on whole pages, so a range unmaps all of its last page. Larger pages than this exist, but nothing
+/// in an event tells, and rounding up to this is right for all of them as far as it goes.
+const PAGE: u64 = 4096;
+
+/// A mapping as one call made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) block: Block,
+    /// Never [`MapClass::Inherited`].
+    pub(super) class: MapClass,
+    /// How many pieces of it are mapped.
+    pieces: u32,
+}
+
+/// A part of a mapping that was cut out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    start: u64,
+    end: u64,
+    id: u64,
+    pub(super) mapping: Mapping,
+    /// Nothing of the mapping is left.
+    pub(super) last: bool,
+}
+
+impl Cut {
+    pub(super) fn bytes(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    end: u64,
+    /// The mapping it is of.
+    id: u64,
+}
+
+/// The interval map.
+#[derive(Debug, Default)]
+pub(super) struct Mappings {
+    /// By start address.
+    pieces: BTreeMap<u64, Piece>,
+    /// Those with pieces. Numbers are not used twice, so that an undo finds its mapping or sees that it is gone.
+    mappings: FxHashMap<u64, Mapping>,
+    next_id: u64,
+}
+
+impl Mappings {
+    /// Adds a mapping. The range must have been [cleared](Self::cut) before.
+    pub(super) fn insert(&mut self, start: u64, block: Block, class: MapClass) {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.mappings.insert(id, Mapping { block, class, pieces: 1 });
+        self.pieces.insert(start, Piece { end: start.saturating_add(block.size), id });
+    }
+
+    /// Unmaps the range, up to the end of its last page, and appends what was cut to `cuts`, highest address first.
+    pub(super) fn cut(&mut self, start: u64, size: u64, cuts: &mut Vec<Cut>) {
+        let end = page_end(start, size);
+        while let Some((&at, &piece)) = self.pieces.range(..end).next_back().filter(|(_, piece)| piece.end > start) {
+            self.pieces.remove(&at);
+            cuts.extend(self.cut_piece(at, piece, start, end));
+        }
+    }
+
+    /// Puts a cut back; whether it is now the only piece of its mapping. `None` if something else is mapped there by
+    /// now: then the unmap did take place after all.
+    pub(super) fn restore(&mut self, cut: &Cut) -> Option<bool> {
+        if self.is_mapped(cut.start, cut.end) {
+            return None;
+        }
+        self.pieces.insert(cut.start, Piece { end: cut.end, id: cut.id });
+        let mapping = self.mappings.entry(cut.id).or_insert(Mapping { pieces: 0, ..cut.mapping });
+        mapping.pieces += 1;
+        Some(mapping.pieces == 1)
+    }
+
+    /// The class of what is mapped at this address.
+    pub(super) fn class_at(&self, address: u64) -> Option<MapClass> {
+        let (_, piece) = self.pieces.range(..=address).next_back()?;
+        self.mappings.get(&piece.id).filter(|_| piece.end > address).map(|mapping| mapping.class)
+    }
+
+    /// All pieces that are mapped: their mapping, their size, and whether they are the first of it.
+    pub(super) fn live(&self) -> impl Iterator<Item = (Mapping, u64, bool)> + '_ {
+        let mut seen = FxHashSet::default();
+        self.pieces.iter().filter_map(move |(start, piece)| {
+            let mapping = self.mappings.get(&piece.id)?;
+            Some((*mapping, piece.end - start, seen.insert(piece.id)))
+        })
+    }
+
+    fn is_mapped(&self, start: u64, end: u64) -> bool {
+        self.pieces.range(..end).next_back().is_some_and(|(_, piece)| piece.end > start)
+    }
+
+    /// Takes the part of this piece (already removed) that lies in `start..end` out; what sticks out on either side
+    /// goes back.
+    fn cut_piece(&mut self, at: u64, piece: Piece, start: u64, end: u64) -> Option<Cut> {
+        let (from, to) = (at.max(start), piece.end.min(end));
+        let (below, above) = (at < from, to < piece.end);
+        if below {
+            self.pieces.insert(at, Piece { end: from, id: piece.id });
+        }
+        if above {
+            self.pieces.insert(to, piece);
+        }
+        let mapping = self.mappings.get_mut(&piece.id)?;
+        mapping.pieces = mapping.pieces + u32::from(below) + u32::from(above) - 1;
+        let cut = Cut { start: from, end: to, id: piece.id, mapping: *mapping, last: mapping.pieces == 0 };
+        if cut.last {
+            self.mappings.remove(&piece.id);
+        }
+        Some(cut)
+    }
+}
+
+/// The end of the range's last page.
+fn page_end(start: u64, size: u64) -> u64 {
+    let end = start.saturating_add(size);
+    end.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+}

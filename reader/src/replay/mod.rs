@@ -1,0 +1,289 @@
+//! The heap and the mappings of a process, brought back to life event by event.
+//!
+//! It knows what is live where; what that adds up to is the business of the analysis it feeds. Each event costs O(1)
+//! (a mapping O(log n)), and memory grows with what is live and with the number of groups, not with the capture.
+//!
+//! Invariant: after each event the live set is what the traced process had after it, as far as events tell; an event
+//! that contradicts the live set changes as little as possible and is counted.
+
+mod mappings;
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+use std::collections::hash_map::Entry;
+
+use memtrack_format::{Allocator, MapClass};
+use rustc_hash::FxHashMap;
+
+use self::mappings::{Cut, Mappings};
+use crate::analysis::{Accounts, Analysis, Block, ClassTotals, Ended, MappingTotals, Moment, Tally};
+use crate::event::{Event, EventKind, Snapshot, ThreadId};
+
+/// What to look at, and what is known beforehand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How many further allocations of its thread a temporary allocation may outlive.
+    pub temporary_threshold: u32,
+    /// Keep the intervals between snapshots in which allocations lived: costs memory and time.
+    pub intervals: bool,
+    /// Event times are exact, not those of the tick before.
+    pub exact_times: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { temporary_threshold: 1, intervals: false, exact_times: false }
+    }
+}
+
+/// The state of a traced process, and the sums over its past.
+#[derive(Debug)]
+pub struct Replay {
+    accounts: Accounts,
+    heap: FxHashMap<u64, Block>,
+    mappings: Mappings,
+    threads: Vec<ThreadState>,
+    /// Room for what the event at hand cuts out of mappings.
+    cuts: Vec<Cut>,
+    next_order: u64,
+}
+
+/// What the undo and remap events of a thread refer to.
+#[derive(Debug)]
+struct ThreadState {
+    last_free: LastFree,
+    /// What the last unmap cut out, with what is needed to take it back; empty once taken back.
+    last_cuts: Vec<(Cut, Option<Ended>)>,
+    last_unmap_matched: bool,
+    remap_class: MapClass,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum LastFree {
+    None,
+    Unmatched,
+    Block { address: u64, block: Block, ended: Ended },
+}
+
+impl Replay {
+    /// A process of which nothing is known yet.
+    #[must_use]
+    pub fn new(options: &Options) -> Self {
+        Self {
+            accounts: Accounts::new(options),
+            heap: FxHashMap::default(),
+            mappings: Mappings::default(),
+            threads: Vec::new(),
+            cuts: Vec::new(),
+            next_order: 0,
+        }
+    }
+
+    /// Takes the next event of the total order.
+    #[inline]
+    pub fn event(&mut self, event: &Event) {
+        self.next_order = event.order.saturating_add(1);
+        let totals = &mut self.accounts.totals;
+        totals.events += 1;
+        totals.end_time_ns = totals.end_time_ns.max(event.time_ns);
+        match event.kind {
+            EventKind::Alloc(allocator) => self.allocate(event, allocator),
+            EventKind::Free => self.free(event),
+            _ => self.rare(event),
+        }
+    }
+
+    /// Takes a memory snapshot that lies after all events so far; what it shows, with the heap.
+    pub fn snapshot(&mut self, time_ns: u64, rss_bytes: u64) -> Snapshot {
+        let totals = &mut self.accounts.totals;
+        totals.end_time_ns = totals.end_time_ns.max(time_ns);
+        self.accounts.snapshot(self.next_order, time_ns, rss_bytes)
+    }
+
+    /// Notes that an event's stack was cut while recording.
+    pub fn truncated_stack(&mut self) {
+        self.accounts.totals.truncated_stacks += 1;
+    }
+
+    /// The heap that is live now.
+    #[must_use]
+    pub fn live(&self) -> Tally {
+        self.accounts.live()
+    }
+
+    /// The analysis as if tracking ended here; the replay can go on. Costs a walk over everything live.
+    #[must_use]
+    pub fn finish(&self) -> Analysis {
+        let blocks = self.heap.values().map(|block| (*block, block.size, true));
+        let mapped = self.mappings.live().filter(|(mapping, ..)| mapping.class == MapClass::Heap);
+        self.accounts.finish(blocks.chain(mapped.map(|(mapping, bytes, first)| (mapping.block, bytes, first))))
+    }
+
+    #[inline]
+    fn allocate(&mut self, event: &Event, allocator: Allocator) {
+        match self.heap.entry(event.address) {
+            Entry::Vacant(place) => {
+                place.insert(self.accounts.allocate(event, allocator));
+            }
+            Entry::Occupied(mut place) => {
+                // Before the new one is counted, else the peak would count both.
+                self.accounts.replace(place.get());
+                place.insert(self.accounts.allocate(event, allocator));
+            }
+        }
+    }
+
+    #[inline]
+    fn free(&mut self, event: &Event) {
+        let last_free = match self.heap.remove(&event.address) {
+            Some(block) => {
+                let ended = self.accounts.release(&block, block.size, true, event);
+                LastFree::Block { address: event.address, block, ended }
+            }
+            None => self.unmatched_free(event),
+        };
+        self.thread(event.thread).last_free = last_free;
+    }
+
+    #[cold]
+    fn unmatched_free(&mut self, event: &Event) -> LastFree {
+        // free(NULL) does nothing, and says nothing about what was missed.
+        if event.address == 0 {
+            return LastFree::None;
+        }
+        self.accounts.totals.unmatched_frees += 1;
+        LastFree::Unmatched
+    }
+
+    fn rare(&mut self, event: &Event) {
+        match event.kind {
+            EventKind::FreeUndo => self.undo_free(event),
+            EventKind::Map(allocator, class) => self.map(event, allocator, class),
+            EventKind::Unmap => self.unmap(event),
+            EventKind::RemapFrom => {
+                // A range that was mapped unseen: most likely memory, since it is being grown or moved.
+                let class = self.class_of_range(event).unwrap_or(MapClass::Heap);
+                self.thread(event.thread).remap_class = class;
+                self.unmap(event);
+            }
+            EventKind::UnmapUndo => self.undo_unmap(event),
+            EventKind::Finalizing => self.accounts.finalizing(event),
+            EventKind::Exec => {
+                self.accounts.totals.exec = Some(Moment { order: event.order, time_ns: event.time_ns });
+            }
+            EventKind::Alloc(_) | EventKind::Free => {}
+        }
+    }
+
+    fn undo_free(&mut self, event: &Event) {
+        let last_free = std::mem::replace(&mut self.thread(event.thread).last_free, LastFree::None);
+        match last_free {
+            LastFree::None => {}
+            LastFree::Unmatched => {
+                let totals = &mut self.accounts.totals;
+                totals.unmatched_frees = totals.unmatched_frees.saturating_sub(1);
+                totals.undone += 1;
+            }
+            LastFree::Block { address, block, ended } => {
+                // If another block stands there by now, the free did take place after all.
+                if let Entry::Vacant(place) = self.heap.entry(address) {
+                    place.insert(block);
+                    self.accounts.restore(&block, block.size, true, &ended, event);
+                }
+            }
+        }
+    }
+
+    fn map(&mut self, event: &Event, allocator: Allocator, class: MapClass) {
+        if event.size == 0 {
+            return;
+        }
+        let class = if class == MapClass::Inherited { self.thread(event.thread).remap_class } else { class };
+        let mut overlaid = std::mem::take(&mut self.cuts);
+        self.mappings.cut(event.address, event.size, &mut overlaid);
+        for cut in overlaid.drain(..) {
+            self.end_cut(&cut, event);
+        }
+        self.cuts = overlaid;
+        self.class_totals(class).map(event.size);
+        let block =
+            if class == MapClass::Heap { self.accounts.allocate(event, allocator) } else { Block::outside(event) };
+        self.mappings.insert(event.address, block, class);
+    }
+
+    fn unmap(&mut self, event: &Event) {
+        let mut cuts = std::mem::take(&mut self.cuts);
+        let mut last_cuts = std::mem::take(&mut self.thread(event.thread).last_cuts);
+        last_cuts.clear();
+        if event.size > 0 {
+            self.mappings.cut(event.address, event.size, &mut cuts);
+            self.accounts.totals.unmatched_unmaps += u64::from(cuts.is_empty());
+        }
+        last_cuts.extend(cuts.drain(..).map(|cut| (cut, self.end_cut(&cut, event))));
+        self.cuts = cuts;
+        let thread = self.thread(event.thread);
+        thread.last_unmap_matched = event.size == 0 || !last_cuts.is_empty();
+        thread.last_cuts = last_cuts;
+    }
+
+    fn undo_unmap(&mut self, event: &Event) {
+        let thread = self.thread(event.thread);
+        let matched = std::mem::replace(&mut thread.last_unmap_matched, true);
+        let cuts = std::mem::take(&mut thread.last_cuts);
+        let totals = &mut self.accounts.totals;
+        totals.unmatched_unmaps = totals.unmatched_unmaps.saturating_sub(u64::from(!matched));
+        // In reverse, so that the cut that ended a mapping is the one that brings it back.
+        for (cut, ended) in cuts.iter().rev() {
+            if let Some(whole) = self.mappings.restore(cut) {
+                self.restore_cut(cut, whole, ended.as_ref(), event);
+            }
+        }
+    }
+
+    /// Part of a mapping ended by this event.
+    fn end_cut(&mut self, cut: &Cut, event: &Event) -> Option<Ended> {
+        self.class_totals(cut.mapping.class).unmap(cut.bytes());
+        let is_heap = cut.mapping.class == MapClass::Heap;
+        is_heap.then(|| self.accounts.release(&cut.mapping.block, cut.bytes(), cut.last, event))
+    }
+
+    fn restore_cut(&mut self, cut: &Cut, whole: bool, ended: Option<&Ended>, event: &Event) {
+        self.class_totals(cut.mapping.class).grow(cut.bytes());
+        match ended {
+            Some(ended) => self.accounts.restore(&cut.mapping.block, cut.bytes(), whole, ended, event),
+            None => self.accounts.totals.undone += 1,
+        }
+    }
+
+    /// The class at the start of the range, which the kernel wants to be of one mapping.
+    fn class_of_range(&self, event: &Event) -> Option<MapClass> {
+        self.mappings.class_at(event.address)
+    }
+
+    fn class_totals(&mut self, class: MapClass) -> &mut ClassTotals {
+        let MappingTotals { heap, reserved, file, shared } = &mut self.accounts.totals.mappings;
+        match class {
+            MapClass::Heap | MapClass::Inherited => heap,
+            MapClass::Reserved => reserved,
+            MapClass::File => file,
+            MapClass::Shared => shared,
+        }
+    }
+
+    #[inline]
+    fn thread(&mut self, thread: ThreadId) -> &mut ThreadState {
+        let index = thread.0 as usize;
+        if index >= self.threads.len() {
+            self.threads.resize_with(index + 1, ThreadState::default);
+        }
+        &mut self.threads[index]
+    }
+}
+
+impl Default for ThreadState {
+    fn default() -> Self {
+        Self { last_free: LastFree::None, last_cuts: Vec::new(), last_unmap_matched: true, remap_class: MapClass::Heap }
+    }
+}

@@ -1,0 +1,204 @@
+//! Segments decoded ahead of the merge, side by side.
+//!
+//! Work is offered to rayon's threads in the order in which it will be needed, within a bound. Whoever needs a batch that
+//! nobody has begun makes it itself, so that nothing waits for a thread that may never come.
+//!
+//! Invariant: at most [`AHEAD`] segments wait with at most one batch of [`BATCH`] events each, and so does each segment
+//! that is being merged.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use memtrack_format::block::MAX_RAW;
+use rayon::ScopeFifo;
+
+use super::Loss;
+use super::file::{CaptureFile, Piece};
+use super::index::{Index, Segment};
+use super::segment::{Batch, Progress, SegmentReader};
+use crate::error::Error;
+
+/// Segments that are decoded ahead.
+const AHEAD: usize = 12;
+/// Events in a batch: few enough for a processor's own cache.
+const BATCH: usize = 16 << 10;
+
+/// A part of a segment, and how it goes on.
+pub(super) struct Part {
+    pub(super) batch: Batch,
+    pub(super) rest: Option<Box<Rest>>,
+    pub(super) lost: Loss,
+}
+
+/// What is left of a segment.
+pub(super) struct Rest {
+    reader: SegmentReader,
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+enum State {
+    Open(Work),
+    Taken,
+    Done(Result<Part, Error>),
+}
+
+enum Work {
+    Segment(usize),
+    Rest(Box<Rest>),
+}
+
+/// A batch that is being made, or will be.
+pub(super) struct Task {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Task {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Option<Work> {
+        // One lock for look and change, or an outcome that comes between would be overwritten.
+        let mut state = self.lock();
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Open(work) => Some(work),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+}
+
+/// What the threads share.
+pub(super) struct Shop<'a> {
+    pub(super) file: &'a CaptureFile,
+    pub(super) index: &'a Index,
+    used: Mutex<Vec<Batch>>,
+}
+
+impl<'a> Shop<'a> {
+    pub(super) fn new(file: &'a CaptureFile, index: &'a Index) -> Self {
+        Self { file, index, used: Mutex::default() }
+    }
+
+    /// Gives a batch's memory back for the next.
+    pub(super) fn give_back(&self, mut batch: Batch) {
+        batch.clear();
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        if used.len() < AHEAD {
+            used.push(batch);
+        }
+    }
+
+    fn work(&self, work: Work) -> Result<Part, Error> {
+        let mut lost = Loss::default();
+        let mut rest = match work {
+            Work::Rest(rest) => rest,
+            Work::Segment(segment) => {
+                let mut bytes = Vec::new();
+                if let Some(segment) = self.index.segments.get(segment) {
+                    lost = join(self.file, self.index, segment, &mut bytes)?;
+                }
+                Box::new(Rest { reader: SegmentReader::default(), bytes, at: 0 })
+            }
+        };
+        let mut batch = self.used.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let progress = rest.reader.decode(&rest.bytes, &mut rest.at, &mut batch, BATCH);
+        if progress == Progress::Damaged {
+            lost.add(1, (rest.bytes.len() - rest.at) as u64);
+        }
+        Ok(Part { batch, rest: (progress == Progress::Full).then_some(rest), lost })
+    }
+}
+
+/// Joins the pieces of a segment up to the first hole; what is behind it is lost.
+fn join(file: &CaptureFile, index: &Index, segment: &Segment, bytes: &mut Vec<u8>) -> Result<Loss, Error> {
+    let mut lost = Loss::default();
+    let pieces: &[Piece] = index.records.get(segment.pieces.clone()).unwrap_or_default();
+    for (i, piece) in pieces.iter().enumerate() {
+        let fits = piece.header.offset as usize == bytes.len()
+            && bytes.len() + piece.header.raw_len as usize <= MAX_RAW as usize;
+        if !fits || !file.payload(piece, bytes)? {
+            pieces[i..].iter().for_each(|lost_piece| lost.add(1, lost_piece.stored_bytes()));
+            break;
+        }
+    }
+    Ok(lost)
+}
+
+/// Makes parts, here or on other threads.
+pub(super) struct Ahead<'s, 'e> {
+    scope: &'s ScopeFifo<'e>,
+    shop: &'e Shop<'e>,
+    /// For each segment of the index: its first part, while it has been ordered and not fetched.
+    ordered: Vec<Option<Arc<Task>>>,
+    /// The first segment that was not ordered.
+    next: usize,
+    waiting: usize,
+}
+
+impl<'s, 'e> Ahead<'s, 'e> {
+    pub(super) fn new(scope: &'s ScopeFifo<'e>, shop: &'e Shop<'e>) -> Self {
+        let ordered = vec![None; shop.index.segments.len()];
+        Self { scope, shop, ordered, next: 0, waiting: 0 }
+    }
+
+    /// The first part of a segment.
+    pub(super) fn first(&mut self, segment: usize) -> Result<Part, Error> {
+        let task = self.ordered.get_mut(segment).and_then(Option::take);
+        if task.is_some() {
+            self.waiting -= 1;
+        }
+        self.next = self.next.max(segment + 1);
+        while self.waiting < AHEAD && self.next < self.ordered.len() {
+            let ordered = self.order(Work::Segment(self.next));
+            self.ordered[self.next] = Some(ordered);
+            self.next += 1;
+            self.waiting += 1;
+        }
+        match task {
+            Some(task) => self.fetch(&task),
+            None => self.shop.work(Work::Segment(segment)),
+        }
+    }
+
+    /// Orders what is left of a segment.
+    pub(super) fn order_rest(&self, rest: Box<Rest>) -> Arc<Task> {
+        self.order(Work::Rest(rest))
+    }
+
+    fn order(&self, work: Work) -> Arc<Task> {
+        let task = Arc::new(Task { state: Mutex::new(State::Open(work)), changed: Condvar::new() });
+        let (shop, theirs) = (self.shop, Arc::clone(&task));
+        self.scope.spawn_fifo(move |_| {
+            if let Some(work) = theirs.take() {
+                let done = shop.work(work);
+                *theirs.lock() = State::Done(done);
+                theirs.changed.notify_one();
+            }
+        });
+        task
+    }
+
+    /// Nobody wants what was ordered and not begun.
+    pub(super) fn cancel(&self) {
+        self.ordered.iter().flatten().for_each(|task| drop(task.take()));
+    }
+
+    /// The part that was ordered.
+    pub(super) fn fetch(&self, task: &Task) -> Result<Part, Error> {
+        if let Some(work) = task.take() {
+            return self.shop.work(work);
+        }
+        let mut state = task.lock();
+        loop {
+            match std::mem::replace(&mut *state, State::Taken) {
+                State::Done(done) => return done,
+                other => *state = other,
+            }
+            state = task.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

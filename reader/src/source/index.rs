@@ -1,0 +1,215 @@
+//! What stands where in a capture: one pass over the block headers, which finds its way around damage.
+//!
+//! Where a header is damaged, the next sync marker with an intact header is looked for. Payloads of records are not read
+//! here; whether they are intact shows when they are.
+//!
+//! Invariant: pieces are sorted by stream, segment and offset, and every byte of the file after its header belongs to a
+//! block, is counted as lost, or is the cut tail of a capture that is not complete.
+
+use std::ops::Range;
+
+use memtrack_format::block::{BlockError, HEADER_LEN, Header, Kind, SYNC};
+use memtrack_format::header;
+use memtrack_format::meta::Process;
+
+use super::Loss;
+use super::file::{CaptureFile, Piece};
+use crate::error::Error;
+
+/// Bytes that are searched at a time.
+const WINDOW: usize = 1 << 20;
+
+/// The pieces of one segment of records.
+#[derive(Clone, Debug)]
+pub(super) struct Segment {
+    pub(super) stream: u32,
+    pub(super) number: u32,
+    /// No event in it has an earlier ticket.
+    pub(super) first_ticket: u64,
+    /// Into [`Index::records`].
+    pub(super) pieces: Range<usize>,
+}
+
+/// What stands where.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    pub(super) process: Process,
+    /// First tickets of later images of the process, in order.
+    pub(super) images: Vec<u64>,
+    pub(super) records: Vec<Piece>,
+    /// Sorted by first ticket, stream and number.
+    pub(super) segments: Vec<Segment>,
+    /// In the order they were written.
+    pub(super) observations: Vec<Piece>,
+    /// In the order they were written.
+    pub(super) aggregates: Vec<Piece>,
+    /// The capture says that nothing is missing at its end.
+    pub(super) complete: bool,
+    pub(super) lost: Loss,
+}
+
+impl Index {
+    pub(super) fn build(file: &CaptureFile) -> Result<Self, Error> {
+        let mut scan = Scan { file, index: Self::default(), last: None, recheck: file.len() };
+        scan.run()?;
+        let mut index = scan.index;
+        index.records.sort_by_key(|piece| (piece.header.stream, piece.header.segment, piece.header.offset));
+        index.segments = segments(&index.records);
+        Ok(index)
+    }
+
+    /// Bytes that a segment takes up in the file.
+    pub(super) fn stored_bytes(&self, segment: usize) -> u64 {
+        let pieces = self.segments.get(segment).and_then(|segment| self.records.get(segment.pieces.clone()));
+        pieces.unwrap_or_default().iter().map(Piece::stored_bytes).sum()
+    }
+}
+
+/// Restores the start of the clocks where it was known before.
+fn keep_start(process: &mut Process, before: &Process) {
+    let start = |now: &mut Option<u64>, before: Option<u64>| *now = before.or(*now);
+    start(&mut process.clock, before.clock);
+    start(&mut process.start_ticks, before.start_ticks);
+    start(&mut process.start_monotonic_ns, before.start_monotonic_ns);
+    start(&mut process.start_realtime_ns, before.start_realtime_ns);
+    start(&mut process.clock_uncertainty_ns, before.clock_uncertainty_ns);
+}
+
+fn segments(records: &[Piece]) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::new();
+    for (i, Piece { header, .. }) in records.iter().enumerate() {
+        match segments.last_mut() {
+            Some(last) if (last.stream, last.number) == (header.stream, header.segment) => last.pieces.end = i + 1,
+            _ => segments.push(Segment {
+                stream: header.stream,
+                number: header.segment,
+                first_ticket: header.first_ticket,
+                pieces: i..i + 1,
+            }),
+        }
+    }
+    segments.sort_by_key(|segment| (segment.first_ticket, segment.stream, segment.number));
+    segments
+}
+
+struct Scan<'a> {
+    file: &'a CaptureFile,
+    index: Index,
+    /// The block before, while its payload has not been read.
+    last: Option<Piece>,
+    /// Bytes of payloads that may yet be checked on suspicion, so that a hostile file costs no more than its size.
+    recheck: u64,
+}
+
+impl Scan<'_> {
+    fn run(&mut self) -> Result<(), Error> {
+        let mut at = header::LEN as u64;
+        while at < self.file.len() {
+            at = match self.header(at)? {
+                Ok(header) if self.ends(at, header.stored_len) <= self.file.len() => {
+                    self.block(Piece { payload: at + HEADER_LEN as u64, header })?;
+                    self.ends(at, header.stored_len)
+                }
+                Err(BlockError::Unknown { stored_len }) if self.ends(at, stored_len) <= self.file.len() => {
+                    self.ends(at, stored_len)
+                }
+                // The payload goes on beyond the end: cut, or bytes are missing before a block that is still there.
+                Ok(_) | Err(BlockError::Unknown { .. } | BlockError::Short) => self.resume(at, true)?,
+                Err(BlockError::Damaged) => self.resume(at, false)?,
+            };
+        }
+        Ok(())
+    }
+
+    fn ends(&self, at: u64, stored_len: u32) -> u64 {
+        at + HEADER_LEN as u64 + u64::from(stored_len)
+    }
+
+    fn header(&self, at: u64) -> Result<Result<Header, BlockError>, Error> {
+        let mut bytes = [0; HEADER_LEN];
+        let len = self.file.read_at(at, &mut bytes)?;
+        Ok(Header::decode(&bytes[..len]))
+    }
+
+    fn block(&mut self, piece: Piece) -> Result<(), Error> {
+        match piece.header.kind {
+            Kind::Records => {
+                self.index.records.push(piece);
+                self.last = Some(piece);
+                return Ok(());
+            }
+            Kind::Process => self.process(&piece)?,
+            Kind::Observations => self.index.observations.push(piece),
+            Kind::Aggregate => self.index.aggregates.push(piece),
+            Kind::End => self.index.complete = true,
+        }
+        self.last = None;
+        Ok(())
+    }
+
+    /// An exec begins another image of the process, with a description of its own; but time counts from the first.
+    fn process(&mut self, piece: &Piece) -> Result<(), Error> {
+        let index = &mut self.index;
+        let first_ticket = piece.header.first_ticket;
+        if first_ticket > index.images.last().copied().unwrap_or(0) {
+            index.images.push(first_ticket);
+            index.process.ended_by_exec = None;
+        }
+        let mut payload = Vec::new();
+        let before = index.process.clone();
+        if !self.file.payload(piece, &mut payload)? || !index.process.update(&payload) {
+            index.lost.add(1, piece.stored_bytes());
+        }
+        if first_ticket > 0 {
+            keep_start(&mut index.process, &before);
+        }
+        Ok(())
+    }
+
+    /// Where reading goes on after damage at `at`, with the loss counted. Without a block to go on with, the end of the
+    /// file; that is no loss if the damage may be the `cut` of an unfinished file.
+    fn resume(&mut self, at: u64, cut: bool) -> Result<u64, Error> {
+        let from = self.suspect(at)?;
+        let next = self.find(from + 1)?;
+        let end = next.unwrap_or(self.file.len());
+        if next.is_none() {
+            self.index.complete = false;
+        }
+        if next.is_some() || !cut {
+            self.index.lost.add(1, end - from);
+        }
+        Ok(end)
+    }
+
+    /// Where the damage begins: at the block before, if its payload is damaged too, since then its length may not tell
+    /// where the next one begins.
+    fn suspect(&mut self, at: u64) -> Result<u64, Error> {
+        let Some(last) = self.last.take() else { return Ok(at) };
+        let Some(left) = self.recheck.checked_sub(u64::from(last.header.stored_len)) else { return Ok(at) };
+        self.recheck = left;
+        if self.file.payload(&last, &mut Vec::new())? {
+            return Ok(at);
+        }
+        self.index.records.pop();
+        Ok(last.payload - HEADER_LEN as u64)
+    }
+
+    /// The next position from `from` on with an intact block header.
+    fn find(&self, mut from: u64) -> Result<Option<u64>, Error> {
+        let mut window = vec![0; WINDOW.min(usize::try_from(self.file.len()).unwrap_or(WINDOW))];
+        loop {
+            let len = self.file.read_at(from, &mut window)?;
+            if len < HEADER_LEN {
+                return Ok(None);
+            }
+            let places = window[..len].windows(SYNC.len()).enumerate().filter(|(_, bytes)| **bytes == SYNC);
+            for (place, _) in places {
+                let at = from + place as u64;
+                if matches!(self.header(at)?, Ok(_) | Err(BlockError::Unknown { .. })) {
+                    return Ok(Some(at));
+                }
+            }
+            from += (len - SYNC.len() + 1) as u64;
+        }
+    }
+}

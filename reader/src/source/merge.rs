@@ -1,0 +1,149 @@
+//! From runs of many streams to one sequence of events: the part that reading a file and following a process share.
+//!
+//! Whoever drives it decides which stream's run comes next, by ticket; here the run's events get their stacks, thread,
+//! time and number, and the ticks and snapshots before it are given out first.
+//!
+//! Invariant: each event, snapshot and tick is given out once, and nothing is looked up for an event but its stack in
+//! the segment's own table.
+
+use memtrack_format::observe::Observation;
+
+use super::segment::{Batch, Definition, Run};
+use super::tables::Tables;
+use super::timeline::Timeline;
+use super::{Consumer, Place};
+use crate::error::Error;
+use crate::event::{Event, Snapshot, StackId, ThreadId};
+
+/// How far one stream has been given out.
+#[derive(Debug, Default)]
+pub(super) struct Cursor {
+    pub(super) batch: Batch,
+    /// The next run of the batch.
+    run: usize,
+    /// Stacks of the segment's nodes.
+    stacks: Vec<StackId>,
+    thread: ThreadId,
+    tid: i32,
+    /// Of which image of the process the segment is.
+    image: usize,
+}
+
+impl Cursor {
+    /// The next run.
+    #[inline]
+    pub(super) fn next_run(&self) -> Option<&Run> {
+        self.batch.runs.get(self.run)
+    }
+}
+
+/// What all streams share.
+#[derive(Debug, Default)]
+pub(super) struct Merger {
+    pub(super) tables: Tables,
+    pub(super) timeline: Timeline,
+    /// Events given out so far.
+    pub(super) events: u64,
+    pub(super) truncated: u64,
+    snapshots: u32,
+    /// First tickets of later images of the process, in order.
+    images: Vec<u64>,
+    /// How many of them have begun.
+    begun: usize,
+}
+
+impl Merger {
+    /// A merge at its beginning; later images of the process begin with these tickets.
+    pub(super) fn new(timeline: Timeline, images: Vec<u64>) -> Self {
+        Self { timeline, images, ..Self::default() }
+    }
+
+    /// The process is replaced: what has this ticket or a later one is of its next image.
+    pub(super) fn replaced(&mut self, ticket: u64) {
+        let last = self.images.last().copied().unwrap_or(0);
+        self.images.push(ticket.max(last));
+    }
+
+    /// The cursor's next batch; returns the one that was given out.
+    pub(super) fn load<C: Consumer>(
+        &mut self,
+        cursor: &mut Cursor,
+        batch: Batch,
+        consumer: &mut C,
+    ) -> Result<Batch, Error> {
+        if let Some(begin) = batch.begin {
+            (cursor.thread, cursor.tid) = (self.tables.thread(begin.tid), begin.tid);
+            cursor.image = self.images.partition_point(|&first| first <= begin.ticket);
+            cursor.stacks.clear();
+            cursor.stacks.push(StackId::EMPTY);
+        }
+        for definition in &batch.definitions {
+            self.tables.define(cursor.image, definition);
+            if let Definition::Code(code) = definition {
+                consumer.code(code.id, &String::from_utf8_lossy(&code.name), &String::from_utf8_lossy(&code.file));
+            }
+        }
+        self.tables.map_nodes(cursor.image, &batch.nodes, &mut cursor.stacks)?;
+        self.truncated += batch.truncated;
+        consumer.truncated_stacks(batch.truncated);
+        cursor.run = 0;
+        Ok(std::mem::replace(&mut cursor.batch, batch))
+    }
+
+    /// Gives out the cursor's next run, if it has one.
+    pub(super) fn give_run<C: Consumer>(&mut self, cursor: &mut Cursor, consumer: &mut C) {
+        let Some(&Run { ticket, start }) = cursor.next_run() else { return };
+        self.pass(ticket, consumer);
+        cursor.run += 1;
+        let batch = &cursor.batch;
+        let end = cursor.next_run().map_or(batch.events.len(), |next| next.start);
+        let Some(events) = batch.events.get(start..end) else { return };
+        consumer.run(&Place { ticket, thread: cursor.thread, tid: cursor.tid });
+        let mut times = batch.times.get(start..end).unwrap_or_default().iter();
+        let mut order = self.events;
+        for compact in events {
+            let event = Event {
+                kind: compact.kind,
+                address: compact.address,
+                size: compact.size,
+                stack: cursor.stacks.get(compact.node as usize).copied().unwrap_or_default(),
+                thread: cursor.thread,
+                order,
+                time_ns: self.timeline.time(times.next().copied()),
+            };
+            consumer.event(&event, &self.tables.frames);
+            order += 1;
+        }
+        self.events = order;
+    }
+
+    /// Gives out the ticks and snapshots that come before a run with this ticket, and the beginnings of images.
+    #[inline]
+    pub(super) fn pass<C: Consumer>(&mut self, ticket: u64, consumer: &mut C) {
+        while let Some(&first) = self.images.get(self.begun).filter(|&&first| first <= ticket) {
+            self.pass_marks(first.saturating_sub(1), consumer);
+            consumer.replaced();
+            self.begun += 1;
+        }
+        self.pass_marks(ticket, consumer);
+    }
+
+    #[inline]
+    fn pass_marks<C: Consumer>(&mut self, ticket: u64, consumer: &mut C) {
+        while let Some(mark) = self.timeline.pass(ticket) {
+            consumer.tick(mark.ticket, mark.time_ns);
+            let Some(rss_bytes) = mark.rss else { continue };
+            let (index, order) = (self.snapshots, self.events);
+            consumer.snapshot(&Snapshot { index, time_ns: mark.time_ns, rss_bytes, heap_bytes: 0, order });
+            self.snapshots = self.snapshots.saturating_add(1);
+        }
+    }
+
+    /// Takes over what the collector saw, which comes after all that it saw before.
+    pub(super) fn observe(&mut self, observation: &Observation) {
+        self.timeline.add(observation);
+        if let Observation::Thread { tid, name } = observation {
+            self.tables.name_thread(*tid, name);
+        }
+    }
+}

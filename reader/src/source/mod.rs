@@ -1,0 +1,211 @@
+//! From bytes to events: a capture's blocks, its segments side by side, and their merge into the one total order.
+//!
+//! The way through: `file` opens and reads, `index` finds the blocks, `segment` decodes one segment (`ahead` several at
+//! once), `tables` and `timeline` say what ids and tickets stand for, `merge` makes events of it. [`Capture`] drives that
+//! from a file, [`Online`] from pieces as a collector receives them.
+//!
+//! Invariant: whatever stands in the file, reading ends, allocates no more than the file justifies, and either gives the
+//! events that were recorded or says what is missing.
+
+mod ahead;
+mod file;
+mod index;
+mod merge;
+mod online;
+mod read;
+mod segment;
+mod tables;
+mod timeline;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+
+use memtrack_format::meta::Process;
+
+pub use self::online::Online;
+
+use self::file::CaptureFile;
+use self::index::Index;
+use crate::error::Error;
+use crate::event::{Event, Snapshot, Thread, ThreadId};
+use crate::frames::Frames;
+use crate::replay::Replay;
+
+/// What is done with events. Only what every consumer needs has to be written; the rest is for those who show records.
+pub trait Consumer {
+    /// The next event of the total order. The frames of its stack are known.
+    fn event(&mut self, event: &Event, frames: &Frames);
+    /// A memory snapshot after all events so far. Its heap is 0: that is for the replay to know.
+    fn snapshot(&mut self, snapshot: &Snapshot);
+    /// Allocations of the coming events have cut stacks, this many.
+    fn truncated_stacks(&mut self, _count: u64) {}
+    /// A run begins: the next events are of this thread.
+    fn run(&mut self, _place: &Place) {}
+    /// The collector took this ticket at this time, in nanoseconds since the start, after all events so far.
+    fn tick(&mut self, _ticket: u64, _time_ns: u64) {}
+    /// The process replaced its image: coming events are of one with an empty heap.
+    fn replaced(&mut self) {}
+    /// A code object is described, before the events that run it in one stream: its id, name and file.
+    fn code(&mut self, _id: u32, _name: &str, _file: &str) {}
+}
+
+impl Consumer for Replay {
+    #[inline]
+    fn event(&mut self, event: &Event, _frames: &Frames) {
+        Self::event(self, event);
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot) {
+        Self::snapshot(self, snapshot.time_ns, snapshot.rss_bytes);
+    }
+
+    fn truncated_stacks(&mut self, count: u64) {
+        (0..count).for_each(|_| self.truncated_stack());
+    }
+}
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its ticket: runs are in the order of their tickets.
+    pub ticket: u64,
+    /// Its thread.
+    pub thread: ThreadId,
+    /// The operating system's id of the thread.
+    pub tid: i32,
+}
+
+/// What damage has cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// Blocks, or places where at least one block was.
+    pub blocks: u64,
+    /// Bytes that could not be read.
+    pub bytes: u64,
+}
+
+impl Loss {
+    fn add(&mut self, blocks: u64, bytes: u64) {
+        self.blocks = self.blocks.saturating_add(blocks);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+/// What reading a capture leaves beside what the consumer made of the events.
+#[derive(Clone, Debug, Default)]
+pub struct ReadSummary {
+    /// Events given out.
+    pub events: u64,
+    /// What the events' stacks are.
+    pub frames: Frames,
+    /// What their thread ids are.
+    pub threads: Vec<Thread>,
+    /// Stack nodes whose code object is not described, shown as `<unknown>`.
+    pub unknown_frames: u64,
+    /// Allocations whose stack was too deep to be recorded whole.
+    pub truncated_stacks: u64,
+    /// What could not be read, in the whole file.
+    pub lost: Loss,
+}
+
+/// An open capture.
+#[derive(Debug)]
+pub struct Capture {
+    file: CaptureFile,
+    index: Index,
+}
+
+impl Capture {
+    /// Opens the capture at `path` and finds its blocks. It may be unfinished, and still being written.
+    ///
+    /// # Errors
+    /// [`Error::Unusable`] when there is no capture of a known version there, [`Error::Io`] when reading fails.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let file = CaptureFile::open(path.as_ref())?;
+        let index = Index::build(&file)?;
+        Ok(Self { file, index })
+    }
+
+    /// Its path, as it was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Its format version.
+    #[must_use]
+    pub fn format_version(&self) -> u32 {
+        self.file.version()
+    }
+
+    /// Its size in bytes.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.file.len()
+    }
+
+    /// What is known of the recorded process.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        &self.index.process
+    }
+
+    /// Whether it was written to its end.
+    #[must_use]
+    pub fn complete(&self) -> bool {
+        self.index.complete
+    }
+
+    /// What is known to be lost before records are read; [`ReadSummary::lost`] has everything.
+    #[must_use]
+    pub fn lost(&self) -> Loss {
+        self.index.lost
+    }
+
+    /// Whether events carry exact times.
+    #[must_use]
+    pub fn has_timestamps(&self) -> bool {
+        self.index.process.timestamps == Some(1)
+    }
+
+    /// Whether it holds sums, and no records.
+    #[must_use]
+    pub fn aggregated(&self) -> bool {
+        !self.index.aggregates.is_empty()
+    }
+
+    /// The payload of the last aggregate that is intact; `None` where there is none.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when reading fails.
+    pub fn aggregate(&self) -> Result<Option<Vec<u8>>, Error> {
+        for piece in self.index.aggregates.iter().rev() {
+            let mut payload = Vec::new();
+            if self.file.payload(piece, &mut payload)? {
+                return Ok(Some(payload));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Bytes of the file that [`Capture::read`] reports progress in.
+    #[must_use]
+    pub fn total_record_bytes(&self) -> u64 {
+        (0..self.index.segments.len()).map(|segment| self.index.stored_bytes(segment)).sum()
+    }
+
+    /// Gives all events and snapshots to `consumer`, in their total order, once. `progress` is called now and then with
+    /// the bytes that were dealt with since, which add up to [`Capture::total_record_bytes`].
+    ///
+    /// # Errors
+    /// [`Error::Io`] when reading fails, [`Error::TooMany`] when ids run out. Damage is no error: it is counted.
+    pub fn read<C: Consumer>(
+        &self,
+        consumer: &mut C,
+        mut progress: impl FnMut(u64),
+    ) -> Result<ReadSummary, Error> {
+        read::read(&self.file, &self.index, consumer, &mut progress)
+    }
+}

@@ -1,0 +1,176 @@
+//! Events in their total order while they are being recorded: for the collector of an aggregated capture, and live views.
+//!
+//! Pieces of segments come as the collector drains them. A run can be given out when no stream can come up with an
+//! earlier one any more, or with more of the same: see [`Online::quiet`].
+//!
+//! Invariant: the order is the one that reading a file of the same pieces would give; memory is bounded by what has come
+//! and cannot be given out yet, and by the tables.
+
+use std::collections::VecDeque;
+
+use memtrack_format::observe::Observation;
+use rustc_hash::FxHashMap;
+
+use super::merge::{Cursor, Merger};
+use super::segment::{Batch, Progress, SegmentReader};
+use super::timeline::Timeline;
+use super::{Consumer, Loss, ReadSummary};
+use crate::error::Error;
+use crate::event::Thread;
+use crate::frames::Frames;
+
+/// One stream on its way through the merge.
+#[derive(Debug, Default)]
+struct Stream {
+    reader: SegmentReader,
+    /// Which segment is being decoded, and up to which byte; `None`: the rest of it cannot be read.
+    at: Option<(u32, u32)>,
+    batches: VecDeque<Batch>,
+    cursor: Cursor,
+    /// Whatever it will still show has this ticket or a later one.
+    past: u64,
+}
+
+impl Stream {
+    fn decode(&mut self, segment: u32, offset: u32, bytes: &[u8], lost: &mut Loss) {
+        if offset == 0 {
+            self.reader = SegmentReader::default();
+            self.at = Some((segment, 0));
+        }
+        if self.at != Some((segment, offset)) {
+            self.at = None;
+            lost.add(1, bytes.len() as u64);
+            return;
+        }
+        let (mut batch, mut at) = (Batch::default(), 0);
+        let progress = self.reader.decode(bytes, &mut at, &mut batch, usize::MAX);
+        self.at = u32::try_from(bytes.len()).ok().and_then(|len| Some((segment, offset.checked_add(len)?)));
+        if progress == Progress::Damaged {
+            lost.add(1, (bytes.len() - at) as u64);
+            self.at = None;
+        }
+        self.past = self.past.max(batch.last_ticket);
+        self.batches.push_back(batch);
+    }
+
+    /// Ticket of the next run; loads what it is in.
+    fn next_ticket<C: Consumer>(&mut self, merger: &mut Merger, consumer: &mut C) -> Result<Option<u64>, Error> {
+        loop {
+            if let Some(run) = self.cursor.next_run() {
+                return Ok(Some(run.ticket));
+            }
+            let Some(batch) = self.batches.pop_front() else { return Ok(None) };
+            merger.load(&mut self.cursor, batch, consumer)?;
+        }
+    }
+}
+
+/// The merge of streams that go on.
+#[derive(Debug, Default)]
+pub struct Online {
+    streams: FxHashMap<u32, Stream>,
+    merger: Merger,
+    lost: Loss,
+    /// Streams of which nothing has come yet will only show later tickets.
+    floor: u64,
+}
+
+impl Online {
+    /// Nothing has come yet. Times count from `start_monotonic_ns`.
+    #[must_use]
+    pub fn new(start_monotonic_ns: u64) -> Self {
+        let timeline = Timeline::new(Some(start_monotonic_ns), None);
+        Self { merger: Merger::new(timeline, Vec::new()), ..Self::default() }
+    }
+
+    /// Takes bytes of a stream: the ones from `offset` on of this segment, which begin and end between two records. What
+    /// does not follow what came before is lost, and counted.
+    pub fn records(&mut self, stream: u32, segment: u32, offset: u32, bytes: &[u8]) {
+        let floor = self.floor;
+        let stream = self.streams.entry(stream).or_insert_with(|| Stream { past: floor, ..Stream::default() });
+        stream.decode(segment, offset, bytes, &mut self.lost);
+    }
+
+    /// Takes what the collector saw, in the order of its tickets.
+    pub fn observe(&mut self, observation: &Observation) {
+        self.merger.observe(observation);
+    }
+
+    /// The process replaced itself by exec: what has this ticket or a later one is of its next image. To be said before
+    /// anything of that comes.
+    pub fn replaced(&mut self, ticket: u64) {
+        self.merger.replaced(ticket);
+    }
+
+    /// Gives out every run that is closed. The caller vouches that all records of earlier runs than `before_ticket` have
+    /// come, but for those that the `busy` streams (ascending) may be about to show: a busy stream is past what it has itself shown,
+    /// all others are past `before_ticket`.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`] when ids run out.
+    pub fn quiet<C: Consumer>(&mut self, before_ticket: u64, busy: &[u32], consumer: &mut C) -> Result<(), Error> {
+        let mut bound = before_ticket;
+        for stream in busy {
+            bound = bound.min(self.streams.get(stream).map_or(self.floor, |stream| stream.past));
+        }
+        for (number, stream) in &mut self.streams {
+            if busy.binary_search(number).is_err() {
+                stream.past = stream.past.max(before_ticket);
+            }
+        }
+        // A stream that is busy before anything of it came is not past this ticket, so it must be known by name.
+        for &number in busy {
+            let floor = self.floor;
+            self.streams.entry(number).or_insert_with(|| Stream { past: floor, ..Stream::default() });
+        }
+        self.floor = self.floor.max(before_ticket);
+        self.give(bound, consumer)
+    }
+
+    /// Gives out everything that has come: all streams have ended.
+    ///
+    /// # Errors
+    /// [`Error::TooMany`] when ids run out.
+    pub fn finish<C: Consumer>(mut self, consumer: &mut C) -> Result<ReadSummary, Error> {
+        self.give(u64::MAX, consumer)?;
+        Ok(ReadSummary {
+            events: self.merger.events,
+            frames: self.merger.tables.frames,
+            threads: self.merger.tables.threads,
+            unknown_frames: self.merger.tables.unknown_frames,
+            truncated_stacks: self.merger.truncated,
+            lost: self.lost,
+        })
+    }
+
+    /// What the stacks of the events so far are.
+    #[must_use]
+    pub fn frames(&self) -> &Frames {
+        &self.merger.tables.frames
+    }
+
+    /// What their thread ids are.
+    #[must_use]
+    pub fn threads(&self) -> &[Thread] {
+        &self.merger.tables.threads
+    }
+
+    /// Gives out all runs up to this ticket, which only the stream it is from can add to, and the marks up to it.
+    fn give<C: Consumer>(&mut self, bound: u64, consumer: &mut C) -> Result<(), Error> {
+        loop {
+            let mut next: Option<(u64, u32)> = None;
+            for (&number, stream) in &mut self.streams {
+                if let Some(ticket) = stream.next_ticket(&mut self.merger, consumer)? {
+                    next = Some(next.map_or((ticket, number), |earliest| earliest.min((ticket, number))));
+                }
+            }
+            let Some((ticket, number)) = next.filter(|&(ticket, _)| ticket <= bound) else { break };
+            let Some(stream) = self.streams.get_mut(&number) else { break };
+            while stream.next_ticket(&mut self.merger, consumer)? == Some(ticket) {
+                self.merger.give_run(&mut stream.cursor, consumer);
+            }
+        }
+        self.merger.pass(bound, consumer);
+        Ok(())
+    }
+}

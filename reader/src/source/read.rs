@@ -1,0 +1,198 @@
+//! A capture's events in their total order: the merge of all its streams by ticket.
+//!
+//! Every stream waits in a heap with the ticket of its next run, or of its next segment, which is opened when its turn
+//! comes. A run that goes on in the next segment of its stream does so with the same ticket, which no other stream has.
+//!
+//! Invariant: inside a stream the order is that of its segments and records, whatever the tickets of a damaged file say.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use memtrack_format::observe::{Observation, Reader};
+use rustc_hash::FxHashMap;
+
+use super::ahead::{Ahead, Part, Shop, Task};
+use super::file::{CaptureFile, Piece};
+use super::index::Index;
+use super::merge::{Cursor, Merger};
+use super::timeline::{Scale, Timeline};
+use super::{Consumer, Loss, ReadSummary};
+use crate::error::Error;
+
+/// One stream on its way through the merge.
+#[derive(Default)]
+struct Stream {
+    /// Its segments that were not opened, newest first.
+    segments: Vec<usize>,
+    cursor: Cursor,
+    rest: Option<Arc<Task>>,
+}
+
+/// Gives every event and snapshot to `consumer`; `progress` gets the bytes of the file that were dealt with since.
+pub(super) fn read<C: Consumer>(
+    file: &CaptureFile,
+    index: &Index,
+    consumer: &mut C,
+    progress: &mut dyn FnMut(u64),
+) -> Result<ReadSummary, Error> {
+    let shop = Shop::new(file, index);
+    let merger = Merger::new(timeline(file, index)?, index.images.clone());
+    rayon::in_place_scope_fifo(|scope| {
+        let ahead = Ahead::new(scope, &shop);
+        let observations = index.observations.iter();
+        let mut run = Reading { shop: &shop, ahead, merger, observations, streams: streams(index), lost: index.lost };
+        let outcome = run.merge(consumer, progress);
+        run.ahead.cancel();
+        outcome.map(|()| ReadSummary {
+            events: run.merger.events,
+            frames: run.merger.tables.frames,
+            threads: run.merger.tables.threads,
+            unknown_frames: run.merger.tables.unknown_frames,
+            truncated_stacks: run.merger.truncated,
+            lost: run.lost,
+        })
+    })
+}
+
+/// The segments of each stream, in an order that is the same each time.
+fn streams(index: &Index) -> Vec<Stream> {
+    let mut places = FxHashMap::default();
+    let mut streams: Vec<Stream> = Vec::new();
+    let mut sorted: Vec<usize> = (0..index.segments.len()).collect();
+    sorted.sort_by_key(|&i| Reverse(index.segments[i].number));
+    for i in sorted {
+        let place = match places.entry(index.segments[i].stream) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                streams.push(Stream::default());
+                *new.insert(streams.len() - 1)
+            }
+        };
+        streams[place].segments.push(i);
+    }
+    streams
+}
+
+/// The clocks' relation: by the process's start and end, else by its last snapshot.
+fn timeline(file: &CaptureFile, index: &Index) -> Result<Timeline, Error> {
+    let process = &index.process;
+    let mut last = None;
+    if process.end_ticks.is_none() {
+        for piece in index.observations.iter().rev() {
+            let mut payload = Vec::new();
+            file.payload(piece, &mut payload)?;
+            let snapshots = Reader::new(&payload).filter_map(|observation| match observation {
+                Observation::Snapshot { tick, ticks, .. } => Some((ticks, tick.time_ns)),
+                _ => None,
+            });
+            last = snapshots.last();
+            if last.is_some() {
+                break;
+            }
+        }
+    }
+    Ok(Timeline::new(process.start_monotonic_ns, Scale::new(process, last)))
+}
+
+struct Reading<'s, 'e> {
+    shop: &'e Shop<'e>,
+    ahead: Ahead<'s, 'e>,
+    merger: Merger,
+    observations: std::slice::Iter<'e, Piece>,
+    streams: Vec<Stream>,
+    lost: Loss,
+}
+
+impl Reading<'_, '_> {
+    fn merge<C: Consumer>(&mut self, consumer: &mut C, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
+        let mut heap: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::with_capacity(self.streams.len());
+        for (i, stream) in self.streams.iter().enumerate() {
+            heap.extend(stream.segments.last().map(|&first| Reverse((self.first_ticket(first), i))));
+        }
+        while let Some(mut top) = heap.peek_mut() {
+            let Reverse((ticket, stream)) = *top;
+            match self.step(stream, consumer, progress)? {
+                // Tickets rise in a stream.
+                Some(next) => *top = Reverse((next.max(ticket), stream)),
+                None => drop(PeekMut::pop(top)),
+            }
+        }
+        self.look_ahead(u64::MAX)?;
+        self.merger.pass(u64::MAX, consumer);
+        Ok(())
+    }
+
+    fn first_ticket(&self, segment: usize) -> u64 {
+        self.shop.index.segments.get(segment).map_or(0, |segment| segment.first_ticket)
+    }
+
+    /// Gives out the stream's next run, or opens what it is in; returns the ticket of what comes then.
+    #[inline]
+    fn step<C: Consumer>(
+        &mut self,
+        stream: usize,
+        consumer: &mut C,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<u64>, Error> {
+        if let Some(run) = self.streams[stream].cursor.next_run() {
+            let ticket = run.ticket;
+            if !self.merger.timeline.reaches(ticket) {
+                self.look_ahead(ticket)?;
+            }
+            self.merger.give_run(&mut self.streams[stream].cursor, consumer);
+        } else {
+            self.open(stream, consumer, progress)?;
+        }
+        let stream = &self.streams[stream];
+        Ok(match stream.cursor.next_run() {
+            Some(run) => Some(run.ticket),
+            None if stream.rest.is_some() => Some(stream.cursor.batch.last_ticket),
+            None => stream.segments.last().map(|&next| self.first_ticket(next)),
+        })
+    }
+
+    /// The next batch of a stream.
+    fn open<C: Consumer>(
+        &mut self,
+        stream: usize,
+        consumer: &mut C,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Error> {
+        let stream = &mut self.streams[stream];
+        let Part { batch, rest, lost } = match (stream.rest.take(), stream.segments.pop()) {
+            (Some(task), segment) => {
+                stream.segments.extend(segment);
+                self.ahead.fetch(&task)?
+            }
+            (None, Some(segment)) => {
+                progress(self.shop.index.stored_bytes(segment));
+                self.ahead.first(segment)?
+            }
+            (None, None) => return Ok(()),
+        };
+        stream.rest = rest.map(|rest| self.ahead.order_rest(rest));
+        self.lost.add(lost.blocks, lost.bytes);
+        let used = self.merger.load(&mut stream.cursor, batch, consumer)?;
+        self.shop.give_back(used);
+        Ok(())
+    }
+
+    /// Reads observations until a tick is known that comes after this ticket.
+    fn look_ahead(&mut self, ticket: u64) -> Result<(), Error> {
+        while !self.merger.timeline.reaches(ticket) {
+            let Some(piece) = self.observations.next() else { break };
+            let mut payload = Vec::new();
+            let mut intact = self.shop.file.payload(piece, &mut payload)?;
+            let mut reader = Reader::new(&payload);
+            reader.by_ref().for_each(|observation| self.merger.observe(&observation));
+            intact &= !reader.failed();
+            if !intact {
+                self.lost.add(1, piece.stored_bytes());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,253 @@
+//! The records of one segment, as compact events: what can be done side by side with other segments, before the merge.
+//!
+//! Stacks become nodes of a tree that is local to the segment (node 0 is the empty stack), so that an event carries one
+//! number; the merge maps each new node to a [`StackId`](crate::StackId) once. A segment is decoded in batches of bounded
+//! size, because a few bytes can stand for many events.
+//!
+//! Invariant: the batches of a segment, one after the other, hold its events in the order they were recorded, and each
+//! node that an event names is in its batch's `nodes` or in an earlier batch's.
+
+use std::collections::hash_map::Entry;
+
+use memtrack_format::record::{CodeHead, Decoder, Frame, LineTable, MAX_TEXT, Record};
+use rustc_hash::FxHashMap;
+
+use crate::event::EventKind;
+
+/// An event but for what the merge adds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Compact {
+    pub(super) address: u64,
+    pub(super) size: u64,
+    pub(super) node: u32,
+    pub(super) kind: EventKind,
+}
+
+/// Events with one ticket, from `start` to the start of the next run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) ticket: u64,
+    pub(super) start: usize,
+}
+
+/// A node of the segment's stack tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Node {
+    pub(super) parent: u32,
+    pub(super) frame: Frame,
+}
+
+/// What a segment says beside events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Definition {
+    Code(Code),
+    Lines { id: u32, bytes: Vec<u8> },
+    ThreadName { tid: i32, name: Vec<u8> },
+}
+
+/// A code object without its line table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Code {
+    pub(super) id: u32,
+    pub(super) first_line: u32,
+    pub(super) lines: LineTable,
+    pub(super) lines_len: u32,
+    pub(super) name: Vec<u8>,
+    pub(super) file: Vec<u8>,
+}
+
+/// How a segment begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Begin {
+    pub(super) ticket: u64,
+    pub(super) tid: i32,
+    pub(super) timed: bool,
+}
+
+/// A part of a segment.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) events: Vec<Compact>,
+    /// Ticks of the stamping clock for each event; empty in segments that are not timed.
+    pub(super) times: Vec<u64>,
+    pub(super) runs: Vec<Run>,
+    /// Nodes that are new in this batch.
+    pub(super) nodes: Vec<Node>,
+    pub(super) definitions: Vec<Definition>,
+    /// Present in the first batch of a segment.
+    pub(super) begin: Option<Begin>,
+    /// Allocations whose stack is cut.
+    pub(super) truncated: u64,
+    /// The last ticket that the segment has shown.
+    pub(super) last_ticket: u64,
+}
+
+impl Batch {
+    /// Empties it and keeps its memory for the next.
+    pub(super) fn clear(&mut self) {
+        self.events.clear();
+        self.times.clear();
+        self.runs.clear();
+        self.nodes.clear();
+        self.definitions.clear();
+        (self.begin, self.truncated, self.last_ticket) = (None, 0, 0);
+    }
+}
+
+/// How far a call of [`SegmentReader::decode`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// The batch is full; the bytes go on.
+    Full,
+    /// To the end of the bytes.
+    End,
+    /// To bytes that are no record; what follows cannot be read.
+    Damaged,
+}
+
+/// The state between the batches of one segment.
+#[derive(Debug, Default)]
+pub(super) struct SegmentReader {
+    decoder: Decoder,
+    ids: FxHashMap<Node, u32>,
+    /// The nodes of the stack's oldest frames; what is missing is interned when an event needs it.
+    path: Vec<u32>,
+    begin: Option<Begin>,
+    ticket: u64,
+    ticks: u64,
+    truncated: bool,
+}
+
+impl SegmentReader {
+    /// Decodes from `at` on, until the batch has `limit` events or the bytes end; moves `at`.
+    pub(super) fn decode(&mut self, bytes: &[u8], at: &mut usize, batch: &mut Batch, limit: usize) -> Progress {
+        batch.runs.push(Run { ticket: self.ticket, start: batch.events.len() });
+        let progress = loop {
+            if batch.events.len() >= limit {
+                break if *at < bytes.len() { Progress::Full } else { Progress::End };
+            }
+            match self.decoder.next(bytes, *at) {
+                Ok(Some((record, next))) => {
+                    if !self.record(&record, batch) {
+                        break Progress::Damaged;
+                    }
+                    *at = next;
+                }
+                Ok(None) => break Progress::End,
+                Err(_) => break Progress::Damaged,
+            }
+        };
+        batch.last_ticket = self.ticket;
+        progress
+    }
+
+    /// `false`: a record that may not stand here.
+    #[inline]
+    fn record(&mut self, record: &Record<'_>, batch: &mut Batch) -> bool {
+        if self.begin.is_none() != matches!(record, Record::Begin { .. }) {
+            return false;
+        }
+        match *record {
+            Record::Alloc { allocator, address, size, time } => {
+                batch.truncated += u64::from(self.truncated);
+                self.event(batch, EventKind::Alloc(allocator), address, size, time);
+            }
+            Record::Free { address, time } => self.event(batch, EventKind::Free, address, 0, time),
+            Record::Pop { .. } => self.path.truncate(self.decoder.stack().len()),
+            Record::Push(_) => {}
+            Record::Move { .. } => self.path.truncate(self.decoder.stack().len().saturating_sub(1)),
+            Record::Switch { ticket } => self.switch(batch, ticket),
+            Record::Truncated(truncated) => self.truncated = truncated,
+            _ => self.rare(record, batch),
+        }
+        true
+    }
+
+    fn rare(&mut self, record: &Record<'_>, batch: &mut Batch) {
+        match *record {
+            Record::Begin { ticket, ticks, tid, timed } => {
+                (self.ticks, self.begin) = (ticks, Some(Begin { ticket, tid, timed }));
+                batch.begin = self.begin;
+                self.switch(batch, ticket);
+            }
+            Record::Map { allocator, class, address, length, time } => {
+                batch.truncated += u64::from(self.truncated);
+                self.event(batch, EventKind::Map(allocator, class), address, length, time);
+            }
+            Record::Unmap { address, length, time } => self.event(batch, EventKind::Unmap, address, length, time),
+            Record::RemapFrom { address, length, time } => {
+                self.event(batch, EventKind::RemapFrom, address, length, time);
+            }
+            Record::FreeUndo => self.event(batch, EventKind::FreeUndo, 0, 0, None),
+            Record::UnmapUndo => self.event(batch, EventKind::UnmapUndo, 0, 0, None),
+            Record::Finalizing => self.event(batch, EventKind::Finalizing, 0, 0, None),
+            Record::ExecBegins => self.event(batch, EventKind::Exec, 0, 0, None),
+            Record::Code(ref head) => batch.definitions.push(Definition::Code(Code::from(head))),
+            Record::CodeLines { id, bytes } => {
+                batch.definitions.push(Definition::Lines { id, bytes: bytes.to_vec() });
+            }
+            Record::ThreadName { tid, name } => {
+                batch.definitions.push(Definition::ThreadName { tid, name: cut(name) });
+            }
+            // The events that follow an Exec say the same; all others have been dealt with.
+            _ => {}
+        }
+    }
+
+    #[inline]
+    fn event(&mut self, batch: &mut Batch, kind: EventKind, address: u64, size: u64, time: Option<u64>) {
+        let node = self.node(batch);
+        batch.events.push(Compact { address, size, node, kind });
+        if self.begin.is_some_and(|begin| begin.timed) {
+            self.ticks = time.unwrap_or(self.ticks);
+            batch.times.push(self.ticks);
+        }
+    }
+
+    /// The node of the current stack.
+    #[inline]
+    fn node(&mut self, batch: &mut Batch) -> u32 {
+        let stack = self.decoder.stack();
+        let mut node = self.path.last().copied().unwrap_or(0);
+        while let Some(&frame) = stack.get(self.path.len()) {
+            node = intern(&mut self.ids, &mut batch.nodes, Node { parent: node, frame });
+            self.path.push(node);
+        }
+        node
+    }
+
+    #[inline]
+    fn switch(&mut self, batch: &mut Batch, ticket: u64) {
+        self.ticket = ticket;
+        let start = batch.events.len();
+        match batch.runs.last_mut() {
+            Some(run) if run.start == start => run.ticket = ticket,
+            _ => batch.runs.push(Run { ticket, start }),
+        }
+    }
+}
+
+#[inline]
+fn intern(ids: &mut FxHashMap<Node, u32>, new: &mut Vec<Node>, node: Node) -> u32 {
+    // A segment has fewer nodes than bytes, and those fit in 32 bits.
+    let next = ids.len() as u32 + 1;
+    match ids.entry(node) {
+        Entry::Occupied(known) => *known.get(),
+        Entry::Vacant(vacant) => {
+            new.push(node);
+            *vacant.insert(next)
+        }
+    }
+}
+
+impl From<&CodeHead<'_>> for Code {
+    fn from(head: &CodeHead<'_>) -> Self {
+        let CodeHead { id, first_line, lines, lines_len, name, file } = *head;
+        Self { id, first_line, lines, lines_len, name: cut(name), file: cut(file) }
+    }
+}
+
+/// The recorder cuts texts at this length; a longer one is not its own.
+fn cut(text: &[u8]) -> Vec<u8> {
+    text[..text.len().min(MAX_TEXT)].to_vec()
+}

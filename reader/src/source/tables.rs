@@ -1,0 +1,112 @@
+//! What ids of a capture stand for: code objects, frames, stacks and threads of all streams together.
+//!
+//! Invariant: a frame whose code object was never described is shown as `<unknown>` and counted, never guessed; it is
+//! looked up anew each time, since the description may yet come.
+
+use memtrack_format::record::{Frame, LineTable};
+use rustc_hash::FxHashMap;
+
+use super::segment::{Code, Definition, Node};
+use crate::error::Error;
+use crate::event::{StackId, Thread, ThreadId};
+use crate::frames::{FrameId, Frames, NameId};
+use crate::lines::{LineFormat, position};
+
+/// The function's name in a frame whose code object is not known.
+const UNKNOWN: &str = "<unknown>";
+
+/// All tables of one capture.
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    pub(super) frames: Frames,
+    pub(super) threads: Vec<Thread>,
+    /// Nodes whose frame's code object was not known.
+    pub(super) unknown_frames: u64,
+    thread_ids: FxHashMap<i32, ThreadId>,
+    /// For each image of the process, the first one's at 0.
+    images: Vec<Image>,
+}
+
+/// Code objects of one image of the process: an exec begins another, whose ids mean something else.
+#[derive(Debug, Default)]
+struct Image {
+    codes: FxHashMap<u32, (Code, Vec<u8>)>,
+    known: FxHashMap<(u32, u32), FrameId>,
+}
+
+impl Tables {
+    /// Takes a definition of an image over. The first one of a code object holds; a later one adds what is missing of its line table.
+    pub(super) fn define(&mut self, image: usize, definition: &Definition) {
+        match definition {
+            Definition::Code(code) => {
+                self.image(image).codes.entry(code.id).or_insert_with(|| (code.clone(), Vec::new()));
+            }
+            Definition::Lines { id, bytes } => {
+                let Some((code, table)) = self.image(image).codes.get_mut(id) else { return };
+                let room = (code.lines_len as usize).saturating_sub(table.len());
+                table.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            }
+            Definition::ThreadName { tid, name } => self.name_thread(*tid, &String::from_utf8_lossy(name)),
+        }
+    }
+
+    fn image(&mut self, number: usize) -> &mut Image {
+        if self.images.len() <= number {
+            self.images.resize_with(number + 1, Image::default);
+        }
+        &mut self.images[number]
+    }
+
+    /// The thread with this id of the operating system.
+    pub(super) fn thread(&mut self, tid: i32) -> ThreadId {
+        *self.thread_ids.entry(tid).or_insert_with(|| {
+            self.threads.push(Thread { tid, name: String::new() });
+            // Every thread stands in the file with at least a byte, and nobody has 2^32 of them in memory.
+            ThreadId((self.threads.len() - 1) as u32)
+        })
+    }
+
+    pub(super) fn name_thread(&mut self, tid: i32, name: &str) {
+        let id = self.thread(tid);
+        if let Some(thread) = self.threads.get_mut(id.0 as usize) {
+            name.clone_into(&mut thread.name);
+        }
+    }
+
+    /// Adds the stacks of a segment's new nodes to `map`, which knows those before them.
+    pub(super) fn map_nodes(&mut self, image: usize, nodes: &[Node], map: &mut Vec<StackId>) -> Result<(), Error> {
+        for node in nodes {
+            let frame = self.frame(image, node.frame)?;
+            let parent = map.get(node.parent as usize).copied().unwrap_or_default();
+            map.push(self.frames.stack_id(parent, frame)?);
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, image: usize, frame: Frame) -> Result<FrameId, Error> {
+        let key = (frame.code, frame.instruction);
+        let known = self.images.get(image).and_then(|image| image.known.get(&key));
+        if let Some(&id) = known {
+            return Ok(id);
+        }
+        let Some((code, table)) = self.images.get(image).and_then(|image| image.codes.get(&frame.code)) else {
+            self.unknown_frames += 1;
+            let function = self.frames.name_id(UNKNOWN)?;
+            return self.frames.frame_id(function, NameId::default(), 0);
+        };
+        let line = position(format(code.lines), table, code.first_line, frame.instruction).line;
+        let function = self.frames.name_id(&String::from_utf8_lossy(&code.name))?;
+        let file = self.frames.name_id(&String::from_utf8_lossy(&code.file))?;
+        let id = self.frames.frame_id(function, file, line)?;
+        self.image(image).known.insert(key, id);
+        Ok(id)
+    }
+}
+
+fn format(lines: LineTable) -> LineFormat {
+    match lines {
+        LineTable::Lnotab => LineFormat::Lnotab,
+        LineTable::Python310 => LineFormat::Ranges,
+        LineTable::Python311 => LineFormat::Locations,
+    }
+}

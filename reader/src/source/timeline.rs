@@ -1,0 +1,117 @@
+//! The time of events: what ticks say of tickets, and what the stamping clock says of moments.
+//!
+//! A tick is a ticket that the collector took at a known time; so an event of a later ticket came after it. A stamp is
+//! exact, but a thread may be delayed between reading the clock and taking its place in the total order, so a stamp is
+//! held between the ticks around its event.
+//!
+//! Invariant: the time of an event is never before that of a tick or snapshot before it in the total order, nor after
+//! that of one after it.
+
+use std::collections::VecDeque;
+
+use memtrack_format::meta::{CLOCK_MONOTONIC, Process};
+use memtrack_format::observe::{Observation, Tick};
+
+/// Binary places of [`Scale::ns_per_tick`].
+const FRACTION: u32 = 32;
+
+/// A tick on its way into the total order; times are since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) ticket: u64,
+    pub(super) time_ns: u64,
+    /// Resident memory, if it was looked at.
+    pub(super) rss: Option<u64>,
+}
+
+/// From the stamping clock to nanoseconds since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Scale {
+    start_ticks: u64,
+    /// A fixed-point number.
+    ns_per_tick: u64,
+}
+
+impl Scale {
+    /// Through the start and the last moment at which both clocks were read; `None` when they are not known.
+    pub(super) fn new(process: &Process, last: Option<(u64, u64)>) -> Option<Self> {
+        let (start_ticks, start_ns) = (process.start_ticks?, process.start_monotonic_ns?);
+        if process.clock == Some(CLOCK_MONOTONIC) {
+            return Some(Self { start_ticks, ns_per_tick: 1 << FRACTION });
+        }
+        let end = process.end_ticks.zip(process.end_monotonic_ns).or(last);
+        let (ticks, ns) = end.map(|(ticks, ns)| (ticks.wrapping_sub(start_ticks), ns.wrapping_sub(start_ns)))?;
+        let ns_per_tick = (u128::from(ns) << FRACTION).checked_div(u128::from(ticks))?;
+        Some(Self { start_ticks, ns_per_tick: u64::try_from(ns_per_tick).ok()? })
+    }
+
+    #[inline]
+    fn ns(self, ticks: u64) -> u64 {
+        let since = ticks.saturating_sub(self.start_ticks);
+        // The product of two 64-bit numbers; what is beyond 64 bits of nanoseconds is later than any tick.
+        u64::try_from((u128::from(since) * u128::from(self.ns_per_tick)) >> FRACTION).unwrap_or(u64::MAX)
+    }
+}
+
+/// Where the merge stands in time.
+#[derive(Debug, Default)]
+pub(super) struct Timeline {
+    /// CLOCK_MONOTONIC at the start; the first tick's where the capture does not say.
+    start_ns: Option<u64>,
+    scale: Option<Scale>,
+    /// Time of the last mark that was passed.
+    floor: u64,
+    /// Time of the next.
+    ceiling: Option<u64>,
+    marks: VecDeque<Mark>,
+    /// Of the last mark that was added.
+    last: Tick,
+}
+
+impl Timeline {
+    pub(super) fn new(start_ns: Option<u64>, scale: Option<Scale>) -> Self {
+        Self { start_ns, scale, ..Self::default() }
+    }
+
+    /// Adds a tick, after all that were added before. Threads are none of its business.
+    pub(super) fn add(&mut self, observation: &Observation) {
+        let (tick, rss) = match observation {
+            Observation::Tick(tick) => (tick, None),
+            Observation::Snapshot { tick, rss, .. } => (tick, Some(*rss)),
+            Observation::Thread { .. } => return,
+        };
+        let start = *self.start_ns.get_or_insert(tick.time_ns);
+        let time_ns = tick.time_ns.saturating_sub(start).max(self.last.time_ns);
+        self.last = Tick { ticket: tick.ticket.max(self.last.ticket), time_ns };
+        self.marks.push_back(Mark { ticket: self.last.ticket, time_ns, rss });
+        self.ceiling = self.marks.front().map(|mark| mark.time_ns);
+    }
+
+    /// Whether a mark is known that comes after a run with this ticket.
+    #[inline]
+    pub(super) fn reaches(&self, ticket: u64) -> bool {
+        self.marks.back().is_some_and(|mark| mark.ticket > ticket)
+    }
+
+    /// The next mark that comes before a run with this ticket, which is passed by that.
+    #[inline]
+    pub(super) fn pass(&mut self, ticket: u64) -> Option<Mark> {
+        self.marks.front().filter(|mark| mark.ticket <= ticket)?;
+        let mark = self.marks.pop_front()?;
+        self.floor = mark.time_ns;
+        self.ceiling = self.marks.front().map(|next| next.time_ns);
+        Some(mark)
+    }
+
+    /// The time of an event between the marks around here, by its stamp if it has one.
+    #[inline]
+    pub(super) fn time(&self, stamp: Option<u64>) -> u64 {
+        match (stamp, self.scale) {
+            (Some(ticks), Some(scale)) => {
+                let time = scale.ns(ticks).max(self.floor);
+                self.ceiling.map_or(time, |ceiling| time.min(ceiling))
+            }
+            _ => self.floor,
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! A directory of one test's own, in which its fixtures are compiled and its programs run.
+//!
+//! Invariant: a tracked run has the output and the exit status of the plain one, or the test fails.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use super::{Control, Outcome, Stats, memtrack};
+
+/// The directory; removed with the value.
+#[derive(Debug)]
+pub(crate) struct Dir(TempDir);
+
+/// A program that was run plain and under memtrack.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// How the tracked run ended, which is how the plain one did.
+    pub(crate) outcome: Outcome,
+    /// The capture.
+    pub(crate) capture: PathBuf,
+}
+
+impl Dir {
+    /// An empty directory.
+    pub(crate) fn new() -> Self {
+        Self(TempDir::new().expect("a directory"))
+    }
+
+    /// A path in it.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A file in it.
+    pub(crate) fn write(&self, name: &str, content: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, content).expect("a file");
+        path
+    }
+
+    /// A new control memory.
+    pub(crate) fn control(&self, name: &str) -> Control {
+        Control::new(self.path(name))
+    }
+
+    /// Compiles the fixture of this name to a program of that name.
+    pub(crate) fn program(&self, fixture: &str) -> PathBuf {
+        self.compile(fixture, fixture, &["-pthread"])
+    }
+
+    /// Compiles a fixture with further options of the C compiler.
+    pub(crate) fn compile(&self, fixture: &str, output: &str, options: &[&str]) -> PathBuf {
+        let path = self.path(output);
+        assert!(self.compiles(fixture, output, options), "{fixture}.c does not compile");
+        path
+    }
+
+    /// Tries to, for options that not every machine can do.
+    pub(crate) fn compiles(&self, fixture: &str, output: &str, options: &[&str]) -> bool {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(fixture).with_extension("c");
+        let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+        // Without knowledge of malloc, which would let the compiler drop the very calls that are to be seen.
+        let always = ["-std=gnu11", "-O1", "-g", "-fno-builtin", "-o"];
+        let mut command = Command::new(compiler);
+        command.args(always).arg(self.path(output)).arg(source).args(options);
+        Outcome::of(&mut command).status == 0
+    }
+
+    /// A command that is to run here.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.0.path());
+        command
+    }
+
+    /// `memtrack` with these arguments, run here.
+    pub(crate) fn memtrack<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = memtrack();
+        command.args(arguments).current_dir(self.0.path());
+        command
+    }
+
+    /// `memtrack run -q -o CAPTURE` of a program.
+    pub(crate) fn recording(&self, capture: &Path, program: &[&OsStr]) -> Command {
+        let mut command = self.memtrack(["run", "-q", "-o"]);
+        command.arg(capture).arg("--").args(program);
+        command
+    }
+
+    /// Runs a program plain and under memtrack and compares what they left.
+    #[track_caller]
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, program: &Path, arguments: impl IntoIterator<Item = S>) -> Run {
+        let arguments: Vec<OsString> = arguments.into_iter().map(|argument| argument.as_ref().into()).collect();
+        let plain = Outcome::of(self.command(program).args(&arguments));
+        self.run_as(&plain, &[], program, &arguments)
+    }
+
+    /// Runs a program under memtrack with options of `memtrack run`, and compares with what a plain run left.
+    #[track_caller]
+    pub(crate) fn run_as(&self, plain: &Outcome, options: &[&str], program: &Path, arguments: &[OsString]) -> Run {
+        let capture = self.path("capture.bin");
+        let mut command = self.memtrack(["run", "-q", "-f", "-o"]);
+        command.arg(&capture).args(options).arg("--").arg(program).args(arguments);
+        let outcome = Outcome::of(&mut command);
+        assert_eq!(&outcome, plain, "the tracked run (left) differs from the plain one (right)");
+        Run { outcome, capture }
+    }
+
+    /// Compiles the fixture, runs its case plain and tracked, and reads the capture.
+    #[track_caller]
+    pub(crate) fn stats(&self, fixture: &str, case: &str) -> Stats {
+        let run = self.run(&self.program(fixture), [case]);
+        assert_eq!(run.outcome.status, 0, "{:?}", run.outcome);
+        run.stats()
+    }
+}
+
+impl Run {
+    /// What `memtrack stats --json` says of it; that it is whole.
+    #[track_caller]
+    pub(crate) fn stats(&self) -> Stats {
+        let stats = Stats::of(&self.capture);
+        stats.is_whole();
+        stats
+    }
+}

@@ -1,0 +1,51 @@
+//! What the tests are written in: a [`Dir`] of one's own with compiled fixtures, a [`Run`] of a program plain and under
+//! memtrack, and the [`Stats`] of the capture.
+//!
+//! Invariant: nothing waits without a deadline, and what has passed its deadline is killed and fails the test.
+
+mod control;
+mod dir;
+mod outcome;
+mod stats;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+pub(crate) use control::Control;
+pub(crate) use dir::{Dir, Run};
+pub(crate) use outcome::{Outcome, Running, kill};
+pub(crate) use stats::{Stats, Tally};
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
+
+/// The command `memtrack`: `$MEMTRACK`, else a release build of this workspace, made once.
+pub(crate) fn memtrack() -> Command {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let path = PATH.get_or_init(|| std::env::var_os("MEMTRACK").map_or_else(build, Into::into));
+    Command::new(path)
+}
+
+/// Waits until `holds`; panics with `what` after the deadline.
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < DEADLINE, "did not come about: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The release build is what users run, and unlike a debug build its library may be in each call of malloc.
+fn build() -> PathBuf {
+    let test = std::env::current_exe().expect("the path of this test");
+    let target = test.ancestors().nth(3).expect("target/profile/deps/test");
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--release", "--quiet", "--package=memtrack-cli", "--package=memtrack-shim", "--target-dir"])
+        .arg(target)
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace"))
+        .status();
+    assert!(built.expect("cargo runs").success(), "memtrack does not build");
+    target.join("release/memtrack")
+}

@@ -142,9 +142,14 @@ class Capture:
         return Profile(json.loads(self.reading("transform", "speedscope", self.path, "-o", "-", *options)))
 
     @functools.cached_property
+    def text(self):
+        """What `memtrack parse` prints."""
+        return self.reading("parse", self.path)
+
+    @functools.cached_property
     def records(self):
-        """What `memtrack parse` prints, read back."""
-        return Records(self.reading("parse", self.path))
+        """The same, read back."""
+        return Records(self.text)
 
     def allocations(self):
         """The records that begin a block or a mapping."""

@@ -10,15 +10,18 @@ SUMS = ("peak", "leaked", "temporary", "allocations", "deallocations")
 VIEWS = {"high-water-mark": (), "leaks": ("--leaks",), "at exit": ("--leaks", "--at-exit"), "temporary": ("--temporary",), "allocated": ("--allocated",)}
 
 
+REPEATABLE = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 @pytest.fixture(scope="module")
 def plain_capture(module_memtrack):
-    return module_memtrack.record(sys.executable, PROGRAMS / "views.py", env={"PYTHONHASHSEED": "0"})
+    return module_memtrack.record(sys.executable, PROGRAMS / "views.py", env=REPEATABLE)
 
 
 @pytest.fixture(scope="module")
 def aggregated(module_memtrack):
     command = [sys.executable, PROGRAMS / "views.py"]
-    return module_memtrack.record(*command, options=["--aggregate"], env={"PYTHONHASHSEED": "0"})
+    return module_memtrack.record(*command, options=["--aggregate"], env=REPEATABLE)
 
 
 def without_times(sums):

@@ -4,6 +4,7 @@ import fcntl
 import os
 import pathlib
 import pty
+import re
 import shutil
 import struct
 import subprocess
@@ -21,19 +22,27 @@ ARGUMENTS = ("-o", "of the program", "--", "-f", "--allocation-timestamps", "", 
 def environment(programs):
     """Without what would let the two runs differ by themselves."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "MEMTRACK", "VIRTUAL_ENV"))}
-    return {**kept, "PYTHONPATH": str(programs)}
+    return {**kept, "PYTHONPATH": str(programs), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+ENVIRONMENT_ORDER = re.compile(rb' "environment_(of_children|order)": ("[^\n]*"|\[[^\]]*\]),\n')
+
+
+def without_order(outcome):
+    """A version manager's script starts its program with the variables in an order of its own, which nobody sees twice."""
+    return outcome.status, ENVIRONMENT_ORDER.sub(b"", outcome.stdout), outcome.stderr
 
 
 @pytest.fixture
 def same(memtrack, plain, environment):
     """Runs what memtrack is given and what is the same without it; both must see the same. Gives the output."""
 
-    def check(target, without, options=(), **process):
+    def check(target, without, options=(), seen=lambda outcome: outcome, **process):
         process = {"env": environment, **process}
         outcome, capture = memtrack.run(*target, options=options, **process)
-        assert outcome == plain(*without, **process)
+        assert seen(outcome) == seen(plain(*without, **process))
         if outcome.status == 0:
-            assert capture.stats()["allocations"]["count"] > 100
+            assert capture.stats()["allocations"]["count"] > 10
         return outcome
 
     return check
@@ -49,19 +58,19 @@ def test_script(same, programs, version):
 @pytest.mark.parametrize("python", ["default", "chosen"])
 def test_module(same, programs, python):
     options, python = ([], "python3") if python == "default" else (["--python", sys.executable], sys.executable)
-    outcome = same(["-m", "package", *ARGUMENTS], [python, "-m", "package", *ARGUMENTS], options=options, cwd=programs)
+    outcome = same(["-m", "package", *ARGUMENTS], [python, "-m", "package", *ARGUMENTS], options=options, cwd=programs, seen=without_order)
     assert outcome.stdout.startswith(b"__main__ package ["), outcome.stderr
 
 
 def test_code(same):
     code = "import surroundings"
-    assert same(["-c", code, *ARGUMENTS], ["python3", "-c", code, *ARGUMENTS]).status == 0
+    assert same(["-c", code, *ARGUMENTS], ["python3", "-c", code, *ARGUMENTS], seen=without_order).status == 0
 
 
 def test_interpreter_from_the_path(same, programs):
     """Also where it is a version manager's script."""
     command = ["python3", programs / "surroundings.py", *ARGUMENTS]
-    assert same(command, command).status == 0
+    assert same(command, command, seen=without_order).status == 0
 
 
 @pytest.mark.parametrize("options", [["-I"], ["-P"], ["-X", "dev"], ["-OO", "-B"], ["-E", "-s"]], ids=" ".join)
@@ -78,8 +87,9 @@ def test_shebang(same, programs, tmp_path, shebang):
         body = f'exec "{sys.executable}" "{programs / "surroundings.py"}" "$0" "$@"\n'
     script.write_text(f"#!{shebang.replace('direct', sys.executable)}\n{body}")
     script.chmod(0o755)
-    assert same([script, *ARGUMENTS], [script, *ARGUMENTS]).status == 0
-    assert same(["./tool"], ["./tool"]).status == 0
+    seen = without_order if "env" in shebang else lambda outcome: outcome
+    assert same([script, *ARGUMENTS], [script, *ARGUMENTS], seen=seen).status == 0
+    assert same(["./tool"], ["./tool"], seen=seen).status == 0
 
 
 def test_program_that_is_not_python(same):

@@ -133,7 +133,7 @@ impl Session {
         let now = monotonic_ns();
         self.find_slots(now);
         let ticket = self.changed.then(|| self.observer.observe(&self.area, now));
-        let busy = ticket.filter(|_| output.wants_quiet()).map(|ticket| (ticket, self.busy()));
+        let busy = ticket.filter(|_| output.wants_quiet()).map(|ticket| (ticket, self.busy(now)));
         let checkpoint = now >= self.next_checkpoint_ns;
         let freed = self.drain(checkpoint || output.wants_quiet(), output);
         if let Some((ticket, busy)) = busy {
@@ -223,10 +223,12 @@ impl Session {
         let used = |slot: &u32| {
             self.area.slot(*slot).is_some_and(|slot| slot.owner.load(Acquire) != 0 || slot.current.load(Acquire) != 0)
         };
-        let count = self.followers.len() as u32;
+        let slots = self.area.slot_count();
         let sweep = now >= self.next_sweep_ns;
-        let end = if sweep { self.area.slot_count() } else { count.saturating_add(AHEAD).min(self.area.slot_count()) };
-        if let Some(last) = (count..end).rev().find(used) {
+        loop {
+            let count = self.followers.len() as u32;
+            let end = if sweep { slots } else { count.saturating_add(AHEAD).min(slots) };
+            let Some(last) = (count..end).rev().find(used) else { break };
             let base = self.base;
             self.followers.extend((count..=last).map(|slot| Follower::new(slot, base + slot)));
             self.observer.used_slots = last + 1;
@@ -247,8 +249,11 @@ impl Session {
         most
     }
 
-    fn busy(&self) -> Vec<u32> {
+    /// Streams that may still add to runs before the ticket that was just taken.
+    fn busy(&mut self, now: u64) -> Vec<u32> {
         quiet::barrier();
+        // Those that came since the last look may have taken a ticket before that one.
+        self.find_slots(now);
         quiet::busy_streams(&self.area, self.followers.len() as u32, self.base)
     }
 

@@ -1,9 +1,9 @@
 //! What both ends of a segment predict of the next record, so that what is as expected costs no bytes.
 //!
-//!  - A block that is freed is usually one of the last allocated: [`Model::recent`] keeps the newest address of each of
-//!    128 hash slots, and a free that finds itself there is one byte.
+//!  - A block that is freed is usually one of the last allocated, and programs repeat themselves: its age, counted in
+//!    allocations since, is a small number that recurs. [`Finder`] and [`Ring`] know the ages, one on each side.
 //!  - An allocator hands out the block of a size that was freed last: [`Model::freed`] keeps the last 8 freed addresses
-//!    of each size class, newest first.
+//!    of each size class, newest first. A block it does not predict lies near the last of its class: [`Model::last_of`].
 //!  - A place in the program allocates the same size again: [`Model::sizes`], by the newest frame.
 //!  - A call site calls the same function, whose first allocation is at the same instruction: [`Model::callees`].
 //!
@@ -12,8 +12,8 @@
 
 use crate::record::Frame;
 
-/// Slots of recently allocated addresses; a free names one in seven bits.
-const RECENT: usize = 128;
+/// Ages that can be told; also the slots that the encoder looks addresses up in.
+const RECENT: usize = 512;
 /// Size classes of freed blocks.
 const BINS: usize = 136;
 /// Freed addresses that are remembered for each size class.
@@ -24,8 +24,6 @@ const SITES: usize = 64;
 /// The state that begins anew with each segment.
 #[derive(Debug)]
 pub(crate) struct Model {
-    /// Address of the last allocation.
-    pub(crate) last_allocated: u64,
     /// Address of the last free that was written out.
     pub(crate) last_freed: u64,
     /// Address of the last mapping record.
@@ -39,8 +37,7 @@ pub(crate) struct Model {
     /// The newest frame.
     pub(crate) top: Frame,
     site: usize,
-    recent: [u64; RECENT],
-    recent_bin: [u8; RECENT],
+    last_of: [u64; BINS],
     freed: [[u64; BIN_DEPTH]; BINS],
     freed_next: [u8; BINS],
     sizes: [u64; SITES],
@@ -52,7 +49,6 @@ impl Model {
     #[must_use]
     pub(crate) const fn new() -> Self {
         Self {
-            last_allocated: 0,
             last_freed: 0,
             last_mapped: 0,
             last_time: 0,
@@ -60,8 +56,7 @@ impl Model {
             last_code: 0,
             top: Frame::NONE,
             site: 0,
-            recent: [0; RECENT],
-            recent_bin: [0; RECENT],
+            last_of: [0; BINS],
             freed: [[0; BIN_DEPTH]; BINS],
             freed_next: [0; BINS],
             sizes: [0; SITES],
@@ -71,11 +66,10 @@ impl Model {
 
     /// Back to the start of a segment, in place: the state is larger than a small thread's stack would like to see twice.
     pub(crate) fn reset(&mut self, ticket: u64, time: u64) {
-        (self.last_allocated, self.last_freed, self.last_mapped) = (0, 0, 0);
+        (self.last_freed, self.last_mapped) = (0, 0);
         (self.ticket, self.last_time) = (ticket, time);
         (self.last_code, self.top, self.site) = (0, Frame::NONE, 0);
-        self.recent.fill(0);
-        self.recent_bin.fill(0);
+        self.last_of.fill(0);
         self.freed.fill([0; BIN_DEPTH]);
         self.freed_next.fill(0);
         self.sizes.fill(0);
@@ -110,10 +104,9 @@ impl Model {
         self.sizes.get(self.site).copied().unwrap_or(0)
     }
 
-    /// The address that an allocation of this size is expected to get; 0 for none. Forgets it.
+    /// The address that an allocation of this class is expected to get; 0 for none. Forgets it.
     #[inline]
-    pub(crate) fn take_expected_address(&mut self, size: u64) -> u64 {
-        let bin = bin(size);
+    pub(crate) fn take_expected_address(&mut self, bin: usize) -> u64 {
         let (Some(stack), Some(next)) = (self.freed.get_mut(bin), self.freed_next.get_mut(bin)) else { return 0 };
         let top = next.wrapping_sub(1);
         let Some(address) = stack.get_mut(usize::from(top) % BIN_DEPTH) else { return 0 };
@@ -124,38 +117,28 @@ impl Model {
         expected
     }
 
-    /// An allocation was made.
+    /// The last address of this class; 0 for none.
     #[inline]
-    pub(crate) fn allocated(&mut self, address: u64, size: u64) {
-        self.last_allocated = address;
-        let slot = slot(address);
-        if let (Some(recent), Some(recent_bin)) = (self.recent.get_mut(slot), self.recent_bin.get_mut(slot)) {
-            *recent = address;
-            *recent_bin = bin(size) as u8;
-        }
+    #[must_use]
+    pub(crate) fn last_of(&self, bin: usize) -> u64 {
+        self.last_of.get(bin).copied().unwrap_or(0)
     }
 
-    /// The slot that holds this address, if it was allocated lately; it is free then.
+    /// The last address of this class, which is `address` from now on.
     #[inline]
-    pub(crate) fn take_recent(&mut self, address: u64) -> Option<u8> {
-        let slot = slot(address);
-        let recent = self.recent.get_mut(slot)?;
-        if *recent != address || address == 0 {
-            return None;
-        }
-        *recent = 0;
-        self.remember_freed(slot, address);
-        Some(slot as u8)
+    pub(crate) fn replace_last(&mut self, bin: usize, address: u64) -> u64 {
+        self.last_of.get_mut(bin).map_or(0, |last| std::mem::replace(last, address))
     }
 
-    /// The address in this slot, which is free then; 0 for none.
+    /// A block of this class was freed.
     #[inline]
-    pub(crate) fn take_slot(&mut self, slot: u8) -> u64 {
-        let slot = usize::from(slot);
-        let Some(recent) = self.recent.get_mut(slot) else { return 0 };
-        let address = std::mem::take(recent);
-        self.remember_freed(slot, address);
-        address
+    pub(crate) fn freed(&mut self, bin: usize, address: u64) {
+        if let (Some(stack), Some(next)) = (self.freed.get_mut(bin), self.freed_next.get_mut(bin)) {
+            if let Some(place) = stack.get_mut(usize::from(*next) % BIN_DEPTH) {
+                *place = address;
+            }
+            *next = next.wrapping_add(1);
+        }
     }
 
     /// The frame that a call from the newest frame is expected to enter.
@@ -174,18 +157,6 @@ impl Model {
         self.last_code = frame.code;
         self.set_top(frame);
     }
-
-    #[inline]
-    fn remember_freed(&mut self, slot: usize, address: u64) {
-        let bin = self.recent_bin.get(slot).copied().unwrap_or(0);
-        let bin = usize::from(bin);
-        if let (Some(stack), Some(next)) = (self.freed.get_mut(bin), self.freed_next.get_mut(bin)) {
-            if let Some(place) = stack.get_mut(usize::from(*next) % BIN_DEPTH) {
-                *place = address;
-            }
-            *next = next.wrapping_add(1);
-        }
-    }
 }
 
 impl Default for Model {
@@ -196,14 +167,94 @@ impl Default for Model {
 
 /// The size class of a block: glibc's chunk sizes where it keeps free lists for each of them, powers of two above.
 #[inline]
-fn bin(size: u64) -> usize {
+pub(crate) fn bin(size: u64) -> usize {
     if size <= 1032 { (size as usize + 23) >> 4 } else { 67 + (63 - size.leading_zeros() as usize) }
 }
 
-/// The hash slot of an address.
+/// The encoder's side of ages: from an address to the age of its block.
+#[derive(Debug)]
+pub(crate) struct Finder {
+    /// Allocations so far.
+    count: u32,
+    addresses: [u64; RECENT],
+    /// The number of the allocation, and its class.
+    births: [(u32, u8); RECENT],
+}
+
+impl Finder {
+    /// Nothing was allocated yet.
+    pub(crate) const fn new() -> Self {
+        Self { count: 0, addresses: [0; RECENT], births: [(0, 0); RECENT] }
+    }
+
+    /// Back to that.
+    pub(crate) fn reset(&mut self) {
+        self.count = 0;
+        self.addresses.fill(0);
+    }
+
+    /// A block was allocated.
+    #[inline]
+    pub(crate) fn allocated(&mut self, address: u64, bin: usize) {
+        let slot = slot(address);
+        if let (Some(place), Some(birth)) = (self.addresses.get_mut(slot), self.births.get_mut(slot)) {
+            *place = address;
+            *birth = (self.count, bin as u8);
+        }
+        self.count = self.count.wrapping_add(1);
+    }
+
+    /// The age and the class of a block, if it is young enough; it is free then.
+    #[inline]
+    pub(crate) fn take(&mut self, address: u64) -> Option<(u32, usize)> {
+        let slot = slot(address);
+        let place = self.addresses.get_mut(slot)?;
+        let (birth, bin) = *self.births.get(slot)?;
+        let age = self.count.wrapping_sub(birth).wrapping_sub(1);
+        if *place != address || age as usize >= RECENT {
+            return None;
+        }
+        *place = 0;
+        Some((age, usize::from(bin)))
+    }
+}
+
+/// The decoder's side of ages: from an age to the block.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    count: usize,
+    blocks: [(u64, u8); RECENT],
+}
+
+impl Ring {
+    /// Nothing was allocated yet.
+    pub(crate) const fn new() -> Self {
+        Self { count: 0, blocks: [(0, 0); RECENT] }
+    }
+
+    /// A block was allocated.
+    #[inline]
+    pub(crate) fn allocated(&mut self, address: u64, bin: usize) {
+        if let Some(block) = self.blocks.get_mut(self.count % RECENT) {
+            *block = (address, bin as u8);
+        }
+        self.count = self.count.wrapping_add(1);
+    }
+
+    /// Address and class of the block of this age; `None`: there is none.
+    #[inline]
+    pub(crate) fn at(&self, age: usize) -> Option<(u64, usize)> {
+        if age >= RECENT || age >= self.count {
+            return None;
+        }
+        self.blocks.get((self.count - 1 - age) % RECENT).map(|&(address, bin)| (address, usize::from(bin)))
+    }
+}
+
+/// The slot of an address: the high bits of a product, which spreads addresses at any distance.
 #[inline]
 fn slot(address: u64) -> usize {
-    (address >> 4 ^ address >> 11) as usize % RECENT
+    ((address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - RECENT.ilog2())) as usize
 }
 
 #[cfg(test)]

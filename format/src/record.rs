@@ -3,7 +3,7 @@
 //! The first byte of a record:
 //!
 //! ```text
-//! 1sssssss  Free of the address in recent slot s                            [time]
+//! 1aaaaaaa  Free of the block of age a                                      [time]
 //! 01psaaaa  Alloc by allocator a                       [size unless s] [address unless p] [time]
 //! 001mmmmm  Move: the newest frame's instruction changed by unzigzag(m) * 2
 //! 0001nnnn  Pop of n+1 frames
@@ -15,11 +15,13 @@
 //! 00000110  Pop                                        number of frames
 //! 00000111  Switch: a new run begins                   ticket - last ticket
 //! 00001000  an Extra follows: a byte that says which, then its fields
+//! 00001001  Free of an older block                     age [time]
 //! ```
 //!
-//! Numbers are prefix varints. An address of an allocation is a difference to the last allocated (a free: to the last
-//! freed that was written so), in units of 16 with a 0 bit below, or in bytes with a 1 bit below. `[time]` is there in
-//! timed segments: zigzag difference in ticks. Zero is no record, so that unwritten memory is never taken for one.
+//! Numbers are prefix varints. The age of a block is the number of allocations since its own, in the same segment. An
+//! address of an allocation is a difference to the last one of its size class (a free: to the last freed that was
+//! written so), in units of 16 with a 0 bit below, or in bytes with a 1 bit below. `[time]` is there in timed segments:
+//! zigzag difference in ticks. Zero is no record, so that unwritten memory is never taken for one.
 //!
 //! Every segment begins with a Begin (which says whether it is timed) and with an empty stack of frames.
 //!
@@ -198,7 +200,7 @@ pub enum Record<'a> {
 
 /// First bytes and their parts: see the module's table.
 pub(crate) mod tag {
-    pub(crate) const FREE_RECENT: u8 = 0x80;
+    pub(crate) const FREE_YOUNG: u8 = 0x80;
     pub(crate) const ALLOC: u8 = 0x40;
     pub(crate) const ALLOC_ADDRESS_EXPECTED: u8 = 0x20;
     pub(crate) const ALLOC_SIZE_EXPECTED: u8 = 0x10;
@@ -212,6 +214,7 @@ pub(crate) mod tag {
     pub(crate) const POP_MANY: u8 = 6;
     pub(crate) const SWITCH: u8 = 7;
     pub(crate) const EXTRA: u8 = 8;
+    pub(crate) const FREE_OLDER: u8 = 9;
 }
 
 /// The byte after an EXTRA tag.

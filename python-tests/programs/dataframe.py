@@ -8,8 +8,12 @@ def large_array():
     return numpy.ones(12_500_000)
 
 
+def array():
+    return numpy.zeros(4_001)
+
+
 def thousand_arrays():
-    return [numpy.zeros(4_001) for _ in range(1000)]
+    return [array() for _ in range(1000)]
 
 
 def table():

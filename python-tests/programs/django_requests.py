@@ -13,13 +13,17 @@ django.setup()
 cache = []
 
 
+def keep():
+    return bytearray(70_000)
+
+
 def work(request, number):
     bytearray(100_002)
     return JsonResponse({"number": number, "values": list(range(number))})
 
 
 def remember(request, number):
-    cache.append(bytearray(70_000))
+    cache.append(keep())
     text = engines["django"].from_string("{{ number }} of {{ total }}").render({"number": number, "total": len(cache)})
     return JsonResponse({"text": text})
 

@@ -6,6 +6,10 @@ application = flask.Flask(__name__)
 cache = []
 
 
+def keep():
+    return bytearray(70_000)
+
+
 @application.get("/work/<int:number>")
 def work(number):
     bytearray(100_002)
@@ -14,7 +18,7 @@ def work(number):
 
 @application.get("/remember/<int:number>")
 def remember(number):
-    cache.append(bytearray(70_000))
+    cache.append(keep())
     return flask.render_template_string("<p>{{ number }} of {{ total }}</p>", number=number, total=len(cache))
 
 

@@ -5,17 +5,21 @@ import greenlet
 kept = []
 
 
+def keep(size):
+    return bytearray(size)
+
+
 def ping(depth):
     if depth:
         return ping(depth - 1)
     for _ in range(20):
-        kept.append(bytearray(30_000))
+        kept.append(keep(30_000))
         pongs.switch()
 
 
 def pong():
     while True:
-        kept.append(bytearray(20_000))
+        kept.append(keep(20_000))
         pings.switch()
 
 

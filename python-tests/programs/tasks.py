@@ -6,16 +6,24 @@ import sys
 kept = []
 
 
+def keep():
+    return bytearray(30_000)
+
+
+def keep_more():
+    return bytearray(50_000)
+
+
 async def worker(number, gate):
     await gate.wait()
     for _ in range(5):
-        kept.append(bytearray(30_000))
+        kept.append(keep())
         await asyncio.sleep(0)
     return number
 
 
 def in_executor():
-    kept.append(bytearray(50_000))
+    kept.append(keep_more())
 
 
 async def main():

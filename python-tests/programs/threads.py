@@ -19,8 +19,12 @@ def consumes(line):
         assert len(block) == 10_000
 
 
+def keep():
+    return bytearray(60_000)
+
+
 def keeps(number):
-    kept.append(bytearray(60_000))
+    kept.append(keep())
     return number
 
 

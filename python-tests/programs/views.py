@@ -12,13 +12,13 @@ libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_i
 libc.mmap.restype = ctypes.c_void_p
 libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
-held_to_the_end = []
+held_to_the_end = [None] * 100
 READ_WRITE, PRIVATE_ANONYMOUS = 3, 0x22
 
 
 def leaks():
-    for _ in range(100):
-        held_to_the_end.append(bytearray(50_020))
+    for index in range(100):
+        held_to_the_end[index] = bytearray(50_020)
 
 
 def leaks_natively():

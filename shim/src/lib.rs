@@ -37,9 +37,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
+use memtrack_transport::Area;
 use memtrack_transport::handshake::{Hello, receive_memory};
 use memtrack_transport::layout::{SLOT_COUNTS, state};
-use memtrack_transport::Area;
 
 /// What the shim allocates at start-up and in a dlopen comes from mappings of its own, not from the measured heap.
 #[global_allocator]
@@ -68,8 +68,10 @@ extern "C" fn construct() {
     }
     allow_barriers();
     hooks::install();
-    area.control().state.store(state::RECORDING, Release);
-    switch::on();
+    // Not over a CLOSED: the collector may have given up meanwhile.
+    if area.control().state.compare_exchange(state::READY, state::RECORDING, Release, Relaxed).is_ok() {
+        switch::on();
+    }
 }
 
 /// Fetches the shared memory. A collector whose memory cannot be mapped here offers less when asked again.

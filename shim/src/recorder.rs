@@ -9,11 +9,12 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
+use memtrack_format::record::Encoder;
 use memtrack_format::{Allocator, MapClass};
 use memtrack_transport::layout::image;
 
-use crate::thread::{self, Thread};
 use crate::python;
+use crate::thread::{self, Thread};
 
 /// 1 once the beginning of Python's finalization is recorded.
 static FINALIZING: AtomicU32 = AtomicU32::new(0);
@@ -56,7 +57,7 @@ impl Recorder {
     pub(crate) fn free_undo(&mut self) {
         let ring = &mut self.thread.ring;
         ring.next_place();
-        ring.put(move |encoder, bytes, at| encoder.free_undo(bytes, at));
+        ring.put(Encoder::free_undo);
         ring.publish();
     }
 
@@ -93,7 +94,7 @@ impl Recorder {
     pub(crate) fn unmap_undo(&mut self) {
         let ring = &mut self.thread.ring;
         ring.next_place();
-        ring.put(move |encoder, bytes, at| encoder.unmap_undo(bytes, at));
+        ring.put(Encoder::unmap_undo);
         ring.publish();
     }
 
@@ -142,7 +143,7 @@ impl Recorder {
         if FINALIZING.swap(1, Relaxed) == 0 {
             let ring = &mut self.thread.ring;
             ring.next_place();
-            ring.put(move |encoder, bytes, at| encoder.finalizing(bytes, at));
+            ring.put(Encoder::finalizing);
         }
     }
 }

@@ -119,7 +119,7 @@ impl Ring {
         let sequence = ticket::sequence(self.word);
         self.put(move |encoder, bytes, at| encoder.switch(bytes, at, sequence));
         if let Some(segment) = &self.segment {
-            segment.header.last_ticket.store(sequence, Relaxed);
+            segment.header.last_ticket.store(sequence, Release);
         }
         if self.timed { self.clock.now() } else { 0 }
     }
@@ -195,7 +195,9 @@ impl Ring {
             self.segment = None;
             return false;
         };
-        let (Some(header), Some(room)) = (self.area.segment(self.index, index), self.area.segment_room(self.index, index)) else {
+        let (Some(header), Some(room)) =
+            (self.area.segment(self.index, index), self.area.segment_room(self.index, index))
+        else {
             return false;
         };
         let sequence = ticket::sequence(self.word);

@@ -117,8 +117,9 @@ fn claim_slot(area: &Area, tid: i32) -> Option<u32> {
         return None;
     }
     let start = if first >= area.slot_count() { 0 } else { first };
-    let found = (start..area.slot_count())
-        .find(|&index| area.slot(index).is_some_and(|slot| slot.owner.compare_exchange(0, tid, AcqRel, Relaxed).is_ok()));
+    let found = (start..area.slot_count()).find(|&index| {
+        area.slot(index).is_some_and(|slot| slot.owner.compare_exchange(0, tid, AcqRel, Relaxed).is_ok())
+    });
     let next = found.map_or(area.slot_count(), |index| index.wrapping_add(1));
     // Fails when the collector has lowered it meanwhile, which is right.
     let _ = hint.compare_exchange(first, next, AcqRel, Relaxed);

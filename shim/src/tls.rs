@@ -32,7 +32,9 @@ fn place() -> *mut usize {
         core::arch::asm!("mov {}, qword ptr [rip + memtrack_thread_word@GOTTPOFF]", out(reg) offset, options(pure, readonly, nostack, preserves_flags));
     }
     // SAFETY: reads the thread pointer, which lies at the start of the thread control block.
-    unsafe { core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) base, options(pure, readonly, nostack, preserves_flags)) };
+    unsafe {
+        core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) base, options(pure, readonly, nostack, preserves_flags))
+    };
     base.wrapping_add(offset) as *mut usize
 }
 

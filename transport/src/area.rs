@@ -114,8 +114,10 @@ impl Area {
         let end = into.len();
         // SAFETY: `from` is inside the segment.
         let source = unsafe { room.add(from) };
+        // SAFETY: at most the capacity, of which `count` bytes were just reserved.
+        let target = unsafe { into.as_mut_ptr().add(end) };
         // SAFETY: room for `count` bytes was reserved, and the source holds as many; both are plain bytes.
-        unsafe { into.as_mut_ptr().add(end).copy_from_nonoverlapping(source.as_ptr(), count) };
+        unsafe { target.copy_from_nonoverlapping(source.as_ptr(), count) };
         // SAFETY: the bytes up to there were just written.
         unsafe { into.set_len(end + count) };
     }

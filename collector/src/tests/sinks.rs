@@ -133,15 +133,17 @@ fn quiet_streams_bring_later_tickets_only() {
     let report = Arc::clone(&sink.report);
     let collector = start_with(dir.path(), Options::default(), Box::new(sink));
     let target = Target::start(collector.socket_path());
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                let mut writer = target.writer();
-                for _ in 0..300_000 {
-                    writer.event(|ticket| ticket.to_le_bytes().to_vec());
-                }
-            });
+    let record = |events: u32| {
+        let mut writer = target.writer();
+        for _ in 0..events {
+            writer.event(|ticket| ticket.to_le_bytes().to_vec());
         }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| record(300_000));
+        scope.spawn(|| record(300_000));
+        // Threads that come and go: their first ticket is taken in a slot that nobody has looked at yet.
+        (0..300).for_each(|_| scope.spawn(|| record(1000)).join().unwrap());
     });
     collector.finish(Ended::Exited).unwrap();
     let (records, early, rounds) = *report.lock().unwrap();

@@ -4,7 +4,7 @@
 //! which grows by at most one frame a byte.
 
 use super::{CodeHead, Frame, LineTable, Record, extra, tag};
-use crate::model::Model;
+use crate::model::{Model, Ring, bin};
 use crate::varint::{self, unzigzag};
 use crate::{Allocator, MapClass};
 
@@ -18,11 +18,18 @@ pub struct DecodeError {
 }
 
 /// Reads the records of one segment, given whole or in pieces.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Decoder {
     model: Model,
+    ring: Ring,
     timed: bool,
     stack: Vec<Frame>,
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 /// A position in bytes.
@@ -61,8 +68,8 @@ impl<'a> In<'a> {
 impl Decoder {
     /// A decoder at the start of a segment.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self { model: Model::new(), ring: Ring::new(), timed: false, stack: Vec::new() }
     }
 
     /// The record at `at` and the position after it; `Ok(None)` at the end of the bytes.
@@ -92,9 +99,8 @@ impl Decoder {
     #[inline]
     fn record<'a>(&mut self, input: &mut In<'a>) -> Option<Record<'a>> {
         let first = input.byte()?;
-        if first & tag::FREE_RECENT != 0 {
-            let address = self.model.take_slot(first & 0x7f);
-            return Some(Record::Free { address, time: self.time(input)? });
+        if first & tag::FREE_YOUNG != 0 {
+            return self.free(input, usize::from(first & 0x7f));
         }
         if first & tag::ALLOC != 0 {
             return self.alloc(input, first);
@@ -130,6 +136,10 @@ impl Decoder {
                 Some(Record::Switch { ticket: self.model.ticket })
             }
             tag::EXTRA => self.extra(input),
+            tag::FREE_OLDER => {
+                let age = usize::try_from(input.number()?).ok()?;
+                self.free(input, age)
+            }
             _ => None,
         }
     }
@@ -138,12 +148,24 @@ impl Decoder {
     fn alloc<'a>(&mut self, input: &mut In<'a>, first: u8) -> Option<Record<'a>> {
         let allocator = Allocator::from_number(first & 15)?;
         let size = if first & tag::ALLOC_SIZE_EXPECTED != 0 { self.model.expected_size() } else { input.number()? };
-        let last = self.model.last_allocated;
-        let expected = self.model.take_expected_address(size);
-        let address = if first & tag::ALLOC_ADDRESS_EXPECTED != 0 { expected } else { address(input.number()?, last) };
+        let bin = bin(size);
+        let expected = self.model.take_expected_address(bin);
+        let expected = (first & tag::ALLOC_ADDRESS_EXPECTED != 0).then_some(expected);
+        let address = match expected {
+            Some(address) => address,
+            None => address(input.number()?, self.model.last_of(bin)),
+        };
         self.model.size_here(size);
-        self.model.allocated(address, size);
+        self.model.replace_last(bin, address);
+        self.ring.allocated(address, bin);
         Some(Record::Alloc { allocator, address, size, time: self.time(input)? })
+    }
+
+    #[inline]
+    fn free<'a>(&mut self, input: &mut In<'a>, age: usize) -> Option<Record<'a>> {
+        let (address, bin) = self.ring.at(age)?;
+        self.model.freed(bin, address);
+        Some(Record::Free { address, time: self.time(input)? })
     }
 
     fn push<'a>(&mut self, frame: Frame) -> Option<Record<'a>> {
@@ -212,6 +234,7 @@ impl Decoder {
         self.stack.clear();
         self.timed = timed;
         self.model.reset(ticket, ticks);
+        self.ring = Ring::new();
         Some(Record::Begin { ticket, ticks, tid, timed })
     }
 

@@ -7,7 +7,7 @@
 //! Invariant: no allocation, no panic, and no byte is written beyond the given slice.
 
 use super::{CodeHead, Frame, extra, tag};
-use crate::model::Model;
+use crate::model::{Finder, Model, bin};
 use crate::varint::{self, zigzag};
 use crate::{Allocator, MapClass};
 
@@ -20,6 +20,7 @@ pub const MAX_TEXT: usize = 4096;
 #[derive(Debug)]
 pub struct Encoder {
     model: Model,
+    finder: Finder,
     timed: bool,
 }
 
@@ -73,7 +74,7 @@ impl Encoder {
     /// An encoder whose first record must be [`Encoder::begin`].
     #[must_use]
     pub const fn new(timed: bool) -> Self {
-        Self { model: Model::new(), timed }
+        Self { model: Model::new(), finder: Finder::new(), timed }
     }
 
     /// Whether records carry times, from the next segment on.
@@ -84,6 +85,7 @@ impl Encoder {
     /// A segment begins.
     pub fn begin(&mut self, bytes: &mut [u8], at: usize, ticket: u64, ticks: u64, tid: i32) -> Option<usize> {
         self.model.reset(ticket, ticks);
+        self.finder.reset();
         let mut out = open(bytes, at, 0)?;
         out.byte(tag::EXTRA)?;
         out.byte(if self.timed { extra::BEGIN_TIMED } else { extra::BEGIN })?;
@@ -115,10 +117,11 @@ impl Encoder {
         time: u64,
     ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
-        let last = self.model.last_allocated;
+        let bin = bin(size);
         let size_expected = self.model.size_here(size);
-        let address_expected = self.model.take_expected_address(size) == address;
-        self.model.allocated(address, size);
+        let address_expected = self.model.take_expected_address(bin) == address;
+        let last = self.model.replace_last(bin, address);
+        self.finder.allocated(address, bin);
         let size_bit = if size_expected { tag::ALLOC_SIZE_EXPECTED } else { 0 };
         let address_bit = if address_expected { tag::ALLOC_ADDRESS_EXPECTED } else { 0 };
         out.byte(tag::ALLOC | address_bit | size_bit | allocator as u8)?;
@@ -136,8 +139,14 @@ impl Encoder {
     #[inline(always)]
     pub fn free(&mut self, bytes: &mut [u8], at: usize, address: u64, time: u64) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
-        if let Some(slot) = self.model.take_recent(address) {
-            out.byte(tag::FREE_RECENT | slot)?;
+        if let Some((age, bin)) = self.finder.take(address) {
+            self.model.freed(bin, address);
+            if age < 128 {
+                out.byte(tag::FREE_YOUNG | age as u8)?;
+            } else {
+                out.byte(tag::FREE_OLDER)?;
+                out.number(u64::from(age))?;
+            }
         } else {
             out.byte(tag::FREE)?;
             out.number(address_delta(address, self.model.last_freed))?;

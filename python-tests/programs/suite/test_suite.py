@@ -10,9 +10,13 @@ def resource():
     yield bytearray(200_000)
 
 
+def keep():
+    return bytearray(80_000)
+
+
 @pytest.mark.parametrize("number", range(30))
 def test_passes(resource, number):
-    cache.append(bytearray(80_000))
+    cache.append(keep())
     assert len(resource) == 200_000
 
 

@@ -130,6 +130,11 @@ unsafe extern "C" fn compare_counters(info: *mut dl_phdr_info, _size: usize, new
     1
 }
 
+/// How many objects at the front of both lists are the same: all that were known, unless some were unloaded.
+pub(super) fn unchanged(known: &[Known], objects: &[Object<'_>], some_were_removed: bool) -> usize {
+    known.iter().zip(objects).take_while(|(known, object)| known.is(object, some_were_removed)).count()
+}
+
 /// The known objects against the loaded ones.
 pub(super) struct Comparison {
     /// For each loaded object: what is known of it, `None` for a new one.
@@ -176,6 +181,11 @@ mod tests {
         let new: Vec<bool> = comparison.matches.iter().map(Option::is_none).collect();
         assert_eq!(new, [false, false, true, true]);
         assert_eq!(bases(&comparison.gone), [2]);
+    }
+
+    #[test]
+    fn the_front_is_unchanged_up_to_the_first_difference() {
+        assert_eq!(unchanged(&known(&[1, 2, 3]), &[object(1), object(2), object(4), object(3)], false), 2);
     }
 
     #[test]

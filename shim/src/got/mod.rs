@@ -138,7 +138,10 @@ fn patch_exclusively() {
 
 fn patch_round(known: &mut Vec<Known>) {
     let loaded = Loaded::now();
-    let comparison = known::compare(std::mem::take(known), &loaded.objects, loaded.some_were_removed());
+    let some_were_removed = loaded.some_were_removed();
+    let front = known::unchanged(known, &loaded.objects, some_were_removed);
+    let rest = loaded.objects.get(front..).unwrap_or_default();
+    let comparison = known::compare(known.split_off(front), rest, some_were_removed);
     for gone in &comparison.gone {
         // An object that was only replaced in our list is still there, and so are its functions.
         if !loaded.objects.iter().any(|object| object.range() == gone.range) {
@@ -146,8 +149,8 @@ fn patch_round(known: &mut Vec<Known>) {
         }
     }
     let (skipped, scopes) = (Skipped::new(), scopes::pending());
-    let libraries = plt_rs::collect_modules();
-    for ((object, library), found) in loaded.objects.iter().zip(libraries).zip(comparison.matches) {
+    let libraries = plt_rs::collect_modules().into_iter().skip(front);
+    for ((object, library), found) in rest.iter().zip(libraries).zip(comparison.matches) {
         known.push(found.unwrap_or_else(|| {
             let outcome = patch_object(object, library, &scopes, &skipped).unwrap_or_default();
             STATE.slots.fetch_add(outcome.count, Ordering::Relaxed);

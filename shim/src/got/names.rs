@@ -87,8 +87,7 @@ mod tests {
     #[test]
     fn every_hook_is_found_by_its_name_and_nothing_else_is() {
         for hook in &HOOKS {
-            let found = find(hook.name.to_bytes()).expect("in the table");
-            assert_eq!(found.name, hook.name);
+            assert_eq!(find(hook.name.to_bytes()).map(|found| found.name), Some(hook.name));
         }
         for name in ["", "mallo", "malloc_", "xmalloc", "Malloc", "_Znw", "_ZdlPvmSt11align_val_tX"] {
             assert!(find(name.as_bytes()).is_none(), "{name}");

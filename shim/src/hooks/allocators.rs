@@ -7,6 +7,7 @@ use std::ffi::c_int;
 use memtrack_format::Allocator;
 
 use super::shapes::{allocates, frees, reallocates, stores, throws};
+use super::trampoline::attempt_or_jump;
 use crate::got::Original;
 use crate::thread;
 

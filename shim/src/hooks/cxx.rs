@@ -6,6 +6,7 @@
 use memtrack_format::Allocator;
 
 use super::shapes::{allocates, frees, throws};
+use super::trampoline::attempt_or_jump;
 use crate::got::Original;
 use crate::thread;
 

@@ -8,6 +8,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use crate::errno::Errno;
 use crate::got::{self, Original, Scope};
 use crate::hooks::search;
+use crate::hooks::trampoline::{answer_or_jump, jump_with_caller, jump_with_caller_if_zero};
 
 type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 type Dlmopen = unsafe extern "C" fn(libc::c_long, *const c_char, c_int) -> *mut c_void;
@@ -21,28 +22,15 @@ pub(super) static DLSYM: Original<Dlsym> = Original::new();
 pub(super) static DLVSYM: Original<Dlvsym> = Original::new();
 
 /// Passes the caller's address on as a third argument.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
-    std::arch::naked_asm!("mov rdx, [rsp]", "jmp {dlopen_from}", dlopen_from = sym dlopen_from)
+    jump_with_caller!(dlopen_from)
 }
 
 /// Into the program's own namespace this is dlopen. The others have a C library of their own: nothing there is ours.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn dlmopen(namespace: libc::c_long, file: *const c_char, flags: c_int) -> *mut c_void {
-    std::arch::naked_asm!(
-        "test rdi, rdi",
-        "jnz 2f",
-        "mov rdi, rsi",
-        "mov esi, edx",
-        "mov rdx, [rsp]",
-        "jmp {dlopen_from}",
-        "2:",
-        "jmp qword ptr [rip + {original}]",
-        dlopen_from = sym dlopen_from,
-        original = sym DLMOPEN,
-    )
+    jump_with_caller_if_zero!(dlopen_from, DLMOPEN)
 }
 
 /// No guard is held: the constructors that run in here are the program's.
@@ -75,43 +63,16 @@ struct Answer {
 }
 
 /// Asks [`answer`] first, then leaves the stack as it was and goes on into the real function.
-#[cfg(target_arch = "x86_64")]
 macro_rules! looks_up {
     ($name:ident = $original:ident, $answer:ident) => {
         #[unsafe(naked)]
         pub(super) unsafe extern "C" fn $name() {
-            std::arch::naked_asm!(
-                ".cfi_startproc",
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rsi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rdx",
-                ".cfi_adjust_cfa_offset 8",
-                "call {answer}",
-                "mov rcx, rdx",
-                "pop rdx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
-                "test rcx, rcx",
-                "jz 2f",
-                "ret",
-                "2:",
-                "jmp qword ptr [rip + {original}]",
-                ".cfi_endproc",
-                answer = sym $answer,
-                original = sym $original,
-            )
+            answer_or_jump!($answer, $original)
         }
     };
 }
 
-#[cfg(target_arch = "x86_64")]
 looks_up!(dlsym = DLSYM, answer_dlsym);
-#[cfg(target_arch = "x86_64")]
 looks_up!(dlvsym = DLVSYM, answer_dlvsym);
 
 unsafe extern "C" fn answer_dlsym(handle: *mut c_void, name: *const c_char) -> Answer {

@@ -10,6 +10,7 @@ mod mapping;
 mod process;
 mod search;
 mod shapes;
+mod trampoline;
 
 pub(crate) use process::note_process;
 

@@ -6,6 +6,7 @@
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use super::trampoline::call_with_array;
 use crate::got::Original;
 use crate::thread;
 
@@ -107,40 +108,20 @@ replaces!(execvpe = EXECVPE(file, arguments, environment));
 replaces!(fexecve = FEXECVE(file, arguments, environment));
 replaces!(execveat = EXECVEAT(directory, path, arguments, environment, flags));
 
-/// The forms with the new program's arguments as their own, up to a null. The registers that carry them are pushed
-/// below those that the caller put on the stack, which makes one array of them all, as `execv` wants it.
-#[cfg(target_arch = "x86_64")]
+/// The forms with the new program's arguments as their own, up to a null: made an array, as `execv` wants it.
 macro_rules! listed {
     ($name:ident = $original:ident, $with_array:ident) => {
         pub(super) static $original: Original<unsafe extern "C" fn()> = Original::new();
 
         #[unsafe(naked)]
         pub(super) unsafe extern "C" fn $name() {
-            std::arch::naked_asm!(
-                "pop r10",
-                "push r9",
-                "push r8",
-                "push rcx",
-                "push rdx",
-                "push rsi",
-                "mov rsi, rsp",
-                "push r10",
-                "call {with_array}",
-                "pop r10",
-                "add rsp, 40",
-                "push r10",
-                "ret",
-                with_array = sym $with_array,
-            )
+            call_with_array!($with_array)
         }
     };
 }
 
-#[cfg(target_arch = "x86_64")]
 listed!(execl = EXECL, execl_with_array);
-#[cfg(target_arch = "x86_64")]
 listed!(execlp = EXECLP, execlp_with_array);
-#[cfg(target_arch = "x86_64")]
 listed!(execle = EXECLE, execle_with_array);
 
 unsafe extern "C" fn execl_with_array(path: usize, arguments: usize) -> c_int {
@@ -178,7 +159,9 @@ mod tests {
     #[test]
     fn a_threads_system_number_is_read_from_its_clock() {
         // SAFETY: no preconditions.
-        let (handle, expected) = unsafe { (libc::pthread_self(), libc::gettid()) };
+        let handle = unsafe { libc::pthread_self() };
+        // SAFETY: no preconditions.
+        let expected = unsafe { libc::gettid() };
         assert_eq!(system_id(handle), Some(expected));
     }
 }

@@ -104,7 +104,6 @@ macro_rules! stores {
 ///
 /// No frame of ours may be on the stack when it throws. So the attempt is made with the sibling that returns null
 /// instead; if that fails, or nothing is recorded, the function itself is jumped to as if it had been called directly.
-#[cfg(target_arch = "x86_64")]
 macro_rules! throws {
     ($name:ident, $attempt:ident = $original:ident or $sibling:ident($size:ident $(, $argument:ident)*)) => {
         pub(super) static $original: Original<unsafe extern "C" fn($size: usize $(, $argument: usize)*) -> usize> =
@@ -112,30 +111,7 @@ macro_rules! throws {
 
         #[unsafe(naked)]
         pub(super) unsafe extern "C" fn $name($size: usize $(, $argument: usize)*) -> usize {
-            std::arch::naked_asm!(
-                ".cfi_startproc",
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "push rsi",
-                ".cfi_adjust_cfa_offset 8",
-                "sub rsp, 8",
-                ".cfi_adjust_cfa_offset 8",
-                "call {attempt}",
-                "add rsp, 8",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
-                "test rax, rax",
-                "jz 2f",
-                "ret",
-                "2:",
-                "jmp qword ptr [rip + {original}]",
-                ".cfi_endproc",
-                attempt = sym $attempt,
-                original = sym $original,
-            )
+            attempt_or_jump!($attempt, $original)
         }
 
         extern "C" fn $attempt($size: usize $(, $argument: usize)*) -> usize {

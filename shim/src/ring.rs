@@ -27,13 +27,9 @@ const WAITS: u32 = 1200;
 
 /// The writing end of one slot.
 pub(crate) struct Ring {
-    area: &'static Area,
-    slot: &'static Slot,
-    index: u32,
+    home: Home,
     /// The ticket word as this thread left it: as long as it is unchanged, its run goes on.
     word: u64,
-    timed: bool,
-    clock: Clock,
     tid: i32,
     number: u32,
     segment: Option<Segment>,
@@ -41,6 +37,15 @@ pub(crate) struct Ring {
     truncated: bool,
     depth: usize,
     wire: [Frame; MAX_DEPTH as usize],
+}
+
+/// What never changes of a slot.
+struct Home {
+    area: &'static Area,
+    slot: &'static Slot,
+    index: u32,
+    timed: bool,
+    clock: Clock,
 }
 
 /// The segment that is being written.
@@ -59,21 +64,21 @@ impl Ring {
     /// # Safety
     /// `place` must be valid for writes of a `Ring`, and zeroed.
     pub(crate) unsafe fn make(place: *mut Self, area: &'static Area, slot: &'static Slot, index: u32) {
-        // SAFETY: the caller's; a plain copy, without the stack.
-        unsafe { (&raw mut (*place).encoder).copy_from_nonoverlapping(&raw const NEW_ENCODER, 1) };
-        // SAFETY: the caller's.
-        unsafe { (&raw mut (*place).area).write(area) };
-        // SAFETY: the caller's.
-        unsafe { (&raw mut (*place).slot).write(slot) };
-        // SAFETY: the caller's.
-        unsafe { (&raw mut (*place).index).write(index) };
-        // SAFETY: the caller's.
-        unsafe { (&raw mut (*place).segment).write(None) };
-        // SAFETY: the caller's.
-        unsafe { (&raw mut (*place).clock).write(Clock::from_number(area.control().clock.load(Relaxed))) };
-        let timed = area.control().timestamps.load(Relaxed) != 0;
-        // SAFETY: the caller's.
-        unsafe { (&raw mut (*place).timed).write(timed) };
+        let control = area.control();
+        let clock = Clock::from_number(control.clock.load(Relaxed));
+        let timed = control.timestamps.load(Relaxed) != 0;
+        // SAFETY: a field of the caller's memory.
+        let home = unsafe { &raw mut (*place).home };
+        // SAFETY: the caller's promise.
+        unsafe { home.write(Home { area, slot, index, timed, clock }) };
+        // SAFETY: a field of the caller's memory.
+        let segment = unsafe { &raw mut (*place).segment };
+        // SAFETY: the caller's promise.
+        unsafe { segment.write(None) };
+        // SAFETY: a field of the caller's memory.
+        let encoder = unsafe { &raw mut (*place).encoder };
+        // SAFETY: the caller's promise; a copy from memory to memory, not over the stack.
+        unsafe { encoder.copy_from_nonoverlapping(&raw const NEW_ENCODER, 1) };
         // The other fields are zero, which is their start.
     }
 
@@ -83,8 +88,8 @@ impl Ring {
         self.word = 0;
         self.depth = 0;
         self.truncated = false;
-        self.encoder.set_timed(self.timed);
-        self.slot.owners.fetch_add(1, Relaxed);
+        self.encoder.set_timed(self.home.timed);
+        self.home.slot.owners.fetch_add(1, Relaxed);
         self.take_ticket();
         self.next_segment();
     }
@@ -92,13 +97,13 @@ impl Ring {
     /// Whether the owner is inside a hook.
     #[inline(always)]
     pub(crate) fn busy(&self) -> bool {
-        self.slot.busy.load(Relaxed) != 0
+        self.home.slot.busy.load(Relaxed) != 0
     }
 
     /// A record may be under way, or is not any more.
     #[inline(always)]
     pub(crate) fn set_busy(&self, busy: bool) {
-        self.slot.busy.store(u32::from(busy), Relaxed);
+        self.home.slot.busy.store(u32::from(busy), Relaxed);
         // The collector reads `busy` behind a barrier that it makes every thread of ours execute; here only the
         // compiler must be kept from moving the ticket's load across it.
         std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
@@ -108,8 +113,8 @@ impl Ring {
     #[inline(always)]
     pub(crate) fn next_place(&mut self) -> u64 {
         // Before the ticket is read: an event's time is then not later than the next tick of the collector's.
-        let time = if self.timed { self.clock.now() } else { 0 };
-        if self.area.control().ticket.0.load(Relaxed) == self.word { time } else { self.switch() }
+        let time = if self.home.timed { self.home.clock.now() } else { 0 };
+        if self.home.area.control().ticket.0.load(Relaxed) == self.word { time } else { self.switch() }
     }
 
     /// Somebody else wrote since: a new run begins. Returns the time.
@@ -121,15 +126,15 @@ impl Ring {
         if let Some(segment) = &self.segment {
             segment.header.last_ticket.store(sequence, Release);
         }
-        if self.timed { self.clock.now() } else { 0 }
+        if self.home.timed { self.home.clock.now() } else { 0 }
     }
 
     fn take_ticket(&mut self) {
-        let control = self.area.control();
+        let control = self.home.area.control();
         let word = &control.ticket.0;
         let mut seen = word.load(Relaxed);
         loop {
-            let mine = ticket::next(seen, u64::from(self.index).wrapping_add(1));
+            let mine = ticket::next(seen, u64::from(self.home.index).wrapping_add(1));
             match word.compare_exchange_weak(seen, mine, AcqRel, Relaxed) {
                 Ok(_) => break self.word = mine,
                 Err(now) => seen = now,
@@ -142,7 +147,7 @@ impl Ring {
 
     #[cold]
     fn wake_collector(&self) {
-        let sleeping = &self.area.control().sleeping.0;
+        let sleeping = &self.home.area.control().sleeping.0;
         if sleeping.swap(0, AcqRel) != 0 {
             let _errno = Errno::keep();
             futex::wake(sleeping);
@@ -196,7 +201,7 @@ impl Ring {
             return false;
         };
         let (Some(header), Some(room)) =
-            (self.area.segment(self.index, index), self.area.segment_room(self.index, index))
+            (self.home.area.segment(self.home.index, index), self.home.area.segment_room(self.home.index, index))
         else {
             return false;
         };
@@ -211,13 +216,13 @@ impl Ring {
             old.header.fill.store(old.at as u32, Release);
             old.header.next.store(index.wrapping_add(1), Release);
         }
-        self.slot.current.store(index.wrapping_add(1), Release);
+        self.home.slot.current.store(index.wrapping_add(1), Release);
         self.begin(sequence)
     }
 
     /// The head of a segment: who, when, and the whole stack.
     fn begin(&mut self, sequence: u64) -> bool {
-        let (tid, ticks) = (self.tid, self.clock.now());
+        let (tid, ticks) = (self.tid, self.home.clock.now());
         let mut ok = self.try_put(|encoder, bytes, at| encoder.begin(bytes, at, sequence, ticks, tid));
         if self.truncated {
             ok &= self.try_put(|encoder, bytes, at| encoder.truncated(bytes, at, true));
@@ -234,10 +239,10 @@ impl Ring {
     fn free_segment(&self) -> Option<u32> {
         let take = |mask: u32| {
             let index = mask.trailing_zeros();
-            self.slot.free.fetch_and(!1u32.wrapping_shl(index), AcqRel);
+            self.home.slot.free.fetch_and(!1u32.wrapping_shl(index), AcqRel);
             Some(index)
         };
-        match self.slot.free.load(Acquire) {
+        match self.home.slot.free.load(Acquire) {
             0 => self.wait_for_segment().and_then(take),
             mask => take(mask),
         }
@@ -246,14 +251,14 @@ impl Ring {
     #[cold]
     fn wait_for_segment(&self) -> Option<u32> {
         let _errno = Errno::keep();
-        let control = self.area.control();
+        let control = self.home.area.control();
         let begun = memtrack_transport::clock::monotonic_ns();
         let mut got = None;
         for _ in 0..WAITS {
             self.wake_collector();
-            self.slot.waiting.store(1, Relaxed);
-            futex::wait(&self.slot.free, 0, WAIT);
-            let mask = self.slot.free.load(Acquire);
+            self.home.slot.waiting.store(1, Relaxed);
+            futex::wait(&self.home.slot.free, 0, WAIT);
+            let mask = self.home.slot.free.load(Acquire);
             if mask != 0 {
                 got = Some(mask);
                 break;
@@ -267,7 +272,7 @@ impl Ring {
                 break;
             }
         }
-        self.slot.waiting.store(0, Relaxed);
+        self.home.slot.waiting.store(0, Relaxed);
         control.waits.fetch_add(1, Relaxed);
         control.wait_ns.fetch_add(memtrack_transport::clock::monotonic_ns().wrapping_sub(begun), Relaxed);
         if got.is_none() && switch::is_on() {
@@ -278,8 +283,8 @@ impl Ring {
 
     fn stop(&self, reason: u32) {
         switch::off();
-        self.area.control().stop_reason.store(reason, Relaxed);
-        self.area.control().state.store(state::STOPPED, Release);
+        self.home.area.control().stop_reason.store(reason, Relaxed);
+        self.home.area.control().state.store(state::STOPPED, Release);
     }
 }
 

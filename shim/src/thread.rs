@@ -113,7 +113,7 @@ fn claim_slot(area: &Area, tid: i32) -> Option<u32> {
     let hint = &area.control().slot_hint.0;
     let first = hint.load(Acquire);
     // Where there are none, look again only now and then: this is asked at every event of every thread that has none.
-    if first >= area.slot_count() && PATIENCE.fetch_add(1, Relaxed) % 1024 != 0 {
+    if first >= area.slot_count() && !PATIENCE.fetch_add(1, Relaxed).is_multiple_of(1024) {
         return None;
     }
     let start = if first >= area.slot_count() { 0 } else { first };
@@ -137,9 +137,13 @@ fn make(area: &'static Area, index: u32) -> Option<*mut Thread> {
         return None;
     }
     let thread: *mut Thread = memory.cast();
-    // SAFETY: fresh zeroed memory of the right size, page-aligned.
-    unsafe { Ring::make(&raw mut (*thread).ring, area, slot, index) };
+    // SAFETY: a field of fresh zeroed memory of the right size, page-aligned.
+    let ring = unsafe { &raw mut (*thread).ring };
     // SAFETY: as above.
-    unsafe { (&raw mut (*thread).chain).write(Chain::new()) };
+    unsafe { Ring::make(ring, area, slot, index) };
+    // SAFETY: as above.
+    let chain = unsafe { &raw mut (*thread).chain };
+    // SAFETY: as above.
+    unsafe { chain.write(Chain::new()) };
     Some(thread)
 }

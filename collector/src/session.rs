@@ -100,6 +100,9 @@ impl Session {
         output.checkpoint();
         let interval = nanoseconds(options.snapshot_interval).max(1_000_000);
         let now = monotonic_ns();
+        let threads = Threads::new(pid, same_namespace);
+        let mut observer = Observer::new(pid, clock, interval);
+        threads.greet(&mut observer);
         Self {
             area,
             pid,
@@ -107,8 +110,8 @@ impl Session {
             clock,
             process,
             followers: Vec::new(),
-            threads: Threads::new(pid, same_namespace),
-            observer: Observer::new(pid, clock, interval),
+            threads,
+            observer,
             rest: Duration::from_nanos(interval).min(LONGEST_REST),
             checkpoint_ns: nanoseconds(options.checkpoint),
             changed: false,
@@ -181,6 +184,7 @@ impl Session {
         self.begun = self.area.control().state.swap(state::CLOSED, SeqCst) != state::READY;
         self.next_sweep_ns = 0;
         self.find_slots(monotonic_ns());
+        self.threads.meet(&self.area, self.followers.len() as u32, &mut self.observer);
         let last = self.observer.observe(&self.area, monotonic_ns());
         let end = Pairing::measure(self.clock);
         for _ in 0..LAST_ROUNDS {

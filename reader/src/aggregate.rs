@@ -132,6 +132,7 @@ fn numbers(totals: &mut Totals) -> Vec<&mut u64> {
         &mut totals.unmatched_frees,
         &mut totals.unmatched_unmaps,
         &mut totals.replaced,
+        &mut totals.discarded,
         &mut totals.undone,
         &mut totals.truncated_stacks,
         &mut totals.rss_peak_bytes,

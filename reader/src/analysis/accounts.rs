@@ -149,6 +149,12 @@ impl Accounts {
         self.drop_live(block, block.size, true);
     }
 
+    /// The block, or a part of it, went with the process's old image.
+    pub(crate) fn discard(&mut self, block: &Block, bytes: u64, whole: bool) {
+        self.totals.discarded += u64::from(whole);
+        self.drop_live(block, bytes, whole);
+    }
+
     /// A release did not happen; the event is the one that says so.
     ///
     /// The sums come out as if the block had been there all along. So does the peak, except where other threads changed

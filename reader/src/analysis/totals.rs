@@ -1,7 +1,7 @@
 //! The figures of a whole capture.
 //!
-//! Invariant: `allocations.count` is `deallocations + replaced + leaked_at_exit.count`: each allocation that was seen
-//! has ended in one of these ways.
+//! Invariant: `allocations.count` is `deallocations + replaced + discarded + leaked_at_exit.count`: each allocation that
+//! was seen has ended in one of these ways.
 
 use super::SizeHistogram;
 
@@ -68,6 +68,8 @@ pub struct Totals {
     pub unmatched_unmaps: u64,
     /// Allocations at an address where one was still live: its free was not seen.
     pub replaced: u64,
+    /// Allocations that were live when the process replaced its image, and went with it.
+    pub discarded: u64,
     /// Frees and unmaps taken back because the call failed.
     pub undone: u64,
     /// Events whose stack was cut while recording.

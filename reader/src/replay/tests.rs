@@ -427,6 +427,41 @@ fn intervals_name_the_snapshots_between_which_blocks_lived() {
 }
 
 #[test]
+fn a_new_image_begins_with_nothing() {
+    let mut script = Script::new();
+    script.at(1).alloc(0x10, 100).map(MapClass::Heap, 0x1000_0000, 3 * 4096).unmap(0x1000_1000, 4096);
+    script.map(MapClass::File, 0x2000_0000, MIB).snapshot().event(EventKind::Exec, 0, 0);
+    script.replay.replaced();
+    script.at(2).alloc(0x10, 60).alloc(0x20, 20).free(0x20);
+    let analysis = script.finish();
+    assert_eq!(peak(&analysis), (100 + 3 * 4096, 2, Some(1)));
+    assert_eq!(rows(&analysis, View::HighWaterMark), [(1, 100, 1), (1, 3 * 4096, 1)]);
+    assert_eq!(rows(&analysis, View::LeaksAtExit), [(2, 60, 1)]);
+    let totals = &analysis.totals;
+    assert_eq!((totals.discarded, totals.deallocations, totals.replaced), (2, 1, 0));
+    assert_eq!((totals.mappings.file.live_bytes, totals.mappings.heap.live_bytes), (0, 0));
+}
+
+#[test]
+fn prefetching_on_a_large_heap_changes_nothing() {
+    const COUNT: u64 = 100_000;
+    let event = |kind, order: u64, block: u64| {
+        let (stack, thread) = (StackId(1), ThreadId(0));
+        Event { kind, address: 0x1000 + block * 32, size: 10, stack, thread, order, time_ns: order }
+    };
+    let mut events: Vec<_> = (0..COUNT).map(|at| event(EventKind::Alloc(Allocator::Malloc), at, at)).collect();
+    events.extend((0..COUNT).map(|at| event(EventKind::Free, COUNT + at, at)));
+    let mut replay = Replay::new(&Options::default());
+    for batch in events.chunks(16) {
+        replay.prefetch(batch.iter().map(|event| event.address));
+        batch.iter().for_each(|event| replay.event(event));
+    }
+    let totals = replay.finish().totals;
+    assert_eq!((totals.peak.bytes, totals.peak.allocations), (10 * COUNT, COUNT));
+    assert_eq!((totals.events, totals.deallocations, replay.live()), (2 * COUNT, COUNT, tally(0, 0)));
+}
+
+#[test]
 fn a_checkpoint_does_not_disturb_the_replay() {
     let mut script = Script::new();
     script.alloc(0x10, 10).alloc(0x20, 20);

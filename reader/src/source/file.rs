@@ -80,10 +80,9 @@ impl CaptureFile {
                     "record again, or copy the whole file: it was cut before any data",
                 ),
                 HeaderError::Foreign => ("another kind of file".to_owned(), "name a file that `memtrack run` wrote"),
-                HeaderError::Damaged => (
-                    "a damaged header (its checksum differs)".to_owned(),
-                    "copy the file again, in binary mode",
-                ),
+                HeaderError::Damaged => {
+                    ("a damaged header (its checksum differs)".to_owned(), "copy the file again, in binary mode")
+                }
                 HeaderError::Newer(version) => (
                     format!("format version {version}, where this memtrack reads versions 1 to {}", header::VERSION),
                     "use the memtrack that recorded it, or a newer one",

@@ -41,7 +41,9 @@ pub(super) struct Index {
     pub(super) segments: Vec<Segment>,
     /// In the order they were written.
     pub(super) observations: Vec<Piece>,
-    /// In the order they were written.
+    /// Whether there are aggregates, damaged or not.
+    pub(super) aggregated: bool,
+    /// In the order they stand; the last one is intact.
     pub(super) aggregates: Vec<Piece>,
     /// The capture says that nothing is missing at its end.
     pub(super) complete: bool,
@@ -53,6 +55,13 @@ impl Index {
         let mut scan = Scan { file, index: Self::default(), last: None, recheck: file.len() };
         scan.run()?;
         let mut index = scan.index;
+        while let Some(last) = index.aggregates.pop() {
+            if file.payload(&last, &mut Vec::new())? {
+                index.aggregates.push(last);
+                break;
+            }
+            index.lost.add(1, last.stored_bytes());
+        }
         index.records.sort_by_key(|piece| (piece.header.stream, piece.header.segment, piece.header.offset));
         index.segments = segments(&index.records);
         Ok(index)
@@ -140,8 +149,16 @@ impl Scan<'_> {
             }
             Kind::Process => self.process(&piece)?,
             Kind::Observations => self.index.observations.push(piece),
-            Kind::Aggregate => self.index.aggregates.push(piece),
-            Kind::End => self.index.complete = true,
+            Kind::Aggregate => {
+                self.index.aggregated = true;
+                self.index.aggregates.push(piece);
+            }
+            Kind::End => {
+                self.index.complete = self.file.payload(&piece, &mut Vec::new())?;
+                if !self.index.complete {
+                    self.index.lost.add(1, piece.stored_bytes());
+                }
+            }
         }
         self.last = None;
         Ok(())

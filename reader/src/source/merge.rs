@@ -15,6 +15,9 @@ use super::{Consumer, Place};
 use crate::error::Error;
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 
+/// Events whose addresses are announced together.
+const LOOK_AHEAD: usize = 16;
+
 /// How far one stream has been given out.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
@@ -101,7 +104,11 @@ impl Merger {
         consumer.run(&Place { ticket, thread: cursor.thread, tid: cursor.tid });
         let mut times = batch.times.get(start..end).unwrap_or_default().iter();
         let mut order = self.events;
-        for compact in events {
+        for (i, compact) in (start..).zip(events) {
+            if i % LOOK_AHEAD == 0 {
+                let coming = batch.events.get(i..).unwrap_or_default().iter().take(LOOK_AHEAD);
+                consumer.coming(coming.map(|event| event.address));
+            }
             let event = Event {
                 kind: compact.kind,
                 address: compact.address,

@@ -39,6 +39,9 @@ pub trait Consumer {
     fn event(&mut self, event: &Event, frames: &Frames);
     /// A memory snapshot after all events so far. Its heap is 0: that is for the replay to know.
     fn snapshot(&mut self, snapshot: &Snapshot);
+    /// The addresses of the next events of one stream: a chance to bring what is known of them into the processor's cache.
+    #[inline]
+    fn coming(&mut self, _addresses: impl Iterator<Item = u64>) {}
     /// Allocations of the coming events have cut stacks, this many.
     fn truncated_stacks(&mut self, _count: u64) {}
     /// A run begins: the next events are of this thread.
@@ -61,8 +64,17 @@ impl Consumer for Replay {
         Self::snapshot(self, snapshot.time_ns, snapshot.rss_bytes);
     }
 
+    #[inline]
+    fn coming(&mut self, addresses: impl Iterator<Item = u64>) {
+        self.prefetch(addresses);
+    }
+
     fn truncated_stacks(&mut self, count: u64) {
-        (0..count).for_each(|_| self.truncated_stack());
+        Self::truncated_stacks(self, count);
+    }
+
+    fn replaced(&mut self) {
+        Self::replaced(self);
     }
 }
 
@@ -173,7 +185,7 @@ impl Capture {
     /// Whether it holds sums, and no records.
     #[must_use]
     pub fn aggregated(&self) -> bool {
-        !self.index.aggregates.is_empty()
+        self.index.aggregated
     }
 
     /// The payload of the last aggregate that is intact; `None` where there is none.
@@ -181,13 +193,9 @@ impl Capture {
     /// # Errors
     /// [`Error::Io`] when reading fails.
     pub fn aggregate(&self) -> Result<Option<Vec<u8>>, Error> {
-        for piece in self.index.aggregates.iter().rev() {
-            let mut payload = Vec::new();
-            if self.file.payload(piece, &mut payload)? {
-                return Ok(Some(payload));
-            }
-        }
-        Ok(None)
+        let Some(piece) = self.index.aggregates.last() else { return Ok(None) };
+        let mut payload = Vec::new();
+        Ok(self.file.payload(piece, &mut payload)?.then_some(payload))
     }
 
     /// Bytes of the file that [`Capture::read`] reports progress in.
@@ -201,11 +209,7 @@ impl Capture {
     ///
     /// # Errors
     /// [`Error::Io`] when reading fails, [`Error::TooMany`] when ids run out. Damage is no error: it is counted.
-    pub fn read<C: Consumer>(
-        &self,
-        consumer: &mut C,
-        mut progress: impl FnMut(u64),
-    ) -> Result<ReadSummary, Error> {
+    pub fn read<C: Consumer>(&self, consumer: &mut C, mut progress: impl FnMut(u64)) -> Result<ReadSummary, Error> {
         read::read(&self.file, &self.index, consumer, &mut progress)
     }
 }

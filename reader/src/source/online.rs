@@ -6,7 +6,9 @@
 //! Invariant: the order is the one that reading a file of the same pieces would give; memory is bounded by what has come
 //! and cannot be given out yet, and by the tables.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, VecDeque};
 
 use memtrack_format::observe::Observation;
 use rustc_hash::FxHashMap;
@@ -157,17 +159,18 @@ impl Online {
 
     /// Gives out all runs up to this ticket, which only the stream it is from can add to, and the marks up to it.
     fn give<C: Consumer>(&mut self, bound: u64, consumer: &mut C) -> Result<(), Error> {
-        loop {
-            let mut next: Option<(u64, u32)> = None;
-            for (&number, stream) in &mut self.streams {
-                if let Some(ticket) = stream.next_ticket(&mut self.merger, consumer)? {
-                    next = Some(next.map_or((ticket, number), |earliest| earliest.min((ticket, number))));
-                }
-            }
-            let Some((ticket, number)) = next.filter(|&(ticket, _)| ticket <= bound) else { break };
-            let Some(stream) = self.streams.get_mut(&number) else { break };
-            while stream.next_ticket(&mut self.merger, consumer)? == Some(ticket) {
-                self.merger.give_run(&mut stream.cursor, consumer);
+        let mut heap = BinaryHeap::new();
+        for (&number, stream) in &mut self.streams {
+            heap.extend(stream.next_ticket(&mut self.merger, consumer)?.map(|ticket| Reverse((ticket, number))));
+        }
+        while let Some(mut top) = heap.peek_mut() {
+            let Reverse((ticket, number)) = *top;
+            let Some(stream) = self.streams.get_mut(&number).filter(|_| ticket <= bound) else { break };
+            self.merger.give_run(&mut stream.cursor, consumer);
+            match stream.next_ticket(&mut self.merger, consumer)? {
+                // Tickets rise in a stream.
+                Some(next) => *top = Reverse((next.max(ticket), number)),
+                None => drop(PeekMut::pop(top)),
             }
         }
         self.merger.pass(bound, consumer);

@@ -117,15 +117,22 @@ pub(crate) fn reason() -> Option<&'static str> {
 
 /// Looks for an interpreter among the loaded objects. Call it outside of hooks, at start-up.
 pub(crate) fn start() {
-    after_dlopen();
+    look(Symbols::find);
 }
 
 /// Looks again after a dlopen, unless an interpreter was found before. Call it outside of hooks.
+///
+/// Asks only libraries that have an interpreter's name: a lookup that fails makes the C library allocate an error text,
+/// in the name of the program.
 pub(crate) fn after_dlopen() {
+    look(Symbols::of_local_libraries);
+}
+
+fn look(find: impl FnOnce() -> Option<Symbols>) {
     if LOOKING.swap(true, Ordering::AcqRel) {
         return;
     }
-    let found = Symbols::find();
+    let found = find();
     if let Some(symbols) = &found {
         decide(symbols);
     }
@@ -188,7 +195,12 @@ impl Symbols {
         let found = Self::of(&global);
         // Closing has no use: the program itself stays.
         std::mem::forget(global);
-        found.or_else(|| local_libraries().iter().find_map(|name| Self::of_loaded(name)))
+        found.or_else(Self::of_local_libraries)
+    }
+
+    /// The symbols of the first loaded library that is an interpreter's.
+    fn of_local_libraries() -> Option<Self> {
+        local_libraries().iter().find_map(|name| Self::of_loaded(name))
     }
 
     /// The symbols of an object that is already loaded, which is then kept loaded.

@@ -1,0 +1,292 @@
+//! Makes captures whose total order is known.
+
+use memtrack_format::block::{Codec, Header, Kind};
+use memtrack_format::checksum::crc32;
+use memtrack_format::header;
+use memtrack_format::meta::Process;
+use memtrack_format::observe::{Observation, Tick, Writer};
+use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable};
+use memtrack_format::{Allocator, MapClass};
+use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
+
+use crate::event::EventKind;
+
+/// Start of the clocks: ticks of the stamping clock are two to the nanosecond.
+pub(super) const START_NS: u64 = 1_000_000;
+
+/// What happens in a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Act {
+    Alloc(u64),
+    Free(u64),
+    Map(u64),
+    Push(u32),
+    Pop,
+    Move(u32),
+    NewSegment,
+    /// Only for those who want to keep pieces at record borders.
+    Cut,
+}
+
+/// What a ticket is taken for.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Run(usize, Vec<Act>),
+    Tick { snapshot: bool },
+}
+
+/// What a reader must see; times are `None` where only order is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    Event { tid: i32, kind: EventKind, address: u64, size: u64, stack: Vec<(String, u32)>, time_ns: u64 },
+    Snapshot { time_ns: u64, rss: u64 },
+}
+
+pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let act = prop_oneof![
+        6 => (1u64..1 << 40).prop_map(Act::Alloc),
+        6 => (1u64..1 << 40).prop_map(Act::Free),
+        1 => (1u64..1 << 40).prop_map(Act::Map),
+        3 => (0u32..6).prop_map(Act::Push),
+        2 => Just(Act::Pop),
+        2 => (0u32..50).prop_map(Act::Move),
+        1 => Just(Act::NewSegment),
+        1 => Just(Act::Cut),
+    ];
+    let run = (0usize..4, prop::collection::vec(act, 0..8)).prop_map(|(stream, acts)| Step::Run(stream, acts));
+    let tick = any::<bool>().prop_map(|snapshot| Step::Tick { snapshot });
+    prop::collection::vec(prop_oneof![5 => run, 1 => tick], 0..60)
+}
+
+/// A piece of a segment, not yet in a file.
+#[derive(Clone, Debug)]
+pub(super) struct Made {
+    pub(super) stream: u32,
+    pub(super) segment: u32,
+    pub(super) offset: u32,
+    pub(super) tickets: (u64, u64),
+    pub(super) bytes: Vec<u8>,
+}
+
+struct Stream {
+    number: usize,
+    encoder: Encoder,
+    bytes: Vec<u8>,
+    at: usize,
+    from: usize,
+    segment: u32,
+    first_ticket: u64,
+    ticket: u64,
+    stack: Vec<Frame>,
+}
+
+/// A history as it is recorded, and as it must be read.
+#[derive(Default)]
+pub(super) struct History {
+    pub(super) pieces: Vec<Made>,
+    pub(super) observations: Vec<Observation>,
+    pub(super) seen: Vec<Seen>,
+    /// What was recorded when so many pieces had been made, in steps: (ticket, pieces, observations).
+    pub(super) rounds: Vec<(u64, usize, usize)>,
+    now_ns: u64,
+    floor_ns: u64,
+}
+
+pub(super) fn tid(stream: usize) -> i32 {
+    100 + stream as i32
+}
+
+impl Stream {
+    fn new(number: usize, timed: bool, ticket: u64) -> Self {
+        let (encoder, bytes, stack) = (Encoder::new(timed), Vec::new(), Vec::new());
+        let (at, from, segment) = (0, 0, 0);
+        Self { number, encoder, bytes, at, from, segment, first_ticket: ticket, ticket, stack }
+    }
+
+    fn begin(&mut self, now: u64) {
+        self.bytes = vec![0; 1 << 16];
+        (self.from, self.first_ticket) = (0, self.ticket);
+        self.at = self.encoder.begin(&mut self.bytes, 0, self.ticket, now, tid(self.number)).unwrap();
+        if self.segment == 0 {
+            for id in 0..6 {
+                let name = format!("f{id}");
+                let (name, lines) = (name.as_bytes(), LineTable::Lnotab);
+                let head = CodeHead { id, first_line: 10 * id, lines, lines_len: 4, name, file: b"app.py" };
+                self.at = self.encoder.code(&mut self.bytes, self.at, &head).unwrap();
+                // Line + 1 from offset 10 on, + 2 from 20 on.
+                self.at = self.encoder.code_lines(&mut self.bytes, self.at, id, &[10, 1, 10, 2]).unwrap();
+            }
+        }
+        for &frame in &self.stack {
+            self.at = self.encoder.push(&mut self.bytes, self.at, frame).unwrap();
+        }
+    }
+
+    fn cut(&mut self, out: &mut Vec<Made>) {
+        if self.at > self.from {
+            out.push(Made {
+                stream: self.number as u32,
+                segment: self.segment,
+                offset: self.from as u32,
+                tickets: (self.first_ticket, self.ticket),
+                bytes: self.bytes[self.from..self.at].to_vec(),
+            });
+            (self.from, self.first_ticket) = (self.at, self.ticket);
+        }
+    }
+
+    fn act(&mut self, act: Act, now: u64, out: &mut Vec<Made>) -> Option<(EventKind, u64, u64)> {
+        let (encoder, bytes, at) = (&mut self.encoder, &mut self.bytes, self.at);
+        let size = 77;
+        self.at = match act {
+            Act::Alloc(address) => encoder.alloc(bytes, at, Allocator::Calloc, address, size, now),
+            Act::Free(address) => encoder.free(bytes, at, address, now),
+            Act::Map(address) => encoder.map(bytes, at, (Allocator::Mmap, MapClass::File), (address, size), now),
+            Act::Push(code) => {
+                let frame = Frame { code, instruction: code };
+                self.stack.push(frame);
+                encoder.push(bytes, at, frame)
+            }
+            Act::Pop if self.stack.pop().is_some() => {
+                encoder.pop(bytes, at, 1, self.stack.last().copied().unwrap_or(Frame::NONE))
+            }
+            Act::Move(instruction) if !self.stack.is_empty() => {
+                self.stack.last_mut().unwrap().instruction = instruction;
+                encoder.move_top(bytes, at, instruction)
+            }
+            Act::Cut => {
+                self.cut(out);
+                Some(at)
+            }
+            Act::NewSegment => {
+                self.cut(out);
+                self.segment += 1;
+                self.begin(now);
+                Some(self.at)
+            }
+            Act::Pop | Act::Move(_) => Some(at),
+        }
+        .unwrap();
+        match act {
+            Act::Alloc(address) => Some((EventKind::Alloc(Allocator::Calloc), address, size)),
+            Act::Free(address) => Some((EventKind::Free, address, 0)),
+            Act::Map(address) => Some((EventKind::Map(Allocator::Mmap, MapClass::File), address, size)),
+            _ => None,
+        }
+    }
+
+    fn frames(&self) -> Vec<(String, u32)> {
+        let line = |frame: &Frame| 10 * frame.code + [0, 1, 3][(frame.instruction as usize / 10).min(2)];
+        self.stack.iter().map(|frame| (format!("f{}", frame.code), line(frame))).collect()
+    }
+}
+
+impl History {
+    /// Plays the steps. In timed ones every event is one nanosecond after the one before.
+    pub(super) fn of(steps: &[Step], timed: bool) -> Self {
+        let mut history = Self::default();
+        let mut streams: Vec<Option<Stream>> = (0..4).map(|_| None).collect();
+        for (ticket, step) in (1..).zip(steps) {
+            history.now_ns += 1;
+            match step {
+                Step::Tick { snapshot } => history.tick(ticket, *snapshot),
+                Step::Run(number, acts) => history.run(&mut streams[*number], *number, ticket, acts, timed),
+            }
+            history.rounds.push((ticket, history.pieces.len(), history.observations.len()));
+        }
+        for stream in streams.iter_mut().flatten() {
+            stream.cut(&mut history.pieces);
+        }
+        history
+    }
+
+    fn tick(&mut self, ticket: u64, snapshot: bool) {
+        let tick = Tick { ticket, time_ns: START_NS + self.now_ns };
+        self.floor_ns = self.now_ns;
+        let rss = 4096 * ticket;
+        self.observations.push(if snapshot {
+            self.seen.push(Seen::Snapshot { time_ns: self.now_ns, rss });
+            Observation::Snapshot { tick, ticks: 2 * self.now_ns, rss }
+        } else {
+            Observation::Tick(tick)
+        });
+    }
+
+    fn run(&mut self, place: &mut Option<Stream>, number: usize, ticket: u64, acts: &[Act], timed: bool) {
+        if let Some(stream) = place {
+            let (encoder, bytes) = (&mut stream.encoder, &mut stream.bytes);
+            stream.at = encoder.switch(bytes, stream.at, ticket).unwrap();
+            stream.ticket = ticket;
+        }
+        let stream = place.get_or_insert_with(|| {
+            let mut stream = Stream::new(number, timed, ticket);
+            stream.begin(2 * self.now_ns);
+            stream
+        });
+        for &act in acts {
+            self.now_ns += 1;
+            let Some((kind, address, size)) = stream.act(act, 2 * self.now_ns, &mut self.pieces) else { continue };
+            let time_ns = if timed { self.now_ns } else { self.floor_ns };
+            self.seen.push(Seen::Event { tid: tid(number), kind, address, size, stack: stream.frames(), time_ns });
+        }
+    }
+
+    /// A capture of this history; `shuffle` says in which order the pieces stand (empty: as they were made), `split`
+    /// where they are cut again.
+    pub(super) fn file(&self, shuffle: &[u16], split: usize) -> Vec<u8> {
+        let mut pieces: Vec<Made> = self.pieces.iter().flat_map(|piece| piece.split(split)).collect();
+        let mut file = header::encode().to_vec();
+        push_block(&mut file, Header::plain(Kind::Process), &process().encode());
+        let mut writer = Writer::default();
+        self.observations.iter().for_each(|observation| writer.add(observation));
+        let (observed, first_ticket, last_ticket) = writer.take();
+        push_block(&mut file, Header { first_ticket, last_ticket, ..Header::plain(Kind::Observations) }, &observed);
+        for (i, &with) in (1..pieces.len()).rev().zip(shuffle.iter().cycle()) {
+            pieces.swap(i, usize::from(with) % (i + 1));
+        }
+        for piece in &pieces {
+            push_block(&mut file, piece.header(), &piece.bytes);
+        }
+        push_block(&mut file, Header::plain(Kind::End), &[]);
+        file
+    }
+}
+
+impl Made {
+    fn header(&self) -> Header {
+        let (first_ticket, last_ticket) = self.tickets;
+        let (stream, segment, offset) = (self.stream, self.segment, self.offset);
+        Header { stream, segment, offset, first_ticket, last_ticket, ..Header::plain(Kind::Records) }
+    }
+
+    fn split(&self, len: usize) -> Vec<Self> {
+        let part = |(i, bytes): (usize, &[u8])| Self {
+            offset: self.offset + (i * len) as u32,
+            bytes: bytes.to_vec(),
+            ..self.clone()
+        };
+        self.bytes.chunks(len).enumerate().map(part).collect()
+    }
+}
+
+pub(super) fn process() -> Process {
+    Process {
+        pid: Some(7),
+        clock: Some(memtrack_format::meta::CLOCK_TSC),
+        start_ticks: Some(0),
+        start_monotonic_ns: Some(START_NS),
+        end_ticks: Some(2_000_000),
+        end_monotonic_ns: Some(START_NS + 1_000_000),
+        ..Process::default()
+    }
+}
+
+/// Every second block compressed, whether that helps or not.
+pub(super) fn push_block(file: &mut Vec<u8>, header: Header, payload: &[u8]) {
+    let compressed = lz4_flex::block::compress(payload);
+    let (codec, stored) =
+        if file.len().is_multiple_of(2) { (Codec::Lz4, compressed.as_slice()) } else { (Codec::Stored, payload) };
+    let (raw_len, stored_len) = (payload.len() as u32, stored.len() as u32);
+    file.extend(Header { codec, raw_len, stored_len, payload_crc: crc32(stored), ..header }.encode());
+    file.extend(stored);
+}

@@ -6,9 +6,7 @@
 use memtrack_format::Allocator;
 use memtrack_format::aggregate::{self, Aggregate};
 
-use crate::analysis::{
-    Analysis, ClassTotals, Group, MappingTotals, Moment, Peak, SizeHistogram, Sum, Tally, Totals,
-};
+use crate::analysis::{Analysis, ClassTotals, Group, MappingTotals, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
 use crate::error::Error;
 use crate::event::{Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{FrameId, Frames, NameId};
@@ -36,7 +34,8 @@ pub fn restore(aggregate: &Aggregate) -> Result<(Analysis, Frames, Vec<Thread>),
     let (frames, stacks) = restore_frames(aggregate)?;
     let stack = |stack: u32| stacks.get(stack as usize).copied().unwrap_or(StackId::EMPTY);
     let groups = aggregate.groups.iter().filter_map(|group| restore_group(group, stack(group.stack))).collect();
-    let snapshots = (0..).zip(&aggregate.snapshots).map(|(index, snapshot)| restore_snapshot(index, snapshot)).collect();
+    let snapshots =
+        (0..).zip(&aggregate.snapshots).map(|(index, snapshot)| restore_snapshot(index, snapshot)).collect();
     let mut totals = restore_totals(&aggregate.totals);
     totals.size_histogram = SizeHistogram::from_counts(&aggregate.bins);
     let threads = aggregate.threads.iter().map(|(tid, name)| Thread { tid: *tid, name: name.clone() }).collect();

@@ -178,8 +178,8 @@ impl SegmentReader {
             Record::RemapFrom { address, length, time } => {
                 self.event(batch, EventKind::RemapFrom, address, length, time);
             }
-            Record::FreeUndo => self.event(batch, EventKind::FreeUndo, 0, 0, None),
-            Record::UnmapUndo => self.event(batch, EventKind::UnmapUndo, 0, 0, None),
+            Record::FreeUndo => self.undo(batch, EventKind::FreeUndo, &[EventKind::Free]),
+            Record::UnmapUndo => self.undo(batch, EventKind::UnmapUndo, &[EventKind::Unmap, EventKind::RemapFrom]),
             Record::Finalizing => self.event(batch, EventKind::Finalizing, 0, 0, None),
             Record::ExecBegins => self.event(batch, EventKind::Exec, 0, 0, None),
             Record::Code(ref head) => batch.definitions.push(Definition::Code(Code::from(head))),
@@ -201,6 +201,20 @@ impl SegmentReader {
         if self.begin.is_some_and(|begin| begin.timed) {
             self.ticks = time.unwrap_or(self.ticks);
             batch.times.push(self.ticks);
+        }
+    }
+
+    /// What did not happen is taken out, if it is the last event and still here; so nobody ever sees its effect, whatever
+    /// other threads did meanwhile. Else the replay undoes it.
+    fn undo(&mut self, batch: &mut Batch, undo: EventKind, undone: &[EventKind]) {
+        if batch.events.pop_if(|event| undone.contains(&event.kind)).is_none() {
+            self.event(batch, undo, 0, 0, None);
+            return;
+        }
+        let end = batch.events.len();
+        batch.times.truncate(end);
+        for run in batch.runs.iter_mut().rev().take_while(|run| run.start > end) {
+            run.start = end;
         }
     }
 
@@ -250,4 +264,32 @@ impl From<&CodeHead<'_>> for Code {
 /// The recorder cuts texts at this length; a longer one is not its own.
 fn cut(text: &[u8]) -> Vec<u8> {
     text[..text.len().min(MAX_TEXT)].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Batch, Progress, Run, SegmentReader};
+    use crate::event::EventKind;
+    use memtrack_format::Allocator;
+    use memtrack_format::record::Encoder;
+
+    #[test]
+    fn what_did_not_happen_is_taken_out_across_a_switch() {
+        let mut bytes = vec![0; 4096];
+        let mut encoder = Encoder::new(true);
+        let at = encoder.begin(&mut bytes, 0, 1, 100, 7).unwrap();
+        let at = encoder.alloc(&mut bytes, at, Allocator::Malloc, 0x1000, 64, 110).unwrap();
+        let at = encoder.free(&mut bytes, at, 0x1000, 120).unwrap();
+        let at = encoder.switch(&mut bytes, at, 5).unwrap();
+        let at = encoder.free_undo(&mut bytes, at).unwrap();
+        let end = encoder.alloc(&mut bytes, at, Allocator::Calloc, 0x2000, 32, 130).unwrap();
+
+        let (mut batch, mut at) = (Batch::default(), 0);
+        let progress = SegmentReader::default().decode(&bytes[..end], &mut at, &mut batch, usize::MAX);
+        assert_eq!(progress, Progress::End);
+        let kinds: Vec<_> = batch.events.iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, [EventKind::Alloc(Allocator::Malloc), EventKind::Alloc(Allocator::Calloc)]);
+        assert_eq!(batch.times, [110, 130]);
+        assert_eq!(batch.runs, [Run { ticket: 1, start: 0 }, Run { ticket: 5, start: 1 }]);
+    }
 }

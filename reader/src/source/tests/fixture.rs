@@ -32,8 +32,13 @@ fn version_1_is_read() {
     assert_eq!((summary.lost, summary.unknown_frames, summary.threads.len()), (Loss::default(), 0, 2));
 }
 
+/// A change of the format that is not a new version shows here. Before a release the fixture may be made anew: run this
+/// test with MEMTRACK_WRITE_FIXTURES set.
 #[test]
-#[ignore = "writes the fixture: once for a version"]
-fn write_version_1() {
-    std::fs::write(path(), history().file(&[], 4000)).unwrap();
+fn version_1_is_still_what_is_written() {
+    let written = history().file(&[], 4000);
+    if std::env::var_os("MEMTRACK_WRITE_FIXTURES").is_some() {
+        std::fs::write(path(), &written).unwrap();
+    }
+    assert!(std::fs::read(path()).unwrap() == written, "the format has changed and its version has not");
 }

@@ -20,7 +20,21 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 PROGRAMS = REPOSITORY / "python-tests" / "programs"
 VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 SYSTEM_PYTHON = "/usr/bin/python3.11"
+UNPACKED = ("trixie-3.13", "sid-3.13", "sid-3.14", "sid-3.15")  # by scripts/setup-pythons
 PATIENCE = 120  # seconds after which a program counts as hanging
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all-pythons", action="store_true", help="also on what scripts/setup-pythons has unpacked")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out the tests on unpacked interpreters, in words, unless they are asked for."""
+    skip = pytest.mark.skip(reason="Pythons of scripts/setup-pythons: only with scripts/test --all-pythons")
+    for item in items:
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if any(value in UNPACKED for value in parameters if isinstance(value, str)) and not config.getoption("--all-pythons"):
+            item.add_marker(skip)
 
 
 # --- interpreters -----------------------------------------------------------------------------------------------------
@@ -42,12 +56,28 @@ def pyenv_versions():
 
 
 def interpreter_path(version):
-    """The interpreter of that version, or a skip that names it. "system" is the distribution's stripped one."""
+    """The interpreter of that version, or a skip that names it. "system" is the distribution's stripped one.
+
+    A word for a command line; for an unpacked one a tuple of words.
+    """
+    if version in UNPACKED:
+        return unpacked_interpreter(*version.split("-"))
     if version == "system":
         path = SYSTEM_PYTHON if os.path.exists(SYSTEM_PYTHON) else None
     else:
         path = pyenv_versions().get(version) or found_in_path(f"python{version}")
     return path or pytest.skip(f"no Python {version} ({SYSTEM_PYTHON if version == 'system' else 'pyenv, PATH'})")
+
+
+def unpacked_interpreter(suite, version):
+    """An interpreter in a root directory of its own, run through the dynamic loader that it was built for."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    root = pathlib.Path(os.environ.get("MEMTRACK_PYTHONS") or pathlib.Path(cache, "memtrack-pythons")) / suite / "usr"
+    program = root / "bin" / f"python{version}"
+    loaders = list(root.glob("lib/*/ld-linux-*.so.*"))
+    if not loaders or not program.exists():
+        pytest.skip(f"no Python {version} in {root}: run scripts/setup-pythons")
+    return str(loaders[0]), "--library-path", str(loaders[0].parent), str(program)
 
 
 def found_in_path(name):
@@ -56,7 +86,7 @@ def found_in_path(name):
     return path if path and pathlib.Path(path).read_bytes()[:4] == b"\x7fELF" else None
 
 
-@pytest.fixture(params=[*VERSIONS, "system"])
+@pytest.fixture(params=[*VERSIONS, "system", *UNPACKED])
 def interpreter(request):
     """Each interpreter in turn."""
     return interpreter_path(request.param)
@@ -85,9 +115,14 @@ def execute(command, **options):
     options = {"stdin": subprocess.DEVNULL, "timeout": PATIENCE, **options}
     if "input" in options:
         del options["stdin"]
-    done = subprocess.run([str(word) for word in command], capture_output=True, preexec_fn=no_core_files, **options)
+    done = subprocess.run(flat(command), capture_output=True, preexec_fn=no_core_files, **options)
     status = done.returncode if done.returncode >= 0 else 128 - done.returncode
     return Outcome(status, done.stdout, done.stderr)
+
+
+def flat(words):
+    """A command line whose words may themselves be command lines."""
+    return [part for word in words for part in (flat(word) if isinstance(word, (list, tuple)) else [str(word)])]
 
 
 def no_core_files():
@@ -103,7 +138,7 @@ class Memtrack:
         self.captures = 0
 
     def command(self, *words):
-        return [self.executable, *map(str, words)]
+        return [self.executable, *flat(words)]
 
     def __call__(self, *words, **options):
         """Any command; gives its Outcome."""
@@ -207,7 +242,8 @@ class Records:
     """The lines of `memtrack parse`: the events in their order, and the tables that they refer to."""
 
     def __init__(self, text):
-        self.events, self.snapshots, self.frames, self.nodes = [], [], {}, {}
+        self.events, self.frames, self.nodes = [], {}, {}
+        self.snapshots = []  # how many events came before each
         for line in text.splitlines():
             kind, values = line.split(" ", 1)
             self.take(kind, dict(re.findall(r'(\w+)=("(?:\\.|[^"\\])*"|\S*)', values)))
@@ -219,7 +255,7 @@ class Records:
         elif kind == "STACK":
             self.nodes[int(values["stack"])] = int(values["frame"]), int(values["caller"])
         elif kind == "SNAPSHOT":
-            self.snapshots.append({name: int(value) for name, value in values.items()})
+            self.snapshots.append(len(self.events))
         elif "order" in values:
             values["map_class"] = values.pop("class", "")
             numbers = {name: int(values[name], 0) for name in values.keys() - {"allocator", "map_class"}}

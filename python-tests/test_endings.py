@@ -1,10 +1,14 @@
 """However a program ends, it ends as without memtrack, and its capture holds what it allocated up to the last."""
 
+import os
+import random
+import signal
+import subprocess
 import sys
 
 import pytest
 
-from conftest import Capture, interpreter_path
+from conftest import PATIENCE, Capture, interpreter_path
 
 SIZE, COUNT = 100_003, 300  # as in programs/marks.py and programs/endings.py
 STATUS = {
@@ -65,3 +69,59 @@ def test_what_memtrack_says_comes_after_what_the_program_said(memtrack, plain, p
     assert (outcome.status, outcome.stdout) == (alone.status, alone.stdout)
     assert outcome.stderr.startswith(alone.stderr)
     assert b"spoken.bin" in outcome.stderr[len(alone.stderr) :]
+
+
+# --- killed from outside ----------------------------------------------------------------------------------------------
+
+
+def started(memtrack, *target, options=()):
+    command = memtrack.command("run", "-q", "-o", "capture.bin", *options, "--", *target)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([str(word) for word in command], cwd=memtrack.directory, **pipes)
+
+
+def only_child(pid):
+    """The program that memtrack runs."""
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        [child] = children.read().split()
+    return int(child)
+
+
+@pytest.mark.parametrize("options", [(), ("--allocation-timestamps",), ("--aggregate",)], ids=["plain", "timestamps", "aggregated"])
+def test_killed_at_any_moment_it_loses_nothing(memtrack, programs, tmp_path, options):
+    counter = tmp_path / "counter"
+    dice = random.Random(1)
+    for _ in range(7):
+        counter.write_bytes(bytes(8))
+        process = started(memtrack, sys.executable, programs / "counted.py", counter, options=["-f", *options])
+        enough = dice.randrange(1, 30_000)
+        while int.from_bytes(counter.read_bytes(), sys.byteorder) < enough:
+            assert process.poll() is None, process.communicate()
+        os.kill(only_child(process.pid), signal.SIGKILL)
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 128 + 9
+        made = int.from_bytes(counter.read_bytes(), sys.byteorder)
+        profile = Capture(memtrack, tmp_path / "capture.bin").speedscope("--allocated")
+        recorded = sum(count for stack, _, count in profile.samples() if stack[-1].name == "block")
+        assert made <= recorded <= made + 10  # the one that was about to be counted, and what small objects needed
+
+
+def test_without_memtrack_the_program_runs_on(memtrack, programs, tmp_path):
+    process = started(memtrack, sys.executable, programs / "waits.py")
+    assert process.stdout.readline() == b"ready\n"
+    process.kill()
+    assert process.wait(PATIENCE) == -signal.SIGKILL
+    printed, complaints = process.communicate(b"go on\n", timeout=PATIENCE)
+    assert (printed, complaints) == (b"heard go on\n", b"")
+    capture = Capture(memtrack, tmp_path / "capture.bin")
+    assert memtrack("stats", capture.path).status == 0
+    assert of_size(capture, SIZE) in range(201)
+
+
+def test_a_signal_to_memtrack_is_the_programs(memtrack, programs, tmp_path):
+    process = started(memtrack, sys.executable, programs / "waits.py")
+    assert process.stdout.readline() == b"ready\n"
+    process.terminate()
+    printed, complaints = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, printed, complaints) == (6, b"signal 15\n", b"")
+    assert of_size(Capture(memtrack, tmp_path / "capture.bin"), SIZE) == 200

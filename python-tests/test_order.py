@@ -1,5 +1,7 @@
 """Speedscope files: their samples stand in the order of time, whatever the capture knows of time."""
 
+import bisect
+import collections
 import re
 import sys
 
@@ -53,6 +55,40 @@ def test_one_thread_has_one_order(module_memtrack, view):
     exact, snapshot, by_capture = (capture.speedscope(*VIEWS[view], "--order", order).samples() for order in ORDERS)
     assert exact == by_capture
     assert exact == snapshot
+
+
+def survivors(records):
+    """{stack: [number of the event, ...]} of what is live when Python begins to finalize, from the records alone."""
+    live = {}
+    for number, event in enumerate(records.events):
+        if event.kind in ("ALLOC", "MAP"):
+            live[event.address] = number, event
+        elif event.kind in ("FREE", "UNMAP"):
+            live.pop(event.address, None)
+        elif event.kind == "FINALIZING":
+            break
+    stacks = collections.defaultdict(list)
+    for number, event in live.values():
+        stacks[tuple(records.stack(event.stack)) or NO_STACK].append(number)
+    return stacks
+
+
+NO_STACK = "<no stack>"
+
+
+@pytest.mark.parametrize("order", ["exact", "snapshot"])
+def test_the_order_of_leaks_follows_from_the_records(timed, order):
+    """By the earliest survivor's time, or by the first snapshot that shows one; equal ones as they come."""
+    records = timed.records
+    keys = {
+        "exact": lambda number: records.events[number].time_ns,
+        "snapshot": lambda number: bisect.bisect_right(records.snapshots, number),
+    }
+    expected = {stack: min((keys[order](number), number) for number in numbers) for stack, numbers in survivors(records).items()}
+    stacks = [stack for stack, _, _ in timed.speedscope("--leaks", "--order", order).samples()]
+    stacks = [NO_STACK if stack[0].name == NO_STACK else stack for stack in stacks]
+    assert stacks == sorted(expected, key=expected.get)
+    assert len(records.snapshots) > 20
 
 
 def test_without_timestamps_snapshots_give_the_order(untimed):

@@ -14,14 +14,15 @@ ARENA = 1 << 20  # pymalloc's, of the interpreter that runs the tests
 def recorded(memtrack, plain):
     """Records a program, checks that it did as without memtrack, and gives its capture."""
 
-    def check(*command, normal=lambda output: output, environment=None):
+    def check(*command, normal=lambda output: output, environment=None, unmatched_frees=0):
         outcome, capture = memtrack.run(*command, env=environment)
         alone = plain(*command, env=environment)
         assert outcome.status == alone.status, outcome.stderr.decode()
         assert normal(outcome.stdout) == normal(alone.stdout)
         assert outcome.stderr == alone.stderr
         stats = capture.stats()["capture"]
-        assert (stats["lost_blocks"], stats["unmatched_frees"], stats["truncated_stacks"]) == (0, 0, 0)
+        assert (stats["lost_blocks"], stats["truncated_stacks"]) == (0, 0)
+        assert stats["unmatched_frees"] <= unmatched_frees
         assert stats["complete"] is True
         return capture
 
@@ -37,11 +38,15 @@ def own(profile, function, size, count):
 
 def test_numpy_and_pandas(recorded, programs):
     pytest.importorskip("pandas")
-    capture = recorded(sys.executable, programs / "dataframe.py")
+    # Static initializers of a library run before anybody can patch it: what they allocate is first seen when it is freed.
+    capture = recorded(sys.executable, programs / "dataframe.py", unmatched_frees=50)
     peak = capture.speedscope()
     [array] = [(size, count) for stack, size, count in peak.samples() if "large_array" in {frame.name for frame in stack}]
     assert array == (12_500_000 * 8, 1)
-    assert own(peak, "array", 4_001 * 8, 1000)
+    arrays = [record for record in capture.allocations() if record.size == 4_001 * 8]
+    assert len([record for record in arrays if capture.records.stack(record.stack)[-1].name == "array"]) == 1000
+    size, count = peak.leaf("array")  # with the few bytes that numpy takes for the shape of each
+    assert 1000 * 4_001 * 8 <= size < 1000 * (4_001 * 8 + 100) + ARENA and count >= 1000
     assert 140e6 < capture.stats()["peak"]["bytes"] < 300e6
 
 

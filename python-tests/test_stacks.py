@@ -5,10 +5,11 @@ import json
 
 import pytest
 
-from conftest import interpreter_path
+from conftest import Frame, interpreter_path
 
 QUALIFIED_NAMES_SINCE = (3, 11)
-ARENA_SIZES = {True: 1 << 20, False: 256 << 10}  # what pymalloc maps at a time: since 3.10, before
+MARKING_FUNCTIONS = ("mark", "mark_native")
+SMALLEST_MARKED = 3_000_000  # bytes; nothing else in the program comes near
 
 
 @pytest.fixture(params=[(), ("--allocation-timestamps",)], ids=["plain", "timestamps"])
@@ -17,37 +18,35 @@ def options(request):
 
 
 def expected_stacks(path, version):
-    """{stack: (bytes, count)} of the marked allocations, as the program noted them."""
-    stacks = collections.defaultdict(lambda: (0, 0))
+    """{size: stack} of the marked allocations, as the program noted them. Each has a size of its own."""
+    stacks = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         names = entry["qualified"] if version >= QUALIFIED_NAMES_SINCE else [name for name, _, _ in entry["stack"]]
-        stack = tuple((name, file, line) for name, (_, file, line) in zip(names, entry["stack"]))
-        size, count = stacks[stack]
-        stacks[stack] = size + entry["size"], count + 1
+        frames = [Frame(name, file, line) for name, (_, file, line) in zip(names, entry["stack"])]
+        assert entry["size"] not in stacks
+        stacks[entry["size"]] = frames
     return stacks
 
 
-def recorded_stacks(profile):
-    """{stack: (bytes, count)} of what the marking functions allocated."""
-    return {
-        tuple((frame.name, frame.file, frame.line) for frame in stack): (size, count)
-        for stack, size, count in profile.samples()
-        if stack[-1].name in ("mark", "mark_native")
-    }
+def recorded_stacks(capture):
+    """{size: [stack, ...]} of the allocations of marked size."""
+    stacks = collections.defaultdict(list)
+    for record in capture.allocations():
+        if record.size >= SMALLEST_MARKED:
+            stacks[record.size].append(capture.records.stack(record.stack))
+    return stacks
 
 
-def without_arenas(recorded, expected, arena):
-    """Takes out what pymalloc mapped in a marked line: the count tells how many arenas there can be."""
-    arenas = recorded[1] - expected[1]
-    return recorded[0] - arenas * arena, recorded[1] - arenas
+def text(frames):
+    return " > ".join(f"{frame.name} {frame.file.rsplit('/', 1)[-1]}:{frame.line}" for frame in frames)
 
 
-def differences(recorded, expected, arena):
-    for stack in sorted(expected.keys() | recorded.keys(), key=str):
-        there, wanted = recorded.get(stack, (0, 0)), expected.get(stack, (0, 0))
-        if without_arenas(there, wanted, arena) != wanted or there[1] < wanted[1] or there[1] > wanted[1] + 4:
-            yield f"{there} instead of {wanted}: " + " > ".join(f"{n} {f.rsplit('/', 1)[-1]}:{l}" for n, f, l in stack)
+def differences(recorded, expected):
+    for size in sorted(expected.keys() | recorded.keys()):
+        there, wanted = recorded.get(size, []), expected.get(size)
+        if there != [wanted]:
+            yield f"{size} bytes: {' AND '.join(map(text, there)) or 'nothing'}\n  instead of {text(wanted or [])}"
 
 
 def test_stacks_are_those_that_python_tells(memtrack, interpreter, options, programs, tmp_path):
@@ -56,11 +55,13 @@ def test_stacks_are_those_that_python_tells(memtrack, interpreter, options, prog
     stats = capture.stats()["capture"]
     assert (stats["lost_blocks"], stats["unmatched_frees"], stats["truncated_stacks"]) == (0, 0, 0)
     assert stats["has_allocation_timestamps"] == bool(options)
-    version = tuple(map(int, stats["python_version"].split(".")[:2]))
-    expected = expected_stacks(noted, version)
-    assert sum(count for _, count in expected.values()) > 1000
-    wrong = list(differences(recorded_stacks(capture.speedscope("--allocated")), expected, ARENA_SIZES[version >= (3, 10)]))
-    assert not wrong, "\n".join([f"{len(wrong)} of {len(expected)} stacks differ:", *wrong[:10]])
+    expected = expected_stacks(noted, tuple(map(int, stats["python_version"].split(".")[:2])))
+    assert len(expected) > 1000
+    wrong = list(differences(recorded_stacks(capture), expected))
+    assert not wrong, "\n".join([f"{len(wrong)} of {len(expected)} stacks are wrong:", *wrong[:10]])
+    samples = capture.speedscope("--allocated").samples()
+    marked = {stack for stack, size, _ in samples if size >= SMALLEST_MARKED and stack[-1].name in MARKING_FUNCTIONS}
+    assert marked == set(map(tuple, expected.values()))
 
 
 @pytest.mark.parametrize("version", ["3.8", "3.11", "3.13"])

@@ -10,12 +10,13 @@ import struct
 import subprocess
 import sys
 import termios
+import zipapp
 
 import pytest
 
 from conftest import PATIENCE, execute, interpreter_path
 
-ARGUMENTS = ("-o", "of the program", "--", "-f", "--allocation-timestamps", "", "ünï")
+ARGUMENTS = ("-o", "of the program", "--", "-f", "--allocation-timestamps", "", "ünï", os.fsdecode(b"\xff"))
 
 
 @pytest.fixture
@@ -65,6 +66,42 @@ def test_module(same, programs, python):
 def test_code(same):
     code = "import surroundings"
     assert same(["-c", code, *ARGUMENTS], ["python3", "-c", code, *ARGUMENTS], seen=without_order).status == 0
+
+
+def test_program_from_standard_input(same):
+    command = ["python3", "-", *ARGUMENTS]
+    code = b"import sys, surroundings; print(__name__, sys.argv)"
+    assert same(command, command, seen=without_order, input=code).status == 0
+
+
+@pytest.mark.parametrize("form", ["directory", "archive"])
+def test_directories_and_archives(same, programs, tmp_path, form):
+    application = tmp_path / "application"
+    application.mkdir()
+    shutil.copy(programs / "surroundings.py", application / "__main__.py")
+    if form == "archive":
+        zipapp.create_archive(application, tmp_path / "application.pyz")
+        application = tmp_path / "application.pyz"
+    command = [sys.executable, application, *ARGUMENTS]
+    assert same(command[1:], command, options=["--python", sys.executable]).status == 0
+
+
+def test_name_beyond_ascii(same, programs, tmp_path):
+    script = tmp_path / "sкрипт 名.py"
+    shutil.copy(programs / "surroundings.py", script)
+    assert same([script], [sys.executable, script], options=["--python", sys.executable]).status == 0
+
+
+def test_options_behind_the_target_are_the_programs(memtrack, plain, programs, environment):
+    script = [programs / "surroundings.py", "-f", "--quiet", "--", "--help"]
+    outcome = memtrack("run", "-q", "-o", "capture.bin", "--python", sys.executable, *script, env=environment)
+    assert outcome == plain(sys.executable, *script, env=environment)
+
+
+@pytest.mark.parametrize("allocator", ["malloc", "debug", "pymalloc_debug"])
+def test_python_allocators(same, environment, programs, allocator):
+    command = [interpreter_path("3.11"), programs / "surroundings.py"]
+    assert same(command, command, env={**environment, "PYTHONMALLOC": allocator}).status == 0
 
 
 def test_interpreter_from_the_path(same, programs):
@@ -155,7 +192,7 @@ def test_terminal(memtrack, environment, programs, tmp_path):
 
 
 def test_interrupts_from_the_terminal_reach_the_program_once(memtrack, programs, tmp_path):
-    typed = [(cue, b"\x03") for cue in (b"ready", b"interrupt 1", b"interrupt 2")]
+    typed = [(cue, b"\x03") for cue in (b"ready\r\n", b"interrupt 1\r\n", b"interrupt 2\r\n")]
     command = memtrack.command("run", "-q", "-o", "capture.bin", sys.executable, programs / "interrupted.py")
     status, printed = on_a_terminal(command, typed, cwd=tmp_path)
     lines = printed.replace(b"^C", b"").decode().split("\r\n")

@@ -12,9 +12,6 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 #[derive(Debug, Parser)]
 #[command(name = "memtrack", version, max_term_width = 100, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
-    /// Colours in the output
-    #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
-    pub(crate) color: Color,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -22,7 +19,6 @@ pub(crate) struct Arguments {
 /// When to use colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
-    /// On a terminal, unless NO_COLOR is set
     Auto,
     Always,
     Never,
@@ -58,6 +54,9 @@ pub(crate) struct Run {
     /// Record the exact time of every allocation and deallocation
     #[arg(long)]
     pub(crate) allocation_timestamps: bool,
+    /// Record every block of Python's own allocators, and not what those take from the system
+    #[arg(long)]
+    pub(crate) trace_python_allocators: bool,
     /// Write sums for each call stack instead of every event: a small file for a long run
     #[arg(long)]
     pub(crate) aggregate: bool,
@@ -94,6 +93,9 @@ pub(crate) struct Stats {
     /// Rows in each table
     #[arg(short = 'n', value_name = "N", default_value_t = 5)]
     pub(crate) rows: usize,
+    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    pub(crate) color: Color,
     #[command(flatten)]
     pub(crate) output: Output,
 }

@@ -11,7 +11,7 @@ use memtrack_reader::{Frames, Options, Replay, Thread, aggregate};
 
 use crate::message;
 use crate::reports::facts::{Capture, Facts};
-use crate::terminal;
+use crate::terminal::Progress;
 
 /// Reads a capture, with a bar on a terminal, and says on standard error what is missing in it.
 ///
@@ -29,9 +29,9 @@ pub(crate) fn load(path: &Path, options: &Options) -> Result<Capture> {
 /// Replays the records.
 fn replay(file: &source::Capture, options: &Options) -> Result<Capture> {
     let mut replay = Replay::new(&Options { exact_times: file.has_timestamps(), ..*options });
-    let bar = terminal::progress(file.total_record_bytes(), "reading");
-    let read = file.read(&mut replay, |bytes| bar.inc(bytes))?;
-    bar.finish_and_clear();
+    let mut progress = Progress::new(file.total_record_bytes(), "reading");
+    let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
+    drop(progress);
     let mut facts = facts(file, read.lost);
     facts.unknown_frames = read.unknown_frames;
     Ok(Capture { facts, analysis: replay.finish(), frames: read.frames, threads: read.threads })
@@ -41,7 +41,8 @@ fn replay(file: &source::Capture, options: &Options) -> Result<Capture> {
 fn restore(file: &source::Capture, options: &Options) -> Result<Capture> {
     let payload = file.aggregate()?;
     let aggregate = payload.and_then(|payload| Aggregate::decode(&payload));
-    let aggregate = aggregate.with_context(|| format!("{}: its sums are damaged and cannot be read", file.path().display()))?;
+    let aggregate =
+        aggregate.with_context(|| format!("{}: its sums are damaged and cannot be read", file.path().display()))?;
     let (analysis, frames, threads): (_, Frames, Vec<Thread>) = aggregate::restore(&aggregate)?;
     let (wanted, known) = (options.temporary_threshold, analysis.totals.temporary_threshold);
     if wanted != known {

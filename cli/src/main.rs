@@ -36,10 +36,9 @@ fn main() -> ExitCode {
 
 /// One function for each command; what it gives is the exit status.
 fn run() -> anyhow::Result<u8> {
-    let Arguments { color, command } = Arguments::parse();
-    match command {
+    match Arguments::parse().command {
         Command::Run(run) => commands::run::run(&run),
-        Command::Stats(stats) => commands::stats::run(&stats, color),
+        Command::Stats(stats) => commands::stats::run(&stats),
         Command::Transform(Transform::Speedscope(speedscope)) => commands::transform::speedscope(&speedscope),
         Command::Parse(parse) => commands::parse::run(&parse),
     }

@@ -69,7 +69,7 @@ impl Report {
     pub(crate) fn finish(self) -> Result<Option<PathBuf>> {
         match self {
             Self::Stdout(mut stdout) => {
-                stdout.flush()?;
+                stdout.flush().context("standard output cannot be written")?;
                 Ok(None)
             }
             Self::Device(mut file, path) => {
@@ -141,7 +141,8 @@ impl CaptureFile {
     /// # Errors
     /// A directory that is not writable.
     pub(crate) fn unnamed() -> Result<(Self, File)> {
-        let directory = std::env::current_dir().context("the working directory is not there any more; name a file with -o")?;
+        let directory =
+            std::env::current_dir().context("the working directory is not there any more; name a file with -o")?;
         let temporary = temporary_beside(&directory.join("memtrack"), 0o666)?;
         let file = temporary.reopen()?;
         Ok((Self { path: temporary.path().into(), unnamed: Some(temporary), created: true }, file))
@@ -196,7 +197,9 @@ fn is_device(path: &Path) -> bool {
 fn refuse_existing(path: &Path, force: bool) -> Result<()> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => bail!("{}: is a directory; name a file with -o", path.display()),
-        Ok(_) if !force => bail!("{}: exists already; overwrite it with -f/--force, or name another with -o", path.display()),
+        Ok(_) if !force => {
+            bail!("{}: exists already; overwrite it with -f/--force, or name another with -o", path.display())
+        }
         _ => Ok(()),
     }
 }
@@ -215,7 +218,9 @@ fn temporary_beside(path: &Path, mode: u32) -> Result<NamedTempFile> {
 fn cannot_create(path: &Path) -> String {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match directory.filter(|directory| !directory.is_dir()) {
-        Some(directory) => format!("{}: cannot be created: there is no directory {}", path.display(), directory.display()),
+        Some(directory) => {
+            format!("{}: cannot be created: there is no directory {}", path.display(), directory.display())
+        }
         None => cannot_write(path),
     }
 }

@@ -4,12 +4,15 @@
 
 use std::env;
 use std::io::{self, IsTerminal};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::Color;
 use crate::sys;
+
+/// What takes less time has no bar.
+const PATIENCE: Duration = Duration::from_millis(300);
 
 /// How a text report looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +46,44 @@ fn width(terminal: bool) -> Option<usize> {
     columns.or_else(|| terminal.then(sys::terminal_width).flatten()).filter(|columns| *columns > 0)
 }
 
-/// A bar on standard error for `total` steps; invisible where that is no terminal.
-pub(crate) fn progress(total: u64, what: &str) -> ProgressBar {
+/// A bar on standard error, where that is a terminal and what is done takes long enough to be waited for.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    what: &'static str,
+    begun: Instant,
+    total: u64,
+    done: u64,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Nothing of `total` steps is done.
+    pub(crate) fn new(total: u64, what: &'static str) -> Self {
+        Self { what, begun: Instant::now(), total, done: 0, bar: None }
+    }
+
+    /// Some more steps are done.
+    pub(crate) fn add(&mut self, steps: u64) {
+        self.done = self.done.saturating_add(steps);
+        if self.begun.elapsed() >= PATIENCE {
+            let (total, what) = (self.total, self.what);
+            self.bar.get_or_insert_with(|| bar(total, what)).set_position(self.done);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn bar(total: u64, what: &'static str) -> ProgressBar {
+    // Drawn to standard error, and not at all where that is no terminal.
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} %  {eta}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.set_message(what.to_owned());
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
+    bar.with_message(what)
 }

@@ -27,6 +27,8 @@ const EVENTS: usize = 64;
 pub struct Options {
     /// Every event carries its time.
     pub timestamps: bool,
+    /// Blocks of Python's own allocators are recorded, and not what those take from the system.
+    pub python_allocators: bool,
     /// Between memory snapshots; 1 ms at the least.
     pub snapshot_interval: Duration,
     /// How often unfinished segments are saved, so that a capture can be read while it is written.
@@ -35,7 +37,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { timestamps: false, snapshot_interval: Duration::from_millis(10), checkpoint: Duration::from_millis(500) }
+        Self {
+            timestamps: false,
+            python_allocators: false,
+            snapshot_interval: Duration::from_millis(10),
+            checkpoint: Duration::from_millis(500),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Acquire;
 
 use memtrack_format::meta::Process;
 use memtrack_transport::clock::{Clock, Pairing};
-use memtrack_transport::layout::{Control, image, stop_reason};
+use memtrack_transport::layout::{Control, image, python_allocators, stop_reason};
 
 use crate::collector::Options;
 use crate::proc;
@@ -39,10 +39,12 @@ pub(crate) fn at_start(pid: i32, ppid: i32, clock: Clock, options: &Options) -> 
 pub(crate) fn python(control: &Control) -> Process {
     let version = control.python_version.load(Acquire);
     let note_len = control.python_note_len.load(Acquire) as usize;
+    let traced = control.python_allocators.load(Acquire) == python_allocators::TRACED;
     Process {
         python_version: (version != 0).then(|| version.into()),
         python_note: text(&control.python_note, note_len),
         python_allocator: text(&control.python_allocator, usize::MAX),
+        traces_python_allocators: traced.then_some(1),
         ..Process::default()
     }
 }

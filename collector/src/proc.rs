@@ -45,6 +45,13 @@ pub(crate) enum Thread {
     Unknown,
 }
 
+impl Thread {
+    /// Its name, where it has one.
+    pub(crate) fn name(self) -> Option<String> {
+        if let Self::Named(name) = self { Some(name) } else { None }
+    }
+}
+
 /// Looks at a thread.
 pub(crate) fn thread(pid: i32, tid: i32) -> Thread {
     match std::fs::read(format!("/proc/{pid}/task/{tid}/comm")) {

@@ -20,12 +20,13 @@ use crossbeam_channel::Sender;
 use memtrack_transport::Area;
 use memtrack_transport::clock::Clock;
 use memtrack_transport::handshake::{Hello, send_memory};
-use memtrack_transport::layout::{SLOT_COUNTS, image, state, ticket};
+use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, ticket};
 
 use crate::bell::Bell;
 use crate::collect::Event;
 use crate::collector::Options;
 use crate::describe;
+use crate::proc;
 use crate::session::Connection;
 use crate::summary::Error;
 
@@ -170,7 +171,8 @@ impl Desk {
         let same_namespace = hello.pid == pid;
         let process = describe::at_start(pid, hello.ppid, self.clock, &self.options);
         let Place { base, replaces, .. } = place;
-        let connection = Connection { area, pid, same_namespace, clock: self.clock, process, base, replaces };
+        let name = same_namespace.then(|| proc::thread(pid, pid)).and_then(proc::Thread::name);
+        let connection = Connection { area, pid, same_namespace, name, clock: self.clock, process, base, replaces };
         self.tell(Event::Connected(Box::new(connection)));
         send_memory(socket, memory.as_fd(), slots)?;
         Ok(true)
@@ -213,6 +215,8 @@ impl Desk {
     fn prepare(&self, area: &Area, place: Place) {
         let control = area.control();
         control.timestamps.store(self.options.timestamps.into(), Relaxed);
+        let python = if self.options.python_allocators { python_allocators::WANTED } else { python_allocators::OFF };
+        control.python_allocators.store(python, Relaxed);
         control.clock.store(self.clock as u32, Relaxed);
         control.collector_pid.store(std::process::id().cast_signed(), Relaxed);
         let first = place.replaces.unwrap_or(0) << 16 | ticket::COLLECTOR;

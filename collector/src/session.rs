@@ -43,6 +43,8 @@ pub(crate) struct Connection {
     pub(crate) pid: i32,
     /// Whether it uses the same process ids as this side.
     pub(crate) same_namespace: bool,
+    /// Its first thread's name, read before it could be gone.
+    pub(crate) name: Option<String>,
     pub(crate) clock: Clock,
     pub(crate) process: Process,
     /// Stream number of slot 0: slots of an earlier image of the process come before.
@@ -92,7 +94,7 @@ pub(crate) enum Pace {
 
 impl Session {
     pub(crate) fn begin(connection: Connection, options: &Options, output: &Output) -> Self {
-        let Connection { area, pid, same_namespace, clock, process, base, replaces } = connection;
+        let Connection { area, pid, same_namespace, name, clock, process, base, replaces } = connection;
         if let Some(ticket) = replaces {
             output.replaced(ticket);
         }
@@ -100,9 +102,10 @@ impl Session {
         output.checkpoint();
         let interval = nanoseconds(options.snapshot_interval).max(1_000_000);
         let now = monotonic_ns();
-        let threads = Threads::new(pid, same_namespace);
         let mut observer = Observer::new(pid, clock, interval);
-        threads.greet(&mut observer);
+        if let Some(name) = name {
+            observer.thread(pid, name);
+        }
         Self {
             area,
             pid,
@@ -110,7 +113,7 @@ impl Session {
             clock,
             process,
             followers: Vec::new(),
-            threads,
+            threads: Threads::new(pid, same_namespace),
             observer,
             rest: Duration::from_nanos(interval).min(LONGEST_REST),
             checkpoint_ns: nanoseconds(options.checkpoint),

@@ -37,13 +37,6 @@ impl Threads {
         Self { pid, visible, known: Vec::new(), cursor: 0, owned: 0 }
     }
 
-    /// Notes the name of the process's first thread, which has it before it owns a slot, and may be gone when it does.
-    pub(crate) fn greet(&self, observer: &mut Observer) {
-        if let (true, Thread::Named(name)) = (self.visible, proc::thread(self.pid, self.pid)) {
-            observer.thread(self.pid, name);
-        }
-    }
-
     /// Looks for new owners in the first `count` slots and notes their names.
     pub(crate) fn meet(&mut self, area: &Area, count: u32, observer: &mut Observer) {
         self.known.resize_with(count as usize, Owner::default);

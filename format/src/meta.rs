@@ -55,6 +55,8 @@ pub struct Process {
     pub wait_ns: Option<u64>,
     /// 1: the process replaced itself by exec.
     pub ended_by_exec: Option<u64>,
+    /// 1: blocks of Python's own allocators are recorded, and not what those take from the system.
+    pub traces_python_allocators: Option<u64>,
     /// Version of memtrack that recorded.
     pub recorder: Option<Vec<u8>>,
 }
@@ -126,7 +128,7 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags.
-    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 17] {
+    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 18] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -145,6 +147,7 @@ impl Process {
             (46, &mut self.waits),
             (47, &mut self.wait_ns),
             (48, &mut self.ended_by_exec),
+            (49, &mut self.traces_python_allocators),
         ]
     }
 }

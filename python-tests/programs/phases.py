@@ -11,7 +11,8 @@ held = []
 def pass_time():
     end = time.monotonic() + PAUSE
     while time.monotonic() < end:
-        bytearray(5000)  # events, without which nothing is noted
+        bytearray(5000)  # an event, without which nothing is noted
+        time.sleep(0.001)
 
 
 def early():

@@ -16,6 +16,7 @@
     clippy::print_stderr
 )]
 
+mod defined;
 mod environment;
 mod errno;
 mod got;

@@ -72,14 +72,14 @@ impl Dir {
     /// A command that is to run here.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
-        command.current_dir(self.0.path());
+        command.current_dir(self.0.path()).env_remove("MEMTRACK");
         command
     }
 
     /// `memtrack` with these arguments, run here.
     pub(crate) fn memtrack<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
         let mut command = memtrack();
-        command.args(arguments).current_dir(self.0.path());
+        command.args(arguments).current_dir(self.0.path()).env_remove("MEMTRACK");
         command
     }
 

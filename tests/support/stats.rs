@@ -1,6 +1,6 @@
 //! The figures of a capture, from `memtrack stats --json`.
 //!
-//! Invariant: a field that is not there fails the test; none is taken for 0.
+//! Invariant: a field that is not there fails the test; only a row of a table that is not there is taken for 0.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::{Outcome, memtrack};
 pub(crate) struct Stats(pub(crate) Value);
 
 /// Bytes and number of allocations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tally {
     pub(crate) count: u64,
     pub(crate) bytes: u64,

@@ -58,6 +58,16 @@ pub mod stop_reason {
     pub const NO_MEMORY: u32 = 3;
 }
 
+/// Values of [`Control::python_allocators`].
+pub mod python_allocators {
+    /// Blocks of Python's allocators are not recorded.
+    pub const OFF: u32 = 0;
+    /// They shall be; collector.
+    pub const WANTED: u32 = 1;
+    /// They are; target.
+    pub const TRACED: u32 = 2;
+}
+
 /// Values of [`Control::image`].
 pub mod image {
     /// The program that connected is running.
@@ -94,6 +104,8 @@ pub struct Control {
     pub python_version: AtomicU32,
     /// Length of `python_note`; target.
     pub python_note_len: AtomicU32,
+    /// One of [`python_allocators`]; collector, then target.
+    pub python_allocators: AtomicU32,
     /// Events that had no slot to go to; target, by addition.
     pub events_without_slot: AtomicU64,
     /// How often, and in sum how many nanoseconds, threads waited for a free segment; target, by addition.

@@ -36,7 +36,10 @@ pub(crate) fn run(options: &args::Parse) -> Result<u8> {
         unknown_frames: read.unknown_frames,
         ..Facts::default()
     };
-    facts.warnings().iter().for_each(|warning| message::warning(format_args!("{}: {warning}", options.capture.display())));
+    facts
+        .warnings()
+        .iter()
+        .for_each(|warning| message::warning(format_args!("{}: {warning}", options.capture.display())));
     Ok(0)
 }
 
@@ -193,7 +196,9 @@ mod tests {
         let stack = frames.stack_of(&[main, work]).unwrap();
         let mut printer = Printer::new(Vec::new());
         printer.run(&Place { ticket: 1, thread: ThreadId(0), tid: 42 });
-        for kind in [EventKind::Alloc(Allocator::Malloc), EventKind::Free, EventKind::Map(Allocator::Mmap, MapClass::Heap)] {
+        for kind in
+            [EventKind::Alloc(Allocator::Malloc), EventKind::Free, EventKind::Map(Allocator::Mmap, MapClass::Heap)]
+        {
             printer.event(&event(kind, stack), &frames);
         }
         let expected = "\

@@ -5,7 +5,7 @@
 use anyhow::Result;
 use memtrack_reader::Options;
 
-use crate::args::{self, Color};
+use crate::args;
 use crate::load::load;
 use crate::output::Report;
 use crate::reports::{stats_json, stats_text};
@@ -15,13 +15,13 @@ use crate::terminal::Look;
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
-pub(crate) fn run(options: &args::Stats, color: Color) -> Result<u8> {
+pub(crate) fn run(options: &args::Stats) -> Result<u8> {
     let capture = load(&options.capture, &Options::default())?;
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
     if options.json {
         stats_json::write(&capture, options.rows, &mut out)?;
     } else {
-        let look = Look::new(color, matches!(out, Report::Stdout(_)));
+        let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
         stats_text::write(&capture, options.rows, look, &mut out)?;
     }
     out.finish()?;

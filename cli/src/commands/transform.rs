@@ -19,7 +19,8 @@ use crate::reports::speedscope;
 /// A capture that cannot be read or does not have what was asked for, or an output that cannot be written.
 pub(crate) fn speedscope(options: &args::Speedscope) -> Result<u8> {
     let output = &options.output;
-    let mut out = Report::file(output.output.as_deref(), output.force, &options.capture, "speedscope", "speedscope.json")?;
+    let mut out =
+        Report::file(output.output.as_deref(), output.force, &options.capture, "speedscope", "speedscope.json")?;
     let temporary_threshold = options.view.temporary_threshold.get();
     let capture = load(&options.capture, &Options { temporary_threshold, ..Options::default() })?;
     let ordering = ordering(options.order, &capture)?;
@@ -49,7 +50,9 @@ fn ordering(wanted: Order, capture: &Capture) -> Result<Ordering> {
             bail!("{file}: has no exact times; record with --allocation-timestamps, or use --order snapshot")
         }
         Order::Snapshot if aggregated => {
-            bail!("{file}: an aggregated capture has only the order in which stacks were first seen; use --order capture")
+            bail!(
+                "{file}: an aggregated capture has only the order in which stacks were first seen; use --order capture"
+            )
         }
         Order::Exact => Ordering::Exact,
         Order::Snapshot => Ordering::Snapshot,

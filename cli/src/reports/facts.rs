@@ -100,10 +100,15 @@ impl Facts {
             ));
         }
         if !self.complete {
-            warnings.push("incomplete: the recording did not come to its end, or the file was cut; read as far as it goes".into());
+            warnings.push(
+                "incomplete: the recording did not come to its end, or the file was cut; read as far as it goes".into(),
+            );
         }
         if self.unknown_frames > 0 {
-            warnings.push(format!("{} call sites have frames whose description is missing: <unknown>", self.unknown_frames));
+            warnings.push(format!(
+                "{} call sites have frames whose description is missing: <unknown>",
+                self.unknown_frames
+            ));
         }
         let process = &self.process;
         if let Some(reason) = &process.stop_reason {
@@ -184,7 +189,8 @@ mod tests {
 
     #[test]
     fn versions() {
-        let version = |hex| facts(Process { python_version: Some(hex), ..Process::default() }).python_version().unwrap();
+        let version =
+            |hex| facts(Process { python_version: Some(hex), ..Process::default() }).python_version().unwrap();
         assert_eq!(version(0x030b_07f0), "3.11.7");
         assert_eq!(version(0x030e_00c2), "3.14.0rc2");
     }

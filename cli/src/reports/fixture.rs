@@ -56,7 +56,12 @@ fn frame(frames: &mut Frames, (function, line): (&str, u32)) -> memtrack_reader:
     frames.frame_id(function, file, line).unwrap()
 }
 
-fn group(stack: StackId, allocator: Allocator, thread: u32, (bytes, count, order, time): (u64, u64, u64, u64)) -> Group {
+fn group(
+    stack: StackId,
+    allocator: Allocator,
+    thread: u32,
+    (bytes, count, order, time): (u64, u64, u64, u64),
+) -> Group {
     let sum = Sum { bytes, count, first_order: order, first_time_ns: time };
     Group { allocated: sum, peak: sum, ..Group::new(stack, allocator, ThreadId(thread)) }
 }

@@ -102,7 +102,10 @@ impl File<'_> {
         let weighty: Vec<&Sample> = self.samples.iter().filter(|sample| weight(sample) > 0).collect();
         let end = sum(self.samples, &weight);
         let (name, unit) = (json!(name), json!(unit));
-        write!(out, "{{\"type\":\"sampled\",\"name\":{name},\"unit\":{unit},\"startValue\":0,\"endValue\":{end},\"samples\":")?;
+        write!(
+            out,
+            "{{\"type\":\"sampled\",\"name\":{name},\"unit\":{unit},\"startValue\":0,\"endValue\":{end},\"samples\":"
+        )?;
         list(out, &weighty, |out, sample| {
             let stack = self.table.stack(&self.capture.frames, sample);
             list(out, &stack, |out, index| write!(out, "{index}"))

@@ -109,9 +109,7 @@ fn frames(capture: &Capture, rows: &[FrameRow]) -> Value {
 }
 
 fn modules(rows: &[ModuleRow]) -> Value {
-    rows.iter()
-        .map(|row| json!({"module": row.module, "count": row.tally.count, "bytes": row.tally.bytes}))
-        .collect()
+    rows.iter().map(|row| json!({"module": row.module, "count": row.tally.count, "bytes": row.tally.bytes})).collect()
 }
 
 fn millis(ns: u64) -> u64 {

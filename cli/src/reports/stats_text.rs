@@ -53,16 +53,30 @@ fn figures(capture: &Capture, out: &mut impl Write) -> io::Result<()> {
     line("Peak", peak(capture))?;
     line("Leaked", tally(totals.leaked))?;
     line("Temporary", tally(totals.temporary))?;
-    line("Resident memory", format!("{} at most, {} at the end", size(totals.rss_peak_bytes), size(totals.rss_last_bytes)))?;
+    line(
+        "Resident memory",
+        format!("{} at most, {} at the end", size(totals.rss_peak_bytes), size(totals.rss_last_bytes)),
+    )?;
     let mappings = &totals.mappings;
     let [reserved, file, shared] = [mappings.reserved, mappings.file, mappings.shared].map(|class| class.peak_bytes);
     if reserved + file + shared > 0 {
-        line("Mappings", format!("{} reserved, {} of files, {} shared (at most)", size(reserved), size(file), size(shared)))?;
+        line(
+            "Mappings",
+            format!("{} reserved, {} of files, {} shared (at most)", size(reserved), size(file), size(shared)),
+        )?;
     }
     let unsure = totals.unmatched_frees + totals.replaced + totals.truncated_stacks;
     if unsure > 0 {
         let (unmatched, replaced, cut) = (totals.unmatched_frees, totals.replaced, totals.truncated_stacks);
-        line("Not seen", format!("{} allocations of freed blocks, {} frees, {} stacks cut", count(unmatched), count(replaced), count(cut)))?;
+        line(
+            "Not seen",
+            format!(
+                "{} frees without their allocation, {} allocations without their free, {} stacks cut",
+                count(unmatched),
+                count(replaced),
+                count(cut)
+            ),
+        )?;
     }
     Ok(())
 }

@@ -15,6 +15,9 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{inherited, kill};
 
+/// What glibc uses between threads; its posix_spawn would leave them ignored, which a fork and exec would not.
+const LIBRARY_SIGNALS: [i32; 2] = [32, 33];
+
 /// A program that is about to be started.
 #[derive(Debug)]
 pub(crate) struct Spawn {
@@ -52,7 +55,10 @@ impl Spawn {
         });
         Ok(Self {
             path: CString::new(path.as_os_str().as_bytes())?,
-            arguments: arguments.iter().map(|argument| CString::new(argument.clone().into_vec())).collect::<Result<_, _>>()?,
+            arguments: arguments
+                .iter()
+                .map(|argument| CString::new(argument.clone().into_vec()))
+                .collect::<Result<_, _>>()?,
             environment: environment.collect::<io::Result<_>>()?,
         })
     }
@@ -64,9 +70,8 @@ impl Spawn {
     pub(crate) fn start(&self) -> io::Result<Child> {
         let mut attributes = Attributes::new()?;
         let mut actions = Actions::new()?;
-        if !inherited::sigpipe_was_ignored() {
-            attributes.reset_to_default(libc::SIGPIPE)?;
-        }
+        let sigpipe = (!inherited::sigpipe_was_ignored()).then_some(libc::SIGPIPE);
+        attributes.reset_to_default(sigpipe.into_iter().chain(LIBRARY_SIGNALS))?;
         inherited::closed_descriptors().try_for_each(|descriptor| actions.close(descriptor))?;
         let arguments = pointers(&self.arguments);
         let environment = pointers(&self.environment);
@@ -153,16 +158,18 @@ impl Attributes {
         Ok(Self(attributes))
     }
 
-    fn reset_to_default(&mut self, signal: i32) -> io::Result<()> {
-        let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: initializes a live local.
-        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-        // SAFETY: the set was initialized.
-        unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
+    fn reset_to_default(&mut self, signals: impl Iterator<Item = i32>) -> io::Result<()> {
+        let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+        let bits = signals.fold(0, |bits, signal| bits | 1_u64 << (signal - 1));
+        // sigaddset refuses the signals that the C library keeps for itself.
+        // SAFETY: the set is an array of words on Linux, the first of which has the signals up to 64.
+        unsafe { set.as_mut_ptr().cast::<u64>().write(bits) };
         // SAFETY: both were initialized.
         check(unsafe { libc::posix_spawnattr_setsigdefault(self.0.as_mut_ptr(), set.as_ptr()) })?;
         // SAFETY: the attributes were initialized; the flag fits in its type.
-        check(unsafe { libc::posix_spawnattr_setflags(self.0.as_mut_ptr(), libc::POSIX_SPAWN_SETSIGDEF as libc::c_short) })
+        check(unsafe {
+            libc::posix_spawnattr_setflags(self.0.as_mut_ptr(), libc::POSIX_SPAWN_SETSIGDEF as libc::c_short)
+        })
     }
 }
 

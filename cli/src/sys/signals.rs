@@ -9,7 +9,8 @@ use std::io;
 use std::sync::Arc;
 use std::thread;
 
-use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGXFSZ};
+use signal_hook::flag;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 use signal_hook::low_level::emulate_default_handler;
@@ -28,8 +29,12 @@ impl Signals {
     /// What sigaction says.
     pub(crate) fn take() -> io::Result<Self> {
         let ignored = ignored_signals();
-        let taken = FORWARDED.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
-        SignalsInfo::new(taken).map(Self)
+        let is_taken = |signal: i32| ignored & (1 << (signal - 1)) == 0;
+        if is_taken(SIGXFSZ) {
+            // A capture that reaches the limit of a file's size is an error of writing, not memtrack's end.
+            flag::register(SIGXFSZ, Arc::default())?;
+        }
+        SignalsInfo::new(FORWARDED.into_iter().filter(|signal| is_taken(*signal))).map(Self)
     }
 
     /// Passes them on to the program until it has ended; from then on they mean memtrack itself.

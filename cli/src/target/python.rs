@@ -112,7 +112,9 @@ mod tests {
 
     #[test]
     fn version_managers_are_known_by_their_last_line() {
-        assert!(is_version_manager(b"#!/usr/bin/env bash\nset -e\nexec \"/x/libexec/pyenv\" exec \"$program\" \"$@\"\n"));
+        assert!(is_version_manager(
+            b"#!/usr/bin/env bash\nset -e\nexec \"/x/libexec/pyenv\" exec \"$program\" \"$@\"\n"
+        ));
         assert!(is_version_manager(b"#!/usr/bin/env bash\nexec /x/asdf exec \"python3\" \"$@\" \n"));
         assert!(!is_version_manager(b"#!/bin/sh\n# pyenv exec\nexec ./server \"$@\"\n"));
     }

@@ -202,7 +202,10 @@ mod tests {
         assert_eq!(arguments(directory, "#! /bin/sh -e -u \n").1, ["/bin/sh", "-e -u", "DIR/script", "-x"]);
         assert_eq!(arguments(directory, "echo text\n").1, ["/bin/sh", "DIR/script", "-x"]);
         let (path, words) = arguments(directory, "#!/usr/bin/env sh\n");
-        assert_eq!((path.to_str().unwrap(), words), ("/usr/bin/sh", vec!["sh".into(), "DIR/script".into(), "-x".into()]));
+        assert_eq!(
+            (path.to_str().unwrap(), words),
+            ("/usr/bin/sh", vec!["sh".into(), "DIR/script".into(), "-x".into()])
+        );
         assert_eq!(arguments(directory, "#!/usr/bin/env -S A=b sh -e\n").1, ["sh", "-e", "DIR/script", "-x"]);
     }
 

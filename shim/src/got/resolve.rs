@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use super::hook::{Group, Hook};
 use super::object::Range;
 use super::scopes::Scope;
+use crate::defined::is_defined;
 use crate::hooks::HOOKS;
 
 /// A group nobody has asked for, one being looked up, one whose originals are stored, one that must stay unhooked.
@@ -123,9 +124,14 @@ fn within(scope: &Scope, name: &CStr) -> usize {
 }
 
 fn look_up(scope: *mut c_void, name: &CStr) -> usize {
+    if !is_defined(name) {
+        return 0;
+    }
+    if name == c"cfree" {
+        return obsolete_cfree();
+    }
     // SAFETY: the scope is a pseudo handle or a loaded object's, the name ends in zero.
-    let address = unsafe { libc::dlsym(scope, name.as_ptr()) } as usize;
-    if address == 0 && name == c"cfree" { obsolete_cfree() } else { address }
+    unsafe { libc::dlsym(scope, name.as_ptr()) as usize }
 }
 
 /// `cfree` is kept for old binaries only, under the first version of the C library's symbols.

@@ -4,7 +4,9 @@
 //! and only after every check; symbols are looked up outside of hooks only.
 
 use super::layout::{self, Layout};
+
 use super::{check, death};
+use crate::defined::is_defined;
 use libc::c_void;
 use libloading::os::unix::Library;
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
@@ -122,8 +124,7 @@ pub(crate) fn start() {
 
 /// Looks again after a dlopen, unless an interpreter was found before. Call it outside of hooks.
 ///
-/// Asks only libraries that have an interpreter's name: a lookup that fails makes the C library allocate an error text,
-/// in the name of the program.
+/// Asks only libraries that have an interpreter's name, which costs less than asking all.
 pub(crate) fn after_dlopen() {
     look(Symbols::of_local_libraries);
 }
@@ -213,7 +214,13 @@ impl Symbols {
     }
 
     fn of(library: &Library) -> Option<Self> {
+        if !is_defined(c"Py_GetVersion") {
+            return None;
+        }
         let address = |name: &CStr| {
+            if !is_defined(name) {
+                return 0;
+            }
             // SAFETY: only the address is taken, so the type does not matter.
             unsafe { library.get::<*const u8>(name) }.map_or(0, |symbol| symbol.as_raw_ptr() as usize)
         };

@@ -34,7 +34,7 @@ pub(super) fn report(quiet: bool, capture: CaptureFile, program: &Program, resul
         return;
     }
     if !quiet {
-        summary.notes.iter().for_each(|note| message::warning(note));
+        summary.notes.iter().for_each(message::warning);
         recorded(&capture, &summary);
     }
 }

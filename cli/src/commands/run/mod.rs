@@ -103,6 +103,7 @@ fn launch(
 ) -> Result<(Collector, Arc<Child>)> {
     let how = memtrack_collector::Options {
         timestamps: options.allocation_timestamps,
+        python_allocators: options.trace_python_allocators,
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
         ..memtrack_collector::Options::default()
     };

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use memtrack_collector::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
 use tempfile::TempDir;
 
-use crate::target::{Environment, set_variable, variable};
+use crate::target::{Environment, set_variable};
 
 /// Names another library than the one that belongs to this executable.
 const SHIM_VARIABLE: &str = "MEMTRACK_SHIM";
@@ -27,7 +27,9 @@ const MAX_DIRECTORY_LEN: usize = 70;
 /// None of them is there.
 pub(super) fn find() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(SHIM_VARIABLE).map(PathBuf::from) {
-        return path.canonicalize().with_context(|| format!("{}: the library that {SHIM_VARIABLE} names", path.display()));
+        return path
+            .canonicalize()
+            .with_context(|| format!("{}: the library that {SHIM_VARIABLE} names", path.display()));
     }
     let executable = std::env::current_exe().context("the path of memtrack itself is not known")?;
     let directory = executable.parent().unwrap_or(Path::new("/"));
@@ -38,7 +40,9 @@ pub(super) fn find() -> Result<PathBuf> {
         }
     }
     let [beside, library] = places.map(|place| place.display().to_string());
-    bail!("{SHIM_NAME} is neither {beside} nor {library}; build it with 'cargo build --release', or name it with {SHIM_VARIABLE}")
+    bail!(
+        "{SHIM_NAME} is neither {beside} nor {library}; build it with 'cargo build --release', or name it with {SHIM_VARIABLE}"
+    )
 }
 
 /// The private directory of one recording.
@@ -52,13 +56,16 @@ impl Private {
     /// What creating it says.
     pub(super) fn new() -> Result<Self> {
         let wanted = std::env::temp_dir();
-        let usable = wanted.as_os_str().len() <= MAX_DIRECTORY_LEN && wanted.is_absolute() && !is_special(wanted.as_os_str());
+        let usable =
+            wanted.as_os_str().len() <= MAX_DIRECTORY_LEN && wanted.is_absolute() && !is_special(wanted.as_os_str());
         let parent = if usable { wanted } else { "/tmp".into() };
         let directory = tempfile::Builder::new()
             .prefix("memtrack-")
             .permissions(fs::Permissions::from_mode(0o700))
             .tempdir_in(&parent)
-            .with_context(|| format!("{}: no directory for the socket; set TMPDIR to one that is writable", parent.display()))?;
+            .with_context(|| {
+                format!("{}: no directory for the socket; set TMPDIR to one that is writable", parent.display())
+            })?;
         Ok(Self(directory))
     }
 
@@ -84,12 +91,13 @@ impl Private {
     /// The library's path cannot be carried by LD_PRELOAD and a link to it cannot be made.
     pub(super) fn prepare(&self, environment: &mut Environment, shim: &Path, socket: &Path) -> Result<()> {
         let mut preload = OsString::from(self.loadable(shim)?);
-        if let Some(old) = variable(environment, PRELOAD).map(OsStr::to_owned) {
+        if let Some((name, old)) = environment.iter_mut().find(|(name, _)| name == PRELOAD) {
             if !old.is_empty() {
                 preload.push(":");
                 preload.push(&old);
             }
-            set_variable(environment, PRELOAD_VARIABLE, old);
+            // In its place, so that the program finds its environment in the order that it would have.
+            *name = PRELOAD_VARIABLE.into();
         }
         set_variable(environment, PRELOAD, preload);
         set_variable(environment, SOCKET_VARIABLE, socket.into());

@@ -166,3 +166,63 @@ fn block(kind: Kind, payload: &[u8]) -> io::Result<Vec<u8>> {
 fn too_large() -> io::Error {
     io::Error::new(io::ErrorKind::FileTooLarge, "the program has more call stacks than an aggregated capture can hold")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use memtrack_format::aggregate::Aggregate;
+    use memtrack_format::meta::Process;
+    use memtrack_reader::source::Capture;
+    use memtrack_reader::{Analysis, Frames, Snapshot, Thread};
+    use tempfile::NamedTempFile;
+
+    use super::{MAX_RAW, SumsSink, payload};
+
+    fn saved(file: &NamedTempFile) -> (Capture, Aggregate) {
+        let capture = Capture::open(file.path()).unwrap();
+        let aggregate = Aggregate::decode(&capture.aggregate().unwrap().unwrap()).unwrap();
+        (capture, aggregate)
+    }
+
+    /// Whatever the sizes of the aggregates, the newest one is read, and the file holds a few of them at most.
+    #[test]
+    fn checkpoints_replace_each_other() {
+        let file = NamedTempFile::new().unwrap();
+        let mut sink = SumsSink::new(file.reopen().unwrap()).unwrap();
+        let process = Process { pid: Some(7), ..Process::default() };
+        for (round, threads) in [3, 40, 2, 90, 90, 90, 1, 200].into_iter().enumerate() {
+            let threads = vec![Thread { tid: 7, name: format!("round {round}") }; threads];
+            sink.file.write(&process, Analysis::default(), &Frames::new(), &threads, false).unwrap();
+            let (capture, aggregate) = saved(&file);
+            assert_eq!(aggregate.threads.last().unwrap().1, format!("round {round}"));
+            assert_eq!((capture.lost().bytes, capture.process().pid), (0, Some(7)));
+        }
+        sink.file.write(&process, Analysis::default(), &Frames::new(), &[], true).unwrap();
+        assert!(saved(&file).0.complete());
+    }
+
+    /// A kill in the middle of writing leaves the aggregate before.
+    #[test]
+    fn a_cut_checkpoint_leaves_the_one_before() {
+        let mut file = NamedTempFile::new().unwrap();
+        let mut sink = SumsSink::new(file.reopen().unwrap()).unwrap();
+        let thread = Thread { tid: 7, name: "first".into() };
+        sink.file.write(&Process::default(), Analysis::default(), &Frames::new(), &[thread], false).unwrap();
+        file.as_file_mut().set_len(sink.file.end).unwrap();
+        let whole = std::fs::read(file.path()).unwrap();
+        file.write_all(&[&whole[..], &whole[16..whole.len() - 5]].concat()).unwrap();
+        assert_eq!(saved(&file).1.threads[0].1, "first");
+    }
+
+    #[test]
+    fn a_long_run_is_thinned_out_to_fit() {
+        let snapshot =
+            |index: u32| Snapshot { index, time_ns: u64::from(index) << 32, rss_bytes: 1 << 40, ..Snapshot::default() };
+        let analysis = Analysis { snapshots: (0..1_200_000).map(snapshot).collect(), ..Analysis::default() };
+        let payload = payload(analysis, &Frames::new(), &[]);
+        assert!(payload.len() <= MAX_RAW as usize);
+        let kept = Aggregate::decode(&payload).unwrap().snapshots;
+        assert!(kept.len() >= 300_000 && kept[0].time_ns == 0, "{}", kept.len());
+    }
+}

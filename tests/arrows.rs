@@ -1,0 +1,57 @@
+//! Which crate may use which: the arrows of the architecture, as cargo knows them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Each crate, and the crates of the workspace that it may use.
+const ARROWS: [(&str, &[&str]); 7] = [
+    ("memtrack-format", &[]),
+    ("memtrack-transport", &["memtrack-format"]),
+    ("memtrack-shim", &["memtrack-format", "memtrack-transport"]),
+    ("memtrack-collector", &["memtrack-format", "memtrack-transport"]),
+    ("memtrack-reader", &["memtrack-format"]),
+    ("memtrack-cli", &["memtrack-collector", "memtrack-format", "memtrack-reader"]),
+    ("memtrack-tests", &[]),
+];
+
+/// Dependencies of tests are not counted: a test may take any of these, but never the shim.
+#[test]
+fn crates_use_only_what_they_may() {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().expect("packages");
+    assert_eq!(names(packages.iter()), ARROWS.iter().map(|(name, _)| (*name).to_owned()).collect());
+    for (name, allowed) in ARROWS {
+        let package = packages.iter().find(|package| package["name"] == name).expect(name);
+        let dependencies = package["dependencies"].as_array().expect("dependencies");
+        let own = dependencies.iter().filter(|dependency| dependency["path"].is_string());
+        let used = names(own.clone().filter(|dependency| dependency["kind"] != "dev"));
+        let allowed = allowed.iter().map(|name| (*name).to_owned()).collect();
+        assert!(used.is_subset(&allowed), "{name} uses {used:?}, and may use {allowed:?}");
+        assert!(!names(own).contains("memtrack-shim"), "{name}: nobody may depend on the shim");
+    }
+}
+
+#[test]
+fn the_format_has_no_dependencies() {
+    let metadata = metadata();
+    let packages = metadata["packages"].as_array().expect("packages");
+    let format = packages.iter().find(|package| package["name"] == "memtrack-format").expect("the format");
+    let dependencies = format["dependencies"].as_array().expect("dependencies");
+    assert_eq!(names(dependencies.iter().filter(|dependency| dependency["kind"] != "dev")), BTreeSet::new());
+}
+
+fn names<'a>(values: impl Iterator<Item = &'a Value>) -> BTreeSet<String> {
+    values.filter_map(|value| value["name"].as_str().map(Into::into)).collect()
+}
+
+fn metadata() -> Value {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+    let mut command = Command::new(env!("CARGO"));
+    command.args(["metadata", "--no-deps", "--format-version=1", "--offline", "--manifest-path"]).arg(root);
+    let output = command.output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}

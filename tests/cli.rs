@@ -1,0 +1,198 @@
+//! The command line: what is refused and how, where files go, and that the program gets what was meant for it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Dir, Outcome, memtrack};
+
+fn outcome(dir: &Dir, words: &[&str]) -> Outcome {
+    Outcome::of(&mut dir.memtrack(words))
+}
+
+/// That it failed with this status and one line that begins with `error: ` and contains all parts.
+#[track_caller]
+fn refused(dir: &Dir, words: &[&str], status: i32, parts: &[&str]) {
+    let outcome = outcome(dir, words);
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (status, ""), "{outcome:?}");
+    assert!(outcome.stderr.starts_with("error: "), "{outcome:?}");
+    parts.iter().for_each(|part| assert!(outcome.stderr.contains(part), "{part:?} is not in {outcome:?}"));
+}
+
+fn captures(dir: &Dir) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir.path("")).expect("the directory");
+    entries
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension() == Some("bin".as_ref()))
+        .collect()
+}
+
+#[test]
+fn wrong_usage_is_status_2() {
+    let dir = Dir::new();
+    refused(&dir, &["run", "--aggregate", "--allocation-timestamps", "true"], 2, &["no single events"]);
+    refused(&dir, &["run", "--no-such-option", "true"], 2, &["'--no-such-option'"]);
+    refused(&dir, &["run", "-m"], 2, &["'-m' needs"]);
+    refused(&dir, &["run"], 2, &["TARGET"]);
+    refused(&dir, &["transform", "speedscope", "x", "--leaks", "--allocated"], 2, &["cannot be used with"]);
+    refused(&dir, &["no-such-command"], 2, &["no-such-command"]);
+}
+
+#[test]
+fn programs_that_cannot_be_started() {
+    let dir = Dir::new();
+    dir.write("text", b"just text");
+    refused(&dir, &["run", "no-such-program"], 127, &["no-such-program", "not found"]);
+    refused(&dir, &["run", "no-such-script.py"], 127, &["no-such-script.py"]);
+    refused(&dir, &["run", "./text"], 126, &["not executable"]);
+    refused(&dir, &["run", "/"], 126, &["is a directory"]);
+    assert!(captures(&dir).is_empty());
+}
+
+#[test]
+fn output_is_refused_before_the_program_starts() {
+    let dir = Dir::new();
+    dir.write("old", b"old");
+    let run = |output: &'static str| ["run", "-o", output, "touch", "started"];
+    refused(&dir, &run("old"), 1, &["exists", "--force"]);
+    refused(&dir, &run("no/such/directory"), 1, &["no directory no/such"]);
+    refused(&dir, &run("-"), 1, &["standard output belongs to the program"]);
+    refused(&dir, &run("/dev/full"), 1, &["No space left"]);
+    assert!(!dir.path("started").exists());
+    assert_eq!(fs::read(dir.path("old")).expect("the old file"), b"old");
+}
+
+#[test]
+fn options_end_at_the_program() {
+    let dir = Dir::new();
+    let words = ["run", "-q", "-o", "c", "sh", "-c", "echo \"$@\"", "name", "-o", "x", "--help", "--", "-q"];
+    assert_eq!(outcome(&dir, &words).success(), "-o x --help -- -q\n");
+}
+
+#[test]
+fn the_capture_is_named_after_the_program_and_its_process() {
+    let dir = Dir::new();
+    let pid = outcome(&dir, &["run", "-q", "sh", "-c", "echo $$"]).success();
+    assert_eq!(captures(&dir), [dir.path(&format!("memtrack-sh.{}.bin", pid.trim()))]);
+}
+
+#[test]
+fn closing_lines_are_on_standard_error_unless_quiet() {
+    let dir = Dir::new();
+    let told = outcome(&dir, &["run", "-o", "c.bin", "sh", "-c", "echo out"]);
+    assert_eq!((told.status, told.stdout.as_str()), (0, "out\n"));
+    ["c.bin", "events", "peak", "leaked", "memtrack stats c.bin"].iter().for_each(|part| {
+        assert!(told.stderr.contains(part), "{part:?} is not in {told:?}");
+    });
+    let quiet = outcome(&dir, &["run", "-q", "-f", "-o", "c.bin", "sh", "-c", "echo out"]);
+    assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("out\n", ""));
+}
+
+#[test]
+fn nothing_is_left_in_the_directory_for_temporary_files() {
+    let dir = Dir::new();
+    fs::create_dir(dir.path("tmp")).expect("a directory");
+    let mut command = dir.memtrack(["run", "-q", "-o", "c.bin", "sh", "-c", "exit 3"]);
+    assert_eq!(Outcome::of(command.env("TMPDIR", dir.path("tmp"))).status, 3);
+    assert_eq!(fs::read_dir(dir.path("tmp")).expect("the directory").count(), 0);
+}
+
+#[test]
+fn a_static_program_runs_unharmed_and_unrecorded() {
+    let dir = Dir::new();
+    if !dir.compiles("heap", "static", &["-pthread", "-static"]) {
+        eprintln!("skipped: no static libc");
+        return;
+    }
+    let plain = Outcome::of(&mut dir.command(dir.path("static")).arg("zero"));
+    let tracked = outcome(&dir, &["run", "-o", "c.bin", "./static", "zero"]);
+    assert_eq!((tracked.status, &tracked.stdout), (plain.status, &plain.stdout));
+    assert!(
+        tracked.stderr.contains("nothing was recorded") && tracked.stderr.contains("statically linked"),
+        "{tracked:?}"
+    );
+    assert!(!dir.path("c.bin").exists());
+}
+
+#[test]
+fn scripts_run_as_the_kernel_runs_them() {
+    let dir = Dir::new();
+    let script = dir.write("script", b"#!/usr/bin/env sh\necho \"$0\" \"$@\"; readlink /proc/$$/exe\nexit 4\n");
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("permissions");
+    let plain = Outcome::of(dir.command(&script).arg("a b"));
+    let tracked = Outcome::of(dir.memtrack(["run", "-q", "-o", "c.bin"]).arg(&script).arg("a b"));
+    assert_eq!(tracked, plain);
+    assert!(dir.path("c.bin").exists());
+}
+
+#[test]
+fn files_that_are_no_captures() {
+    let dir = Dir::new();
+    dir.write("empty", b"");
+    dir.write("text", b"some text that is longer than a header");
+    for command in [&["stats"] as &[_], &["parse"], &["transform", "speedscope", "-o", "-"]] {
+        for (file, found) in
+            [("empty", "empty"), ("text", "another kind of file"), ("missing", "no file"), (".", "directory")]
+        {
+            refused(&dir, &[command, &[file]].concat(), 1, &[file, found]);
+        }
+    }
+}
+
+#[test]
+fn reports_go_where_they_are_sent() {
+    let dir = Dir::new();
+    outcome(&dir, &["run", "-q", "-o", "memtrack-x.bin", "sh", "-c", ":"]).success();
+    outcome(&dir, &["transform", "speedscope", "memtrack-x.bin"]).success();
+    assert!(dir.path("memtrack-speedscope-x.speedscope.json").exists());
+    refused(&dir, &["transform", "speedscope", "memtrack-x.bin"], 1, &["exists", "--force"]);
+    outcome(&dir, &["transform", "speedscope", "-f", "memtrack-x.bin"]).success();
+    let json = outcome(&dir, &["transform", "speedscope", "-o", "-", "memtrack-x.bin"]).success();
+    assert!(json.starts_with("{\"$schema\""));
+    assert_eq!(outcome(&dir, &["stats", "-o", "s.txt", "memtrack-x.bin"]).success(), "");
+    assert!(fs::read_to_string(dir.path("s.txt")).expect("the report").contains("Peak"));
+    refused(
+        &dir,
+        &["transform", "speedscope", "--order", "exact", "-o", "-", "memtrack-x.bin"],
+        1,
+        &["--allocation-timestamps"],
+    );
+}
+
+#[test]
+fn an_aggregated_capture_says_what_it_does_not_have() {
+    let dir = Dir::new();
+    outcome(&dir, &["run", "-q", "--aggregate", "-o", "c.bin", "sh", "-c", ":"]).success();
+    refused(&dir, &["parse", "c.bin"], 1, &["holds sums, no records"]);
+    refused(&dir, &["transform", "speedscope", "--order", "exact", "-o", "-", "c.bin"], 1, &["no exact times"]);
+    assert!(outcome(&dir, &["stats", "--json", "c.bin"]).success().contains("\"aggregated\": true"));
+}
+
+/// A reader that has seen enough is no error.
+#[test]
+fn a_closed_pipe_is_silent() {
+    let dir = Dir::new();
+    outcome(&dir, &["run", "-q", "-o", "c.bin", "sh", "-c", ":"]).success();
+    let memtrack = memtrack();
+    let line = format!("'{}' parse c.bin | true; '{0}' stats c.bin | true", memtrack.get_program().display());
+    let outcome = Outcome::of(dir.command("sh").args(["-c", &line]));
+    assert_eq!((outcome.status, outcome.stderr.as_str()), (0, ""));
+}
+
+/// Every option that the README names is one that `--help` knows.
+#[test]
+fn the_readme_and_the_help_agree() {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = fs::read_to_string(readme).expect("the README");
+    let commands = [&["run"] as &[_], &["stats"], &["parse"], &["transform"], &["transform", "speedscope"]];
+    let help: Vec<String> = commands.iter().map(|words| success(memtrack().args(*words).arg("--help"))).collect();
+    let lines = readme.lines().filter(|line| line.contains("memtrack ") && !line.contains("cargo build"));
+    for word in lines.flat_map(|line| line.split([' ', '`', ';', ',', ')'])).filter(|word| word.starts_with("--")) {
+        assert!(word == "--help" || help.iter().any(|help| help.contains(word)), "{word} is in the README only");
+    }
+}
+
+fn success(command: &mut Command) -> String {
+    Outcome::of(command).success()
+}

@@ -1,0 +1,55 @@
+//! Signals: handlers that allocate in the middle of an allocation, and signals that are sent to memtrack.
+
+use crate::support::{Control, Dir, Outcome, Running, Stats, Tally, kill, wait_until};
+
+/// What the handler allocates inside a call of the program's is not promised to be recorded; the program's own calls are.
+#[test]
+fn a_handler_allocates_every_millisecond() {
+    let dir = Dir::new();
+    let run = dir.run(&dir.program("signals"), [""; 0]);
+    assert_eq!(run.outcome.stdout, "done\n");
+    let blocks = std::fs::read_to_string(dir.path("blocks")).expect("the tracked run's number");
+    let stats = run.stats();
+    assert_eq!(stats.allocator("malloc").count, blocks.parse::<u64>().expect("a number"));
+    assert_eq!(stats.leaked(), Tally::new(0, 0));
+    let calloc = stats.allocator("calloc");
+    assert_eq!(calloc.bytes, calloc.count * 500);
+}
+
+/// Sends `signal` to memtrack while the program waits.
+fn signalled(case: &str, signal: i32) -> (Outcome, Stats) {
+    let dir = Dir::new();
+    let (program, control, capture) = (dir.program("counting"), dir.control("control"), dir.path("capture.bin"));
+    let command = [program.as_os_str(), case.as_ref(), control.path().as_os_str()];
+    let memtrack = Running::start(&mut dir.recording(&capture, &command));
+    wait_until("the program waits", || control.phase() == 1);
+    kill(memtrack.pid(), signal);
+    let outcome = memtrack.wait();
+    assert!(is_gone(&control), "memtrack has waited for the program");
+    (outcome, Stats::of(&capture))
+}
+
+fn is_gone(control: &Control) -> bool {
+    !std::path::Path::new(&format!("/proc/{}", control.pid())).exists()
+}
+
+#[test]
+fn sigterm_reaches_the_program() {
+    let (outcome, stats) = signalled("untrapped", libc::SIGTERM);
+    assert_eq!(outcome, Outcome { stdout: String::new(), stderr: String::new(), status: 143 });
+    assert_eq!(stats.allocator("malloc").count, 1000);
+}
+
+#[test]
+fn a_program_that_handles_sigterm_decides_itself() {
+    let (outcome, stats) = signalled("trap", libc::SIGTERM);
+    assert_eq!(outcome, Outcome { stdout: "terminated\n".into(), stderr: String::new(), status: 12 });
+    assert_eq!(stats.allocator("malloc").count, 1000);
+}
+
+#[test]
+fn sighup_reaches_the_program() {
+    let (outcome, stats) = signalled("untrapped", libc::SIGHUP);
+    assert_eq!(outcome.status, 128 + libc::SIGHUP);
+    assert_eq!(stats.allocator("malloc").count, 1000);
+}

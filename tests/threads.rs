@@ -1,0 +1,71 @@
+//! Several threads: one order for all of them, and every thread's own share.
+
+use crate::support::{Dir, Stats, Tally};
+
+fn threads(case: &str) -> Stats {
+    Dir::new().stats("threads", case)
+}
+
+/// Which thread gets which block is chance, so the program's two runs print different sums: only the tracked one counts.
+#[test]
+fn blocks_that_wander_between_threads_end_once() {
+    let dir = Dir::new();
+    let program = dir.program("threads");
+    let capture = dir.path("capture.bin");
+    let mut command = dir.recording(&capture, &[program.as_os_str(), "racing".as_ref()]);
+    let stdout = crate::support::Outcome::of(&mut command).success();
+    let (count, bytes) = stdout.trim().split_once(' ').expect("two numbers");
+    let allocated = Tally::new(count.parse().expect("a number"), bytes.parse().expect("a number"));
+    assert_eq!(allocated.count, 500_000);
+    let stats = Stats::of(&capture);
+    stats.is_whole();
+    assert_eq!(stats.allocated(), allocated);
+    assert_eq!(stats.number("/deallocations/count"), allocated.count);
+    assert_eq!(stats.leaked(), Tally::new(0, 0));
+}
+
+#[test]
+fn eight_threads_at_once_have_their_own_totals() {
+    let stats = threads("known_totals");
+    for index in 0..8 {
+        let count = 1000 * (index + 1);
+        assert_eq!(stats.thread(&format!("w{index}")), Tally::new(count, count * (10 + index)), "thread {index}");
+    }
+    assert_eq!(stats.allocator("malloc").count, 36_000);
+    assert_eq!(stats.leaked(), Tally::new(0, 0));
+}
+
+#[test]
+fn threads_have_their_last_names() {
+    let stats = threads("names");
+    assert_eq!(stats.thread("own-name"), Tally::new(1, 101));
+    assert_eq!(stats.thread("others-name"), Tally::new(2, 103 + 107));
+    assert_eq!(stats.thread("prctl-name"), Tally::new(1, 109));
+    assert_eq!(stats.thread("threads"), Tally::new(1, 113));
+    let tids = stats.0["threads"].as_array().expect("threads").iter().map(|row| row["tid"].as_u64());
+    let mut tids: Vec<_> = tids.collect();
+    tids.sort_unstable();
+    tids.dedup();
+    assert_eq!(tids.len(), 4, "{:?}", stats.0);
+    assert!(tids.contains(&Some(stats.number("/capture/pid"))), "main's thread has the process's number: {tids:?}");
+}
+
+#[test]
+fn three_thousand_brief_threads() {
+    let stats = threads("many_brief");
+    assert_eq!(stats.allocator("malloc"), Tally::new(6000, 3000 * 110));
+    assert_eq!(stats.leaked(), Tally::new(0, 0));
+}
+
+#[test]
+fn the_smallest_stack_is_enough() {
+    let stats = threads("small_stack");
+    assert_eq!(stats.allocator("realloc"), Tally::new(10_000, 2_000_000));
+    assert_eq!(stats.leaked(), Tally::new(0, 0));
+}
+
+#[test]
+fn a_thread_outlives_main() {
+    let stats = threads("main_leaves");
+    assert_eq!(stats.allocator("malloc"), Tally::new(1001, 10_020));
+}

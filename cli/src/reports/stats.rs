@@ -43,7 +43,7 @@ impl Rows {
 
 /// Whether the capture has allocations of Python's own allocators.
 pub(crate) fn traces_python_allocators(capture: &Capture) -> bool {
-    capture.analysis.groups.iter().any(|group| group.allocator >= memtrack_format::Allocator::PymallocMalloc)
+    capture.facts.process.traces_python_allocators == Some(1)
 }
 
 fn size(tally: &Tally) -> (u64, u64) {

@@ -8,12 +8,14 @@
 
 mod accounts;
 mod breakdown;
+mod calls;
 mod group;
 mod histogram;
 pub mod ordering;
 mod totals;
 
 pub use breakdown::{AllocatorRow, FrameRow, ModuleRow, ThreadRow, by_allocator, by_frame, by_module, by_thread};
+pub use calls::{CallNode, CallTree, KeyRow};
 pub use group::{Group, Sum};
 pub use histogram::SizeHistogram;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};

@@ -12,6 +12,8 @@ use memtrack_format::block::{BlockError, HEADER_LEN, Header, Kind, SYNC};
 use memtrack_format::header;
 use memtrack_format::meta::Process;
 
+use memtrack_format::aggregate::PART;
+
 use super::Loss;
 use super::file::{CaptureFile, Piece};
 use crate::error::Error;
@@ -43,7 +45,7 @@ pub(super) struct Index {
     pub(super) observations: Vec<Piece>,
     /// Whether there are aggregates, damaged or not.
     pub(super) aggregated: bool,
-    /// In the order they stand; the last one is intact.
+    /// The parts of the newest aggregate that is intact.
     pub(super) aggregates: Vec<Piece>,
     /// The capture says that nothing is missing at its end.
     pub(super) complete: bool,
@@ -55,16 +57,25 @@ impl Index {
         let mut scan = Scan { file, index: Self::default(), last: None, recheck: file.len() };
         scan.run()?;
         let mut index = scan.index;
-        while let Some(last) = index.aggregates.pop() {
-            if file.payload(&last, &mut Vec::new())? {
-                index.aggregates.push(last);
-                break;
-            }
-            index.lost.add(1, last.stored_bytes());
-        }
+        index.keep_newest_aggregate(file)?;
         index.records.sort_by_key(|piece| (piece.header.stream, piece.header.segment, piece.header.offset));
         index.segments = segments(&index.records);
         Ok(index)
+    }
+
+    /// Of the aggregates found, keeps the one of the last checkpoint that is whole.
+    fn keep_newest_aggregate(&mut self, file: &CaptureFile) -> Result<(), Error> {
+        let mut found = std::mem::take(&mut self.aggregates);
+        found.sort_by_key(|part| (part.header.segment, part.header.offset));
+        while let Some(newest) = found.last().map(|part| part.header.segment) {
+            let parts = found.split_off(found.partition_point(|part| part.header.segment < newest));
+            if is_whole(file, &parts)? {
+                self.aggregates = parts;
+                break;
+            }
+            self.lost.add(parts.len() as u64, parts.iter().map(Piece::stored_bytes).sum());
+        }
+        Ok(())
     }
 
     /// Bytes that a segment takes up in the file.
@@ -72,6 +83,19 @@ impl Index {
         let pieces = self.segments.get(segment).and_then(|segment| self.records.get(segment.pieces.clone()));
         pieces.unwrap_or_default().iter().map(Piece::stored_bytes).sum()
     }
+}
+
+/// Whether these parts are all of an aggregate, and intact.
+fn is_whole(file: &CaptureFile, parts: &[Piece]) -> Result<bool, Error> {
+    let mut end = 0;
+    for part in parts {
+        if u64::from(part.header.offset) != end || !file.payload(part, &mut Vec::new())? {
+            return Ok(false);
+        }
+        end += u64::from(part.header.raw_len);
+    }
+    // All parts but the last are full: an end at a full part is a cut.
+    Ok(parts.last().is_some_and(|last| (last.header.raw_len as usize) < PART))
 }
 
 /// Restores the start of the clocks where it was known before.

@@ -188,14 +188,20 @@ impl Capture {
         self.index.aggregated
     }
 
-    /// The payload of the last aggregate that is intact; `None` where there is none.
+    /// The payload of the newest aggregate that is intact, its parts joined; `None` where there is none.
     ///
     /// # Errors
     /// [`Error::Io`] when reading fails.
     pub fn aggregate(&self) -> Result<Option<Vec<u8>>, Error> {
-        let Some(piece) = self.index.aggregates.last() else { return Ok(None) };
-        let mut payload = Vec::new();
-        Ok(self.file.payload(piece, &mut payload)?.then_some(payload))
+        let mut whole = Vec::new();
+        for part in &self.index.aggregates {
+            let mut payload = Vec::new();
+            if !self.file.payload(part, &mut payload)? {
+                return Ok(None);
+            }
+            whole.append(&mut payload);
+        }
+        Ok((!whole.is_empty()).then_some(whole))
     }
 
     /// Bytes of the file that [`Capture::read`] reports progress in.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use lz4_flex::block::compress;
 use memtrack_collector::{Piece, Sink};
+use memtrack_format::aggregate::PART;
 use memtrack_format::block::{Codec, HEADER_LEN, Header, Kind, MAX_RAW};
 use memtrack_format::checksum::crc32;
 use memtrack_format::header;
@@ -24,6 +25,9 @@ use memtrack_reader::{Analysis, Frames, Options, Replay, Thread, aggregate};
 const INTERVAL: Duration = Duration::from_secs(3);
 /// A checkpoint takes at most this part of the time.
 const TIME_PART: u32 = 20;
+
+/// The most snapshots that are kept: more than any chart has points.
+const MAX_SNAPSHOTS: usize = 1 << 19;
 
 /// Replays what is recorded, and writes the sums.
 pub(super) struct SumsSink {
@@ -43,7 +47,7 @@ impl SumsSink {
         file.write_all_at(&header::encode(), 0)?;
         let start = header::LEN as u64;
         Ok(Self {
-            file: Sums { file, newest: start, end: start },
+            file: Sums { file, newest: start, end: start, round: 0 },
             process: Process::default(),
             online: None,
             replay: Replay::new(&Options::default()),
@@ -85,6 +89,13 @@ impl Sink for SumsSink {
         }
     }
 
+    fn replaced(&mut self, ticket: u64) -> io::Result<()> {
+        if let Some(online) = &mut self.online {
+            online.replaced(ticket);
+        }
+        Ok(())
+    }
+
     fn checkpoint(&mut self) -> io::Result<()> {
         let begun = Instant::now();
         let Some(online) = self.online.as_ref().filter(|_| begun >= self.next_checkpoint) else { return Ok(()) };
@@ -107,6 +118,8 @@ struct Sums {
     newest: u64,
     /// Where they end.
     end: u64,
+    /// Number of the next checkpoint: a reader takes the highest that is whole.
+    round: u32,
 }
 
 impl Sums {
@@ -118,11 +131,19 @@ impl Sums {
         threads: &[Thread],
         complete: bool,
     ) -> io::Result<()> {
-        let mut bytes = block(Kind::Process, &process.encode())?;
-        bytes.extend(block(Kind::Aggregate, &payload(analysis, frames, threads))?);
-        if complete {
-            bytes.extend(block(Kind::End, &[])?);
+        let mut bytes = block(Header::plain(Kind::Process), &process.encode())?;
+        let payload = payload(analysis, frames, threads);
+        // One more than fill PART exactly: the last part is the one that is not full.
+        for offset in (0..=payload.len()).step_by(PART) {
+            let part = payload.get(offset..payload.len().min(offset + PART)).unwrap_or_default();
+            let place = u32::try_from(offset).map_err(|_| too_large())?;
+            let header = Header { segment: self.round, offset: place, ..Header::plain(Kind::Aggregate) };
+            bytes.extend(block(header, part)?);
         }
+        if complete {
+            bytes.extend(block(Header::plain(Kind::End), &[])?);
+        }
+        self.round += 1;
         self.put(&bytes)
     }
 
@@ -138,25 +159,22 @@ impl Sums {
     }
 }
 
-/// The aggregate's payload. Snapshots are thinned out where it would not fit into a block: a run of days has millions.
+/// The aggregate's payload. Snapshots are thinned out where there are too many to look at: a run of days has millions.
 fn payload(mut analysis: Analysis, frames: &Frames, threads: &[Thread]) -> Vec<u8> {
-    loop {
-        let payload = aggregate::save(&analysis, frames, threads).encode();
-        if payload.len() <= MAX_RAW as usize || analysis.snapshots.is_empty() {
-            return payload;
-        }
+    while analysis.snapshots.len() > MAX_SNAPSHOTS {
         analysis.snapshots.retain(|snapshot| snapshot.index.is_multiple_of(2));
         (0..).zip(&mut analysis.snapshots).for_each(|(index, snapshot)| snapshot.index = index);
     }
+    aggregate::save(&analysis, frames, threads).encode()
 }
 
-fn block(kind: Kind, payload: &[u8]) -> io::Result<Vec<u8>> {
-    let raw_len = u32::try_from(payload.len()).ok().filter(|len| *len <= MAX_RAW).ok_or_else(too_large)?;
+fn block(header: Header, payload: &[u8]) -> io::Result<Vec<u8>> {
     let compressed = compress(payload);
     let smaller = compressed.len() < payload.len();
     let (codec, stored) = if smaller { (Codec::Lz4, compressed.as_slice()) } else { (Codec::Stored, payload) };
-    let stored_len = u32::try_from(stored.len()).map_err(|_| too_large())?;
-    let header = Header { codec, raw_len, stored_len, payload_crc: crc32(stored), ..Header::plain(kind) };
+    let length = |bytes: &[u8]| u32::try_from(bytes.len()).ok().filter(|&len| len <= MAX_RAW).ok_or_else(too_large);
+    let header =
+        Header { codec, raw_len: length(payload)?, stored_len: length(stored)?, payload_crc: crc32(stored), ..header };
     let mut bytes = Vec::with_capacity(HEADER_LEN + stored.len());
     bytes.extend(header.encode());
     bytes.extend_from_slice(stored);
@@ -177,7 +195,7 @@ mod tests {
     use memtrack_reader::{Analysis, Frames, Snapshot, Thread};
     use tempfile::NamedTempFile;
 
-    use super::{MAX_RAW, SumsSink, payload};
+    use super::{MAX_SNAPSHOTS, SumsSink, payload};
 
     fn saved(file: &NamedTempFile) -> (Capture, Aggregate) {
         let capture = Capture::open(file.path()).unwrap();
@@ -221,8 +239,20 @@ mod tests {
             |index: u32| Snapshot { index, time_ns: u64::from(index) << 32, rss_bytes: 1 << 40, ..Snapshot::default() };
         let analysis = Analysis { snapshots: (0..1_200_000).map(snapshot).collect(), ..Analysis::default() };
         let payload = payload(analysis, &Frames::new(), &[]);
-        assert!(payload.len() <= MAX_RAW as usize);
         let kept = Aggregate::decode(&payload).unwrap().snapshots;
-        assert!(kept.len() >= 300_000 && kept[0].time_ns == 0, "{}", kept.len());
+        assert!(kept.len() <= MAX_SNAPSHOTS && kept.len() >= 300_000 && kept[0].time_ns == 0, "{}", kept.len());
+    }
+
+    #[test]
+    fn what_no_block_can_hold_is_written_in_parts() {
+        let file = NamedTempFile::new().unwrap();
+        let mut sink = SumsSink::new(file.reopen().unwrap()).unwrap();
+        let threads: Vec<_> =
+            (0..400_000).map(|tid| Thread { tid, name: format!("a thread of many, {tid}") }).collect();
+        for complete in [false, true] {
+            sink.file.write(&Process::default(), Analysis::default(), &Frames::new(), &threads, complete).unwrap();
+            let (capture, aggregate) = saved(&file);
+            assert_eq!((aggregate.threads.len(), capture.complete()), (400_000, complete));
+        }
     }
 }

@@ -374,8 +374,8 @@ fn bytes_that_are_missing_in_a_block_do_not_cost_the_next() {
 #[test]
 fn the_last_intact_aggregate_counts() {
     let mut file = header::encode().to_vec();
-    for payload in [b"first ", b"second", b"third "] {
-        push_block(&mut file, Header::plain(Kind::Aggregate), payload);
+    for (segment, payload) in [(0, b"first "), (1, b"second"), (2, b"third ")] {
+        push_block(&mut file, Header { segment, ..Header::plain(Kind::Aggregate) }, payload);
     }
     let capture = open(&file).unwrap();
     assert_eq!(capture.aggregate().unwrap().as_deref(), Some(b"third ".as_slice()));

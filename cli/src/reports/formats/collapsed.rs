@@ -1,0 +1,103 @@
+//! `transform collapsed`: a line for each stack, root to leaf, as flame graph programs take it.
+//!
+//! Invariant: a line has one weight over 0, and `;` and line ends stand between frames and lines only.
+
+use std::io::Write;
+
+use anyhow::Result;
+use memtrack_reader::analysis::ordering::{Ordering, Sample, samples};
+use memtrack_reader::{FrameId, Frames, View};
+
+use super::{Format, Metric, root_to_leaf};
+use crate::reports::NO_STACK;
+use crate::reports::facts::{Capture, visible};
+
+/// Collapsed stacks.
+#[derive(Debug)]
+pub(crate) struct Collapsed(pub(crate) Metric);
+
+impl Format for Collapsed {
+    fn name(&self) -> &'static str {
+        "collapsed"
+    }
+
+    fn suffix(&self) -> &'static str {
+        "collapsed.txt"
+    }
+
+    fn opens_in(&self) -> &'static str {
+        "draw it with inferno-flamegraph, or open it at https://www.speedscope.app"
+    }
+
+    fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
+        for sample in samples(&capture.analysis.view(view), Ordering::Capture) {
+            let weight = self.weight(&sample);
+            if weight > 0 {
+                let stack = root_to_leaf(&capture.frames, sample.stack);
+                let names: Vec<_> = stack.iter().map(|frame| frame_text(*frame, &capture.frames)).collect();
+                writeln!(out, "{} {weight}", names.join(";"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Collapsed {
+    fn weight(&self, sample: &Sample) -> u64 {
+        match self.0 {
+            Metric::Bytes => sample.bytes,
+            Metric::Allocations => sample.count,
+        }
+    }
+}
+
+/// `function (file:line)`, as far as it is known.
+fn frame_text(frame: Option<FrameId>, frames: &Frames) -> String {
+    let Some(id) = frame else { return NO_STACK.into() };
+    let (function, file, line) = (frames.function(id), frames.file(id), frames.frame(id).line);
+    let text = match (file, line) {
+        ("", _) => function.to_owned(),
+        (file, 0) => format!("{function} ({file})"),
+        (file, line) => format!("{function} ({file}:{line})"),
+    };
+    visible(&text).replace(';', ":")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Collapsed, Format, Metric};
+    use crate::reports::fixture;
+    use memtrack_reader::View;
+
+    fn report(metric: Metric) -> String {
+        let mut text = Vec::new();
+        Collapsed(metric).write(&fixture::capture(), View::Allocated, &mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn golden() {
+        fixture::compare("allocated.collapsed.txt", report(Metric::Bytes).as_bytes());
+    }
+
+    #[test]
+    fn lines_add_up_to_the_total() {
+        let sum = |metric| -> u64 {
+            report(metric).lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+        };
+        assert_eq!((sum(Metric::Bytes), sum(Metric::Allocations)), (1_505_096, 96));
+    }
+
+    /// The reader that most flame graphs are drawn with takes every line.
+    #[test]
+    fn inferno_draws_it() {
+        let text = report(Metric::Bytes);
+        let mut options = inferno::flamegraph::Options::default();
+        "bytes".clone_into(&mut options.count_name);
+        let mut svg = Vec::new();
+        inferno::flamegraph::from_lines(&mut options, text.lines(), &mut svg).unwrap();
+        let svg = String::from_utf8(svg).unwrap();
+        assert!(svg.contains("Reader.read (/home/user/project/application/app.py:7) (1,500,000 bytes"), "{svg}");
+        assert!(svg.contains("all (1,505,096 bytes, 100%)"), "{svg}");
+    }
+}

@@ -1,0 +1,84 @@
+//! `transform csv`: a row for each stack, allocator and thread, with the columns that memray's users know.
+//!
+//! Invariant: a file that a CSV reader takes apart again, whatever stands in names.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use anyhow::Result;
+use memtrack_reader::analysis::GroupRow;
+use memtrack_reader::{StackId, View};
+
+use super::Format;
+use crate::reports::facts::Capture;
+use crate::reports::stats_json::thread;
+
+/// Comma-separated values.
+#[derive(Debug)]
+pub(crate) struct Csv;
+
+impl Format for Csv {
+    fn name(&self) -> &'static str {
+        "csv"
+    }
+
+    fn suffix(&self) -> &'static str {
+        "csv"
+    }
+
+    fn opens_in(&self) -> &'static str {
+        "any spreadsheet or data frame reads it"
+    }
+
+    fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
+        writeln!(out, "allocator,num_allocations,size,tid,thread_name,stack_trace")?;
+        for group in capture.analysis.view(view) {
+            row(capture, &group, out)?;
+        }
+        Ok(())
+    }
+}
+
+fn row(capture: &Capture, group: &GroupRow, out: &mut dyn Write) -> io::Result<()> {
+    let (tid, name) = thread(capture, group.thread);
+    let tid = tid.unwrap_or(0);
+    // In capitals, as scripts written for memray look for them.
+    let allocator = group.allocator.name().to_uppercase();
+    let stack = stack_trace(capture, group.stack);
+    writeln!(out, "{allocator},{},{},{tid},{},{}", group.count, group.bytes, quoted(name), quoted(&stack))
+}
+
+/// `function;file;line|…`, innermost first; empty for a stack without frames.
+fn stack_trace(capture: &Capture, stack: StackId) -> String {
+    let frames = &capture.frames;
+    let frame = |id| format!("{};{};{}", frames.function(id), frames.file(id), frames.frame(id).line);
+    frames.leaf_to_root(stack).map(frame).collect::<Vec<_>>().join("|")
+}
+
+/// The field in quotation marks where it needs them.
+fn quoted(field: &str) -> Cow<'_, str> {
+    if field.contains([',', '"', '\n', '\r']) {
+        return format!("\"{}\"", field.replace('"', "\"\"")).into();
+    }
+    field.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Csv, Format, quoted};
+    use crate::reports::fixture;
+    use memtrack_reader::View;
+
+    #[test]
+    fn golden() {
+        let mut text = Vec::new();
+        Csv.write(&fixture::capture(), View::Allocated, &mut text).unwrap();
+        fixture::compare("allocated.csv", &text);
+    }
+
+    #[test]
+    fn fields_are_quoted_where_they_need_it() {
+        assert_eq!(quoted("f;a.py;3"), "f;a.py;3");
+        assert_eq!(quoted("f<\"a\", b>"), "\"f<\"\"a\"\", b>\"");
+    }
+}

@@ -1,0 +1,62 @@
+//! The formats of `transform`, one file each, behind one small trait.
+//!
+//! It exists so that the command knows nothing of formats, and a format nothing of options and files. Invariant: what a
+//! format writes adds up to the view's total, to the byte; stacks without any frame appear as `<no stack>`.
+
+mod collapsed;
+mod csv;
+mod gprof2dot;
+mod json;
+mod jsonl;
+mod numbering;
+mod pprof;
+
+use std::io::Write;
+
+use anyhow::Result;
+use memtrack_reader::{FrameId, Frames, StackId, View};
+
+use super::facts::Capture;
+
+pub(crate) use collapsed::Collapsed;
+pub(crate) use csv::Csv;
+pub(crate) use gprof2dot::Gprof2dot;
+pub(crate) use jsonl::Jsonl;
+pub(crate) use pprof::Pprof;
+
+/// A file format that a capture's sums are written in.
+pub(crate) trait Format {
+    /// What it is called on the command line and in the names of files.
+    fn name(&self) -> &'static str;
+    /// What the name of its files ends with.
+    fn suffix(&self) -> &'static str;
+    /// What opens it, to complete the sentence "written; …".
+    fn opens_in(&self) -> &'static str;
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// What the writer says, or what the capture does not have; then nothing was written.
+    fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()>;
+}
+
+/// Which number of an allocation is its weight, where a format has room for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Metric {
+    /// Bytes requested.
+    Bytes,
+    /// How many allocations.
+    Allocations,
+}
+
+/// The stack's frames, outermost first; one `None` where there is none.
+fn root_to_leaf(frames: &Frames, stack: StackId) -> Vec<Option<FrameId>> {
+    let known: Vec<_> = frames.root_to_leaf(stack).into_iter().map(Some).collect();
+    if known.is_empty() { vec![None] } else { known }
+}
+
+/// The stack's frames, innermost first; one `None` where there is none.
+fn leaf_to_root(frames: &Frames, stack: StackId) -> Vec<Option<FrameId>> {
+    let mut known = root_to_leaf(frames, stack);
+    known.reverse();
+    known
+}

@@ -1,0 +1,45 @@
+//! Things numbered in the order in which they first come, for the tables that most formats begin with.
+//!
+//! Invariant: equal things have one number, and numbers are dense from 0.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// A growing table of distinct things.
+#[derive(Debug)]
+pub(super) struct Numbering<K> {
+    order: Vec<K>,
+    numbers: HashMap<K, usize>,
+}
+
+impl<K: Clone + Eq + Hash> Numbering<K> {
+    /// A table of nothing.
+    pub(super) fn new() -> Self {
+        Self { order: Vec::new(), numbers: HashMap::new() }
+    }
+
+    /// The number of this thing, a new one where it is new.
+    pub(super) fn number(&mut self, key: K) -> usize {
+        *self.numbers.entry(key).or_insert_with_key(|key| {
+            self.order.push(key.clone());
+            self.order.len() - 1
+        })
+    }
+
+    /// The things by number.
+    pub(super) fn order(&self) -> &[K] {
+        &self.order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Numbering;
+
+    #[test]
+    fn equal_things_have_one_number() {
+        let mut table = Numbering::new();
+        assert_eq!(["b", "a", "b"].map(|key| table.number(key)), [0, 1, 0]);
+        assert_eq!(table.order(), ["b", "a"]);
+    }
+}

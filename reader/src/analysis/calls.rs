@@ -1,0 +1,229 @@
+//! Call stacks as one tree, keyed by whatever a report tells call sites apart by: frames, or functions without lines.
+//!
+//! It exists so that everything that adds up along call paths (summary, differences, flame graphs) walks one structure:
+//! two captures can grow the same tree, and equal paths meet in one node. Invariant: a node's number is larger than its
+//! parent's, so one pass backwards over the nodes sums up any figure from callees to callers.
+
+use rustc_hash::FxHashMap;
+
+use super::Tally;
+use crate::event::StackId;
+use crate::frames::{FrameId, Frames};
+
+/// A place in the tree. Node 0 is the root, which stands for the whole program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallNode {
+    /// The caller's node; the root is its own.
+    pub parent: u32,
+    /// What tells it apart from its siblings.
+    pub key: u32,
+}
+
+/// The tree.
+#[derive(Clone, Debug)]
+pub struct CallTree {
+    nodes: Vec<CallNode>,
+    children: FxHashMap<(u32, u32), u32>,
+}
+
+impl Default for CallTree {
+    fn default() -> Self {
+        Self { nodes: vec![CallNode { parent: 0, key: Self::NO_FRAME }], children: FxHashMap::default() }
+    }
+}
+
+impl CallTree {
+    /// The key of the node for stacks without any frame, a child of the root.
+    pub const NO_FRAME: u32 = u32::MAX;
+
+    /// All nodes; parents come before their children.
+    #[must_use]
+    pub fn nodes(&self) -> &[CallNode] {
+        &self.nodes
+    }
+
+    /// The child of `parent` with this key, made if it is not there.
+    pub fn child(&mut self, parent: u32, key: u32) -> u32 {
+        *self.children.entry((parent, key)).or_insert_with(|| {
+            self.nodes.push(CallNode { parent, key });
+            // A tree of 2^32 nodes would take a hundred gigabytes first.
+            (self.nodes.len() - 1) as u32
+        })
+    }
+
+    /// The node of each of these stacks; `key` gives the key of a frame.
+    pub fn places(
+        &mut self,
+        frames: &Frames,
+        stacks: impl IntoIterator<Item = StackId>,
+        mut key: impl FnMut(FrameId) -> u32,
+    ) -> Vec<u32> {
+        let mut known: FxHashMap<StackId, u32> = FxHashMap::from_iter([(StackId::EMPTY, 0)]);
+        let mut path = Vec::new();
+        let mut place = |stack: StackId| {
+            let (mut at, mut node) = (stack, 0);
+            while let Some(found) = frames.node(at) {
+                if let Some(&place) = known.get(&at) {
+                    node = place;
+                    break;
+                }
+                path.push((at, found.frame));
+                at = found.parent;
+            }
+            for (stack, frame) in path.drain(..).rev() {
+                node = self.child(node, key(frame));
+                known.insert(stack, node);
+            }
+            if node == 0 { self.child(0, Self::NO_FRAME) } else { node }
+        };
+        stacks.into_iter().map(&mut place).collect()
+    }
+
+    /// Each node's own figure and those of everything it called, from own figures.
+    #[must_use]
+    pub fn totals(&self, own: &[Tally]) -> Vec<Tally> {
+        let mut totals = own.to_vec();
+        totals.resize(self.nodes.len(), Tally::default());
+        for (index, node) in self.nodes.iter().enumerate().skip(1).rev() {
+            let Tally { bytes, count } = totals[index];
+            totals[node.parent as usize].add(bytes, count);
+        }
+        totals
+    }
+
+    /// The nodes such that each is followed by all it called, siblings in the order of `rank`; with their depths.
+    #[must_use]
+    pub fn preorder<R: Ord>(&self, mut rank: impl FnMut(u32) -> R) -> Vec<(u32, u32)> {
+        let mut children: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len()];
+        for (index, node) in (0u32..).zip(&self.nodes).skip(1) {
+            children[node.parent as usize].push(index);
+        }
+        let mut order = Vec::with_capacity(self.nodes.len());
+        let mut open = vec![(0, 0)];
+        while let Some((node, depth)) = open.pop() {
+            order.push((node, depth));
+            let below = &mut children[node as usize];
+            below.sort_by_cached_key(|&child| std::cmp::Reverse(rank(child)));
+            open.extend(below.iter().map(|&child| (child, depth + 1)));
+        }
+        order
+    }
+
+    /// For each key in the tree its own and total figures, in the order in which keys appear. A function that calls
+    /// itself, directly or not, counts once in its total.
+    #[must_use]
+    pub fn by_key(&self, own: &[Tally]) -> Vec<KeyRow> {
+        let totals = self.totals(own);
+        let mut sums = KeySums::default();
+        for (node, depth) in self.preorder(|node| node).into_iter().skip(1) {
+            let index = node as usize;
+            let own = own.get(index).copied().unwrap_or_default();
+            sums.add(self.nodes[index].key, depth as usize, own, totals[index]);
+        }
+        sums.rows
+    }
+}
+
+/// What one key has in all its nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyRow {
+    /// The key.
+    pub key: u32,
+    /// Allocated with it as the innermost.
+    pub own: Tally,
+    /// Allocated by it and what it called.
+    pub total: Tally,
+}
+
+/// Sums by key while the tree is walked in preorder.
+#[derive(Default)]
+struct KeySums {
+    rows: Vec<KeyRow>,
+    places: FxHashMap<u32, usize>,
+    /// The rows on the way from the root to the node at hand.
+    path: Vec<usize>,
+    /// How often each row is on that way.
+    on_path: Vec<u32>,
+}
+
+impl KeySums {
+    fn add(&mut self, key: u32, depth: usize, own: Tally, total: Tally) {
+        while self.path.len() >= depth {
+            let Some(left) = self.path.pop() else { break };
+            self.on_path[left] -= 1;
+        }
+        let row = self.row(key);
+        self.rows[row].own.add(own.bytes, own.count);
+        if self.on_path[row] == 0 {
+            self.rows[row].total.add(total.bytes, total.count);
+        }
+        self.on_path[row] += 1;
+        self.path.push(row);
+    }
+
+    fn row(&mut self, key: u32) -> usize {
+        let next = self.rows.len();
+        let place = *self.places.entry(key).or_insert(next);
+        if place == next {
+            self.rows.push(KeyRow { key, own: Tally::default(), total: Tally::default() });
+            self.on_path.push(0);
+        }
+        place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CallTree, KeyRow};
+    use crate::analysis::Tally;
+    use crate::event::StackId;
+    use crate::frames::Frames;
+
+    fn tally(bytes: u64) -> Tally {
+        Tally { bytes, count: 1 }
+    }
+
+    /// main -> work -> work -> read, with own figures at work, the inner work, and read.
+    fn recursive() -> (CallTree, Vec<Tally>) {
+        let mut frames = Frames::new();
+        let file = frames.name_id("app.py").unwrap();
+        let mut ids = ["main", "work", "read"].into_iter().map(|name| {
+            let name = frames.name_id(name).unwrap();
+            frames.frame_id(name, file, 1).unwrap()
+        });
+        let [main, work, read] = std::array::from_fn(|_| ids.next().unwrap());
+        drop(ids);
+        let outer = frames.stack_of(&[main, work]).unwrap();
+        let inner = frames.stack_of(&[main, work, work]).unwrap();
+        let deep = frames.stack_of(&[main, work, work, read]).unwrap();
+        let mut tree = CallTree::default();
+        let places = tree.places(&frames, [deep, outer, inner, StackId::EMPTY], |frame| frame.0);
+        let mut own = vec![Tally::default(); tree.nodes().len()];
+        for (place, bytes) in places.into_iter().zip([100, 10, 1, 7]) {
+            own[place as usize] = tally(bytes);
+        }
+        (tree, own)
+    }
+
+    #[test]
+    fn recursion_counts_once_in_totals() {
+        let (tree, own) = recursive();
+        let sum = |bytes, count| Tally { bytes, count };
+        assert_eq!(tree.totals(&own)[0], sum(118, 4));
+        let rows = tree.by_key(&own);
+        assert_eq!(rows[0], KeyRow { key: 0, own: sum(0, 0), total: sum(111, 3) });
+        assert_eq!(rows[1], KeyRow { key: 1, own: sum(11, 2), total: sum(111, 3) });
+        assert_eq!(rows[2], KeyRow { key: 2, own: sum(100, 1), total: sum(100, 1) });
+        assert_eq!(rows[3], KeyRow { key: CallTree::NO_FRAME, own: sum(7, 1), total: sum(7, 1) });
+    }
+
+    #[test]
+    fn equal_paths_meet_in_one_node() {
+        let (mut tree, _) = recursive();
+        let before = tree.nodes().len();
+        let main = tree.child(0, 0);
+        assert_eq!((tree.child(main, 1), tree.nodes().len()), (2, before));
+        let order: Vec<_> = tree.preorder(|node| node);
+        assert_eq!(order, [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (5, 1)]);
+    }
+}

@@ -1,6 +1,6 @@
 """What the tests share: the memtrack under test, the interpreters it is tried on, and readers of what it prints.
 
-Every test works on real processes. MEMTRACK names the executable; without it the release build of this checkout is used.
+Every test works on real processes. MEMTRACK names the executable; without it, the release build of this checkout.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 PROGRAMS = REPOSITORY / "python-tests" / "programs"
 VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 SYSTEM_PYTHON = "/usr/bin/python3.11"
-UNPACKED = ("trixie-3.13", "sid-3.13", "sid-3.14", "sid-3.15")  # by scripts/setup-pythons
+UNPACKED = ("bullseye-3.9", "trixie-3.13", "sid-3.13", "sid-3.14", "sid-3.15")  # by scripts/setup-pythons
 PATIENCE = 120  # seconds after which a program counts as hanging
 
 
@@ -33,7 +33,9 @@ def pytest_collection_modifyitems(config, items):
     skip = pytest.mark.skip(reason="Pythons of scripts/setup-pythons: only with scripts/test --all-pythons")
     for item in items:
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        if any(value in UNPACKED for value in parameters if isinstance(value, str)) and not config.getoption("--all-pythons"):
+        if any(value in UNPACKED for value in parameters if isinstance(value, str)) and not config.getoption(
+            "--all-pythons"
+        ):
             item.add_marker(skip)
 
 
@@ -81,7 +83,7 @@ def unpacked_interpreter(suite, version):
 
 
 def found_in_path(name):
-    """The interpreter of that name, unless it is a version manager's script, which runs only where that version is set."""
+    """The interpreter of that name, unless it is a version manager's script, which runs only a version that is set."""
     path = shutil.which(name)
     return path if path and pathlib.Path(path).read_bytes()[:4] == b"\x7fELF" else None
 

@@ -87,7 +87,9 @@ def only_child(pid):
     return int(child)
 
 
-@pytest.mark.parametrize("options", [(), ("--allocation-timestamps",), ("--aggregate",)], ids=["plain", "timestamps", "aggregated"])
+@pytest.mark.parametrize(
+    "options", [(), ("--allocation-timestamps",), ("--aggregate",)], ids=["plain", "timestamps", "aggregated"]
+)
 def test_killed_at_any_moment_it_loses_nothing(memtrack, programs, tmp_path, options):
     counter = tmp_path / "counter"
     dice = random.Random(1)

@@ -18,7 +18,7 @@ def capture(module_memtrack):
 
 
 def blocks(profile, function):
-    """(bytes, count) of a function's own blocks, without an arena that pymalloc may have mapped for small objects there."""
+    """(bytes, count) of a function's own blocks, without an arena that pymalloc may have mapped there."""
     size, count = profile.leaf(function)
     without_arena = size - ARENA, count - 1
     return without_arena if without_arena in KNOWN else (size, count)

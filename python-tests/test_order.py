@@ -84,7 +84,9 @@ def test_the_order_of_leaks_follows_from_the_records(timed, order):
         "exact": lambda number: records.events[number].time_ns,
         "snapshot": lambda number: bisect.bisect_right(records.snapshots, number),
     }
-    expected = {stack: min((keys[order](number), number) for number in numbers) for stack, numbers in survivors(records).items()}
+    expected = {
+        stack: min((keys[order](number), number) for number in numbers) for stack, numbers in survivors(records).items()
+    }
     stacks = [stack for stack, _, _ in timed.speedscope("--leaks", "--order", order).samples()]
     stacks = [NO_STACK if stack[0].name == NO_STACK else stack for stack in stacks]
     assert stacks == sorted(expected, key=expected.get)

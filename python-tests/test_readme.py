@@ -32,7 +32,8 @@ def test_commands_of_the_readme_exist(executable):
         assert execute([executable, command, "--help"]).status == 0, command
     options = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", text))
     help_text = b"".join(
-        execute([executable, *words, "--help"]).stdout for words in (["run"], ["stats"], ["parse"], ["transform", "speedscope"])
+        execute([executable, *words, "--help"]).stdout
+        for words in (["run"], ["stats"], ["parse"], ["transform", "speedscope"])
     ).decode()
     ours = {option for option in options if option not in ("--release", "--workspace")}
     assert not [option for option in ours if option not in help_text]

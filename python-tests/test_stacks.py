@@ -2,6 +2,7 @@
 
 import collections
 import json
+import os
 
 import pytest
 
@@ -73,3 +74,18 @@ def test_code_objects_that_follow_each_other_at_one_address_keep_their_names(mem
         if stack[-1].name.startswith("made_")
     ]
     assert sorted(allocated) == sorted((f"made_{n}", f"<made {n}>", 2 + n % 5, 100_000 + n) for n in range(200))
+
+
+@pytest.mark.parametrize("version", ["sid-3.14", "sid-3.15"])
+def test_functions_are_right_under_the_compiler_and_most_lines(memtrack, version, plain, programs, tmp_path):
+    """Compiled code does not always store where it is, so that a line may be an earlier one of the same function."""
+    python, environment = interpreter_path(version), {**os.environ, "PYTHON_JIT": "1"}
+    if plain(python, "-c", "import sys; print(sys._jit.is_enabled())", env=environment).stdout != b"True\n":
+        pytest.skip(f"{version} has no compiler")
+    noted = tmp_path / "expected"
+    recorded = recorded_stacks(memtrack.record(python, programs / "stacks.py", noted, env=environment))
+    expected = expected_stacks(noted, (3, 14))
+    functions = {size: [(frame.name, frame.file) for frame in stack] for size, stack in expected.items()}
+    found = {size: [(frame.name, frame.file) for frame in stack] for size, (stack, *_) in recorded.items()}
+    assert {size: (found.get(size), wanted) for size, wanted in functions.items() if found.get(size) != wanted} == {}
+    assert sum(recorded[size] != [stack] for size, stack in expected.items()) < len(expected) / 100

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from conftest import interpreter_path
+from conftest import execute, interpreter_path
 
 SUITES = {
     "code": ["test_generators", "test_coroutines", "test_asyncgen", "test_contextlib", "test_functools", "test_code"],
@@ -16,10 +16,8 @@ SUITES = {
 
 @pytest.fixture(scope="module")
 def suites_python():
-    import subprocess
-
     path = interpreter_path("3.11")
-    if subprocess.run([path, "-c", "import test.test_json"], capture_output=True).returncode:
+    if execute([path, "-c", "import test.test_json"]).status:
         pytest.skip(f"{path} comes without its tests")
     return path
 

@@ -22,7 +22,8 @@ ARGUMENTS = ("-o", "of the program", "--", "-f", "--allocation-timestamps", "", 
 @pytest.fixture
 def environment(programs):
     """Without what would let the two runs differ by themselves."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "MEMTRACK", "VIRTUAL_ENV"))}
+    ours = ("PYTEST", "MEMTRACK", "VIRTUAL_ENV")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**kept, "PYTHONPATH": str(programs), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -30,7 +31,7 @@ ENVIRONMENT_ORDER = re.compile(rb' "environment_(of_children|order)": ("[^\n]*"|
 
 
 def without_order(outcome):
-    """A version manager's script starts its program with the variables in an order of its own, which nobody sees twice."""
+    """A version manager's script gives its program the variables in an order of its own, another in each run."""
     return outcome.status, ENVIRONMENT_ORDER.sub(b"", outcome.stdout), outcome.stderr
 
 
@@ -59,7 +60,8 @@ def test_script(same, programs, version):
 @pytest.mark.parametrize("python", ["default", "chosen"])
 def test_module(same, programs, python):
     options, python = ([], "python3") if python == "default" else (["--python", sys.executable], sys.executable)
-    outcome = same(["-m", "package", *ARGUMENTS], [python, "-m", "package", *ARGUMENTS], options=options, cwd=programs, seen=without_order)
+    target = ["-m", "package", *ARGUMENTS]
+    outcome = same(target, [python, *target], options=options, cwd=programs, seen=without_order)
     assert outcome.stdout.startswith(b"__main__ package ["), outcome.stderr
 
 
@@ -272,7 +274,7 @@ def test_virtual_environment_of_the_shell(memtrack, environment, tmp_path):
 def test_static_program_runs_unharmed(memtrack, tmp_path):
     """Nothing can be recorded of it, which memtrack says."""
     compiler = shutil.which("cc") or pytest.skip("no C compiler")
-    (tmp_path / "static.c").write_text("#include <stdio.h>\nint main(void) { puts(\"static\"); return 4; }\n")
+    (tmp_path / "static.c").write_text('#include <stdio.h>\nint main(void) { puts("static"); return 4; }\n')
     built = execute([compiler, "-static", "static.c", "-o", "static"], cwd=tmp_path)
     if built.status != 0:
         pytest.skip("no static C library")

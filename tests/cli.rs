@@ -105,7 +105,7 @@ fn a_static_program_runs_unharmed_and_unrecorded() {
         eprintln!("skipped: no static libc");
         return;
     }
-    let plain = Outcome::of(&mut dir.command(dir.path("static")).arg("zero"));
+    let plain = Outcome::of(dir.command(dir.path("static")).arg("zero"));
     let tracked = outcome(&dir, &["run", "-o", "c.bin", "./static", "zero"]);
     assert_eq!((tracked.status, &tracked.stdout), (plain.status, &plain.stdout));
     assert!(

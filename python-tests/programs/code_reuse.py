@@ -2,7 +2,9 @@
 
 
 def once(number):
-    source = "def made_%d():\n" % number + "    pass\n" * (number % 5) + "    return bytearray(%d)\n" % (99_999 + number)
+    source = (
+        "def made_%d():\n" % number + "    pass\n" * (number % 5) + "    return bytearray(%d)\n" % (99_999 + number)
+    )
     names = {}
     exec(compile(source, "<made %d>" % number, "exec"), names)
     names["made_%d" % number]()

@@ -2,7 +2,10 @@
 
 import json
 
-DOCUMENT = [{"name": f"entry {number}", "values": list(range(20)), "nested": {"deep": [None, True, 1.5]}} for number in range(500)]
+DOCUMENT = [
+    {"name": f"entry {number}", "values": list(range(20)), "nested": {"deep": [None, True, 1.5]}}
+    for number in range(500)
+]
 
 
 def round_trip():

@@ -104,9 +104,11 @@ def closes_descriptors():
 
 def runs_memtrack():
     inner, capture = sys.argv[2:]
-    command = [inner, "run", "-q", "-o", capture, "--", sys.executable, __file__, "exits"] if inner else [
-        sys.executable, __file__, "exits"
-    ]
+    command = (
+        [inner, "run", "-q", "-o", capture, "--", sys.executable, __file__, "exits"]
+        if inner
+        else [sys.executable, __file__, "exits"]
+    )
     print("inner status", subprocess.call(command), flush=True)
 
 

@@ -9,7 +9,7 @@ libc.free.argtypes, libc.free.restype = [ctypes.c_void_p], None
 
 
 def block(size=SIZE):
-    """A Python object whose memory is one block of exactly that many bytes: a bytearray asks for its length and one more."""
+    """A Python object with one block of exactly that many bytes: a bytearray asks for its length and one more."""
     return bytearray(size - 1)
 
 

@@ -52,7 +52,9 @@ def fails_to_grow():
 
 
 def four_at_once():
-    return libc.malloc(40_001), libc.calloc(4, 10_001), libc.aligned_alloc(64, 40_064), libc.mmap(None, 40_960, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0)
+    malloc, calloc, aligned_alloc, mmap = libc.malloc, libc.calloc, libc.aligned_alloc, libc.mmap
+    how = (READ_WRITE, PRIVATE_ANONYMOUS, -1, 0)
+    return malloc(40_001), calloc(4, 10_001), aligned_alloc(64, 40_064), mmap(None, 40_960, *how)
 
 
 def reserves():

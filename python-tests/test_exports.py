@@ -1,0 +1,216 @@
+"""What `memtrack transform` writes, read by the programs that it is for: each total must be that of `memtrack stats`.
+
+Readers come from PyPI (requirements.txt), npm and Debian; one that is not there is skipped by name.
+"""
+
+import collections
+import csv
+import gzip
+import io
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from conftest import PROGRAMS, REPOSITORY, execute
+
+VIEWS = {"high-water-mark": (), "leaks": ("--leaks",), "at-exit": ("--leaks", "--at-exit"), "temporary": ("--temporary",), "allocated": ("--allocated",)}
+
+
+@pytest.fixture(scope="module")
+def capture(module_memtrack):
+    options = ["--allocation-timestamps"]
+    return module_memtrack.record(sys.executable, PROGRAMS / "exports.py", options=options)
+
+
+@pytest.fixture(scope="module")
+def aggregated(module_memtrack):
+    return module_memtrack.record(sys.executable, PROGRAMS / "exports.py", options=["--aggregate"])
+
+
+@pytest.fixture(params=VIEWS)
+def view(request):
+    return request.param
+
+
+def exported(capture, name, *options):
+    """The bytes of an export."""
+    outcome = capture.memtrack("transform", name, capture.path, "-o", "-", *options)
+    assert outcome.status == 0, outcome.stderr.decode()
+    return outcome.stdout
+
+
+def total(capture, view):
+    """(bytes, count) of a view as stats has it."""
+    if view == "at-exit":
+        known = capture.speedscope("--leaks", "--at-exit").file["memtrack"]
+        return known["total_bytes"], known["total_allocations"]
+    stats = capture.stats()
+    key = {"high-water-mark": "peak", "leaks": "leaked", "temporary": "temporary", "allocated": "allocations"}[view]
+    return stats[key]["bytes"], stats[key].get("count", stats[key].get("allocations"))
+
+
+def tool(name):
+    return shutil.which(name) or pytest.skip(f"no {name}")
+
+
+def node_module(name):
+    """The folder of an npm package, which the test set-up installs below .venv."""
+    tool("node")
+    roots = [os.environ.get("MEMTRACK_NODE_MODULES") or REPOSITORY / ".venv" / "node_modules"]
+    found = [pathlib.Path(root) / name for root in roots if (pathlib.Path(root) / name).is_dir()]
+    return found[0] if found else pytest.skip(f"no npm package {name}")
+
+
+# --- tables and stacks ------------------------------------------------------------------------------------------------
+
+
+def rows(text):
+    return list(csv.DictReader(io.StringIO(text.decode())))
+
+
+def test_csv_has_the_columns_and_the_totals(capture, view):
+    table = rows(exported(capture, "csv", *VIEWS[view]))
+    assert list(table[0]) == ["allocator", "num_allocations", "size", "tid", "thread_name", "stack_trace"]
+    assert (sum(int(row["size"]) for row in table), sum(int(row["num_allocations"]) for row in table)) == total(capture, view)
+
+
+def test_csv_names_threads_allocators_and_odd_files(capture):
+    table = rows(exported(capture, "csv", "--allocated"))
+    assert {"MALLOC", "CALLOC", "REALLOC", "MMAP"} <= {row["allocator"] for row in table}
+    assert any(row["size"] == "4322" and row["stack_trace"].startswith('odd;a "quoted", odd; name|.py;2|') for row in table)
+    assert all(row["tid"].isdigit() for row in table) and len({row["tid"] for row in table}) == 2
+
+
+def test_pandas_reads_csv(capture):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_csv(io.BytesIO(exported(capture, "csv")))
+    assert (frame["size"].sum(), frame["num_allocations"].sum()) == total(capture, "high-water-mark")
+
+
+def test_duckdb_reads_csv_and_jsonl(capture, tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    (tmp_path / "a.csv").write_bytes(exported(capture, "csv"))
+    (tmp_path / "a.jsonl").write_bytes(exported(capture, "jsonl"))
+    size = duckdb.sql(f"select sum(size) from read_csv('{tmp_path}/a.csv')").fetchall()[0][0]
+    assert size == total(capture, "high-water-mark")[0]
+    query = "select sum(entry.peak.self_bytes) from (select unnest(entries) as entry from read_ndjson('{}') where kind = 'stack')"
+    assert duckdb.sql(query.format(tmp_path / "a.jsonl")).fetchall()[0][0] == size
+
+
+@pytest.mark.parametrize("metric", ["bytes", "allocations"])
+def test_collapsed_lines_add_up(capture, view, metric):
+    lines = exported(capture, "collapsed", "--metric", metric, *VIEWS[view]).decode().splitlines()
+    stacks = dict(line.rsplit(" ", 1) for line in lines)
+    assert len(stacks) == len(lines)
+    assert sum(map(int, stacks.values())) == total(capture, view)[metric == "allocations"]
+
+
+@pytest.mark.parametrize("metric", ["bytes", "allocations"])
+def test_gprof2dot_reads_it(capture, view, metric, tmp_path):
+    gprof2dot = pytest.importorskip("gprof2dot")
+    text = exported(capture, "gprof2dot", "--metric", metric, *VIEWS[view]).decode()
+    profile = gprof2dot.JsonParser(io.StringIO(text)).parse()
+    assert profile[gprof2dot.SAMPLES] == total(capture, view)[metric == "allocations"]
+    (tmp_path / "a.json").write_text(text)
+    drawn = execute([sys.executable, "-m", "gprof2dot", "-f", "json", "-n0", "-e0", tmp_path / "a.json"])
+    assert drawn.status == 0 and b"digraph" in drawn.stdout, drawn.stderr.decode()
+
+
+# --- pprof ------------------------------------------------------------------------------------------------------------
+
+PPROF = {"allocated": "alloc", "leaks": "inuse", "high-water-mark": "peak", "temporary": "temporary"}
+
+
+def test_go_tool_pprof_reads_it(capture, view, tmp_path):
+    go = tool("go")
+    if "GOCACHE" not in os.environ:
+        os.environ["GOCACHE"] = str(tmp_path / "go")
+    path = tmp_path / "a.pb.gz"
+    path.write_bytes(exported(capture, "pprof", *VIEWS[view]))
+    kind = PPROF.get(view, "inuse")
+    for sample, expected in zip((f"{kind}_space", f"{kind}_objects"), total(capture, view)):
+        shown = execute([go, "tool", "pprof", "-raw", f"-sample_index={sample}", path])
+        assert shown.status == 0, shown.stderr.decode()
+        assert raw_sums(shown.stdout.decode())[sample] == expected
+    top = execute([go, "tool", "pprof", "-top", path]).stdout.decode()
+    assert f"Type: {kind}_space" in top and "leak" in execute([go, "tool", "pprof", "-top", "-sample_index=alloc_space", path]).stdout.decode()
+
+
+def raw_sums(text):
+    """The sums of each sample type in what `go tool pprof -raw` prints."""
+    lines = text[text.index("Samples:") : text.index("Locations")].splitlines()[1:]
+    types = [word.split("/")[0] for word in lines[0].replace("[dflt]", "").split()]
+    sums = collections.Counter()
+    for line in lines[1:]:
+        values = line.partition(": ")[0].split()
+        if len(values) == len(types) and all(value.isdigit() for value in values):
+            sums.update(dict(zip(types, map(int, values))))
+    return sums
+
+
+def test_pprof_is_a_gzip_stream(capture):
+    assert len(gzip.decompress(exported(capture, "pprof"))) > 1000
+
+
+# --- jsonl ------------------------------------------------------------------------------------------------------------
+
+
+class Lines:
+    """The records of a jsonl file, by type."""
+
+    def __init__(self, text):
+        self.records = [json.loads(line) for line in text.splitlines()]
+        self.kinds = [record["type"] for record in self.records]
+
+    def entries(self, kind, key):
+        chunks = [record[key] for record in self.records if record["type"] == kind or record.get("kind") == kind]
+        assert all(len(chunk) == 256 for chunk in chunks[:-1])
+        return [entry for chunk in chunks for entry in chunk]
+
+
+def test_jsonl_is_in_order_whole_and_adds_up(capture):
+    lines = Lines(exported(capture, "jsonl"))
+    order = ["meta", "string_table", "frame_table", "agg", "snapshot", "end"]
+    assert list(dict.fromkeys(lines.kinds)) == order and lines.kinds == sorted(lines.kinds, key=order.index)
+    assert lines.records[-1]["records"] == len(lines.records) - 1
+    assert {(record["v"], record["run_id"]) for record in lines.records} == {(0, lines.records[0]["run_id"])}
+    for kind in ("frame", "stack"):
+        entries = lines.entries(kind, "entries")
+        assert [entry[f"{kind}_id"] for entry in entries] == list(range(len(entries)))
+        for name, view in (("peak", "high-water-mark"), ("leaked", "leaks"), ("allocated", "allocated"), ("temporary", "temporary")):
+            sums = tuple(sum(entry[name][key] for entry in entries) for key in ("self_bytes", "self_count"))
+            assert sums == total(capture, view)
+
+
+def test_jsonl_counts_a_recursive_function_once_in_each_stack(capture):
+    lines = Lines(exported(capture, "jsonl"))
+    strings = {entry["str_id"]: entry["value"] for entry in lines.entries("string_table", "strings")}
+    frames = {entry["frame_id"]: entry for entry in lines.entries("frame_table", "frames")}
+    recursive = {number for number, frame in frames.items() if strings[frame["func_str_id"]] == "recurse"}
+    stacks = [entry for entry in lines.entries("stack", "entries") if recursive & set(entry["frame_ids"])]
+    assert max(collections.Counter(entry["frame_ids"])[number] for entry in stacks for number in recursive) == 7
+    for entry in lines.entries("frame", "entries"):
+        if entry["frame_id"] in recursive:
+            having = [stack for stack in stacks if entry["frame_id"] in stack["frame_ids"]]
+            assert entry["allocated"]["cumulative_bytes"] == sum(stack["allocated"]["self_bytes"] for stack in having)
+
+
+# --- captures that hold sums only -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["csv", "collapsed", "gprof2dot", "pprof", "jsonl"])
+def test_aggregated_captures_are_exported_too(aggregated, name):
+    assert exported(aggregated, name)
+    if name == "csv":
+        assert sum(int(row["size"]) for row in rows(exported(aggregated, name))) == total(aggregated, "high-water-mark")[0]
+
+
+def test_files_are_named_after_format_and_capture(capture):
+    outcome = capture.memtrack("transform", "pprof", capture.path)
+    assert outcome.status == 0 and (capture.path.parent / "memtrack-pprof-capture-1.pb.gz").is_file()
+    assert b"go tool pprof" in outcome.stderr and outcome.stdout == b""

@@ -1,0 +1,30 @@
+"""The library in the program fits older C libraries than the one it was built with."""
+
+import re
+import shutil
+
+import pytest
+
+from conftest import execute
+
+OLDEST_GLIBC = (2, 17)  # what the README promises
+
+
+def test_the_library_needs_no_later_c_library_than_promised(executable):
+    if not shutil.which("objdump"):
+        pytest.skip("no objdump (binutils)")
+    symbols = execute(["objdump", "-T", executable.parent / "libmemtrack_shim.so"])
+    assert symbols.status == 0, symbols.stderr
+    needed = re.findall(r"\(?GLIBC_([\d.]+)\)?\s+(\w+)$", symbols.stdout.decode(), re.MULTILINE)
+    assert {"malloc", "dlsym"} <= {name for _, name in needed}
+    too_new = [f"{name}@{version}" for version, name in needed if tuple(map(int, version.split("."))) > OLDEST_GLIBC]
+    assert not too_new
+
+
+def test_the_library_defines_nothing_that_the_program_could_take(executable):
+    """It has names of the C library in it, for itself alone."""
+    if not shutil.which("objdump"):
+        pytest.skip("no objdump (binutils)")
+    symbols = execute(["objdump", "-T", executable.parent / "libmemtrack_shim.so"]).stdout.decode()
+    defined = [line.split()[-1] for line in symbols.splitlines() if re.match(r"[0-9a-f]{16} ", line) and "*UND*" not in line]
+    assert defined and all(name.startswith("memtrack_") for name in defined)

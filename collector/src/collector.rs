@@ -29,6 +29,8 @@ pub struct Options {
     pub timestamps: bool,
     /// Blocks of Python's own allocators are recorded, and not what those take from the system.
     pub python_allocators: bool,
+    /// Frames of the interpreter may be marked, so that deep Python stacks need not be compared whole.
+    pub frame_marks: bool,
     /// Between memory snapshots; 1 ms at the least.
     pub snapshot_interval: Duration,
     /// How often unfinished segments are saved, so that a capture can be read while it is written.
@@ -40,6 +42,7 @@ impl Default for Options {
         Self {
             timestamps: false,
             python_allocators: false,
+            frame_marks: true,
             snapshot_interval: Duration::from_millis(10),
             checkpoint: Duration::from_millis(500),
         }

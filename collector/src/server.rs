@@ -215,6 +215,7 @@ impl Desk {
     fn prepare(&self, area: &Area, place: Place) {
         let control = area.control();
         control.timestamps.store(self.options.timestamps.into(), Relaxed);
+        control.frame_marks.store(self.options.frame_marks.into(), Relaxed);
         let python = if self.options.python_allocators { python_allocators::WANTED } else { python_allocators::OFF };
         control.python_allocators.store(python, Relaxed);
         control.clock.store(self.clock as u32, Relaxed);

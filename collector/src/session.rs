@@ -106,6 +106,8 @@ impl Session {
         if let Some(name) = name {
             observer.thread(pid, name);
         }
+        // One at the start, so that the shortest run has resident memory to show.
+        observer.observe_idle(&area, now);
         Self {
             area,
             pid,

@@ -187,6 +187,13 @@ pub enum Record<'a> {
         /// The name.
         name: &'a [u8],
     },
+    /// The name that Python knows a thread by, which the operating system was not told.
+    PythonName {
+        /// Which, by the operating system's id.
+        tid: i32,
+        /// The name.
+        name: &'a [u8],
+    },
     /// A code object, before the first frame that runs it in this stream.
     Code(CodeHead<'a>),
     /// The next bytes of a code object's line table.
@@ -234,6 +241,7 @@ pub(crate) mod extra {
     pub(crate) const THREAD_NAME: u8 = 13;
     pub(crate) const CODE: u8 = 14;
     pub(crate) const CODE_LINES: u8 = 15;
+    pub(crate) const PYTHON_NAME: u8 = 16;
 }
 
 #[cfg(test)]

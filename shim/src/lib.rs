@@ -19,6 +19,7 @@
 mod defined;
 mod environment;
 mod errno;
+mod floor;
 mod got;
 mod hooks;
 mod python;
@@ -62,6 +63,11 @@ extern "C" fn construct() {
     unsafe { dlmalloc::enable_alloc_after_fork() };
     let Some(area) = connect(Path::new(OsStr::from_bytes(socket))) else { return };
     let area = thread::set_area(area);
+    if area.control().frame_marks.load(Relaxed) != 0 {
+        python::allow_marks();
+    }
+    #[cfg(feature = "verify-marks")]
+    python::start_verifying();
     python::start();
     introduce(area, taken.python_malloc);
     if !switch::protect_children() {
@@ -72,6 +78,9 @@ extern "C" fn construct() {
     // Not over a CLOSED: the collector may have given up meanwhile.
     if area.control().state.compare_exchange(state::READY, state::RECORDING, Release, Relaxed).is_ok() {
         switch::on();
+        if python::allocators_are_traced() {
+            switch::watch();
+        }
     }
 }
 

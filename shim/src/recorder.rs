@@ -37,9 +37,12 @@ impl Recorder {
         self.note_finalizing();
         let Thread { ring, chain } = &mut *self.thread;
         let time = ring.next_place();
-        chain.update(ring);
+        let unnamed = chain.update(ring);
         ring.put(move |encoder, bytes, at| encoder.alloc(bytes, at, allocator, address as u64, size as u64, time));
         ring.publish();
+        if unnamed {
+            self.name_from_python();
+        }
     }
 
     /// A block is about to be freed. Not inlined, like [`Recorder::alloc`].
@@ -66,10 +69,13 @@ impl Recorder {
         self.note_finalizing();
         let Thread { ring, chain } = &mut *self.thread;
         let time = ring.next_place();
-        chain.update(ring);
+        let unnamed = chain.update(ring);
         let range = (address as u64, length as u64);
         ring.put(move |encoder, bytes, at| encoder.map(bytes, at, (allocator, class), range, time));
         ring.publish();
+        if unnamed {
+            self.name_from_python();
+        }
     }
 
     /// A range is about to be unmapped.
@@ -103,6 +109,20 @@ impl Recorder {
         let ring = &mut self.thread.ring;
         ring.next_place();
         ring.put(move |encoder, bytes, at| encoder.thread_name(bytes, at, tid, name));
+        ring.publish();
+    }
+
+    /// Tells the name that Python knows this thread by, where the operating system does not know it.
+    #[cold]
+    fn name_from_python(&mut self) {
+        let mut buffer = [0; python::LONGEST_NAME];
+        let Some(name) = self.thread.chain.thread_name(&mut buffer) else { return };
+        // SAFETY: no arguments, cannot fail.
+        let tid = unsafe { libc::gettid() };
+        let name = name.get(..python::LONGEST_NAME).unwrap_or(name);
+        let ring = &mut self.thread.ring;
+        ring.next_place();
+        ring.put(move |encoder, bytes, at| encoder.python_name(bytes, at, tid, name));
         ring.publish();
     }
 

@@ -7,7 +7,7 @@
 //! Invariant: off means that no hook touches the shared memory.
 
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 #[repr(C, align(4096))]
 struct Page {
@@ -15,12 +15,29 @@ struct Page {
     rest: [u8; 4092],
 }
 
-static PAGE: Page = Page { on: AtomicU32::new(0), rest: [0; 4092] };
+/// Nothing is recorded.
+const OFF: u32 = 0;
+/// Hooks record.
+const ON: u32 = 1;
+/// Hooks record, and look after the wrappers of Python's allocators before.
+const WATCHING: u32 = 2;
+
+static PAGE: Page = Page { on: AtomicU32::new(OFF), rest: [0; 4092] };
 
 /// Whether hooks record.
-#[inline(always)]
 pub(crate) fn is_on() -> bool {
-    PAGE.on.load(Acquire) != 0
+    PAGE.on.load(Acquire) != OFF
+}
+
+/// Whether hooks record and have nothing else to do.
+#[inline(always)]
+pub(crate) fn is_simply_on() -> bool {
+    PAGE.on.load(Acquire) == ON
+}
+
+/// Whether hooks have something else to do first.
+pub(crate) fn is_watching() -> bool {
+    PAGE.on.load(Acquire) == WATCHING
 }
 
 /// Makes sure that a forked child finds the switch off; to be called before [`on`]. `false`: it cannot be made sure.
@@ -34,12 +51,24 @@ pub(crate) fn protect_children() -> bool {
 
 /// Recording begins.
 pub(crate) fn on() {
-    PAGE.on.store(1, Release);
+    PAGE.on.store(ON, Release);
+}
+
+/// Hooks that record have something else to do first from now on.
+pub(crate) fn watch() {
+    // Fails when recording is off, which it then stays.
+    let _ = PAGE.on.compare_exchange(ON, WATCHING, AcqRel, Relaxed);
+}
+
+/// They do not any more.
+pub(crate) fn stop_watching() {
+    // As above.
+    let _ = PAGE.on.compare_exchange(WATCHING, ON, AcqRel, Relaxed);
 }
 
 /// Recording ends.
 pub(crate) fn off() {
-    PAGE.on.store(0, Relaxed);
+    PAGE.on.store(OFF, Relaxed);
 }
 
 extern "C" fn off_in_child() {

@@ -14,7 +14,7 @@ use memtrack_transport::Area;
 use memtrack_transport::layout::SLOT_COUNTS;
 
 use crate::errno::Errno;
-use crate::python::Chain;
+use crate::python::{self, Chain};
 use crate::recorder::Recorder;
 use crate::ring::Ring;
 use crate::{switch, tls};
@@ -56,7 +56,7 @@ pub(crate) fn area() -> Option<&'static Area> {
 /// the hook just calls the original function.
 #[inline(always)]
 pub(crate) fn enter() -> Option<Recorder> {
-    if !switch::is_on() {
+    if !switch::is_simply_on() && !enter_watching() {
         return None;
     }
     let word = tls::get();
@@ -70,6 +70,17 @@ pub(crate) fn enter() -> Option<Recorder> {
     }
     thread.ring.set_busy(true);
     Some(Recorder::new(thread))
+}
+
+/// Recording is off (`false`), or there is something to look after first.
+#[cold]
+#[inline(never)]
+fn enter_watching() -> bool {
+    if switch::is_watching() {
+        let _errno = Errno::keep();
+        python::watch_allocators();
+    }
+    switch::is_on()
 }
 
 /// The first hook of a thread.

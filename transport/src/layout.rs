@@ -88,6 +88,8 @@ pub struct Control {
     pub slot_count: AtomicU32,
     /// 1: every event carries its time; collector.
     pub timestamps: AtomicU32,
+    /// 1: the target may write marks into frames of the interpreter; collector.
+    pub frame_marks: AtomicU32,
     /// A [`crate::clock::Clock`] as a number; collector.
     pub clock: AtomicU32,
     /// Process id of the collector, as the target sees it; collector.

@@ -215,6 +215,7 @@ impl Decoder {
             extra::EXEC_BEGINS => Record::ExecBegins,
             extra::EXEC_FAILED => Record::ExecFailed,
             extra::THREAD_NAME => Record::ThreadName { tid: input.small()?.cast_signed(), name: input.text()? },
+            extra::PYTHON_NAME => Record::PythonName { tid: input.small()?.cast_signed(), name: input.text()? },
             extra::CODE => Record::Code(CodeHead {
                 id: input.small()?,
                 first_line: input.small()?,

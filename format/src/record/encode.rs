@@ -59,6 +59,16 @@ fn open(bytes: &mut [u8], at: usize, texts: usize) -> Option<Out<'_>> {
     (bytes.len() >= at + MAX_RECORD + texts).then_some(Out { bytes, at })
 }
 
+/// A name of a thread, in the record that says whose it is.
+fn name_of(bytes: &mut [u8], at: usize, which: u8, tid: i32, name: &[u8]) -> Option<usize> {
+    let mut out = open(bytes, at, name.len())?;
+    out.byte(tag::EXTRA)?;
+    out.byte(which)?;
+    out.number(u64::from(tid.cast_unsigned()))?;
+    out.text(name)?;
+    Some(out.at)
+}
+
 /// The difference of two addresses: see the module table of [`super`].
 #[inline]
 fn address_delta(address: u64, last: u64) -> u64 {
@@ -272,12 +282,12 @@ impl Encoder {
 
     /// See [`super::Record::ThreadName`].
     pub fn thread_name(&mut self, bytes: &mut [u8], at: usize, tid: i32, name: &[u8]) -> Option<usize> {
-        let mut out = open(bytes, at, name.len())?;
-        out.byte(tag::EXTRA)?;
-        out.byte(extra::THREAD_NAME)?;
-        out.number(u64::from(tid.cast_unsigned()))?;
-        out.text(name)?;
-        Some(out.at)
+        name_of(bytes, at, extra::THREAD_NAME, tid, name)
+    }
+
+    /// See [`super::Record::PythonName`].
+    pub fn python_name(&mut self, bytes: &mut [u8], at: usize, tid: i32, name: &[u8]) -> Option<usize> {
+        name_of(bytes, at, extra::PYTHON_NAME, tid, name)
     }
 
     /// See [`super::Record::Code`].

@@ -114,6 +114,7 @@ fn encode_one(
         Record::ExecBegins => encoder.exec(bytes, at, false),
         Record::ExecFailed => encoder.exec(bytes, at, true),
         Record::ThreadName { tid, name } => encoder.thread_name(bytes, at, tid, name),
+        Record::PythonName { tid, name } => encoder.python_name(bytes, at, tid, name),
         Record::Code(code) => encoder.code(bytes, at, &code),
         Record::CodeLines { id, bytes: part } => encoder.code_lines(bytes, at, id, part),
         Record::Begin { .. } => None,
@@ -176,11 +177,13 @@ fn texts_round_trip_and_are_cut() {
     let at = encoder.code(&mut bytes, at, &code).unwrap();
     let at = encoder.code_lines(&mut bytes, at, 3, &[1, 2, 3]).unwrap();
     let at = encoder.thread_name(&mut bytes, at, 12, b"worker").unwrap();
+    let at = encoder.python_name(&mut bytes, at, 12, b"pool_0").unwrap();
     let (records, whole) = decode(&bytes[..at]);
     assert!(whole);
     assert_eq!(records[1], Record::Code(CodeHead { file: &long[..4096], ..code }));
     assert_eq!(records[2], Record::CodeLines { id: 3, bytes: &[1, 2, 3] });
     assert_eq!(records[3], Record::ThreadName { tid: 12, name: b"worker" });
+    assert_eq!(records[4], Record::PythonName { tid: 12, name: b"pool_0" });
 }
 
 #[test]

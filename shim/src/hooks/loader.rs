@@ -44,7 +44,9 @@ unsafe extern "C" fn dlopen_from(file: *const c_char, flags: c_int, caller: usiz
     if name.is_some() && !handle.is_null() {
         let _errno = Errno::keep();
         got::patch_new(Scope::opened(handle, flags));
-        crate::python::after_dlopen();
+        if crate::python::after_dlopen() {
+            crate::tell_python();
+        }
     }
     handle
 }

@@ -1,15 +1,22 @@
 //! A thread's Python stack as it was at its last record, and the changes since.
 //!
 //! It exists so that an allocation writes only what changed. Invariant: after [`Chain::update`] the frames that the
-//! writer was given are exactly those a traceback would show now. The whole chain is compared each time, since equal newest
-//! frames prove nothing about the older ones: a caller may have moved to its next line and called the same functions again.
+//! writer was given are exactly those a traceback would show now. The whole chain is compared each time, or down to a mark
+//! that proves the rest (see `marks`), since equal newest frames prove nothing about the older ones: a caller may have
+//! moved to its next line and called the same functions again.
 
 use super::code::Codes;
 use super::find::{self, Interpreter};
 use super::frame::{Frame, ThreadState};
-use super::layout::{V38, V39, V310, V311, V312, V313, V314, V315, Version};
+use super::layout::{self, V38, V39, V310, V311, V312, V313, V314, V315, Version};
+use super::marks::Marks;
+use super::name;
 use super::region::{Plain, Region};
 use crate::stack::StackWriter;
+
+mod compare;
+
+use compare::{Comparison, same_code};
 
 /// Most frames on the written stack; of a deeper one the oldest `MAX_DEPTH - 1` and the newest are written.
 pub(crate) const MAX_DEPTH: u32 = 8000;
@@ -17,8 +24,8 @@ pub(crate) const MAX_DEPTH: u32 = 8000;
 /// Most links followed; a longer chain is taken for a broken one, and its thread's stack for empty and truncated.
 const LONGEST_WALK: usize = 200_000;
 
-/// Entries of the index from frame address to position.
-const INDEX_LENGTH: usize = 1024;
+/// Entries of the index from frame address to position, for each frame that there is room for.
+const INDEX_SHARE: usize = 2;
 
 /// What is compared each time. The address of the frame at position `i` is `previous` of the link at `i + 1`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,20 +66,17 @@ pub(crate) struct Chain {
     newest: usize,
     length: usize,
     truncated: bool,
+    /// The oldest frame is new: the thread may have got a name.
+    unnamed: bool,
     codes: Codes,
+    marks: Marks,
+    /// The thread's state at this update.
+    state: usize,
     /// One more than `length`: the last holds the newest frame's address.
     links: Region<Link>,
     details: Region<Detail>,
     /// Where a frame address was last put; only a hint, always checked against `links`.
     index: Region<u32>,
-}
-
-/// How the cached chain compares with the present one.
-enum Comparison {
-    Same,
-    /// The same but for the newest frame's position.
-    Moved(usize),
-    Different,
 }
 
 /// How much of the cached chain remains.
@@ -92,17 +96,21 @@ impl Chain {
             newest: 0,
             length: 0,
             truncated: false,
+            unnamed: false,
             codes: Codes::new(),
+            marks: Marks::new(),
+            state: 0,
             links: Region::new(),
             details: Region::new(),
             index: Region::new(),
         }
     }
 
-    /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held.
+    /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held. `true`: the thread
+    /// should be asked for its name.
     #[inline]
-    pub(crate) fn update(&mut self, writer: &mut impl StackWriter) {
-        let Some(python) = find::interpreter() else { return };
+    pub(crate) fn update(&mut self, writer: &mut impl StackWriter) -> bool {
+        let Some(python) = find::interpreter() else { return false };
         match python.minor {
             8 => self.update_as::<V38>(python, writer),
             9 => self.update_as::<V39>(python, writer),
@@ -116,69 +124,56 @@ impl Chain {
     }
 
     /// Forgets the stack without a word to the writer: the reader's is empty too.
-    pub(crate) const fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.newest = 0;
         self.length = 0;
+        self.marks.truncate(0);
         self.truncated = false;
+        self.unnamed = false;
+    }
+
+    /// The name that Python knows this thread by, if it can be read now and has not been read before.
+    #[cold]
+    pub(crate) fn thread_name<'a>(&mut self, buffer: &'a mut [u8; name::LONGEST]) -> Option<&'a [u8]> {
+        let python = find::interpreter()?;
+        if !python.is_attached(self.state) {
+            return None;
+        }
+        self.unnamed = false;
+        let oldest = (0..self.length).find(|place| self.details.get(*place).id != 0)?;
+        let frame = self.links.get(oldest.wrapping_add(1)).previous;
+        // SAFETY: a frame that was just reached from this thread's newest, while the thread holds the GIL.
+        unsafe { name::of_thread(layout::of(python.minor)?, python, frame, buffer) }
     }
 
     #[inline(never)]
-    fn update_as<V: Version>(&mut self, python: &Interpreter, writer: &mut impl StackWriter) {
-        let newest = newest_frame::<V>(python);
+    fn update_as<V: Version>(&mut self, python: &Interpreter, writer: &mut impl StackWriter) -> bool {
+        let newest = self.newest_frame::<V>(python);
         if newest == self.newest && self.codes.is_current() {
             match self.compare::<V>(python) {
-                Comparison::Same => return,
-                Comparison::Moved(position) => return self.move_newest::<V>(position, writer),
+                Comparison::Same => return false,
+                Comparison::Moved(position) => {
+                    self.move_newest::<V>(position, writer);
+                    return false;
+                }
                 Comparison::Different => {}
             }
         }
         self.follow::<V>(python, newest, writer);
+        self.unnamed
     }
 
-    /// Compares every cached frame with memory. Each address comes from the cache, where the comparison of the newer
-    /// frame has just confirmed it, so the reads need not wait for each other.
+    /// The calling thread's newest frame; 0 when it runs no Python code, or when the interpreter is being torn down by
+    /// another thread, which may free this one's state at any moment.
     #[inline(always)]
-    fn compare<V: Version>(&self, python: &Interpreter) -> Comparison {
-        let Some((last, older)) = self.links.as_slice().get(..self.length).and_then(<[_]>::split_last) else {
-            return Comparison::Same;
-        };
-        // SAFETY: the newest frame of this thread.
-        let frame = unsafe { Frame::<V>::new(self.newest) };
-        if frame.previous() != last.previous {
-            return Comparison::Different;
+    fn newest_frame<V: Version>(&mut self, python: &Interpreter) -> usize {
+        let state = python.own_thread_state();
+        if state == 0 || find::finalized_by_other(state) {
+            return 0;
         }
-        if self.matching_from::<V>(older.len(), last.previous) != 0 {
-            return Comparison::Different;
-        }
-        let position = frame.position();
-        if position == last.position && same_code(&frame, &self.details.get(older.len())) {
-            return Comparison::Same;
-        }
-        if self.remains::<V>(python, &frame, older.len()) { Comparison::Moved(position) } else { Comparison::Different }
-    }
-
-    /// Compares the frames below `length`, newest first, whose newest is at `address`; gives the length of the part
-    /// that is still in question: 0 when all are equal, else the first that differs is the newest of that part.
-    #[inline(always)]
-    fn matching_from<V: Version>(&self, length: usize, mut address: usize) -> usize {
-        let links = self.links.as_slice().get(..length).unwrap_or_default();
-        let details = self.details.as_slice().get(..length).unwrap_or_default();
-        for (place, (link, detail)) in links.iter().zip(details).enumerate().rev() {
-            // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
-            let frame = unsafe { Frame::<V>::new(address) };
-            if frame.previous() != link.previous || frame.position() != link.position || !same_code(&frame, detail) {
-                return place.wrapping_add(1);
-            }
-            address = link.previous_from_cache();
-        }
-        0
-    }
-
-    /// Whether the frame at `position` is the shown frame it was, at another instruction.
-    #[inline(always)]
-    fn remains<V: Version>(&self, python: &Interpreter, frame: &Frame<V>, position: usize) -> bool {
-        let detail = self.details.get(position);
-        detail.id != 0 && frame.executable() == detail.executable && frame.is_shown(python.code_type)
+        self.state = state;
+        // SAFETY: the interpreter says that this is the calling thread's own state, and nobody else is freeing it.
+        unsafe { ThreadState::<V>::new(state) }.newest()
     }
 
     #[inline(always)]
@@ -230,7 +225,7 @@ impl Chain {
     }
 
     /// Walks from the newest frame until a cached frame with nothing changed below it. Nothing when the chain is absurd.
-    fn find_join<V: Version>(&self, python: &Interpreter, newest: usize) -> Option<Join> {
+    fn find_join<V: Version>(&mut self, python: &Interpreter, newest: usize) -> Option<Join> {
         let (mut address, mut fresh) = (newest, 0);
         // Cached frames from here on are known to have changed, or to stand above one that has.
         let mut limit = self.length;
@@ -238,7 +233,7 @@ impl Chain {
             // SAFETY: reached from this thread's newest frame by links that were just read.
             let frame = unsafe { Frame::<V>::new(address) };
             if let Some(position) = self.cached_at(address, limit) {
-                limit = self.links_equal_below::<V>(&frame, position);
+                limit = self.links_equal_below::<V>(python, &frame, position);
                 if limit == 0 {
                     return Some(self.join_at::<V>(python, &frame, position, fresh));
                 }
@@ -253,13 +248,13 @@ impl Chain {
     }
 
     /// 0 when the frame cached at `position` still has the same callers; else below which position that may be found.
-    fn links_equal_below<V: Version>(&self, frame: &Frame<V>, position: usize) -> usize {
+    fn links_equal_below<V: Version>(&mut self, python: &Interpreter, frame: &Frame<V>, position: usize) -> usize {
         let previous = self.links.get(position).previous;
         if frame.previous() != previous {
             // Never 0: position 0 has no caller, and a caller where there was none is new.
             return position.max(1);
         }
-        self.matching_from::<V>(position, previous)
+        self.matching_from::<V>(python, position, previous)
     }
 
     /// The join at a frame whose callers are unchanged: kept as it is, kept and moved, or replaced.
@@ -276,18 +271,44 @@ impl Chain {
 
     /// The position at which a frame address is cached, if below `limit`.
     fn cached_at(&self, address: usize, limit: usize) -> Option<usize> {
-        let position = self.index.get(index_of(address)) as usize;
+        let position = self.index.get(self.index_of(address)) as usize;
         (position < limit && self.links.get(position.wrapping_add(1)).previous == address).then_some(position)
     }
 
     fn reserve(&mut self, length: usize) -> bool {
-        self.links.grow(length.wrapping_add(1)) && self.details.grow(length) && self.index.grow(INDEX_LENGTH)
+        let entries = length.wrapping_mul(INDEX_SHARE);
+        self.links.grow(length.wrapping_add(1)) && self.details.grow(length) && self.grow_index(entries)
+    }
+
+    #[inline]
+    fn grow_index(&mut self, entries: usize) -> bool {
+        entries <= self.index.capacity() || self.enlarge_index(entries)
+    }
+
+    /// A longer index has each address at another place.
+    #[cold]
+    fn enlarge_index(&mut self, entries: usize) -> bool {
+        let enough = self.index.grow(entries);
+        for position in 0..self.length {
+            let address = self.links.get(position.wrapping_add(1)).previous;
+            self.index.set(self.index_of(address), position as u32);
+        }
+        enough
+    }
+
+    /// Where the index keeps a frame address. Frames are at least 8 bytes apart, and the length is a power of two.
+    #[inline(always)]
+    const fn index_of(&self, address: usize) -> usize {
+        let mixed = (address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 32) as usize & self.index.capacity().wrapping_sub(1)
     }
 
     /// Takes over the present chain and writes the difference.
     fn apply<V: Version>(&mut self, python: &Interpreter, newest: usize, join: &Join, writer: &mut impl StackWriter) {
         let (before, common) = (self.shown(self.length), self.shown(join.kept));
         self.length = join.kept.wrapping_add(join.fresh);
+        self.unnamed |= join.kept == 0 && self.length > 0;
+        self.marks.truncate(join.kept);
         self.read_fresh::<V>(newest, join.kept);
         if join.moved {
             self.read_position::<V>(join.kept.wrapping_sub(1));
@@ -321,7 +342,7 @@ impl Chain {
             let frame = unsafe { Frame::<V>::new(address) };
             self.links.set(position, Link { previous: frame.previous(), position: frame.position() });
             self.details.set(position, Detail { executable: frame.executable(), id: 0, shown: 0 });
-            self.index.set(index_of(address), position as u32);
+            self.index.set(self.index_of(address), position as u32);
             address = frame.previous();
         }
     }
@@ -397,29 +418,7 @@ impl Chain {
         // No frame's address, so the next update looks at everything again.
         self.newest = usize::MAX;
         self.length = 0;
+        self.marks.truncate(0);
         self.truncate(true, writer);
     }
-}
-
-/// Where a position does not tell the code object: whether that is the same, too.
-#[inline(always)]
-fn same_code<V: Version>(frame: &Frame<V>, detail: &Detail) -> bool {
-    !V::L.position_needs_code() || frame.executable() == detail.executable
-}
-
-/// The calling thread's newest frame; 0 when it runs no Python code, or when the interpreter is being torn down by
-/// another thread, which may free this one's state at any moment.
-#[inline(always)]
-fn newest_frame<V: Version>(python: &Interpreter) -> usize {
-    let state = python.own_thread_state();
-    if state == 0 || find::finalized_by_other(state) {
-        return 0;
-    }
-    // SAFETY: the interpreter says that this is the calling thread's own state, and nobody else is freeing it.
-    unsafe { ThreadState::<V>::new(state) }.newest()
-}
-
-/// Where the index keeps a frame address. Frames are at least 8 bytes apart.
-const fn index_of(address: usize) -> usize {
-    (((address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 54) as usize % INDEX_LENGTH
 }

@@ -5,7 +5,8 @@
 
 use super::layout::{self, Layout};
 
-use super::{check, death};
+use super::current::{Current, Getter};
+use super::{allocators, check, death};
 use crate::defined::is_defined;
 use libc::c_void;
 use libloading::os::unix::Library;
@@ -19,15 +20,24 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize,
 pub(super) struct Interpreter {
     pub(super) minor: u8,
     pub(super) code_type: usize,
+    pub(super) str_type: usize,
     thread_state: unsafe extern "C" fn() -> *mut c_void,
+    current: Current,
 }
 
 impl Interpreter {
-    /// The calling thread's own state, whether or not it holds the GIL; 0 when it has none.
+    /// The state that the calling thread runs, whether or not it holds the GIL; 0 when it has none, or when it is not
+    /// certain.
     #[inline(always)]
     pub(super) fn own_thread_state(&self) -> usize {
         // SAFETY: the function may be called at any time from any thread: it reads this thread's slot.
-        unsafe { (self.thread_state)() as usize }
+        let own = unsafe { (self.thread_state)() as usize };
+        self.current.state(own)
+    }
+
+    /// Whether the calling thread holds the GIL, `state` being its own.
+    pub(super) fn is_attached(&self, state: usize) -> bool {
+        self.current.is_attached(state)
     }
 
     /// Makes sure that deaths of code objects are seen.
@@ -124,26 +134,28 @@ pub(crate) fn start() {
 
 /// Looks again after a dlopen, unless an interpreter was found before. Call it outside of hooks.
 ///
-/// Asks only libraries that have an interpreter's name, which costs less than asking all.
-pub(crate) fn after_dlopen() {
-    look(Symbols::of_local_libraries);
+/// `true`: one was found just now. Asks only libraries that have an interpreter's name, which costs less than asking all.
+pub(crate) fn after_dlopen() -> bool {
+    look(Symbols::of_local_libraries)
 }
 
-fn look(find: impl FnOnce() -> Option<Symbols>) {
+fn look(find: impl FnOnce() -> Option<Symbols>) -> bool {
     if LOOKING.swap(true, Ordering::AcqRel) {
-        return;
+        return false;
     }
     let found = find();
     if let Some(symbols) = &found {
         decide(symbols);
     }
     LOOKING.store(found.is_some(), Ordering::Release);
+    found.is_some()
 }
 
 /// Publishes the interpreter or the reason against it.
 fn decide(symbols: &Symbols) {
     let version = symbols.version();
     VERSION.store(version, Ordering::Relaxed);
+    symbols.allocators.into_iter().for_each(allocators::trace);
     match known(symbols, version) {
         Ok((layout, thread_state)) => publish(symbols, layout, thread_state),
         Err(reason) => REASON.store(reason as u8, Ordering::Relaxed),
@@ -167,7 +179,10 @@ fn known(symbols: &Symbols, version: u32) -> Result<(&'static Layout, ThreadStat
 }
 
 fn publish(symbols: &Symbols, layout: &Layout, thread_state: ThreadStateGetter) {
-    let interpreter = Interpreter { minor: layout.minor, code_type: symbols.code_type, thread_state };
+    let Symbols { code_type, str_type, runtime, current, .. } = *symbols;
+    // SAFETY: the runtime and the function of a version that was checked.
+    let current = unsafe { Current::new(layout.minor, runtime, current) };
+    let interpreter = Interpreter { minor: layout.minor, code_type, str_type, thread_state, current };
     interpreter.watch_deaths();
     let finalizing = symbols.runtime.wrapping_add(layout.finalizing) as *mut AtomicUsize;
     FINALIZING.store(finalizing, Ordering::Relaxed);
@@ -187,6 +202,9 @@ pub(super) struct Symbols {
     version_number: *const u32,
     version_text: unsafe extern "C" fn() -> *const c_char,
     thread_state: Option<ThreadStateGetter>,
+    current: Option<Getter>,
+    /// Only where they are to be traced.
+    allocators: Option<allocators::Interface>,
 }
 
 impl Symbols {
@@ -239,6 +257,11 @@ impl Symbols {
             version_number: address(c"Py_Version") as *const u32,
             version_text,
             thread_state: thread_state.ok().map(|symbol| *symbol),
+            current: [c"_PyThreadState_UncheckedGet", c"PyThreadState_GetUnchecked"].iter().find_map(|name| {
+                // SAFETY: the type of both.
+                is_defined(name).then(|| unsafe { library.get::<Getter>(*name) })?.ok().map(|symbol| *symbol)
+            }),
+            allocators: allocators::are_wanted().then(|| allocators::Interface::of(library)).flatten(),
         })
     }
 

@@ -4,7 +4,7 @@
 //! of these types was reached from the calling thread's own state during this very hook call, in which the thread
 //! cannot run Python code: everything behind it is alive and stands still.
 
-use super::layout::{FrameRoot, OB_TYPE, OWNER_GENERATOR, OWNER_SHIM, Position, Version};
+use super::layout::{FrameRoot, OB_TYPE, OWNER_GENERATOR, OWNER_SHIM, OWNER_THREAD, Position, Version};
 use super::memory::{byte, half, word};
 use std::marker::PhantomData;
 
@@ -23,6 +23,13 @@ impl<V: Version> ThreadState<V> {
     #[inline(always)]
     pub(super) const unsafe fn new(address: usize) -> Self {
         Self { address, version: PhantomData }
+    }
+
+    /// Whether a trace function is running, the only time at which the position of a frame that waits can change.
+    #[inline(always)]
+    pub(super) fn is_tracing(&self) -> bool {
+        // SAFETY: a field of the thread state.
+        unsafe { half(self.address.wrapping_add(V::L.tracing)) != 0 }
     }
 
     /// The newest frame's address, 0 when no Python code runs in this thread.
@@ -59,6 +66,11 @@ impl<V: Version> Frame<V> {
     }
 
     #[inline(always)]
+    pub(super) const fn address(&self) -> usize {
+        self.address
+    }
+
+    #[inline(always)]
     pub(super) fn previous(&self) -> usize {
         // SAFETY: a field of the frame.
         unsafe { word(self.address.wrapping_add(V::L.previous)) }
@@ -83,12 +95,19 @@ impl<V: Version> Frame<V> {
         tagged & !TAG_MASK
     }
 
+    /// Whose the frame is; the thread's where frames do not say.
+    #[inline]
+    pub(super) fn owner(&self) -> u8 {
+        let Some(completeness) = V::L.completeness else { return OWNER_THREAD };
+        // SAFETY: a field of the frame.
+        unsafe { byte(self.address.wrapping_add(completeness.owner)) }
+    }
+
     /// Whether a traceback would show the frame: not the interpreter's entry frames, nor what is not yet set up.
     #[inline]
     pub(super) fn is_shown(&self, code_type: usize) -> bool {
         let Some(completeness) = V::L.completeness else { return true };
-        // SAFETY: a field of the frame.
-        let owner = unsafe { byte(self.address.wrapping_add(completeness.owner)) };
+        let owner = self.owner();
         if owner == OWNER_GENERATOR || owner >= OWNER_SHIM {
             return owner == OWNER_GENERATOR;
         }

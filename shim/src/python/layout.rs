@@ -34,6 +34,45 @@ pub(super) struct Completeness {
     pub(super) bytecode: usize,
 }
 
+/// Which word of a frame can be marked, so that the interpreter is bound to destroy the mark; see `marks`.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Marking {
+    /// Not known of this version.
+    Unknown,
+    /// The byte at this offset in the frame is 1 while it executes, and only asked whether it is 0.
+    RunningByte(usize),
+    /// The int at this offset in the frame is -1 while it executes, and only asked whether it is positive.
+    RunningDepth(usize),
+    /// The place of a result in the stack of operands of a frame that waits for another.
+    ResultSlot(ResultSlot),
+}
+
+/// Where the stack of operands is, and how to tell that the evaluation loop itself, not C code, entered a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ResultSlot {
+    /// In a frame: the depth of its stack of operands, an int; negative while it executes.
+    pub(super) stack_top: usize,
+    /// In a frame: its locals, and then its stack of operands; one word each.
+    pub(super) locals: usize,
+    /// In a code object: how many locals there are, an int.
+    pub(super) locals_count: usize,
+    /// In a code object: how many operands there can be, an int.
+    pub(super) stack_size: usize,
+    /// In a frame: the byte that is 1 when C code entered it. Without one, C code enters by a frame of its own.
+    pub(super) is_entry: Option<usize>,
+    /// How a frame waits for a generator that it delegates to; elsewhere generators are entered by C code.
+    pub(super) delegation: Option<Delegation>,
+}
+
+/// The instructions of `yield from` and `await`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Delegation {
+    /// How far behind the instruction a frame's position is while it waits, in bytes.
+    pub(super) behind: usize,
+    /// `SEND` and its specialised form.
+    pub(super) opcodes: [u8; 2],
+}
+
 /// The offsets in bytes of one version.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
@@ -47,6 +86,9 @@ pub(super) struct Layout {
     pub(super) executable: usize,
     pub(super) position: Position,
     pub(super) completeness: Option<Completeness>,
+    pub(super) marking: Marking,
+    /// In a thread state: how many trace functions are running, an int.
+    pub(super) tracing: usize,
     pub(super) filename: usize,
     pub(super) name: usize,
     pub(super) qualname: Option<usize>,
@@ -81,6 +123,8 @@ pub(super) const STR_STATE: usize = 32;
 pub(super) const TP_BASICSIZE: usize = 32;
 pub(super) const TP_DEALLOC: usize = 48;
 pub(super) const TP_FLAGS: usize = 168;
+/// Frame owner: the thread, that is, an ordinary call.
+pub(super) const OWNER_THREAD: u8 = 0;
 /// Frame owner: a generator or coroutine.
 pub(super) const OWNER_GENERATOR: u8 = 1;
 /// Frame owners from here on are the interpreter's own entry frames.
@@ -120,6 +164,8 @@ const L38: Layout = Layout {
     executable: 32,
     position: Position::Index { offset: 104, scale: 1 },
     completeness: None,
+    marking: Marking::RunningByte(116),
+    tracing: 44,
     filename: 104,
     name: 112,
     qualname: None,
@@ -139,6 +185,7 @@ const L39: Layout = Layout { minor: 9, ..L38 };
 const L310: Layout = Layout {
     minor: 10,
     position: Position::Index { offset: 96, scale: 2 },
+    marking: Marking::RunningDepth(80),
     line_table_kind: LineTableKind::Linetable310,
     frame_size: Some(360),
     ..L38
@@ -152,6 +199,14 @@ const L311: Layout = Layout {
     executable: 32,
     position: Position::Pointer(56),
     completeness: Some(Completeness { owner: 69, first_traceable: 168, bytecode: 184 }),
+    marking: Marking::ResultSlot(ResultSlot {
+        stack_top: 64,
+        locals: 72,
+        locals_count: 76,
+        stack_size: 68,
+        is_entry: Some(68),
+        delegation: None,
+    }),
     filename: 112,
     name: 120,
     qualname: Some(128),
@@ -169,6 +224,14 @@ const L312: Layout = Layout {
     previous: 8,
     executable: 0,
     completeness: Some(Completeness { owner: 70, first_traceable: 176, bytecode: 192 }),
+    marking: Marking::ResultSlot(ResultSlot {
+        stack_top: 64,
+        locals: 72,
+        locals_count: 72,
+        stack_size: 64,
+        is_entry: None,
+        delegation: Some(Delegation { behind: 2, opcodes: [123, 168] }),
+    }),
     first_line: 68,
     code_size: 192,
     ascii_data: 40,
@@ -182,6 +245,15 @@ const L313: Layout = Layout {
     finalizing: 608,
     frame_root: FrameRoot::Direct(72),
     completeness: Some(Completeness { owner: 70, first_traceable: 184, bytecode: 200 }),
+    marking: Marking::ResultSlot(ResultSlot {
+        stack_top: 64,
+        locals: 72,
+        locals_count: 72,
+        stack_size: 64,
+        is_entry: None,
+        delegation: Some(Delegation { behind: 0, opcodes: [104, 208] }),
+    }),
+    tracing: 60,
     code_size: 200,
     debug_offsets: &[
         (32, 608),
@@ -210,6 +282,7 @@ const L314: Layout = Layout {
     minor: 14,
     finalizing: 784,
     completeness: Some(Completeness { owner: 74, first_traceable: 192, bytecode: 208 }),
+    marking: Marking::Unknown,
     code_size: 208,
     debug_offsets: &[
         (32, 784),

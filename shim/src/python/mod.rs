@@ -4,16 +4,28 @@
 //! without allocating. Invariant: only the calling thread's own frames are read, and only of an interpreter whose
 //! structures are known; else there are no Python frames and [`reason`] says why.
 
+mod allocators;
 mod chain;
 mod check;
 mod code;
+mod current;
 mod death;
 mod find;
 mod frame;
 mod layout;
+mod marks;
 mod memory;
+mod name;
+mod probe;
 mod region;
 mod text;
+#[cfg(feature = "verify-marks")]
+mod verify;
 
+pub(crate) use allocators::{are_traced as allocators_are_traced, watch as watch_allocators};
 pub(crate) use chain::{Chain, MAX_DEPTH};
 pub(crate) use find::{after_dlopen, finalizing, reason, start, version_hex};
+pub(crate) use marks::allow as allow_marks;
+pub(crate) use name::LONGEST as LONGEST_NAME;
+#[cfg(feature = "verify-marks")]
+pub(crate) use verify::start as start_verifying;

@@ -1,0 +1,144 @@
+//! The comparison of the cached chain with the present one.
+//!
+//! It exists because that is what an allocation costs: as much as is proven to be needed is compared, and no more. Invariant:
+//! what is reported as equal is equal, frame by frame or by the proof in [`super::super::marks`].
+
+use super::super::find::Interpreter;
+use super::super::frame::{Frame, ThreadState};
+use super::super::layout::Version;
+use super::super::marks::{CLEARANCE, GAP};
+#[cfg(feature = "verify-marks")]
+use super::super::verify;
+use super::{Chain, Detail};
+
+/// How the cached chain compares with the present one.
+pub(super) enum Comparison {
+    Same,
+    /// The same but for the newest frame's position.
+    Moved(usize),
+    Different,
+}
+
+impl Chain {
+    /// Compares the cached frames with memory.
+    #[inline(always)]
+    pub(super) fn compare<V: Version>(&mut self, python: &Interpreter) -> Comparison {
+        let Some(newest) = self.length.checked_sub(1) else { return Comparison::Same };
+        let last = self.links.get(newest);
+        // SAFETY: the newest frame of this thread.
+        let frame = unsafe { Frame::<V>::new(self.newest) };
+        if frame.previous() != last.previous || self.matching_from::<V>(python, newest, last.previous) != 0 {
+            return Comparison::Different;
+        }
+        let position = frame.position();
+        if position == last.position && same_code(&frame, &self.details.get(newest)) {
+            return Comparison::Same;
+        }
+        if self.remains::<V>(python, &frame, newest) { Comparison::Moved(position) } else { Comparison::Different }
+    }
+
+    /// Compares the frames below `length`, newest first, whose newest is at `address`; gives the length of the part
+    /// that is still in question: 0 when all are equal, else the first that differs is the newest of that part.
+    /// A frame in which a mark is found is the last that needs a look.
+    #[inline(always)]
+    pub(super) fn matching_from<V: Version>(
+        &mut self,
+        python: &Interpreter,
+        length: usize,
+        mut address: usize,
+    ) -> usize {
+        let mut top = length;
+        while let Some(mark) = self.marks.newest_below(top).copied() {
+            let differing = self.matching_between::<V>(mark.place, top, address);
+            if differing > mark.place {
+                return differing;
+            }
+            let link = self.links.get(mark.place);
+            if !mark.is_there::<V>(link.position) {
+                self.marks.truncate(mark.place);
+            } else if !self.is_tracing::<V>() {
+                #[cfg(feature = "verify-marks")]
+                verify::note(self.matching_between::<V>(0, mark.place, link.previous) == 0);
+                self.mark_between::<V>(python, mark.place, length);
+                return 0;
+            }
+            (top, address) = (mark.place, link.previous);
+        }
+        let differing = self.matching_between::<V>(0, top, address);
+        if differing == 0 {
+            self.mark_between::<V>(python, 0, length);
+        }
+        differing
+    }
+
+    /// Compares the frames from `floor` on and below `length`, whose newest is at `address`: `floor` when all are equal,
+    /// else one more than the place of the first that differs. Each address comes from the cache, where the comparison of
+    /// the newer frame has just confirmed it, so the reads need not wait for each other.
+    #[inline(always)]
+    fn matching_between<V: Version>(&self, floor: usize, length: usize, mut address: usize) -> usize {
+        let links = self.links.as_slice().get(floor..length).unwrap_or_default();
+        let details = self.details.as_slice().get(floor..length).unwrap_or_default();
+        for (place, (link, detail)) in links.iter().zip(details).enumerate().rev() {
+            // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
+            let frame = unsafe { Frame::<V>::new(address) };
+            if frame.previous() != link.previous || frame.position() != link.position || !same_code(&frame, detail) {
+                return floor.wrapping_add(place).wrapping_add(1);
+            }
+            address = link.previous_from_cache();
+        }
+        floor
+    }
+
+    #[inline(always)]
+    fn is_tracing<V: Version>(&self) -> bool {
+        // SAFETY: the state from which this update reached its frames.
+        unsafe { ThreadState::<V>::new(self.state) }.is_tracing()
+    }
+
+    /// Makes marks, if there are too few, between the mark at `floor` (or the root) and the frame at `length`, all of which
+    /// were just compared.
+    #[inline(always)]
+    fn mark_between<V: Version>(&mut self, python: &Interpreter, floor: usize, length: usize) {
+        if self.marks.are_wanted(length.wrapping_sub(floor)) && !self.is_tracing::<V>() {
+            self.make_marks::<V>(python, floor, length);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_marks<V: Version>(&mut self, python: &Interpreter, floor: usize, length: usize) {
+        self.marks.truncate(floor.wrapping_add(1));
+        let (mut made, mut next) = (false, floor.wrapping_add(GAP));
+        for place in floor.wrapping_add(GAP)..=length.saturating_sub(CLEARANCE) {
+            if place >= next && self.make_mark::<V>(python, place) {
+                (made, next) = (true, place.wrapping_add(GAP));
+            }
+        }
+        if !made {
+            self.marks.discourage();
+        }
+    }
+
+    /// Marks the frame at `place`, if it can be marked.
+    fn make_mark<V: Version>(&mut self, python: &Interpreter, place: usize) -> bool {
+        let address = |place: usize| self.links.get(place.wrapping_add(1)).previous;
+        // SAFETY: reached from this thread's newest frame by links that were just confirmed.
+        let frame = unsafe { Frame::<V>::new(address(place)) };
+        // SAFETY: as above.
+        let callee = unsafe { Frame::<V>::new(address(place.wrapping_add(1))) };
+        self.details.get(place).id != 0 && self.marks.make(python.code_type, place, &frame, &callee)
+    }
+
+    /// Whether the frame at `position` is the shown frame it was, at another instruction.
+    #[inline(always)]
+    pub(super) fn remains<V: Version>(&self, python: &Interpreter, frame: &Frame<V>, position: usize) -> bool {
+        let detail = self.details.get(position);
+        detail.id != 0 && frame.executable() == detail.executable && frame.is_shown(python.code_type)
+    }
+}
+
+/// Where a position does not tell the code object: whether that is the same, too.
+#[inline(always)]
+pub(super) fn same_code<V: Version>(frame: &Frame<V>, detail: &Detail) -> bool {
+    !V::L.position_needs_code() || frame.executable() == detail.executable
+}

@@ -1,0 +1,244 @@
+//! Marks in waiting frames: each stands for the comparison of all frames below it.
+//!
+//! They exist because comparing a chain of 400 frames at each allocation costs more than the allocation. No comparison of
+//! fewer frames can be right if it only reads: a caller may go on to its next line and call the same functions again,
+//! which leaves the newer frames bit for bit as they were. So something must be there that the return of a frame destroys.
+//! A mark is such a thing: a value in a word of a frame that means nothing to the interpreter while that frame waits, and
+//! that the interpreter writes before the frame, or another at its address, can wait there again.
+//!
+//! **Running marks** (3.8 to 3.10). A frame has a word that is set when its evaluation begins, set again when it ends,
+//! and in between only tested (`f_executing`: whether it is 0; `f_stackdepth`: whether it is positive). Another value
+//! with the same answer is a mark. As long as it is there, this evaluation has not ended, so whoever called it still
+//! waits in the same call, and so on down to the root.
+//!
+//! **Result marks** (3.11 to 3.13). Frame P waits at instruction I for a frame that the same evaluation loop entered. The
+//! word at its stack's top, which I's lowest operand has left and into which I's result will go, is dead: who visits a
+//! stack (collector, clearing, copying) stops below its top. The mark is a number that was never used before. Claim: a
+//! frame at P's address, at I, with the mark in that word, has not left I since the mark was made. A return writes the
+//! result there. An exception may leave the mark, but P, or a later frame at its address, is at I again only after I's
+//! lowest operand was pushed into that word. So P's callers are unchanged. I must have such an operand. Calls, subscripts
+//! and attributes have, `SEND` has (the value that is sent); `FOR_ITER` has not, and neither has the frame that surrounds
+//! an inlined `__init__`, which is never shown. Hence the conditions in [`Frame::result_slot`]. A specialising compiler
+//! to machine code is taken to keep operands in memory, as that of 3.13 does; for 3.14 and later that is not known, so
+//! there are no marks.
+//!
+//! Both proofs need that nobody moves a waiting frame to another line. Only a trace function can, so no mark counts
+//! while one runs.
+//!
+//! Invariant: a mark is made only by the thread whose frame it is, in a frame for which the above holds, and counts only
+//! as long as the cached chain below it is the one it was made for.
+
+use super::frame::{Code, Frame};
+use super::layout::{Marking, OWNER_GENERATOR, OWNER_THREAD, ResultSlot, Version};
+use super::memory::{byte, half, set_byte, set_half, set_word, word};
+use super::region::{Plain, Region};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Frames between marks.
+pub(super) const GAP: usize = if cfg!(feature = "verify-marks") { 1 } else { 4 };
+/// Frames above the newest mark when it is made: the newest frames come and go too often.
+pub(super) const CLEARANCE: usize = if cfg!(feature = "verify-marks") { 1 } else { 4 };
+/// Frames that are compared without a mark, at which some are made.
+const LONGEST_UNMARKED: usize = if cfg!(feature = "verify-marks") { 0 } else { CLEARANCE + 2 * GAP };
+/// How often no mark is tried after none could be made.
+const PATIENCE: u32 = if cfg!(feature = "verify-marks") { 0 } else { 64 };
+/// Numbers that a chain takes at once for its marks.
+const NUMBERS: usize = 1 << 32;
+
+/// What marks a running frame, in place of 1 and of -1.
+const RUNNING_BYTE: u8 = 2;
+const RUNNING_DEPTH: u32 = -2_i32 as u32;
+
+/// Whether marks may be made.
+static ALLOWED: AtomicBool = AtomicBool::new(false);
+/// The next numbers. Odd, so that no pointer is like them.
+static NUMBER: AtomicUsize = AtomicUsize::new(1);
+
+/// Allows marks to be made.
+pub(crate) fn allow() {
+    ALLOWED.store(true, Ordering::Relaxed);
+}
+
+/// One mark.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mark {
+    /// Its frame's place in the chain, counted from the root.
+    pub(super) place: usize,
+    /// Where its frame waits.
+    pub(super) position: usize,
+    /// The address of the marked word.
+    word: usize,
+    /// What stands there.
+    value: usize,
+}
+
+// SAFETY: integers only.
+unsafe impl Plain for Mark {}
+
+impl Mark {
+    /// Whether the mark is where it was made, in a frame that was just compared with the cached one, standing at
+    /// `position`.
+    #[inline(always)]
+    pub(super) fn is_there<V: Version>(&self, position: usize) -> bool {
+        match V::L.marking {
+            Marking::Unknown => false,
+            // SAFETY: a field of a frame of this thread's chain.
+            Marking::RunningByte(_) => unsafe { byte(self.word) == RUNNING_BYTE },
+            // SAFETY: a field of a frame of this thread's chain.
+            Marking::RunningDepth(_) => unsafe { half(self.word) == RUNNING_DEPTH },
+            // The same position is the same code object, and so a frame in which this word is an operand's.
+            // SAFETY: a word of a frame of this thread's chain.
+            Marking::ResultSlot(_) => self.position == position && unsafe { word(self.word) == self.value },
+        }
+    }
+}
+
+/// The marks of one chain, by place.
+#[derive(Debug)]
+pub(super) struct Marks {
+    list: Region<Mark>,
+    length: usize,
+    /// The next number, and how many are left.
+    number: usize,
+    numbers: usize,
+    /// How often none is tried.
+    patience: u32,
+}
+
+impl Marks {
+    pub(super) const fn new() -> Self {
+        Self { list: Region::new(), length: 0, number: 0, numbers: 0, patience: 0 }
+    }
+
+    /// The newest mark below `place`.
+    #[inline(always)]
+    pub(super) fn newest_below(&self, place: usize) -> Option<&Mark> {
+        let marks = self.list.as_slice().get(..self.length).unwrap_or_default();
+        marks.iter().rev().find(|mark| mark.place < place)
+    }
+
+    /// Forgets the marks from `place` on.
+    #[inline]
+    pub(super) fn truncate(&mut self, place: usize) {
+        let marks = self.list.as_slice().get(..self.length).unwrap_or_default();
+        let above = marks.iter().rev().take_while(|mark| mark.place >= place).count();
+        self.length = self.length.wrapping_sub(above);
+    }
+
+    /// Whether it is time for new marks, when `compared` frames had to be compared before one was found.
+    #[inline(always)]
+    pub(super) fn are_wanted(&mut self, compared: usize) -> bool {
+        compared > LONGEST_UNMARKED && self.are_wanted_now()
+    }
+
+    #[cold]
+    fn are_wanted_now(&mut self) -> bool {
+        let patient = self.patience > 0;
+        self.patience = self.patience.saturating_sub(1);
+        !patient && ALLOWED.load(Ordering::Relaxed)
+    }
+
+    /// No mark could be made: so for a while none is wanted.
+    pub(super) const fn discourage(&mut self) {
+        self.patience = PATIENCE;
+    }
+
+    /// Marks the shown frame at `place`, which waits for `callee`, if it can be marked. It must be newer than all marked ones.
+    pub(super) fn make<V: Version>(
+        &mut self,
+        code_type: usize,
+        place: usize,
+        frame: &Frame<V>,
+        callee: &Frame<V>,
+    ) -> bool {
+        if !self.list.grow(self.length.wrapping_add(1)) {
+            return false;
+        }
+        let value = self.next_number();
+        let Some(word) = frame.mark(code_type, callee, value) else { return false };
+        self.list.set(self.length, Mark { place, position: frame.position(), word, value });
+        self.length = self.length.wrapping_add(1);
+        true
+    }
+
+    fn next_number(&mut self) -> usize {
+        if self.numbers == 0 {
+            self.number = NUMBER.fetch_add(NUMBERS, Ordering::Relaxed);
+            self.numbers = NUMBERS;
+        }
+        self.number = self.number.wrapping_add(2);
+        self.numbers = self.numbers.wrapping_sub(2);
+        self.number
+    }
+}
+
+impl<V: Version> Frame<V> {
+    /// Writes a mark, if the frame, which waits for `callee`, can be marked; gives the word's address.
+    fn mark(&self, code_type: usize, callee: &Self, value: usize) -> Option<usize> {
+        match V::L.marking {
+            Marking::Unknown => None,
+            Marking::RunningByte(offset) => self.mark_byte(offset),
+            Marking::RunningDepth(offset) => self.mark_depth(offset),
+            Marking::ResultSlot(slot) => {
+                let word = self.result_slot(&slot, code_type, callee)?;
+                // SAFETY: a dead word of a frame of this thread, which waits; see the module's proof.
+                unsafe { set_word(word, value) };
+                Some(word)
+            }
+        }
+    }
+
+    fn mark_byte(&self, offset: usize) -> Option<usize> {
+        let word = self.address().wrapping_add(offset);
+        // SAFETY: a field of the frame.
+        let value = unsafe { byte(word) };
+        if value == 1 {
+            // SAFETY: as above; to the interpreter the new value means the same.
+            unsafe { set_byte(word, RUNNING_BYTE) };
+        }
+        // Whoever marked it, it is marked for this evaluation.
+        (value == 1 || value == RUNNING_BYTE).then_some(word)
+    }
+
+    fn mark_depth(&self, offset: usize) -> Option<usize> {
+        let word = self.address().wrapping_add(offset);
+        // SAFETY: a field of the frame.
+        let value = unsafe { half(word) };
+        if value == u32::MAX {
+            // SAFETY: as above; to the interpreter the new value means the same.
+            unsafe { set_half(word, RUNNING_DEPTH) };
+        }
+        (value == u32::MAX || value == RUNNING_DEPTH).then_some(word)
+    }
+
+    /// The place of the result that the frame waits for, if the module's proof holds for it. The frame must be a shown one.
+    fn result_slot(&self, slot: &ResultSlot, code_type: usize, callee: &Self) -> Option<usize> {
+        if self.owner() > OWNER_GENERATOR || !self.entered(slot, callee) {
+            return None;
+        }
+        let code = Code::checked(self.executable(), code_type)?;
+        let (locals, operands) = (code.int(slot.locals_count), code.int(slot.stack_size));
+        // SAFETY: a field of the frame.
+        let top = unsafe { half(self.address().wrapping_add(slot.stack_top)) }.cast_signed();
+        let is_operand = top >= locals && top < locals.saturating_add(operands);
+        let word = (top as usize).wrapping_mul(8).wrapping_add(slot.locals);
+        is_operand.then(|| self.address().wrapping_add(word))
+    }
+
+    /// Whether this frame's own evaluation loop entered `callee`, by an instruction with an operand.
+    fn entered(&self, slot: &ResultSlot, callee: &Self) -> bool {
+        if let Some(is_entry) = slot.is_entry {
+            // SAFETY: a field of the frame.
+            return unsafe { byte(callee.address().wrapping_add(is_entry)) == 0 } && callee.owner() == OWNER_THREAD;
+        }
+        match callee.owner() {
+            OWNER_THREAD => true,
+            OWNER_GENERATOR => slot.delegation.is_some_and(|delegation| {
+                // SAFETY: a frame's position is in its bytecode, and behind one instruction at the least.
+                let opcode = unsafe { byte(self.position().wrapping_sub(delegation.behind)) };
+                delegation.opcodes.contains(&opcode)
+            }),
+            _ => false,
+        }
+    }
+}

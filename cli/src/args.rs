@@ -2,11 +2,21 @@
 //!
 //! Only options that work are known here. Invariant: nothing below the commands sees a clap type.
 
+pub(crate) mod input;
+pub(crate) mod transform;
+
 use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+mod views;
+
+pub(crate) use views::{By, Diff, Flamegraph, Limit, Metric, Sort, Summary, Table};
+
+use input::Input;
+use transform::Transform;
 
 /// Finds out who holds the memory of a Python or native program: at its peak, at its end, and in between.
 #[derive(Debug, Parser)]
@@ -31,6 +41,14 @@ pub(crate) enum Command {
     Run(Run),
     /// Show the numbers of a capture: totals, peak, leaks, sizes, allocators, threads, biggest functions
     Stats(Stats),
+    /// Show for every function what it allocated itself, and with everything it called
+    Summary(Summary),
+    /// Show what was allocated at each place in the program by each allocator
+    Table(Table),
+    /// Write a page with flame graphs and memory over time: one HTML file that needs no network
+    Flamegraph(Flamegraph),
+    /// Compare two captures: what grew, what is new, what has vanished
+    Diff(Diff),
     /// Convert a capture for a viewer
     #[command(subcommand)]
     Transform(Transform),
@@ -57,6 +75,9 @@ pub(crate) struct Run {
     /// Record every block of Python's own allocators, and not what those take from the system
     #[arg(long)]
     pub(crate) trace_python_allocators: bool,
+    /// Never write into the interpreter's memory: slower on deep Python stacks
+    #[arg(long)]
+    pub(crate) no_frame_marks: bool,
     /// Write sums for each call stack instead of every event: a small file for a long run
     #[arg(long)]
     pub(crate) aggregate: bool,
@@ -85,8 +106,8 @@ pub(crate) struct Output {
 /// `memtrack stats`.
 #[derive(Debug, Args)]
 pub(crate) struct Stats {
-    /// The capture
-    pub(crate) capture: PathBuf,
+    #[command(flatten)]
+    pub(crate) input: Input,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -96,27 +117,6 @@ pub(crate) struct Stats {
     /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
     pub(crate) color: Color,
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-/// `memtrack transform`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Transform {
-    /// The format of https://www.speedscope.app
-    Speedscope(Speedscope),
-}
-
-/// `memtrack transform speedscope`.
-#[derive(Debug, Args)]
-pub(crate) struct Speedscope {
-    /// The capture
-    pub(crate) capture: PathBuf,
-    #[command(flatten)]
-    pub(crate) view: View,
-    /// What puts the samples in order: exact times, the memory snapshots, or the order of the capture
-    #[arg(long, value_name = "ORDER", default_value = "auto")]
-    pub(crate) order: Order,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -141,19 +141,6 @@ pub(crate) struct View {
     pub(crate) allocated: bool,
 }
 
-/// The order of speedscope samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
-    /// The best that the capture has
-    Auto,
-    /// By time; needs a capture with --allocation-timestamps
-    Exact,
-    /// By the first memory snapshot that shows them
-    Snapshot,
-    /// As they come in the capture
-    Capture,
-}
-
 /// `memtrack parse`.
 #[derive(Debug, Args)]
 pub(crate) struct Parse {
@@ -165,7 +152,8 @@ pub(crate) struct Parse {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arguments, Command, Order, Run, Transform};
+    use super::transform::{Order, Transform};
+    use super::{Arguments, Command, Run};
     use clap::{CommandFactory, Parser};
 
     fn run(words: &[&str]) -> Result<Run, clap::Error> {
@@ -208,6 +196,6 @@ mod tests {
         assert!(speedscope(&["--temporary-threshold", "3"]).is_err());
         let parsed = speedscope(&["--leaks", "--at-exit", "--order", "snapshot"]).unwrap();
         let Command::Transform(Transform::Speedscope(parsed)) = parsed.command else { unreachable!("as typed") };
-        assert!(parsed.view.at_exit && parsed.order == Order::Snapshot);
+        assert!(parsed.common.view.at_exit && parsed.order == Order::Snapshot);
     }
 }

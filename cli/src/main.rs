@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Arguments, Command, Transform};
+use args::{Arguments, Command};
 use failure::Failure;
 
 fn main() -> ExitCode {
@@ -39,7 +39,11 @@ fn run() -> anyhow::Result<u8> {
     match Arguments::parse().command {
         Command::Run(run) => commands::run::run(&run),
         Command::Stats(stats) => commands::stats::run(&stats),
-        Command::Transform(Transform::Speedscope(speedscope)) => commands::transform::speedscope(&speedscope),
+        Command::Summary(summary) => commands::views::summary(&summary),
+        Command::Table(table) => commands::views::table(&table),
+        Command::Flamegraph(flamegraph) => commands::views::flamegraph(&flamegraph),
+        Command::Diff(diff) => commands::diff::run(&diff),
+        Command::Transform(transform) => commands::transform::run(&transform),
         Command::Parse(parse) => commands::parse::run(&parse),
     }
 }

@@ -13,8 +13,10 @@
 
 pub mod aggregate;
 pub mod analysis;
+pub mod combine;
 pub mod error;
 pub mod event;
+pub mod filter;
 pub mod frames;
 pub mod lines;
 pub mod modules;
@@ -24,5 +26,6 @@ pub mod source;
 pub use analysis::{Analysis, View};
 pub use error::Error;
 pub use event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
+pub use filter::Filter;
 pub use frames::{FrameId, Frames};
 pub use replay::{Options, Replay};

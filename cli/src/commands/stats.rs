@@ -4,9 +4,11 @@
 
 use anyhow::Result;
 use memtrack_reader::Options;
+use memtrack_reader::analysis::SizeHistogram;
 
 use crate::args;
 use crate::load::load;
+use crate::message;
 use crate::output::Report;
 use crate::reports::{stats_json, stats_text};
 use crate::terminal::Look;
@@ -16,7 +18,10 @@ use crate::terminal::Look;
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &args::Stats) -> Result<u8> {
-    let capture = load(&options.capture, &Options::default())?;
+    let capture = load(&options.input, &Options::default())?;
+    if capture.facts.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {
+        message::warning("aggregated captures keep the sizes of allocations for the whole only: no sizes are shown");
+    }
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
     if options.json {
         stats_json::write(&capture, options.rows, &mut out)?;

@@ -2,62 +2,118 @@
 //!
 //! Invariant: an order or a view that the capture cannot give is refused with the reason, never replaced by another.
 
-use anyhow::{Result, bail};
-use memtrack_reader::analysis::ordering::Ordering;
-use memtrack_reader::{Options, View};
+mod heaptrack;
 
-use crate::args::{self, Order};
-use crate::load::load;
+use std::collections::HashSet;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use memtrack_format::Allocator;
+use memtrack_reader::source::{self, Loss};
+use memtrack_reader::{Event, EventKind, Options, StackId, ThreadId};
+
+use crate::args;
+use crate::args::transform::{Common, Events, Order, Transform};
+use crate::load::{Request, facts, load};
 use crate::message;
 use crate::output::Report;
-use crate::reports::facts::Capture;
-use crate::reports::speedscope;
+use crate::reports::facts::Facts;
+use crate::reports::formats::{Collapsed, Csv, Dhat, Firefox, Format, Gprof2dot, Jsonl, Metric, Pprof, Speedscope, Wanted};
+use crate::terminal::Progress;
 
-/// Writes the file for speedscope.
+/// Writes the file of a format.
 ///
 /// # Errors
 /// A capture that cannot be read or does not have what was asked for, or an output that cannot be written.
-pub(crate) fn speedscope(options: &args::Speedscope) -> Result<u8> {
-    let output = &options.output;
-    let mut out =
-        Report::file(output.output.as_deref(), output.force, &options.capture, "speedscope", "speedscope.json")?;
-    let temporary_threshold = options.view.temporary_threshold.get();
-    let capture = load(&options.capture, &Options { temporary_threshold, ..Options::default() })?;
-    let ordering = ordering(options.order, &capture)?;
-    speedscope::write(&capture, view(&options.view), ordering, &mut out)?;
+pub(crate) fn run(transform: &Transform) -> Result<u8> {
+    match transform {
+        Transform::Speedscope(options) => write(&options.common, &Speedscope(wanted(options.order))),
+        Transform::Csv(common) => write(common, &Csv),
+        Transform::Collapsed(options) => write(&options.common, &Collapsed(metric(options.metric))),
+        Transform::Gprof2dot(options) => write(&options.common, &Gprof2dot(metric(options.metric))),
+        Transform::Pprof(common) => write(common, &Pprof),
+        Transform::Firefox(common) => write(common, &Firefox),
+        Transform::Dhat(common) => write(common, &Dhat),
+        Transform::Heaptrack(options) => heaptrack(options),
+        Transform::Jsonl(common) => write(common, &Jsonl),
+    }
+}
+
+fn write(common: &Common, format: &impl Format) -> Result<u8> {
+    let output = &common.output;
+    let (name, suffix) = (format.name(), format.suffix());
+    let mut out = Report::file(output.output.as_deref(), output.force, common.input.first(), name, suffix)?;
+    let capture = load(&common.input, &format.reading(common.view.reading()))?;
+    format.write(&capture, common.view.wanted(), &mut out)?;
+    done(out, format.opens_in())
+}
+
+/// Heaptrack's file is made of events, so it is not one of the formats of sums.
+fn heaptrack(options: &Events) -> Result<u8> {
+    let (output, request) = (&options.output, Request::from(&options.input));
+    let [path] = request.paths else { bail!("heaptrack's format has one process: give one capture") };
+    let file = source::Capture::open(path)?;
+    if file.aggregated() {
+        bail!("{}: an aggregated capture holds no events; use another format, such as pprof", path.display());
+    }
+    let out = Report::file(output.output.as_deref(), output.force, path, "heaptrack", "heaptrack.gz")?;
+    let kept = if request.narrows() { Some(kept_groups(options)?) } else { None };
+    let keep = |event: &Event| kept.as_ref().is_none_or(|kept| kept.contains(&group_of(event)));
+    let out = GzEncoder::new(out, Compression::default());
+    let known = facts(&file, Loss::default());
+    let mut writer = heaptrack::Writer::new(&known, &keep, request.selection(&file)?, out);
+    let mut progress = Progress::new(file.total_record_bytes(), "writing");
+    let read = file.read(&mut writer, |bytes| progress.add(bytes))?;
+    drop(progress);
+    let out = writer.finish(file.duration_ns()?)?.finish()?;
+    if kept.is_none() {
+        warn(path, &Facts { unknown_frames: read.unknown_frames, ..facts(&file, read.lost) });
+    }
+    done(out, "open it with heaptrack_gui or heaptrack_print")
+}
+
+/// The groups that the filters keep: stacks and threads have the same numbers each time a capture is read.
+fn kept_groups(options: &Events) -> Result<HashSet<(StackId, Option<Allocator>, ThreadId)>> {
+    let capture = load(&options.input, &Options::default())?;
+    Ok(capture.analysis.groups.iter().map(|group| (group.stack, Some(group.allocator), group.thread)).collect())
+}
+
+fn group_of(event: &Event) -> (StackId, Option<Allocator>, ThreadId) {
+    let allocator = match event.kind {
+        EventKind::Alloc(allocator) | EventKind::Map(allocator, _) => Some(allocator),
+        _ => None,
+    };
+    (event.stack, allocator, event.thread)
+}
+
+fn warn(path: &Path, facts: &Facts) {
+    for warning in facts.warnings() {
+        message::warning(format_args!("{}: {warning}", path.display()));
+    }
+}
+
+/// Completes the file and says where it is.
+fn done(out: Report, opens_in: &str) -> Result<u8> {
     if let Some(path) = out.finish()? {
-        message::line(format_args!("{}: written; open it at https://www.speedscope.app", path.display()));
+        message::line(format_args!("{}: written; {opens_in}", path.display()));
     }
     Ok(0)
 }
 
-fn view(view: &args::View) -> View {
-    match view {
-        args::View { leaks: true, at_exit: true, .. } => View::LeaksAtExit,
-        args::View { leaks: true, .. } => View::Leaks,
-        args::View { temporary: true, .. } => View::Temporary,
-        args::View { allocated: true, .. } => View::Allocated,
-        _ => View::HighWaterMark,
+fn metric(metric: args::transform::Metric) -> Metric {
+    match metric {
+        args::transform::Metric::Bytes => Metric::Bytes,
+        args::transform::Metric::Allocations => Metric::Allocations,
     }
 }
 
-fn ordering(wanted: Order, capture: &Capture) -> Result<Ordering> {
-    let file = capture.facts.file.display();
-    let aggregated = capture.facts.aggregated;
-    Ok(match wanted {
-        Order::Exact if aggregated => bail!("{file}: an aggregated capture has no exact times; use --order capture"),
-        Order::Exact if !capture.analysis.exact_times => {
-            bail!("{file}: has no exact times; record with --allocation-timestamps, or use --order snapshot")
-        }
-        Order::Snapshot if aggregated => {
-            bail!(
-                "{file}: an aggregated capture has only the order in which stacks were first seen; use --order capture"
-            )
-        }
-        Order::Exact => Ordering::Exact,
-        Order::Snapshot => Ordering::Snapshot,
-        Order::Capture => Ordering::Capture,
-        Order::Auto if aggregated => Ordering::Capture,
-        Order::Auto => Ordering::best_for(&capture.analysis),
-    })
+fn wanted(order: Order) -> Wanted {
+    match order {
+        Order::Auto => Wanted::Best,
+        Order::Exact => Wanted::Exact,
+        Order::Snapshot => Wanted::Snapshot,
+        Order::Capture => Wanted::Capture,
+    }
 }

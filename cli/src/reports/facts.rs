@@ -39,9 +39,24 @@ pub(crate) struct Facts {
     pub(crate) lost_bytes: u64,
     /// Frames whose description is missing, shown as `<unknown>`.
     pub(crate) unknown_frames: u64,
+    /// Further captures that the report is about.
+    pub(crate) others: usize,
 }
 
 impl Facts {
+    /// What is said of two captures in one report: of their processes, what is known of the first.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            aggregated: self.aggregated || other.aggregated,
+            complete: self.complete && other.complete,
+            lost_blocks: self.lost_blocks.saturating_add(other.lost_blocks),
+            lost_bytes: self.lost_bytes.saturating_add(other.lost_bytes),
+            unknown_frames: self.unknown_frames.saturating_add(other.unknown_frames),
+            others: self.others.saturating_add(other.others).saturating_add(1),
+            ..self
+        }
+    }
+
     /// The arguments of the process, as text.
     pub(crate) fn command_line(&self) -> Vec<String> {
         self.process.command_line.iter().map(|argument| text(argument)).collect()

@@ -31,7 +31,7 @@ pub(crate) fn capture() -> Capture {
         group(frames.stack_of(&[main]).unwrap(), Allocator::Malloc, 1, (0, 2, 7, 2_500_000_000)),
     ];
     let snapshots = vec![Snapshot { index: 0, time_ns: 1_500_000_000, rss_bytes: 9 << 20, heap_bytes: 1000, order: 3 }];
-    let analysis = Analysis { groups, totals: totals(), snapshots, intervals: None, exact_times: true };
+    let analysis = Analysis { groups, totals: totals(), snapshots, intervals: None, details: None, exact_times: true };
     let threads = [(100, "main"), (107, "pool-0")].map(|(tid, name)| Thread { tid, name: name.into() });
     Capture { facts: facts(), analysis, frames, threads: threads.into() }
 }

@@ -2,12 +2,17 @@
 //!
 //! Invariant: a report sees neither events nor bytes of a capture, and prints only through the writer it is handed.
 
+pub(crate) mod diff;
 pub(crate) mod facts;
-pub(crate) mod speedscope;
+pub(crate) mod formats;
+pub(crate) mod page;
+pub(crate) mod places;
 pub(crate) mod stats;
 pub(crate) mod stats_json;
 pub(crate) mod stats_text;
+pub(crate) mod summary;
 mod table;
+pub(crate) mod view;
 
 #[cfg(test)]
 mod fixture;

@@ -4,11 +4,11 @@
 
 use std::io::{self, Write};
 
-use memtrack_reader::analysis::{FrameRow, ModuleRow, Tally};
+use memtrack_reader::analysis::{FrameRow, ModuleRow, Tally, View, of_interpreter};
 
 use super::NO_STACK;
 use super::facts::{Capture, visible};
-use super::stats::Rows;
+use super::stats::{Rows, traces_python_allocators};
 use super::stats_json::thread;
 use super::table::Table;
 use crate::terminal::Look;
@@ -51,7 +51,7 @@ fn figures(capture: &Capture, out: &mut impl Write) -> io::Result<()> {
     line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
     line("Deallocations", count(totals.deallocations))?;
     line("Peak", peak(capture))?;
-    line("Leaked", tally(totals.leaked))?;
+    line("Leaked", leaked(capture))?;
     line("Temporary", tally(totals.temporary))?;
     line(
         "Resident memory",
@@ -85,6 +85,16 @@ fn peak(capture: &Capture) -> String {
     let peak = &capture.analysis.totals.peak;
     let when = peak.at.map(|moment| format!(", after {}", duration(moment.time_ns))).unwrap_or_default();
     format!("{} in {} allocations{when}", size(peak.bytes), count(peak.allocations))
+}
+
+/// Where every block of Python's allocators is recorded, the interpreter's own are most of what a small program holds.
+fn leaked(capture: &Capture) -> String {
+    let all = tally(capture.analysis.totals.leaked);
+    if !traces_python_allocators(capture) {
+        return all;
+    }
+    let own = of_interpreter(&capture.analysis.view(View::Leaks), &capture.frames);
+    format!("{all}, of these {} the interpreter's own", tally(own))
 }
 
 fn tally(tally: Tally) -> String {

@@ -11,7 +11,7 @@
 use memtrack_format::Allocator;
 use rustc_hash::FxHashMap;
 
-use super::{Analysis, Group, Interval, Moment, Sum, Tally, Totals, snapshots_before};
+use super::{Analysis, Detail, Group, Interval, Moment, Selection, Sum, Tally, Totals, snapshots_before};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 use crate::replay::Options;
 
@@ -67,6 +67,8 @@ struct Key {
     stack: StackId,
     thread: ThreadId,
     allocator: Allocator,
+    /// Whether the selection has its allocations; the others are counted apart, and dropped at the end.
+    selected: bool,
 }
 
 /// (group, first snapshot, end snapshot) -> bytes and count.
@@ -94,6 +96,9 @@ pub(crate) struct Accounts {
     thread_counts: Vec<u32>,
     snapshots: Vec<Snapshot>,
     intervals: Option<Intervals>,
+    details: Option<Vec<Detail>>,
+    /// `None` for everything.
+    selection: Option<Selection>,
     exact_times: bool,
 }
 
@@ -111,6 +116,8 @@ impl Accounts {
             thread_counts: Vec::new(),
             snapshots: Vec::new(),
             intervals: options.intervals.then(Intervals::default),
+            details: options.details.then(Vec::new),
+            selection: Some(options.selection).filter(|selection| !selection.is_everything()),
             exact_times: options.exact_times,
         }
     }
@@ -119,10 +126,20 @@ impl Accounts {
         Tally { bytes: self.live_bytes, count: self.live_count }
     }
 
+    /// Everything ever allocated, selected or not.
+    pub(crate) fn allocated(&self) -> Tally {
+        self.groups.iter().fold(Tally::default(), |mut sum, group| {
+            sum.add(group.allocated.bytes, group.allocated.count);
+            sum
+        })
+    }
+
     /// An allocation by the event's thread and stack begins.
     #[inline]
     pub(crate) fn allocate(&mut self, event: &Event, allocator: Allocator) -> Block {
-        let group = self.group(Key { stack: event.stack, thread: event.thread, allocator });
+        let selected = self.selection.is_none_or(|selection| selection.takes(event));
+        let group = self.group(Key { stack: event.stack, thread: event.thread, allocator, selected });
+        self.detail(group, |detail| detail.allocate(event.size));
         self.groups[group as usize].allocated.add(event.size, 1, event.order, event.time_ns);
         self.totals.size_histogram.add(event.size);
         let nth = self.count_of_thread(event.thread);
@@ -139,6 +156,7 @@ impl Accounts {
     pub(crate) fn release(&mut self, block: &Block, bytes: u64, whole: bool, event: &Event) -> Ended {
         let temporary = if whole { self.end_temporary(block, event) } else { None };
         self.totals.deallocations += u64::from(whole);
+        self.detail(block.group, |detail| detail.end(u64::from(whole), event.time_ns.saturating_sub(block.time_ns)));
         self.drop_live(block, bytes, whole);
         Ended { order: event.order, temporary }
     }
@@ -167,6 +185,8 @@ impl Accounts {
         self.live_bytes = self.live_bytes.wrapping_add(bytes);
         self.live_count = self.live_count.wrapping_add(count);
         self.take_back_interval(block, bytes, count, ended);
+        let lived_ns = event.time_ns.saturating_sub(block.time_ns);
+        self.detail(block.group, |detail| detail.restore(bytes, count, lived_ns));
         let group = &mut self.groups[block.group as usize];
         if let Some(before) = ended.temporary {
             group.temporary = before;
@@ -206,10 +226,14 @@ impl Accounts {
     pub(crate) fn finish(&self, live: impl Iterator<Item = (Block, u64, bool)>) -> Analysis {
         let mut groups: Vec<_> = self.groups.iter().map(|group| group.summed(self.peak_end)).collect();
         let mut intervals = self.intervals.as_ref().map(ended_intervals);
+        let mut details = self.details.clone();
         let mut surviving = Intervals::default();
         for (block, bytes, first) in live {
             let count = u64::from(first);
             self.add_survivor(&mut groups[block.group as usize], &block, bytes, count);
+            if let Some(detail) = details.as_mut().and_then(|details| details.get_mut(block.group as usize)) {
+                detail.live_on(count, self.totals.end_time_ns.saturating_sub(block.time_ns));
+            }
             if intervals.is_some() {
                 surviving.entry((block.group, self.snapshot_index(block.order), 0)).or_default().add(bytes, count);
             }
@@ -222,7 +246,12 @@ impl Accounts {
             groups.iter_mut().for_each(|group| group.leaked = group.leaked_at_exit);
         }
         let totals = self.totals_of(&groups);
-        Analysis { groups, totals, snapshots: self.snapshots.clone(), intervals, exact_times: self.exact_times }
+        let snapshots = self.snapshots.clone();
+        let mut analysis = Analysis { groups, totals, snapshots, intervals, details, exact_times: self.exact_times };
+        if self.selection.is_some() {
+            analysis.retain(|at, _| self.groups.get(at).is_some_and(|group| group.key.selected));
+        }
+        analysis
     }
 
     /// The group with this key. Neighbouring events mostly share theirs, so a small cache saves most hashing.
@@ -245,9 +274,20 @@ impl Accounts {
     fn indexed_group(&mut self, key: Key) -> u32 {
         *self.index.entry(key).or_insert_with(|| {
             self.groups.push(Running::new(key));
+            if let Some(details) = &mut self.details {
+                details.push(Detail::default());
+            }
             // Never cut off: 2^32 groups would take a terabyte of memory first.
             (self.groups.len() - 1) as u32
         })
+    }
+
+    /// Changes the details of a group, where they are kept.
+    #[inline]
+    fn detail(&mut self, group: u32, change: impl FnOnce(&mut Detail)) {
+        if let Some(detail) = self.details.as_mut().and_then(|details| details.get_mut(group as usize)) {
+            change(detail);
+        }
     }
 
     #[inline]
@@ -288,6 +328,7 @@ impl Accounts {
         let count = u64::from(whole);
         self.live_bytes = self.live_bytes.wrapping_sub(bytes);
         self.live_count = self.live_count.wrapping_sub(count);
+        self.detail(block.group, |detail| detail.shrink(bytes, count));
         let group = &mut self.groups[block.group as usize];
         if block.order < self.peak_end {
             if group.peak_end != self.peak_end {

@@ -45,6 +45,19 @@ impl Group {
         }
     }
 
+    /// Adds the sums of another group.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.allocated, &other.allocated),
+            (&mut self.peak, &other.peak),
+            (&mut self.leaked, &other.leaked),
+            (&mut self.leaked_at_exit, &other.leaked_at_exit),
+            (&mut self.temporary, &other.temporary),
+        ] {
+            sum.add(more.bytes, more.count, more.first_order, more.first_time_ns);
+        }
+    }
+
     /// The sum that answers `view`.
     #[must_use]
     pub fn sum(&self, view: View) -> &Sum {

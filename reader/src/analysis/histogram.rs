@@ -42,6 +42,11 @@ impl SizeHistogram {
         }
     }
 
+    /// Adds the counts of another.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count = count.saturating_add(*more));
+    }
+
     /// The bins from the first to the last that is not empty.
     #[must_use]
     pub fn bins(&self) -> Vec<SizeBin> {

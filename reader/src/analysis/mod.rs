@@ -8,16 +8,23 @@
 
 mod accounts;
 mod breakdown;
+mod detail;
 mod calls;
+pub mod diff;
 mod group;
 mod histogram;
 pub mod ordering;
+mod selection;
+mod own;
 mod totals;
 
 pub use breakdown::{AllocatorRow, FrameRow, ModuleRow, ThreadRow, by_allocator, by_frame, by_module, by_thread};
 pub use calls::{CallNode, CallTree, KeyRow};
+pub use detail::Detail;
 pub use group::{Group, Sum};
 pub use histogram::SizeHistogram;
+pub use own::of_interpreter;
+pub use selection::Selection;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
 
 pub(crate) use accounts::{Accounts, Block, Ended};
@@ -37,6 +44,8 @@ pub struct Analysis {
     pub snapshots: Vec<Snapshot>,
     /// How long allocations lived, in snapshots, sorted; present when [`Options::intervals`](crate::Options) asked for it.
     pub intervals: Option<Vec<Interval>>,
+    /// More about each group, by its number; present when [`Options::details`](crate::Options) asked for it.
+    pub details: Option<Vec<Detail>>,
     /// Whether event times are exact; else they are those of the tick before, and order by time is by snapshot.
     pub exact_times: bool,
 }

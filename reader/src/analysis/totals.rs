@@ -15,7 +15,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub(crate) fn add(&mut self, bytes: u64, count: u64) {
+    /// Adds allocations. Sums stop at `u64::MAX`: only a forged capture gets there.
+    pub fn add(&mut self, bytes: u64, count: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.count = self.count.saturating_add(count);
     }

@@ -18,7 +18,7 @@ use memtrack_format::{Allocator, MapClass};
 use rustc_hash::FxHashMap;
 
 use self::mappings::{Cut, Mappings};
-use crate::analysis::{Accounts, Analysis, Block, ClassTotals, Ended, MappingTotals, Moment, Tally};
+use crate::analysis::{Accounts, Analysis, Block, ClassTotals, Ended, MappingTotals, Moment, Selection, Tally};
 use crate::event::{Event, EventKind, Snapshot, ThreadId};
 
 /// What to look at, and what is known beforehand.
@@ -28,13 +28,23 @@ pub struct Options {
     pub temporary_threshold: u32,
     /// Keep the intervals between snapshots in which allocations lived: costs memory and time.
     pub intervals: bool,
+    /// Keep [details](crate::analysis::Detail) of each group: costs memory and time.
+    pub details: bool,
+    /// The single allocations to look at.
+    pub selection: Selection,
     /// Event times are exact, not those of the tick before.
     pub exact_times: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { temporary_threshold: 1, intervals: false, exact_times: false }
+        Self {
+            temporary_threshold: 1,
+            intervals: false,
+            details: false,
+            selection: Selection::default(),
+            exact_times: false,
+        }
     }
 }
 
@@ -139,6 +149,12 @@ impl Replay {
     #[must_use]
     pub fn live(&self) -> Tally {
         self.accounts.live()
+    }
+
+    /// Everything that was ever allocated, selected or not.
+    #[must_use]
+    pub fn allocated(&self) -> Tally {
+        self.accounts.allocated()
     }
 
     /// The analysis as if tracking ended here; the replay can go on. Costs a walk over everything live.

@@ -325,7 +325,7 @@ proptest! {
     #[test]
     fn one_pass_agrees_with_the_model(ops in ops(), temporary_threshold in 0u32..4, jitter: bool) {
         let steps = steps(&ops, jitter);
-        let analysis = replayed(&steps, &Options { temporary_threshold, intervals: true, exact_times: true });
+        let analysis = replayed(&steps, &Options { temporary_threshold, intervals: true, exact_times: true, ..Options::default() });
         let model = Model::of(&steps);
         let (peak_bytes, peak_state) = model.peak();
         let all: State = model.made.iter().map(|made| made.size).enumerate().collect();

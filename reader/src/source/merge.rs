@@ -8,7 +8,7 @@
 
 use memtrack_format::observe::Observation;
 
-use super::segment::{Batch, Definition, Run};
+use super::segment::{Batch, Definition, NameSource, Run};
 use super::tables::Tables;
 use super::timeline::Timeline;
 use super::{Consumer, Place};
@@ -150,7 +150,7 @@ impl Merger {
     pub(super) fn observe(&mut self, observation: &Observation) {
         self.timeline.add(observation);
         if let Observation::Thread { tid, name } = observation {
-            self.tables.name_thread(*tid, name);
+            self.tables.name_thread(*tid, name, NameSource::System);
         }
     }
 }

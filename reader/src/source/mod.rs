@@ -170,6 +170,20 @@ impl Capture {
         self.index.complete
     }
 
+    /// How long was recorded, in nanoseconds: to its end, or to its last tick where it was cut.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when reading fails.
+    pub fn duration_ns(&self) -> Result<u64, Error> {
+        let process = self.process();
+        let start = process.start_monotonic_ns.unwrap_or(0);
+        let end = match process.end_monotonic_ns {
+            Some(end) => end,
+            None => read::last_tick_ns(&self.file, &self.index)?.unwrap_or(start),
+        };
+        Ok(end.saturating_sub(start))
+    }
+
     /// What is known to be lost before records are read; [`ReadSummary::lost`] has everything.
     #[must_use]
     pub fn lost(&self) -> Loss {

@@ -97,6 +97,22 @@ fn timeline(file: &CaptureFile, index: &Index) -> Result<Timeline, Error> {
     Ok(Timeline::new(process.start_monotonic_ns, Scale::new(process, last)))
 }
 
+/// The time of the last tick that can be read, on the monotonic clock.
+pub(super) fn last_tick_ns(file: &CaptureFile, index: &Index) -> Result<Option<u64>, Error> {
+    for piece in index.observations.iter().rev() {
+        let mut payload = Vec::new();
+        file.payload(piece, &mut payload)?;
+        let ticks = Reader::new(&payload).filter_map(|observation| match observation {
+            Observation::Tick(tick) | Observation::Snapshot { tick, .. } => Some(tick.time_ns),
+            Observation::Thread { .. } => None,
+        });
+        if let Some(last) = ticks.last() {
+            return Ok(Some(last));
+        }
+    }
+    Ok(None)
+}
+
 struct Reading<'s, 'e> {
     shop: &'e Shop<'e>,
     ahead: Ahead<'s, 'e>,

@@ -42,7 +42,19 @@ pub(super) struct Node {
 pub(super) enum Definition {
     Code(Code),
     Lines { id: u32, bytes: Vec<u8> },
-    ThreadName { tid: i32, name: Vec<u8> },
+    ThreadName { tid: i32, name: Vec<u8>, source: NameSource },
+}
+
+/// Who says what a thread is called, the better source last; with the ticket of the run in which it was said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum NameSource {
+    /// The system, asked from outside: a new thread is called like the one that started it.
+    #[default]
+    System,
+    /// Python, whose names the system may not know.
+    Python(u64),
+    /// The program, which gave the name by a call.
+    Program(u64),
 }
 
 /// A code object without its line table.
@@ -187,7 +199,12 @@ impl SegmentReader {
                 batch.definitions.push(Definition::Lines { id, bytes: bytes.to_vec() });
             }
             Record::ThreadName { tid, name } => {
-                batch.definitions.push(Definition::ThreadName { tid, name: cut(name) });
+                let source = NameSource::Program(self.ticket);
+                batch.definitions.push(Definition::ThreadName { tid, name: cut(name), source });
+            }
+            Record::PythonName { tid, name } => {
+                let source = NameSource::Python(self.ticket);
+                batch.definitions.push(Definition::ThreadName { tid, name: cut(name), source });
             }
             // The events that follow an Exec say the same; all others have been dealt with.
             _ => {}

@@ -6,7 +6,7 @@
 use memtrack_format::record::{Frame, LineTable};
 use rustc_hash::FxHashMap;
 
-use super::segment::{Code, Definition, Node};
+use super::segment::{Code, Definition, NameSource, Node};
 use crate::error::Error;
 use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{FrameId, Frames, NameId};
@@ -23,6 +23,8 @@ pub(super) struct Tables {
     /// Nodes whose frame's code object was not known.
     pub(super) unknown_frames: u64,
     thread_ids: FxHashMap<i32, ThreadId>,
+    /// Where the names of threads come from, by thread.
+    names: Vec<NameSource>,
     /// For each image of the process, the first one's at 0.
     images: Vec<Image>,
 }
@@ -46,7 +48,9 @@ impl Tables {
                 let room = (code.lines_len as usize).saturating_sub(table.len());
                 table.extend_from_slice(&bytes[..bytes.len().min(room)]);
             }
-            Definition::ThreadName { tid, name } => self.name_thread(*tid, &String::from_utf8_lossy(name)),
+            Definition::ThreadName { tid, name, source } => {
+                self.name_thread(*tid, &String::from_utf8_lossy(name), *source);
+            }
         }
     }
 
@@ -61,15 +65,20 @@ impl Tables {
     pub(super) fn thread(&mut self, tid: i32) -> ThreadId {
         *self.thread_ids.entry(tid).or_insert_with(|| {
             self.threads.push(Thread { tid, name: String::new() });
+            self.names.push(NameSource::default());
             // Every thread stands in the file with at least a byte, and nobody has 2^32 of them in memory.
             ThreadId((self.threads.len() - 1) as u32)
         })
     }
 
-    pub(super) fn name_thread(&mut self, tid: i32, name: &str) {
-        let id = self.thread(tid);
-        if let Some(thread) = self.threads.get_mut(id.0 as usize) {
+    /// Gives a thread its name, unless it has one from a better source.
+    pub(super) fn name_thread(&mut self, tid: i32, name: &str, source: NameSource) {
+        let place = self.thread(tid).0 as usize;
+        if let (Some(thread), Some(known)) = (self.threads.get_mut(place), self.names.get_mut(place))
+            && *known <= source
+        {
             name.clone_into(&mut thread.name);
+            *known = source;
         }
     }
 

@@ -30,7 +30,10 @@ pub(super) fn report(quiet: bool, capture: CaptureFile, program: &Program, resul
         if !quiet {
             message::warning(format_args!("nothing was recorded of {}: {nothing}", program.path.display()));
         }
-        capture.discard();
+        // A program that allocated nothing has a capture that says so: scripts go on to read it.
+        if summary.process.is_none() {
+            capture.discard();
+        }
         return;
     }
     if !quiet {
@@ -55,7 +58,7 @@ fn recorded(capture: &CaptureFile, summary: &Summary) {
 }
 
 fn figures(capture: &CaptureFile) {
-    let capture = match load(capture.path(), &Options::default()) {
+    let capture = match load(&capture.path().to_path_buf(), &Options::default()) {
         Ok(capture) => capture,
         Err(error) => return message::error(format_args!("{error:#}")),
     };

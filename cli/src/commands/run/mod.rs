@@ -104,6 +104,7 @@ fn launch(
     let how = memtrack_collector::Options {
         timestamps: options.allocation_timestamps,
         python_allocators: options.trace_python_allocators,
+        frame_marks: !options.no_frame_marks,
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
         ..memtrack_collector::Options::default()
     };

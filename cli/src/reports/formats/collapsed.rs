@@ -6,11 +6,10 @@ use std::io::Write;
 
 use anyhow::Result;
 use memtrack_reader::analysis::ordering::{Ordering, Sample, samples};
-use memtrack_reader::{FrameId, Frames, View};
+use memtrack_reader::View;
 
-use super::{Format, Metric, root_to_leaf};
-use crate::reports::NO_STACK;
-use crate::reports::facts::{Capture, visible};
+use super::{Format, Metric, frame_text, root_to_leaf};
+use crate::reports::facts::Capture;
 
 /// Collapsed stacks.
 #[derive(Debug)]
@@ -34,7 +33,7 @@ impl Format for Collapsed {
             let weight = self.weight(&sample);
             if weight > 0 {
                 let stack = root_to_leaf(&capture.frames, sample.stack);
-                let names: Vec<_> = stack.iter().map(|frame| frame_text(*frame, &capture.frames)).collect();
+                let names: Vec<_> = stack.iter().map(|frame| frame_text(*frame, &capture.frames).replace(';', ":")).collect();
                 writeln!(out, "{} {weight}", names.join(";"))?;
             }
         }
@@ -49,18 +48,6 @@ impl Collapsed {
             Metric::Allocations => sample.count,
         }
     }
-}
-
-/// `function (file:line)`, as far as it is known.
-fn frame_text(frame: Option<FrameId>, frames: &Frames) -> String {
-    let Some(id) = frame else { return NO_STACK.into() };
-    let (function, file, line) = (frames.function(id), frames.file(id), frames.frame(id).line);
-    let text = match (file, line) {
-        ("", _) => function.to_owned(),
-        (file, 0) => format!("{function} ({file})"),
-        (file, line) => format!("{function} ({file}:{line})"),
-    };
-    visible(&text).replace(';', ":")
 }
 
 #[cfg(test)]

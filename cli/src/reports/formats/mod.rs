@@ -5,24 +5,31 @@
 
 mod collapsed;
 mod csv;
+mod dhat;
+mod firefox;
 mod gprof2dot;
 mod json;
 mod jsonl;
 mod numbering;
 mod pprof;
+mod speedscope;
 
 use std::io::Write;
 
 use anyhow::Result;
-use memtrack_reader::{FrameId, Frames, StackId, View};
+use memtrack_reader::{FrameId, Frames, Options, StackId, View};
 
-use super::facts::Capture;
+use super::NO_STACK;
+use super::facts::{Capture, visible};
 
 pub(crate) use collapsed::Collapsed;
 pub(crate) use csv::Csv;
+pub(crate) use dhat::Dhat;
+pub(crate) use firefox::Firefox;
 pub(crate) use gprof2dot::Gprof2dot;
 pub(crate) use jsonl::Jsonl;
 pub(crate) use pprof::Pprof;
+pub(crate) use speedscope::{Speedscope, Wanted};
 
 /// A file format that a capture's sums are written in.
 pub(crate) trait Format {
@@ -32,6 +39,10 @@ pub(crate) trait Format {
     fn suffix(&self) -> &'static str;
     /// What opens it, to complete the sentence "written; …".
     fn opens_in(&self) -> &'static str;
+    /// How captures have to be read for it.
+    fn reading(&self, options: Options) -> Options {
+        options
+    }
     /// Writes the file.
     ///
     /// # Errors
@@ -59,4 +70,16 @@ fn leaf_to_root(frames: &Frames, stack: StackId) -> Vec<Option<FrameId>> {
     let mut known = root_to_leaf(frames, stack);
     known.reverse();
     known
+}
+
+/// `function (file:line)`, as far as it is known.
+fn frame_text(frame: Option<FrameId>, frames: &Frames) -> String {
+    let Some(id) = frame else { return NO_STACK.into() };
+    let (function, file, line) = (frames.function(id), frames.file(id), frames.frame(id).line);
+    let text = match (file, line) {
+        ("", _) => function.to_owned(),
+        (file, 0) => format!("{function} ({file})"),
+        (file, line) => format!("{function} ({file}:{line})"),
+    };
+    visible(&text)
 }

@@ -26,6 +26,11 @@ impl<K: Clone + Eq + Hash> Numbering<K> {
         })
     }
 
+    /// The number of this thing, if it has one.
+    pub(super) fn known(&self, key: &K) -> Option<usize> {
+        self.numbers.get(key).copied()
+    }
+
     /// The things by number.
     pub(super) fn order(&self) -> &[K] {
         &self.order

@@ -4,46 +4,94 @@
 //! root to leaf. Invariant: the weights of each profile add up to the view's total, and frames are unique by function,
 //! file and line.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 
+use anyhow::{Result, bail};
 use memtrack_reader::analysis::ordering::{Ordering, Sample, samples};
 use memtrack_reader::{FrameId, Frames, View};
 use serde_json::json;
 
-use super::NO_STACK;
-use super::facts::Capture;
+use super::numbering::Numbering;
+use super::{Format, json::list, root_to_leaf};
+use crate::reports::facts::Capture;
+use crate::reports::{NO_STACK, view};
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
-/// Writes the file.
-///
-/// # Errors
-/// What the writer says.
-pub(crate) fn write(capture: &Capture, view: View, ordering: Ordering, out: impl Write) -> io::Result<()> {
-    let samples = samples(&capture.analysis.view(view), ordering);
-    let file = File { capture, samples: &samples, table: FrameTable::new(&samples, &capture.frames) };
-    file.write(view, ordering, out)
+/// The format of speedscope.
+#[derive(Debug)]
+pub(crate) struct Speedscope(pub(crate) Wanted);
+
+/// The order that is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The best that the capture has.
+    Best,
+    /// By exact time.
+    Exact,
+    /// By the first memory snapshot.
+    Snapshot,
+    /// As in the capture.
+    Capture,
 }
 
-/// The view in `"memtrack"`.
-fn view_name(view: View) -> &'static str {
-    match view {
-        View::HighWaterMark => "high-water-mark",
-        View::Leaks | View::LeaksAtExit => "leaks",
-        View::Temporary => "temporary",
-        View::Allocated => "allocated",
+impl Format for Speedscope {
+    fn name(&self) -> &'static str {
+        "speedscope"
+    }
+
+    fn suffix(&self) -> &'static str {
+        "speedscope.json"
+    }
+
+    fn opens_in(&self) -> &'static str {
+        "open it at https://www.speedscope.app"
+    }
+
+    fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
+        let ordering = self.0.ordering(capture)?;
+        let samples = samples(&capture.analysis.view(view), ordering);
+        let file = File { capture, samples: &samples, table: frame_table(&samples, &capture.frames) };
+        Ok(file.write(view, ordering, out)?)
     }
 }
 
-fn view_title(view: View) -> &'static str {
-    match view {
-        View::HighWaterMark => "High-water mark",
-        View::Leaks => "Leaks",
-        View::LeaksAtExit => "Leaks at exit",
-        View::Temporary => "Temporary allocations",
-        View::Allocated => "All allocations",
+impl Wanted {
+    /// The order, if the capture has it.
+    fn ordering(self, capture: &Capture) -> Result<Ordering> {
+        let file = capture.facts.file.display();
+        let (aggregated, several) = (capture.facts.aggregated, capture.facts.others > 0);
+        Ok(match self {
+            Self::Exact if aggregated => bail!("{file}: an aggregated capture has no exact times; use --order capture"),
+            Self::Exact if !capture.analysis.exact_times => {
+                bail!("{file}: has no exact times; record with --allocation-timestamps, or use --order snapshot")
+            }
+            Self::Snapshot if aggregated => {
+                bail!(
+                    "{file}: an aggregated capture has only the order in which stacks were first seen; use --order capture"
+                )
+            }
+            Self::Snapshot if several => {
+                bail!("several captures have no memory snapshots in common; use --order exact or --order capture")
+            }
+            Self::Exact => Ordering::Exact,
+            Self::Snapshot => Ordering::Snapshot,
+            Self::Capture => Ordering::Capture,
+            Self::Best if aggregated || several && !capture.analysis.exact_times => Ordering::Capture,
+            Self::Best => Ordering::best_for(&capture.analysis),
+        })
     }
+}
+
+/// The frames that samples use, numbered in the order of their first use; `None` is the one that stands for no stack.
+fn frame_table(samples: &[Sample], frames: &Frames) -> Numbering<Option<FrameId>> {
+    let mut table = Numbering::new();
+    for sample in samples {
+        root_to_leaf(frames, sample.stack).into_iter().for_each(|frame| {
+            table.number(frame);
+        });
+    }
+    table
 }
 
 fn ordering_name(ordering: Ordering) -> &'static str {
@@ -57,21 +105,21 @@ fn ordering_name(ordering: Ordering) -> &'static str {
 struct File<'a> {
     capture: &'a Capture,
     samples: &'a [Sample],
-    table: FrameTable,
+    table: Numbering<Option<FrameId>>,
 }
 
 impl File<'_> {
-    fn write(&self, view: View, ordering: Ordering, mut out: impl Write) -> io::Result<()> {
-        let title = view_title(view);
+    fn write(&self, view: View, ordering: Ordering, out: &mut dyn Write) -> io::Result<()> {
+        let title = view::title(view);
         write!(out, "{{\"$schema\":{},\"shared\":{{\"frames\":", json!(SCHEMA))?;
-        list(&mut out, &self.table.order, |out, frame| write!(out, "{}", self.frame(*frame)))?;
+        list(out, self.table.order(), |out, frame| write!(out, "{}", self.frame(*frame)))?;
         write!(out, "}},\"profiles\":[")?;
-        self.profile(&format!("{title}: bytes"), "bytes", |sample| sample.bytes, &mut out)?;
+        self.profile(&format!("{title}: bytes"), "bytes", |sample| sample.bytes, out)?;
         write!(out, ",")?;
-        self.profile(&format!("{title}: allocations"), "none", |sample| sample.count, &mut out)?;
+        self.profile(&format!("{title}: allocations"), "none", |sample| sample.count, out)?;
         let total = |weight: fn(&Sample) -> u64| sum(self.samples, weight);
         let done = json!({
-            "view": view_name(view),
+            "view": view::name(view),
             "ordering": ordering_name(ordering),
             "total_bytes": total(|sample| sample.bytes),
             "total_allocations": total(|sample| sample.count),
@@ -98,7 +146,7 @@ impl File<'_> {
     }
 
     /// One profile; samples without weight are left out.
-    fn profile(&self, name: &str, unit: &str, weight: impl Fn(&Sample) -> u64, out: &mut impl Write) -> io::Result<()> {
+    fn profile(&self, name: &str, unit: &str, weight: impl Fn(&Sample) -> u64, out: &mut dyn Write) -> io::Result<()> {
         let weighty: Vec<&Sample> = self.samples.iter().filter(|sample| weight(sample) > 0).collect();
         let end = sum(self.samples, &weight);
         let (name, unit) = (json!(name), json!(unit));
@@ -107,8 +155,9 @@ impl File<'_> {
             "{{\"type\":\"sampled\",\"name\":{name},\"unit\":{unit},\"startValue\":0,\"endValue\":{end},\"samples\":"
         )?;
         list(out, &weighty, |out, sample| {
-            let stack = self.table.stack(&self.capture.frames, sample);
-            list(out, &stack, |out, index| write!(out, "{index}"))
+            let stack = root_to_leaf(&self.capture.frames, sample.stack);
+            let numbers = stack.iter().filter_map(|frame| self.table.known(frame));
+            list(out, numbers, |out, number| write!(out, "{number}"))
         })?;
         write!(out, ",\"weights\":")?;
         list(out, &weighty, |out, sample| write!(out, "{}", weight(sample)))?;
@@ -120,76 +169,29 @@ fn sum(samples: &[Sample], weight: impl Fn(&Sample) -> u64) -> u64 {
     samples.iter().fold(0, |sum: u64, sample| sum.saturating_add(weight(sample)))
 }
 
-/// The frames that samples use, numbered in the order of their first use; `None` is the one that stands for no stack.
-struct FrameTable {
-    order: Vec<Option<FrameId>>,
-    numbers: HashMap<Option<FrameId>, usize>,
-}
-
-impl FrameTable {
-    fn new(samples: &[Sample], frames: &Frames) -> Self {
-        let mut table = Self { order: Vec::new(), numbers: HashMap::new() };
-        for sample in samples {
-            let stack = frames.root_to_leaf(sample.stack);
-            stack.iter().for_each(|frame| table.add(Some(*frame)));
-            if stack.is_empty() {
-                table.add(None);
-            }
-        }
-        table
-    }
-
-    fn add(&mut self, frame: Option<FrameId>) {
-        self.numbers.entry(frame).or_insert_with(|| {
-            self.order.push(frame);
-            self.order.len() - 1
-        });
-    }
-
-    /// A sample's frames by number, outermost first.
-    fn stack(&self, frames: &Frames, sample: &Sample) -> Vec<usize> {
-        let stack = frames.root_to_leaf(sample.stack);
-        let whole: Vec<_> = if stack.is_empty() { vec![None] } else { stack.into_iter().map(Some).collect() };
-        whole.iter().filter_map(|frame| self.numbers.get(frame).copied()).collect()
-    }
-}
-
-/// Writes a JSON array item by item.
-fn list<W: Write, T>(out: &mut W, items: &[T], mut item: impl FnMut(&mut W, &T) -> io::Result<()>) -> io::Result<()> {
-    write!(out, "[")?;
-    for (at, value) in items.iter().enumerate() {
-        if at > 0 {
-            write!(out, ",")?;
-        }
-        item(out, value)?;
-    }
-    write!(out, "]")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::write;
+    use super::{Format, Speedscope, Wanted};
     use crate::reports::fixture;
     use memtrack_reader::View;
-    use memtrack_reader::analysis::ordering::Ordering;
     use serde_json::{Value, json};
 
-    fn report(view: View, ordering: Ordering) -> Value {
+    fn report(view: View, order: Wanted) -> Value {
         let mut text = Vec::new();
-        write(&fixture::capture(), view, ordering, &mut text).unwrap();
+        Speedscope(order).write(&fixture::capture(), view, &mut text).unwrap();
         serde_json::from_slice(&text).unwrap()
     }
 
     #[test]
     fn golden() {
         let mut text = Vec::new();
-        write(&fixture::capture(), View::Allocated, Ordering::Exact, &mut text).unwrap();
+        Speedscope(Wanted::Exact).write(&fixture::capture(), View::Allocated, &mut text).unwrap();
         fixture::compare("allocated.speedscope.json", &text);
     }
 
     #[test]
     fn totals_are_whole_and_no_stack_is_a_frame() {
-        let report = report(View::Allocated, Ordering::Capture);
+        let report = report(View::Allocated, Wanted::Capture);
         for (at, key) in ["total_bytes", "total_allocations"].iter().enumerate() {
             let profile = &report["profiles"][at];
             let sum: u64 = profile["weights"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
@@ -202,14 +204,14 @@ mod tests {
 
     #[test]
     fn samples_without_weight_are_left_out_of_their_profile_only() {
-        let report = report(View::Allocated, Ordering::Capture);
+        let report = report(View::Allocated, Wanted::Capture);
         let len = |at: usize| report["profiles"][at]["samples"].as_array().unwrap().len();
         assert_eq!(len(0) + 1, len(1));
     }
 
     #[test]
     fn a_view_without_samples_is_a_valid_file() {
-        let report = report(View::Temporary, Ordering::Snapshot);
+        let report = report(View::Temporary, Wanted::Snapshot);
         assert_eq!(report["profiles"][0]["samples"], json!([]));
         assert_eq!(report["profiles"][0]["endValue"], json!(0));
         assert_eq!(report["memtrack"]["ordering"], "memory-snapshots");

@@ -1,0 +1,156 @@
+// Memory over time: heap and resident memory, with a range to select by dragging.
+
+class Chart {
+  /** `select(range)` is called with indices of moments, or null. */
+  constructor(canvas, model, select) {
+    Object.assign(this, { canvas, model, select });
+    this.time = model.time;
+    this.canSelect = !!model.liveGroup && this.time.length > 1;
+    canvas.addEventListener("pointerdown", (event) => this.down(event));
+    canvas.addEventListener("pointermove", (event) => this.move(event));
+    canvas.addEventListener("pointerup", (event) => this.up(event));
+    canvas.addEventListener("pointerleave", () => { this.pointer = null; this.draw(); });
+    if (!this.canSelect) canvas.style.cursor = "default";
+  }
+
+  x(us) {
+    const first = this.time[0], span = this.time[this.time.length - 1] - first || 1;
+    return this.left + ((us - first) / span) * (this.width - this.left - 6);
+  }
+
+  moment(event) {
+    const x = event.clientX - this.canvas.getBoundingClientRect().left;
+    let best = 0;
+    this.time.forEach((us, at) => { if (Math.abs(this.x(us) - x) < Math.abs(this.x(this.time[best]) - x)) best = at; });
+    return best;
+  }
+
+  down(event) {
+    if (!this.canSelect) return;
+    this.canvas.setPointerCapture(event.pointerId);
+    this.dragFrom = this.moment(event);
+    this.dragX = event.clientX;
+  }
+
+  move(event) {
+    this.pointer = this.moment(event);
+    if (this.dragFrom !== undefined && Math.abs(event.clientX - this.dragX) > 3) this.drag = this.ordered(this.pointer);
+    this.draw();
+  }
+
+  up(event) {
+    if (this.dragFrom === undefined) return;
+    const range = Math.abs(event.clientX - this.dragX) > 3 ? this.ordered(this.moment(event)) : null;
+    this.dragFrom = this.drag = undefined;
+    this.select(range);
+  }
+
+  ordered(moment) {
+    return [Math.min(this.dragFrom, moment), Math.max(this.dragFrom, moment)];
+  }
+
+  show(range) {
+    this.range = range;
+    this.draw();
+  }
+
+  draw() {
+    cancelAnimationFrame(this.pending);
+    this.pending = requestAnimationFrame(() => this.paint());
+  }
+
+  paint() {
+    const { canvas } = this, ratio = window.devicePixelRatio || 1, context = canvas.getContext("2d");
+    const style = getComputedStyle(document.documentElement), color = (name) => style.getPropertyValue(`--${name}`).trim();
+    this.width = canvas.clientWidth;
+    this.height = canvas.clientHeight;
+    this.left = 62;
+    canvas.width = this.width * ratio;
+    canvas.height = this.height * ratio;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.font = "11px system-ui, sans-serif";
+    const { heap, rss } = this.model.data, most = Math.max(1, ...heap, ...rss) * 1.08, floor = this.height - 17;
+    const y = (bytes) => floor - (bytes / most) * (floor - 14);
+    this.axes(context, color, y, most, floor);
+    this.shade(context, color, floor);
+    this.line(context, color("rss"), rss, y);
+    this.line(context, color("heap"), heap, y, floor);
+    this.legend(context, color);
+    if (this.pointer != null) this.cross(context, color, y, floor);
+  }
+
+  axes(context, color, y, most, floor) {
+    context.strokeStyle = color("line");
+    context.fillStyle = color("dim");
+    context.lineWidth = 1;
+    context.textAlign = "right";
+    const rough = most / 4.5, unit = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 2.5, 5, 10].find((n) => n * unit >= rough) * unit;
+    for (let bytes = 0; bytes < most; bytes += step) {
+      context.beginPath();
+      context.moveTo(this.left, Math.round(y(bytes)) + 0.5);
+      context.lineTo(this.width - 6, Math.round(y(bytes)) + 0.5);
+      context.stroke();
+      context.fillText(formatSize(bytes), this.left - 6, y(bytes) + 3.5);
+    }
+    context.textAlign = "center";
+    const first = this.time[0], span = this.time[this.time.length - 1] - first;
+    const ticks = Math.max(2, Math.min(10, Math.floor(this.width / 130)));
+    for (let tick = 0; tick <= ticks; tick++) {
+      const us = first + (span * tick) / ticks;
+      context.textAlign = tick === ticks ? "right" : tick ? "center" : "left";
+      context.fillText(formatTime(us), this.x(us), floor + 13);
+    }
+  }
+
+  shade(context, color, floor) {
+    const range = this.drag || this.range;
+    if (!range) return;
+    const from = this.x(this.time[range[0]]), to = this.x(this.time[range[1]]);
+    context.fillStyle = color("select");
+    context.fillRect(from, 0, Math.max(to - from, 1.5), floor);
+    context.fillStyle = color("accent");
+    context.fillRect(from, 0, 1, floor);
+    context.fillRect(to, 0, 1, floor);
+  }
+
+  line(context, color, values, y, floor) {
+    context.strokeStyle = context.fillStyle = color;
+    context.lineWidth = 1.5;
+    context.beginPath();
+    values.forEach((value, at) => context.lineTo(this.x(this.time[at]), y(value)));
+    if (values.length === 1) context.rect(this.x(this.time[0]) - 2, y(values[0]) - 2, 4, 4);
+    context.stroke();
+    if (floor === undefined || values.length < 2) return;
+    context.lineTo(this.x(this.time[values.length - 1]), floor);
+    context.lineTo(this.x(this.time[0]), floor);
+    context.globalAlpha = 0.12;
+    context.fill();
+    context.globalAlpha = 1;
+  }
+
+  legend(context, color) {
+    context.textAlign = "left";
+    let x = this.left + 8;
+    for (const [name, text] of [["heap", "Heap"], ["rss", "Resident memory"]]) {
+      context.fillStyle = color(name);
+      context.fillRect(x, 3, 10, 8);
+      context.fillStyle = color("text");
+      context.fillText(text, x + 14, 11);
+      x += 60;
+    }
+  }
+
+  cross(context, color, y, floor) {
+    const at = this.pointer, { heap, rss } = this.model.data, x = this.x(this.time[at]);
+    context.fillStyle = color("dim");
+    context.fillRect(x, 14, 1, floor - 14);
+    const text = `${formatTime(this.time[at])}   heap ${formatSize(heap[at])}   resident ${formatSize(rss[at])}`;
+    context.textAlign = "right";
+    context.fillStyle = color("text");
+    context.fillText(text, this.width - 8, 11);
+    for (const [name, value] of [["heap", heap[at]], ["rss", rss[at]]]) {
+      context.fillStyle = color(name);
+      context.fillRect(x - 2.5, y(value) - 2.5, 6, 6);
+    }
+  }
+}

@@ -1,0 +1,222 @@
+//! The options of the commands that show a capture: tables, graphs, differences.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use memtrack_reader::Options;
+
+use super::input::{Filters, Input};
+use super::{Color, Output, View};
+
+/// `memtrack summary`.
+#[derive(Debug, Args)]
+pub(crate) struct Summary {
+    #[command(flatten)]
+    pub(crate) input: Input,
+    #[command(flatten)]
+    pub(crate) view: View,
+    /// What comes first: what functions allocated with everything they called (total), or themselves (own)
+    #[arg(long, value_name = "COLUMN", default_value = "total")]
+    pub(crate) sort: Sort,
+    /// At most N functions; 0 for all
+    #[arg(short = 'n', value_name = "N", default_value_t = 30)]
+    pub(crate) rows: usize,
+    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    pub(crate) color: Color,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// The column that puts a summary in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sort {
+    /// Bytes with everything called
+    Total,
+    /// Bytes of the function itself
+    Own,
+    /// Number of allocations with everything called
+    TotalCount,
+    /// Number of allocations of the function itself
+    OwnCount,
+}
+
+/// `memtrack table`.
+#[derive(Debug, Args)]
+pub(crate) struct Table {
+    #[command(flatten)]
+    pub(crate) input: Input,
+    #[command(flatten)]
+    pub(crate) view: View,
+    /// Keep threads apart
+    #[arg(long)]
+    pub(crate) split_threads: bool,
+    /// Print JSON, with all rows
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print CSV, with all rows
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) csv: bool,
+    /// At most N rows of text; 0 for all
+    #[arg(short = 'n', value_name = "N", default_value_t = 30)]
+    pub(crate) rows: usize,
+    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    pub(crate) color: Color,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+impl View {
+    /// The view that was asked for.
+    pub(crate) fn wanted(&self) -> memtrack_reader::View {
+        use memtrack_reader::View as Wanted;
+        match self {
+            Self { leaks: true, at_exit: true, .. } => Wanted::LeaksAtExit,
+            Self { leaks: true, .. } => Wanted::Leaks,
+            Self { temporary: true, .. } => Wanted::Temporary,
+            Self { allocated: true, .. } => Wanted::Allocated,
+            _ => Wanted::HighWaterMark,
+        }
+    }
+
+    /// How a capture has to be read for it.
+    pub(crate) fn reading(&self) -> Options {
+        Options { temporary_threshold: self.temporary_threshold.get(), ..Options::default() }
+    }
+}
+
+/// `memtrack flamegraph`.
+#[derive(Debug, Args)]
+pub(crate) struct Flamegraph {
+    /// The capture
+    pub(crate) capture: PathBuf,
+    #[command(flatten)]
+    pub(crate) view: View,
+    /// Show who was called first, and callers below
+    #[arg(long)]
+    pub(crate) inverted: bool,
+    /// Keep threads apart
+    #[arg(long)]
+    pub(crate) split_threads: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `memtrack diff`.
+#[derive(Debug, Args)]
+pub(crate) struct Diff {
+    /// The capture to compare with
+    pub(crate) base: PathBuf,
+    /// The capture that is compared
+    pub(crate) new: PathBuf,
+    /// What is compared
+    #[arg(long, value_name = "METRIC", default_value = "peak")]
+    pub(crate) metric: Metric,
+    /// Put functions down to what they allocated themselves (own), or with everything they called (total)
+    #[arg(long, value_name = "FIGURE", default_value = "own")]
+    pub(crate) by: By,
+    /// Print JSON, with all functions
+    #[arg(long, conflicts_with_all = ["markdown", "html"])]
+    pub(crate) json: bool,
+    /// Print Markdown, for a comment on a review
+    #[arg(long, conflicts_with = "html")]
+    pub(crate) markdown: bool,
+    /// Write a differential flame graph: one HTML file that needs no network
+    #[arg(long)]
+    pub(crate) html: bool,
+    /// Exit with 1 if the whole grew by more than this: 10MB, 100kB or 20%
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = limit)]
+    pub(crate) fail_over: Option<Limit>,
+    #[command(flatten)]
+    pub(crate) filters: Filters,
+    /// At most N functions in each list; 0 for all
+    #[arg(short = 'n', value_name = "N", default_value_t = 10)]
+    pub(crate) rows: usize,
+    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    pub(crate) color: Color,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// What `diff` compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Metric {
+    /// Bytes at the high-water mark
+    Peak,
+    /// Bytes never freed
+    Leaks,
+    /// Bytes ever allocated
+    Allocated,
+    /// Number of allocations
+    Count,
+    /// Bytes freed at once
+    Temporary,
+}
+
+/// Which figure of a function is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum By {
+    /// What it allocated itself
+    Own,
+    /// What it allocated with everything that it called
+    Total,
+}
+
+/// How much a figure may grow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Limit {
+    /// By so many bytes, or allocations.
+    Absolute(u64),
+    /// By this part of the base, in percent.
+    Percent(f64),
+}
+
+/// Takes `10MB`, `1.5GiB`, `4096` or `20%` apart.
+fn limit(text: &str) -> Result<Limit, String> {
+    const UNITS: [(&str, f64); 9] = [
+        ("KiB", 1024.0),
+        ("MiB", 1048576.0),
+        ("GiB", 1073741824.0),
+        ("kB", 1e3),
+        ("KB", 1e3),
+        ("MB", 1e6),
+        ("GB", 1e9),
+        ("TB", 1e12),
+        ("B", 1.0),
+    ];
+    let number = |text: &str| match text.trim_end().parse::<f64>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
+        _ => Err("expected a size such as 10MB or 100kB, or a percentage such as 20%".to_owned()),
+    };
+    if let Some(percent) = text.strip_suffix('%') {
+        return number(percent).map(Limit::Percent);
+    }
+    let unit = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
+    let (figure, bytes) = unit.unwrap_or((text, 1.0));
+    number(figure).map(|figure| Limit::Absolute((figure * bytes) as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Limit, limit};
+
+    #[test]
+    fn limits() {
+        for (text, expected) in [
+            ("10MB", Limit::Absolute(10_000_000)),
+            ("100kB", Limit::Absolute(100_000)),
+            ("1.5 GiB", Limit::Absolute(1_610_612_736)),
+            ("0", Limit::Absolute(0)),
+            ("7B", Limit::Absolute(7)),
+            ("20%", Limit::Percent(20.0)),
+            ("0.5%", Limit::Percent(0.5)),
+        ] {
+            assert_eq!(limit(text), Ok(expected), "{text}");
+        }
+        for text in ["", "MB", "-1", "ten", "10 miles", "NaN", "inf%", "%"] {
+            assert!(limit(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! `memtrack diff`: two captures compared, and the exit status that a check in CI goes by.
+//!
+//! Invariant: the report is written whether or not the limit is passed.
+
+use anyhow::Result;
+use memtrack_reader::{Options, View};
+
+use crate::args::{self, By, Limit};
+use crate::failure;
+use crate::load::load;
+use crate::message;
+use crate::output::Report;
+use crate::reports::diff::{Diff, Metric, doubts};
+use crate::reports::facts::Capture;
+use crate::reports::page;
+use crate::terminal::Look;
+use crate::units::{count, size};
+
+/// Compares, prints, and tells by the exit status whether the limit was passed.
+///
+/// # Errors
+/// A capture that cannot be read, or an output that cannot be written.
+pub(crate) fn run(options: &args::Diff) -> Result<u8> {
+    let metric = metric(options.metric);
+    let read = |capture| load((capture, &options.filters), &Options::default());
+    let [base, new] = [read(&options.base)?, read(&options.new)?];
+    doubts(&base, &new).iter().for_each(message::warning);
+    let diff = Diff::new(&base, &new, metric, options.by == By::Total);
+    write(options, &base, &new, &diff, metric)?;
+    Ok(options.fail_over.map_or(0, |limit| judge(&diff, metric, limit)))
+}
+
+fn write(options: &args::Diff, base: &Capture, new: &Capture, diff: &Diff, metric: Metric) -> Result<()> {
+    let output = &options.output;
+    if options.html {
+        return html(options, base, new, metric);
+    }
+    let mut out = Report::printed(output.output.as_deref(), output.force)?;
+    if options.json {
+        diff.json(&mut out)?;
+    } else if options.markdown {
+        diff.markdown(options.rows, &mut out)?;
+    } else {
+        let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
+        diff.text(options.rows, look, &mut out)?;
+    }
+    out.finish()?;
+    Ok(())
+}
+
+fn html(options: &args::Diff, base: &Capture, new: &Capture, metric: Metric) -> Result<()> {
+    let output = &options.output;
+    let mut out = Report::file(output.output.as_deref(), output.force, &options.new, "diff", "html")?;
+    let start = page::Start { view: metric.view, counts: metric.counts, ..page::Start::default() };
+    page::difference(base, new, start, doubts(base, new), &mut out)?;
+    if let Some(path) = out.finish()? {
+        message::line(format_args!("{}: written; open it in a browser", path.display()));
+    }
+    Ok(())
+}
+
+fn metric(metric: args::Metric) -> Metric {
+    let (name, view, counts) = match metric {
+        args::Metric::Peak => ("peak", View::HighWaterMark, false),
+        args::Metric::Leaks => ("leaks", View::Leaks, false),
+        args::Metric::Allocated => ("allocated", View::Allocated, false),
+        args::Metric::Count => ("count", View::Allocated, true),
+        args::Metric::Temporary => ("temporary", View::Temporary, false),
+    };
+    Metric { name, view, counts }
+}
+
+/// The exit status, with a word on standard error where the limit was passed.
+fn judge(diff: &Diff, metric: Metric, limit: Limit) -> u8 {
+    let [base, new] = diff.whole();
+    let growth = new.saturating_sub(base);
+    let amount = |figure| if metric.counts { count(figure) } else { size(figure) };
+    let allowed = match limit {
+        Limit::Absolute(allowed) => allowed,
+        Limit::Percent(percent) => (base as f64 * percent / 100.0) as u64,
+    };
+    if growth <= allowed {
+        return 0;
+    }
+    let (name, growth, allowed) = (metric.name, amount(growth), amount(allowed));
+    message::error(format_args!("regression: {name} grew by {growth}, and --fail-over allows {allowed}"));
+    failure::ERROR
+}

@@ -1,0 +1,368 @@
+//! `memtrack transform heaptrack`: every event, as heaptrack's own interpreter writes them, for heaptrack_gui and
+//! heaptrack_print.
+//!
+//! The only format that is made of events: it sees them go by, and holds what is live and the tables. A mapping that is
+//! unmapped in part is written as freed and made anew with what is left of it, since the format knows whole blocks only.
+//! Invariant: whatever a line refers to stands on a line before it, and each free is that of an allocation.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+
+use memtrack_format::MapClass;
+use memtrack_reader::analysis::Selection;
+use memtrack_reader::source::Consumer;
+use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId, ThreadId};
+
+use crate::reports::NO_STACK;
+use crate::reports::facts::{Facts, visible};
+
+/// Version of heaptrack and of its file format that this is; numbers are hexadecimal throughout.
+const VERSIONS: &str = "10000 1";
+/// The unit of resident memory.
+const PAGE: u64 = 4096;
+
+/// Which allocations are written.
+pub(super) type Keep<'a> = &'a dyn Fn(&Event) -> bool;
+
+/// Writes what it is given. The first error ends the writing, not the reading.
+pub(super) struct Writer<'a, W> {
+    out: W,
+    pub(super) written: io::Result<()>,
+    keep: Keep<'a>,
+    selection: Selection,
+    tables: Tables,
+    blocks: HashMap<u64, u64>,
+    /// Mappings that count as heap: their ends and their numbers, by start.
+    mappings: BTreeMap<u64, Mapping>,
+    last_ends: HashMap<ThreadId, Vec<Ended>>,
+    remapped_heap: HashMap<ThreadId, bool>,
+    time_ms: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Mapping {
+    end: u64,
+    stack: u64,
+    number: u64,
+}
+
+/// What the last free or unmap of a thread ended, to take it back where the call failed.
+#[derive(Clone, Copy)]
+enum Ended {
+    Block(u64, u64),
+    Part(u64, Mapping),
+}
+
+impl<'a, W: Write> Writer<'a, W> {
+    /// Begins a file.
+    pub(super) fn new(facts: &Facts, keep: Keep<'a>, selection: Selection, mut out: W) -> Self {
+        let mut tables = Tables::default();
+        let title = visible(&facts.title());
+        let mut written = writeln!(out, "v {VERSIONS}\nX {title}\nI {PAGE:x} 0");
+        if written.is_ok() {
+            written = tables.module(&facts.executable().unwrap_or_else(|| title.clone()), &mut out);
+        }
+        Self {
+            out,
+            written,
+            keep,
+            selection,
+            tables,
+            blocks: HashMap::new(),
+            mappings: BTreeMap::new(),
+            last_ends: HashMap::new(),
+            remapped_heap: HashMap::new(),
+            time_ms: 0,
+        }
+    }
+
+    /// The writer's end, once the time of the last event is written.
+    pub(super) fn finish(mut self, end_ns: u64) -> io::Result<W> {
+        self.time(end_ns);
+        self.written.map(|()| self.out)
+    }
+
+    fn write(&mut self, write: impl FnOnce(&mut W) -> io::Result<()>) {
+        if self.written.is_ok() {
+            self.written = write(&mut self.out);
+        }
+    }
+
+    fn time(&mut self, time_ns: u64) {
+        let time_ms = time_ns / 1_000_000;
+        if time_ms > self.time_ms {
+            self.time_ms = time_ms;
+            self.write(|out| writeln!(out, "c {time_ms:x}"));
+        }
+    }
+
+    /// An allocation of this size; its number.
+    fn begin(&mut self, size: u64, stack: u64) -> u64 {
+        let (number, new) = self.tables.allocation(size, stack);
+        if new {
+            self.write(|out| writeln!(out, "a {size:x} {stack:x}"));
+        }
+        self.write(|out| writeln!(out, "+ {number:x}"));
+        number
+    }
+
+    fn end(&mut self, number: u64) {
+        self.write(|out| writeln!(out, "- {number:x}"));
+    }
+
+    fn stack(&mut self, stack: StackId, frames: &Frames) -> u64 {
+        let Self { tables, out, written, .. } = self;
+        match tables.stack(stack, frames, out) {
+            Ok(number) => number,
+            Err(error) => {
+                if written.is_ok() {
+                    *written = Err(error);
+                }
+                0
+            }
+        }
+    }
+
+    fn allocate(&mut self, event: &Event, frames: &Frames) {
+        if let Some(replaced) = self.blocks.remove(&event.address) {
+            self.end(replaced);
+        }
+        if self.takes(event) {
+            let stack = self.stack(event.stack, frames);
+            let number = self.begin(event.size, stack);
+            self.blocks.insert(event.address, number);
+        }
+    }
+
+    fn takes(&self, event: &Event) -> bool {
+        self.selection.takes(event) && (self.keep)(event)
+    }
+
+    fn free(&mut self, event: &Event) {
+        let ended = self.blocks.remove(&event.address).map(|number| Ended::Block(event.address, number));
+        if let Some(Ended::Block(_, number)) = ended {
+            self.end(number);
+        }
+        self.last_ends.insert(event.thread, ended.into_iter().collect());
+    }
+
+    fn map(&mut self, event: &Event, class: MapClass, frames: &Frames) {
+        let inherited = class == MapClass::Inherited && *self.remapped_heap.get(&event.thread).unwrap_or(&true);
+        self.cut(event);
+        if (class == MapClass::Heap || inherited) && event.size > 0 && self.takes(event) {
+            let stack = self.stack(event.stack, frames);
+            let number = self.begin(event.size, stack);
+            let end = event.address.saturating_add(event.size);
+            self.mappings.insert(event.address, Mapping { end, stack, number });
+        }
+    }
+
+    fn unmap(&mut self, event: &Event) {
+        let ended = self.cut(event);
+        if event.kind == EventKind::RemapFrom {
+            self.remapped_heap.insert(event.thread, !ended.is_empty());
+        }
+        self.last_ends.insert(event.thread, ended);
+    }
+
+    /// Ends what lies in the event's range; what is left before and behind it goes on.
+    fn cut(&mut self, event: &Event) -> Vec<Ended> {
+        let (start, end) = (event.address, event.address.saturating_add(event.size));
+        let hit: Vec<_> = self.mappings.range(..end).rev().take_while(|(_, mapping)| mapping.end > start).collect();
+        let hit: Vec<(u64, Mapping)> = hit.into_iter().map(|(at, mapping)| (*at, *mapping)).collect();
+        for (at, mapping) in &hit {
+            self.mappings.remove(at);
+            self.end(mapping.number);
+            self.resume(*at, start, mapping.stack);
+            self.resume(end, mapping.end, mapping.stack);
+        }
+        let part = |(at, mapping): (u64, Mapping)| {
+            Ended::Part(at.max(start), Mapping { end: mapping.end.min(end), ..mapping })
+        };
+        hit.into_iter().map(part).collect()
+    }
+
+    fn resume(&mut self, start: u64, end: u64, stack: u64) {
+        if start < end {
+            let number = self.begin(end - start, stack);
+            self.mappings.insert(start, Mapping { end, stack, number });
+        }
+    }
+
+    fn undo(&mut self, event: &Event) {
+        for ended in self.last_ends.remove(&event.thread).unwrap_or_default() {
+            match ended {
+                Ended::Block(address, number) => {
+                    if let Entry::Vacant(place) = self.blocks.entry(address) {
+                        place.insert(number);
+                        self.write(|out| writeln!(out, "+ {number:x}"));
+                    }
+                }
+                Ended::Part(start, part) => self.resume(start, part.end, part.stack),
+            }
+        }
+    }
+}
+
+impl<W: Write> Consumer for Writer<'_, W> {
+    fn event(&mut self, event: &Event, frames: &Frames) {
+        self.time(event.time_ns);
+        match event.kind {
+            EventKind::Alloc(_) => self.allocate(event, frames),
+            EventKind::Free => self.free(event),
+            EventKind::Map(_, class) => self.map(event, class, frames),
+            EventKind::Unmap | EventKind::RemapFrom => self.unmap(event),
+            EventKind::FreeUndo | EventKind::UnmapUndo => self.undo(event),
+            EventKind::Finalizing | EventKind::Exec => {}
+        }
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot) {
+        self.time(snapshot.time_ns);
+        let pages = snapshot.rss_bytes / PAGE;
+        self.write(|out| writeln!(out, "R {pages:x}"));
+    }
+
+    fn replaced(&mut self) {
+        let blocks = std::mem::take(&mut self.blocks).into_values();
+        let mappings = std::mem::take(&mut self.mappings).into_values().map(|mapping| mapping.number);
+        for number in blocks.chain(mappings) {
+            self.end(number);
+        }
+    }
+}
+
+/// The tables of the file. Numbers start at 1, but for those of allocations.
+#[derive(Default)]
+struct Tables {
+    strings: HashMap<String, u64>,
+    places: HashMap<Option<FrameId>, u64>,
+    stacks: HashMap<StackId, u64>,
+    allocations: HashMap<(u64, u64), u64>,
+    traces: u64,
+    module: u64,
+}
+
+impl Tables {
+    fn module(&mut self, name: &str, out: &mut impl Write) -> io::Result<()> {
+        self.module = self.string(name, out)?;
+        Ok(())
+    }
+
+    fn string(&mut self, text: &str, out: &mut impl Write) -> io::Result<u64> {
+        if text.is_empty() {
+            return Ok(0);
+        }
+        let next = self.strings.len() as u64 + 1;
+        match self.strings.entry(text.into()) {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(new) => {
+                writeln!(out, "s {}", visible(text))?;
+                Ok(*new.insert(next))
+            }
+        }
+    }
+
+    /// The number of a frame as an instruction pointer, which it is not: its number stands for an address.
+    fn place(&mut self, frame: Option<FrameId>, frames: &Frames, out: &mut impl Write) -> io::Result<u64> {
+        if let Some(known) = self.places.get(&frame) {
+            return Ok(*known);
+        }
+        let place = |id| (frames.function(id), frames.file(id), frames.frame(id).line);
+        let (function, file, line) = frame.map_or((NO_STACK, "", 0), place);
+        let (function, file) = (self.string(function, out)?, self.string(file, out)?);
+        let number = self.places.len() as u64 + 1;
+        writeln!(out, "i {number:x} {:x} {function:x} {file:x} {line:x}", self.module)?;
+        self.places.insert(frame, number);
+        Ok(number)
+    }
+
+    /// The number of a stack, whose callers are described before it.
+    fn stack(&mut self, stack: StackId, frames: &Frames, out: &mut impl Write) -> io::Result<u64> {
+        let mut unknown = Vec::new();
+        let mut at = stack;
+        let mut parent = 0;
+        while let Some(node) = frames.node(at) {
+            if let Some(known) = self.stacks.get(&at) {
+                parent = *known;
+                break;
+            }
+            unknown.push((at, Some(node.frame)));
+            at = node.parent;
+        }
+        if stack == StackId::EMPTY {
+            if let Some(known) = self.stacks.get(&stack) {
+                return Ok(*known);
+            }
+            unknown.push((stack, None));
+        }
+        for (id, frame) in unknown.into_iter().rev() {
+            let place = self.place(frame, frames, out)?;
+            writeln!(out, "t {place:x} {parent:x}")?;
+            self.traces += 1;
+            parent = self.traces;
+            self.stacks.insert(id, parent);
+        }
+        Ok(parent)
+    }
+
+    /// The number of allocations of this size and stack, and whether it is new.
+    fn allocation(&mut self, size: u64, stack: u64) -> (u64, bool) {
+        let next = self.allocations.len() as u64;
+        match self.allocations.entry((size, stack)) {
+            Entry::Occupied(known) => (*known.get(), false),
+            Entry::Vacant(new) => (*new.insert(next), true),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Writer;
+    use crate::reports::facts::Facts;
+    use memtrack_format::{Allocator, MapClass};
+    use memtrack_reader::analysis::Selection;
+    use memtrack_reader::source::Consumer;
+    use memtrack_reader::{Event, EventKind, Frames, StackId, ThreadId};
+
+    fn written(script: &[(EventKind, u64, u64)], keep: &dyn Fn(&Event) -> bool) -> String {
+        let mut frames = Frames::new();
+        let (function, file) = (frames.name_id("work").unwrap(), frames.name_id("app.py").unwrap());
+        let frame = frames.frame_id(function, file, 26).unwrap();
+        let stack = frames.stack_of(&[frame]).unwrap();
+        let facts = Facts { file: "capture.bin".into(), ..Facts::default() };
+        let mut writer = Writer::new(&facts, keep, Selection::default(), Vec::new());
+        for (order, &(kind, address, size)) in (0..).zip(script) {
+            let stack = if address == 0x9000 { StackId::EMPTY } else { stack };
+            let time_ns = order * 1_000_000;
+            writer.event(&Event { kind, address, size, stack, thread: ThreadId(0), order, time_ns }, &frames);
+        }
+        let text = String::from_utf8(writer.finish(0).unwrap()).unwrap();
+        text.lines().skip(4).collect::<Vec<_>>().join("\n")
+    }
+
+    const ALLOC: EventKind = EventKind::Alloc(Allocator::Malloc);
+    const MAP: EventKind = EventKind::Map(Allocator::Mmap, MapClass::Heap);
+
+    #[test]
+    fn tables_come_before_they_are_used() {
+        let script = [(ALLOC, 0x1000, 16), (EventKind::Free, 0x1000, 0), (ALLOC, 0x1000, 16), (ALLOC, 0x9000, 1)];
+        let expected = "\
+s work\ns app.py\ni 1 1 2 3 1a\nt 1 0\na 10 1\n+ 0\nc 1\n- 0\nc 2\n+ 0\nc 3\ns <no stack>\ni 2 1 4 0 0\nt 2 0\na 1 2\n+ 1";
+        assert_eq!(written(&script, &|_| true), expected);
+    }
+
+    #[test]
+    fn parts_of_mappings_go_on() {
+        let script = [(MAP, 0x10_0000, 0x3000), (EventKind::Unmap, 0x10_1000, 0x1000), (EventKind::UnmapUndo, 0, 0)];
+        let text = written(&script, &|_| true);
+        assert!(text.ends_with("a 3000 1\n+ 0\nc 1\n- 0\na 1000 1\n+ 1\n+ 1\nc 2\n+ 1"), "{text}");
+    }
+
+    #[test]
+    fn frees_of_what_is_left_out_are_left_out_too() {
+        let script = [(ALLOC, 0x1000, 16), (EventKind::Free, 0x1000, 0), (EventKind::Free, 0x5000, 0)];
+        assert_eq!(written(&script, &|event| event.size > 16), "c 1\nc 2");
+    }
+}

@@ -1,0 +1,73 @@
+//! `memtrack summary`, `table` and `flamegraph`: who holds a view's memory, by function, by place and by call path.
+//!
+//! Invariant: nothing is printed before the capture was read.
+
+use anyhow::Result;
+use memtrack_reader::Options;
+
+use crate::args;
+use crate::load::load;
+use crate::message;
+use crate::output::Report;
+use crate::reports::{page, places, summary};
+use crate::terminal::Look;
+
+/// Prints own and total figures of every function.
+///
+/// # Errors
+/// A capture that cannot be read, or an output that cannot be written.
+pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
+    let capture = load(&options.input, &options.view.reading())?;
+    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
+    let order = match options.sort {
+        args::Sort::Total => summary::Order::Total,
+        args::Sort::Own => summary::Order::Own,
+        args::Sort::TotalCount => summary::Order::TotalCount,
+        args::Sort::OwnCount => summary::Order::OwnCount,
+    };
+    summary::write(&capture, options.view.wanted(), order, options.rows, look, &mut out)?;
+    out.finish()?;
+    Ok(0)
+}
+
+/// Prints a row for each place and allocator.
+///
+/// # Errors
+/// A capture that cannot be read, or an output that cannot be written.
+pub(crate) fn table(options: &args::Table) -> Result<u8> {
+    let capture = load(&options.input, &options.view.reading())?;
+    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    let table = places::Places::new(&capture, options.view.wanted(), options.split_threads);
+    if options.json {
+        table.json(&mut out)?;
+    } else if options.csv {
+        table.csv(&mut out)?;
+    } else {
+        let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
+        table.text(options.rows, look, &mut out)?;
+    }
+    out.finish()?;
+    Ok(0)
+}
+
+/// Writes the page.
+///
+/// # Errors
+/// A capture that cannot be read, or an output that cannot be written.
+pub(crate) fn flamegraph(options: &args::Flamegraph) -> Result<u8> {
+    let output = &options.output;
+    let mut out = Report::file(output.output.as_deref(), output.force, &options.capture, "flamegraph", "html")?;
+    let capture = load(&options.capture, &Options { intervals: true, ..options.view.reading() })?;
+    let start = page::Start {
+        view: options.view.wanted(),
+        inverted: options.inverted,
+        split_threads: options.split_threads,
+        counts: false,
+    };
+    page::flamegraph(&capture, start, &mut out)?;
+    if let Some(path) = out.finish()? {
+        message::line(format_args!("{}: written; open it in a browser", path.display()));
+    }
+    Ok(0)
+}

@@ -1,0 +1,366 @@
+//! `diff`: what changed between two captures, function by function, as text, JSON or Markdown.
+//!
+//! Invariant: bytes are absolute and never scaled; a function is new or vanished only where a capture has nothing of it.
+
+use std::cmp::Reverse;
+use std::io::{self, Write};
+
+use memtrack_reader::View;
+use memtrack_reader::analysis::Tally;
+use memtrack_reader::analysis::diff::{DiffRow, Difference, Functions, Merged, Pair};
+use serde_json::{Value, json};
+
+use super::facts::{Capture, visible};
+use super::table::Table;
+use super::{NO_STACK, stats, view};
+use crate::terminal::Look;
+use crate::units::{count, size};
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Metric {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// Whose sums are compared.
+    pub(crate) view: View,
+    /// Numbers of allocations instead of bytes.
+    pub(crate) counts: bool,
+}
+
+/// Two captures, compared.
+#[derive(Debug)]
+pub(crate) struct Diff {
+    metric: Metric,
+    /// Functions go by their totals instead of their own figures.
+    by_total: bool,
+    functions: Functions,
+    difference: Difference,
+}
+
+/// What became of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Grown,
+    Shrunk,
+    Unchanged,
+    New,
+    Vanished,
+}
+
+impl Diff {
+    /// Compares.
+    pub(crate) fn new(base: &Capture, new: &Capture, metric: Metric, by_total: bool) -> Self {
+        let mut merged = Merged::default();
+        let mut own = |capture: &Capture| merged.own(&capture.frames, &capture.analysis.view(metric.view));
+        let (base, new) = (own(base), own(new));
+        let difference = merged.compare(&base, &new);
+        let mut diff = Self { metric, by_total, functions: merged.functions, difference };
+        let mut rows = std::mem::take(&mut diff.difference.rows);
+        let change = |pair: &Pair| diff.change(pair).unsigned_abs();
+        rows.sort_by_cached_key(|row| Reverse((change(&row.own), change(&row.total))));
+        diff.difference.rows = rows;
+        diff
+    }
+
+    /// The whole in the base and in the new capture.
+    pub(crate) fn whole(&self) -> [u64; 2] {
+        [self.figure(self.difference.whole.base), self.figure(self.difference.whole.new)]
+    }
+
+    /// Everything as `memtrack-diff`, version 1.
+    ///
+    /// # Errors
+    /// What the writer says; so below.
+    pub(crate) fn json(&self, mut out: impl Write) -> io::Result<()> {
+        let ([base, new], metric) = (self.whole(), self.metric.name);
+        let Difference { new_stacks, vanished_stacks, .. } = self.difference;
+        write!(out, "{{\"schema\":\"memtrack-diff\",\"version\":1,\"metric\":\"{metric}\",\"base_total\":{base},")?;
+        write!(
+            out,
+            "\"new_total\":{new},\"new_stacks\":{new_stacks},\"vanished_stacks\":{vanished_stacks},\"rows\":["
+        )?;
+        for (number, row) in self.difference.rows.iter().enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            write!(out, "{comma}\n{}", self.object(row))?;
+        }
+        writeln!(out, "\n]}}")
+    }
+
+    /// The largest growth first, then what is new, shrunk and vanished; at most `limit` functions each, all for 0.
+    pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
+        writeln!(out, "{}", look.heading(&self.headline()))?;
+        writeln!(out, "{}", self.stacks())?;
+        for (title, status) in SECTIONS {
+            let rows = self.section(status);
+            if rows.is_empty() {
+                continue;
+            }
+            let shown = if limit == 0 { rows.len() } else { limit.min(rows.len()) };
+            let heading = format!("{title} ({}, by {} figures)", count(rows.len() as u64), self.by());
+            writeln!(out, "\n{}", look.heading(&heading))?;
+            let mut table = Table::default();
+            rows[..shown].iter().for_each(|row| table.row(self.cells(row).map(|cell| visible(&cell))));
+            table.lines(look.width).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+            if rows.len() > shown {
+                writeln!(out, "  and {} more (-n 0 shows all)", count((rows.len() - shown) as u64))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for a comment on a review.
+    pub(crate) fn markdown(&self, limit: usize, mut out: impl Write) -> io::Result<()> {
+        writeln!(out, "**{}**\n\n{}", self.headline(), self.stacks())?;
+        for (title, status) in SECTIONS {
+            let rows = self.section(status);
+            if rows.is_empty() {
+                continue;
+            }
+            let shown = if limit == 0 { rows.len() } else { limit.min(rows.len()) };
+            writeln!(out, "\n### {title}\n")?;
+            writeln!(out, "| change | percent | base | new | function |\n|---:|---:|---:|---:|:---|")?;
+            for row in &rows[..shown] {
+                let [change, percent, base, _, new, name] = self.cells(row);
+                writeln!(out, "| {change} | {percent} | {base} | {new} | {} |", code(&visible(&name)))?;
+            }
+            if rows.len() > shown {
+                writeln!(out, "\nand {} more", count((rows.len() - shown) as u64))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn by(&self) -> &'static str {
+        if self.by_total { "total" } else { "own" }
+    }
+
+    fn figure(&self, tally: Tally) -> u64 {
+        if self.metric.counts { tally.count } else { tally.bytes }
+    }
+
+    /// In 128 bits, since sums of a forged capture may be anything.
+    fn change(&self, pair: &Pair) -> i128 {
+        i128::from(self.figure(pair.new)) - i128::from(self.figure(pair.base))
+    }
+
+    fn status(&self, row: &DiffRow) -> Status {
+        match (row.total.in_base(), row.total.in_new()) {
+            (false, _) => Status::New,
+            (_, false) => Status::Vanished,
+            _ if self.change(&row.own) != 0 => direction(self.change(&row.own)),
+            _ => direction(self.change(&row.total)),
+        }
+    }
+
+    /// The functions of a section whose chosen figure changed, the largest change first.
+    fn section(&self, status: Status) -> Vec<&DiffRow> {
+        let rows = self.difference.rows.iter();
+        let mut rows: Vec<_> = rows.filter(|row| self.section_of(row) == status && self.changed(row) != 0).collect();
+        rows.sort_by_key(|row| Reverse(self.changed(row).unsigned_abs()));
+        rows
+    }
+
+    fn section_of(&self, row: &DiffRow) -> Status {
+        match self.status(row) {
+            known @ (Status::New | Status::Vanished) => known,
+            _ => direction(self.changed(row)),
+        }
+    }
+
+    fn changed(&self, row: &DiffRow) -> i128 {
+        self.change(self.chosen(row))
+    }
+
+    fn chosen<'a>(&self, row: &'a DiffRow) -> &'a Pair {
+        if self.by_total { &row.total } else { &row.own }
+    }
+
+    fn headline(&self) -> String {
+        let [base, new] = self.whole();
+        let title = if self.metric.counts { "Number of allocations" } else { view::title(self.metric.view) };
+        let whole = &self.difference.whole;
+        let (change, percent) = (self.signed(self.change(whole)), self.percent(whole));
+        format!("{title}: {} -> {}, {change} ({percent})", self.amount(base), self.amount(new))
+    }
+
+    fn stacks(&self) -> String {
+        let Difference { new_stacks, vanished_stacks, .. } = self.difference;
+        format!("{} call stacks are new, {} have vanished", count(new_stacks), count(vanished_stacks))
+    }
+
+    fn cells(&self, row: &DiffRow) -> [String; 6] {
+        let pair = self.chosen(row);
+        let [base, new] = [pair.base, pair.new].map(|tally| self.amount(self.figure(tally)));
+        [self.signed(self.change(pair)), self.percent(pair), base, "->".into(), new, self.name(row)]
+    }
+
+    fn name(&self, row: &DiffRow) -> String {
+        match self.functions.get(row.function) {
+            None => NO_STACK.into(),
+            Some((function, "")) => function.into(),
+            Some((function, file)) => format!("{function} at {file}"),
+        }
+    }
+
+    fn amount(&self, figure: u64) -> String {
+        if self.metric.counts { count(figure) } else { size(figure) }
+    }
+
+    fn signed(&self, change: i128) -> String {
+        let sign = if change < 0 { "-" } else { "+" };
+        format!("{sign}{}", self.amount(u64::try_from(change.unsigned_abs()).unwrap_or(u64::MAX)))
+    }
+
+    fn percent(&self, pair: &Pair) -> String {
+        match self.figure(pair.base) {
+            0 if pair.in_new() => "new".into(),
+            0 => "0 %".into(),
+            base => format!("{:+.1} %", self.change(pair) as f64 * 100.0 / base as f64),
+        }
+    }
+
+    fn object(&self, row: &DiffRow) -> Value {
+        let (function, file) = self.functions.get(row.function).unwrap_or((NO_STACK, ""));
+        let side = |own: Tally, total: Tally| {
+            json!({
+                "own_bytes": own.bytes, "total_bytes": total.bytes, "own_count": own.count, "total_count": total.count,
+            })
+        };
+        json!({
+            "function": function,
+            "file": Some(file).filter(|file| !file.is_empty()),
+            "status": self.status(row).name(),
+            "base": side(row.own.base, row.total.base),
+            "new": side(row.own.new, row.total.new),
+        })
+    }
+}
+
+const SECTIONS: [(&str, Status); 4] =
+    [("Grown", Status::Grown), ("New", Status::New), ("Shrunk", Status::Shrunk), ("Vanished", Status::Vanished)];
+
+impl Status {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Grown => "grown",
+            Self::Shrunk => "shrunk",
+            Self::Unchanged => "unchanged",
+            Self::New => "new",
+            Self::Vanished => "vanished",
+        }
+    }
+}
+
+fn direction(change: i128) -> Status {
+    match change {
+        0 => Status::Unchanged,
+        1.. => Status::Grown,
+        _ => Status::Shrunk,
+    }
+}
+
+/// A name as Markdown's code; a backtick or a bar in it must not end the cell.
+fn code(text: &str) -> String {
+    format!("`{}`", text.replace('`', "'").replace('|', "\\|"))
+}
+
+/// Why figures of these two captures may not mean the same, one sentence each.
+pub(crate) fn doubts(base: &Capture, new: &Capture) -> Vec<String> {
+    let mut doubts = Vec::new();
+    let mut differ = |what: &str, base: bool, new: bool| {
+        if base != new {
+            let side = if new { "new capture" } else { "base" };
+            doubts.push(format!("only the {side} {what}: figures that depend on it do not compare"));
+        }
+    };
+    differ(
+        "traces Python's own allocators",
+        stats::traces_python_allocators(base),
+        stats::traces_python_allocators(new),
+    );
+    differ("has its whole recording", base.facts.complete, new.facts.complete);
+    let versions = [base.facts.python_version(), new.facts.python_version()];
+    if versions[0] != versions[1] {
+        let [base, new] = versions.map(|version| version.unwrap_or_else(|| "none".into()));
+        doubts.push(format!(
+            "the interpreters differ (base: {base}, new: {new}): functions of its library may not match"
+        ));
+    }
+    let allocators = [base.facts.python_allocator(), new.facts.python_allocator()];
+    if allocators[0] != allocators[1] {
+        let [base, new] = allocators.map(|name| name.unwrap_or_else(|| "none".into()));
+        doubts.push(format!("Python's allocators differ (base: {base}, new: {new}): sizes of objects do not compare"));
+    }
+    doubts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Diff, Metric, code, doubts};
+    use crate::reports::facts::Capture;
+    use crate::reports::fixture;
+    use crate::terminal::Look;
+    use memtrack_reader::View;
+
+    const ALLOCATED: Metric = Metric { name: "allocated", view: View::Allocated, counts: false };
+
+    /// The fixture with one stack grown tenfold, one halved, and one gone.
+    fn changed() -> Capture {
+        let mut capture = fixture::capture();
+        let groups = &mut capture.analysis.groups;
+        groups[0].allocated.bytes *= 10;
+        groups[1].allocated.bytes /= 2;
+        groups.remove(2);
+        capture
+    }
+
+    fn golden(name: &str, by_total: bool, write: impl Fn(&Diff, &mut Vec<u8>) -> std::io::Result<()>) {
+        let mut text = Vec::new();
+        write(&Diff::new(&fixture::capture(), &changed(), ALLOCATED, by_total), &mut text).unwrap();
+        fixture::compare(name, &text);
+    }
+
+    #[test]
+    fn golden_files() {
+        let look = Look { width: Some(80), color: false };
+        golden("diff.txt", false, |diff, out| diff.text(10, look, out));
+        golden("diff-total.txt", true, |diff, out| diff.text(1, look, out));
+        golden("diff.json", false, |diff, out| diff.json(out));
+        golden("diff.md", false, |diff, out| diff.markdown(10, out));
+    }
+
+    #[test]
+    fn equal_captures_are_unchanged() {
+        let capture = fixture::capture();
+        let diff = Diff::new(&capture, &capture, ALLOCATED, false);
+        let mut text = Vec::new();
+        diff.json(&mut text).unwrap();
+        let value: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        assert!(value["rows"].as_array().unwrap().iter().all(|row| row["status"] == "unchanged"), "{value}");
+        assert_eq!((&value["new_stacks"], &value["base_total"]), (&0.into(), &value["new_total"]));
+        assert!(doubts(&capture, &capture).is_empty());
+    }
+
+    #[test]
+    fn an_empty_base_makes_everything_new() {
+        let counts = Metric { name: "count", view: View::Allocated, counts: true };
+        let diff = Diff::new(&fixture::empty(), &fixture::capture(), counts, false);
+        assert_eq!(diff.whole(), [0, 96]);
+        let mut text = Vec::new();
+        diff.text(0, Look { width: None, color: false }, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.starts_with("Number of allocations: 0 -> 96, +96 (new)\n4 call stacks are new, 0"), "{text}");
+        assert!(!text.contains("Grown") && text.contains("\nNew (4, by own figures)\n"), "{text}");
+    }
+
+    #[test]
+    fn captures_that_hardly_compare_are_named() {
+        let text = doubts(&fixture::empty(), &fixture::capture()).join("\n");
+        assert!(text.contains("base: none, new: 3.11.7") && text.contains("new: pymalloc"), "{text}");
+    }
+
+    #[test]
+    fn names_cannot_break_a_markdown_table() {
+        assert_eq!(code("a|b`c"), "`a\\|b'c`");
+    }
+}

@@ -1,0 +1,182 @@
+//! `transform dhat`: the JSON of valgrind's DHAT, version 2, for its viewer `dh_view.html`: lifetimes, no accesses.
+//!
+//! A program point is a stack with the allocating function as its innermost frame. Its own maximum is exact for one
+//! thread; those of several threads are added up, which is at least the true one. Invariant: no two points have the
+//! same frames, and those at the high-water mark and at the end add up to the view's totals.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use anyhow::{Result, bail};
+use memtrack_format::Allocator;
+use memtrack_reader::analysis::{Detail, Group};
+use memtrack_reader::{FrameId, Options, View};
+use serde_json::{Value, json};
+
+use super::numbering::Numbering;
+use super::{Format, frame_text, json::list, leaf_to_root};
+use crate::reports::facts::Capture;
+
+/// Blocks that live less than this are called short-lived, in microseconds.
+const SHORT_LIVED_US: u64 = 1000;
+/// The root's frame, which comes first and is in no point.
+const ROOT: &str = "[root]";
+
+/// The JSON of DHAT.
+#[derive(Debug)]
+pub(crate) struct Dhat;
+
+impl Format for Dhat {
+    fn name(&self) -> &'static str {
+        "dhat"
+    }
+
+    fn suffix(&self) -> &'static str {
+        "dhat.json"
+    }
+
+    fn opens_in(&self) -> &'static str {
+        "open it in valgrind's dh_view.html"
+    }
+
+    fn reading(&self, options: Options) -> Options {
+        Options { details: true, ..options }
+    }
+
+    /// All views at once; `view` says only which moment is the end.
+    fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
+        let analysis = &capture.analysis;
+        let Some(details) = &analysis.details else {
+            bail!(
+                "{}: an aggregated capture does not know how long allocations lived; use another format, such as pprof",
+                capture.facts.file.display()
+            );
+        };
+        let end = if matches!(view, View::LeaksAtExit) { View::LeaksAtExit } else { View::Leaks };
+        let mut frames = Numbering::new();
+        frames.number(Place::Root);
+        write!(out, "{{{},\"pps\":", head(capture).trim_start_matches('{').trim_end_matches('}'))?;
+        list(out, points(capture, details, end), |out, point| point.write(capture, &mut frames, out))?;
+        write!(out, ",\"ftbl\":")?;
+        list(out, frames.order(), |out, place| write!(out, "{}", json!(place.text(capture))))?;
+        writeln!(out, "}}")?;
+        Ok(())
+    }
+}
+
+fn head(capture: &Capture) -> String {
+    let (facts, analysis) = (&capture.facts, &capture.analysis);
+    let peak = analysis.totals.peak.at.unwrap_or_default();
+    let end_ns = facts.duration_ns(analysis).max(analysis.totals.end_time_ns);
+    let head = json!({
+        "dhatFileVersion": 2,
+        "mode": "heap",
+        "verb": "Allocated",
+        "bklt": true,
+        "bkacc": false,
+        "tu": "µs",
+        "Mtu": "s",
+        "tuth": SHORT_LIVED_US,
+        "cmd": facts.title(),
+        "pid": facts.process.pid.unwrap_or(0),
+        "tg": peak.time_ns / 1000,
+        "te": end_ns / 1000,
+    });
+    head.to_string()
+}
+
+/// One entry of the table of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    Root,
+    Allocator(Allocator),
+    Frame(Option<FrameId>),
+}
+
+impl Place {
+    fn text(self, capture: &Capture) -> String {
+        match self {
+            Self::Root => ROOT.into(),
+            Self::Allocator(allocator) => allocator.name().into(),
+            Self::Frame(frame) => frame_text(frame, &capture.frames),
+        }
+    }
+}
+
+/// What a stack and an allocator add up to.
+struct Point {
+    group: Group,
+    detail: Detail,
+    end: View,
+}
+
+/// The groups, those of one stack and allocator joined over threads, in the order of their first allocation.
+fn points(capture: &Capture, details: &[Detail], end: View) -> Vec<Point> {
+    let mut places = HashMap::new();
+    let mut points: Vec<Point> = Vec::new();
+    for (group, detail) in capture.analysis.groups.iter().zip(details) {
+        let place = *places.entry((group.stack, group.allocator)).or_insert(points.len());
+        match points.get_mut(place) {
+            Some(point) => {
+                point.group.add(group);
+                point.detail.add(detail);
+            }
+            None => points.push(Point { group: *group, detail: detail.clone(), end }),
+        }
+    }
+    points
+}
+
+impl Point {
+    fn write(&self, capture: &Capture, frames: &mut Numbering<Place>, out: &mut dyn Write) -> io::Result<()> {
+        let stack = leaf_to_root(&capture.frames, self.group.stack).into_iter().map(Place::Frame);
+        let places = std::iter::once(Place::Allocator(self.group.allocator)).chain(stack);
+        let fs: Vec<_> = places.map(|place| frames.number(place)).collect();
+        let (all, peak, end) = (&self.group.allocated, &self.group.peak, self.group.sum(self.end));
+        let value: Value = json!({
+            "tb": all.bytes, "tbk": all.count, "tl": self.detail.lifetime_ns / 1000,
+            "mb": self.detail.most.bytes, "mbk": self.detail.most.count,
+            "gb": peak.bytes, "gbk": peak.count, "eb": end.bytes, "ebk": end.count, "fs": fs,
+        });
+        write!(out, "{value}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Dhat, Format};
+    use crate::reports::fixture;
+    use memtrack_reader::View;
+    use memtrack_reader::analysis::Detail;
+    use serde_json::{Value, json};
+
+    fn report() -> Vec<u8> {
+        let mut capture = fixture::capture();
+        let detail = Detail { freed: 1, lifetime_ns: 5_000_000, ..Detail::default() };
+        capture.analysis.details = Some(vec![detail; capture.analysis.groups.len()]);
+        let mut text = Vec::new();
+        Dhat.write(&capture, View::HighWaterMark, &mut text).unwrap();
+        text
+    }
+
+    #[test]
+    fn golden() {
+        fixture::compare("capture.dhat.json", &report());
+    }
+
+    #[test]
+    fn points_are_distinct_and_add_up() {
+        let report: Value = serde_json::from_slice(&report()).unwrap();
+        let points = report["pps"].as_array().unwrap();
+        let sum = |key: &str| points.iter().filter_map(|point| point[key].as_u64()).sum::<u64>();
+        assert_eq!((sum("tb"), sum("gb"), sum("tbk"), sum("tl")), (1_505_096, 1_505_096, 96, 20_000));
+        assert_eq!(report["ftbl"][0], json!("[root]"));
+        assert_eq!(report["ftbl"][points[0]["fs"][0].as_u64().unwrap() as usize], json!("malloc"));
+    }
+
+    #[test]
+    fn sums_without_lifetimes_are_refused() {
+        let refused = Dhat.write(&fixture::capture(), View::HighWaterMark, &mut Vec::new()).unwrap_err();
+        assert!(refused.to_string().contains("aggregated"), "{refused}");
+    }
+}

@@ -1,0 +1,308 @@
+//! `transform jsonl`: everything a capture adds up to, as records for programs, one JSON object a line.
+//!
+//! Records come as `meta`, `string_table`, `frame_table`, `agg` (kind `frame`, then kind `stack`), `snapshot`, `end`.
+//! Ids are explicit and start at 0; tables and aggregates come in chunks of 256; a key that is missing means that the
+//! value is not known; line 0 is no line. `end` has the number of records before it, and only a whole file has it.
+//! Invariant: each record can be understood with those before it, and `cumulative` counts a frame once in each stack.
+
+use std::collections::HashSet;
+use std::io::{self, Write};
+
+use anyhow::Result;
+use memtrack_reader::analysis::{GroupRow, Tally};
+use memtrack_reader::{FrameId, Frames, StackId, View};
+use serde_json::{Map, Value, json};
+
+use super::numbering::Numbering;
+use super::{Format, root_to_leaf};
+use crate::reports::NO_STACK;
+use crate::reports::facts::Capture;
+
+/// Version of the format; incompatible changes raise it.
+const VERSION: u32 = 0;
+/// Entries in a record.
+const CHUNK: usize = 256;
+/// The sums of an entry, by name.
+const SUMS: [&str; 4] = ["peak", "leaked", "allocated", "temporary"];
+
+/// JSON lines.
+#[derive(Debug)]
+pub(crate) struct Jsonl;
+
+impl Format for Jsonl {
+    fn name(&self) -> &'static str {
+        "jsonl"
+    }
+
+    fn suffix(&self) -> &'static str {
+        "jsonl"
+    }
+
+    fn opens_in(&self) -> &'static str {
+        "one JSON object a line"
+    }
+
+    /// All views at once; `view` says only which moment is that of the leaks.
+    fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
+        let leaks = if view == View::LeaksAtExit { View::LeaksAtExit } else { View::Leaks };
+        let sums = Sums::new(capture, [View::HighWaterMark, leaks, View::Allocated, View::Temporary]);
+        let mut records = Records { out, written: 0, run_id: run_id(capture) };
+        records.write("meta", meta(capture, leaks))?;
+        records.tables(&sums, &capture.frames)?;
+        records.aggregates(&sums)?;
+        for snapshot in &capture.analysis.snapshots {
+            let (time, live, rss) = (snapshot.time_ns, snapshot.heap_bytes, snapshot.rss_bytes);
+            records.write("snapshot", json!({"time_ns": time, "live_bytes": live, "rss_bytes": rss}))?;
+        }
+        let end = json!({"records": records.written});
+        records.write("end", end)?;
+        Ok(())
+    }
+}
+
+/// The same for the same recording, however often it is written.
+fn run_id(capture: &Capture) -> String {
+    let process = &capture.facts.process;
+    let number = |value: Option<u64>| value.unwrap_or(0);
+    format!("{:016x}{:08x}{:08x}", process.start_realtime_ns.unwrap_or(0), number(process.pid), number(process.ppid))
+}
+
+fn meta(capture: &Capture, leaks: View) -> Value {
+    let (facts, analysis) = (&capture.facts, &capture.analysis);
+    let known = json!({
+        "exporter": concat!("memtrack@", env!("CARGO_PKG_VERSION")),
+        "command_line": facts.command_line(),
+        "pid": facts.process.pid,
+        "ppid": facts.process.ppid,
+        "executable": facts.executable(),
+        "python_version": facts.python_version(),
+        "start_time": facts.start_time(),
+        "duration_ms": facts.duration_ns(analysis) / 1_000_000,
+        "units": {"bytes": "bytes", "count": "allocations"},
+        "leaked": if leaks == View::LeaksAtExit { "at-exit" } else { "at-finalization" },
+        "temporary_threshold": analysis.totals.temporary_threshold,
+        "aggregated": facts.aggregated,
+        "has_allocation_timestamps": analysis.exact_times,
+        "complete": facts.complete,
+        "lost_blocks": facts.lost_blocks,
+        "lost_bytes": facts.lost_bytes,
+    });
+    let Value::Object(fields) = known else { return known };
+    fields.into_iter().filter(|(_, value)| !value.is_null()).collect::<Map<_, _>>().into()
+}
+
+/// Own and cumulative sums of each view.
+#[derive(Clone, Copy, Default)]
+struct Entry {
+    own: [Tally; SUMS.len()],
+    cumulative: [Tally; SUMS.len()],
+}
+
+/// The sums by frame and by stack, in the order in which the rows first name one.
+struct Sums {
+    frames: Numbering<Option<FrameId>>,
+    by_frame: Vec<Entry>,
+    stacks: Numbering<StackId>,
+    by_stack: Vec<Entry>,
+    /// The frames of each stack by number, outermost first.
+    chains: Vec<Vec<usize>>,
+    totals: [Tally; SUMS.len()],
+}
+
+impl Sums {
+    fn new(capture: &Capture, views: [View; SUMS.len()]) -> Self {
+        let mut sums = Self {
+            frames: Numbering::new(),
+            by_frame: Vec::new(),
+            stacks: Numbering::new(),
+            by_stack: Vec::new(),
+            chains: Vec::new(),
+            totals: [Tally::default(); SUMS.len()],
+        };
+        for (at, view) in views.into_iter().enumerate() {
+            capture.analysis.view(view).iter().for_each(|row| sums.add(at, row, &capture.frames));
+        }
+        sums
+    }
+
+    fn add(&mut self, at: usize, row: &GroupRow, frames: &Frames) {
+        let stack = self.stacks.number(row.stack);
+        if stack == self.chains.len() {
+            let chain: Vec<_> =
+                root_to_leaf(frames, row.stack).into_iter().map(|frame| self.frames.number(frame)).collect();
+            self.chains.push(chain);
+            self.by_stack.push(Entry::default());
+            self.by_frame.resize(self.frames.order().len(), Entry::default());
+        }
+        let chain = &self.chains[stack];
+        add(&mut self.totals[at], row);
+        add(&mut self.by_stack[stack].own[at], row);
+        chain.last().into_iter().for_each(|leaf| add(&mut self.by_frame[*leaf].own[at], row));
+        for frame in chain.iter().collect::<HashSet<_>>() {
+            add(&mut self.by_frame[*frame].cumulative[at], row);
+        }
+    }
+}
+
+fn add(tally: &mut Tally, row: &GroupRow) {
+    tally.bytes = tally.bytes.saturating_add(row.bytes);
+    tally.count = tally.count.saturating_add(row.count);
+}
+
+/// The lines, counted.
+struct Records<'a> {
+    out: &'a mut dyn Write,
+    written: u64,
+    run_id: String,
+}
+
+impl Records<'_> {
+    /// Writes a record: its type, version and run, and then its fields.
+    fn write(&mut self, kind: &str, fields: Value) -> io::Result<()> {
+        write!(self.out, "{{\"type\":\"{kind}\",\"v\":{VERSION},\"run_id\":\"{}\"", self.run_id)?;
+        for (key, value) in fields.as_object().into_iter().flatten() {
+            write!(self.out, ",\"{key}\":{value}")?;
+        }
+        self.written += 1;
+        writeln!(self.out, "}}")
+    }
+
+    fn tables(&mut self, sums: &Sums, frames: &Frames) -> io::Result<()> {
+        let mut strings = Numbering::new();
+        let places: Vec<_> =
+            sums.frames.order().iter().map(|frame| place(*frame, frames, |name| strings.number(name))).collect();
+        let entries = strings.order().iter().enumerate().map(|(id, value)| json!({"str_id": id, "value": value}));
+        self.chunks("string_table", &json!({}), "strings", entries)?;
+        let entries = places.into_iter().enumerate().map(|(id, mut place)| {
+            place["frame_id"] = id.into();
+            place
+        });
+        self.chunks("frame_table", &json!({}), "frames", entries)
+    }
+
+    fn aggregates(&mut self, sums: &Sums) -> io::Result<()> {
+        let totals: Map<_, _> = SUMS
+            .iter()
+            .zip(sums.totals)
+            .map(|(name, total)| ((*name).into(), json!({"bytes": total.bytes, "count": total.count})))
+            .collect();
+        let head = |kind| json!({"kind": kind, "scope": "final", "totals": totals});
+        let entries = sums.by_frame.iter().enumerate().map(|(id, entry)| frame_entry(id, entry));
+        self.chunks("agg", &head("frame"), "entries", entries)?;
+        let stacks = sums.by_stack.iter().zip(&sums.chains).enumerate();
+        let entries = stacks.map(|(id, (entry, chain))| stack_entry(id, entry, chain));
+        self.chunks("agg", &head("stack"), "entries", entries)
+    }
+
+    /// Records of at most [`CHUNK`] entries.
+    fn chunks(&mut self, kind: &str, head: &Value, key: &str, entries: impl Iterator<Item = Value>) -> io::Result<()> {
+        let mut entries = entries.peekable();
+        while entries.peek().is_some() {
+            let mut fields = head.clone();
+            fields[key] = entries.by_ref().take(CHUNK).collect();
+            self.write(kind, fields)?;
+        }
+        Ok(())
+    }
+}
+
+/// A frame's fields, its names by number.
+fn place<'a>(frame: Option<FrameId>, frames: &'a Frames, mut number: impl FnMut(&'a str) -> usize) -> Value {
+    let Some(id) = frame else { return json!({"func_str_id": number(NO_STACK), "line": 0}) };
+    let mut place = json!({"func_str_id": number(frames.function(id)), "line": frames.frame(id).line});
+    if !frames.file(id).is_empty() {
+        place["path_str_id"] = number(frames.file(id)).into();
+    }
+    place
+}
+
+fn frame_entry(id: usize, entry: &Entry) -> Value {
+    let mut value = json!({"frame_id": id});
+    for (at, name) in SUMS.iter().enumerate() {
+        let (own, cumulative) = (entry.own[at], entry.cumulative[at]);
+        value[name] = json!({
+            "self_bytes": own.bytes,
+            "cumulative_bytes": cumulative.bytes,
+            "self_count": own.count,
+            "cumulative_count": cumulative.count,
+        });
+    }
+    value
+}
+
+fn stack_entry(id: usize, entry: &Entry, chain: &[usize]) -> Value {
+    let mut value = json!({"stack_id": id, "frame_ids": chain});
+    for (name, own) in SUMS.iter().zip(entry.own) {
+        value[name] = json!({"self_bytes": own.bytes, "self_count": own.count});
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CHUNK, Format, Jsonl};
+    use crate::reports::facts::Capture;
+    use crate::reports::fixture;
+    use memtrack_format::Allocator;
+    use memtrack_reader::View;
+    use memtrack_reader::analysis::{Group, Sum};
+    use serde_json::{Value, json};
+
+    fn records(capture: &Capture) -> Vec<Value> {
+        let mut text = Vec::new();
+        Jsonl.write(capture, View::HighWaterMark, &mut text).unwrap();
+        str::from_utf8(&text).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    fn kinds(records: &[Value]) -> Vec<&str> {
+        records.iter().map(|record| record["type"].as_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn golden() {
+        let mut text = Vec::new();
+        Jsonl.write(&fixture::capture(), View::HighWaterMark, &mut text).unwrap();
+        fixture::compare("capture.jsonl", &text);
+    }
+
+    #[test]
+    fn records_come_in_their_order_and_end_counts_them() {
+        let records = records(&fixture::capture());
+        assert_eq!(kinds(&records), ["meta", "string_table", "frame_table", "agg", "agg", "snapshot", "end"]);
+        assert_eq!(records.last().unwrap()["records"], json!(records.len() - 1));
+        assert!(records.iter().all(|record| record["v"] == 0 && record["run_id"] == records[0]["run_id"]));
+    }
+
+    #[test]
+    fn own_sums_are_whole() {
+        let records = records(&fixture::capture());
+        for aggregate in records.iter().filter(|record| record["type"] == "agg") {
+            let entries = aggregate["entries"].as_array().unwrap();
+            let own: u64 = entries.iter().filter_map(|entry| entry["peak"]["self_bytes"].as_u64()).sum();
+            assert_eq!(aggregate["totals"]["peak"]["bytes"], json!(own));
+        }
+    }
+
+    /// A recursive function is counted once in each stack, and chunks have no more entries than they may.
+    #[test]
+    fn recursion_and_chunks() {
+        let mut capture = fixture::empty();
+        let function = capture.frames.name_id("again").unwrap();
+        for line in 0..u32::try_from(CHUNK).unwrap() + 1 {
+            let frame = capture.frames.frame_id(function, function, line).unwrap();
+            let stack = capture.frames.stack_of(&[frame, frame, frame]).unwrap();
+            let sum = Sum { bytes: 10, count: 1, ..Sum::default() };
+            let thread = memtrack_reader::ThreadId(0);
+            capture.analysis.groups.push(Group { allocated: sum, ..Group::new(stack, Allocator::Malloc, thread) });
+        }
+        let records = records(&capture);
+        assert_eq!(
+            kinds(&records),
+            ["meta", "string_table", "frame_table", "frame_table", "agg", "agg", "agg", "agg", "end"]
+        );
+        let expected = json!({"self_bytes": 10, "cumulative_bytes": 10, "self_count": 1, "cumulative_count": 1});
+        assert_eq!(records[4]["entries"][7]["allocated"], expected);
+        assert_eq!(records[4]["entries"].as_array().unwrap().len(), CHUNK);
+        assert_eq!(records[7]["entries"][0]["frame_ids"], json!([256, 256, 256]));
+    }
+}

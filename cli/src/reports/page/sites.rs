@@ -1,0 +1,268 @@
+//! The call sites of a page: the call tree in preorder, and what each allocator and thread did at each of its nodes.
+//!
+//! Invariant: every byte of every view is at exactly one node; a site that is too small to be kept hands its bytes to
+//! its nearest caller that is.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use memtrack_format::Allocator;
+use memtrack_reader::analysis::diff::Functions;
+use memtrack_reader::analysis::{CallTree, Group, Tally};
+use memtrack_reader::modules::module_of_file;
+use memtrack_reader::{FrameId, Frames};
+use serde_json::Value;
+
+use super::VIEWS;
+use super::columns::Columns;
+use crate::reports::NO_STACK;
+use crate::reports::facts::{Capture, visible};
+use crate::reports::stats_json::thread;
+use crate::units::count;
+
+/// A page has no more call sites than this; it stays fluid, and below some megabytes.
+const MOST_SITES: usize = 250_000;
+
+/// A capture and the place of each of its groups in the tree.
+#[derive(Debug)]
+pub(super) struct Side<'a> {
+    pub(super) capture: &'a Capture,
+    pub(super) places: Vec<u32>,
+}
+
+/// The figures of one group in every view.
+type Sums = [Tally; VIEWS.len()];
+
+/// What tells groups of a page apart: place in preorder, allocator, thread.
+type Key = (u32, Allocator, u32);
+
+/// Everything that a page says of call sites.
+#[derive(Debug)]
+pub(super) struct Sites {
+    /// Depth and key of every node kept, in preorder.
+    nodes: Vec<(u32, u32)>,
+    /// For each group its figures on each side.
+    groups: BTreeMap<Key, Vec<Sums>>,
+    /// For the first side the page's group of each of its groups.
+    pub(super) group_numbers: Vec<u32>,
+    threads: Vec<String>,
+    merged: usize,
+}
+
+impl Sites {
+    /// The sites of all sides, the new capture first.
+    pub(super) fn new(tree: &CallTree, sides: &[Side<'_>]) -> Self {
+        let weights = weights(tree, sides);
+        let kept = kept(&weights);
+        let order = tree.preorder(|node| std::cmp::Reverse(weights[node as usize].to_bits()));
+        // The place in preorder of each node, or of the nearest caller that is kept: callers come first.
+        let mut numbers = vec![0; tree.nodes().len()];
+        let mut nodes = Vec::new();
+        for (node, depth) in order {
+            let index = node as usize;
+            if kept[index] {
+                numbers[index] = nodes.len() as u32;
+                nodes.push((depth, tree.nodes()[index].key));
+            } else {
+                numbers[index] = numbers[tree.nodes()[index].parent as usize];
+            }
+        }
+        let merged = tree.nodes().len() - nodes.len();
+        let mut sites = Self { nodes, groups: BTreeMap::new(), group_numbers: Vec::new(), threads: Vec::new(), merged };
+        sites.add_sides(sides, &numbers);
+        sites
+    }
+
+    fn add_sides(&mut self, sides: &[Side<'_>], numbers: &[u32]) {
+        let mut threads = HashMap::new();
+        let mut first = Vec::new();
+        for (number, side) in sides.iter().enumerate() {
+            for (group, place) in side.capture.analysis.groups.iter().zip(&side.places) {
+                let name = thread_name(side.capture, group, sides.len() > 1);
+                let next = threads.len() as u32;
+                let thread = *threads.entry(name).or_insert(next);
+                let key = (numbers[*place as usize], group.allocator, thread);
+                let sums = self.groups.entry(key).or_insert_with(|| vec![Sums::default(); sides.len()]);
+                add(&mut sums[number], group);
+                if number == 0 {
+                    first.push(key);
+                }
+            }
+        }
+        let order: HashMap<Key, u32> = self.groups.keys().copied().zip(0..).collect();
+        self.group_numbers = first.iter().map(|key| order[key]).collect();
+        let mut names: Vec<_> = threads.into_iter().collect();
+        names.sort_by_key(|(_, number)| *number);
+        self.threads = names.into_iter().map(|(name, _)| name).collect();
+    }
+
+    /// What was merged, if anything was.
+    pub(super) fn note(&self) -> Option<String> {
+        (self.merged > 0).then(|| {
+            format!(
+                "{} of {} call sites, the smallest, are merged into their callers to keep this page small; \
+                 no byte is left out",
+                count(self.merged as u64),
+                count((self.merged + self.nodes.len()) as u64)
+            )
+        })
+    }
+
+    /// Number of groups.
+    pub(super) fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Writes the columns.
+    pub(super) fn write(&self, data: &mut Columns, names: &Names<'_>) -> io::Result<()> {
+        self.write_frames(data, names)?;
+        data.json("threads", &self.threads.clone().into())?;
+        let allocators: BTreeMap<Allocator, u64> = {
+            let used: std::collections::BTreeSet<_> = self.groups.keys().map(|key| key.1).collect();
+            used.into_iter().zip(0..).collect()
+        };
+        data.json("allocators", &allocators.keys().map(|allocator| allocator.name()).collect::<Vec<_>>().into())?;
+        data.steps("groupNode", self.groups.keys().map(|key| u64::from(key.0)))?;
+        data.column("groupAllocator", self.groups.keys().map(|key| allocators[&key.1]))?;
+        data.column("groupThread", self.groups.keys().map(|key| u64::from(key.2)))?;
+        let sides = self.groups.values().next().map_or(1, Vec::len);
+        for (side, prefix) in ["new", "base"].iter().enumerate().take(sides) {
+            for view in 0..VIEWS.len() {
+                let sums = self.groups.values().map(|sides| &sides[side][view]);
+                data.column(&format!("{prefix}Bytes{view}"), sums.clone().map(|sum| sum.bytes))?;
+                data.column(&format!("{prefix}Count{view}"), sums.map(|sum| sum.count))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes, and the frames they use, numbered in the order of their first use.
+    fn write_frames(&self, data: &mut Columns, names: &Names<'_>) -> io::Result<()> {
+        let mut numbers: HashMap<u32, u64> = HashMap::new();
+        let mut used = Vec::new();
+        let frames: Vec<u64> = self
+            .nodes
+            .iter()
+            .skip(1)
+            .map(|(_, key)| {
+                *numbers.entry(*key).or_insert_with(|| {
+                    used.push(*key);
+                    used.len() as u64 - 1
+                })
+            })
+            .collect();
+        data.column("nodeDepth", self.nodes.iter().skip(1).map(|(depth, _)| u64::from(*depth)))?;
+        data.column("nodeFrame", frames)?;
+        let mut strings = Strings::default();
+        let described: Vec<_> = used.iter().map(|key| names.describe(*key, &mut strings)).collect();
+        data.column("frameName", described.iter().map(|frame| frame[0]))?;
+        data.column("frameFile", described.iter().map(|frame| frame[1]))?;
+        data.column("frameLine", described.iter().map(|frame| frame[2]))?;
+        data.column("frameModule", described.iter().map(|frame| frame[3]))?;
+        data.json("strings", &Value::from(strings.list))
+    }
+}
+
+fn add(sums: &mut Sums, group: &Group) {
+    for (sum, view) in sums.iter_mut().zip(VIEWS) {
+        let part = group.sum(view);
+        sum.add(part.bytes, part.count);
+    }
+}
+
+/// Threads of one capture go by number and name; those of two have only their names in common.
+fn thread_name(capture: &Capture, group: &Group, name_only: bool) -> String {
+    let (tid, name) = thread(capture, group.thread);
+    let tid = tid.map_or("?".into(), |tid| tid.to_string());
+    visible(&match name {
+        "" if name_only => "unnamed thread".into(),
+        name if name_only => name.into(),
+        name => format!("{tid} {name}"),
+    })
+}
+
+/// The largest part that each node and what it called has of any view of any side.
+fn weights(tree: &CallTree, sides: &[Side<'_>]) -> Vec<f64> {
+    let mut weights = vec![0.0; tree.nodes().len()];
+    for (side, view) in sides.iter().flat_map(|side| VIEWS.map(|view| (side, view))) {
+        let mut own = vec![Tally::default(); tree.nodes().len()];
+        for (group, place) in side.capture.analysis.groups.iter().zip(&side.places) {
+            let sum = group.sum(view);
+            own[*place as usize].add(sum.bytes, sum.count);
+        }
+        let totals = tree.totals(&own);
+        let part = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+        for (weight, total) in weights.iter_mut().zip(&totals) {
+            let parts = part(total.bytes, totals[0].bytes).max(part(total.count, totals[0].count));
+            *weight = parts.max(*weight);
+        }
+    }
+    weights
+}
+
+/// Which nodes are kept: all, or the heaviest. A caller weighs no less than what it calls, so callers of kept ones are.
+fn kept(weights: &[f64]) -> Vec<bool> {
+    if weights.len() <= MOST_SITES {
+        return vec![true; weights.len()];
+    }
+    let mut sorted = weights.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let least = sorted[sorted.len() - MOST_SITES];
+    let mut kept: Vec<bool> = weights.iter().map(|weight| *weight > least).collect();
+    kept[0] = true;
+    kept
+}
+
+/// Where the names of a tree's keys come from.
+pub(super) enum Names<'a> {
+    Frames(&'a Frames),
+    Functions(&'a Functions),
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn of_frames(frames: &'a Frames) -> Self {
+        Self::Frames(frames)
+    }
+
+    pub(super) fn of_functions(functions: &'a Functions) -> Self {
+        Self::Functions(functions)
+    }
+
+    /// Name, file, line and module of a key; texts by their numbers, 0 for none.
+    fn describe(&self, key: u32, strings: &mut Strings) -> [u64; 4] {
+        let (function, file, line) = match self {
+            _ if key == CallTree::NO_FRAME => (NO_STACK, "", 0),
+            Self::Frames(frames) => {
+                let id = FrameId(key);
+                (frames.function(id), frames.file(id), frames.frame(id).line)
+            }
+            Self::Functions(functions) => functions.get(key).map_or((NO_STACK, "", 0), |(name, file)| (name, file, 0)),
+        };
+        let module = module_of_file(file).unwrap_or("");
+        [strings.number(function), strings.number(file), u64::from(line), strings.number(module)]
+    }
+}
+
+/// Each text once; number 0 is the empty one.
+struct Strings {
+    numbers: HashMap<String, u64>,
+    list: Vec<String>,
+}
+
+impl Default for Strings {
+    fn default() -> Self {
+        Self { numbers: HashMap::from([(String::new(), 0)]), list: vec![String::new()] }
+    }
+}
+
+impl Strings {
+    fn number(&mut self, text: &str) -> u64 {
+        if let Some(number) = self.numbers.get(text) {
+            return *number;
+        }
+        self.list.push(visible(text));
+        let number = self.list.len() as u64 - 1;
+        self.numbers.insert(text.to_owned(), number);
+        number
+    }
+}

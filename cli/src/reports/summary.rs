@@ -1,0 +1,149 @@
+//! `summary`: for each function what it allocated itself (own) and with everything it called (total).
+//!
+//! Invariant: the own figures of all functions add up to the view's total; a function that calls itself counts once in
+//! its total.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use memtrack_reader::View;
+use memtrack_reader::analysis::{CallTree, KeyRow, Tally};
+use memtrack_reader::frames::NameId;
+
+use super::facts::{Capture, visible};
+use super::table::Table;
+use super::{NO_STACK, view};
+use crate::terminal::Look;
+use crate::units::{count, percent, size};
+
+/// What comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Bytes with everything called.
+    Total,
+    /// Own bytes.
+    Own,
+    /// Allocations with everything called.
+    TotalCount,
+    /// Own allocations.
+    OwnCount,
+}
+
+/// Writes the first `limit` functions, all of them for 0.
+///
+/// # Errors
+/// What the writer says.
+pub(crate) fn write(
+    capture: &Capture,
+    view: View,
+    order: Order,
+    limit: usize,
+    look: Look,
+    mut out: impl Write,
+) -> io::Result<()> {
+    let mut functions = Functions::default();
+    let rows = functions.rows(capture, view, order);
+    let whole = rows.iter().fold(Tally::default(), |mut whole, row| {
+        whole.add(row.own.bytes, row.own.count);
+        whole
+    });
+    let title = format!("{}: {} in {} allocations", view::title(view), size(whole.bytes), count(whole.count));
+    writeln!(out, "{}", look.heading(&title))?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let shown = if limit == 0 { rows.len() } else { limit.min(rows.len()) };
+    let mut table = Table::default();
+    table.row(["Total", "Part", "Own", "Part", "Count", "Own count", "Function"].map(Into::into));
+    rows[..shown].iter().for_each(|row| table.row(cells(row, whole, functions.name(capture, row.key))));
+    for (number, line) in table.lines(look.width).into_iter().enumerate() {
+        writeln!(out, "{}", if number == 0 { look.heading(&line) } else { line })?;
+    }
+    match rows.len() - shown {
+        0 => Ok(()),
+        more => writeln!(out, "  and {} more (-n 0 shows all)", count(more as u64)),
+    }
+}
+
+fn cells(row: &KeyRow, whole: Tally, name: String) -> [String; 7] {
+    let part = |bytes| percent(bytes, whole.bytes);
+    let KeyRow { own, total, .. } = row;
+    let (total_part, own_part) = (part(total.bytes), part(own.bytes));
+    [size(total.bytes), total_part, size(own.bytes), own_part, count(total.count), count(own.count), name]
+}
+
+/// Functions by number: frames without their lines.
+#[derive(Debug, Default)]
+struct Functions {
+    numbers: HashMap<(NameId, NameId), u32>,
+    list: Vec<(NameId, NameId)>,
+}
+
+impl Functions {
+    fn rows(&mut self, capture: &Capture, view: View, order: Order) -> Vec<KeyRow> {
+        let groups = capture.analysis.view(view);
+        let mut tree = CallTree::default();
+        let stacks = groups.iter().map(|group| group.stack);
+        let places = tree.places(&capture.frames, stacks, |frame| {
+            let frame = capture.frames.frame(frame);
+            self.number((frame.function, frame.file))
+        });
+        let mut own = vec![Tally::default(); tree.nodes().len()];
+        for (group, place) in groups.iter().zip(places) {
+            own[place as usize].add(group.bytes, group.count);
+        }
+        let mut rows = tree.by_key(&own);
+        let key = |row: &KeyRow| match order {
+            Order::Total => (row.total.bytes, row.total.count),
+            Order::Own => (row.own.bytes, row.own.count),
+            Order::TotalCount => (row.total.count, row.total.bytes),
+            Order::OwnCount => (row.own.count, row.own.bytes),
+        };
+        rows.sort_by_key(|row| Reverse(key(row)));
+        rows
+    }
+
+    fn number(&mut self, function: (NameId, NameId)) -> u32 {
+        *self.numbers.entry(function).or_insert_with(|| {
+            self.list.push(function);
+            (self.list.len() - 1) as u32
+        })
+    }
+
+    fn name(&self, capture: &Capture, key: u32) -> String {
+        let Some(&(function, file)) = self.list.get(key as usize) else { return NO_STACK.into() };
+        let (function, file) = (capture.frames.name(function), capture.frames.name(file));
+        visible(&if file.is_empty() { function.into() } else { format!("{function} at {file}") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Functions, Order, write};
+    use crate::reports::fixture;
+    use crate::terminal::Look;
+    use memtrack_reader::View;
+
+    #[test]
+    fn golden() {
+        let mut text = Vec::new();
+        let look = Look { width: Some(80), color: false };
+        write(&fixture::capture(), View::Allocated, Order::Total, 3, look, &mut text).unwrap();
+        fixture::compare("summary.txt", &text);
+    }
+
+    #[test]
+    fn every_order_puts_its_column_first() {
+        let capture = fixture::capture();
+        let first = |order| {
+            let mut functions = Functions::default();
+            let rows = functions.rows(&capture, View::Allocated, order);
+            functions.name(&capture, rows[0].key).split(' ').next().unwrap().to_owned()
+        };
+        assert_eq!(first(Order::Total), "<module>");
+        assert_eq!(first(Order::Own), "Reader.read");
+        assert_eq!(first(Order::TotalCount), "<module>");
+        assert_eq!(first(Order::OwnCount), "work");
+    }
+}

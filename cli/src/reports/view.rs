@@ -1,0 +1,26 @@
+//! What the views are called, the same in every report.
+//!
+//! Invariant: names are for programs and never change; titles are for people.
+
+use memtrack_reader::View;
+
+/// The name in JSON.
+pub(crate) fn name(view: View) -> &'static str {
+    match view {
+        View::HighWaterMark => "high-water-mark",
+        View::Leaks | View::LeaksAtExit => "leaks",
+        View::Temporary => "temporary",
+        View::Allocated => "allocated",
+    }
+}
+
+/// The title for people.
+pub(crate) fn title(view: View) -> &'static str {
+    match view {
+        View::HighWaterMark => "High-water mark",
+        View::Leaks => "Leaks",
+        View::LeaksAtExit => "Leaks at exit",
+        View::Temporary => "Temporary allocations",
+        View::Allocated => "All allocations",
+    }
+}

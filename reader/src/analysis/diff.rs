@@ -1,0 +1,278 @@
+//! Two captures side by side: what each function, and each call path, has in the base and in the new one.
+//!
+//! Paths are compared by function and file, without lines, so that code that only moved matches. Bytes are absolute:
+//! nothing is scaled. Invariant: whether something is in a capture is told by its count and bytes there, never inferred
+//! from a percentage, and every sum is made before any report leaves something out.
+
+use rustc_hash::FxHashMap;
+
+use super::{CallTree, GroupRow, Tally};
+use crate::event::StackId;
+use crate::frames::{Frames, NameId};
+
+/// Functions that are equal in both captures have one number.
+#[derive(Clone, Debug, Default)]
+pub struct Functions {
+    numbers: FxHashMap<(String, String), u32>,
+    list: Vec<(String, String)>,
+}
+
+impl Functions {
+    /// The number of this function.
+    pub fn number(&mut self, function: &str, file: &str) -> u32 {
+        *self.numbers.entry((function.to_owned(), file.to_owned())).or_insert_with_key(|key| {
+            self.list.push(key.clone());
+            (self.list.len() - 1) as u32
+        })
+    }
+
+    /// Name and file of a function; `None` for [`CallTree::NO_FRAME`]. The file is empty where it is not known.
+    #[must_use]
+    pub fn get(&self, number: u32) -> Option<(&str, &str)> {
+        self.list.get(number as usize).map(|(function, file)| (function.as_str(), file.as_str()))
+    }
+
+    /// All of them by number.
+    #[must_use]
+    pub fn list(&self) -> &[(String, String)] {
+        &self.list
+    }
+}
+
+/// The call paths of two captures in one tree.
+#[derive(Clone, Debug, Default)]
+pub struct Merged {
+    /// The functions that the tree's keys stand for.
+    pub functions: Functions,
+    /// The paths of both.
+    pub tree: CallTree,
+}
+
+/// A figure in both captures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pair {
+    /// In the base.
+    pub base: Tally,
+    /// In the new capture.
+    pub new: Tally,
+}
+
+impl Pair {
+    /// Whether the base has it.
+    #[must_use]
+    pub fn in_base(&self) -> bool {
+        self.base != Tally::default()
+    }
+
+    /// Whether the new capture has it.
+    #[must_use]
+    pub fn in_new(&self) -> bool {
+        self.new != Tally::default()
+    }
+}
+
+/// One function in both captures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiffRow {
+    /// Its number in [`Merged::functions`], or [`CallTree::NO_FRAME`].
+    pub function: u32,
+    /// What it allocated itself.
+    pub own: Pair,
+    /// What it allocated with everything that it called.
+    pub total: Pair,
+}
+
+/// The outcome of a comparison.
+#[derive(Clone, Debug, Default)]
+pub struct Difference {
+    /// A row for each function that has something in either.
+    pub rows: Vec<DiffRow>,
+    /// Everything.
+    pub whole: Pair,
+    /// Distinct call paths with allocations of their own that only the new capture has.
+    pub new_stacks: u64,
+    /// The same that only the base has.
+    pub vanished_stacks: u64,
+}
+
+impl Merged {
+    /// The place in the tree of each stack.
+    pub fn places(&mut self, frames: &Frames, stacks: impl IntoIterator<Item = StackId>) -> Vec<u32> {
+        let mut known: FxHashMap<(NameId, NameId), u32> = FxHashMap::default();
+        let functions = &mut self.functions;
+        self.tree.places(frames, stacks, |id| {
+            let frame = frames.frame(id);
+            *known
+                .entry((frame.function, frame.file))
+                .or_insert_with(|| functions.number(frames.function(id), frames.file(id)))
+        })
+    }
+
+    /// The figures of one capture for every node of the tree.
+    pub fn own(&mut self, frames: &Frames, rows: &[GroupRow]) -> Vec<Tally> {
+        let places = self.places(frames, rows.iter().map(|row| row.stack));
+        let mut own = vec![Tally::default(); self.tree.nodes().len()];
+        for (row, place) in rows.iter().zip(places) {
+            own[place as usize].add(row.bytes, row.count);
+        }
+        own
+    }
+
+    /// Compares what [`own`](Self::own) gave for the base and for the new capture.
+    #[must_use]
+    pub fn compare(&self, base: &[Tally], new: &[Tally]) -> Difference {
+        let mut difference = Difference::default();
+        for (&base, &new) in extended(base, self.len()).iter().zip(&extended(new, self.len())) {
+            let own = Pair { base, new };
+            difference.whole.base.add(base.bytes, base.count);
+            difference.whole.new.add(new.bytes, new.count);
+            difference.new_stacks += u64::from(own.in_new() && !own.in_base());
+            difference.vanished_stacks += u64::from(own.in_base() && !own.in_new());
+        }
+        let (base, new) = (self.tree.by_key(base), self.tree.by_key(new));
+        // Both walk the same tree, so their keys come in the same order.
+        let pairs = base.iter().zip(&new).map(|(base, new)| DiffRow {
+            function: base.key,
+            own: Pair { base: base.own, new: new.own },
+            total: Pair { base: base.total, new: new.total },
+        });
+        difference.rows = pairs.filter(|row| row.total.in_base() || row.total.in_new()).collect();
+        difference
+    }
+
+    fn len(&self) -> usize {
+        self.tree.nodes().len()
+    }
+}
+
+/// The figures, with nothing for nodes that the other capture brought.
+fn extended(own: &[Tally], len: usize) -> Vec<Tally> {
+    let mut own = own.to_vec();
+    own.resize(len, Tally::default());
+    own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DiffRow, Difference, Merged};
+    use crate::analysis::GroupRow;
+    use crate::event::ThreadId;
+    use crate::frames::Frames;
+    use memtrack_format::Allocator;
+
+    /// A capture: stacks as `function:line` words, outermost first, with their bytes.
+    type Stacks<'a> = &'a [(&'a str, u64)];
+
+    fn rows(frames: &mut Frames, stacks: Stacks<'_>) -> Vec<GroupRow> {
+        let file = frames.name_id("app.py").unwrap();
+        let mut stack_of = |text: &str| {
+            let ids: Vec<_> = text
+                .split_whitespace()
+                .map(|word| {
+                    let (name, line) = word.split_once(':').unwrap_or((word, "1"));
+                    let name = frames.name_id(name).unwrap();
+                    frames.frame_id(name, file, line.parse().unwrap()).unwrap()
+                })
+                .collect();
+            frames.stack_of(&ids).unwrap()
+        };
+        let row = |&(text, bytes): &(&str, u64)| GroupRow {
+            stack: stack_of(text),
+            allocator: Allocator::Malloc,
+            thread: ThreadId(0),
+            bytes,
+            count: 1,
+            first_order: 0,
+            first_time_ns: 0,
+            first_snapshot: 0,
+        };
+        stacks.iter().map(row).collect()
+    }
+
+    struct Outcome(Merged, Difference);
+
+    impl Outcome {
+        fn row(&self, name: &str) -> &DiffRow {
+            let Self(merged, difference) = self;
+            let named =
+                |row: &&DiffRow| merged.functions.get(row.function).is_some_and(|(function, _)| function == name);
+            difference.rows.iter().find(named).unwrap()
+        }
+
+        /// Own and total bytes in base and new.
+        fn bytes(&self, name: &str) -> [u64; 4] {
+            let row = self.row(name);
+            [row.own.base.bytes, row.own.new.bytes, row.total.base.bytes, row.total.new.bytes]
+        }
+    }
+
+    fn diff(base: Stacks<'_>, new: Stacks<'_>) -> Outcome {
+        let mut merged = Merged::default();
+        let mut side = |stacks| {
+            let mut frames = Frames::new();
+            let rows = rows(&mut frames, stacks);
+            merged.own(&frames, &rows)
+        };
+        let (base, new) = (side(base), side(new));
+        let difference = merged.compare(&base, &new);
+        Outcome(merged, difference)
+    }
+
+    #[test]
+    fn an_unchanged_function_stays_unchanged_when_another_grows() {
+        let outcome = diff(&[("main a", 100), ("main b", 50)], &[("main a", 100), ("main b", 5000)]);
+        assert_eq!(outcome.bytes("a"), [100, 100, 100, 100]);
+        assert_eq!(outcome.bytes("b"), [50, 5000, 50, 5000]);
+        assert_eq!(outcome.bytes("main"), [0, 0, 150, 5100]);
+        assert_eq!((outcome.1.new_stacks, outcome.1.vanished_stacks), (0, 0));
+    }
+
+    #[test]
+    fn exactly_doubled_is_not_new() {
+        let outcome = diff(&[("main a", 100)], &[("main a", 200)]);
+        let row = outcome.row("a");
+        assert!(row.own.in_base() && row.own.in_new() && row.total.in_base());
+        assert_eq!(outcome.1.new_stacks, 0);
+    }
+
+    #[test]
+    fn an_empty_base_has_only_new_and_an_empty_new_only_vanished() {
+        let grown = diff(&[], &[("main a", 100), ("main", 3)]);
+        assert!(grown.1.rows.iter().all(|row| !row.total.in_base()));
+        assert_eq!((grown.1.new_stacks, grown.1.vanished_stacks, grown.1.whole.new.bytes), (2, 0, 103));
+        let gone = diff(&[("main a", 100)], &[]);
+        assert!(gone.1.rows.iter().all(|row| !row.total.in_new()));
+        assert_eq!((gone.1.new_stacks, gone.1.vanished_stacks, gone.1.whole.base.bytes), (0, 1, 100));
+        assert!(diff(&[], &[]).1.rows.is_empty());
+    }
+
+    #[test]
+    fn a_function_that_moved_in_its_file_matches() {
+        let outcome = diff(&[("main:3 a:10", 60), ("main:4 a:12", 40)], &[("main:30 a:100", 100)]);
+        assert_eq!(outcome.bytes("a"), [100, 100, 100, 100]);
+        assert_eq!((outcome.1.new_stacks, outcome.1.vanished_stacks), (0, 0));
+    }
+
+    #[test]
+    fn a_renamed_leaf_leaves_its_caller_unchanged() {
+        let outcome = diff(&[("main load old", 100)], &[("main load young", 100)]);
+        assert_eq!(outcome.bytes("load"), [0, 0, 100, 100]);
+        assert!(!outcome.row("young").total.in_base() && !outcome.row("old").total.in_new());
+        assert_eq!((outcome.1.new_stacks, outcome.1.vanished_stacks), (1, 1));
+    }
+
+    #[test]
+    fn two_equal_runs_do_not_differ() {
+        let run = [("main a", 100), ("main a b", 7), ("main", 1)];
+        let outcome = diff(&run, &run);
+        assert!(outcome.1.rows.iter().all(|row| row.own.base == row.own.new && row.total.base == row.total.new));
+        assert_eq!((outcome.1.new_stacks, outcome.1.vanished_stacks), (0, 0));
+    }
+
+    /// Prefixes of a stack that vanished are no stacks of their own.
+    #[test]
+    fn stacks_are_counted_not_nodes() {
+        let outcome = diff(&[("main x y z", 10), ("main a", 1)], &[("main a", 1)]);
+        assert_eq!(outcome.1.vanished_stacks, 1);
+    }
+}

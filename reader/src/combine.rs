@@ -1,0 +1,221 @@
+//! Several captures as one: the processes of a tree, or any others that one report shall be about.
+//!
+//! Every process keeps its own moments: what the report shows at the high-water mark is each process's own, added up.
+//! Times count from the earliest start. Orders of different processes cannot be compared, so capture order is one
+//! process after the other, and there are no intervals. Invariant: every sum is the sum over the captures.
+
+use crate::analysis::{Analysis, ClassTotals, Group, Sum, Totals};
+use crate::error::Error;
+use crate::event::{Snapshot, StackId, Thread, ThreadId};
+use crate::frames::Frames;
+
+/// An analysis with the tables that it refers to.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    /// The sums.
+    pub analysis: Analysis,
+    /// Their stacks.
+    pub frames: Frames,
+    /// Their threads.
+    pub threads: Vec<Thread>,
+    /// The start on the clock that all parts share, in nanoseconds.
+    pub start_ns: u64,
+}
+
+/// One part of several.
+///
+/// # Errors
+/// [`Error::TooMany`] when the tables together are larger than this version can hold.
+pub fn combine(parts: Vec<Part>) -> Result<Part, Error> {
+    let start_ns = parts.iter().map(|part| part.start_ns).min().unwrap_or(0);
+    let mut whole = Part { start_ns, ..Part::default() };
+    whole.analysis.exact_times = parts.iter().all(|part| part.analysis.exact_times);
+    whole.analysis.details = parts.iter().all(|part| part.analysis.details.is_some()).then(Vec::new);
+    let mut snapshots = Vec::new();
+    let mut next_order = 0;
+    for (at, mut part) in parts.into_iter().enumerate() {
+        let shift = part.start_ns.saturating_sub(start_ns);
+        snapshots.extend(
+            part.analysis.snapshots.iter().map(|snapshot| (snapshot.time_ns.saturating_add(shift), at, *snapshot)),
+        );
+        next_order = add_groups(&mut whole, &part, shift, next_order)?;
+        if let (Some(details), Some(more)) = (&mut whole.analysis.details, &mut part.analysis.details) {
+            details.append(more);
+        }
+        add_totals(&mut whole.analysis.totals, &part.analysis.totals, shift);
+        whole.threads.append(&mut part.threads);
+    }
+    whole.analysis.snapshots = add_snapshots(snapshots);
+    Ok(whole)
+}
+
+/// Adds the groups; the order after the largest among them.
+fn add_groups(whole: &mut Part, part: &Part, shift: u64, first_order: u64) -> Result<u64, Error> {
+    let stacks = add_frames(&mut whole.frames, &part.frames)?;
+    let first_thread = u32::try_from(whole.threads.len()).unwrap_or(u32::MAX);
+    let mut next_order = first_order;
+    let mut moved = |sum: &Sum| {
+        if sum.count == 0 && sum.bytes == 0 {
+            return *sum;
+        }
+        let order = sum.first_order.saturating_add(first_order);
+        next_order = next_order.max(order.saturating_add(1));
+        Sum { first_order: order, first_time_ns: sum.first_time_ns.saturating_add(shift), ..*sum }
+    };
+    for group in &part.analysis.groups {
+        whole.analysis.groups.push(Group {
+            stack: stacks.get(group.stack.0 as usize).copied().unwrap_or_default(),
+            allocator: group.allocator,
+            thread: ThreadId(group.thread.0.saturating_add(first_thread)),
+            allocated: moved(&group.allocated),
+            peak: moved(&group.peak),
+            leaked: moved(&group.leaked),
+            leaked_at_exit: moved(&group.leaked_at_exit),
+            temporary: moved(&group.temporary),
+        });
+    }
+    Ok(next_order)
+}
+
+/// Takes tables over; the new id of each stack.
+fn add_frames(whole: &mut Frames, part: &Frames) -> Result<Vec<StackId>, Error> {
+    let names = part.names().map(|name| whole.name_id(name)).collect::<Result<Vec<_>, _>>()?;
+    let name = |id: crate::frames::NameId| names.get(id.0 as usize).copied().unwrap_or_default();
+    let mut frames = Vec::with_capacity(part.frames().len());
+    for frame in part.frames() {
+        frames.push(whole.frame_id(name(frame.function), name(frame.file), frame.line)?);
+    }
+    let mut stacks = vec![StackId::EMPTY];
+    for node in part.stacks() {
+        let parent = stacks.get(node.parent.0 as usize).copied().unwrap_or_default();
+        let frame = frames.get(node.frame.0 as usize).copied().unwrap_or_default();
+        stacks.push(whole.stack_id(parent, frame)?);
+    }
+    Ok(stacks)
+}
+
+fn add_totals(whole: &mut Totals, part: &Totals, shift: u64) {
+    let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+    if part.peak.bytes > whole.peak.bytes {
+        whole.peak.at = part.peak.at.map(|mut at| {
+            at.time_ns = at.time_ns.saturating_add(shift);
+            at
+        });
+    }
+    add(&mut whole.peak.bytes, part.peak.bytes);
+    add(&mut whole.peak.allocations, part.peak.allocations);
+    for (sum, more) in [
+        (&mut whole.allocations, part.allocations),
+        (&mut whole.leaked, part.leaked),
+        (&mut whole.leaked_at_exit, part.leaked_at_exit),
+        (&mut whole.temporary, part.temporary),
+    ] {
+        sum.add(more.bytes, more.count);
+    }
+    for (sum, more) in [
+        (&mut whole.events, part.events),
+        (&mut whole.deallocations, part.deallocations),
+        (&mut whole.unmatched_frees, part.unmatched_frees),
+        (&mut whole.unmatched_unmaps, part.unmatched_unmaps),
+        (&mut whole.replaced, part.replaced),
+        (&mut whole.discarded, part.discarded),
+        (&mut whole.undone, part.undone),
+        (&mut whole.truncated_stacks, part.truncated_stacks),
+        (&mut whole.rss_peak_bytes, part.rss_peak_bytes),
+        (&mut whole.rss_last_bytes, part.rss_last_bytes),
+    ] {
+        add(sum, more);
+    }
+    whole.size_histogram.merge(&part.size_histogram);
+    whole.temporary_threshold = part.temporary_threshold;
+    whole.end_time_ns = whole.end_time_ns.max(part.end_time_ns.saturating_add(shift));
+    let (sums, more) = (&mut whole.mappings, &part.mappings);
+    add_class(&mut sums.heap, &more.heap);
+    add_class(&mut sums.reserved, &more.reserved);
+    add_class(&mut sums.file, &more.file);
+    add_class(&mut sums.shared, &more.shared);
+}
+
+fn add_class(whole: &mut ClassTotals, part: &ClassTotals) {
+    whole.count = whole.count.saturating_add(part.count);
+    whole.bytes = whole.bytes.saturating_add(part.bytes);
+    whole.live_bytes = whole.live_bytes.saturating_add(part.live_bytes);
+    whole.peak_bytes = whole.peak_bytes.saturating_add(part.peak_bytes);
+}
+
+/// At each moment the sum of what every process had last. They come before all groups: no order is theirs.
+fn add_snapshots(mut snapshots: Vec<(u64, usize, Snapshot)>) -> Vec<Snapshot> {
+    snapshots.sort_by_key(|(time, part, _)| (*time, *part));
+    let parts = snapshots.iter().map(|(_, part, _)| part + 1).max().unwrap_or(0);
+    let mut last = vec![Snapshot::default(); parts];
+    (0..)
+        .zip(snapshots)
+        .map(|(index, (time_ns, part, snapshot))| {
+            last[part] = snapshot;
+            let sum = |of: fn(&Snapshot) -> u64| last.iter().map(of).fold(0, u64::saturating_add);
+            let (rss_bytes, heap_bytes) = (sum(|snapshot| snapshot.rss_bytes), sum(|snapshot| snapshot.heap_bytes));
+            Snapshot { index, time_ns, rss_bytes, heap_bytes, order: u64::MAX }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::Allocator;
+
+    use super::{Part, combine};
+    use crate::analysis::View;
+    use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
+    use crate::frames::Frames;
+    use crate::replay::{Options, Replay};
+
+    /// A process whose one function makes two allocations and frees the first.
+    fn part(function: &str, size: u64, start_ns: u64) -> Part {
+        let mut frames = Frames::new();
+        let name = frames.name_id(function).unwrap();
+        let frame = frames.frame_id(name, name, 1).unwrap();
+        let stack = frames.stack_of(&[frame]).unwrap();
+        let mut replay = Replay::new(&Options { details: true, ..Options::default() });
+        let kinds = [
+            (EventKind::Alloc(Allocator::Malloc), 1, size),
+            (EventKind::Alloc(Allocator::Malloc), 2, 1),
+            (EventKind::Free, 1, 0),
+        ];
+        for (order, (kind, address, size)) in (0..).zip(kinds) {
+            let stack = if size > 0 { stack } else { StackId::EMPTY };
+            replay.event(&Event { kind, address, size, stack, thread: ThreadId(0), order, time_ns: order * 10 });
+        }
+        replay.snapshot(5, 100);
+        Part { analysis: replay.finish(), frames, threads: vec![Thread { tid: 7, name: function.into() }], start_ns }
+    }
+
+    #[test]
+    fn sums_are_added_and_times_count_from_the_earliest_start() {
+        let whole = combine(vec![part("child", 100, 1030), part("parent", 20, 1000)]).unwrap();
+        let totals = &whole.analysis.totals;
+        assert_eq!((totals.peak.bytes, totals.peak.allocations, totals.deallocations), (122, 4, 2));
+        assert_eq!((totals.leaked_at_exit.bytes, totals.end_time_ns), (2, 50));
+        assert_eq!(totals.peak.at.unwrap().time_ns, 40);
+        let rows = whole.analysis.view(View::Allocated);
+        let told: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                let function = whole.frames.function(whole.frames.node(row.stack).unwrap().frame);
+                (function, whole.threads[row.thread.0 as usize].name.as_str(), row.bytes, row.first_time_ns)
+            })
+            .collect();
+        assert_eq!(told, [("child", "child", 101, 30), ("parent", "parent", 21, 0)]);
+        assert!(rows[0].first_order < rows[1].first_order);
+        let heaps: Vec<_> =
+            whole.analysis.snapshots.iter().map(|snapshot| (snapshot.time_ns, snapshot.rss_bytes)).collect();
+        assert_eq!(heaps, [(5, 100), (35, 200)]);
+        assert_eq!(whole.analysis.details.unwrap()[0].most.bytes, 101);
+    }
+
+    #[test]
+    fn equal_stacks_of_two_processes_are_one_stack() {
+        let whole = combine(vec![part("work", 100, 0), part("work", 20, 0)]).unwrap();
+        let rows = whole.analysis.view(View::Allocated);
+        assert_eq!((rows.len(), rows[0].stack), (2, rows[1].stack));
+    }
+}

@@ -200,6 +200,109 @@ def test_jsonl_counts_a_recursive_function_once_in_each_stack(capture):
             assert entry["allocated"]["cumulative_bytes"] == sum(stack["allocated"]["self_bytes"] for stack in having)
 
 
+# --- viewers ----------------------------------------------------------------------------------------------------------
+
+READERS = pathlib.Path(__file__).parent / "readers"
+
+
+def speedscope_import(content, name, directory):
+    """What speedscope's own importer makes of a file."""
+    bundle = next((node_module("speedscope") / "dist" / "release").glob("speedscope-*.js"))
+    path = directory / name
+    path.write_bytes(content)
+    outcome = execute([tool("node"), READERS / "speedscope.js", bundle, path])
+    assert outcome.status == 0, outcome.stderr.decode()
+    return json.loads(outcome.stdout)["profiles"]
+
+
+def test_speedscope_imports_its_format(capture, view, tmp_path):
+    profiles = speedscope_import(exported(capture, "speedscope", *VIEWS[view]), "a.speedscope.json", tmp_path)
+    assert [profile["unit"] for profile in profiles] == ["bytes", "none"]
+    assert tuple(profile["total"] for profile in profiles) == total(capture, view)
+    assert all(profile["own"] == profile["total"] for profile in profiles)
+
+
+def test_speedscope_imports_collapsed_stacks_and_pprof(capture, tmp_path):
+    size, count = total(capture, "high-water-mark")
+    (collapsed,) = speedscope_import(exported(capture, "collapsed"), "a.txt", tmp_path)
+    assert collapsed["total"] == size
+    profiles = speedscope_import(exported(capture, "pprof"), "a.pb.gz", tmp_path)
+    assert size in [profile["total"] for profile in profiles]
+
+
+@pytest.mark.parametrize("order", ["exact", "snapshot", "capture"])
+def test_speedscope_files_satisfy_its_schema(capture, view, order):
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((node_module("speedscope") / "dist" / "release" / "file-format-schema.json").read_text())
+    jsonschema.validate(json.loads(exported(capture, "speedscope", "--order", order, *VIEWS[view])), schema)
+
+
+def test_dhat_opens_in_its_viewer(capture, tmp_path):
+    viewer = pathlib.Path("/usr/libexec/valgrind/dh_view.js")
+    if not viewer.is_file():
+        pytest.skip("no valgrind")
+    for end, options in (("leaks", ()), ("at-exit", ("--leaks", "--at-exit"))):
+        (tmp_path / "a.json").write_bytes(exported(capture, "dhat", *options))
+        outcome = execute([tool("node"), READERS / "dh_view.js", viewer, tmp_path / "a.json"])
+        assert outcome.status == 0, outcome.stderr.decode()
+        shown = json.loads(outcome.stdout)
+        assert tuple(shown["total"]) == total(capture, "allocated")
+        assert tuple(shown["peak"]) == total(capture, "high-water-mark")
+        assert tuple(shown["end"]) == total(capture, end)
+        assert shown["lifetimes"] > 0
+
+
+def test_dhat_knows_lifetimes_and_maxima(module_memtrack):
+    code = "import time\ndef held():\n    block = bytearray(654_321)\n    time.sleep(0.2)\nheld(); held()"
+    capture = module_memtrack.record(sys.executable, "-c", code, options=["--allocation-timestamps"])
+    file = json.loads(exported(capture, "dhat"))
+    (point,) = [point for point in file["pps"] if point["tb"] == 2 * 654_322]
+    assert (point["tbk"], point["mb"], point["mbk"], point["eb"]) == (2, 654_322, 1, 0)
+    assert 400_000 <= point["tl"] < 2_000_000 and file["tu"] == "µs"
+    assert any("held" in file["ftbl"][frame] for frame in point["fs"])
+
+
+def test_heaptrack_print_reads_it(capture, tmp_path):
+    (tmp_path / "a.gz").write_bytes(exported(capture, "heaptrack"))
+    shown = execute([tool("heaptrack_print"), "-f", tmp_path / "a.gz", "-F", tmp_path / "peak", "--flamegraph-cost-type", "peak"])
+    assert shown.status == 0, shown.stderr.decode()
+    text = shown.stdout.decode()
+    size, count = total(capture, "allocated")
+    assert f"calls to allocation functions: {count} " in text
+    assert "failed to parse" not in text + shown.stderr.decode()
+    weights = [int(line.rsplit(" ", 1)[1]) for line in (tmp_path / "peak").read_text().splitlines()]
+    assert sum(weights) == total(capture, "high-water-mark")[0]
+    execute([tool("heaptrack_print"), "-f", tmp_path / "a.gz", "-F", tmp_path / "leaked", "--flamegraph-cost-type", "leaked"])
+    weights = [int(line.rsplit(" ", 1)[1]) for line in (tmp_path / "leaked").read_text().splitlines()]
+    assert sum(weights) == total(capture, "at-exit")[0]
+
+
+def test_heaptrack_takes_filters_and_refuses_sums(capture, aggregated):
+    text = gzip.decompress(exported(capture, "heaptrack", "--function", "churn")).decode()
+    stats = json.loads(capture.reading("stats", "--json", "--function", "churn", capture.path))
+    assert sum(line.startswith("+ ") for line in text.splitlines()) == stats["allocations"]["count"]
+    assert sum(line.startswith("- ") for line in text.splitlines()) == stats["deallocations"]["count"]
+    for name in ("heaptrack", "dhat"):
+        outcome = aggregated.memtrack("transform", name, aggregated.path, "-o", "-")
+        assert outcome.status == 1 and b"aggregated" in outcome.stderr and outcome.stdout == b""
+
+
+def test_firefox_profiles_are_consistent(capture, view):
+    """No reader of the format can be installed, so what its tables refer to is followed here."""
+    profile = json.loads(exported(capture, "firefox", *VIEWS[view]))
+    (thread,) = profile["threads"]
+    allocations, stacks, frames, functions = (thread[key] for key in ("nativeAllocations", "stackTable", "frameTable", "funcTable"))
+    assert allocations["weightType"] == "bytes" and sum(allocations["weight"]) == total(capture, view)[0]
+    assert all(0 <= stack < stacks["length"] for stack in allocations["stack"])
+    assert all(prefix is None or prefix < at for at, prefix in enumerate(stacks["prefix"]))
+    assert all(0 <= frame < frames["length"] for frame in stacks["frame"])
+    assert all(0 <= function < functions["length"] for function in frames["func"])
+    assert all(0 <= name < len(thread["stringArray"]) for name in functions["name"])
+    heap, resident = profile["counters"]
+    assert (heap["name"], resident["name"]) == ("heap", "resident")
+    assert sum(resident["samples"]["count"]) == capture.stats()["rss"]["last_bytes"]
+
+
 # --- captures that hold sums only -------------------------------------------------------------------------------------
 
 

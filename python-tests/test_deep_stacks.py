@@ -1,0 +1,53 @@
+"""Deep stacks are exact where a mark in a frame stands for the frames below it, and where marks are switched off."""
+
+import pytest
+
+from conftest import interpreter_path
+from test_stacks import differences, expected_stacks, recorded_stacks
+
+DEEP_LOOP = """
+import sys, time
+sys.setrecursionlimit(5000)
+
+def loop(count):
+    for _ in range(count):
+        bytearray(600)
+
+def down(depth):
+    return down(depth - 1) if depth else best()
+
+def best():
+    fastest = 1e9
+    for _ in range(40):
+        begin = time.perf_counter()
+        loop(2000)
+        fastest = min(fastest, time.perf_counter() - begin)
+    print(fastest)
+
+down({depth})
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--no-frame-marks",)], ids=["marks", "no-marks"])
+def test_an_old_frame_that_changes_is_seen(memtrack, interpreter, options, programs, tmp_path):
+    noted = tmp_path / "expected"
+    capture = memtrack.record(interpreter, programs / "deep.py", noted, options=options)
+    version = tuple(map(int, capture.stats()["capture"]["python_version"].split(".")[:2]))
+    expected = expected_stacks(noted, version)
+    assert len(expected) > 80
+    wrong = list(differences(recorded_stacks(capture), expected))
+    assert not wrong, "\n".join([f"{len(wrong)} of {len(expected)} stacks are wrong:", *wrong[:10]])
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"])
+def test_an_allocation_costs_about_the_same_on_a_deep_stack(memtrack, version):
+    """Comparing all of 800 frames takes five times as long as the allocation itself."""
+    python = interpreter_path(version)
+    shallow, deep = (fastest(memtrack, python, depth) for depth in (3, 800))
+    assert deep < 2 * shallow
+
+
+def fastest(memtrack, python, depth):
+    """Seconds that the loop takes, at its best, while it is recorded."""
+    outcomes = [memtrack.run(python, "-c", DEEP_LOOP.format(depth=depth))[0] for _ in range(2)]
+    return min(float(outcome.stdout) for outcome in outcomes)

@@ -329,7 +329,7 @@ class Layout {
   /** Bytes and counts by allocator under a block, the largest first. */
   allocators(block) {
     const { model, selection } = this, groups = model.groupFigures(selection), sums = new Map();
-    const { thread } = block.frame <= -2 ? { thread: -2 - block.frame } : { thread: this.threadOf(block) };
+    const thread = this.threadOf(block);
     const add = (from, to) => {
       for (let group = lowerBound(model.groupNode, from); group < model.groupNode.length; group++) {
         if (model.groupNode[group] >= to) break;

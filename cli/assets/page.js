@@ -183,15 +183,16 @@ class Page {
       tip.append(place);
     }
     const { bytes, count } = figures;
-    row("Total", formatSize(bytes.total), `${formatCount(count.total)} allocations`);
-    row("Own", formatSize(bytes.own), `${formatCount(count.own)} allocations`);
+    const number = (count) => `${formatCount(count)} ${count === 1 ? "allocation" : "allocations"}`;
+    row("Total", formatSize(bytes.total), number(count.total));
+    row("Own", formatSize(bytes.own), number(count.own));
     const parts = [`${formatPercent(block.value, whole)} of all`];
     if (focus !== layout.root) parts.push(`${formatPercent(block.value, focus.value)} of the selection`);
     row("Part", ...parts);
     if (model.diff) this.compare(row, block, figures);
     const allocators = layout.allocators(block).slice(0, 4);
     const value = (number) => (state.metric === "bytes" ? formatSize(number) : formatCount(number));
-    if (allocators.length) row("By", allocators.map(([name, number]) => `${name} ${value(number)}`).join(", "));
+    allocators.forEach(([name, number]) => row(name, value(number)));
     tip.append(lines);
   }
 

@@ -3,6 +3,7 @@
 //! Only options that work are known here. Invariant: nothing below the commands sees a clap type.
 
 pub(crate) mod input;
+pub(crate) mod shell;
 pub(crate) mod transform;
 
 use std::ffi::OsString;
@@ -13,7 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod views;
 
-pub(crate) use views::{By, Diff, Flamegraph, Limit, Metric, Sort, Summary, Table};
+pub(crate) use views::{By, Diff, Flamegraph, Limit, Metric, Sort, Summary, Table, Tree};
 
 use input::Input;
 use transform::Transform;
@@ -45,6 +46,8 @@ pub(crate) enum Command {
     Summary(Summary),
     /// Show what was allocated at each place in the program by each allocator
     Table(Table),
+    /// Show who called whom, with what each call allocated with everything below it
+    Tree(Tree),
     /// Write a page with flame graphs and memory over time: one HTML file that needs no network
     Flamegraph(Flamegraph),
     /// Compare two captures: what grew, what is new, what has vanished
@@ -54,6 +57,10 @@ pub(crate) enum Command {
     Transform(Transform),
     /// Print the records of a capture as text, one a line
     Parse(Parse),
+    /// Print completions for a shell
+    Completions(shell::Completions),
+    /// Write manual pages
+    Man(shell::Man),
 }
 
 /// `memtrack run`.
@@ -144,8 +151,8 @@ pub(crate) struct View {
 /// `memtrack parse`.
 #[derive(Debug, Args)]
 pub(crate) struct Parse {
-    /// The capture
-    pub(crate) capture: PathBuf,
+    #[command(flatten)]
+    pub(crate) input: Input,
     #[command(flatten)]
     pub(crate) output: Output,
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use memtrack_format::aggregate::Aggregate;
-use memtrack_reader::source::{self, Loss};
 use memtrack_reader::analysis::{Selection, Tally};
 use memtrack_reader::combine::{Part, combine};
+use memtrack_reader::source::{self, Loss};
 use memtrack_reader::{Filter, Frames, Options, Replay, Thread, aggregate};
 
 use crate::message;
@@ -61,7 +61,8 @@ impl Time {
 /// A file that is no capture, cannot be read, or does not have what is asked for.
 pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Result<Capture> {
     let request = request.into();
-    let mut captures = request.paths.iter().map(|path| load_one(path, &request, options)).collect::<Result<Vec<_>>>()?;
+    let mut captures =
+        request.paths.iter().map(|path| load_one(path, &request, options)).collect::<Result<Vec<_>>>()?;
     let sum = |tally: fn(&(Capture, Tally)) -> Tally| {
         captures.iter().map(tally).fold(Tally::default(), |mut sum, tally| {
             sum.add(tally.bytes, tally.count);
@@ -80,7 +81,13 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     }
     match captures.pop() {
         Some((only, _)) if captures.is_empty() => Ok(only),
-        last => combined(captures.into_iter().chain(last).map(|(capture, _)| capture).collect()),
+        last => {
+            message::line(format_args!(
+                "{} captures in one report: sums are added up, and so is what each process held at its own high-water mark",
+                request.paths.len()
+            ));
+            combined(captures.into_iter().chain(last).map(|(capture, _)| capture).collect())
+        }
     }
 }
 
@@ -122,7 +129,8 @@ fn load_one(path: &Path, request: &Request<'_>, options: &Options) -> Result<(Ca
             path.display()
         );
     }
-    let options = Options { selection: request.selection(&file)?, details: options.details || request.narrows(), ..*options };
+    let options =
+        Options { selection: request.selection(&file)?, details: options.details || request.narrows(), ..*options };
     let (mut capture, all) = if file.aggregated() { restore(&file, &options)? } else { replay(&file, &options)? };
     for warning in capture.facts.warnings() {
         message::warning(format_args!("{}: {warning}", path.display()));

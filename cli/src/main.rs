@@ -9,6 +9,7 @@
 mod args;
 mod commands;
 mod failure;
+mod kept;
 mod load;
 mod message;
 mod output;
@@ -41,9 +42,12 @@ fn run() -> anyhow::Result<u8> {
         Command::Stats(stats) => commands::stats::run(&stats),
         Command::Summary(summary) => commands::views::summary(&summary),
         Command::Table(table) => commands::views::table(&table),
+        Command::Tree(tree) => commands::views::tree(&tree),
         Command::Flamegraph(flamegraph) => commands::views::flamegraph(&flamegraph),
         Command::Diff(diff) => commands::diff::run(&diff),
         Command::Transform(transform) => commands::transform::run(&transform),
+        Command::Completions(completions) => commands::shell::completions(&completions),
+        Command::Man(man) => commands::shell::man(&man),
         Command::Parse(parse) => commands::parse::run(&parse),
     }
 }

@@ -10,6 +10,9 @@ use memtrack_reader::Filter;
 
 use crate::load::{Request, Time};
 
+/// Where the filters stand in a help text.
+const FILTERS: &str = "Filters";
+
 /// Captures and filters.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Input {
@@ -22,34 +25,33 @@ pub(crate) struct Input {
 
 /// Which allocations a report is about. An option that is given several times names alternatives.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Filters")]
 pub(crate) struct Filters {
     /// Only allocations by the thread of this name or number
-    #[arg(long, value_name = "NAME|TID")]
+    #[arg(long, help_heading = FILTERS, value_name = "NAME|TID")]
     pub(crate) thread: Vec<String>,
     /// Only stacks with a function whose name contains TEXT
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, help_heading = FILTERS, value_name = "TEXT")]
     pub(crate) function: Vec<String>,
     /// Only stacks with a source file whose path contains TEXT
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, help_heading = FILTERS, value_name = "TEXT")]
     pub(crate) file: Vec<String>,
     /// Only what is put down to this module, as in 'memtrack stats'
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, help_heading = FILTERS, value_name = "NAME")]
     pub(crate) module: Vec<String>,
     /// Only allocations by this function, such as malloc or mmap
-    #[arg(long, value_name = "NAME", value_parser = allocator)]
+    #[arg(long, help_heading = FILTERS, value_name = "NAME", value_parser = allocator)]
     pub(crate) allocator: Vec<Allocator>,
     /// Only single allocations of at least SIZE, such as 512, 10kB or 1MB
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, help_heading = FILTERS, value_name = "SIZE", value_parser = size)]
     pub(crate) min_bytes: Option<u64>,
     /// Only allocations made at TIME after the start or later: 1.5s, 250ms, or 50% of the whole duration
     ///
     /// The view stays what it is: with --leaks, what was made in that time and never freed; at the high-water mark,
     /// what was made in that time and was live at the one high-water mark of the whole process.
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = time)]
     pub(crate) from: Option<Time>,
     /// Only allocations made before TIME after the start, as in --from
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = time)]
     pub(crate) to: Option<Time>,
 }
 
@@ -83,9 +85,11 @@ impl Filters {
 
 fn allocator(name: &str) -> Result<Allocator, String> {
     let known = |allocator: &&Allocator| allocator.name() == name;
-    Allocator::ALL.iter().find(known).copied().ok_or_else(|| {
-        format!("not an allocator; there are {}", Allocator::ALL.map(Allocator::name).join(", "))
-    })
+    Allocator::ALL
+        .iter()
+        .find(known)
+        .copied()
+        .ok_or_else(|| format!("not an allocator; there are {}", Allocator::ALL.map(Allocator::name).join(", ")))
 }
 
 /// Bytes, with a unit of 1000 (kB, MB, GB) or 1024 (KiB, MiB, GiB).

@@ -18,7 +18,10 @@ pub(crate) struct Summary {
     /// What comes first: what functions allocated with everything they called (total), or themselves (own)
     #[arg(long, value_name = "COLUMN", default_value = "total")]
     pub(crate) sort: Sort,
-    /// At most N functions; 0 for all
+    /// Print JSON, with all functions
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// At most N functions of text; 0 for all
     #[arg(short = 'n', value_name = "N", default_value_t = 30)]
     pub(crate) rows: usize,
     /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
@@ -89,16 +92,39 @@ impl View {
 /// `memtrack flamegraph`.
 #[derive(Debug, Args)]
 pub(crate) struct Flamegraph {
-    /// The capture
-    pub(crate) capture: PathBuf,
+    #[command(flatten)]
+    pub(crate) input: Input,
     #[command(flatten)]
     pub(crate) view: View,
-    /// Show who was called first, and callers below
+    /// Begin with the calls that allocated, with their callers below
     #[arg(long)]
     pub(crate) inverted: bool,
     /// Keep threads apart
     #[arg(long)]
     pub(crate) split_threads: bool,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `memtrack tree`.
+#[derive(Debug, Args)]
+pub(crate) struct Tree {
+    #[command(flatten)]
+    pub(crate) input: Input,
+    #[command(flatten)]
+    pub(crate) view: View,
+    /// Print as text, which is the only form there is
+    #[arg(long)]
+    pub(crate) text: bool,
+    /// Begin with the calls that allocated, with their callers below
+    #[arg(long)]
+    pub(crate) inverted: bool,
+    /// Leave out calls with less than PERCENT of the bytes
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    pub(crate) least: f64,
+    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    pub(crate) color: Color,
     #[command(flatten)]
     pub(crate) output: Output,
 }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: lines come in the total order, and whatever a line refers to was described on a line before it.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 
 use anyhow::{Result, bail};
@@ -10,6 +11,8 @@ use memtrack_reader::source::{self, Consumer, Place};
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId};
 
 use crate::args;
+use crate::kept::Kept;
+use crate::load::{Request, facts};
 use crate::message;
 use crate::output::Report;
 use crate::reports::facts::{Facts, visible};
@@ -19,32 +22,41 @@ use crate::reports::facts::{Facts, visible};
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &args::Parse) -> Result<u8> {
-    let capture = source::Capture::open(&options.capture)?;
-    if capture.aggregated() {
-        bail!("{}: an aggregated capture holds sums, no records; see 'memtrack stats'", options.capture.display());
+    let request = Request::from(&options.input);
+    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    for path in request.paths {
+        print(&source::Capture::open(path)?, &request, &mut out)?;
     }
-    let mut printer = Printer::new(Report::printed(options.output.output.as_deref(), options.output.force)?);
-    printer.head(&capture)?;
-    let read = capture.read(&mut printer, |_| {})?;
-    printer.written?;
-    printer.out.finish()?;
-    let facts = Facts {
-        process: capture.process().clone(),
-        complete: capture.complete(),
-        lost_blocks: read.lost.blocks,
-        lost_bytes: read.lost.bytes,
-        unknown_frames: read.unknown_frames,
-        ..Facts::default()
-    };
-    facts
-        .warnings()
-        .iter()
-        .for_each(|warning| message::warning(format_args!("{}: {warning}", options.capture.display())));
+    out.finish()?;
     Ok(0)
 }
 
+/// Prints one capture; those of several come one after the other, each with its own tables.
+fn print(capture: &source::Capture, request: &Request<'_>, out: &mut Report) -> Result<()> {
+    if capture.aggregated() {
+        bail!("{}: an aggregated capture holds sums, no records; see 'memtrack stats'", capture.path().display());
+    }
+    let kept = Kept::new(request, capture)?;
+    let mut printer = Printer::new(&kept, out);
+    printer.head(capture)?;
+    let read = capture.read(&mut printer, |_| {})?;
+    printer.written?;
+    let facts = Facts { unknown_frames: read.unknown_frames, ..facts(capture, read.lost) };
+    // Else they were given when the capture was read for the filters.
+    if kept.is_everything() {
+        facts
+            .warnings()
+            .iter()
+            .for_each(|warning| message::warning(format_args!("{}: {warning}", capture.path().display())));
+    }
+    Ok(())
+}
+
 /// Prints what it is given. The first error ends the printing, not the reading.
-struct Printer<W> {
+struct Printer<'a, W> {
+    kept: &'a Kept,
+    /// Where kept allocations are live, if not all are kept.
+    live: HashSet<u64>,
     out: W,
     written: io::Result<()>,
     tid: i32,
@@ -53,9 +65,9 @@ struct Printer<W> {
     stacks: u32,
 }
 
-impl<W: Write> Printer<W> {
-    fn new(out: W) -> Self {
-        Self { out, written: Ok(()), tid: 0, frames: 0, stacks: 1 }
+impl<'a, W: Write> Printer<'a, W> {
+    fn new(kept: &'a Kept, out: W) -> Self {
+        Self { kept, live: HashSet::new(), out, written: Ok(()), tid: 0, frames: 0, stacks: 1 }
     }
 
     fn head(&mut self, capture: &source::Capture) -> io::Result<()> {
@@ -70,6 +82,27 @@ impl<W: Write> Printer<W> {
             capture.has_timestamps(),
             text(&facts.title())
         )
+    }
+
+    /// Whether the event is printed: with filters, kept allocations, and what ends them. An unmapping ends mappings
+    /// that begin where it does, and undoing, which says nothing of what it undoes, is always printed.
+    fn takes(&mut self, event: &Event) -> bool {
+        if self.kept.is_everything() {
+            return true;
+        }
+        match event.kind {
+            EventKind::Alloc(_) | EventKind::Map(..) => {
+                let taken = self.kept.takes(event);
+                if taken {
+                    self.live.insert(event.address)
+                } else {
+                    self.live.remove(&event.address)
+                };
+                taken
+            }
+            EventKind::Free | EventKind::Unmap | EventKind::RemapFrom => self.live.remove(&event.address),
+            EventKind::FreeUndo | EventKind::UnmapUndo | EventKind::Finalizing | EventKind::Exec => true,
+        }
     }
 
     fn print(&mut self, print: impl FnOnce(&mut W) -> io::Result<()>) {
@@ -93,8 +126,11 @@ impl<W: Write> Printer<W> {
     }
 }
 
-impl<W: Write> Consumer for Printer<W> {
+impl<W: Write> Consumer for Printer<'_, W> {
     fn event(&mut self, event: &Event, frames: &Frames) {
+        if !self.takes(event) {
+            return;
+        }
         self.describe(event.stack, frames);
         let tid = self.tid;
         self.print(|out| event_line(out, event, tid));
@@ -175,7 +211,7 @@ fn text(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Consumer, Printer};
+    use super::{Consumer, Kept, Printer};
     use memtrack_format::{Allocator, MapClass};
     use memtrack_reader::source::Place;
     use memtrack_reader::{Event, EventKind, Frames, StackId, ThreadId};
@@ -194,7 +230,8 @@ mod tests {
         };
         let (main, work) = (frame("main", 1), frame("work", 7));
         let stack = frames.stack_of(&[main, work]).unwrap();
-        let mut printer = Printer::new(Vec::new());
+        let kept = Kept::default();
+        let mut printer = Printer::new(&kept, Vec::new());
         printer.run(&Place { ticket: 1, thread: ThreadId(0), tid: 42 });
         for kind in
             [EventKind::Alloc(Allocator::Malloc), EventKind::Free, EventKind::Map(Allocator::Mmap, MapClass::Heap)]

@@ -4,23 +4,25 @@
 
 mod heaptrack;
 
-use std::collections::HashSet;
+use std::io::{BufWriter, IntoInnerError};
 use std::path::Path;
 
 use anyhow::{Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use memtrack_format::Allocator;
+use memtrack_reader::Event;
 use memtrack_reader::source::{self, Loss};
-use memtrack_reader::{Event, EventKind, Options, StackId, ThreadId};
 
 use crate::args;
 use crate::args::transform::{Common, Events, Order, Transform};
+use crate::kept::Kept;
 use crate::load::{Request, facts, load};
 use crate::message;
 use crate::output::Report;
 use crate::reports::facts::Facts;
-use crate::reports::formats::{Collapsed, Csv, Dhat, Firefox, Format, Gprof2dot, Jsonl, Metric, Pprof, Speedscope, Wanted};
+use crate::reports::formats::{
+    Collapsed, Csv, Dhat, Firefox, Format, Gprof2dot, Jsonl, Metric, Pprof, Speedscope, Wanted,
+};
 use crate::terminal::Progress;
 
 /// Writes the file of a format.
@@ -59,33 +61,20 @@ fn heaptrack(options: &Events) -> Result<u8> {
         bail!("{}: an aggregated capture holds no events; use another format, such as pprof", path.display());
     }
     let out = Report::file(output.output.as_deref(), output.force, path, "heaptrack", "heaptrack.gz")?;
-    let kept = if request.narrows() { Some(kept_groups(options)?) } else { None };
-    let keep = |event: &Event| kept.as_ref().is_none_or(|kept| kept.contains(&group_of(event)));
-    let out = GzEncoder::new(out, Compression::default());
+    let kept = Kept::new(&request, &file)?;
+    let keep = |event: &Event| kept.takes(event);
+    // Lines are short: one by one they would cost the compressor more than their bytes.
+    let out = BufWriter::with_capacity(1 << 16, GzEncoder::new(out, Compression::fast()));
     let known = facts(&file, Loss::default());
-    let mut writer = heaptrack::Writer::new(&known, &keep, request.selection(&file)?, out);
+    let mut writer = heaptrack::Writer::new(&known, &keep, out);
     let mut progress = Progress::new(file.total_record_bytes(), "writing");
     let read = file.read(&mut writer, |bytes| progress.add(bytes))?;
     drop(progress);
-    let out = writer.finish(file.duration_ns()?)?.finish()?;
-    if kept.is_none() {
+    let out = writer.finish(file.duration_ns()?)?.into_inner().map_err(IntoInnerError::into_error)?.finish()?;
+    if kept.is_everything() {
         warn(path, &Facts { unknown_frames: read.unknown_frames, ..facts(&file, read.lost) });
     }
     done(out, "open it with heaptrack_gui or heaptrack_print")
-}
-
-/// The groups that the filters keep: stacks and threads have the same numbers each time a capture is read.
-fn kept_groups(options: &Events) -> Result<HashSet<(StackId, Option<Allocator>, ThreadId)>> {
-    let capture = load(&options.input, &Options::default())?;
-    Ok(capture.analysis.groups.iter().map(|group| (group.stack, Some(group.allocator), group.thread)).collect())
-}
-
-fn group_of(event: &Event) -> (StackId, Option<Allocator>, ThreadId) {
-    let allocator = match event.kind {
-        EventKind::Alloc(allocator) | EventKind::Map(allocator, _) => Some(allocator),
-        _ => None,
-    };
-    (event.stack, allocator, event.thread)
 }
 
 fn warn(path: &Path, facts: &Facts) {

@@ -1,4 +1,4 @@
-//! `memtrack summary`, `table` and `flamegraph`: who holds a view's memory, by function, by place and by call path.
+//! `memtrack summary`, `table`, `tree` and `flamegraph`: who holds a view's memory, by function, by place and by call path.
 //!
 //! Invariant: nothing is printed before the capture was read.
 
@@ -6,10 +6,10 @@ use anyhow::Result;
 use memtrack_reader::Options;
 
 use crate::args;
-use crate::load::load;
+use crate::load::{Request, load};
 use crate::message;
 use crate::output::Report;
-use crate::reports::{page, places, summary};
+use crate::reports::{page, places, summary, tree};
 use crate::terminal::Look;
 
 /// Prints own and total figures of every function.
@@ -26,7 +26,11 @@ pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
         args::Sort::TotalCount => summary::Order::TotalCount,
         args::Sort::OwnCount => summary::Order::OwnCount,
     };
-    summary::write(&capture, options.view.wanted(), order, options.rows, look, &mut out)?;
+    if options.json {
+        summary::json(&capture, options.view.wanted(), order, &mut out)?;
+    } else {
+        summary::write(&capture, options.view.wanted(), order, options.rows, look, &mut out)?;
+    }
     out.finish()?;
     Ok(0)
 }
@@ -57,17 +61,33 @@ pub(crate) fn table(options: &args::Table) -> Result<u8> {
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn flamegraph(options: &args::Flamegraph) -> Result<u8> {
     let output = &options.output;
-    let mut out = Report::file(output.output.as_deref(), output.force, &options.capture, "flamegraph", "html")?;
-    let capture = load(&options.capture, &Options { intervals: true, ..options.view.reading() })?;
+    let mut out = Report::file(output.output.as_deref(), output.force, options.input.first(), "flamegraph", "html")?;
+    let capture = load(&options.input, &Options { intervals: true, ..options.view.reading() })?;
     let start = page::Start {
         view: options.view.wanted(),
         inverted: options.inverted,
         split_threads: options.split_threads,
         counts: false,
     };
-    page::flamegraph(&capture, start, &mut out)?;
+    let narrows = Request::from(&options.input).narrows();
+    let note =
+        narrows.then(|| "filtered: not all allocations are in these views; memory over time is of all".to_owned());
+    page::flamegraph(&capture, start, note, &mut out)?;
     if let Some(path) = out.finish()? {
         message::line(format_args!("{}: written; open it in a browser", path.display()));
     }
+    Ok(0)
+}
+
+/// Prints who called whom.
+///
+/// # Errors
+/// A capture that cannot be read, or an output that cannot be written.
+pub(crate) fn tree(options: &args::Tree) -> Result<u8> {
+    let capture = load(&options.input, &options.view.reading())?;
+    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
+    tree::Calls::new(&capture, options.view.wanted(), options.inverted).text(options.least, look, &mut out)?;
+    out.finish()?;
     Ok(0)
 }

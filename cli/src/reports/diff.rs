@@ -96,7 +96,7 @@ impl Diff {
                 continue;
             }
             let shown = if limit == 0 { rows.len() } else { limit.min(rows.len()) };
-            let heading = format!("{title} ({}, by {} figures)", count(rows.len() as u64), self.by());
+            let heading = format!("{title} ({}, by {} figures)", count(rows.len() as u64), self.by(status));
             writeln!(out, "\n{}", look.heading(&heading))?;
             let mut table = Table::default();
             rows[..shown].iter().for_each(|row| table.row(self.cells(row).map(|cell| visible(&cell))));
@@ -130,8 +130,8 @@ impl Diff {
         Ok(())
     }
 
-    fn by(&self) -> &'static str {
-        if self.by_total { "total" } else { "own" }
+    fn by(&self, status: Status) -> &'static str {
+        if self.by_total || status.is_one_sided() { "total" } else { "own" }
     }
 
     fn figure(&self, tally: Tally) -> u64 {
@@ -171,8 +171,9 @@ impl Diff {
         self.change(self.chosen(row))
     }
 
+    /// What is new or has vanished goes by its total in any case: all that it brought or took away.
     fn chosen<'a>(&self, row: &'a DiffRow) -> &'a Pair {
-        if self.by_total { &row.total } else { &row.own }
+        if self.by_total || self.status(row).is_one_sided() { &row.total } else { &row.own }
     }
 
     fn headline(&self) -> String {
@@ -185,7 +186,7 @@ impl Diff {
 
     fn stacks(&self) -> String {
         let Difference { new_stacks, vanished_stacks, .. } = self.difference;
-        format!("{} call stacks are new, {} have vanished", count(new_stacks), count(vanished_stacks))
+        format!("Call stacks: {} new, {} vanished", count(new_stacks), count(vanished_stacks))
     }
 
     fn cells(&self, row: &DiffRow) -> [String; 6] {
@@ -240,6 +241,11 @@ const SECTIONS: [(&str, Status); 4] =
     [("Grown", Status::Grown), ("New", Status::New), ("Shrunk", Status::Shrunk), ("Vanished", Status::Vanished)];
 
 impl Status {
+    /// Whether only one of the captures has it.
+    fn is_one_sided(self) -> bool {
+        matches!(self, Self::New | Self::Vanished)
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Grown => "grown",
@@ -349,8 +355,8 @@ mod tests {
         let mut text = Vec::new();
         diff.text(0, Look { width: None, color: false }, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.starts_with("Number of allocations: 0 -> 96, +96 (new)\n4 call stacks are new, 0"), "{text}");
-        assert!(!text.contains("Grown") && text.contains("\nNew (4, by own figures)\n"), "{text}");
+        assert!(text.starts_with("Number of allocations: 0 -> 96, +96 (new)\nCall stacks: 4 new, 0"), "{text}");
+        assert!(!text.contains("Grown") && text.contains("\nNew (4, by total figures)\n"), "{text}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub(crate) mod stats_json;
 pub(crate) mod stats_text;
 pub(crate) mod summary;
 mod table;
+pub(crate) mod tree;
 pub(crate) mod view;
 
 #[cfg(test)]

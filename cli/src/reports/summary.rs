@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use memtrack_reader::View;
 use memtrack_reader::analysis::{CallTree, KeyRow, Tally};
 use memtrack_reader::frames::NameId;
+use serde_json::json;
 
 use super::facts::{Capture, visible};
 use super::table::Table;
@@ -66,6 +67,29 @@ pub(crate) fn write(
     }
 }
 
+/// Writes all functions as `memtrack-summary`, version 1.
+///
+/// # Errors
+/// What the writer says.
+pub(crate) fn json(capture: &Capture, view: View, order: Order, mut out: impl Write) -> io::Result<()> {
+    let mut functions = Functions::default();
+    let rows = functions.rows(capture, view, order);
+    let view = view::name(view);
+    write!(out, "{{\"schema\":\"memtrack-summary\",\"version\":1,\"view\":\"{view}\",\"rows\":[")?;
+    for (number, KeyRow { key, own, total }) in rows.iter().enumerate() {
+        let comma = if number > 0 { "," } else { "" };
+        let names = functions.list.get(*key as usize);
+        let name = |id: NameId| capture.frames.name(id);
+        let value = json!({
+            "function": names.map_or(NO_STACK, |(function, _)| name(*function)),
+            "file": names.map(|(_, file)| name(*file)).filter(|file| !file.is_empty()),
+            "own_bytes": own.bytes, "total_bytes": total.bytes, "own_count": own.count, "total_count": total.count,
+        });
+        write!(out, "{comma}\n{value}")?;
+    }
+    writeln!(out, "\n]}}")
+}
+
 fn cells(row: &KeyRow, whole: Tally, name: String) -> [String; 7] {
     let part = |bytes| percent(bytes, whole.bytes);
     let KeyRow { own, total, .. } = row;
@@ -120,7 +144,7 @@ impl Functions {
 
 #[cfg(test)]
 mod tests {
-    use super::{Functions, Order, write};
+    use super::{Functions, Order, json, write};
     use crate::reports::fixture;
     use crate::terminal::Look;
     use memtrack_reader::View;
@@ -131,6 +155,13 @@ mod tests {
         let look = Look { width: Some(80), color: false };
         write(&fixture::capture(), View::Allocated, Order::Total, 3, look, &mut text).unwrap();
         fixture::compare("summary.txt", &text);
+    }
+
+    #[test]
+    fn golden_json() {
+        let mut text = Vec::new();
+        json(&fixture::capture(), View::Allocated, Order::Own, &mut text).unwrap();
+        fixture::compare("summary.json", &text);
     }
 
     #[test]

@@ -94,19 +94,33 @@ impl CallTree {
     /// The nodes such that each is followed by all it called, siblings in the order of `rank`; with their depths.
     #[must_use]
     pub fn preorder<R: Ord>(&self, mut rank: impl FnMut(u32) -> R) -> Vec<(u32, u32)> {
-        let mut children: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len()];
-        for (index, node) in (0u32..).zip(&self.nodes).skip(1) {
-            children[node.parent as usize].push(index);
-        }
+        let (starts, mut children) = self.children();
         let mut order = Vec::with_capacity(self.nodes.len());
         let mut open = vec![(0, 0)];
         while let Some((node, depth)) = open.pop() {
             order.push((node, depth));
-            let below = &mut children[node as usize];
-            below.sort_by_cached_key(|&child| std::cmp::Reverse(rank(child)));
+            let below = &mut children[starts[node as usize]..starts[node as usize + 1]];
+            if below.len() > 1 {
+                below.sort_by_key(|&child| std::cmp::Reverse(rank(child)));
+            }
             open.extend(below.iter().map(|&child| (child, depth + 1)));
         }
         order
+    }
+
+    /// All children side by side, those of node `n` from `starts[n]` up to `starts[n + 1]`.
+    fn children(&self) -> (Vec<usize>, Vec<u32>) {
+        let mut starts = vec![0; self.nodes.len() + 1];
+        self.nodes.iter().skip(1).for_each(|node| starts[node.parent as usize + 1] += 1);
+        (1..starts.len()).for_each(|node| starts[node] += starts[node - 1]);
+        let mut free = starts.clone();
+        let mut children = vec![0; self.nodes.len() - 1];
+        for (index, node) in (0u32..).zip(&self.nodes).skip(1) {
+            let place = &mut free[node.parent as usize];
+            children[*place] = index;
+            *place += 1;
+        }
+        (starts, children)
     }
 
     /// For each key in the tree its own and total figures, in the order in which keys appear. A function that calls

@@ -8,14 +8,14 @@
 
 mod accounts;
 mod breakdown;
-mod detail;
 mod calls;
+mod detail;
 pub mod diff;
 mod group;
 mod histogram;
 pub mod ordering;
-mod selection;
 mod own;
+mod selection;
 mod totals;
 
 pub use breakdown::{AllocatorRow, FrameRow, ModuleRow, ThreadRow, by_allocator, by_frame, by_module, by_thread};

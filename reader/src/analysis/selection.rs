@@ -101,3 +101,82 @@ fn renumbered(kept: &[bool]) -> Vec<u32> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::{Allocator, MapClass};
+
+    use super::Selection;
+    use crate::analysis::{Analysis, View};
+    use crate::event::{Event, EventKind, StackId, ThreadId};
+    use crate::replay::{Options, Replay};
+
+    const VIEWS: [View; 5] = [View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Temporary, View::Allocated];
+
+    /// Blocks of rising size, some of them freed, and a mapping that is unmapped in part.
+    fn analysis(selection: Selection) -> Analysis {
+        let mut replay = Replay::new(&Options { selection, details: true, intervals: true, ..Options::default() });
+        let mut order = 0;
+        let mut event = |kind, address, size| {
+            replay.event(&Event {
+                kind,
+                address,
+                size,
+                stack: StackId::EMPTY,
+                thread: ThreadId((order % 2) as u32),
+                order,
+                time_ns: order * 10,
+            });
+            order += 1;
+        };
+        event(EventKind::Map(Allocator::Mmap, MapClass::Heap), 0x10_0000, 0x4000);
+        for block in 1..40 {
+            event(EventKind::Alloc(Allocator::Malloc), block, block * 10);
+            if block % 3 == 0 {
+                event(EventKind::Free, block, 0);
+            }
+        }
+        event(EventKind::Finalizing, 0, 0);
+        event(EventKind::Unmap, 0x10_1000, 0x1000);
+        event(EventKind::Free, 1, 0);
+        replay.snapshot(1000, 0);
+        replay.finish()
+    }
+
+    fn bytes(analysis: &Analysis, view: View) -> (u64, u64) {
+        analysis.view(view).iter().fold((0, 0), |sum, row| (sum.0 + row.bytes, sum.1 + row.count))
+    }
+
+    #[test]
+    fn a_part_and_its_complement_make_the_whole() {
+        let whole = analysis(Selection::default());
+        let early = analysis(Selection { to_ns: 250, ..Selection::default() });
+        let late = analysis(Selection { from_ns: 250, ..Selection::default() });
+        for view in VIEWS {
+            let (early, late) = (bytes(&early, view), bytes(&late, view));
+            assert_eq!((early.0 + late.0, early.1 + late.1), bytes(&whole, view), "{view:?}");
+        }
+        assert!(early.totals.allocations.count > 0 && late.totals.allocations.count > 0);
+        assert_eq!(early.totals.deallocations + late.totals.deallocations, whole.totals.deallocations);
+        assert_eq!(early.totals.peak.bytes + late.totals.peak.bytes, whole.totals.peak.bytes);
+        let mut sizes = early.totals.size_histogram.clone();
+        sizes.merge(&late.totals.size_histogram);
+        assert_eq!(sizes, whole.totals.size_histogram);
+    }
+
+    #[test]
+    fn the_smallest_size_is_included() {
+        let large = analysis(Selection { min_bytes: 300, ..Selection::default() });
+        assert_eq!(large.totals.allocations.count, 11);
+        assert!(large.intervals.unwrap().iter().all(|interval| (interval.group as usize) < large.groups.len()));
+    }
+
+    /// Keeping everything changes no sum: what is made anew from groups and details is what was counted on the way.
+    #[test]
+    fn retaining_everything_changes_nothing() {
+        let whole = analysis(Selection::default());
+        let mut kept = whole.clone();
+        kept.retain(|_, _| true);
+        assert_eq!(kept, whole);
+    }
+}

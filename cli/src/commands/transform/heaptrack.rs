@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use memtrack_format::MapClass;
-use memtrack_reader::analysis::Selection;
 use memtrack_reader::source::Consumer;
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId, ThreadId};
 
@@ -30,7 +29,6 @@ pub(super) struct Writer<'a, W> {
     out: W,
     pub(super) written: io::Result<()>,
     keep: Keep<'a>,
-    selection: Selection,
     tables: Tables,
     blocks: HashMap<u64, u64>,
     /// Mappings that count as heap: their ends and their numbers, by start.
@@ -56,7 +54,7 @@ enum Ended {
 
 impl<'a, W: Write> Writer<'a, W> {
     /// Begins a file.
-    pub(super) fn new(facts: &Facts, keep: Keep<'a>, selection: Selection, mut out: W) -> Self {
+    pub(super) fn new(facts: &Facts, keep: Keep<'a>, mut out: W) -> Self {
         let mut tables = Tables::default();
         let title = visible(&facts.title());
         let mut written = writeln!(out, "v {VERSIONS}\nX {title}\nI {PAGE:x} 0");
@@ -67,7 +65,6 @@ impl<'a, W: Write> Writer<'a, W> {
             out,
             written,
             keep,
-            selection,
             tables,
             blocks: HashMap::new(),
             mappings: BTreeMap::new(),
@@ -128,15 +125,11 @@ impl<'a, W: Write> Writer<'a, W> {
         if let Some(replaced) = self.blocks.remove(&event.address) {
             self.end(replaced);
         }
-        if self.takes(event) {
+        if (self.keep)(event) {
             let stack = self.stack(event.stack, frames);
             let number = self.begin(event.size, stack);
             self.blocks.insert(event.address, number);
         }
-    }
-
-    fn takes(&self, event: &Event) -> bool {
-        self.selection.takes(event) && (self.keep)(event)
     }
 
     fn free(&mut self, event: &Event) {
@@ -150,7 +143,7 @@ impl<'a, W: Write> Writer<'a, W> {
     fn map(&mut self, event: &Event, class: MapClass, frames: &Frames) {
         let inherited = class == MapClass::Inherited && *self.remapped_heap.get(&event.thread).unwrap_or(&true);
         self.cut(event);
-        if (class == MapClass::Heap || inherited) && event.size > 0 && self.takes(event) {
+        if (class == MapClass::Heap || inherited) && event.size > 0 && (self.keep)(event) {
             let stack = self.stack(event.stack, frames);
             let number = self.begin(event.size, stack);
             let end = event.address.saturating_add(event.size);
@@ -169,6 +162,9 @@ impl<'a, W: Write> Writer<'a, W> {
     /// Ends what lies in the event's range; what is left before and behind it goes on.
     fn cut(&mut self, event: &Event) -> Vec<Ended> {
         let (start, end) = (event.address, event.address.saturating_add(event.size));
+        if start == end {
+            return Vec::new();
+        }
         let hit: Vec<_> = self.mappings.range(..end).rev().take_while(|(_, mapping)| mapping.end > start).collect();
         let hit: Vec<(u64, Mapping)> = hit.into_iter().map(|(at, mapping)| (*at, *mapping)).collect();
         for (at, mapping) in &hit {
@@ -322,7 +318,6 @@ mod tests {
     use super::Writer;
     use crate::reports::facts::Facts;
     use memtrack_format::{Allocator, MapClass};
-    use memtrack_reader::analysis::Selection;
     use memtrack_reader::source::Consumer;
     use memtrack_reader::{Event, EventKind, Frames, StackId, ThreadId};
 
@@ -332,7 +327,7 @@ mod tests {
         let frame = frames.frame_id(function, file, 26).unwrap();
         let stack = frames.stack_of(&[frame]).unwrap();
         let facts = Facts { file: "capture.bin".into(), ..Facts::default() };
-        let mut writer = Writer::new(&facts, keep, Selection::default(), Vec::new());
+        let mut writer = Writer::new(&facts, keep, Vec::new());
         for (order, &(kind, address, size)) in (0..).zip(script) {
             let stack = if address == 0x9000 { StackId::EMPTY } else { stack };
             let time_ns = order * 1_000_000;

@@ -5,8 +5,8 @@
 use std::io::Write;
 
 use anyhow::Result;
-use memtrack_reader::analysis::ordering::{Ordering, Sample, samples};
 use memtrack_reader::View;
+use memtrack_reader::analysis::ordering::{Ordering, Sample, samples};
 
 use super::{Format, Metric, frame_text, root_to_leaf};
 use crate::reports::facts::Capture;
@@ -33,7 +33,8 @@ impl Format for Collapsed {
             let weight = self.weight(&sample);
             if weight > 0 {
                 let stack = root_to_leaf(&capture.frames, sample.stack);
-                let names: Vec<_> = stack.iter().map(|frame| frame_text(*frame, &capture.frames).replace(';', ":")).collect();
+                let names: Vec<_> =
+                    stack.iter().map(|frame| frame_text(*frame, &capture.frames).replace(';', ":")).collect();
                 writeln!(out, "{} {weight}", names.join(";"))?;
             }
         }

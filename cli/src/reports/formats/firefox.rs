@@ -89,16 +89,23 @@ fn stack(profile: &mut Profile, thread: ThreadHandle, capture: &Capture, stack: 
 
 /// Tracks of live and of resident memory. The viewer draws counters of the category Memory; their values are deltas.
 fn add_memory(profile: &mut Profile, process: ProcessHandle, capture: &Capture) {
-    let tracks: [(&str, fn(&Snapshot) -> u64); 2] =
-        [("heap", |snapshot| snapshot.heap_bytes), ("resident", |snapshot| snapshot.rss_bytes)];
-    for (name, value) in tracks {
-        let counter = profile.add_counter(process, name, "Memory", "bytes at each memory snapshot");
-        let mut before = 0.0;
-        for snapshot in &capture.analysis.snapshots {
-            let now = value(snapshot) as f64;
-            profile.add_counter_sample(counter, at(snapshot.time_ns), now - before, 0);
-            before = now;
-        }
+    add_track(profile, process, capture, "heap", |snapshot| snapshot.heap_bytes);
+    add_track(profile, process, capture, "resident", |snapshot| snapshot.rss_bytes);
+}
+
+fn add_track(
+    profile: &mut Profile,
+    process: ProcessHandle,
+    capture: &Capture,
+    name: &str,
+    value: impl Fn(&Snapshot) -> u64,
+) {
+    let counter = profile.add_counter(process, name, "Memory", "bytes at each memory snapshot");
+    let mut before = 0.0;
+    for snapshot in &capture.analysis.snapshots {
+        let now = value(snapshot) as f64;
+        profile.add_counter_sample(counter, at(snapshot.time_ns), now - before, 0);
+        before = now;
     }
 }
 

@@ -6,7 +6,7 @@
 
 mod message;
 
-use std::io::{self, Write};
+use std::io::{self, BufWriter, IntoInnerError, Write};
 
 use anyhow::Result;
 use flate2::Compression;
@@ -53,13 +53,13 @@ impl Format for Pprof {
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let leaks = if view == View::LeaksAtExit { View::LeaksAtExit } else { View::Leaks };
         let views = [View::Allocated, leaks, View::HighWaterMark, View::Temporary];
-        let mut writer = Writer::new(&capture.frames, GzEncoder::new(out, Compression::default()));
+        let mut writer = Writer::new(&capture.frames, BufWriter::new(GzEncoder::new(out, Compression::default())));
         writer.head(capture, views.iter().position(|shown| *shown == view).unwrap_or(0))?;
         for group in &capture.analysis.groups {
             writer.sample(capture, group, views)?;
         }
         writer.tables()?;
-        writer.out.finish()?.flush()?;
+        writer.out.into_inner().map_err(IntoInnerError::into_error)?.finish()?.flush()?;
         Ok(())
     }
 }
@@ -109,8 +109,14 @@ impl<'a, W: Write> Writer<'a, W> {
         }
         let filename = self.string(&facts.executable().unwrap_or_default());
         let (has_functions, has_filenames, has_line_numbers) = (true, true, true);
-        head.mapping =
-            vec![Mapping { id: MAPPING, filename, has_functions, has_filenames, has_line_numbers, ..Mapping::default() }];
+        head.mapping = vec![Mapping {
+            id: MAPPING,
+            filename,
+            has_functions,
+            has_filenames,
+            has_line_numbers,
+            ..Mapping::default()
+        }];
         self.piece(&head)
     }
 

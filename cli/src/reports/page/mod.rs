@@ -47,11 +47,11 @@ pub(crate) struct Start {
     pub(crate) counts: bool,
 }
 
-/// Writes the page of one capture.
+/// Writes the page of one capture, with a note of what the reader has to know.
 ///
 /// # Errors
 /// What the writer says.
-pub(crate) fn flamegraph(capture: &Capture, start: Start, out: impl Write) -> io::Result<()> {
+pub(crate) fn flamegraph(capture: &Capture, start: Start, note: Option<String>, out: impl Write) -> io::Result<()> {
     let frames = &capture.frames;
     let mut tree = CallTree::default();
     let places = tree.places(frames, capture.analysis.groups.iter().map(|group| group.stack), |frame| frame.0);
@@ -60,6 +60,7 @@ pub(crate) fn flamegraph(capture: &Capture, start: Start, out: impl Write) -> io
     head(&mut data, "capture", &capture.facts.title(), start)?;
     data.json("facts", &facts(capture).into())?;
     let mut notes = capture.facts.warnings();
+    notes.extend(note);
     notes.extend(sites.note());
     sites.write(&mut data, &Names::of_frames(frames))?;
     notes.extend(time::write(capture, &sites, &mut data)?);
@@ -183,7 +184,7 @@ mod tests {
 
     fn page(capture: &Capture) -> Value {
         let mut page = Vec::new();
-        flamegraph(capture, Start::default(), &mut page).unwrap();
+        flamegraph(capture, Start::default(), None, &mut page).unwrap();
         testing::data(&page)
     }
 
@@ -224,16 +225,18 @@ mod tests {
         let mut capture = fixture::empty();
         capture.facts.process.command_line = vec![b"</script><b>&\"{{DATA}}".to_vec()];
         let mut page = Vec::new();
-        flamegraph(&capture, Start::default(), &mut page).unwrap();
+        flamegraph(&capture, Start::default(), None, &mut page).unwrap();
         let text = str::from_utf8(&page).unwrap();
-        assert!(!text.contains("<b>") && text.contains("<title>memtrack: '&lt;/script&gt;&lt;b&gt;&amp;&quot;{{DATA}}"));
+        assert!(
+            !text.contains("<b>") && text.contains("<title>memtrack: '&lt;/script&gt;&lt;b&gt;&amp;&quot;{{DATA}}")
+        );
         assert_eq!(testing::data(&page)["title"], "'</script><b>&\"{{DATA}}'");
     }
 
     #[test]
     fn a_page_refers_to_nothing_outside() {
         let mut page = Vec::new();
-        flamegraph(&fixture::capture(), Start::default(), &mut page).unwrap();
+        flamegraph(&fixture::capture(), Start::default(), None, &mut page).unwrap();
         let text = str::from_utf8(&page).unwrap();
         assert!(
             !text.contains("http:") && !text.contains("https:") && !text.contains("src=") && !text.contains("import(")

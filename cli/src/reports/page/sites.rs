@@ -3,14 +3,14 @@
 //! Invariant: every byte of every view is at exactly one node; a site that is too small to be kept hands its bytes to
 //! its nearest caller that is.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 use memtrack_format::Allocator;
 use memtrack_reader::analysis::diff::Functions;
 use memtrack_reader::analysis::{CallTree, Group, Tally};
 use memtrack_reader::modules::module_of_file;
-use memtrack_reader::{FrameId, Frames};
+use memtrack_reader::{FrameId, Frames, ThreadId};
 use serde_json::Value;
 
 use super::VIEWS;
@@ -37,12 +37,15 @@ type Sums = [Tally; VIEWS.len()];
 type Key = (u32, Allocator, u32);
 
 /// Everything that a page says of call sites.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sites {
     /// Depth and key of every node kept, in preorder.
     nodes: Vec<(u32, u32)>,
-    /// For each group its figures on each side.
-    groups: BTreeMap<Key, Vec<Sums>>,
+    /// In the order of their keys.
+    groups: Vec<Key>,
+    /// The figures of each group, on one side after the other.
+    sums: Vec<Sums>,
+    sides: usize,
     /// For the first side the page's group of each of its groups.
     pub(super) group_numbers: Vec<u32>,
     threads: Vec<String>,
@@ -68,32 +71,26 @@ impl Sites {
             }
         }
         let merged = tree.nodes().len() - nodes.len();
-        let mut sites = Self { nodes, groups: BTreeMap::new(), group_numbers: Vec::new(), threads: Vec::new(), merged };
+        let mut sites = Self { nodes, sides: sides.len(), merged, ..Self::default() };
         sites.add_sides(sides, &numbers);
         sites
     }
 
     fn add_sides(&mut self, sides: &[Side<'_>], numbers: &[u32]) {
-        let mut threads = HashMap::new();
-        let mut first = Vec::new();
-        for (number, side) in sides.iter().enumerate() {
-            for (group, place) in side.capture.analysis.groups.iter().zip(&side.places) {
-                let name = thread_name(side.capture, group, sides.len() > 1);
-                let next = threads.len() as u32;
-                let thread = *threads.entry(name).or_insert(next);
-                let key = (numbers[*place as usize], group.allocator, thread);
-                let sums = self.groups.entry(key).or_insert_with(|| vec![Sums::default(); sides.len()]);
-                add(&mut sums[number], group);
-                if number == 0 {
-                    first.push(key);
-                }
+        let mut threads = Threads::default();
+        let keys: Vec<Vec<Key>> = sides.iter().map(|side| side.keys(numbers, &mut threads, sides.len() > 1)).collect();
+        self.threads = threads.names;
+        self.groups = keys.concat();
+        self.groups.sort_unstable();
+        self.groups.dedup();
+        self.sums = vec![Sums::default(); self.groups.len() * sides.len()];
+        let order: HashMap<Key, u32> = self.groups.iter().copied().zip(0..).collect();
+        for (number, (side, keys)) in sides.iter().zip(&keys).enumerate() {
+            for (group, key) in side.capture.analysis.groups.iter().zip(keys) {
+                add(&mut self.sums[order[key] as usize * sides.len() + number], group);
             }
         }
-        let order: HashMap<Key, u32> = self.groups.keys().copied().zip(0..).collect();
-        self.group_numbers = first.iter().map(|key| order[key]).collect();
-        let mut names: Vec<_> = threads.into_iter().collect();
-        names.sort_by_key(|(_, number)| *number);
-        self.threads = names.into_iter().map(|(name, _)| name).collect();
+        self.group_numbers = keys.first().map_or(Vec::new(), |first| first.iter().map(|key| order[key]).collect());
     }
 
     /// What was merged, if anything was.
@@ -117,18 +114,15 @@ impl Sites {
     pub(super) fn write(&self, data: &mut Columns, names: &Names<'_>) -> io::Result<()> {
         self.write_frames(data, names)?;
         data.json("threads", &self.threads.clone().into())?;
-        let allocators: BTreeMap<Allocator, u64> = {
-            let used: std::collections::BTreeSet<_> = self.groups.keys().map(|key| key.1).collect();
-            used.into_iter().zip(0..).collect()
-        };
+        let used: BTreeSet<Allocator> = self.groups.iter().map(|key| key.1).collect();
+        let allocators: BTreeMap<Allocator, u64> = used.into_iter().zip(0..).collect();
         data.json("allocators", &allocators.keys().map(|allocator| allocator.name()).collect::<Vec<_>>().into())?;
-        data.steps("groupNode", self.groups.keys().map(|key| u64::from(key.0)))?;
-        data.column("groupAllocator", self.groups.keys().map(|key| allocators[&key.1]))?;
-        data.column("groupThread", self.groups.keys().map(|key| u64::from(key.2)))?;
-        let sides = self.groups.values().next().map_or(1, Vec::len);
-        for (side, prefix) in ["new", "base"].iter().enumerate().take(sides) {
+        data.steps("groupNode", self.groups.iter().map(|key| u64::from(key.0)))?;
+        data.column("groupAllocator", self.groups.iter().map(|key| allocators[&key.1]))?;
+        data.column("groupThread", self.groups.iter().map(|key| u64::from(key.2)))?;
+        for (side, prefix) in ["new", "base"].iter().enumerate().take(self.sides) {
             for view in 0..VIEWS.len() {
-                let sums = self.groups.values().map(|sides| &sides[side][view]);
+                let sums = self.sums.iter().skip(side).step_by(self.sides).map(|sums| &sums[view]);
                 data.column(&format!("{prefix}Bytes{view}"), sums.clone().map(|sum| sum.bytes))?;
                 data.column(&format!("{prefix}Count{view}"), sums.map(|sum| sum.count))?;
             }
@@ -167,6 +161,36 @@ fn add(sums: &mut Sums, group: &Group) {
     for (sum, view) in sums.iter_mut().zip(VIEWS) {
         let part = group.sum(view);
         sum.add(part.bytes, part.count);
+    }
+}
+
+impl Side<'_> {
+    /// The key of each group.
+    fn keys(&self, numbers: &[u32], threads: &mut Threads, name_only: bool) -> Vec<Key> {
+        let mut known: HashMap<ThreadId, u32> = HashMap::new();
+        let groups = self.capture.analysis.groups.iter().zip(&self.places);
+        let keys = groups.map(|(group, place)| {
+            let name = || threads.number(thread_name(self.capture, group, name_only));
+            let thread = *known.entry(group.thread).or_insert_with(name);
+            (numbers[*place as usize], group.allocator, thread)
+        });
+        keys.collect()
+    }
+}
+
+/// Threads by name.
+#[derive(Default)]
+struct Threads {
+    names: Vec<String>,
+}
+
+impl Threads {
+    fn number(&mut self, name: String) -> u32 {
+        let known = self.names.iter().position(|known| *known == name);
+        known.unwrap_or_else(|| {
+            self.names.push(name);
+            self.names.len() - 1
+        }) as u32
     }
 }
 

@@ -105,8 +105,9 @@ mod tests {
     fn capture() -> Capture {
         let mut capture = fixture::capture();
         let lives = [(0, Some(2), 10), (1, Some(3), 500), (1, Some(5), 7), (4, None, 30)];
-        let heap =
-            |at: u32| lives.iter().filter(move |life| life.0 <= at && life.1.is_none_or(|end| at < end)).map(|life| life.2);
+        let heap = |at: u32| {
+            lives.iter().filter(move |life| life.0 <= at && life.1.is_none_or(|end| at < end)).map(|life| life.2)
+        };
         let snapshot = |index| Snapshot {
             index,
             time_ns: u64::from(index) * 1_000_000,

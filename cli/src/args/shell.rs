@@ -1,0 +1,34 @@
+//! The options of `memtrack completions` and `memtrack man`.
+//!
+//! Invariant: only shells whose completions are tested are known.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// `memtrack completions`.
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}
+
+/// A shell that completes arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    /// For ~/.local/share/bash-completion/completions/memtrack
+    Bash,
+    /// For _memtrack in a directory of fpath
+    Zsh,
+    /// For ~/.config/fish/completions/memtrack.fish
+    Fish,
+}
+
+/// `memtrack man`.
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// Where the pages are written
+    #[arg(value_name = "DIRECTORY")]
+    pub(crate) directory: PathBuf,
+}

@@ -1,0 +1,54 @@
+//! Which events of a capture are of allocations that the filters keep, for what is made of events.
+//!
+//! It reads the capture once beforehand, where there is anything to leave out: which groups are kept is only known at
+//! the end. Invariant: the same allocations are kept as in every other report.
+
+use std::collections::HashSet;
+
+use anyhow::Result;
+use memtrack_format::Allocator;
+use memtrack_reader::analysis::Selection;
+use memtrack_reader::{Event, EventKind, Options, StackId, ThreadId, source};
+
+use crate::load::{Request, load};
+
+/// The allocations to keep. Stacks and threads have the same numbers each time a capture is read.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// `None` for all.
+    groups: Option<HashSet<(StackId, Option<Allocator>, ThreadId)>>,
+    selection: Selection,
+}
+
+impl Kept {
+    /// What the request keeps of this one of its captures.
+    ///
+    /// # Errors
+    /// A capture that cannot be read.
+    pub(crate) fn new(request: &Request<'_>, file: &source::Capture) -> Result<Self> {
+        let selection = request.selection(file)?;
+        if !request.narrows() {
+            return Ok(Self { groups: None, selection });
+        }
+        let path = [file.path().to_path_buf()];
+        let capture = load(Request { paths: &path, ..request.clone() }, &Options::default())?;
+        let groups = capture.analysis.groups.iter();
+        let groups = groups.map(|group| (group.stack, Some(group.allocator), group.thread)).collect();
+        Ok(Self { groups: Some(groups), selection })
+    }
+
+    /// Whether everything is kept.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.groups.is_none()
+    }
+
+    /// Whether the allocation is kept that this event makes.
+    pub(crate) fn takes(&self, event: &Event) -> bool {
+        let allocator = match event.kind {
+            EventKind::Alloc(allocator) | EventKind::Map(allocator, _) => Some(allocator),
+            _ => None,
+        };
+        self.selection.takes(event)
+            && self.groups.as_ref().is_none_or(|groups| groups.contains(&(event.stack, allocator, event.thread)))
+    }
+}

@@ -1,0 +1,243 @@
+//! `tree`: who called whom, with what each call allocated with everything below it, as text.
+//!
+//! Invariant: each line's figure is the sum of its own allocations and those of all it called, also of what is too small
+//! to be shown. Small calls are summed up in a line of their own where they are not small together.
+
+use std::io::{self, Write};
+
+use memtrack_reader::analysis::{CallTree, Tally};
+use memtrack_reader::{FrameId, View};
+
+use super::facts::{Capture, visible};
+use super::table::Table;
+use super::{NO_STACK, view};
+use crate::terminal::Look;
+use crate::units::{count, percent, size};
+
+/// Below this width there are no columns for own figures and numbers.
+const WIDE: usize = 90;
+/// Characters of branches before a name; even, as each branch takes two.
+const MOST_BRANCHES: usize = 24;
+
+/// A tree with its figures, ready to be printed.
+#[derive(Debug)]
+pub(crate) struct Calls<'a> {
+    capture: &'a Capture,
+    view: View,
+    tree: CallTree,
+    own: Vec<Tally>,
+    totals: Vec<Tally>,
+    inverted: bool,
+}
+
+/// A line that is to be printed.
+struct Line {
+    node: u32,
+    /// What stands before the name: the branches that lead to it.
+    branches: String,
+    /// Whether it is all that its caller called.
+    single: bool,
+    /// Bytes and number of the calls that are too small to be shown, where the line stands for those.
+    rest: Option<(Tally, usize)>,
+}
+
+impl<'a> Calls<'a> {
+    /// The tree of `view`; with callers below those they call if `inverted`.
+    pub(crate) fn new(capture: &'a Capture, view: View, inverted: bool) -> Self {
+        let rows = capture.analysis.view(view);
+        let mut tree = CallTree::default();
+        let places = if inverted {
+            let mut place = |stack| match capture.frames.leaf_to_root(stack).fold(0, |node, id| tree.child(node, id.0))
+            {
+                0 => tree.child(0, CallTree::NO_FRAME),
+                node => node,
+            };
+            rows.iter().map(|row| place(row.stack)).collect()
+        } else {
+            tree.places(&capture.frames, rows.iter().map(|row| row.stack), |frame| frame.0)
+        };
+        let mut own = vec![Tally::default(); tree.nodes().len()];
+        for (row, place) in rows.iter().zip(places) {
+            own[place as usize].add(row.bytes, row.count);
+        }
+        let totals = tree.totals(&own);
+        Self { capture, view, tree, own, totals, inverted }
+    }
+
+    /// Prints all calls that have at least `least` percent of the bytes.
+    ///
+    /// # Errors
+    /// What the writer says.
+    pub(crate) fn text(&self, least: f64, look: Look, mut out: impl Write) -> io::Result<()> {
+        let whole = self.totals[0];
+        let title = format!("{}: {} in {} allocations", view::title(self.view), size(whole.bytes), count(whole.count));
+        writeln!(out, "{}", look.heading(&title))?;
+        if whole.count == 0 {
+            return Ok(());
+        }
+        let mut table = Table::default();
+        let own = if self.inverted { "" } else { "Own" };
+        let wide = look.width.is_none_or(|width| width >= WIDE);
+        let kept = |cells: [String; 5]| {
+            (0..)
+                .zip(cells)
+                .filter(|(column, _)| wide || ![2, 3].contains(column))
+                .map(|(_, cell)| cell)
+                .collect::<Vec<_>>()
+        };
+        table.row(kept(["Total", "Part", own, "Count", "Call"].map(Into::into)));
+        for line in self.lines(least) {
+            table.row(kept(self.cells(&line)));
+        }
+        for (number, line) in table.lines(look.width).into_iter().enumerate() {
+            writeln!(out, "{}", if number == 0 { look.heading(&line) } else { line })?;
+        }
+        if least > 0.0 {
+            writeln!(out, "  without calls of less than {least} % (--least 0 shows all)")?;
+        }
+        Ok(())
+    }
+
+    /// The lines in order, made from the root down without recursion, since stacks may be deep.
+    fn lines(&self, least: f64) -> Vec<Line> {
+        let mut children: Vec<Vec<u32>> = vec![Vec::new(); self.tree.nodes().len()];
+        for (index, node) in (0u32..).zip(self.tree.nodes()).skip(1) {
+            children[node.parent as usize].push(index);
+        }
+        let mut lines = Vec::new();
+        let root = Line { node: 0, branches: String::new(), single: false, rest: None };
+        let mut open = self.below(&root, &children, least);
+        open.reverse();
+        while let Some(line) = open.pop() {
+            let mut below = match line.rest {
+                Some(_) => Vec::new(),
+                None => self.below(&line, &children, least),
+            };
+            below.reverse();
+            lines.push(line);
+            open.append(&mut below);
+        }
+        lines
+    }
+
+    /// The lines directly below another. Calls in single file stay in one column, so that deep stacks stay readable: two
+    /// └ below each other are a call and its caller, never siblings.
+    fn below(&self, caller: &Line, children: &[Vec<u32>], least: f64) -> Vec<Line> {
+        let floor = self.totals[0].bytes as f64 * least / 100.0;
+        let mut kept = children[caller.node as usize].clone();
+        kept.sort_by_key(|child| std::cmp::Reverse((self.total(*child).bytes, self.total(*child).count)));
+        let shown = kept.partition_point(|child| self.total(*child).bytes as f64 >= floor);
+        let small = kept.split_off(shown);
+        let rest = small.iter().fold(Tally::default(), |mut rest, child| {
+            rest.add(self.total(*child).bytes, self.total(*child).count);
+            rest
+        });
+        let said = !small.is_empty() && rest.bytes as f64 >= floor;
+        let single = shown == 1 && !said;
+        let inner = caller.branches.replace("├ ", "│ ").replace("└ ", "  ");
+        let lines = shown + usize::from(said);
+        let branch = |number: usize| match number + 1 == lines {
+            _ if caller.node == 0 => String::new(),
+            true if single && caller.single => caller.branches.clone(),
+            true => format!("{inner}└ "),
+            false => format!("{inner}├ "),
+        };
+        let mut below: Vec<_> = (0..)
+            .zip(&kept)
+            .map(|(number, child)| Line { node: *child, branches: branch(number), single, rest: None })
+            .collect();
+        if said {
+            below.push(Line {
+                node: caller.node,
+                branches: branch(shown),
+                single: false,
+                rest: Some((rest, small.len())),
+            });
+        }
+        below
+    }
+
+    fn total(&self, node: u32) -> Tally {
+        self.totals[node as usize]
+    }
+
+    fn cells(&self, line: &Line) -> [String; 5] {
+        let (total, own, name) = match line.rest {
+            Some((rest, calls)) => (rest, String::new(), format!("({} smaller)", count(calls as u64))),
+            // In the inverted tree all is the own of the calls it begins with.
+            None if self.inverted => (self.total(line.node), String::new(), self.name(line.node)),
+            None => (self.total(line.node), size(self.own[line.node as usize].bytes), self.name(line.node)),
+        };
+        let part = percent(total.bytes, self.totals[0].bytes);
+        [size(total.bytes), part, own, count(total.count), format!("{}{}", short(&line.branches), visible(&name))]
+    }
+
+    fn name(&self, node: u32) -> String {
+        let key = self.tree.nodes()[node as usize].key;
+        if key == CallTree::NO_FRAME {
+            return NO_STACK.into();
+        }
+        let (frames, id) = (&self.capture.frames, FrameId(key));
+        match (frames.function(id), frames.file(id), frames.frame(id).line) {
+            (function, "", _) => function.into(),
+            (function, file, 0) => format!("{function} at {file}"),
+            (function, file, line) => format!("{function} at {file}:{line}"),
+        }
+    }
+}
+
+/// Branches without their outer part where there are so many that names would have no room.
+fn short(branches: &str) -> String {
+    let len = branches.chars().count();
+    if len <= MOST_BRANCHES {
+        return branches.into();
+    }
+    let tail = branches.chars().skip(len - MOST_BRANCHES + 2);
+    ['…', ' '].into_iter().chain(tail).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Calls, short};
+    use crate::reports::fixture;
+    use crate::terminal::Look;
+    use memtrack_reader::View;
+
+    const LOOK: Look = Look { width: Some(80), color: false };
+
+    #[test]
+    fn golden_files() {
+        for (name, inverted) in [("tree.txt", false), ("tree-inverted.txt", true)] {
+            let (capture, mut text) = (fixture::capture(), Vec::new());
+            Calls::new(&capture, View::Allocated, inverted).text(0.0, LOOK, &mut text).unwrap();
+            fixture::compare(name, &text);
+        }
+    }
+
+    #[test]
+    fn small_calls_are_summed_up_where_they_are_not_small_together() {
+        let (mut capture, mut text) = (fixture::capture(), Vec::new());
+        capture.analysis.groups[2].allocated.bytes = 1_600_000;
+        Calls::new(&capture, View::Allocated, false).text(50.5, LOOK, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("  1.60 MB  51.6 %  <no stack>\n") && !text.contains("smaller"), "{text}");
+        let mut text = Vec::new();
+        Calls::new(&capture, View::Allocated, false).text(40.0, LOOK, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("  1.50 MB  48.4 %  └ Reader.read at "), "{text}");
+    }
+
+    #[test]
+    fn deep_branches_leave_room_for_names() {
+        assert_eq!(short("│ └ "), "│ └ ");
+        let deep = "│ ".repeat(20) + "└ ";
+        assert_eq!((short(&deep).chars().count(), short(&deep).ends_with("│ └ ")), (24, true));
+    }
+
+    #[test]
+    fn nothing_is_a_total_of_nothing() {
+        let (capture, mut text) = (fixture::empty(), Vec::new());
+        Calls::new(&capture, View::Leaks, false).text(1.0, LOOK, &mut text).unwrap();
+        assert_eq!(text, b"Leaks: 0 B in 0 allocations\n");
+    }
+}

@@ -136,3 +136,18 @@ def test_several_captures_make_one_report(capture, module_memtrack):
     assert profile.file["memtrack"]["total_bytes"] == both["allocations"]["bytes"]
     assert profile.file["memtrack"]["ordering"] == "exact-timestamps"
     assert profile.leaf("leak") == tuple(map(sum, zip(*(one.speedscope("--allocated").leaf("leak") for one in (capture, other)))))
+
+
+def test_parse_prints_kept_allocations_and_what_ends_them(capture):
+    outcome = capture.memtrack("parse", "--function", "churn", capture.path)
+    assert outcome.status == 0 and outcome.stderr.startswith(b"filtered: ")
+    lines = outcome.stdout.decode().splitlines()
+    numbers = stats(capture, "--function", "churn")
+    assert sum(line.startswith(("ALLOC ", "MAP ")) for line in lines) == numbers["allocations"]["count"]
+    assert sum(line.startswith("FREE ") for line in lines) == numbers["deallocations"]["count"]
+    assert any("function=churn" in line for line in lines if line.startswith("FRAME "))
+
+
+def test_parse_prints_several_captures(capture):
+    text = capture.reading("parse", capture.path, capture.path)
+    assert text == 2 * capture.text and text.startswith("CAPTURE ")

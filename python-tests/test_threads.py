@@ -1,6 +1,8 @@
 """Threads: the names by which they are known, and what is left of those that end."""
 
 FIRST_SIZE = 2_000_000  # bytes; nothing else in the program comes near
+MOST_GROWTH = 4096  # kB, from the first tenth of the threads to the last
+RUNS = 10
 OS_NAMES_SINCE = (3, 14)  # Python itself gives its names to the operating system, which keeps 15 bytes of them
 
 
@@ -14,3 +16,20 @@ def test_names_given_before_the_start_inside_and_from_outside(memtrack, interpre
     if tuple(map(int, stats["capture"]["python_version"].split(".")[:2])) >= OS_NAMES_SINCE:
         expected = {size: name.encode()[:15].decode(errors="replace") for size, name in expected.items()}
     assert found == expected
+
+
+def test_many_short_lived_threads_leave_nothing_behind(memtrack, python, programs):
+    outcome, capture = memtrack.run(python, programs / "pool.py", 4000)
+    assert outcome.status == 0, outcome.stderr
+    anonymous, shared, last_anonymous, last_shared = map(int, outcome.stdout.split())
+    assert last_anonymous - anonymous < MOST_GROWTH and last_shared - shared < MOST_GROWTH
+    told = memtrack("stats", "--json", capture.path)
+    assert b"could not be recorded" not in told.stderr
+    assert len(capture.stats()["threads"]) == 4001
+
+
+def test_busy_daemon_threads_at_the_end(memtrack, interpreter, programs, plain):
+    """scripts/soak does this 200 times."""
+    recorded = [memtrack.run(interpreter, programs / "daemons.py")[0] for _ in range(RUNS)]
+    failed = [outcome.status for outcome in recorded if outcome.status != 0]
+    assert not failed or any(plain(interpreter, programs / "daemons.py").status for _ in range(3 * RUNS)), failed

@@ -1,6 +1,7 @@
 //! The threads behind the slots: their names, and the slots that those which ended have left behind.
 //!
-//! Invariant: a slot is released only for the thread that owned it when that thread was seen to be gone.
+//! A new thread may take such a slot before it is released here. Invariant: a slot is released only for the thread that
+//! owned it when that thread was seen to be gone.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 

@@ -113,17 +113,25 @@ def failing(function):
     yield deeper(ABOVE, function)
 
 
+def iterate(generator):
+    for _ in (1,):
+        for _ in generator:
+            pass
+
+
 def iterated_in_vain():
-    for attempt in range(3):
+    for _ in range(20):
+        iterate(failing(churn))
+    for _ in range(2):
         try:
-            for _ in failing(refused):
-                pass
-        except Refused:
-            marked()
-    try:
-        for _ in failing(refused): marked()
-    except Refused:
-        for _ in failing(marked): marked()
+            iterate(failing(refused))
+        except:  # a word more, and the handler would use the part of the stack that this is about
+            pass
+        try:
+            iterate(failing(refused))
+        except:
+            pass
+        iterate(failing(marked))
 
 
 def case_generators_that_raise():
@@ -190,17 +198,15 @@ def case_attributes():
 
 def jump(frame, line):
     """Moves a waiting frame to another line, and allocates while it is there but has not gone on."""
-    deeper(ABOVE, looked_at)
     marked()
     frame.f_lineno = line
     marked()
 
 
 def traced():
-    first = 1
-    first = 2
-    first = 3
-    return first
+    len(())
+    len(())
+    len(())
 
 
 def tracer(frame, event, _):

@@ -7,7 +7,7 @@ import tracemalloc
 
 BASES = {"PyMem_Raw": 331, "PyMem_": 337, "PyObject_": 347}
 IMPOSSIBLE = 1 << 62
-OBJECTS, THREADS, ROUNDS = 1000, 4, 500
+OBJECTS, THREADS, ROUNDS = 1000, 4, 100
 
 
 class Domain:

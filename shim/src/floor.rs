@@ -111,11 +111,7 @@ own!("fstat64" = fstat);
 own!("statx" = statx);
 
 // Since 2.18. The standard library asks whether it is there, and uses a pthread key where it is not.
-global_asm!(
-    ".hidden __cxa_thread_atexit_impl",
-    ".globl __cxa_thread_atexit_impl",
-    ".set __cxa_thread_atexit_impl, 0",
-);
+global_asm!(".hidden __cxa_thread_atexit_impl", ".globl __cxa_thread_atexit_impl", ".set __cxa_thread_atexit_impl, 0",);
 
 /// Since 2.30.
 unsafe extern "C" fn gettid() -> c_int {

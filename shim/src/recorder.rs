@@ -35,7 +35,7 @@ impl Recorder {
     #[inline(never)]
     pub(crate) fn alloc(&mut self, allocator: Allocator, address: usize, size: usize) {
         self.note_finalizing();
-        let Thread { ring, chain } = &mut *self.thread;
+        let Thread { ring, chain, .. } = &mut *self.thread;
         let time = ring.next_place();
         let unnamed = chain.update(ring);
         ring.put(move |encoder, bytes, at| encoder.alloc(bytes, at, allocator, address as u64, size as u64, time));
@@ -55,6 +55,20 @@ impl Recorder {
         ring.publish();
     }
 
+    /// An allocator of Python's is about to free or move a block; [`Recorder::freed_python`] follows.
+    #[inline(always)]
+    pub(crate) fn free_python(&mut self, block: usize, moves: bool) {
+        self.free(block);
+        self.thread.python_block = block;
+        self.thread.python_moves = moves;
+    }
+
+    /// It has done so, or failed to.
+    #[inline(always)]
+    pub(crate) fn freed_python(&mut self) {
+        self.thread.python_block = 0;
+    }
+
     /// The free that this thread recorded last did not happen.
     #[cold]
     pub(crate) fn free_undo(&mut self) {
@@ -67,7 +81,7 @@ impl Recorder {
     /// A range was mapped by `Mmap` or `Mremap`.
     pub(crate) fn map(&mut self, allocator: Allocator, address: usize, length: usize, class: MapClass) {
         self.note_finalizing();
-        let Thread { ring, chain } = &mut *self.thread;
+        let Thread { ring, chain, .. } = &mut *self.thread;
         let time = ring.next_place();
         let unnamed = chain.update(ring);
         let range = (address as u64, length as u64);

@@ -1,15 +1,18 @@
 //! Who records: this thread's state, how it is found, and the guard that keeps memtrack from recording itself.
 //!
 //! A thread that meets its first hook claims a slot; its thread-local word then points to the slot's state. Nothing is
-//! done when a thread ends: frees of its last destructors are recorded like any other, and the collector gives the slot
-//! away when the system says that the thread is gone. The state of a slot therefore outlives its threads.
+//! done when a thread ends: frees of its last destructors are recorded like any other, and the collector or the next new
+//! thread takes the slot away when the system says that the thread is gone. The state of a slot therefore outlives its
+//! threads.
 //!
 //! Invariant: between [`enter`] and the drop of what it gave, every hook of this thread passes straight through.
 
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicPtr, AtomicUsize};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
+use memtrack_format::Allocator;
 use memtrack_transport::Area;
 use memtrack_transport::layout::SLOT_COUNTS;
 
@@ -30,12 +33,22 @@ const MAX_SLOTS: usize = SLOT_COUNTS[0] as usize;
 pub(crate) struct Thread {
     pub(crate) ring: Ring,
     pub(crate) chain: Chain,
+    /// The block that an allocator of Python's is freeing or moving; 0 for none.
+    pub(crate) python_block: usize,
+    /// It moves it.
+    pub(crate) python_moves: bool,
 }
 
 /// The shared memory, from the start of recording on.
 static AREA: AtomicPtr<Area> = AtomicPtr::new(ptr::null_mut());
 /// The state of each slot that was ever claimed.
 static THREADS: [AtomicPtr<Thread>; MAX_SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_SLOTS];
+/// Slots below this one have been claimed before.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
+/// The slot at which the next new thread looks first for one whose thread has ended.
+static CURSOR: AtomicU32 = AtomicU32::new(0);
+/// At how many slots it looks: with twice as many slots as there are threads, all but one in sixteen find one.
+const HEIRS_LOOKS: u32 = 4;
 /// Events without a slot since a slot was last looked for in vain.
 static PATIENCE: AtomicUsize = AtomicUsize::new(0);
 
@@ -70,6 +83,56 @@ pub(crate) fn enter() -> Option<Recorder> {
     }
     thread.ring.set_busy(true);
     Some(Recorder::new(thread))
+}
+
+/// What happens inside of the free of a block by one of Python's allocators, [`enter`] having said no: what is not about
+/// that block is recorded all the same. tracemalloc, which may stand between two allocators, drops there what it has
+/// noted of the block, and made that note where it was seen.
+#[cold]
+fn beneath() -> Option<&'static mut Thread> {
+    let word = tls::get();
+    if word <= LAST_MARK || !switch::is_on() {
+        return None;
+    }
+    // SAFETY: as in `enter`; the outer hook of this thread uses it only after this one has returned.
+    let thread = unsafe { &mut *(word as *mut Thread) };
+    (thread.ring.busy() && thread.python_block != 0).then_some(thread)
+}
+
+/// A free that [`enter`] has said no to. Until the result is dropped, nothing else is recorded of this block.
+#[cold]
+pub(crate) fn free_beneath(address: usize) -> Option<Beneath> {
+    /// What the interpreter's debug hooks put before a block: no other block begins that near.
+    const BEFORE: usize = 16;
+    let thread = beneath().filter(|_| address != 0)?;
+    let outer = std::mem::replace(&mut thread.python_block, address);
+    if outer.wrapping_sub(address) > BEFORE {
+        // The outer hook's guard stays.
+        ManuallyDrop::new(Recorder::new(thread)).free(address);
+    }
+    Some(Beneath { outer })
+}
+
+/// A new block that [`enter`] has said no to.
+#[cold]
+pub(crate) fn alloc_beneath(allocator: Allocator, address: usize, size: usize) {
+    // Where a block is moved, this may be the block.
+    if let Some(thread) = beneath().filter(|thread| !thread.python_moves && address != 0) {
+        ManuallyDrop::new(Recorder::new(thread)).alloc(allocator, address, size);
+    }
+}
+
+/// See [`free_beneath`].
+pub(crate) struct Beneath {
+    outer: usize,
+}
+
+impl Drop for Beneath {
+    fn drop(&mut self) {
+        if let Some(thread) = beneath() {
+            thread.python_block = self.outer;
+        }
+    }
 }
 
 /// Recording is off (`false`), or there is something to look after first.
@@ -127,6 +190,9 @@ fn claim_slot(area: &Area, tid: i32) -> Option<u32> {
     if first >= area.slot_count() && !PATIENCE.fetch_add(1, Relaxed).is_multiple_of(1024) {
         return None;
     }
+    if let Some(inherited) = inherit_slot(area, tid) {
+        return Some(inherited);
+    }
     let start = if first >= area.slot_count() { 0 } else { first };
     let found = (start..area.slot_count()).find(|&index| {
         area.slot(index).is_some_and(|slot| slot.owner.compare_exchange(0, tid, AcqRel, Relaxed).is_ok())
@@ -134,7 +200,33 @@ fn claim_slot(area: &Area, tid: i32) -> Option<u32> {
     let next = found.map_or(area.slot_count(), |index| index.wrapping_add(1));
     // Fails when the collector has lowered it meanwhile, which is right.
     let _ = hint.compare_exchange(first, next, AcqRel, Relaxed);
+    HIGHEST.fetch_max(next, Relaxed);
     found
+}
+
+/// Takes the slot of a thread that has ended, if one is found at once. A program that starts and ends threads faster
+/// than the collector looks after them would else go through all slots.
+fn inherit_slot(area: &Area, tid: i32) -> Option<u32> {
+    let highest = HIGHEST.load(Relaxed).min(area.slot_count());
+    (0..HEIRS_LOOKS.min(highest)).find_map(|_| {
+        let index = CURSOR.fetch_add(1, Relaxed).checked_rem(highest)?;
+        let owner = &area.slot(index)?.owner;
+        let before = owner.load(Acquire);
+        let is_free = before == 0 || has_ended(before);
+        (is_free && owner.compare_exchange(before, tid, AcqRel, Relaxed).is_ok()).then_some(index)
+    })
+}
+
+/// Whether there is no such thread in this process any more.
+fn has_ended(tid: i32) -> bool {
+    // SAFETY: no arguments, cannot fail.
+    let process = unsafe { libc::getpid() };
+    // SAFETY: signal 0 sends nothing.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, tid, 0) };
+    // SAFETY: gives the address of this thread's errno, which is always valid.
+    let error = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    sent != 0 && unsafe { error.read() } == libc::ESRCH
 }
 
 /// Memory for the state of a slot, made in place: a new thread's stack may be small.

@@ -135,7 +135,8 @@ pub struct Line<T>(pub T);
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Slot {
-    /// Thread id of the owner, 0 for none: claimed by the target with a CAS, released by the collector when that thread has ended.
+    /// Thread id of the owner, 0 for none: claimed by the target with a CAS; when that thread has ended, released by the
+    /// collector or claimed by a new thread of the target.
     pub owner: AtomicI32,
     /// Not 0 while the owner is inside a hook: a record may be under way; target.
     pub busy: AtomicU32,

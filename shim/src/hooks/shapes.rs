@@ -13,7 +13,9 @@ macro_rules! allocates {
             let real = $original.get();
             let Some(mut recorder) = thread::enter() else {
                 // SAFETY: the caller's arguments, for the function it meant.
-                return unsafe { real($($argument),+) };
+                let result = unsafe { real($($argument),+) };
+                thread::alloc_beneath(Allocator::$allocator, result, $size);
+                return result;
             };
             // SAFETY: as above.
             let result = unsafe { real($($argument),+) };
@@ -35,6 +37,7 @@ macro_rules! frees {
             let real = $original.get();
             let recorder = if $address == 0 { None } else { thread::enter() };
             let Some(mut recorder) = recorder else {
+                let _beneath = thread::free_beneath($address);
                 // SAFETY: the caller's arguments, for the function it meant.
                 return unsafe { real($address $(, $argument)*) };
             };

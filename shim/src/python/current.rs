@@ -73,21 +73,22 @@ impl Current {
         self.getter.map_or(0, |getter| unsafe { getter() } as usize)
     }
 
-    /// Whether the state's evaluation loop is one of this thread's. The state may be another thread's, which is freeing it.
+    /// Whether the state's evaluation loop is one of this thread's. The state may be another's, which is freeing it.
     fn evaluates_here(&self, state: usize) -> bool {
         let record = self.evaluation.and_then(|offset| probe::word(state.wrapping_add(offset)));
         record.is_some_and(is_on_own_stack)
     }
 }
 
-/// Whether an address is in a C frame that called this one.
+/// Whether an address is in a C frame that called this one, which must therefore have one of its own.
+#[inline(never)]
 fn is_on_own_stack(address: usize) -> bool {
     let here = 0_u8;
     let newest = &raw const here as usize;
     // SAFETY: no preconditions.
     let descriptor = unsafe { libc::pthread_self() } as usize;
-    // The C library keeps a thread's descriptor above its stack, in one mapping. The first thread's stack comes from the
-    // system, which writes the random bytes for the program above it.
+    // The C library keeps a thread's descriptor above its stack, in one mapping. The first thread's stack comes from
+    // the system, which writes the random bytes for the program above it.
     // SAFETY: no preconditions.
     let random = unsafe { libc::getauxval(libc::AT_RANDOM) } as usize;
     let oldest = if descriptor > newest { descriptor } else { random };

@@ -61,11 +61,22 @@ pub(super) enum Unsupported {
     Contradiction = 4,
     /// A symbol that every build exports is missing.
     MissingSymbol = 5,
+    /// Not CPython at all.
+    PyPy = 6,
+    /// A program called python that exports nothing of an interpreter.
+    Hidden = 7,
 }
 
 impl Unsupported {
-    const ALL: [Self; 5] =
-        [Self::Version, Self::FreeThreaded, Self::DebugBuild, Self::Contradiction, Self::MissingSymbol];
+    const ALL: [Self; 7] = [
+        Self::Version,
+        Self::FreeThreaded,
+        Self::DebugBuild,
+        Self::Contradiction,
+        Self::MissingSymbol,
+        Self::PyPy,
+        Self::Hidden,
+    ];
 
     /// A sentence for the person who runs memtrack.
     const fn text(self) -> &'static str {
@@ -75,7 +86,25 @@ impl Unsupported {
             Self::DebugBuild => "debug builds of Python are not supported",
             Self::Contradiction => "the interpreter's structures are not those of its version",
             Self::MissingSymbol => "the interpreter does not export the symbols that are needed",
+            Self::PyPy => "this is PyPy; only the frames of CPython can be read",
+            Self::Hidden => "the program is called python, but exports no CPython interpreter",
         }
+    }
+
+    /// What speaks against Python frames in a program in which no interpreter was found.
+    fn without_interpreter() -> Option<Self> {
+        unsafe extern "C" {
+            /// The program's name without its directory, which the C library sets before anything else.
+            static program_invocation_short_name: *const c_char;
+        }
+        if is_defined(c"pypy_main_startup") {
+            return Some(Self::PyPy);
+        }
+        // SAFETY: a variable of the C library.
+        let name = unsafe { program_invocation_short_name };
+        // SAFETY: where it is set, a string that is never freed.
+        let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })?;
+        name.to_bytes().starts_with(b"python").then_some(Self::Hidden)
     }
 }
 
@@ -129,12 +158,14 @@ pub(crate) fn reason() -> Option<&'static str> {
 
 /// Looks for an interpreter among the loaded objects. Call it outside of hooks, at start-up.
 pub(crate) fn start() {
-    look(Symbols::find);
+    if !look(Symbols::find) {
+        REASON.store(Unsupported::without_interpreter().map_or(0, |reason| reason as u8), Ordering::Relaxed);
+    }
 }
 
 /// Looks again after a dlopen, unless an interpreter was found before. Call it outside of hooks.
 ///
-/// `true`: one was found just now. Asks only libraries that have an interpreter's name, which costs less than asking all.
+/// `true`: one was found just now. Asks only libraries with an interpreter's name, which costs less than asking all.
 pub(crate) fn after_dlopen() -> bool {
     look(Symbols::of_local_libraries)
 }
@@ -157,7 +188,10 @@ fn decide(symbols: &Symbols) {
     VERSION.store(version, Ordering::Relaxed);
     symbols.allocators.into_iter().for_each(allocators::trace);
     match known(symbols, version) {
-        Ok((layout, thread_state)) => publish(symbols, layout, thread_state),
+        Ok((layout, thread_state)) => {
+            REASON.store(0, Ordering::Relaxed);
+            publish(symbols, layout, thread_state);
+        }
         Err(reason) => REASON.store(reason as u8, Ordering::Relaxed),
     }
 }

@@ -25,6 +25,9 @@
 //! Both proofs need that nobody moves a waiting frame to another line. Only a trace function can, so no mark counts
 //! while one runs.
 //!
+//! What is proven is proven of the frames that are shown. The entry frames of C code are no part of it: while greenlets
+//! switch they are taken out of the chain and put back, which changes no traceback.
+//!
 //! Invariant: a mark is made only by the thread whose frame it is, in a frame for which the above holds, and counts only
 //! as long as the cached chain below it is the one it was made for.
 
@@ -40,7 +43,7 @@ pub(super) const GAP: usize = if cfg!(feature = "verify-marks") { 1 } else { 4 }
 pub(super) const CLEARANCE: usize = if cfg!(feature = "verify-marks") { 1 } else { 4 };
 /// Frames that are compared without a mark, at which some are made.
 const LONGEST_UNMARKED: usize = if cfg!(feature = "verify-marks") { 0 } else { CLEARANCE + 2 * GAP };
-/// How often no mark is tried after none could be made.
+/// How often no mark is tried after hardly any could be made.
 const PATIENCE: u32 = if cfg!(feature = "verify-marks") { 0 } else { 64 };
 /// Numbers that a chain takes at once for its marks.
 const NUMBERS: usize = 1 << 32;
@@ -138,7 +141,7 @@ impl Marks {
         !patient && ALLOWED.load(Ordering::Relaxed)
     }
 
-    /// No mark could be made: so for a while none is wanted.
+    /// Hardly any mark could be made: so for a while none is wanted.
     pub(super) const fn discourage(&mut self) {
         self.patience = PATIENCE;
     }
@@ -240,5 +243,105 @@ impl<V: Version> Frame<V> {
             }),
             _ => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::{V39, V310, V312, Version};
+    use super::{Frame, GAP, Marks};
+
+    const CODE_TYPE: usize = 0x1000;
+
+    /// Frames in plain words, all zero; the caller keeps them alive.
+    fn frames<V: Version, const N: usize>(memory: &mut [[usize; 32]; N]) -> [Frame<V>; N] {
+        // SAFETY: memory that is larger than any field's offset, and is read and written through this address alone.
+        memory.each_mut().map(|words| unsafe { Frame::new(words.as_mut_ptr() as usize) })
+    }
+
+    fn make<V: Version>(marks: &mut Marks, place: usize, frame: &Frame<V>, callee: &Frame<V>) -> bool {
+        marks.make(CODE_TYPE, place, frame, callee)
+    }
+
+    fn is_there<V: Version>(marks: &Marks, position: usize) -> bool {
+        marks.newest_below(usize::MAX).is_some_and(|mark| mark.is_there::<V>(position))
+    }
+
+    #[test]
+    fn a_running_mark_lasts_until_the_evaluation_ends() {
+        let mut memory = [[0; 32]; 2];
+        let [caller, callee] = &frames::<V39, 2>(&mut memory);
+        let mut marks = Marks::new();
+        assert!(!make(&mut marks, 3, caller, callee), "a frame that does not execute");
+        let executing = (caller.address() + 116) as *mut u8;
+        // SAFETY: a byte of the memory above.
+        unsafe { executing.write_volatile(1) };
+        assert!(make(&mut marks, 3, caller, callee));
+        assert!(is_there::<V39>(&marks, 0) && marks.newest_below(3).is_none());
+        for value in [0, 1] {
+            // SAFETY: as above; what the interpreter does at the end and at the next beginning.
+            unsafe { executing.write_volatile(value) };
+            assert!(!is_there::<V39>(&marks, 0));
+        }
+    }
+
+    #[test]
+    fn a_depth_is_marked_only_while_it_is_that_of_a_running_frame() {
+        let mut memory = [[0; 32]; 2];
+        let [caller, callee] = &frames::<V310, 2>(&mut memory);
+        let mut marks = Marks::new();
+        assert!(!make(&mut marks, 0, caller, callee), "a frame with a stack that may be looked at");
+        let depth = (caller.address() + 80) as *mut i32;
+        // SAFETY: an int of the memory above.
+        unsafe { depth.write_volatile(-1) };
+        assert!(make(&mut marks, 0, caller, callee));
+        // SAFETY: as above.
+        assert!(unsafe { depth.read_volatile() } < 0, "it still means nothing is on the stack");
+    }
+
+    #[test]
+    fn a_result_is_marked_only_where_the_same_loop_waits_with_an_operand_gone() {
+        let mut memory = [[0; 32]; 3];
+        let [caller, callee, code] = &frames::<V312, 3>(&mut memory);
+        let put = |frame: &Frame<V312>, offset: usize, value: i32| {
+            // SAFETY: an int of the memory above.
+            unsafe { ((frame.address() + offset) as *mut i32).write_volatile(value) };
+        };
+        // SAFETY: words of the memory above: the code object's type, and the frame's code object.
+        unsafe { ((code.address() + 8) as *mut usize).write_volatile(CODE_TYPE) };
+        // SAFETY: as above.
+        unsafe { (caller.address() as *mut usize).write_volatile(code.address()) };
+        put(code, 72, 2); // two locals
+        put(code, 64, 3); // three operands
+        let mut marks = Marks::new();
+        for (depth, expected) in
+            [(-1, false), (0, false), (1, false), (2, true), (4, true), (5, false), (1 << 30, false)]
+        {
+            put(caller, 64, depth);
+            assert_eq!(make(&mut marks, 7, caller, callee), expected, "depth {depth}");
+        }
+        put(caller, 64, 2);
+        put(callee, 68, 3 << 16); // the callee is the entry frame of C code
+        put(caller, 72 + 4 * 8, 0);
+        assert!(!make(&mut marks, 7, caller, callee));
+        assert!(!is_there::<V312>(&marks, 0), "made at depth 4, and there are the operands of another call");
+        put(callee, 68, 0);
+        assert!(make(&mut marks, 7, caller, callee) && is_there::<V312>(&marks, 0));
+        assert!(!is_there::<V312>(&marks, 2), "a mark is for one instruction");
+    }
+
+    #[test]
+    fn marks_go_with_their_frames() {
+        let mut memory = [[usize::MAX; 32]; 2];
+        let [caller, callee] = &frames::<V310, 2>(&mut memory);
+        let mut marks = Marks::new();
+        (1..=5).for_each(|place| assert!(make(&mut marks, place * GAP, caller, callee)));
+        let newest = |marks: &Marks| marks.newest_below(usize::MAX).map(|mark| mark.place);
+        assert_eq!(newest(&marks), Some(5 * GAP));
+        marks.truncate(3 * GAP + 1);
+        assert_eq!(newest(&marks), Some(3 * GAP));
+        assert_eq!(marks.newest_below(3 * GAP).map(|mark| mark.place), Some(2 * GAP));
+        marks.truncate(0);
+        assert_eq!(newest(&marks), None);
     }
 }

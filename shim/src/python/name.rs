@@ -1,9 +1,9 @@
 //! The name that Python knows a thread by.
 //!
-//! It exists because up to 3.13 the operating system is not told that name. The oldest frame of a thread that `threading`
-//! has started is `Thread._bootstrap`, whose first local variable is the thread's object; `_name` is among the object's
-//! attributes before the thread starts. Invariant: the attributes are read only while this thread holds the GIL, so that
-//! nobody changes them, and by reads that may fail.
+//! It exists because up to 3.13 the operating system is not told that name. The oldest frame of a thread that
+//! `threading` has started is `Thread._bootstrap`, whose first local variable is the thread's object; `_name` is among
+//! the object's attributes before the thread starts. Invariant: the attributes are read only while this thread holds the
+//! GIL, so that nobody changes them, and by reads that may fail.
 
 use super::find::Interpreter;
 use super::frame::Code;

@@ -58,7 +58,7 @@ impl Chain {
                 self.marks.truncate(mark.place);
             } else if !self.is_tracing::<V>() {
                 #[cfg(feature = "verify-marks")]
-                verify::note(self.matching_between::<V>(0, mark.place, link.previous) == 0);
+                verify::note(self.shows_below::<V>(python, mark.place, link.previous));
                 self.mark_between::<V>(python, mark.place, length);
                 return 0;
             }
@@ -89,6 +89,29 @@ impl Chain {
         floor
     }
 
+    /// Whether the present chain from `address` on shows the frames that the cached one shows below `length`.
+    #[cfg(feature = "verify-marks")]
+    fn shows_below<V: Version>(&self, python: &Interpreter, mut length: usize, mut address: usize) -> bool {
+        while address != 0 {
+            // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
+            let frame = unsafe { Frame::<V>::new(address) };
+            if frame.is_shown(python.code_type) {
+                let Some(place) = (0..length).rev().find(|place| self.details.get(*place).id != 0) else {
+                    return false;
+                };
+                let same = self.links.get(place.wrapping_add(1)).previous == address
+                    && self.links.get(place).position == frame.position()
+                    && same_code(&frame, &self.details.get(place));
+                if !same {
+                    return false;
+                }
+                length = place;
+            }
+            address = frame.previous();
+        }
+        (0..length).all(|place| self.details.get(place).id == 0)
+    }
+
     #[inline(always)]
     fn is_tracing<V: Version>(&self) -> bool {
         // SAFETY: the state from which this update reached its frames.
@@ -108,13 +131,14 @@ impl Chain {
     #[inline(never)]
     fn make_marks<V: Version>(&mut self, python: &Interpreter, floor: usize, length: usize) {
         self.marks.truncate(floor.wrapping_add(1));
-        let (mut made, mut next) = (false, floor.wrapping_add(GAP));
+        let (mut made, mut next) = (0_usize, floor.wrapping_add(GAP));
         for place in floor.wrapping_add(GAP)..=length.saturating_sub(CLEARANCE) {
             if place >= next && self.make_mark::<V>(python, place) {
-                (made, next) = (true, place.wrapping_add(GAP));
+                (made, next) = (made.wrapping_add(1), place.wrapping_add(GAP));
             }
         }
-        if !made {
+        // Where few frames can be marked, looking for them costs more than they save.
+        if made.wrapping_mul(4 * GAP) < length.wrapping_sub(floor) {
             self.marks.discourage();
         }
     }

@@ -1,0 +1,36 @@
+"""Many short-lived threads, WIDTH at a time. Usage: pool.py TOTAL. Prints its memory in kB after a tenth and at the end:
+
+    anonymous shared anonymous shared
+"""
+
+import sys
+import threading
+
+WIDTH = 200
+TOTAL = int(sys.argv[1])
+
+
+def work(number):
+    return [bytearray(1000 + number % 7) for _ in range(10)]
+
+
+def memory():
+    with open("/proc/self/status", encoding="ascii") as file:
+        values = dict(line.split(":", 1) for line in file)
+    return [int(values[name].split()[0]) for name in ("RssAnon", "RssShmem")]
+
+
+def wave(number):
+    threads = [threading.Thread(target=work, args=[number + index]) for index in range(WIDTH)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+early = None
+for number in range(0, TOTAL, WIDTH):
+    wave(number)
+    if early is None and number >= TOTAL // 10:
+        early = memory()
+print(*early, *memory())

@@ -1,0 +1,119 @@
+"""Interpreters inside the interpreter, in other programs, of other kinds: right frames, or none and a word why."""
+
+import json
+import os
+import pathlib
+import shutil
+import sys
+
+import pytest
+
+from conftest import execute, interpreter_path, pyenv_versions
+
+WITHOUT_GIL = 4_000_000  # as in interpreters.py
+SMALLEST = 2_999_000  # bytes; nothing else in the programs comes near
+PROOF_SINCE = (3, 10)  # before, nothing proves that a thread runs another than its first interpreter
+OWN_SLOT_SINCE = (3, 12)  # from here on a thread's slot holds the state that it runs
+
+
+def stacks_by_size(capture):
+    """{size: {((function, line), ...), ...}} of the big blocks."""
+    found = {}
+    for record in capture.allocations():
+        if record.size >= SMALLEST:
+            frames = capture.records.stack(record.stack)
+            found.setdefault(record.size, set()).add(tuple((frame.name, frame.line) for frame in frames))
+    return found
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "system", "sid-3.14", "sid-3.15"])
+def test_interpreters_in_the_interpreter(memtrack, version, programs):
+    outcome, capture = memtrack.run(interpreter_path(version), programs / "interpreters.py")
+    assert outcome.status == 0, outcome.stderr
+    expected = {
+        int(size): {tuple((name, line) for name, line in stack)} for size, stack in json.loads(outcome.stdout).items()
+    }
+    number = tuple(map(int, capture.stats()["capture"]["python_version"].split(".")[:2]))
+    if number < PROOF_SINCE:
+        main = [size for size, stacks in expected.items() if not any(("inner", 3) in stack for stack in stacks)]
+        expected = {size: stacks if size in main else {()} for size, stacks in expected.items()}
+    found = stacks_by_size(capture)
+    if number < OWN_SLOT_SINCE:
+        assert found.pop(WITHOUT_GIL) - {()} <= expected.pop(WITHOUT_GIL)
+    assert found == expected
+
+
+def compiled(source, directory, *options):
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler")
+    program = directory / "program"
+    built = execute(["cc", "-O1", "-o", program, *options, source])
+    assert built.status == 0, built.stderr
+    return program
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"])
+def test_interpreter_in_a_library_for_its_opener_alone(memtrack, version, programs, tmp_path):
+    python = pathlib.Path(pyenv_versions().get(version) or pytest.skip(f"no Python {version} (pyenv)"))
+    library = python.parent.parent / "lib" / f"libpython{version}.so.1.0"
+    if not library.exists():
+        pytest.skip(f"no {library}")
+    program = compiled(programs / "embedding.c", tmp_path, "-ldl")
+    code = "def leaf():\n    return bytearray(3000000)\n\n\ndef branch():\n    return leaf()\n\n\nblock = branch()\n"
+    capture = memtrack.record(program, library, code)
+    assert list(stacks_by_size(capture).values()) == [{(("<module>", 9), ("branch", 6), ("leaf", 2))}]
+    assert capture.stats()["capture"]["python_version"].startswith(f"{version}.")
+
+
+def test_greenlets_of_gevent_have_stacks_of_their_own(memtrack, programs):
+    pytest.importorskip("gevent")
+    capture = memtrack.record(sys.executable, programs / "hub.py")
+    found = {stack for stacks in stacks_by_size(capture).values() for stack in stacks}
+    assert {tuple(name for name, _ in stack) for stack in found} == {
+        ("worker", "nested", "nested", "nested", "keep"),
+        ("worker", "keep"),
+        ("<module>", "keep"),
+    }
+
+
+# --- what is not read -------------------------------------------------------------------------------------------------
+
+
+def refused(memtrack, *command, word, **process):
+    """Records a program that must run well, without Python frames, and be told why."""
+    outcome = memtrack("run", "-o", "refused.bin", "--", *command, **process)
+    assert outcome.status == 0, outcome.stderr
+    assert f"no Python frames: {word}".encode() in outcome.stderr
+    statistics = memtrack("stats", "refused.bin")
+    assert f"no Python frames: {word}".encode() in statistics.stdout + statistics.stderr
+    assert json.loads(memtrack("stats", "--json", "refused.bin").stdout)["allocations"]["count"] > 0
+
+
+def test_free_threaded_builds_are_refused(memtrack):
+    """MEMTRACK_FREE_THREADED names one; no distribution has a package."""
+    python = os.environ.get("MEMTRACK_FREE_THREADED") or next(
+        filter(None, map(shutil.which, ("python3.13t", "python3.14t", "python3.15t"))), None
+    )
+    if not python:
+        pytest.skip("no free-threaded Python (MEMTRACK_FREE_THREADED, PATH)")
+    refused(memtrack, python, "-c", "blocks = [bytes(3_000_000)]", word="free-threaded builds of Python")
+
+
+def test_unknown_versions_are_refused(memtrack):
+    python = pyenv_versions().get("3.7") or pytest.skip("no Python 3.7 (pyenv)")
+    refused(memtrack, python, "-c", "blocks = [bytes(3_000_000)]", word="this version of Python is not known")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "word"),
+    [
+        ("pypy3", "void pypy_main_startup(void) {}", "this is PyPy"),
+        ("python3", "", "the program is called python, but exports no CPython interpreter"),
+    ],
+)
+def test_what_is_no_cpython_is_refused(memtrack, tmp_path, name, code, word):
+    """A stand-in that exports what PyPy does, and one that exports nothing."""
+    source = tmp_path / "program.c"
+    source.write_text(f"#include <stdlib.h>\n{code}\nint main(void) {{ return malloc(1000) == NULL; }}\n")
+    program = compiled(source, tmp_path, "-rdynamic", "-O0").rename(tmp_path / name)
+    refused(memtrack, program, word=word)

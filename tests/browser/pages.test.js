@@ -1,0 +1,189 @@
+// The pages in a real browser. Needs in the environment: MEMTRACK_PAGES, a directory with flamegraph.html and diff.html,
+// and CHROMIUM, the browser. Started by scripts/test-browser.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { pathToFileURL } from "node:url";
+import { join } from "node:path";
+import { readFile } from "node:fs/promises";
+import { chromium } from "playwright-core";
+
+const FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+  "--disable-component-update", "--disable-sync"];
+let browser;
+
+before(async () => {
+  browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: FLAGS });
+});
+after(() => browser?.close());
+
+/** Opens a page, runs the test in it, and fails on any message, error or request. */
+function inPage(name, file, run, options = {}) {
+  test(name, async () => {
+    const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, acceptDownloads: true, ...options });
+    const page = await context.newPage(), complaints = [];
+    const address = pathToFileURL(join(process.env.MEMTRACK_PAGES, file)).href;
+    page.on("console", (message) => complaints.push(message.text()));
+    page.on("pageerror", (error) => complaints.push(error.stack));
+    page.on("request", (request) => {
+      const own = request.url().startsWith(address) || /^(data|blob):/.test(request.url());
+      if (!own) complaints.push(`request of ${request.url()}`);
+    });
+    await page.goto(address + (options.hash || ""));
+    await page.waitForFunction(() => window.memtrack?.graph.drawn.length > 0);
+    await run(page);
+    await context.close();
+    assert.deepEqual(complaints, []);
+  });
+}
+
+/** The blocks that are drawn, with their names and values. */
+const drawn = (page) => page.evaluate(async () => {
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  const { graph } = window.memtrack;
+  return graph.drawn.flat().map(({ block, x, width }) => ({
+    name: graph.name(block), value: block.value, depth: block.depth, x, width,
+    change: graph.model.diff && block.frame >= 0 ? graph.change(block) : null,
+  }));
+});
+const named = async (page, name) => (await drawn(page)).find((block) => block.name === name);
+const pick = (page, group, text) => page.click(`#${group} button:text-is("${text}")`);
+const state = (page) => page.evaluate(() => window.memtrack.state);
+
+/** Clicks on a block. */
+async function click(page, name) {
+  const block = await named(page, name);
+  await page.click("#graphPane", { position: { x: block.x + Math.min(10, block.width / 2), y: block.depth * 19 + 9 } });
+}
+
+inPage("views are switched, and their roots have their totals", "flamegraph.html", async (page) => {
+  const expected = JSON.parse(await readFile(join(process.env.MEMTRACK_PAGES, "stats.json"), "utf8"));
+  const totals = { Peak: expected.peak, Leaks: expected.leaked, Temporary: expected.temporary, All: expected.allocations };
+  for (const [view, { bytes }] of Object.entries(totals)) {
+    await pick(page, "views", view);
+    assert.equal((await drawn(page))[0].value, bytes, view);
+  }
+  await pick(page, "metrics", "Number");
+  assert.equal((await drawn(page))[0].value, expected.allocations.count);
+});
+
+inPage("zoom in, and out again with the keyboard", "flamegraph.html", async (page) => {
+  await click(page, "stays");
+  const zoomed = await named(page, "stays");
+  assert.ok(zoomed.width > 1200);
+  assert.match(await page.textContent("#status"), /stays: 2\.00 MB/);
+  await page.keyboard.press("Backspace");
+  assert.equal((await named(page, "main")).width > 1000, true);
+  await page.keyboard.press("Escape");
+  assert.deepEqual((await state(page)).zoom, []);
+});
+
+inPage("search tells the matched total, each byte once", "flamegraph.html", async (page) => {
+  await page.keyboard.press("/");
+  await page.keyboard.type("NESTED");
+  await page.waitForFunction(() => document.querySelector("#matched").textContent !== "");
+  assert.match(await page.textContent("#matched"), /Matched: 1\.00 MB/);
+  await page.keyboard.press("Escape");
+  await page.waitForFunction(() => document.querySelector("#matched").textContent === "");
+});
+
+inPage("a range shows what was live in it", "flamegraph.html", async (page) => {
+  const chart = await page.locator("#chart").boundingBox();
+  const drag = async (from, to) => {
+    await page.mouse.move(chart.x + from, chart.y + 50);
+    await page.mouse.down();
+    await page.mouse.move(chart.x + to, chart.y + 50, { steps: 4 });
+    await page.mouse.up();
+  };
+  await drag(70, chart.width - 30);
+  const { range } = await state(page), [root] = await drawn(page);
+  const heap = await page.evaluate(([from, to]) => Math.max(...window.memtrack.model.data.heap.slice(from, to + 1)), range);
+  assert.equal(root.value, heap);
+  assert.equal(await page.isDisabled('#views button:text-is("Temporary")'), true);
+  await page.click("#range button");
+  assert.equal((await state(page)).range, null);
+});
+
+inPage("every moment's flame graph adds up to the heap shown there", "flamegraph.html", async (page) => {
+  const wrong = await page.evaluate(() => {
+    const { model } = window.memtrack, at = model.data.heap.map((heap, moment) => [heap, moment]);
+    const live = (moment) => model.figures({ view: 0, range: [moment, moment], thread: -1, metric: "bytes" }).bytes.total[0];
+    return at.filter(([heap, moment]) => live(moment) !== heap);
+  });
+  assert.deepEqual(wrong, []);
+});
+
+inPage("inverted, split by thread and hidden frames keep the total", "flamegraph.html", async (page) => {
+  const [{ value }] = await drawn(page);
+  for (const id of ["inverted", "split", "imports", "library", "flame"]) {
+    await page.check(`#${id}`);
+    const blocks = await drawn(page), first = blocks.filter((block) => block.depth === 1);
+    assert.equal(blocks[0].value, value, id);
+    assert.ok(first.reduce((sum, block) => sum + block.value, 0) <= value, id);
+  }
+  assert.ok((await drawn(page)).some((block) => /^thread \d+ worker/.test(block.name)));
+});
+
+inPage("the tooltip has own, total, part, allocator and place", "flamegraph.html", async (page) => {
+  const block = await named(page, "stays");
+  await page.hover("#graphPane", { position: { x: block.x + 3, y: block.depth * 19 + 9 } });
+  const text = await page.textContent("#tooltip");
+  for (const part of [/stays/, /program\.py:\d+/, /Total2\.00 MB/, /Own2\.00 MB/, /1 allocation/, /% of all/, /m(alloc|map)2\.00 MB/]) {
+    assert.match(text, part);
+  }
+});
+
+inPage("the table sorts, and goes out as CSV", "flamegraph.html", async (page) => {
+  await pick(page, "panes", "Table");
+  await page.click("th:has-text('Total')");
+  assert.match(await page.textContent("tbody tr:first-child"), /<module>|_bootstrap|main/);
+  const [download] = await Promise.all([page.waitForEvent("download"), page.click("#csv")]);
+  const csv = await readFile(await download.path(), "utf8");
+  assert.match(csv, /^function,file,line,own_bytes,total_bytes,own_count,total_count\r\n/);
+  assert.match(csv, /stays,.*program\.py,\d+,20000\d\d,20000\d\d,1,1\r\n/);
+});
+
+inPage("keys move through the graph", "flamegraph.html", async (page) => {
+  await page.focus("#graphPane");
+  for (const key of ["Home", "ArrowDown", "ArrowDown", "Enter"]) await page.keyboard.press(key);
+  assert.equal((await state(page)).zoom.length, 2);
+  await page.keyboard.press("i");
+  assert.equal((await state(page)).inverted, true);
+  const theme = await page.getAttribute("html", "data-theme");
+  await page.keyboard.press("t");
+  assert.notEqual(await page.getAttribute("html", "data-theme"), theme);
+});
+
+inPage("a link restores what was shown", "flamegraph.html", async (page) => {
+  const { view, inverted, q } = await state(page);
+  assert.deepEqual([view, inverted, q], [4, true, "load"]);
+  assert.equal(await page.getAttribute("html", "data-theme"), "dark");
+  assert.equal(await page.inputValue("#search"), "load");
+}, { hash: "#view=4&inverted=true&q=load&theme=dark" });
+
+inPage("a difference colours what changed", "diff.html", async (page) => {
+  const change = async (name) => (await named(page, name)).change;
+  assert.equal(await change("stays"), "same");
+  assert.equal(await change("grows"), "grown4");
+  assert.equal(await change("only_in_new"), "new");
+  await page.selectOption("#colorBy", "total");
+  assert.equal(await change("stays"), "same");
+  await page.check("#inverted");
+  assert.equal(await change("stays"), "same");
+  assert.equal(await change("only_in_new"), "new");
+});
+
+inPage("what vanished has its own view, with its count of stacks", "diff.html", async (page) => {
+  const expected = JSON.parse(await readFile(join(process.env.MEMTRACK_PAGES, "diff.json"), "utf8"));
+  const text = await page.textContent("#vanishedText");
+  assert.equal(Number(text.replace(/\D/g, "")), expected.vanished_stacks);
+  await page.check("#vanished");
+  assert.equal((await named(page, "only_in_base")).change, "gone");
+  assert.equal(await named(page, "stays"), undefined);
+});
+
+inPage("two equal runs are grey, and nothing has vanished", "same.html", async (page) => {
+  const changes = new Set((await drawn(page)).map((block) => block.change).filter(Boolean));
+  assert.deepEqual([...changes], ["same"]);
+  assert.equal(await page.isVisible("#vanishedLabel"), false);
+});

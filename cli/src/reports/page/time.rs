@@ -35,7 +35,7 @@ pub(super) fn write(capture: &Capture, sites: &Sites, data: &mut Columns) -> io:
         step *= 2;
         (kept, lives) = thinned(&moments, intervals, sites, step);
     }
-    let of_kept = |figure: fn(&Snapshot) -> u64| kept.iter().map(move |at| figure(at)).collect::<Vec<_>>();
+    let of_kept = |figure: fn(&Snapshot) -> u64| kept.iter().map(&figure).collect::<Vec<_>>();
     data.steps("time", of_kept(|moment| moment.time_ns / 1000))?;
     data.column("rss", of_kept(|moment| moment.rss_bytes))?;
     data.column("heap", of_kept(|moment| moment.heap_bytes))?;

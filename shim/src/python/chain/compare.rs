@@ -5,7 +5,7 @@
 
 use super::super::find::Interpreter;
 use super::super::frame::{Frame, ThreadState};
-use super::super::layout::Version;
+use super::super::layout::{Marking, Version};
 use super::super::marks::{CLEARANCE, GAP};
 #[cfg(feature = "verify-marks")]
 use super::super::verify;
@@ -122,7 +122,8 @@ impl Chain {
     /// were just compared.
     #[inline(always)]
     fn mark_between<V: Version>(&mut self, python: &Interpreter, floor: usize, length: usize) {
-        if self.marks.are_wanted(length.wrapping_sub(floor)) && !self.is_tracing::<V>() {
+        let can_be_marked = !matches!(V::L.marking, Marking::Unknown);
+        if can_be_marked && self.marks.are_wanted(length.wrapping_sub(floor)) && !self.is_tracing::<V>() {
             self.make_marks::<V>(python, floor, length);
         }
     }

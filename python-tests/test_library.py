@@ -26,5 +26,6 @@ def test_the_library_defines_nothing_that_the_program_could_take(executable):
     if not shutil.which("objdump"):
         pytest.skip("no objdump (binutils)")
     symbols = execute(["objdump", "-T", executable.parent / "libmemtrack_shim.so"]).stdout.decode()
-    defined = [line.split()[-1] for line in symbols.splitlines() if re.match(r"[0-9a-f]{16} ", line) and "*UND*" not in line]
+    lines = [line for line in symbols.splitlines() if re.match(r"[0-9a-f]{16} ", line)]
+    defined = [line.split()[-1] for line in lines if "*UND*" not in line]
     assert defined and all(name.startswith("memtrack_") for name in defined)

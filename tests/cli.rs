@@ -180,19 +180,6 @@ fn a_closed_pipe_is_silent() {
     assert_eq!((outcome.status, outcome.stderr.as_str()), (0, ""));
 }
 
-/// Every option that the README names is one that `--help` knows.
-#[test]
-fn the_readme_and_the_help_agree() {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let readme = fs::read_to_string(readme).expect("the README");
-    let commands = [&["run"] as &[_], &["stats"], &["parse"], &["transform"], &["transform", "speedscope"]];
-    let help: Vec<String> = commands.iter().map(|words| success(memtrack().args(*words).arg("--help"))).collect();
-    let lines = readme.lines().filter(|line| line.contains("memtrack ") && !line.contains("cargo build"));
-    for word in lines.flat_map(|line| line.split([' ', '`', ';', ',', ')'])).filter(|word| word.starts_with("--")) {
-        assert!(word == "--help" || help.iter().any(|help| help.contains(word)), "{word} is in the README only");
-    }
-}
-
 fn success(command: &mut Command) -> String {
     Outcome::of(command).success()
 }

@@ -2,8 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use crate::support::{Dir, Outcome, memtrack};
 
@@ -178,8 +177,4 @@ fn a_closed_pipe_is_silent() {
     let line = format!("'{}' parse c.bin | true; '{0}' stats c.bin | true", memtrack.get_program().display());
     let outcome = Outcome::of(dir.command("sh").args(["-c", &line]));
     assert_eq!((outcome.status, outcome.stderr.as_str()), (0, ""));
-}
-
-fn success(command: &mut Command) -> String {
-    Outcome::of(command).success()
 }

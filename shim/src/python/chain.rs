@@ -15,8 +15,10 @@ use super::region::{Plain, Region};
 use crate::stack::StackWriter;
 
 mod compare;
+mod glance;
 
 use compare::{Comparison, same_code};
+use glance::{Glance, Span};
 
 /// Most frames on the written stack; of a deeper one the oldest `MAX_DEPTH - 1` and the newest are written.
 pub(crate) const MAX_DEPTH: u32 = 8000;
@@ -52,6 +54,13 @@ struct Detail {
     id: u32,
     /// Shown frames up to and with this one.
     shown: u32,
+    /// The frame is shown at positions from here on, as long as it has this owner.
+    shown_from: usize,
+    owner: u8,
+}
+
+impl Detail {
+    const NONE: Self = Self { executable: 0, id: 0, shown: 0, shown_from: 0, owner: 0 };
 }
 
 // SAFETY: integers only.
@@ -77,6 +86,10 @@ pub(crate) struct Chain {
     details: Region<Detail>,
     /// Where a frame address was last put; only a hint, always checked against `links`.
     index: Region<u32>,
+    /// What is to be compared first.
+    span: Span,
+    /// Of the newest frame.
+    newest_detail: Detail,
 }
 
 /// How much of the cached chain remains.
@@ -103,6 +116,8 @@ impl Chain {
             links: Region::new(),
             details: Region::new(),
             index: Region::new(),
+            span: Span::UNKNOWN,
+            newest_detail: Detail::NONE,
         }
     }
 
@@ -127,6 +142,7 @@ impl Chain {
     pub(crate) fn reset(&mut self) {
         self.newest = 0;
         self.length = 0;
+        self.span = Span::UNKNOWN;
         self.marks.truncate(0);
         self.truncated = false;
         self.unnamed = false;
@@ -150,16 +166,32 @@ impl Chain {
     fn update_as<V: Version>(&mut self, python: &Interpreter, writer: &mut impl StackWriter) -> bool {
         let newest = self.newest_frame::<V>(python);
         if newest == self.newest && self.codes.is_current() {
-            match self.compare::<V>(python) {
-                Comparison::Same => return false,
-                Comparison::Moved(position) => {
+            match self.glance::<V>() {
+                Glance::Same => return false,
+                Glance::Moved(position) => {
                     self.move_newest::<V>(position, writer);
                     return false;
                 }
-                Comparison::Different => {}
+                Glance::Unknown => {}
             }
         }
-        self.follow::<V>(python, newest, writer);
+        self.look::<V>(python, newest, writer)
+    }
+
+    /// The closer look, where a glance was not enough.
+    #[inline(never)]
+    fn look<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
+        let comparison = if newest == self.newest && self.codes.is_current() {
+            self.compare::<V>(python)
+        } else {
+            Comparison::Different
+        };
+        match comparison {
+            Comparison::Same => {}
+            Comparison::Moved(position) => self.move_newest::<V>(position, writer),
+            Comparison::Different => self.follow::<V>(python, newest, writer),
+        }
+        self.refocus();
         self.unnamed
     }
 
@@ -341,7 +373,7 @@ impl Chain {
             // SAFETY: the walk of `find_join` over the same frames, which stand still.
             let frame = unsafe { Frame::<V>::new(address) };
             self.links.set(position, Link { previous: frame.previous(), position: frame.position() });
-            self.details.set(position, Detail { executable: frame.executable(), id: 0, shown: 0 });
+            self.details.set(position, Detail { executable: frame.executable(), ..Detail::NONE });
             self.index.set(self.index_of(address), position as u32);
             address = frame.previous();
         }
@@ -377,7 +409,8 @@ impl Chain {
             let mut detail = self.details.get(position);
             // SAFETY: a frame that was just reached from this thread's newest.
             let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
-            if frame.is_shown(python.code_type) {
+            (detail.owner, detail.shown_from) = (frame.owner(), frame.shown_from(python.code_type));
+            if self.links.get(position).position >= detail.shown_from {
                 detail.id = self.codes.id(&V::L, python, detail.executable, writer);
                 shown = shown.wrapping_add(1);
                 if shown < MAX_DEPTH {

@@ -106,16 +106,23 @@ impl<V: Version> Frame<V> {
     /// Whether a traceback would show the frame: not the interpreter's entry frames, nor what is not yet set up.
     #[inline]
     pub(super) fn is_shown(&self, code_type: usize) -> bool {
-        let Some(completeness) = V::L.completeness else { return true };
+        self.position() >= self.shown_from(code_type)
+    }
+
+    /// The position from which on a traceback shows the frame, as long as it has its present owner; no position of a
+    /// frame is as high as that of one that is never shown.
+    #[inline]
+    pub(super) fn shown_from(&self, code_type: usize) -> usize {
+        let Some(completeness) = V::L.completeness else { return 0 };
         let owner = self.owner();
         if owner == OWNER_GENERATOR || owner >= OWNER_SHIM {
-            return owner == OWNER_GENERATOR;
+            return if owner == OWNER_GENERATOR { 0 } else { usize::MAX };
         }
-        let Some(code) = Code::checked(self.executable(), code_type) else { return true };
+        let Some(code) = Code::checked(self.executable(), code_type) else { return 0 };
         // SAFETY: a field of a code object, whose type was checked.
         let first = unsafe { half(code.address().wrapping_add(completeness.first_traceable)) };
         let bytecode = code.address().wrapping_add(completeness.bytecode);
-        self.position() >= bytecode.wrapping_add((first as usize).wrapping_mul(2))
+        bytecode.wrapping_add((first as usize).wrapping_mul(2))
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) const GAP: usize = if cfg!(feature = "verify-marks") { 1 } else { 4 }
 /// Frames above the newest mark when it is made: the newest frames come and go too often.
 pub(super) const CLEARANCE: usize = if cfg!(feature = "verify-marks") { 1 } else { 4 };
 /// Frames that are compared without a mark, at which some are made.
-const LONGEST_UNMARKED: usize = if cfg!(feature = "verify-marks") { 0 } else { CLEARANCE + 2 * GAP };
+pub(super) const LONGEST_UNMARKED: usize = if cfg!(feature = "verify-marks") { 0 } else { CLEARANCE + 2 * GAP };
 /// How often no mark is tried after hardly any could be made.
 const PATIENCE: u32 = if cfg!(feature = "verify-marks") { 0 } else { 64 };
 /// Numbers that a chain takes at once for its marks.

@@ -236,6 +236,7 @@ class Record:
     address: int = 0
     size: int = 0
     allocator: str = ""
+    domain: str = ""
     map_class: str = ""
     stack: int = 0
 
@@ -260,7 +261,7 @@ class Records:
             self.snapshots.append(len(self.events))
         elif "order" in values:
             values["map_class"] = values.pop("class", "")
-            numbers = {name: int(values[name], 0) for name in values.keys() - {"allocator", "map_class"}}
+            numbers = {name: int(values[name], 0) for name in values.keys() - {"allocator", "domain", "map_class"}}
             self.events.append(Record(kind, **{**values, **numbers}))
 
     def stack(self, number):

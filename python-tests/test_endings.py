@@ -48,7 +48,8 @@ def test_it_ends_as_without_memtrack_and_nothing_is_lost(memtrack, plain, progra
     stats = capture.stats()
     assert (stats["capture"]["lost_blocks"], stats["capture"]["unmatched_frees"]) == (0, 0)
     assert stats["peak"]["bytes"] >= COUNT * SIZE
-    assert stats["leaked"]["bytes"] >= COUNT * SIZE
+    # What a program held that replaced itself went with it.
+    assert ending == "executes" or stats["leaked"]["bytes"] >= COUNT * SIZE
 
 
 def test_memtrack_within_memtrack(memtrack, plain, programs, tmp_path):
@@ -124,6 +125,8 @@ def test_a_signal_to_memtrack_is_the_programs(memtrack, programs, tmp_path):
     process = started(memtrack, sys.executable, programs / "waits.py")
     assert process.stdout.readline() == b"ready\n"
     process.terminate()
-    printed, complaints = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, printed, complaints) == (6, b"signal 15\n", b"")
+    # Read before the program's input ends, which it waits for, too.
+    assert process.stdout.readline() == b"signal 15\n"
+    assert process.communicate(timeout=PATIENCE) == (b"", b"")
+    assert process.returncode == 6
     assert of_size(Capture(memtrack, tmp_path / "capture.bin"), SIZE) == 200

@@ -298,9 +298,72 @@ def test_firefox_profiles_are_consistent(capture, view):
     assert all(0 <= frame < frames["length"] for frame in stacks["frame"])
     assert all(0 <= function < functions["length"] for function in frames["func"])
     assert all(0 <= name < len(thread["stringArray"]) for name in functions["name"])
+    markers = thread["markers"]
+    names = [thread["stringArray"][name] for name in markers["name"]]
+    moments = [time for name, time in zip(names, markers["startTime"]) if name == "Memory snapshot"]
+    assert names.count("High-water mark") == 1 and len(moments) == len(profile["counters"][0]["samples"]["count"])
+    assert moments == sorted(moments)
     heap, resident = profile["counters"]
     assert (heap["name"], resident["name"]) == ("heap", "resident")
     assert sum(resident["samples"]["count"]) == capture.stats()["rss"]["last_bytes"]
+
+
+# --- parquet ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tables(capture):
+    """The directory of tables; skipped where memtrack was built without the feature."""
+    directory = capture.path.parent / "capture.tables"
+    outcome = capture.memtrack("transform", "parquet", "-f", "-o", directory, capture.path)
+    if b"built without parquet" in outcome.stderr:
+        pytest.skip("memtrack was built without the feature parquet")
+    assert outcome.status == 0, outcome.stderr.decode()
+    assert {path.name for path in directory.iterdir()} == {f"{name}.parquet" for name in ("events", "stacks", "frames", "modules", "threads", "snapshots")}
+    return directory
+
+
+def test_duckdb_reads_parquet(capture, tables):
+    duckdb = pytest.importorskip("duckdb")
+    ask = lambda query: duckdb.sql(query.replace("$", str(tables) + "/")).fetchall()
+    heap = "from '$events.parquet' where kind = 'alloc' or (kind = 'map' and class = 'heap')"
+    assert ask(f"select count(*), sum(size) {heap}") == [total(capture, "allocated")[::-1]]
+    assert ask("select count(*) from '$events.parquet' where kind = 'free'")[0][0] >= capture.stats()["deallocations"]["count"] - 10
+    leaf = "from '$events.parquet' join '$stacks.parquet' using (stack) join '$frames.parquet' using (frame)"
+    ((count, size, line),) = ask(f"select count(*), sum(size), min(line) {leaf} where function = 'churn' and size > 1000")
+    assert (count, size, line) == (300, 300 * 2001, 20)
+    ((name,),) = ask(f"select distinct modules.name {leaf} join '$modules.parquet' modules using (module) where function = 'churn'")
+    assert name == "exports"
+    assert ask("select count(*) from '$threads.parquet' where name = 'worker'") == [(1,)]
+    ((rss,),) = ask("select max(rss_bytes) from '$snapshots.parquet'")
+    assert rss == capture.stats()["rss"]["peak_bytes"]
+    assert ask("select max(caller) from '$stacks.parquet' where caller >= stack") == [(None,)]
+
+
+def test_pyarrow_and_pandas_read_parquet(capture, tables):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    events = parquet.read_table(tables / "events.parquet")
+    assert events.num_rows == len(capture.records.events)
+    assert events.column("order").to_pylist() == list(range(events.num_rows))
+    about = json.loads(parquet.read_metadata(tables / "events.parquet").metadata[b"memtrack"])
+    assert about["schema"] == "memtrack-parquet" and about["has_allocation_timestamps"]
+    expected = [(record.time_ns, record.tid) for record in capture.records.events]
+    assert list(zip(events.column("time_ns").to_pylist(), events.column("tid").to_pylist())) == expected
+
+
+def test_parquet_takes_filters_and_overwrites_only_its_own(capture, aggregated, tables, tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    assert capture.memtrack("transform", "parquet", "--function", "churn", "-o", tmp_path / "t", capture.path).status == 0
+    stats = json.loads(capture.reading("stats", "--json", "--function", "churn", capture.path))
+    sums = duckdb.sql(f"select count(*) filter (kind = 'alloc' or kind = 'map'), count(*) filter (kind = 'free') from '{tmp_path}/t/events.parquet'").fetchall()
+    assert sums == [(stats["allocations"]["count"], stats["deallocations"]["count"])]
+    outcome = capture.memtrack("transform", "parquet", "-o", tmp_path / "t", capture.path)
+    assert outcome.status == 1 and b"--force" in outcome.stderr
+    (tmp_path / "t" / "mine.txt").write_text("mine")
+    outcome = capture.memtrack("transform", "parquet", "-f", "-o", tmp_path / "t", capture.path)
+    assert outcome.status == 1 and (tmp_path / "t" / "mine.txt").read_text() == "mine"
+    outcome = aggregated.memtrack("transform", "parquet", aggregated.path)
+    assert outcome.status == 1 and b"aggregated" in outcome.stderr
 
 
 # --- captures that hold sums only -------------------------------------------------------------------------------------

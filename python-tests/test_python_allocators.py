@@ -16,6 +16,7 @@ SETTINGS = {
     "development": {"PYTHONDEVMODE": "1"},
     "debug and tracemalloc": {"PYTHONMALLOC": "debug", "PYTHONTRACEMALLOC": "3"},
 }
+DOMAINS = ("raw", "mem", "obj")
 BASES, OBJECTS, THREADS, ROUNDS = (331, 337, 347), 1000, 4, 100  # as in the program
 ARENAS = (256 << 10, 1 << 20)  # what pymalloc maps at a time: up to 3.9, and later
 
@@ -70,6 +71,9 @@ def each_call_is_recorded_once(capture):
     assert not [key for key in found if key not in expected() and key[1] > 90_000]
     assert made_in(capture, "make")["pymalloc_malloc", 16] >= OBJECTS
     assert not [event for event in capture.allocations() if event.kind == "MAP" and event.size in ARENAS]
+    domains = collections.Counter((event.size, event.domain) for event in capture.allocations())
+    for base, domain in zip(BASES, DOMAINS):
+        assert domains[100_000 + base, domain] == domains[2_000_000 + base, domain] == 3
 
 
 def what_is_freed_is_gone(capture):
@@ -84,7 +88,8 @@ def the_raw_domain_needs_no_gil(capture):
     found = made_in(capture, "without_gil")
     for size in range(5_001, 5_001 + 2 * THREADS, 2):
         assert found["pymalloc_malloc", size] == found["pymalloc_realloc", size + 1] == ROUNDS
-        assert len({event.tid for event in capture.allocations() if event.size in (size, size + 1)}) == 1
+        raw = [event for event in capture.allocations() if event.domain == "raw"]
+        assert len({event.tid for event in raw if event.size in (size, size + 1)}) == 1
 
 
 def test_off_unless_asked_for(memtrack, interpreter, programs):
@@ -100,6 +105,11 @@ def test_aggregated(memtrack, interpreter, programs):
     assert stats["capture"]["unmatched_frees"] == 0
     rows = {row["allocator"]: row["count"] for row in stats["allocators"]}
     assert rows["pymalloc_realloc"] >= THREADS * ROUNDS and rows["pymalloc_malloc"] >= OBJECTS
+    for row in stats["allocators"]:
+        parts = row.get("domains", {})
+        assert set(parts) == set(DOMAINS if row["allocator"].startswith("pymalloc") else ())
+        for key in ("count", "bytes") if parts else ():
+            assert sum(part[key] for part in parts.values()) == row[key]
 
 
 def test_children_of_a_fork_are_left_alone(memtrack, python):
@@ -114,7 +124,22 @@ def test_children_of_a_fork_are_left_alone(memtrack, python):
 
 def test_the_interpreters_own_blocks_are_told_apart(memtrack, interpreter):
     capture = memtrack.record(interpreter, "-S", "-c", "held = [object() for _ in range(50_000)]", options=TRACED)
+    leaked = capture.stats()["leaked"]
+    own, imports = leaked["interpreter"]["allocations"], leaked["imports"]["allocations"]
+    assert own >= 3000 and 50_000 <= leaked["allocations"] - own - imports < 55_000, leaked
     line = next(line for line in capture.reading("stats", capture.path).splitlines() if line.startswith("Leaked"))
-    everything, own = (int(number.replace(",", "")) for number in re.findall(r"in ([\d,]+) allocations", line))
-    assert own >= 3000 and everything - own >= 50_000, line
-    assert everything - own < 55_000, line
+    numbers = [int(number.replace(",", "")) for number in re.findall(r"in ([\d,]+) allocations", line)]
+    assert numbers == [leaked["allocations"], own, imports], line
+
+
+def test_the_code_of_imported_modules_is_told_apart(memtrack, interpreter, tmp_path):
+    """Ten thousand names that a module mentions: interned strings, held by its code as long as there is the module."""
+    names = "\n".join(f"    name_{number}.attribute_{number}" for number in range(5_000))
+    (tmp_path / "large.py").write_text(f"def never_called():\n{names}\n")
+    program = tmp_path / "program.py"
+    program.write_text("import large\nheld = [object() for _ in range(20_000)]\n")
+    for run in ("compiled", "from its cache"):
+        leaked = memtrack.record(interpreter, "-S", program, options=TRACED).stats()["leaked"]
+        rest = leaked["allocations"] - leaked["interpreter"]["allocations"] - leaked["imports"]["allocations"]
+        assert leaked["imports"]["allocations"] >= 10_000, run
+        assert 20_000 <= rest < 25_000, run

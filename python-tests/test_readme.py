@@ -35,5 +35,5 @@ def test_commands_of_the_readme_exist(executable):
         execute([executable, *words, "--help"]).stdout
         for words in (*([command] for command in commands), ["transform", "speedscope"])
     ).decode()
-    ours = {option for option in options if option not in ("--release", "--workspace", "--all-pythons")}
+    ours = {option for option in options if option not in ("--release", "--workspace", "--all-pythons", "--features")}
     assert not [option for option in ours if option not in help_text]

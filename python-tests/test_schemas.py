@@ -38,6 +38,50 @@ def test_summary(capture, options):
     validator("memtrack-summary-1").validate(json.loads(capture.reading("summary", "--json", *options, capture.path)))
 
 
+@pytest.mark.parametrize("options", [[], ["--leaks", "--inverted"]])
+def test_tree(capture, options):
+    validator("memtrack-tree-1").validate(json.loads(capture.reading("tree", "--json", *options, capture.path)))
+
+
+@pytest.mark.parametrize("options", [[], ["--allocated", "--split-threads"]])
+def test_flamegraph(capture, options):
+    report = json.loads(capture.reading("flamegraph", "--json", "-o", "-", *options, capture.path))
+    validator("memtrack-flamegraph-1").validate(report)
+    assert len(report["trees"]) == (2 if "--split-threads" in options else 1)
+
+
+@pytest.mark.parametrize("by", [None, "function", "file", "module", "thread", "allocator", "size", "stack"])
+def test_query(capture, by):
+    options = ["--by", by] if by else []
+    outcome = capture.memtrack("query", "--json", *options, "not function = none", capture.path)
+    if outcome.status == 0:
+        report = json.loads(outcome.stdout)
+        validator("memtrack-query-1").validate(report)
+        assert report["rows"]
+    else:
+        # Sums are of no single allocations and no sizes.
+        assert b"aggregated" in outcome.stderr and by in (None, "size")
+
+
+def test_lifetimes(capture):
+    outcome = capture.memtrack("stats", "--json", "--lifetimes", capture.path)
+    if outcome.status == 0:
+        report = json.loads(outcome.stdout)
+        assert report["lifetimes"]["functions"]
+        validator("memtrack-stats-1").validate(report)
+    else:
+        assert b"aggregated" in outcome.stderr
+
+
+def test_every_json_report_has_a_schema_of_its_name(capture):
+    commands = [["stats", "--json"], ["summary", "--json"], ["table", "--json"], ["tree", "--json"], ["flamegraph", "--json", "-o", "-"]]
+    commands.append(["query", "--json", "--by", "module", "function ~ ''"])
+    for command in commands:
+        report = json.loads(capture.reading(*command, capture.path))
+        assert report["schema"] == f"memtrack-{command[0]}" and report["version"] == 1
+        assert (SCHEMAS / f"{report['schema']}-1.schema.json").is_file()
+
+
 def test_diff(capture, module_memtrack):
     other = module_memtrack.record(sys.executable, "-c", "block = bytearray(1_000_000)")
     validator("memtrack-diff-1").validate(json.loads(capture.reading("diff", "--json", other.path, capture.path)))

@@ -89,3 +89,52 @@ def test_functions_are_right_under_the_compiler_and_most_lines(memtrack, version
     found = {size: [(frame.name, frame.file) for frame in stack] for size, (stack, *_) in recorded.items()}
     assert {size: (found.get(size), wanted) for size, wanted in functions.items() if found.get(size) != wanted} == {}
     assert sum(recorded[size] != [stack] for size, stack in expected.items()) < len(expected) / 100
+
+
+COLUMNS_SINCE = (3, 11)
+CALLS = """\
+def pair(*blocks):
+    return blocks
+
+
+def line():
+    return pair("äß", bytearray(3_000_001), bytearray(3_000_002))
+
+
+def single():
+    return bytearray(3_000_003)
+
+
+held = line(), single()
+"""
+
+
+def columns_of(rows):
+    """{(function, column)} of the places in that program which hold its big blocks."""
+    own = [row for row in rows if row["function"] in ("line", "single") and row["bytes"] > 3_000_000]
+    return {(row["function"], row.get("column")) for row in own}
+
+
+@pytest.mark.parametrize("options", [(), ("--aggregate",)], ids=["events", "aggregated"])
+def test_columns_are_shown_where_a_line_holds_several_calls(memtrack, interpreter, options, tmp_path):
+    program = tmp_path / "calls.py"
+    program.write_text(CALLS, encoding="utf-8")
+    # Without arenas, which are taken from the system by whichever line needs one.
+    environment = {**os.environ, "PYTHONMALLOC": "malloc"}
+    capture = memtrack.record(interpreter, "-S", "-X", "utf8", program, options=options, env=environment)
+    report = json.loads(capture.reading("table", "--json", "--allocated", capture.path))
+    source = CALLS.splitlines()[5].encode()
+    columns = {source.index(b"bytearray(3_000_00%d" % number) + 1 for number in (1, 2)}
+    stats = capture.stats()
+    if tuple(map(int, stats["capture"]["python_version"].split(".")[:2])) < COLUMNS_SINCE:
+        columns = {None}
+    expected = {("single", None), *(("line", column) for column in columns)}
+    assert columns_of(report["rows"]) == columns_of(stats["top_by_size"]) == expected
+    text = capture.reading("table", "--allocated", "-n", "0", capture.path).splitlines()
+    for column in columns:
+        place = "calls.py:6" + (f":{column}" if column else "")  # names may be shortened
+        assert any(line.endswith(place) for line in text), text
+    # What has no room for columns has the line once.
+    frames = [frame for frame in capture.speedscope("--allocated").frames if frame.name == "line"]
+    assert [(frame.file, frame.line) for frame in frames] == [(str(program), 6)]
+    assert capture.speedscope("--allocated").leaf("line")[0] in range(6_000_003, 6_002_000)

@@ -1,4 +1,4 @@
-"""Every report of one capture and view tells the same totals, to the byte; and `diff` what changed."""
+"""Every report of one capture and view tells the same totals, to the byte."""
 
 import base64
 import csv
@@ -19,14 +19,23 @@ RECORDINGS = {
     "threads": ("threads.py",),
     "phases": ("phases.py", "threads"),
     "documents": ("documents.py",),
+    "mappings": ("mappings.py",),
+    "every Python object": ("documents.py",),
+    "aggregated": ("views.py",),
+    "aggregated threads": ("threads.py",),
+}
+OPTIONS = {
+    "phases": ["--allocation-timestamps"],
+    "every Python object": ["--trace-python-allocators"],
+    "aggregated": ["--aggregate"],
+    "aggregated threads": ["--aggregate", "--trace-python-allocators"],
 }
 
 
-@pytest.fixture(scope="module", params=[*RECORDINGS, "aggregated"])
+@pytest.fixture(scope="module", params=RECORDINGS)
 def capture(request, module_memtrack):
-    aggregated = request.param == "aggregated"
-    program, *arguments = RECORDINGS.get(request.param, RECORDINGS["views"])
-    options = ["--aggregate"] if aggregated else []
+    program, *arguments = RECORDINGS[request.param]
+    options = OPTIONS.get(request.param, [])
     return module_memtrack.record(sys.executable, PROGRAMS / program, *arguments, options=options)
 
 
@@ -42,6 +51,11 @@ def stats_total(total):
 def sums(rows, size, count):
     rows = list(rows)
     return sum(int(row[size]) for row in rows), sum(int(row[count]) for row in rows)
+
+
+def calls_total(trees):
+    """What all calls of some trees allocated themselves."""
+    return sums((call["own"] for tree in trees for call in tree["calls"]), "bytes", "count")
 
 
 def page_data(html):
@@ -61,6 +75,12 @@ def test_all_reports_have_the_totals_of_stats(capture, view):
     totals["table --csv"] = sums(csv.DictReader(io.StringIO(report(capture, "table", "--csv", *options))), "bytes", "count")
     summary = json.loads(report(capture, "summary", "--json", *options))
     totals["summary --json"] = sums(summary["rows"], "own_bytes", "own_count")
+    for form in ((), ("--inverted",)):
+        tree = json.loads(report(capture, "tree", "--json", *form, *options))
+        totals[f"tree --json {form}"] = calls_total([tree])
+        assert tuple(tree["total"].values()) == expected
+    trees = json.loads(report(capture, "flamegraph", "--json", "-o", "-", "--split-threads", *options))["trees"]
+    totals["flamegraph --json --split-threads"] = calls_total(trees)
     data = page_data(report(capture, "flamegraph", "-o", "-", *options))
     number = PAGE_VIEWS[view]
     assert data["start"]["view"] == number
@@ -87,42 +107,3 @@ def test_moments_of_the_page_add_up_to_their_heap(capture):
         for moment in range(first, end):
             heap[moment] += size
     assert heap == data["heap"]
-
-
-# --- diff -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def pair(module_memtrack):
-    program = PROGRAMS.parent.parent / "tests" / "browser" / "program.py"
-    return [module_memtrack.record(sys.executable, program, *more) for more in ((), ("more",))]
-
-
-def diff(base, new, *options):
-    return base.memtrack("diff", *options, base.path, new.path)
-
-
-def test_diff_tells_what_became_of_each_function(pair):
-    value = json.loads(diff(*pair, "--json").stdout)
-    status = {row["function"]: row["status"] for row in value["rows"]}
-    expected = {"stays": "unchanged", "grows": "grown", "only_in_new": "new", "only_in_base": "vanished"}
-    assert {name: status[name] for name in expected} == expected
-    totals = [json.loads(report(capture, "stats", "--json"))["peak"]["bytes"] for capture in pair]
-    assert [value["base_total"], value["new_total"]] == totals
-    sides = [sum(row[side]["own_bytes"] for row in value["rows"]) for side in ("base", "new")]
-    assert sides == totals
-
-
-@pytest.mark.parametrize("limit, status", [("1MB", 1), ("10%", 1), ("100MB", 0), ("1000%", 0)])
-def test_fail_over_decides_by_the_growth_of_the_whole(pair, limit, status):
-    done = diff(*pair, "--fail-over", limit)
-    assert done.status == status
-    assert (b"regression: peak grew by" in done.stderr) == bool(status)
-    assert b"High-water mark:" in done.stdout
-    assert diff(pair[0], pair[0], "--fail-over", "0").status == 0
-
-
-def test_a_capture_does_not_differ_from_itself(pair):
-    value = json.loads(diff(pair[0], pair[0], "--json", "--metric", "count").stdout)
-    assert {row["status"] for row in value["rows"]} == {"unchanged"}
-    assert (value["new_stacks"], value["vanished_stacks"]) == (0, 0)

@@ -52,14 +52,47 @@ fn exec_that_fails_changes_nothing() {
     assert_eq!(processes("exec_fails").allocated(), Tally::new(200, 2000));
 }
 
-/// What comes after the exec is another program, which is not followed and finds its environment as it should be.
+/// The program that takes the place of another is recorded in the same capture, and finds its environment as it should be.
 #[test]
-fn exec_ends_the_recording_and_loses_nothing() {
+fn a_program_that_replaces_itself_goes_on_being_recorded() {
     let dir = Dir::new();
-    let run = dir.run(&dir.program("processes"), ["execs"]);
-    assert_eq!(run.outcome.status, 9);
-    assert_eq!(run.outcome.stdout, "from exec  []\n");
-    assert_eq!(run.stats().allocated(), Tally::new(1000, 100_000));
+    let run = dir.run(&dir.program("trees"), ["replaces"]);
+    let stats = run.stats();
+    // Two images with 10 blocks each; the command line that they handed on is the C library's own business.
+    assert_eq!(stats.allocated(), Tally::new(20 + 11, 20 * 7001 + 11 * 7011));
+    assert_eq!(stats.leaked(), Tally::new(11, 11 * 7011));
+    assert_eq!(stats.0.pointer("/capture/command_line/1").unwrap(), "leaf");
+}
+
+/// Of a shell that executes a program in its place, the capture is the program's.
+#[test]
+fn wrappers_do_not_take_the_programs_capture() {
+    let dir = Dir::new();
+    let trees = dir.program("trees");
+    let script = dir.write("wrapper.sh", format!("exec {} leaf 9 1009\n", trees.display()).as_bytes());
+    for wrapper in [["env", "A=b", "sh"].as_slice(), &["nice", "sh"], &["sh"]] {
+        let program = wrapper[0];
+        let arguments: Vec<_> = wrapper[1..].iter().map(Into::into).chain([script.clone().into()]).collect();
+        let plain = crate::support::Outcome::of(dir.command(program).args(&arguments));
+        let run = dir.run_as(&plain, &[], program.as_ref(), &arguments);
+        assert_eq!(run.stats().leaked(), Tally::new(9, 9 * 1009), "{wrapper:?}");
+        assert_eq!(run.stats().0.pointer("/capture/command_line/1").unwrap(), "leaf", "{wrapper:?}");
+    }
+}
+
+/// A program that cannot load the library finds nothing of memtrack in its environment, though it was executed by one
+/// that could.
+#[test]
+fn a_static_program_finds_its_environment_unchanged() {
+    let dir = Dir::new();
+    if !dir.compiles("processes", "static", &["-static"]) {
+        return;
+    }
+    let script = dir.write("script.sh", b"exec ./static looks_around\n");
+    let plain = crate::support::Outcome::of(dir.command("sh").arg(&script));
+    for options in [[].as_slice(), &["--follow"]] {
+        dir.run_as(&plain, options, "sh".as_ref(), &[script.clone().into()]);
+    }
 }
 
 #[test]

@@ -56,3 +56,29 @@ fn sighup_reaches_the_program() {
     assert_eq!(outcome.status, 128 + libc::SIGHUP);
     assert_eq!(stats.allocator("malloc").count, 1000);
 }
+
+/// Names in the directory that a report which was not finished would have.
+fn leftovers(dir: &Dir) -> Vec<String> {
+    let entries = std::fs::read_dir(dir.path(".")).expect("a directory");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with(".memtrack-")).collect()
+}
+
+/// The signal comes when the report has been begun, so that most rounds end in the middle of it.
+#[test]
+fn a_report_that_is_interrupted_leaves_nothing_behind() {
+    let dir = Dir::new();
+    let run = dir.run(&dir.program("threads"), ["known_totals"]);
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
+        let report = dir.path("report.html");
+        let arguments =
+            ["flamegraph".as_ref(), "-f".as_ref(), "-o".as_ref(), report.as_os_str(), run.capture.as_os_str()];
+        let memtrack = Running::start(&mut dir.memtrack(arguments));
+        wait_until("the report has been begun", || !leftovers(&dir).is_empty() || report.exists());
+        kill(memtrack.pid(), signal);
+        let outcome = memtrack.wait();
+        assert!(outcome.status == 128 + signal || outcome.status == 0, "{outcome:?}");
+        assert_eq!(leftovers(&dir), [""; 0], "after {signal}");
+        let _ = std::fs::remove_file(report);
+    }
+}

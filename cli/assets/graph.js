@@ -127,16 +127,18 @@ class Graph {
   name(block) {
     if (block.frame >= 0) return this.model.frames[block.frame].name;
     if (block.frame <= -2) return `thread ${this.model.data.threads[-2 - block.frame]}`;
-    const { view, metric, range } = this.layout.selection;
-    const value = metric === "bytes" ? formatSize(block.value) : `${formatCount(block.value)} allocations`;
-    return `${this.model.data.views[view]}${range ? " of the range" : ""}: ${value}`;
+    const { view, metric, range, vanished } = this.layout.selection, title = this.model.data.views[view];
+    const format = (value) => (metric === "bytes" ? formatSize(value) : `${formatCount(value)} allocations`);
+    if (vanished) return `Only in the base, ${title.toLowerCase()}: ${format(block.value)}`;
+    const base = this.model.diff ? `${format(block.figures.base[metric].total[0])} → ` : "";
+    return `${title}${range ? " of the range" : ""}: ${base}${format(block.value)}`;
   }
 
   fill(block) {
     if (block.frame < 0) return this.color("root");
     if (this.model.diff) return this.color(this.change(block));
-    const { module, library } = this.model.frames[block.frame];
-    if (library || !module) return this.color("internal");
+    const { module, library, interpreter } = this.model.frames[block.frame];
+    if (library || interpreter || !module) return this.color("internal");
     if (!this.colors.has(block.frame)) this.colors.set(block.frame, this.shade(module, block.frame));
     return this.colors.get(block.frame);
   }
@@ -156,7 +158,10 @@ class Graph {
     if (block.changeBy !== key) {
       const now = this.layout.describe(block), base = this.layout.describeBase(block);
       const inBase = base.bytes.total > 0 || base.count.total > 0;
-      block.change = changeClass(now[metric][by], base[metric][by], inBase, vanished);
+      // Callers of what vanished are shown with it; grey, where the new capture has them.
+      const after = vanished ? this.layout.describe(block, block.figures.now) : null;
+      const stays = after && (after.bytes.total > 0 || after.count.total > 0);
+      block.change = stays ? "same" : changeClass(now[metric][by], base[metric][by], inBase, vanished);
       block.changeBy = key;
     }
     return block.change;

@@ -59,12 +59,14 @@ class Model {
   }
 
   describe(frame) {
-    const { strings, frameName, frameFile, frameLine, frameModule } = this.data;
+    const { strings, frameName, frameFile, frameLine, frameColumn, frameModule, frameSource, frameKind } = this.data;
     const name = strings[frameName[frame]], file = strings[frameFile[frame]], line = frameLine[frame];
-    const module = strings[frameModule[frame]];
+    const column = frameColumn[frame], module = strings[frameModule[frame]], source = strings[frameSource[frame]];
     const imports = file.startsWith("<frozen importlib") || /\/importlib\/[^/]*$/.test(file);
-    const library = file !== "" && module === "";
-    return { name, file, line, module, imports, library, place: file + (line ? `:${line}` : "") };
+    const native = frameKind[frame] > 0, interpreter = frameKind[frame] === 2;
+    const library = file !== "" && module === "" && !native;
+    const place = file + (line ? `:${line}` : "") + (column ? `:${column}` : "");
+    return { name, file, line, column, module, imports, library, native, interpreter, source, place };
   }
 
   /** Bytes and counts of each group: in a view, at the highest moment of a range, or left over by a range. */
@@ -126,8 +128,9 @@ class Model {
     };
   }
 
-  /** The number of distinct call stacks that only the base has. */
+  /** The number of distinct call stacks that only the base has: as stored, counted before anything was merged. */
   vanishedStacks(selection) {
+    if (selection.thread < 0) return this.data.vanishedStacks[selection.view];
     const { bytes, count } = this.gone(this.ownFigures(selection, "new"), this.ownFigures(selection, "base"));
     return count.reduce((sum, value, node) => sum + (value > 0 || bytes[node] > 0 ? 1 : 0), 0);
   }
@@ -243,8 +246,9 @@ class Layout {
   }
 
   hidden(frame) {
-    const { imports, library } = this.model.frames[frame];
-    return (this.options.imports && imports) || (this.options.library && (library || imports));
+    const { imports, library, native, interpreter } = this.model.frames[frame], { options } = this;
+    return (options.imports && imports) || (options.library && (library || imports)) || (options.native && native)
+      || (options.interpreter && interpreter);
   }
 
   kids(block) {
@@ -267,18 +271,20 @@ class Layout {
   callees(block) {
     const { frame, end } = this.model, { metric } = this.selection, kids = new Map();
     const { total } = block.figures[metric], base = block.figures.base?.[metric].total;
-    const below = (node) => {
+    const todo = [...block.nodes];
+    // Without recursion: hidden frames may be deeper than the script's own stack.
+    while (todo.length) {
+      const node = todo.pop();
       for (let child = node + 1; child < end[node]; child = end[child]) {
         if (!total[child] && !base?.[child]) continue;
         if (this.hidden(frame[child])) {
           block.hiddenOwn.push(child);
-          below(child);
+          todo.push(child);
         } else {
           this.kid(kids, block, frame[child], child, total[child]);
         }
       }
-    };
-    block.nodes.forEach(below);
+    }
     return [...kids.values()];
   }
 

@@ -2,13 +2,16 @@
 
 const $ = (id) => document.getElementById(id);
 
+/** What is on or off, by the names of its control. */
+const SWITCHES = ["inverted", "flame", "split", "imports", "library", "interpreter", "native", "vanished"];
+
 class Page {
   constructor(data) {
     this.model = new Model(data);
     const { start } = data;
     this.state = {
       view: start.view, metric: start.counts ? "count" : "bytes", thread: -1, range: null, inverted: start.inverted,
-      flame: false, split: start.split, imports: false, library: false, q: "", zoom: [], pane: "graph",
+      flame: false, split: start.split, imports: false, library: false, interpreter: false, native: false, q: "", zoom: [], pane: "graph",
       colorBy: "own", vanished: false,
     };
     this.fromLink();
@@ -41,9 +44,9 @@ class Page {
   update() {
     const { state, model } = this;
     if (state.range && state.view > 2) state.view = 0;
-    const selection = this.selection(), { inverted, imports, library } = state, split = state.split && state.thread < 0;
-    const key = JSON.stringify([selection, inverted, imports, library, split]);
-    if (this.layoutKey !== key) this.layout = new Layout(model, selection, { inverted, imports, library, split });
+    const selection = this.selection(), { inverted, imports, library, interpreter, native } = state, split = state.split && state.thread < 0;
+    const key = JSON.stringify([selection, inverted, imports, library, interpreter, native, split]);
+    if (this.layoutKey !== key) this.layout = new Layout(model, selection, { inverted, imports, library, interpreter, native, split });
     this.layoutKey = key;
     const matches = model.matching(state.q), focus = this.layout.find(state.zoom);
     state.zoom = focus.path();
@@ -60,14 +63,14 @@ class Page {
     this.switch("views", ["Peak", "Leaks", "At exit", "Temporary", "All"].map((text, view) => [view, text]), "view");
     this.switch("metrics", [["bytes", "Bytes"], ["count", "Number"]], "metric");
     this.switch("panes", [["graph", "Graph"], ["table", "Table"]], "pane");
-    for (const id of ["inverted", "flame", "split", "imports", "library", "vanished"]) {
+    for (const id of SWITCHES) {
       $(id).onchange = () => this.set({ [id]: $(id).checked, ...(id === "flame" ? {} : { zoom: [] }) });
     }
     $("splitLabel").hidden = $("thread").hidden = data.threads.length < 2;
     $("thread").append(new Option("All threads", -1), ...data.threads.map((name, thread) => new Option(name, thread)));
     $("thread").onchange = () => this.set({ thread: +$("thread").value, zoom: [] });
     $("importsLabel").hidden = !model.frames.some((frame) => frame.imports);
-    $("libraryLabel").hidden = !model.frames.some((frame) => frame.library);
+    for (const kind of ["library", "interpreter", "native"]) $(`${kind}Label`).hidden = !model.frames.some((frame) => frame[kind]);
     $("diffControls").hidden = $("legend").hidden = !model.diff;
     $("colorBy").onchange = () => this.set({ colorBy: $("colorBy").value });
     $("search").oninput = () => { clearTimeout(this.typing); this.typing = setTimeout(() => this.set({ q: $("search").value }), 120); };
@@ -101,7 +104,7 @@ class Page {
       const title = model.data.views[button.dataset.value];
       button.title = timeless ? "What no snapshot saw is not known for a range of time" : title;
     }
-    for (const id of ["inverted", "flame", "split", "imports", "library", "vanished"]) $(id).checked = state[id];
+    for (const id of SWITCHES) $(id).checked = state[id];
     $("thread").value = state.thread;
     $("colorBy").value = state.colorBy;
     if (document.activeElement !== $("search")) $("search").value = state.q;
@@ -131,12 +134,13 @@ class Page {
     const stacks = this.model.vanishedStacks({ ...this.selection(), vanished: false });
     $("vanishedLabel").hidden = !stacks && !this.state.vanished;
     $("vanishedText").textContent = `Vanished (${formatCount(stacks)} ${stacks === 1 ? "stack" : "stacks"})`;
-    const entries = this.state.vanished ? [["gone", "only in the base"]] : [
+    const entries = this.state.vanished ? [["gone", "only in the base"], ["same", "in both, calls what is only in the base"]] : [
       ["shrunk4", "-100 %"], ["shrunk3", "-50"], ["shrunk2", "-30"], ["shrunk1", "-15"], ["same", "within 15 %"],
       ["grown1", "+15"], ["grown2", "+30"], ["grown3", "+50"], ["grown4", "+100 % and more"], ["new", "not in the base"],
     ];
     const by = this.state.colorBy === "own" ? "what a function allocated itself" : "a function with its callees";
-    $("legend").replaceChildren(`Change of ${by}, absolute, nothing scaled:`, ...entries.flatMap(([name, text]) => {
+    const scale = this.model.data.scale || "absolute, nothing scaled";
+    $("legend").replaceChildren(`Change of ${by}; ${scale}:`, ...entries.flatMap(([name, text]) => {
       const swatch = document.createElement("i");
       swatch.style.background = `var(--${name})`;
       return [swatch, text];
@@ -182,6 +186,11 @@ class Page {
       place.textContent = [frame.place, frame.module && `module ${frame.module}`].filter(Boolean).join(" · ");
       tip.append(place);
     }
+    if (frame?.source) {
+      const source = document.createElement("code");
+      source.textContent = frame.source;
+      tip.append(source);
+    }
     const { bytes, count } = figures;
     const number = (count) => `${formatCount(count)} ${count === 1 ? "allocation" : "allocations"}`;
     row("Total", formatSize(bytes.total), number(count.total));
@@ -219,6 +228,7 @@ class Page {
       "?": () => this.about(),
       t: () => this.setTheme(this.theme === "dark" ? "light" : "dark"),
       i: toggle("inverted"), f: toggle("flame"), s: toggle("split"), m: toggle("imports"), l: toggle("library"),
+      p: toggle("interpreter"), n: toggle("native"),
       g: () => this.set({ pane: this.state.pane === "graph" ? "table" : "graph" }),
       b: () => this.set({ metric: this.state.metric === "bytes" ? "count" : "bytes" }),
       v: () => this.set({ view: (this.state.view + 1) % (this.state.range ? 3 : this.model.data.views.length), zoom: [] }),
@@ -254,7 +264,7 @@ class Page {
     const link = new URLSearchParams(location.hash.slice(1)), { state, model } = this;
     const numbers = (text) => text.split(".").filter(Boolean).map(Number).filter(Number.isInteger);
     if (!link.size) return;
-    for (const key of ["inverted", "flame", "split", "imports", "library", "vanished"]) state[key] = link.get(key) === "true";
+    for (const key of SWITCHES) state[key] = link.get(key) === "true";
     const view = +link.get("view"), thread = link.has("thread") ? +link.get("thread") : -1;
     state.view = model.data.views[view] ? view : 0;
     state.thread = model.data.threads[thread] === undefined ? -1 : thread;
@@ -296,9 +306,10 @@ class Page {
 
   about() {
     const { facts, notes } = this.model.data, dialog = $("about"), list = document.createElement("dl");
-    const entry = (label, text) => {
+    const entry = (label, text, isKeys) => {
       const [term, value] = [document.createElement("dt"), document.createElement("dd")];
       [term.textContent, value.textContent] = [label, text];
+      if (isKeys) term.replaceChildren(...label.split(" ").map((key) => Object.assign(document.createElement("kbd"), { textContent: key })));
       list.append(term, value);
     };
     for (let at = 0; at < facts.length; at += 2) entry(facts[at], facts[at + 1]);
@@ -306,8 +317,8 @@ class Page {
     for (const [keys, text] of [
       ["/", "search"], ["← ↑ → ↓ Enter", "move in the graph, zoom"], ["Backspace Esc", "zoom out, once or all the way"],
       ["v b", "next view; bytes or number"], ["i f s", "inverted; flames upwards; split by thread"],
-      ["m l", "hide imports; hide the standard library"], ["g t", "graph or table; light or dark"],
-    ]) entry(keys, text);
+      ["m l", "hide imports; hide the standard library"], ["p n", "hide the interpreter's own code; all native code"], ["g t", "graph or table; light or dark"],
+    ]) entry(keys, text, true);
     const close = document.createElement("button");
     close.textContent = "Close";
     close.onclick = () => dialog.close();

@@ -35,7 +35,8 @@ class Table {
   sorted() {
     const { key, down } = this.sort, column = this.columns.find((one) => one.key === key);
     const name = (row) => this.model.frames[row.frame].name;
-    const compare = column ? (a, b) => column.value(b, this.metric) - column.value(a, this.metric)
+    const total = (row) => Math.max(row[this.metric][1], row[this.base(this.metric)][1]);
+    const compare = column ? (a, b) => column.value(b, this.metric) - column.value(a, this.metric) || total(b) - total(a)
       : (a, b) => name(b).localeCompare(name(a));
     return this.rows.sort((a, b) => (down ? compare(a, b) : compare(b, a)));
   }

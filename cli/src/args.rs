@@ -3,7 +3,10 @@
 //! Only options that work are known here. Invariant: nothing below the commands sees a clap type.
 
 pub(crate) mod input;
+pub(crate) mod query;
+pub(crate) mod rewrite;
 pub(crate) mod shell;
+pub(crate) mod symbolize;
 pub(crate) mod transform;
 
 use std::ffi::OsString;
@@ -14,7 +17,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 mod views;
 
-pub(crate) use views::{By, Diff, Flamegraph, Limit, Metric, Sort, Summary, Table, Tree};
+pub(crate) use views::{By, Diff, Flamegraph, Limit, Metric, Normalize, Sort, Summary, Table, Tree};
 
 use input::Input;
 use transform::Transform;
@@ -46,15 +49,25 @@ pub(crate) enum Command {
     Summary(Summary),
     /// Show what was allocated at each place in the program by each allocator
     Table(Table),
-    /// Show who called whom, with what each call allocated with everything below it
+    /// Walk through who called whom, with what each call allocated with everything below it
     Tree(Tree),
     /// Write a page with flame graphs and memory over time: one HTML file that needs no network
     Flamegraph(Flamegraph),
     /// Compare two captures: what grew, what is new, what has vanished
     Diff(Diff),
+    /// Find single allocations by function, size, lifetime, thread and more, or group them
+    Query(query::Query),
     /// Convert a capture for a viewer
     #[command(subcommand)]
     Transform(Transform),
+    /// Put several captures into one file
+    Merge(rewrite::Merge),
+    /// Write a smaller capture, without what was small and soon freed: peak and leaks stay exact
+    Strip(rewrite::Strip),
+    /// Write a capture without names: of functions, files, threads and arguments
+    Anonymize(rewrite::Anonymize),
+    /// Write the names of native code into a capture, so that it reads the same on any machine
+    Symbolize(symbolize::Symbolize),
     /// Print the records of a capture as text, one a line
     Parse(Parse),
     /// Print completions for a shell
@@ -82,6 +95,12 @@ pub(crate) struct Run {
     /// Record every block of Python's own allocators, and not what those take from the system
     #[arg(long)]
     pub(crate) trace_python_allocators: bool,
+    /// Record the processes that the program starts, too, by fork and by exec: a capture for each
+    #[arg(long, visible_alias = "follow-fork")]
+    pub(crate) follow: bool,
+    /// Record native call stacks, too: C, C++ and Rust functions by name, file and line
+    #[arg(long)]
+    pub(crate) native: bool,
     /// Never write into the interpreter's memory: slower on deep Python stacks
     #[arg(long)]
     pub(crate) no_frame_marks: bool,
@@ -121,6 +140,9 @@ pub(crate) struct Stats {
     /// Rows in each table
     #[arg(short = 'n', value_name = "N", default_value_t = 5)]
     pub(crate) rows: usize,
+    /// Show how long allocations lived, by function, and what threads freed that others had made
+    #[arg(long)]
+    pub(crate) lifetimes: bool,
     /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
     pub(crate) color: Color,
@@ -146,6 +168,9 @@ pub(crate) struct View {
     /// Everything that was ever allocated
     #[arg(long)]
     pub(crate) allocated: bool,
+    /// Keep processes apart: the stacks of each stand below a frame with its number and command line
+    #[arg(long)]
+    pub(crate) split_processes: bool,
 }
 
 /// `memtrack parse`.

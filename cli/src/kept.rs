@@ -10,7 +10,8 @@ use memtrack_format::Allocator;
 use memtrack_reader::analysis::Selection;
 use memtrack_reader::{Event, EventKind, Options, StackId, ThreadId, source};
 
-use crate::load::{Request, load};
+use crate::lives;
+use crate::load::{Request, say_filtered};
 
 /// The allocations to keep. Stacks and threads have the same numbers each time a capture is read.
 #[derive(Debug, Default)]
@@ -30,8 +31,9 @@ impl Kept {
         if !request.narrows() {
             return Ok(Self { groups: None, selection });
         }
-        let path = [file.path().to_path_buf()];
-        let capture = load(Request { paths: &path, ..request.clone() }, &Options::default())?;
+        let (mut capture, all) = lives::whole(file, &Options { selection, ..Options::default() })?;
+        let kept = request.filter.apply(&mut capture.analysis, &capture.frames, &capture.threads);
+        say_filtered(kept, all);
         let groups = capture.analysis.groups.iter();
         let groups = groups.map(|group| (group.stack, Some(group.allocator), group.thread)).collect();
         Ok(Self { groups: Some(groups), selection })

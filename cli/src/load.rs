@@ -2,19 +2,50 @@
 //!
 //! Invariant: reports do not know whether their sums were made now from records, or while the program ran.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use memtrack_format::aggregate::Aggregate;
 use memtrack_reader::analysis::{Selection, Tally};
-use memtrack_reader::combine::{Part, combine};
+use memtrack_reader::combine::{Part, beneath, combine};
+use memtrack_reader::query::units::Time;
 use memtrack_reader::source::{self, Loss};
-use memtrack_reader::{Filter, Frames, Options, Replay, Thread, aggregate};
+use memtrack_reader::symbols::Problem;
+use memtrack_reader::{Filter, Frames, Options, Replay, Thread, aggregate, columns};
 
 use crate::message;
 use crate::reports::facts::{Capture, Facts};
+use crate::reports::processes::ProcessRow;
 use crate::terminal::Progress;
 use crate::units::{count, size};
+
+/// The captures at these paths, those in a file of several one by one.
+///
+/// # Errors
+/// A file that is no capture.
+pub(crate) fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for path in paths {
+        let mut members = source::members(path)?;
+        if members.missing > 0 {
+            message::warning(format_args!(
+                "{}: incomplete: the file was cut, and the last {} of {} captures are missing",
+                path.display(),
+                members.missing,
+                members.missing + members.paths.len()
+            ));
+        }
+        all.append(&mut members.paths);
+    }
+    if all.is_empty() {
+        bail!("no capture is left to read");
+    }
+    Ok(all)
+}
+
+/// Modules without names that are told one by one.
+const UNNAMED_TOLD: usize = 5;
 
 /// What a report is made of: captures, and which of their allocations.
 #[derive(Clone, Debug, Default)]
@@ -29,29 +60,17 @@ pub(crate) struct Request<'a> {
     pub(crate) from: Option<Time>,
     /// The time before which an allocation was made.
     pub(crate) to: Option<Time>,
+    /// Calls in one line are one: for what has no room for columns.
+    pub(crate) without_columns: bool,
+    /// Put the stacks of each process below a frame that names it.
+    pub(crate) split_processes: bool,
+    /// Keep groups apart that differ in the domain of Python's allocators alone.
+    pub(crate) split_domains: bool,
 }
 
 impl<'a> From<&'a PathBuf> for Request<'a> {
     fn from(path: &'a PathBuf) -> Self {
         Self { paths: std::slice::from_ref(path), ..Self::default() }
-    }
-}
-
-/// A time since recording began.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Time {
-    /// In nanoseconds.
-    Ns(u64),
-    /// As a part of the whole duration, from 0 to 100.
-    Percent(f64),
-}
-
-impl Time {
-    fn ns(self, duration_ns: u64) -> u64 {
-        match self {
-            Self::Ns(ns) => ns,
-            Self::Percent(percent) => (duration_ns as f64 * percent / 100.0) as u64,
-        }
     }
 }
 
@@ -61,8 +80,8 @@ impl Time {
 /// A file that is no capture, cannot be read, or does not have what is asked for.
 pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Result<Capture> {
     let request = request.into();
-    let mut captures =
-        request.paths.iter().map(|path| load_one(path, &request, options)).collect::<Result<Vec<_>>>()?;
+    let paths = expanded(request.paths)?;
+    let mut captures = paths.iter().map(|path| load_one(path, &request, options)).collect::<Result<Vec<_>>>()?;
     let sum = |tally: fn(&(Capture, Tally)) -> Tally| {
         captures.iter().map(tally).fold(Tally::default(), |mut sum, tally| {
             sum.add(tally.bytes, tally.count);
@@ -71,24 +90,32 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     };
     if request.narrows() {
         let (all, kept) = (sum(|(_, all)| *all), sum(|(capture, _)| capture.analysis.totals.allocations));
-        message::line(format_args!(
-            "filtered: {} of {} allocations, {} of {}; the rest is left out",
-            count(kept.count),
-            count(all.count),
-            size(kept.bytes),
-            size(all.bytes)
-        ));
+        say_filtered(kept, all);
     }
-    match captures.pop() {
-        Some((only, _)) if captures.is_empty() => Ok(only),
+    let mut capture = match captures.pop() {
+        Some((only, _)) if captures.is_empty() => only,
         last => {
             message::line(format_args!(
                 "{} captures in one report: sums are added up, and so is what each process held at its own high-water mark",
-                request.paths.len()
+                paths.len()
             ));
-            combined(captures.into_iter().chain(last).map(|(capture, _)| capture).collect())
+            combined(captures.into_iter().chain(last).map(|(capture, _)| capture).collect())?
         }
-    }
+    };
+    // Only of all captures together it is known where a line holds several calls.
+    columns::keep_where_several(&mut capture.analysis, &mut capture.frames)?;
+    Ok(capture)
+}
+
+/// Says what the filters left out.
+pub(crate) fn say_filtered(kept: Tally, all: Tally) {
+    message::line(format_args!(
+        "filtered: {} of {} allocations, {} of {}; the rest is left out",
+        count(kept.count),
+        count(all.count),
+        size(kept.bytes),
+        size(all.bytes)
+    ));
 }
 
 impl Request<'_> {
@@ -102,6 +129,11 @@ impl Request<'_> {
         self.min_bytes > 0 || self.from.is_some() || self.to.is_some()
     }
 
+    /// The time before which an allocation was made. One in the very last moment is a part of 100%.
+    pub(crate) fn latest(&self) -> Option<Time> {
+        self.to.filter(|to| *to != Time::Percent(100.0))
+    }
+
     /// Which single allocations are selected of this capture.
     ///
     /// # Errors
@@ -109,8 +141,7 @@ impl Request<'_> {
     pub(crate) fn selection(&self, file: &source::Capture) -> Result<Selection> {
         let relative = [self.from, self.to].iter().any(|time| matches!(time, Some(Time::Percent(_))));
         let duration_ns = if relative { file.duration_ns()? } else { 0 };
-        // An allocation in the very last moment is a part of 100%.
-        let to = self.to.filter(|to| *to != Time::Percent(100.0));
+        let to = self.latest();
         Ok(Selection {
             min_bytes: self.min_bytes,
             from_ns: self.from.map_or(0, |from| from.ns(duration_ns)),
@@ -121,7 +152,10 @@ impl Request<'_> {
 
 /// One capture, filtered, and everything that was ever allocated in it.
 fn load_one(path: &Path, request: &Request<'_>, options: &Options) -> Result<(Capture, Tally)> {
-    let file = source::Capture::open(path)?;
+    let mut file = source::Capture::open(path)?;
+    if request.without_columns {
+        file.ignore_columns();
+    }
     if file.aggregated() && request.selects() {
         bail!(
             "{}: an aggregated capture holds sums of many allocations, none of which can be told by its size or time; \
@@ -132,10 +166,20 @@ fn load_one(path: &Path, request: &Request<'_>, options: &Options) -> Result<(Ca
     let options =
         Options { selection: request.selection(&file)?, details: options.details || request.narrows(), ..*options };
     let (mut capture, all) = if file.aggregated() { restore(&file, &options)? } else { replay(&file, &options)? };
+    if request.without_columns {
+        columns::drop_all(&mut capture.analysis, &mut capture.frames)?;
+    }
     for warning in capture.facts.warnings() {
         message::warning(format_args!("{}: {warning}", path.display()));
     }
     request.filter.apply(&mut capture.analysis, &capture.frames, &capture.threads);
+    if !request.split_domains {
+        capture.analysis.merge_domains();
+    }
+    if request.split_processes {
+        let name = ProcessRow::of(&capture).name();
+        beneath(&mut capture.analysis, &mut capture.frames, &name)?;
+    }
     Ok((capture, all))
 }
 
@@ -143,6 +187,13 @@ fn load_one(path: &Path, request: &Request<'_>, options: &Options) -> Result<(Ca
 fn combined(mut captures: Vec<Capture>) -> Result<Capture> {
     let start = |capture: &Capture| capture.facts.process.start_monotonic_ns.unwrap_or(0);
     captures.sort_by_key(start);
+    let trees: BTreeSet<_> = captures.iter().filter_map(|capture| capture.facts.process.tree).collect();
+    if trees.len() > 1 {
+        message::warning(format_args!("these captures are of {} recordings, not of one process tree", trees.len()));
+    }
+    for capture in &mut captures {
+        capture.facts.processes = vec![ProcessRow::of(capture)];
+    }
     let end = captures.iter().filter_map(|capture| capture.facts.process.end_monotonic_ns).max();
     let mut facts = captures.iter().map(|capture| capture.facts.clone()).reduce(Facts::and).unwrap_or_default();
     facts.process.end_monotonic_ns = end;
@@ -155,14 +206,25 @@ fn combined(mut captures: Vec<Capture>) -> Result<Capture> {
     Ok(Capture { facts, analysis, frames, threads })
 }
 
+/// Says which modules of native code have no names, and why.
+pub(crate) fn warn_unnamed(problems: &[Problem]) {
+    for problem in problems.iter().take(UNNAMED_TOLD) {
+        message::warning(format_args!("no names for {}: {}", problem.module, problem.reason));
+    }
+    if let Some(more) = problems.len().checked_sub(UNNAMED_TOLD).filter(|&more| more > 0) {
+        message::warning(format_args!("no names for {more} more modules"));
+    }
+}
+
 /// Replays the records.
 fn replay(file: &source::Capture, options: &Options) -> Result<(Capture, Tally)> {
-    let mut replay = Replay::new(&Options { exact_times: file.has_timestamps(), ..*options });
+    let mut replay = Replay::new(&Options { exact_times: file.has_timestamps(), forked: file.is_forked(), ..*options });
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
     drop(progress);
     let mut facts = facts(file, read.lost);
     facts.unknown_frames = read.unknown_frames;
+    warn_unnamed(&read.unnamed);
     let capture = Capture { facts, analysis: replay.finish(), frames: read.frames, threads: read.threads };
     Ok((capture, replay.allocated()))
 }
@@ -193,9 +255,10 @@ pub(crate) fn facts(file: &source::Capture, lost: Loss) -> Facts {
         process: file.process().clone(),
         aggregated: file.aggregated(),
         complete: file.complete(),
-        lost_blocks: lost.blocks,
-        lost_bytes: lost.bytes,
+        lost_blocks: lost.blocks.saturating_add(file.process().lost_blocks.unwrap_or(0)),
+        lost_bytes: lost.bytes.saturating_add(file.process().lost_bytes.unwrap_or(0)),
         unknown_frames: 0,
         others: 0,
+        processes: Vec::new(),
     }
 }

@@ -10,6 +10,7 @@ mod args;
 mod commands;
 mod failure;
 mod kept;
+mod lives;
 mod load;
 mod message;
 mod output;
@@ -42,10 +43,15 @@ fn run() -> anyhow::Result<u8> {
         Command::Stats(stats) => commands::stats::run(&stats),
         Command::Summary(summary) => commands::views::summary(&summary),
         Command::Table(table) => commands::views::table(&table),
-        Command::Tree(tree) => commands::views::tree(&tree),
+        Command::Tree(tree) => commands::tree::run(&tree),
         Command::Flamegraph(flamegraph) => commands::views::flamegraph(&flamegraph),
         Command::Diff(diff) => commands::diff::run(&diff),
+        Command::Query(query) => commands::query::run(&query),
         Command::Transform(transform) => commands::transform::run(&transform),
+        Command::Merge(merge) => commands::rewrite::merge(&merge),
+        Command::Strip(strip) => commands::rewrite::strip(&strip),
+        Command::Symbolize(symbolize) => commands::symbolize::run(&symbolize),
+        Command::Anonymize(anonymize) => commands::rewrite::anonymize(&anonymize),
         Command::Completions(completions) => commands::shell::completions(&completions),
         Command::Man(man) => commands::shell::man(&man),
         Command::Parse(parse) => commands::parse::run(&parse),

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tempfile::NamedTempFile;
 
+use crate::sys::EndSignals;
+
 /// Where a report is written.
 #[derive(Debug)]
 pub(crate) enum Report {
@@ -58,7 +60,9 @@ impl Report {
             return Ok(Self::Device(BufWriter::new(file), path.into()));
         }
         refuse_existing(path, force)?;
+        let signals = EndSignals::take().context("signals cannot be taken")?;
         let file = temporary_beside(path, 0o666)?;
+        signals.remove(file.path().to_owned());
         Ok(Self::File(BufWriter::with_capacity(1 << 16, file), path.into()))
     }
 
@@ -184,7 +188,7 @@ impl CaptureFile {
 }
 
 /// `memtrack-<report>-<capture stem>.<suffix>` beside the capture, without the `memtrack-` that its name begins with.
-fn derived(capture: &Path, report: &str, suffix: &str) -> PathBuf {
+pub(crate) fn derived(capture: &Path, report: &str, suffix: &str) -> PathBuf {
     let stem = capture.file_stem().unwrap_or(OsStr::new("capture")).to_string_lossy();
     let stem = stem.strip_prefix("memtrack-").unwrap_or(&stem);
     capture.with_file_name(format!("memtrack-{report}-{stem}.{suffix}"))

@@ -32,6 +32,11 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
+/// So many of something: `1 process`, `2 processes`.
+pub(crate) fn plural(number: u64, one: &str, more: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { more })
+}
+
 /// A duration in nanoseconds: `850 ms`, `12.3 s`, `5 min 07 s`, `2 h 03 min`.
 pub(crate) fn duration(ns: u64) -> String {
     let seconds = ns as f64 / 1e9;

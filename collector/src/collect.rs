@@ -3,35 +3,22 @@
 //! Invariant: it never waits for anything but the bell, the target's word, and a full way to the sink.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 use memtrack_format::meta::Process;
 
 use crate::bell::Bell;
-use crate::collector::Options;
+use crate::event::{Connection, Event};
+use crate::options::Options;
 use crate::output::Output;
-use crate::server::Counters;
-use crate::session::{Connection, Pace, Session};
+use crate::session::{Pace, Session};
 use crate::summary::{Ended, Error, NothingRecorded, Summary};
+use crate::tree::Tree;
 
 /// Between rounds while events flow, and while rings fill quickly.
 const STEADY: Duration = Duration::from_millis(1);
 const FAST: Duration = Duration::from_micros(200);
-
-/// What the draining thread is told.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// A process has connected, or its next image has.
-    Connected(Box<Connection>),
-    /// The shared memory could not be made.
-    NoMemory(String),
-    /// The child has ended, with this status as a shell gives it.
-    ChildExited(u8),
-    /// The recording shall end.
-    Finish(Ended),
-}
 
 /// The draining thread.
 #[derive(Debug)]
@@ -39,8 +26,10 @@ pub(crate) struct Collect {
     options: Options,
     events: Receiver<Event>,
     bell: Arc<Bell>,
-    counters: Arc<Counters>,
+    tree: Arc<Tree>,
     output: Output,
+    /// The recording ends when its process does.
+    by_itself: bool,
     session: Option<Session>,
     /// The session's process is gone, and drained.
     over: bool,
@@ -54,16 +43,18 @@ impl Collect {
         options: Options,
         events: Receiver<Event>,
         bell: Arc<Bell>,
-        counters: Arc<Counters>,
+        tree: Arc<Tree>,
         output: Output,
+        by_itself: bool,
     ) -> Self {
         let notes = Vec::new();
         Self {
             options,
             events,
             bell,
-            counters,
+            tree,
             output,
+            by_itself,
             session: None,
             over: false,
             exit_status: None,
@@ -72,9 +63,12 @@ impl Collect {
         }
     }
 
-    /// Runs until told to finish.
+    /// Runs until told to finish, or until the process has ended.
     pub(crate) fn run(mut self) -> Result<Summary, Error> {
         loop {
+            if self.over && self.by_itself {
+                return self.finish(Ended::Exited);
+            }
             let active = self.session.is_some() && !self.over;
             let wait = || self.events.recv().map_err(|_| TryRecvError::Disconnected);
             match if active { self.events.try_recv() } else { wait() } {
@@ -88,14 +82,7 @@ impl Collect {
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Connected(connection) => {
-                if let (Some(mut earlier), Some(_)) = (self.session.take(), connection.replaces) {
-                    earlier.end(&mut self.output);
-                    self.notes.extend(earlier.notes());
-                }
-                self.over = false;
-                self.session = Some(Session::begin(*connection, &self.options, &self.output));
-            }
+            Event::Connected(connection) => self.connected(*connection),
             Event::NoMemory(reason) => self.no_memory = Some(reason),
             Event::ChildExited(status) => {
                 self.exit_status = Some(status);
@@ -103,6 +90,16 @@ impl Collect {
             }
             Event::Finish(_) => {}
         }
+    }
+
+    fn connected(&mut self, connection: Connection) {
+        if let (Some(mut earlier), Some(_)) = (self.session.take(), connection.replaces) {
+            self.tree.announce(earlier.end(&mut self.output));
+            self.notes.extend(earlier.notes());
+        }
+        self.over = false;
+        self.bell.watch(Arc::clone(&connection.area));
+        self.session = Some(Session::begin(connection, &self.options, &self.output));
     }
 
     fn step(&mut self) {
@@ -116,9 +113,10 @@ impl Collect {
     }
 
     fn end(&mut self) {
-        self.over = true;
-        if let Some(session) = &mut self.session {
-            session.end(&mut self.output);
+        let was_over = std::mem::replace(&mut self.over, true);
+        if let Some(session) = self.session.as_mut().filter(|_| !was_over) {
+            self.tree.announce(session.end(&mut self.output));
+            self.tree.leave();
         }
     }
 
@@ -145,9 +143,9 @@ impl Collect {
             duration: Duration::from_nanos(duration),
             complete,
             nothing: (self.output.record_bytes == 0).then(|| self.why_nothing()),
-            refused: self.counters.refused.load(Relaxed),
             notes: self.notes.clone(),
             process,
+            ..Summary::default()
         }
     }
 

@@ -1,62 +1,33 @@
 //! The collector as its caller sees it: start it, start the program, tell it how that ended, take the summary.
 //!
-//! Invariant: once started it serves its target until finished or dropped, whatever the caller does meanwhile.
+//! Invariant: once started it serves its targets until finished or dropped, whatever the caller does meanwhile.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, bounded};
+use crate::desk::Openers;
+use crate::event::Event;
+use crate::options::Options;
+use crate::recording::Recording;
+use crate::server::Server;
+use crate::sink::{OpenSink, Sink};
+use crate::summary::{Ended, Error, Followed, Summary};
+use crate::tree::{Child, Tree};
 
-use crate::bell::Bell;
-use crate::collect::{Collect, Event};
-use crate::output::Output;
-use crate::server::{Counters, Server};
-use crate::sink::Sink;
-use crate::summary::{Ended, Error, Summary};
-
-/// Events that may wait for the draining thread.
-const EVENTS: usize = 64;
-
-/// How to record.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// Every event carries its time.
-    pub timestamps: bool,
-    /// Blocks of Python's own allocators are recorded, and not what those take from the system.
-    pub python_allocators: bool,
-    /// Frames of the interpreter may be marked, so that deep Python stacks need not be compared whole.
-    pub frame_marks: bool,
-    /// Between memory snapshots; 1 ms at the least.
-    pub snapshot_interval: Duration,
-    /// How often unfinished segments are saved, so that a capture can be read while it is written.
-    pub checkpoint: Duration,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            timestamps: false,
-            python_allocators: false,
-            frame_marks: true,
-            snapshot_interval: Duration::from_millis(10),
-            checkpoint: Duration::from_millis(500),
-        }
-    }
-}
+/// How long a child that was announced may take to connect after everything else has ended.
+const GRACE: Duration = Duration::from_millis(250);
+/// Between looks at whether all have ended.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A running recording.
 #[derive(Debug)]
 pub struct Collector {
     server: Server,
-    events: Sender<Event>,
-    bell: Arc<Bell>,
-    counters: Arc<Counters>,
-    thread: JoinHandle<Result<Summary, Error>>,
+    first: Recording,
+    tree: Arc<Tree>,
 }
 
 impl Collector {
@@ -65,16 +36,33 @@ impl Collector {
     /// # Errors
     /// When the socket cannot be made or a thread cannot be started.
     pub fn start(private_dir: &Path, options: Options, sink: Box<dyn Sink>) -> Result<Self, Error> {
-        let (events, inbox) = bounded(EVENTS);
-        let (bell, counters) = (Arc::new(Bell::default()), Arc::new(Counters::default()));
-        let server = Server::start(private_dir, options, events.clone(), Arc::clone(&bell), Arc::clone(&counters))?;
-        let output = Output::start(sink).map_err(Error::Thread)?;
-        let collect = Collect::new(options, inbox, Arc::clone(&bell), Arc::clone(&counters), output);
-        let thread = std::thread::Builder::new()
-            .name("memtrack-drain".into())
-            .spawn(move || collect.run())
-            .map_err(Error::Thread)?;
-        Ok(Self { server, events, bell, counters, thread })
+        Self::start_tree(private_dir, options, sink, None)
+    }
+
+    /// The same, where children of the program and their children are recorded, too.
+    ///
+    /// # Errors
+    /// As [`Collector::start`].
+    pub fn start_following(
+        private_dir: &Path,
+        options: Options,
+        sink: Box<dyn Sink>,
+        open: OpenSink,
+    ) -> Result<Self, Error> {
+        Self::start_tree(private_dir, options, sink, Some(open))
+    }
+
+    fn start_tree(
+        private_dir: &Path,
+        options: Options,
+        sink: Box<dyn Sink>,
+        open: Option<OpenSink>,
+    ) -> Result<Self, Error> {
+        let tree = Arc::new(Tree::default());
+        let first = Recording::start(options, sink, Arc::clone(&tree), false)?;
+        let openers = Openers { first: first.line().clone(), open };
+        let server = Server::start(private_dir, options, openers, Arc::clone(&tree))?;
+        Ok(Self { server, first, tree })
     }
 
     /// What the target's environment is to name in [`memtrack_transport::handshake::SOCKET_VARIABLE`].
@@ -83,15 +71,28 @@ impl Collector {
         self.server.path()
     }
 
-    /// Only this process is recorded (and not whichever connects first, if none has).
+    /// The first process to be recorded is this one (and not whichever connects first, if none has).
     pub fn expect_child(&self, pid: u32) {
-        self.counters.expected.store(pid.cast_signed(), Release);
+        self.tree.expect_first(pid.cast_signed());
     }
 
     /// The child has ended and was waited for: what it left is drained at once.
     pub fn child_exited(&self, status: ExitStatus) {
         let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(0);
-        self.tell(Event::ChildExited(code as u8));
+        self.first.line().tell(Event::ChildExited(code as u8));
+    }
+
+    /// Waits until every recorded process has ended, for as long as `go_on` says so when it is told how many live.
+    pub fn wait_for_all(&self, mut go_on: impl FnMut(u32) -> bool) {
+        let mut quiet = Instant::now();
+        while go_on(self.tree.living()) {
+            if self.tree.living() > 0 {
+                quiet = Instant::now();
+            } else if self.tree.missing() == 0 || quiet.elapsed() > GRACE {
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// Drains and writes what is left, and ends the recording. A target that still runs records nothing any longer.
@@ -99,15 +100,19 @@ impl Collector {
     /// # Errors
     /// [`Error::Sink`] when writing failed, now or before.
     pub fn finish(self, ended: Ended) -> Result<Summary, Error> {
-        self.tell(Event::Finish(ended));
-        let result = self.thread.join().unwrap_or(Err(Error::Panicked));
         self.server.stop();
-        result
-    }
-
-    fn tell(&self, event: Event) {
-        // Fails only when the draining thread has panicked, which finish() reports.
-        let _ = self.events.send(event);
-        self.bell.ring();
+        let result = self.first.finish(ended);
+        let children = self.tree.take_children();
+        let followed = |Child { pid, number, recording }| {
+            let summary = recording.finish(Ended::Detached);
+            Followed { pid, number, summary: summary.map_err(|error| error.to_string()).map(Box::new) }
+        };
+        let followed: Vec<Followed> = children.recordings.into_iter().map(followed).collect();
+        let mut summary = result?;
+        summary.refused = self.tree.refused();
+        summary.missing = self.tree.missing();
+        summary.followed = followed;
+        summary.notes.extend(children.notes);
+        Ok(summary)
     }
 }

@@ -6,10 +6,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Acquire;
 
 use memtrack_format::meta::Process;
+use memtrack_transport::Area;
 use memtrack_transport::clock::{Clock, Pairing};
-use memtrack_transport::layout::{Control, image, python_allocators, stop_reason};
+use memtrack_transport::layout::{Control, Slot, image, python_allocators, stop_reason};
 
-use crate::collector::Options;
+use crate::options::Options;
 use crate::proc;
 
 /// Who wrote the capture.
@@ -29,6 +30,7 @@ pub(crate) fn at_start(pid: i32, ppid: i32, clock: Clock, options: &Options) -> 
         start_realtime_ns: Some(start.realtime_ns),
         clock_uncertainty_ns: Some(start.uncertainty_ns),
         timestamps: Some(u64::from(options.timestamps)),
+        native_traces: options.native.then_some(1),
         snapshot_interval_ms: Some(options.snapshot_interval.as_millis() as u64),
         recorder: Some(RECORDER.into()),
         ..Process::default()
@@ -50,8 +52,16 @@ pub(crate) fn python(control: &Control) -> Process {
 }
 
 /// What is known at the end, with the moment of the end.
-pub(crate) fn at_end(control: &Control, end: Pairing) -> Process {
+pub(crate) fn at_end(area: &Area, end: Pairing) -> Process {
+    let control = area.control();
+    let native = control.native.load(Acquire) == 1;
+    let levels = |of: fn(&Slot) -> &AtomicU64| {
+        let slots = (0..area.slot_count()).filter_map(|index| area.slot(index));
+        native.then(|| slots.fold(0_u64, |sum, slot| sum.wrapping_add(of(slot).load(Acquire))))
+    };
     Process {
+        native_kept: levels(|slot| &slot.native_kept),
+        native_unwound: levels(|slot| &slot.native_unwound),
         end_monotonic_ns: Some(end.monotonic_ns),
         end_ticks: Some(end.ticks),
         stop_reason: stopped(control.stop_reason.load(Acquire)).map(Into::into),

@@ -24,7 +24,7 @@ impl Target {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(Duration::from_secs(5)))?;
         let pid = std::process::id().cast_signed();
-        Hello { pid, ppid: 1 }.send(&stream)?;
+        Hello { pid, ppid: 1, fork: None }.send(&stream)?;
         let (memory, slots) = receive_memory(&stream)?;
         Ok(Self { area: Arc::new(Area::open(memory.as_fd(), slots)?) })
     }

@@ -1,24 +1,34 @@
-//! The sink that writes a capture: the file header, then a block for each call.
+//! The sink that writes a capture: the file header, then blocks.
+//!
+//! Records wait in the group of their stream until it is full, or until the next checkpoint: so what a collector that is
+//! killed has not written is what came since the last checkpoint, as it would be without groups.
 //!
 //! Invariant: what has been written is always a readable capture, but for a last block that may be cut.
 
 use std::io::{self, BufWriter, Write};
 
-use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
-use memtrack_format::block::{Codec, Header, Kind};
+use memtrack_format::block::{Header, Kind};
 use memtrack_format::checksum::crc32;
 use memtrack_format::header;
 use memtrack_format::meta::Process;
+use rustc_hash::FxHashMap;
 
+use crate::group::Group;
+use crate::pack::Packer;
 use crate::sink::{Piece, Sink};
 
 const BUFFER: usize = 256 * 1024;
+/// Bytes that may wait in all groups together.
+const MOST_WAITING: usize = 16 << 20;
+/// With so few streams, each keeps its memory.
+const FEW: usize = 8;
 
 /// Writes a capture file.
 pub struct FileSink<W: Write + Send> {
     out: BufWriter<W>,
-    table: CompressTable,
-    compressed: Vec<u8>,
+    packer: Packer,
+    groups: FxHashMap<u32, Group>,
+    waiting: usize,
     image_ticket: u64,
 }
 
@@ -37,26 +47,43 @@ impl<W: Write + Send> FileSink<W> {
         let mut out = BufWriter::with_capacity(BUFFER, out);
         out.write_all(&header::encode())?;
         out.flush()?;
-        Ok(Self { out, table: CompressTable::large(), compressed: Vec::new(), image_ticket: 0 })
+        Ok(Self { out, packer: Packer::new()?, groups: FxHashMap::default(), waiting: 0, image_ticket: 0 })
     }
 
-    /// Writes one block; the lengths, codec and checksum of `header` are filled in here.
-    fn block(&mut self, header: Header, payload: &[u8]) -> io::Result<()> {
-        self.compressed.resize(get_maximum_output_size(payload.len()), 0);
-        let shrunk = compress_into_with_table(payload, &mut self.compressed, &mut self.table)
-            .ok()
-            .filter(|&len| len < payload.len())
-            .and_then(|len| self.compressed.get(..len));
-        let (codec, stored) = shrunk.map_or((Codec::Stored, payload), |bytes| (Codec::Lz4, bytes));
-        let header = Header {
-            codec,
-            raw_len: length(payload)?,
-            stored_len: length(stored)?,
-            payload_crc: crc32(stored),
-            ..header
-        };
+    /// Writes one block, behind `before` in its group; the lengths, codec and checksum of `header` are filled in here.
+    fn block(&mut self, header: Header, payload: &[u8], before: &[u8]) -> io::Result<()> {
+        let (codec, stored) = self.packer.pack(payload, before);
+        let (raw_len, stored_len) = (length(payload)?, length(stored)?);
+        let header = Header { codec, raw_len, stored_len, payload_crc: crc32(stored), ..header };
         self.out.write_all(&header.encode())?;
         self.out.write_all(stored)
+    }
+
+    /// Writes what waits of one stream.
+    fn write_group(&mut self, stream: u32, group: &Group) -> io::Result<()> {
+        let Some((piece, before)) = group.piece(stream) else { return Ok(()) };
+        let header = Header {
+            stream,
+            segment: piece.segment,
+            offset: piece.offset,
+            first_ticket: piece.first_ticket,
+            last_ticket: piece.last_ticket,
+            ..Header::plain(Kind::Records)
+        };
+        self.waiting = self.waiting.saturating_sub(piece.bytes.len());
+        self.block(header, piece.bytes, before)
+    }
+
+    fn write_all_groups(&mut self) -> io::Result<()> {
+        let mut groups = std::mem::take(&mut self.groups);
+        let few = groups.len() <= FEW;
+        let mut result = Ok(());
+        for (&stream, group) in &mut groups {
+            result = result.and_then(|()| self.write_group(stream, group));
+            group.written(few);
+        }
+        self.groups = groups;
+        result
     }
 }
 
@@ -70,23 +97,23 @@ impl<W: Write + Send> Sink for FileSink<W> {
         self.block(
             Header { first_ticket: ticket, last_ticket: ticket, ..Header::plain(Kind::Process) },
             &process.encode(),
+            &[],
         )
     }
 
     fn records(&mut self, piece: &Piece<'_>) -> io::Result<()> {
-        let header = Header {
-            stream: piece.stream,
-            segment: piece.segment,
-            offset: piece.offset,
-            first_ticket: piece.first_ticket,
-            last_ticket: piece.last_ticket,
-            ..Header::plain(Kind::Records)
-        };
-        self.block(header, piece.bytes)
+        let mut group = self.groups.remove(&piece.stream).unwrap_or_default();
+        if group.is_over(piece) {
+            self.write_group(piece.stream, &group)?;
+            group.written(true);
+        }
+        self.waiting += group.add(piece);
+        self.groups.insert(piece.stream, group);
+        if self.waiting > MOST_WAITING { self.write_all_groups() } else { Ok(()) }
     }
 
     fn observations(&mut self, payload: &[u8], first_ticket: u64, last_ticket: u64) -> io::Result<()> {
-        self.block(Header { first_ticket, last_ticket, ..Header::plain(Kind::Observations) }, payload)
+        self.block(Header { first_ticket, last_ticket, ..Header::plain(Kind::Observations) }, payload, &[])
     }
 
     fn replaced(&mut self, ticket: u64) -> io::Result<()> {
@@ -95,12 +122,14 @@ impl<W: Write + Send> Sink for FileSink<W> {
     }
 
     fn checkpoint(&mut self) -> io::Result<()> {
+        self.write_all_groups()?;
         self.out.flush()
     }
 
     fn finish(&mut self, complete: bool) -> io::Result<()> {
+        self.write_all_groups()?;
         if complete {
-            self.block(Header::plain(Kind::End), &[])?;
+            self.block(Header::plain(Kind::End), &[], &[])?;
         }
         self.out.flush()
     }

@@ -1,9 +1,10 @@
 //! The other end of a tracked process: it hands out the shared memory, drains it, watches resident memory, and passes
 //! everything on to a [`Sink`].
 //!
-//! Three threads: [`server`] answers processes that connect, [`collect`] drains ([`session`], [`slot`], [`observer`],
-//! [`threads`]), [`output`] feeds the sink. They are coupled by bounded channels only. The library prints nothing;
-//! what a person should know is in the [`Summary`].
+//! One thread answers processes that connect ([`server`], [`desk`]), and each of these has a [`recording`] of two threads:
+//! [`collect`] drains ([`session`], [`slot`], [`observer`], [`threads`]), [`output`] feeds the sink. They are coupled by
+//! bounded channels and the counters of the [`tree`] only. The library prints nothing; what a person should know is in
+//! the [`Summary`].
 //!
 //! Invariant: nothing that a target has published is dropped while the sink works. A sink that is slow makes targets
 //! wait; one that fails makes them stop recording and run on.
@@ -12,27 +13,36 @@ mod bell;
 mod collect;
 mod collector;
 mod describe;
+mod desk;
+mod event;
 mod file;
+mod group;
 mod observer;
+mod options;
 mod output;
+mod pack;
+mod places;
 mod proc;
 mod quiet;
+mod recording;
 mod server;
 mod session;
 mod sink;
 mod slot;
 mod summary;
 mod threads;
+mod tree;
 
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod tests;
 
-pub use collector::{Collector, Options};
+pub use collector::Collector;
 pub use file::FileSink;
-pub use sink::{Piece, Sink};
-pub use summary::{Ended, Error, NothingRecorded, Summary};
+pub use options::Options;
+pub use sink::{NewChild, OpenSink, Piece, Sink};
+pub use summary::{Ended, Error, Followed, NothingRecorded, Summary};
 
 // What a target's environment is to hold; for whoever starts it, who need not know the transport.
 pub use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};

@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 
@@ -66,11 +67,37 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Whether the process has ended and been waited for.
-pub(crate) fn is_over(pid: i32) -> bool {
+/// A way to tell whether a process has ended that no later process of the same number can deceive.
+#[derive(Debug)]
+pub(crate) struct Life {
+    pid: i32,
+    /// Of the process; `None` where the system has no such descriptors (before Linux 5.3).
+    handle: Option<OwnedFd>,
+}
+
+impl Life {
+    /// Of a process that lives.
+    pub(crate) fn of(pid: i32) -> Self {
+        // SAFETY: takes numbers only.
+        let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        // SAFETY: a new descriptor that nobody else owns.
+        let handle = i32::try_from(handle).ok().filter(|fd| *fd >= 0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        Self { pid, handle }
+    }
+
+    /// Whether it has ended; without a handle, whether it has ended and been waited for.
+    pub(crate) fn is_over(&self) -> bool {
+        let Some(handle) = &self.handle else { return !exists(self.pid) };
+        let mut watched = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live entry; does not wait.
+        unsafe { libc::poll(&raw mut watched, 1, 0) > 0 }
+    }
+}
+
+fn exists(pid: i32) -> bool {
     // SAFETY: signal 0 sends nothing.
     let sent = unsafe { libc::kill(pid, 0) };
-    sent != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    sent == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
 /// Its arguments, the program first.
@@ -94,7 +121,7 @@ pub(crate) fn executable(pid: i32) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Resident, Thread, command_line, executable, is_over, thread};
+    use super::{Life, Resident, Thread, command_line, executable, exists, thread};
 
     #[test]
     fn this_process_is_described() {
@@ -103,7 +130,21 @@ mod tests {
         assert_eq!(command_line(pid).len(), std::env::args_os().count());
         let path = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
         assert_eq!(executable(pid), Some(path));
-        assert!(!is_over(pid));
+        assert!(!Life::of(pid).is_over() && exists(pid));
+    }
+
+    #[test]
+    fn a_process_that_was_not_waited_for_has_ended() {
+        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let life = Life::of(child.id().cast_signed());
+        assert!(!life.is_over());
+        drop(child.stdin.take());
+        // Without handles the system tells only after the wait.
+        while life.handle.is_some() && !life.is_over() {
+            std::thread::yield_now();
+        }
+        child.wait().unwrap();
+        assert!(life.is_over());
     }
 
     #[test]
@@ -112,7 +153,7 @@ mod tests {
         assert!(matches!(thread(pid, pid), Thread::Named(_)));
         assert_eq!(thread(pid, i32::MAX), Thread::Gone);
         assert_eq!(thread(i32::MAX, i32::MAX), Thread::Unknown);
-        assert!(is_over(i32::MAX));
+        assert!(!exists(i32::MAX) && Life::of(i32::MAX).is_over());
         assert_eq!(Resident::of(i32::MAX).bytes(), None);
     }
 }

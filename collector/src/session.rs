@@ -13,11 +13,12 @@ use memtrack_transport::clock::{Clock, Pairing, monotonic_ns};
 use memtrack_transport::futex;
 use memtrack_transport::layout::{image, state};
 
-use crate::collector::Options;
 use crate::describe;
+use crate::event::Connection;
 use crate::observer::Observer;
+use crate::options::Options;
 use crate::output::Output;
-use crate::proc;
+use crate::proc::Life;
 use crate::quiet;
 use crate::slot::Follower;
 use crate::threads::Threads;
@@ -26,38 +27,22 @@ use crate::threads::Threads;
 const IDLE_NS: u64 = 2_000_000;
 /// Between looks at the threads, in nanoseconds.
 const CHECK_NS: u64 = 20_000_000;
-/// Between looks at all slots, and at whether the process still exists, in nanoseconds.
+/// Between looks at all slots, in nanoseconds.
 const SWEEP_NS: u64 = 100_000_000;
+/// Between looks at whether the process still lives, in nanoseconds.
+const LIFE_NS: u64 = 10_000_000;
 /// Slots beyond the last used one that every round looks at.
 const AHEAD: u32 = 4;
-/// The longest sleep while the process is idle, and after it became a program that is not recorded.
+/// The longest sleep while the process is idle.
 const LONGEST_REST: Duration = Duration::from_millis(100);
-const REST_AFTER_EXEC: Duration = Duration::from_secs(1);
 /// Rounds at the end of a process; a target that goes on writing after its own end is not waited for.
 const LAST_ROUNDS: u32 = 1000;
-
-/// A process that has connected.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    pub(crate) area: Arc<Area>,
-    pub(crate) pid: i32,
-    /// Whether it uses the same process ids as this side.
-    pub(crate) same_namespace: bool,
-    /// Its first thread's name, read before it could be gone.
-    pub(crate) name: Option<String>,
-    pub(crate) clock: Clock,
-    pub(crate) process: Process,
-    /// Stream number of slot 0: slots of an earlier image of the process come before.
-    pub(crate) base: u32,
-    /// The first ticket of a later image.
-    pub(crate) replaces: Option<u64>,
-}
 
 /// One tracked process image.
 #[derive(Debug)]
 pub(crate) struct Session {
     area: Arc<Area>,
-    pid: i32,
+    life: Arc<Life>,
     base: u32,
     clock: Clock,
     process: Process,
@@ -72,6 +57,7 @@ pub(crate) struct Session {
     next_checkpoint_ns: u64,
     last_check_ns: u64,
     next_sweep_ns: u64,
+    next_life_ns: u64,
     /// The process is gone.
     over: bool,
     /// Everything was drained for the last time.
@@ -94,7 +80,7 @@ pub(crate) enum Pace {
 
 impl Session {
     pub(crate) fn begin(connection: Connection, options: &Options, output: &Output) -> Self {
-        let Connection { area, pid, same_namespace, name, clock, process, base, replaces } = connection;
+        let Connection { area, pid, life, same_namespace, name, clock, process, base, replaces } = connection;
         if let Some(ticket) = replaces {
             output.replaced(ticket);
         }
@@ -110,7 +96,7 @@ impl Session {
         observer.observe_idle(&area, now);
         Self {
             area,
-            pid,
+            life,
             base,
             clock,
             process,
@@ -125,6 +111,7 @@ impl Session {
             next_checkpoint_ns: now.saturating_add(nanoseconds(options.checkpoint)),
             last_check_ns: 0,
             next_sweep_ns: now,
+            next_life_ns: now.saturating_add(LIFE_NS),
             over: false,
             ended: false,
             begun: false,
@@ -172,19 +159,21 @@ impl Session {
                 return;
             }
         }
-        let exec = control.image.load(Acquire) == image::IN_EXEC;
+        // A program that is not recorded, after an exec, may run for long.
+        let rest = if control.image.load(Acquire) == image::IN_EXEC { LONGEST_REST } else { self.rest };
         if !pending() {
-            futex::wait(&control.sleeping.0, 1, if exec { REST_AFTER_EXEC } else { self.rest });
+            futex::wait(&control.sleeping.0, 1, rest);
         }
         if control.sleeping.0.load(SeqCst) != 0 {
             self.observer.observe_idle(&self.area, monotonic_ns());
         }
     }
 
-    /// The process has ended, or shall not be recorded any longer: drains what is left.
-    pub(crate) fn end(&mut self, output: &mut Output) {
+    /// The process has ended, or shall not be recorded any longer: drains what is left. Returns how many children it has
+    /// announced that it had not announced at an earlier call.
+    pub(crate) fn end(&mut self, output: &mut Output) -> u32 {
         if std::mem::replace(&mut self.ended, true) {
-            return;
+            return 0;
         }
         self.begun = self.area.control().state.swap(state::CLOSED, SeqCst) != state::READY;
         self.next_sweep_ns = 0;
@@ -201,8 +190,9 @@ impl Session {
         if output.wants_quiet() {
             output.quiet(last, Vec::new());
         }
-        self.learn(describe::at_end(self.area.control(), end), output);
+        self.learn(describe::at_end(&self.area, end), output);
         output.checkpoint();
+        self.area.control().children.load(SeqCst)
     }
 
     /// Adds to what is known of the process.
@@ -273,8 +263,11 @@ impl Session {
             self.threads.check(&self.area, &mut self.observer);
             self.last_check_ns = now;
         }
+        if now >= self.next_life_ns {
+            self.over |= self.life.is_over();
+            self.next_life_ns = now.saturating_add(LIFE_NS);
+        }
         if now >= self.next_sweep_ns {
-            self.over |= proc::is_over(self.pid);
             self.next_sweep_ns = now.saturating_add(SWEEP_NS);
         }
         if output.failed() {

@@ -81,3 +81,15 @@ pub trait Sink: Send {
     /// What the medium says.
     fn finish(&mut self, complete: bool) -> io::Result<()>;
 }
+
+/// A child that is about to be recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewChild {
+    /// Its process id.
+    pub pid: i32,
+    /// Its number in the tree, from 1: unlike a process id it is never used again.
+    pub number: u32,
+}
+
+/// Makes the sink of each child.
+pub type OpenSink = Box<dyn FnMut(NewChild) -> io::Result<Box<dyn Sink>> + Send>;

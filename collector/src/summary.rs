@@ -18,7 +18,7 @@ pub enum Ended {
 }
 
 /// What was recorded.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// What is known of the process; `None` when none connected.
     pub process: Option<Process>,
@@ -34,8 +34,23 @@ pub struct Summary {
     pub nothing: Option<NothingRecorded>,
     /// Processes that connected and were not recorded.
     pub refused: u32,
+    /// The children that were recorded, where they are.
+    pub followed: Vec<Followed>,
+    /// Children that were started and did not connect.
+    pub missing: u32,
     /// What else a person should know.
     pub notes: Vec<String>,
+}
+
+/// A child that was recorded.
+#[derive(Clone, Debug)]
+pub struct Followed {
+    /// Its process id.
+    pub pid: i32,
+    /// Its number in the tree, from 1.
+    pub number: u32,
+    /// What was recorded of it, or why that failed.
+    pub summary: Result<Box<Summary>, String>,
 }
 
 /// Why nothing was recorded.

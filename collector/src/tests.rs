@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use memtrack_format::block::{Codec, HEADER_LEN, Header, Kind};
+use memtrack_format::block::{Codec, HEADER_LEN, Header, Kind, prefix};
 use memtrack_format::header;
 use memtrack_format::meta::Process;
 use memtrack_format::observe::{Observation, Reader};
@@ -53,7 +53,7 @@ struct Capture {
 }
 
 impl Medium {
-    /// Takes apart what was written so far; asserts that segments and pieces follow each other without gaps.
+    /// Takes apart what was written so far; asserts that groups and pieces follow each other.
     fn read(&self) -> Capture {
         let bytes = self.bytes.lock().unwrap().clone();
         assert_eq!(header::decode(&bytes), Ok(header::VERSION));
@@ -65,6 +65,15 @@ impl Medium {
             assert!(header.fits(stored));
             let payload = match header.codec {
                 Codec::Stored => stored.to_vec(),
+                Codec::Zstd => zstd::bulk::decompress(stored, header.raw_len as usize).unwrap(),
+                Codec::ZstdPrefix => {
+                    let stream = &capture.streams[&header.stream];
+                    let mut payload = vec![0; header.raw_len as usize];
+                    let mut context = zstd::zstd_safe::DCtx::create();
+                    context.ref_prefix(prefix(&stream[stream.len() - header.offset as usize..])).unwrap();
+                    assert_eq!(context.decompress(payload.as_mut_slice(), stored), Ok(payload.len()));
+                    payload
+                }
                 Codec::Lz4 => lz4_flex::block::decompress(stored, header.raw_len as usize).unwrap(),
             };
             rest = &rest[HEADER_LEN + stored.len()..];
@@ -75,7 +84,7 @@ impl Medium {
                     let (segment, end, ticket) = places.get(&header.stream).copied().unwrap_or_default();
                     let follows = (header.segment, header.offset) == (segment, end);
                     assert!(
-                        follows || (header.segment, header.offset) == (segment + 1, 0),
+                        follows || header.segment > segment && header.offset == 0,
                         "{header:?} after {segment} {end}"
                     );
                     assert!(header.first_ticket >= ticket && header.last_ticket >= header.first_ticket);
@@ -83,7 +92,7 @@ impl Medium {
                     capture.streams.entry(header.stream).or_default().extend(payload);
                 }
                 Kind::End => capture.complete = true,
-                Kind::Aggregate => panic!("an aggregate in a plain capture"),
+                Kind::Aggregate | Kind::Members | Kind::Symbols => panic!("not in a capture of records"),
             }
         }
         capture

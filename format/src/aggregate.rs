@@ -11,6 +11,7 @@
 //! snapshots  time rss heap order
 //! totals     value                                                 by position, see the reader; new ones are added at the end
 //! bins       count                                                 of the size histogram
+//! columns    column                                                of frames, from 1; 0 is none; missing in older payloads
 //! ```
 //!
 //! A payload is cut into parts of at most [`PART`] bytes, one block each, whose `segment` is the number of the
@@ -84,6 +85,8 @@ pub struct Aggregate {
     pub totals: Vec<u64>,
     /// Counts of the size histogram.
     pub bins: Vec<u64>,
+    /// The column of each of `frames`, 0 for none; what is missing has none.
+    pub columns: Vec<u32>,
 }
 
 impl Aggregate {
@@ -104,6 +107,7 @@ impl Aggregate {
         out.rows(&self.snapshots, |out, row| out.numbers(&[row.time_ns, row.rss, row.heap, row.order]));
         out.rows(&self.totals, |out, &value| out.number(value));
         out.rows(&self.bins, |out, &value| out.number(value));
+        out.rows(&self.columns, |out, &column| out.number(column.into()));
         out.0
     }
 
@@ -133,7 +137,8 @@ impl Aggregate {
         })?;
         let totals = input.rows(In::number)?;
         let bins = input.rows(In::number)?;
-        Some(Self { names, frames, stacks, threads, groups, snapshots, totals, bins })
+        let columns = if input.is_at_end() { Vec::new() } else { input.rows(In::small)? };
+        Some(Self { names, frames, stacks, threads, groups, snapshots, totals, bins, columns })
     }
 }
 
@@ -193,6 +198,11 @@ impl In<'_> {
         u32::try_from(self.number()?).ok()
     }
 
+    /// Whether nothing follows.
+    const fn is_at_end(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
     fn text(&mut self) -> Option<String> {
         let len = usize::try_from(self.number()?).ok()?;
         let text = self.bytes.get(self.at..self.at.checked_add(len)?)?;
@@ -246,12 +256,21 @@ mod tests {
             snapshots: vec![Snapshot { time_ns: 1, rss: 2, heap: 3, order: 4 }],
             totals: vec![0, u64::MAX],
             bins: vec![1, 2, 3],
+            columns: vec![5, 0],
         }
     }
 
     #[test]
     fn round_trip() {
         assert_eq!(Aggregate::decode(&example().encode()), Some(example()));
+    }
+
+    #[test]
+    fn payloads_of_before_there_were_columns_have_none() {
+        let bytes = example().encode();
+        let columns = 3; // bytes: the count and two rows
+        let older = Aggregate { columns: Vec::new(), ..example() };
+        assert_eq!(Aggregate::decode(&bytes[..bytes.len() - columns]), Some(older));
     }
 
     #[test]

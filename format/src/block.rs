@@ -8,8 +8,8 @@
 //! 9   1  codec of the payload (Codec)
 //! 10  2  0
 //! 12  4  stream: for records, the slot of the writing thread
-//! 16  4  segment: for records, its number in the stream
-//! 20  4  offset: for records, where in the segment these bytes stand
+//! 16  4  segment: for records, number in the stream of the first segment of the group
+//! 20  4  offset: for records, where in the group these bytes stand
 //! 24  8  first ticket that the payload may hold
 //! 32  8  last ticket that the payload may hold
 //! 40  4  payload bytes once decoded
@@ -18,8 +18,9 @@
 //! 52  4  CRC-32 of bytes 0..52
 //! ```
 //!
-//! A *segment* of records is the unit in which delta state begins anew. The collector writes a segment as one block, or
-//! as several pieces (`offset`) when it had to save an unfinished one; a piece needs those before it.
+//! A *segment* of records is the unit in which delta state begins anew. Segments of one thread that follow each other
+//! make a *group*, which goes by the number of its first segment. The collector writes a group as one block, or as
+//! several pieces (`offset`) when it had to save an unfinished segment; a piece needs those before it.
 //!
 //! Invariant: a header that passes its checksum gives lengths that are bounded by [`MAX_RAW`], so a reader can skip or
 //! allocate for any block it meets; what fails is found by the next sync marker.
@@ -32,6 +33,9 @@ pub const HEADER_LEN: usize = 56;
 pub const SYNC: [u8; 8] = [0x0d, b'm', b't', b'B', b'L', b'K', 0x8a, 0x1a];
 /// The largest payload, decoded, in bytes.
 pub const MAX_RAW: u32 = 16 << 20;
+/// At most this many bytes may be made of one that is stored, by any codec: more is the work of somebody who wants a
+/// reader to run out of memory. It is what LZ4 can do; a writer stores with LZ4 what Zstandard would make smaller.
+pub const MAX_RATIO: u32 = 255;
 /// The largest stored payload: what LZ4 may make of an incompressible one.
 pub const MAX_STORED: u32 = MAX_RAW + MAX_RAW / 255 + 64;
 
@@ -39,7 +43,7 @@ pub const MAX_STORED: u32 = MAX_RAW + MAX_RAW / 255 + 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Records of one segment: see [`crate::record`].
+    /// Records of a group of segments: see [`crate::record`].
     Records = 1,
     /// What is known of the process: see [`crate::meta`]. A later one overrides an earlier, field by field.
     Process = 2,
@@ -49,6 +53,10 @@ pub enum Kind {
     Aggregate = 4,
     /// The capture is complete; empty.
     End = 5,
+    /// Names of native code: see [`crate::symbols`].
+    Symbols = 6,
+    /// What follows is several captures: see [`crate::members`].
+    Members = 8,
 }
 
 /// How a payload is stored.
@@ -59,6 +67,10 @@ pub enum Codec {
     Stored = 0,
     /// One LZ4 block.
     Lz4 = 1,
+    /// One Zstandard frame, since format version 2.
+    Zstd = 2,
+    /// A Zstandard frame that refers to the [`prefix`] of what comes before it in its group; since version 2.
+    ZstdPrefix = 3,
 }
 
 /// The header of a block.
@@ -165,6 +177,12 @@ impl Header {
         })
     }
 
+    /// Whether so few bytes may stand for so many.
+    #[must_use]
+    pub fn is_plausible(&self) -> bool {
+        u64::from(self.raw_len) <= u64::from(self.stored_len) * u64::from(MAX_RATIO)
+    }
+
     /// Whether these stored bytes are the payload that this header was written for.
     #[must_use]
     pub fn fits(&self, stored: &[u8]) -> bool {
@@ -172,9 +190,15 @@ impl Header {
     }
 }
 
+/// What of a group's earlier bytes a [`Codec::ZstdPrefix`] refers to: the last of them, 256 KiB at most.
+#[must_use]
+pub fn prefix(before: &[u8]) -> &[u8] {
+    before.get(before.len().saturating_sub(256 << 10)..).unwrap_or_default()
+}
+
 impl Kind {
     fn from_number(number: u8) -> Option<Self> {
-        [Self::Records, Self::Process, Self::Observations, Self::Aggregate, Self::End]
+        [Self::Records, Self::Process, Self::Observations, Self::Aggregate, Self::End, Self::Symbols, Self::Members]
             .into_iter()
             .find(|&kind| kind as u8 == number)
     }
@@ -182,7 +206,7 @@ impl Kind {
 
 impl Codec {
     fn from_number(number: u8) -> Option<Self> {
-        [Self::Stored, Self::Lz4].into_iter().find(|&codec| codec as u8 == number)
+        [Self::Stored, Self::Lz4, Self::Zstd, Self::ZstdPrefix].into_iter().find(|&codec| codec as u8 == number)
     }
 }
 

@@ -30,16 +30,54 @@ pub enum Allocator {
     Mremap = 10,
     /// C++ `operator new`, where the program exports one.
     OperatorNew = 11,
-    /// `PyMem_Malloc` and `PyObject_Malloc`.
+    /// `PyObject_Malloc`: the obj domain of Python's allocators.
     PymallocMalloc = 12,
-    /// `PyMem_Calloc` and `PyObject_Calloc`.
+    /// `PyObject_Calloc`.
     PymallocCalloc = 13,
-    /// `PyMem_Realloc` and `PyObject_Realloc`.
+    /// `PyObject_Realloc`.
     PymallocRealloc = 14,
+    /// `PyMem_Malloc`: the mem domain. 15 is no allocator, see [`Allocator::SHORT`].
+    PymallocMallocMem = 16,
+    /// `PyMem_Calloc`.
+    PymallocCallocMem = 17,
+    /// `PyMem_Realloc`.
+    PymallocReallocMem = 18,
+    /// `PyMem_RawMalloc`: the raw domain.
+    PymallocMallocRaw = 19,
+    /// `PyMem_RawCalloc`.
+    PymallocCallocRaw = 20,
+    /// `PyMem_RawRealloc`.
+    PymallocReallocRaw = 21,
+}
+
+/// The domain of Python's allocators that a block was asked of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PythonDomain {
+    /// What may be asked for without the GIL.
+    Raw,
+    /// Buffers.
+    Mem,
+    /// Objects.
+    Obj,
+}
+
+impl PythonDomain {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Raw, Self::Mem, Self::Obj];
+
+    /// The name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Mem => "mem",
+            Self::Obj => "obj",
+        }
+    }
 }
 
 impl Allocator {
-    /// Every allocator, by number.
+    /// The functions, by number: every allocator but for the domain of Python's.
     pub const ALL: [Self; 15] = [
         Self::Malloc,
         Self::Calloc,
@@ -58,16 +96,52 @@ impl Allocator {
         Self::PymallocRealloc,
     ];
 
+    /// Numbers below this one are written in four bits, and the others behind four bits that say this.
+    pub const SHORT: u8 = 15;
+
+    /// Those from [`Allocator::SHORT`] + 1 on.
+    const LONG: [Self; 6] = [
+        Self::PymallocMallocMem,
+        Self::PymallocCallocMem,
+        Self::PymallocReallocMem,
+        Self::PymallocMallocRaw,
+        Self::PymallocCallocRaw,
+        Self::PymallocReallocRaw,
+    ];
+
     /// The allocator with this number; `None` for a number that no version has used.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(number)).copied()
+        let long = || Self::LONG.get(usize::from(number.checked_sub(Self::SHORT + 1)?)).copied();
+        Self::ALL.get(usize::from(number)).copied().or_else(long)
     }
 
-    /// The name in reports: the function's own.
+    /// The allocator without the domain: the one of [`Allocator::ALL`] that has its name.
+    #[must_use]
+    pub const fn function(self) -> Self {
+        match self {
+            Self::PymallocMallocMem | Self::PymallocMallocRaw => Self::PymallocMalloc,
+            Self::PymallocCallocMem | Self::PymallocCallocRaw => Self::PymallocCalloc,
+            Self::PymallocReallocMem | Self::PymallocReallocRaw => Self::PymallocRealloc,
+            function => function,
+        }
+    }
+
+    /// The domain of an allocator of Python's; `None` for all others.
+    #[must_use]
+    pub const fn python_domain(self) -> Option<PythonDomain> {
+        match self {
+            Self::PymallocMalloc | Self::PymallocCalloc | Self::PymallocRealloc => Some(PythonDomain::Obj),
+            Self::PymallocMallocMem | Self::PymallocCallocMem | Self::PymallocReallocMem => Some(PythonDomain::Mem),
+            Self::PymallocMallocRaw | Self::PymallocCallocRaw | Self::PymallocReallocRaw => Some(PythonDomain::Raw),
+            _ => None,
+        }
+    }
+
+    /// The name in reports: the function's own, whatever the domain.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
+        match self.function() {
             Self::Malloc => "malloc",
             Self::Calloc => "calloc",
             Self::Realloc => "realloc",
@@ -82,7 +156,7 @@ impl Allocator {
             Self::OperatorNew => "operator_new",
             Self::PymallocMalloc => "pymalloc_malloc",
             Self::PymallocCalloc => "pymalloc_calloc",
-            Self::PymallocRealloc => "pymalloc_realloc",
+            _ => "pymalloc_realloc",
         }
     }
 }
@@ -108,5 +182,29 @@ impl MapClass {
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         [Self::Heap, Self::Reserved, Self::File, Self::Shared, Self::Inherited].get(usize::from(number)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Allocator, PythonDomain};
+
+    #[test]
+    fn numbers_go_there_and_back() {
+        let known: Vec<_> = (0..=u8::MAX).filter_map(Allocator::from_number).collect();
+        assert_eq!(known.len(), 21);
+        assert!(known.iter().all(|allocator| Allocator::from_number(*allocator as u8) == Some(*allocator)));
+        assert!(!known.iter().any(|allocator| *allocator as u8 == Allocator::SHORT));
+    }
+
+    #[test]
+    fn each_function_of_pythons_has_each_domain() {
+        let python = (0..=u8::MAX).filter_map(Allocator::from_number).filter(|one| one.python_domain().is_some());
+        for domain in PythonDomain::ALL {
+            let functions: Vec<_> = python.clone().filter(|one| one.python_domain() == Some(domain)).collect();
+            let names: Vec<_> = functions.iter().map(|one| one.name()).collect();
+            assert_eq!(names, ["pymalloc_malloc", "pymalloc_calloc", "pymalloc_realloc"], "{}", domain.name());
+        }
+        assert!(python.into_iter().all(|one| Allocator::ALL.contains(&one.function())));
     }
 }

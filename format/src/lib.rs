@@ -13,10 +13,13 @@ pub mod block;
 pub mod checksum;
 pub mod header;
 pub mod kind;
+pub mod lines;
+pub mod members;
 pub mod meta;
 mod model;
 pub mod observe;
 pub mod record;
+pub mod symbols;
 pub mod varint;
 
-pub use kind::{Allocator, MapClass};
+pub use kind::{Allocator, MapClass, PythonDomain};

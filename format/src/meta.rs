@@ -57,8 +57,34 @@ pub struct Process {
     pub ended_by_exec: Option<u64>,
     /// 1: blocks of Python's own allocators are recorded, and not what those take from the system.
     pub traces_python_allocators: Option<u64>,
+    /// 1: stacks have native frames.
+    pub native_traces: Option<u64>,
+    /// Native frames that were as in the record before, and those that had to be unwound.
+    pub native_kept: Option<u64>,
+    /// See `native_kept`.
+    pub native_unwound: Option<u64>,
+    /// In words, which allocations were dropped from the capture after recording.
+    pub stripped_rule: Option<Vec<u8>>,
+    /// How many allocations that were.
+    pub stripped_allocations: Option<u64>,
+    /// Their bytes.
+    pub stripped_bytes: Option<u64>,
+    /// 1: names, paths and arguments were replaced.
+    pub anonymized: Option<u64>,
+    /// Blocks of the recording that were lost before the capture was written anew.
+    pub lost_blocks: Option<u64>,
+    /// Their bytes.
+    pub lost_bytes: Option<u64>,
     /// Version of memtrack that recorded.
     pub recorder: Option<Vec<u8>>,
+    /// Tells the captures of one recording of a process tree from others; absent where children were not recorded.
+    pub tree: Option<u64>,
+    /// The process's number in the tree; the first has 0.
+    pub tree_number: Option<u64>,
+    /// Its parent's number in the tree.
+    pub parent_number: Option<u64>,
+    /// It was forked, and has inherited what its parent recorded with earlier tickets.
+    pub fork_ticket: Option<u64>,
 }
 
 /// [`Process::clock`]: stamps are CLOCK_MONOTONIC nanoseconds.
@@ -117,18 +143,19 @@ impl Process {
     }
 
     /// The fields that are texts, with their tags.
-    fn texts(&mut self) -> [(u64, &mut Option<Vec<u8>>); 5] {
+    fn texts(&mut self) -> [(u64, &mut Option<Vec<u8>>); 6] {
         [
             (2, &mut self.executable),
             (3, &mut self.python_allocator),
             (4, &mut self.python_note),
             (5, &mut self.stop_reason),
             (6, &mut self.recorder),
+            (20, &mut self.stripped_rule),
         ]
     }
 
     /// The fields that are numbers, with their tags.
-    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 18] {
+    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 30] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -148,6 +175,18 @@ impl Process {
             (47, &mut self.wait_ns),
             (48, &mut self.ended_by_exec),
             (49, &mut self.traces_python_allocators),
+            (50, &mut self.native_traces),
+            (51, &mut self.native_kept),
+            (52, &mut self.native_unwound),
+            (70, &mut self.stripped_allocations),
+            (71, &mut self.stripped_bytes),
+            (72, &mut self.anonymized),
+            (73, &mut self.lost_blocks),
+            (74, &mut self.lost_bytes),
+            (64, &mut self.tree),
+            (65, &mut self.tree_number),
+            (66, &mut self.parent_number),
+            (67, &mut self.fork_ticket),
         ]
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! 1aaaaaaa  Free of the block of age a                                      [time]
-//! 01psaaaa  Alloc by allocator a                       [size unless s] [address unless p] [time]
+//! 01psaaaa  Alloc by allocator a                       [allocator if a is 15] [size unless s] [address unless p] [time]
 //! 001mmmmm  Move: the newest frame's instruction changed by unzigzag(m) * 2
 //! 0001nnnn  Pop of n+1 frames
 //! 00000001  Free                                       address [time]
@@ -29,10 +29,13 @@
 
 mod decode;
 mod encode;
+mod located;
 
 pub use decode::{DecodeError, Decoder};
 pub use encode::{Encoder, MAX_RECORD, MAX_TEXT};
+pub use located::Locator;
 
+use crate::lines::Position;
 use crate::{Allocator, MapClass};
 
 /// A frame of a stack: a code object by its id, and where in it.
@@ -86,6 +89,24 @@ pub struct CodeHead<'a> {
     pub name: &'a [u8],
     /// Source file.
     pub file: &'a [u8],
+}
+
+/// A loaded object, whose frames have its id in place of a code object's, and for an instruction the offset of the
+/// call's last byte from `bias`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Module<'a> {
+    /// Unique in the process, among modules and code objects.
+    pub id: u32,
+    /// What was added to the addresses of the file.
+    pub bias: u64,
+    /// First address.
+    pub start: u64,
+    /// Address behind the last.
+    pub end: u64,
+    /// Path of its file; empty for code that is in no loaded object.
+    pub path: &'a [u8],
+    /// Its GNU build-id; empty when it has none.
+    pub build_id: &'a [u8],
 }
 
 /// One record. Times are in ticks of the stamping clock, `None` in segments that are not timed.
@@ -196,6 +217,15 @@ pub enum Record<'a> {
     },
     /// A code object, before the first frame that runs it in this stream.
     Code(CodeHead<'a>),
+    /// A loaded object, before the first native frame in it in this stream.
+    Module(Module<'a>),
+    /// Where a frame is in the source, before the first record of this stream that has the frame there.
+    Located {
+        /// Which code object, and which instruction of it.
+        frame: Frame,
+        /// The place.
+        position: Position,
+    },
     /// The next bytes of a code object's line table.
     CodeLines {
         /// Which.
@@ -204,6 +234,9 @@ pub enum Record<'a> {
         bytes: &'a [u8],
     },
 }
+
+/// The first two bytes of a [`Record::Code`].
+pub const CODE_MARK: [u8; 2] = [tag::EXTRA, extra::CODE];
 
 /// First bytes and their parts: see the module's table.
 pub(crate) mod tag {
@@ -242,6 +275,8 @@ pub(crate) mod extra {
     pub(crate) const CODE: u8 = 14;
     pub(crate) const CODE_LINES: u8 = 15;
     pub(crate) const PYTHON_NAME: u8 = 16;
+    pub(crate) const LOCATED: u8 = 17;
+    pub(crate) const MODULE: u8 = 18;
 }
 
 #[cfg(test)]

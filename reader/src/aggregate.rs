@@ -9,7 +9,7 @@ use memtrack_format::aggregate::{self, Aggregate};
 use crate::analysis::{Analysis, ClassTotals, Group, MappingTotals, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
 use crate::error::Error;
 use crate::event::{Snapshot, StackId, Thread, ThreadId};
-use crate::frames::{FrameId, Frames, NameId};
+use crate::frames::{Frame, FrameId, Frames, NameId};
 
 /// The content of an aggregated capture.
 #[must_use]
@@ -23,6 +23,7 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
         snapshots: analysis.snapshots.iter().map(save_snapshot).collect(),
         totals: save_totals(&analysis.totals),
         bins: analysis.totals.size_histogram.counts().to_vec(),
+        columns: frames.frames().iter().map(|frame| frame.column).collect(),
     }
 }
 
@@ -48,8 +49,9 @@ fn restore_frames(aggregate: &Aggregate) -> Result<(Frames, Vec<StackId>), Error
     let names = aggregate.names.iter().map(|name| frames.name_id(name)).collect::<Result<Vec<_>, _>>()?;
     let name = |index: u32| names.get(index as usize).copied().unwrap_or(NameId(0));
     let mut ids = Vec::with_capacity(aggregate.frames.len());
-    for &(function, file, line) in &aggregate.frames {
-        ids.push(frames.frame_id(name(function), name(file), line)?);
+    let columns = aggregate.columns.iter().copied().chain(std::iter::repeat(0));
+    for (&(function, file, line), column) in aggregate.frames.iter().zip(columns) {
+        ids.push(frames.id_of(Frame { function: name(function), file: name(file), line, column })?);
     }
     let mut stacks = vec![StackId::EMPTY];
     for &(parent, frame) in &aggregate.stacks {
@@ -97,7 +99,7 @@ fn save_totals(totals: &Totals) -> Vec<u64> {
         let Moment { order, time_ns } = moment.unwrap_or_default();
         values.extend([u64::from(moment.is_some()), order, time_ns]);
     }
-    values.push(u64::from(totals.temporary_threshold));
+    values.extend([u64::from(totals.temporary_threshold), totals.inherited_frees, totals.inherited_unmaps]);
     values
 }
 
@@ -114,6 +116,7 @@ fn restore_totals(values: &[u64]) -> Totals {
         *moment = (some != 0).then_some(Moment { order, time_ns });
     }
     totals.temporary_threshold = u32::try_from(next()).unwrap_or(u32::MAX);
+    (totals.inherited_frees, totals.inherited_unmaps) = (next(), next());
     totals
 }
 
@@ -155,7 +158,7 @@ mod tests {
     use super::{restore, save};
     use crate::analysis::Analysis;
     use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
-    use crate::frames::Frames;
+    use crate::frames::{Frame, Frames};
     use crate::replay::{Options, Replay};
     use memtrack_format::aggregate::Aggregate;
     use memtrack_format::{Allocator, MapClass};
@@ -163,7 +166,7 @@ mod tests {
     fn example() -> (Analysis, Frames, Vec<Thread>) {
         let mut frames = Frames::new();
         let name = frames.name_id("work").unwrap();
-        let frame = frames.frame_id(name, name, 7).unwrap();
+        let frame = frames.id_of(Frame { function: name, file: name, line: 7, column: 5 }).unwrap();
         let stack = frames.stack_of(&[frame, frame]).unwrap();
         let mut replay = Replay::new(&Options::default());
         let kinds = [

@@ -49,9 +49,27 @@ pub fn combine(parts: Vec<Part>) -> Result<Part, Error> {
     Ok(whole)
 }
 
+/// Puts every stack, the empty one too, below a frame of this name.
+///
+/// # Errors
+/// As [`combine`].
+pub fn beneath(analysis: &mut Analysis, frames: &mut Frames, name: &str) -> Result<(), Error> {
+    let (function, file) = (frames.name_id(name)?, frames.name_id("")?);
+    let root = frames.frame_id(function, file, 0)?;
+    let mut moved = vec![frames.stack_id(StackId::EMPTY, root)?];
+    for node in frames.stacks().to_vec() {
+        let parent = moved.get(node.parent.0 as usize).copied().unwrap_or_default();
+        moved.push(frames.stack_id(parent, node.frame)?);
+    }
+    for group in &mut analysis.groups {
+        group.stack = moved.get(group.stack.0 as usize).copied().unwrap_or_default();
+    }
+    Ok(())
+}
+
 /// Adds the groups; the order after the largest among them.
 fn add_groups(whole: &mut Part, part: &Part, shift: u64, first_order: u64) -> Result<u64, Error> {
-    let stacks = add_frames(&mut whole.frames, &part.frames)?;
+    let stacks = whole.frames.take_over(&part.frames, |frame| frame)?;
     let first_thread = u32::try_from(whole.threads.len()).unwrap_or(u32::MAX);
     let mut next_order = first_order;
     let mut moved = |sum: &Sum| {
@@ -77,23 +95,6 @@ fn add_groups(whole: &mut Part, part: &Part, shift: u64, first_order: u64) -> Re
     Ok(next_order)
 }
 
-/// Takes tables over; the new id of each stack.
-fn add_frames(whole: &mut Frames, part: &Frames) -> Result<Vec<StackId>, Error> {
-    let names = part.names().map(|name| whole.name_id(name)).collect::<Result<Vec<_>, _>>()?;
-    let name = |id: crate::frames::NameId| names.get(id.0 as usize).copied().unwrap_or_default();
-    let mut frames = Vec::with_capacity(part.frames().len());
-    for frame in part.frames() {
-        frames.push(whole.frame_id(name(frame.function), name(frame.file), frame.line)?);
-    }
-    let mut stacks = vec![StackId::EMPTY];
-    for node in part.stacks() {
-        let parent = stacks.get(node.parent.0 as usize).copied().unwrap_or_default();
-        let frame = frames.get(node.frame.0 as usize).copied().unwrap_or_default();
-        stacks.push(whole.stack_id(parent, frame)?);
-    }
-    Ok(stacks)
-}
-
 fn add_totals(whole: &mut Totals, part: &Totals, shift: u64) {
     let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
     if part.peak.bytes > whole.peak.bytes {
@@ -117,6 +118,8 @@ fn add_totals(whole: &mut Totals, part: &Totals, shift: u64) {
         (&mut whole.deallocations, part.deallocations),
         (&mut whole.unmatched_frees, part.unmatched_frees),
         (&mut whole.unmatched_unmaps, part.unmatched_unmaps),
+        (&mut whole.inherited_frees, part.inherited_frees),
+        (&mut whole.inherited_unmaps, part.inherited_unmaps),
         (&mut whole.replaced, part.replaced),
         (&mut whole.discarded, part.discarded),
         (&mut whole.undone, part.undone),
@@ -163,7 +166,7 @@ fn add_snapshots(mut snapshots: Vec<(u64, usize, Snapshot)>) -> Vec<Snapshot> {
 mod tests {
     use memtrack_format::Allocator;
 
-    use super::{Part, combine};
+    use super::{Part, beneath, combine};
     use crate::analysis::View;
     use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
     use crate::frames::Frames;
@@ -210,6 +213,15 @@ mod tests {
             whole.analysis.snapshots.iter().map(|snapshot| (snapshot.time_ns, snapshot.rss_bytes)).collect();
         assert_eq!(heaps, [(5, 100), (35, 200)]);
         assert_eq!(whole.analysis.details.unwrap()[0].most.bytes, 101);
+    }
+
+    #[test]
+    fn stacks_are_put_below_a_frame() {
+        let Part { mut analysis, mut frames, .. } = part("work", 100, 0);
+        beneath(&mut analysis, &mut frames, "process 7").unwrap();
+        let stack = frames.root_to_leaf(analysis.groups[0].stack);
+        let names: Vec<_> = stack.iter().map(|&frame| frames.function(frame)).collect();
+        assert_eq!(names, ["process 7", "work"]);
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! Which groups of a capture a report is about: by thread, function, file, module and allocator.
 //!
 //! It exists so that every report is filtered in the same way. Several values of one kind are alternatives, kinds
-//! narrow each other down. Invariant: a filter of nothing leaves everything as it is.
+//! narrow each other down; what that means is an [expression](Expr), judged like those that are typed. Invariant: a
+//! filter of nothing leaves everything as it is.
 
 use memtrack_format::Allocator;
 
-use crate::analysis::{Analysis, Group, Tally};
-use crate::event::{StackId, Thread, ThreadId};
-use crate::frames::{Frames, NameId};
-use crate::modules::Modules;
+use crate::analysis::{Analysis, Tally};
+use crate::event::Thread;
+use crate::frames::Frames;
+use crate::query::{Expr, Judge, Known, Test, Text};
 
 /// What to keep. An empty list stands for everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,73 +33,27 @@ impl Filter {
         *self == Self::default()
     }
 
+    /// The same as an expression.
+    #[must_use]
+    pub fn expr(&self) -> Expr {
+        let allocators = self.allocators.iter().copied().map(Expr::Allocator).collect::<Vec<_>>();
+        Expr::And(vec![
+            Expr::any_of(Text::Thread, &self.threads, Test::Is),
+            Expr::any_of(Text::Function, &self.functions, Test::Contains),
+            Expr::any_of(Text::File, &self.files, Test::Contains),
+            Expr::any_of(Text::Module, &self.modules, Test::Is),
+            if allocators.is_empty() { Expr::And(allocators) } else { Expr::Or(allocators) },
+        ])
+    }
+
     /// Drops the groups that are not kept. Gives everything ever allocated by those that are.
     pub fn apply(&self, analysis: &mut Analysis, frames: &Frames, threads: &[Thread]) -> Tally {
         if !self.is_everything() {
-            let mut matcher = Matcher::new(self, frames, threads);
-            analysis.retain(|_, group| matcher.keeps(group));
+            let judge = Judge::new(&self.expr(), &Known { frames, threads, duration_ns: 0 });
+            analysis.retain(|_, group| judge.takes_group(group.stack, group.allocator, group.thread));
         }
         analysis.totals.allocations
     }
-
-    fn has_thread(&self, threads: &[Thread], id: ThreadId) -> bool {
-        let Some(thread) = threads.get(id.0 as usize) else { return false };
-        self.threads.iter().any(|wanted| *wanted == thread.name || wanted.parse() == Ok(thread.tid))
-    }
-}
-
-/// A filter with what is known of the tables of one capture.
-struct Matcher<'a> {
-    filter: &'a Filter,
-    frames: &'a Frames,
-    threads: &'a [Thread],
-    /// For each stack, whether one of its functions is wanted; the same for files.
-    functions: Option<Vec<bool>>,
-    files: Option<Vec<bool>>,
-    modules: Modules,
-}
-
-impl<'a> Matcher<'a> {
-    fn new(filter: &'a Filter, frames: &'a Frames, threads: &'a [Thread]) -> Self {
-        let functions = stacks_with(frames, &filter.functions, |frame| frame.function);
-        let files = stacks_with(frames, &filter.files, |frame| frame.file);
-        Self { filter, frames, threads, functions, files, modules: Modules::default() }
-    }
-
-    fn keeps(&mut self, group: &Group) -> bool {
-        let filter = self.filter;
-        let has = |stacks: &Option<Vec<bool>>| stacks.as_ref().is_none_or(|stacks| at(stacks, group.stack));
-        (filter.allocators.is_empty() || filter.allocators.contains(&group.allocator))
-            && (filter.threads.is_empty() || filter.has_thread(self.threads, group.thread))
-            && has(&self.functions)
-            && has(&self.files)
-            && (filter.modules.is_empty() || self.has_module(group.stack))
-    }
-
-    fn has_module(&mut self, stack: StackId) -> bool {
-        let module = self.modules.of_stack(self.frames, stack);
-        let name = self.modules.name(module);
-        self.filter.modules.iter().any(|wanted| wanted == name)
-    }
-}
-
-fn at(stacks: &[bool], stack: StackId) -> bool {
-    stacks.get(stack.0 as usize).copied().unwrap_or(false)
-}
-
-/// For each stack whether one of its frames has a name that contains one of `texts`; `None` where there are none.
-fn stacks_with(frames: &Frames, texts: &[String], name: impl Fn(&crate::frames::Frame) -> NameId) -> Option<Vec<bool>> {
-    if texts.is_empty() {
-        return None;
-    }
-    let names: Vec<bool> = frames.names().map(|name| texts.iter().any(|text| name.contains(&**text))).collect();
-    let wanted = |id: NameId| names.get(id.0 as usize).copied().unwrap_or(false);
-    let mut stacks = vec![false];
-    // A stack comes after that of its caller.
-    for node in frames.stacks() {
-        stacks.push(at(&stacks, node.parent) || wanted(name(&frames.frame(node.frame))));
-    }
-    Some(stacks)
 }
 
 #[cfg(test)]

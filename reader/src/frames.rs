@@ -1,4 +1,4 @@
-//! Call stacks, stored once: names, frames (function, file, line), and a tree whose nodes are stacks.
+//! Call stacks, stored once: names, frames (function, file, line, column), and a tree whose nodes are stacks.
 //!
 //! A capture repeats the same few thousand stacks millions of times, so everything downstream carries a [`StackId`] and
 //! looks frames up only for output. Each table grows only when something new is interned, and whatever is interned
@@ -21,7 +21,7 @@ use crate::event::StackId;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NameId(pub u32);
 
-/// An interned frame: unique by function, file and line.
+/// An interned frame: unique by function, file, line and column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameId(pub u32);
 
@@ -34,6 +34,8 @@ pub struct Frame {
     pub file: NameId,
     /// The line, from 1; 0 when unknown.
     pub line: u32,
+    /// Where in the line the call begins, from 1, in bytes of UTF-8; 0 when unknown, or not told apart.
+    pub column: u32,
 }
 
 /// A node of the stack tree: `frame` called from the stack `parent`.
@@ -51,6 +53,8 @@ pub struct Frames {
     names: Interner<Arc<str>>,
     frames: Interner<Frame>,
     stacks: Interner<StackNode>,
+    /// The modules of native frames, by their paths.
+    modules: FxHashMap<FrameId, NameId>,
 }
 
 impl Default for Frames {
@@ -70,6 +74,7 @@ impl Frames {
             names: Interner::starting_with(empty),
             frames: Interner::default(),
             stacks: Interner::starting_with(root),
+            modules: FxHashMap::default(),
         }
     }
 
@@ -84,9 +89,27 @@ impl Frames {
         }
     }
 
-    /// The id of the frame with these parts.
+    /// The id of the frame with these parts, without a column.
     pub fn frame_id(&mut self, function: NameId, file: NameId, line: u32) -> Result<FrameId, Error> {
-        self.frames.intern(Frame { function, file, line }, "frames").map(FrameId)
+        self.id_of(Frame { function, file, line, column: 0 })
+    }
+
+    /// The id of this frame.
+    pub fn id_of(&mut self, frame: Frame) -> Result<FrameId, Error> {
+        self.frames.intern(frame, "frames").map(FrameId)
+    }
+
+    /// Says that this is a frame of native code, in the module at this path.
+    pub fn set_module(&mut self, frame: FrameId, path: &str) -> Result<(), Error> {
+        let path = self.name_id(path)?;
+        self.modules.insert(frame, path);
+        Ok(())
+    }
+
+    /// The path of a native frame's module; `None` for a frame of Python.
+    #[must_use]
+    pub fn module(&self, frame: FrameId) -> Option<&str> {
+        self.modules.get(&frame).map(|&path| self.name(path))
     }
 
     /// The id of the stack that `frame`, called from the stack `parent`, makes. A `parent` that does not exist stands
@@ -99,6 +122,27 @@ impl Frames {
     /// The id of the stack with these frames, outermost first: for tests and for stacks that come whole.
     pub fn stack_of(&mut self, root_to_leaf: &[FrameId]) -> Result<StackId, Error> {
         root_to_leaf.iter().try_fold(StackId::EMPTY, |parent, &frame| self.stack_id(parent, frame))
+    }
+
+    /// Takes the stacks of other tables over, their frames as `changed` gives them; the new id of each stack.
+    pub fn take_over(&mut self, other: &Self, changed: impl Fn(Frame) -> Frame) -> Result<Vec<StackId>, Error> {
+        let names = other.names().map(|name| self.name_id(name)).collect::<Result<Vec<_>, _>>()?;
+        let name = |id: NameId| names.get(id.0 as usize).copied().unwrap_or_default();
+        let mut frames = Vec::with_capacity(other.frames().len());
+        for frame in other.frames().iter().map(|frame| changed(*frame)) {
+            frames.push(self.id_of(Frame { function: name(frame.function), file: name(frame.file), ..frame })?);
+        }
+        for (frame, &path) in &other.modules {
+            let frame = frames.get(frame.0 as usize).copied().unwrap_or_default();
+            self.modules.insert(frame, name(path));
+        }
+        let mut stacks = vec![StackId::EMPTY];
+        for node in other.stacks() {
+            let parent = stacks.get(node.parent.0 as usize).copied().unwrap_or_default();
+            let frame = frames.get(node.frame.0 as usize).copied().unwrap_or_default();
+            stacks.push(self.stack_id(parent, frame)?);
+        }
+        Ok(stacks)
     }
 
     /// The name; empty for an id that does not exist.
@@ -252,8 +296,8 @@ mod tests {
         for name in frames.names() {
             restored.name_id(name).unwrap();
         }
-        for part in frames.frames() {
-            restored.frame_id(part.function, part.file, part.line).unwrap();
+        for frame in frames.frames() {
+            restored.id_of(*frame).unwrap();
         }
         for node in frames.stacks() {
             restored.stack_id(node.parent, node.frame).unwrap();

@@ -13,15 +13,22 @@
 
 pub mod aggregate;
 pub mod analysis;
+pub mod columns;
 pub mod combine;
 pub mod error;
 pub mod event;
 pub mod filter;
 pub mod frames;
-pub mod lines;
 pub mod modules;
+pub mod native;
+pub mod query;
 pub mod replay;
+pub mod rewrite;
 pub mod source;
+pub mod symbols;
+
+/// From an instruction of a code object to its place in the source: what the format says of it.
+pub use memtrack_format::lines;
 
 pub use analysis::{Analysis, View};
 pub use error::Error;

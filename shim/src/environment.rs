@@ -6,6 +6,8 @@ use std::ffi::CStr;
 
 use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
 
+use crate::heritage::Environment;
+
 unsafe extern "C" {
     static mut environ: *mut *mut libc::c_char;
 }
@@ -15,6 +17,8 @@ unsafe extern "C" {
 pub(crate) struct Taken {
     /// Path of the collector's socket.
     pub(crate) socket: Option<&'static [u8]>,
+    /// Path of this library, as the loader was given it.
+    pub(crate) library: Option<&'static [u8]>,
     /// `PYTHONMALLOC`, which stays.
     pub(crate) python_malloc: Option<&'static [u8]>,
 }
@@ -43,6 +47,12 @@ pub(crate) fn take() -> Taken {
     taken
 }
 
+/// The program's environment as it is now.
+pub(crate) fn current() -> Environment {
+    // SAFETY: the program's own pointer, which it may change only while no other thread reads it.
+    unsafe { environ }.cast_const().cast()
+}
+
 fn entry(at: *mut *mut libc::c_char) -> Option<(*mut libc::c_char, &'static [u8])> {
     // SAFETY: inside the array, whose end is a null entry.
     let entry = unsafe { at.read() };
@@ -62,7 +72,8 @@ fn keep(entry: *mut libc::c_char, text: &'static [u8], taken: &mut Taken) -> Opt
     if let Some(python_malloc) = value(text, "PYTHONMALLOC") {
         taken.python_malloc = Some(python_malloc);
     }
-    if value(text, "LD_PRELOAD").is_some() {
+    if let Some(libraries) = value(text, "LD_PRELOAD") {
+        taken.library = libraries.split(|byte| matches!(byte, b':' | b' ')).next();
         return None;
     }
     if value(text, PRELOAD_VARIABLE).is_some() {

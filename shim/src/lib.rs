@@ -19,9 +19,13 @@
 mod defined;
 mod environment;
 mod errno;
+mod family;
 mod floor;
 mod got;
+mod heritage;
 mod hooks;
+mod loadable;
+mod native;
 mod python;
 mod recorder;
 mod ring;
@@ -63,6 +67,9 @@ extern "C" fn construct() {
     unsafe { dlmalloc::enable_alloc_after_fork() };
     let Some(area) = connect(Path::new(OsStr::from_bytes(socket))) else { return };
     let area = thread::set_area(area);
+    if area.control().native.load(Relaxed) != 0 {
+        native::start();
+    }
     if area.control().frame_marks.load(Relaxed) != 0 {
         python::allow_marks();
     }
@@ -74,6 +81,12 @@ extern "C" fn construct() {
         return;
     }
     allow_barriers();
+    if let Some(library) = taken.library {
+        heritage::keep(library, socket);
+        if area.control().follow.load(Relaxed) != 0 {
+            family::follow();
+        }
+    }
     hooks::install();
     // Not over a CLOSED: the collector may have given up meanwhile.
     if area.control().state.compare_exchange(state::READY, state::RECORDING, Release, Relaxed).is_ok() {
@@ -93,7 +106,7 @@ fn connect(socket: &Path) -> Option<Area> {
         let pid = unsafe { libc::getpid() };
         // SAFETY: as above.
         let ppid = unsafe { libc::getppid() };
-        Hello { pid, ppid }.send(&stream).ok()?;
+        Hello { pid, ppid, fork: None }.send(&stream).ok()?;
         let (memory, slots) = receive_memory(&stream).ok()?;
         Area::open(memory.as_fd(), slots).ok()
     })

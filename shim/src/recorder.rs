@@ -35,9 +35,12 @@ impl Recorder {
     #[inline(never)]
     pub(crate) fn alloc(&mut self, allocator: Allocator, address: usize, size: usize) {
         self.note_finalizing();
-        let Thread { ring, chain, .. } = &mut *self.thread;
+        let Thread { ring, chain, native, .. } = &mut *self.thread;
         let time = ring.next_place();
-        let unnamed = chain.update(ring);
+        let unnamed = match native {
+            None => chain.update(ring),
+            Some(native) => native.update(chain, ring),
+        };
         ring.put(move |encoder, bytes, at| encoder.alloc(bytes, at, allocator, address as u64, size as u64, time));
         ring.publish();
         if unnamed {
@@ -81,9 +84,12 @@ impl Recorder {
     /// A range was mapped by `Mmap` or `Mremap`.
     pub(crate) fn map(&mut self, allocator: Allocator, address: usize, length: usize, class: MapClass) {
         self.note_finalizing();
-        let Thread { ring, chain, .. } = &mut *self.thread;
+        let Thread { ring, chain, native, .. } = &mut *self.thread;
         let time = ring.next_place();
-        let unnamed = chain.update(ring);
+        let unnamed = match native {
+            None => chain.update(ring),
+            Some(native) => native.update(chain, ring),
+        };
         let range = (address as u64, length as u64);
         ring.put(move |encoder, bytes, at| encoder.map(bytes, at, (allocator, class), range, time));
         ring.publish();
@@ -140,9 +146,15 @@ impl Recorder {
         ring.publish();
     }
 
-    /// The process is about to replace itself.
-    pub(crate) fn exec_begins(&mut self) {
-        self.exec(image::IN_EXEC);
+    /// The process is about to fork.
+    #[cold]
+    pub(crate) fn fork_begins(&mut self) {
+        self.thread.fork_ticket = self.thread.ring.begin_run();
+    }
+
+    /// The process is about to replace itself; whether it is the recorded one that does.
+    pub(crate) fn exec_begins(&mut self) -> bool {
+        self.exec(image::IN_EXEC)
     }
 
     /// It could not.
@@ -150,18 +162,19 @@ impl Recorder {
         self.exec(image::RUNNING);
     }
 
-    fn exec(&mut self, state: u32) {
-        let Some(area) = thread::area() else { return };
+    fn exec(&mut self, state: u32) -> bool {
+        let Some(area) = thread::area() else { return false };
         // SAFETY: no arguments, cannot fail.
         let me = unsafe { libc::getpid() };
         if me != area.control().pid.load(Relaxed) {
-            return; // the child of a vfork: its exec is not this process's
+            return false; // the child of a vfork: its exec is not this process's
         }
         let ring = &mut self.thread.ring;
         ring.next_place();
         ring.put(move |encoder, bytes, at| encoder.exec(bytes, at, state == image::RUNNING));
         ring.publish();
         area.control().image.store(state, Relaxed);
+        true
     }
 
     /// The moment that leak reports are about is the first event that sees it.

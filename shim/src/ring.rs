@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::Duration;
 
-use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, MAX_TEXT};
+use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, MAX_TEXT, Module};
 use memtrack_transport::clock::Clock;
 use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot, state, stop_reason, ticket};
 use memtrack_transport::{Area, futex};
@@ -18,7 +18,7 @@ use memtrack_transport::{Area, futex};
 use crate::errno::Errno;
 use crate::python::MAX_DEPTH;
 use crate::stack::{CodeObject, LineTableKind, StackWriter};
-use crate::switch;
+use crate::{family, switch};
 
 /// How long a thread waits for the collector before it asks whether there still is one.
 const WAIT: Duration = Duration::from_millis(50);
@@ -82,6 +82,19 @@ impl Ring {
         // The other fields are zero, which is their start.
     }
 
+    /// Forgets everything: the slot is a new one, of the same number.
+    pub(crate) fn begin_again(&mut self) {
+        self.segment = None;
+        self.number = 0;
+    }
+
+    /// Begins a run, whose ticket divides what came before a fork from what comes after it.
+    pub(crate) fn begin_run(&mut self) -> u64 {
+        self.switch();
+        self.publish();
+        ticket::sequence(self.word)
+    }
+
     /// The slot belongs to this thread from now on.
     pub(crate) fn take_over(&mut self, tid: i32) {
         self.tid = tid;
@@ -92,6 +105,27 @@ impl Ring {
         self.home.slot.owners.fetch_add(1, Relaxed);
         self.take_ticket();
         self.next_segment();
+    }
+
+    /// The slot's shared header.
+    pub(crate) const fn slot(&self) -> &'static Slot {
+        self.home.slot
+    }
+
+    /// Frames on the current stack.
+    pub(crate) const fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// The frame at this place of the current stack, from the root.
+    pub(crate) fn frame_at(&self, place: usize) -> Option<Frame> {
+        self.wire.get(..self.depth).and_then(|wire| wire.get(place)).copied()
+    }
+
+    /// Describes a loaded object, before the first frame in it.
+    #[cold]
+    pub(crate) fn define_module(&mut self, module: &Module<'_>) {
+        self.put(move |encoder, bytes, at| encoder.module(bytes, at, module));
     }
 
     /// Whether the owner is inside a hook.
@@ -288,7 +322,8 @@ impl Ring {
     }
 }
 
-/// Whether the process that drains has ended. A zombie has: so its child looks at its own parent, which is another then.
+/// Whether the process that drains has ended. A zombie has: so its child looks at its own parent, which is another then;
+/// others, and it, ask for whoever listens.
 fn collector_gone(collector: i32, target: i32) -> bool {
     // SAFETY: no arguments, cannot fail.
     let me = unsafe { libc::getpid() };
@@ -296,7 +331,8 @@ fn collector_gone(collector: i32, target: i32) -> bool {
         return false; // a vfork child, for a moment: not the one to decide
     }
     // SAFETY: no arguments, cannot fail.
-    unsafe { libc::getppid() != collector }
+    let parent = unsafe { libc::getppid() };
+    parent != collector && !family::is_listened_for()
 }
 
 impl StackWriter for Ring {

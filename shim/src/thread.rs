@@ -17,7 +17,8 @@ use memtrack_transport::Area;
 use memtrack_transport::layout::SLOT_COUNTS;
 
 use crate::errno::Errno;
-use crate::python::{self, Chain};
+use crate::native::{self, Native};
+use crate::python::{self, Chain, Region};
 use crate::recorder::Recorder;
 use crate::ring::Ring;
 use crate::{switch, tls};
@@ -37,6 +38,10 @@ pub(crate) struct Thread {
     pub(crate) python_block: usize,
     /// It moves it.
     pub(crate) python_moves: bool,
+    /// What native stacks need; `None` where they are not recorded.
+    pub(crate) native: Option<&'static mut Native>,
+    /// The ticket that was taken for a fork; 0 for none.
+    pub(crate) fork_ticket: u64,
 }
 
 /// The shared memory, from the start of recording on.
@@ -63,6 +68,37 @@ pub(crate) fn set_area(area: Area) -> &'static Area {
 pub(crate) fn area() -> Option<&'static Area> {
     // SAFETY: null, or set once to memory that is never freed.
     unsafe { AREA.load(Acquire).as_ref() }
+}
+
+/// The ticket that this thread took last for a fork, which is forgotten. `None`: it took none.
+///
+/// In the child this must not ask whether the thread is inside a hook: that stands in memory which is still its parent's,
+/// and tells of what the parent does now.
+pub(crate) fn take_fork_ticket() -> Option<u64> {
+    let word = tls::get();
+    if word <= LAST_MARK {
+        return None;
+    }
+    // SAFETY: a word above the marks is the state of a slot that this thread owned before the fork.
+    let thread = unsafe { &mut *(word as *mut Thread) };
+    let ticket = std::mem::take(&mut thread.fork_ticket);
+    (ticket != 0).then_some(ticket)
+}
+
+/// Forgets what was told of all threads: in a forked child, whose shared memory is new.
+pub(crate) fn begin_again() {
+    tls::set(0);
+    for place in THREADS.iter().take(HIGHEST.swap(0, Relaxed) as usize) {
+        // SAFETY: null, or the state of a slot, whose threads are not in this process.
+        if let Some(thread) = unsafe { place.load(Acquire).as_mut() } {
+            thread.ring.begin_again();
+            thread.chain.begin_again();
+            if let Some(native) = &mut thread.native {
+                native.begin_again();
+            }
+            thread.python_block = 0;
+        }
+    }
 }
 
 /// Begins one record; `None` when recording is off, in a forked child, inside memtrack itself and in nested calls: then
@@ -179,6 +215,9 @@ fn claim(area: &'static Area) -> Option<*mut Thread> {
     let state = unsafe { thread.as_mut() }?;
     state.ring.set_busy(true);
     state.chain.reset();
+    if let Some(native) = &mut state.native {
+        native.reset(tid);
+    }
     state.ring.take_over(tid);
     Some(thread)
 }
@@ -248,5 +287,24 @@ fn make(area: &'static Area, index: u32) -> Option<*mut Thread> {
     let chain = unsafe { &raw mut (*thread).chain };
     // SAFETY: as above.
     unsafe { chain.write(Chain::new()) };
+    if native::is_on() {
+        // SAFETY: as above.
+        let place = unsafe { &raw mut (*thread).native };
+        // SAFETY: as above; null bytes are none.
+        unsafe { place.write(make_native()) };
+    }
     Some(thread)
+}
+
+/// Memory for the native side of a slot.
+fn make_native() -> Option<&'static mut Native> {
+    let mut memory: Region<u8> = Region::new();
+    if !memory.grow(size_of::<Native>()) {
+        return None;
+    }
+    let place: *mut Native = memory.as_mut_slice().as_mut_ptr().cast();
+    // SAFETY: fresh memory of the right size, page-aligned, that is never given back.
+    unsafe { place.write(Native::new()) };
+    // SAFETY: just written; the slot's state is its only owner.
+    unsafe { place.as_mut() }
 }

@@ -124,6 +124,23 @@ inPage("inverted, split by thread and hidden frames keep the total", "flamegraph
   assert.ok((await drawn(page)).some((block) => /^thread \d+ worker/.test(block.name)));
 });
 
+inPage("native code and the interpreter's own are hidden on request, and their bytes stay", "flamegraph.html", async (page) => {
+  assert.equal(await page.isVisible("#nativeLabel"), false);
+  const [{ value }] = await drawn(page);
+  await page.evaluate(() => {
+    for (const frame of window.memtrack.model.frames) {
+      frame.native = ["stays", "grows"].includes(frame.name);
+      frame.interpreter = frame.name === "stays";
+    }
+  });
+  const has = async (name) => (await named(page, name)) !== undefined;
+  await page.keyboard.press("p");
+  assert.deepEqual([await has("stays"), await has("grows")], [false, true]);
+  await page.keyboard.press("n");
+  assert.deepEqual([await has("stays"), await has("grows"), await has("main")], [false, false, true]);
+  assert.equal((await drawn(page))[0].value, value);
+});
+
 inPage("the tooltip has own, total, part, allocator and place", "flamegraph.html", async (page) => {
   const block = await named(page, "stays");
   await page.hover("#graphPane", { position: { x: block.x + 3, y: block.depth * 19 + 9 } });
@@ -131,6 +148,28 @@ inPage("the tooltip has own, total, part, allocator and place", "flamegraph.html
   for (const part of [/stays/, /program\.py:\d+/, /Total2\.00 MB/, /Own2\.00 MB/, /1 allocation/, /% of all/, /m(alloc|map)2\.00 MB/]) {
     assert.match(text, part);
   }
+});
+
+inPage("a part is told of all and of the selection", "flamegraph.html", async (page) => {
+  await click(page, "<module>");
+  const block = await named(page, "stays");
+  await page.hover("#graphPane", { position: { x: block.x + 3, y: block.depth * 19 + 9 } });
+  const part = await page.evaluate(() => {
+    const { graph, layout } = window.memtrack, stays = graph.drawn.flat().find(({ block }) => graph.name(block) === "stays").block;
+    return [layout.root.value, graph.focus.value].map((whole) => `${((stays.value * 100) / whole).toFixed(1)} %`);
+  });
+  assert.ok((await page.textContent("#tooltip")).includes(`Part${part[0]} of all${part[1]} of the selection`));
+});
+
+inPage("source lines are there where they were embedded", "sources.html", async (page) => {
+  const block = await named(page, "stays");
+  await page.hover("#graphPane", { position: { x: block.x + 3, y: block.depth * 19 + 9 } });
+  assert.equal(await page.textContent("#tooltip code"), "kept.append(bytearray(2_000_000))");
+});
+
+inPage("no source line leaves the machine unasked", "flamegraph.html", async (page) => {
+  const strings = await page.evaluate(() => window.memtrack.model.data.strings);
+  assert.ok(!strings.some((text) => text.includes("kept.append")));
 });
 
 inPage("the table sorts, and goes out as CSV", "flamegraph.html", async (page) => {
@@ -173,12 +212,32 @@ inPage("a difference colours what changed", "diff.html", async (page) => {
   assert.equal(await change("only_in_new"), "new");
 });
 
+inPage("doubled is not new, moved is unchanged, and a renamed function changes nothing for its caller", "diff.html", async (page) => {
+  const change = async (name) => (await named(page, name)).change;
+  assert.equal(await change("doubles"), "grown4");
+  assert.equal(await change("new_name"), "new");
+  assert.equal(await change("calls_renamed"), "same");
+  await page.selectOption("#colorBy", "total");
+  assert.equal(await change("calls_renamed"), "same");
+  assert.equal(await change("nested"), "same");
+  assert.equal(await change("new_name"), "new");
+  assert.match(await page.textContent("#legend"), /absolute, nothing scaled/);
+});
+
+inPage("what was scaled is said", "scaled.html", async (page) => {
+  assert.match(await page.textContent("#legend"), /the base's figures are multiplied by 3\.0000, for 1 and 3 units of work/);
+  assert.equal((await named(page, "stays")).change, "shrunk3");
+  assert.equal((await named(page, "only_in_new")).change, "new");
+});
+
 inPage("what vanished has its own view, with its count of stacks", "diff.html", async (page) => {
   const expected = JSON.parse(await readFile(join(process.env.MEMTRACK_PAGES, "diff.json"), "utf8"));
   const text = await page.textContent("#vanishedText");
   assert.equal(Number(text.replace(/\D/g, "")), expected.vanished_stacks);
   await page.check("#vanished");
   assert.equal((await named(page, "only_in_base")).change, "gone");
+  assert.equal((await named(page, "calls_renamed")).change, "same");
+  assert.equal((await named(page, "old_name")).change, "gone");
   assert.equal(await named(page, "stays"), undefined);
 });
 

@@ -33,6 +33,23 @@ def stays():
     kept.append(bytearray(2_000_000))
 
 
+def doubles():
+    for _ in range(2 if MORE else 1):
+        kept.append(bytearray(400_000))
+
+
+def old_name():
+    kept.append(bytearray(500_000))
+
+
+def new_name():
+    kept.append(bytearray(500_000))
+
+
+def calls_renamed():
+    (new_name if MORE else old_name)()
+
+
 def nested(depth):
     if depth:
         nested(depth - 1)
@@ -46,6 +63,8 @@ def main():
     worker.join()
     stays()
     grows()
+    doubles()
+    calls_renamed()
     (only_in_new if MORE else only_in_base)()
     time.sleep(0.1)
     nested(30)

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 pub(crate) use control::Control;
-pub(crate) use dir::Dir;
+pub(crate) use dir::{Dir, Run};
 pub(crate) use outcome::{Outcome, Running, kill};
 pub(crate) use stats::{Stats, Tally};
 

@@ -51,11 +51,34 @@ impl Area {
     pub fn open(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
         let bytes = total_bytes(slots);
         let area = Self { base: map(file.as_raw_fd(), bytes)?, bytes, slots };
-        let control = area.control();
-        let same = control.magic.load(Acquire) == MAGIC
+        if area.has_layout() { Ok(area) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    /// Maps the memory behind a descriptor that came from a collector where this area is, in its place. It must have as
+    /// many slots. `false`: it could not be mapped, or is not of this layout. Allocates nothing.
+    ///
+    /// # Safety
+    /// Nobody may use the area while this is done, which is so in the child of a fork.
+    pub unsafe fn replace(&self, file: BorrowedFd<'_>) -> bool {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let base = self.base.as_ptr().cast();
+        // SAFETY: the range is this area's own mapping, which the caller promises not to use meanwhile.
+        let at = unsafe { libc::mmap(base, self.bytes, protection, flags, file.as_raw_fd(), 0) };
+        if at != base {
+            return false;
+        }
+        // SAFETY: the range was just mapped; a core dump of the target shall not hold it. Failure changes nothing.
+        unsafe { libc::madvise(at, self.bytes, libc::MADV_DONTDUMP) };
+        self.has_layout()
+    }
+
+    /// Whether the mapped memory is of this layout, with so many slots.
+    fn has_layout(&self) -> bool {
+        let control = self.control();
+        control.magic.load(Acquire) == MAGIC
             && control.version.load(Relaxed) == LAYOUT_VERSION
-            && control.slot_count.load(Relaxed) == slots;
-        if same { Ok(area) } else { Err(io::ErrorKind::InvalidData.into()) }
+            && control.slot_count.load(Relaxed) == self.slots
     }
 
     /// The control page.
@@ -208,6 +231,20 @@ mod tests {
         assert_eq!(out, b"xbc");
         area.copy_records(0, 15, u32::MAX, u32::MAX, &mut out);
         assert_eq!(out, b"xbc");
+    }
+
+    #[test]
+    fn an_area_takes_the_place_of_another() {
+        let (first, file) = Area::create(8, &std::env::temp_dir()).unwrap();
+        let (second, other) = Area::create(8, &std::env::temp_dir()).unwrap();
+        let theirs = Area::open(file.as_fd(), 8).unwrap();
+        second.control().collector_pid.store(5, Relaxed);
+        // SAFETY: nobody else uses it.
+        assert!(unsafe { theirs.replace(other.as_fd()) });
+        assert_eq!(theirs.control().collector_pid.load(Relaxed), 5);
+        theirs.slot(7).unwrap().owner.store(42, Relaxed);
+        assert_eq!(second.slot(7).unwrap().owner.load(Relaxed), 42);
+        assert_eq!(first.slot(7).unwrap().owner.load(Relaxed), 0);
     }
 
     #[test]

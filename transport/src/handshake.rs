@@ -4,7 +4,7 @@
 //! Both sides close everything at once: no descriptor stays open in the target, so a program that closes all its
 //! descriptors loses nothing. Invariant: each message is one fixed-size datagram-like write, checked by magic and version.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -20,22 +20,42 @@ const HELLO: u32 = u32::from_le_bytes(*b"MThi");
 const WELCOME: u32 = u32::from_le_bytes(*b"MTok");
 
 /// What a target says first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// Its process id, in its own namespace.
     pub pid: i32,
-    /// Its parent's.
+    /// Its parent's; of a forked child, the process that was forked, which may have ended.
     pub ppid: i32,
+    /// What it was forked from; `None` for a program that has just been started.
+    pub fork: Option<Fork>,
 }
 
+/// How a forked child came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fork {
+    /// What its parent recorded with an earlier ticket happened before the fork.
+    pub ticket: u64,
+    /// The number of slots that it needs: its mapping takes the place of its parent's.
+    pub slots: u32,
+}
+
+/// Words of a [`Hello`] on the wire: magic, version, pid, ppid, slots (0: not forked), ticket (low, high), 0.
+const HELLO_WORDS: usize = 8;
+
 impl Hello {
-    /// Sends it.
+    /// Sends it. Allocates nothing, and raises no signal when the other end is gone.
     ///
     /// # Errors
     /// What the socket says.
-    pub fn send(self, mut socket: &UnixStream) -> io::Result<()> {
-        let words = [HELLO, LAYOUT_VERSION, self.pid.cast_unsigned(), self.ppid.cast_unsigned()];
-        socket.write_all(&to_bytes(words))
+    pub fn send(self, socket: &UnixStream) -> io::Result<()> {
+        let Fork { ticket, slots } = self.fork.unwrap_or(Fork { ticket: 0, slots: 0 });
+        let (pid, ppid) = (self.pid.cast_unsigned(), self.ppid.cast_unsigned());
+        let bytes: [u8; HELLO_WORDS * 4] =
+            to_bytes([HELLO, LAYOUT_VERSION, pid, ppid, slots, ticket as u32, (ticket >> 32) as u32, 0]);
+        let flags = libc::MSG_NOSIGNAL;
+        // SAFETY: the bytes are a live local of the length that is given.
+        let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
+        if sent == bytes.len().cast_signed() { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Receives it.
@@ -43,13 +63,14 @@ impl Hello {
     /// # Errors
     /// What the socket says; `InvalidData` from a shim of another build.
     pub fn receive(mut socket: &UnixStream) -> io::Result<Self> {
-        let mut bytes = [0; 16];
+        let mut bytes = [0; HELLO_WORDS * 4];
         socket.read_exact(&mut bytes)?;
-        let [magic, version, pid, ppid] = to_words(bytes);
+        let [magic, version, pid, ppid, slots, low, high, _] = to_words(&bytes);
         if (magic, version) != (HELLO, LAYOUT_VERSION) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        Ok(Self { pid: pid.cast_signed(), ppid: ppid.cast_signed() })
+        let fork = (slots > 0).then_some(Fork { ticket: u64::from(high) << 32 | u64::from(low), slots });
+        Ok(Self { pid: pid.cast_signed(), ppid: ppid.cast_signed(), fork })
     }
 }
 
@@ -58,7 +79,7 @@ impl Hello {
 /// # Errors
 /// What the socket says.
 pub fn send_memory(socket: &UnixStream, memory: BorrowedFd<'_>, slots: u32) -> io::Result<()> {
-    let mut bytes = to_bytes([WELCOME, LAYOUT_VERSION, slots, 0]);
+    let mut bytes: [u8; ANSWER_LEN] = to_bytes([WELCOME, LAYOUT_VERSION, slots, 0]);
     let mut control = Control([MaybeUninit::zeroed(); CONTROL_WORDS]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let message = message(&mut part, &mut control);
@@ -79,29 +100,41 @@ pub fn send_memory(socket: &UnixStream, memory: BorrowedFd<'_>, slots: u32) -> i
     if sent == bytes.len().cast_signed() { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Receives the answer to a [`Hello`]: the memory and its number of slots.
+/// Receives the answer to a [`Hello`]: the memory and its number of slots. Allocates nothing.
 ///
 /// # Errors
 /// What the socket says; `ConnectionRefused` when the collector has closed it, which is how it refuses.
 pub fn receive_memory(socket: &UnixStream) -> io::Result<(OwnedFd, u32)> {
-    let mut bytes = [0; 16];
+    let mut bytes = [0; ANSWER_LEN];
     let mut control = Control([MaybeUninit::zeroed(); CONTROL_WORDS]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut message = message(&mut part, &mut control);
-    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_WAITALL;
-    // SAFETY: the message refers to live locals.
-    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
-    if got < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    receive_message(socket, &mut message)?;
     let descriptor = received_descriptor(&message);
-    let [magic, version, slots, _] = to_words(bytes);
+    let [magic, version, slots, _] = to_words(&bytes);
     match descriptor {
         Some(descriptor) if (magic, version) == (WELCOME, LAYOUT_VERSION) => Ok((descriptor, slots)),
         _ => Err(io::ErrorKind::ConnectionRefused.into()),
     }
 }
 
+fn receive_message(socket: &UnixStream, message: &mut libc::msghdr) -> io::Result<()> {
+    let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_WAITALL;
+    loop {
+        // SAFETY: the message refers to live buffers of the caller.
+        let got = unsafe { libc::recvmsg(socket.as_raw_fd(), message, flags) };
+        if got >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Bytes of the answer to a [`Hello`].
+const ANSWER_LEN: usize = 16;
 const CONTROL_WORDS: usize = 4;
 
 /// Room for one descriptor with its header, aligned for it.
@@ -135,22 +168,27 @@ fn received_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
     (descriptor >= 0).then(|| unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-fn to_bytes(words: [u32; 4]) -> [u8; 16] {
-    let mut bytes = [0; 16];
+fn to_bytes<const WORDS: usize, const BYTES: usize>(words: [u32; WORDS]) -> [u8; BYTES] {
+    const { assert!(WORDS * 4 == BYTES) };
+    let mut bytes = [0; BYTES];
     for (to, word) in bytes.chunks_exact_mut(4).zip(words) {
         to.copy_from_slice(&word.to_le_bytes());
     }
     bytes
 }
 
-fn to_words(bytes: [u8; 16]) -> [u32; 4] {
-    let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    [word(0), word(4), word(8), word(12)]
+fn to_words<const WORDS: usize, const BYTES: usize>(bytes: &[u8; BYTES]) -> [u32; WORDS] {
+    const { assert!(WORDS * 4 == BYTES) };
+    let mut words = [0; WORDS];
+    for (word, four) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+        *word = four.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte));
+    }
+    words
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Hello, receive_memory, send_memory};
+    use super::{Fork, Hello, receive_memory, send_memory};
     use crate::Area;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
@@ -161,8 +199,11 @@ mod tests {
         let (target, collector) = UnixStream::pair().unwrap();
         let (area, file) = Area::create(8, &std::env::temp_dir()).unwrap();
         area.control().collector_pid.store(77, Relaxed);
-        Hello { pid: 5, ppid: -1 }.send(&target).unwrap();
-        assert_eq!(Hello::receive(&collector).unwrap(), Hello { pid: 5, ppid: -1 });
+        for fork in [None, Some(Fork { ticket: 1 << 40 | 7, slots: 512 })] {
+            let hello = Hello { pid: 5, ppid: -1, fork };
+            hello.send(&target).unwrap();
+            assert_eq!(Hello::receive(&collector).unwrap(), hello);
+        }
         send_memory(&collector, file.as_fd(), 8).unwrap();
         let (received, slots) = receive_memory(&target).unwrap();
         let mapped = Area::open(received.as_fd(), slots).unwrap();

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Bump at every change of this module: shim and collector must come from the same build of it.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header.
@@ -108,6 +108,12 @@ pub struct Control {
     pub python_note_len: AtomicU32,
     /// One of [`python_allocators`]; collector, then target.
     pub python_allocators: AtomicU32,
+    /// 1: native call stacks are to be recorded; collector.
+    pub native: AtomicU32,
+    /// 1: the target's children are to be recorded, too; collector.
+    pub follow: AtomicU32,
+    /// Processes that the target has set out to start, while its children are to be recorded; target, by addition.
+    pub children: AtomicU32,
     /// Events that had no slot to go to; target, by addition.
     pub events_without_slot: AtomicU64,
     /// How often, and in sum how many nanoseconds, threads waited for a free segment; target, by addition.
@@ -148,6 +154,10 @@ pub struct Slot {
     pub waiting: AtomicU32,
     /// Threads that have owned this slot so far; target.
     pub owners: AtomicU32,
+    /// Levels of native stacks that were as in the record before, and that were unwound; target.
+    pub native_kept: AtomicU64,
+    /// See `native_kept`.
+    pub native_unwound: AtomicU64,
 }
 
 /// The head of one segment.

@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use memtrack_format::Allocator;
 use memtrack_reader::Filter;
+use memtrack_reader::query::units::{Time, size, time};
 
-use crate::load::{Request, Time};
+use super::View;
+use crate::load::Request;
 
 /// Where the filters stand in a help text.
 const FILTERS: &str = "Filters";
@@ -68,9 +70,21 @@ impl<'a> From<&'a Input> for Request<'a> {
     }
 }
 
+impl<'a> From<(&'a Input, &View)> for Request<'a> {
+    fn from((input, view): (&'a Input, &View)) -> Self {
+        Self { split_processes: view.split_processes, ..input.into() }
+    }
+}
+
 impl<'a> From<(&'a PathBuf, &Filters)> for Request<'a> {
     fn from((capture, filters): (&'a PathBuf, &Filters)) -> Self {
         filters.request(std::slice::from_ref(capture))
+    }
+}
+
+impl<'a> From<(&'a [PathBuf], &Filters)> for Request<'a> {
+    fn from((captures, filters): (&'a [PathBuf], &Filters)) -> Self {
+        filters.request(captures)
     }
 }
 
@@ -79,7 +93,16 @@ impl Filters {
         let Self { thread, function, file, module, allocator, min_bytes, from, to } = self.clone();
         let filter =
             Filter { threads: thread, functions: function, files: file, modules: module, allocators: allocator };
-        Request { paths, filter, min_bytes: min_bytes.unwrap_or(0), from, to }
+        Request {
+            paths,
+            filter,
+            min_bytes: min_bytes.unwrap_or(0),
+            from,
+            to,
+            split_processes: false,
+            without_columns: false,
+            split_domains: false,
+        }
     }
 }
 
@@ -92,68 +115,10 @@ fn allocator(name: &str) -> Result<Allocator, String> {
         .ok_or_else(|| format!("not an allocator; there are {}", Allocator::ALL.map(Allocator::name).join(", ")))
 }
 
-/// Bytes, with a unit of 1000 (kB, MB, GB) or 1024 (KiB, MiB, GiB).
-fn size(text: &str) -> Result<u64, String> {
-    let (number, unit) = number_and_unit(text).ok_or("not a size, such as 512, 10kB or 1MB")?;
-    let factor = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 1.0,
-        "k" | "kb" => 1e3,
-        "m" | "mb" => 1e6,
-        "g" | "gb" => 1e9,
-        "kib" => 1024.0,
-        "mib" => 1_048_576.0,
-        "gib" => 1_073_741_824.0,
-        _ => return Err(format!("{unit} is not a unit of size; there are B, kB, MB, GB, KiB, MiB and GiB")),
-    };
-    Ok((number * factor) as u64)
-}
-
-/// A time since the start: seconds, milliseconds, microseconds, minutes, or a part of the whole.
-fn time(text: &str) -> Result<Time, String> {
-    let (number, unit) = number_and_unit(text).ok_or("not a time, such as 1.5s, 250ms or 50%")?;
-    let factor = match unit {
-        "%" if number <= 100.0 => return Ok(Time::Percent(number)),
-        "%" => return Err("more than 100%".into()),
-        "s" => 1e9,
-        "ms" => 1e6,
-        "us" | "µs" => 1e3,
-        "ns" => 1.0,
-        "m" | "min" => 6e10,
-        "" => return Err(format!("which unit? {text}s, {text}ms or {text}%")),
-        _ => return Err(format!("{unit} is not a unit of time; there are s, ms, us, ns, min and %")),
-    };
-    Ok(Time::Ns((number * factor) as u64))
-}
-
-/// A decimal number that is not negative, and what follows it.
-fn number_and_unit(text: &str) -> Option<(f64, &str)> {
-    let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    Some((number.parse().ok()?, unit.trim()))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{allocator, size, time};
-    use crate::load::Time;
+    use super::allocator;
     use memtrack_format::Allocator;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(size("512"), Ok(512));
-        assert_eq!(size("1.5kB"), Ok(1500));
-        assert_eq!(size("10 MB"), Ok(10_000_000));
-        assert_eq!(size("2KiB"), Ok(2048));
-        assert!(size("-1").is_err() && size("kB").is_err() && size("1 apple").is_err());
-    }
-
-    #[test]
-    fn times() {
-        assert_eq!(time("1.5s"), Ok(Time::Ns(1_500_000_000)));
-        assert_eq!(time("250ms"), Ok(Time::Ns(250_000_000)));
-        assert_eq!(time("50%"), Ok(Time::Percent(50.0)));
-        assert!(time("101%").is_err() && time("5").is_err() && time("soon").is_err());
-    }
 
     #[test]
     fn allocators() {

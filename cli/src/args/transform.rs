@@ -26,6 +26,8 @@ pub(crate) enum Transform {
     Dhat(Common),
     /// The format of heaptrack_gui and heaptrack_print: every event
     Heaptrack(Events),
+    /// A directory of tables for DuckDB, Polars, pandas and Spark: every event (in builds with the feature parquet)
+    Parquet(Events),
     /// JSON objects, one a line, for programs: all views at once, by function and by stack
     Jsonl(Common),
 }

@@ -102,6 +102,12 @@ pub(crate) struct Flamegraph {
     /// Keep threads apart
     #[arg(long)]
     pub(crate) split_threads: bool,
+    /// Embed the source line of each call, as the files are now; without this no source leaves this machine
+    #[arg(long)]
+    pub(crate) embed_sources: bool,
+    /// Write JSON instead of a page, with all calls and with memory over time
+    #[arg(long, conflicts_with = "embed_sources")]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -113,13 +119,16 @@ pub(crate) struct Tree {
     pub(crate) input: Input,
     #[command(flatten)]
     pub(crate) view: View,
-    /// Print as text, which is the only form there is
+    /// Print as text, as it is done anyway where standard input or output is no terminal
     #[arg(long)]
     pub(crate) text: bool,
+    /// Print JSON, with all calls
+    #[arg(long, conflicts_with = "text")]
+    pub(crate) json: bool,
     /// Begin with the calls that allocated, with their callers below
     #[arg(long)]
     pub(crate) inverted: bool,
-    /// Leave out calls with less than PERCENT of the bytes
+    /// Sum up calls with less than PERCENT of the bytes
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     pub(crate) least: f64,
     /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
@@ -151,6 +160,10 @@ pub(crate) struct Diff {
     /// Write a differential flame graph: one HTML file that needs no network
     #[arg(long)]
     pub(crate) html: bool,
+    /// Multiply the base's figures: so that both have the same total, by the durations, or by units of work such as
+    /// requests, those of the base and of the new capture [default: nothing is scaled]
+    #[arg(long, value_name = "total|duration|BASE:NEW", value_parser = normalize)]
+    pub(crate) normalize: Option<Normalize>,
     /// Exit with 1 if the whole grew by more than this: 10MB, 100kB or 20%
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = limit)]
     pub(crate) fail_over: Option<Limit>,
@@ -199,6 +212,29 @@ pub(crate) enum Limit {
     Percent(f64),
 }
 
+/// What the figures of the base are scaled to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Normalize {
+    /// The new capture's total.
+    Total,
+    /// The new capture's duration.
+    Duration,
+    /// The new capture's units of work: those of the base, and those of the new capture.
+    Work(f64, f64),
+}
+
+/// Takes `total`, `duration` or `1000:1500` apart.
+fn normalize(text: &str) -> Result<Normalize, String> {
+    let units = |text: &str| text.trim().parse::<f64>().ok().filter(|units| units.is_finite() && *units > 0.0);
+    match (text, text.split_once(':')) {
+        ("total", _) => Some(Normalize::Total),
+        ("duration", _) => Some(Normalize::Duration),
+        (_, Some((base, new))) => units(base).zip(units(new)).map(|(base, new)| Normalize::Work(base, new)),
+        _ => None,
+    }
+    .ok_or_else(|| "expected total, duration, or units of work such as 1000:1500".to_owned())
+}
+
 /// Takes `10MB`, `1.5GiB`, `4096` or `20%` apart.
 fn limit(text: &str) -> Result<Limit, String> {
     const UNITS: [(&str, f64); 9] = [
@@ -226,7 +262,17 @@ fn limit(text: &str) -> Result<Limit, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Limit, limit};
+    use super::{Limit, Normalize, limit, normalize};
+
+    #[test]
+    fn normalizations() {
+        assert_eq!(normalize("total"), Ok(Normalize::Total));
+        assert_eq!(normalize("duration"), Ok(Normalize::Duration));
+        assert_eq!(normalize("1000:1500.5"), Ok(Normalize::Work(1000.0, 1500.5)));
+        for text in ["", "0:1", "1:0", "1", "a:b", "-1:2", "1:inf", "totals"] {
+            assert!(normalize(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn limits() {

@@ -13,6 +13,7 @@ use crate::output::Report;
 use crate::reports::diff::{Diff, Metric, doubts};
 use crate::reports::facts::Capture;
 use crate::reports::page;
+use crate::reports::scale::{Measure, Scale};
 use crate::terminal::Look;
 use crate::units::{count, size};
 
@@ -23,18 +24,24 @@ use crate::units::{count, size};
 pub(crate) fn run(options: &args::Diff) -> Result<u8> {
     let metric = metric(options.metric);
     let read = |capture| load((capture, &options.filters), &Options::default());
-    let [base, new] = [read(&options.base)?, read(&options.new)?];
-    doubts(&base, &new).iter().for_each(message::warning);
-    let diff = Diff::new(&base, &new, metric, options.by == By::Total);
-    write(options, &base, &new, &diff, metric)?;
+    let [mut base, new] = [read(&options.base)?, read(&options.new)?];
+    let doubts = doubts(&base, &new);
+    doubts.iter().for_each(message::warning);
+    let scale = options.normalize.map(|to| Scale::new(to.into(), &base, &new, metric)).transpose()?;
+    if let Some(scale) = &scale {
+        scale.apply(&mut base);
+    }
+    let diff = Diff::new(&base, &new, metric, options.by == By::Total).told(scale.clone(), doubts.clone());
+    if options.html {
+        html(options, [&base, &new], metric, scale.as_ref(), &doubts)?;
+    } else {
+        write(options, &diff)?;
+    }
     Ok(options.fail_over.map_or(0, |limit| judge(&diff, metric, limit)))
 }
 
-fn write(options: &args::Diff, base: &Capture, new: &Capture, diff: &Diff, metric: Metric) -> Result<()> {
+fn write(options: &args::Diff, diff: &Diff) -> Result<()> {
     let output = &options.output;
-    if options.html {
-        return html(options, base, new, metric);
-    }
     let mut out = Report::printed(output.output.as_deref(), output.force)?;
     if options.json {
         diff.json(&mut out)?;
@@ -48,15 +55,31 @@ fn write(options: &args::Diff, base: &Capture, new: &Capture, diff: &Diff, metri
     Ok(())
 }
 
-fn html(options: &args::Diff, base: &Capture, new: &Capture, metric: Metric) -> Result<()> {
+fn html(
+    options: &args::Diff,
+    [base, new]: [&Capture; 2],
+    metric: Metric,
+    scale: Option<&Scale>,
+    doubts: &[String],
+) -> Result<()> {
     let output = &options.output;
     let mut out = Report::file(output.output.as_deref(), output.force, &options.new, "diff", "html")?;
     let start = page::Start { view: metric.view, counts: metric.counts, ..page::Start::default() };
-    page::difference(base, new, start, doubts(base, new), &mut out)?;
+    page::difference(base, new, start, scale.map(ToString::to_string), doubts, &mut out)?;
     if let Some(path) = out.finish()? {
         message::line(format_args!("{}: written; open it in a browser", path.display()));
     }
     Ok(())
+}
+
+impl From<args::Normalize> for Measure {
+    fn from(to: args::Normalize) -> Self {
+        match to {
+            args::Normalize::Total => Self::Total,
+            args::Normalize::Duration => Self::Duration,
+            args::Normalize::Work(base, new) => Self::Work(base, new),
+        }
+    }
 }
 
 fn metric(metric: args::Metric) -> Metric {

@@ -2,8 +2,12 @@
 
 pub(crate) mod diff;
 pub(crate) mod parse;
+pub(crate) mod query;
+pub(crate) mod rewrite;
 pub(crate) mod run;
 pub(crate) mod shell;
 pub(crate) mod stats;
+pub(crate) mod symbolize;
 pub(crate) mod transform;
+pub(crate) mod tree;
 pub(crate) mod views;

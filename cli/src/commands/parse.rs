@@ -12,7 +12,7 @@ use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId};
 
 use crate::args;
 use crate::kept::Kept;
-use crate::load::{Request, facts};
+use crate::load::{Request, expanded, facts};
 use crate::message;
 use crate::output::Report;
 use crate::reports::facts::{Facts, visible};
@@ -24,8 +24,8 @@ use crate::reports::facts::{Facts, visible};
 pub(crate) fn run(options: &args::Parse) -> Result<u8> {
     let request = Request::from(&options.input);
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
-    for path in request.paths {
-        print(&source::Capture::open(path)?, &request, &mut out)?;
+    for path in expanded(request.paths)? {
+        print(&source::Capture::open(&path)?, &request, &mut out)?;
     }
     out.finish()?;
     Ok(0)
@@ -155,8 +155,12 @@ impl<W: Write> Consumer for Printer<'_, W> {
 }
 
 fn frame_line(out: &mut impl Write, id: FrameId, frames: &Frames) -> io::Result<()> {
-    let (function, file, line) = (text(frames.function(id)), text(frames.file(id)), frames.frame(id).line);
-    writeln!(out, "FRAME frame={} function={function} file={file} line={line}", id.0)
+    let (function, file, frame) = (text(frames.function(id)), text(frames.file(id)), frames.frame(id));
+    write!(out, "FRAME frame={} function={function} file={file} line={}", id.0, frame.line)?;
+    if frame.column > 0 {
+        write!(out, " column={}", frame.column)?;
+    }
+    writeln!(out)
 }
 
 fn event_line(out: &mut impl Write, event: &Event, tid: i32) -> io::Result<()> {
@@ -166,7 +170,11 @@ fn event_line(out: &mut impl Write, event: &Event, tid: i32) -> io::Result<()> {
     write!(out, "{name} time_ns={time} order={order} tid={tid}")?;
     match event.kind {
         EventKind::Alloc(allocator) => {
-            write!(out, " address={address:#x} size={size} allocator={} stack={stack}", allocator.name())?;
+            write!(out, " address={address:#x} size={size} allocator={}", allocator.name())?;
+            if let Some(domain) = allocator.python_domain() {
+                write!(out, " domain={}", domain.name())?;
+            }
+            write!(out, " stack={stack}")?;
         }
         EventKind::Map(allocator, class) => {
             let (allocator, class) = (allocator.name(), class_name(class));

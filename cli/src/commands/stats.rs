@@ -7,10 +7,12 @@ use memtrack_reader::Options;
 use memtrack_reader::analysis::SizeHistogram;
 
 use crate::args;
-use crate::load::load;
+use crate::args::input::Input;
+use crate::lives;
+use crate::load::{Request, expanded, load};
 use crate::message;
 use crate::output::Report;
-use crate::reports::{stats_json, stats_text};
+use crate::reports::{self, stats_json, stats_text};
 use crate::terminal::Look;
 
 /// Prints the report.
@@ -18,17 +20,34 @@ use crate::terminal::Look;
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &args::Stats) -> Result<u8> {
-    let capture = load(&options.input, &Options::default())?;
+    let request = Request { split_domains: true, ..Request::from(&options.input) };
+    let capture = load(request, &Options::default())?;
     if capture.facts.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {
         message::warning("aggregated captures keep the sizes of allocations for the whole only: no sizes are shown");
     }
+    let lifetimes = if options.lifetimes { Some(lifetimes(&options.input)?) } else { None };
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
     if options.json {
-        stats_json::write(&capture, options.rows, &mut out)?;
+        stats_json::write(&capture, lifetimes.as_ref(), options.rows, &mut out)?;
     } else {
         let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
         stats_text::write(&capture, options.rows, look, &mut out)?;
+        if let Some(lifetimes) = &lifetimes {
+            lifetimes.text(options.rows, look, &mut out)?;
+        }
     }
     out.finish()?;
     Ok(0)
+}
+
+/// How long the allocations lived that the filters keep.
+fn lifetimes(input: &Input) -> Result<reports::lifetimes::Report> {
+    let request = Request::from(input);
+    let expr = lives::filters(&request);
+    let mut report = reports::lifetimes::Report::default();
+    for path in &expanded(request.paths)? {
+        let capture = lives::each(path, &expr, |capture, life| report.add(capture, life))?;
+        report.end_capture(&capture);
+    }
+    Ok(report)
 }

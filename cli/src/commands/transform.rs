@@ -3,6 +3,8 @@
 //! Invariant: an order or a view that the capture cannot give is refused with the reason, never replaced by another.
 
 mod heaptrack;
+#[cfg(feature = "parquet")]
+mod parquet;
 
 use std::io::{BufWriter, IntoInnerError};
 use std::path::Path;
@@ -16,9 +18,11 @@ use memtrack_reader::source::{self, Loss};
 use crate::args;
 use crate::args::transform::{Common, Events, Order, Transform};
 use crate::kept::Kept;
-use crate::load::{Request, facts, load};
+use crate::load::{Request, expanded, facts, load};
 use crate::message;
 use crate::output::Report;
+#[cfg(feature = "parquet")]
+use crate::output::derived;
 use crate::reports::facts::Facts;
 use crate::reports::formats::{
     Collapsed, Csv, Dhat, Firefox, Format, Gprof2dot, Jsonl, Metric, Pprof, Speedscope, Wanted,
@@ -39,6 +43,7 @@ pub(crate) fn run(transform: &Transform) -> Result<u8> {
         Transform::Firefox(common) => write(common, &Firefox),
         Transform::Dhat(common) => write(common, &Dhat),
         Transform::Heaptrack(options) => heaptrack(options),
+        Transform::Parquet(options) => parquet(options),
         Transform::Jsonl(common) => write(common, &Jsonl),
     }
 }
@@ -47,7 +52,9 @@ fn write(common: &Common, format: &impl Format) -> Result<u8> {
     let output = &common.output;
     let (name, suffix) = (format.name(), format.suffix());
     let mut out = Report::file(output.output.as_deref(), output.force, common.input.first(), name, suffix)?;
-    let capture = load(&common.input, &format.reading(common.view.reading()))?;
+    // The formats are of functions, files and lines.
+    let request = Request { without_columns: true, ..Request::from((&common.input, &common.view)) };
+    let capture = load(request, &format.reading(common.view.reading()))?;
     format.write(&capture, common.view.wanted(), &mut out)?;
     done(out, format.opens_in())
 }
@@ -55,8 +62,10 @@ fn write(common: &Common, format: &impl Format) -> Result<u8> {
 /// Heaptrack's file is made of events, so it is not one of the formats of sums.
 fn heaptrack(options: &Events) -> Result<u8> {
     let (output, request) = (&options.output, Request::from(&options.input));
-    let [path] = request.paths else { bail!("heaptrack's format has one process: give one capture") };
-    let file = source::Capture::open(path)?;
+    let paths = expanded(request.paths)?;
+    let [path] = paths.as_slice() else { bail!("heaptrack's format has one process: give one capture") };
+    let mut file = source::Capture::open(path)?;
+    file.ignore_columns();
     if file.aggregated() {
         bail!("{}: an aggregated capture holds no events; use another format, such as pprof", path.display());
     }
@@ -75,6 +84,40 @@ fn heaptrack(options: &Events) -> Result<u8> {
         warn(path, &Facts { unknown_frames: read.unknown_frames, ..facts(&file, read.lost) });
     }
     done(out, "open it with heaptrack_gui or heaptrack_print")
+}
+
+/// A directory of tables.
+#[cfg(feature = "parquet")]
+fn parquet(options: &Events) -> Result<u8> {
+    let (output, request) = (&options.output, Request::from(&options.input));
+    let paths = expanded(request.paths)?;
+    let [path] = paths.as_slice() else { bail!("the tables are of one process: give one capture") };
+    let file = source::Capture::open(path)?;
+    if file.aggregated() {
+        bail!("{}: an aggregated capture holds no events; use another format, such as jsonl", path.display());
+    }
+    let named = output.output.clone().unwrap_or_else(|| derived(path, "parquet", "tables"));
+    if named == Path::new("-") {
+        bail!("-o -: the tables are several files; name a directory");
+    }
+    let directory = parquet::Directory::new(named, output.force)?;
+    let kept = Kept::new(&request, &file)?;
+    let mut progress = Progress::new(file.total_record_bytes(), "writing");
+    let read = parquet::write(&file, &kept, directory.inside(), |bytes| progress.add(bytes))?;
+    drop(progress);
+    if kept.is_everything() {
+        warn(path, &Facts { unknown_frames: read.unknown_frames, ..facts(&file, read.lost) });
+    }
+    let path = directory.finish()?;
+    message::line(format_args!("{0}: written; open it with DuckDB: from '{0}/events.parquet'", path.display()));
+    Ok(0)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(_options: &Events) -> Result<u8> {
+    bail!(
+        "this memtrack was built without parquet; build one with 'cargo build --release --features memtrack-cli/parquet'"
+    )
 }
 
 fn warn(path: &Path, facts: &Facts) {

@@ -1,4 +1,4 @@
-//! `memtrack summary`, `table`, `tree` and `flamegraph`: who holds a view's memory, by function, by place and by call path.
+//! `memtrack summary`, `table` and `flamegraph`: who holds a view's memory, by function, by place and by call path.
 //!
 //! Invariant: nothing is printed before the capture was read.
 
@@ -9,7 +9,8 @@ use crate::args;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::Report;
-use crate::reports::{page, places, summary, tree};
+use crate::reports::source::Sources;
+use crate::reports::{page, places, summary, tree_json};
 use crate::terminal::Look;
 
 /// Prints own and total figures of every function.
@@ -17,7 +18,7 @@ use crate::terminal::Look;
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
-    let capture = load(&options.input, &options.view.reading())?;
+    let capture = load((&options.input, &options.view), &options.view.reading())?;
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
     let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
     let order = match options.sort {
@@ -40,9 +41,10 @@ pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn table(options: &args::Table) -> Result<u8> {
-    let capture = load(&options.input, &options.view.reading())?;
+    let capture = load((&options.input, &options.view), &options.view.reading())?;
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
-    let table = places::Places::new(&capture, options.view.wanted(), options.split_threads);
+    let table =
+        places::Places::new(&capture, options.view.wanted(), options.split_threads, options.view.split_processes);
     if options.json {
         table.json(&mut out)?;
     } else if options.csv {
@@ -60,9 +62,12 @@ pub(crate) fn table(options: &args::Table) -> Result<u8> {
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn flamegraph(options: &args::Flamegraph) -> Result<u8> {
+    if options.json {
+        return flamegraph_json(options);
+    }
     let output = &options.output;
     let mut out = Report::file(output.output.as_deref(), output.force, options.input.first(), "flamegraph", "html")?;
-    let capture = load(&options.input, &Options { intervals: true, ..options.view.reading() })?;
+    let capture = load((&options.input, &options.view), &Options { intervals: true, ..options.view.reading() })?;
     let start = page::Start {
         view: options.view.wanted(),
         inverted: options.inverted,
@@ -72,22 +77,26 @@ pub(crate) fn flamegraph(options: &args::Flamegraph) -> Result<u8> {
     let narrows = Request::from(&options.input).narrows();
     let note =
         narrows.then(|| "filtered: not all allocations are in these views; memory over time is of all".to_owned());
-    page::flamegraph(&capture, start, note, &mut out)?;
+    let sources = options.embed_sources.then(|| Sources::new(capture.facts.process.start_realtime_ns));
+    page::flamegraph(&capture, start, note.into_iter().collect(), sources, &mut out)?;
     if let Some(path) = out.finish()? {
         message::line(format_args!("{}: written; open it in a browser", path.display()));
     }
     Ok(0)
 }
 
-/// Prints who called whom.
-///
-/// # Errors
-/// A capture that cannot be read, or an output that cannot be written.
-pub(crate) fn tree(options: &args::Tree) -> Result<u8> {
-    let capture = load(&options.input, &options.view.reading())?;
-    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
-    let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
-    tree::Calls::new(&capture, options.view.wanted(), options.inverted).text(options.least, look, &mut out)?;
-    out.finish()?;
+fn flamegraph_json(options: &args::Flamegraph) -> Result<u8> {
+    let output = &options.output;
+    let mut out = Report::file(output.output.as_deref(), output.force, options.input.first(), "flamegraph", "json")?;
+    let capture = load((&options.input, &options.view), &options.view.reading())?;
+    let shape = tree_json::Shape {
+        view: options.view.wanted(),
+        inverted: options.inverted,
+        split_threads: options.split_threads,
+    };
+    tree_json::flamegraph(&capture, shape, &mut out)?;
+    if let Some(path) = out.finish()? {
+        message::line(format_args!("{}: written", path.display()));
+    }
     Ok(0)
 }

@@ -1,6 +1,6 @@
 //! `diff`: what changed between two captures, function by function, as text, JSON or Markdown.
 //!
-//! Invariant: bytes are absolute and never scaled; a function is new or vanished only where a capture has nothing of it.
+//! Invariant: bytes are absolute unless a scale was asked for, and then it is said; a function is new or vanished only where a capture has nothing of it.
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
@@ -11,6 +11,7 @@ use memtrack_reader::analysis::diff::{DiffRow, Difference, Functions, Merged, Pa
 use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
+use super::scale::Scale;
 use super::table::Table;
 use super::{NO_STACK, stats, view};
 use crate::terminal::Look;
@@ -35,6 +36,10 @@ pub(crate) struct Diff {
     by_total: bool,
     functions: Functions,
     difference: Difference,
+    /// What the base's figures were multiplied by, if they were.
+    scale: Option<Scale>,
+    /// What makes the comparison doubtful.
+    doubts: Vec<String>,
 }
 
 /// What became of a function.
@@ -54,12 +59,18 @@ impl Diff {
         let mut own = |capture: &Capture| merged.own(&capture.frames, &capture.analysis.view(metric.view));
         let (base, new) = (own(base), own(new));
         let difference = merged.compare(&base, &new);
-        let mut diff = Self { metric, by_total, functions: merged.functions, difference };
+        let functions = merged.functions;
+        let mut diff = Self { metric, by_total, functions, difference, scale: None, doubts: Vec::new() };
         let mut rows = std::mem::take(&mut diff.difference.rows);
         let change = |pair: &Pair| diff.change(pair).unsigned_abs();
         rows.sort_by_cached_key(|row| Reverse((change(&row.own), change(&row.total))));
         diff.difference.rows = rows;
         diff
+    }
+
+    /// The same with what has to be said of it: how the base was scaled, and why the captures may not compare.
+    pub(crate) fn told(self, scale: Option<Scale>, doubts: Vec<String>) -> Self {
+        Self { scale, doubts, ..self }
     }
 
     /// The whole in the base and in the new capture.
@@ -75,10 +86,11 @@ impl Diff {
         let ([base, new], metric) = (self.whole(), self.metric.name);
         let Difference { new_stacks, vanished_stacks, .. } = self.difference;
         write!(out, "{{\"schema\":\"memtrack-diff\",\"version\":1,\"metric\":\"{metric}\",\"base_total\":{base},")?;
-        write!(
-            out,
-            "\"new_total\":{new},\"new_stacks\":{new_stacks},\"vanished_stacks\":{vanished_stacks},\"rows\":["
-        )?;
+        write!(out, "\"new_total\":{new},\"new_stacks\":{new_stacks},\"vanished_stacks\":{vanished_stacks},")?;
+        if let Some(scale) = &self.scale {
+            write!(out, "\"normalized\":{},", json!({"to": scale.to(), "factor": scale.factor()}))?;
+        }
+        write!(out, "\"notes\":{},\"rows\":[", json!(self.doubts))?;
         for (number, row) in self.difference.rows.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
             write!(out, "{comma}\n{}", self.object(row))?;
@@ -90,6 +102,9 @@ impl Diff {
     pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "{}", look.heading(&self.headline()))?;
         writeln!(out, "{}", self.stacks())?;
+        if let Some(scale) = &self.scale {
+            writeln!(out, "Scaled: {scale}")?;
+        }
         for (title, status) in SECTIONS {
             let rows = self.section(status);
             if rows.is_empty() {
@@ -111,6 +126,10 @@ impl Diff {
     /// The same for a comment on a review.
     pub(crate) fn markdown(&self, limit: usize, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "**{}**\n\n{}", self.headline(), self.stacks())?;
+        let scaled = self.scale.iter().map(|scale| format!("Scaled: {scale}"));
+        for note in scaled.chain(self.doubts.iter().cloned()) {
+            writeln!(out, "\n> {}", visible(&note))?;
+        }
         for (title, status) in SECTIONS {
             let rows = self.section(status);
             if rows.is_empty() {
@@ -285,6 +304,17 @@ pub(crate) fn doubts(base: &Capture, new: &Capture) -> Vec<String> {
         stats::traces_python_allocators(new),
     );
     differ("has its whole recording", base.facts.complete, new.facts.complete);
+    differ("has damaged parts", base.facts.lost_blocks > 0, new.facts.lost_blocks > 0);
+    let unframed = |capture: &Capture| capture.facts.process.python_note.is_some();
+    differ("has no Python frames", unframed(base), unframed(new));
+    let intervals = [base, new].map(|capture| capture.facts.process.snapshot_interval_ms.unwrap_or(0));
+    if intervals[0] != intervals[1] {
+        let [base, new] = intervals;
+        doubts.push(format!(
+            "memory snapshots were taken at different intervals (base: {base} ms, new: {new} ms): resident memory does not \
+             compare"
+        ));
+    }
     let versions = [base.facts.python_version(), new.facts.python_version()];
     if versions[0] != versions[1] {
         let [base, new] = versions.map(|version| version.unwrap_or_else(|| "none".into()));

@@ -7,6 +7,11 @@ use std::path::PathBuf;
 use memtrack_format::meta::Process;
 use memtrack_reader::{Analysis, Frames, Thread};
 
+use crate::message;
+use crate::units::{count, size};
+
+use super::processes::ProcessRow;
+
 /// A capture that was read, as reports take it.
 #[derive(Debug)]
 pub(crate) struct Capture {
@@ -41,6 +46,8 @@ pub(crate) struct Facts {
     pub(crate) unknown_frames: u64,
     /// Further captures that the report is about.
     pub(crate) others: usize,
+    /// The processes of several captures.
+    pub(crate) processes: Vec<ProcessRow>,
 }
 
 impl Facts {
@@ -53,6 +60,7 @@ impl Facts {
             lost_bytes: self.lost_bytes.saturating_add(other.lost_bytes),
             unknown_frames: self.unknown_frames.saturating_add(other.unknown_frames),
             others: self.others.saturating_add(other.others).saturating_add(1),
+            processes: [self.processes, other.processes].concat(),
             ..self
         }
     }
@@ -105,6 +113,13 @@ impl Facts {
         ends.and_then(|(start, end)| end.checked_sub(start)).unwrap_or(analysis.totals.end_time_ns)
     }
 
+    /// Says on standard error what is missing.
+    pub(crate) fn warn(&self) {
+        for warning in self.warnings() {
+            message::warning(format_args!("{}: {warning}", self.file.display()));
+        }
+    }
+
     /// What a reader of any report has to know about what is missing, one sentence each.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -126,6 +141,15 @@ impl Facts {
             ));
         }
         let process = &self.process;
+        if let Some(rule) = &process.stripped_rule {
+            warnings.push(format!(
+                "stripped: {} allocations of {} in all that {} were dropped after recording; sums of everything \
+                 allocated and of temporary allocations are without them, peak and leaks are exact",
+                count(process.stripped_allocations.unwrap_or(0)),
+                size(process.stripped_bytes.unwrap_or(0)),
+                text(rule)
+            ));
+        }
         if let Some(reason) = &process.stop_reason {
             warnings.push(format!("the program stopped being recorded before its end: {}", text(reason)));
         }

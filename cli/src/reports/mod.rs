@@ -5,18 +5,24 @@
 pub(crate) mod diff;
 pub(crate) mod facts;
 pub(crate) mod formats;
+pub(crate) mod lifetimes;
 pub(crate) mod page;
 pub(crate) mod places;
+pub(crate) mod processes;
+pub(crate) mod query;
+pub(crate) mod scale;
+pub(crate) mod source;
 pub(crate) mod stats;
 pub(crate) mod stats_json;
 pub(crate) mod stats_text;
 pub(crate) mod summary;
 mod table;
 pub(crate) mod tree;
+pub(crate) mod tree_json;
 pub(crate) mod view;
 
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 
 /// What stands for a stack without any frame.
 pub(crate) const NO_STACK: &str = "<no stack>";

@@ -7,12 +7,13 @@ use std::io::{self, Write};
 
 use memtrack_format::Allocator;
 use memtrack_reader::analysis::Tally;
-use memtrack_reader::{FrameId, ThreadId, View};
+use memtrack_reader::{FrameId, StackId, ThreadId, View};
 use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
 use super::stats_json::thread;
 use super::table::Table;
+use super::tree::named;
 use super::{NO_STACK, view};
 use crate::terminal::Look;
 use crate::units::{count, percent, size};
@@ -37,16 +38,21 @@ struct Key {
     allocator: Allocator,
     /// Where threads are kept apart.
     thread: Option<ThreadId>,
+    /// Where processes are: the frame that names it.
+    process: Option<FrameId>,
 }
 
 impl<'a> Places<'a> {
-    /// The rows of `view`, with threads apart or together.
-    pub(crate) fn new(capture: &'a Capture, view: View, split_threads: bool) -> Self {
+    /// The rows of `view`, with threads apart or together; with processes apart, where each stack begins with a process.
+    pub(crate) fn new(capture: &'a Capture, view: View, split_threads: bool, split_processes: bool) -> Self {
         let mut places: HashMap<Key, usize> = HashMap::new();
         let mut rows: Vec<Row> = Vec::new();
         for group in capture.analysis.view(view) {
-            let frame = capture.frames.node(group.stack).map(|node| node.frame);
-            let key = Key { frame, allocator: group.allocator, thread: split_threads.then_some(group.thread) };
+            let process = split_processes.then(|| capture.frames.leaf_to_root(group.stack).last()).flatten();
+            let node =
+                capture.frames.node(group.stack).filter(|node| !split_processes || node.parent != StackId::EMPTY);
+            let thread = split_threads.then_some(group.thread);
+            let key = Key { frame: node.map(|node| node.frame), allocator: group.allocator, thread, process };
             let place = *places.entry(key).or_insert(rows.len());
             if place == rows.len() {
                 rows.push(Row { key, tally: Tally::default() });
@@ -73,7 +79,11 @@ impl<'a> Places<'a> {
 
     /// Everything as CSV (RFC 4180), with a head.
     pub(crate) fn csv(&self, mut out: impl Write) -> io::Result<()> {
-        writeln!(out, "function,file,line,allocator,tid,thread_name,count,bytes")?;
+        let processes = self.rows.iter().any(|row| row.key.process.is_some());
+        let columns = self.rows.iter().any(|row| self.column(row).is_some());
+        let more = |wanted, text| if wanted { text } else { "" };
+        let (more_column, more_process) = (more(columns, ",column"), more(processes, ",process"));
+        writeln!(out, "function,file,line,allocator,tid,thread_name,count,bytes{more_column}{more_process}")?;
         for row in &self.rows {
             let (function, file, line) = self.place(row.key.frame);
             let line = line.map(|line| line.to_string()).unwrap_or_default();
@@ -82,7 +92,11 @@ impl<'a> Places<'a> {
             let allocator = row.key.allocator.name();
             let [function, file, name] = [function, file.unwrap_or_default(), name].map(csv_field);
             let Tally { bytes, count } = row.tally;
-            writeln!(out, "{function},{file},{line},{allocator},{tid},{name},{count},{bytes}")?;
+            let process = row.key.process.map(|id| format!(",{}", csv_field(self.capture.frames.function(id))));
+            let process = process.unwrap_or_default();
+            let column = self.column(row).map(|column| column.to_string()).unwrap_or_default();
+            let column = if columns { format!(",{column}") } else { column };
+            writeln!(out, "{function},{file},{line},{allocator},{tid},{name},{count},{bytes}{column}{process}")?;
         }
         Ok(())
     }
@@ -97,9 +111,11 @@ impl<'a> Places<'a> {
             return Ok(());
         }
         let mut table = Table::default();
-        let split = self.rows.iter().any(|row| row.key.thread.is_some());
-        let head = ["Size", "Part", "Count", "Allocator", "Thread", "Place"];
-        table.row(head.into_iter().filter(|title| split || *title != "Thread").map(Into::into));
+        let threads = self.rows.iter().any(|row| row.key.thread.is_some());
+        let processes = self.rows.iter().any(|row| row.key.process.is_some());
+        let head = ["Size", "Part", "Count", "Allocator", "Process", "Thread", "Place"];
+        let is_shown = |title: &str| (threads || title != "Thread") && (processes || title != "Process");
+        table.row(head.into_iter().filter(|title| is_shown(title)).map(Into::into));
         self.rows[..shown].iter().for_each(|row| table.row(self.cells(row, total.bytes)));
         for (number, line) in table.lines(look.width).into_iter().enumerate() {
             writeln!(out, "{}", if number == 0 { look.heading(&line) } else { line })?;
@@ -123,6 +139,12 @@ impl<'a> Places<'a> {
         let mut value = json!({
             "function": function, "file": file, "line": line, "allocator": allocator, "count": count, "bytes": bytes,
         });
+        if let Some(column) = self.column(row) {
+            value["column"] = column.into();
+        }
+        if let Some(id) = row.key.process {
+            value["process"] = self.capture.frames.function(id).into();
+        }
         if let Some(id) = row.key.thread {
             value["thread"] = thread(self.capture, id).0.into();
         }
@@ -132,17 +154,21 @@ impl<'a> Places<'a> {
     fn cells(&self, row: &Row, whole: u64) -> Vec<String> {
         let Tally { bytes, count: number } = row.tally;
         let mut cells = vec![size(bytes), percent(bytes, whole), count(number), row.key.allocator.name().into()];
+        if let Some(id) = row.key.process {
+            cells.push(visible(&short(self.capture.frames.function(id))));
+        }
         if let Some(id) = row.key.thread {
             let (tid, name) = thread(self.capture, id);
             cells.push(visible(&format!("{} {name}", tid.map_or("?".into(), |tid| tid.to_string()))));
         }
-        let place = match self.place(row.key.frame) {
-            (function, None, _) => function.into(),
-            (function, Some(file), None) => format!("{function} at {file}"),
-            (function, Some(file), Some(line)) => format!("{function} at {file}:{line}"),
-        };
+        let place = row.key.frame.map_or_else(|| NO_STACK.into(), |id| named(&self.capture.frames, id));
         cells.push(visible(&place));
         cells
+    }
+
+    /// Where in its line a call stands, if the line holds several.
+    fn column(&self, row: &Row) -> Option<u32> {
+        row.key.frame.map(|id| self.capture.frames.frame(id).column).filter(|column| *column > 0)
     }
 
     fn place(&self, frame: Option<FrameId>) -> (&str, Option<&str>, Option<u32>) {
@@ -151,6 +177,13 @@ impl<'a> Places<'a> {
         let (file, line) = (frames.file(id), frames.frame(id).line);
         (frames.function(id), Some(file).filter(|file| !file.is_empty()), Some(line).filter(|line| *line > 0))
     }
+}
+
+/// A name of a process that leaves room for others: its number, and the beginning of its command line.
+fn short(name: &str) -> String {
+    const LONGEST: usize = 24;
+    let name = name.strip_prefix("process ").unwrap_or(name);
+    if name.chars().count() <= LONGEST { name.into() } else { name.chars().take(LONGEST - 1).chain(['…']).collect() }
 }
 
 /// A field in quotation marks where it needs them.
@@ -164,12 +197,13 @@ mod tests {
     use crate::reports::fixture;
     use crate::terminal::Look;
     use memtrack_reader::View;
+    use memtrack_reader::frames::Frame;
     use serde_json::Value;
 
     fn golden(name: &str, split: bool, write: impl Fn(&Places<'_>, &mut Vec<u8>) -> std::io::Result<()>) {
         let capture = fixture::capture();
         let mut text = Vec::new();
-        write(&Places::new(&capture, View::Allocated, split), &mut text).unwrap();
+        write(&Places::new(&capture, View::Allocated, split, false), &mut text).unwrap();
         fixture::compare(name, &text);
     }
 
@@ -190,11 +224,33 @@ mod tests {
             (true, "allocator bytes count file function line thread"),
         ] {
             let mut text = Vec::new();
-            Places::new(&capture, View::Allocated, split).json(&mut text).unwrap();
+            Places::new(&capture, View::Allocated, split, false).json(&mut text).unwrap();
             let value: Value = serde_json::from_slice(&text).unwrap();
             let row = value["rows"][0].as_object().unwrap();
             assert_eq!(row.keys().cloned().collect::<Vec<_>>().join(" "), keys);
         }
+    }
+
+    #[test]
+    fn a_column_is_shown_where_a_line_holds_several_calls() {
+        let mut capture = fixture::capture();
+        let name = capture.frames.name_id("work").unwrap();
+        let file = capture.frames.name_id("app.py").unwrap();
+        for (group, column) in [(0, 5), (1, 21)] {
+            let id = capture.frames.id_of(Frame { function: name, file, line: 7, column }).unwrap();
+            capture.analysis.groups[group].stack = capture.frames.stack_of(&[id]).unwrap();
+        }
+        let places = Places::new(&capture, View::Allocated, false, false);
+        let mut texts = [Vec::new(), Vec::new(), Vec::new()];
+        let [text, json, csv] = &mut texts;
+        places.text(0, Look { width: None, color: false }, text).unwrap();
+        places.json(json).unwrap();
+        places.csv(csv).unwrap();
+        let [text, json, csv] = texts.map(|text| String::from_utf8(text).unwrap());
+        assert!(text.contains("work at app.py:7:5\n") && text.contains("work at app.py:7:21\n"), "{text}");
+        assert!(json.contains("\"column\":21") && json.contains("\"function\":\"<no stack>\""), "{json}");
+        assert!(csv.starts_with("function,file,line,allocator,tid,thread_name,count,bytes,column\n"), "{csv}");
+        assert!(csv.lines().any(|line| line.starts_with("work,app.py,7,") && line.ends_with(",21")), "{csv}");
     }
 
     #[test]
@@ -207,7 +263,7 @@ mod tests {
     fn nothing_is_a_total_of_nothing() {
         let (capture, mut text) = (fixture::empty(), Vec::new());
         let look = Look { width: None, color: false };
-        Places::new(&capture, View::Leaks, false).text(5, look, &mut text).unwrap();
+        Places::new(&capture, View::Leaks, false, false).text(5, look, &mut text).unwrap();
         assert_eq!(text, b"Leaks: 0 B in 0 allocations\n");
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: rows are about everything ever allocated, and equal captures give equal rows in an equal order.
 
+use memtrack_format::Allocator;
 use memtrack_reader::View;
 use memtrack_reader::analysis::{self, AllocatorRow, FrameRow, ModuleRow, Tally, ThreadRow};
 
@@ -12,6 +13,8 @@ use super::facts::Capture;
 pub(crate) struct Rows {
     /// Every allocator that was used, by bytes.
     pub(crate) allocators: Vec<AllocatorRow>,
+    /// The same with the domains of Python's apart.
+    pub(crate) domains: Vec<AllocatorRow>,
     /// Every thread that allocated, by bytes.
     pub(crate) threads: Vec<ThreadRow>,
     /// The biggest innermost frames, by bytes.
@@ -31,7 +34,8 @@ impl Rows {
         let frames = analysis::by_frame(&rows, &capture.frames);
         let modules = analysis::by_module(&rows, &capture.frames);
         Self {
-            allocators: top(analysis::by_allocator(&rows), usize::MAX, |row| size(&row.tally)),
+            allocators: top(analysis::by_allocator(&rows, Allocator::function), usize::MAX, |row| size(&row.tally)),
+            domains: top(analysis::by_allocator(&rows, |allocator| allocator), usize::MAX, |row| size(&row.tally)),
             threads: top(analysis::by_thread(&rows), usize::MAX, |row| size(&row.tally)),
             top_by_size: top(frames.clone(), limit, |row| size(&row.tally)),
             top_by_count: top(frames, limit, |row| number(&row.tally)),

@@ -5,19 +5,30 @@
 use std::io::Write;
 
 use memtrack_reader::ThreadId;
-use memtrack_reader::analysis::{FrameRow, ModuleRow};
+use memtrack_reader::analysis::{FrameRow, Kept, ModuleRow, Tally, View, kept};
 use serde_json::{Value, json};
 
 use super::NO_STACK;
 use super::facts::Capture;
+use super::lifetimes::Report;
+use super::processes;
 use super::stats::{Rows, traces_python_allocators};
 
 /// Writes the report, with at most `limit` frames and modules.
 ///
 /// # Errors
 /// What the writer says.
-pub(crate) fn write(capture: &Capture, limit: usize, mut out: impl Write) -> std::io::Result<()> {
-    serde_json::to_writer_pretty(&mut out, &value(capture, limit))?;
+pub(crate) fn write(
+    capture: &Capture,
+    lifetimes: Option<&Report>,
+    limit: usize,
+    mut out: impl Write,
+) -> std::io::Result<()> {
+    let mut report = value(capture, limit);
+    if let Some(lifetimes) = lifetimes {
+        report["lifetimes"] = lifetimes.json(limit);
+    }
+    serde_json::to_writer_pretty(&mut out, &report)?;
     writeln!(out)
 }
 
@@ -33,7 +44,7 @@ fn value(capture: &Capture, limit: usize) -> Value {
         "allocations": {"count": totals.allocations.count, "bytes": totals.allocations.bytes},
         "deallocations": {"count": totals.deallocations},
         "peak": {"bytes": totals.peak.bytes, "allocations": totals.peak.allocations, "time_ms": millis(peak_time)},
-        "leaked": {"bytes": totals.leaked.bytes, "allocations": totals.leaked.count},
+        "leaked": leaked(capture),
         "temporary": {"count": totals.temporary.count, "bytes": totals.temporary.bytes},
         "rss": {"peak_bytes": totals.rss_peak_bytes, "last_bytes": totals.rss_last_bytes},
         "mappings": {
@@ -41,11 +52,19 @@ fn value(capture: &Capture, limit: usize) -> Value {
             "file_bytes": totals.mappings.file.peak_bytes,
             "shared_bytes": totals.mappings.shared.peak_bytes,
         },
+        "processes": processes::json(&capture.facts.processes),
         "size_histogram": bins.iter().map(|bin| {
             json!({"min_bytes": bin.min_bytes, "max_bytes": bin.max_bytes, "count": bin.count})
         }).collect::<Value>(),
         "allocators": rows.allocators.iter().map(|row| {
-            json!({"allocator": row.allocator.name(), "count": row.tally.count, "bytes": row.tally.bytes})
+            let mut value =
+                json!({"allocator": row.allocator.name(), "count": row.tally.count, "bytes": row.tally.bytes});
+            for part in rows.domains.iter().filter(|part| part.allocator.function() == row.allocator) {
+                if let Some(domain) = part.allocator.python_domain() {
+                    value["domains"][domain.name()] = json!({"count": part.tally.count, "bytes": part.tally.bytes});
+                }
+            }
+            value
         }).collect::<Value>(),
         "threads": rows.threads.iter().map(|row| {
             let (tid, name) = thread(capture, row.thread);
@@ -56,6 +75,18 @@ fn value(capture: &Capture, limit: usize) -> Value {
         "modules_by_size": modules(&rows.modules_by_size),
         "modules_by_count": modules(&rows.modules_by_count),
     })
+}
+
+/// With every block of Python's allocators recorded, also what is held whatever the program does.
+fn leaked(capture: &Capture) -> Value {
+    let value = |tally: Tally| json!({"bytes": tally.bytes, "allocations": tally.count});
+    let mut leaked = value(capture.analysis.totals.leaked);
+    if traces_python_allocators(capture) {
+        let Kept { interpreter, imports } = kept(&capture.analysis.view(View::Leaks), &capture.frames);
+        leaked["interpreter"] = value(interpreter);
+        leaked["imports"] = value(imports);
+    }
+    leaked
 }
 
 fn capture_value(capture: &Capture) -> Value {
@@ -73,15 +104,23 @@ fn capture_value(capture: &Capture) -> Value {
         "clock_uncertainty_ns": facts.process.clock_uncertainty_ns,
         "duration_ms": millis(facts.duration_ns(&capture.analysis)),
         "has_allocation_timestamps": capture.analysis.exact_times,
-        // No recording has native stacks yet.
-        "has_native_traces": false,
+        "has_native_traces": facts.process.native_traces == Some(1),
+        "native_frames": facts.process.native_kept.map(|kept| {
+            json!({"kept": kept, "unwound": facts.process.native_unwound})
+        }),
         "traces_python_allocators": traces_python_allocators(capture),
         "aggregated": facts.aggregated,
         "complete": facts.complete,
         "lost_blocks": facts.lost_blocks,
         "lost_bytes": facts.lost_bytes,
         "unmatched_frees": totals.unmatched_frees,
+        "forked": facts.process.fork_ticket.is_some(),
+        "inherited_frees": totals.inherited_frees,
         "truncated_stacks": totals.truncated_stacks,
+        "stripped": facts.process.stripped_allocations.map(|number| {
+            json!({"count": number, "bytes": facts.process.stripped_bytes})
+        }),
+        "anonymized": facts.process.anonymized == Some(1),
     })
 }
 
@@ -103,7 +142,13 @@ fn frames(capture: &Capture, rows: &[FrameRow]) -> Value {
             let frames = &capture.frames;
             let (function, file, line) = (frames.function(id), frames.file(id), frames.frame(id).line);
             let (file, line) = (Some(file).filter(|file| !file.is_empty()), Some(line).filter(|line| *line > 0));
-            json!({"function": function, "file": file, "line": line, "count": tally.count, "bytes": tally.bytes})
+            let mut value =
+                json!({"function": function, "file": file, "line": line, "count": tally.count, "bytes": tally.bytes});
+            // Only where a line holds several calls.
+            if let column @ 1.. = frames.frame(id).column {
+                value["column"] = column.into();
+            }
+            value
         })
         .collect()
 }
@@ -125,7 +170,7 @@ mod tests {
     #[test]
     fn golden() {
         let mut text = Vec::new();
-        write(&fixture::capture(), 5, &mut text).unwrap();
+        write(&fixture::capture(), None, 5, &mut text).unwrap();
         fixture::compare("stats.json", &text);
     }
 
@@ -136,14 +181,15 @@ mod tests {
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
         assert_eq!(
             keys(&report),
-            "allocations allocators capture deallocations leaked mappings modules_by_count modules_by_size peak rss \
-             schema size_histogram temporary threads top_by_count top_by_size version"
+            "allocations allocators capture deallocations leaked mappings modules_by_count modules_by_size peak processes \
+             rss schema size_histogram temporary threads top_by_count top_by_size version"
         );
         assert_eq!(
             keys(&report["capture"]),
-            "aggregated clock_uncertainty_ns command_line complete duration_ms executable file format_version \
-             has_allocation_timestamps has_native_traces lost_blocks lost_bytes pid ppid python_allocator \
-             python_version start_time traces_python_allocators truncated_stacks unmatched_frees"
+            "aggregated anonymized clock_uncertainty_ns command_line complete duration_ms executable file forked \
+             format_version has_allocation_timestamps has_native_traces inherited_frees lost_blocks lost_bytes \
+             native_frames pid ppid python_allocator python_version start_time stripped traces_python_allocators truncated_stacks \
+             unmatched_frees"
         );
         assert_eq!(keys(&report["top_by_size"][0]), "bytes count file function line");
         assert_eq!(keys(&report["threads"][0]), "bytes count name tid");

@@ -4,13 +4,15 @@
 
 use std::io::{self, Write};
 
-use memtrack_reader::analysis::{FrameRow, ModuleRow, Tally, View, of_interpreter};
+use memtrack_reader::analysis::{FrameRow, Kept, ModuleRow, Tally, View, kept};
 
 use super::NO_STACK;
 use super::facts::{Capture, visible};
+use super::processes;
 use super::stats::{Rows, traces_python_allocators};
 use super::stats_json::thread;
 use super::table::Table;
+use super::tree::named;
 use crate::terminal::Look;
 use crate::units::{count, duration, percent, size};
 
@@ -26,6 +28,7 @@ const LABEL: usize = 17;
 pub(crate) fn write(capture: &Capture, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
     let rows = Rows::new(capture, limit);
     figures(capture, &mut out)?;
+    section("Processes", &processes::table(&capture.facts.processes, limit), look, &mut out)?;
     section("Sizes", &sizes(capture), look, &mut out)?;
     section("Allocators", &allocators(capture, &rows), look, &mut out)?;
     section("Threads", &threads(capture, &rows), look, &mut out)?;
@@ -65,6 +68,9 @@ fn figures(capture: &Capture, out: &mut impl Write) -> io::Result<()> {
             format!("{} reserved, {} of files, {} shared (at most)", size(reserved), size(file), size(shared)),
         )?;
     }
+    if facts.process.fork_ticket.is_some() || totals.inherited_frees > 0 {
+        line("Inherited", format!("{} frees of blocks that a parent had allocated", count(totals.inherited_frees)))?;
+    }
     let unsure = totals.unmatched_frees + totals.replaced + totals.truncated_stacks;
     if unsure > 0 {
         let (unmatched, replaced, cut) = (totals.unmatched_frees, totals.replaced, totals.truncated_stacks);
@@ -93,8 +99,8 @@ fn leaked(capture: &Capture) -> String {
     if !traces_python_allocators(capture) {
         return all;
     }
-    let own = of_interpreter(&capture.analysis.view(View::Leaks), &capture.frames);
-    format!("{all}, of these {} the interpreter's own", tally(own))
+    let Kept { interpreter, imports } = kept(&capture.analysis.view(View::Leaks), &capture.frames);
+    format!("{all}, of these {} the interpreter's own and {} of imports", tally(interpreter), tally(imports))
 }
 
 fn tally(tally: Tally) -> String {
@@ -130,7 +136,13 @@ fn cells(capture: &Capture, tally: Tally, name: String) -> [String; 4] {
 
 fn allocators(capture: &Capture, rows: &Rows) -> Table {
     let mut table = Table::default();
-    rows.allocators.iter().for_each(|row| table.row(cells(capture, row.tally, row.allocator.name().into())));
+    for row in &rows.domains {
+        let name = match row.allocator.python_domain() {
+            Some(domain) => format!("{} ({})", row.allocator.name(), domain.name()),
+            None => row.allocator.name().into(),
+        };
+        table.row(cells(capture, row.tally, name));
+    }
     table
 }
 
@@ -153,13 +165,7 @@ fn frames(capture: &Capture, rows: &[FrameRow]) -> Table {
 }
 
 fn place(capture: &Capture, row: &FrameRow) -> String {
-    let Some(id) = row.frame else { return NO_STACK.into() };
-    let (function, file, line) = (capture.frames.function(id), capture.frames.file(id), capture.frames.frame(id).line);
-    match (file, line) {
-        ("", _) => function.into(),
-        (file, 0) => format!("{function} at {file}"),
-        (file, line) => format!("{function} at {file}:{line}"),
-    }
+    row.frame.map_or_else(|| NO_STACK.into(), |id| named(&capture.frames, id))
 }
 
 fn modules(capture: &Capture, rows: &[ModuleRow]) -> Table {

@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use memtrack_reader::analysis::{CallTree, Tally};
-use memtrack_reader::{FrameId, View};
+use memtrack_reader::{FrameId, Frames, StackId, View};
 
 use super::facts::{Capture, visible};
 use super::table::Table;
@@ -46,16 +46,7 @@ impl<'a> Calls<'a> {
     pub(crate) fn new(capture: &'a Capture, view: View, inverted: bool) -> Self {
         let rows = capture.analysis.view(view);
         let mut tree = CallTree::default();
-        let places = if inverted {
-            let mut place = |stack| match capture.frames.leaf_to_root(stack).fold(0, |node, id| tree.child(node, id.0))
-            {
-                0 => tree.child(0, CallTree::NO_FRAME),
-                node => node,
-            };
-            rows.iter().map(|row| place(row.stack)).collect()
-        } else {
-            tree.places(&capture.frames, rows.iter().map(|row| row.stack), |frame| frame.0)
-        };
+        let places = places(&mut tree, &capture.frames, rows.iter().map(|row| row.stack), inverted);
         let mut own = vec![Tally::default(); tree.nodes().len()];
         for (row, place) in rows.iter().zip(places) {
             own[place as usize].add(row.bytes, row.count);
@@ -173,17 +164,56 @@ impl<'a> Calls<'a> {
     }
 
     fn name(&self, node: u32) -> String {
-        let key = self.tree.nodes()[node as usize].key;
-        if key == CallTree::NO_FRAME {
-            return NO_STACK.into();
-        }
-        let (frames, id) = (&self.capture.frames, FrameId(key));
-        match (frames.function(id), frames.file(id), frames.frame(id).line) {
-            (function, "", _) => function.into(),
-            (function, file, 0) => format!("{function} at {file}"),
-            (function, file, line) => format!("{function} at {file}:{line}"),
+        match described(&self.capture.frames, self.tree.nodes()[node as usize].key) {
+            (function, place) if place.is_empty() => function.into(),
+            (function, place) => format!("{function} at {place}"),
         }
     }
+}
+
+/// The node of each stack in a tree of callers and callees; in an inverted one callers stand below those they call.
+pub(crate) fn places(
+    tree: &mut CallTree,
+    frames: &Frames,
+    stacks: impl IntoIterator<Item = StackId>,
+    inverted: bool,
+) -> Vec<u32> {
+    if !inverted {
+        return tree.places(frames, stacks, |frame| frame.0);
+    }
+    let mut place = |stack| match frames.leaf_to_root(stack).fold(0, |node, id| tree.child(node, id.0)) {
+        0 => tree.child(0, CallTree::NO_FRAME),
+        node => node,
+    };
+    stacks.into_iter().map(&mut place).collect()
+}
+
+/// File, line, and column where a line holds several calls, as far as they are known.
+pub(crate) fn place(frames: &Frames, id: FrameId) -> String {
+    let frame = frames.frame(id);
+    match (frames.file(id), frame.line, frame.column) {
+        ("", _, _) => String::new(),
+        (file, 0, _) => file.into(),
+        (file, line, 0) => format!("{file}:{line}"),
+        (file, line, column) => format!("{file}:{line}:{column}"),
+    }
+}
+
+/// A frame as one reads it: function and place.
+pub(crate) fn named(frames: &Frames, id: FrameId) -> String {
+    match (frames.function(id), place(frames, id)) {
+        (function, place) if place.is_empty() => function.into(),
+        (function, place) => format!("{function} at {place}"),
+    }
+}
+
+/// Function and place of a node with this key; the place is empty where it is not known.
+pub(crate) fn described(frames: &Frames, key: u32) -> (&str, String) {
+    if key == CallTree::NO_FRAME {
+        return (NO_STACK, String::new());
+    }
+    let id = FrameId(key);
+    (frames.function(id), place(frames, id))
 }
 
 /// Branches without their outer part where there are so many that names would have no room.

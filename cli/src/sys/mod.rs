@@ -4,12 +4,15 @@
 //! it until exec; a tracked program has to get exactly what memtrack was given. Invariant: this is the only place of
 //! the command line with unsafe code.
 
+pub(crate) mod hangup;
 mod inherited;
+mod leftover;
 mod process;
 mod signals;
 
+pub(crate) use leftover::EndSignals;
 pub(crate) use process::{Child, Spawn, shell_status};
-pub(crate) use signals::Signals;
+pub(crate) use signals::{Signals, Waiting};
 
 /// Sends a signal to a process that is known to exist, as [`Child`] guarantees by reaping under its lock.
 fn kill(pid: i32, signal: i32) {

@@ -7,6 +7,7 @@
 use std::fs;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::thread;
 
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGXFSZ};
@@ -18,6 +19,36 @@ use signal_hook::low_level::emulate_default_handler;
 use super::Child;
 
 const FORWARDED: [i32; 8] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
+
+/// Whether memtrack waits for the children that the program has left behind, which a signal ends.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting(AtomicU8);
+
+const NOT_WAITING: u8 = 0;
+const WAITING: u8 = 1;
+const INTERRUPTED: u8 = 2;
+
+impl Waiting {
+    /// From now on a signal ends the wait, and not memtrack.
+    pub(crate) fn begin(&self) {
+        self.0.store(WAITING, Relaxed);
+    }
+
+    /// Whether one has.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.0.load(Relaxed) == INTERRUPTED
+    }
+
+    /// The wait is over: a signal means memtrack again.
+    pub(crate) fn end(&self) {
+        self.0.store(NOT_WAITING, Relaxed);
+    }
+
+    /// Ends the wait; `false`: there is none.
+    fn interrupt(&self) -> bool {
+        self.0.compare_exchange(WAITING, INTERRUPTED, Relaxed, Relaxed).is_ok()
+    }
+}
 
 /// The signals that are taken from now on, and acted on once there is a program.
 pub(crate) struct Signals(SignalsInfo<WithRawSiginfo>);
@@ -37,23 +68,28 @@ impl Signals {
         SignalsInfo::new(FORWARDED.into_iter().filter(|signal| is_taken(*signal))).map(Self)
     }
 
-    /// Passes them on to the program until it has ended; from then on they mean memtrack itself.
-    pub(crate) fn pass_on(mut self, child: &Arc<Child>) {
+    /// Passes them on to the program until it has ended; from then on they mean memtrack itself, or what it waits for.
+    pub(crate) fn pass_on(mut self, child: &Arc<Child>) -> Arc<Waiting> {
         let child = Arc::clone(child);
+        let waiting = Arc::new(Waiting::default());
+        let wait = Arc::clone(&waiting);
         thread::spawn(move || {
             for info in self.0.forever() {
                 // Positive codes are the kernel's: the terminal.
-                if info.si_code <= 0 && !child.signal(info.si_signo) || info.si_code > 0 && child.has_ended() {
+                let is_for_memtrack =
+                    info.si_code <= 0 && !child.signal(info.si_signo) || info.si_code > 0 && child.has_ended();
+                if is_for_memtrack && (info.si_signo == SIGWINCH || !wait.interrupt()) {
                     // What the signal does to a program that does not know it; there is nobody to tell of a failure.
                     let _ = emulate_default_handler(info.si_signo);
                 }
             }
         });
+        waiting
     }
 }
 
 /// One bit for each ignored signal, from the lowest; none where the system does not tell.
-fn ignored_signals() -> u64 {
+pub(super) fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

@@ -67,14 +67,12 @@ pub(super) fn behind(path: &Path, environment: &Environment) -> Option<Behind> {
     let is_python = name.as_bytes().starts_with(b"python");
     // Other programs of the version manager are found in the PATH that it gives to its Python.
     let python = if is_python { path.to_path_buf() } else { path.with_file_name("python3") };
-    let answer = Command::new(python)
-        .args(["-I", "-S", "-c", QUESTION])
-        .env_clear()
-        .envs(environment.iter().map(|(name, value)| (name, value)))
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .ok()?;
+    let mut command = Command::new(python);
+    // An environment that is given is sorted; one that is inherited keeps its order, which the program may see.
+    if !environment.iter().cloned().eq(std::env::vars_os()) {
+        command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
+    }
+    let answer = command.args(["-I", "-S", "-c", QUESTION]).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     let behind = parse(&answer.stdout)?;
     if is_python {
         return Some(behind);

@@ -3,7 +3,8 @@
 //! Invariant: any bytes whatever give records and then an end or an error; nothing is allocated but the stack of frames,
 //! which grows by at most one frame a byte.
 
-use super::{CodeHead, Frame, LineTable, Record, extra, tag};
+use super::located::Last;
+use super::{CodeHead, Frame, LineTable, Module, Record, extra, tag};
 use crate::model::{Model, Ring, bin};
 use crate::varint::{self, unzigzag};
 use crate::{Allocator, MapClass};
@@ -24,6 +25,7 @@ pub struct Decoder {
     ring: Ring,
     timed: bool,
     stack: Vec<Frame>,
+    located: Last,
 }
 
 impl Default for Decoder {
@@ -69,7 +71,7 @@ impl Decoder {
     /// A decoder at the start of a segment.
     #[must_use]
     pub const fn new() -> Self {
-        Self { model: Model::new(), ring: Ring::new(), timed: false, stack: Vec::new() }
+        Self { model: Model::new(), ring: Ring::new(), timed: false, stack: Vec::new(), located: Last::new() }
     }
 
     /// The record at `at` and the position after it; `Ok(None)` at the end of the bytes.
@@ -146,7 +148,10 @@ impl Decoder {
 
     #[inline]
     fn alloc<'a>(&mut self, input: &mut In<'a>, first: u8) -> Option<Record<'a>> {
-        let allocator = Allocator::from_number(first & 15)?;
+        let allocator = match first & 15 {
+            Allocator::SHORT => Allocator::from_number(input.byte()?).filter(|one| *one as u8 > Allocator::SHORT)?,
+            short => Allocator::from_number(short)?,
+        };
         let size = if first & tag::ALLOC_SIZE_EXPECTED != 0 { self.model.expected_size() } else { input.number()? };
         let bin = bin(size);
         let expected = self.model.take_expected_address(bin);
@@ -225,6 +230,18 @@ impl Decoder {
                 file: input.text()?,
             }),
             extra::CODE_LINES => Record::CodeLines { id: input.small()?, bytes: input.text()? },
+            extra::LOCATED => {
+                let (frame, position) = self.located.read(|| input.number())?;
+                Record::Located { frame, position }
+            }
+            extra::MODULE => Record::Module(Module {
+                id: input.small()?,
+                bias: input.number()?,
+                start: input.number()?,
+                end: input.number()?,
+                path: input.text()?,
+                build_id: input.text()?,
+            }),
             _ => return None,
         })
     }
@@ -233,6 +250,7 @@ impl Decoder {
         let (ticket, ticks) = (input.number()?, input.number()?);
         let tid = input.small()?.cast_signed();
         self.stack.clear();
+        self.located = Last::new();
         self.timed = timed;
         self.model.reset(ticket, ticks);
         self.ring = Ring::new();

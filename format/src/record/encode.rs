@@ -6,7 +6,7 @@
 //!
 //! Invariant: no allocation, no panic, and no byte is written beyond the given slice.
 
-use super::{CodeHead, Frame, extra, tag};
+use super::{CodeHead, Frame, Module, extra, tag};
 use crate::model::{Finder, Model, bin};
 use crate::varint::{self, zigzag};
 use crate::{Allocator, MapClass};
@@ -25,23 +25,28 @@ pub struct Encoder {
 }
 
 /// Where the next byte goes.
-struct Out<'a> {
+pub(super) struct Out<'a> {
     bytes: &'a mut [u8],
     at: usize,
 }
 
 impl Out<'_> {
     #[inline]
-    fn byte(&mut self, value: u8) -> Option<()> {
+    pub(super) fn byte(&mut self, value: u8) -> Option<()> {
         *self.bytes.get_mut(self.at)? = value;
         self.at += 1;
         Some(())
     }
 
     #[inline]
-    fn number(&mut self, value: u64) -> Option<()> {
+    pub(super) fn number(&mut self, value: u64) -> Option<()> {
         self.at = varint::write(self.bytes, self.at, value)?;
         Some(())
+    }
+
+    /// The position after what was written.
+    pub(super) fn at(&self) -> usize {
+        self.at
     }
 
     fn text(&mut self, text: &[u8]) -> Option<()> {
@@ -55,7 +60,7 @@ impl Out<'_> {
 
 /// Bytes for a record whose texts have `texts` bytes together.
 #[inline]
-fn open(bytes: &mut [u8], at: usize, texts: usize) -> Option<Out<'_>> {
+pub(super) fn open(bytes: &mut [u8], at: usize, texts: usize) -> Option<Out<'_>> {
     (bytes.len() >= at + MAX_RECORD + texts).then_some(Out { bytes, at })
 }
 
@@ -134,7 +139,11 @@ impl Encoder {
         self.finder.allocated(address, bin);
         let size_bit = if size_expected { tag::ALLOC_SIZE_EXPECTED } else { 0 };
         let address_bit = if address_expected { tag::ALLOC_ADDRESS_EXPECTED } else { 0 };
-        out.byte(tag::ALLOC | address_bit | size_bit | allocator as u8)?;
+        let (number, bits) = (allocator as u8, tag::ALLOC | address_bit | size_bit);
+        out.byte(bits | number.min(Allocator::SHORT))?;
+        if number > Allocator::SHORT {
+            out.byte(number)?;
+        }
         if !size_expected {
             out.number(size)?;
         }
@@ -301,6 +310,20 @@ impl Encoder {
         out.number(u64::from(code.lines_len))?;
         out.text(code.name)?;
         out.text(code.file)?;
+        Some(out.at)
+    }
+
+    /// See [`super::Record::Module`].
+    pub fn module(&mut self, bytes: &mut [u8], at: usize, module: &Module<'_>) -> Option<usize> {
+        let mut out = open(bytes, at, module.path.len().min(MAX_TEXT) + module.build_id.len().min(MAX_TEXT))?;
+        out.byte(tag::EXTRA)?;
+        out.byte(extra::MODULE)?;
+        out.number(u64::from(module.id))?;
+        out.number(module.bias)?;
+        out.number(module.start)?;
+        out.number(module.end)?;
+        out.text(module.path)?;
+        out.text(module.build_id)?;
         Some(out.at)
     }
 

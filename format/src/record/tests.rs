@@ -12,7 +12,7 @@ fn records() -> impl Strategy<Value = Vec<Record<'static>>> {
         0u64..1 << 47,
     ];
     let size = prop_oneof![Just(24u64), 0u64..2000, any::<u32>().prop_map(u64::from), Just(u64::MAX)];
-    let allocator = (0u8..15).prop_map(|n| Allocator::from_number(n).unwrap());
+    let allocator = (0u8..22).prop_filter_map("no allocator", Allocator::from_number);
     let class = (0u8..5).prop_map(|n| MapClass::from_number(n).unwrap());
     let time = any::<u64>().prop_map(Some);
     let frame =
@@ -117,7 +117,8 @@ fn encode_one(
         Record::PythonName { tid, name } => encoder.python_name(bytes, at, tid, name),
         Record::Code(code) => encoder.code(bytes, at, &code),
         Record::CodeLines { id, bytes: part } => encoder.code_lines(bytes, at, id, part),
-        Record::Begin { .. } => None,
+        Record::Module(module) => encoder.module(bytes, at, &module),
+        Record::Begin { .. } | Record::Located { .. } => None,
     }
 }
 

@@ -65,10 +65,10 @@ pub fn by_module(rows: &[GroupRow], frames: &Frames) -> Vec<ModuleRow> {
     sums.into_iter().map(|(module, tally)| ModuleRow { module: name(module), tally }).collect()
 }
 
-/// Sums by allocator, in the order of their numbers.
+/// Sums by allocator, in the order of their numbers; `key` may take several for one.
 #[must_use]
-pub fn by_allocator(rows: &[GroupRow]) -> Vec<AllocatorRow> {
-    let sums: BTreeMap<_, _> = summed(rows, |row| row.allocator).into_iter().collect();
+pub fn by_allocator(rows: &[GroupRow], key: impl Fn(Allocator) -> Allocator) -> Vec<AllocatorRow> {
+    let sums: BTreeMap<_, _> = summed(rows, |row| key(row.allocator)).into_iter().collect();
     sums.into_iter().map(|(allocator, tally)| AllocatorRow { allocator, tally }).collect()
 }
 

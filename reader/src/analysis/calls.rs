@@ -109,7 +109,8 @@ impl CallTree {
     }
 
     /// All children side by side, those of node `n` from `starts[n]` up to `starts[n + 1]`.
-    fn children(&self) -> (Vec<usize>, Vec<u32>) {
+    #[must_use]
+    pub fn children(&self) -> (Vec<usize>, Vec<u32>) {
         let mut starts = vec![0; self.nodes.len() + 1];
         self.nodes.iter().skip(1).for_each(|node| starts[node.parent as usize + 1] += 1);
         (1..starts.len()).for_each(|node| starts[node] += starts[node - 1]);

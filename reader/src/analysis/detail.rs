@@ -28,6 +28,7 @@ impl Detail {
         self.lifetime_ns = self.lifetime_ns.saturating_add(other.lifetime_ns);
         self.most.add(other.most.bytes, other.most.count);
         self.sizes.merge(&other.sizes);
+        self.live.add(other.live.bytes, other.live.count);
     }
 
     pub(crate) fn allocate(&mut self, bytes: u64) {

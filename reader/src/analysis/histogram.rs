@@ -62,6 +62,12 @@ impl SizeHistogram {
         &self.counts
     }
 
+    /// The smallest and the largest size of the bin that has this size, in bytes.
+    #[must_use]
+    pub fn bounds_of(size: u64) -> (u64, u64) {
+        bounds(bin(size))
+    }
+
     /// The histogram with these counts; bins that are not given are empty, too many are ignored.
     #[must_use]
     pub fn from_counts(counts: &[u64]) -> Self {

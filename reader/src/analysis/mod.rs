@@ -13,6 +13,8 @@ mod detail;
 pub mod diff;
 mod group;
 mod histogram;
+mod lifetimes;
+mod merge;
 pub mod ordering;
 mod own;
 mod selection;
@@ -23,7 +25,8 @@ pub use calls::{CallNode, CallTree, KeyRow};
 pub use detail::Detail;
 pub use group::{Group, Sum};
 pub use histogram::SizeHistogram;
-pub use own::of_interpreter;
+pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
+pub use own::{Kept, kept};
 pub use selection::Selection;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
 

@@ -1,12 +1,14 @@
-//! What the interpreter holds on its own account, told apart from what the program made it hold.
+//! What is held whatever the program does, told apart from what it holds by its own calls.
 //!
 //! Where every block of Python's allocators is recorded, a leak report of the smallest script has thousands of rows: type
-//! objects, interned strings, the modules of the start-up. They are known by their stack: it has no Python frame, or it
-//! begins in the import machinery, as only an import by the interpreter itself does, and never leaves the standard
-//! library. What the interpreter keeps from the program's own calls, as a free list does, stays with those calls: that
-//! such a block is not in use is nothing an allocator could tell.
+//! objects, interned strings, the modules of the start-up. The interpreter's own are known by their stack: it has no
+//! Python frame, or it begins in the import machinery, as only an import by the interpreter itself does, and never leaves
+//! the standard library. What imports hold is what the import machinery allocated itself, for whomever: the code of
+//! modules with its interned names and constants, which stay as long as the module. What the interpreter keeps from the
+//! program's own calls, as a free list does, stays with those calls: that such a block is not in use is nothing an
+//! allocator could tell.
 //!
-//! Invariant: a row with a frame of the program or of an installed package is never counted.
+//! Invariant: a row whose innermost frame is of the program or of an installed package is never counted.
 
 use memtrack_format::Allocator;
 
@@ -18,19 +20,37 @@ use crate::modules::{Module, Modules};
 /// The source of the import machinery, as every version calls it.
 const IMPORT: &str = "<frozen importlib._bootstrap>";
 
-/// The rows' blocks of Python's allocators that the interpreter made on its own account.
+/// What is held whatever the program does. No allocation is in both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The interpreter's own.
+    pub interpreter: Tally,
+    /// The code of imported modules.
+    pub imports: Tally,
+}
+
+/// The rows' blocks of Python's allocators that are not the program's.
 #[must_use]
-pub fn of_interpreter(rows: &[GroupRow], frames: &Frames) -> Tally {
+pub fn kept(rows: &[GroupRow], frames: &Frames) -> Kept {
     let mut modules = Modules::default();
-    let mut sum = Tally::default();
-    for row in rows.iter().filter(|row| is_python(row.allocator) && is_own(row.stack, frames, &mut modules)) {
-        sum.add(row.bytes, row.count);
+    let mut kept = Kept::default();
+    for row in rows.iter().filter(|row| is_python(row.allocator)) {
+        if is_own(row.stack, frames, &mut modules) {
+            kept.interpreter.add(row.bytes, row.count);
+        } else if is_import(row.stack, frames) {
+            kept.imports.add(row.bytes, row.count);
+        }
     }
-    sum
+    kept
+}
+
+/// Whether the import machinery itself allocated it: its two modules have names of this form in every version.
+fn is_import(stack: StackId, frames: &Frames) -> bool {
+    frames.node(stack).is_some_and(|node| frames.file(node.frame).starts_with("<frozen importlib._bootstrap"))
 }
 
 fn is_python(allocator: Allocator) -> bool {
-    matches!(allocator, Allocator::PymallocMalloc | Allocator::PymallocCalloc | Allocator::PymallocRealloc)
+    allocator.python_domain().is_some()
 }
 
 fn is_own(stack: StackId, frames: &Frames, modules: &mut Modules) -> bool {
@@ -42,45 +62,55 @@ fn is_own(stack: StackId, frames: &Frames, modules: &mut Modules) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{IMPORT, of_interpreter};
-    use crate::analysis::{GroupRow, Tally};
+    use super::{IMPORT, Kept, kept};
+    use crate::analysis::GroupRow;
     use crate::event::{StackId, ThreadId};
     use crate::frames::Frames;
     use memtrack_format::Allocator;
 
     #[test]
     fn only_what_no_code_of_the_program_had_part_in() {
-        let mut frames = Frames::new();
+        const NONE: (u64, u64) = (0, 0);
+        const INTERPRETER: (u64, u64) = (100, 0);
+        const IMPORTS: (u64, u64) = (0, 100);
         let library = "/usr/lib/python3.11/os.py";
-        let mut sums = Vec::new();
-        for (files, allocator, own) in [
-            (&[][..], Allocator::PymallocMalloc, true),
-            (&[], Allocator::Malloc, false),
-            (&[IMPORT, library], Allocator::PymallocRealloc, true),
-            (&[IMPORT, library], Allocator::Mmap, false),
-            (&[IMPORT, "/app/start.py", library], Allocator::PymallocMalloc, false),
-            (&["/app/start.py", IMPORT, library], Allocator::PymallocMalloc, false),
-            (&["/usr/lib/python3.11/runpy.py", IMPORT], Allocator::PymallocCalloc, false),
+        for (files, allocator, expected) in [
+            (&[][..], Allocator::PymallocMalloc, INTERPRETER),
+            (&[], Allocator::PymallocMallocRaw, INTERPRETER),
+            (&[], Allocator::Malloc, NONE),
+            (&[IMPORT, library], Allocator::PymallocRealloc, INTERPRETER),
+            (&[IMPORT, library], Allocator::Mmap, NONE),
+            (&[IMPORT, "/app/start.py", library], Allocator::PymallocMalloc, NONE),
+            (&["/app/start.py", IMPORT, library], Allocator::PymallocMalloc, NONE),
+            (&["/app/start.py", IMPORT], Allocator::PymallocCallocMem, IMPORTS),
+            (&["/app/start.py", "<frozen importlib._bootstrap_external>"], Allocator::PymallocMalloc, IMPORTS),
+            (&["/app/start.py", IMPORT], Allocator::Malloc, NONE),
         ] {
-            let stack = files.iter().fold(StackId::EMPTY, |parent, file| {
-                let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
-                let frame = frames.frame_id(function, file, 1).unwrap();
-                frames.stack_id(parent, frame).unwrap()
-            });
-            let row = GroupRow {
-                stack,
-                allocator,
-                thread: ThreadId(0),
-                bytes: 100,
-                count: 2,
-                first_order: 0,
-                first_time_ns: 0,
-                first_snapshot: 0,
-            };
-            sums.push((row, if own { Tally { bytes: 100, count: 2 } } else { Tally::default() }));
+            let (frames, row) = example(files, allocator);
+            let Kept { interpreter, imports } = kept(&[row], &frames);
+            assert_eq!((interpreter.bytes, imports.bytes), expected, "{files:?} {allocator:?}");
+            assert_eq!(interpreter.count + imports.count, (expected.0 + expected.1) / 50);
         }
-        for (row, expected) in sums {
-            assert_eq!(of_interpreter(&[row], &frames), expected, "{row:?}");
-        }
+    }
+
+    /// Two allocations of 50 bytes by functions in these files, outermost first.
+    fn example(files: &[&str], allocator: Allocator) -> (Frames, GroupRow) {
+        let mut frames = Frames::new();
+        let stack = files.iter().fold(StackId::EMPTY, |parent, file| {
+            let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
+            let frame = frames.frame_id(function, file, 1).unwrap();
+            frames.stack_id(parent, frame).unwrap()
+        });
+        let row = GroupRow {
+            stack,
+            allocator,
+            thread: ThreadId(0),
+            bytes: 100,
+            count: 2,
+            first_order: 0,
+            first_time_ns: 0,
+            first_snapshot: 0,
+        };
+        (frames, row)
     }
 }

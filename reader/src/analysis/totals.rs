@@ -67,6 +67,10 @@ pub struct Totals {
     pub unmatched_frees: u64,
     /// Unmapped ranges in which no mapping was known.
     pub unmatched_unmaps: u64,
+    /// Of a forked process, frees of what its parent had allocated.
+    pub inherited_frees: u64,
+    /// The same for unmapped ranges.
+    pub inherited_unmaps: u64,
     /// Allocations at an address where one was still live: its free was not seen.
     pub replaced: u64,
     /// Allocations that were live when the process replaced its image, and went with it.

@@ -18,27 +18,27 @@ const PAGE: u64 = 4096;
 
 /// A mapping as one call made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mapping {
-    pub(super) block: Block,
+pub(crate) struct Mapping {
+    pub(crate) block: Block,
     /// Never [`MapClass::Inherited`].
-    pub(super) class: MapClass,
+    pub(crate) class: MapClass,
     /// How many pieces of it are mapped.
     pieces: u32,
 }
 
 /// A part of a mapping that was cut out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
+pub(crate) struct Cut {
     start: u64,
     end: u64,
     id: u64,
-    pub(super) mapping: Mapping,
+    pub(crate) mapping: Mapping,
     /// Nothing of the mapping is left.
-    pub(super) last: bool,
+    pub(crate) last: bool,
 }
 
 impl Cut {
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.end - self.start
     }
 }
@@ -52,7 +52,7 @@ struct Piece {
 
 /// The interval map.
 #[derive(Debug, Default)]
-pub(super) struct Mappings {
+pub(crate) struct Mappings {
     /// By start address.
     pieces: BTreeMap<u64, Piece>,
     /// Those with pieces. Numbers are not used twice, so that an undo finds its mapping or sees that it is gone.
@@ -62,7 +62,7 @@ pub(super) struct Mappings {
 
 impl Mappings {
     /// Adds a mapping. The range must have been [cleared](Self::cut) before.
-    pub(super) fn insert(&mut self, start: u64, block: Block, class: MapClass) {
+    pub(crate) fn insert(&mut self, start: u64, block: Block, class: MapClass) {
         let id = self.next_id;
         self.next_id += 1;
         self.mappings.insert(id, Mapping { block, class, pieces: 1 });
@@ -70,7 +70,7 @@ impl Mappings {
     }
 
     /// Unmaps the range, up to the end of its last page, and appends what was cut to `cuts`, highest address first.
-    pub(super) fn cut(&mut self, start: u64, size: u64, cuts: &mut Vec<Cut>) {
+    pub(crate) fn cut(&mut self, start: u64, size: u64, cuts: &mut Vec<Cut>) {
         let end = page_end(start, size);
         while let Some((&at, &piece)) = self.pieces.range(..end).next_back().filter(|(_, piece)| piece.end > start) {
             self.pieces.remove(&at);
@@ -80,7 +80,7 @@ impl Mappings {
 
     /// Puts a cut back; whether it is now the only piece of its mapping. `None` if something else is mapped there by
     /// now: then the unmap did take place after all.
-    pub(super) fn restore(&mut self, cut: &Cut) -> Option<bool> {
+    pub(crate) fn restore(&mut self, cut: &Cut) -> Option<bool> {
         if self.is_mapped(cut.start, cut.end) {
             return None;
         }
@@ -91,13 +91,13 @@ impl Mappings {
     }
 
     /// The class of what is mapped at this address.
-    pub(super) fn class_at(&self, address: u64) -> Option<MapClass> {
+    pub(crate) fn class_at(&self, address: u64) -> Option<MapClass> {
         let (_, piece) = self.pieces.range(..=address).next_back()?;
         self.mappings.get(&piece.id).filter(|_| piece.end > address).map(|mapping| mapping.class)
     }
 
     /// All pieces that are mapped: their mapping, their size, and whether they are the first of it.
-    pub(super) fn live(&self) -> impl Iterator<Item = (Mapping, u64, bool)> + '_ {
+    pub(crate) fn live(&self) -> impl Iterator<Item = (Mapping, u64, bool)> + '_ {
         let mut seen = FxHashSet::default();
         self.pieces.iter().filter_map(move |(start, piece)| {
             let mapping = self.mappings.get(&piece.id)?;

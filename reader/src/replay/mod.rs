@@ -6,7 +6,7 @@
 //! Invariant: after each event the live set is what the traced process had after it, as far as events tell; an event
 //! that contradicts the live set changes as little as possible and is counted.
 
-mod mappings;
+pub(crate) mod mappings;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
@@ -34,6 +34,8 @@ pub struct Options {
     pub selection: Selection,
     /// Event times are exact, not those of the tick before.
     pub exact_times: bool,
+    /// The process was forked: what it frees without having allocated it, it has inherited.
+    pub forked: bool,
 }
 
 impl Default for Options {
@@ -44,6 +46,7 @@ impl Default for Options {
             details: false,
             selection: Selection::default(),
             exact_times: false,
+            forked: false,
         }
     }
 }
@@ -61,6 +64,8 @@ pub struct Replay {
     /// Room for what the event at hand cuts out of mappings.
     cuts: Vec<Cut>,
     next_order: u64,
+    /// The image that is running has inherited its parent's memory.
+    inherits: bool,
 }
 
 /// What the undo and remap events of a thread refer to.
@@ -91,6 +96,7 @@ impl Replay {
             threads: Vec::new(),
             cuts: Vec::new(),
             next_order: 0,
+            inherits: options.forked,
         }
     }
 
@@ -120,6 +126,7 @@ impl Replay {
 
     /// The process has a new image: all memory of the old one is gone, and so are its threads.
     pub fn replaced(&mut self) {
+        self.inherits = false;
         for block in std::mem::take(&mut self.heap).into_values() {
             self.accounts.discard(&block, block.size, true);
         }
@@ -197,8 +204,20 @@ impl Replay {
         if event.address == 0 {
             return LastFree::None;
         }
-        self.accounts.totals.unmatched_frees += 1;
+        *self.unknown_frees() += 1;
         LastFree::Unmatched
+    }
+
+    /// The number that frees of addresses count in where nothing was known to be.
+    fn unknown_frees(&mut self) -> &mut u64 {
+        let totals = &mut self.accounts.totals;
+        if self.inherits { &mut totals.inherited_frees } else { &mut totals.unmatched_frees }
+    }
+
+    /// The same for unmapped ranges.
+    fn unknown_unmaps(&mut self) -> &mut u64 {
+        let totals = &mut self.accounts.totals;
+        if self.inherits { &mut totals.inherited_unmaps } else { &mut totals.unmatched_unmaps }
     }
 
     fn rare(&mut self, event: &Event) {
@@ -226,9 +245,9 @@ impl Replay {
         match last_free {
             LastFree::None => {}
             LastFree::Unmatched => {
-                let totals = &mut self.accounts.totals;
-                totals.unmatched_frees = totals.unmatched_frees.saturating_sub(1);
-                totals.undone += 1;
+                let frees = self.unknown_frees();
+                *frees = frees.saturating_sub(1);
+                self.accounts.totals.undone += 1;
             }
             LastFree::Block { address, block, ended } => {
                 // If another block stands there by now, the free did take place after all.
@@ -263,7 +282,7 @@ impl Replay {
         last_cuts.clear();
         if event.size > 0 {
             self.mappings.cut(event.address, event.size, &mut cuts);
-            self.accounts.totals.unmatched_unmaps += u64::from(cuts.is_empty());
+            *self.unknown_unmaps() += u64::from(cuts.is_empty());
         }
         last_cuts.extend(cuts.drain(..).map(|cut| (cut, self.end_cut(&cut, event))));
         self.cuts = cuts;
@@ -276,8 +295,8 @@ impl Replay {
         let thread = self.thread(event.thread);
         let matched = std::mem::replace(&mut thread.last_unmap_matched, true);
         let cuts = std::mem::take(&mut thread.last_cuts);
-        let totals = &mut self.accounts.totals;
-        totals.unmatched_unmaps = totals.unmatched_unmaps.saturating_sub(u64::from(!matched));
+        let unmaps = self.unknown_unmaps();
+        *unmaps = unmaps.saturating_sub(u64::from(!matched));
         // In reverse, so that the cut that ended a mapping is the one that brings it back.
         for (cut, ended) in cuts.iter().rev() {
             if let Some(whole) = self.mappings.restore(cut) {

@@ -114,7 +114,7 @@ impl<'a> Shop<'a> {
 }
 
 /// Joins the pieces of a segment up to the first hole; what is behind it is lost.
-fn join(file: &CaptureFile, index: &Index, segment: &Segment, bytes: &mut Vec<u8>) -> Result<Loss, Error> {
+pub(super) fn join(file: &CaptureFile, index: &Index, segment: &Segment, bytes: &mut Vec<u8>) -> Result<Loss, Error> {
     let mut lost = Loss::default();
     let pieces: &[Piece] = index.records.get(segment.pieces.clone()).unwrap_or_default();
     for (i, piece) in pieces.iter().enumerate() {

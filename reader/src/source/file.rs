@@ -4,16 +4,15 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use memtrack_format::block::{Codec, HEADER_LEN, Header};
+use memtrack_format::block::{Codec, HEADER_LEN, Header, Kind, prefix};
 use memtrack_format::header::{self, HeaderError};
+use zstd::zstd_safe::DCtx;
 
 use crate::error::Error;
-
-/// LZ4 makes at most this many bytes of one.
-const LZ4_RATIO: u64 = 255;
 
 /// A block that stands in the file.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +35,8 @@ impl Piece {
 pub(super) struct CaptureFile {
     path: PathBuf,
     file: File,
+    /// Where the capture begins in the file, which may be one of several.
+    start: u64,
     len: u64,
     version: u32,
 }
@@ -65,9 +66,45 @@ impl CaptureFile {
         if metadata.len() == 0 {
             return Err(unusable("an empty file", "record again: nothing was written to it"));
         }
-        let mut opened = Self { path: path.to_owned(), file, len: metadata.len(), version: 0 };
+        let mut opened = Self { path: path.to_owned(), file, start: 0, len: metadata.len(), version: 0 };
         opened.version = opened.read_header()?;
         Ok(opened)
+    }
+
+    /// Where captures stand in this one, if it is a file of several.
+    pub(super) fn members(&self) -> Result<Option<Vec<Range<u64>>>, Error> {
+        let mut bytes = [0; HEADER_LEN];
+        let len = self.read_at(header::LEN as u64, &mut bytes)?;
+        let Ok(header) = Header::decode(&bytes[..len]) else { return Ok(None) };
+        if header.kind != Kind::Members {
+            return Ok(None);
+        }
+        let (piece, mut payload) = (Piece { payload: (header::LEN + HEADER_LEN) as u64, header }, Vec::new());
+        let intact = self.payload(&piece, &mut payload)?;
+        let lengths = memtrack_format::members::decode(&payload).filter(|_| intact);
+        let lengths = lengths.ok_or_else(|| Error::Unusable {
+            file: self.path.clone(),
+            expected: "several captures in one file",
+            found: "a damaged list of where they are".to_owned(),
+            remedy: "copy the file again, or merge the captures again",
+        })?;
+        let mut start = header::LEN as u64 + piece.stored_bytes();
+        let range = |length| {
+            let end = start.saturating_add(length);
+            let range = start..end;
+            start = end;
+            range
+        };
+        Ok(Some(lengths.into_iter().map(range).collect()))
+    }
+
+    /// The capture that stands in this place of the file.
+    pub(super) fn member(mut self, path: &Path, place: &Range<u64>) -> Result<Self, Error> {
+        path.clone_into(&mut self.path);
+        self.len = place.end.min(self.len).saturating_sub(place.start);
+        self.start = place.start;
+        self.version = self.read_header()?;
+        Ok(self)
     }
 
     fn read_header(&self) -> Result<u32, Error> {
@@ -107,8 +144,11 @@ impl CaptureFile {
     /// Fills `buffer` from `offset` on as far as the file goes; returns the number of bytes.
     pub(super) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
         let mut done = 0;
+        let room = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let room = room.min(buffer.len());
+        let buffer = &mut buffer[..room];
         while done < buffer.len() {
-            match self.file.read_at(&mut buffer[done..], offset + done as u64) {
+            match self.file.read_at(&mut buffer[done..], self.start + offset + done as u64) {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -122,24 +162,46 @@ impl CaptureFile {
         Error::Io { file: self.path.clone(), source }
     }
 
-    /// Appends the piece's decoded payload to `out`. `false`: it is damaged, and `out` is as it was.
+    /// Whether the piece's payload is as it was written.
+    pub(super) fn is_intact(&self, piece: &Piece) -> Result<bool, Error> {
+        Ok(self.stored(piece)?.is_some())
+    }
+
+    /// Appends the piece's decoded payload to `out`, which has what comes before it in its group. `false`: it is damaged,
+    /// and `out` is as it was.
     pub(super) fn payload(&self, piece: &Piece, out: &mut Vec<u8>) -> Result<bool, Error> {
-        let header = &piece.header;
         let before = out.len();
-        if piece.payload.saturating_add(u64::from(header.stored_len)) > self.len {
-            return Ok(false);
-        }
-        let mut stored = vec![0; header.stored_len as usize];
-        let len = self.read_at(piece.payload, &mut stored)?;
-        let intact = header.fits(&stored[..len]) && unpack(header, &stored, out);
+        let Some(stored) = self.stored(piece)? else { return Ok(false) };
+        let intact = unpack(&piece.header, &stored, out);
         if !intact {
             out.truncate(before);
         }
         Ok(intact)
     }
+
+    /// The payload as it is stored; `None` where it is damaged.
+    fn stored(&self, piece: &Piece) -> Result<Option<Vec<u8>>, Error> {
+        let header = &piece.header;
+        if piece.payload.saturating_add(u64::from(header.stored_len)) > self.len {
+            return Ok(None);
+        }
+        let mut stored = vec![0; header.stored_len as usize];
+        let len = self.read_at(piece.payload, &mut stored)?;
+        stored.truncate(len);
+        Ok(header.fits(&stored).then_some(stored))
+    }
+}
+
+fn with_prefix(stored: &[u8], prefix: &[u8], into: &mut [u8]) -> Option<usize> {
+    let mut context = DCtx::try_create()?;
+    context.ref_prefix(prefix).ok()?;
+    context.decompress(into, stored).ok()
 }
 
 fn unpack(header: &Header, stored: &[u8], out: &mut Vec<u8>) -> bool {
+    if !header.is_plausible() {
+        return false;
+    }
     let raw_len = header.raw_len as usize;
     match header.codec {
         Codec::Stored => {
@@ -147,12 +209,20 @@ fn unpack(header: &Header, stored: &[u8], out: &mut Vec<u8>) -> bool {
             stored.len() == raw_len
         }
         Codec::Lz4 => {
-            if u64::from(header.raw_len) > u64::from(header.stored_len) * LZ4_RATIO {
-                return false;
-            }
             let before = out.len();
             out.resize(before + raw_len, 0);
             lz4_flex::block::decompress_into(stored, &mut out[before..]).is_ok_and(|len| len == raw_len)
+        }
+        Codec::Zstd => {
+            let before = out.len();
+            out.resize(before + raw_len, 0);
+            zstd::bulk::decompress_to_buffer(stored, &mut out[before..]).is_ok_and(|len| len == raw_len)
+        }
+        Codec::ZstdPrefix => {
+            let before = out.len();
+            out.resize(before + raw_len, 0);
+            let (before, into) = out.split_at_mut(before);
+            with_prefix(stored, prefix(before), into) == Some(raw_len)
         }
     }
 }

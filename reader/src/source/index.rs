@@ -11,6 +11,7 @@ use std::ops::Range;
 use memtrack_format::block::{BlockError, HEADER_LEN, Header, Kind, SYNC};
 use memtrack_format::header;
 use memtrack_format::meta::Process;
+use memtrack_format::symbols::{self, Named};
 
 use memtrack_format::aggregate::PART;
 
@@ -47,6 +48,8 @@ pub(super) struct Index {
     pub(super) aggregated: bool,
     /// The parts of the newest aggregate that is intact.
     pub(super) aggregates: Vec<Piece>,
+    /// Names of native code.
+    pub(super) symbols: Vec<Named>,
     /// The capture says that nothing is missing at its end.
     pub(super) complete: bool,
     pub(super) lost: Loss,
@@ -177,6 +180,9 @@ impl Scan<'_> {
                 self.index.aggregated = true;
                 self.index.aggregates.push(piece);
             }
+            Kind::Symbols => self.symbols(&piece)?,
+            // Stands at the beginning of a file only, and is dealt with there.
+            Kind::Members => self.index.lost.add(1, piece.stored_bytes()),
             Kind::End => {
                 self.index.complete = self.file.payload(&piece, &mut Vec::new())?;
                 if !self.index.complete {
@@ -185,6 +191,17 @@ impl Scan<'_> {
             }
         }
         self.last = None;
+        Ok(())
+    }
+
+    /// Names that were written into the capture.
+    fn symbols(&mut self, piece: &Piece) -> Result<(), Error> {
+        let mut payload = Vec::new();
+        let intact = self.file.payload(piece, &mut payload)?;
+        match symbols::decode(&payload).filter(|_| intact) {
+            Some(named) => self.index.symbols.extend(named),
+            None => self.index.lost.add(1, piece.stored_bytes()),
+        }
         Ok(())
     }
 
@@ -228,7 +245,7 @@ impl Scan<'_> {
         let Some(last) = self.last.take() else { return Ok(at) };
         let Some(left) = self.recheck.checked_sub(u64::from(last.header.stored_len)) else { return Ok(at) };
         self.recheck = left;
-        if self.file.payload(&last, &mut Vec::new())? {
+        if self.file.is_intact(&last)? {
             return Ok(at);
         }
         self.index.records.pop();

@@ -10,7 +10,9 @@
 mod ahead;
 mod file;
 mod index;
+mod members;
 mod merge;
+mod natives;
 mod online;
 mod read;
 mod segment;
@@ -20,10 +22,12 @@ mod timeline;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::path::Path;
 
 use memtrack_format::meta::Process;
 
+pub use self::members::{Members, members};
 pub use self::online::Online;
 
 use self::file::CaptureFile;
@@ -32,6 +36,9 @@ use crate::error::Error;
 use crate::event::{Event, Snapshot, Thread, ThreadId};
 use crate::frames::Frames;
 use crate::replay::Replay;
+
+/// Bytes that are copied at a time.
+const COPIED: usize = 1 << 20;
 
 /// What is done with events. Only what every consumer needs has to be written; the rest is for those who show records.
 pub trait Consumer {
@@ -120,6 +127,8 @@ pub struct ReadSummary {
     pub truncated_stacks: u64,
     /// What could not be read, in the whole file.
     pub lost: Loss,
+    /// Modules of native code without names, and why.
+    pub unnamed: Vec<crate::symbols::Problem>,
 }
 
 /// An open capture.
@@ -127,6 +136,7 @@ pub struct ReadSummary {
 pub struct Capture {
     file: CaptureFile,
     index: Index,
+    without_columns: bool,
 }
 
 impl Capture {
@@ -135,9 +145,14 @@ impl Capture {
     /// # Errors
     /// [`Error::Unusable`] when there is no capture of a known version there, [`Error::Io`] when reading fails.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let file = CaptureFile::open(path.as_ref())?;
+        let file = members::open(path.as_ref())?;
         let index = Index::build(&file)?;
-        Ok(Self { file, index })
+        Ok(Self { file, index, without_columns: false })
+    }
+
+    /// Calls in one line are one from now on: for what has no room for columns, and maxima or lifetimes of stacks.
+    pub fn ignore_columns(&mut self) {
+        self.without_columns = true;
     }
 
     /// Its path, as it was opened.
@@ -156,6 +171,25 @@ impl Capture {
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
         self.file.len()
+    }
+
+    /// Copies its bytes as they are, damage included. `progress` is called now and then with the bytes since.
+    ///
+    /// # Errors
+    /// What reading or writing says.
+    pub fn copy_to(&self, mut out: impl io::Write, mut progress: impl FnMut(u64)) -> Result<(), Error> {
+        let mut buffer = vec![0; COPIED];
+        let mut at = 0;
+        loop {
+            let len = self.file.read_at(at, &mut buffer)?;
+            if len == 0 {
+                return Ok(());
+            }
+            let written = out.write_all(&buffer[..len]);
+            written.map_err(|source| Error::Io { file: self.path().to_owned(), source })?;
+            at += len as u64;
+            progress(len as u64);
+        }
     }
 
     /// What is known of the recorded process.
@@ -196,10 +230,30 @@ impl Capture {
         self.index.process.timestamps == Some(1)
     }
 
+    /// Whether its first image is the child of a fork, which has inherited its parent's memory.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.index.process.fork_ticket.is_some()
+    }
+
     /// Whether it holds sums, and no records.
     #[must_use]
     pub fn aggregated(&self) -> bool {
         self.index.aggregated
+    }
+
+    /// Names of native code that were written into it: for [`Symbolizer::know`](crate::symbols::Symbolizer::know).
+    #[must_use]
+    pub fn symbols(&self) -> &[memtrack_format::symbols::Named] {
+        &self.index.symbols
+    }
+
+    /// Every native place that its stacks refer to, by module: for [`Symbolizer::prefetch`](crate::symbols::Symbolizer::prefetch).
+    ///
+    /// # Errors
+    /// [`Error::Io`] when reading fails.
+    pub fn native_places(&self) -> Result<Vec<crate::symbols::Wanted>, Error> {
+        natives::places(&self.file, &self.index)
     }
 
     /// The payload of the newest aggregate that is intact, its parts joined; `None` where there is none.
@@ -230,6 +284,6 @@ impl Capture {
     /// # Errors
     /// [`Error::Io`] when reading fails, [`Error::TooMany`] when ids run out. Damage is no error: it is counted.
     pub fn read<C: Consumer>(&self, consumer: &mut C, mut progress: impl FnMut(u64)) -> Result<ReadSummary, Error> {
-        read::read(&self.file, &self.index, consumer, &mut progress)
+        read::read(&self.file, (&self.index, self.without_columns), consumer, &mut progress)
     }
 }

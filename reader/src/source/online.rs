@@ -136,6 +136,7 @@ impl Online {
     pub fn finish<C: Consumer>(mut self, consumer: &mut C) -> Result<ReadSummary, Error> {
         self.give(u64::MAX, consumer)?;
         Ok(ReadSummary {
+            unnamed: self.merger.tables.symbols.problems(),
             events: self.merger.events,
             frames: self.merger.tables.frames,
             threads: self.merger.tables.threads,

@@ -34,12 +34,14 @@ struct Stream {
 /// Gives every event and snapshot to `consumer`; `progress` gets the bytes of the file that were dealt with since.
 pub(super) fn read<C: Consumer>(
     file: &CaptureFile,
-    index: &Index,
+    (index, without_columns): (&Index, bool),
     consumer: &mut C,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ReadSummary, Error> {
     let shop = Shop::new(file, index);
-    let merger = Merger::new(timeline(file, index)?, index.images.clone());
+    let mut merger = Merger::new(timeline(file, index)?, index.images.clone());
+    merger.tables.symbols.know(&index.symbols);
+    merger.tables.without_columns = without_columns;
     rayon::in_place_scope_fifo(|scope| {
         let ahead = Ahead::new(scope, &shop);
         let observations = index.observations.iter();
@@ -47,6 +49,7 @@ pub(super) fn read<C: Consumer>(
         let outcome = run.merge(consumer, progress);
         run.ahead.cancel();
         outcome.map(|()| ReadSummary {
+            unnamed: run.merger.tables.symbols.problems(),
             events: run.merger.events,
             frames: run.merger.tables.frames,
             threads: run.merger.tables.threads,

@@ -1,6 +1,6 @@
-//! The records of one segment, as compact events: what can be done side by side with other segments, before the merge.
+//! The records of one group of segments, as compact events: what can be done side by side with others, before the merge.
 //!
-//! Stacks become nodes of a tree that is local to the segment (node 0 is the empty stack), so that an event carries one
+//! Stacks become nodes of a tree that is local to the group (node 0 is the empty stack), so that an event carries one
 //! number; the merge maps each new node to a [`StackId`](crate::StackId) once. A segment is decoded in batches of bounded
 //! size, because a few bytes can stand for many events.
 //!
@@ -9,10 +9,12 @@
 
 use std::collections::hash_map::Entry;
 
-use memtrack_format::record::{CodeHead, Decoder, Frame, LineTable, MAX_TEXT, Record};
+use memtrack_format::record::{CodeHead, Decoder, Frame, LineTable, MAX_TEXT, Module, Record};
 use rustc_hash::FxHashMap;
 
 use crate::event::EventKind;
+use crate::lines::Position;
+use crate::native::NativeModule;
 
 /// An event but for what the merge adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +43,9 @@ pub(super) struct Node {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Definition {
     Code(Code),
+    Module(u32, NativeModule),
     Lines { id: u32, bytes: Vec<u8> },
+    Located { frame: Frame, position: Position },
     ThreadName { tid: i32, name: Vec<u8>, source: NameSource },
 }
 
@@ -156,7 +160,7 @@ impl SegmentReader {
     /// `false`: a record that may not stand here.
     #[inline]
     fn record(&mut self, record: &Record<'_>, batch: &mut Batch) -> bool {
-        if self.begin.is_none() != matches!(record, Record::Begin { .. }) {
+        if self.begin.is_none() && !matches!(record, Record::Begin { .. }) {
             return false;
         }
         match *record {
@@ -170,18 +174,31 @@ impl SegmentReader {
             Record::Move { .. } => self.path.truncate(self.decoder.stack().len().saturating_sub(1)),
             Record::Switch { ticket } => self.switch(batch, ticket),
             Record::Truncated(truncated) => self.truncated = truncated,
+            Record::Begin { ticket, ticks, tid, timed } => {
+                return self.begin(batch, Begin { ticket, tid, timed }, ticks);
+            }
             _ => self.rare(record, batch),
         }
         true
     }
 
+    /// A segment of the group begins; all are of one thread, and timed or not.
+    fn begin(&mut self, batch: &mut Batch, begin: Begin, ticks: u64) -> bool {
+        match self.begin {
+            None => (self.begin, batch.begin) = (Some(begin), Some(begin)),
+            Some(first) if (first.tid, first.timed) == (begin.tid, begin.timed) => {
+                self.path.clear();
+                self.truncated = false;
+            }
+            Some(_) => return false,
+        }
+        self.ticks = ticks;
+        self.switch(batch, begin.ticket);
+        true
+    }
+
     fn rare(&mut self, record: &Record<'_>, batch: &mut Batch) {
         match *record {
-            Record::Begin { ticket, ticks, tid, timed } => {
-                (self.ticks, self.begin) = (ticks, Some(Begin { ticket, tid, timed }));
-                batch.begin = self.begin;
-                self.switch(batch, ticket);
-            }
             Record::Map { allocator, class, address, length, time } => {
                 batch.truncated += u64::from(self.truncated);
                 self.event(batch, EventKind::Map(allocator, class), address, length, time);
@@ -194,6 +211,8 @@ impl SegmentReader {
             Record::UnmapUndo => self.undo(batch, EventKind::UnmapUndo, &[EventKind::Unmap, EventKind::RemapFrom]),
             Record::Finalizing => self.event(batch, EventKind::Finalizing, 0, 0, None),
             Record::ExecBegins => self.event(batch, EventKind::Exec, 0, 0, None),
+            Record::Located { frame, position } => batch.definitions.push(Definition::Located { frame, position }),
+            Record::Module(ref module) => batch.definitions.push(Definition::Module(module.id, native(module))),
             Record::Code(ref head) => batch.definitions.push(Definition::Code(Code::from(head))),
             Record::CodeLines { id, bytes } => {
                 batch.definitions.push(Definition::Lines { id, bytes: bytes.to_vec() });
@@ -269,6 +288,11 @@ fn intern(ids: &mut FxHashMap<Node, u32>, new: &mut Vec<Node>, node: Node) -> u3
             *vacant.insert(next)
         }
     }
+}
+
+fn native(module: &Module<'_>) -> NativeModule {
+    let Module { bias, start, end, path, build_id, id: _ } = *module;
+    NativeModule { path: cut(path), build_id: cut(build_id), bias, start, end }
 }
 
 impl From<&CodeHead<'_>> for Code {

@@ -3,14 +3,16 @@
 //! Invariant: a frame whose code object was never described is shown as `<unknown>` and counted, never guessed; it is
 //! looked up anew each time, since the description may yet come.
 
-use memtrack_format::record::{Frame, LineTable};
+use memtrack_format::record::Frame;
 use rustc_hash::FxHashMap;
 
 use super::segment::{Code, Definition, NameSource, Node};
 use crate::error::Error;
 use crate::event::{StackId, Thread, ThreadId};
-use crate::frames::{FrameId, Frames, NameId};
-use crate::lines::{LineFormat, position};
+use crate::frames::{self, FrameId, Frames, NameId};
+use crate::lines::{Position, position};
+use crate::native::NativeModule;
+use crate::symbols::Symbolizer;
 
 /// The function's name in a frame whose code object is not known.
 const UNKNOWN: &str = "<unknown>";
@@ -22,9 +24,13 @@ pub(super) struct Tables {
     pub(super) threads: Vec<Thread>,
     /// Nodes whose frame's code object was not known.
     pub(super) unknown_frames: u64,
+    /// Frames have no columns: calls in one line are one.
+    pub(super) without_columns: bool,
     thread_ids: FxHashMap<i32, ThreadId>,
     /// Where the names of threads come from, by thread.
     names: Vec<NameSource>,
+    /// The names of native frames.
+    pub(super) symbols: Symbolizer,
     /// For each image of the process, the first one's at 0.
     images: Vec<Image>,
 }
@@ -34,6 +40,11 @@ pub(super) struct Tables {
 struct Image {
     codes: FxHashMap<u32, (Code, Vec<u8>)>,
     known: FxHashMap<(u32, u32), FrameId>,
+    modules: FxHashMap<u32, NativeModule>,
+    /// The frames of native places, root first: a function, and those that are inlined there.
+    native: FxHashMap<(u32, u32), Vec<FrameId>>,
+    /// Where frames are, as the collector found it in tables that are not in the capture.
+    located: FxHashMap<(u32, u32), Position>,
 }
 
 impl Tables {
@@ -43,10 +54,20 @@ impl Tables {
             Definition::Code(code) => {
                 self.image(image).codes.entry(code.id).or_insert_with(|| (code.clone(), Vec::new()));
             }
+            Definition::Module(id, module) => {
+                self.image(image).modules.entry(*id).or_insert_with(|| module.clone());
+            }
             Definition::Lines { id, bytes } => {
                 let Some((code, table)) = self.image(image).codes.get_mut(id) else { return };
                 let room = (code.lines_len as usize).saturating_sub(table.len());
                 table.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            }
+            Definition::Located { frame, position } => {
+                let image = self.image(image);
+                // Only of what is described, so that a few bytes of a hostile file do not become a large table.
+                if image.codes.contains_key(&frame.code) {
+                    image.located.insert((frame.code, frame.instruction), *position);
+                }
             }
             Definition::ThreadName { tid, name, source } => {
                 self.name_thread(*tid, &String::from_utf8_lossy(name), *source);
@@ -85,11 +106,52 @@ impl Tables {
     /// Adds the stacks of a segment's new nodes to `map`, which knows those before them.
     pub(super) fn map_nodes(&mut self, image: usize, nodes: &[Node], map: &mut Vec<StackId>) -> Result<(), Error> {
         for node in nodes {
-            let frame = self.frame(image, node.frame)?;
             let parent = map.get(node.parent as usize).copied().unwrap_or_default();
-            map.push(self.frames.stack_id(parent, frame)?);
+            map.push(if self.is_native(image, node.frame) {
+                self.native_stack(image, parent, node.frame)?
+            } else {
+                let frame = self.frame(image, node.frame)?;
+                self.frames.stack_id(parent, frame)?
+            });
         }
         Ok(())
+    }
+
+    fn is_native(&self, image: usize, frame: Frame) -> bool {
+        self.images.get(image).is_some_and(|image| image.modules.contains_key(&frame.code))
+    }
+
+    /// The stack that a native frame makes, called from `parent`, with the functions that are inlined there.
+    fn native_stack(&mut self, image: usize, parent: StackId, frame: Frame) -> Result<StackId, Error> {
+        let key = (frame.code, frame.instruction);
+        if !self.image(image).native.contains_key(&key) {
+            let frames = self.native_frames(image, frame)?;
+            self.image(image).native.insert(key, frames);
+        }
+        let Self { images, frames, .. } = self;
+        let places = images.get(image).and_then(|image| image.native.get(&key)).map(Vec::as_slice).unwrap_or_default();
+        places.iter().try_fold(parent, |parent, &frame| frames.stack_id(parent, frame))
+    }
+
+    fn native_frames(&mut self, image: usize, frame: Frame) -> Result<Vec<FrameId>, Error> {
+        let Self { images, frames, symbols, .. } = self;
+        let Some(module) = images.get(image).and_then(|image| image.modules.get(&frame.code)) else {
+            return Ok(Vec::new());
+        };
+        if module.path.is_empty() {
+            let function = frames.name_id(UNKNOWN)?;
+            return Ok(vec![frames.frame_id(function, NameId::default(), 0)?]);
+        }
+        let path = String::from_utf8_lossy(&module.path);
+        let mut ids = Vec::new();
+        for symbol in symbols.resolve(module, frame.instruction.into()).iter().rev() {
+            let function = frames.name_id(&symbol.function)?;
+            let file = frames.name_id(symbol.file.as_deref().unwrap_or(&path))?;
+            let id = frames.frame_id(function, file, symbol.line)?;
+            frames.set_module(id, &path)?;
+            ids.push(id);
+        }
+        Ok(ids)
     }
 
     fn frame(&mut self, image: usize, frame: Frame) -> Result<FrameId, Error> {
@@ -103,19 +165,14 @@ impl Tables {
             let function = self.frames.name_id(UNKNOWN)?;
             return self.frames.frame_id(function, NameId::default(), 0);
         };
-        let line = position(format(code.lines), table, code.first_line, frame.instruction).line;
+        let met = self.images.get(image).and_then(|image| image.located.get(&key)).copied();
+        let place = met.unwrap_or_else(|| position(code.lines.into(), table, code.first_line, frame.instruction));
         let function = self.frames.name_id(&String::from_utf8_lossy(&code.name))?;
         let file = self.frames.name_id(&String::from_utf8_lossy(&code.file))?;
-        let id = self.frames.frame_id(function, file, line)?;
+        // Columns count from 1 here, as in editors, so that 0 is none.
+        let column = place.column.filter(|_| !self.without_columns).map_or(0, |column| column.saturating_add(1));
+        let id = self.frames.id_of(frames::Frame { function, file, line: place.line, column })?;
         self.image(image).known.insert(key, id);
         Ok(id)
-    }
-}
-
-fn format(lines: LineTable) -> LineFormat {
-    match lines {
-        LineTable::Lnotab => LineFormat::Lnotab,
-        LineTable::Python310 => LineFormat::Ranges,
-        LineTable::Python311 => LineFormat::Locations,
     }
 }

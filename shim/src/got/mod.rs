@@ -4,6 +4,7 @@
 //! first in every scope. Invariant: all state here is touched only under the loader's own lock (see [`patch`]), so
 //! no object can be half relocated or unmapped meanwhile, no lock of ours exists, and a fork child inherits none.
 
+mod describe;
 mod dynamic;
 mod hook;
 mod known;
@@ -18,8 +19,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use plt_rs::{DynamicLibrary, LoadedLibrary};
 
+use crate::native;
+
 pub(crate) use hook::{Group, Hook, Original, Target};
-pub(crate) use resolve::object_at;
+pub(crate) use resolve::{function_at, object_at};
 pub(crate) use scopes::Scope;
 
 use known::{Known, Loaded};
@@ -79,6 +82,11 @@ fn patch() {
     // SAFETY: no preconditions.
     unsafe { libc::dlerror() };
     drop(guard);
+}
+
+/// Looks at objects that came or went without a dlopen of the program's own.
+pub(crate) fn catch_up() {
+    patch();
 }
 
 /// The hook for `name`, if it is a hooked one, and its original, looked for in `scope` too if its library is new.
@@ -143,6 +151,9 @@ fn patch_round(known: &mut Vec<Known>) {
     let rest = loaded.objects.get(front..).unwrap_or_default();
     let comparison = known::compare(known.split_off(front), rest, some_were_removed);
     for gone in &comparison.gone {
+        if native::is_on() {
+            native::forget(gone.range.start);
+        }
         // An object that was only replaced in our list is still there, and so are its functions.
         if !loaded.objects.iter().any(|object| object.range() == gone.range) {
             resolve::forget(&gone.range);
@@ -152,6 +163,9 @@ fn patch_round(known: &mut Vec<Known>) {
     let libraries = plt_rs::collect_modules().into_iter().skip(front);
     for ((object, library), found) in rest.iter().zip(libraries).zip(comparison.matches) {
         known.push(found.unwrap_or_else(|| {
+            if native::is_on() {
+                native::add(describe::description(object));
+            }
             let outcome = patch_object(object, library, &scopes, &skipped).unwrap_or_default();
             STATE.slots.fetch_add(outcome.count, Ordering::Relaxed);
             Known::new(object, outcome)

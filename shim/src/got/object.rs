@@ -46,7 +46,8 @@ impl Object<'_> {
         down(relro.start)..down(relro.end)
     }
 
-    fn of_type(&self, kind: u32) -> impl Iterator<Item = Range> {
+    /// Its headers of one type, as ranges.
+    pub(super) fn of_type(&self, kind: u32) -> impl Iterator<Item = Range> {
         self.headers.iter().filter(move |header| header.p_type == kind).map(|header| self.range_of(header))
     }
 

@@ -83,6 +83,14 @@ pub(crate) fn object_at(address: usize) -> *mut c_void {
     describe(address, LINK_MAP).map_or(std::ptr::null_mut(), |(_, map)| map)
 }
 
+/// Where the code of the function is that begins at `address`; empty when not known.
+pub(crate) fn function_at(address: usize) -> Range {
+    let entry = describe(address, SYMBOL_ENTRY).map(|(_, entry)| entry.cast::<libc::Elf64_Sym>());
+    // SAFETY: null, or the symbol entry that the loader found the address by.
+    let symbol = entry.and_then(|entry| unsafe { entry.as_ref() });
+    address..symbol.map_or(address, |symbol| address.wrapping_add(symbol.st_size as usize))
+}
+
 fn state(group: Group) -> &'static AtomicU8 {
     // The array has a place for every group.
     let [first, ..] = &STATES;

@@ -35,6 +35,7 @@ pub(super) unsafe extern "C" fn dlmopen(namespace: libc::c_long, file: *const c_
 
 /// No guard is held: the constructors that run in here are the program's.
 unsafe extern "C" fn dlopen_from(file: *const c_char, flags: c_int, caller: usize) -> *mut c_void {
+    catch_up();
     // SAFETY: the caller's string, which ends in zero; null means the program itself.
     let name = (!file.is_null()).then(|| unsafe { CStr::from_ptr(file) });
     let handle = match name {
@@ -54,7 +55,17 @@ unsafe extern "C" fn dlopen_from(file: *const c_char, flags: c_int, caller: usiz
 /// What was unloaded is forgotten at the next dlopen, before anything new can be mistaken for it.
 pub(super) unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     // SAFETY: the caller's handle, for the function it meant. The destructors that run in here are the program's.
-    unsafe { DLCLOSE.get()(handle) }
+    let result = unsafe { DLCLOSE.get()(handle) };
+    catch_up();
+    result
+}
+
+/// Native frames need to know at once what was unloaded: its unwind tables are gone.
+fn catch_up() {
+    if crate::native::is_on() {
+        let _errno = Errno::keep();
+        got::catch_up();
+    }
 }
 
 /// A lookup's result in the first register, and in the second whether it was made at all.

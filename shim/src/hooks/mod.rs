@@ -10,6 +10,7 @@ mod mapping;
 mod process;
 mod search;
 mod shapes;
+mod spawn;
 mod trampoline;
 
 pub(crate) use process::note_process;
@@ -79,6 +80,10 @@ table! {
         "execl" => process::execl, EXECL;
         "execlp" => process::execlp, EXECLP;
         "execle" => process::execle, EXECLE;
+        "posix_spawn" => spawn::posix_spawn, POSIX_SPAWN;
+        "posix_spawnp" => spawn::posix_spawnp, POSIX_SPAWNP;
+        "system" => spawn::system, SYSTEM;
+        "popen" => spawn::popen, POPEN;
     }
     Cxx {
         "_Znwm" => cxx::new, NEW;

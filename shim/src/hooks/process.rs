@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::trampoline::call_with_array;
 use crate::got::Original;
-use crate::thread;
+use crate::heritage::{Environment, hand_on};
+use crate::{environment, family, loadable, switch, thread};
 
 /// Longest name of a thread that the kernel keeps, without the zero.
 const NAME_LENGTH: usize = 15;
@@ -75,38 +76,77 @@ fn record_name(thread: i32, name: *const c_char) {
     recorder.thread_name(thread, unsafe { std::slice::from_raw_parts(name.cast(), length) });
 }
 
-/// Runs `exec`, between the two records that tell of it. It comes back only if it failed.
-fn replace_program(exec: impl FnOnce() -> c_int) -> c_int {
+/// Runs `exec`, between the two records that tell of it, with an environment in which the new program is recorded, if
+/// it takes the place of a recorded one or all children are recorded, and can load the library. It comes back only if it
+/// failed.
+fn replace_program(
+    environment: Environment,
+    can_load: impl FnOnce() -> bool,
+    exec: impl FnOnce(Environment) -> c_int,
+) -> c_int {
     let own = RECORDED_PROCESS.load(Ordering::Relaxed) == std::process::id().cast_signed();
-    if own && let Some(mut recorder) = thread::enter() {
-        recorder.exec_begins();
+    let followed = family::is_followed();
+    let recorded = own && thread::enter().is_some_and(|mut recorder| recorder.exec_begins());
+    // The child of a vfork, which is no process of its own before it has called this.
+    let new = !own && followed && switch::is_on();
+    if new {
+        family::expect_child();
     }
-    let result = exec();
+    let is_wanted = (recorded || followed) && can_load();
+    let result = if is_wanted { hand_on(environment, exec) } else { exec(environment) };
+    if new {
+        family::forget_child();
+    }
     if own && let Some(mut recorder) = thread::enter() {
         recorder.exec_failed();
     }
     result
 }
 
-/// A function of the exec family, all of whose arguments are words.
+/// A function of the exec family, all of whose arguments are words, as a call of one that is given an environment.
 macro_rules! replaces {
-    ($name:ident = $original:ident($($argument:ident),+)) => {
+    ($name:ident = $original:ident($($argument:ident),+), $environment:expr, $can_load:expr =>
+     $real:ident($($given:ident),+)) => {
         pub(super) static $original: Original<unsafe extern "C" fn($($argument: usize),+) -> c_int> = Original::new();
 
         pub(super) unsafe extern "C" fn $name($($argument: usize),+) -> c_int {
-            let real = $original.get();
-            // SAFETY: the caller's arguments, for the function it meant.
-            replace_program(|| unsafe { real($($argument),+) })
+            let real = $real.get();
+            replace_program($environment, || $can_load, |environment| {
+                let environment = environment as usize;
+                // SAFETY: the caller's arguments, with an environment that outlives the call.
+                unsafe { real($($given),+, environment) }
+            })
         }
     };
 }
 
-replaces!(execve = EXECVE(path, arguments, environment));
-replaces!(execv = EXECV(path, arguments));
-replaces!(execvp = EXECVP(file, arguments));
-replaces!(execvpe = EXECVPE(file, arguments, environment));
-replaces!(fexecve = FEXECVE(file, arguments, environment));
-replaces!(execveat = EXECVEAT(directory, path, arguments, environment, flags));
+replaces!(execve = EXECVE(path, arguments, environment), environment as Environment, loadable::at(path as _) =>
+          EXECVE(path, arguments));
+replaces!(execv = EXECV(path, arguments), environment::current(), loadable::at(path as _) => EXECVE(path, arguments));
+replaces!(execvp = EXECVP(file, arguments), environment::current(), loadable::named(file as _) =>
+          EXECVPE(file, arguments));
+replaces!(execvpe = EXECVPE(file, arguments, environment), environment as Environment, loadable::named(file as _) =>
+          EXECVPE(file, arguments));
+replaces!(fexecve = FEXECVE(file, arguments, environment), environment as Environment,
+          loadable::in_file(file as c_int, b"") => FEXECVE(file, arguments));
+
+type Execveat = unsafe extern "C" fn(c_int, usize, usize, Environment, c_int) -> c_int;
+pub(super) static EXECVEAT: Original<Execveat> = Original::new();
+
+pub(super) unsafe extern "C" fn execveat(
+    directory: c_int,
+    path: usize,
+    arguments: usize,
+    environment: Environment,
+    flags: c_int,
+) -> c_int {
+    let real = EXECVEAT.get();
+    // A path below a directory is looked at only by its own name.
+    let can_load = || loadable::at(path as _);
+    // SAFETY: the caller's arguments, with an environment that outlives the call.
+    let exec = |environment| unsafe { real(directory, path, arguments, environment, flags) };
+    replace_program(environment, can_load, exec)
+}
 
 /// The forms with the new program's arguments as their own, up to a null: made an array, as `execv` wants it.
 macro_rules! listed {

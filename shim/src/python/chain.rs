@@ -15,7 +15,10 @@ use super::region::{Plain, Region};
 use crate::stack::StackWriter;
 
 mod compare;
+mod entries;
 mod glance;
+
+pub(crate) use entries::Entry;
 
 use compare::{Comparison, same_code};
 use glance::{Glance, Span};
@@ -123,7 +126,7 @@ impl Chain {
 
     /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held. `true`: the thread
     /// should be asked for its name.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn update(&mut self, writer: &mut impl StackWriter) -> bool {
         let Some(python) = find::interpreter() else { return false };
         match python.minor {
@@ -146,6 +149,12 @@ impl Chain {
         self.marks.truncate(0);
         self.truncated = false;
         self.unnamed = false;
+    }
+
+    /// Forgets the stack and every code object: nothing was told yet.
+    pub(crate) fn begin_again(&mut self) {
+        self.reset();
+        self.codes.clear();
     }
 
     /// The name that Python knows this thread by, if it can be read now and has not been read before.

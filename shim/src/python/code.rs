@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The next id, in all slots; 0 is never given.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
-fn new_id() -> u32 {
+/// A new one.
+pub(crate) fn new_id() -> u32 {
     NEXT_ID.fetch_add(1, Ordering::Relaxed)
 }
 

@@ -21,6 +21,8 @@ pub(super) struct Interpreter {
     pub(super) minor: u8,
     pub(super) code_type: usize,
     pub(super) str_type: usize,
+    /// Where the code of the function is that runs Python frames; empty when not known.
+    evaluation: std::ops::Range<usize>,
     thread_state: unsafe extern "C" fn() -> *mut c_void,
     current: Current,
 }
@@ -156,6 +158,11 @@ pub(crate) fn reason() -> Option<&'static str> {
     Unsupported::ALL.into_iter().find(|candidate| *candidate as u8 == reason).map(Unsupported::text)
 }
 
+/// Where the code of the function is that runs Python frames; empty when not known.
+pub(crate) fn evaluation_loop() -> std::ops::Range<usize> {
+    interpreter().map_or(0..0, |python| python.evaluation.clone())
+}
+
 /// Looks for an interpreter among the loaded objects. Call it outside of hooks, at start-up.
 pub(crate) fn start() {
     if !look(Symbols::find) {
@@ -216,7 +223,8 @@ fn publish(symbols: &Symbols, layout: &Layout, thread_state: ThreadStateGetter) 
     let Symbols { code_type, str_type, runtime, current, .. } = *symbols;
     // SAFETY: the runtime and the function of a version that was checked.
     let current = unsafe { Current::new(layout.minor, runtime, current) };
-    let interpreter = Interpreter { minor: layout.minor, code_type, str_type, thread_state, current };
+    let evaluation = crate::got::function_at(symbols.evaluation);
+    let interpreter = Interpreter { minor: layout.minor, code_type, str_type, evaluation, thread_state, current };
     interpreter.watch_deaths();
     let finalizing = symbols.runtime.wrapping_add(layout.finalizing) as *mut AtomicUsize;
     FINALIZING.store(finalizing, Ordering::Relaxed);
@@ -233,6 +241,7 @@ pub(super) struct Symbols {
     pub(super) bytes_type: usize,
     pub(super) frame_type: usize,
     pub(super) is_debug_build: bool,
+    evaluation: usize,
     version_number: *const u32,
     version_text: unsafe extern "C" fn() -> *const c_char,
     thread_state: Option<ThreadStateGetter>,
@@ -288,6 +297,7 @@ impl Symbols {
             bytes_type: address(c"PyBytes_Type"),
             frame_type: address(c"PyFrame_Type"),
             is_debug_build: [c"_Py_NegativeRefcount", c"_Py_RefTotal"].iter().any(|name| address(name) != 0),
+            evaluation: address(c"_PyEval_EvalFrameDefault"),
             version_number: address(c"Py_Version") as *const u32,
             version_text,
             thread_state: thread_state.ok().map(|symbol| *symbol),

@@ -23,9 +23,11 @@ mod text;
 mod verify;
 
 pub(crate) use allocators::{are_traced as allocators_are_traced, watch as watch_allocators};
-pub(crate) use chain::{Chain, MAX_DEPTH};
-pub(crate) use find::{after_dlopen, finalizing, reason, start, version_hex};
+pub(crate) use chain::{Chain, Entry, MAX_DEPTH};
+pub(crate) use code::new_id;
+pub(crate) use find::{after_dlopen, evaluation_loop, finalizing, reason, start, version_hex};
 pub(crate) use marks::allow as allow_marks;
 pub(crate) use name::LONGEST as LONGEST_NAME;
+pub(crate) use region::{Plain, Region};
 #[cfg(feature = "verify-marks")]
 pub(crate) use verify::start as start_verifying;

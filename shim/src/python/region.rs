@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 ///
 /// # Safety
 /// Only for types that any bytes, zeros included, make a valid value of and that need no drop.
-pub(super) unsafe trait Plain: Copy + Default {}
+pub(crate) unsafe trait Plain: Copy + Default {}
 
 // SAFETY: an integer.
 unsafe impl Plain for u8 {}
@@ -19,48 +19,48 @@ unsafe impl Plain for u32 {}
 
 /// A growable array of plain values.
 #[derive(Debug)]
-pub(super) struct Region<T> {
+pub(crate) struct Region<T> {
     base: NonNull<T>,
     capacity: usize,
 }
 
 impl<T: Plain> Region<T> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { base: NonNull::dangling(), capacity: 0 }
     }
 
     #[inline]
-    pub(super) const fn as_slice(&self) -> &[T] {
+    pub(crate) const fn as_slice(&self) -> &[T] {
         // SAFETY: `base` points to `capacity` initialised elements, owned by this region (none while it dangles).
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.capacity) }
     }
 
     #[inline]
-    pub(super) const fn as_mut_slice(&mut self) -> &mut [T] {
+    pub(crate) const fn as_mut_slice(&mut self) -> &mut [T] {
         // SAFETY: as in `as_slice`, and the region is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.capacity) }
     }
 
     /// The element at `index`, or the zero value beyond the capacity.
     #[inline]
-    pub(super) fn get(&self, index: usize) -> T {
+    pub(crate) fn get(&self, index: usize) -> T {
         self.as_slice().get(index).copied().unwrap_or_default()
     }
 
     #[inline]
-    pub(super) fn set(&mut self, index: usize, value: T) {
+    pub(crate) fn set(&mut self, index: usize, value: T) {
         if let Some(element) = self.as_mut_slice().get_mut(index) {
             *element = value;
         }
     }
 
-    pub(super) const fn capacity(&self) -> usize {
+    pub(crate) const fn capacity(&self) -> usize {
         self.capacity
     }
 
     /// Makes room for `count` elements and keeps the present ones. False when there is no memory: nothing has changed.
     #[inline]
-    pub(super) fn grow(&mut self, count: usize) -> bool {
+    pub(crate) fn grow(&mut self, count: usize) -> bool {
         count <= self.capacity || self.enlarge(count)
     }
 
@@ -98,7 +98,7 @@ impl<T: Plain> Region<T> {
     }
 
     /// Gives the mapping back to the system. (Not a `Drop`: slots live as long as the process.)
-    pub(super) fn release(self) {
+    pub(crate) fn release(self) {
         if self.capacity == 0 {
             return;
         }

@@ -3,6 +3,7 @@
 //! Everything that can be refused is refused before the program starts. Invariant: once it runs, nothing that happens
 //! to memtrack changes the program or its exit status; what went wrong with the recording is said afterwards.
 
+mod children;
 mod closing;
 mod shim;
 mod sums;
@@ -12,19 +13,24 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use memtrack_collector::{Collector, Ended, FileSink, Sink};
 
+use self::children::Children;
 use self::shim::Private;
 use self::sums::SumsSink;
 use crate::args;
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
-use crate::sys::{Child, Signals, Spawn, shell_status};
+use crate::sys::{Child, Signals, Spawn, Waiting, shell_status};
 use crate::target::{Environment, Program, Target};
+use crate::units;
+
+/// How long the program's children may outlive it before something is said.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs the program; its exit status as a shell gives it.
 ///
@@ -67,16 +73,21 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
     let shim = shim::find()?;
     let private = Private::new()?;
     let (mut capture, file) = open(options)?;
-    match launch(options, program, &private, shim, file) {
-        Ok((collector, child)) => {
+    let children = Children::default();
+    match launch(options, program, &private, shim, file, &children) {
+        Ok(Launched { collector, child, waiting }) => {
             let named = capture.name(&target.name(), child.pid());
+            children.name(capture.path());
             let status = child.reap()?;
             collector.child_exited(status);
+            if options.follow {
+                wait_for_children(&collector, &waiting, options.quiet);
+            }
             let summary = collector.finish(Ended::Exited);
             if let Err(error) = named {
                 message::error(format_args!("{error:#}; the capture is {}", capture.path().display()));
             }
-            closing::report(options.quiet, capture, program, summary);
+            closing::report(options.quiet, capture, program, summary, &children);
             Ok(status)
         }
         Err(error) => {
@@ -93,6 +104,31 @@ fn open(options: &args::Run) -> Result<(CaptureFile, File)> {
     }
 }
 
+/// The captures of children that outlive the program are whole only when they, too, have ended.
+fn wait_for_children(collector: &Collector, waiting: &Waiting, quiet: bool) {
+    waiting.begin();
+    let begun = Instant::now();
+    let mut said = quiet;
+    collector.wait_for_all(|living| {
+        if !said && living > 0 && begun.elapsed() > PATIENCE {
+            said = true;
+            message::line(format_args!(
+                "memtrack: the program has ended; waiting for {} that it started (Ctrl-C ends the recording)",
+                units::plural(living.into(), "process", "processes")
+            ));
+        }
+        !waiting.is_interrupted()
+    });
+    waiting.end();
+}
+
+/// A program that runs, and is recorded.
+struct Launched {
+    collector: Collector,
+    child: Arc<Child>,
+    waiting: Arc<Waiting>,
+}
+
 /// Starts to collect, and the program.
 fn launch(
     options: &args::Run,
@@ -100,27 +136,44 @@ fn launch(
     private: &Private,
     shim: PathBuf,
     file: File,
-) -> Result<(Collector, Arc<Child>)> {
+    children: &Children,
+) -> Result<Launched> {
     let how = memtrack_collector::Options {
         timestamps: options.allocation_timestamps,
         python_allocators: options.trace_python_allocators,
+        native: options.native,
         frame_marks: !options.no_frame_marks,
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
         ..memtrack_collector::Options::default()
     };
-    let sink = sink(options, file).context("the capture cannot be written")?;
-    let collector = Collector::start(private.path(), how, sink)?;
+    let kind = if options.aggregate { Kind::Sums } else { Kind::Events };
+    let sink = sink(kind, file).context("the capture cannot be written")?;
+    let collector = if options.follow {
+        Collector::start_following(private.path(), how, sink, children.opener(kind, options.force))?
+    } else {
+        Collector::start(private.path(), how, sink)?
+    };
     let mut environment = program.environment.clone();
     private.prepare(&mut environment, &shim, collector.socket_path())?;
     let signals = Signals::take()?;
     let child = start(program, environment)?;
     collector.expect_child(child.pid().cast_unsigned());
-    signals.pass_on(&child);
-    Ok((collector, child))
+    let waiting = signals.pass_on(&child);
+    Ok(Launched { collector, child, waiting })
 }
 
-fn sink(options: &args::Run, file: File) -> io::Result<Box<dyn Sink>> {
-    Ok(if options.aggregate { Box::new(SumsSink::new(file)?) } else { Box::new(FileSink::new(file)?) })
+/// What a capture holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Events,
+    Sums,
+}
+
+fn sink(kind: Kind, file: File) -> io::Result<Box<dyn Sink>> {
+    Ok(match kind {
+        Kind::Sums => Box::new(SumsSink::new(file)?),
+        Kind::Events => Box::new(FileSink::new(file)?),
+    })
 }
 
 fn start(program: &Program, environment: Environment) -> Result<Arc<Child>> {

@@ -60,7 +60,10 @@ impl Sink for SumsSink {
     fn process(&mut self, process: &Process) -> io::Result<()> {
         self.process.update(&process.encode());
         let start = self.process.start_monotonic_ns.unwrap_or(0);
-        self.online.get_or_insert_with(|| Online::new(start));
+        if self.online.is_none() {
+            self.online = Some(Online::new(start));
+            self.replay = Replay::new(&Options { forked: self.process.fork_ticket.is_some(), ..Options::default() });
+        }
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! `transform firefox`: the processed profile of the Firefox Profiler, at profiler.firefox.com.
 //!
 //! One allocation sample for each stack, at the time of its earliest contributor; the memory tracks and a marker for
-//! the high-water mark come from the snapshots. All samples are on the process's first thread, where the viewer looks
+//! each memory snapshot come from the snapshots, as does one for the high-water mark. All samples are on the process's first thread, where the viewer looks
 //! for allocations. Invariant: the weights add up to the view's total.
 
 use std::io::Write;
@@ -51,7 +51,7 @@ impl Format for Firefox {
         profile.set_symbolicated(true);
         add_samples(&mut profile, thread, capture, view);
         add_memory(&mut profile, process, capture);
-        add_peak(&mut profile, thread, capture);
+        add_markers(&mut profile, thread, capture);
         serde_json::to_writer(&mut *out, &profile)?;
         writeln!(out)?;
         Ok(())
@@ -109,7 +109,14 @@ fn add_track(
     }
 }
 
-fn add_peak(profile: &mut Profile, thread: ThreadHandle, capture: &Capture) {
+/// A marker for each memory snapshot, and one for the high-water mark.
+fn add_markers(profile: &mut Profile, thread: ThreadHandle, capture: &Capture) {
+    let name = profile.intern_string("Memory snapshot");
+    for snapshot in &capture.analysis.snapshots {
+        let (heap, resident) = (units::size(snapshot.heap_bytes), units::size(snapshot.rss_bytes));
+        let text = profile.intern_string(&format!("{heap} live, {resident} resident"));
+        profile.add_marker(thread, MarkerTiming::Instant(at(snapshot.time_ns)), Note { name, text });
+    }
     let peak = &capture.analysis.totals.peak;
     let Some(moment) = peak.at else { return };
     let name = profile.intern_string("High-water mark");
@@ -175,6 +182,6 @@ mod tests {
         let sum: u64 = allocations["weight"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
         assert_eq!((sum, allocations["weightType"].as_str()), (1_505_096, Some("bytes")));
         assert_eq!(report["counters"][1]["samples"]["count"][0].as_f64(), Some(f64::from(9 << 20)));
-        assert_eq!(report["threads"][0]["markers"]["length"].as_u64(), Some(1));
+        assert_eq!(report["threads"][0]["markers"]["length"].as_u64(), Some(2));
     }
 }

@@ -8,32 +8,44 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use serde_json::Value;
 
+/// Text is handed to the encoder in parts of this size: each hand-over costs it as much as some ten thousand bytes.
+const PART: usize = 1 << 16;
+
 /// An object in the making.
 pub(super) struct Columns {
     packed: DeflateEncoder<Vec<u8>>,
+    text: Vec<u8>,
     begun: bool,
 }
 
 impl Columns {
     pub(super) fn new() -> Self {
-        Self { packed: DeflateEncoder::new(Vec::new(), Compression::new(5)), begun: false }
+        let packed = DeflateEncoder::new(Vec::new(), Compression::new(5));
+        Self { packed, text: Vec::with_capacity(2 * PART), begun: false }
     }
 
     /// A member of any kind. (Errors here and below: none, since all goes to memory; they are passed on all the same.)
     pub(super) fn json(&mut self, name: &str, value: &Value) -> io::Result<()> {
-        self.key(name)?;
-        write!(self.packed, "{value}")
+        self.key(name);
+        write!(self.text, "{value}")?;
+        self.hand_over()
     }
 
     /// A column.
     pub(super) fn column(&mut self, name: &str, numbers: impl IntoIterator<Item = u64>) -> io::Result<()> {
-        self.key(name)?;
-        let mut before = "[";
-        for number in numbers {
-            write!(self.packed, "{before}{number}")?;
-            before = ",";
+        self.key(name);
+        self.text.push(b'[');
+        for (at, number) in numbers.into_iter().enumerate() {
+            if at > 0 {
+                self.text.push(b',');
+            }
+            push_decimal(&mut self.text, number);
+            if self.text.len() >= PART {
+                self.hand_over()?;
+            }
         }
-        self.packed.write_all(if before == "[" { b"[]" } else { b"]" })
+        self.text.push(b']');
+        Ok(())
     }
 
     /// A column of numbers that never fall, as the steps between them.
@@ -42,10 +54,37 @@ impl Columns {
         self.column(name, numbers.into_iter().map(|number| number.saturating_sub(std::mem::replace(&mut last, number))))
     }
 
-    /// The object as base64.
-    pub(super) fn finish(mut self, mut out: impl Write) -> io::Result<()> {
-        self.packed.write_all(if self.begun { b"}" } else { b"{}" })?;
-        let packed = self.packed.finish()?;
+    /// The whole object.
+    pub(super) fn ended(mut self) -> io::Result<Packed> {
+        self.text.extend_from_slice(if self.begun { b"}" } else { b"{}" });
+        self.hand_over()?;
+        self.packed.finish().map(Packed)
+    }
+
+    fn key(&mut self, name: &str) {
+        let before = if std::mem::replace(&mut self.begun, true) { "," } else { "{" };
+        self.text.extend([before, "\"", name, "\":"].concat().into_bytes());
+    }
+
+    fn hand_over(&mut self) -> io::Result<()> {
+        self.packed.write_all(&self.text)?;
+        self.text.clear();
+        Ok(())
+    }
+}
+
+/// A whole object, deflated.
+pub(super) struct Packed(Vec<u8>);
+
+impl Packed {
+    /// The number of characters that it takes in the page.
+    pub(super) fn len(&self) -> usize {
+        self.0.len().div_ceil(3) * 4
+    }
+
+    /// Writes it as base64.
+    pub(super) fn write(&self, mut out: impl Write) -> io::Result<()> {
+        let packed = &self.0;
         // A multiple of three, so that only the last line is padded.
         for chunk in packed.chunks(3 * 1024) {
             let mut line: Vec<u8> = chunk.chunks(3).flat_map(base64).collect();
@@ -54,11 +93,22 @@ impl Columns {
         }
         Ok(())
     }
+}
 
-    fn key(&mut self, name: &str) -> io::Result<()> {
-        let before = if std::mem::replace(&mut self.begun, true) { "," } else { "{" };
-        write!(self.packed, "{before}\"{name}\":")
+/// A number in decimal digits: there are millions of them, and this is what takes the least time.
+fn push_decimal(text: &mut Vec<u8>, mut number: u64) {
+    // The largest has twenty digits.
+    let mut digits = [0; 20];
+    let mut first = digits.len();
+    loop {
+        first -= 1;
+        digits[first] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
     }
+    text.extend_from_slice(&digits[first..]);
 }
 
 /// Up to three bytes as four characters.
@@ -83,13 +133,26 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_any_length_over_several_parts() {
+        let numbers: Vec<u64> = (0..200_000).map(|at| u64::MAX >> (at % 64)).chain([0, 9, 10, u64::MAX]).collect();
+        let mut columns = Columns::new();
+        columns.column("a", numbers.clone()).unwrap();
+        let mut text = Vec::new();
+        columns.ended().unwrap().write(&mut text).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&super::super::testing::unpacked(&text)).unwrap();
+        assert_eq!(value["a"], serde_json::json!(numbers));
+    }
+
+    #[test]
     fn columns_and_steps() {
         let mut columns = Columns::new();
         columns.column("a", []).unwrap();
         columns.steps("b", [5, 5, 9]).unwrap();
         columns.json("c", &"</script>".into()).unwrap();
         let mut text = Vec::new();
-        columns.finish(&mut text).unwrap();
+        let packed = columns.ended().unwrap();
+        packed.write(&mut text).unwrap();
+        assert_eq!(text.iter().filter(|byte| **byte != b'\n').count(), packed.len());
         assert_eq!(super::super::testing::unpacked(&text), r#"{"a":[],"b":[5,0,4],"c":"</script>"}"#);
     }
 }

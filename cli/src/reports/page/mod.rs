@@ -2,8 +2,8 @@
 //!
 //! The file is a frame of HTML, the scripts and styles under `assets/`, and the data: columns of numbers as JSON,
 //! deflated and in base64. Invariant: the page makes no request (its content security policy forbids all of them), it
-//! holds no source lines, and its sums are those of every other report; where small call sites were merged into their
-//! callers to keep it small, the page says so.
+//! holds no source lines unless they were asked for, and its sums are those of every other report; where small call
+//! sites were merged into their callers to keep it small, the page says so.
 
 mod columns;
 mod sites;
@@ -16,9 +16,10 @@ use memtrack_reader::analysis::CallTree;
 use memtrack_reader::analysis::diff::Merged;
 
 use super::facts::{Capture, visible};
+use super::source::Sources;
 use super::view;
 use crate::units::{count, size};
-use columns::Columns;
+use columns::{Columns, Packed};
 use sites::{Names, Side, Sites};
 
 const HEAD: &str = include_str!("../../../assets/page.html");
@@ -30,6 +31,13 @@ const SCRIPTS: [&str; 5] = [
     include_str!("../../../assets/table.js"),
     include_str!("../../../assets/page.js"),
 ];
+
+/// A page has no more call sites, and no more entries in its table of lives, so that it stays fluid.
+const MOST_SITES: usize = 250_000;
+/// So many are kept in any case.
+const FEWEST_SITES: usize = 10_000;
+/// The data takes no more characters than this, so that a page with its scripts is below 5 MB.
+const MOST_BYTES: usize = 4_800_000;
 
 /// The views of the page, in the order of its switch.
 const VIEWS: [View; 5] = [View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Temporary, View::Allocated];
@@ -47,28 +55,41 @@ pub(crate) struct Start {
     pub(crate) counts: bool,
 }
 
-/// Writes the page of one capture, with a note of what the reader has to know.
+/// Writes the page of one capture, with notes of what the reader has to know; with the source line of each call if
+/// `sources` is given.
 ///
 /// # Errors
 /// What the writer says.
-pub(crate) fn flamegraph(capture: &Capture, start: Start, note: Option<String>, out: impl Write) -> io::Result<()> {
+pub(crate) fn flamegraph(
+    capture: &Capture,
+    start: Start,
+    notes: Vec<String>,
+    sources: Option<Sources>,
+    out: impl Write,
+) -> io::Result<()> {
     let frames = &capture.frames;
     let mut tree = CallTree::default();
     let places = tree.places(frames, capture.analysis.groups.iter().map(|group| group.stack), |frame| frame.0);
-    let sites = Sites::new(&tree, &[Side { capture, places }]);
-    let mut data = Columns::new();
-    head(&mut data, "capture", &capture.facts.title(), start)?;
-    data.json("facts", &facts(capture).into())?;
-    let mut notes = capture.facts.warnings();
-    notes.extend(note);
-    notes.extend(sites.note());
-    sites.write(&mut data, &Names::of_frames(frames))?;
-    notes.extend(time::write(capture, &sites, &mut data)?);
-    data.json("notes", &notes.into())?;
-    document(&format!("memtrack: {}", capture.facts.title()), data, out)
+    let sides = [Side { capture, places }];
+    let mut names = Names::of_frames(frames, sources);
+    let title = capture.facts.title();
+    let notes = [capture.facts.warnings(), notes].concat();
+    let data = bounded(MOST_BYTES, |most| {
+        let sites = Sites::new(&tree, &sides, most);
+        let mut data = Columns::new();
+        head(&mut data, "capture", &title, start)?;
+        data.json("facts", &facts(capture).into())?;
+        sites.write(&mut data, &mut names)?;
+        let time = time::write(capture, &sites, most, &mut data)?;
+        let notes: Vec<_> = notes.iter().cloned().chain(sites.note()).chain(names.note()).chain(time).collect();
+        data.json("notes", &notes.into())?;
+        data.ended()
+    })?;
+    document(&format!("memtrack: {title}"), &data, out)
 }
 
-/// Writes the page of the difference between two captures.
+/// Writes the page of the difference between two captures; `scale` says what the base's figures were multiplied by, if
+/// they were, and `notes` why the captures may not compare.
 ///
 /// # Errors
 /// What the writer says.
@@ -76,7 +97,8 @@ pub(crate) fn difference(
     base: &Capture,
     new: &Capture,
     start: Start,
-    notes: Vec<String>,
+    scale: Option<String>,
+    notes: &[String],
     out: impl Write,
 ) -> io::Result<()> {
     let mut merged = Merged::default();
@@ -84,14 +106,37 @@ pub(crate) fn difference(
         let stacks = capture.analysis.groups.iter().map(|group| group.stack);
         Side { capture, places: merged.places(&capture.frames, stacks) }
     });
-    let sites = Sites::new(&merged.tree, &sides);
+    let vanished = VIEWS.map(|view| {
+        let own = |merged: &mut Merged, capture: &Capture| merged.own(&capture.frames, &capture.analysis.view(view));
+        let (base, new) = (own(&mut merged, base), own(&mut merged, new));
+        merged.compare(&base, &new).vanished_stacks
+    });
     let title = format!("{} -> {}", base.facts.file.display(), new.facts.file.display());
-    let mut data = Columns::new();
-    head(&mut data, "diff", &title, start)?;
-    data.json("facts", &[facts(base), facts(new)].concat().into())?;
-    sites.write(&mut data, &Names::of_functions(&merged.functions))?;
-    data.json("notes", &notes.into_iter().chain(sites.note()).collect::<Vec<_>>().into())?;
-    document(&format!("memtrack diff: {title}"), data, out)
+    let data = bounded(MOST_BYTES, |most| {
+        let sites = Sites::new(&merged.tree, &sides, most);
+        let mut data = Columns::new();
+        head(&mut data, "diff", &title, start)?;
+        data.json("facts", &[facts(base), facts(new)].concat().into())?;
+        data.json("vanishedStacks", &vanished.to_vec().into())?;
+        data.json("scale", &scale.clone().into())?;
+        sites.write(&mut data, &mut Names::of_functions(&merged.functions, [&base.frames, &new.frames]))?;
+        data.json("notes", &notes.iter().cloned().chain(sites.note()).collect::<Vec<_>>().into())?;
+        data.ended()
+    })?;
+    document(&format!("memtrack diff: {title}"), &data, out)
+}
+
+/// Builds the data with fewer and fewer call sites until the page is small enough, or is small in sites at least.
+fn bounded(most_bytes: usize, mut build: impl FnMut(usize) -> io::Result<Packed>) -> io::Result<Packed> {
+    let mut most = MOST_SITES;
+    loop {
+        let data = build(most)?;
+        if data.len() <= most_bytes || most <= FEWEST_SITES {
+            return Ok(data);
+        }
+        // In proportion, and a little less, so that one more time is enough.
+        most = (most as u64 * most_bytes as u64 * 9 / 10 / data.len() as u64).max(FEWEST_SITES as u64) as usize;
+    }
 }
 
 fn head(data: &mut Columns, kind: &str, title: &str, start: Start) -> io::Result<()> {
@@ -124,7 +169,7 @@ fn facts(capture: &Capture) -> Vec<String> {
 }
 
 /// The whole file.
-fn document(title: &str, data: Columns, mut out: impl Write) -> io::Result<()> {
+fn document(title: &str, data: &Packed, mut out: impl Write) -> io::Result<()> {
     let mut rest = HEAD;
     for (mark, fill) in [("{{TITLE}}", escaped(&visible(title))), ("{{STYLE}}", STYLE.into())] {
         let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
@@ -133,7 +178,7 @@ fn document(title: &str, data: Columns, mut out: impl Write) -> io::Result<()> {
     }
     let (before, after) = rest.split_once("{{DATA}}").unwrap_or((rest, ""));
     out.write_all(before.as_bytes())?;
-    data.finish(&mut out)?;
+    data.write(&mut out)?;
     let (before, after) = after.split_once("{{SCRIPT}}").unwrap_or((after, ""));
     out.write_all(before.as_bytes())?;
     SCRIPTS.iter().try_for_each(|script| out.write_all(script.as_bytes()))?;
@@ -177,14 +222,16 @@ mod testing {
 
 #[cfg(test)]
 mod tests {
-    use super::{Start, VIEWS, difference, flamegraph, testing};
+    use super::columns::Columns;
+    use super::{FEWEST_SITES, MOST_SITES, Sources, Start, VIEWS};
+    use super::{bounded, difference, flamegraph, testing};
     use crate::reports::facts::Capture;
     use crate::reports::fixture;
     use serde_json::{Value, json};
 
     fn page(capture: &Capture) -> Value {
         let mut page = Vec::new();
-        flamegraph(capture, Start::default(), None, &mut page).unwrap();
+        flamegraph(capture, Start::default(), Vec::new(), None, &mut page).unwrap();
         testing::data(&page)
     }
 
@@ -221,11 +268,81 @@ mod tests {
     }
 
     #[test]
+    fn a_page_that_would_be_too_large_gets_fewer_sites() {
+        let mut tried = Vec::new();
+        let of_random_digits = |most: usize| {
+            let mut data = Columns::new();
+            let random = |at: u64| at.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31) ^ at;
+            data.column("a", (0..most as u64 / 20).map(random)).unwrap();
+            data.ended()
+        };
+        let packed = bounded(100_000, |most| {
+            tried.push(most);
+            of_random_digits(most)
+        });
+        assert!(packed.unwrap().len() <= 100_000);
+        assert!(tried.len() == 2 && tried[0] == MOST_SITES && tried[1] > FEWEST_SITES, "{tried:?}");
+        let mut least = 0;
+        bounded(100_000, |most| {
+            least = most;
+            of_random_digits(MOST_SITES)
+        })
+        .unwrap();
+        assert!(least >= FEWEST_SITES, "it comes to an end: {least}");
+    }
+
+    #[test]
+    fn source_lines_are_there_only_if_they_were_asked_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("app.py");
+        std::fs::write(&path, "first\n    kept.append(secret)\n").unwrap();
+        let mut capture = fixture::capture();
+        let (name, file) =
+            (capture.frames.name_id("work").unwrap(), capture.frames.name_id(path.to_str().unwrap()).unwrap());
+        let frame = capture.frames.frame_id(name, file, 2).unwrap();
+        capture.analysis.groups[0].stack = capture.frames.stack_of(&[frame]).unwrap();
+        let strings = |sources| {
+            let mut page = Vec::new();
+            flamegraph(&capture, Start::default(), Vec::new(), sources, &mut page).unwrap();
+            testing::data(&page)["strings"].to_string()
+        };
+        assert!(!strings(None).contains("secret"));
+        assert!(strings(Some(Sources::new(None))).contains("\"kept.append(secret)\""));
+    }
+
+    #[test]
+    fn native_frames_are_told_from_python_and_from_the_interpreter() {
+        let mut capture = fixture::capture();
+        let mut native = |name: &str, module: &str| {
+            let (name, file) = (capture.frames.name_id(name).unwrap(), capture.frames.name_id("").unwrap());
+            let id = capture.frames.frame_id(name, file, 0).unwrap();
+            capture.frames.set_module(id, module).unwrap();
+            id
+        };
+        let ids = [native("PyObject_Malloc", "/usr/lib/libpython3.11.so.1.0"), native("parse", "/srv/libfast.so")];
+        capture.analysis.groups[0].stack = capture.frames.stack_of(&ids).unwrap();
+        let told = |data: Value| {
+            let text = |column: &str, at: usize| data["strings"][data[column][at].as_u64().unwrap() as usize].clone();
+            let kinds = data["frameKind"].as_array().unwrap().iter().enumerate().filter(|(_, kind)| **kind != 0);
+            let mut told: Vec<_> = kinds
+                .map(|(at, kind)| format!("{} {} {kind}", text("frameName", at), text("frameModule", at)))
+                .collect();
+            told.sort();
+            told
+        };
+        let expected = [r#""PyObject_Malloc" "libpython3.11.so.1.0" 2"#, r#""parse" "libfast.so" 1"#];
+        assert_eq!(told(page(&capture)), expected);
+        let mut text = Vec::new();
+        difference(&fixture::empty(), &capture, Start::default(), None, &[], &mut text).unwrap();
+        assert_eq!(told(testing::data(&text)), expected, "in a difference, too");
+    }
+
+    #[test]
     fn nothing_in_a_name_can_leave_the_data() {
         let mut capture = fixture::empty();
         capture.facts.process.command_line = vec![b"</script><b>&\"{{DATA}}".to_vec()];
         let mut page = Vec::new();
-        flamegraph(&capture, Start::default(), None, &mut page).unwrap();
+        flamegraph(&capture, Start::default(), Vec::new(), None, &mut page).unwrap();
         let text = str::from_utf8(&page).unwrap();
         assert!(
             !text.contains("<b>") && text.contains("<title>memtrack: '&lt;/script&gt;&lt;b&gt;&amp;&quot;{{DATA}}")
@@ -236,7 +353,7 @@ mod tests {
     #[test]
     fn a_page_refers_to_nothing_outside() {
         let mut page = Vec::new();
-        flamegraph(&fixture::capture(), Start::default(), None, &mut page).unwrap();
+        flamegraph(&fixture::capture(), Start::default(), Vec::new(), None, &mut page).unwrap();
         let text = str::from_utf8(&page).unwrap();
         assert!(
             !text.contains("http:") && !text.contains("https:") && !text.contains("src=") && !text.contains("import(")
@@ -248,10 +365,11 @@ mod tests {
     fn a_difference_has_both_sides() {
         let (base, new) = (fixture::empty(), fixture::capture());
         let mut page = Vec::new();
-        difference(&base, &new, Start::default(), vec!["a doubt".into()], &mut page).unwrap();
+        difference(&base, &new, Start::default(), Some("doubled".into()), &["a doubt".into()], &mut page).unwrap();
         let data = testing::data(&page);
         assert_eq!((sum(&data["newBytes4"]), sum(&data["baseBytes4"])), (1_505_096, 0));
         assert_eq!((&data["kind"], &data["notes"]), (&json!("diff"), &json!(["a doubt"])));
+        assert_eq!((&data["scale"], &data["vanishedStacks"]), (&json!("doubled"), &json!([0, 0, 0, 0, 0])));
         assert_eq!(data["threads"], json!(["main", "pool-0"]));
     }
 }

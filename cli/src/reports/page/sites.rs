@@ -10,6 +10,7 @@ use memtrack_format::Allocator;
 use memtrack_reader::analysis::diff::Functions;
 use memtrack_reader::analysis::{CallTree, Group, Tally};
 use memtrack_reader::modules::module_of_file;
+use memtrack_reader::native::is_interpreter;
 use memtrack_reader::{FrameId, Frames, ThreadId};
 use serde_json::Value;
 
@@ -17,11 +18,9 @@ use super::VIEWS;
 use super::columns::Columns;
 use crate::reports::NO_STACK;
 use crate::reports::facts::{Capture, visible};
+use crate::reports::source::Sources;
 use crate::reports::stats_json::thread;
 use crate::units::count;
-
-/// A page has no more call sites than this; it stays fluid, and below some megabytes.
-const MOST_SITES: usize = 250_000;
 
 /// A capture and the place of each of its groups in the tree.
 #[derive(Debug)]
@@ -29,6 +28,9 @@ pub(super) struct Side<'a> {
     pub(super) capture: &'a Capture,
     pub(super) places: Vec<u32>,
 }
+
+/// Characters of a name or a source line that are shown.
+const LONGEST_TEXT: usize = 500;
 
 /// The figures of one group in every view.
 type Sums = [Tally; VIEWS.len()];
@@ -53,10 +55,10 @@ pub(super) struct Sites {
 }
 
 impl Sites {
-    /// The sites of all sides, the new capture first.
-    pub(super) fn new(tree: &CallTree, sides: &[Side<'_>]) -> Self {
+    /// The sites of all sides, the new capture first; at most so many.
+    pub(super) fn new(tree: &CallTree, sides: &[Side<'_>], most: usize) -> Self {
         let weights = weights(tree, sides);
-        let kept = kept(&weights);
+        let kept = kept(&weights, most);
         let order = tree.preorder(|node| std::cmp::Reverse(weights[node as usize].to_bits()));
         // The place in preorder of each node, or of the nearest caller that is kept: callers come first.
         let mut numbers = vec![0; tree.nodes().len()];
@@ -105,13 +107,8 @@ impl Sites {
         })
     }
 
-    /// Number of groups.
-    pub(super) fn len(&self) -> usize {
-        self.groups.len()
-    }
-
     /// Writes the columns.
-    pub(super) fn write(&self, data: &mut Columns, names: &Names<'_>) -> io::Result<()> {
+    pub(super) fn write(&self, data: &mut Columns, names: &mut Names<'_>) -> io::Result<()> {
         self.write_frames(data, names)?;
         data.json("threads", &self.threads.clone().into())?;
         let used: BTreeSet<Allocator> = self.groups.iter().map(|key| key.1).collect();
@@ -131,7 +128,7 @@ impl Sites {
     }
 
     /// The nodes, and the frames they use, numbered in the order of their first use.
-    fn write_frames(&self, data: &mut Columns, names: &Names<'_>) -> io::Result<()> {
+    fn write_frames(&self, data: &mut Columns, names: &mut Names<'_>) -> io::Result<()> {
         let mut numbers: HashMap<u32, u64> = HashMap::new();
         let mut used = Vec::new();
         let frames: Vec<u64> = self
@@ -152,7 +149,10 @@ impl Sites {
         data.column("frameName", described.iter().map(|frame| frame[0]))?;
         data.column("frameFile", described.iter().map(|frame| frame[1]))?;
         data.column("frameLine", described.iter().map(|frame| frame[2]))?;
-        data.column("frameModule", described.iter().map(|frame| frame[3]))?;
+        data.column("frameColumn", described.iter().map(|frame| frame[3]))?;
+        data.column("frameModule", described.iter().map(|frame| frame[4]))?;
+        data.column("frameSource", described.iter().map(|frame| frame[5]))?;
+        data.column("frameKind", described.iter().map(|frame| frame[6]))?;
         data.json("strings", &Value::from(strings.list))
     }
 }
@@ -225,46 +225,89 @@ fn weights(tree: &CallTree, sides: &[Side<'_>]) -> Vec<f64> {
 }
 
 /// Which nodes are kept: all, or the heaviest. A caller weighs no less than what it calls, so callers of kept ones are.
-fn kept(weights: &[f64]) -> Vec<bool> {
-    if weights.len() <= MOST_SITES {
+fn kept(weights: &[f64], most: usize) -> Vec<bool> {
+    if weights.len() <= most {
         return vec![true; weights.len()];
     }
     let mut sorted = weights.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
-    let least = sorted[sorted.len() - MOST_SITES];
+    let least = sorted[sorted.len() - most];
     let mut kept: Vec<bool> = weights.iter().map(|weight| *weight > least).collect();
     kept[0] = true;
     kept
 }
 
-/// Where the names of a tree's keys come from.
-pub(super) enum Names<'a> {
+/// Where the names of a tree's keys come from, and source lines where they are wanted.
+pub(super) struct Names<'a> {
+    tables: Tables<'a>,
+    native: Native,
+    sources: Option<Sources>,
+}
+
+/// Functions of native code, by name and file: their modules, and whether they are the interpreter's own.
+type Native = HashMap<(String, String), (String, bool)>;
+
+enum Tables<'a> {
     Frames(&'a Frames),
     Functions(&'a Functions),
 }
 
 impl<'a> Names<'a> {
-    pub(super) fn of_frames(frames: &'a Frames) -> Self {
-        Self::Frames(frames)
+    pub(super) fn of_frames(frames: &'a Frames, sources: Option<Sources>) -> Self {
+        Self { tables: Tables::Frames(frames), native: native([frames]), sources }
     }
 
-    pub(super) fn of_functions(functions: &'a Functions) -> Self {
-        Self::Functions(functions)
+    /// The functions of two captures, whose frames tell which of them are native.
+    pub(super) fn of_functions(functions: &'a Functions, frames: [&Frames; 2]) -> Self {
+        Self { tables: Tables::Functions(functions), native: native(frames), sources: None }
     }
 
-    /// Name, file, line and module of a key; texts by their numbers, 0 for none.
-    fn describe(&self, key: u32, strings: &mut Strings) -> [u64; 4] {
-        let (function, file, line) = match self {
-            _ if key == CallTree::NO_FRAME => (NO_STACK, "", 0),
-            Self::Frames(frames) => {
-                let id = FrameId(key);
-                (frames.function(id), frames.file(id), frames.frame(id).line)
+    /// What has to be said of the source lines.
+    pub(super) fn note(&self) -> Option<String> {
+        let changed = self.sources.as_ref().map_or(0, Sources::changed);
+        (changed > 0).then(|| {
+            format!(
+                "{} source files were changed after the recording: their lines may be others",
+                count(changed as u64)
+            )
+        })
+    }
+
+    /// Name, file, line, column, module, source line and kind of a key; texts by their numbers, 0 for none. Kinds are 0
+    /// for Python, 1 for native code, and 2 for native code of the interpreter.
+    fn describe(&mut self, key: u32, strings: &mut Strings) -> [u64; 7] {
+        let (function, file, line, column) = match &self.tables {
+            _ if key == CallTree::NO_FRAME => (NO_STACK, "", 0, 0),
+            Tables::Frames(frames) => {
+                let (id, frame) = (FrameId(key), frames.frame(FrameId(key)));
+                (frames.function(id), frames.file(id), frame.line, frame.column)
             }
-            Self::Functions(functions) => functions.get(key).map_or((NO_STACK, "", 0), |(name, file)| (name, file, 0)),
+            Tables::Functions(functions) => {
+                let (function, file) = functions.get(key).unwrap_or((NO_STACK, ""));
+                (function, file, 0, 0)
+            }
         };
-        let module = module_of_file(file).unwrap_or("");
-        [strings.number(function), strings.number(file), u64::from(line), strings.number(module)]
+        let native =
+            if self.native.is_empty() { None } else { self.native.get(&(function.to_owned(), file.to_owned())) };
+        let kind = native.map_or(0, |(_, interpreter)| if *interpreter { 2 } else { 1 });
+        let module = native.map_or_else(|| module_of_file(file).unwrap_or(""), |(module, _)| module);
+        let source = self.sources.as_mut().and_then(|sources| sources.file(file).line(line)).unwrap_or("").trim();
+        let [function, file, module, source] = [function, file, module, source].map(|text| strings.number(text));
+        [function, file, u64::from(line), u64::from(column), module, source, kind]
     }
+}
+
+/// The native functions among these frames.
+fn native<const N: usize>(tables: [&Frames; N]) -> Native {
+    let frames =
+        tables.into_iter().flat_map(|frames| (0..frames.frames().len() as u32).map(move |id| (frames, FrameId(id))));
+    frames
+        .filter_map(|(frames, id)| {
+            let module = frames.module(id)?.rsplit('/').next()?.to_owned();
+            let function = (frames.function(id).to_owned(), frames.file(id).to_owned());
+            Some((function, (module, is_interpreter(frames, id))))
+        })
+        .collect()
 }
 
 /// Each text once; number 0 is the empty one.
@@ -284,7 +327,8 @@ impl Strings {
         if let Some(number) = self.numbers.get(text) {
             return *number;
         }
-        self.list.push(visible(text));
+        let shown: String = visible(text).chars().take(LONGEST_TEXT).collect();
+        self.list.push(shown);
         let number = self.list.len() as u64 - 1;
         self.numbers.insert(text.to_owned(), number);
         number

@@ -17,21 +17,25 @@ use crate::units::count;
 
 /// Points that a chart shows, and so moments to choose from.
 const MOST_MOMENTS: usize = 2_000;
-/// Entries of the table of lives; with more of them the page would become large.
-const MOST_LIVES: usize = 150_000;
 /// So many moments are kept in any case.
 const FEWEST_MOMENTS: usize = 64;
 
 /// (group, first moment, end moment) -> bytes and count; the end is one past the last moment for what stays.
 type Lives = HashMap<(u32, u32, u32), Tally>;
 
-/// Writes the columns; says what was merged.
-pub(super) fn write(capture: &Capture, sites: &Sites, data: &mut Columns) -> io::Result<Option<String>> {
+/// Writes the columns, with at most so many entries in the table of lives as long as there are moments to do without;
+/// says what was merged.
+pub(super) fn write(
+    capture: &Capture,
+    sites: &Sites,
+    most_lives: usize,
+    data: &mut Columns,
+) -> io::Result<Option<String>> {
     let moments = moments(capture);
     let intervals = capture.analysis.intervals.as_deref().unwrap_or_default();
     let mut step = moments.len().div_ceil(MOST_MOMENTS).max(1);
     let (mut kept, mut lives) = thinned(&moments, intervals, sites, step);
-    while lives.len() > MOST_LIVES.max(sites.len()) && kept.len() > FEWEST_MOMENTS {
+    while lives.len() > most_lives && kept.len() > FEWEST_MOMENTS {
         step *= 2;
         (kept, lives) = thinned(&moments, intervals, sites, step);
     }
@@ -132,7 +136,7 @@ mod tests {
         let mut tree = CallTree::default();
         let stacks = capture.analysis.groups.iter().map(|group| group.stack);
         let places = tree.places(&capture.frames, stacks, |frame| frame.0);
-        Sites::new(&tree, &[Side { capture, places }])
+        Sites::new(&tree, &[Side { capture, places }], 100)
     }
 
     #[test]
@@ -156,9 +160,9 @@ mod tests {
         let mut capture = capture();
         capture.analysis.intervals = None;
         let mut data = Columns::new();
-        assert_eq!(write(&capture, &sites(&capture), &mut data).unwrap(), None);
+        assert_eq!(write(&capture, &sites(&capture), 100, &mut data).unwrap(), None);
         let mut text = Vec::new();
-        data.finish(&mut text).unwrap();
+        data.ended().unwrap().write(&mut text).unwrap();
         let text = crate::reports::page::testing::unpacked(&text);
         assert!(text.contains("\"heap\":[") && !text.contains("liveGroup"), "{text}");
     }

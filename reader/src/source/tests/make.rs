@@ -1,5 +1,6 @@
 //! Makes captures whose total order is known.
 
+use memtrack_collector::{FileSink, Piece, Sink};
 use memtrack_format::block::{Codec, Header, Kind};
 use memtrack_format::checksum::crc32;
 use memtrack_format::header;
@@ -248,6 +249,29 @@ impl History {
             push_block(&mut file, piece.header(), &piece.bytes);
         }
         push_block(&mut file, Header::plain(Kind::End), &[]);
+        file
+    }
+}
+
+impl History {
+    /// A capture of this history as the collector writes it, with a checkpoint after each so many pieces.
+    pub(super) fn collected(&self, every: usize) -> Vec<u8> {
+        let mut file = Vec::new();
+        let mut sink = FileSink::new(&mut file).unwrap();
+        sink.process(&process()).unwrap();
+        let mut writer = Writer::default();
+        self.observations.iter().for_each(|observation| writer.add(observation));
+        let (observed, first_ticket, last_ticket) = writer.take();
+        sink.observations(&observed, first_ticket, last_ticket).unwrap();
+        for (i, piece) in (1..).zip(&self.pieces) {
+            let &Made { stream, segment, offset, tickets: (first_ticket, last_ticket), ref bytes } = piece;
+            sink.records(&Piece { stream, segment, offset, first_ticket, last_ticket, bytes }).unwrap();
+            if i % every == 0 {
+                sink.checkpoint().unwrap();
+            }
+        }
+        sink.finish(true).unwrap();
+        drop(sink);
         file
     }
 }

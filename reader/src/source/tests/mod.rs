@@ -100,6 +100,15 @@ proptest! {
     }
 
     #[test]
+    fn what_the_collector_writes_gives_the_total_order(steps in steps(), timed: bool, every in 1usize..20) {
+        let history = History::of(&steps, timed);
+        let (capture, notes, summary) = read(&history.collected(every)).unwrap();
+        prop_assert_eq!(notes.seen, history.seen);
+        prop_assert!(capture.complete());
+        prop_assert_eq!((summary.lost, summary.unknown_frames), (Loss::default(), 0));
+    }
+
+    #[test]
     fn online_gives_the_same_order(steps in steps(), busy in prop::collection::vec(0u8..16, 1..20)) {
         let history = History::of(&steps, false);
         let mut online = Online::new(START_NS);
@@ -132,9 +141,9 @@ proptest! {
     }
 
     #[test]
-    fn a_cut_file_gives_a_prefix_of_each_stream(steps in steps(), timed: bool, cut in 0.0..1.0f64, split in 20usize..400) {
+    fn a_cut_file_gives_a_prefix_of_each_stream(steps in steps(), timed: bool, cut in 0.0..1.0f64, split in 20usize..400, collected: bool) {
         let history = History::of(&steps, timed);
-        let whole = history.file(&[], split);
+        let whole = if collected { history.collected(split / 20) } else { history.file(&[], split) };
         let cut = (whole.len() as f64 * cut) as usize;
         match read(&whole[..cut]) {
             Ok((capture, notes, summary)) => {
@@ -154,9 +163,9 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_is_told(steps in steps(), timed: bool, place in 0.0..1.0f64, bit in 0u8..8, split in 1usize..400) {
+    fn a_flipped_bit_is_told(steps in steps(), timed: bool, place in 0.0..1.0f64, bit in 0u8..8, split in 1usize..400, collected: bool) {
         let history = History::of(&steps, timed);
-        let mut file = history.file(&[3], split);
+        let mut file = if collected { history.collected(split.div_ceil(20)) } else { history.file(&[3], split) };
         let place = (file.len() as f64 * place) as usize;
         file[place] ^= 1 << bit;
         match read(&file) {

@@ -82,7 +82,8 @@ impl Interface {
         if wrappers::is_ours(malloc) {
             return;
         }
-        if let Some(functions) = wrappers::in_place_of(&found.functions) {
+        let ours = usize::try_from(number).ok().and_then(|domain| wrappers::in_place_of(domain, &found.functions));
+        if let Some(functions) = ours {
             let ours = Domain { functions, ..found };
             // SAFETY: the functions do what the domain's did, whatever thread calls them.
             unsafe { (self.set)(number, &raw const ours) };

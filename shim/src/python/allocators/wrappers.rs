@@ -1,7 +1,8 @@
 //! The functions that stand in a domain's place, and what they stand for.
 //!
-//! One set of functions for each distinct set of originals, so that a function needs nothing but its own number to find
-//! the one it wraps; the context it is given is the original's, and is passed on. The guard is held over the real call:
+//! One set of functions for each domain and distinct set of originals, so that a function needs nothing but its own number
+//! to know its domain and to find the one it wraps; the context it is given is the original's, and is passed on. The guard
+//! is held over the real call:
 //! what an allocator takes from malloc or mmap for a block is not recorded beside the block.
 //!
 //! Invariant: the originals of a number never change once its functions are in use.
@@ -22,9 +23,11 @@ type Calloc = unsafe extern "C" fn(usize, usize, usize) -> usize;
 type Realloc = unsafe extern "C" fn(usize, usize, usize) -> usize;
 type Free = unsafe extern "C" fn(usize, usize);
 
-/// Sets of originals that can be told apart. The C library's, pymalloc's, both with the debug hooks, both with
-/// tracemalloc's: what a process meets in practice.
-const SETS: usize = 8;
+/// Sets of originals that can be told apart in each domain: what PYTHONMALLOC may set, the same with the debug hooks, and
+/// what was there before, which is what a process meets in practice.
+const SETS: usize = 4;
+/// The domains, by their numbers in the interpreter: raw, mem, obj.
+const DOMAINS: usize = 3;
 
 /// What one set of wrappers stands for.
 struct Originals {
@@ -48,53 +51,72 @@ impl Originals {
     }
 }
 
-static ORIGINALS: [Originals; SETS] = [const { Originals::new() }; SETS];
-/// Sets in use.
-static USED: AtomicUsize = AtomicUsize::new(0);
+static ORIGINALS: [[Originals; SETS]; DOMAINS] = [const { [const { Originals::new() }; SETS] }; DOMAINS];
+/// Sets in use in each domain.
+static USED: [AtomicUsize; DOMAINS] = [const { AtomicUsize::new(0) }; DOMAINS];
 
-/// Our functions in place of these; `None` when there are too many kinds. One thread at a time.
-pub(super) fn in_place_of(functions: &Functions) -> Option<Functions> {
-    let used = USED.load(Acquire);
-    let known = ORIGINALS.iter().take(used).position(|originals| originals.are(functions));
+/// Our functions in place of these of a domain; `None` when there are too many kinds. One thread at a time.
+pub(super) fn in_place_of(domain: usize, functions: &Functions) -> Option<Functions> {
+    let (all, counter) = (ORIGINALS.get(domain)?, USED.get(domain)?);
+    let used = counter.load(Acquire);
+    let known = all.iter().take(used).position(|originals| originals.are(functions));
     let number = known.unwrap_or(used);
     if known.is_none() {
-        let originals = ORIGINALS.get(number)?;
+        let originals = all.get(number)?;
         for (word, function) in originals.words().into_iter().zip(functions) {
             word.store(*function, Relaxed);
         }
-        USED.store(number.wrapping_add(1), Release);
+        counter.store(number.wrapping_add(1), Release);
         // Whoever reads a function of ours out of the domain finds its originals.
         fence(Release);
     }
-    sets().get(number).copied()
+    sets().get(domain)?.get(number).copied()
 }
 
 /// Whether a domain with this malloc function calls ours first.
 pub(super) fn is_ours(malloc: usize) -> bool {
-    sets().iter().any(|set| set.first() == Some(&malloc))
+    sets().iter().flatten().any(|set| set.first() == Some(&malloc))
 }
 
-fn sets() -> [Functions; SETS] {
-    [set::<0>(), set::<1>(), set::<2>(), set::<3>(), set::<4>(), set::<5>(), set::<6>(), set::<7>()]
+fn sets() -> [[Functions; SETS]; DOMAINS] {
+    [domain::<0>(), domain::<1>(), domain::<2>()]
 }
 
-fn set<const NUMBER: usize>() -> Functions {
-    let malloc: Malloc = malloc::<NUMBER>;
-    let calloc: Calloc = calloc::<NUMBER>;
-    let realloc: Realloc = realloc::<NUMBER>;
-    let free: Free = free::<NUMBER>;
+fn domain<const DOMAIN: usize>() -> [Functions; SETS] {
+    [set::<DOMAIN, 0>(), set::<DOMAIN, 1>(), set::<DOMAIN, 2>(), set::<DOMAIN, 3>()]
+}
+
+fn set<const DOMAIN: usize, const NUMBER: usize>() -> Functions {
+    let malloc: Malloc = malloc::<DOMAIN, NUMBER>;
+    let calloc: Calloc = calloc::<DOMAIN, NUMBER>;
+    let realloc: Realloc = realloc::<DOMAIN, NUMBER>;
+    let free: Free = free::<DOMAIN, NUMBER>;
     [malloc as usize, calloc as usize, realloc as usize, free as usize]
 }
 
 #[inline(always)]
-const fn originals<const NUMBER: usize>() -> &'static Originals {
-    const { assert!(NUMBER < SETS) };
+const fn originals<const DOMAIN: usize, const NUMBER: usize>() -> &'static Originals {
+    const { assert!(DOMAIN < DOMAINS && NUMBER < SETS) };
     #[expect(clippy::indexing_slicing, reason = "checked above, when it is compiled")]
-    &ORIGINALS[NUMBER]
+    &ORIGINALS[DOMAIN][NUMBER]
 }
 
-unsafe extern "C" fn malloc<const NUMBER: usize>(context: usize, size: usize) -> usize {
-    let real = originals::<NUMBER>().malloc.get();
+/// The allocator of a domain that does what `function` of the obj domain does.
+#[inline(always)]
+const fn allocator<const DOMAIN: usize>(function: Allocator) -> Allocator {
+    match (DOMAIN, function) {
+        (0, Allocator::PymallocCalloc) => Allocator::PymallocCallocRaw,
+        (0, Allocator::PymallocRealloc) => Allocator::PymallocReallocRaw,
+        (0, _) => Allocator::PymallocMallocRaw,
+        (1, Allocator::PymallocCalloc) => Allocator::PymallocCallocMem,
+        (1, Allocator::PymallocRealloc) => Allocator::PymallocReallocMem,
+        (1, _) => Allocator::PymallocMallocMem,
+        (_, function) => function,
+    }
+}
+
+unsafe extern "C" fn malloc<const DOMAIN: usize, const NUMBER: usize>(context: usize, size: usize) -> usize {
+    let real = originals::<DOMAIN, NUMBER>().malloc.get();
     let Some(mut recorder) = thread::enter() else {
         // SAFETY: the interpreter's arguments, for the function it meant.
         return unsafe { real(context, size) };
@@ -102,13 +124,17 @@ unsafe extern "C" fn malloc<const NUMBER: usize>(context: usize, size: usize) ->
     // SAFETY: as above.
     let block = unsafe { real(context, size) };
     if block != 0 {
-        recorder.alloc(Allocator::PymallocMalloc, block, size);
+        recorder.alloc(allocator::<DOMAIN>(Allocator::PymallocMalloc), block, size);
     }
     block
 }
 
-unsafe extern "C" fn calloc<const NUMBER: usize>(context: usize, count: usize, size: usize) -> usize {
-    let real = originals::<NUMBER>().calloc.get();
+unsafe extern "C" fn calloc<const DOMAIN: usize, const NUMBER: usize>(
+    context: usize,
+    count: usize,
+    size: usize,
+) -> usize {
+    let real = originals::<DOMAIN, NUMBER>().calloc.get();
     let Some(mut recorder) = thread::enter() else {
         // SAFETY: the interpreter's arguments, for the function it meant.
         return unsafe { real(context, count, size) };
@@ -116,14 +142,18 @@ unsafe extern "C" fn calloc<const NUMBER: usize>(context: usize, count: usize, s
     // SAFETY: as above.
     let block = unsafe { real(context, count, size) };
     if block != 0 {
-        recorder.alloc(Allocator::PymallocCalloc, block, count.wrapping_mul(size));
+        recorder.alloc(allocator::<DOMAIN>(Allocator::PymallocCalloc), block, count.wrapping_mul(size));
     }
     block
 }
 
 /// Unlike the C library's, a new size of 0 does not free: null always means that the old block is still there.
-unsafe extern "C" fn realloc<const NUMBER: usize>(context: usize, old: usize, size: usize) -> usize {
-    let real = originals::<NUMBER>().realloc.get();
+unsafe extern "C" fn realloc<const DOMAIN: usize, const NUMBER: usize>(
+    context: usize,
+    old: usize,
+    size: usize,
+) -> usize {
+    let real = originals::<DOMAIN, NUMBER>().realloc.get();
     let Some(mut recorder) = thread::enter() else {
         // SAFETY: the interpreter's arguments, for the function it meant.
         return unsafe { real(context, old, size) };
@@ -135,15 +165,15 @@ unsafe extern "C" fn realloc<const NUMBER: usize>(context: usize, old: usize, si
     let block = unsafe { real(context, old, size) };
     recorder.freed_python();
     if block != 0 {
-        recorder.alloc(Allocator::PymallocRealloc, block, size);
+        recorder.alloc(allocator::<DOMAIN>(Allocator::PymallocRealloc), block, size);
     } else if old != 0 {
         recorder.free_undo();
     }
     block
 }
 
-unsafe extern "C" fn free<const NUMBER: usize>(context: usize, block: usize) {
-    let real = originals::<NUMBER>().free.get();
+unsafe extern "C" fn free<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize) {
+    let real = originals::<DOMAIN, NUMBER>().free.get();
     let recorder = if block == 0 { None } else { thread::enter() };
     let Some(mut recorder) = recorder else {
         let _beneath = thread::free_beneath(block);
@@ -158,17 +188,32 @@ unsafe extern "C" fn free<const NUMBER: usize>(context: usize, block: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{SETS, in_place_of, is_ours};
+    use super::{DOMAINS, SETS, allocator, in_place_of, is_ours};
+    use memtrack_format::{Allocator, PythonDomain};
 
     /// One test for all, since the table is one for the process.
     #[test]
-    fn equal_originals_share_their_wrappers_and_the_table_ends() {
+    fn equal_originals_of_a_domain_share_their_wrappers_and_the_table_ends() {
         let functions = |kind: usize| [kind, kind + 1, kind + 2, kind + 3];
-        let sets: Vec<_> = (1..=SETS).filter_map(|kind| in_place_of(&functions(kind))).collect();
-        assert_eq!(sets.len(), SETS);
-        assert_eq!(in_place_of(&functions(3)).as_ref(), sets.get(2));
-        assert!(sets.iter().all(|[malloc, ..]| is_ours(*malloc)) && !is_ours(1));
-        assert_eq!(sets.iter().collect::<std::collections::HashSet<_>>().len(), SETS);
-        assert_eq!(in_place_of(&functions(SETS + 1)), None);
+        for domain in 0..DOMAINS {
+            let sets: Vec<_> = (1..=SETS).filter_map(|kind| in_place_of(domain, &functions(kind))).collect();
+            assert_eq!(sets.len(), SETS);
+            assert_eq!(in_place_of(domain, &functions(3)).as_ref(), sets.get(2));
+            assert!(sets.iter().all(|[malloc, ..]| is_ours(*malloc)) && !is_ours(1));
+            assert_eq!(sets.iter().collect::<std::collections::HashSet<_>>().len(), SETS);
+            assert_eq!(in_place_of(domain, &functions(SETS + 1)), None);
+        }
+        assert_eq!(in_place_of(DOMAINS, &functions(1)), None);
+        assert_ne!(in_place_of(0, &functions(1)), in_place_of(2, &functions(1)));
+    }
+
+    #[test]
+    fn each_domain_has_its_allocators() {
+        let functions = [Allocator::PymallocMalloc, Allocator::PymallocCalloc, Allocator::PymallocRealloc];
+        for function in functions {
+            let found = [allocator::<0>(function), allocator::<1>(function), allocator::<2>(function)];
+            assert_eq!(found.map(Allocator::function), [function; DOMAINS]);
+            assert_eq!(found.map(Allocator::python_domain), PythonDomain::ALL.map(Some));
+        }
     }
 }

@@ -62,7 +62,8 @@ impl Chain {
             if frame.previous() != link.previous || frame.position() != link.position {
                 return false;
             }
-            if V::L.position_needs_code() && !same_code(&frame, &self.details.get(self.span.floor.wrapping_add(depth))) {
+            if V::L.position_needs_code() && !same_code(&frame, &self.details.get(self.span.floor.wrapping_add(depth)))
+            {
                 return false;
             }
             address = link.previous_from_cache();
@@ -80,7 +81,7 @@ impl Chain {
         let mark = self.marks.newest_below(newest).copied();
         let floor = mark.map_or(0, |mark| mark.place);
         // Where that is too much to compare, the general comparison may want to make marks.
-        let is_short = newest.wrapping_sub(floor) <= LONGEST_UNMARKED && !cfg!(feature = "verify-marks");
+        let is_short = newest.wrapping_sub(floor) < LONGEST_UNMARKED.wrapping_add(1) && !cfg!(feature = "verify-marks");
         self.span = if is_short { Span { floor, mark } } else { Span::UNKNOWN };
         self.newest_detail = self.details.get(newest);
     }

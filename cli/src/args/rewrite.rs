@@ -1,0 +1,46 @@
+//! The options of `memtrack merge`, `strip` and `anonymize`.
+//!
+//! Invariant: each writes a capture that every other command reads.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use memtrack_reader::query::units::{size, span};
+
+use super::Output;
+
+/// `memtrack merge`.
+#[derive(Debug, Args)]
+pub(crate) struct Merge {
+    /// The captures, such as those of a process tree; each stays as it is, reports are about all of them
+    #[arg(value_name = "CAPTURE", required = true)]
+    pub(crate) captures: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `memtrack strip`.
+#[derive(Debug, Args)]
+pub(crate) struct Strip {
+    /// The capture
+    #[arg(value_name = "CAPTURE")]
+    pub(crate) capture: PathBuf,
+    /// Drop what was freed again within TIME, such as 1ms or 2s
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "10ms")]
+    pub(crate) lived_less: u64,
+    /// Drop only what has fewer bytes than SIZE, such as 1kB or 1MB
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64KiB")]
+    pub(crate) smaller: u64,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// `memtrack anonymize`.
+#[derive(Debug, Args)]
+pub(crate) struct Anonymize {
+    /// The capture
+    #[arg(value_name = "CAPTURE")]
+    pub(crate) capture: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}

@@ -1,0 +1,22 @@
+//! The options of `memtrack symbolize`.
+//!
+//! Invariant: without `-o` the capture itself is replaced, which, as for every existing file, takes `--force`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Output;
+
+/// `memtrack symbolize`.
+#[derive(Debug, Args)]
+pub(crate) struct Symbolize {
+    /// The capture; it is replaced with --force, unless -o names another file
+    #[arg(value_name = "CAPTURE")]
+    pub(crate) capture: PathBuf,
+    /// Look for debug files in DIR first, laid out like /usr/lib/debug; may be given several times
+    #[arg(long, value_name = "DIR")]
+    pub(crate) debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}

@@ -1,0 +1,138 @@
+//! `memtrack query`: the allocations that an expression means.
+//!
+//! Invariant: nothing is printed before the expression and the captures have been understood, except JSON rows, which
+//! are written while they are found.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use memtrack_reader::analysis::Tally;
+use memtrack_reader::query::{Expr, Judge, Known};
+use memtrack_reader::{Options, source};
+
+use crate::args::query::{By, Query};
+use crate::lives;
+use crate::load::{Request, expanded, load};
+use crate::message;
+use crate::output::Report;
+use crate::reports::facts::Capture;
+use crate::reports::query::{self, Groups, Largest, Matched, Stream};
+use crate::terminal::Look;
+
+/// Prints the answer.
+///
+/// # Errors
+/// A capture that cannot be read or does not have what is asked for, or an output that cannot be written.
+pub(crate) fn run(options: &Query) -> Result<u8> {
+    let request = Request::from((options.captures.as_slice(), &options.filters));
+    let expr = Expr::And(vec![lives::filters(&request), options.expression.expr.clone()]);
+    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
+    match options.by {
+        Some(by) => grouped(options, by, &expr, look, &mut out)?,
+        None if options.json => stream(options, &expr, &mut out)?,
+        None => largest(options, &expr, look, &mut out)?,
+    }
+    out.finish()?;
+    Ok(0)
+}
+
+fn grouped(options: &Query, by: By, expr: &Expr, look: Look, out: &mut Report) -> Result<()> {
+    let mut groups = Groups::new(kind(by));
+    let mut matched = Matched::default();
+    let mut inexact = false;
+    for path in &expanded(&options.captures)? {
+        let capture = if source::Capture::open(path)?.aggregated() {
+            sums(path, by, expr, &mut groups, &mut matched)?
+        } else {
+            lives::each(path, expr, |capture, life| {
+                matched.matched.add(life.size, 1);
+                groups.add(capture, life);
+            })?
+        };
+        inexact |= !capture.analysis.exact_times && !capture.facts.aggregated;
+        add(&mut matched.of, capture.analysis.totals.allocations);
+        groups.end_capture(&capture);
+    }
+    if options.json {
+        groups.json(&options.expression.text, &matched, &mut *out)?;
+    } else {
+        groups.text(&matched, options.rows, options.lifetimes, look, &mut *out)?;
+        warn_inexact(inexact);
+    }
+    Ok(())
+}
+
+/// Groups of sums that were made while the program ran.
+fn sums(path: &Path, by: By, expr: &Expr, groups: &mut Groups, matched: &mut Matched) -> Result<Capture> {
+    if !expr.is_of_groups() || by == By::Size {
+        bail!(
+            "{}: an aggregated capture holds sums of many allocations, none of which can be told by its size, time or \
+             end; ask for function, file, module, thread or allocator only",
+            path.display()
+        );
+    }
+    let capture = load(&path.to_path_buf(), &Options::default())?;
+    let known = Known { frames: &capture.frames, threads: &capture.threads, duration_ns: 0 };
+    let judge = Judge::new(expr, &known);
+    for group in &capture.analysis.groups {
+        if judge.takes_group(group.stack, group.allocator, group.thread) {
+            matched.matched.add(group.allocated.bytes, group.allocated.count);
+            groups.add_sum(&capture, group);
+        }
+    }
+    Ok(capture)
+}
+
+fn largest(options: &Query, expr: &Expr, look: Look, out: &mut Report) -> Result<()> {
+    let mut rows = Largest::new(options.rows);
+    let mut matched = Matched::default();
+    let mut inexact = false;
+    for path in &expanded(&options.captures)? {
+        let capture = lives::each(path, expr, |capture, life| {
+            matched.matched.add(life.size, 1);
+            rows.add(capture, life);
+        })?;
+        inexact |= !capture.analysis.exact_times;
+        add(&mut matched.of, capture.analysis.totals.allocations);
+    }
+    rows.text(&matched, look, &mut *out)?;
+    warn_inexact(inexact && matched.matched.count > 0);
+    Ok(())
+}
+
+fn stream(options: &Query, expr: &Expr, out: &mut Report) -> Result<()> {
+    let mut rows = Stream::new(&options.expression.text, &mut *out);
+    let mut matched = Matched::default();
+    for path in &expanded(&options.captures)? {
+        let capture = lives::each(path, expr, |capture, life| {
+            matched.matched.add(life.size, 1);
+            rows.add(capture, life);
+        })?;
+        rows.end_capture(&capture);
+        add(&mut matched.of, capture.analysis.totals.allocations);
+    }
+    Ok(rows.finish(&matched)?)
+}
+
+fn add(sum: &mut Tally, more: Tally) {
+    sum.add(more.bytes, more.count);
+}
+
+fn warn_inexact(inexact: bool) {
+    if inexact {
+        message::line("times are exact to a millisecond; record with --allocation-timestamps for exact ones");
+    }
+}
+
+fn kind(by: By) -> query::By {
+    match by {
+        By::Function => query::By::Function,
+        By::File => query::By::File,
+        By::Module => query::By::Module,
+        By::Thread => query::By::Thread,
+        By::Allocator => query::By::Allocator,
+        By::Size => query::By::Size,
+        By::Stack => query::By::Stack,
+    }
+}

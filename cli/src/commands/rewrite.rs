@@ -1,0 +1,140 @@
+//! `memtrack merge`, `strip` and `anonymize`: captures made of captures, to be kept and shared.
+//!
+//! Invariant: what was dropped, replaced or lost stands in the new capture, and every report repeats it.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use memtrack_format::aggregate::Aggregate;
+use memtrack_format::block::{Header, Kind};
+use memtrack_format::members;
+use memtrack_format::meta::Process;
+use memtrack_reader::analysis::Tally;
+use memtrack_reader::query::Expr;
+use memtrack_reader::rewrite::{Anonymizer, Blocks, Plan, Rewriter, Rule, anonymized_aggregate, write_aggregate};
+use memtrack_reader::source;
+
+use crate::args::rewrite::{Anonymize, Merge, Strip};
+use crate::load::{expanded, facts};
+use crate::output::Report;
+use crate::terminal::Progress;
+use crate::units::{count, duration, size};
+use crate::{lives, message};
+
+/// Puts captures into one file.
+///
+/// # Errors
+/// A capture that cannot be read, or an output that cannot be written; so below.
+pub(crate) fn merge(options: &Merge) -> Result<u8> {
+    let first = &options.captures[0];
+    let mut out = Report::file(options.output.output.as_deref(), options.output.force, first, "merged", "bin")?;
+    let paths = expanded(&options.captures)?;
+    let captures = paths.iter().map(source::Capture::open).collect::<Result<Vec<_>, _>>()?;
+    let lengths: Vec<u64> = captures.iter().map(source::Capture::file_bytes).collect();
+    let mut blocks = Blocks::new(&mut out)?;
+    blocks.block(Header::plain(Kind::Members), &members::encode(&lengths))?;
+    blocks.finish(false)?;
+    let mut progress = Progress::new(lengths.iter().sum(), "merging");
+    for capture in &captures {
+        capture.copy_to(&mut out, |bytes| progress.add(bytes))?;
+        facts(capture, capture.lost()).warn();
+    }
+    drop(progress);
+    let text = format!("{} captures in one file", captures.len());
+    done(out, &text)
+}
+
+/// Writes a capture without short-lived small allocations.
+pub(crate) fn strip(options: &Strip) -> Result<u8> {
+    let capture = open_single(&options.capture, "strip")?;
+    if capture.aggregated() {
+        bail!("{}: an aggregated capture holds sums, and no allocations to drop", options.capture.display());
+    }
+    let output = &options.output;
+    let mut out = Report::file(output.output.as_deref(), output.force, &options.capture, "stripped", "bin")?;
+    let mut plan = Plan::new(Rule { lived_less_ns: options.lived_less, smaller: options.smaller });
+    lives::each(&options.capture, &Expr::And(Vec::new()), |_, life| plan.add(life))?;
+    let dropped = plan.allocations;
+    rewrite(&capture, &stripped(capture.process(), options, dropped), Some(&plan), None, &mut out)?;
+    let text = format!("without {} allocations of {} in all", count(dropped.count), size(dropped.bytes));
+    done(out, &text)
+}
+
+/// What is said of a process whose capture was stripped, perhaps not for the first time.
+fn stripped(process: &Process, options: &Strip, dropped: Tally) -> Process {
+    let mut process = process.clone();
+    let rule = format!("lived less than {} and had less than {}", exact(options.lived_less), size(options.smaller));
+    let rule = match &process.stripped_rule {
+        Some(before) => format!("{}, or {rule}", String::from_utf8_lossy(before)),
+        None => rule,
+    };
+    process.stripped_rule = Some(rule.into_bytes());
+    let add = |before: Option<u64>, more: u64| Some(before.unwrap_or(0).saturating_add(more));
+    process.stripped_allocations = add(process.stripped_allocations, dropped.count);
+    process.stripped_bytes = add(process.stripped_bytes, dropped.bytes);
+    process
+}
+
+/// A span of time that is not rounded to nothing.
+fn exact(ns: u64) -> String {
+    match ns {
+        0..1_000_000 => format!("{} µs", ns as f64 / 1e3),
+        _ => duration(ns),
+    }
+}
+
+/// Writes a capture without names.
+pub(crate) fn anonymize(options: &Anonymize) -> Result<u8> {
+    let capture = open_single(&options.capture, "anonymize")?;
+    let output = &options.output;
+    let mut out = Report::file(output.output.as_deref(), output.force, &options.capture, "anonymized", "bin")?;
+    let mut names = Anonymizer::default();
+    if capture.aggregated() {
+        let aggregate = capture.aggregate()?.and_then(|payload| Aggregate::decode(&payload));
+        let damaged = || format!("{}: its sums are damaged and cannot be read", options.capture.display());
+        let aggregate = aggregate.with_context(damaged)?;
+        let process = names.process(capture.process());
+        let payload = anonymized_aggregate(&aggregate, &mut names).encode();
+        write_aggregate(&mut out, &process, &payload, capture.complete())?;
+    } else {
+        rewrite(&capture, capture.process(), None, Some(names), &mut out)?;
+        facts(&capture, capture.lost()).warn();
+    }
+    done(out, "functions, files, threads and arguments go by numbers; line numbers, sizes and times are as they were")
+}
+
+fn rewrite(
+    capture: &source::Capture,
+    process: &Process,
+    plan: Option<&Plan>,
+    names: Option<Anonymizer>,
+    out: impl Write,
+) -> Result<()> {
+    let mut writer = Rewriter::new(out, process, plan, names)?;
+    let mut progress = Progress::new(capture.total_record_bytes(), "writing");
+    let read = capture.read(&mut writer, |bytes| progress.add(bytes))?;
+    drop(progress);
+    writer.finish(&read.threads, read.lost, capture.complete())?;
+    Ok(())
+}
+
+pub(super) fn open_single(path: &Path, what: &str) -> Result<source::Capture> {
+    let members = source::members(path)?;
+    match members.paths.as_slice() {
+        [only] if members.missing == 0 => Ok(source::Capture::open(only)?),
+        all => bail!(
+            "{}: {} captures in one file; {what} them one by one, such as {}#1",
+            path.display(),
+            all.len() + members.missing,
+            path.display()
+        ),
+    }
+}
+
+fn done(out: Report, what: &str) -> Result<u8> {
+    if let Some(path) = out.finish()? {
+        message::line(format_args!("{}: written; {what}", path.display()));
+    }
+    Ok(0)
+}

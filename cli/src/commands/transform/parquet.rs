@@ -1,0 +1,393 @@
+//! `memtrack transform parquet`: a directory of tables for DuckDB, Polars, pandas and Spark.
+//!
+//! `events` has a row for each event, in the total order; `stacks`, `frames`, `modules` and `threads` say what its numbers
+//! stand for, and `snapshots` what memory was like meanwhile. Events are written while they are read, a row group at a
+//! time. Invariant: memory grows with the capture's tables and with what is live, not with its events.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use memtrack_format::MapClass;
+use memtrack_reader::modules::module_of_file;
+use memtrack_reader::source::{self, Consumer, Place, ReadSummary};
+use memtrack_reader::{Event, EventKind, FrameId, Frames, Options, Replay, Snapshot};
+use parquet::basic::Compression;
+use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+
+use crate::kept::Kept;
+
+/// Rows that are held before they are written.
+const ROWS: usize = 1 << 17;
+
+/// A column of a table that is being filled; `None` is null.
+#[derive(Debug)]
+enum Column {
+    Int32(Vec<Option<i32>>),
+    Int64(Vec<Option<i64>>),
+    Text(Vec<Option<ByteArray>>),
+}
+
+/// A cell.
+enum Cell<'a> {
+    Int32(Option<u32>),
+    Int64(Option<u64>),
+    Text(Option<&'a str>),
+}
+
+/// A file that is being written.
+struct Table {
+    writer: SerializedFileWriter<File>,
+    columns: Vec<Column>,
+    rows: usize,
+}
+
+impl Table {
+    /// Begins a table with these columns: name and type.
+    fn new(directory: &Path, name: &str, about: &str, columns: &[(&str, &str)]) -> Result<Self> {
+        let path = directory.join(format!("{name}.parquet"));
+        let field = |(column, kind): &(&str, &str)| match *kind {
+            "u32" => format!("optional int32 {column} (INTEGER(32, false));"),
+            "i32" => format!("optional int32 {column};"),
+            "u64" => format!("optional int64 {column} (INTEGER(64, false));"),
+            _ => format!("optional binary {column} (UTF8);"),
+        };
+        let fields: String = columns.iter().map(field).collect();
+        let schema = parse_message_type(&format!("message {name} {{ {fields} }}"))?;
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::SNAPPY)
+            .set_created_by(format!("memtrack {}", env!("CARGO_PKG_VERSION")))
+            .set_key_value_metadata(Some(vec![KeyValue::new("memtrack".into(), about.to_owned())]))
+            .build();
+        let file = File::create(&path).with_context(|| format!("{}: cannot be created", path.display()))?;
+        let writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))?;
+        let column = |(_, kind): &(&str, &str)| match *kind {
+            "u32" | "i32" => Column::Int32(Vec::new()),
+            "u64" => Column::Int64(Vec::new()),
+            _ => Column::Text(Vec::new()),
+        };
+        Ok(Self { writer, columns: columns.iter().map(column).collect(), rows: 0 })
+    }
+
+    fn row<const N: usize>(&mut self, cells: [Cell<'_>; N]) -> Result<()> {
+        for (column, cell) in self.columns.iter_mut().zip(cells) {
+            match (column, cell) {
+                (Column::Int32(values), Cell::Int32(value)) => values.push(value.map(u32::cast_signed)),
+                (Column::Int64(values), Cell::Int64(value)) => values.push(value.map(u64::cast_signed)),
+                (Column::Text(values), Cell::Text(value)) => values.push(value.map(ByteArray::from)),
+                _ => bail!("a cell of another kind than its column: please report this"),
+            }
+        }
+        self.rows += 1;
+        if self.rows >= ROWS { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes the rows that are held as a row group.
+    fn flush(&mut self) -> Result<()> {
+        if self.rows == 0 {
+            return Ok(());
+        }
+        let mut group = self.writer.next_row_group()?;
+        for column in &mut self.columns {
+            let Some(mut writer) = group.next_column()? else { break };
+            match column {
+                Column::Int32(values) => {
+                    let (values, levels) = split(values);
+                    writer.typed::<Int32Type>().write_batch(&values, Some(&levels), None)?;
+                }
+                Column::Int64(values) => {
+                    let (values, levels) = split(values);
+                    writer.typed::<Int64Type>().write_batch(&values, Some(&levels), None)?;
+                }
+                Column::Text(values) => {
+                    let (values, levels) = split(values);
+                    writer.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
+                }
+            }
+            writer.close()?;
+        }
+        group.close()?;
+        self.rows = 0;
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.flush()?;
+        self.writer.close()?;
+        Ok(())
+    }
+}
+
+/// Values that are there, and for each whether it is.
+fn split<T>(values: &mut Vec<Option<T>>) -> (Vec<T>, Vec<i16>) {
+    let levels = values.iter().map(|value| i16::from(value.is_some())).collect();
+    (values.drain(..).flatten().collect(), levels)
+}
+
+/// A consumer that writes events and snapshots.
+struct Writer<'a> {
+    events: Table,
+    snapshots: Table,
+    kept: &'a Kept,
+    live: HashSet<u64>,
+    replay: Replay,
+    tid: i32,
+    written: Result<()>,
+}
+
+/// Writes the tables into a directory, which is made for it.
+///
+/// # Errors
+/// A capture that cannot be read, or a directory that cannot be written.
+pub(super) fn write(
+    capture: &source::Capture,
+    kept: &Kept,
+    directory: &Path,
+    progress: impl FnMut(u64),
+) -> Result<ReadSummary> {
+    let about = serde_json::json!({
+        "schema": "memtrack-parquet",
+        "version": 1,
+        "pid": capture.process().pid,
+        "start_realtime_ns": capture.process().start_realtime_ns,
+        "has_allocation_timestamps": capture.has_timestamps(),
+        "complete": capture.complete(),
+    });
+    let about = about.to_string();
+    let events = [
+        ("order", "u64"),
+        ("time_ns", "u64"),
+        ("kind", "text"),
+        ("address", "u64"),
+        ("size", "u64"),
+        ("allocator", "text"),
+        ("class", "text"),
+        ("tid", "i32"),
+        ("stack", "u32"),
+    ];
+    let snapshots =
+        [("snapshot", "u32"), ("time_ns", "u64"), ("rss_bytes", "u64"), ("heap_bytes", "u64"), ("order", "u64")];
+    let mut writer = Writer {
+        events: Table::new(directory, "events", &about, &events)?,
+        snapshots: Table::new(directory, "snapshots", &about, &snapshots)?,
+        kept,
+        live: HashSet::new(),
+        replay: Replay::new(&Options::default()),
+        tid: 0,
+        written: Ok(()),
+    };
+    let read = capture.read(&mut writer, progress)?;
+    writer.written?;
+    writer.events.finish()?;
+    writer.snapshots.finish()?;
+    stacks(directory, &about, &read.frames)?;
+    frames(directory, &about, &read.frames)?;
+    let mut threads = Table::new(directory, "threads", &about, &[("tid", "i32"), ("name", "text")])?;
+    for thread in &read.threads {
+        let name = Some(thread.name.as_str()).filter(|name| !name.is_empty());
+        threads.row([Cell::Int32(Some(thread.tid.cast_unsigned())), Cell::Text(name)])?;
+    }
+    threads.finish()?;
+    Ok(read)
+}
+
+fn stacks(directory: &Path, about: &str, frames: &Frames) -> Result<()> {
+    let columns = [("stack", "u32"), ("caller", "u32"), ("frame", "u32"), ("depth", "u32")];
+    let mut table = Table::new(directory, "stacks", about, &columns)?;
+    let mut depths = vec![0_u32];
+    for (number, node) in (1..).zip(frames.stacks()) {
+        let depth = depths.get(node.parent.0 as usize).copied().unwrap_or(0).saturating_add(1);
+        depths.push(depth);
+        let caller = Some(node.parent.0).filter(|caller| *caller > 0);
+        table.row([Some(number), caller, Some(node.frame.0), Some(depth)].map(Cell::Int32))?;
+    }
+    table.finish()
+}
+
+fn frames(directory: &Path, about: &str, frames: &Frames) -> Result<()> {
+    let columns = [
+        ("frame", "u32"),
+        ("function", "text"),
+        ("file", "text"),
+        ("line", "u32"),
+        ("column", "u32"),
+        ("module", "u32"),
+    ];
+    let mut table = Table::new(directory, "frames", about, &columns)?;
+    let mut modules: Vec<&str> = Vec::new();
+    for (number, frame) in (0..).zip(frames.frames()) {
+        let id = FrameId(number);
+        let file = Some(frames.file(id)).filter(|file| !file.is_empty());
+        let module = file.and_then(module_of_file).map(|name| match modules.iter().position(|known| *known == name) {
+            Some(known) => known,
+            None => {
+                modules.push(name);
+                modules.len() - 1
+            }
+        });
+        table.row([
+            Cell::Int32(Some(number)),
+            Cell::Text(Some(frames.function(id))),
+            Cell::Text(file),
+            Cell::Int32(Some(frame.line).filter(|line| *line > 0)),
+            Cell::Int32(Some(frame.column).filter(|column| *column > 0)),
+            Cell::Int32(module.and_then(|module| u32::try_from(module).ok())),
+        ])?;
+    }
+    table.finish()?;
+    let mut table = Table::new(directory, "modules", about, &[("module", "u32"), ("name", "text")])?;
+    for (number, name) in (0..).zip(modules) {
+        table.row([Cell::Int32(Some(number)), Cell::Text(Some(name))])?;
+    }
+    table.finish()
+}
+
+impl Writer<'_> {
+    /// Whether the event is of an allocation that the filters keep.
+    fn takes(&mut self, event: &Event) -> bool {
+        if self.kept.is_everything() {
+            return true;
+        }
+        match event.kind {
+            EventKind::Alloc(_) | EventKind::Map(..) => {
+                let taken = self.kept.takes(event);
+                if taken {
+                    self.live.insert(event.address)
+                } else {
+                    self.live.remove(&event.address)
+                };
+                taken
+            }
+            EventKind::Free | EventKind::Unmap | EventKind::RemapFrom => self.live.remove(&event.address),
+            EventKind::FreeUndo | EventKind::UnmapUndo | EventKind::Finalizing | EventKind::Exec => true,
+        }
+    }
+
+    fn row(&mut self, event: &Event) -> Result<()> {
+        let (kind, allocator, class) = match event.kind {
+            EventKind::Alloc(allocator) => ("alloc", Some(allocator), None),
+            EventKind::Map(allocator, class) => ("map", Some(allocator), Some(class_name(class))),
+            EventKind::Free => ("free", None, None),
+            EventKind::Unmap => ("unmap", None, None),
+            EventKind::RemapFrom => ("remap_from", None, None),
+            EventKind::FreeUndo => ("free_undo", None, None),
+            EventKind::UnmapUndo => ("unmap_undo", None, None),
+            EventKind::Finalizing => ("finalizing", None, None),
+            EventKind::Exec => ("exec", None, None),
+        };
+        let sized = allocator.is_some() || matches!(event.kind, EventKind::Unmap | EventKind::RemapFrom);
+        let addressed = sized || event.kind == EventKind::Free;
+        self.events.row([
+            Cell::Int64(Some(event.order)),
+            Cell::Int64(Some(event.time_ns)),
+            Cell::Text(Some(kind)),
+            Cell::Int64(addressed.then_some(event.address)),
+            Cell::Int64(sized.then_some(event.size)),
+            Cell::Text(allocator.map(memtrack_format::Allocator::name)),
+            Cell::Text(class),
+            Cell::Int32(Some(self.tid.cast_unsigned())),
+            Cell::Int32(allocator.and(Some(event.stack.0)).filter(|stack| *stack > 0)),
+        ])
+    }
+}
+
+fn class_name(class: MapClass) -> &'static str {
+    match class {
+        MapClass::Heap => "heap",
+        MapClass::Reserved => "reserved",
+        MapClass::File => "file",
+        MapClass::Shared => "shared",
+        MapClass::Inherited => "inherited",
+    }
+}
+
+impl Consumer for Writer<'_> {
+    fn event(&mut self, event: &Event, _frames: &Frames) {
+        self.replay.event(event);
+        if self.written.is_ok() && self.takes(event) {
+            self.written = self.row(event);
+        }
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot) {
+        let Snapshot { index, time_ns, rss_bytes, heap_bytes, order } =
+            self.replay.snapshot(snapshot.time_ns, snapshot.rss_bytes);
+        if self.written.is_ok() {
+            let [time_ns, rss_bytes, heap_bytes, order] =
+                [time_ns, rss_bytes, heap_bytes, order].map(|number| Cell::Int64(Some(number)));
+            self.written = self.snapshots.row([Cell::Int32(Some(index)), time_ns, rss_bytes, heap_bytes, order]);
+        }
+    }
+
+    fn run(&mut self, place: &Place) {
+        self.tid = place.tid;
+    }
+
+    fn replaced(&mut self) {
+        self.replay.replaced();
+        self.live.clear();
+    }
+}
+
+/// A directory that appears whole or not at all.
+#[derive(Debug)]
+pub(super) struct Directory {
+    temporary: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Directory {
+    /// For `path`, which may be there already only with `force`.
+    ///
+    /// # Errors
+    /// One that is there, or a place where none can be made.
+    pub(super) fn new(path: PathBuf, force: bool) -> Result<Self> {
+        if path.exists() && !force {
+            bail!("{}: exists already; overwrite it with -f/--force, or name another with -o", path.display());
+        }
+        if path.exists() && !is_ours(&path) {
+            bail!(
+                "{}: is no directory that memtrack wrote, and is left as it is; name another with -o",
+                path.display()
+            );
+        }
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let temporary = tempfile::Builder::new()
+            .prefix(".memtrack-")
+            .permissions(fs::Permissions::from_mode(0o777)) // less the umask
+            .tempdir_in(parent);
+        let temporary = temporary.with_context(|| format!("{}: cannot be created", path.display()))?;
+        Ok(Self { temporary, path })
+    }
+
+    /// Where files go until it is whole.
+    pub(super) fn inside(&self) -> &Path {
+        self.temporary.path()
+    }
+
+    /// Gives it its name, which it returns.
+    ///
+    /// # Errors
+    /// What removing the old or renaming says.
+    pub(super) fn finish(self) -> Result<PathBuf> {
+        let cannot = || format!("{}: cannot be written", self.path.display());
+        if self.path.exists() {
+            fs::remove_dir_all(&self.path).with_context(cannot)?;
+        }
+        fs::rename(self.temporary.keep(), &self.path).with_context(cannot)?;
+        Ok(self.path)
+    }
+}
+
+/// Whether nothing but tables stand there, so that overwriting it destroys nothing else.
+fn is_ours(path: &Path) -> bool {
+    let Ok(mut entries) = fs::read_dir(path) else { return false };
+    entries.all(|entry| entry.is_ok_and(|entry| entry.path().extension().is_some_and(|end| end == "parquet")))
+}

@@ -1,0 +1,396 @@
+//! What the interactive tree shows, and how keys change it. Nothing here touches a terminal.
+//!
+//! Invariant: `selected` is a row wherever there is one, and the selected call stays selected whatever is opened, sorted
+//! or switched, as long as the view has it; else the nearest of its callers is.
+
+use std::collections::HashSet;
+
+use memtrack_reader::View;
+use memtrack_reader::analysis::Tally;
+
+use super::forest::{Forest, Sort};
+use super::keys::Action;
+use super::rows::{Item, Row, figure, parted, rows};
+use crate::reports::facts::Capture;
+use crate::reports::source::Sources;
+
+/// What is open at first: calls with at least this part of the whole, in percent.
+const OPEN_AT_FIRST: f64 = 10.0;
+
+/// How the tree is shown at first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Start {
+    pub(super) view: View,
+    pub(super) inverted: bool,
+    /// Calls with less than this part of the whole are summed up, in percent.
+    pub(super) least: f64,
+}
+
+/// What is searched for.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    pub(super) text: String,
+    /// Whether it is being typed.
+    pub(super) typing: bool,
+    /// By node of the present side; empty where nothing is searched for.
+    pub(super) matches: Vec<bool>,
+    pub(super) total: Tally,
+    /// Where the selection was before.
+    from: u32,
+}
+
+/// What comes after a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    /// The next key.
+    GoOn,
+    /// The shell, until it wakes memtrack up again.
+    Suspend,
+    /// The end.
+    Quit,
+}
+
+/// The state.
+#[derive(Debug)]
+pub(super) struct Browser<'a> {
+    pub(super) forest: Forest<'a>,
+    pub(super) views: [View; 4],
+    pub(super) view: usize,
+    pub(super) inverted: bool,
+    pub(super) sort: Sort,
+    pub(super) rows: Vec<Row>,
+    pub(super) selected: usize,
+    pub(super) search: Search,
+    /// Whether source lines are shown.
+    pub(super) source: bool,
+    pub(super) sources: Sources,
+    pub(super) help: bool,
+    least: f64,
+    /// What is open, on each side.
+    open: [HashSet<Item>; 2],
+    visited: HashSet<(View, bool)>,
+    /// Rows on the screen, for keys that move by a page.
+    pub(super) page: usize,
+    /// The first row on the screen.
+    pub(super) top: usize,
+}
+
+impl<'a> Browser<'a> {
+    pub(super) fn new(capture: &'a Capture, start: Start) -> Self {
+        let Start { view, inverted, least } = start;
+        let leaks = if view == View::LeaksAtExit { view } else { View::Leaks };
+        let views = [View::HighWaterMark, leaks, View::Temporary, View::Allocated];
+        let mut browser = Self {
+            forest: Forest::new(capture, view, inverted),
+            views,
+            view: views.iter().position(|one| *one == view).unwrap_or(0),
+            inverted,
+            sort: Sort::default(),
+            rows: Vec::new(),
+            selected: 0,
+            search: Search::default(),
+            source: false,
+            sources: Sources::new(capture.facts.process.start_realtime_ns),
+            help: false,
+            least,
+            open: [HashSet::new(), HashSet::new()],
+            visited: HashSet::new(),
+            page: 10,
+            top: 0,
+        };
+        browser.look();
+        browser
+    }
+
+    /// Does what a key means.
+    pub(super) fn act(&mut self, action: Action) -> Then {
+        match action {
+            Action::Quit => return Then::Quit,
+            Action::Suspend => return Then::Suspend,
+            Action::Escape if self.help => self.help = false,
+            Action::Escape if !self.search.text.is_empty() => self.find(String::new()),
+            Action::Escape => return Then::Quit,
+            Action::Help => self.help = !self.help,
+            Action::Source => self.source = !self.source,
+            Action::Up | Action::Down | Action::PageUp | Action::PageDown | Action::First | Action::Last => {
+                self.step(action);
+            }
+            Action::Open => self.open_or_enter(),
+            Action::Close => self.close_or_leave(),
+            Action::Toggle => self.toggle(),
+            Action::OpenAll => self.open_all(),
+            Action::CloseAll => self.close_all(),
+            Action::View(view) => self.switch(view % self.views.len(), self.inverted),
+            Action::NextView => self.switch((self.view + 1) % self.views.len(), self.inverted),
+            Action::Invert => self.switch(self.view, !self.inverted),
+            Action::Sort => {
+                self.sort = self.sort.next();
+                self.refresh();
+            }
+            Action::Search => {
+                self.search.typing = true;
+                self.search.from = self.selected_node();
+            }
+            Action::Next => self.next_match(true),
+            Action::Previous => self.next_match(false),
+        }
+        Then::GoOn
+    }
+
+    /// A character of the text that is searched for.
+    pub(super) fn typed(&mut self, char: char) {
+        let text = format!("{}{char}", self.search.text);
+        self.find(text);
+    }
+
+    /// Takes the last character back.
+    pub(super) fn erased(&mut self) {
+        let mut text = std::mem::take(&mut self.search.text);
+        text.pop();
+        self.find(text);
+    }
+
+    /// Ends the typing; whether the search is kept.
+    pub(super) fn searched(&mut self, keep: bool) {
+        self.search.typing = false;
+        if !keep {
+            self.find(String::new());
+            self.select(self.search.from);
+        }
+    }
+
+    /// The node that is selected; the root where there is none.
+    pub(super) fn selected_node(&self) -> u32 {
+        self.rows.get(self.selected).map_or(0, |row| row.item.node())
+    }
+
+    fn selected_item(&self) -> Option<Item> {
+        self.rows.get(self.selected).map(|row| row.item)
+    }
+
+    fn open(&mut self) -> &mut HashSet<Item> {
+        &mut self.open[usize::from(self.inverted)]
+    }
+
+    /// The smallest figure of a call that has a row of its own.
+    fn floor(&self) -> u64 {
+        (figure(self.forest.total(0), self.sort) as f64 * self.least / 100.0).ceil() as u64
+    }
+
+    fn step(&mut self, action: Action) {
+        let last = self.rows.len().saturating_sub(1);
+        let page = self.page.saturating_sub(1).max(1);
+        self.selected = match action {
+            Action::Up => self.selected.saturating_sub(1),
+            Action::PageUp => self.selected.saturating_sub(page),
+            Action::PageDown => (self.selected + page).min(last),
+            Action::First => 0,
+            Action::Last => last,
+            _ => (self.selected + 1).min(last),
+        };
+    }
+
+    fn toggle(&mut self) {
+        match self.rows.get(self.selected).map(|row| row.is_open) {
+            Some(true) => self.close_or_leave(),
+            _ => self.open_or_enter(),
+        }
+    }
+
+    /// Opens the selected row, with what follows it in single file; goes to the row below if it is open already.
+    fn open_or_enter(&mut self) {
+        let Some(row) = self.rows.get(self.selected) else { return };
+        if !row.has_more {
+            return;
+        }
+        if row.is_open {
+            return self.step(Action::Down);
+        }
+        let mut item = row.item;
+        self.open().insert(item);
+        while let Item::Call(node) = item {
+            let (large, small) = parted(&self.forest, node, self.sort, self.floor());
+            let [only] = large[..] else { break };
+            if !small.is_empty() {
+                break;
+            }
+            item = Item::Call(only);
+            self.open().insert(item);
+        }
+        self.refresh();
+    }
+
+    /// Closes the selected row, or goes to its caller if it is closed already.
+    fn close_or_leave(&mut self) {
+        let Some(row) = self.rows.get(self.selected) else { return };
+        let item = row.item;
+        if row.is_open && row.has_more {
+            self.open().remove(&item);
+            return self.refresh();
+        }
+        let above = match item {
+            Item::Rest(node) => node,
+            Item::Call(node) => self.forest.parent(node),
+        };
+        let is_above = |row: &Row| row.item == Item::Call(above) || row.item == Item::Rest(above) && row.item != item;
+        self.selected = self.rows[..self.selected].iter().rposition(is_above).unwrap_or(self.selected);
+    }
+
+    fn open_all(&mut self) {
+        let Some(item) = self.selected_item() else { return };
+        let mut todo = vec![item];
+        while let Some(item) = todo.pop() {
+            self.open().insert(item);
+            let (large, small) = parted(&self.forest, item.node(), self.sort, self.floor());
+            match item {
+                Item::Call(node) if !small.is_empty() => todo.push(Item::Rest(node)),
+                Item::Rest(_) => todo.extend(small.into_iter().map(Item::Call)),
+                Item::Call(_) => {}
+            }
+            if matches!(item, Item::Call(_)) {
+                todo.extend(large.into_iter().map(Item::Call));
+            }
+        }
+        self.refresh();
+    }
+
+    fn close_all(&mut self) {
+        let Some(item) = self.selected_item() else { return };
+        let mut inside = vec![false; self.forest.len()];
+        for node in 0..inside.len() {
+            inside[node] = node as u32 == item.node() || inside[self.forest.parent(node as u32) as usize];
+        }
+        self.open().retain(|item| !inside[item.node() as usize]);
+        self.refresh();
+    }
+
+    fn switch(&mut self, view: usize, inverted: bool) {
+        let turned = inverted != self.inverted;
+        (self.view, self.inverted) = (view, inverted);
+        self.look();
+        if turned {
+            (self.selected, self.top) = (0, 0);
+        }
+        if !self.search.text.is_empty() {
+            self.search.matches = self.forest.matching(&self.search.text);
+            self.search.total = self.forest.matched(&self.search.matches);
+        }
+    }
+
+    /// Looks at the present view; what is large in it is open when it is looked at for the first time.
+    fn look(&mut self) {
+        let view = self.views[self.view];
+        let item = self.selected_item();
+        self.forest.look(view, self.inverted);
+        if self.visited.insert((view, self.inverted)) {
+            let whole = self.forest.total(0).bytes as f64;
+            let large = |node: &u32| self.forest.total(*node).bytes as f64 * 100.0 >= whole * OPEN_AT_FIRST;
+            let nodes = u32::try_from(self.forest.len()).unwrap_or(u32::MAX);
+            let open: Vec<Item> = (1..nodes).filter(large).map(Item::Call).collect();
+            self.open().extend(open);
+        }
+        self.make_rows();
+        self.reselect(item);
+    }
+
+    /// Makes the rows anew, with the same one selected.
+    fn refresh(&mut self) {
+        let item = self.selected_item();
+        self.make_rows();
+        self.reselect(item);
+    }
+
+    fn make_rows(&mut self) {
+        let open = &self.open[usize::from(self.inverted)];
+        self.rows = rows(&self.forest, open, self.sort, self.least);
+    }
+
+    /// Selects the row of this item, or of the nearest of its callers.
+    fn reselect(&mut self, item: Option<Item>) {
+        let mut wanted = item;
+        while let Some(item) = wanted {
+            if let Some(at) = self.rows.iter().position(|row| row.item == item) {
+                self.selected = at;
+                return;
+            }
+            wanted = match item {
+                Item::Rest(node) => Some(Item::Call(node)),
+                Item::Call(0) => None,
+                Item::Call(node) => Some(Item::Call(self.forest.parent(node))),
+            };
+        }
+        self.selected = self.selected.min(self.rows.len().saturating_sub(1));
+    }
+
+    /// Opens all that leads to a node, and selects it.
+    fn select(&mut self, node: u32) {
+        let mut at = node;
+        while at != 0 {
+            let above = self.forest.parent(at);
+            let (_, small) = parted(&self.forest, above, self.sort, self.floor());
+            if small.contains(&at) {
+                self.open().insert(Item::Rest(above));
+            }
+            if above != 0 {
+                self.open().insert(Item::Call(above));
+            }
+            at = above;
+        }
+        self.make_rows();
+        self.reselect(Some(Item::Call(node)));
+    }
+
+    /// Searches for this text from where the search began.
+    fn find(&mut self, text: String) {
+        self.search.text = text;
+        if self.search.text.is_empty() {
+            (self.search.matches, self.search.total) = (Vec::new(), Tally::default());
+            if self.search.typing {
+                self.select(self.search.from);
+            }
+            return;
+        }
+        self.search.matches = self.forest.matching(&self.search.text);
+        self.search.total = self.forest.matched(&self.search.matches);
+        let from = self.search.from;
+        let found = if self.is_match(from) { Some(from) } else { self.match_after(from, true) };
+        self.select(found.unwrap_or(from));
+    }
+
+    /// Whether a node is in the view and matches.
+    pub(super) fn is_match(&self, node: u32) -> bool {
+        self.search.matches.get(node as usize).is_some_and(|hit| *hit)
+    }
+
+    fn next_match(&mut self, forward: bool) {
+        if let Some(node) = self.match_after(self.selected_node(), forward) {
+            self.select(node);
+        }
+    }
+
+    /// The match that comes after a node, or before it, in the order of rows, whether or not it has a row yet; from the
+    /// last on to the first.
+    fn match_after(&self, node: u32, forward: bool) -> Option<u32> {
+        let order = self.in_order();
+        let at = order.iter().position(|one| *one == node).unwrap_or(0);
+        let hit = |node: &&u32| self.is_match(**node);
+        if forward {
+            order[at..].iter().skip(1).chain(&order[..at]).find(hit).copied()
+        } else {
+            order[..at].iter().rev().chain(order[at..].iter().rev()).find(hit).copied()
+        }
+    }
+
+    /// All nodes of the view in the order that their rows would have, the root first.
+    fn in_order(&self) -> Vec<u32> {
+        let mut order = Vec::new();
+        let mut todo = vec![0];
+        while let Some(node) = todo.pop() {
+            order.push(node);
+            let (mut below, small) = parted(&self.forest, node, self.sort, self.floor());
+            below.extend(small);
+            todo.extend(below.into_iter().rev());
+        }
+        order
+    }
+}

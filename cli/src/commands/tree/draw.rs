@@ -1,0 +1,302 @@
+//! The interactive tree on a screen of any size.
+//!
+//! Invariant: drawing changes nothing but what depends on the size of the screen: where rows begin, and the page.
+
+use memtrack_reader::analysis::{CallTree, Tally};
+use memtrack_reader::{FrameId, View};
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Clear, Paragraph};
+
+use super::browser::Browser;
+use super::forest::Sort;
+use super::keys::BINDINGS;
+use super::rows::{Item, Row, figure};
+use crate::reports::facts::visible;
+use crate::reports::view;
+use crate::units::{count, percent, size};
+
+/// Below this width there is no column for numbers, and below the next none for own figures.
+const WIDE: u16 = 100;
+const MIDDLE: u16 = 72;
+/// Below this height there is no room for source lines.
+const HIGH: u16 = 12;
+
+/// Draws everything; with colours, or in black and white.
+pub(super) fn draw(browser: &mut Browser<'_>, color: bool, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let source = if browser.source && area.height >= HIGH { (area.height / 3).clamp(5, 18) } else { 0 };
+    let heights = [1, 1, 1].map(Constraint::Length).into_iter();
+    let heights = heights.chain([Constraint::Min(0), Constraint::Length(source), Constraint::Length(1)]);
+    let [title, views, head, body, below, foot] = Layout::vertical(heights).areas(area);
+    let paint = Paint { color };
+    frame.render_widget(paint.title(browser), title);
+    frame.render_widget(paint.views(browser), views);
+    browser.page = usize::from(body.height);
+    browser.top = top(browser);
+    let columns = Columns { width: area.width };
+    frame.render_widget(paint.head(browser, &columns), head);
+    let rows = browser.rows.iter().enumerate().skip(browser.top).take(browser.page);
+    let lines: Vec<Line<'_>> =
+        rows.map(|(at, row)| paint.row(browser, &columns, row, at == browser.selected)).collect();
+    let nothing = Line::from("  Nothing here: no such allocations in this view.");
+    frame.render_widget(Paragraph::new(if lines.is_empty() { vec![nothing] } else { lines }), body);
+    if source > 0 {
+        paint.source(browser, frame, below);
+    }
+    frame.render_widget(paint.foot(browser), foot);
+    if browser.help {
+        paint.help(frame, area);
+    }
+}
+
+/// The first row such that the selected one can be seen.
+fn top(browser: &Browser<'_>) -> usize {
+    let Browser { selected, page, .. } = *browser;
+    let lowest = (selected + 1).saturating_sub(page);
+    let most = browser.rows.len().saturating_sub(page);
+    browser.top.clamp(lowest, selected.max(lowest)).min(most.max(lowest))
+}
+
+/// Which columns there is room for.
+struct Columns {
+    width: u16,
+}
+
+impl Columns {
+    fn row(&self, [total, part, own, count]: [String; 4]) -> String {
+        let mut text = format!(" {total:>8} {part:>7}");
+        if self.width >= MIDDLE {
+            text.push_str(&format!(" {own:>8}"));
+        }
+        if self.width >= WIDE {
+            text.push_str(&format!(" {count:>11}"));
+        }
+        text + "  "
+    }
+}
+
+/// The styles.
+#[derive(Clone, Copy)]
+struct Paint {
+    color: bool,
+}
+
+impl Paint {
+    fn in_color(self, color: Color) -> Style {
+        if self.color { Style::new().fg(color) } else { Style::new() }
+    }
+
+    fn dim(self) -> Style {
+        Style::new().add_modifier(Modifier::DIM)
+    }
+
+    fn title(self, browser: &Browser<'_>) -> Line<'static> {
+        let facts = &browser.forest.capture.facts;
+        let mut spans = vec![
+            Span::styled(" memtrack tree ", Style::new().add_modifier(Modifier::BOLD)),
+            Span::raw(format!(" {}", visible(&facts.title()))),
+        ];
+        let warnings = facts.warnings().join("; ");
+        if !warnings.is_empty() {
+            spans.push(Span::styled(format!("  ! {}", visible(&warnings)), self.in_color(Color::Yellow)));
+        }
+        Line::from(spans)
+    }
+
+    fn views(self, browser: &Browser<'_>) -> Line<'static> {
+        let groups = &browser.forest.capture.analysis.groups;
+        let mut spans = vec![Span::raw(" ")];
+        for (at, view) in browser.views.iter().enumerate() {
+            let bytes = groups.iter().fold(0u64, |sum, group| sum.saturating_add(group.sum(*view).bytes));
+            let is_shown = at == browser.view;
+            let style = if is_shown { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
+            spans.push(Span::styled(format!(" {} {} {} ", at + 1, short(*view), size(bytes)), style));
+            spans.push(Span::raw(" "));
+        }
+        Line::from(spans)
+    }
+
+    fn head(self, browser: &Browser<'_>, columns: &Columns) -> Line<'static> {
+        let mark = |sort, text: &str| if browser.sort == sort { format!("{text}▾") } else { text.to_owned() };
+        let call = if browser.inverted { "Call, with its callers below" } else { "Call" };
+        let [total, own] = [mark(Sort::Total, "Total"), mark(Sort::Own, "Own")];
+        let text = columns.row([total, "Part".into(), own, mark(Sort::Count, "Count")]) + &mark(Sort::Name, call);
+        let width = usize::from(columns.width);
+        Line::styled(format!("{text:<width$}"), Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED))
+    }
+
+    fn row(self, browser: &Browser<'_>, columns: &Columns, row: &Row, selected: bool) -> Line<'static> {
+        let whole = figure(browser.forest.total(0), browser.sort);
+        let part = figure(row.total, browser.sort);
+        let own = match row.item {
+            Item::Call(node) if browser.forest.own(node) != Tally::default() => size(browser.forest.own(node).bytes),
+            Item::Call(_) | Item::Rest(_) => String::new(),
+        };
+        let text = columns.row([size(row.total.bytes), percent(part, whole), own, count(row.total.count)]);
+        let marker = match (row.has_more, row.is_open) {
+            (false, _) => "  ",
+            (_, true) => "▾ ",
+            (_, false) => "▸ ",
+        };
+        let room = usize::from(columns.width).saturating_sub(text.chars().count() + row.branches.chars().count() + 2);
+        let mut spans = vec![
+            Span::styled(text, self.weight(part, whole)),
+            Span::styled(row.branches.clone(), self.dim()),
+            Span::raw(marker),
+        ];
+        spans.extend(self.name(browser, row, room));
+        if selected { whole_line(spans, columns.width) } else { Line::from(spans) }
+    }
+
+    /// The larger the part, the warmer the colour.
+    fn weight(self, part: u64, whole: u64) -> Style {
+        match part as f64 / whole.max(1) as f64 {
+            part if part >= 0.5 => self.in_color(Color::Red),
+            part if part >= 0.2 => self.in_color(Color::Yellow),
+            _ => Style::new(),
+        }
+    }
+
+    fn name(self, browser: &Browser<'_>, row: &Row, room: usize) -> Vec<Span<'static>> {
+        let node = match row.item {
+            Item::Rest(_) => return vec![Span::styled(format!("({} smaller)", count(row.rest as u64)), self.dim())],
+            Item::Call(node) => node,
+        };
+        let (function, place) = browser.forest.described(node);
+        let [function, place] = [visible(function), visible(&place)];
+        let style = match browser.is_match(node) {
+            true if self.color => Style::new().fg(Color::Magenta).add_modifier(Modifier::BOLD),
+            true => Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
+            false => Style::new(),
+        };
+        let function = head(&function, room);
+        let rest = room.saturating_sub(function.chars().count() + 2);
+        let place = if rest >= 8 { format!("  {}", tail(&place, rest)) } else { String::new() };
+        vec![Span::styled(function, style), Span::styled(place, self.dim())]
+    }
+
+    fn source(self, browser: &mut Browser<'_>, frame: &mut Frame<'_>, area: Rect) {
+        let node = browser.selected_node();
+        let capture = browser.forest.capture;
+        let key = browser.forest.key(node);
+        let (path, line) = match key {
+            CallTree::NO_FRAME => ("", 0),
+            key => (capture.frames.file(FrameId(key)), capture.frames.frame(FrameId(key)).line),
+        };
+        let (function, place) = browser.forest.described(node);
+        let figures = self.figures(browser, node);
+        let title = if node == 0 { String::new() } else { format!(" {} ", visible(&format!("{function}  {place}"))) };
+        let source = browser.sources.file(path);
+        let block = Block::new().borders(Borders::TOP).title(tail(&title, usize::from(area.width).saturating_sub(2)));
+        let mut lines = vec![figures];
+        if source.is_changed() {
+            let text = " The file was changed after the recording: these lines may be others.";
+            lines.push(Line::styled(text, self.in_color(Color::Yellow)));
+        }
+        let rows = usize::from(area.height).saturating_sub(1 + lines.len());
+        match source.around(line, rows) {
+            Ok((first, texts)) => {
+                lines.extend(texts.iter().enumerate().map(|(at, text)| self.source_line(first + at, text, line)));
+            }
+            Err(reason) => lines.push(Line::styled(format!(" No source: {reason}."), self.dim())),
+        }
+        frame.render_widget(Paragraph::new(lines).block(block), area);
+    }
+
+    fn source_line(self, number: usize, text: &str, line: u32) -> Line<'static> {
+        let is_here = number == line as usize;
+        let style = if is_here { Style::new().add_modifier(Modifier::BOLD) } else { self.dim() };
+        Line::styled(format!(" {} {number:>5}  {text}", if is_here { ">" } else { " " }), style)
+    }
+
+    /// Everything that is known of a call.
+    fn figures(self, browser: &Browser<'_>, node: u32) -> Line<'static> {
+        let (total, own) = (browser.forest.total(node), browser.forest.own(node));
+        let allocators = browser.forest.allocators(node);
+        let by = allocators.iter().map(|(allocator, tally)| format!("{} {}", allocator.name(), size(tally.bytes)));
+        Line::from(format!(
+            " total {} in {}, own {} in {}; {}",
+            size(total.bytes),
+            count(total.count),
+            size(own.bytes),
+            count(own.count),
+            by.collect::<Vec<_>>().join(", ")
+        ))
+    }
+
+    fn foot(self, browser: &Browser<'_>) -> Line<'static> {
+        let search = &browser.search;
+        let matched = || {
+            let number = search.matches.iter().filter(|hit| **hit).count();
+            match (search.text.is_empty(), number) {
+                (true, _) => String::new(),
+                (_, 0) => "   no match".into(),
+                _ => {
+                    let part = percent(search.total.bytes, browser.forest.total(0).bytes);
+                    format!("   matched {}, {part}", size(search.total.bytes))
+                }
+            }
+        };
+        if search.typing {
+            return Line::from(format!(" /{}▏{}   Enter keeps, Esc drops", visible(&search.text), matched()));
+        }
+        if !search.text.is_empty() {
+            return Line::from(format!(" /{}{}   n N next, previous   Esc ends", visible(&search.text), matched()));
+        }
+        let keys = " ↑↓←→ move, open  / search  s sort  Tab view  i invert  p source  ? help  q quit";
+        Line::styled(keys, self.dim())
+    }
+
+    fn help(self, frame: &mut Frame<'_>, area: Rect) {
+        let line = |(_, keys, does): &(_, &str, &str)| {
+            Line::from(vec![
+                Span::styled(format!(" {keys:<13} "), Style::new().add_modifier(Modifier::BOLD)),
+                Span::raw((*does).to_owned()),
+            ])
+        };
+        let lines: Vec<Line<'_>> = BINDINGS.iter().map(line).collect();
+        let (width, height) = (78.min(area.width), (lines.len() as u16 + 2).min(area.height));
+        let (x, y) = ((area.width - width) / 2, (area.height - height) / 2);
+        let place = Rect { x, y, width, height };
+        frame.render_widget(Clear, place);
+        let block = Block::bordered().title(" Keys ").title_bottom(" any key closes ");
+        frame.render_widget(Paragraph::new(lines).block(block), place);
+    }
+}
+
+/// The selected row: in reverse up to the edge, and nothing dim in it, which would look like another selection.
+fn whole_line(mut spans: Vec<Span<'static>>, width: u16) -> Line<'static> {
+    let used: usize = spans.iter().map(Span::width).sum();
+    spans.push(Span::raw(" ".repeat(usize::from(width).saturating_sub(used))));
+    let style = Style::new().add_modifier(Modifier::REVERSED).remove_modifier(Modifier::DIM);
+    Line::from(spans.into_iter().map(|span| span.patch_style(style)).collect::<Vec<_>>())
+}
+
+fn short(view: View) -> &'static str {
+    match view {
+        View::HighWaterMark => "Peak",
+        View::Allocated => "Allocated",
+        View::Temporary => "Temporary",
+        View::Leaks | View::LeaksAtExit => view::title(view),
+    }
+}
+
+/// The beginning of a text that has to fit.
+fn head(text: &str, room: usize) -> String {
+    match text.chars().count() > room {
+        true => text.chars().take(room.saturating_sub(1)).chain(['…']).collect(),
+        false => text.into(),
+    }
+}
+
+/// The end of a text that has to fit: of paths and lines the end tells most.
+fn tail(text: &str, room: usize) -> String {
+    let len = text.chars().count();
+    match len > room {
+        true => ['…'].into_iter().chain(text.chars().skip(len - room.saturating_sub(1))).collect(),
+        false => text.into(),
+    }
+}

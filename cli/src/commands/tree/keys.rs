@@ -1,0 +1,133 @@
+//! What the keys of the interactive tree do. The help that is shown is made from the same table.
+//!
+//! Invariant: a key that does something is in the help.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::browser::{Browser, Then};
+
+/// What a key can mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    First,
+    Last,
+    Open,
+    Close,
+    Toggle,
+    OpenAll,
+    CloseAll,
+    /// A view by its number.
+    View(usize),
+    NextView,
+    Invert,
+    Sort,
+    Search,
+    Next,
+    Previous,
+    Source,
+    Help,
+    Suspend,
+    Escape,
+    Quit,
+}
+
+/// Keys, what they do, and how the help puts both.
+type Binding = (&'static [(KeyCode, Action)], &'static str, &'static str);
+
+/// All keys but those with Ctrl.
+pub(super) const BINDINGS: [Binding; 15] = [
+    (
+        &[
+            (KeyCode::Up, Action::Up),
+            (KeyCode::Down, Action::Down),
+            (KeyCode::Char('k'), Action::Up),
+            (KeyCode::Char('j'), Action::Down),
+        ],
+        "↑ ↓ k j",
+        "one row up or down",
+    ),
+    (&[(KeyCode::PageUp, Action::PageUp), (KeyCode::PageDown, Action::PageDown)], "PgUp PgDn", "one page up or down"),
+    (
+        &[
+            (KeyCode::Home, Action::First),
+            (KeyCode::End, Action::Last),
+            (KeyCode::Char('g'), Action::First),
+            (KeyCode::Char('G'), Action::Last),
+        ],
+        "Home End g G",
+        "to the first or last row",
+    ),
+    (
+        &[(KeyCode::Right, Action::Open), (KeyCode::Char('l'), Action::Open)],
+        "→ l",
+        "open a call, with what follows in single file; then into it",
+    ),
+    (&[(KeyCode::Left, Action::Close), (KeyCode::Char('h'), Action::Close)], "← h", "close a call; then to its caller"),
+    (&[(KeyCode::Enter, Action::Toggle), (KeyCode::Char(' '), Action::Toggle)], "Enter Space", "open or close"),
+    (
+        &[(KeyCode::Char('e'), Action::OpenAll), (KeyCode::Char('c'), Action::CloseAll)],
+        "e c",
+        "open or close everything below",
+    ),
+    (
+        &[
+            (KeyCode::Tab, Action::NextView),
+            (KeyCode::Char('v'), Action::NextView),
+            (KeyCode::Char('1'), Action::View(0)),
+            (KeyCode::Char('2'), Action::View(1)),
+            (KeyCode::Char('3'), Action::View(2)),
+            (KeyCode::Char('4'), Action::View(3)),
+        ],
+        "1 2 3 4 Tab",
+        "peak, leaks, temporary, all allocated; the next of them",
+    ),
+    (&[(KeyCode::Char('i'), Action::Invert)], "i", "callers below callees, or the other way round"),
+    (&[(KeyCode::Char('s'), Action::Sort)], "s", "sort by total, own, count, name"),
+    (&[(KeyCode::Char('/'), Action::Search)], "/", "search for a function or a file, also in what is closed"),
+    (
+        &[(KeyCode::Char('n'), Action::Next), (KeyCode::Char('N'), Action::Previous)],
+        "n N",
+        "to the next or previous match",
+    ),
+    (&[(KeyCode::Char('p'), Action::Source)], "p", "source lines and allocators of the selected call"),
+    (&[(KeyCode::Char('?'), Action::Help), (KeyCode::F(1), Action::Help)], "?", "this help"),
+    (&[(KeyCode::Esc, Action::Escape), (KeyCode::Char('q'), Action::Quit)], "q Esc", "quit; Esc ends a search first"),
+];
+
+/// Hands a key to the browser.
+pub(super) fn press(browser: &mut Browser<'_>, key: KeyEvent) -> Then {
+    if key.modifiers.contains(KeyModifiers::CONTROL) {
+        return match key.code {
+            KeyCode::Char('c') => browser.act(Action::Quit),
+            KeyCode::Char('z') => browser.act(Action::Suspend),
+            _ => Then::GoOn,
+        };
+    }
+    if browser.search.typing {
+        type_search(browser, key.code);
+        return Then::GoOn;
+    }
+    if browser.help {
+        return match key.code {
+            KeyCode::Char('q') => browser.act(Action::Quit),
+            _ => browser.act(Action::Help),
+        };
+    }
+    let known = BINDINGS.iter().flat_map(|binding| binding.0).find(|(code, _)| *code == key.code);
+    known.map_or(Then::GoOn, |(_, action)| browser.act(*action))
+}
+
+fn type_search(browser: &mut Browser<'_>, key: KeyCode) {
+    match key {
+        KeyCode::Char(char) => browser.typed(char),
+        KeyCode::Backspace if browser.search.text.is_empty() => browser.searched(false),
+        KeyCode::Backspace => browser.erased(),
+        KeyCode::Enter => browser.searched(true),
+        KeyCode::Esc => browser.searched(false),
+        _ => {}
+    }
+}

@@ -1,0 +1,57 @@
+//! `memtrack tree`: who called whom; to walk through on a terminal, and as text everywhere else.
+//!
+//! Invariant: nobody waits for keys where there is no one to press them: it is interactive only where both standard
+//! input and standard output are a terminal, and no file was named.
+
+mod browser;
+mod draw;
+mod forest;
+mod keys;
+mod rows;
+mod screen;
+#[cfg(test)]
+mod tests;
+
+use std::env;
+use std::io::{self, IsTerminal};
+
+use anyhow::{Context, Result};
+
+use crate::args;
+use crate::load::load;
+use crate::output::Report;
+use crate::reports::tree::Calls;
+use crate::reports::tree_json;
+use crate::terminal::Look;
+use browser::{Browser, Start};
+
+/// Shows or prints who called whom.
+///
+/// # Errors
+/// A capture that cannot be read, an output that cannot be written, or a terminal that cannot be used.
+pub(crate) fn run(options: &args::Tree) -> Result<u8> {
+    let capture = load((&options.input, &options.view), &options.view.reading())?;
+    let (view, inverted, least) = (options.view.wanted(), options.inverted, options.least);
+    if options.json {
+        let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+        tree_json::tree(&capture, tree_json::Shape { view, inverted, split_threads: false }, &mut out)?;
+        out.finish()?;
+        return Ok(0);
+    }
+    if !options.text && options.output.output.is_none() && can_be_interactive() {
+        let color = Look::new(options.color, true).color;
+        let mut browser = Browser::new(&capture, Start { view, inverted, least });
+        screen::show(&mut browser, color).context("the terminal cannot be used; --text prints the tree")?;
+        return Ok(0);
+    }
+    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
+    Calls::new(&capture, view, inverted).text(least, look, &mut out)?;
+    out.finish()?;
+    Ok(0)
+}
+
+/// Whether there is somebody to press keys, at a terminal that can do more than lines.
+fn can_be_interactive() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb")
+}

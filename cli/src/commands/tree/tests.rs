@@ -1,0 +1,281 @@
+//! The interactive tree, by keys, on a screen in memory.
+
+use memtrack_format::Allocator;
+use memtrack_reader::View;
+use memtrack_reader::analysis::{Group, Sum};
+use memtrack_reader::{StackId, ThreadId};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::style::Modifier;
+
+use super::browser::{Browser, Start, Then};
+use super::draw::draw;
+use super::keys::{BINDINGS, press};
+use super::rows::Item;
+use crate::reports::facts::Capture;
+use crate::reports::fixture;
+
+const PEAK: Start = Start { view: View::HighWaterMark, inverted: false, least: 1.0 };
+
+/// A capture of stacks as words, outermost first, with the bytes that each has at the peak, and leaks.
+fn capture(stacks: &[(&str, u64, u64)]) -> Capture {
+    let mut capture = fixture::empty();
+    let frames = &mut capture.frames;
+    let file = frames.name_id("/srv/app.py").unwrap();
+    let groups = stacks.iter().map(|&(words, peak, leaked)| {
+        let stack = words.split(' ').fold(StackId::EMPTY, |parent, word| {
+            let name = frames.name_id(word).unwrap();
+            let line = u32::from(*word.as_bytes().last().unwrap());
+            let frame = frames.frame_id(name, file, line).unwrap();
+            frames.stack_id(parent, frame).unwrap()
+        });
+        let sum = |bytes| Sum { bytes, count: u64::from(bytes > 0), first_order: 0, first_time_ns: 0 };
+        let group = Group::new(stack, Allocator::Malloc, ThreadId(0));
+        Group { peak: sum(peak), leaked: sum(leaked), allocated: sum(peak + leaked), ..group }
+    });
+    capture.analysis.groups = groups.collect();
+    capture
+}
+
+/// `main` calls `load` (which reads in single file) and `save`, and a hundred small ones.
+fn program() -> Capture {
+    let small: Vec<String> = (0..100).map(|number| format!("main small{number:02}")).collect();
+    let mut stacks =
+        vec![("main load open read decode", 60_000, 0), ("main save", 30_000, 500), ("start importing", 2_000, 2_000)];
+    stacks.extend(small.iter().map(|words| (words.as_str(), 10, 0)));
+    capture(&stacks)
+}
+
+/// What stands on the screen, line by line.
+fn screen(browser: &mut Browser<'_>, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(browser, false, frame)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+    (0..height).map(line).collect()
+}
+
+/// The names of the rows, with what is selected marked.
+fn names(browser: &Browser<'_>) -> Vec<String> {
+    let name = |(at, row): (usize, &super::rows::Row)| {
+        let name = match row.item {
+            Item::Call(node) => browser.forest.described(node).0.to_owned(),
+            Item::Rest(_) => format!("{} smaller", row.rest),
+        };
+        if at == browser.selected { format!("[{name}]") } else { name }
+    };
+    browser.rows.iter().enumerate().map(name).collect()
+}
+
+/// Presses keys: each character one, `<` for left, `>` for right, `^` up, `_` down, `!` Enter, `~` Esc.
+fn type_keys(browser: &mut Browser<'_>, keys: &str) -> Then {
+    let code = |char| match char {
+        '<' => KeyCode::Left,
+        '>' => KeyCode::Right,
+        '^' => KeyCode::Up,
+        '_' => KeyCode::Down,
+        '!' => KeyCode::Enter,
+        '~' => KeyCode::Esc,
+        char => KeyCode::Char(char),
+    };
+    keys.chars().fold(Then::GoOn, |_, char| press(browser, KeyEvent::new(code(char), KeyModifiers::NONE)))
+}
+
+#[test]
+fn what_is_large_is_open_at_first_and_small_calls_are_summed_up() {
+    let capture = program();
+    let browser = Browser::new(&capture, PEAK);
+    assert_eq!(names(&browser), ["[main]", "load", "open", "read", "decode", "save", "100 smaller", "start"]);
+}
+
+#[test]
+fn rows_have_the_figures_of_their_calls() {
+    let capture = program();
+    let mut browser = Browser::new(&capture, PEAK);
+    let lines = screen(&mut browser, 100, 24);
+    assert!(lines[0].starts_with(" memtrack tree "), "{lines:#?}");
+    assert!(lines[1].contains("1 Peak 93.0 kB") && lines[1].contains("2 Leaks 2.50 kB"), "{lines:#?}");
+    let row =
+        |name: &str| lines.iter().find(|line| line.contains(name)).unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(row("main "), ["91.0", "kB", "97.8", "%", "102", "▾", "main", "/srv/app.py:110"]);
+    assert_eq!(row("save "), ["30.0", "kB", "32.3", "%", "30.0", "kB", "1", "├", "save", "/srv/app.py:101"]);
+    assert_eq!(row("smaller"), ["1.00", "kB", "1.1", "%", "100", "└", "▸", "(100", "smaller)"]);
+}
+
+#[test]
+fn every_view_has_the_totals_of_its_rows_both_ways_round() {
+    let capture = fixture::capture();
+    for view in [View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Temporary, View::Allocated] {
+        let rows = capture.analysis.view(view);
+        let expected = rows.iter().fold((0, 0), |sum, row| (sum.0 + row.bytes, sum.1 + row.count));
+        for inverted in [false, true] {
+            let browser = Browser::new(&capture, Start { view, inverted, least: 1.0 });
+            let whole = browser.forest.total(0);
+            assert_eq!((whole.bytes, whole.count), expected, "{view:?}");
+            let top = browser.rows.iter().filter(|row| browser.forest.parent(row.item.node()) == 0);
+            assert_eq!(top.map(|row| row.total.bytes).sum::<u64>(), whole.bytes, "{view:?}");
+        }
+    }
+}
+
+#[test]
+fn keys_open_close_and_move() {
+    let capture = program();
+    let mut browser = Browser::new(&capture, PEAK);
+    type_keys(&mut browser, "_<");
+    assert_eq!(names(&browser), ["main", "[load]", "save", "100 smaller", "start"]);
+    type_keys(&mut browser, ">");
+    assert_eq!(names(&browser)[..6], ["main", "[load]", "open", "read", "decode", "save"], "single file opens whole");
+    type_keys(&mut browser, ">__^<<<<<");
+    assert_eq!(names(&browser)[..3], ["main", "[load]", "save"], "left closes, and goes to the caller");
+    type_keys(&mut browser, "G>");
+    assert_eq!(names(&browser)[4..], ["[start]", "importing"]);
+    type_keys(&mut browser, "^ ");
+    assert_eq!((browser.rows.len(), browser.selected), (106, 3), "space opens the small ones");
+    type_keys(&mut browser, "gc");
+    assert_eq!(names(&browser), ["[main]", "start", "importing"]);
+    type_keys(&mut browser, "e");
+    assert_eq!(browser.rows.len(), 109, "everything below is open");
+}
+
+#[test]
+fn views_keep_what_is_selected_or_go_to_its_caller() {
+    let capture = program();
+    let mut browser = Browser::new(&capture, PEAK);
+    type_keys(&mut browser, "_____2");
+    assert_eq!(names(&browser), ["start", "importing", "main", "[save]"]);
+    type_keys(&mut browser, "1^");
+    assert_eq!(names(&browser)[4], "[decode]");
+    type_keys(&mut browser, "2");
+    assert_eq!(names(&browser)[2], "[main]", "decode has leaked nothing");
+    type_keys(&mut browser, "3");
+    assert!(screen(&mut browser, 80, 24)[3].contains("Nothing here"));
+    type_keys(&mut browser, "_>G<e");
+    assert_eq!(browser.rows.len(), 0);
+}
+
+#[test]
+fn inverted_rows_begin_with_what_allocated() {
+    let capture = program();
+    let mut browser = Browser::new(&capture, PEAK);
+    type_keys(&mut browser, "i");
+    assert_eq!(names(&browser)[..3], ["[decode]", "read", "open"]);
+    assert_eq!(browser.forest.own(browser.selected_node()).bytes, 60_000);
+    assert!(screen(&mut browser, 80, 24)[2].contains("callers below"));
+}
+
+#[test]
+fn sorting_changes_the_order_of_siblings_alone() {
+    let capture = program();
+    let mut browser = Browser::new(&capture, PEAK);
+    type_keys(&mut browser, "s");
+    assert_eq!(names(&browser)[1], "save", "own bytes: load has none");
+    type_keys(&mut browser, "ss");
+    assert_eq!(names(&browser)[1], "load", "by name");
+    assert!(screen(&mut browser, 80, 24)[2].contains("Call▾"));
+    type_keys(&mut browser, "_s");
+    assert_eq!(names(&browser)[1], "[load]");
+}
+
+#[test]
+fn a_search_finds_what_is_closed_and_tells_the_matched_total() {
+    let capture = program();
+    let mut browser = Browser::new(&capture, PEAK);
+    type_keys(&mut browser, "c/SMALL4");
+    assert_eq!(names(&browser)[browser.selected], "[small40]");
+    let lines = screen(&mut browser, 80, 24);
+    assert!(lines[23].starts_with(" /SMALL4▏   matched 100 B, 0.1 %"), "{}", lines[23]);
+    type_keys(&mut browser, "!nn");
+    assert_eq!(names(&browser)[browser.selected], "[small42]");
+    type_keys(&mut browser, "NNN");
+    assert_eq!(names(&browser)[browser.selected], "[small49]", "from the first match back to the last");
+    assert_eq!(type_keys(&mut browser, "~"), Then::GoOn);
+    assert!(browser.search.matches.is_empty());
+    assert_eq!(type_keys(&mut browser, "~"), Then::Quit);
+}
+
+#[test]
+fn a_search_that_is_dropped_leaves_the_selection() {
+    let capture = program();
+    let mut browser = Browser::new(&capture, PEAK);
+    type_keys(&mut browser, "_/importing");
+    assert_eq!(names(&browser)[browser.selected], "[importing]");
+    type_keys(&mut browser, "~");
+    assert_eq!(names(&browser)[1], "[load]");
+    type_keys(&mut browser, "/nowhere");
+    assert!(screen(&mut browser, 80, 24)[23].contains("no match"));
+    assert_eq!(names(&browser)[1], "[load]");
+    for _ in 0.."nowhere".len() {
+        press(&mut browser, KeyEvent::new(KeyCode::Backspace, KeyModifiers::NONE));
+    }
+    assert_eq!((browser.search.text.as_str(), browser.search.typing), ("", true));
+}
+
+#[test]
+fn the_selected_row_is_always_on_the_screen() {
+    let capture = program();
+    let mut browser = Browser::new(&capture, PEAK);
+    type_keys(&mut browser, "e");
+    for keys in ["G", "^^^^^", "g", "_____________________", "/small99!", "~c"] {
+        type_keys(&mut browser, keys);
+        let mut terminal = Terminal::new(TestBackend::new(80, 12)).unwrap();
+        terminal.draw(|frame| draw(&mut browser, false, frame)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let reversed = (3..11).filter(|y| buffer[(30, *y)].modifier.contains(Modifier::REVERSED)).count();
+        assert_eq!(reversed, 1, "after {keys}");
+    }
+}
+
+#[test]
+fn source_lines_and_allocators_of_the_selected_call() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("app.py");
+    std::fs::write(&path, (1..=200).map(|line| format!("call({line})\n")).collect::<String>()).unwrap();
+    let mut capture = program();
+    let (function, file) =
+        (capture.frames.name_id("read_it").unwrap(), capture.frames.name_id(path.to_str().unwrap()).unwrap());
+    let frame = capture.frames.frame_id(function, file, 42).unwrap();
+    capture.analysis.groups[0].stack = capture.frames.stack_of(&[frame]).unwrap();
+    let mut browser = Browser::new(&capture, PEAK);
+    type_keys(&mut browser, "p");
+    let text = screen(&mut browser, 80, 30).join("\n");
+    assert!(text.contains("total 60.0 kB in 1, own 60.0 kB in 1; malloc 60.0 kB"), "{text}");
+    assert!(text.contains(">    42  call(42)") && text.contains("      41  call(41)"), "{text}");
+    type_keys(&mut browser, "_");
+    assert!(screen(&mut browser, 80, 30).join("\n").contains("No source: "));
+    type_keys(&mut browser, "p");
+    assert!(!screen(&mut browser, 80, 30).join("\n").contains("No source: "));
+}
+
+#[test]
+fn help_names_every_key_and_any_key_closes_it() {
+    let capture = program();
+    let mut browser = Browser::new(&capture, PEAK);
+    type_keys(&mut browser, "?");
+    let text = screen(&mut browser, 80, 24).join("\n");
+    BINDINGS.iter().for_each(|(_, keys, does)| assert!(text.contains(keys) && text.contains(does), "{keys}\n{text}"));
+    assert_eq!(type_keys(&mut browser, "~"), Then::GoOn);
+    assert!(!browser.help);
+}
+
+#[test]
+fn control_keys_end_and_suspend() {
+    let capture = program();
+    let mut browser = Browser::new(&capture, PEAK);
+    let control = |char| KeyEvent::new(KeyCode::Char(char), KeyModifiers::CONTROL);
+    assert_eq!(press(&mut browser, control('z')), Then::Suspend);
+    type_keys(&mut browser, "/a");
+    assert_eq!(press(&mut browser, control('c')), Then::Quit, "also while a search is typed");
+}
+
+#[test]
+fn screens_of_any_size_and_empty_captures_are_drawn() {
+    for capture in [program(), fixture::empty()] {
+        let mut browser = Browser::new(&capture, PEAK);
+        type_keys(&mut browser, "p?");
+        for (width, height) in [(1, 1), (5, 3), (20, 6), (72, 12), (300, 80)] {
+            assert_eq!(screen(&mut browser, width, height).len(), usize::from(height));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The single allocations of captures, for reports that sums are not enough for.
+//!
+//! A capture is read twice: first for the moments that allocations are related to (the high-water mark, the end) and for
+//! its tables, then for the allocations. Invariant: what is missing in a capture is said once.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use memtrack_reader::analysis::Tally;
+use memtrack_reader::query::{Amount, Comparison, Expr, Judge, Known, Life, Lives, Moments, Number};
+use memtrack_reader::{Options, Replay, source};
+
+use crate::load::{Request, facts};
+use crate::reports::facts::{Capture, Facts};
+use crate::terminal::Progress;
+
+/// What the filters of a request say, as an expression.
+pub(crate) fn filters(request: &Request<'_>) -> Expr {
+    let mut all = vec![request.filter.expr()];
+    if request.min_bytes > 0 {
+        all.push(Expr::Number(Number::Bytes, Comparison::AtLeast, Amount::Plain(request.min_bytes)));
+    }
+    if let Some(from) = request.from {
+        all.push(Expr::Number(Number::Time, Comparison::AtLeast, Amount::Moment(from)));
+    }
+    if let Some(to) = request.latest() {
+        all.push(Expr::Number(Number::Time, Comparison::Less, Amount::Moment(to)));
+    }
+    Expr::And(all)
+}
+
+/// Gives `take` every allocation of one capture that satisfies `expr`, in the order of their ends; the capture.
+///
+/// # Errors
+/// A capture that cannot be read or that holds no single allocations.
+pub(crate) fn each(path: &Path, expr: &Expr, mut take: impl FnMut(&Capture, &Life)) -> Result<Capture> {
+    let file = source::Capture::open(path)?;
+    if file.aggregated() {
+        bail!("{}: an aggregated capture holds sums of many allocations, and no single ones", path.display());
+    }
+    let (capture, _) = whole(&file, &Options::default())?;
+    let known = Known { frames: &capture.frames, threads: &capture.threads, duration_ns: file.duration_ns()? };
+    let judge = Judge::new(expr, &known);
+    let moments = Moments::of(&capture.analysis.totals, Options::default().temporary_threshold);
+    let mut lives = Lives::new(moments, |life: &Life| {
+        if judge.takes(life) {
+            take(&capture, life);
+        }
+    });
+    let mut progress = Progress::new(file.total_record_bytes(), "looking");
+    file.read(&mut lives, |bytes| progress.add(bytes))?;
+    let _ = lives.finish();
+    Ok(capture)
+}
+
+/// The capture as a first reading finds it, and everything that was ever allocated in it, with the numbers of stacks and threads that a second one has, too.
+///
+/// # Errors
+/// A capture that cannot be read.
+pub(crate) fn whole(file: &source::Capture, options: &Options) -> Result<(Capture, Tally)> {
+    let options = Options { exact_times: file.has_timestamps(), forked: file.is_forked(), ..*options };
+    let mut replay = Replay::new(&options);
+    let mut progress = Progress::new(file.total_record_bytes(), "reading");
+    let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
+    let facts = Facts { unknown_frames: read.unknown_frames, ..facts(file, read.lost) };
+    facts.warn();
+    let capture = Capture { facts, analysis: replay.finish(), frames: read.frames, threads: read.threads };
+    Ok((capture, replay.allocated()))
+}

@@ -1,0 +1,155 @@
+//! How long allocations lived, by function, and which threads freed what others made: a part of `stats`.
+//!
+//! Invariant: the figures of text and JSON are the same.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use memtrack_reader::analysis::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes, Tally};
+use memtrack_reader::query::Life;
+use serde_json::{Value, json};
+
+use super::NO_STACK;
+use super::facts::{Capture, visible};
+use super::stats_json::thread;
+use super::table::Table;
+use crate::terminal::Look;
+use crate::units::{count, size};
+
+/// The heads of the columns that [`cells`] makes.
+pub(super) const HEAD: [&str; 6] = ["<10 µs", "<1 ms", "<100 ms", "<10 s", "longer", "live"];
+/// Which bins each of them has; text has less room than JSON.
+const BINS: [std::ops::Range<usize>; 5] = [0..1, 1..3, 3..5, 5..7, 7..8];
+
+/// A thread: its number and its name.
+type ThreadName = (Option<i32>, String);
+
+/// What one or several captures say.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    open: HashMap<(u32, u32), Lifetimes>,
+    open_pairs: Handovers,
+    functions: HashMap<(String, String), Lifetimes>,
+    pairs: Vec<(ThreadName, ThreadName, Tally)>,
+    whole: Lifetimes,
+}
+
+impl Report {
+    /// Takes an allocation of the capture at hand.
+    pub(crate) fn add(&mut self, capture: &Capture, life: &Life) {
+        let frame = capture.frames.node(life.stack).map(|node| capture.frames.frame(node.frame)).unwrap_or_default();
+        self.open.entry((frame.function.0, frame.file.0)).or_default().add(life);
+        self.open_pairs.add(life);
+    }
+
+    /// All of a capture has come.
+    pub(crate) fn end_capture(&mut self, capture: &Capture) {
+        let name = |id| capture.frames.name(memtrack_reader::frames::NameId(id)).to_owned();
+        for ((function, file), lifetimes) in std::mem::take(&mut self.open) {
+            self.whole.merge(&lifetimes);
+            self.functions.entry((name(function), name(file))).or_default().merge(&lifetimes);
+        }
+        let named = |id| {
+            let (tid, name) = thread(capture, id);
+            (tid, name.to_owned())
+        };
+        let pairs = std::mem::take(&mut self.open_pairs).rows().into_iter();
+        self.pairs.extend(pairs.map(|(made, freed, tally)| (named(made), named(freed), tally)));
+        self.pairs.sort_by_key(|(.., tally)| std::cmp::Reverse((tally.bytes, tally.count)));
+    }
+
+    /// The functions with the most allocations.
+    fn rows(&self, limit: usize) -> Vec<(&(String, String), &Lifetimes)> {
+        let mut rows: Vec<_> = self.functions.iter().collect();
+        rows.sort_by(|one, other| {
+            let most = |lifetimes: &Lifetimes| (lifetimes.all().count, lifetimes.all().bytes);
+            most(other.1).cmp(&most(one.1)).then_with(|| one.0.cmp(other.0))
+        });
+        rows.truncate(limit);
+        rows
+    }
+
+    /// The part of `stats --json`, with at most `limit` functions.
+    pub(crate) fn json(&self, limit: usize) -> Value {
+        let threads = |(tid, name): &ThreadName| json!({"tid": tid, "name": name});
+        let function = |((function, file), lifetimes): &(&(String, String), &Lifetimes)| {
+            let mut value = value(lifetimes);
+            value["function"] = if function.is_empty() { NO_STACK } else { function }.into();
+            value["file"] = Some(&**file).filter(|file| !file.is_empty()).into();
+            value
+        };
+        json!({
+            "bounds_ns": LIFETIME_BOUNDS_NS,
+            "whole": value(&self.whole),
+            "functions": self.rows(limit).iter().map(function).collect::<Value>(),
+            "threads": self.pairs.iter().map(|(made, freed, tally)| {
+                json!({
+                    "allocated_by": threads(made),
+                    "freed_by": threads(freed),
+                    "count": tally.count,
+                    "bytes": tally.bytes,
+                })
+            }).collect::<Value>(),
+        })
+    }
+
+    /// The part of `stats` as text, with at most `limit` functions and pairs of threads.
+    ///
+    /// # Errors
+    /// What the writer says.
+    pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
+        let mut table = Table::default();
+        table.row(HEAD.into_iter().chain(["Lived, by number"]).map(Into::into));
+        table.row(cells(&self.whole).into_iter().chain(["everything".into()]));
+        for ((function, file), lifetimes) in self.rows(limit) {
+            let place = match (&**function, &**file) {
+                ("", _) => NO_STACK.into(),
+                (function, "") => function.into(),
+                (function, file) => format!("{function} at {file}"),
+            };
+            table.row(cells(lifetimes).into_iter().chain([visible(&place)]));
+        }
+        section("Lifetimes", &table, look, &mut out)?;
+        let other: Vec<_> = self.pairs.iter().filter(|(made, freed, _)| made != freed).collect();
+        if other.is_empty() {
+            return Ok(());
+        }
+        let mut table = Table::default();
+        let shown = limit.min(other.len());
+        for (made, freed, tally) in &other[..shown] {
+            let name = |(tid, name): &ThreadName| format!("{} {name}", tid.map_or("?".into(), |tid| tid.to_string()));
+            let pair = format!("{} -> {}", name(made), name(freed));
+            table.row([size(tally.bytes), count(tally.count), visible(&pair)]);
+        }
+        section("Freed by another thread", &table, look, &mut out)?;
+        match other.len() - shown {
+            0 => Ok(()),
+            more => writeln!(out, "  and {} more pairs", count(more as u64)),
+        }
+    }
+}
+
+fn section(title: &str, table: &Table, look: Look, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "\n{}", look.heading(title))?;
+    table.lines(look.width).iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
+/// How many lived how long, as text.
+pub(super) fn cells(lifetimes: &Lifetimes) -> Vec<String> {
+    let freed = BINS.map(|bins| lifetimes.freed[bins].iter().map(|bin| bin.count).sum());
+    let shown = |number: u64| if number == 0 { "-".into() } else { count(number) };
+    freed.into_iter().chain([lifetimes.live.count]).map(shown).collect()
+}
+
+/// Lifetimes as an object.
+pub(super) fn value(lifetimes: &Lifetimes) -> Value {
+    let tally = |tally: &Tally| json!({"count": tally.count, "bytes": tally.bytes});
+    json!({
+        "freed": lifetimes.freed.iter().map(tally).collect::<Value>(),
+        "live": tally(&lifetimes.live),
+        "lost": tally(&lifetimes.lost),
+        "cross_thread": tally(&lifetimes.cross_thread),
+        "mean_ns": lifetimes.mean_ns(),
+        "longest_ns": lifetimes.longest_ns,
+    })
+}

@@ -1,0 +1,80 @@
+//! The processes of a report on several captures, one by one.
+//!
+//! Invariant: the rows' sums are the report's figures; a capture alone has no rows.
+
+use memtrack_reader::analysis::Tally;
+use serde_json::{Value, json};
+
+use super::facts::Capture;
+use super::table::Table;
+use crate::units::{count, size};
+
+/// One process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ProcessRow {
+    file: String,
+    title: String,
+    command_line: Vec<String>,
+    pid: Option<u64>,
+    ppid: Option<u64>,
+    forked: bool,
+    inherited_frees: u64,
+    allocated: Tally,
+    peak_bytes: u64,
+    leaked: Tally,
+}
+
+impl ProcessRow {
+    /// What a capture, read alone, says of its process.
+    pub(crate) fn of(capture: &Capture) -> Self {
+        let (facts, totals) = (&capture.facts, &capture.analysis.totals);
+        Self {
+            file: facts.file.to_string_lossy().into_owned(),
+            title: facts.title(),
+            command_line: facts.command_line(),
+            pid: facts.process.pid,
+            ppid: facts.process.ppid,
+            forked: facts.process.fork_ticket.is_some(),
+            inherited_frees: totals.inherited_frees,
+            allocated: totals.allocations,
+            peak_bytes: totals.peak.bytes,
+            leaked: totals.leaked,
+        }
+    }
+
+    /// What it is called where processes are kept apart.
+    pub(crate) fn name(&self) -> String {
+        format!("process {}: {}", self.number(), self.title)
+    }
+
+    fn number(&self) -> String {
+        self.pid.map_or("?".into(), |pid| pid.to_string())
+    }
+}
+
+/// All of them, for a program.
+pub(super) fn json(rows: &[ProcessRow]) -> Value {
+    let tally = |tally: Tally| json!({"count": tally.count, "bytes": tally.bytes});
+    rows.iter()
+        .map(|row| {
+            json!({
+                "file": row.file, "command_line": row.command_line, "pid": row.pid, "ppid": row.ppid,
+                "forked": row.forked, "inherited_frees": row.inherited_frees,
+                "allocations": tally(row.allocated), "peak": {"bytes": row.peak_bytes}, "leaked": tally(row.leaked),
+            })
+        })
+        .collect()
+}
+
+/// Those with the highest peaks, for a person.
+pub(super) fn table(rows: &[ProcessRow], limit: usize) -> Table {
+    let mut sorted: Vec<&ProcessRow> = rows.iter().collect();
+    sorted.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes));
+    let mut table = Table::default();
+    for row in sorted.into_iter().take(limit) {
+        let (peak, leaked) =
+            (format!("{} at most", size(row.peak_bytes)), format!("{} leaked", size(row.leaked.bytes)));
+        table.row([peak, leaked, count(row.allocated.count), format!("{} {}", row.number(), row.title)]);
+    }
+    table
+}

@@ -1,0 +1,177 @@
+//! Allocations one by one: the largest as text, all of them as JSON.
+//!
+//! Invariant: memory does not grow with the number of allocations, only with that of their stacks.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+use std::io::{self, Write};
+
+use memtrack_reader::StackId;
+use memtrack_reader::query::{Fate, Life};
+use serde_json::{Value, json};
+
+use super::{Matched, frame_value, place, span, stack_value};
+use crate::reports::facts::{Capture, visible};
+use crate::reports::stats_json::thread;
+use crate::reports::table::Table;
+use crate::terminal::Look;
+use crate::units::{count, size};
+
+/// A size, the number of its row, and its cells.
+type Ranked = (u64, Reverse<u64>, Vec<String>);
+
+/// The largest allocations, as rows of text.
+#[derive(Debug)]
+pub(crate) struct Largest {
+    limit: usize,
+    /// The smallest on top. Sizes, and the number of the row for allocations of one size: the earlier one stays.
+    rows: BinaryHeap<Reverse<Ranked>>,
+    seen: u64,
+}
+
+impl Largest {
+    /// At most `limit` of them; all for 0.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit: if limit == 0 { usize::MAX } else { limit }, rows: BinaryHeap::new(), seen: 0 }
+    }
+
+    /// Takes an allocation, if it is large enough.
+    pub(crate) fn add(&mut self, capture: &Capture, life: &Life) {
+        self.seen += 1;
+        if self.rows.len() >= self.limit {
+            if self.rows.peek().is_some_and(|Reverse((least, ..))| *least >= life.size) {
+                return;
+            }
+            self.rows.pop();
+        }
+        self.rows.push(Reverse((life.size, Reverse(self.seen), cells(capture, life))));
+    }
+
+    /// Writes the rows, largest first.
+    ///
+    /// # Errors
+    /// What the writer says.
+    pub(crate) fn text(self, matched: &Matched, look: Look, mut out: impl Write) -> io::Result<()> {
+        writeln!(out, "{}", look.heading(&matched.heading()))?;
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let mut table = Table::default();
+        table.row(["Size", "Made after", "Lived", "End", "Thread", "Allocator", "Place"].map(Into::into));
+        let (seen, shown) = (self.seen, self.rows.len() as u64);
+        for Reverse((.., cells)) in self.rows.into_sorted_vec() {
+            table.row(cells);
+        }
+        for (number, line) in table.lines(look.width).into_iter().enumerate() {
+            writeln!(out, "{}", if number == 0 { look.heading(&line) } else { line })?;
+        }
+        match seen - shown {
+            0 => Ok(()),
+            more => writeln!(out, "  and {} more (-n 0 shows all)", count(more)),
+        }
+    }
+}
+
+fn cells(capture: &Capture, life: &Life) -> Vec<String> {
+    let tid = |id| thread(capture, id).0.map_or("?".into(), |tid| tid.to_string());
+    let end = match life.fate {
+        Fate::Live => "live".into(),
+        Fate::Lost { .. } => "not seen".into(),
+        Fate::Freed { thread, .. } if thread == life.thread => "freed".into(),
+        Fate::Freed { thread, .. } => format!("freed by {}", tid(thread)),
+    };
+    let frame = capture.frames.node(life.stack).map(|node| node.frame);
+    vec![
+        size(life.size),
+        span(life.time_ns),
+        span(life.lifetime_ns),
+        end,
+        tid(life.thread),
+        life.allocator.name().into(),
+        visible(&place(capture, frame)),
+    ]
+}
+
+/// Writes every allocation as JSON while they come. The first error ends the writing, not the reading.
+#[derive(Debug)]
+pub(crate) struct Stream<W> {
+    out: W,
+    written: io::Result<()>,
+    rows: u64,
+    /// Stacks of this capture that a row names.
+    stacks: BTreeSet<StackId>,
+    /// Those of captures before.
+    described: Vec<Value>,
+    captures: Vec<Value>,
+}
+
+impl<W: Write> Stream<W> {
+    /// Begins `memtrack-query`, version 1.
+    pub(crate) fn new(query: &str, mut out: W) -> Self {
+        let head = write!(
+            out,
+            "{{\"schema\":\"memtrack-query\",\"version\":1,\"query\":{},\"by\":null,\"rows\":[",
+            Value::from(query)
+        );
+        Self { out, written: head, rows: 0, stacks: BTreeSet::new(), described: Vec::new(), captures: Vec::new() }
+    }
+
+    /// Writes an allocation of the capture at hand.
+    pub(crate) fn add(&mut self, capture: &Capture, life: &Life) {
+        self.stacks.insert(life.stack);
+        let comma = if self.rows > 0 { "," } else { "" };
+        self.rows += 1;
+        if self.written.is_ok() {
+            self.written = write!(self.out, "{comma}\n{}", row(self.captures.len(), capture, life));
+        }
+    }
+
+    /// All of a capture has come.
+    pub(crate) fn end_capture(&mut self, capture: &Capture) {
+        let number = self.captures.len();
+        for stack in std::mem::take(&mut self.stacks) {
+            let frames = stack_value(capture, stack);
+            self.described.push(json!({"capture": number, "stack": stack.0, "frames": frames}));
+        }
+        self.captures.push(super::capture_value(capture));
+    }
+
+    /// Writes what the rows refer to, and the sums.
+    ///
+    /// # Errors
+    /// What the writer said first.
+    pub(crate) fn finish(mut self, matched: &Matched) -> io::Result<()> {
+        self.written?;
+        write!(self.out, "\n],\"stacks\":[")?;
+        for (number, stack) in self.described.iter().enumerate() {
+            write!(self.out, "{}\n{stack}", if number > 0 { "," } else { "" })?;
+        }
+        let (captures, (matched, of)) = (Value::from(self.captures), matched.json());
+        writeln!(self.out, "\n],\"captures\":{captures},\"matched\":{matched},\"of\":{of}}}")
+    }
+}
+
+fn row(number: usize, capture: &Capture, life: &Life) -> Value {
+    let tid = |id| thread(capture, id).0;
+    let (fate, freed_by) = match life.fate {
+        Fate::Live => ("live", None),
+        Fate::Lost { .. } => ("lost", None),
+        Fate::Freed { thread, .. } => ("freed", tid(thread)),
+    };
+    let frame = capture.frames.node(life.stack).map(|node| node.frame);
+    let mut value = frame_value(capture, frame);
+    value["capture"] = number.into();
+    value["stack"] = life.stack.0.into();
+    value["bytes"] = life.size.into();
+    value["allocator"] = life.allocator.name().into();
+    value["thread"] = tid(life.thread).into();
+    value["thread_name"] = thread(capture, life.thread).1.into();
+    value["time_ns"] = life.time_ns.into();
+    value["lifetime_ns"] = life.lifetime_ns.into();
+    value["fate"] = fate.into();
+    value["freed_by"] = freed_by.into();
+    value["leaked"] = life.leaked.into();
+    value["temporary"] = life.temporary.into();
+    value["peak"] = life.peak.into();
+    value
+}

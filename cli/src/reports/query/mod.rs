@@ -1,0 +1,95 @@
+//! `query`: the allocations that an expression means, one by one or in groups, as text or JSON.
+//!
+//! Invariant: what matched adds up to the same, however it is shown.
+
+mod groups;
+mod listing;
+
+use memtrack_reader::analysis::Tally;
+use memtrack_reader::{FrameId, StackId};
+use serde_json::{Value, json};
+
+use super::NO_STACK;
+use super::facts::Capture;
+use crate::units::{count, size};
+
+pub(crate) use groups::{By, Groups};
+pub(crate) use listing::{Largest, Stream};
+
+/// What matched, of what there is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Matched {
+    /// What the expression means.
+    pub(crate) matched: Tally,
+    /// Everything.
+    pub(crate) of: Tally,
+}
+
+impl Matched {
+    fn heading(&self) -> String {
+        let Self { matched, of } = self;
+        format!(
+            "{} of {} allocations, {} of {}",
+            count(matched.count),
+            count(of.count),
+            size(matched.bytes),
+            size(of.bytes)
+        )
+    }
+
+    fn json(&self) -> (Value, Value) {
+        let tally = |tally: Tally| json!({"count": tally.count, "bytes": tally.bytes});
+        (tally(self.matched), tally(self.of))
+    }
+}
+
+/// A frame as an object.
+fn frame_value(capture: &Capture, frame: Option<FrameId>) -> Value {
+    let Some(id) = frame else { return json!({"function": NO_STACK, "file": null, "line": null}) };
+    let frames = &capture.frames;
+    let (file, line) = (frames.file(id), frames.frame(id).line);
+    json!({
+        "function": frames.function(id),
+        "file": Some(file).filter(|file| !file.is_empty()),
+        "line": Some(line).filter(|line| *line > 0),
+    })
+}
+
+/// All frames of a stack, innermost first.
+fn stack_value(capture: &Capture, stack: StackId) -> Value {
+    capture.frames.leaf_to_root(stack).map(|frame| frame_value(capture, Some(frame))).collect()
+}
+
+/// A frame as text.
+fn place(capture: &Capture, frame: Option<FrameId>) -> String {
+    let Some(id) = frame else { return NO_STACK.into() };
+    let frames = &capture.frames;
+    match (frames.function(id), frames.file(id), frames.frame(id).line) {
+        (function, "", _) => function.into(),
+        (function, file, 0) => format!("{function} at {file}"),
+        (function, file, line) => format!("{function} at {file}:{line}"),
+    }
+}
+
+/// A span of time with two or three digits, from microseconds on.
+pub(super) fn span(ns: u64) -> String {
+    match ns {
+        0..10_000_000 => match ns as f64 / 1e3 {
+            us if us < 999.5 => format!("{us:.0} µs"),
+            us => format!("{:.1} ms", us / 1e3),
+        },
+        _ => crate::units::duration(ns),
+    }
+}
+
+/// What is said of a capture.
+fn capture_value(capture: &Capture) -> Value {
+    let facts = &capture.facts;
+    json!({
+        "file": facts.file.to_string_lossy(),
+        "pid": facts.process.pid,
+        "command_line": facts.command_line(),
+        "complete": facts.complete,
+        "has_allocation_timestamps": capture.analysis.exact_times,
+    })
+}

@@ -1,0 +1,152 @@
+//! Figures of a base made comparable with those of another capture, where somebody asks for it and says to what.
+//!
+//! Invariant: what is there stays there: a figure that is not 0 does not become 0, so that nothing of the base seems new
+//! in the other capture because of rounding.
+
+use std::fmt;
+
+use anyhow::{Result, bail};
+use memtrack_reader::analysis::Sum;
+
+use super::diff::Metric;
+use super::facts::Capture;
+use crate::units::duration;
+
+/// What both captures shall have the same of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Measure {
+    /// The total of what is compared.
+    Total,
+    /// The duration.
+    Duration,
+    /// Units of work, those of the base and of the new capture.
+    Work(f64, f64),
+}
+
+/// What the figures of a base are multiplied by, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Scale {
+    factor: f64,
+    measure: Measure,
+    /// Why it is that factor, in words.
+    reason: String,
+}
+
+impl Scale {
+    /// The scale of a base for the comparison with a new capture.
+    ///
+    /// # Errors
+    /// Where one of them has nothing of what shall be the same.
+    pub(crate) fn new(measure: Measure, base: &Capture, new: &Capture, metric: Metric) -> Result<Self> {
+        let sides = [base, new];
+        let ([from, to], reason) = match measure {
+            Measure::Total => (
+                sides.map(|side| total(side, metric) as f64),
+                format!("as if the totals of {} were equal", metric.name),
+            ),
+            Measure::Duration => {
+                let ns = sides.map(|side| side.facts.duration_ns(&side.analysis));
+                (ns.map(|ns| ns as f64), format!("for the durations {} and {}", duration(ns[0]), duration(ns[1])))
+            }
+            Measure::Work(base, new) => ([base, new], format!("for {base} and {new} units of work")),
+        };
+        let factor = to / from;
+        if !factor.is_normal() || factor <= 0.0 {
+            bail!("--normalize {}: one of the captures has nothing of it", name(measure));
+        }
+        Ok(Self { factor, measure, reason })
+    }
+
+    /// What it was made for, as it is typed.
+    pub(crate) fn to(&self) -> &'static str {
+        name(self.measure)
+    }
+
+    /// The factor.
+    pub(crate) fn factor(&self) -> f64 {
+        self.factor
+    }
+
+    /// Multiplies all figures of call stacks; what is said of the capture as a whole stays as it is.
+    pub(crate) fn apply(&self, base: &mut Capture) {
+        for group in &mut base.analysis.groups {
+            let sums = [
+                &mut group.peak,
+                &mut group.leaked,
+                &mut group.leaked_at_exit,
+                &mut group.temporary,
+                &mut group.allocated,
+            ];
+            sums.into_iter().for_each(|sum| self.multiply(sum));
+        }
+    }
+
+    fn multiply(&self, sum: &mut Sum) {
+        for figure in [&mut sum.bytes, &mut sum.count] {
+            if *figure > 0 {
+                *figure = ((*figure as f64 * self.factor).round() as u64).max(1);
+            }
+        }
+    }
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "the base's figures are multiplied by {:.4}, {}", self.factor, self.reason)
+    }
+}
+
+fn name(measure: Measure) -> &'static str {
+    match measure {
+        Measure::Total => "total",
+        Measure::Duration => "duration",
+        Measure::Work(..) => "work",
+    }
+}
+
+fn total(capture: &Capture, metric: Metric) -> u64 {
+    let sums = capture.analysis.groups.iter().map(|group| group.sum(metric.view));
+    sums.map(|sum| if metric.counts { sum.count } else { sum.bytes }).fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Measure, Scale};
+    use crate::reports::diff::Metric;
+    use crate::reports::fixture;
+    use memtrack_reader::View;
+
+    const ALLOCATED: Metric = Metric { name: "allocated", view: View::Allocated, counts: false };
+
+    #[test]
+    fn figures_are_multiplied_and_none_disappears() {
+        let (mut base, new) = (fixture::capture(), fixture::capture());
+        let before: Vec<_> = base.analysis.groups.iter().map(|group| group.allocated).collect();
+        let scale = Scale::new(Measure::Work(1000.0, 1.0), &base, &new, ALLOCATED).unwrap();
+        scale.apply(&mut base);
+        for (before, group) in before.iter().zip(&base.analysis.groups) {
+            let expected = |figure: u64| ((figure as f64 / 1000.0).round() as u64).max(u64::from(figure > 0));
+            assert_eq!(group.allocated.bytes, expected(before.bytes));
+            assert_eq!(group.allocated.count, expected(before.count));
+            assert_eq!(group.leaked.bytes, 0, "nothing stays nothing");
+        }
+        assert_eq!(scale.to_string(), "the base's figures are multiplied by 0.0010, for 1000 and 1 units of work");
+    }
+
+    #[test]
+    fn to_the_total_and_to_the_duration() {
+        let (base, mut new) = (fixture::capture(), fixture::capture());
+        new.analysis.groups.iter_mut().for_each(|group| group.allocated.bytes *= 3);
+        new.facts.process.end_monotonic_ns = Some(12_000_000_000);
+        assert_eq!(Scale::new(Measure::Total, &base, &new, ALLOCATED).unwrap().factor(), 3.0);
+        let scale = Scale::new(Measure::Duration, &base, &new, ALLOCATED).unwrap();
+        assert_eq!((scale.factor(), scale.to()), (2.0, "duration"));
+        assert!(scale.to_string().ends_with("for the durations 3.50 s and 7.00 s"));
+    }
+
+    #[test]
+    fn nothing_has_no_scale() {
+        let error = Scale::new(Measure::Total, &fixture::empty(), &fixture::capture(), ALLOCATED).unwrap_err();
+        assert!(error.to_string().contains("has nothing of it"), "{error}");
+    }
+}

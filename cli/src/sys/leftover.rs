@@ -1,0 +1,41 @@
+//! What a signal must not leave behind: the temporary file of a report that is being written.
+//!
+//! Invariant: from [`EndSignals::take`] on, a signal that ends memtrack ends it as it would have, and the file of
+//! [`EndSignals::remove`] is gone by then. Signals that are ignored stay so.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::thread;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+use super::signals::ignored_signals;
+
+/// Signals that have been taken and wait for somebody to act on them.
+pub(crate) struct EndSignals(Signals);
+
+impl EndSignals {
+    /// Takes them: before the file is made, so that no signal comes in between.
+    ///
+    /// # Errors
+    /// What sigaction says.
+    pub(crate) fn take() -> io::Result<Self> {
+        let ignored = ignored_signals();
+        Signals::new([SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0))
+            .map(Self)
+    }
+
+    /// Acts on them: removes this file, if it is still there, and lets the signal do what it does.
+    pub(crate) fn remove(mut self, path: PathBuf) {
+        thread::spawn(move || {
+            for signal in self.0.forever() {
+                // It may have been completed, and have another name by now; and nobody is left to tell of a failure.
+                let _ = fs::remove_file(&path);
+                let _ = emulate_default_handler(signal);
+            }
+        });
+    }
+}

@@ -1,0 +1,254 @@
+//! Who is let in, and what they get: the first process, its later images after an exec, and its children where they are
+//! to be recorded.
+//!
+//! Invariant: a process has one recording and one number, and memory of its own for each of its images; who it is, is
+//! what the system says of its socket.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use memtrack_format::meta::Process;
+use memtrack_transport::Area;
+use memtrack_transport::clock::{Clock, realtime_ns};
+use memtrack_transport::handshake::{Hello, send_memory};
+use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, ticket};
+
+use crate::describe;
+use crate::event::{Connection, Event, Line};
+use crate::options::Options;
+use crate::proc::{self, Life};
+use crate::recording::Recording;
+use crate::sink::{NewChild, OpenSink};
+use crate::tree::{Child, Tree};
+
+/// A process that has connected says who it is within this time.
+const HELLO_LIMIT: Duration = Duration::from_millis(500);
+
+/// Where the recordings of processes come from.
+pub(crate) struct Openers {
+    /// The first process's, which was started before.
+    pub(crate) first: Line,
+    /// Makes the sinks of children; `None`: they are not recorded.
+    pub(crate) open: Option<OpenSink>,
+}
+
+/// The server's state.
+pub(crate) struct Desk {
+    dir: PathBuf,
+    options: Options,
+    clock: Clock,
+    openers: Openers,
+    tree: Arc<Tree>,
+    /// Tells this tree's captures from those of others.
+    tree_id: u64,
+    /// Made before anybody asks, so that nobody waits for it.
+    spare: Option<(Area, OwnedFd)>,
+    /// Processes by the number that they have or had.
+    served: HashMap<i32, Served>,
+    /// The next number in the tree.
+    next: u32,
+}
+
+/// A process that is or was served.
+struct Served {
+    number: u32,
+    life: Arc<Life>,
+    line: Line,
+    /// Gone when its recording has ended.
+    area: Weak<Area>,
+    place: Place,
+}
+
+/// What a process is offered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    /// Index of the first number of slots to try.
+    attempt: usize,
+    base: u32,
+    replaces: Option<u64>,
+}
+
+impl Desk {
+    pub(crate) fn new(dir: PathBuf, options: Options, openers: Openers, tree: Arc<Tree>) -> Self {
+        let tree_id = realtime_ns();
+        let clock = Clock::best();
+        Self { dir, options, clock, openers, tree, tree_id, spare: None, served: HashMap::new(), next: 0 }
+    }
+
+    /// Makes the memory for the next process that will ask.
+    pub(crate) fn prepare_spare(&mut self) {
+        if self.spare.is_none() && (self.served.is_empty() || self.openers.open.is_some()) {
+            self.spare = self.make(0).ok();
+        }
+    }
+
+    /// Answers one process; refuses it by closing its socket.
+    pub(crate) fn answer(&mut self, socket: &UnixStream) {
+        if !matches!(self.serve(socket), Ok(true)) {
+            self.tree.refuse();
+        }
+        self.prepare_spare();
+    }
+
+    fn serve(&mut self, socket: &UnixStream) -> io::Result<bool> {
+        socket.set_read_timeout(Some(HELLO_LIMIT))?;
+        socket.set_write_timeout(Some(HELLO_LIMIT))?;
+        let pid = peer(socket)?;
+        let hello = Hello::receive(socket)?;
+        let Some(mut served) = self.find(pid, &hello) else { return Ok(false) };
+        let (area, memory) = match self.memory(served.place.attempt) {
+            Ok(made) => made,
+            Err(error) => {
+                served.line.tell(Event::NoMemory(error.to_string()));
+                return Err(error);
+            }
+        };
+        let slots = area.slot_count();
+        let area = Arc::new(area);
+        self.prepare(&area, served.place);
+        served.area = Arc::downgrade(&area);
+        let process = self.describe(pid, &hello, &served);
+        served.line.tell(Event::Connected(Box::new(self.connection(area, pid, &hello, &served, process))));
+        self.served.insert(pid, served);
+        send_memory(socket, memory.as_fd(), slots)?;
+        Ok(true)
+    }
+
+    fn connection(&self, area: Arc<Area>, pid: i32, hello: &Hello, served: &Served, process: Process) -> Connection {
+        let same_namespace = hello.pid == pid;
+        let name = same_namespace.then(|| proc::thread(pid, pid)).and_then(proc::Thread::name);
+        let Place { base, replaces, .. } = served.place;
+        let life = Arc::clone(&served.life);
+        Connection { area, pid, life, same_namespace, name, clock: self.clock, process, base, replaces }
+    }
+
+    fn describe(&self, pid: i32, hello: &Hello, served: &Served) -> Process {
+        let is_new = served.place.replaces.is_none();
+        let parent = self.served.get(&hello.ppid).filter(|_| is_new && served.number > 0);
+        Process {
+            tree: self.openers.open.is_some().then_some(self.tree_id),
+            tree_number: self.openers.open.is_some().then(|| served.number.into()),
+            parent_number: parent.map(|parent| parent.number.into()),
+            fork_ticket: hello.fork.map(|fork| fork.ticket),
+            ..describe::at_start(pid, hello.ppid, self.clock, &self.options)
+        }
+    }
+
+    /// The process as it is to be served, if it is.
+    fn find(&mut self, pid: i32, hello: &Hello) -> Option<Served> {
+        let known = self.served.get(&pid).and_then(|served| Some((served, served.area.upgrade()?)));
+        match known {
+            Some((served, area)) if !served.life.is_over() => {
+                let place = next_place(&area, served.place).filter(|_| hello.fork.is_none())?;
+                let (life, line) = (Arc::clone(&served.life), served.line.clone());
+                Some(Served { number: served.number, life, line, area: Weak::new(), place })
+            }
+            // Of a process that has ended, whose number is in use again.
+            _ => self.meet(pid, hello),
+        }
+    }
+
+    /// A process that was not here before.
+    fn meet(&mut self, pid: i32, hello: &Hello) -> Option<Served> {
+        let slots = hello.fork.map_or(SLOT_COUNTS[0], |fork| fork.slots);
+        let place = Place { attempt: SLOT_COUNTS.iter().position(|&count| count == slots)?, ..Place::default() };
+        let line = if self.next == 0 {
+            self.tree.may_be_first(pid).then(|| self.openers.first.clone())?
+        } else {
+            self.start(pid)?
+        };
+        let number = self.next;
+        self.next += 1;
+        if number == 0 {
+            self.tree.meet_first();
+        }
+        Some(Served { number, life: Arc::new(Life::of(pid)), line, area: Weak::new(), place })
+    }
+
+    /// Starts the recording of a child.
+    fn start(&mut self, pid: i32) -> Option<Line> {
+        let number = self.next;
+        let open = self.openers.open.as_mut()?;
+        let sink = open(NewChild { pid, number }).map_err(|error| error.to_string());
+        let start = |sink| Recording::start(self.options, sink, Arc::clone(&self.tree), true);
+        match sink.and_then(|sink| start(sink).map_err(|error| error.to_string())) {
+            Ok(recording) => {
+                let line = recording.line().clone();
+                self.tree.meet(Child { pid, number, recording });
+                Some(line)
+            }
+            Err(error) => {
+                self.tree.note(format!("a child was not recorded: {error}"));
+                None
+            }
+        }
+    }
+
+    fn memory(&mut self, attempt: usize) -> io::Result<(Area, OwnedFd)> {
+        let spare = if attempt == 0 { self.spare.take() } else { None };
+        spare.map_or_else(|| self.make(attempt), Ok)
+    }
+
+    fn make(&self, attempt: usize) -> io::Result<(Area, OwnedFd)> {
+        let counts = SLOT_COUNTS.get(attempt..).unwrap_or_default();
+        let mut last = io::ErrorKind::OutOfMemory.into();
+        for &slots in counts {
+            match Area::create(slots, &self.dir) {
+                Ok(made) => return Ok(made),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn prepare(&self, area: &Area, place: Place) {
+        let control = area.control();
+        control.timestamps.store(self.options.timestamps.into(), Relaxed);
+        control.native.store(self.options.native.into(), Relaxed);
+        control.frame_marks.store(self.options.frame_marks.into(), Relaxed);
+        let python = if self.options.python_allocators { python_allocators::WANTED } else { python_allocators::OFF };
+        control.python_allocators.store(python, Relaxed);
+        control.follow.store(self.openers.open.is_some().into(), Relaxed);
+        control.clock.store(self.clock as u32, Relaxed);
+        control.collector_pid.store(std::process::id().cast_signed(), Relaxed);
+        let first = place.replaces.unwrap_or(0) << 16 | ticket::COLLECTOR;
+        control.ticket.0.store(first, SeqCst);
+    }
+}
+
+/// What to offer to a process that has something already, if anything.
+fn next_place(area: &Area, place: Place) -> Option<Place> {
+    let control = area.control();
+    if control.state.load(Acquire) == state::READY {
+        // It could not map what it was offered.
+        let attempt = place.attempt + 1;
+        (attempt < SLOT_COUNTS.len()).then_some(Place { attempt, ..place })
+    } else if control.image.load(Acquire) == image::IN_EXEC {
+        let base = place.base.saturating_add(area.slot_count());
+        let last = ticket::sequence(control.ticket.0.load(SeqCst));
+        Some(Place { attempt: 0, base, replaces: Some(last.wrapping_add(1)) })
+    } else {
+        None
+    }
+}
+
+/// The process at the other end, as this side numbers it.
+fn peer(socket: &UnixStream) -> io::Result<i32> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    let into = (&raw mut credentials).cast();
+    // SAFETY: the buffer is a local of the length that is given.
+    let got = unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, into, &raw mut len) };
+    match got {
+        0 if credentials.pid > 0 => Ok(credentials.pid),
+        0 => Err(io::ErrorKind::NotFound.into()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,223 @@
+//! What of one stream's records is worth a place in the file: all but line tables, of which the places are kept that
+//! frames were at.
+//!
+//! The recorder describes a code object with its whole line table, since it cannot know what will run; that is most of
+//! the bytes of a short recording. Here the tables are kept aside, and what one says of an instruction is written when
+//! the first frame is there.
+//!
+//! Invariant: nothing else is changed; and whatever cannot be read as records is passed on as it is.
+
+use memtrack_format::lines::{Position, position};
+use memtrack_format::record::{CODE_MARK, CodeHead, Decoder, Frame, LineTable, Locator, Record};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Bytes of line tables that are kept for one stream. Tables beyond that go into the file: a program that makes code
+/// objects without end does not make this process grow.
+const MOST_KEPT: usize = 16 << 20;
+
+/// What is known of one stream.
+#[derive(Debug, Default)]
+pub(crate) struct Places {
+    /// Absent until the stream has a code object: programs that are not Python are not looked into.
+    known: Option<Box<Known>>,
+    /// The rest of the segment is passed on unread.
+    unread: bool,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    decoder: Decoder,
+    locator: Locator,
+    tables: FxHashMap<u32, Table>,
+    kept: usize,
+    seen: FxHashSet<Frame>,
+}
+
+/// A code object's way from instructions to lines.
+#[derive(Debug)]
+struct Table {
+    first_line: u32,
+    lines: LineTable,
+    len: usize,
+    bytes: Vec<u8>,
+}
+
+impl Places {
+    /// Appends these records of the stream to `out`; `begins` where a segment begins with them.
+    pub(crate) fn pass_on(&mut self, begins: bool, bytes: &[u8], out: &mut Vec<u8>) {
+        if begins {
+            self.unread = false;
+        }
+        if self.known.is_none() && has_code(bytes) {
+            self.known = Some(Box::default());
+            // What came before in this segment was not read.
+            self.unread = !begins;
+        }
+        match &mut self.known {
+            Some(known) if !self.unread => self.unread = !known.pass_on(bytes, out),
+            _ => out.extend_from_slice(bytes),
+        }
+    }
+}
+
+impl Known {
+    /// `false`: not all of it could be read.
+    fn pass_on(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
+        let (mut at, mut passed) = (0, 0);
+        while let Ok(Some((record, next))) = self.decoder.next(bytes, at) {
+            match record {
+                Record::CodeLines { id, bytes: part } if self.keep(id, part) => {
+                    out.extend_from_slice(bytes.get(passed..at).unwrap_or_default());
+                    passed = next;
+                }
+                Record::Push(_) | Record::Move { .. } => {
+                    if let Some((frame, place)) = self.met() {
+                        out.extend_from_slice(bytes.get(passed..at).unwrap_or_default());
+                        passed = at;
+                        self.locator.put(out, frame, &place);
+                    }
+                }
+                Record::Code(head) => self.describe(&head),
+                Record::Begin { .. } => self.locator.begin(),
+                _ => {}
+            }
+            at = next;
+        }
+        out.extend_from_slice(bytes.get(passed..).unwrap_or_default());
+        at == bytes.len()
+    }
+
+    fn describe(&mut self, head: &CodeHead<'_>) {
+        let len = head.lines_len as usize;
+        if self.kept.saturating_add(len) <= MOST_KEPT {
+            self.kept += len;
+            let table = Table { first_line: head.first_line, lines: head.lines, len, bytes: Vec::new() };
+            self.tables.insert(head.id, table);
+        }
+    }
+
+    /// Keeps a part of a table; `false` where the table is not kept.
+    fn keep(&mut self, id: u32, part: &[u8]) -> bool {
+        let Some(table) = self.tables.get_mut(&id) else { return false };
+        let room = table.len.saturating_sub(table.bytes.len());
+        table.bytes.extend_from_slice(part.get(..part.len().min(room)).unwrap_or_default());
+        true
+    }
+
+    /// The newest frame, and where it is, if it was never met there before and its table is kept.
+    #[inline]
+    fn met(&mut self) -> Option<(Frame, Position)> {
+        let frame = *self.decoder.stack().last()?;
+        // Before its first instruction it is at the function's first line, which is known without a table.
+        if self.seen.contains(&frame) || frame.instruction == Frame::NOT_STARTED {
+            return None;
+        }
+        let table = self.tables.get(&frame.code)?;
+        self.seen.insert(frame);
+        let place = position(table.lines.into(), &table.bytes, table.first_line, frame.instruction);
+        Some((frame, place))
+    }
+}
+
+/// Whether a code object may be described in these bytes; never `false` where one is.
+fn has_code(bytes: &[u8]) -> bool {
+    // Without an early end inside a chunk, so that many bytes are compared at once.
+    let any = |chunk: &[u8]| chunk.windows(2).fold(false, |found, pair| found | (*pair == CODE_MARK));
+    (0..bytes.len()).step_by(256).any(|at| any(bytes.get(at..bytes.len().min(at + 257)).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Places, has_code};
+    use memtrack_format::Allocator;
+    use memtrack_format::lines::Position;
+    use memtrack_format::record::{CodeHead, Decoder, Encoder, Frame, LineTable, Record};
+
+    const NAME: &[u8] = b"function";
+
+    /// A segment: a code object, if asked for, and an allocation at each of these instructions.
+    fn segment(encoder: &mut Encoder, describe: bool, instructions: &[u32]) -> Vec<u8> {
+        let mut bytes = vec![0; 1 << 16];
+        let mut at = encoder.begin(&mut bytes, 0, 1, 2, 3).unwrap();
+        if describe {
+            let head =
+                CodeHead { id: 7, first_line: 10, lines: LineTable::Lnotab, lines_len: 6, name: NAME, file: b"f" };
+            at = encoder.code(&mut bytes, at, &head).unwrap();
+            at = encoder.code_lines(&mut bytes, at, 7, &[10, 1, 10]).unwrap();
+            at = encoder.code_lines(&mut bytes, at, 7, &[2, 10, 3]).unwrap();
+        }
+        for (i, &instruction) in instructions.iter().enumerate() {
+            let frame = Frame { code: 7, instruction };
+            at = match i {
+                0 => encoder.push(&mut bytes, at, frame),
+                _ => encoder.move_top(&mut bytes, at, instruction),
+            }
+            .unwrap();
+            at = encoder.alloc(&mut bytes, at, Allocator::Malloc, 0x1000 + u64::from(instruction), 8, 0).unwrap();
+        }
+        bytes.truncate(at);
+        bytes
+    }
+
+    /// Lines that are told, by instruction; and how many records there are beside.
+    fn told(bytes: &[u8]) -> (Vec<(u32, u32)>, usize) {
+        let (mut decoder, mut at, mut lines, mut others) = (Decoder::new(), 0, Vec::new(), 0);
+        while let Some((record, next)) = decoder.next(bytes, at).unwrap() {
+            at = next;
+            match record {
+                Record::Located { frame, position: Position { line, .. } } => lines.push((frame.instruction, line)),
+                Record::CodeLines { .. } => panic!("a line table"),
+                _ => others += 1,
+            }
+        }
+        (lines, others)
+    }
+
+    #[test]
+    fn a_place_is_told_once_in_place_of_tables() {
+        let (mut places, mut encoder, mut out) = (Places::default(), Encoder::new(false), Vec::new());
+        let first = segment(&mut encoder, true, &[2, 12, 24, 12, Frame::NOT_STARTED]);
+        // In pieces, as a segment comes that had to be saved unfinished.
+        let (mut decoder, mut borders, mut at) = (Decoder::new(), vec![0], 0);
+        while let Some((_, next)) = decoder.next(&first, at).unwrap() {
+            borders.push(next);
+            at = next;
+        }
+        for pair in borders.windows(2) {
+            places.pass_on(pair[0] == 0, &first[pair[0]..pair[1]], &mut out);
+        }
+        // Its first piece holds no code object, so this segment is left as it is.
+        assert_eq!(out, first);
+
+        let (mut places, mut out) = (Places::default(), Vec::new());
+        places.pass_on(true, &first[..borders[4]], &mut out);
+        places.pass_on(false, &first[borders[4]..], &mut out);
+        assert_eq!(told(&out), (vec![(2, 10), (12, 11), (24, 13)], borders.len() - 1 - 2));
+        out.clear();
+        places.pass_on(true, &segment(&mut encoder, false, &[12, 34, 2]), &mut out);
+        assert_eq!(told(&out), (vec![(34, 16)], 7));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_passed_on() {
+        let (mut places, mut encoder, mut out) = (Places::default(), Encoder::new(false), Vec::new());
+        let whole = segment(&mut encoder, true, &[2]);
+        let mut damaged = whole.clone();
+        damaged.extend_from_slice(&[0, 1, 2, 3]);
+        places.pass_on(true, &damaged, &mut out);
+        assert!(out.ends_with(&[0, 1, 2, 3]));
+        places.pass_on(false, &whole, &mut out);
+        assert!(out.ends_with(&whole));
+    }
+
+    #[test]
+    fn a_code_object_is_found_wherever_it_is() {
+        for at in 0..600 {
+            let mut bytes = vec![8; 700];
+            assert!(!has_code(&bytes));
+            bytes[at + 1] = super::CODE_MARK[1];
+            assert!(has_code(&bytes), "{at}");
+        }
+        assert!(!has_code(&[]) && !has_code(&[8]));
+    }
+}

@@ -1,0 +1,325 @@
+//! From an instruction of a Python code object to its place in the source.
+//!
+//! The recorder describes a code object with its table as it is, and a frame by its instruction's byte offset; which
+//! line that is gets worked out here, by the collector for a capture file (which holds the places that were met, and not
+//! the tables), and by the reader where it is given tables. CPython has had three of them since 3.8:
+//!
+//! | versions | entries |
+//! |---|---|
+//! | 3.8, 3.9 (`co_lnotab`) | pairs: offset advance u8, line advance i8; a pair holds from its own offset on |
+//! | 3.10 (`co_linetable`) | pairs: range length u8, line advance i8 (-128: the range has no line); it holds for its own range |
+//! | 3.11 and later (`co_linetable`) | a head byte (bit 7 set, 4 bits form, 3 bits length - 1 in 2-byte units), then by form the line advance and the columns |
+//!
+//! Invariant: any bytes are answered, in time linear in the table, with a place that is unknown where they make no sense.
+
+use crate::record::LineTable;
+
+/// Which of the three tables a code object has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LineFormat {
+    /// `co_lnotab` of 3.8 and 3.9.
+    Lnotab,
+    /// `co_linetable` of 3.10.
+    Ranges,
+    /// `co_linetable` of 3.11 and later.
+    Locations,
+}
+
+impl From<LineTable> for LineFormat {
+    fn from(table: LineTable) -> Self {
+        match table {
+            LineTable::Lnotab => Self::Lnotab,
+            LineTable::Python310 => Self::Ranges,
+            LineTable::Python311 => Self::Locations,
+        }
+    }
+}
+
+impl LineFormat {
+    /// The table of CPython 3.`minor`; `None` for versions before 3.8.
+    #[must_use]
+    pub fn of_python3(minor: u8) -> Option<Self> {
+        match minor {
+            0..=7 => None,
+            8 | 9 => Some(Self::Lnotab),
+            10 => Some(Self::Ranges),
+            _ => Some(Self::Locations),
+        }
+    }
+}
+
+/// The offset of a frame that has not begun: its place is the function's first line.
+pub const NOT_STARTED: u32 = u32::MAX;
+
+/// A place in a source file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Position {
+    /// The line, from 1; 0 when unknown.
+    pub line: u32,
+    /// The line in which the expression ends; 0 when unknown.
+    pub end_line: u32,
+    /// The column where it begins: UTF-8 bytes, from 0.
+    pub column: Option<u32>,
+    /// The column after its end.
+    pub end_column: Option<u32>,
+}
+
+impl Position {
+    fn of_line(line: i64) -> Self {
+        Self { line: to_line(line), ..Self::default() }
+    }
+}
+
+/// The place of the instruction at byte `offset` in the code object with this table and first line.
+#[must_use]
+pub fn position(format: LineFormat, table: &[u8], first_line: u32, offset: u32) -> Position {
+    if offset == NOT_STARTED {
+        return Position { line: first_line, ..Position::default() };
+    }
+    let (line, offset) = (i64::from(first_line), u64::from(offset));
+    match format {
+        LineFormat::Lnotab => lnotab(table, line, offset),
+        LineFormat::Ranges => ranges(table, line, offset),
+        LineFormat::Locations => locations(table, line, offset).unwrap_or_default(),
+    }
+}
+
+fn lnotab(table: &[u8], first_line: i64, offset: u64) -> Position {
+    let mut start = 0;
+    let mut line = first_line;
+    for &[advance, lines] in table.as_chunks::<2>().0 {
+        start += u64::from(advance);
+        if start > offset {
+            break;
+        }
+        line += i64::from(lines.cast_signed());
+    }
+    Position::of_line(line)
+}
+
+fn ranges(table: &[u8], first_line: i64, offset: u64) -> Position {
+    let mut end = 0;
+    let mut line = first_line;
+    for &[length, lines] in table.as_chunks::<2>().0 {
+        end += u64::from(length);
+        let lines = Some(lines.cast_signed()).filter(|&lines| lines != i8::MIN);
+        line += i64::from(lines.unwrap_or(0));
+        if offset < end {
+            return lines.map_or_else(Position::default, |_| Position::of_line(line));
+        }
+    }
+    Position::default()
+}
+
+fn locations(table: &[u8], first_line: i64, offset: u64) -> Option<Position> {
+    let mut bytes = Bytes(table);
+    let mut line = first_line;
+    let mut end = 0;
+    loop {
+        let head = bytes.next()?;
+        if head & 0x80 == 0 {
+            return None;
+        }
+        end += 2 * (u64::from(head & 7) + 1);
+        let (advance, position) = bytes.location((head >> 3) & 0xf, line)?;
+        // A sum of 2^64 such numbers is needed to overflow, and the table is shorter.
+        line += advance;
+        if offset < end {
+            return Some(position);
+        }
+    }
+}
+
+/// What is left of a table of 3.11 or later.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn next(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    /// The body of an entry: by how much it advances the line, and its place.
+    fn location(&mut self, form: u8, line: i64) -> Option<(i64, Position)> {
+        let (lines, end_lines, columns) = match form {
+            0..=9 => {
+                let low = self.next()?;
+                let column = u32::from(form) * 8 + u32::from(low >> 4);
+                (0, 0, (Some(column), Some(column + u32::from(low & 0xf))))
+            }
+            10..=12 => {
+                let columns = (Some(u32::from(self.next()?)), Some(u32::from(self.next()?)));
+                (i64::from(form) - 10, 0, columns)
+            }
+            13 => (self.signed()?, 0, (None, None)),
+            14 => (self.signed()?, i64::from(self.number()?), (self.column()?, self.column()?)),
+            _ => return Some((0, Position::default())),
+        };
+        let (column, end_column) = columns;
+        let start = line + lines;
+        Some((lines, Position { line: to_line(start), end_line: to_line(start + end_lines), column, end_column }))
+    }
+
+    /// Groups of 6 bits, the least significant first; bit 6 says that more follow.
+    fn number(&mut self) -> Option<u32> {
+        let mut number = 0u64;
+        for shift in (0..=30).step_by(6) {
+            let byte = self.next()?;
+            number |= u64::from(byte & 0x3f) << shift;
+            if byte & 0x40 == 0 {
+                return u32::try_from(number).ok();
+            }
+        }
+        None
+    }
+
+    /// A number with its sign in the lowest bit.
+    fn signed(&mut self) -> Option<i64> {
+        let number = self.number()?;
+        let value = i64::from(number >> 1);
+        Some(if number & 1 == 0 { value } else { -value })
+    }
+
+    /// A column, stored with 1 added; 0 is none.
+    fn column(&mut self) -> Option<Option<u32>> {
+        Some(self.number()?.checked_sub(1))
+    }
+}
+
+/// Lines below 1 and beyond `u32` are unknown.
+fn to_line(line: i64) -> u32 {
+    u32::try_from(line).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{Strategy, any, prop};
+    use proptest::{prop_assert_eq, proptest};
+
+    use super::{LineFormat, NOT_STARTED, Position, position};
+
+    /// Tables of real code objects with CPython's own answers; `lines.py` beside the file makes it.
+    const FIXTURE: &str = include_str!("../fixtures/lines.txt");
+
+    fn number(field: &str) -> u32 {
+        field.parse().unwrap_or_else(|_| panic!("not a number: {field}"))
+    }
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digit = |byte: &u8| u8::try_from(char::from(*byte).to_digit(16).unwrap()).unwrap();
+        hex.as_bytes().chunks(2).map(|pair| digit(&pair[0]) << 4 | digit(&pair[1])).collect()
+    }
+
+    /// `start,line[,end line,column,end column]`; `-` is unknown.
+    fn place(field: &str) -> (u32, Position) {
+        let parts: Vec<Option<u32>> = field.split(',').map(|part| (part != "-").then(|| number(part))).collect();
+        let part = |index: usize| parts.get(index).copied().flatten();
+        let position = Position {
+            line: part(1).unwrap_or(0),
+            end_line: part(2).unwrap_or(0),
+            column: part(3),
+            end_column: part(4),
+        };
+        (part(0).unwrap(), position)
+    }
+
+    /// Checks every instruction of one code object; how many there were.
+    fn check_code(line: &str) -> u32 {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [minor, name, first_line, size, table, places @ ..] = fields.as_slice() else { panic!("{line}") };
+        let format = LineFormat::of_python3(u8::try_from(number(minor)).unwrap()).unwrap();
+        let (table, first_line, size) = (bytes(table), number(first_line), number(size));
+        let places: Vec<_> = places.iter().map(|field| place(field)).collect();
+        for offset in (0..size).step_by(2) {
+            let (_, expected) = places[places.partition_point(|&(start, _)| start <= offset) - 1];
+            assert_eq!(position(format, &table, first_line, offset), expected, "3.{minor} {name} at {offset}");
+        }
+        assert_eq!(position(format, &table, first_line, NOT_STARTED).line, first_line);
+        size / 2
+    }
+
+    #[test]
+    fn every_instruction_of_the_fixture_is_where_cpython_says() {
+        let checked: u32 = FIXTURE.lines().filter(|line| !line.starts_with('#')).map(check_code).sum();
+        assert!(checked > 1000, "only {checked} instructions");
+        for minor in 8..=13 {
+            assert!(FIXTURE.lines().any(|line| line.starts_with(&format!("{minor} "))), "no 3.{minor}");
+        }
+    }
+
+    #[test]
+    fn versions() {
+        assert_eq!(LineFormat::of_python3(7), None);
+        assert_eq!(LineFormat::of_python3(9), Some(LineFormat::Lnotab));
+        assert_eq!(LineFormat::of_python3(10), Some(LineFormat::Ranges));
+        assert_eq!(LineFormat::of_python3(15), Some(LineFormat::Locations));
+    }
+
+    #[test]
+    fn lines_go_back_and_ranges_may_have_none() {
+        let line = |format, table: &[u8], offset| position(format, table, 10, offset).line;
+        let lnotab = [0, 1, 4, 2, 4, 0xff];
+        assert_eq!([0, 2, 4, 8, 100].map(|offset| line(LineFormat::Lnotab, &lnotab, offset)), [11, 11, 13, 12, 12]);
+        let ranges = [4, 1, 2, 0x80, 2, 0xff];
+        assert_eq!([0, 4, 6, 8].map(|offset| line(LineFormat::Ranges, &ranges, offset)), [11, 0, 10, 0]);
+    }
+
+    /// An entry of 3.11 and later: length in units, line advance, line span and columns.
+    type Entry = (u8, i16, u8, u16, u16);
+
+    fn put_number(out: &mut Vec<u8>, mut number: u32) {
+        while number > 0x3f {
+            out.push(u8::try_from(number & 0x3f).unwrap() | 0x40);
+            number >>= 6;
+        }
+        out.push(u8::try_from(number).unwrap());
+    }
+
+    fn encode(entries: &[Entry]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for &(units, advance, span, column, end_column) in entries {
+            out.push(0x80 | 14 << 3 | (units - 1));
+            put_number(&mut out, u32::from(advance.unsigned_abs()) << 1 | u32::from(advance < 0));
+            put_number(&mut out, u32::from(span));
+            put_number(&mut out, u32::from(column) + 1);
+            put_number(&mut out, u32::from(end_column) + 1);
+        }
+        out
+    }
+
+    fn entry() -> impl Strategy<Value = Entry> {
+        (1u8..=8, any::<i16>(), any::<u8>(), any::<u16>(), any::<u16>())
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_answered(table: Vec<u8>, first_line: u32, offset: u32) {
+            for format in [LineFormat::Lnotab, LineFormat::Ranges, LineFormat::Locations] {
+                let found = position(format, &table, first_line, offset % 1000);
+                prop_assert_eq!(found, position(format, &table, first_line, offset % 1000));
+                prop_assert_eq!(position(format, &table, first_line, NOT_STARTED).line, first_line);
+                prop_assert_eq!(position(format, &[], first_line, 0).column, None);
+            }
+        }
+
+        #[test]
+        fn long_entries_round_trip(entries in prop::collection::vec(entry(), 1..40)) {
+            let table = encode(&entries);
+            let (mut line, mut offset) = (1_000_000i64, 0);
+            for (units, advance, span, column, end_column) in entries {
+                line += i64::from(advance);
+                let expected = Position {
+                    line: u32::try_from(line).unwrap(),
+                    end_line: u32::try_from(line + i64::from(span)).unwrap(),
+                    column: Some(column.into()),
+                    end_column: Some(end_column.into()),
+                };
+                prop_assert_eq!(position(LineFormat::Locations, &table, 1_000_000, offset), expected);
+                offset += 2 * u32::from(units);
+                prop_assert_eq!(position(LineFormat::Locations, &table, 1_000_000, offset - 2), expected);
+            }
+            prop_assert_eq!(position(LineFormat::Locations, &table, 1, offset), Position::default());
+        }
+    }
+}

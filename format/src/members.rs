@@ -1,0 +1,42 @@
+//! Several captures in one file, for what belongs together, such as the processes of a tree.
+//!
+//! After the file header stands one block of kind [`Members`](crate::block::Kind::Members), whose payload is a sequence of
+//! lengths in bytes (prefix varints), and behind it whole captures of these lengths, file headers and all.
+//!
+//! Invariant: a capture in such a file has the same bytes as it had in a file of its own.
+
+use crate::varint;
+
+/// The payload for captures of these lengths.
+#[must_use]
+pub fn encode(lengths: &[u64]) -> Vec<u8> {
+    let mut bytes = vec![0; lengths.len() * varint::MAX_LEN];
+    let end = lengths.iter().fold(0, |at, length| varint::write(&mut bytes, at, *length).unwrap_or(at));
+    bytes.truncate(end);
+    bytes
+}
+
+/// The lengths that this payload says; `None` where it is none.
+#[must_use]
+pub fn decode(payload: &[u8]) -> Option<Vec<u64>> {
+    let (mut lengths, mut at) = (Vec::new(), 0);
+    while at < payload.len() {
+        let (length, next) = varint::read(payload, at)?;
+        lengths.push(length);
+        at = next;
+    }
+    Some(lengths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{decode, encode};
+
+    #[test]
+    fn round_trip_and_cut() {
+        let lengths = [0, 16, 1 << 40, u64::MAX];
+        let bytes = encode(&lengths);
+        assert_eq!(decode(&bytes).unwrap(), lengths);
+        assert_eq!(decode(&bytes[..bytes.len() - 1]), None);
+    }
+}

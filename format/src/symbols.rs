@@ -1,0 +1,265 @@
+//! Names of native code that were written into a capture: the payload of a symbols block.
+//!
+//! Every block stands for itself: a table of texts, then modules with their places, all numbers prefix varints. A count
+//! stands before the rows of each table:
+//!
+//! ```text
+//! texts      length bytes                                          UTF-8
+//! modules    length path, length build-id, places
+//!   places   offset - last offset, symbols                         ascending; see the reader's native module
+//!     symbols  function file line                                  indices of texts, innermost function first
+//! ```
+//!
+//! File, if it is not known, is the empty text. Where two blocks name the same place, either may be believed.
+//!
+//! Invariant: `decode(encode(x)) = x`; a decoder allocates no more rows than there are bytes, and texts are shared.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::varint;
+
+/// Bytes that a payload is meant to have at most: [`encode`] begins another one then.
+const PART: usize = 4 << 20;
+
+/// The names of one module's places.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Named {
+    /// The module's path.
+    pub path: Vec<u8>,
+    /// Its build-id; empty when it has none.
+    pub build_id: Vec<u8>,
+    /// Its places, by ascending offset.
+    pub places: Vec<Place>,
+}
+
+/// What stands at one offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// In the module: its runtime address less the load bias.
+    pub offset: u64,
+    /// The function, after those that are inlined in it there.
+    pub symbols: Vec<Symbol>,
+}
+
+/// A place in the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// The function, demangled.
+    pub function: Arc<str>,
+    /// Its file; empty when not known.
+    pub file: Arc<str>,
+    /// The line; 0 when not known.
+    pub line: u32,
+}
+
+/// The payloads of as many blocks as it takes.
+#[must_use]
+pub fn encode(modules: &[Named]) -> Vec<Vec<u8>> {
+    let mut payloads = Vec::new();
+    let mut part = Part::default();
+    for module in modules {
+        let mut rest = module.places.as_slice();
+        while !rest.is_empty() {
+            let fits = part.fit(rest);
+            let (now, later) = rest.split_at(fits);
+            if now.is_empty() {
+                payloads.push(std::mem::take(&mut part).finish());
+                continue;
+            }
+            part.add(module, now);
+            rest = later;
+        }
+    }
+    if part.modules > 0 {
+        payloads.push(part.finish());
+    }
+    payloads
+}
+
+/// Takes a payload apart; `None` when it is not one.
+#[must_use]
+pub fn decode(bytes: &[u8]) -> Option<Vec<Named>> {
+    let mut input = In { bytes, at: 0 };
+    let texts: Vec<Arc<str>> = input.rows(|input| Some(Arc::from(String::from_utf8_lossy(input.bytes()?))))?;
+    let modules = input.rows(|input| {
+        let (path, build_id) = (input.bytes()?.to_vec(), input.bytes()?.to_vec());
+        let mut offset = 0u64;
+        let places = input.rows(|input| {
+            offset = offset.checked_add(input.number()?)?;
+            Some(Place { offset, symbols: input.rows(|input| input.symbol(&texts))? })
+        })?;
+        Some(Named { path, build_id, places })
+    })?;
+    (input.at == bytes.len()).then_some(modules)
+}
+
+/// A payload in the making.
+#[derive(Debug, Default)]
+struct Part<'a> {
+    ids: HashMap<&'a str, u64>,
+    texts: Out,
+    modules: u64,
+    rows: Out,
+}
+
+impl<'a> Part<'a> {
+    /// How many of these places have room here; at least one in an empty part.
+    fn fit(&self, places: &[Place]) -> usize {
+        let mut bytes = self.texts.0.len() + self.rows.0.len();
+        let size = |place: &Place| {
+            let texts = |symbol: &Symbol| symbol.function.len() + symbol.file.len() + 2 * varint::MAX_LEN;
+            varint::MAX_LEN + place.symbols.iter().map(texts).sum::<usize>()
+        };
+        let fits = |place: &&Place| {
+            bytes += size(place);
+            bytes <= PART
+        };
+        let count = places.iter().take_while(fits).count();
+        if self.modules == 0 { count.max(1) } else { count }
+    }
+
+    fn add(&mut self, module: &Named, places: &'a [Place]) {
+        self.modules += 1;
+        self.rows.bytes(&module.path);
+        self.rows.bytes(&module.build_id);
+        self.rows.number(places.len() as u64);
+        let mut last = 0;
+        for place in places {
+            self.rows.number(place.offset.saturating_sub(last));
+            last = place.offset;
+            self.rows.number(place.symbols.len() as u64);
+            for symbol in &place.symbols {
+                for text in [&symbol.function, &symbol.file] {
+                    let id = self.text(text);
+                    self.rows.number(id);
+                }
+                self.rows.number(symbol.line.into());
+            }
+        }
+    }
+
+    fn text(&mut self, text: &'a str) -> u64 {
+        let next = self.ids.len() as u64;
+        *self.ids.entry(text).or_insert_with(|| {
+            self.texts.bytes(text.as_bytes());
+            next
+        })
+    }
+
+    fn finish(self) -> Vec<u8> {
+        let mut out = Out::default();
+        out.number(self.ids.len() as u64);
+        out.0.extend(self.texts.0);
+        out.number(self.modules);
+        out.0.extend(self.rows.0);
+        out.0
+    }
+}
+
+#[derive(Debug, Default)]
+struct Out(Vec<u8>);
+
+impl Out {
+    fn number(&mut self, value: u64) {
+        let at = self.0.len();
+        self.0.resize(at + varint::MAX_LEN, 0);
+        let end = varint::write(&mut self.0, at, value).unwrap_or(at);
+        self.0.truncate(end);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+struct In<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> In<'a> {
+    fn number(&mut self) -> Option<u64> {
+        let (value, at) = varint::read(self.bytes, self.at)?;
+        self.at = at;
+        Some(value)
+    }
+
+    fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(self.number()?).ok()?;
+        let bytes = self.bytes.get(self.at..self.at.checked_add(len)?)?;
+        self.at += len;
+        Some(bytes)
+    }
+
+    fn symbol(&mut self, texts: &[Arc<str>]) -> Option<Symbol> {
+        let mut text = || texts.get(usize::try_from(self.number()?).ok()?).map(Arc::clone);
+        Some(Symbol { function: text()?, file: text()?, line: u32::try_from(self.number()?).ok()? })
+    }
+
+    fn rows<T>(&mut self, mut row: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let count = usize::try_from(self.number()?).ok()?;
+        if count > self.bytes.len() - self.at {
+            return None; // every row has at least a byte
+        }
+        let mut rows = Vec::new();
+        for _ in 0..count {
+            rows.push(row(self)?);
+        }
+        Some(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Named, Place, Symbol, decode, encode};
+    use proptest::prelude::*;
+
+    fn place(offset: u64, functions: &[&str]) -> Place {
+        let symbol = |&function: &&str| Symbol { function: function.into(), file: "a.c".into(), line: 7 };
+        Place { offset, symbols: functions.iter().map(symbol).collect() }
+    }
+
+    fn example() -> Vec<Named> {
+        vec![
+            Named { path: b"/lib/x\xff".to_vec(), build_id: vec![1, 2], places: vec![place(9, &["f", "main"])] },
+            Named {
+                path: b"/bin/y".to_vec(),
+                build_id: vec![],
+                places: vec![place(0, &["g"]), place(1 << 40, &["g"])],
+            },
+        ]
+    }
+
+    #[test]
+    fn round_trip() {
+        let payloads = encode(&example());
+        assert_eq!(payloads.len(), 1);
+        assert_eq!(decode(&payloads[0]), Some(example()));
+        assert!(encode(&[]).is_empty());
+    }
+
+    #[test]
+    fn large_ones_take_several_blocks() {
+        let long = "n".repeat(100_000);
+        let places: Vec<_> = (0..100).map(|offset| place(offset, &[&format!("{long}{offset}")])).collect();
+        let modules = [Named { path: b"m".to_vec(), build_id: vec![], places }];
+        let payloads = encode(&modules);
+        assert!(payloads.len() > 1 && payloads.iter().all(|payload| payload.len() <= super::PART));
+        let read: Vec<_> = payloads.iter().flat_map(|payload| decode(payload).unwrap()).collect();
+        let places: Vec<_> = read.into_iter().flat_map(|module| module.places).collect();
+        assert_eq!(places, modules[0].places);
+    }
+
+    proptest! {
+        #[test]
+        fn damage_never_panics(at in 0usize..100, with: u8, cut in 0usize..100) {
+            let mut bytes = encode(&example()).remove(0);
+            let at = at % bytes.len();
+            bytes[at] ^= with;
+            bytes.truncate(bytes.len() - cut.min(bytes.len()));
+            let _ = decode(&bytes);
+        }
+    }
+}

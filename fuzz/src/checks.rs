@@ -1,0 +1,106 @@
+//! What has to hold for any bytes whatever: one function for each fuzz target.
+//!
+//! The ordinary tests of the reader include this file and run it on the corpus that fuzzing has left, so that what was
+//! found once stays found where there is no fuzzer.
+//!
+//! Invariant: a function returns for every input; it panics only where a promise is broken.
+
+use std::fs::File;
+use std::io::{Seek, Write};
+use std::os::fd::AsRawFd;
+
+use memtrack_format::block::{Codec, Header, Kind};
+use memtrack_format::checksum::crc32;
+use memtrack_format::header;
+use memtrack_format::lines::{LineFormat, position};
+use memtrack_format::record::{Decoder, Record};
+use memtrack_reader::source::Capture;
+use memtrack_reader::{Options, Replay};
+
+/// Takes the first `N` bytes off.
+fn take<const N: usize>(data: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = data.split_first_chunk()?;
+    *data = rest;
+    Some(*first)
+}
+
+/// Records: decoding makes progress to an end, keeps no more frames than bytes, and a cut gives a prefix.
+pub(crate) fn records(data: &[u8]) {
+    let whole = decode(data);
+    let cut = decode(data.get(..data.len() / 2).unwrap_or_default());
+    assert!(cut.len() <= whole.len() && cut.iter().zip(&whole).all(|(a, b)| a == b), "a cut is no prefix");
+}
+
+fn decode(bytes: &[u8]) -> Vec<Record<'_>> {
+    let (mut decoder, mut at, mut records) = (Decoder::new(), 0, Vec::new());
+    while let Ok(Some((record, next))) = decoder.next(bytes, at) {
+        assert!(next > at && next <= bytes.len(), "from {at} to {next} of {}", bytes.len());
+        assert!(decoder.stack().len() <= next, "more frames than bytes");
+        records.push(record);
+        at = next;
+    }
+    records
+}
+
+/// Line tables: every offset is answered, and columns belong to a line.
+pub(crate) fn lines(mut data: &[u8]) {
+    let Some([format, a, b, c]) = take(&mut data) else { return };
+    let format = [LineFormat::Lnotab, LineFormat::Ranges, LineFormat::Locations][usize::from(format % 3)];
+    let offset = u32::from_le_bytes([a, b, 0, 0]);
+    for offset in [offset, offset.wrapping_sub(1)] {
+        let place = position(format, data, u32::from(c), offset);
+        assert!(place.line != 0 || place.column.is_none() || format == LineFormat::Locations, "{place:?}");
+    }
+}
+
+/// A capture whose blocks are intact and whose contents are the input's: reading it ends, with what it has or an error,
+/// and a cut of it has no more events.
+pub(crate) fn capture(data: &[u8]) {
+    let bytes = blocks(data);
+    let whole = read(&bytes);
+    let cut = read(bytes.get(..bytes.len() / 2).unwrap_or_default());
+    assert!(cut <= whole, "half of the file has {cut:?} events, the whole {whole:?}");
+}
+
+/// Each block of the input: kind, codec, stream, segment, offset, tickets, length once decoded, stored length; payload.
+fn blocks(mut data: &[u8]) -> Vec<u8> {
+    let mut file = header::encode().to_vec();
+    while let Some([kind, codec, stream, segment, offset, first, last, raw, stored]) = take(&mut data) {
+        let (payload, rest) = data.split_at(usize::from(stored).min(data.len()));
+        data = rest;
+        let codecs = [Codec::Stored, Codec::Zstd, Codec::Lz4, Codec::ZstdPrefix];
+        let codec = codecs[usize::from(codec) % codecs.len()];
+        let raw_len = if raw == 0 || codec == Codec::Zstd { payload.len() as u32 } else { u32::from(raw) << 3 };
+        // A frame is what a fuzzer would hardly ever find.
+        let frame = (codec == Codec::Zstd).then(|| zstd::bulk::compress(payload, 1).expect("memory"));
+        let payload = frame.as_deref().unwrap_or(payload);
+        let kinds = [Kind::Records, Kind::Process, Kind::Observations, Kind::Aggregate, Kind::End];
+        let header = Header {
+            codec,
+            stream: stream.into(),
+            segment: segment.into(),
+            offset: offset.into(),
+            first_ticket: first.into(),
+            last_ticket: last.into(),
+            raw_len,
+            stored_len: payload.len() as u32,
+            payload_crc: crc32(payload),
+            ..Header::plain(kinds[usize::from(kind) % kinds.len()])
+        };
+        file.extend_from_slice(&header.encode());
+        file.extend_from_slice(payload);
+    }
+    file
+}
+
+fn read(bytes: &[u8]) -> Option<u64> {
+    let mut file: File = tempfile::tempfile().expect("a file without a name");
+    file.write_all(bytes).expect("room for it");
+    file.rewind().expect("a file");
+    let capture = Capture::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    let mut replay = Replay::new(&Options::default());
+    let summary = capture.read(&mut replay, |_| {}).ok()?;
+    let analysis = replay.finish();
+    assert!(analysis.totals.allocations.count <= summary.events, "more allocations than events");
+    Some(summary.events)
+}

@@ -1,0 +1,244 @@
+"""`diff` of real programs: what it calls new, grown, vanished or unchanged, what it warns of, and what it scales."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from test_views_agree import page_data
+
+BASE = """
+kept = []
+
+def unchanged():
+    kept.append(bytearray(1_000_000))
+
+def grows():
+    kept.append(bytearray(1_000_000))
+
+def doubled():
+    kept.append(bytearray(700_000))
+
+def halved():
+    kept.append(bytearray(4_000_000))
+
+def moved():
+    kept.append(bytearray(600_000))
+
+def old_name():
+    kept.append(bytearray(500_000))
+
+def calls_renamed():
+    old_name()
+
+def only_in_base():
+    kept.append(bytearray(300_000))
+
+def main():
+    for function in unchanged, grows, doubled, halved, moved, calls_renamed, only_in_base:
+        function()
+
+main()
+"""
+NEW = "\n" * 7 + (
+    BASE.replace("def grows():\n    kept.append(bytearray(1_000_000))", "def grows():\n    kept.append(bytearray(9_000_000))")
+    .replace("    kept.append(bytearray(700_000))", "    kept.append(bytearray(700_000))\n    kept.append(bytearray(700_000))")
+    .replace("4_000_000", "2_000_000")
+    .replace("def moved", "\n\n\ndef moved")
+    .replace("old_name", "new_name")
+    .replace("only_in_base", "only_in_new")
+)
+OWN = {
+    "unchanged": "unchanged",
+    "grows": "grown",
+    "doubled": "grown",
+    "halved": "shrunk",
+    "moved": "unchanged",
+    "old_name": "vanished",
+    "new_name": "new",
+    "calls_renamed": "unchanged",
+    "only_in_base": "vanished",
+    "only_in_new": "new",
+}
+
+
+@pytest.fixture(scope="module")
+def record(module_memtrack):
+    """Records a version of the program, always under the same name, with the same seed of its hashes."""
+    program = module_memtrack.directory / "app.py"
+
+    def record(text, *options):
+        program.write_text(text)
+        command = ["env", "PYTHONHASHSEED=0", sys.executable, "-S", program]
+        return module_memtrack.record(*command, options=options)
+
+    return record
+
+
+@pytest.fixture(scope="module")
+def pair(record):
+    return record(BASE), record(NEW)
+
+
+def diff(base, new, *options, status=0):
+    done = base.memtrack("diff", *options, base.path, new.path)
+    assert done.status == status, done.stderr.decode()
+    return done
+
+
+def compared(base, new, *options):
+    return json.loads(diff(base, new, "--json", *options).stdout)
+
+
+def rows(value):
+    return {row["function"]: row for row in value["rows"]}
+
+
+def page(base, new, *options):
+    return page_data(diff(base, new, "--html", "-o", "-", *options).stdout.decode())
+
+
+def test_each_function_is_what_became_of_it(pair):
+    found = rows(compared(*pair))
+    assert {name: found[name]["status"] for name in OWN} == OWN
+
+
+def test_an_unchanged_function_has_its_bytes_though_others_grow(pair):
+    row = rows(compared(*pair))["unchanged"]
+    assert row["base"] == row["new"]
+    assert 1_000_000 <= row["base"]["own_bytes"] < 1_000_100
+
+
+def test_exactly_doubled_is_not_new(pair):
+    row = rows(compared(*pair))["doubled"]
+    assert row["new"]["own_bytes"] == 2 * row["base"]["own_bytes"] > 0
+    assert row["status"] == "grown"
+
+
+def test_the_caller_of_a_renamed_function_has_no_change(pair):
+    row = rows(compared(*pair))["calls_renamed"]
+    assert row["base"]["total_bytes"] == row["new"]["total_bytes"] > 500_000
+    by_total = diff(*pair, "--by", "total", "-n", "0").stdout.decode()
+    assert "calls_renamed" not in by_total
+
+
+def test_totals_are_those_of_stats_and_of_the_rows(pair):
+    value = compared(*pair)
+    peaks = [capture.stats()["peak"]["bytes"] for capture in pair]
+    assert [value["base_total"], value["new_total"]] == peaks
+    assert [sum(row[side]["own_bytes"] for row in value["rows"]) for side in ("base", "new")] == peaks
+
+
+def test_every_metric_is_that_of_stats(pair):
+    totals = {
+        "peak": lambda stats: stats["peak"]["bytes"],
+        "leaks": lambda stats: stats["leaked"]["bytes"],
+        "allocated": lambda stats: stats["allocations"]["bytes"],
+        "count": lambda stats: stats["allocations"]["count"],
+        "temporary": lambda stats: stats["temporary"]["bytes"],
+    }
+    stats = [capture.stats() for capture in pair]
+    for metric, total in totals.items():
+        value = compared(*pair, "--metric", metric)
+        assert [value["base_total"], value["new_total"]] == [total(side) for side in stats], metric
+
+
+def test_a_capture_does_not_differ_from_itself(pair):
+    value = compared(pair[0], pair[0], "--metric", "count")
+    assert {row["status"] for row in value["rows"]} == {"unchanged"}
+    assert (value["new_stacks"], value["vanished_stacks"], value["notes"]) == (0, 0, [])
+    text = diff(pair[0], pair[0]).stdout.decode()
+    assert text.endswith("Call stacks: 0 new, 0 vanished\n")
+
+
+def test_two_runs_of_one_program_are_grey(record, pair):
+    """Within 15 percent, by own and by total figures, and nothing is new or has vanished."""
+    value = compared(pair[0], record(BASE))
+    for row in value["rows"]:
+        assert row["status"] not in ("new", "vanished"), row
+        for figure in ("own_bytes", "total_bytes"):
+            assert abs(row["new"][figure] - row["base"][figure]) < 0.15 * max(1, row["base"][figure]), row
+
+
+def test_against_another_program_all_is_new_or_has_vanished(pair, module_memtrack):
+    other = module_memtrack.record("/bin/true")
+    for base, new, status in ((other, pair[1], "new"), (pair[1], other, "vanished")):
+        value = compared(base, new)
+        named = [row for row in value["rows"] if row["function"] in OWN]
+        assert len(named) == 8 and {row["status"] for row in named} == {status}
+        assert value[f"{status}_stacks"] >= len(named) - 1
+
+
+@pytest.mark.parametrize("limit, status", [("1MB", 1), ("10%", 1), ("100MB", 0), ("1000%", 0)])
+def test_fail_over_decides_by_the_growth_of_the_whole(pair, limit, status):
+    done = diff(*pair, "--fail-over", limit, status=status)
+    assert (b"regression: peak grew by" in done.stderr) == bool(status)
+    assert b"High-water mark:" in done.stdout
+    diff(pair[0], pair[0], "--fail-over", "0")
+
+
+# --- captures that do not compare -------------------------------------------------------------------------------------
+
+
+def test_what_only_one_capture_traces_is_warned_of_by_name(record, pair):
+    traced = record(BASE, "--trace-python-allocators")
+    expected = "only the new capture traces Python's own allocators"
+    done = diff(pair[0], traced)
+    assert f"warning: {expected}" in done.stderr.decode()
+    assert any(note.startswith(expected) for note in compared(pair[0], traced)["notes"])
+    assert f"> {expected}" in diff(pair[0], traced, "--markdown").stdout.decode()
+    assert any(note.startswith(expected) for note in page(pair[0], traced)["notes"])
+    assert not diff(*pair).stderr
+
+
+def test_snapshots_at_other_intervals_are_warned_of(record, pair):
+    done = diff(pair[0], record(BASE, "--snapshot-interval", "50"))
+    assert "snapshots were taken at different intervals (base: 10 ms, new: 50 ms)" in done.stderr.decode()
+
+
+def test_sums_compare_with_events(record, pair):
+    """What was aggregated while the program ran differs in nothing, so there is nothing to warn of."""
+    done = diff(pair[0], record(BASE, "--aggregate"), "--json")
+    found = rows(json.loads(done.stdout))
+    assert {name: found[name]["status"] for name in OWN if name in found} == {
+        name: "unchanged" for name in OWN if name in found
+    }
+    assert not done.stderr
+
+
+# --- scaling ----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_scaled_unless_it_is_asked_for(pair):
+    value = compared(*pair)
+    assert "normalized" not in value
+    assert page(*pair)["scale"] is None
+    assert "caled" not in diff(*pair).stdout.decode()
+
+
+def test_units_of_work_multiply_the_base(pair):
+    plain, scaled = rows(compared(*pair)), compared(*pair, "--normalize", "100:200")
+    assert scaled["normalized"] == {"to": "work", "factor": 2.0}
+    for name in OWN:
+        row = rows(scaled)[name]
+        assert row["base"]["own_bytes"] == 2 * plain[name]["base"]["own_bytes"]
+        assert row["new"] == plain[name]["new"]
+    assert rows(scaled)["doubled"]["status"] == "unchanged"
+    sentence = "the base's figures are multiplied by 2.0000, for 100 and 200 units of work"
+    assert sentence in diff(*pair, "--normalize", "100:200").stdout.decode()
+    assert sentence in diff(*pair, "--normalize", "100:200", "--markdown").stdout.decode()
+    assert page(*pair, "--normalize", "100:200")["scale"] == sentence
+
+
+def test_totals_and_durations_can_be_made_equal(pair):
+    value = compared(*pair, "--normalize", "total")
+    assert abs(value["base_total"] - value["new_total"]) <= len(value["rows"]) * 10
+    factor = compared(*pair, "--normalize", "duration")["normalized"]["factor"]
+    milliseconds = [capture.stats()["capture"]["duration_ms"] for capture in pair]
+    assert factor == pytest.approx(milliseconds[1] / milliseconds[0], rel=0.2)
+
+
+def test_a_normalization_that_does_not_exist_is_wrong_usage(pair):
+    done = diff(*pair, "--normalize", "weight", status=2)
+    assert re.search(rb"expected total, duration, or units of work", done.stderr)

@@ -1,0 +1,107 @@
+"""Native and Python frames in one stack: in the right order, on every interpreter, with callbacks from C and threads."""
+
+import pytest
+
+from conftest import interpreter_path
+
+MARKED = 3_000_000  # bytes; nothing else in the programs comes near
+
+PROGRAM = """
+import ctypes, threading
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+size = 3_000_001
+
+def mark():
+    global size
+    size += 1
+    return libc.malloc(size - 1)
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+def compare(a, b):
+    mark()
+    return 0
+
+def sorting():
+    array = (ctypes.c_int * 2)(2, 1)
+    libc.qsort(array, 2, 4, compare)
+
+def key(value):
+    mark()
+    return value
+
+def nested(depth):
+    if depth:
+        return sorted([depth], key=lambda depth: nested(depth - 1))
+    mark()
+
+def generator():
+    mark()
+    yield 1
+
+mark()
+sorting()
+sorted([1], key=key)
+nested(3)
+list(generator())
+nested(2)
+thread = threading.Thread(target=sorting)
+thread.start()
+thread.join()
+mark()
+"""
+
+# Python functions that called each marked allocation, innermost last.
+EXPECTED = [
+    ["<module>", "mark"],
+    ["<module>", "sorting", "compare", "mark"],
+    ["<module>", "key", "mark"],
+    ["<module>"] + 3 * ["nested", "<lambda>"] + ["nested", "mark"],
+    ["<module>", "generator", "mark"],
+    ["<module>"] + 2 * ["nested", "<lambda>"] + ["nested", "mark"],
+    ["_bootstrap", "_bootstrap_inner", "run", "sorting", "compare", "mark"],
+    ["<module>", "mark"],
+]
+
+
+@pytest.fixture(params=["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "/usr/bin/python3.11"])
+def stacks(request, memtrack, tmp_path):
+    version = request.param
+    path = version if version.startswith("/") else interpreter_path(version)
+    script = tmp_path / "app.py"
+    script.write_text(PROGRAM)
+    capture = memtrack.record(path, script, options=("--native",))
+    marked = [record for record in capture.allocations() if record.size > MARKED]
+    return [(record.size, capture.records.stack(record.stack)) for record in marked]
+
+
+def is_python(frame):
+    return frame.file.endswith(".py") or frame.file.startswith("<frozen")
+
+
+def short(frame):
+    return frame.name.rsplit(".", 1)[-1]
+
+
+def test_python_frames_are_those_without_native_ones(stacks):
+    assert [size for size, _ in stacks] == list(range(MARKED + 1, MARKED + 1 + len(EXPECTED)))
+    for (_, stack), expected in zip(stacks, EXPECTED):
+        assert [short(frame) for frame in stack if is_python(frame)] == expected
+
+
+def test_evaluation_loops_are_replaced(stacks, request):
+    if request.node.callspec.params["stacks"] in ("3.8", "3.9", "3.10"):
+        pytest.skip("a second frame may stand beside the loop's in optimized builds of these versions: see the README")
+    for _, stack in stacks:
+        assert not [frame for frame in stack if frame.name.startswith("_PyEval_EvalFrameDefault")]
+
+
+def test_native_frames_stand_between_their_callers_and_callees(stacks):
+    callback = next(stack for _, stack in stacks if "compare" in map(short, stack))
+    names = [short(frame) for frame in callback]
+    between = names[names.index("sorting") + 1 : names.index("compare")]
+    assert any(name.startswith("qsort") or "msort" in name for name in between), between
+    for _, stack in stacks:
+        # What is called from Python, down to the call of malloc, is native; and so is what called it.
+        assert not is_python(stack[-1]) and not is_python(stack[0])

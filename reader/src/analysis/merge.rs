@@ -1,0 +1,146 @@
+//! Groups that become one because reports do not tell them apart.
+//!
+//! Invariant: each group's sums, its detail and its intervals stand in exactly one group afterwards, and groups stay in
+//! the order of their first allocation.
+
+use std::collections::hash_map::Entry;
+
+use memtrack_format::Allocator;
+use rustc_hash::FxHashMap;
+
+use super::{Analysis, Group, Interval};
+use crate::event::StackId;
+
+impl Analysis {
+    /// Merges groups that differ in the domain of Python's allocators alone.
+    pub fn merge_domains(&mut self) {
+        if self.groups.iter().any(|group| group.allocator != group.allocator.function()) {
+            self.merge_groups(|group| (group.stack, group.allocator.function()));
+        }
+    }
+
+    /// Gives each group another stack and allocator, and merges those of a thread that are then the same.
+    pub fn merge_groups(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) {
+        let mut places = FxHashMap::default();
+        let mut merged: Vec<Group> = Vec::with_capacity(self.groups.len());
+        let numbers: Vec<u32> = self
+            .groups
+            .iter()
+            .map(|group| {
+                let (stack, allocator) = key(group);
+                match places.entry((stack, allocator, group.thread)) {
+                    Entry::Occupied(place) => {
+                        merged[*place.get() as usize].add(group);
+                        *place.get()
+                    }
+                    Entry::Vacant(place) => {
+                        merged.push(Group { stack, allocator, ..*group });
+                        // Groups are numbered by 32 bits throughout, and there are no more than before.
+                        *place.insert((merged.len() - 1) as u32)
+                    }
+                }
+            })
+            .collect();
+        self.groups = merged;
+        self.merge_details(&numbers);
+        if let Some(intervals) = &mut self.intervals {
+            *intervals = merge_intervals(intervals, &numbers);
+        }
+    }
+
+    fn merge_details(&mut self, numbers: &[u32]) {
+        let Some(details) = self.details.take() else { return };
+        let mut merged = Vec::new();
+        for (detail, number) in details.into_iter().zip(numbers) {
+            // A number that is not yet there is the next one.
+            match merged.get_mut(*number as usize) {
+                None => merged.push(detail),
+                Some(known) => super::Detail::add(known, &detail),
+            }
+        }
+        self.details = Some(merged);
+    }
+}
+
+/// The intervals of the merged groups: equal ones added up, sorted.
+fn merge_intervals(intervals: &[Interval], numbers: &[u32]) -> Vec<Interval> {
+    let moved = |interval: &Interval| {
+        let group = numbers.get(interval.group as usize).copied().unwrap_or(interval.group);
+        Interval { group, ..*interval }
+    };
+    let mut merged: Vec<Interval> = intervals.iter().map(moved).collect();
+    merged.sort_unstable();
+    merged.dedup_by(|later, kept| {
+        let same = Interval { bytes: later.bytes, count: later.count, ..*kept } == *later;
+        if same {
+            kept.bytes = kept.bytes.saturating_add(later.bytes);
+            kept.count = kept.count.saturating_add(later.count);
+        }
+        same
+    });
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::Allocator;
+
+    use crate::analysis::{Analysis, Detail, Group, Interval, Sum};
+    use crate::event::{StackId, ThreadId};
+
+    fn interval(group: u32, first_snapshot: u32, bytes: u64) -> Interval {
+        Interval { group, first_snapshot, end_snapshot: None, bytes, count: 1 }
+    }
+
+    /// Four groups, of stacks 1, 2, 3 and 2 in another thread, with details and intervals.
+    fn example() -> Analysis {
+        let groups = [(1, 0), (2, 0), (3, 0), (2, 1)].map(|(stack, thread)| {
+            let sum = Sum { bytes: 10, count: 1, first_order: u64::from(stack), first_time_ns: 0 };
+            Group { allocated: sum, ..Group::new(StackId(stack), Allocator::Malloc, ThreadId(thread)) }
+        });
+        let details = [1, 2, 4, 8].map(|freed| Detail { freed, ..Detail::default() });
+        let intervals =
+            vec![interval(0, 0, 1), interval(1, 0, 2), interval(2, 0, 4), interval(2, 1, 8), interval(3, 0, 16)];
+        Analysis {
+            groups: groups.into(),
+            details: Some(details.into()),
+            intervals: Some(intervals),
+            ..Analysis::default()
+        }
+    }
+
+    #[test]
+    fn equal_keys_are_one_group_in_each_thread() {
+        let mut analysis = example();
+        analysis.merge_groups(|group| (StackId(group.stack.0.min(2)), group.allocator));
+        let told: Vec<_> = analysis
+            .groups
+            .iter()
+            .map(|group| (group.stack.0, group.thread.0, group.allocated.bytes, group.allocated.first_order))
+            .collect();
+        assert_eq!(told, [(1, 0, 10, 1), (2, 0, 20, 2), (2, 1, 10, 2)]);
+        let freed: Vec<_> = analysis.details.unwrap().iter().map(|detail| detail.freed).collect();
+        assert_eq!(freed, [1, 6, 8]);
+        let merged = Interval { count: 2, ..interval(1, 0, 6) };
+        assert_eq!(analysis.intervals.unwrap(), [interval(0, 0, 1), merged, interval(1, 1, 8), interval(2, 0, 16)]);
+    }
+
+    #[test]
+    fn domains_are_one_allocator() {
+        let mut analysis = example();
+        analysis.groups[1].allocator = Allocator::PymallocCallocMem;
+        analysis.groups[2].allocator = Allocator::PymallocCalloc;
+        analysis.groups[2].stack = StackId(2);
+        analysis.merge_domains();
+        let told: Vec<_> = analysis.groups.iter().map(|group| (group.allocator, group.allocated.bytes)).collect();
+        let (malloc, calloc) = (Allocator::Malloc, Allocator::PymallocCalloc);
+        assert_eq!(told, [(malloc, 10), (calloc, 20), (malloc, 10)]);
+    }
+
+    #[test]
+    fn different_keys_change_nothing() {
+        let mut analysis = example();
+        analysis.merge_groups(|group| (group.stack, group.allocator));
+        assert_eq!(analysis, example());
+    }
+}

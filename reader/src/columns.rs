@@ -1,0 +1,126 @@
+//! Columns: where in a line a call stands.
+//!
+//! A capture has the column of every frame (CPython 3.11 and later), so calls in one line are different stacks while
+//! records are replayed. To a reader a column says something only where the line holds several calls; so afterwards the
+//! others go, and reports that have no room for columns have none at all. Stacks that are then the same are merged, and
+//! with them their sums.
+//!
+//! Invariant: no sum of a whole analysis changes; only how many groups it is split into.
+
+use rustc_hash::FxHashMap;
+
+use crate::analysis::Analysis;
+use crate::error::Error;
+use crate::frames::{Frame, Frames, NameId};
+
+/// A line of a function.
+type Line = (NameId, NameId, u32);
+
+/// Keeps columns only where calls of one line have several.
+///
+/// # Errors
+/// [`Error::TooMany`], which tables that are no larger than those before cannot run into; so below.
+pub fn keep_where_several(analysis: &mut Analysis, frames: &mut Frames) -> Result<(), Error> {
+    let several = lines_with_several(frames);
+    rebuild(analysis, frames, |frame| several.get(&line_of(frame)).is_some_and(Option::is_none))
+}
+
+/// Drops all columns.
+///
+/// # Errors
+/// See [`keep_where_several`].
+pub fn drop_all(analysis: &mut Analysis, frames: &mut Frames) -> Result<(), Error> {
+    rebuild(analysis, frames, |_| false)
+}
+
+fn line_of(frame: &Frame) -> Line {
+    (frame.function, frame.file, frame.line)
+}
+
+/// For each line its column, or `None` if there are several.
+fn lines_with_several(frames: &Frames) -> FxHashMap<Line, Option<u32>> {
+    let mut columns: FxHashMap<Line, Option<u32>> = FxHashMap::default();
+    for frame in frames.frames() {
+        let column = columns.entry(line_of(frame)).or_insert(Some(frame.column));
+        if *column != Some(frame.column) {
+            *column = None;
+        }
+    }
+    columns
+}
+
+fn rebuild(analysis: &mut Analysis, frames: &mut Frames, keeps: impl Fn(&Frame) -> bool) -> Result<(), Error> {
+    if frames.frames().iter().all(|frame| frame.column == 0 || keeps(frame)) {
+        return Ok(());
+    }
+    let mut merged = Frames::new();
+    let stacks = merged.take_over(frames, |frame| if keeps(&frame) { frame } else { Frame { column: 0, ..frame } })?;
+    *frames = merged;
+    analysis
+        .merge_groups(|group| (stacks.get(group.stack.0 as usize).copied().unwrap_or(group.stack), group.allocator));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::Allocator;
+
+    use super::{drop_all, keep_where_several};
+    use crate::analysis::{Analysis, Group, Sum, View};
+    use crate::event::ThreadId;
+    use crate::frames::{Frame, Frames};
+
+    /// Leaves at (line, column) below one caller, each with an allocation of so many bytes.
+    fn example(places: &[(u32, u32, u64)]) -> (Analysis, Frames) {
+        let (mut frames, mut analysis) = (Frames::new(), Analysis::default());
+        let [main, work, file] = ["main", "work", "app.py"].map(|name| frames.name_id(name).unwrap());
+        for (order, &(line, column, bytes)) in (0..).zip(places) {
+            let caller = frames.id_of(Frame { function: main, file, line: 90, column: 5 }).unwrap();
+            let leaf = frames.id_of(Frame { function: work, file, line, column }).unwrap();
+            let stack = frames.stack_of(&[caller, leaf]).unwrap();
+            let sum = Sum { bytes, count: 1, first_order: order, first_time_ns: 10 * order };
+            let group = Group::new(stack, Allocator::Malloc, ThreadId(0));
+            analysis.groups.push(Group { allocated: sum, peak: sum, ..group });
+        }
+        (analysis, frames)
+    }
+
+    /// (line, column, bytes, first order) of each group's leaf, and the caller's column.
+    fn leaves(analysis: &Analysis, frames: &Frames) -> Vec<((u32, u32), u64, u64, u32)> {
+        let rows = analysis.view(View::Allocated).into_iter();
+        rows.map(|row| {
+            let stack = frames.root_to_leaf(row.stack);
+            let [caller, leaf] = [0, 1].map(|at: usize| frames.frame(stack[at]));
+            ((leaf.line, leaf.column), row.bytes, row.first_order, caller.column)
+        })
+        .collect()
+    }
+
+    const PLACES: [(u32, u32, u64); 5] = [(7, 9, 100), (8, 3, 20), (7, 30, 1), (9, 0, 5), (9, 4, 6)];
+
+    #[test]
+    fn columns_stay_where_a_line_has_several() {
+        let (mut analysis, mut frames) = example(&PLACES);
+        keep_where_several(&mut analysis, &mut frames).unwrap();
+        let expected =
+            [((7, 9), 100, 0, 0), ((8, 0), 20, 1, 0), ((7, 30), 1, 2, 0), ((9, 0), 5, 3, 0), ((9, 4), 6, 4, 0)];
+        assert_eq!(leaves(&analysis, &frames), expected);
+    }
+
+    #[test]
+    fn stacks_that_differ_in_columns_alone_become_one() {
+        let (mut analysis, mut frames) = example(&PLACES);
+        drop_all(&mut analysis, &mut frames).unwrap();
+        assert_eq!(leaves(&analysis, &frames), [((7, 0), 101, 0, 0), ((8, 0), 20, 1, 0), ((9, 0), 11, 3, 0)]);
+        assert_eq!((frames.frames().len(), frames.stacks().len()), (4, 4));
+    }
+
+    #[test]
+    fn what_has_no_columns_is_left_as_it_is() {
+        let (mut analysis, mut frames) = example(&[(7, 9, 1)]);
+        drop_all(&mut analysis, &mut frames).unwrap();
+        let before = (analysis.clone(), frames.frames().to_vec());
+        keep_where_several(&mut analysis, &mut frames).unwrap();
+        assert_eq!((analysis, frames.frames().to_vec()), before);
+    }
+}

@@ -1,0 +1,58 @@
+//! Modules of native code, as a capture describes them: what an address-free native frame refers to.
+//!
+//! A native frame is a module and an offset in it, so that it means the same in every process and on every machine; the
+//! names come from [`crate::symbols`]. Invariant: a module is told by its path and its build-id together, never by its
+//! path alone, since another file may stand there by now.
+
+use crate::frames::{FrameId, Frames};
+
+/// Whether a frame is the Python interpreter's own code, which views can leave out.
+#[must_use]
+pub fn is_interpreter(frames: &Frames, frame: FrameId) -> bool {
+    let file = frames.module(frame).and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    let version = file.strip_prefix("lib").unwrap_or(file).strip_prefix("python");
+    version.is_some_and(|version| version.is_empty() || version.starts_with(|next: char| next.is_ascii_digit()))
+}
+
+/// A loaded object: an executable, a shared library, or what the process mapped by hand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct NativeModule {
+    /// Path of its file in the process, as the loader or the system gave it; empty when not known.
+    pub path: Vec<u8>,
+    /// Its GNU build-id; empty when it has none, or none could be read.
+    pub build_id: Vec<u8>,
+    /// What was added to the addresses of the file: runtime address - `bias` = offset of a frame.
+    pub bias: u64,
+    /// First address.
+    pub start: u64,
+    /// Address behind the last.
+    pub end: u64,
+}
+
+impl NativeModule {
+    /// The last part of its path, for people; `<unknown>` when there is no path.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let name = self.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        if name.is_empty() { "<unknown>".to_owned() } else { String::from_utf8_lossy(name).into_owned() }
+    }
+
+    /// What a frame is called that has no better name: `libc.so.6+0x1234`.
+    #[must_use]
+    pub fn place(&self, offset: u64) -> String {
+        format!("{}+{offset:#x}", self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NativeModule;
+
+    #[test]
+    fn places_are_named_after_the_file() {
+        let module = |path: &[u8]| NativeModule { path: path.to_vec(), ..NativeModule::default() };
+        assert_eq!(module(b"/usr/lib/libc.so.6").place(0x1234), "libc.so.6+0x1234");
+        assert_eq!(module(b"").place(16), "<unknown>+0x10");
+        assert_eq!(module(b"/tmp/\xff").name(), "\u{fffd}");
+    }
+}

@@ -1,0 +1,153 @@
+//! Whether an allocation satisfies an expression.
+//!
+//! Texts belong to stacks and threads, of which there are few, and are looked at once for each; numbers are compared
+//! for each allocation. Invariant: a judgement depends on the allocation and the tables alone, never on what was judged
+//! before.
+
+use super::expr::{Amount, Expr, Flag, Number, Test, Text};
+use super::lives::{Fate, Life};
+use crate::event::{StackId, Thread, ThreadId};
+use crate::frames::{Frame, Frames, NameId};
+use crate::modules::Modules;
+use memtrack_format::Allocator;
+
+/// What is known of a capture when its allocations are judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// Its stacks.
+    pub frames: &'a Frames,
+    /// Its threads.
+    pub threads: &'a [Thread],
+    /// How long was recorded, in nanoseconds: what `50%` is a part of.
+    pub duration_ns: u64,
+}
+
+/// An expression with what its texts mean in one capture.
+#[derive(Debug)]
+pub struct Judge {
+    node: Node,
+}
+
+#[derive(Debug)]
+enum Node {
+    And(Vec<Self>),
+    Or(Vec<Self>),
+    Not(Box<Self>),
+    /// For each stack, whether it is meant.
+    Stacks(Vec<bool>),
+    /// For each thread.
+    Threads(Vec<bool>),
+    FreedBy(Vec<bool>),
+    Allocator(Allocator),
+    Number(Number, super::Comparison, u64),
+    Flag(Flag),
+}
+
+impl Judge {
+    /// Looks the expression's texts up.
+    #[must_use]
+    pub fn new(expr: &Expr, known: &Known<'_>) -> Self {
+        Self { node: node(expr, known) }
+    }
+
+    /// Whether this allocation is meant.
+    #[must_use]
+    pub fn takes(&self, life: &Life) -> bool {
+        takes(&self.node, life.stack, life.allocator, life.thread, Some(life))
+    }
+
+    /// Whether a group is meant. What only single allocations have is never meant: ask [`Expr::is_of_groups`] before.
+    #[must_use]
+    pub fn takes_group(&self, stack: StackId, allocator: Allocator, thread: ThreadId) -> bool {
+        takes(&self.node, stack, allocator, thread, None)
+    }
+}
+
+fn node(expr: &Expr, known: &Known<'_>) -> Node {
+    let nodes = |all: &[Expr]| all.iter().map(|one| node(one, known)).collect();
+    match expr {
+        Expr::And(all) => Node::And(nodes(all)),
+        Expr::Or(all) => Node::Or(nodes(all)),
+        Expr::Not(one) => Node::Not(Box::new(node(one, known))),
+        Expr::Text(Text::Function, test) => Node::Stacks(stacks_with(known.frames, test, |frame| frame.function)),
+        Expr::Text(Text::File, test) => Node::Stacks(stacks_with(known.frames, test, |frame| frame.file)),
+        Expr::Text(Text::Module, test) => Node::Stacks(stacks_of_modules(known.frames, test)),
+        Expr::Text(Text::Thread, test) => Node::Threads(threads(known.threads, test)),
+        Expr::Text(Text::FreedBy, test) => Node::FreedBy(threads(known.threads, test)),
+        Expr::Allocator(allocator) => Node::Allocator(*allocator),
+        Expr::Number(number, comparison, amount) => {
+            let amount = match *amount {
+                Amount::Plain(amount) => amount,
+                Amount::Moment(time) => time.ns(known.duration_ns),
+            };
+            Node::Number(*number, *comparison, amount)
+        }
+        Expr::Flag(flag) => Node::Flag(*flag),
+    }
+}
+
+fn takes(node: &Node, stack: StackId, allocator: Allocator, thread: ThreadId, life: Option<&Life>) -> bool {
+    let inner = |node: &Node| takes(node, stack, allocator, thread, life);
+    match node {
+        Node::And(all) => all.iter().all(inner),
+        Node::Or(all) => all.iter().any(inner),
+        Node::Not(one) => !inner(one),
+        Node::Stacks(stacks) => at(stacks, stack.0),
+        Node::Threads(threads) => at(threads, thread.0),
+        Node::FreedBy(threads) => life.is_some_and(|life| match life.fate {
+            Fate::Freed { thread, .. } => at(threads, thread.0),
+            Fate::Live | Fate::Lost { .. } => false,
+        }),
+        Node::Allocator(wanted) => allocator == *wanted,
+        Node::Number(number, comparison, amount) => {
+            life.is_some_and(|life| comparison.holds(number_of(*number, life), *amount))
+        }
+        Node::Flag(flag) => life.is_some_and(|life| has(*flag, life)),
+    }
+}
+
+fn number_of(number: Number, life: &Life) -> u64 {
+    match number {
+        Number::Bytes => life.size,
+        Number::Lifetime => life.lifetime_ns,
+        Number::Time => life.time_ns,
+    }
+}
+
+fn has(flag: Flag, life: &Life) -> bool {
+    match flag {
+        Flag::Live => life.fate == Fate::Live,
+        Flag::Freed => matches!(life.fate, Fate::Freed { .. }),
+        Flag::Leaked => life.leaked,
+        Flag::Temporary => life.temporary,
+        Flag::Peak => life.peak,
+        Flag::CrossThread => matches!(life.fate, Fate::Freed { thread, .. } if thread != life.thread),
+    }
+}
+
+fn at(marks: &[bool], number: u32) -> bool {
+    marks.get(number as usize).copied().unwrap_or(false)
+}
+
+/// For each stack whether one of its frames has a name as the test wants it.
+fn stacks_with(frames: &Frames, test: &Test, name: impl Fn(&Frame) -> NameId) -> Vec<bool> {
+    let names: Vec<bool> = frames.names().map(|name| test.takes(name)).collect();
+    let mut stacks = vec![false];
+    // A stack comes after that of its caller.
+    for node in frames.stacks() {
+        stacks.push(at(&stacks, node.parent.0) || at(&names, name(&frames.frame(node.frame)).0));
+    }
+    stacks
+}
+
+fn stacks_of_modules(frames: &Frames, test: &Test) -> Vec<bool> {
+    let mut modules = Modules::default();
+    let stacks = u32::try_from(frames.stacks().len()).unwrap_or(u32::MAX);
+    let mut of = |stack: u32| modules.of_stack(frames, StackId(stack));
+    let found: Vec<_> = (0..=stacks).map(&mut of).collect();
+    found.into_iter().map(|module| test.takes(modules.name(module))).collect()
+}
+
+fn threads(threads: &[Thread], test: &Test) -> Vec<bool> {
+    threads.iter().map(|thread| test.takes(&thread.name) || test.takes(&thread.tid.to_string())).collect()
+}

@@ -1,0 +1,328 @@
+//! Whole allocations out of events: where and when each was made, and what became of it.
+//!
+//! An allocation is given out once, when it has ended or recording has. A free may yet be undone by the thread's next
+//! event, so what a thread ended last waits for that. Memory grows with what is live, not with the capture.
+//!
+//! Invariant: each allocation that counts as heap is given out exactly once.
+
+use std::collections::hash_map::Entry;
+
+use memtrack_format::{Allocator, MapClass};
+use rustc_hash::FxHashMap;
+
+use crate::analysis::{Block, Totals};
+use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
+use crate::frames::Frames;
+use crate::replay::mappings::{Cut, Mappings};
+use crate::source::Consumer;
+
+/// An allocation from its making to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// Where it was made.
+    pub stack: StackId,
+    /// By which function.
+    pub allocator: Allocator,
+    /// By which thread.
+    pub thread: ThreadId,
+    /// Bytes requested; a mapping has all of them until nothing of it is left.
+    pub size: u64,
+    /// Its place in the total order.
+    pub order: u64,
+    /// When it was made, in nanoseconds since recording began.
+    pub time_ns: u64,
+    /// How long it lived, until the end of recording where it did.
+    pub lifetime_ns: u64,
+    /// What became of it.
+    pub fate: Fate,
+    /// Live when finalization began, or at the end where that was not seen.
+    pub leaked: bool,
+    /// Freed by its own thread after few further allocations.
+    pub temporary: bool,
+    /// Live at the high-water mark.
+    pub peak: bool,
+}
+
+/// What became of an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was live at the end of recording.
+    Live,
+    /// It was freed.
+    Freed {
+        /// By which thread.
+        thread: ThreadId,
+        /// The free's place in the total order.
+        order: u64,
+    },
+    /// It ended without its end having been seen: its address was given out anew, or the process replaced its image.
+    Lost {
+        /// The place in the total order by which it had.
+        order: u64,
+    },
+}
+
+/// The moments that allocations are related to, as a first reading found them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moments {
+    /// The order of the event that made the high-water mark.
+    pub peak: Option<u64>,
+    /// The order of the event with which Python began to finalize.
+    pub finalizing: Option<u64>,
+    /// The end of recording, in nanoseconds since it began.
+    pub end_ns: u64,
+    /// How many further allocations of its thread a temporary allocation may outlive.
+    pub temporary_threshold: u32,
+}
+
+impl Moments {
+    /// Those of an analysis.
+    #[must_use]
+    pub fn of(totals: &Totals, temporary_threshold: u32) -> Self {
+        Self {
+            peak: totals.peak.at.map(|at| at.order),
+            finalizing: totals.finalizing.map(|at| at.order),
+            end_ns: totals.end_time_ns,
+            temporary_threshold,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Alive {
+    stack: StackId,
+    allocator: Allocator,
+    thread: ThreadId,
+    size: u64,
+    order: u64,
+    time_ns: u64,
+    /// Which allocation of its thread it was.
+    nth: u64,
+}
+
+#[derive(Debug, Default)]
+struct ThreadState {
+    allocations: u64,
+    /// What its last event ended, which its next one may undo.
+    ended: Vec<Ended>,
+    remap_class: Option<MapClass>,
+}
+
+#[derive(Debug)]
+enum Ended {
+    Block(u64, Alive, Life),
+    /// A piece of a mapping; with its end, where nothing was left of it.
+    Piece(Cut, Option<(Alive, Life)>),
+}
+
+/// A consumer of events that gives whole allocations to its `sink`.
+#[derive(Debug)]
+pub struct Lives<S> {
+    moments: Moments,
+    sink: S,
+    heap: FxHashMap<u64, Alive>,
+    mappings: Mappings,
+    /// Mappings that count as heap, by the order of their event.
+    mapped: FxHashMap<u64, Alive>,
+    threads: Vec<ThreadState>,
+    now_ns: u64,
+    next_order: u64,
+}
+
+impl<S: FnMut(&Life)> Lives<S> {
+    /// Nothing is live yet.
+    pub fn new(moments: Moments, sink: S) -> Self {
+        Self {
+            moments,
+            sink,
+            heap: FxHashMap::default(),
+            mappings: Mappings::default(),
+            mapped: FxHashMap::default(),
+            threads: Vec::new(),
+            now_ns: 0,
+            next_order: 0,
+        }
+    }
+
+    /// Gives out what is live at the end, in the order in which it was made; the sink.
+    pub fn finish(mut self) -> S {
+        for thread in 0..self.threads.len() {
+            self.settle(thread);
+        }
+        let live = std::mem::take(&mut self.heap).into_values().chain(std::mem::take(&mut self.mapped).into_values());
+        let mut live: Vec<_> = live.collect();
+        live.sort_unstable_by_key(|alive| alive.order);
+        let end_ns = self.moments.end_ns.max(self.now_ns);
+        for alive in live {
+            let life = self.life(&alive, Fate::Live, end_ns);
+            (self.sink)(&life);
+        }
+        self.sink
+    }
+
+    fn thread(&mut self, thread: ThreadId) -> &mut ThreadState {
+        let index = thread.0 as usize;
+        if index >= self.threads.len() {
+            self.threads.resize_with(index + 1, ThreadState::default);
+        }
+        &mut self.threads[index]
+    }
+
+    /// What the thread ended last has ended for good.
+    #[inline]
+    fn settle(&mut self, thread: usize) {
+        let Some(state) = self.threads.get_mut(thread).filter(|state| !state.ended.is_empty()) else { return };
+        for ended in state.ended.drain(..) {
+            if let Ended::Block(_, _, life) | Ended::Piece(_, Some((_, life))) = ended {
+                (self.sink)(&life);
+            }
+        }
+    }
+
+    fn life(&self, alive: &Alive, fate: Fate, end_ns: u64) -> Life {
+        let end = match fate {
+            Fate::Freed { order, .. } | Fate::Lost { order } => order,
+            Fate::Live => u64::MAX,
+        };
+        let lived_at = |moment: Option<u64>| moment.is_some_and(|moment| alive.order <= moment && moment < end);
+        let temporary = matches!(fate, Fate::Freed { thread, .. } if thread == alive.thread && self.is_recent(alive));
+        Life {
+            stack: alive.stack,
+            allocator: alive.allocator,
+            thread: alive.thread,
+            size: alive.size,
+            order: alive.order,
+            time_ns: alive.time_ns,
+            lifetime_ns: end_ns.saturating_sub(alive.time_ns),
+            fate,
+            leaked: if self.moments.finalizing.is_some() {
+                lived_at(self.moments.finalizing)
+            } else {
+                fate == Fate::Live
+            },
+            temporary,
+            peak: lived_at(self.moments.peak),
+        }
+    }
+
+    fn is_recent(&self, alive: &Alive) -> bool {
+        let count = self.threads.get(alive.thread.0 as usize).map_or(0, |state| state.allocations);
+        count.saturating_sub(alive.nth) <= u64::from(self.moments.temporary_threshold)
+    }
+
+    fn alive(&mut self, event: &Event, allocator: Allocator) -> Alive {
+        let state = self.thread(event.thread);
+        state.allocations += 1;
+        let nth = state.allocations;
+        let Event { stack, thread, size, order, time_ns, .. } = *event;
+        Alive { stack, allocator, thread, size, order, time_ns, nth }
+    }
+
+    fn lose(&mut self, alive: &Alive, order: u64, time_ns: u64) {
+        let life = self.life(alive, Fate::Lost { order }, time_ns);
+        (self.sink)(&life);
+    }
+
+    fn allocate(&mut self, event: &Event, allocator: Allocator) {
+        let alive = self.alive(event, allocator);
+        if let Some(replaced) = self.heap.insert(event.address, alive) {
+            self.lose(&replaced, event.order, event.time_ns);
+        }
+    }
+
+    fn free(&mut self, event: &Event) {
+        let Some(alive) = self.heap.remove(&event.address) else { return };
+        let life = self.life(&alive, Fate::Freed { thread: event.thread, order: event.order }, event.time_ns);
+        self.thread(event.thread).ended.push(Ended::Block(event.address, alive, life));
+    }
+
+    fn map(&mut self, event: &Event, allocator: Allocator, class: MapClass) {
+        if event.size == 0 {
+            return;
+        }
+        let inherited = self.thread(event.thread).remap_class.unwrap_or(MapClass::Heap);
+        let class = if class == MapClass::Inherited { inherited } else { class };
+        self.cut(event);
+        self.settle(event.thread.0 as usize);
+        let block = Block::outside(event);
+        self.mappings.insert(event.address, block, class);
+        if class == MapClass::Heap {
+            let alive = self.alive(event, allocator);
+            self.mapped.insert(event.order, alive);
+        }
+    }
+
+    /// Takes the event's range out of the mappings.
+    fn cut(&mut self, event: &Event) {
+        let mut cuts = Vec::new();
+        self.mappings.cut(event.address, event.size, &mut cuts);
+        for cut in cuts {
+            let order = cut.mapping.block.order;
+            let alive = if cut.last { self.mapped.remove(&order) } else { None };
+            let fate = Fate::Freed { thread: event.thread, order: event.order };
+            let end = alive.map(|alive| (alive, self.life(&alive, fate, event.time_ns)));
+            self.thread(event.thread).ended.push(Ended::Piece(cut, end));
+        }
+    }
+
+    fn undo(&mut self, event: &Event) {
+        let ended = std::mem::take(&mut self.thread(event.thread).ended);
+        for ended in ended.into_iter().rev() {
+            match ended {
+                Ended::Block(address, alive, life) => match self.heap.entry(address) {
+                    Entry::Vacant(place) => {
+                        place.insert(alive);
+                    }
+                    // Another block stands there by now: the free did take place.
+                    Entry::Occupied(_) => (self.sink)(&life),
+                },
+                Ended::Piece(cut, end) => {
+                    let restored = self.mappings.restore(&cut).is_some();
+                    match end {
+                        Some((alive, _)) if restored => drop(self.mapped.insert(alive.order, alive)),
+                        Some((_, life)) => (self.sink)(&life),
+                        None => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<S: FnMut(&Life)> Consumer for Lives<S> {
+    fn event(&mut self, event: &Event, _frames: &Frames) {
+        self.now_ns = self.now_ns.max(event.time_ns);
+        self.next_order = event.order.saturating_add(1);
+        if !matches!(event.kind, EventKind::FreeUndo | EventKind::UnmapUndo) {
+            self.settle(event.thread.0 as usize);
+        }
+        match event.kind {
+            EventKind::Alloc(allocator) => self.allocate(event, allocator),
+            EventKind::Free => self.free(event),
+            EventKind::Map(allocator, class) => self.map(event, allocator, class),
+            EventKind::Unmap => self.cut(event),
+            EventKind::RemapFrom => {
+                let class = self.mappings.class_at(event.address).unwrap_or(MapClass::Heap);
+                self.thread(event.thread).remap_class = Some(class);
+                self.cut(event);
+            }
+            EventKind::FreeUndo | EventKind::UnmapUndo => self.undo(event),
+            EventKind::Finalizing | EventKind::Exec => {}
+        }
+    }
+
+    fn snapshot(&mut self, _snapshot: &Snapshot) {}
+
+    fn replaced(&mut self) {
+        for thread in 0..self.threads.len() {
+            self.settle(thread);
+        }
+        let gone = std::mem::take(&mut self.heap).into_values().chain(std::mem::take(&mut self.mapped).into_values());
+        let (order, now_ns) = (self.next_order, self.now_ns);
+        for alive in gone.collect::<Vec<_>>() {
+            self.lose(&alive, order, now_ns);
+        }
+        self.mappings = Mappings::default();
+        self.threads.clear();
+    }
+}

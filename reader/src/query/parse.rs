@@ -1,0 +1,199 @@
+//! From words to a tree: `or` binds least, then `and`, then `not`.
+//!
+//! Invariant: the depth of what is accepted is bounded, so that no expression overflows the stack.
+
+use memtrack_format::Allocator;
+use regex::RegexBuilder;
+
+use super::expr::{Amount, Comparison, Expr, Flag, Number, Test, Text};
+use super::lexer::{Placed, Token, words};
+use super::{QueryError, units};
+
+/// Parentheses and `not`s inside each other.
+const DEEPEST: usize = 64;
+/// Bytes that a compiled regular expression may take.
+const LARGEST_REGEX: usize = 1 << 20;
+
+const FIELDS: &str = "function, file, module, thread, freed_by, allocator, bytes (or size), lifetime, time, live, freed, \
+                      leaked, temporary, peak or cross_thread";
+
+/// Takes an expression apart.
+pub(super) fn parse(text: &str) -> Result<Expr, QueryError> {
+    let mut parser = Parser { words: words(text)?, at: 0, depth: 0 };
+    let expr = parser.or()?;
+    match parser.next() {
+        (Token::End, _) => Ok(expr),
+        (other, column) => Err(unexpected(&other, column, "and, or, or the end")),
+    }
+}
+
+struct Parser {
+    words: Vec<Placed>,
+    at: usize,
+    depth: usize,
+}
+
+impl Parser {
+    fn next(&mut self) -> Placed {
+        let next = self.words.get(self.at).cloned().unwrap_or((Token::End, 1));
+        self.at += 1;
+        next
+    }
+
+    /// Takes the next word if it is this one.
+    fn takes(&mut self, wanted: &Token) -> bool {
+        let is = self.words.get(self.at).is_some_and(|(token, _)| token == wanted);
+        self.at += usize::from(is);
+        is
+    }
+
+    fn or(&mut self) -> Result<Expr, QueryError> {
+        let mut all = vec![self.and()?];
+        while self.takes(&Token::Word("or".into())) {
+            all.push(self.and()?);
+        }
+        Ok(if all.len() == 1 { all.swap_remove(0) } else { Expr::Or(all) })
+    }
+
+    fn and(&mut self) -> Result<Expr, QueryError> {
+        let mut all = vec![self.not()?];
+        while self.takes(&Token::Word("and".into())) {
+            all.push(self.not()?);
+        }
+        Ok(if all.len() == 1 { all.swap_remove(0) } else { Expr::And(all) })
+    }
+
+    fn not(&mut self) -> Result<Expr, QueryError> {
+        let (token, column) = self.next();
+        self.depth += 1;
+        if self.depth > DEEPEST {
+            return Err(QueryError::at(column, format!("more than {DEEPEST} parentheses inside each other")));
+        }
+        let expr = match token {
+            Token::Word(word) if word == "not" => Expr::Not(Box::new(self.not()?)),
+            Token::Sign("(") => {
+                let inner = self.or()?;
+                match self.next() {
+                    (Token::Sign(")"), _) => inner,
+                    (other, column) => return Err(unexpected(&other, column, "and, or, or )")),
+                }
+            }
+            Token::Word(word) => self.test(&word, column)?,
+            other => return Err(unexpected(&other, column, FIELDS)),
+        };
+        self.depth -= 1;
+        Ok(expr)
+    }
+
+    fn test(&mut self, field: &str, column: usize) -> Result<Expr, QueryError> {
+        if let Some(flag) = flag(field) {
+            return Ok(Expr::Flag(flag));
+        }
+        if let Some(text) = text(field) {
+            return self.text(text);
+        }
+        match field {
+            "allocator" => self.allocator(),
+            "bytes" | "size" => self.number(Number::Bytes, |text| units::size(text).map(Amount::Plain)),
+            "lifetime" => self.number(Number::Lifetime, |text| units::span(text).map(Amount::Plain)),
+            "time" => self.number(Number::Time, |text| units::time(text).map(Amount::Moment)),
+            _ => Err(QueryError::at(column, format!("there is no {field}; there is {FIELDS}"))),
+        }
+    }
+
+    fn text(&mut self, text: Text) -> Result<Expr, QueryError> {
+        let (sign, column) = self.next();
+        let Token::Sign(sign @ ("~" | "!~" | "=" | "!=")) = sign else {
+            return Err(unexpected(&sign, column, "~, !~, = or !="));
+        };
+        let (value, column) = self.value()?;
+        let test = if sign.ends_with('~') { Test::Matches(regex(&value, column)?) } else { Test::Is(value) };
+        Ok(negated(Expr::Text(text, test), sign))
+    }
+
+    fn value(&mut self) -> Result<(String, usize), QueryError> {
+        match self.next() {
+            (Token::Word(text) | Token::Quoted(text) | Token::Number(text), column) => Ok((text, column)),
+            (other, column) => Err(unexpected(&other, column, "a text, such as \"json.*\"")),
+        }
+    }
+
+    fn allocator(&mut self) -> Result<Expr, QueryError> {
+        let (sign, column) = self.next();
+        let Token::Sign(sign @ ("~" | "!~" | "=" | "!=")) = sign else {
+            return Err(unexpected(&sign, column, "=, !=, ~ or !~"));
+        };
+        let (value, column) = self.value()?;
+        let test = if sign.ends_with('~') { Test::Matches(regex(&value, column)?) } else { Test::Is(value) };
+        let meant: Vec<_> = Allocator::ALL.into_iter().filter(|allocator| test.takes(allocator.name())).collect();
+        if meant.is_empty() {
+            let names = Allocator::ALL.map(Allocator::name).join(", ");
+            return Err(QueryError::at(column, format!("no allocator is meant; there are {names}")));
+        }
+        Ok(negated(Expr::Or(meant.into_iter().map(Expr::Allocator).collect()), sign))
+    }
+
+    fn number(&mut self, number: Number, amount: impl Fn(&str) -> Result<Amount, String>) -> Result<Expr, QueryError> {
+        let (sign, column) = self.next();
+        let comparison = match sign {
+            Token::Sign("<") => Comparison::Less,
+            Token::Sign("<=") => Comparison::AtMost,
+            Token::Sign("=") => Comparison::Equal,
+            Token::Sign("!=") => Comparison::Unequal,
+            Token::Sign(">=") => Comparison::AtLeast,
+            Token::Sign(">") => Comparison::More,
+            other => return Err(unexpected(&other, column, "<, <=, =, !=, >= or >")),
+        };
+        match self.next() {
+            (Token::Number(text), column) => {
+                let amount = amount(&text).map_err(|error| QueryError::at(column, error))?;
+                Ok(Expr::Number(number, comparison, amount))
+            }
+            (other, column) => Err(unexpected(&other, column, "a number, such as 1MB or 2s")),
+        }
+    }
+}
+
+fn text(field: &str) -> Option<Text> {
+    Some(match field {
+        "function" => Text::Function,
+        "file" => Text::File,
+        "module" => Text::Module,
+        "thread" => Text::Thread,
+        "freed_by" => Text::FreedBy,
+        _ => return None,
+    })
+}
+
+fn flag(word: &str) -> Option<Flag> {
+    Some(match word {
+        "live" => Flag::Live,
+        "freed" => Flag::Freed,
+        "leaked" => Flag::Leaked,
+        "temporary" => Flag::Temporary,
+        "peak" => Flag::Peak,
+        "cross_thread" => Flag::CrossThread,
+        _ => return None,
+    })
+}
+
+fn negated(expr: Expr, sign: &str) -> Expr {
+    if sign.starts_with('!') { Expr::Not(Box::new(expr)) } else { expr }
+}
+
+fn regex(text: &str, column: usize) -> Result<regex::Regex, QueryError> {
+    RegexBuilder::new(text).size_limit(LARGEST_REGEX).build().map_err(|error| {
+        let why = error.to_string();
+        let why = why.lines().last().unwrap_or("").trim_start_matches("error: ").to_owned();
+        QueryError::at(column, format!("not a regular expression: {why}"))
+    })
+}
+
+fn unexpected(token: &Token, column: usize, expected: &str) -> QueryError {
+    let found = match token {
+        Token::Word(text) | Token::Quoted(text) | Token::Number(text) => text.as_str(),
+        Token::Sign(sign) => sign,
+        Token::End => "the end",
+    };
+    QueryError::at(column, format!("{expected} is expected here, not {found}"))
+}

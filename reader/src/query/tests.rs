@@ -1,0 +1,148 @@
+//! Expressions on a made capture, and lives against the replay of the same events.
+
+use memtrack_format::{Allocator, MapClass};
+
+use super::{Expr, Fate, Judge, Known, Life, Lives, Moments};
+use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
+use crate::frames::Frames;
+use crate::replay::{Options, Replay};
+use crate::source::Consumer;
+
+fn frames() -> Frames {
+    let mut frames = Frames::new();
+    let mut frame = |function: &str, file: &str| {
+        let (function, file) = (frames.name_id(function).unwrap(), frames.name_id(file).unwrap());
+        frames.frame_id(function, file, 1).unwrap()
+    };
+    let (main, load) = (frame("main", "/srv/app.py"), frame("json.loads", "/usr/lib/python3.11/json/__init__.py"));
+    frames.stack_of(&[main, load]).unwrap();
+    frames
+}
+
+fn life() -> Life {
+    Life {
+        stack: StackId(2),
+        allocator: Allocator::Malloc,
+        thread: ThreadId(0),
+        size: 2_000_000,
+        order: 5,
+        time_ns: 1_000_000_000,
+        lifetime_ns: 3_000_000_000,
+        fate: Fate::Freed { thread: ThreadId(1), order: 9 },
+        leaked: false,
+        temporary: false,
+        peak: true,
+    }
+}
+
+fn takes(text: &str) -> bool {
+    let (frames, expr) = (frames(), text.parse::<Expr>().unwrap_or_else(|error| panic!("{text}: {error}")));
+    let threads = [(7, "main"), (8, "pool-1")].map(|(tid, name)| Thread { tid, name: name.into() });
+    Judge::new(&expr, &Known { frames: &frames, threads: &threads, duration_ns: 4_000_000_000 }).takes(&life())
+}
+
+#[test]
+fn expressions_mean_what_they_say() {
+    for text in [
+        r#"function ~ "json.*" and bytes > 1MB and lifetime > 2s"#,
+        "function = main",
+        "function ~ '^json'",
+        "file ~ \"python3[.]11\" and module = app",
+        "thread = main and thread = 7 and freed_by ~ ^pool",
+        "allocator = malloc and not allocator ~ 'mm'",
+        "size >= 2MB and size <= 2 MB and size = 2000000",
+        "time >= 25% and time < 50%",
+        "peak and freed and cross_thread",
+        "leaked or temporary or peak",
+        "not (leaked or live)",
+        "live and leaked or peak",
+        "function !~ zlib and function != other",
+        "lifetime = 3s and bytes != 1",
+    ] {
+        let text = text.replace("^pool", "'^pool'");
+        assert!(takes(&text), "{text}");
+        assert!(!takes(&format!("not ({text})")), "{text}");
+    }
+}
+
+#[test]
+fn errors_name_the_column() {
+    for (text, column, what) in [
+        ("", 1, "not the end"),
+        ("function", 9, "~, !~, = or != is expected here, not the end"),
+        ("function ~ \"(\"", 12, "not a regular expression"),
+        ("bytes > 1 apple", 9, "apple is not a unit of size"),
+        ("lifetime > 50%", 12, "a span is expected"),
+        ("time > 5", 8, "which unit?"),
+        ("(live", 6, "and, or, or )"),
+        ("live leaked", 6, "and, or, or the end"),
+        ("größe > 1", 1, "there is no größe"),
+        ("live and größe", 10, "there is no größe"),
+        ("file = 'a", 8, "never closed"),
+        ("live & peak", 6, "no meaning"),
+        ("allocator = free", 13, "no allocator is meant"),
+        ("bytes ~ 1", 7, "<, <=, =, !=, >= or >"),
+    ] {
+        let error = text.parse::<Expr>().expect_err(text);
+        assert_eq!(error.column, column, "{text}: {error}");
+        assert!(error.what.contains(what), "{text}: {error}");
+    }
+    assert!("(".repeat(10_000).parse::<Expr>().unwrap_err().what.contains("parentheses"));
+    assert!("not ".repeat(10_000).parse::<Expr>().is_err());
+}
+
+#[test]
+fn groups_know_no_single_allocations() {
+    for (text, of_groups) in [
+        ("function = a or thread = b", true),
+        ("not allocator = mmap", true),
+        ("live", false),
+        ("not bytes > 1", false),
+    ] {
+        assert_eq!(text.parse::<Expr>().unwrap().is_of_groups(), of_groups, "{text}");
+    }
+}
+
+/// Events of three threads that allocate, free what others made, map, cut, undo, and fill addresses anew.
+fn events() -> Vec<Event> {
+    let (mut events, mut seed) = (Vec::new(), 7_u64);
+    for order in 0..4000 {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let (pick, slot, thread) = (seed >> 60, seed >> 33 & 63, ThreadId((seed >> 50) as u32 % 3));
+        let undo = matches!(events.last(), Some(Event { kind: EventKind::Free, .. })) && pick == 3;
+        let range = (0x10_0000 + slot % 16 * 4096, (1 + slot % 3) * 4096);
+        let (kind, address, size) = match pick {
+            _ if undo => (EventKind::FreeUndo, 0, 0),
+            0..=6 => (EventKind::Alloc(Allocator::Malloc), 64 + slot, slot * 100),
+            7..=11 => (EventKind::Free, 64 + slot, 0),
+            12 => (EventKind::Map(Allocator::Mmap, MapClass::Heap), range.0, range.1),
+            13 => (EventKind::Unmap, range.0, range.1),
+            14 if slot == 0 => (EventKind::Finalizing, 0, 0),
+            _ => (EventKind::Map(Allocator::Mmap, MapClass::Reserved), range.0, range.1),
+        };
+        let thread = if undo { events.last().map_or(thread, |event: &Event| event.thread) } else { thread };
+        events.push(Event { kind, address, size, stack: StackId(0), thread, order, time_ns: order * 10 });
+    }
+    events
+}
+
+#[test]
+fn lives_add_up_to_the_replay() {
+    let (events, frames) = (events(), Frames::new());
+    let mut replay = Replay::new(&Options::default());
+    events.iter().for_each(|event| replay.event(event));
+    let totals = replay.finish().totals;
+    let mut all = Vec::new();
+    let mut lives = Lives::new(Moments::of(&totals, 1), |life: &Life| all.push(*life));
+    events.iter().for_each(|event| lives.event(event, &frames));
+    let _ = lives.finish();
+    let count = |keep: fn(&Life) -> bool| all.iter().filter(|life| keep(life)).count() as u64;
+    assert_eq!(all.len() as u64, totals.allocations.count);
+    assert_eq!(all.iter().map(|life| life.size).sum::<u64>(), totals.allocations.bytes);
+    assert_eq!(count(|life| life.fate == Fate::Live), totals.leaked_at_exit.count);
+    assert_eq!(count(|life| life.leaked), totals.leaked.count);
+    assert_eq!(count(|life| life.peak), totals.peak.allocations);
+    assert_eq!(count(|life| life.temporary), totals.temporary.count);
+    assert_eq!(count(|life| matches!(life.fate, Fate::Lost { .. })), totals.replaced);
+    assert!(count(|life| matches!(life.fate, Fate::Freed { .. })) > 100 && totals.temporary.count > 0);
+}

@@ -1,0 +1,102 @@
+//! Sizes and times as people write them: `512`, `10kB`, `1.5MiB`; `250ms`, `1.5s`, `50%`.
+//!
+//! It exists so that an option and an expression take the same words. Invariant: what is not wholly understood is
+//! refused with a word on what there is.
+
+/// A time since recording began.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Time {
+    /// In nanoseconds.
+    Ns(u64),
+    /// As a part of the whole duration, from 0 to 100.
+    Percent(f64),
+}
+
+impl Time {
+    /// In nanoseconds, where the whole lasted this long.
+    #[must_use]
+    pub fn ns(self, duration_ns: u64) -> u64 {
+        match self {
+            Self::Ns(ns) => ns,
+            Self::Percent(percent) => (duration_ns as f64 * percent / 100.0) as u64,
+        }
+    }
+}
+
+/// Bytes, with a unit of 1000 (kB, MB, GB, TB) or 1024 (KiB, MiB, GiB, TiB).
+///
+/// # Errors
+/// A word on what is wrong; so below.
+pub fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = number_and_unit(text).ok_or("not a size, such as 512, 10kB or 1MB")?;
+    let factor = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kb" => 1e3,
+        "m" | "mb" => 1e6,
+        "g" | "gb" => 1e9,
+        "t" | "tb" => 1e12,
+        "kib" => 1024.0,
+        "mib" => 1_048_576.0,
+        "gib" => 1_073_741_824.0,
+        "tib" => 1_099_511_627_776.0,
+        _ => return Err(format!("{unit} is not a unit of size; there are B, kB, MB, GB, TB, KiB, MiB, GiB and TiB")),
+    };
+    Ok((number * factor) as u64)
+}
+
+/// A time since the start: seconds, milliseconds, microseconds, minutes, hours, or a part of the whole.
+pub fn time(text: &str) -> Result<Time, String> {
+    let (number, unit) = number_and_unit(text).ok_or("not a time, such as 1.5s, 250ms or 50%")?;
+    let factor = match unit {
+        "%" if number <= 100.0 => return Ok(Time::Percent(number)),
+        "%" => return Err("more than 100%".into()),
+        "s" => 1e9,
+        "ms" => 1e6,
+        "us" | "µs" => 1e3,
+        "ns" => 1.0,
+        "m" | "min" => 6e10,
+        "h" => 3.6e12,
+        "" => return Err(format!("which unit? {text}s, {text}ms or {text}%")),
+        _ => return Err(format!("{unit} is not a unit of time; there are s, ms, us, ns, min, h and %")),
+    };
+    Ok(Time::Ns((number * factor) as u64))
+}
+
+/// A span of time, which is no part of the whole.
+pub fn span(text: &str) -> Result<u64, String> {
+    match time(text)? {
+        Time::Ns(ns) => Ok(ns),
+        Time::Percent(_) => Err("a part of the whole; a span is expected, such as 2s or 10ms".into()),
+    }
+}
+
+/// A decimal number that is not negative, and what follows it.
+fn number_and_unit(text: &str) -> Option<(f64, &str)> {
+    let end = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    Some((number.parse().ok()?, unit.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Time, size, span, time};
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("512"), Ok(512));
+        assert_eq!(size("1.5kB"), Ok(1500));
+        assert_eq!(size("10 MB"), Ok(10_000_000));
+        assert_eq!(size("2KiB"), Ok(2048));
+        assert!(size("-1").is_err() && size("kB").is_err() && size("1 apple").is_err());
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(time("1.5s"), Ok(Time::Ns(1_500_000_000)));
+        assert_eq!(time("250ms"), Ok(Time::Ns(250_000_000)));
+        assert_eq!(time("50%"), Ok(Time::Percent(50.0)));
+        assert!(time("101%").is_err() && time("5").is_err() && time("soon").is_err());
+        assert_eq!(span("2ms"), Ok(2_000_000));
+        assert!(span("2%").is_err());
+    }
+}

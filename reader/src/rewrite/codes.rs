@@ -1,0 +1,45 @@
+//! Code objects for frames: what a new capture calls the functions of an old one.
+//!
+//! A frame is a function, a file and a place in it; in a capture it is a code object and an instruction. So each function
+//! of a file becomes a code object, and each of its frames an instruction, whose place is told.
+//!
+//! Invariant: equal frames have the same code object and instruction.
+
+use memtrack_format::lines::Position;
+use memtrack_format::record;
+use rustc_hash::FxHashMap;
+
+use crate::frames::{FrameId, Frames, NameId};
+
+/// Bytes from one instruction to the next.
+const INSTRUCTION: u32 = 2;
+
+/// The code objects so far.
+#[derive(Debug, Default)]
+pub(super) struct Codes {
+    /// By function and file: the id, and how many instructions there are.
+    ids: FxHashMap<(NameId, NameId), (u32, u32)>,
+    frames: FxHashMap<FrameId, record::Frame>,
+}
+
+impl Codes {
+    /// The code object and the instruction that stand for a frame.
+    pub(super) fn frame(&mut self, id: FrameId, frames: &Frames) -> record::Frame {
+        if let Some(known) = self.frames.get(&id) {
+            return *known;
+        }
+        let parts = frames.frame(id);
+        let next = u32::try_from(self.ids.len()).unwrap_or(u32::MAX).saturating_add(1);
+        let (code, instructions) = self.ids.entry((parts.function, parts.file)).or_insert((next, 0));
+        let frame = record::Frame { code: *code, instruction: *instructions };
+        *instructions = instructions.saturating_add(INSTRUCTION);
+        self.frames.insert(id, frame);
+        frame
+    }
+}
+
+/// Where a frame is in its file.
+pub(super) fn position(id: FrameId, frames: &Frames) -> Position {
+    let frame = frames.frame(id);
+    Position { line: frame.line, end_line: frame.line, column: frame.column.checked_sub(1), end_column: None }
+}

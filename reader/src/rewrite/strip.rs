@@ -1,0 +1,76 @@
+//! Which allocations a smaller capture can do without: those that soon ended and held little.
+//!
+//! What was live at the high-water mark or is leaked always stays, and so do mappings, so that the peak and the leaks of
+//! the smaller capture are those of the larger, to the byte. Invariant: an allocation goes together with its free.
+
+use memtrack_format::Allocator;
+use rustc_hash::FxHashSet;
+
+use crate::analysis::Tally;
+use crate::query::{Fate, Life};
+
+/// What is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Allocations that lived for less than this, in nanoseconds,
+    pub lived_less_ns: u64,
+    /// and have fewer bytes than this.
+    pub smaller: u64,
+}
+
+/// The events that are dropped.
+#[derive(Debug)]
+pub struct Plan {
+    rule: Rule,
+    /// A bit for each event, by order.
+    dropped: Vec<u64>,
+    /// Allocations that are the only sign of the end of another, whose address they got.
+    ends: FxHashSet<u64>,
+    /// The allocations among them.
+    pub allocations: Tally,
+}
+
+impl Plan {
+    /// Nothing is dropped yet.
+    #[must_use]
+    pub fn new(rule: Rule) -> Self {
+        Self { rule, dropped: Vec::new(), ends: FxHashSet::default(), allocations: Tally::default() }
+    }
+
+    /// Looks at an allocation.
+    pub fn add(&mut self, life: &Life) {
+        let is_end = self.ends.remove(&life.order);
+        let order = match life.fate {
+            Fate::Freed { order, .. } if !is_end => order,
+            Fate::Lost { order } => {
+                self.ends.insert(order);
+                return;
+            }
+            _ => return,
+        };
+        let Rule { lived_less_ns, smaller } = self.rule;
+        let mapping = matches!(life.allocator, Allocator::Mmap | Allocator::Mremap);
+        if life.lifetime_ns < lived_less_ns && life.size < smaller && !(mapping || life.peak || life.leaked) {
+            self.allocations.add(life.size, 1);
+            self.drop(life.order);
+            self.drop(order);
+        }
+    }
+
+    /// Whether the event of this order stays.
+    #[inline]
+    #[must_use]
+    pub fn keeps(&self, order: u64) -> bool {
+        let word = usize::try_from(order / 64).ok().and_then(|word| self.dropped.get(word));
+        word.is_none_or(|word| word & (1 << (order % 64)) == 0)
+    }
+
+    fn drop(&mut self, order: u64) {
+        // Orders count the events of the file, so this is an eighth of a byte for each.
+        let Ok(word) = usize::try_from(order / 64) else { return };
+        if word >= self.dropped.len() {
+            self.dropped.resize(word + 1, 0);
+        }
+        self.dropped[word] |= 1 << (order % 64);
+    }
+}

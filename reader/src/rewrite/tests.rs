@@ -1,0 +1,182 @@
+//! Events written as a capture and read again.
+
+use std::fs;
+
+use memtrack_format::meta::Process;
+use memtrack_format::{Allocator, MapClass};
+
+use super::{Anonymizer, Plan, Rewriter, Rule};
+use crate::event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
+use crate::frames::{Frame, Frames};
+use crate::query::{Life, Lives, Moments};
+use crate::replay::{Options, Replay};
+use crate::source::{Capture, Consumer, Loss, Place};
+
+const TIDS: u64 = 100; // more than there are streams
+
+fn frames() -> Frames {
+    let mut frames = Frames::new();
+    let mut stack = StackId::EMPTY;
+    for (number, function) in ["main", "Secret.load.<locals>.<listcomp>", "parse", "parse"].into_iter().enumerate() {
+        let (function, file) = (
+            frames.name_id(function).unwrap(),
+            frames.name_id("/home/alice/lib/python3.11/site-packages/hush/core.py").unwrap(),
+        );
+        let (line, column) = (number as u32 + 10, number as u32);
+        let frame = frames.id_of(Frame { function, file, line, column }).unwrap();
+        stack = frames.stack_id(stack, frame).unwrap();
+        frames.stack_id(StackId::EMPTY, frame).unwrap();
+    }
+    frames
+}
+
+/// Gives a consumer what a reader would.
+fn feed(consumer: &mut impl Consumer, frames: &Frames) {
+    let mut seed = 11_u64;
+    let mut order = 0;
+    for run in 1..800_u64 {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        let thread = ThreadId((seed >> 40) as u32 % TIDS as u32);
+        if run % 10 == 0 {
+            consumer.tick(run * 2 - 1, order * 100);
+            consumer.snapshot(&Snapshot { time_ns: order * 100, rss_bytes: run << 12, ..Snapshot::default() });
+        }
+        consumer.run(&Place { ticket: run * 2, thread, tid: 1000 + thread.0 as i32 });
+        for step in 0..3 {
+            let stack = StackId((seed >> (20 + step)) as u32 % (frames.stacks().len() as u32 + 1));
+            let slot = seed >> (30 + step * 3) & 31;
+            let (kind, address, size) = match (seed >> (8 + step)) % 7 {
+                0..=2 => (EventKind::Alloc(Allocator::Malloc), 0x1000 + slot * 16, slot * 8),
+                3..=4 => (EventKind::Free, 0x1000 + slot * 16, 0),
+                5 => (EventKind::Map(Allocator::Mmap, MapClass::Heap), 0x10_0000 + slot * 4096, 8192),
+                _ => (EventKind::Unmap, 0x10_0000 + slot * 4096, 4096),
+            };
+            let time_ns = order * 100 + 7;
+            consumer.event(&Event { kind, address, size, stack, thread, order, time_ns }, frames);
+            order += 1;
+        }
+    }
+}
+
+fn threads() -> Vec<Thread> {
+    (0..TIDS as i32).map(|number| Thread { tid: 1000 + number, name: format!("hidden {number}") }).collect()
+}
+
+fn process() -> Process {
+    Process {
+        command_line: vec![b"python3".to_vec(), b"--password=xyzzy".to_vec()],
+        start_monotonic_ns: Some(5_000_000),
+        end_monotonic_ns: Some(9_000_000_000),
+        timestamps: Some(1),
+        stop_reason: Some(b"no room in /home/alice".to_vec()),
+        ..Process::default()
+    }
+}
+
+fn rewritten(plan: Option<&Plan>, names: Option<Anonymizer>) -> Vec<u8> {
+    let frames = frames();
+    let mut rewriter = Rewriter::new(Vec::new(), &process(), plan, names).unwrap();
+    feed(&mut rewriter, &frames);
+    rewriter.finish(&threads(), Loss { blocks: 1, bytes: 50 }, true).unwrap()
+}
+
+/// What a capture with these bytes says.
+fn read(bytes: &[u8]) -> (Capture, Replay, crate::source::ReadSummary) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("capture.bin");
+    fs::write(&path, bytes).unwrap();
+    let capture = Capture::open(&path).unwrap();
+    let mut replay = Replay::new(&Options { exact_times: true, ..Options::default() });
+    let summary = capture.read(&mut replay, |_| ()).unwrap();
+    (capture, replay, summary)
+}
+
+fn original() -> Replay {
+    let mut replay = Replay::new(&Options { exact_times: true, ..Options::default() });
+    feed(&mut replay, &frames());
+    replay
+}
+
+/// Sums for each stack in words, thread and allocator.
+fn sums(replay: &Replay, frames: &Frames, tid: impl Fn(ThreadId) -> i32) -> Vec<String> {
+    let rows = replay.finish().groups.into_iter().map(|group| {
+        let stack: Vec<_> = frames
+            .root_to_leaf(group.stack)
+            .into_iter()
+            .map(|id| (frames.function(id), frames.file(id), frames.frame(id).line, frames.frame(id).column))
+            .collect();
+        let sums = [group.allocated, group.peak, group.leaked, group.temporary];
+        format!("{stack:?} {} {:?} {sums:?}", tid(group.thread), group.allocator)
+    });
+    let mut rows: Vec<_> = rows.collect();
+    rows.sort();
+    rows
+}
+
+#[test]
+fn nothing_changes_but_what_shall() {
+    let (capture, replay, summary) = read(&rewritten(None, None));
+    let original = original();
+    let expected = sums(&original, &frames(), |thread| 1000 + thread.0 as i32);
+    assert_eq!(sums(&replay, &summary.frames, |id| summary.threads[id.0 as usize].tid), expected);
+    assert_eq!(replay.finish().totals, original.finish().totals);
+    let snapshots = |replay: &Replay| {
+        let all = replay.finish().snapshots.into_iter();
+        all.map(|snapshot| (snapshot.time_ns, snapshot.rss_bytes, snapshot.heap_bytes, snapshot.order))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(snapshots(&replay), snapshots(&original));
+    assert!(summary.threads.iter().all(|thread| thread.name == format!("hidden {}", thread.tid - 1000)));
+    assert!(capture.complete());
+    assert_eq!((summary.unknown_frames, summary.lost.blocks), (0, 0));
+    assert_eq!((capture.process().lost_blocks, capture.process().lost_bytes), (Some(1), Some(50)));
+    assert_eq!(capture.process().command_line, process().command_line);
+}
+
+#[test]
+fn stripping_keeps_peak_and_leaks() {
+    let (original, frames) = (original(), frames());
+    let before = original.finish().totals;
+    let mut plan = Plan::new(Rule { lived_less_ns: 20_000, smaller: 200 });
+    let mut lives = Lives::new(Moments::of(&before, 1), |life: &Life| plan.add(life));
+    feed(&mut lives, &frames);
+    let _ = lives.finish();
+    let dropped = plan.allocations;
+    assert!(dropped.count > 20, "{dropped:?}");
+    let (_, replay, _) = read(&rewritten(Some(&plan), None));
+    let after = replay.finish().totals;
+    assert_eq!((after.peak.bytes, after.peak.allocations), (before.peak.bytes, before.peak.allocations));
+    assert_eq!(
+        (after.leaked, after.unmatched_frees, after.replaced),
+        (before.leaked, before.unmatched_frees, before.replaced)
+    );
+    assert_eq!(after.allocations.count + dropped.count, before.allocations.count);
+    assert_eq!(after.allocations.bytes + dropped.bytes, before.allocations.bytes);
+}
+
+#[test]
+fn no_name_stays() {
+    let (capture, replay, summary) = read(&rewritten(None, Some(Anonymizer::default())));
+    assert_eq!(replay.finish().totals, original().finish().totals);
+    let said = format!("{:?} {:?} {:?}", capture.process(), summary.threads, summary.frames);
+    for secret in ["alice", "Secret", "parse", "hush", "hidden", "xyzzy", "python3\""] {
+        assert!(!said.contains(secret), "{secret}: {said}");
+    }
+    assert!(said.contains("lib/python3.11/site-packages/") && said.contains(".<locals>.<listcomp>"), "{said}");
+    let functions: std::collections::BTreeSet<_> = (1..=8)
+        .flat_map(|stack| summary.frames.leaf_to_root(StackId(stack)))
+        .map(|id| summary.frames.function(id))
+        .collect();
+    assert_eq!(functions.len(), 3, "equal names have equal stand-ins");
+}
+
+#[test]
+fn stand_ins_keep_what_says_nothing() {
+    let mut names = Anonymizer::default();
+    assert_eq!(names.file("/usr/lib/python3.12/json/decoder.py"), "/usr/lib/python3.12/n1/n2.py");
+    assert_eq!(names.file("<frozen importlib._bootstrap>"), "<frozen f3.f4>");
+    assert_eq!(names.file("/srv/json/__init__.py"), "/n5/n1/__init__.py");
+    assert_eq!(names.function("<module>"), "<module>");
+    assert_eq!(names.function("Shop.__init__"), "f6.__init__");
+    assert_eq!(names.thread(""), "");
+}

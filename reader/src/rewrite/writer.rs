@@ -1,0 +1,410 @@
+//! From events to the records of a new capture: the way of a recording backwards.
+//!
+//! Each thread that is at work has a segment; of threads there may be many, so the one that rested longest gives up its
+//! place. Frames are written as changes of a thread's stack, tickets are those of the old capture.
+//!
+//! Invariant: memory grows with the tables of the capture, not with its events.
+
+use std::io::{self, Write};
+
+use memtrack_format::block::{Header, Kind};
+use memtrack_format::meta::{CLOCK_MONOTONIC, Process};
+use memtrack_format::observe::{Observation, Tick, Writer};
+use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, Locator, MAX_RECORD, MAX_TEXT};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::anonymize::Anonymizer;
+use super::blocks::Blocks;
+use super::codes::{Codes, position};
+use super::strip::Plan;
+use crate::event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
+use crate::frames::{FrameId, Frames};
+use crate::source::{Consumer, Loss, Place};
+
+/// Segments that are open at a time.
+const STREAMS: usize = 64;
+/// Bytes from which on a segment is closed.
+const SEGMENT: usize = 1 << 18;
+/// Bytes from which on observations are written.
+const OBSERVATIONS: usize = 1 << 16;
+
+/// A consumer of events that writes them as a capture.
+#[derive(Debug)]
+pub struct Rewriter<'a, W> {
+    blocks: Blocks<W>,
+    written: io::Result<()>,
+    process: Process,
+    plan: Option<&'a Plan>,
+    names: Option<Anonymizer>,
+    codes: Codes,
+    /// The number of frames of each stack.
+    depths: Vec<u32>,
+    streams: Vec<Stream>,
+    /// Which stream a thread has.
+    places: FxHashMap<i32, usize>,
+    place: Place,
+    observations: Writer,
+    last_tick: Tick,
+    /// Allocations that are still to be marked as having cut stacks.
+    truncated: u64,
+    /// The process has a new image from the next run on.
+    replaced: bool,
+}
+
+/// A stream of segments; those of one thread, and then those of another.
+#[derive(Debug)]
+struct Stream {
+    tid: i32,
+    segments: u32,
+    open: Option<Box<Segment>>,
+    /// What the stream has described.
+    codes: FxHashSet<u32>,
+    located: FxHashSet<FrameId>,
+    /// The ticket when it was at work last.
+    used: u64,
+}
+
+#[derive(Debug)]
+struct Segment {
+    encoder: Encoder,
+    locator: Locator,
+    bytes: Vec<u8>,
+    stack: StackId,
+    first_ticket: u64,
+    ticket: u64,
+    truncated: bool,
+}
+
+/// How descriptions are written.
+struct Describe<'a> {
+    frames: &'a Frames,
+    codes: &'a mut Codes,
+    names: Option<&'a mut Anonymizer>,
+    depths: &'a [u32],
+}
+
+impl<'a, W: Write> Rewriter<'a, W> {
+    /// Begins a capture of this process; without the events that `plan` drops, and with the names of `names`.
+    ///
+    /// # Errors
+    /// What the writer says.
+    pub fn new(out: W, process: &Process, plan: Option<&'a Plan>, mut names: Option<Anonymizer>) -> io::Result<Self> {
+        let mut process = match &mut names {
+            Some(names) => names.process(process),
+            None => process.clone(),
+        };
+        // Times are nanoseconds since the start by now, whatever clock stamped them.
+        let start = process.start_monotonic_ns.unwrap_or(0);
+        process.start_monotonic_ns = Some(start);
+        (process.clock, process.start_ticks) = (Some(CLOCK_MONOTONIC), Some(start));
+        process.end_ticks = process.end_monotonic_ns;
+        let mut blocks = Blocks::new(out)?;
+        blocks.process(&process, 0)?;
+        Ok(Self {
+            blocks,
+            written: Ok(()),
+            process,
+            plan,
+            names,
+            codes: Codes::default(),
+            depths: vec![0],
+            streams: Vec::new(),
+            places: FxHashMap::default(),
+            place: Place { ticket: 0, thread: ThreadId(0), tid: 0 },
+            observations: Writer::default(),
+            last_tick: Tick::default(),
+            truncated: 0,
+            replaced: false,
+        })
+    }
+
+    /// Writes what is left, the names of threads, and what was lost before; the writer.
+    ///
+    /// # Errors
+    /// What the writer said first.
+    pub fn finish(mut self, threads: &[Thread], lost: Loss, complete: bool) -> io::Result<W> {
+        self.written?;
+        if self.replaced {
+            self.blocks.process(&self.process, self.last_tick.ticket.max(self.place.ticket).saturating_add(1))?;
+        }
+        for stream in 0..self.streams.len() {
+            close(&mut self.streams[stream], stream, &mut self.blocks)?;
+        }
+        for thread in threads.iter().filter(|thread| !thread.name.is_empty()) {
+            let name = self.names.as_mut().map_or_else(|| thread.name.clone(), |names| names.thread(&thread.name));
+            self.observations.add(&Observation::Thread { tid: thread.tid, name });
+        }
+        observe(&mut self.observations, &mut self.blocks)?;
+        let lost_before =
+            |before: Option<u64>, now: u64| Some(before.unwrap_or(0).saturating_add(now)).filter(|lost| *lost > 0);
+        let process = Process {
+            lost_blocks: lost_before(self.process.lost_blocks, lost.blocks),
+            lost_bytes: lost_before(self.process.lost_bytes, lost.bytes),
+            ..Process::default()
+        };
+        self.blocks.process(&process, 0)?;
+        self.blocks.finish(complete)
+    }
+
+    /// The stream of the thread at hand.
+    fn stream(&mut self) -> io::Result<usize> {
+        let tid = self.place.tid;
+        if let Some(&known) = self.places.get(&tid) {
+            self.streams[known].used = self.place.ticket;
+            return Ok(known);
+        }
+        let new = || Stream {
+            tid,
+            segments: 0,
+            open: None,
+            codes: FxHashSet::default(),
+            located: FxHashSet::default(),
+            used: 0,
+        };
+        let place = if self.streams.len() < STREAMS {
+            self.streams.push(new());
+            self.streams.len() - 1
+        } else {
+            let resting = self.streams.iter().enumerate().min_by_key(|(_, stream)| stream.used);
+            let place = resting.map_or(0, |(place, _)| place);
+            close(&mut self.streams[place], place, &mut self.blocks)?;
+            self.places.remove(&self.streams[place].tid);
+            self.streams[place].tid = tid;
+            place
+        };
+        self.streams[place].used = self.place.ticket;
+        self.places.insert(tid, place);
+        Ok(place)
+    }
+
+    fn write(&mut self, event: &Event, frames: &Frames) -> io::Result<()> {
+        if self.replaced {
+            self.replaced = false;
+            for stream in 0..self.streams.len() {
+                close(&mut self.streams[stream], stream, &mut self.blocks)?;
+                // Code objects are those of an image.
+                self.streams[stream].codes.clear();
+                self.streams[stream].located.clear();
+            }
+            self.blocks.process(&self.process, self.place.ticket)?;
+        }
+        self.measure(frames);
+        let makes = matches!(event.kind, EventKind::Alloc(_) | EventKind::Map(..));
+        let truncated = makes && self.truncated > 0;
+        self.truncated -= u64::from(truncated);
+        let place = self.stream()?;
+        let time = event.time_ns.saturating_add(self.process.start_ticks.unwrap_or(0));
+        let timed = self.process.timestamps == Some(1);
+        let Self { streams, codes, names, depths, place: now, .. } = self;
+        let stream = &mut streams[place];
+        let segment = stream.open.get_or_insert_with(|| Box::new(Segment::new(now, time, timed)));
+        segment.switch(now.ticket);
+        if makes {
+            segment.truncate(truncated);
+            let mut describe = Describe { frames, codes, names: names.as_mut(), depths };
+            segment.stack(event.stack, &mut describe, (&mut stream.codes, &mut stream.located));
+        }
+        segment.event(event, time);
+        if segment.bytes.len() >= SEGMENT {
+            close(stream, place, &mut self.blocks)?;
+        }
+        Ok(())
+    }
+
+    /// Learns the depths of new stacks.
+    fn measure(&mut self, frames: &Frames) {
+        for node in frames.stacks().iter().skip(self.depths.len() - 1) {
+            let depth = self.depths.get(node.parent.0 as usize).copied().unwrap_or(0);
+            self.depths.push(depth.saturating_add(1));
+        }
+    }
+
+    fn observe(&mut self, observation: &Observation) {
+        self.observations.add(observation);
+        if self.observations.len() >= OBSERVATIONS && self.written.is_ok() {
+            self.written = observe(&mut self.observations, &mut self.blocks);
+        }
+    }
+}
+
+fn observe<W: Write>(observations: &mut Writer, blocks: &mut Blocks<W>) -> io::Result<()> {
+    let (payload, first_ticket, last_ticket) = observations.take();
+    if payload.is_empty() {
+        return Ok(());
+    }
+    blocks.block(Header { first_ticket, last_ticket, ..Header::plain(Kind::Observations) }, &payload)
+}
+
+fn close<W: Write>(stream: &mut Stream, place: usize, blocks: &mut Blocks<W>) -> io::Result<()> {
+    let Some(segment) = stream.open.take() else { return Ok(()) };
+    let header = Header {
+        stream: u32::try_from(place).unwrap_or(u32::MAX),
+        segment: stream.segments,
+        first_ticket: segment.first_ticket,
+        last_ticket: segment.ticket,
+        ..Header::plain(Kind::Records)
+    };
+    stream.segments = stream.segments.wrapping_add(1);
+    blocks.block(header, &segment.bytes)
+}
+
+impl<W: Write> Consumer for Rewriter<'_, W> {
+    fn event(&mut self, event: &Event, frames: &Frames) {
+        if self.written.is_ok() && self.plan.is_none_or(|plan| plan.keeps(event.order)) {
+            self.written = self.write(event, frames);
+        }
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot) {
+        let ticks = snapshot.time_ns.saturating_add(self.process.start_ticks.unwrap_or(0));
+        let tick = self.last_tick;
+        self.observe(&Observation::Snapshot { tick, ticks, rss: snapshot.rss_bytes });
+    }
+
+    fn truncated_stacks(&mut self, count: u64) {
+        self.truncated = self.truncated.saturating_add(count);
+    }
+
+    fn run(&mut self, place: &Place) {
+        self.place = *place;
+    }
+
+    fn tick(&mut self, ticket: u64, time_ns: u64) {
+        let time_ns = time_ns.saturating_add(self.process.start_monotonic_ns.unwrap_or(0));
+        self.last_tick = Tick { ticket, time_ns };
+        self.observe(&Observation::Tick(self.last_tick));
+    }
+
+    fn replaced(&mut self) {
+        self.replaced = true;
+    }
+}
+
+impl Segment {
+    fn new(place: &Place, ticks: u64, timed: bool) -> Self {
+        let mut segment = Self {
+            encoder: Encoder::new(timed),
+            locator: Locator::default(),
+            bytes: Vec::new(),
+            stack: StackId::EMPTY,
+            first_ticket: place.ticket,
+            ticket: place.ticket,
+            truncated: false,
+        };
+        segment.put(0, |encoder, bytes, at| encoder.begin(bytes, at, place.ticket, ticks, place.tid));
+        segment.locator.begin();
+        segment
+    }
+
+    /// Appends a record whose texts have `texts` bytes together.
+    fn put(&mut self, texts: usize, write: impl FnOnce(&mut Encoder, &mut [u8], usize) -> Option<usize>) {
+        let at = self.bytes.len();
+        self.bytes.resize(at + MAX_RECORD + texts, 0);
+        let end = write(&mut self.encoder, &mut self.bytes, at).unwrap_or(at);
+        self.bytes.truncate(end);
+    }
+
+    fn switch(&mut self, ticket: u64) {
+        if self.ticket != ticket {
+            self.ticket = ticket;
+            self.put(0, |encoder, bytes, at| encoder.switch(bytes, at, ticket));
+        }
+    }
+
+    fn truncate(&mut self, truncated: bool) {
+        if self.truncated != truncated {
+            self.truncated = truncated;
+            self.put(0, |encoder, bytes, at| encoder.truncated(bytes, at, truncated));
+        }
+    }
+
+    fn event(&mut self, event: &Event, time: u64) {
+        let Event { kind, address, size, .. } = *event;
+        self.put(0, |encoder, bytes, at| match kind {
+            EventKind::Alloc(allocator) => encoder.alloc(bytes, at, allocator, address, size, time),
+            EventKind::Free => encoder.free(bytes, at, address, time),
+            EventKind::FreeUndo => encoder.free_undo(bytes, at),
+            EventKind::Map(allocator, class) => encoder.map(bytes, at, (allocator, class), (address, size), time),
+            EventKind::Unmap => encoder.unmap(bytes, at, address, size, time),
+            EventKind::RemapFrom => encoder.remap_from(bytes, at, address, size, time),
+            EventKind::UnmapUndo => encoder.unmap_undo(bytes, at),
+            EventKind::Finalizing => encoder.finalizing(bytes, at),
+            EventKind::Exec => encoder.exec(bytes, at, false),
+        });
+    }
+
+    /// Writes what has changed of the stack, and describes what is new in this stream.
+    fn stack(
+        &mut self,
+        target: StackId,
+        describe: &mut Describe<'_>,
+        (codes, located): (&mut FxHashSet<u32>, &mut FxHashSet<FrameId>),
+    ) {
+        let (popped, pushed) = describe.difference(self.stack, target);
+        let left = pushed.last().map_or(target, |&first| describe.parent(first));
+        let newest = describe.newest(left);
+        if popped > 0 {
+            self.put(0, |encoder, bytes, at| encoder.pop(bytes, at, popped, newest));
+        }
+        for stack in pushed.into_iter().rev() {
+            let Some(node) = describe.frames.node(stack) else { continue };
+            let frame = describe.codes.frame(node.frame, describe.frames);
+            if codes.insert(frame.code) {
+                self.code(node.frame, frame.code, describe);
+            }
+            if located.insert(node.frame) {
+                self.locator.put(&mut self.bytes, frame, &position(node.frame, describe.frames));
+            }
+            self.put(0, |encoder, bytes, at| encoder.push(bytes, at, frame));
+        }
+        self.stack = target;
+    }
+
+    fn code(&mut self, id: FrameId, code: u32, describe: &mut Describe<'_>) {
+        let (name, file) = (describe.frames.function(id), describe.frames.file(id));
+        let (name, file) = match &mut describe.names {
+            Some(names) => (names.function(name), names.file(file)),
+            None => (name.to_owned(), file.to_owned()),
+        };
+        let head = CodeHead {
+            id: code,
+            first_line: describe.frames.frame(id).line,
+            lines: LineTable::Python311,
+            lines_len: 0,
+            name: name.as_bytes(),
+            file: file.as_bytes(),
+        };
+        self.put(2 * MAX_TEXT, |encoder, bytes, at| encoder.code(bytes, at, &head));
+    }
+}
+
+impl Describe<'_> {
+    fn parent(&self, stack: StackId) -> StackId {
+        self.frames.node(stack).map_or(StackId::EMPTY, |node| node.parent)
+    }
+
+    fn depth(&self, stack: StackId) -> u32 {
+        self.depths.get(stack.0 as usize).copied().unwrap_or(0)
+    }
+
+    /// How many frames leave the stack, and the stacks that their successors make, newest first.
+    fn difference(&self, from: StackId, to: StackId) -> (u32, Vec<StackId>) {
+        let (mut old, mut new, mut popped, mut pushed) = (from, to, 0, Vec::new());
+        while old != new {
+            let (old_depth, new_depth) = (self.depth(old), self.depth(new));
+            if old_depth >= new_depth {
+                old = self.parent(old);
+                popped += 1;
+            }
+            if new_depth >= old_depth {
+                pushed.push(new);
+                new = self.parent(new);
+            }
+        }
+        (popped, pushed)
+    }
+
+    fn newest(&mut self, stack: StackId) -> Frame {
+        self.frames.node(stack).map_or(Frame::NONE, |node| self.codes.frame(node.frame, self.frames))
+    }
+}

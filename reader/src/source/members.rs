@@ -1,0 +1,126 @@
+//! Files that hold several captures, and the names that those go by: `all.bin#2` is the second one in `all.bin`.
+//!
+//! It exists so that whatever takes a path takes a capture in a file of several, too. Invariant: a file whose own name
+//! is `all.bin#2` comes first.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::file::CaptureFile;
+use crate::error::Error;
+
+/// The captures of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// Their names: the file's own, if it is one capture.
+    pub paths: Vec<PathBuf>,
+    /// How many more there were before the file was cut.
+    pub missing: usize,
+}
+
+/// The captures in the file at `path`.
+///
+/// # Errors
+/// As for [`super::Capture::open`].
+pub fn members(path: impl AsRef<Path>) -> Result<Members, Error> {
+    let path = path.as_ref();
+    let alone = || Members { paths: vec![path.to_owned()], missing: 0 };
+    if of_several(path).is_some() {
+        return Ok(alone());
+    }
+    let file = CaptureFile::open(path)?;
+    let Some(places) = file.members()? else { return Ok(alone()) };
+    let there = places.iter().filter(|place| place.start < file.len()).count();
+    let named = |number: usize| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!("#{number}"));
+        PathBuf::from(name)
+    };
+    Ok(Members { paths: (1..=there).map(named).collect(), missing: places.len() - there })
+}
+
+/// Opens one capture: a file of one, or one of a file of several.
+pub(super) fn open(path: &Path) -> Result<CaptureFile, Error> {
+    let unusable = |expected, found: String, remedy| Error::Unusable { file: path.to_owned(), expected, found, remedy };
+    if let Some((whole, number)) = of_several(path) {
+        let file = CaptureFile::open(&whole)?;
+        let places = file.members()?.unwrap_or_default();
+        return match number.checked_sub(1).and_then(|place| places.get(place)) {
+            Some(place) => file.member(path, place),
+            None => Err(unusable("one of several captures", format!("a file of {}", places.len()), "check the number")),
+        };
+    }
+    let file = CaptureFile::open(path)?;
+    let several: Option<Vec<Range<u64>>> = file.members()?;
+    match several {
+        None => Ok(file),
+        Some(places) => Err(unusable(
+            "one capture",
+            format!("{} captures in one file", places.len()),
+            "name one of them, such as merged.bin#1",
+        )),
+    }
+}
+
+/// The file and the number, if this is the name of a capture in a file of several.
+fn of_several(path: &Path) -> Option<(PathBuf, usize)> {
+    if path.exists() {
+        return None;
+    }
+    let (whole, number) = path.to_str()?.rsplit_once('#')?;
+    Some((whole.into(), number.parse().ok()?)).filter(|(whole, _): &(PathBuf, usize)| whole.exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use memtrack_format::block::{Header, Kind};
+    use memtrack_format::members::encode;
+    use memtrack_format::meta::Process;
+
+    use super::members;
+    use crate::rewrite::Blocks;
+    use crate::source::Capture;
+
+    fn capture(pid: u64) -> Vec<u8> {
+        let mut blocks = Blocks::new(Vec::new()).unwrap();
+        blocks.process(&Process { pid: Some(pid), ..Process::default() }, 0).unwrap();
+        blocks.finish(true).unwrap()
+    }
+
+    fn pids(path: &Path) -> Vec<Option<u64>> {
+        let opened = members(path).unwrap().paths.into_iter().map(|path| Capture::open(path).unwrap().process().pid);
+        opened.collect()
+    }
+
+    #[test]
+    fn each_is_found_and_cuts_are_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("all.bin");
+        let parts = [capture(7), capture(8), capture(9)];
+        let lengths = parts.each_ref().map(|part| part.len() as u64);
+        let mut blocks = Blocks::new(Vec::new()).unwrap();
+        blocks.block(Header::plain(Kind::Members), &encode(&lengths)).unwrap();
+        let mut bytes = blocks.finish(false).unwrap();
+        bytes.extend(parts.concat());
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(pids(&path), [Some(7), Some(8), Some(9)]);
+        let error = Capture::open(&path).unwrap_err().to_string();
+        assert!(error.contains("3 captures in one file"), "{error}");
+        assert!(Capture::open(directory.path().join("all.bin#4")).is_err());
+        assert!(Capture::open(directory.path().join("all.bin#0")).is_err());
+        assert!(Capture::open(directory.path().join("all.bin#2")).unwrap().complete());
+
+        fs::write(&path, &bytes[..bytes.len() - parts[2].len() - 10]).unwrap();
+        let found = members(&path).unwrap();
+        assert_eq!((found.paths.len(), found.missing), (2, 1));
+        assert!(!Capture::open(&found.paths[1]).unwrap().complete());
+        assert!(Capture::open(&found.paths[0]).unwrap().complete());
+
+        bytes[16 + 56] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        assert!(members(&path).unwrap_err().to_string().contains("damaged list"));
+    }
+}

@@ -1,0 +1,126 @@
+//! Writes names into a capture, so that it reads the same where the program's files are not.
+//!
+//! They go in front of everything else, so that nothing is changed of what follows: a cut end stays a cut end, damage
+//! stays where it is. Invariant: every block of the capture is copied as it is, but for the names of an earlier time.
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use memtrack_format::block::{HEADER_LEN, Header, Kind};
+use memtrack_format::header;
+use memtrack_format::symbols::{Named, encode};
+
+use crate::rewrite::Blocks;
+
+/// Copies the capture to `out`, with these names instead of those that it begins with.
+///
+/// # Errors
+/// What reading or writing says; [`io::ErrorKind::InvalidData`] when it is no capture, or one of several processes:
+/// each of those has names of its own.
+pub fn attach<W: Write>(capture: &mut (impl Read + Seek), names: &[Named], mut out: W) -> io::Result<()> {
+    let mut head = [0; header::LEN];
+    capture.read_exact(&mut head)?;
+    header::decode(&head).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "no capture of a known version"))?;
+    out.write_all(&head)?;
+    let mut at = header::LEN as u64;
+    while let Some(block) = block_at(capture, at)? {
+        match block.kind {
+            Kind::Symbols => at += HEADER_LEN as u64 + u64::from(block.stored_len),
+            Kind::Members => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "several captures in one file"));
+            }
+            _ => break,
+        }
+    }
+    let mut blocks = Blocks::after(&mut out);
+    for payload in encode(names) {
+        blocks.block(Header::plain(Kind::Symbols), &payload)?;
+    }
+    capture.seek(SeekFrom::Start(at))?;
+    io::copy(capture, &mut out)?;
+    out.flush()
+}
+
+/// The intact header that stands here, if one does.
+fn block_at(capture: &mut (impl Read + Seek), at: u64) -> io::Result<Option<Header>> {
+    capture.seek(SeekFrom::Start(at))?;
+    let mut bytes = Vec::with_capacity(HEADER_LEN);
+    capture.take(HEADER_LEN as u64).read_to_end(&mut bytes)?;
+    Ok(Header::decode(&bytes).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Cursor, Write};
+
+    use memtrack_format::block::{Header, Kind};
+    use memtrack_format::header;
+    use memtrack_format::meta::Process;
+    use memtrack_format::symbols::{Named, Place, Symbol};
+
+    use super::attach;
+    use crate::rewrite::Blocks;
+    use crate::source::Capture;
+
+    fn names(function: &str) -> Vec<Named> {
+        let symbol = Symbol { function: function.into(), file: "".into(), line: 0 };
+        let places = vec![Place { offset: 7, symbols: vec![symbol] }];
+        vec![Named { path: b"/bin/x".to_vec(), build_id: vec![1, 2, 3], places }]
+    }
+
+    fn capture() -> Vec<u8> {
+        let mut blocks = Blocks::new(Vec::new()).unwrap();
+        blocks.process(&Process { pid: Some(7), ..Process::default() }, 0).unwrap();
+        blocks.finish(true).unwrap()
+    }
+
+    fn open(bytes: &[u8]) -> Capture {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(bytes).unwrap();
+        Capture::open(file.path()).unwrap()
+    }
+
+    fn attached(capture: &[u8], names: &[Named]) -> Vec<u8> {
+        let mut out = Vec::new();
+        attach(&mut Cursor::new(capture), names, &mut out).unwrap();
+        out
+    }
+
+    #[test]
+    fn names_are_read_back_and_replaced() {
+        let first = attached(&capture(), &names("first"));
+        assert_eq!(open(&first).symbols(), names("first"));
+        let second = attached(&first, &names("second"));
+        assert_eq!(open(&second).symbols(), names("second"));
+        assert!(open(&second).complete());
+        assert_eq!(open(&second).process().pid, Some(7));
+        assert_eq!(attached(&second, &[]), capture());
+    }
+
+    #[test]
+    fn every_cut_of_a_capture_stays_what_it_is() {
+        let whole = capture();
+        for len in header::LEN..whole.len() {
+            let (cut, with_names) = (open(&whole[..len]), open(&attached(&whole[..len], &names("f"))));
+            assert_eq!(with_names.symbols(), names("f"));
+            assert_eq!((with_names.complete(), with_names.lost()), (cut.complete(), cut.lost()), "{len}");
+        }
+    }
+
+    #[test]
+    fn damaged_names_are_lost_and_nothing_else() {
+        let mut bytes = attached(&capture(), &names("f"));
+        bytes[header::LEN + 60] ^= 1;
+        let read = open(&bytes);
+        assert!(read.symbols().is_empty() && read.complete());
+        assert_eq!((read.lost().blocks, read.process().pid), (1, Some(7)));
+    }
+
+    #[test]
+    fn what_is_no_single_capture_is_refused() {
+        let mut blocks = Blocks::new(Vec::new()).unwrap();
+        blocks.block(Header::plain(Kind::Members), &[]).unwrap();
+        for bytes in [b"no capture at all, but long enough".to_vec(), blocks.finish(false).unwrap()] {
+            assert!(attach(&mut Cursor::new(bytes), &names("f"), Vec::new()).is_err());
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! An ELF file: what it says of itself, its symbols, and its debug sections.
+//!
+//! Parts of the file are read as they are needed and not mapped, so that a file that shrinks meanwhile is an error and
+//! no signal. Invariant: no part is longer than the file; a compressed one gives at most [`RATIO`] times its bytes.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use object::elf::{FileHeader64, SHN_UNDEF, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
+use object::read::elf::{ElfFile, Sym, SymbolTable};
+use object::read::{CompressionFormat, ReadCache, StringTable};
+use object::{Endianness, Object, ObjectSection};
+
+use super::table::Raw;
+
+/// At most this many bytes are made of one: a little more than zlib can, and far more than debug information needs.
+const RATIO: u64 = 1100;
+
+type Reader<'d> = &'d ReadCache<File>;
+
+/// The bytes of an open file.
+#[derive(Debug)]
+pub(super) struct Source {
+    path: PathBuf,
+    cache: ReadCache<File>,
+}
+
+impl Source {
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// The reason, for a person.
+    pub(super) fn open(path: &Path) -> Result<Self, String> {
+        let metadata = fs::metadata(path).map_err(|error| reason(&error))?;
+        if !metadata.is_file() {
+            return Err("it is no regular file".to_owned());
+        }
+        let file = File::open(path).map_err(|error| reason(&error))?;
+        Ok(Self { path: path.to_owned(), cache: ReadCache::new(file) })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "the file is not there".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "the file may not be read".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// An ELF file that was parsed.
+#[derive(Debug)]
+pub(super) struct Elf<'d> {
+    file: ElfFile<'d, FileHeader64<Endianness>, Reader<'d>>,
+}
+
+impl<'d> Elf<'d> {
+    /// Parses the headers.
+    ///
+    /// # Errors
+    /// The reason, for a person.
+    pub(super) fn parse(source: &'d Source) -> Result<Self, String> {
+        let file = ElfFile::parse(&source.cache).map_err(|error| format!("it is no 64-bit ELF file ({error})"))?;
+        Ok(Self { file })
+    }
+
+    /// Its GNU build-id; empty when it has none.
+    pub(super) fn build_id(&self) -> &'d [u8] {
+        self.file.build_id().ok().flatten().unwrap_or_default()
+    }
+
+    /// Name and CRC of its debug file.
+    pub(super) fn debug_link(&self) -> Option<(&'d [u8], u32)> {
+        self.file.gnu_debuglink().ok().flatten()
+    }
+
+    /// Path and build-id of what its debug information shares with other files.
+    pub(super) fn alternate(&self) -> Option<(&'d [u8], &'d [u8])> {
+        self.file.gnu_debugaltlink().ok().flatten()
+    }
+
+    /// Whether it has DWARF.
+    pub(super) fn has_dwarf(&self) -> bool {
+        self.section(".debug_info").is_some() || self.section(".zdebug_info").is_some()
+    }
+
+    /// Whether it has a full symbol table.
+    pub(super) fn has_symbols(&self) -> bool {
+        !self.file.elf_symbol_table().is_empty()
+    }
+
+    pub(super) fn is_little_endian(&self) -> bool {
+        self.file.is_little_endian()
+    }
+
+    /// The bytes of a debug section; empty when it has none, or none that can be used.
+    pub(super) fn debug_section(&self, name: &str) -> Arc<[u8]> {
+        self.section_bytes(name).unwrap_or_else(|| Arc::from([]))
+    }
+
+    fn section(&self, name: &str) -> Option<impl ObjectSection<'d>> {
+        self.file.section_by_name(name).filter(|section| section.size() > 0 && section.file_range().is_some())
+    }
+
+    fn section_bytes(&self, name: &str) -> Option<Arc<[u8]>> {
+        // object looks for the .zdebug form, too.
+        let data = self.file.section_by_name(name)?.compressed_data().ok()?;
+        let plausible = data.uncompressed_size <= (data.data.len() as u64).saturating_mul(RATIO);
+        if data.format != CompressionFormat::None && !plausible {
+            return None;
+        }
+        Some(Arc::from(data.decompress().ok()?))
+    }
+
+    /// The functions in its symbol table, or those that it exports.
+    pub(super) fn functions(&self) -> Vec<Raw<'d>> {
+        let full = self.file.elf_symbol_table();
+        self.functions_of(if full.is_empty() { self.file.elf_dynamic_symbol_table() } else { full })
+    }
+
+    fn functions_of(&self, table: &SymbolTable<'d, FileHeader64<Endianness>, Reader<'d>>) -> Vec<Raw<'d>> {
+        // The strings at once: one by one each of them would be read from the file.
+        let strings = self.file.section_by_index(table.string_section()).and_then(|section| section.data());
+        let strings = strings.unwrap_or_default();
+        let names = StringTable::new(strings, 0, strings.len() as u64);
+        let symbols = table.symbols().iter();
+        symbols.filter_map(|symbol| raw(symbol, self.file.endian(), names)).collect()
+    }
+}
+
+/// The symbol, if it is a function of this file.
+fn raw<'d, S: Sym<Endian = Endianness>>(
+    symbol: &S,
+    endian: Endianness,
+    names: StringTable<'d, &'d [u8]>,
+) -> Option<Raw<'d>> {
+    let size = symbol.st_size(endian).into();
+    let function = match symbol.st_type() {
+        STT_FUNC | STT_GNU_IFUNC => true,
+        // Written in assembly, with a size if it is one.
+        STT_NOTYPE => size > 0,
+        _ => false,
+    };
+    if !function || symbol.st_shndx(endian) == SHN_UNDEF {
+        return None;
+    }
+    let name = symbol.name(endian, names).ok().filter(|name| !name.is_empty() && name[0] != b'$')?;
+    Some(Raw { address: symbol.st_value(endian).into(), size, name, local: symbol.st_bind() == STB_LOCAL })
+}

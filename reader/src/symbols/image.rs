@@ -1,0 +1,155 @@
+//! The names of one module: its symbol table, and its DWARF where there is any.
+//!
+//! Invariant: whatever the DWARF says, the answer for an address is bounded: at most [`DEEPEST`] inlined functions.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use addr2line::Context;
+use gimli::{EndianArcSlice, RunTimeEndian, SectionId};
+
+use super::demangle::demangle;
+use super::elf::Elf;
+use super::search::Search;
+use super::table::Table;
+use super::{Symbol, search};
+use crate::native::NativeModule;
+
+/// Most functions that may stand at one address.
+const DEEPEST: usize = 256;
+
+type Slice = EndianArcSlice<RunTimeEndian>;
+type Dwarf = gimli::Dwarf<Slice>;
+
+/// What the files of a module name.
+pub(super) struct Image {
+    table: Table,
+    dwarf: Option<Context<Slice>>,
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Image").field("dwarf", &self.dwarf.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl Image {
+    /// Finds and opens the module's files.
+    ///
+    /// # Errors
+    /// Why none can be used, for a person.
+    pub(super) fn open(module: &NativeModule, search: &Search) -> Result<Self, String> {
+        let main = search::own_file(module);
+        let main_elf = main.as_ref().ok().and_then(|source| Elf::parse(source).ok());
+        let whole = main_elf.as_ref().is_some_and(Elf::has_dwarf);
+        let debug = if whole { Err(String::new()) } else { search.debug_file(module, main.as_ref().ok()) };
+        let debug_elf = debug.as_ref().ok().and_then(|source| Elf::parse(source).ok());
+        let files: Vec<_> = [(&debug, &debug_elf), (&main, &main_elf)]
+            .into_iter()
+            .filter_map(|(source, elf)| Some((source.as_ref().ok()?.path(), elf.as_ref()?)))
+            .collect();
+        let dwarf = files.iter().find(|(_, elf)| elf.has_dwarf()).and_then(|(path, elf)| context(path, elf, search));
+        let table = files.iter().find(|(_, elf)| elf.has_symbols()).or(files.last());
+        let image = Self { table: table.map(|(_, elf)| Table::read(elf)).unwrap_or_default(), dwarf };
+        match (image.is_empty(), main, debug) {
+            (false, ..) => Ok(image),
+            (true, Err(reason), Err(more)) => Err(search::join(&reason, &more)),
+            (true, _, Err(more)) => Err(search::join("it is stripped of all names", &more)),
+            (true, ..) => Err("its files hold no names".to_owned()),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.table.is_empty() && self.dwarf.is_none()
+    }
+
+    /// What stands at this address of the file, innermost first; empty when nothing is known.
+    pub(super) fn symbols(&self, address: u64) -> Vec<Symbol> {
+        if address == u64::MAX {
+            return Vec::new(); // addr2line looks for what is before the address behind it
+        }
+        let mut symbols = self.dwarf.as_ref().map(|dwarf| frames(dwarf, address)).unwrap_or_default();
+        // Functions that DWARF does not name, as those in assembly, may stand in the table.
+        match symbols.last_mut() {
+            Some(outermost) if outermost.function.is_empty() => {
+                outermost.function = self.name(address).unwrap_or_else(|| Arc::from(""));
+            }
+            Some(_) => {}
+            None => {
+                let function = self.name(address);
+                symbols.extend(function.map(|function| Symbol { function, file: None, line: 0 }));
+            }
+        }
+        symbols.retain(|symbol| !symbol.function.is_empty());
+        symbols
+    }
+
+    fn name(&self, address: u64) -> Option<Arc<str>> {
+        self.table.name(address).map(|raw| demangle(raw).into())
+    }
+}
+
+/// The functions at an address; those that DWARF does not name have an empty name.
+fn frames(dwarf: &Context<Slice>, address: u64) -> Vec<Symbol> {
+    let mut symbols = Vec::new();
+    let Ok(mut frames) = dwarf.find_frames(address).skip_all_loads() else { return symbols };
+    while let Ok(Some(frame)) = frames.next() {
+        let name = frame.function.as_ref().and_then(|function| function.raw_name().ok());
+        let location = frame.location.as_ref();
+        symbols.push(Symbol {
+            function: name.map(|name| demangle(name.as_bytes())).unwrap_or_default().into(),
+            file: location.and_then(|location| location.file).map(Arc::from),
+            line: location.and_then(|location| location.line).unwrap_or(0),
+        });
+        if symbols.len() >= DEEPEST {
+            break;
+        }
+    }
+    symbols
+}
+
+/// The DWARF of a file; `None` when it cannot be read.
+fn context(path: &Path, elf: &Elf<'_>, search: &Search) -> Option<Context<Slice>> {
+    let mut dwarf = load(elf);
+    if let Some((name, build_id)) = elf.alternate()
+        && let Some(source) = search.alternate_file(path, name, build_id)
+        && let Ok(shared) = Elf::parse(&source)
+    {
+        dwarf.set_sup(load(&shared));
+    }
+    Context::from_dwarf(dwarf).ok()
+}
+
+fn load(elf: &Elf<'_>) -> Dwarf {
+    let endian = if elf.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+    let section = |id: SectionId| {
+        let bytes = if is_needed(id) { elf.debug_section(id.name()) } else { Arc::from([]) };
+        Ok::<_, std::convert::Infallible>(Slice::new(bytes, endian))
+    };
+    match Dwarf::load(section) {
+        Ok(dwarf) => dwarf,
+        Err(never) => match never {},
+    }
+}
+
+/// Whether functions and lines are found with the help of this section.
+fn is_needed(section: SectionId) -> bool {
+    use SectionId::{
+        DebugAbbrev, DebugAddr, DebugAranges, DebugInfo, DebugLine, DebugLineStr, DebugRanges, DebugRngLists, DebugStr,
+        DebugStrOffsets,
+    };
+    matches!(
+        section,
+        DebugAbbrev
+            | DebugAddr
+            | DebugAranges
+            | DebugInfo
+            | DebugLine
+            | DebugLineStr
+            | DebugRanges
+            | DebugRngLists
+            | DebugStr
+            | DebugStrOffsets
+    )
+}

@@ -1,0 +1,216 @@
+//! From a module and an offset in it to functions, files and lines: the names of native frames, found at reading time.
+//!
+//! The way through: names that [stand in the capture](Symbolizer::know) come first; else [`Search`] finds the files that
+//! belong to the module (`elf` opens them, `debuginfod` fetches them), `image` reads what names they hold (`table` for
+//! symbols, DWARF for lines and inlined functions), and `demangle` makes them readable. Modules are opened once and
+//! results kept; [`Symbolizer::prefetch`] does many modules side by side.
+//!
+//! Invariant: a file names a module only if it has the build-id that was recorded, so a name is never that of another
+//! version of the code; what has no name is called by module and offset, and [`Symbolizer::problems`] says why.
+
+mod attach;
+mod debuginfod;
+mod demangle;
+mod elf;
+mod image;
+mod search;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use memtrack_format::symbols::{Named, Place};
+use rayon::prelude::{IntoParallelRefMutIterator, ParallelIterator};
+use rustc_hash::FxHashMap;
+
+pub use self::attach::attach;
+pub use self::debuginfod::Debuginfod;
+pub use self::search::Search;
+
+use self::image::Image;
+use crate::native::NativeModule;
+
+/// A place in the source that an address stands for: the function that was called, or one that was inlined there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Symbol {
+    /// The function's name, demangled; `module+0xoffset` where none is known.
+    pub function: Arc<str>,
+    /// Its source file.
+    pub file: Option<Arc<str>>,
+    /// The line, from 1; 0 when not known.
+    pub line: u32,
+}
+
+/// What a module's names are kept under.
+type Key = (Vec<u8>, Vec<u8>);
+
+/// Finds names, and remembers them.
+#[derive(Debug, Default)]
+pub struct Symbolizer {
+    search: Search,
+    modules: FxHashMap<Key, Module>,
+}
+
+/// Offsets of one module that are wanted.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The module.
+    pub module: NativeModule,
+    /// Offsets in it, in any order; repeated ones cost nothing.
+    pub offsets: Vec<u64>,
+}
+
+/// A module without names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Path of the module.
+    pub module: String,
+    /// Why there are none, for a person.
+    pub reason: String,
+}
+
+impl Symbolizer {
+    /// Looks for files in these places.
+    #[must_use]
+    pub fn new(search: Search) -> Self {
+        Self { search, modules: FxHashMap::default() }
+    }
+
+    /// Takes over names that were written into a capture. They are preferred to what files say now.
+    pub fn know(&mut self, names: &[Named]) {
+        for named in names {
+            let module = self.modules.entry((named.path.clone(), named.build_id.clone())).or_default();
+            for place in &named.places {
+                let symbols = place.symbols.iter().map(Symbol::from).collect::<Vec<_>>();
+                if !symbols.is_empty() {
+                    module.names.insert(place.offset, Names { symbols, found: true });
+                }
+            }
+        }
+    }
+
+    /// What stands at this offset of the module, innermost first, inlined functions included; at least one.
+    pub fn resolve(&mut self, module: &NativeModule, offset: u64) -> &[Symbol] {
+        let known = self.modules.entry(key(module)).or_default();
+        if !known.names.contains_key(&offset) {
+            known.find(module, &self.search, &[offset]);
+        }
+        known.names.get(&offset).map_or(&[], |names| &names.symbols)
+    }
+
+    /// Finds the names of many offsets at once, one thread for each module; [`Symbolizer::resolve`] has them then.
+    pub fn prefetch(&mut self, wanted: &[Wanted]) {
+        let mut by_module: FxHashMap<Key, (&NativeModule, Vec<u64>)> = FxHashMap::default();
+        for one in wanted {
+            let (_, offsets) = by_module.entry(key(&one.module)).or_insert_with(|| (&one.module, Vec::new()));
+            offsets.extend_from_slice(&one.offsets);
+        }
+        let mut work: Vec<_> = by_module
+            .into_iter()
+            .map(|(key, (module, offsets))| (self.modules.remove(&key).unwrap_or_default(), key, module, offsets))
+            .collect();
+        let search = &self.search;
+        work.par_iter_mut().for_each(|(known, _, module, offsets)| known.find(module, search, offsets));
+        self.modules.extend(work.into_iter().map(|(known, key, ..)| (key, known)));
+    }
+
+    /// Modules that were asked for and of which nothing could be named, by path.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut problems: Vec<_> = self.modules.iter().filter_map(|(key, module)| module.problem(&key.0)).collect();
+        problems.sort_by(|a, b| a.module.cmp(&b.module));
+        problems
+    }
+
+    /// Everything that was found by now or known before, in the form that a capture keeps.
+    #[must_use]
+    pub fn named(&self) -> Vec<Named> {
+        let mut named: Vec<_> = self.modules.iter().map(|(key, module)| module.named(key)).collect();
+        named.retain(|named| !named.places.is_empty());
+        named.sort_by(|a, b| (&a.path, &a.build_id).cmp(&(&b.path, &b.build_id)));
+        named
+    }
+}
+
+/// What is known of one module.
+#[derive(Debug, Default)]
+struct Module {
+    names: FxHashMap<u64, Names>,
+    files: Files,
+}
+
+/// The names of one place.
+#[derive(Debug)]
+struct Names {
+    symbols: Vec<Symbol>,
+    /// Whether they are more than the module and the offset.
+    found: bool,
+}
+
+/// The files of a module.
+#[derive(Debug, Default)]
+enum Files {
+    /// Nobody has looked for them.
+    #[default]
+    Unopened,
+    /// They were found.
+    Open(Box<Image>),
+    /// There are none that can be used, because of this.
+    None(String),
+}
+
+impl Module {
+    fn find(&mut self, module: &NativeModule, search: &Search, offsets: &[u64]) {
+        for &offset in offsets {
+            if self.names.contains_key(&offset) {
+                continue;
+            }
+            if matches!(self.files, Files::Unopened) {
+                self.files = match Image::open(module, search) {
+                    Ok(image) => Files::Open(Box::new(image)),
+                    Err(reason) => Files::None(reason),
+                };
+            }
+            let symbols = if let Files::Open(image) = &self.files { image.symbols(offset) } else { Vec::new() };
+            let found = !symbols.is_empty();
+            let unnamed = || Symbol { function: module.place(offset).into(), file: None, line: 0 };
+            let symbols = if found { symbols } else { vec![unnamed()] };
+            self.names.insert(offset, Names { symbols, found });
+        }
+    }
+
+    fn problem(&self, path: &[u8]) -> Option<Problem> {
+        let Files::None(reason) = &self.files else { return None };
+        let module = String::from_utf8_lossy(path).into_owned();
+        Some(Problem { module, reason: reason.clone() })
+    }
+
+    fn named(&self, (path, build_id): &Key) -> Named {
+        let found = self.names.iter().filter(|(_, names)| names.found);
+        let mut places: Vec<_> = found.map(|(&offset, names)| place(offset, &names.symbols)).collect();
+        places.sort_by_key(|place| place.offset);
+        Named { path: path.clone(), build_id: build_id.clone(), places }
+    }
+}
+
+fn key(module: &NativeModule) -> Key {
+    (module.path.clone(), module.build_id.clone())
+}
+
+fn place(offset: u64, symbols: &[Symbol]) -> Place {
+    let symbols = symbols.iter().map(|symbol| memtrack_format::symbols::Symbol {
+        function: Arc::clone(&symbol.function),
+        file: symbol.file.clone().unwrap_or_else(|| Arc::from("")),
+        line: symbol.line,
+    });
+    Place { offset, symbols: symbols.collect() }
+}
+
+impl From<&memtrack_format::symbols::Symbol> for Symbol {
+    fn from(known: &memtrack_format::symbols::Symbol) -> Self {
+        let file = (!known.file.is_empty()).then(|| Arc::clone(&known.file));
+        Self { function: Arc::clone(&known.function), file, line: known.line }
+    }
+}

@@ -1,0 +1,144 @@
+//! Which files belong to a module: its own, its separate debug file, and what debug files share.
+//!
+//! Invariant: a file is used only if it is proven to belong: by the build-id that was recorded, or, for a debug file
+//! without one, by the checksum in the file that links to it. Never by its name alone.
+
+use std::ffi::OsStr;
+use std::fmt::Write;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use memtrack_format::checksum::crc32;
+
+use super::debuginfod::Debuginfod;
+use super::elf::{Elf, Source};
+use crate::native::NativeModule;
+
+/// Where distributions put debug files.
+const SYSTEM: &str = "/usr/lib/debug";
+/// The largest debug file whose checksum is looked at, in bytes.
+const LARGEST_CHECKED: u64 = 2 << 30;
+
+/// Where files are looked for.
+#[derive(Clone, Debug)]
+pub struct Search {
+    debug_dirs: Vec<PathBuf>,
+    debuginfod: Option<Arc<Debuginfod>>,
+}
+
+impl Default for Search {
+    /// The system's places, and those that the environment names.
+    fn default() -> Self {
+        Self::new(&[], Debuginfod::from_environment())
+    }
+}
+
+impl Search {
+    /// These directories first, each laid out like `/usr/lib/debug`, then that one, then the servers.
+    #[must_use]
+    pub fn new(debug_dirs: &[PathBuf], debuginfod: Option<Debuginfod>) -> Self {
+        let mut debug_dirs = debug_dirs.to_vec();
+        debug_dirs.push(SYSTEM.into());
+        Self { debug_dirs, debuginfod: debuginfod.map(Arc::new) }
+    }
+
+    /// The module's debug file, or another copy of the module itself; `main` is its own file, where that can be used.
+    pub(super) fn debug_file(&self, module: &NativeModule, main: Option<&Source>) -> Result<Source, String> {
+        if let Some(found) = self.by_build_id(&module.build_id) {
+            return Ok(found);
+        }
+        if let Some(found) = main.and_then(|main| self.by_link(module, main)) {
+            return Ok(found);
+        }
+        let none = "no debug file was found";
+        let (Some(servers), false) = (&self.debuginfod, module.build_id.is_empty()) else { return Err(none.into()) };
+        let path = servers.fetch(&module.build_id).map_err(|reason| join(none, &reason))?;
+        with_build_id(&path, &module.build_id).map_err(|reason| format!("debuginfod sent something else: {reason}"))
+    }
+
+    /// The file that debug information of the file at `path` refers to.
+    pub(super) fn alternate_file(&self, path: &Path, name: &[u8], build_id: &[u8]) -> Option<Source> {
+        // Relative names are relative to the real file, not to a link to it.
+        let real = fs::canonicalize(path).ok()?;
+        let named = real.parent()?.join(OsStr::from_bytes(name));
+        with_build_id(&named, build_id).ok().or_else(|| self.by_build_id(build_id))
+    }
+
+    fn by_build_id(&self, build_id: &[u8]) -> Option<Source> {
+        let (first, rest) = build_id.split_first().filter(|(_, rest)| !rest.is_empty())?;
+        let rest = hex(rest);
+        let candidates = self.debug_dirs.iter().flat_map(|dir| {
+            let dir = dir.join(".build-id").join(hex(&[*first]));
+            [dir.join(format!("{rest}.debug")), dir.join(&rest)]
+        });
+        candidates.into_iter().find_map(|path| with_build_id(&path, build_id).ok())
+    }
+
+    /// The debug file that the module's own file names, beside it or in a debug directory.
+    fn by_link(&self, module: &NativeModule, main: &Source) -> Option<Source> {
+        let elf = Elf::parse(main).ok()?;
+        let (name, checksum) = elf.debug_link()?;
+        if name.is_empty() || name.contains(&b'/') || name == b".." {
+            return None;
+        }
+        let name = OsStr::from_bytes(name);
+        let dir = main.path().parent()?;
+        let below = dir.strip_prefix("/").unwrap_or(dir);
+        let nearby = [dir.join(name), dir.join(".debug").join(name)];
+        let candidates = nearby.into_iter().chain(self.debug_dirs.iter().map(|debug| debug.join(below).join(name)));
+        candidates.filter(|path| path != main.path()).find_map(|path| linked(&path, &module.build_id, checksum))
+    }
+}
+
+/// The module's own file, if it is the one that was recorded.
+pub(super) fn own_file(module: &NativeModule) -> Result<Source, String> {
+    if module.path.is_empty() {
+        return Err("its path is not known".to_owned());
+    }
+    let path = Path::new(OsStr::from_bytes(&module.path));
+    if !path.is_absolute() && module.build_id.is_empty() {
+        return Err("its path is not absolute, and no build-id was recorded to tell its file by".to_owned());
+    }
+    with_build_id(path, &module.build_id)
+}
+
+/// The file, if it has this build-id.
+fn with_build_id(path: &Path, build_id: &[u8]) -> Result<Source, String> {
+    let source = Source::open(path)?;
+    let found = Elf::parse(&source)?.build_id();
+    match (build_id, found) {
+        _ if build_id == found => Ok(source),
+        ([], _) => Err(format!("the file is another one: it has build-id {}, the recorded one had none", hex(found))),
+        (_, []) => Err(format!("the file is another one: it has no build-id, recorded was {}", hex(build_id))),
+        _ => Err(format!("the file is another one: it has build-id {}, recorded was {}", hex(found), hex(build_id))),
+    }
+}
+
+/// The debug file, if it is the one that is linked to.
+fn linked(path: &Path, build_id: &[u8], checksum: u32) -> Option<Source> {
+    let source = Source::open(path).ok()?;
+    let own = Elf::parse(&source).ok()?.build_id().to_vec();
+    let belongs = if own.is_empty() || build_id.is_empty() {
+        let small = fs::metadata(path).is_ok_and(|metadata| metadata.len() <= LARGEST_CHECKED);
+        small && fs::read(path).is_ok_and(|bytes| crc32(&bytes) == checksum)
+    } else {
+        own == build_id
+    };
+    belongs.then_some(source)
+}
+
+/// Two reasons as one.
+pub(super) fn join(first: &str, second: &str) -> String {
+    [first, second].into_iter().filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// As build-ids are written.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,96 @@
+//! Functions of a symbol table, by address.
+//!
+//! Invariant: an address is given a name only if it lies in the function: between its start and the end that the table
+//! tells, or, for those without a size, the next function's start.
+
+use super::elf::Elf;
+
+/// Functions, sorted by address, no two at the same.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    functions: Vec<Function>,
+    names: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Function {
+    start: u64,
+    end: u64,
+    /// Into `names`.
+    name: u32,
+    name_len: u32,
+}
+
+/// A symbol as it stands in the file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Raw<'a> {
+    pub(super) address: u64,
+    /// 0: not told.
+    pub(super) size: u64,
+    pub(super) name: &'a [u8],
+    pub(super) local: bool,
+}
+
+impl Table {
+    /// The functions of the file's symbol table, or of what it exports where it has no other.
+    pub(super) fn read(elf: &Elf<'_>) -> Self {
+        Self::new(elf.functions())
+    }
+
+    fn new(mut raw: Vec<Raw<'_>>) -> Self {
+        // Of several names of one address, the public and plainest one.
+        let underscores = |name: &[u8]| name.iter().take_while(|&&byte| byte == b'_').count();
+        raw.sort_by_key(|one| (one.address, one.size == 0, one.local, underscores(one.name), one.name.len(), one.name));
+        raw.dedup_by_key(|one| one.address);
+        let mut table = Self::default();
+        for (at, one) in raw.iter().enumerate() {
+            let next = raw.get(at + 1).map_or(u64::MAX, |next| next.address);
+            let end = if one.size == 0 { next } else { one.address.saturating_add(one.size) };
+            let (Ok(name), Ok(name_len)) = (u32::try_from(table.names.len()), u32::try_from(one.name.len())) else {
+                break; // 4 GB of names
+            };
+            table.names.extend_from_slice(one.name);
+            table.functions.push(Function { start: one.address, end, name, name_len });
+        }
+        table
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.functions.is_empty()
+    }
+
+    /// The name, as it stands in the file, of the function that this address is in.
+    pub(super) fn name(&self, address: u64) -> Option<&[u8]> {
+        let at = self.functions.partition_point(|function| function.start <= address).checked_sub(1)?;
+        let function = self.functions.get(at).filter(|function| address < function.end)?;
+        let (start, len) = (function.name as usize, function.name_len as usize);
+        self.names.get(start..start + len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Raw, Table};
+
+    fn raw(address: u64, size: u64, name: &str) -> Raw<'_> {
+        Raw { address, size, name: name.as_bytes(), local: false }
+    }
+
+    #[test]
+    fn addresses_between_functions_have_no_name() {
+        let table = Table::new(vec![raw(0x30, 0, "asm"), raw(0x10, 0x10, "first"), raw(0x40, 4, "last")]);
+        let name = |address| table.name(address).map(|name| std::str::from_utf8(name).unwrap());
+        assert_eq!([name(0), name(0xf), name(0x20), name(0x44)], [None; 4]);
+        assert_eq!([name(0x10), name(0x1f)], [Some("first"); 2]);
+        assert_eq!([name(0x30), name(0x3f)], [Some("asm"); 2]);
+        assert_eq!(name(0x43), Some("last"));
+        assert!(!table.is_empty() && Table::default().is_empty());
+    }
+
+    #[test]
+    fn the_public_name_is_taken() {
+        let local = Raw { local: true, ..raw(1, 9, "a") };
+        let table = Table::new(vec![raw(1, 9, "__libc_malloc"), raw(1, 9, "malloc"), local, raw(1, 0, "m")]);
+        assert_eq!(table.name(5), Some(b"malloc".as_slice()));
+    }
+}

@@ -1,0 +1,223 @@
+//! One stack out of two: Python frames in the place of the interpreter's evaluation loops.
+//!
+//! Each C frame of an evaluation loop runs the Python frames from one *entry* on, up to the next. Which entry belongs to
+//! which C frame is known by an address in that C frame (see [`Chain::entries`]).
+//!
+//! Invariant: frames of each of the two stacks keep their order, none is lost, and only C frames of evaluation loops are
+//! replaced. What was written is compared with what is to be written, so the wire changes no more than the stack did.
+
+use memtrack_format::record::Frame;
+
+use super::python::Python;
+use super::walk::Level;
+use crate::python::{Chain, Entry, MAX_DEPTH, Plain, Region, evaluation_loop};
+use crate::ring::Ring;
+use crate::stack::StackWriter;
+
+// SAFETY: integers only.
+unsafe impl Plain for Entry {}
+
+/// The entries of a chain, root first: their addresses fall.
+#[derive(Debug)]
+pub(super) struct Entries {
+    list: Region<Entry>,
+    length: usize,
+    fresh: Region<Entry>,
+}
+
+impl Entries {
+    pub(super) const fn new() -> Self {
+        Self { list: Region::new(), length: 0, fresh: Region::new() }
+    }
+
+    pub(super) const fn reset(&mut self) {
+        self.length = 0;
+    }
+
+    /// Reads those again that have at least `from` older frames.
+    pub(super) fn update(&mut self, chain: &Chain, from: usize, levels: &[Level]) {
+        self.length = self.as_slice().partition_point(|entry| (entry.shown as usize) < from);
+        let function = evaluation_loop();
+        // A frame's stack pointer is another in each of its calls; where it ends is not.
+        let runs_loop = levels.array_windows().rev().filter(|[_, level]| function.contains(&level.state.pc));
+        let mut loops = runs_loop.map(|[caller, _]| caller.state.sp.wrapping_sub(size_of::<usize>()));
+        let Self { list, length, fresh } = self;
+        let mut count = 0_usize;
+        chain.entries(
+            from as u32,
+            || loops.next(),
+            |entry| {
+                if fresh.grow(count.wrapping_add(1)) {
+                    fresh.set(count, entry);
+                    count = count.wrapping_add(1);
+                }
+            },
+        );
+        if list.grow(length.wrapping_add(count)) {
+            for index in (0..count).rev() {
+                list.set(*length, fresh.get(index));
+                *length = length.wrapping_add(1);
+            }
+        }
+    }
+
+    fn as_slice(&self) -> &[Entry] {
+        self.list.as_slice().get(..self.length).unwrap_or_default()
+    }
+
+    /// The frames that the entry at `index` runs begin there, and end where those of the next do.
+    fn end(&self, index: usize, length: usize) -> usize {
+        self.as_slice().get(index.wrapping_add(1)).map_or(length, |next| (next.shown as usize).min(length))
+    }
+}
+
+/// Writes frames over those that are on the wire.
+struct Writer<'a> {
+    ring: &'a mut Ring,
+    /// Frames that are as they shall be.
+    at: usize,
+    /// What was beyond them is gone.
+    diverged: bool,
+    truncated: bool,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, frame: Frame) {
+        if self.at >= MAX_DEPTH as usize {
+            self.truncated = true;
+        } else if self.diverged {
+            self.ring.push(frame.code, frame.instruction);
+            self.at = self.at.wrapping_add(1);
+        } else {
+            self.compare(frame);
+            self.at = self.at.wrapping_add(1);
+        }
+    }
+
+    fn compare(&mut self, frame: Frame) {
+        let there = self.ring.frame_at(self.at);
+        if there == Some(frame) {
+            return;
+        }
+        self.diverged = true;
+        let stays = there.is_some_and(|there| there.code == frame.code);
+        self.pop_to(self.at.wrapping_add(usize::from(stays)));
+        if stays { self.ring.move_top(frame.instruction) } else { self.ring.push(frame.code, frame.instruction) }
+    }
+
+    fn pop_to(&mut self, depth: usize) {
+        let count = self.ring.depth().saturating_sub(depth);
+        if count > 0 {
+            self.ring.pop(count as u32);
+        }
+    }
+}
+
+/// A merge on its way from the root to the newest frame.
+pub(super) struct Merge<'a> {
+    python: &'a Python,
+    entries: &'a Entries,
+    writer: Writer<'a>,
+    /// Python frames that are written, and the next entry.
+    done: usize,
+    entry: usize,
+}
+
+/// What changed since the last merge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changes {
+    /// The first level that is new.
+    pub(super) level: usize,
+    /// The first Python frame that is.
+    pub(super) python: Option<usize>,
+    /// Nobody knows what called the oldest level.
+    pub(super) cut: bool,
+}
+
+impl<'a> Merge<'a> {
+    /// Writes the stack. `true`: it was too deep for that.
+    #[inline(never)]
+    pub(super) fn run(
+        python: &'a Python,
+        entries: &'a Entries,
+        levels: &mut [Level],
+        ring: &'a mut Ring,
+        changes: Changes,
+    ) -> bool {
+        let start = restart(levels, changes);
+        let before = start.checked_sub(1).and_then(|last| levels.get(last)).copied().unwrap_or_default();
+        let done = before.python as usize;
+        let entry = entries.as_slice().partition_point(|entry| (entry.shown as usize) < done);
+        let writer = Writer { ring, at: before.wire as usize, diverged: false, truncated: false };
+        let mut merge = Self { python, entries, writer, done, entry };
+        if start == 0 {
+            merge.before_all(levels.first().map_or(0, |level| level.state.sp), changes.cut);
+        } else if start < changes.level {
+            merge.step_over(levels.get(start), changes);
+        }
+        let mut caller = before.state.sp;
+        for level in levels.get_mut(start..).unwrap_or_default() {
+            merge.level(level, caller);
+            caller = level.state.sp;
+        }
+        merge.python_until(python.length());
+        if !merge.writer.diverged {
+            merge.writer.pop_to(merge.writer.at);
+        }
+        merge.writer.truncated
+    }
+
+    /// Python frames that were entered before the oldest native frame that is known.
+    fn before_all(&mut self, oldest: usize, cut: bool) {
+        let entries = self.entries.as_slice();
+        let older = entries.iter().take_while(|entry| entry.address >= oldest).count();
+        if older > 0 || (cut && entries.is_empty()) {
+            let end = entries.get(older).map_or(self.python.length(), |entry| entry.shown as usize);
+            self.python_until(end);
+            self.entry = older;
+        }
+    }
+
+    /// Frames of a group that are on the wire and have not changed.
+    fn step_over(&mut self, level: Option<&Level>, changes: Changes) {
+        let Some((level, changed)) = level.zip(changes.python) else { return };
+        let same = changed.min(level.python as usize).saturating_sub(self.done);
+        if level.is_replaced && same > 0 {
+            self.done = self.done.wrapping_add(same);
+            self.writer.at = self.writer.at.wrapping_add(same);
+        }
+    }
+
+    /// Writes a level, or the Python frames that it runs. It was called by one whose stack pointer is `caller`.
+    fn level(&mut self, level: &mut Level, caller: usize) {
+        let entry = |merge: &Self| merge.entries.as_slice().get(merge.entry).copied();
+        while caller != 0 && entry(self).is_some_and(|entry| entry.address >= caller) {
+            self.entry = self.entry.wrapping_add(1);
+        }
+        let here = entry(self).filter(|entry| entry.address >= level.state.sp && entry.address < caller);
+        let end = here.map(|_| self.entries.end(self.entry, self.python.length()));
+        level.is_replaced = end.is_some_and(|end| end > self.done);
+        match end {
+            Some(end) if level.is_replaced => self.python_until(end),
+            _ => self.writer.put(Frame { code: level.code, instruction: level.instruction }),
+        }
+        self.entry = self.entry.wrapping_add(usize::from(here.is_some()));
+        (level.wire, level.python) = (self.writer.at as u32, self.done as u32);
+    }
+
+    fn python_until(&mut self, end: usize) {
+        while self.done < end {
+            self.writer.put(self.python.frame(self.done));
+            self.done = self.done.wrapping_add(1);
+        }
+    }
+}
+
+/// The first level that has to be written again: none before it is new, or has Python frames that changed in it.
+fn restart(levels: &[Level], changes: Changes) -> usize {
+    let kept = levels.get(..changes.level).unwrap_or(levels);
+    match changes.python {
+        None => kept.len(),
+        Some(changed) => kept.partition_point(|level| (level.python as usize) < changed),
+    }
+}

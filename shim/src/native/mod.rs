@@ -1,0 +1,97 @@
+//! Native call stacks, unwound in place: what [`Recorder`](crate::recorder::Recorder) writes under `--native`.
+//!
+//! They exist so that memory held by C, C++ and Rust code has a name. `modules` knows the loaded objects, `cfi` reads
+//! their unwind tables into a `rule` for each return address, `memory` reads the stack and nothing else, `walk` unwinds
+//! as far as the stack is new and verifies the rest, `python` holds the interpreter's frames, and `merge` puts the two
+//! together. Invariant: nothing here allocates from the heap, locks, or writes to the program's stack; what cannot be
+//! unwound is left out and told as a stack that is cut.
+
+mod cfi;
+mod memory;
+mod merge;
+mod modules;
+mod python;
+mod rule;
+mod walk;
+
+pub(crate) use modules::{Description, add, forget};
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::python::Chain;
+use crate::ring::Ring;
+use crate::stack::StackWriter;
+
+use merge::{Changes, Entries, Merge};
+use python::{Python, Shadow};
+use walk::Walk;
+
+/// Whether native stacks are recorded.
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// They shall be; before anything is recorded.
+pub(crate) fn start() {
+    modules::start();
+    ON.store(true, Relaxed);
+}
+
+/// Whether they are.
+pub(crate) fn is_on() -> bool {
+    ON.load(Relaxed)
+}
+
+/// The native side of one thread slot. All zero bytes are its beginning.
+#[derive(Debug)]
+pub(crate) struct Native {
+    walk: Walk,
+    python: Python,
+    entries: Entries,
+    truncated: bool,
+}
+
+impl Native {
+    /// Nothing is known yet.
+    pub(crate) const fn new() -> Self {
+        Self { walk: Walk::new(), python: Python::new(), entries: Entries::new(), truncated: false }
+    }
+
+    /// Another thread owns the slot from now on; the reader's stack is empty.
+    pub(crate) fn reset(&mut self, tid: i32) {
+        self.walk.reset(tid);
+        self.python.reset();
+        self.entries.reset();
+        self.truncated = false;
+    }
+
+    /// Nothing was told yet: in a forked child.
+    pub(crate) fn begin_again(&mut self) {
+        self.walk.begin_again();
+    }
+
+    /// Writes what changed in the calling thread's stack. As of [`Chain::update`].
+    #[inline(never)]
+    pub(crate) fn update(&mut self, chain: &mut Chain, ring: &mut Ring) -> bool {
+        let unnamed = chain.update(&mut Shadow { python: &mut self.python, ring });
+        let level = self.walk.run(ring);
+        let python = self.python.take_changed();
+        if level.is_some() || python.is_some() {
+            self.write(chain, ring, level.unwrap_or(usize::MAX), python);
+        }
+        unnamed
+    }
+
+    #[inline(never)]
+    fn write(&mut self, chain: &Chain, ring: &mut Ring, level: usize, python: Option<usize>) {
+        let changes = Changes { level, python, cut: self.walk.truncated() };
+        let levels = self.walk.levels();
+        if let Some(from) = python {
+            self.entries.update(chain, from, levels);
+        }
+        let too_deep = Merge::run(&self.python, &self.entries, levels, ring, changes);
+        let truncated = changes.cut || too_deep || self.python.truncated();
+        if truncated != self.truncated {
+            self.truncated = truncated;
+            ring.set_truncated(truncated);
+        }
+    }
+}

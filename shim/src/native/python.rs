@@ -1,0 +1,104 @@
+//! The interpreter's frames of a thread, as the Python walker tells them, kept for the merge.
+//!
+//! Invariant: `frames[..length]` is the Python stack, root first, and what is below `changed` is as it was at the last
+//! merge.
+
+use memtrack_format::record::Frame;
+
+use crate::python::{Plain, Region};
+use crate::ring::Ring;
+use crate::stack::{CodeObject, StackWriter};
+
+/// A frame, in a region.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Slot {
+    code: u32,
+    instruction: u32,
+}
+
+// SAFETY: integers only.
+unsafe impl Plain for Slot {}
+
+/// The Python stack.
+#[derive(Debug)]
+pub(super) struct Python {
+    frames: Region<Slot>,
+    length: usize,
+    changed: usize,
+    truncated: bool,
+}
+
+impl Python {
+    pub(super) const fn new() -> Self {
+        Self { frames: Region::new(), length: 0, changed: usize::MAX, truncated: false }
+    }
+
+    pub(super) fn reset(&mut self) {
+        (self.length, self.changed, self.truncated) = (0, 0, false);
+    }
+
+    /// The lowest frame that changed since the last merge, if any did; from now on none has.
+    #[inline(always)]
+    pub(super) fn take_changed(&mut self) -> Option<usize> {
+        let changed = std::mem::replace(&mut self.changed, usize::MAX);
+        (changed != usize::MAX).then_some(changed)
+    }
+
+    pub(super) const fn length(&self) -> usize {
+        self.length
+    }
+
+    pub(super) const fn truncated(&self) -> bool {
+        self.truncated
+    }
+
+    pub(super) fn frame(&self, index: usize) -> Frame {
+        let Slot { code, instruction } = self.frames.get(index);
+        Frame { code, instruction }
+    }
+
+    fn touch(&mut self, index: usize) {
+        self.changed = self.changed.min(index);
+    }
+}
+
+/// Takes the Python walker's changes; code objects go on to the ring.
+pub(super) struct Shadow<'a> {
+    pub(super) python: &'a mut Python,
+    pub(super) ring: &'a mut Ring,
+}
+
+impl StackWriter for Shadow<'_> {
+    #[inline]
+    fn pop(&mut self, count: u32) {
+        self.python.length = self.python.length.saturating_sub(count as usize);
+        self.python.touch(self.python.length);
+    }
+
+    #[inline]
+    fn push(&mut self, code: u32, instruction: u32) {
+        let place = self.python.length;
+        if self.python.frames.grow(place.wrapping_add(1)) {
+            self.python.frames.set(place, Slot { code, instruction });
+            self.python.length = place.wrapping_add(1);
+            self.python.touch(place);
+        }
+    }
+
+    #[inline]
+    fn move_top(&mut self, instruction: u32) {
+        if let Some(place) = self.python.length.checked_sub(1) {
+            self.python.frames.set(place, Slot { instruction, ..self.python.frames.get(place) });
+            self.python.touch(place);
+        }
+    }
+
+    fn set_truncated(&mut self, truncated: bool) {
+        self.python.truncated = truncated;
+        self.python.touch(self.python.length);
+    }
+
+    fn define_code(&mut self, id: u32, code: &CodeObject<'_>) {
+        self.ring.define_code(id, code);
+    }
+}

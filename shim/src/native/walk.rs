@@ -1,0 +1,362 @@
+//! Unwinding of the calling thread's stack, as far as it is new.
+//!
+//! A level's state (address, stack pointer, frame pointer where it matters) determines where the words are that lead to
+//! its caller's state. So when unwinding comes to a state that was met in the last walk, the older levels are proven by
+//! comparing those words, level by level, with what they were; where one differs, unwinding goes on from there.
+//!
+//! Invariant: after [`Walk::run`], `levels[..length]` is what unwinding from the top would have found, root first.
+
+use memtrack_transport::layout::Slot;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::cfi;
+use super::memory::Stack;
+use super::modules;
+use super::rule::{Kind, Known, Rule, Rules, State};
+use crate::python::{Plain, Region};
+use crate::ring::Ring;
+
+/// Most levels; of a deeper stack the oldest are left out.
+pub(super) const DEEPEST: usize = 8000;
+
+/// One frame of native code.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Level {
+    /// The words that lead to the caller's state; 0 where there is none to compare.
+    back_slot: usize,
+    frame_slot: usize,
+    cfa_slot: usize,
+    pub(super) state: State,
+    /// Id of the module, and the offset in it.
+    pub(super) code: u32,
+    pub(super) instruction: u32,
+    /// Frames on the wire, and Python frames among them, up to and with this level: what the merge made of it.
+    pub(super) wire: u32,
+    pub(super) python: u32,
+    /// Python frames stand in its place.
+    pub(super) is_replaced: bool,
+    /// What of the frame pointer its rule does: needs it; leaves it as it is.
+    uses_frame: bool,
+    keeps_frame: bool,
+    /// It or an older level needs the frame pointer as it is here.
+    frame_matters: bool,
+}
+
+// SAFETY: integers and booleans, of which zero is a value; only ever written whole.
+unsafe impl Plain for Level {}
+
+/// What the last walk found.
+#[derive(Debug)]
+pub(super) struct Walk {
+    levels: Region<Level>,
+    length: usize,
+    /// New levels, newest first, during a walk.
+    fresh: Region<Level>,
+    fresh_length: usize,
+    rules: Rules,
+    generation: u32,
+    stack: Stack,
+    truncated: bool,
+    /// The modules, by number, that were described in this slot's stream, and the unknown one at 0.
+    described: Region<u8>,
+}
+
+/// How a level was left.
+enum Step {
+    To(State),
+    /// There is no caller.
+    End,
+    /// It cannot be told whether there is one.
+    Cut,
+}
+
+/// The registers here.
+#[inline(always)]
+fn here() -> State {
+    let (pc, sp, bp): (usize, usize, usize);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads registers.
+    unsafe {
+        core::arch::asm!("lea {}, [rip]", "mov {}, rsp", "mov {}, rbp", out(reg) pc, out(reg) sp, out(reg) bp, options(nomem, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads registers.
+    unsafe {
+        core::arch::asm!("adr {}, .", "mov {}, sp", "mov {}, x29", out(reg) pc, out(reg) sp, out(reg) bp, options(nomem, preserves_flags));
+    }
+    State { pc, sp, bp }
+}
+
+impl Walk {
+    pub(super) const fn new() -> Self {
+        Self {
+            levels: Region::new(),
+            length: 0,
+            fresh: Region::new(),
+            fresh_length: 0,
+            rules: Rules::new(),
+            generation: 0,
+            stack: Stack::new(),
+            truncated: false,
+            described: Region::new(),
+        }
+    }
+
+    /// Another thread's stack from now on.
+    pub(super) fn reset(&mut self, tid: i32) {
+        self.length = 0;
+        self.truncated = false;
+        self.stack = Stack::of_thread(tid);
+    }
+
+    /// Nothing is described any more.
+    pub(super) fn begin_again(&mut self) {
+        self.described.as_mut_slice().fill(0);
+        self.rules.clear();
+    }
+
+    pub(super) fn levels(&mut self) -> &mut [Level] {
+        let length = self.length;
+        self.levels.as_mut_slice().get_mut(..length).unwrap_or_default()
+    }
+
+    pub(super) const fn truncated(&self) -> bool {
+        self.truncated
+    }
+
+    /// Unwinds. Gives the first level that is new, or was followed by one that is gone; `None`: all is as it was.
+    #[inline]
+    pub(super) fn run(&mut self, ring: &mut Ring) -> Option<usize> {
+        self.catch_up();
+        let start = here();
+        self.stack.begin(start.sp);
+        self.fresh_length = 0;
+        let before = self.length;
+        let kept = self.unwind(start, ring);
+        let slot = ring.slot();
+        count(slot, kept, self.fresh_length);
+        if kept == before && self.fresh_length == 0 {
+            return None;
+        }
+        self.take_fresh(kept);
+        Some(kept)
+    }
+
+    /// What is known of modules that have come or gone is not known any more.
+    #[inline(always)]
+    fn catch_up(&mut self) {
+        let generation = modules::generation();
+        if generation != self.generation {
+            self.rules.clear();
+            self.length = 0;
+            self.generation = generation;
+        }
+    }
+
+    /// From this state on, newest first, into `fresh`; gives how many of the old levels remain.
+    #[inline(always)]
+    fn unwind(&mut self, start: State, ring: &mut Ring) -> usize {
+        let (mut state, mut candidates) = (start, self.length);
+        // The address of a call is before the address it returns to; a frame that was interrupted is where it is.
+        let mut is_exact = true;
+        let mut steps = 0_usize;
+        loop {
+            if let Some(joined) = self.join(state, &mut candidates) {
+                let differing = self.verify(joined);
+                if differing == 0 {
+                    return joined.wrapping_add(1);
+                }
+                // Levels that are proven, above one that is not: they move up with the fresh ones.
+                state = self.keep(joined, differing);
+                candidates = differing;
+                is_exact = false;
+            }
+            let address = state.pc.wrapping_sub(usize::from(!is_exact));
+            let known = match self.rules.find(address) {
+                Some(known) => *known,
+                None => self.learn(address, ring),
+            };
+            steps = steps.wrapping_add(1);
+            let step = if steps > DEEPEST { Step::Cut } else { self.step(state, &known) };
+            match step {
+                Step::To(next) => state = next,
+                Step::End => {
+                    self.truncated = false;
+                    return 0;
+                }
+                Step::Cut => {
+                    self.truncated = true;
+                    return 0;
+                }
+            }
+            is_exact = known.rule.kind == Kind::Signal;
+        }
+    }
+
+    /// The old level with this state. `candidates` are those that may still come.
+    #[inline(always)]
+    fn join(&self, state: State, candidates: &mut usize) -> Option<usize> {
+        let levels = self.levels.as_slice();
+        while let Some(index) = candidates.checked_sub(1) {
+            let level = levels.get(index)?;
+            if level.state.sp > state.sp {
+                return None;
+            }
+            let is_it = level.state.sp == state.sp
+                && level.state.pc == state.pc
+                && (level.state.bp == state.bp || !level.frame_matters);
+            if is_it {
+                return Some(index);
+            }
+            *candidates = index;
+        }
+        None
+    }
+
+    /// Compares the words that lead from the old level at `index` to the oldest: 0 when all are as they were, else the
+    /// index of the level whose caller is another now.
+    #[inline(always)]
+    fn verify(&mut self, index: usize) -> usize {
+        for index in (1..=index).rev() {
+            let (level, older) = (self.levels.get(index), self.levels.get(index.wrapping_sub(1)));
+            let back = self.stack.word(level.back_slot) == Some(older.state.pc);
+            let frame = level.frame_slot == 0
+                || !older.frame_matters
+                || self.stack.word(level.frame_slot) == Some(older.state.bp);
+            let cfa = level.cfa_slot == 0 || self.stack.word(level.cfa_slot) == Some(older.state.sp);
+            if !(back && frame && cfa) {
+                return index;
+            }
+        }
+        0
+    }
+
+    /// Moves the levels from `last` down to the one after `from` to the fresh ones; gives the state of the one at `from`,
+    /// at which unwinding goes on.
+    #[cold]
+    fn keep(&mut self, last: usize, from: usize) -> State {
+        for index in (from.wrapping_add(1)..=last).rev() {
+            self.add(self.levels.get(index));
+        }
+        self.levels.get(from).state
+    }
+
+    fn add(&mut self, level: Level) {
+        if self.fresh.grow(self.fresh_length.wrapping_add(1)) {
+            self.fresh.set(self.fresh_length, level);
+            self.fresh_length = self.fresh_length.wrapping_add(1);
+        }
+    }
+
+    /// Leaves one level by its rule, and notes it.
+    #[inline(always)]
+    fn step(&mut self, state: State, known: &Known) -> Step {
+        let rule = &known.rule;
+        let level = Level {
+            state,
+            code: known.module,
+            instruction: known.offset,
+            uses_frame: rule.uses_frame_pointer(),
+            keeps_frame: rule.frame.is_none(),
+            ..Level::default()
+        };
+        if matches!(rule.kind, Kind::Unknown | Kind::Outermost) {
+            self.add(level);
+            return if rule.kind == Kind::Outermost { Step::End } else { Step::Cut };
+        }
+        let place = rule.cfa.address(state, 0);
+        let cfa = if rule.cfa_is_read { self.stack.word(place) } else { Some(place) };
+        let next = cfa.and_then(|cfa| self.caller(state, rule, cfa));
+        let Some((next, back_slot, frame_slot)) = next else {
+            self.add(level);
+            return Step::Cut;
+        };
+        if rule.kind != Kind::Own {
+            self.add(Level { back_slot, frame_slot, cfa_slot: if rule.cfa_is_read { place } else { 0 }, ..level });
+        }
+        if next.pc == 0 { Step::End } else { Step::To(next) }
+    }
+
+    /// The caller's state, and the places of the words that tell it.
+    #[inline(always)]
+    fn caller(&mut self, state: State, rule: &Rule, cfa: usize) -> Option<(State, usize, usize)> {
+        // Stacks grow down; only a signal may have come from another one.
+        if cfa <= state.sp && rule.kind != Kind::Signal {
+            return None;
+        }
+        let back_slot = rule.back.address(state, cfa);
+        let frame_slot = rule.frame.map_or(0, |place| place.address(state, cfa));
+        let pc = self.stack.word(back_slot)?;
+        let bp = if frame_slot == 0 { state.bp } else { self.stack.word(frame_slot)? };
+        Some((State { pc, sp: cfa, bp }, back_slot, frame_slot))
+    }
+
+    /// Puts the fresh levels on the first `kept` old ones.
+    fn take_fresh(&mut self, kept: usize) {
+        let length = kept.wrapping_add(self.fresh_length);
+        if !self.levels.grow(length) {
+            self.length = 0;
+            self.truncated = true;
+            return;
+        }
+        for index in kept..length {
+            let fresh = self.fresh.get(length.wrapping_sub(index).wrapping_sub(1));
+            let older = index.checked_sub(1).map(|older| self.levels.get(older)).unwrap_or_default();
+            let frame_matters = fresh.uses_frame || (fresh.keeps_frame && older.frame_matters);
+            self.levels.set(index, Level { frame_matters, ..fresh });
+        }
+        self.length = length;
+    }
+
+    /// Finds the rule at an address and describes its module, if that was not done.
+    #[cold]
+    #[inline(never)]
+    fn learn(&mut self, address: usize, ring: &mut Ring) -> Known {
+        let known = match modules::at(address) {
+            Some((number, module)) => {
+                let mut rule = cfi::rule(module, address).unwrap_or_default();
+                if module.is_own && rule.kind == Kind::Called {
+                    rule.kind = Kind::Own;
+                }
+                if self.describes(number.wrapping_add(1)) {
+                    ring.define_module(&module.record());
+                }
+                Known { rule, module: module.id, offset: module.offset(address), ..Known::default() }
+            }
+            None => {
+                let id = modules::unknown();
+                if self.describes(0) {
+                    let nothing: &[u8] = &[];
+                    ring.define_module(&memtrack_format::record::Module {
+                        id,
+                        bias: 0,
+                        start: 0,
+                        end: 0,
+                        path: nothing,
+                        build_id: nothing,
+                    });
+                }
+                Known { rule: Rule::default(), module: id, ..Known::default() }
+            }
+        };
+        self.rules.put(address, known);
+        known
+    }
+
+    /// Whether the module with this number is to be described; it counts as described from now on.
+    fn describes(&mut self, number: usize) -> bool {
+        if !self.described.grow(number.wrapping_add(1)) {
+            return true;
+        }
+        let is_new = self.described.get(number) == 0;
+        self.described.set(number, 1);
+        is_new
+    }
+}
+
+/// Counts levels for the statistics; the slot is this thread's.
+#[inline(always)]
+fn count(slot: &Slot, kept: usize, unwound: usize) {
+    slot.native_kept.store(slot.native_kept.load(Relaxed).wrapping_add(kept as u64), Relaxed);
+    slot.native_unwound.store(slot.native_unwound.load(Relaxed).wrapping_add(unwound as u64), Relaxed);
+}

@@ -1,0 +1,75 @@
+//! `memtrack symbolize`: a capture that names its native code without the program's files.
+//!
+//! Invariant: what a report says of the symbolized capture is what it said of the first one, where the files still were.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{Dir, Outcome};
+
+/// Function, file and line of each row about a block of the program itself, in order.
+fn places(dir: &Dir, capture: &Path) -> Vec<Value> {
+    let mut command = dir.memtrack(["table", "--json", "--leaks", "--min-bytes", "4MB"]);
+    let table: Value = serde_json::from_str(&Outcome::of(command.arg(capture)).success()).expect("JSON");
+    let row = |row: &Value| serde_json::json!([row["function"], row["file"], row["line"], row["count"]]);
+    table["rows"].as_array().expect("rows").iter().map(row).collect()
+}
+
+/// Records `heap powers`, whose two largest blocks are of over 4 MB, with native stacks.
+fn recorded(dir: &Dir) -> std::path::PathBuf {
+    let (program, capture) = (dir.program("heap"), dir.path("capture.bin"));
+    let mut command = dir.memtrack(["run", "-q", "--native", "-o"]);
+    Outcome::of(command.arg(&capture).arg("--").arg(program).arg("powers")).success();
+    capture
+}
+
+#[test]
+fn symbolized_captures_read_the_same_without_the_program() {
+    let dir = Dir::new();
+    let capture = recorded(&dir);
+    let named = places(&dir, &capture);
+    let [row] = named.as_slice() else { panic!("one place allocates over 4 MB: {named:?}") };
+    assert_eq!((&row[0], &row[3]), (&Value::from("powers"), &Value::from(2)), "{row}");
+    let source =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/heap.c")).expect("the fixture");
+    let line = source.lines().position(|line| line.contains("opaque((size_t)1 << bit)")).expect("a line") + 1;
+    assert_eq!(row[2], Value::from(line));
+
+    let other = dir.path("other.bin");
+    Outcome::of(dir.memtrack(["symbolize", "-o"]).args([&other, &capture])).success();
+    fs::remove_file(dir.path("heap")).expect("the program");
+    assert_eq!(places(&dir, &other), named);
+    let unnamed = places(&dir, &capture);
+    assert!(unnamed[0][0].as_str().is_some_and(|name| name.starts_with("heap+0x")), "{unnamed:?}");
+
+    // Names that are there are kept when the files are gone.
+    let again = dir.path("again.bin");
+    Outcome::of(dir.memtrack(["symbolize", "-o"]).args([&again, &other])).success();
+    assert_eq!(places(&dir, &again), named);
+}
+
+#[test]
+fn captures_are_replaced_by_force_only() {
+    let dir = Dir::new();
+    let capture = recorded(&dir);
+    let before = fs::read(&capture).expect("a capture");
+    Outcome::of(dir.memtrack(["symbolize"]).arg(&capture)).fails(1, &["exists already", "--force", "-o"]);
+    assert_eq!(fs::read(&capture).expect("a capture"), before);
+    Outcome::of(dir.memtrack(["symbolize", "-f"]).arg(&capture)).success();
+    assert!(fs::read(&capture).expect("a capture").len() > before.len());
+    // One that is cut may still be written to.
+    fs::write(&capture, &before[..before.len() - 1]).expect("a capture");
+    Outcome::of(dir.memtrack(["symbolize", "-f"]).arg(&capture)).fails(1, &["not complete", "-o"]);
+    let other = dir.path("other.bin");
+    Outcome::of(dir.memtrack(["symbolize", "-o"]).args([&other, &capture])).success();
+    assert!(!places(&dir, &other).is_empty());
+}
+
+#[test]
+fn captures_without_native_code_are_told() {
+    let dir = Dir::new();
+    let run = dir.run(&dir.program("heap"), ["powers"]);
+    Outcome::of(dir.memtrack(["symbolize", "-f"]).arg(&run.capture)).fails(1, &["no native code", "--native"]);
+}

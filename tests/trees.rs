@@ -1,0 +1,190 @@
+//! `--follow`: trees of processes, each with a capture of its own and exact figures in it.
+//!
+//! Each process of the fixture allocates blocks of a size of its own, so that a capture tells whose it is.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::support::{Dir, Outcome, Stats, Tally};
+
+/// The captures of one recording.
+struct Tree {
+    dir: Dir,
+    captures: Vec<(PathBuf, Stats)>,
+    messages: String,
+}
+
+impl Tree {
+    /// Runs a case plain and with `--follow`, and compares what they print.
+    #[track_caller]
+    fn of(case: &str) -> Self {
+        let dir = Dir::new();
+        let program = dir.program("trees");
+        let plain = Outcome::of(dir.command(&program).arg(case));
+        let mut command = dir.memtrack(["run", "--follow", "-o", "capture.bin", "--"]);
+        let outcome = Outcome::of(command.arg(&program).arg(case));
+        assert_eq!((&outcome.stdout, outcome.status), (&plain.stdout, plain.status), "{outcome:?} {plain:?}");
+        let captures = captures(&dir);
+        Self { dir, captures, messages: outcome.stderr }
+    }
+
+    /// What each process allocated, by size of its blocks.
+    fn allocated(&self) -> BTreeMap<u64, Tally> {
+        let tallies = self.captures.iter().map(|(_, stats)| stats.allocated()).filter(|tally| tally.count > 0);
+        tallies.map(|tally| (tally.bytes / tally.count, tally)).collect()
+    }
+
+    /// All captures in one report.
+    fn whole(&self) -> Value {
+        let mut command = self.dir.memtrack(["stats", "--json"]);
+        let paths = self.captures.iter().map(|(path, _)| path);
+        serde_json::from_str(&Outcome::of(command.args(paths)).success()).expect("JSON")
+    }
+}
+
+#[track_caller]
+fn captures(dir: &Dir) -> Vec<(PathBuf, Stats)> {
+    let files = std::fs::read_dir(dir.path(".")).expect("a directory");
+    let mut paths: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|suffix| suffix == "bin"));
+    paths.sort();
+    let read = |path: PathBuf| {
+        let stats = Stats::of(&path);
+        stats.is_whole();
+        (path, stats)
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// The number at a pointer, summed over all captures.
+fn sum(tree: &Tree, pointer: &str) -> u64 {
+    tree.captures.iter().map(|(_, stats)| stats.number(pointer)).sum()
+}
+
+#[test]
+fn every_process_of_a_tree_of_51_has_its_own_figures() {
+    let tree = Tree::of("forty");
+    assert_eq!(tree.captures.len(), 51, "{}", tree.messages);
+    let mut expected = vec![Tally::new(53, 50 * 100 + 3 * 77)];
+    expected.extend((1..=40).map(|i| Tally::new(i + 1, i * (1000 + i) + 5000)));
+    expected.extend((1..=10).map(|i| Tally::new(4 * i, 4 * i * (2000 + 4 * i))));
+    let mut found: Vec<Tally> = tree.captures.iter().map(|(_, stats)| stats.allocated()).collect();
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
+    // Every child frees as many blocks of its parent's as its number says, and moves one; every grandchild frees two.
+    let inherited: u64 = (1..=40).map(|i| i + 1).sum::<u64>() + 10 * 2;
+    assert_eq!(sum(&tree, "/capture/inherited_frees"), inherited);
+    let whole = tree.whole();
+    assert_eq!(whole["allocations"]["bytes"], expected.iter().map(|tally| tally.bytes).sum::<u64>());
+    assert_eq!(whole["capture"]["inherited_frees"], inherited);
+    assert_eq!(whole["processes"].as_array().expect("rows").len(), 51);
+}
+
+#[test]
+fn parents_and_names_of_captures() {
+    let tree = Tree::of("forty");
+    let first = tree.captures.iter().find(|(path, _)| path.ends_with("capture.bin")).expect("the first process");
+    let pid = |stats: &Stats| stats.number("/capture/pid");
+    let children = tree.captures.iter().filter(|(_, stats)| stats.number("/capture/ppid") == pid(&first.1));
+    assert_eq!(children.count(), 40);
+    for (path, stats) in tree.captures.iter().filter(|(path, _)| !path.ends_with("capture.bin")) {
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        assert!(name.starts_with(&format!("capture.{}-", pid(stats))), "{name}");
+    }
+}
+
+#[test]
+fn forks_from_a_thread_while_others_allocate() {
+    let tree = Tree::of("from_a_thread");
+    let allocated = tree.allocated();
+    for round in 1..=20 {
+        assert_eq!(allocated[&(3000 + round)], Tally::new(round, round * (3000 + round)));
+    }
+    assert_eq!((tree.captures.len(), sum(&tree, "/capture/inherited_frees")), (21, 0));
+}
+
+#[test]
+fn posix_spawn_vfork_and_fork_with_exec() {
+    let tree = Tree::of("starts");
+    let leaks: BTreeMap<u64, u64> = tree
+        .captures
+        .iter()
+        .map(|(_, stats)| (stats.leaked().bytes / stats.leaked().count, stats.leaked().count))
+        .collect();
+    assert_eq!(leaks, BTreeMap::from([(4003, 3), (4004, 4), (4005, 5), (4006, 6), (4007, 7)]));
+    // What the child kept before its exec went with it.
+    assert_eq!(sum(&tree, "/allocations/count"), 3 + 4 + 5 + 6 + 7 + 2);
+}
+
+#[test]
+fn commands_of_system_and_popen() {
+    let tree = Tree::of("shells");
+    let allocated = tree.allocated();
+    assert_eq!((allocated[&4008], allocated[&4009]), (Tally::new(8, 8 * 4008), Tally::new(9, 9 * 4009)));
+    // The two shells, and the program itself.
+    assert_eq!(tree.captures.len(), 5, "{}", tree.messages);
+}
+
+#[test]
+fn a_grandchild_that_outlives_its_parents_is_recorded_to_its_end() {
+    let tree = Tree::of("daemon");
+    assert_eq!((tree.allocated()[&5005], tree.captures.len()), (Tally::new(50, 50 * 5005), 3));
+}
+
+#[test]
+fn workers_that_are_killed() {
+    let tree = Tree::of("killed");
+    assert_eq!((tree.captures.len(), sum(&tree, "/allocations/count")), (11, 1000));
+}
+
+#[test]
+fn a_child_that_cannot_connect_runs_and_is_told_of() {
+    let tree = Tree::of("without_descriptors");
+    assert!(tree.messages.contains("1 process that was started was not recorded"), "{}", tree.messages);
+    assert_eq!(tree.allocated().into_keys().collect::<Vec<_>>(), [6001, 6002]);
+}
+
+/// A tree by processes: of each, the stacks stand below a frame of its own.
+#[test]
+fn reports_can_keep_processes_apart() {
+    let tree = Tree::of("killed");
+    let paths: Vec<_> = tree.captures.iter().map(|(path, _)| path).collect();
+    let json = |arguments: &[&str]| -> Value {
+        let mut command = tree.dir.memtrack(arguments);
+        serde_json::from_str(&Outcome::of(command.args(&paths)).success()).expect("JSON")
+    };
+    let rows = |table: Value| table["rows"].as_array().expect("rows").clone();
+    assert_eq!(rows(json(&["table", "--json"])).len(), 1);
+    let apart = rows(json(&["table", "--json", "--split-processes"]));
+    assert_eq!(apart.len(), 10);
+    for row in &apart {
+        assert_eq!((&row["count"], &row["bytes"]), (&100.into(), &800_800.into()));
+        assert!(row["process"].as_str().expect("a process").starts_with("process "), "{row}");
+    }
+}
+
+/// Children are as if memtrack were not there, and there is one capture.
+#[test]
+fn without_the_option_nothing_is_followed() {
+    let dir = Dir::new();
+    dir.run(&dir.program("trees"), ["forty"]);
+    assert_eq!(captures(&dir).len(), 1);
+}
+
+#[test]
+fn sums_instead_of_events() {
+    let dir = Dir::new();
+    let program = dir.program("trees");
+    let mut command = dir.memtrack(["run", "-q", "--follow-fork", "--aggregate", "-o", "capture.bin", "--"]);
+    Outcome::of(command.arg(&program).arg("forty")).success();
+    let captures = captures(&dir);
+    let bytes: u64 = captures.iter().map(|(_, stats)| stats.allocated().bytes).sum();
+    let expected = 50 * 100 + 3 * 77 + (1..=40).map(|i| i * (1000 + i) + 5000).sum::<u64>();
+    let grandchildren: u64 = (1..=10).map(|i| 4 * i * (2000 + 4 * i)).sum();
+    assert_eq!((captures.len(), bytes), (51, expected + grandchildren));
+    let inherited: u64 = captures.iter().map(|(_, stats)| stats.number("/capture/inherited_frees")).sum();
+    assert_eq!(inherited, (1..=40).map(|i| i + 1).sum::<u64>() + 20);
+}

@@ -89,14 +89,33 @@ def refused(memtrack, *command, word, **process):
     assert json.loads(memtrack("stats", "--json", "refused.bin").stdout)["allocations"]["count"] > 0
 
 
-def test_free_threaded_builds_are_refused(memtrack):
+@pytest.fixture
+def free_threaded():
     """MEMTRACK_FREE_THREADED names one; no distribution has a package."""
     python = os.environ.get("MEMTRACK_FREE_THREADED") or next(
         filter(None, map(shutil.which, ("python3.13t", "python3.14t", "python3.15t"))), None
     )
     if not python:
         pytest.skip("no free-threaded Python (MEMTRACK_FREE_THREADED, PATH)")
-    refused(memtrack, python, "-c", "blocks = [bytes(3_000_000)]", word="free-threaded builds of Python")
+    return python
+
+
+def test_free_threaded_builds_are_refused(memtrack, free_threaded):
+    refused(memtrack, free_threaded, "-c", "blocks = [bytes(3_000_000)]", word="free-threaded builds of Python")
+
+
+def test_free_threaded_builds_have_every_object(memtrack, free_threaded):
+    code = (
+        "import threading\nheld = []\ndef work(size):\n    held.extend(bytearray(size) for _ in range(1000))\n"
+        "threads = [threading.Thread(target=work, args=(5000 + n,)) for n in range(8)]\n"
+        "for thread in threads: thread.start()\nfor thread in threads: thread.join()"
+    )
+    capture = memtrack.record(free_threaded, "-c", code, options=("--trace-python-allocators",))
+    stats = capture.stats()
+    assert stats["capture"]["unmatched_frees"] == 0 and "interpreter" not in stats["leaked"]
+    assert 8 * 1000 * 5000 < stats["leaked"]["bytes"] < 8 * 1000 * 5000 + 10_000_000
+    sizes = [event.size for event in capture.allocations() if event.domain]
+    assert [sizes.count(5000 + number + 1) for number in range(8)] == [1000] * 8
 
 
 def test_unknown_versions_are_refused(memtrack):

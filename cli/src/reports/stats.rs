@@ -50,6 +50,11 @@ pub(crate) fn traces_python_allocators(capture: &Capture) -> bool {
     capture.facts.process.traces_python_allocators == Some(1)
 }
 
+/// Whether stacks tell what of Python's allocators is the program's: without Python frames nothing does.
+pub(crate) fn tells_python_apart(capture: &Capture) -> bool {
+    traces_python_allocators(capture) && capture.facts.process.python_note.is_none()
+}
+
 fn size(tally: &Tally) -> (u64, u64) {
     (tally.bytes, tally.count)
 }

@@ -12,7 +12,7 @@ use super::NO_STACK;
 use super::facts::Capture;
 use super::lifetimes::Report;
 use super::processes;
-use super::stats::{Rows, traces_python_allocators};
+use super::stats::{Rows, tells_python_apart, traces_python_allocators};
 
 /// Writes the report, with at most `limit` frames and modules.
 ///
@@ -81,7 +81,7 @@ fn value(capture: &Capture, limit: usize) -> Value {
 fn leaked(capture: &Capture) -> Value {
     let value = |tally: Tally| json!({"bytes": tally.bytes, "allocations": tally.count});
     let mut leaked = value(capture.analysis.totals.leaked);
-    if traces_python_allocators(capture) {
+    if tells_python_apart(capture) {
         let Kept { interpreter, imports } = kept(&capture.analysis.view(View::Leaks), &capture.frames);
         leaked["interpreter"] = value(interpreter);
         leaked["imports"] = value(imports);

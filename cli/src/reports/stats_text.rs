@@ -9,7 +9,7 @@ use memtrack_reader::analysis::{FrameRow, Kept, ModuleRow, Tally, View, kept};
 use super::NO_STACK;
 use super::facts::{Capture, visible};
 use super::processes;
-use super::stats::{Rows, traces_python_allocators};
+use super::stats::{Rows, tells_python_apart};
 use super::stats_json::thread;
 use super::table::Table;
 use super::tree::named;
@@ -54,7 +54,10 @@ fn figures(capture: &Capture, out: &mut impl Write) -> io::Result<()> {
     line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
     line("Deallocations", count(totals.deallocations))?;
     line("Peak", peak(capture))?;
-    line("Leaked", leaked(capture))?;
+    line("Leaked", tally(totals.leaked))?;
+    if let Some(held) = held_anyway(capture) {
+        line("  of these", held)?;
+    }
     line("Temporary", tally(totals.temporary))?;
     line(
         "Resident memory",
@@ -94,13 +97,11 @@ fn peak(capture: &Capture) -> String {
 }
 
 /// Where every block of Python's allocators is recorded, the interpreter's own are most of what a small program holds.
-fn leaked(capture: &Capture) -> String {
-    let all = tally(capture.analysis.totals.leaked);
-    if !traces_python_allocators(capture) {
-        return all;
-    }
-    let Kept { interpreter, imports } = kept(&capture.analysis.view(View::Leaks), &capture.frames);
-    format!("{all}, of these {} the interpreter's own and {} of imports", tally(interpreter), tally(imports))
+fn held_anyway(capture: &Capture) -> Option<String> {
+    let Kept { interpreter, imports } =
+        tells_python_apart(capture).then(|| kept(&capture.analysis.view(View::Leaks), &capture.frames))?;
+    let part = |tally: Tally| format!("{} in {}", size(tally.bytes), count(tally.count));
+    Some(format!("{} by Python itself, {} by imports", part(interpreter), part(imports)))
 }
 
 fn tally(tally: Tally) -> String {

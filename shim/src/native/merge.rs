@@ -121,6 +121,8 @@ pub(super) struct Merge<'a> {
     /// Python frames that are written, and the next entry.
     done: usize,
     entry: usize,
+    /// The first level has frames that are on the wire and were stepped over.
+    stepped: bool,
 }
 
 /// What changed since the last merge.
@@ -149,7 +151,7 @@ impl<'a> Merge<'a> {
         let done = before.python as usize;
         let entry = entries.as_slice().partition_point(|entry| (entry.shown as usize) < done);
         let writer = Writer { ring, at: before.wire as usize, diverged: false, truncated: false };
-        let mut merge = Self { python, entries, writer, done, entry };
+        let mut merge = Self { python, entries, writer, done, entry, stepped: false };
         if start == 0 {
             merge.before_all(levels.first().map_or(0, |level| level.state.sp), changes.cut);
         } else if start < changes.level {
@@ -185,6 +187,7 @@ impl<'a> Merge<'a> {
         if level.is_replaced && same > 0 {
             self.done = self.done.wrapping_add(same);
             self.writer.at = self.writer.at.wrapping_add(same);
+            self.stepped = true;
         }
     }
 
@@ -196,7 +199,9 @@ impl<'a> Merge<'a> {
         }
         let here = entry(self).filter(|entry| entry.address >= level.state.sp && entry.address < caller);
         let end = here.map(|_| self.entries.end(self.entry, self.python.length()));
-        level.is_replaced = end.is_some_and(|end| end > self.done);
+        // Its frames may all be on the wire already.
+        let stepped = std::mem::take(&mut self.stepped);
+        level.is_replaced = end.is_some_and(|end| end > self.done || stepped);
         match end {
             Some(end) if level.is_replaced => self.python_until(end),
             _ => self.writer.put(Frame { code: level.code, instruction: level.instruction }),

@@ -16,6 +16,8 @@ const BYTES_SIZE: usize = 33;
 /// Where the table of offsets keeps the version and whether the build is free-threaded.
 const TABLE_VERSION: usize = 8;
 const TABLE_FREE_THREADED: usize = 16;
+/// Where it keeps the place of the runtime's word that says who finalizes.
+const TABLE_FINALIZING: usize = 32;
 
 /// Refuses an interpreter that is not what the layout describes.
 ///
@@ -54,6 +56,15 @@ unsafe fn check_table(layout: &Layout, runtime: usize, version: u32) -> Result<(
         unsafe { word(runtime.wrapping_add(*position)) == *value }
     });
     if same_version && same_offsets { Ok(()) } else { Err(Unsupported::Contradiction) }
+}
+
+/// The address of the word that says who finalizes, as the interpreter's own table has it.
+///
+/// # Safety
+/// `runtime` must be the address of `_PyRuntime` with a table that was recognized.
+pub(super) unsafe fn finalizing_by_table(runtime: usize) -> usize {
+    // SAFETY: within the table.
+    runtime.wrapping_add(unsafe { word(runtime.wrapping_add(TABLE_FINALIZING)) })
 }
 
 /// Compares the sizes of the objects that are read, which static type objects hold.

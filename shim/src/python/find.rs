@@ -84,7 +84,9 @@ impl Unsupported {
     const fn text(self) -> &'static str {
         match self {
             Self::Version => "this version of Python is not known (known: 3.8 to 3.15)",
-            Self::FreeThreaded => "free-threaded builds of Python are not supported yet",
+            Self::FreeThreaded => {
+                "free-threaded builds of Python are not supported yet; --trace-python-allocators records their objects"
+            }
             Self::DebugBuild => "debug builds of Python are not supported",
             Self::Contradiction => "the interpreter's structures are not those of its version",
             Self::MissingSymbol => "the interpreter does not export the symbols that are needed",
@@ -199,7 +201,14 @@ fn decide(symbols: &Symbols) {
             REASON.store(0, Ordering::Relaxed);
             publish(symbols, layout, thread_state);
         }
-        Err(reason) => REASON.store(reason as u8, Ordering::Relaxed),
+        Err(reason) => {
+            REASON.store(reason as u8, Ordering::Relaxed);
+            if reason == Unsupported::FreeThreaded {
+                // SAFETY: the runtime of a version whose table says that it is free-threaded.
+                let finalizing = unsafe { check::finalizing_by_table(symbols.runtime) };
+                FINALIZING.store(finalizing as *mut AtomicUsize, Ordering::Relaxed);
+            }
+        }
     }
 }
 

@@ -131,3 +131,63 @@ fn libraries_closed_and_opened_in_turn_at_one_place() {
         .collect();
     assert_eq!(innermost, ["library_allocate"; 50]);
 }
+
+/// The stacks of the marked blocks of a case of native_odd.c, and how many stacks count as cut.
+#[track_caller]
+fn odd(case: &str) -> (Vec<Vec<String>>, u64) {
+    let dir = Dir::new();
+    let program = dir.compile("native_odd", "native_odd", &["-fno-optimize-sibling-calls"]);
+    let arguments = [case.into()];
+    let plain = Outcome::of(dir.command(&program).args(&arguments));
+    assert_eq!(plain.status, 0, "{plain:?}");
+    let run = dir.run_as(&plain, &["--native"], &program, &arguments);
+    let stacks = Stacks::of(&run);
+    assert_eq!(plain.stdout, format!("{}\n", stacks.blocks.len()));
+    let named = |stack: u64| stacks.functions(stack).into_iter().map(str::to_owned).collect();
+    (stacks.blocks.iter().map(|block| named(block.1)).collect(), run.stats().number("/capture/truncated_stacks"))
+}
+
+#[test]
+fn handlers_on_a_stack_of_their_own_lead_back_to_what_they_interrupted() {
+    let (stacks, truncated) = odd("signal_stack");
+    assert_eq!((stacks.len(), truncated), (3, 0));
+    for stack in stacks {
+        assert_eq!(stack[..2], ["mark", "on_signal"]);
+        let rest = &stack[2..];
+        assert!(rest.iter().any(|name| name.contains("raise")) && rest.iter().any(|name| name == "main"), "{stack:?}");
+    }
+}
+
+#[test]
+fn coroutines_have_their_own_stacks() {
+    let (stacks, truncated) = odd("coroutines");
+    // Not every C library has an unwind table for the place at which a coroutine begins: that counts as a cut.
+    assert!(stacks.len() == 18 && [0, 12].contains(&truncated), "{truncated}: {stacks:?}");
+    for turn in stacks.chunks(3) {
+        assert_eq!(turn[0][..2], ["mark", "coroutine"]);
+        assert!(!turn[0].iter().any(|name| name == "main"), "{turn:?}");
+        assert_eq!(turn[1][..3], ["mark", "coroutines", "main"]);
+        assert_eq!(turn[2][1..8], ["recursive"; 6].into_iter().chain(["coroutine"]).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn code_without_unwind_tables_cuts_a_stack_and_is_counted() {
+    let (stacks, truncated) = odd("without_tables");
+    assert_eq!((stacks.len(), truncated), (4, 3));
+    for stack in &stacks[..3] {
+        assert_eq!(stack[..], ["mark", "<unknown>"]);
+    }
+    assert_eq!(stacks[3][..3], ["mark", "without_tables", "main"]);
+}
+
+#[test]
+fn two_thousand_frames_are_whole_and_twenty_thousand_are_cut() {
+    let (stacks, truncated) = odd("2000");
+    assert_eq!(truncated, 0);
+    assert_eq!(stacks[0].iter().filter(|name| *name == "recursive").count(), 2001);
+    let (stacks, truncated) = odd("20000");
+    assert_eq!(truncated, 1);
+    assert!((7000..=8000).contains(&stacks[0].len()), "{}", stacks[0].len());
+    assert_eq!(stacks[0][..2], ["mark", "recursive"]);
+}

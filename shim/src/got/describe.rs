@@ -30,15 +30,26 @@ fn path(object: &Object<'_>) -> Vec<u8> {
     // SAFETY: null, or the loader's copy of the name, which ends in zero.
     let name = (object.name != 0).then(|| unsafe { CStr::from_ptr(object.name as *const libc::c_char) });
     match name.map(CStr::to_bytes) {
-        None | Some(b"") => {
-            std::fs::read_link("/proc/self/exe").map(|path| path.into_os_string().into_vec()).unwrap_or_default()
-        }
+        None | Some(b"") => mapped_file(object.range().start).unwrap_or_default(),
         Some(name) if name.starts_with(b"/") || !name.contains(&b'/') => name.to_vec(),
         Some(name) => {
             let here = std::env::current_dir().unwrap_or_default().into_os_string().into_vec();
             [here.as_slice(), b"/", name].concat()
         }
     }
+}
+
+/// The file that is mapped at an address: the system's word for the program is the loader, where that was started.
+fn mapped_file(address: usize) -> Option<Vec<u8>> {
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    maps.split(|&byte| byte == b'\n').find_map(|line| {
+        // Start and end, rights, offset, device, node, and after spaces the path.
+        let range = std::str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?;
+        let (start, end) = range.split_once('-')?;
+        let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+        let path = line.iter().position(|&byte| byte == b'/').and_then(|path| line.get(path..))?;
+        (start..end).contains(&address).then(|| path.to_vec())
+    })
 }
 
 /// The build-id among these notes.

@@ -167,11 +167,19 @@ impl Walk {
                     return joined.wrapping_add(1);
                 }
                 // Levels that are proven, above one that is not: they move up with the fresh ones.
-                state = self.keep(joined, differing);
+                state = self.keep(joined, differing, state.bp);
                 candidates = differing;
                 is_exact = false;
             }
             let address = state.pc.wrapping_sub(usize::from(!is_exact));
+            // Most steps are through frames of memtrack's own; the rest of the loop would do the same to them.
+            if let Some(known) = self.rules.find(address)
+                && known.rule.kind == Kind::Own
+                && let Some((next, ..)) = caller(&mut self.stack, state, &known.rule, known.rule.cfa.address(state, 0))
+            {
+                (state, is_exact) = (next, false);
+                continue;
+            }
             let known = match self.rules.find(address) {
                 Some(known) => *known,
                 None => self.learn(address, ring),
@@ -217,28 +225,33 @@ impl Walk {
     /// index of the level whose caller is another now.
     #[inline(always)]
     fn verify(&mut self, index: usize) -> usize {
-        for index in (1..=index).rev() {
-            let (level, older) = (self.levels.get(index), self.levels.get(index.wrapping_sub(1)));
-            let back = self.stack.word(level.back_slot) == Some(older.state.pc);
-            let frame = level.frame_slot == 0
-                || !older.frame_matters
-                || self.stack.word(level.frame_slot) == Some(older.state.bp);
-            let cfa = level.cfa_slot == 0 || self.stack.word(level.cfa_slot) == Some(older.state.sp);
+        let Self { levels, stack, .. } = self;
+        let levels = levels.as_slice().get(..=index).unwrap_or_default();
+        for (below, [older, level]) in levels.array_windows().enumerate().rev() {
+            let back = stack.word(level.back_slot) == Some(older.state.pc);
+            let frame =
+                level.frame_slot == 0 || !older.frame_matters || stack.word(level.frame_slot) == Some(older.state.bp);
+            let cfa = level.cfa_slot == 0 || stack.word(level.cfa_slot) == Some(older.state.sp);
             if !(back && frame && cfa) {
-                return index;
+                return below.wrapping_add(1);
             }
         }
         0
     }
 
     /// Moves the levels from `last` down to the one after `from` to the fresh ones; gives the state of the one at `from`,
-    /// at which unwinding goes on.
+    /// at which unwinding goes on. The frame pointer, which is `bp` at `last`, may have been another in the old levels
+    /// where none of them needed it; their new caller may.
     #[cold]
-    fn keep(&mut self, last: usize, from: usize) -> State {
+    fn keep(&mut self, last: usize, from: usize, mut bp: usize) -> State {
         for index in (from.wrapping_add(1)..=last).rev() {
-            self.add(self.levels.get(index));
+            let level = self.levels.get(index);
+            self.add(Level { state: State { bp, ..level.state }, ..level });
+            if level.frame_slot != 0 {
+                bp = self.stack.word(level.frame_slot).unwrap_or(bp);
+            }
         }
-        self.levels.get(from).state
+        State { bp, ..self.levels.get(from).state }
     }
 
     fn add(&mut self, level: Level) {
@@ -266,7 +279,7 @@ impl Walk {
         }
         let place = rule.cfa.address(state, 0);
         let cfa = if rule.cfa_is_read { self.stack.word(place) } else { Some(place) };
-        let next = cfa.and_then(|cfa| self.caller(state, rule, cfa));
+        let next = cfa.and_then(|cfa| caller(&mut self.stack, state, rule, cfa));
         let Some((next, back_slot, frame_slot)) = next else {
             self.add(level);
             return Step::Cut;
@@ -275,20 +288,6 @@ impl Walk {
             self.add(Level { back_slot, frame_slot, cfa_slot: if rule.cfa_is_read { place } else { 0 }, ..level });
         }
         if next.pc == 0 { Step::End } else { Step::To(next) }
-    }
-
-    /// The caller's state, and the places of the words that tell it.
-    #[inline(always)]
-    fn caller(&mut self, state: State, rule: &Rule, cfa: usize) -> Option<(State, usize, usize)> {
-        // Stacks grow down; only a signal may have come from another one.
-        if cfa <= state.sp && rule.kind != Kind::Signal {
-            return None;
-        }
-        let back_slot = rule.back.address(state, cfa);
-        let frame_slot = rule.frame.map_or(0, |place| place.address(state, cfa));
-        let pc = self.stack.word(back_slot)?;
-        let bp = if frame_slot == 0 { state.bp } else { self.stack.word(frame_slot)? };
-        Some((State { pc, sp: cfa, bp }, back_slot, frame_slot))
     }
 
     /// Puts the fresh levels on the first `kept` old ones.
@@ -315,7 +314,7 @@ impl Walk {
         let known = match modules::at(address) {
             Some((number, module)) => {
                 let mut rule = cfi::rule(module, address).unwrap_or_default();
-                if module.is_own && rule.kind == Kind::Called {
+                if module.is_own && rule.kind == Kind::Called && !rule.cfa_is_read {
                     rule.kind = Kind::Own;
                 }
                 if self.describes(number.wrapping_add(1)) {
@@ -352,6 +351,20 @@ impl Walk {
         self.described.set(number, 1);
         is_new
     }
+}
+
+/// The caller's state, and the places of the words that tell it.
+#[inline(always)]
+fn caller(stack: &mut Stack, state: State, rule: &Rule, cfa: usize) -> Option<(State, usize, usize)> {
+    // Stacks grow down; only a signal may have come from another one.
+    if cfa <= state.sp && rule.kind != Kind::Signal {
+        return None;
+    }
+    let back_slot = rule.back.address(state, cfa);
+    let frame_slot = rule.frame.map_or(0, |place| place.address(state, cfa));
+    let pc = stack.word(back_slot)?;
+    let bp = if frame_slot == 0 { state.bp } else { stack.word(frame_slot)? };
+    Some((State { pc, sp: cfa, bp }, back_slot, frame_slot))
 }
 
 /// Counts levels for the statistics; the slot is this thread's.

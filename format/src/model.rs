@@ -10,6 +10,8 @@
 //! Invariant: encoder and decoder make the same calls in the same order, and the model depends on nothing else; so the
 //! decoder always predicts what the encoder did.
 
+use std::hint::select_unpredictable;
+
 use crate::record::Frame;
 
 /// Ages that can be told; also the slots that the encoder looks addresses up in.
@@ -84,24 +86,17 @@ impl Model {
             & (SITES - 1);
     }
 
-    /// The size that the newest frame allocated last, kept up to date.
+    /// Whether the newest frame allocated this size last; it has now.
     #[inline]
     pub(crate) fn size_here(&mut self, size: u64) -> bool {
-        match self.sizes.get_mut(self.site) {
-            Some(last) if *last == size => true,
-            Some(last) => {
-                *last = size;
-                false
-            }
-            None => false,
-        }
+        self.sizes.get_mut(self.site % SITES).is_some_and(|last| std::mem::replace(last, size) == size)
     }
 
     /// The size that is expected here.
     #[inline]
     #[must_use]
     pub(crate) fn expected_size(&self) -> u64 {
-        self.sizes.get(self.site).copied().unwrap_or(0)
+        self.sizes.get(self.site % SITES).copied().unwrap_or(0)
     }
 
     /// The address that an allocation of this class is expected to get; 0 for none. Forgets it.
@@ -111,9 +106,7 @@ impl Model {
         let top = next.wrapping_sub(1);
         let Some(address) = stack.get_mut(usize::from(top) % BIN_DEPTH) else { return 0 };
         let expected = std::mem::take(address);
-        if expected != 0 {
-            *next = top;
-        }
+        *next = select_unpredictable(expected != 0, top, *next);
         expected
     }
 
@@ -145,13 +138,13 @@ impl Model {
     #[inline]
     #[must_use]
     pub(crate) fn expected_callee(&self) -> Frame {
-        self.callees.get(self.site).copied().unwrap_or(Frame::NONE)
+        self.callees.get(self.site % SITES).copied().unwrap_or(Frame::NONE)
     }
 
     /// The newest frame called this one, which is the newest now.
     #[inline]
     pub(crate) fn pushed(&mut self, frame: Frame) {
-        if let Some(callee) = self.callees.get_mut(self.site) {
+        if let Some(callee) = self.callees.get_mut(self.site % SITES) {
             *callee = frame;
         }
         self.last_code = frame.code;
@@ -165,10 +158,12 @@ impl Default for Model {
     }
 }
 
-/// The size class of a block: glibc's chunk sizes where it keeps free lists for each of them, powers of two above.
+/// The size class of a block, without a branch: a branch that is taken costs the shim more than both ways. glibc's chunk sizes where it keeps free lists for each of them, powers of two above.
 #[inline]
 pub(crate) fn bin(size: u64) -> usize {
-    if size <= 1032 { (size as usize + 23) >> 4 } else { 67 + (63 - size.leading_zeros() as usize) }
+    let small = (size as usize).wrapping_add(23) >> 4;
+    let large = 67 + (63 - (size | 1).leading_zeros() as usize);
+    select_unpredictable(size <= 1032, small, large)
 }
 
 /// The encoder's side of ages: from an address to the age of its block.

@@ -32,7 +32,7 @@ mod encode;
 mod located;
 
 pub use decode::{DecodeError, Decoder};
-pub use encode::{Encoder, MAX_RECORD, MAX_TEXT};
+pub use encode::{AllocHead, Encoder, MAX_RECORD, MAX_TEXT};
 pub use located::Locator;
 
 use crate::lines::Position;

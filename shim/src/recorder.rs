@@ -6,14 +6,16 @@
 //!
 //! Invariant: no call here can fail in a way the program would notice.
 
+use std::hint::cold_path;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use memtrack_format::record::Encoder;
+use memtrack_format::record::{AllocHead, Encoder};
 use memtrack_format::{Allocator, MapClass};
 use memtrack_transport::layout::image;
 
-use crate::python;
+use crate::python::{self, ForVersion, Version, for_version};
 use crate::thread::{self, Thread};
 
 /// 1 once the beginning of Python's finalization is recorded.
@@ -31,37 +33,36 @@ impl Recorder {
         Self { thread }
     }
 
-    /// A block was allocated. Not inlined: a hundred hooks share it, and its one hot copy.
-    #[inline(never)]
-    pub(crate) fn alloc(&mut self, allocator: Allocator, address: usize, size: usize) {
-        self.note_finalizing();
-        let Thread { ring, chain, native, .. } = &mut *self.thread;
-        let time = ring.next_place();
-        let unnamed = match native {
-            None => chain.update(ring),
-            Some(native) => native.update(chain, ring),
-        };
-        ring.put(move |encoder, bytes, at| encoder.alloc(bytes, at, allocator, address as u64, size as u64, time));
-        ring.publish();
-        if unnamed {
-            self.name_from_python();
-        }
+    /// A block was allocated; the guard ends. Gives the address back.
+    #[inline(always)]
+    pub(crate) fn alloc(self, allocator: Allocator, address: usize, size: usize) -> usize {
+        let mut this = ManuallyDrop::new(self);
+        let thread = &mut *this.thread;
+        (thread.alloc_and_leave)(thread, AllocHead::of(allocator), address, size)
     }
 
-    /// A block is about to be freed. Not inlined, like [`Recorder::alloc`].
-    #[inline(never)]
+    /// A block was allocated inside of what another guard is for, which goes on.
+    #[cold]
+    pub(crate) fn alloc_beneath(self, allocator: Allocator, address: usize, size: usize) {
+        ManuallyDrop::new(self).thread.alloc(AllocHead::of(allocator), address, size);
+    }
+
+    /// A block is about to be freed.
+    #[inline(always)]
     pub(crate) fn free(&mut self, address: usize) {
-        self.note_finalizing();
-        let ring = &mut self.thread.ring;
-        let time = ring.next_place();
-        ring.put(move |encoder, bytes, at| encoder.free(bytes, at, address as u64, time));
-        ring.publish();
+        self.thread.free(address);
+    }
+
+    /// As [`Recorder::free`], without a call: for the functions that free nearly everything.
+    #[inline(always)]
+    pub(crate) fn free_at_once(&mut self, address: usize) {
+        self.thread.free_here(address);
     }
 
     /// An allocator of Python's is about to free or move a block; [`Recorder::freed_python`] follows.
     #[inline(always)]
     pub(crate) fn free_python(&mut self, block: usize, moves: bool) {
-        self.free(block);
+        self.free_at_once(block);
         self.thread.python_block = block;
         self.thread.python_moves = moves;
     }
@@ -76,33 +77,27 @@ impl Recorder {
     #[cold]
     pub(crate) fn free_undo(&mut self) {
         let ring = &mut self.thread.ring;
-        ring.next_place();
+        ring.next_place_and_time();
         ring.put(Encoder::free_undo);
         ring.publish();
     }
 
     /// A range was mapped by `Mmap` or `Mremap`.
     pub(crate) fn map(&mut self, allocator: Allocator, address: usize, length: usize, class: MapClass) {
-        self.note_finalizing();
-        let Thread { ring, chain, native, .. } = &mut *self.thread;
-        let time = ring.next_place();
-        let unnamed = match native {
-            None => chain.update(ring),
-            Some(native) => native.update(chain, ring),
-        };
+        self.thread.note_finalizing();
+        let (time, unnamed) = self.thread.next_place_and_stack();
         let range = (address as u64, length as u64);
-        ring.put(move |encoder, bytes, at| encoder.map(bytes, at, (allocator, class), range, time));
-        ring.publish();
+        self.thread.ring.record(move |encoder, bytes, at| encoder.map(bytes, at, (allocator, class), range, time));
         if unnamed {
-            self.name_from_python();
+            self.thread.name_from_python();
         }
     }
 
     /// A range is about to be unmapped.
     pub(crate) fn unmap(&mut self, address: usize, length: usize) {
-        self.note_finalizing();
+        self.thread.note_finalizing();
         let ring = &mut self.thread.ring;
-        let time = ring.next_place();
+        let time = ring.next_place_and_time();
         ring.put(move |encoder, bytes, at| encoder.unmap(bytes, at, address as u64, length as u64, time));
         ring.publish();
     }
@@ -110,7 +105,7 @@ impl Recorder {
     /// A range is about to be moved or resized; [`Recorder::map`] or [`Recorder::unmap_undo`] follows.
     pub(crate) fn remap_from(&mut self, address: usize, length: usize) {
         let ring = &mut self.thread.ring;
-        let time = ring.next_place();
+        let time = ring.next_place_and_time();
         ring.put(move |encoder, bytes, at| encoder.remap_from(bytes, at, address as u64, length as u64, time));
         ring.publish();
     }
@@ -119,7 +114,7 @@ impl Recorder {
     #[cold]
     pub(crate) fn unmap_undo(&mut self) {
         let ring = &mut self.thread.ring;
-        ring.next_place();
+        ring.next_place_and_time();
         ring.put(Encoder::unmap_undo);
         ring.publish();
     }
@@ -127,22 +122,8 @@ impl Recorder {
     /// A thread got a name.
     pub(crate) fn thread_name(&mut self, tid: i32, name: &[u8]) {
         let ring = &mut self.thread.ring;
-        ring.next_place();
+        ring.next_place_and_time();
         ring.put(move |encoder, bytes, at| encoder.thread_name(bytes, at, tid, name));
-        ring.publish();
-    }
-
-    /// Tells the name that Python knows this thread by, where the operating system does not know it.
-    #[cold]
-    fn name_from_python(&mut self) {
-        let mut buffer = [0; python::LONGEST_NAME];
-        let Some(name) = self.thread.chain.thread_name(&mut buffer) else { return };
-        // SAFETY: no arguments, cannot fail.
-        let tid = unsafe { libc::gettid() };
-        let name = name.get(..python::LONGEST_NAME).unwrap_or(name);
-        let ring = &mut self.thread.ring;
-        ring.next_place();
-        ring.put(move |encoder, bytes, at| encoder.python_name(bytes, at, tid, name));
         ring.publish();
     }
 
@@ -170,26 +151,180 @@ impl Recorder {
             return false; // the child of a vfork: its exec is not this process's
         }
         let ring = &mut self.thread.ring;
-        ring.next_place();
+        ring.next_place_and_time();
         ring.put(move |encoder, bytes, at| encoder.exec(bytes, at, state == image::RUNNING));
         ring.publish();
         area.control().image.store(state, Relaxed);
         true
     }
+}
+
+/// Records an allocation and ends the hook's guard; gives the address back.
+pub(crate) type AllocAndLeave = fn(&mut Thread, AllocHead, usize, usize) -> usize;
+
+/// The first of a thread's: decides which it is from now on.
+pub(crate) const ALLOC_FIRST: AllocAndLeave = Thread::alloc_first;
+
+/// [`Thread::alloc_as`] for the versions of Python.
+struct AllocAs<const TIMED: bool>;
+
+impl<const TIMED: bool> ForVersion for AllocAs<TIMED> {
+    type Made = AllocAndLeave;
+
+    fn of<V: Version>() -> AllocAndLeave {
+        Thread::alloc_as::<V, TIMED>
+    }
+}
+
+/// The two events that there are millions of. What there is to know of a thread for good is known by which function it
+/// calls, and in each of these the usual case is one straight line.
+impl Thread {
+    fn alloc_first(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        let is_timed = self.ring.is_timed();
+        self.alloc_and_leave = match (&self.native, python::minor()) {
+            (Some(_), _) => Self::alloc_with_native,
+            (None, Some(minor)) if is_timed => for_version::<AllocAs<true>>(minor),
+            (None, Some(minor)) => for_version::<AllocAs<false>>(minor),
+            (None, None) => Self::alloc_without_python,
+        };
+        self.alloc(head, address, size);
+        self.leave(address)
+    }
+
+    fn alloc_with_native(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        self.alloc(head, address, size);
+        self.leave(address)
+    }
+
+    fn alloc_without_python(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        if python::minor().is_some() {
+            cold_path();
+            return self.alloc_first(head, address, size);
+        }
+        if self.ring.is_timed() {
+            self.record_alloc::<true>(head, address, size, |_| false)
+        } else {
+            self.record_alloc::<false>(head, address, size, |_| false)
+        }
+        self.leave(address)
+    }
+
+    fn alloc_as<V: Version, const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        self.record_alloc::<TIMED>(head, address, size, |thread| thread.chain.update_as::<V>(&mut thread.ring));
+        self.leave(address)
+    }
+
+    /// Any allocation of any thread.
+    #[inline(never)]
+    fn alloc(&mut self, head: AllocHead, address: usize, size: usize) {
+        let update = |Self { ring, chain, native, .. }: &mut Self| match native {
+            None => chain.update(ring),
+            Some(native) => native.update(chain, ring),
+        };
+        if self.ring.is_timed() {
+            self.record_alloc::<true>(head, address, size, update)
+        } else {
+            self.record_alloc::<false>(head, address, size, update)
+        }
+    }
+
+    /// Records an allocation, after what `update` writes of the stack; that says whether the thread should be asked for
+    /// its name.
+    #[inline(always)]
+    fn record_alloc<const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        update: impl FnOnce(&mut Self) -> bool,
+    ) {
+        self.note_finalizing();
+        let time = self.ring.next_place::<TIMED>();
+        let is_unnamed = update(self);
+        let (address, size) = (address as u64, size as u64);
+        self.ring.record(move |encoder, bytes, at| match TIMED {
+            true => encoder.alloc(bytes, at, head, address, size, time),
+            false => encoder.untimed_alloc(bytes, at, head, address, size),
+        });
+        if is_unnamed {
+            cold_path();
+            self.name_from_python();
+        }
+    }
+
+    #[inline(never)]
+    fn free(&mut self, address: usize) {
+        self.free_here(address);
+    }
+
+    #[inline(always)]
+    fn free_here(&mut self, address: usize) {
+        self.note_finalizing();
+        if self.ring.is_timed() {
+            cold_path();
+            return self.free_with_time(address);
+        }
+        self.ring.next_place::<false>();
+        let address = address as u64;
+        self.ring.record(move |encoder, bytes, at| encoder.untimed_free(bytes, at, address));
+    }
+
+    #[inline(never)]
+    fn free_with_time(&mut self, address: usize) {
+        let time = self.ring.next_place::<true>();
+        let address = address as u64;
+        self.ring.record(move |encoder, bytes, at| encoder.free(bytes, at, address, time));
+    }
+
+    /// The guard of the hook ends.
+    #[inline(always)]
+    fn leave(&self, address: usize) -> usize {
+        self.ring.set_busy(false);
+        address
+    }
+
+    /// The place and the time of the next event, and whether this thread should be asked for its name, its stack being
+    /// written.
+    #[inline(always)]
+    fn next_place_and_stack(&mut self) -> (u64, bool) {
+        let Self { ring, chain, native, .. } = self;
+        let time = ring.next_place_and_time();
+        let unnamed = match native {
+            None => chain.update(ring),
+            Some(native) => native.update(chain, ring),
+        };
+        (time, unnamed)
+    }
+
+    /// Tells the name that Python knows this thread by, where the operating system does not know it.
+    #[cold]
+    fn name_from_python(&mut self) {
+        let mut buffer = [0; python::LONGEST_NAME];
+        let Some(name) = self.chain.thread_name(&mut buffer) else { return };
+        // SAFETY: no arguments, cannot fail.
+        let tid = unsafe { libc::gettid() };
+        let name = name.get(..python::LONGEST_NAME).unwrap_or(name);
+        let ring = &mut self.ring;
+        ring.next_place_and_time();
+        ring.put(move |encoder, bytes, at| encoder.python_name(bytes, at, tid, name));
+        ring.publish();
+    }
 
     /// The moment that leak reports are about is the first event that sees it.
     #[inline(always)]
     fn note_finalizing(&mut self) {
-        if python::finalizing() && FINALIZING.load(Relaxed) == 0 {
+        if python::finalizing() {
+            cold_path();
             self.finalizing();
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn finalizing(&mut self) {
-        if FINALIZING.swap(1, Relaxed) == 0 {
-            let ring = &mut self.thread.ring;
-            ring.next_place();
+        if FINALIZING.load(Relaxed) == 0 && FINALIZING.swap(1, Relaxed) == 0 {
+            python::forget_specific();
+            let ring = &mut self.ring;
+            ring.next_place_and_time();
             ring.put(Encoder::finalizing);
         }
     }

@@ -6,11 +6,13 @@
 //!
 //! Invariant: `wire` is the stack as the bytes of the current segment tell it.
 
+use std::hint::cold_path;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, MAX_TEXT, Module};
+use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, MAX_RECORD, MAX_TEXT, Module};
 use memtrack_transport::clock::Clock;
 use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot, state, stop_reason, ticket};
 use memtrack_transport::{Area, futex};
@@ -25,22 +27,25 @@ const WAIT: Duration = Duration::from_millis(50);
 /// How often it asks, before recording is switched off for good: a minute.
 const WAITS: u32 = 1200;
 
-/// The writing end of one slot.
+/// The writing end of one slot. What every record needs stands together at its start.
+#[repr(C)]
 pub(crate) struct Ring {
     home: Home,
     /// The ticket word as this thread left it: as long as it is unchanged, its run goes on.
     word: u64,
+    segment: Segment,
     tid: i32,
     number: u32,
-    segment: Option<Segment>,
-    encoder: Encoder,
-    truncated: bool,
     depth: usize,
+    truncated: bool,
+    encoder: Encoder,
     wire: [Frame; MAX_DEPTH as usize],
 }
 
 /// What never changes of a slot.
 struct Home {
+    /// The word of the area's control page that says who wrote last.
+    ticket: &'static AtomicU64,
     area: &'static Area,
     slot: &'static Slot,
     index: u32,
@@ -48,13 +53,33 @@ struct Home {
     clock: Clock,
 }
 
-/// The segment that is being written.
+/// The segment that is being written, or [`Segment::NONE`].
 #[derive(Clone, Copy)]
 struct Segment {
     header: &'static SegmentHeader,
     room: NonNull<u8>,
     at: usize,
 }
+
+impl Segment {
+    /// No segment: no record finds room in it.
+    const NONE: Self = Self { header: &NOWHERE, room: NonNull::dangling(), at: usize::MAX };
+    /// The last place at which a record may begin.
+    const LAST: usize = SEGMENT_ROOM - MAX_RECORD;
+
+    const fn is_some(&self) -> bool {
+        self.at <= SEGMENT_ROOM
+    }
+}
+
+/// What is published of no segment goes here.
+static NOWHERE: SegmentHeader = SegmentHeader {
+    fill: AtomicU32::new(0),
+    next: AtomicU32::new(0),
+    number: AtomicU32::new(0),
+    first_ticket: AtomicU64::new(0),
+    last_ticket: AtomicU64::new(0),
+};
 
 static NEW_ENCODER: Encoder = Encoder::new(false);
 
@@ -70,11 +95,11 @@ impl Ring {
         // SAFETY: a field of the caller's memory.
         let home = unsafe { &raw mut (*place).home };
         // SAFETY: the caller's promise.
-        unsafe { home.write(Home { area, slot, index, timed, clock }) };
+        unsafe { home.write(Home { ticket: &control.ticket.0, area, slot, index, timed, clock }) };
         // SAFETY: a field of the caller's memory.
         let segment = unsafe { &raw mut (*place).segment };
         // SAFETY: the caller's promise.
-        unsafe { segment.write(None) };
+        unsafe { segment.write(Segment::NONE) };
         // SAFETY: a field of the caller's memory.
         let encoder = unsafe { &raw mut (*place).encoder };
         // SAFETY: the caller's promise; a copy from memory to memory, not over the stack.
@@ -84,7 +109,7 @@ impl Ring {
 
     /// Forgets everything: the slot is a new one, of the same number.
     pub(crate) fn begin_again(&mut self) {
-        self.segment = None;
+        self.segment = Segment::NONE;
         self.number = 0;
     }
 
@@ -144,11 +169,31 @@ impl Ring {
     }
 
     /// The place of the next event in the total order, and its time in ticks (0 where times are not recorded).
+    pub(crate) fn next_place_and_time(&mut self) -> u64 {
+        if self.home.timed { self.next_place::<true>() } else { self.next_place::<false>() }
+    }
+
+    /// As [`Ring::next_place_and_time`], where it is known whether times are recorded.
     #[inline(always)]
-    pub(crate) fn next_place(&mut self) -> u64 {
+    pub(crate) fn next_place<const TIMED: bool>(&mut self) -> u64 {
         // Before the ticket is read: an event's time is then not later than the next tick of the collector's.
-        let time = if self.home.timed { self.home.clock.now() } else { 0 };
-        if self.home.area.control().ticket.0.load(Relaxed) == self.word { time } else { self.switch() }
+        let time = if TIMED { self.home.clock.now() } else { 0 };
+        if self.is_my_turn() {
+            return time;
+        }
+        cold_path();
+        self.switch()
+    }
+
+    /// Whether nobody else has written since.
+    #[inline(always)]
+    fn is_my_turn(&self) -> bool {
+        self.home.ticket.load(Relaxed) == self.word
+    }
+
+    /// Whether records carry times.
+    pub(crate) const fn is_timed(&self) -> bool {
+        self.home.timed
     }
 
     /// Somebody else wrote since: a new run begins. Returns the time.
@@ -157,9 +202,7 @@ impl Ring {
         self.take_ticket();
         let sequence = ticket::sequence(self.word);
         self.put(move |encoder, bytes, at| encoder.switch(bytes, at, sequence));
-        if let Some(segment) = &self.segment {
-            segment.header.last_ticket.store(sequence, Release);
-        }
+        self.segment.header.last_ticket.store(sequence, Release);
         if self.home.timed { self.home.clock.now() } else { 0 }
     }
 
@@ -192,19 +235,49 @@ impl Ring {
     #[inline(always)]
     pub(crate) fn put<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize> + Copy>(&mut self, write: W) {
         if !self.try_put(write) {
+            cold_path();
             self.put_in_next(write);
         }
     }
 
+    /// Writes one record without texts and publishes it, with what was put before.
+    #[inline(always)]
+    pub(crate) fn record<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>>(&mut self, write: W) {
+        if self.segment.at > Segment::LAST {
+            cold_path();
+            self.make_room();
+        }
+        if self.try_put(write) {
+            self.publish();
+        }
+    }
+
+    /// Begins the next segment, or ends recording.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self) {
+        // Twice, for the segment that is begun may be all but full of a deep stack.
+        for _ in 0..2 {
+            if self.next_segment() && self.segment.at <= Segment::LAST {
+                return;
+            }
+        }
+        self.segment = Segment::NONE;
+    }
+
     #[inline(always)]
     fn try_put<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>>(&mut self, write: W) -> bool {
-        let Some(segment) = &mut self.segment else { return false };
+        let Segment { room, at, .. } = self.segment;
+        if at > Segment::LAST {
+            cold_path();
+            return false;
+        }
         // SAFETY: the room of a segment that this thread alone writes, above what is published; the collector copies
         // only what is below.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(segment.room.as_ptr(), SEGMENT_ROOM) };
-        match write(&mut self.encoder, bytes, segment.at) {
+        let bytes = unsafe { std::slice::from_raw_parts_mut(room.as_ptr(), SEGMENT_ROOM) };
+        match write(&mut self.encoder, bytes, at) {
             Some(at) => {
-                segment.at = at;
+                self.segment.at = at;
                 true
             }
             None => false,
@@ -216,22 +289,20 @@ impl Ring {
     fn put_in_next<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize> + Copy>(&mut self, write: W) {
         // Twice, for the segment that is begun may be all but full of a deep stack.
         if !(self.next_segment() && (self.try_put(write) || (self.next_segment() && self.try_put(write)))) {
-            self.segment = None;
+            self.segment = Segment::NONE;
         }
     }
 
     /// What was put is for the collector to see.
     #[inline(always)]
     pub(crate) fn publish(&self) {
-        if let Some(segment) = &self.segment {
-            segment.header.fill.store(segment.at as u32, Release);
-        }
+        self.segment.header.fill.store(self.segment.at as u32, Release);
     }
 
     /// Ends this segment and begins a free one. `false`: recording has ended.
     fn next_segment(&mut self) -> bool {
         let Some(index) = self.free_segment() else {
-            self.segment = None;
+            self.segment = Segment::NONE;
             return false;
         };
         let (Some(header), Some(room)) =
@@ -246,7 +317,8 @@ impl Ring {
         header.first_ticket.store(sequence, Relaxed);
         header.last_ticket.store(sequence, Relaxed);
         self.number = self.number.wrapping_add(1);
-        if let Some(old) = self.segment.replace(Segment { header, room, at: 0 }) {
+        let old = std::mem::replace(&mut self.segment, Segment { header, room, at: 0 });
+        if old.is_some() {
             old.header.fill.store(old.at as u32, Release);
             old.header.next.store(index.wrapping_add(1), Release);
         }

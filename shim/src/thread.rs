@@ -19,7 +19,7 @@ use memtrack_transport::layout::SLOT_COUNTS;
 use crate::errno::Errno;
 use crate::native::{self, Native};
 use crate::python::{self, Chain, Region};
-use crate::recorder::Recorder;
+use crate::recorder::{ALLOC_FIRST, AllocAndLeave, Recorder};
 use crate::ring::Ring;
 use crate::{switch, tls};
 
@@ -34,6 +34,8 @@ const MAX_SLOTS: usize = SLOT_COUNTS[0] as usize;
 pub(crate) struct Thread {
     pub(crate) ring: Ring,
     pub(crate) chain: Chain,
+    /// What records this thread's allocations.
+    pub(crate) alloc_and_leave: AllocAndLeave,
     /// The block that an allocator of Python's is freeing or moving; 0 for none.
     pub(crate) python_block: usize,
     /// It moves it.
@@ -88,6 +90,7 @@ pub(crate) fn take_fork_ticket() -> Option<u64> {
 /// Forgets what was told of all threads: in a forked child, whose shared memory is new.
 pub(crate) fn begin_again() {
     tls::set(0);
+    python::forget_specific();
     for place in THREADS.iter().take(HIGHEST.swap(0, Relaxed) as usize) {
         // SAFETY: null, or the state of a slot, whose threads are not in this process.
         if let Some(thread) = unsafe { place.load(Acquire).as_mut() } {
@@ -154,7 +157,7 @@ pub(crate) fn free_beneath(address: usize) -> Option<Beneath> {
 pub(crate) fn alloc_beneath(allocator: Allocator, address: usize, size: usize) {
     // Where a block is moved, this may be the block.
     if let Some(thread) = beneath().filter(|thread| !thread.python_moves && address != 0) {
-        ManuallyDrop::new(Recorder::new(thread)).alloc(allocator, address, size);
+        Recorder::new(thread).alloc_beneath(allocator, address, size);
     }
 }
 
@@ -293,6 +296,10 @@ fn make(area: &'static Area, index: u32) -> Option<*mut Thread> {
         // SAFETY: as above; null bytes are none.
         unsafe { place.write(make_native()) };
     }
+    // SAFETY: as above.
+    let alloc_and_leave = unsafe { &raw mut (*thread).alloc_and_leave };
+    // SAFETY: as above.
+    unsafe { alloc_and_leave.write(ALLOC_FIRST) };
     Some(thread)
 }
 

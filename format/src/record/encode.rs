@@ -16,6 +16,26 @@ pub const MAX_RECORD: usize = 64;
 /// Longest text or part of a line table in one record, in bytes; longer texts are cut, tables continue.
 pub const MAX_TEXT: usize = 4096;
 
+/// How the record of an allocation by one allocator begins.
+#[derive(Clone, Copy, Debug)]
+pub struct AllocHead(u16);
+
+impl AllocHead {
+    /// Of this allocator.
+    #[must_use]
+    pub const fn of(allocator: Allocator) -> Self {
+        let number = allocator as u8;
+        let head = if number < Allocator::SHORT { [number, 0] } else { [Allocator::SHORT, number] };
+        Self(u16::from_le_bytes([tag::ALLOC | head[0], head[1]]))
+    }
+}
+
+impl From<Allocator> for AllocHead {
+    fn from(allocator: Allocator) -> Self {
+        Self::of(allocator)
+    }
+}
+
 /// Writes the records of one stream.
 #[derive(Debug)]
 pub struct Encoder {
@@ -58,10 +78,12 @@ impl Out<'_> {
     }
 }
 
-/// Bytes for a record whose texts have `texts` bytes together.
+/// Bytes for a record whose texts have `texts` bytes together. In this form of the comparison, where the bytes' number is
+/// known, no write of the record's needs another.
 #[inline]
 pub(super) fn open(bytes: &mut [u8], at: usize, texts: usize) -> Option<Out<'_>> {
-    (bytes.len() >= at + MAX_RECORD + texts).then_some(Out { bytes, at })
+    let last = bytes.len().checked_sub(MAX_RECORD)?.checked_sub(texts)?;
+    (at <= last).then_some(Out { bytes, at })
 }
 
 /// A name of a thread, in the record that says whose it is.
@@ -121,15 +143,28 @@ impl Encoder {
     }
 
     /// See [`super::Record::Alloc`].
-    #[inline(always)]
     pub fn alloc(
         &mut self,
         bytes: &mut [u8],
         at: usize,
-        allocator: Allocator,
+        head: impl Into<AllocHead>,
         address: u64,
         size: u64,
         time: u64,
+    ) -> Option<usize> {
+        let at = self.untimed_alloc(bytes, at, head.into(), address, size)?;
+        self.timed_too(bytes, at, time)
+    }
+
+    /// As [`Encoder::alloc`], of a stream without times.
+    #[inline(always)]
+    pub fn untimed_alloc(
+        &mut self,
+        bytes: &mut [u8],
+        at: usize,
+        head: AllocHead,
+        address: u64,
+        size: u64,
     ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         let bin = bin(size);
@@ -139,9 +174,9 @@ impl Encoder {
         self.finder.allocated(address, bin);
         let size_bit = if size_expected { tag::ALLOC_SIZE_EXPECTED } else { 0 };
         let address_bit = if address_expected { tag::ALLOC_ADDRESS_EXPECTED } else { 0 };
-        let (number, bits) = (allocator as u8, tag::ALLOC | address_bit | size_bit);
-        out.byte(bits | number.min(Allocator::SHORT))?;
-        if number > Allocator::SHORT {
+        let [tag, number] = head.0.to_le_bytes();
+        out.byte(tag | address_bit | size_bit)?;
+        if number != 0 {
             out.byte(number)?;
         }
         if !size_expected {
@@ -150,13 +185,18 @@ impl Encoder {
         if !address_expected {
             out.number(address_delta(address, last))?;
         }
-        self.time(&mut out, time)?;
         Some(out.at)
     }
 
     /// See [`super::Record::Free`].
-    #[inline(always)]
     pub fn free(&mut self, bytes: &mut [u8], at: usize, address: u64, time: u64) -> Option<usize> {
+        let at = self.untimed_free(bytes, at, address)?;
+        self.timed_too(bytes, at, time)
+    }
+
+    /// As [`Encoder::free`], of a stream without times.
+    #[inline(always)]
+    pub fn untimed_free(&mut self, bytes: &mut [u8], at: usize, address: u64) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         if let Some((age, bin)) = self.finder.take(address) {
             self.model.freed(bin, address);
@@ -171,7 +211,6 @@ impl Encoder {
             out.number(address_delta(address, self.model.last_freed))?;
             self.model.last_freed = address;
         }
-        self.time(&mut out, time)?;
         Some(out.at)
     }
 
@@ -351,7 +390,15 @@ impl Encoder {
         self.time(out, time)
     }
 
-    #[inline]
+    /// The time at the end of a record, for which [`MAX_RECORD`] has room.
+    #[inline(always)]
+    fn timed_too(&mut self, bytes: &mut [u8], at: usize, time: u64) -> Option<usize> {
+        let mut out = Out { bytes, at };
+        self.time(&mut out, time)?;
+        Some(out.at)
+    }
+
+    #[inline(always)]
     fn time(&mut self, out: &mut Out<'_>, time: u64) -> Option<()> {
         if self.timed {
             out.number(zigzag(time.wrapping_sub(self.model.last_time).cast_signed()))?;

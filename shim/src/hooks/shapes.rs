@@ -11,7 +11,7 @@ macro_rules! allocates {
 
         pub(super) unsafe extern "C" fn $name($($argument: usize),+) -> usize {
             let real = $original.get();
-            let Some(mut recorder) = thread::enter() else {
+            let Some(recorder) = thread::enter() else {
                 // SAFETY: the caller's arguments, for the function it meant.
                 let result = unsafe { real($($argument),+) };
                 thread::alloc_beneath(Allocator::$allocator, result, $size);
@@ -19,17 +19,25 @@ macro_rules! allocates {
             };
             // SAFETY: as above.
             let result = unsafe { real($($argument),+) };
-            if result != 0 {
-                recorder.alloc(Allocator::$allocator, result, $size);
+            if result == 0 {
+                std::hint::cold_path();
+                return result;
             }
-            result
+            recorder.alloc(Allocator::$allocator, result, $size)
         }
     };
 }
 
-/// A function that gives a block back: `name = ORIGINAL(address, arguments)`.
+/// A function that gives a block back: `name = ORIGINAL(address, arguments)`; `at once` is for one that is called so often
+/// that its record is written without a call.
 macro_rules! frees {
     ($name:ident = $original:ident($address:ident $(, $argument:ident)*)) => {
+        frees!($name = $original($address $(, $argument)*), free);
+    };
+    (at once $name:ident = $original:ident($address:ident)) => {
+        frees!($name = $original($address), free_at_once);
+    };
+    ($name:ident = $original:ident($address:ident $(, $argument:ident)*), $free:ident) => {
         pub(super) static $original: Original<unsafe extern "C" fn($address: usize $(, $argument: usize)*)> =
             Original::new();
 
@@ -41,7 +49,7 @@ macro_rules! frees {
                 // SAFETY: the caller's arguments, for the function it meant.
                 return unsafe { real($address $(, $argument)*) };
             };
-            recorder.free($address);
+            recorder.$free($address);
             // SAFETY: as above.
             unsafe { real($address $(, $argument)*) };
         }
@@ -68,8 +76,9 @@ macro_rules! reallocates {
             // SAFETY: as above.
             let result = unsafe { real($address $(, $argument)+) };
             if result != 0 {
-                recorder.alloc(Allocator::$allocator, result, size);
-            } else if $address != 0 && size != 0 {
+                return recorder.alloc(Allocator::$allocator, result, size);
+            }
+            if $address != 0 && size != 0 {
                 recorder.free_undo();
             }
             result
@@ -85,7 +94,7 @@ macro_rules! stores {
 
         pub(super) unsafe extern "C" fn $name(place: *mut usize, alignment: usize, size: usize) -> c_int {
             let real = $original.get();
-            let Some(mut recorder) = thread::enter() else {
+            let Some(recorder) = thread::enter() else {
                 // SAFETY: the caller's arguments, for the function it meant.
                 return unsafe { real(place, alignment, size) };
             };
@@ -121,16 +130,13 @@ macro_rules! throws {
             if !$sibling.is_known() {
                 return 0;
             }
-            let Some(mut recorder) = thread::enter() else {
+            let Some(recorder) = thread::enter() else {
                 return 0;
             };
             let real = $sibling.get();
             // SAFETY: the caller's arguments, and the address of the empty object that selects this overload.
             let result = unsafe { real($size, $($argument,)* (&raw const NOTHROW) as usize) };
-            if result != 0 {
-                recorder.alloc(Allocator::OperatorNew, result, $size);
-            }
-            result
+            if result == 0 { 0 } else { recorder.alloc(Allocator::OperatorNew, result, $size) }
         }
     };
 }

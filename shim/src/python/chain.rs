@@ -13,6 +13,7 @@ use super::marks::Marks;
 use super::name;
 use super::region::{Plain, Region};
 use crate::stack::StackWriter;
+use std::hint::cold_path;
 
 mod compare;
 mod entries;
@@ -126,19 +127,44 @@ impl Chain {
 
     /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held. `true`: the thread
     /// should be asked for its name.
-    #[inline(always)]
     pub(crate) fn update(&mut self, writer: &mut impl StackWriter) -> bool {
         let Some(python) = find::interpreter() else { return false };
         match python.minor {
-            8 => self.update_as::<V38>(python, writer),
-            9 => self.update_as::<V39>(python, writer),
-            10 => self.update_as::<V310>(python, writer),
-            11 => self.update_as::<V311>(python, writer),
-            12 => self.update_as::<V312>(python, writer),
-            13 => self.update_as::<V313>(python, writer),
-            14 => self.update_as::<V314>(python, writer),
-            _ => self.update_as::<V315>(python, writer),
+            8 => self.update_as::<V38>(writer),
+            9 => self.update_as::<V39>(writer),
+            10 => self.update_as::<V310>(writer),
+            11 => self.update_as::<V311>(writer),
+            12 => self.update_as::<V312>(writer),
+            13 => self.update_as::<V313>(writer),
+            14 => self.update_as::<V314>(writer),
+            _ => self.update_as::<V315>(writer),
         }
+    }
+
+    /// As [`Chain::update`], for an interpreter that is known to be of version `V`. Where nothing has changed it is one
+    /// straight line: a branch that is taken costs more than ten instructions do.
+    #[inline(always)]
+    pub(crate) fn update_as<V: Version>(&mut self, writer: &mut impl StackWriter) -> bool {
+        let Some(python) = find::interpreter() else {
+            cold_path();
+            return false;
+        };
+        let newest = self.newest_frame::<V>(python);
+        if newest != self.newest || !self.codes.is_current() {
+            return self.look_closer::<V>(python, newest, writer);
+        }
+        match self.glance::<V>() {
+            Glance::Same => false,
+            Glance::Moved(position) => self.move_newest::<V>(position, writer),
+            Glance::Unknown => self.look_closer::<V>(python, newest, writer),
+        }
+    }
+
+    /// The way to the closer look, which is out of the way of the glance.
+    #[cold]
+    #[inline(never)]
+    fn look_closer<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
+        self.look::<V>(python, newest, writer)
     }
 
     /// Forgets the stack without a word to the writer: the reader's is empty too.
@@ -171,22 +197,6 @@ impl Chain {
         unsafe { name::of_thread(layout::of(python.minor)?, python, frame, buffer) }
     }
 
-    #[inline(never)]
-    fn update_as<V: Version>(&mut self, python: &Interpreter, writer: &mut impl StackWriter) -> bool {
-        let newest = self.newest_frame::<V>(python);
-        if newest == self.newest && self.codes.is_current() {
-            match self.glance::<V>() {
-                Glance::Same => return false,
-                Glance::Moved(position) => {
-                    self.move_newest::<V>(position, writer);
-                    return false;
-                }
-                Glance::Unknown => {}
-            }
-        }
-        self.look::<V>(python, newest, writer)
-    }
-
     /// The closer look, where a glance was not enough.
     #[inline(never)]
     fn look<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
@@ -197,7 +207,9 @@ impl Chain {
         };
         match comparison {
             Comparison::Same => {}
-            Comparison::Moved(position) => self.move_newest::<V>(position, writer),
+            Comparison::Moved(position) => {
+                self.move_newest::<V>(position, writer);
+            }
             Comparison::Different => self.follow::<V>(python, newest, writer),
         }
         self.refocus();
@@ -210,6 +222,7 @@ impl Chain {
     fn newest_frame<V: Version>(&mut self, python: &Interpreter) -> usize {
         let state = python.own_thread_state();
         if state == 0 || find::finalized_by_other(state) {
+            cold_path();
             return 0;
         }
         self.state = state;
@@ -217,14 +230,17 @@ impl Chain {
         unsafe { ThreadState::<V>::new(state) }.newest()
     }
 
-    #[inline(always)]
-    fn move_newest<V: Version>(&mut self, position: usize, writer: &mut impl StackWriter) {
+    /// The newest frame stands at another position. `false`: the thread has a name.
+    #[cold]
+    #[inline(never)]
+    fn move_newest<V: Version>(&mut self, position: usize, writer: &mut impl StackWriter) -> bool {
         let last = self.length.wrapping_sub(1);
         let executable = self.details.get(last).executable;
         if let Some(link) = self.links.as_mut_slice().get_mut(last) {
             link.position = position;
         }
         writer.move_top(V::L.instruction(position, executable));
+        false
     }
 
     /// The general case: finds what remains of the cached chain and writes the difference.

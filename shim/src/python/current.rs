@@ -7,6 +7,7 @@
 //! this thread's stack (3.10 and 3.11). Else none is given: a frame less rather than a wrong one.
 
 use std::ffi::c_void;
+use std::hint::cold_path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::probe;
@@ -53,7 +54,11 @@ impl Current {
     #[inline(always)]
     pub(super) fn state(&self, first: usize) -> usize {
         let [newest, main] = self.interpreters;
-        if newest.load(Relaxed) == main.load(Relaxed) { first } else { self.proven(first) }
+        if newest.load(Relaxed) == main.load(Relaxed) {
+            return first;
+        }
+        cold_path();
+        self.proven(first)
     }
 
     /// Whether the calling thread holds the GIL, `state` being its own.

@@ -6,11 +6,12 @@
 use super::layout::{self, Layout};
 
 use super::current::{Current, Getter};
-use super::{allocators, check, death};
+use super::{allocators, check, death, specific};
 use crate::defined::is_defined;
 use libc::c_void;
 use libloading::os::unix::Library;
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
+use std::hint::cold_path;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
@@ -23,7 +24,7 @@ pub(super) struct Interpreter {
     pub(super) str_type: usize,
     /// Where the code of the function is that runs Python frames; empty when not known.
     evaluation: std::ops::Range<usize>,
-    thread_state: unsafe extern "C" fn() -> *mut c_void,
+    thread_state: specific::Getter,
     current: Current,
 }
 
@@ -32,9 +33,7 @@ impl Interpreter {
     /// certain.
     #[inline(always)]
     pub(super) fn own_thread_state(&self) -> usize {
-        // SAFETY: the function may be called at any time from any thread: it reads this thread's slot.
-        let own = unsafe { (self.thread_state)() as usize };
-        self.current.state(own)
+        self.current.state(specific::read(self.thread_state))
     }
 
     /// Whether the calling thread holds the GIL, `state` being its own.
@@ -130,6 +129,12 @@ pub(super) fn interpreter() -> Option<&'static Interpreter> {
     unsafe { INTERPRETER.load(Ordering::Acquire).as_ref() }
 }
 
+/// The minor version of the interpreter, if there is one whose frames can be read.
+#[inline(always)]
+pub(crate) fn minor() -> Option<u8> {
+    Some(interpreter()?.minor)
+}
+
 #[inline(always)]
 fn finalizing_state() -> usize {
     // SAFETY: the static above, or a word of the interpreter's runtime; both live as long as the process.
@@ -146,7 +151,11 @@ pub(crate) fn finalizing() -> bool {
 #[inline(always)]
 pub(super) fn finalized_by_other(state: usize) -> bool {
     let finalizing = finalizing_state();
-    finalizing != 0 && finalizing != state
+    if finalizing == 0 {
+        return false;
+    }
+    cold_path();
+    finalizing != state
 }
 
 /// The interpreter's version as `PY_VERSION_HEX`, whether or not its frames are read; 0 when none was found.
@@ -212,10 +221,8 @@ fn decide(symbols: &Symbols) {
     }
 }
 
-type ThreadStateGetter = unsafe extern "C" fn() -> *mut c_void;
-
 /// The layout for an interpreter that passes every check.
-fn known(symbols: &Symbols, version: u32) -> Result<(&'static Layout, ThreadStateGetter), Unsupported> {
+fn known(symbols: &Symbols, version: u32) -> Result<(&'static Layout, specific::Getter), Unsupported> {
     const RELEASE_CANDIDATE: u32 = 0xc;
     let [major, minor, _, level] = version.to_be_bytes();
     let layout = layout::of(minor).filter(|_| major == 3 && u32::from(level >> 4) >= RELEASE_CANDIDATE);
@@ -228,7 +235,7 @@ fn known(symbols: &Symbols, version: u32) -> Result<(&'static Layout, ThreadStat
     Ok((layout, thread_state))
 }
 
-fn publish(symbols: &Symbols, layout: &Layout, thread_state: ThreadStateGetter) {
+fn publish(symbols: &Symbols, layout: &Layout, thread_state: specific::Getter) {
     let Symbols { code_type, str_type, runtime, current, .. } = *symbols;
     // SAFETY: the runtime and the function of a version that was checked.
     let current = unsafe { Current::new(layout.minor, runtime, current) };
@@ -253,7 +260,7 @@ pub(super) struct Symbols {
     evaluation: usize,
     version_number: *const u32,
     version_text: unsafe extern "C" fn() -> *const c_char,
-    thread_state: Option<ThreadStateGetter>,
+    thread_state: Option<specific::Getter>,
     current: Option<Getter>,
     /// Only where they are to be traced.
     allocators: Option<allocators::Interface>,
@@ -297,7 +304,7 @@ impl Symbols {
         // SAFETY: the documented type of this function in every version.
         let version_text = *unsafe { library.get::<unsafe extern "C" fn() -> *const c_char>(c"Py_GetVersion") }.ok()?;
         // SAFETY: as above.
-        let thread_state = unsafe { library.get::<ThreadStateGetter>(c"PyGILState_GetThisThreadState") };
+        let thread_state = unsafe { library.get::<specific::Getter>(c"PyGILState_GetThisThreadState") };
         Some(Self {
             runtime: address(c"_PyRuntime"),
             code_type: address(c"PyCode_Type"),

@@ -6,6 +6,7 @@
 
 use super::layout::{FrameRoot, OB_TYPE, OWNER_GENERATOR, OWNER_SHIM, OWNER_THREAD, Position, Version};
 use super::memory::{byte, half, word};
+use std::hint::cold_path;
 use std::marker::PhantomData;
 
 /// The low two bits of a reference in 3.14 and later are tags; objects are aligned to 8 or more in every version.
@@ -42,6 +43,7 @@ impl<V: Version> ThreadState<V> {
                 // SAFETY: a field of the thread state.
                 let cframe = unsafe { word(self.address.wrapping_add(cframe)) };
                 if cframe == 0 {
+                    cold_path();
                     return 0;
                 }
                 // SAFETY: the field leads to the innermost evaluation loop's record, or to the thread state's own.

@@ -131,14 +131,38 @@ pub(super) const OWNER_GENERATOR: u8 = 1;
 pub(super) const OWNER_SHIM: u8 = 3;
 
 /// A version's layout as a constant, so that the walker's offsets are immediates.
-pub(super) trait Version {
+#[expect(private_interfaces, reason = "only the modules of this one look inside")]
+pub(crate) trait Version {
+    /// The layout.
     const L: Layout;
+}
+
+/// Something that is made for each version apart.
+pub(crate) trait ForVersion {
+    /// What is made.
+    type Made;
+    /// Makes it for one version.
+    fn of<V: Version>() -> Self::Made;
+}
+
+/// What is made for 3.`minor`.
+pub(crate) fn for_version<F: ForVersion>(minor: u8) -> F::Made {
+    match minor {
+        8 => F::of::<V38>(),
+        9 => F::of::<V39>(),
+        10 => F::of::<V310>(),
+        11 => F::of::<V311>(),
+        12 => F::of::<V312>(),
+        13 => F::of::<V313>(),
+        14 => F::of::<V314>(),
+        _ => F::of::<V315>(),
+    }
 }
 
 macro_rules! versions {
     ($($name:ident = $layout:expr;)*) => {$(
         #[derive(Debug)]
-        pub(super) enum $name {}
+        pub(crate) enum $name {}
         impl Version for $name {
             const L: Layout = $layout;
         }

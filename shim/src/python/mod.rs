@@ -18,6 +18,7 @@ mod memory;
 mod name;
 mod probe;
 mod region;
+mod specific;
 mod text;
 #[cfg(feature = "verify-marks")]
 mod verify;
@@ -25,9 +26,11 @@ mod verify;
 pub(crate) use allocators::{are_traced as allocators_are_traced, watch as watch_allocators};
 pub(crate) use chain::{Chain, Entry, MAX_DEPTH};
 pub(crate) use code::new_id;
-pub(crate) use find::{after_dlopen, evaluation_loop, finalizing, reason, start, version_hex};
+pub(crate) use find::{after_dlopen, evaluation_loop, finalizing, minor, reason, start, version_hex};
+pub(crate) use layout::{ForVersion, Version, for_version};
 pub(crate) use marks::allow as allow_marks;
 pub(crate) use name::LONGEST as LONGEST_NAME;
 pub(crate) use region::{Plain, Region};
+pub(crate) use specific::forget as forget_specific;
 #[cfg(feature = "verify-marks")]
 pub(crate) use verify::start as start_verifying;

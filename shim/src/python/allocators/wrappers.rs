@@ -7,6 +7,7 @@
 //!
 //! Invariant: the originals of a number never change once its functions are in use.
 
+use std::hint::cold_path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicUsize, fence};
 
@@ -117,16 +118,17 @@ const fn allocator<const DOMAIN: usize>(function: Allocator) -> Allocator {
 
 unsafe extern "C" fn malloc<const DOMAIN: usize, const NUMBER: usize>(context: usize, size: usize) -> usize {
     let real = originals::<DOMAIN, NUMBER>().malloc.get();
-    let Some(mut recorder) = thread::enter() else {
+    let Some(recorder) = thread::enter() else {
         // SAFETY: the interpreter's arguments, for the function it meant.
         return unsafe { real(context, size) };
     };
     // SAFETY: as above.
     let block = unsafe { real(context, size) };
-    if block != 0 {
-        recorder.alloc(allocator::<DOMAIN>(Allocator::PymallocMalloc), block, size);
+    if block == 0 {
+        cold_path();
+        return block;
     }
-    block
+    recorder.alloc(allocator::<DOMAIN>(Allocator::PymallocMalloc), block, size)
 }
 
 unsafe extern "C" fn calloc<const DOMAIN: usize, const NUMBER: usize>(
@@ -135,16 +137,17 @@ unsafe extern "C" fn calloc<const DOMAIN: usize, const NUMBER: usize>(
     size: usize,
 ) -> usize {
     let real = originals::<DOMAIN, NUMBER>().calloc.get();
-    let Some(mut recorder) = thread::enter() else {
+    let Some(recorder) = thread::enter() else {
         // SAFETY: the interpreter's arguments, for the function it meant.
         return unsafe { real(context, count, size) };
     };
     // SAFETY: as above.
     let block = unsafe { real(context, count, size) };
-    if block != 0 {
-        recorder.alloc(allocator::<DOMAIN>(Allocator::PymallocCalloc), block, count.wrapping_mul(size));
+    if block == 0 {
+        cold_path();
+        return block;
     }
-    block
+    recorder.alloc(allocator::<DOMAIN>(Allocator::PymallocCalloc), block, count.wrapping_mul(size))
 }
 
 /// Unlike the C library's, a new size of 0 does not free: null always means that the old block is still there.
@@ -165,8 +168,9 @@ unsafe extern "C" fn realloc<const DOMAIN: usize, const NUMBER: usize>(
     let block = unsafe { real(context, old, size) };
     recorder.freed_python();
     if block != 0 {
-        recorder.alloc(allocator::<DOMAIN>(Allocator::PymallocRealloc), block, size);
-    } else if old != 0 {
+        return recorder.alloc(allocator::<DOMAIN>(Allocator::PymallocRealloc), block, size);
+    }
+    if old != 0 {
         recorder.free_undo();
     }
     block

@@ -9,6 +9,10 @@ use super::super::layout::Version;
 use super::super::marks::{LONGEST_UNMARKED, Mark};
 use super::compare::same_code;
 use super::{Chain, Detail, Link};
+use std::hint::cold_path;
+
+/// The most frames below the newest that a glance looks at.
+const MOST: usize = LONGEST_UNMARKED;
 
 /// What a glance has to look at.
 #[derive(Debug)]
@@ -37,11 +41,18 @@ impl Chain {
     /// Compares the frames of the span with memory. The newest frame's address must be the cached one.
     #[inline(always)]
     pub(super) fn glance<V: Version>(&self) -> Glance {
-        let Some(links) = self.links.as_slice().get(self.span.floor..self.length) else { return Glance::Unknown };
-        let Some((newest, older)) = links.split_last() else { return Glance::Same };
+        let Some(links) = self.links.as_slice().get(self.span.floor..self.length) else {
+            cold_path();
+            return Glance::Unknown;
+        };
+        let Some((newest, older)) = links.split_last() else {
+            cold_path();
+            return Glance::Same;
+        };
         // SAFETY: the newest frame of this thread.
         let frame = unsafe { Frame::<V>::new(self.newest) };
         if frame.previous() != newest.previous || !self.are_unchanged::<V>(newest, older) {
+            cold_path();
             return Glance::Unknown;
         }
         let position = frame.position();
@@ -49,30 +60,40 @@ impl Chain {
         if position == newest.position && same_code(&frame, &detail) {
             return Glance::Same;
         }
+        cold_path();
         if is_shown_at(&frame, &detail, position) { Glance::Moved(position) } else { Glance::Unknown }
     }
 
     /// Whether the frames below the newest, and what the mark stands for, are what they were.
     #[inline(always)]
     fn are_unchanged<V: Version>(&self, newest: &Link, older: &[Link]) -> bool {
-        let mut address = newest.previous_from_cache();
-        for (depth, link) in older.iter().enumerate().rev() {
-            // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
-            let frame = unsafe { Frame::<V>::new(address) };
-            if frame.previous() != link.previous || frame.position() != link.position {
+        let (mut address, mut rest) = (newest.previous_from_cache(), older);
+        // Unrolled, so that only the branch that ends it is taken.
+        for _ in 0..MOST {
+            let Some((link, older)) = rest.split_last() else { break };
+            if !self.is_unchanged::<V>(&mut address, link, older.len()) {
+                cold_path();
                 return false;
             }
-            if V::L.position_needs_code() && !same_code(&frame, &self.details.get(self.span.floor.wrapping_add(depth)))
-            {
-                return false;
-            }
-            address = link.previous_from_cache();
+            rest = older;
         }
-        self.span.mark.as_ref().is_none_or(|mark| {
-            // SAFETY: the state from which this update reached its frames.
-            let state = unsafe { ThreadState::<V>::new(self.state) };
-            older.first().is_some_and(|link| mark.is_there::<V>(link.position)) && !state.is_tracing()
-        })
+        let Some(mark) = &self.span.mark else { return true };
+        // SAFETY: the state from which this update reached its frames.
+        let state = unsafe { ThreadState::<V>::new(self.state) };
+        older.first().is_some_and(|link| mark.is_there::<V>(link.position)) && !state.is_tracing()
+    }
+
+    /// Whether the frame at `address` is the one cached so many places above the floor, and unchanged; `address` is its
+    /// caller's then.
+    #[inline(always)]
+    fn is_unchanged<V: Version>(&self, address: &mut usize, link: &Link, depth: usize) -> bool {
+        // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
+        let frame = unsafe { Frame::<V>::new(*address) };
+        if frame.previous() != link.previous || frame.position() != link.position {
+            return false;
+        }
+        *address = link.previous_from_cache();
+        !V::L.position_needs_code() || same_code(&frame, &self.details.get(self.span.floor.wrapping_add(depth)))
     }
 
     /// Decides what the next glance looks at, after the chain or its marks have changed.
@@ -81,7 +102,7 @@ impl Chain {
         let mark = self.marks.newest_below(newest).copied();
         let floor = mark.map_or(0, |mark| mark.place);
         // Where that is too much to compare, the general comparison may want to make marks.
-        let is_short = newest.wrapping_sub(floor) < LONGEST_UNMARKED.wrapping_add(1) && !cfg!(feature = "verify-marks");
+        let is_short = newest.wrapping_sub(floor) <= MOST && !cfg!(feature = "verify-marks");
         self.span = if is_short { Span { floor, mark } } else { Span::UNKNOWN };
         self.newest_detail = self.details.get(newest);
     }

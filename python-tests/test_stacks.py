@@ -76,6 +76,31 @@ def test_code_objects_that_follow_each_other_at_one_address_keep_their_names(mem
     assert sorted(allocated) == sorted((f"made_{n}", f"<made {n}>", 2 + n % 5, 100_000 + n) for n in range(200))
 
 
+CELLS = """\
+def held(size):
+    block = bytearray(size)
+    return lambda: (block, size)
+
+
+def caller(size):
+    return held(size)
+
+
+kept = [caller(3_000_001), caller(3_000_002), caller(3_000_003)]
+"""
+
+
+def test_a_call_that_allocates_while_it_is_set_up_is_on_the_stack_from_its_first_line_on(memtrack, interpreter, tmp_path):
+    """The cells of `held` are allocated before a traceback would show it, and nothing comes between them and its block."""
+    program = tmp_path / "cells.py"
+    program.write_text(CELLS)
+    capture = memtrack.record(interpreter, program, env={**os.environ, "PYTHONMALLOC": "malloc"})
+    own = [("<module>", 10), ("caller", 7), ("held", 2)]
+    for size, (stack,) in sorted(recorded_stacks(capture).items()):
+        assert (size, [(frame.name, frame.line) for frame in stack]) == (size, own)
+    assert len(recorded_stacks(capture)) == 3
+
+
 @pytest.mark.parametrize("version", ["sid-3.14", "sid-3.15"])
 def test_functions_are_right_under_the_compiler_and_most_lines(memtrack, version, plain, programs, tmp_path):
     """Compiled code does not always store where it is, so that a line may be an earlier one of the same function."""

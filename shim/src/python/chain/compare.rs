@@ -91,7 +91,7 @@ impl Chain {
 
     /// Whether the present chain from `address` on shows the frames that the cached one shows below `length`.
     #[cfg(feature = "verify-marks")]
-    fn shows_below<V: Version>(&self, python: &Interpreter, mut length: usize, mut address: usize) -> bool {
+    pub(super) fn shows_below<V: Version>(&self, python: &Interpreter, mut length: usize, mut address: usize) -> bool {
         while address != 0 {
             // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
             let frame = unsafe { Frame::<V>::new(address) };

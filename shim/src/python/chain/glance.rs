@@ -7,12 +7,15 @@
 use super::super::frame::{Frame, ThreadState};
 use super::super::layout::Version;
 use super::super::marks::{LONGEST_UNMARKED, Mark};
+#[cfg(feature = "verify-marks")]
+use super::super::verify;
 use super::compare::same_code;
 use super::{Chain, Detail, Link};
 use std::hint::cold_path;
 
 /// The most frames below the newest that a glance looks at.
-const MOST: usize = LONGEST_UNMARKED;
+const MOST: usize = 12;
+const _: () = assert!(MOST >= LONGEST_UNMARKED, "nothing that is compared without a mark is too long for a glance");
 
 /// What a glance has to look at.
 #[derive(Debug)]
@@ -80,7 +83,12 @@ impl Chain {
         let Some(mark) = &self.span.mark else { return true };
         // SAFETY: the state from which this update reached its frames.
         let state = unsafe { ThreadState::<V>::new(self.state) };
-        older.first().is_some_and(|link| mark.is_there::<V>(link.position)) && !state.is_tracing()
+        let is_there = older.first().is_some_and(|link| mark.is_there::<V>(link.position)) && !state.is_tracing();
+        #[cfg(feature = "verify-marks")]
+        if let Some((python, link)) = super::find::interpreter().zip(older.first()).filter(|_| is_there) {
+            verify::note(self.shows_below::<V>(python, mark.place, link.previous));
+        }
+        is_there
     }
 
     /// Whether the frame at `address` is the one cached so many places above the floor, and unchanged; `address` is its
@@ -102,7 +110,7 @@ impl Chain {
         let mark = self.marks.newest_below(newest).copied();
         let floor = mark.map_or(0, |mark| mark.place);
         // Where that is too much to compare, the general comparison may want to make marks.
-        let is_short = newest.wrapping_sub(floor) <= MOST && !cfg!(feature = "verify-marks");
+        let is_short = newest.wrapping_sub(floor) <= MOST && (mark.is_some() || !cfg!(feature = "verify-marks"));
         self.span = if is_short { Span { floor, mark } } else { Span::UNKNOWN };
         self.newest_detail = self.details.get(newest);
     }
@@ -111,5 +119,8 @@ impl Chain {
 /// Whether the cached frame is still the same shown frame, at another instruction.
 #[inline(always)]
 fn is_shown_at<V: Version>(frame: &Frame<V>, detail: &Detail, position: usize) -> bool {
-    position >= detail.shown_from && frame.executable() == detail.executable && frame.owner() == detail.owner
+    detail.id != 0
+        && position >= detail.shown_from
+        && frame.executable() == detail.executable
+        && frame.owner() == detail.owner
 }

@@ -119,6 +119,23 @@ def test_signals_end_it_with_the_terminal_in_order(capture, number):
     terminal.assert_restored()
 
 
+def test_a_suspended_one_leaves_the_terminal_to_the_shell_until_it_goes_on(capture):
+    terminal = tree(capture)
+    terminal.until("? help")
+    terminal.press("\x1a")
+    terminal.until(MAIN.decode())
+    _, status = os.waitpid(terminal.program, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    assert termios.tcgetattr(terminal.master)[:4] == terminal.before[:4]
+    assert SHOW_CURSOR in terminal.written, "the shell has a cursor"
+    os.kill(terminal.program, signal.SIGCONT)
+    terminal.until(ALTERNATE.decode())
+    terminal.until("? help")
+    terminal.press("q")
+    assert terminal.end() == 0
+    terminal.assert_restored()
+
+
 def test_text_is_printed_where_it_is_asked_for_or_nobody_could_press_keys(capture):
     text = capture.reading("tree", capture.path)
     assert text.startswith("High-water mark: ") and "\x1b[" not in text

@@ -23,12 +23,16 @@ RECORDINGS = {
     "every Python object": ("documents.py",),
     "aggregated": ("views.py",),
     "aggregated threads": ("threads.py",),
+    "native": ("threads.py",),
+    "aggregated native": ("documents.py",),
 }
 OPTIONS = {
     "phases": ["--allocation-timestamps"],
     "every Python object": ["--trace-python-allocators"],
     "aggregated": ["--aggregate"],
     "aggregated threads": ["--aggregate", "--trace-python-allocators"],
+    "native": ["--native"],
+    "aggregated native": ["--aggregate", "--native"],
 }
 
 
@@ -89,6 +93,8 @@ def test_all_reports_have_the_totals_of_stats(capture, view):
     totals["speedscope"] = tuple(profile["endValue"] for profile in speedscope["profiles"])
     rows = csv.DictReader(io.StringIO(report(capture, "transform", "csv", "-o", "-", *options)))
     totals["csv"] = sums(rows, "size", "num_allocations")
+    lines = report(capture, "transform", "collapsed", "-o", "-", *options).splitlines()
+    totals["collapsed"] = sum(int(line.rsplit(" ", 1)[1]) for line in lines), expected[1]
     assert totals == dict.fromkeys(totals, expected)
 
 

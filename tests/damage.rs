@@ -5,6 +5,26 @@ use crate::support::{Dir, Outcome, Stats};
 /// About this many places of a file are tried.
 const PLACES: usize = 120;
 
+/// So many where starting memtrack and its program is most of the work.
+const FEWER_PLACES: usize = 40;
+/// Kilobytes of address space that reading may take: much less than a forged length could ask for.
+const ADDRESS_SPACE: &str = "1500000";
+
+/// Captures with every kind of block: sums, native code with its names, and several captures in one file.
+fn other_captures(dir: &Dir) -> Vec<(&'static str, Vec<u8>)> {
+    let recorded = |name: &str, options: &[&str]| {
+        let mut command = dir.memtrack(["run", "-q", "-o", name]);
+        Outcome::of(command.args(options).arg("--").arg(dir.program("threads")).arg("known_totals")).success();
+    };
+    recorded("sums.bin", &["--aggregate"]);
+    recorded("native.bin", &["--native", "--allocation-timestamps"]);
+    recorded("stored.bin", &["--compress", "none"]);
+    Outcome::of(&mut dir.memtrack(["symbolize", "-f", "native.bin"])).success();
+    Outcome::of(&mut dir.memtrack(["merge", "-o", "all.bin", "native.bin", "sums.bin"])).success();
+    let content = |name| (name, std::fs::read(dir.path(name)).expect("a capture"));
+    ["sums.bin", "native.bin", "stored.bin", "all.bin"].map(content).into()
+}
+
 /// A real capture, of a few hundred blocks.
 fn capture(dir: &Dir) -> Vec<u8> {
     let run = dir.run(&dir.program("threads"), ["known_totals"]);
@@ -15,7 +35,10 @@ fn capture(dir: &Dir) -> Vec<u8> {
 #[track_caller]
 fn read(dir: &Dir, content: &[u8]) -> (Outcome, Option<Stats>) {
     let path = dir.write("damaged.bin", content);
-    let outcome = Outcome::of(&mut dir.memtrack(["stats".as_ref(), "--json".as_ref(), path.as_os_str()]));
+    let stats = dir.memtrack(["stats".as_ref(), "--json".as_ref(), path.as_os_str()]);
+    let mut limited = dir.command("/bin/sh");
+    limited.args(["-c", "ulimit -v \"$1\"; shift; exec \"$@\"", "sh", ADDRESS_SPACE]);
+    let outcome = Outcome::of(limited.arg(stats.get_program()).args(stats.get_args()));
     outcome.did_not_panic();
     if outcome.status == 0 {
         let stats = Stats(serde_json::from_str(&outcome.stdout).expect("JSON"));
@@ -64,6 +87,39 @@ fn a_capture_with_a_flipped_bit() {
             assert!(stats.allocated().count <= full, "bit {} of byte {place}: {}", number % 8, stats.0);
             let unchanged = stats.allocated().count == full;
             assert!(unchanged || says_so(&outcome, &stats), "bit {} of byte {place}: {outcome:?}", number % 8);
+        }
+    }
+}
+
+/// What was lost of these is said, and nothing is made up, wherever they are cut.
+#[test]
+fn captures_of_every_kind_that_are_cut() {
+    let dir = Dir::new();
+    for (name, whole) in other_captures(&dir) {
+        let full = read(&dir, &whole).1.expect("the whole capture is read").allocated().count;
+        for length in (0..whole.len()).step_by(whole.len().div_ceil(FEWER_PLACES)) {
+            let (outcome, stats) = read(&dir, &whole[..length]);
+            let Some(stats) = stats else { continue };
+            assert!(says_so(&outcome, &stats), "{name}: {length} of {} bytes: {outcome:?}", whole.len());
+            assert!(stats.allocated().count <= full, "{name}: {length} bytes: {}", stats.0);
+        }
+    }
+}
+
+/// The same where a bit is another.
+#[test]
+fn captures_of_every_kind_with_a_flipped_bit() {
+    let dir = Dir::new();
+    for (name, whole) in other_captures(&dir) {
+        let full = read(&dir, &whole).1.expect("the whole capture is read").allocated().count;
+        for (number, place) in (0..whole.len()).step_by(whole.len().div_ceil(FEWER_PLACES)).enumerate() {
+            let mut damaged = whole.clone();
+            damaged[place] ^= 1 << (number % 8);
+            let (outcome, stats) = read(&dir, &damaged);
+            let Some(stats) = stats else { continue };
+            let count = stats.allocated().count;
+            let is_told = count <= full && says_so(&outcome, &stats);
+            assert!(count == full || is_told, "{name}: bit {} of byte {place}: {outcome:?}", number % 8);
         }
     }
 }

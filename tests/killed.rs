@@ -27,11 +27,12 @@ fn moment(round: u64) -> u64 {
     (mixed ^ mixed >> 29) % 200_000
 }
 
+/// scripts/soak does this 200 times.
 #[test]
 fn nothing_is_lost_when_the_program_is_killed() {
     let dir = Dir::new();
     dir.program("counting");
-    for round in 0..20 {
+    for round in 0..40 {
         let (counted, stats) = killed_at(&dir, "forever", round, moment(round));
         let recorded = stats.allocator("malloc").count;
         assert!((counted..=counted + 1).contains(&recorded), "round {round}: counted {counted}, recorded {recorded}");

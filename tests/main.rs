@@ -3,19 +3,27 @@
 //! C programs (`fixtures/`) know their own allocations, call by call; Python programs are `python-tests`' business.
 //! Invariant: every figure is compared with the true one, never with "more than none".
 
+mod allocators;
 mod arrows;
 mod cli;
+mod constructors;
+mod crowds;
 mod damage;
 mod endings;
+mod faults;
 mod heap;
+mod hindered;
 mod input;
 mod killed;
+mod limits;
 mod loading;
+mod mapped;
 mod mappings;
 mod native;
 mod processes;
 mod python;
 mod signals;
+mod stacks;
 mod support;
 mod symbolize;
 mod threads;

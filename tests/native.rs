@@ -1,58 +1,13 @@
 //! Native call stacks: those that programs tell of themselves, by backtrace(), against those in their captures.
 
-use std::collections::HashMap;
-
-use crate::support::{Dir, Outcome, Run, Stats, memtrack};
+use crate::support::{Block, Dir, Outcome, Run, Stacks, Stats};
 
 /// The smallest block that a fixture marks; nothing else comes near.
 const MARKED: u64 = 1_000_000;
 
-/// What `memtrack parse` tells of stacks.
-#[derive(Debug, Default)]
-struct Stacks {
-    functions: HashMap<u64, String>,
-    nodes: HashMap<u64, (u64, u64)>,
-    /// The marked blocks, by size, with their stacks.
-    blocks: Vec<(u64, u64)>,
-}
-
-impl Stacks {
-    fn of(run: &Run) -> Self {
-        let mut stacks = Self::default();
-        let text = Outcome::of(memtrack().arg("parse").arg(&run.capture)).success();
-        text.lines().for_each(|line| stacks.take(line));
-        stacks
-    }
-
-    fn take(&mut self, line: &str) {
-        let number = |key: &str| {
-            let value = line.split(' ').find_map(|field| field.strip_prefix(key)?.strip_prefix('='));
-            value.unwrap_or_else(|| panic!("no {key} in {line}")).parse::<u64>().expect("a number")
-        };
-        if line.starts_with("FRAME ") {
-            let value = line.split_once(" function=").map_or("", |(_, rest)| rest);
-            // Names with spaces stand in quotes.
-            let name = match value.strip_prefix('"') {
-                Some(quoted) => quoted.split('"').next(),
-                None => value.split(' ').next(),
-            };
-            self.functions.insert(number("frame"), name.expect("a function").to_owned());
-        } else if line.starts_with("STACK ") {
-            self.nodes.insert(number("stack"), (number("frame"), number("caller")));
-        } else if line.starts_with("ALLOC ") && number("size") > MARKED {
-            self.blocks.push((number("size"), number("stack")));
-        }
-    }
-
-    /// The functions of a stack, innermost first.
-    fn functions(&self, mut stack: u64) -> Vec<&str> {
-        let mut functions = Vec::new();
-        while let Some(&(frame, caller)) = self.nodes.get(&stack) {
-            functions.push(self.functions[&frame].as_str());
-            stack = caller;
-        }
-        functions
-    }
+/// The marked blocks, in their order.
+fn marked(stacks: &Stacks) -> Vec<&Block> {
+    stacks.blocks.iter().filter(|block| block.size > MARKED).collect()
 }
 
 /// Runs a fixture under `--native`.
@@ -67,15 +22,15 @@ fn recorded(dir: &Dir, options: &[&str]) -> Run {
 /// That each marked block has the stack that the program tells; frames of libraries are left out of both.
 #[track_caller]
 fn agrees(run: &Run) {
-    let stacks = Stacks::of(run);
+    let stacks = Stacks::of(&run.capture);
+    let blocks = marked(&stacks);
     let told: Vec<Vec<&str>> = run.outcome.stdout.lines().map(|line| line.split(' ').collect()).collect();
-    assert_eq!(stacks.blocks.len(), told.len(), "{stacks:?}");
+    assert_eq!(blocks.len(), told.len(), "{stacks:?}");
     for words in told {
         let size: u64 = words[0].parse().expect("a size");
-        let (_, stack) = stacks.blocks.iter().find(|block| block.0 == size).expect("the block");
-        let mut own = stacks.functions(*stack);
-        own.retain(|name| words.contains(name));
-        assert_eq!(own, words[1..], "{:?}", stacks.functions(*stack));
+        let functions = stacks.functions(blocks.iter().find(|block| block.size == size).expect("the block"));
+        let own: Vec<&str> = functions.iter().copied().filter(|name| words.contains(name)).collect();
+        assert_eq!(own, words[1..], "{functions:?}");
     }
 }
 
@@ -103,8 +58,8 @@ fn without_and_with_frame_pointers_and_optimized() {
 fn without_the_option_there_are_no_native_frames() {
     let dir = Dir::new();
     let run = dir.run(&dir.compile("native", "native", &["-pthread", "-rdynamic", "-ldl"]), [""; 0]);
-    let stacks = Stacks::of(&run);
-    assert!(stacks.nodes.is_empty(), "{stacks:?}");
+    let stacks = Stacks::of(&run.capture);
+    assert!(stacks.is_empty(), "{stacks:?}");
     assert_eq!(Stats::of(&run.capture).0["capture"]["has_native_traces"], false);
 }
 
@@ -120,15 +75,9 @@ fn libraries_closed_and_opened_in_turn_at_one_place() {
     let run = dir.run_as(&plain, &["--native"], &program, &arguments);
     let stats = run.stats();
     assert_eq!(stats.number("/capture/truncated_stacks"), 0);
-    let stacks = Stacks::of(&run);
-    let text = Outcome::of(memtrack().arg("parse").arg(&run.capture)).success();
-    let blocks = text.lines().filter(|line| line.starts_with("ALLOC ") && line.contains(" size=1000 "));
-    let innermost: Vec<&str> = blocks
-        .map(|line| {
-            let stack = line.split(' ').find_map(|field| field.strip_prefix("stack=")).expect("a stack");
-            *stacks.functions(stack.parse().expect("a number")).first().expect("a frame")
-        })
-        .collect();
+    let stacks = Stacks::of(&run.capture);
+    let blocks = stacks.blocks.iter().filter(|block| block.size == 1000);
+    let innermost: Vec<&str> = blocks.map(|block| *stacks.functions(block).first().expect("a frame")).collect();
     assert_eq!(innermost, ["library_allocate"; 50]);
 }
 
@@ -141,10 +90,11 @@ fn odd(case: &str) -> (Vec<Vec<String>>, u64) {
     let plain = Outcome::of(dir.command(&program).args(&arguments));
     assert_eq!(plain.status, 0, "{plain:?}");
     let run = dir.run_as(&plain, &["--native"], &program, &arguments);
-    let stacks = Stacks::of(&run);
-    assert_eq!(plain.stdout, format!("{}\n", stacks.blocks.len()));
-    let named = |stack: u64| stacks.functions(stack).into_iter().map(str::to_owned).collect();
-    (stacks.blocks.iter().map(|block| named(block.1)).collect(), run.stats().number("/capture/truncated_stacks"))
+    let stacks = Stacks::of(&run.capture);
+    let blocks = marked(&stacks);
+    assert_eq!(plain.stdout, format!("{}\n", blocks.len()));
+    let named = |block: &&Block| stacks.functions(block).into_iter().map(str::to_owned).collect();
+    (blocks.iter().map(named).collect(), run.stats().number("/capture/truncated_stacks"))
 }
 
 #[test]

@@ -1,5 +1,19 @@
 // Memory over time: heap and resident memory, with a range to select by dragging.
 
+/** The next step of time, in microseconds, that reads well. */
+function timeStep(least) {
+  const steps = [];
+  for (let unit = 1; unit < 1e7; unit *= 10) steps.push(unit, 2 * unit, 5 * unit);
+  steps.push(15e6, 30e6, 6e7, 12e7, 3e8, 6e8, 18e8, 36e8);
+  return steps.find((step) => step >= least) || Math.ceil(least / 36e8) * 36e8;
+}
+
+/** A time at a tick, with no more digits than the steps have. */
+function tickText(us, step) {
+  if (us >= 6e7) return formatTime(us);
+  return `${(us / 1e6).toFixed(Math.max(0, Math.ceil(-Math.log10(step / 1e6))))} s`;
+}
+
 class Chart {
   /** `select(range)` is called with indices of moments, or null. */
   constructor(canvas, model, select) {
@@ -69,12 +83,13 @@ class Chart {
     canvas.height = this.height * ratio;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.font = "11px system-ui, sans-serif";
-    const { heap, rss } = this.model.data, most = Math.max(1, ...heap, ...rss) * 1.08, floor = this.height - 17;
+    const { heap, rss } = this.model.data, most = Math.max(1, ...heap, ...rss, this.model.data.peak?.bytes || 0) * 1.2, floor = this.height - 17;
     const y = (bytes) => floor - (bytes / most) * (floor - 14);
     this.axes(context, color, y, most, floor);
     this.shade(context, color, floor);
     this.line(context, color("rss"), rss, y);
     this.line(context, color("heap"), heap, y, floor);
+    this.peak(context, color, y);
     this.legend(context, color);
     if (this.pointer != null) this.cross(context, color, y, floor);
   }
@@ -92,13 +107,12 @@ class Chart {
       context.stroke();
       context.fillText(formatSize(bytes), this.left - 6, y(bytes) + 3.5);
     }
-    context.textAlign = "center";
-    const first = this.time[0], span = this.time[this.time.length - 1] - first;
-    const ticks = Math.max(2, Math.min(10, Math.floor(this.width / 130)));
-    for (let tick = 0; tick <= ticks; tick++) {
-      const us = first + (span * tick) / ticks;
-      context.textAlign = tick === ticks ? "right" : tick ? "center" : "left";
-      context.fillText(formatTime(us), this.x(us), floor + 13);
+    const first = this.time[0], last = this.time[this.time.length - 1], tick = timeStep((last - first) / (this.width / 110));
+    for (let us = Math.ceil(first / tick) * tick; us <= last; us += tick) {
+      const x = this.x(us);
+      context.fillRect(Math.round(x), floor, 1, 3);
+      context.textAlign = x - this.left < 16 ? "left" : this.width - x < 24 ? "right" : "center";
+      context.fillText(tickText(us, tick), x, floor + 13);
     }
   }
 
@@ -126,6 +140,25 @@ class Chart {
     context.globalAlpha = 0.12;
     context.fill();
     context.globalAlpha = 1;
+  }
+
+  /** The high-water mark, which may lie between two snapshots. */
+  peak(context, color, y) {
+    const { peak } = this.model.data;
+    if (!peak) return;
+    const x = this.x(peak.time), top = y(peak.bytes), text = `peak ${formatSize(peak.bytes)}`;
+    context.fillStyle = color("heap");
+    context.beginPath();
+    context.arc(x, top, 3, 0, 2 * Math.PI);
+    context.fill();
+    // Above the point, with a rim, since the lines pass there.
+    const half = context.measureText(text).width / 2 + 2, at = Math.min(Math.max(x, this.left + half), this.width - half);
+    context.textAlign = "center";
+    context.lineWidth = 3;
+    context.strokeStyle = color("bg");
+    context.strokeText(text, at, top - 7);
+    context.fillStyle = color("text");
+    context.fillText(text, at, top - 7);
   }
 
   legend(context, color) {

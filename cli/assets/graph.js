@@ -115,18 +115,20 @@ class Graph {
     if (room < 2) return;
     let text = this.name(block);
     if (block.frame >= 0) {
-      const place = this.model.frames[block.frame].place;
-      if (place && text.length + place.length + 2 <= room) text += `  ${place}`;
+      const { brief, shortPlace } = this.model.frames[block.frame];
+      if (text.length > room) text = brief;
+      if (shortPlace && text.length + shortPlace.length + 2 <= room) text += `  ${shortPlace}`;
     }
     if (text.length > room) text = `${text.slice(0, room - 1)}…`;
     const isPlain = isDim || (this.dark && this.focus !== block && block.depth < this.focus.depth);
-    this.context.fillStyle = isPlain ? this.color("text") : this.color("frame-text");
+    const isStrong = this.model.diff && block.frame >= 0 && /^(grown|shrunk)4$/.test(this.change(block));
+    this.context.fillStyle = this.color(isPlain ? "text" : isStrong ? "strong-text" : "frame-text");
     this.context.fillText(text, x + 4, y + ROW / 2);
   }
 
   name(block) {
     if (block.frame >= 0) return this.model.frames[block.frame].name;
-    if (block.frame <= -2) return `thread ${this.model.data.threads[-2 - block.frame]}`;
+    if (block.frame <= -2) return threadName(this.model.data.threads[-2 - block.frame]);
     const { view, metric, range, vanished } = this.layout.selection, title = this.model.data.views[view];
     const format = (value) => (metric === "bytes" ? formatSize(value) : `${formatCount(value)} allocations`);
     if (vanished) return `Only in the base, ${title.toLowerCase()}: ${format(block.value)}`;
@@ -137,19 +139,28 @@ class Graph {
   fill(block) {
     if (block.frame < 0) return this.color("root");
     if (this.model.diff) return this.color(this.change(block));
-    const { module, library, interpreter } = this.model.frames[block.frame];
-    if (library || interpreter || !module) return this.color("internal");
+    const module = this.model.colorModule(block.frame);
+    if (!module) return this.color("internal");
     if (!this.colors.has(block.frame)) this.colors.set(block.frame, this.shade(module, block.frame));
     return this.colors.get(block.frame);
   }
 
-  /** A colour for a frame: the hue from its module's name, the same in every page; neighbours differ a little. */
-  shade(module, frame) {
+  /** The hue of a module: from its name, the same in every page. */
+  hue(module) {
     let hash = 2166136261;
     for (const char of module) hash = Math.imul(hash ^ char.codePointAt(0), 16777619);
     hash ^= hash >>> 13;
-    const hue = (hash >>> 0) % 360, light = (Math.imul(frame, 2654435761) >>> 28) % 5;
-    return this.dark ? `hsl(${hue} 46% ${59 + 2 * light}%)` : `hsl(${hue} 68% ${72 + 2 * light}%)`;
+    return (hash >>> 0) % 360;
+  }
+
+  moduleColor(module, step = 2) {
+    const hue = this.hue(module);
+    return this.dark ? `hsl(${hue} 46% ${59 + 2 * step}%)` : `hsl(${hue} 68% ${72 + 2 * step}%)`;
+  }
+
+  /** A colour for a frame: that of its module; neighbours differ a little. */
+  shade(module, frame) {
+    return this.moduleColor(module, (Math.imul(frame, 2654435761) >>> 28) % 5);
   }
 
   change(block) {

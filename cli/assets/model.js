@@ -32,6 +32,37 @@ const formatPercent = (part, whole) => (whole ? `${((part * 100) / whole).toFixe
 const formatTime = (us) => (us < 9.995e6 ? `${(us / 1e6).toFixed(2)} s` : us < 6e7 ? `${(us / 1e6).toFixed(1)} s`
   : `${Math.floor(us / 6e7)} min ${String(Math.floor((us % 6e7) / 1e6)).padStart(2, "0")} s`);
 
+/** A thread, its name first. */
+function threadName(text) {
+  const [, id, name] = /^(\d+|\?) (.+)$/.exec(text) || [];
+  return name ? `${name} (thread ${id})` : text;
+}
+
+/** The last part of a path, with the module's own name for the files of a package: `pandas/__init__.py`. */
+function fileName(path) {
+  const parts = path.split("/"), last = parts[parts.length - 1];
+  return last === "__init__.py" || last === "__main__.py" || last === "mod.rs" ? parts.slice(-2).join("/") : last;
+}
+
+/** A native function's name without parameters and template arguments: for where there is no room for them. */
+function briefName(name) {
+  if (name.startsWith("<") || /\boperator\b/.test(name)) return name;
+  let depth = 0, brief = "";
+  for (const char of name.replaceAll("(anonymous namespace)", "{anonymous}")) {
+    if (char === "<" || char === "(") depth++;
+    if (depth === 0) brief += char;
+    if (char === ">" || char === ")") depth = Math.max(0, depth - 1);
+  }
+  // What is before the last space is what it returns.
+  return brief.replace(/( const| volatile|&)+$/, "").replaceAll("std::__cxx11::basic_string", "std::string").trim().split(" ").pop() || name;
+}
+
+/** A module's name without what its build added: `_json.cpython-311-x86_64-linux-gnu.so` is `_json`. */
+function briefModule(name) {
+  const brief = name.replace(/(\.cpython-[^.]*|\.abi3)?\.so(\.[\d.]+)?$/, "");
+  return brief.length > 24 ? `${brief.slice(0, 23)}…` : brief;
+}
+
 class Model {
   constructor(data) {
     this.data = data;
@@ -65,8 +96,10 @@ class Model {
     const imports = file.startsWith("<frozen importlib") || /\/importlib\/[^/]*$/.test(file);
     const native = frameKind[frame] > 0, interpreter = frameKind[frame] === 2;
     const library = file !== "" && module === "" && !native;
-    const place = file + (line ? `:${line}` : "") + (column ? `:${column}` : "");
-    return { name, file, line, column, module, imports, library, native, interpreter, source, place };
+    const at = (line ? `:${line}` : "") + (column ? `:${column}` : "");
+    // Where there is no line, the file of native code is the library, which the colour tells.
+    const place = file + at, shortPlace = native && !line ? "" : fileName(file) + at, brief = native ? briefName(name) : name;
+    return { name, brief, file, line, column, module, imports, library, native, interpreter, source, place, shortPlace };
   }
 
   /** Bytes and counts of each group: in a view, at the highest moment of a range, or left over by a range. */
@@ -172,6 +205,23 @@ class Model {
       if (covered[node]) sum += own[node];
     }
     return sum;
+  }
+
+  /** The module that a frame's colour stands for; "" for those that are grey. */
+  colorModule(frame) {
+    const { module, library, interpreter } = this.frames[frame];
+    return library || interpreter ? "" : module;
+  }
+
+  /** What the code of each coloured module allocated, itself or through grey frames: [module, amount], largest first. */
+  byModule(figures, metric) {
+    const { own } = figures[metric], modules = this.frames.map((_, frame) => this.colorModule(frame)), sums = new Map();
+    const inherited = new Array(this.count).fill("");
+    for (let node = 1; node < this.count; node++) {
+      const module = (inherited[node] = modules[this.frame[node]] || inherited[this.parent[node]]);
+      if (own[node]) sums.set(module, (sums.get(module) || 0) + own[node]);
+    }
+    return [...sums].sort((a, b) => b[1] - a[1]);
   }
 
   /** Own and total of each frame, recursion counted once. */

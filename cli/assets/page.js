@@ -5,6 +5,14 @@ const $ = (id) => document.getElementById(id);
 /** What is on or off, by the names of its control. */
 const SWITCHES = ["inverted", "flame", "split", "imports", "library", "interpreter", "native", "vanished"];
 
+/** What the keys do. */
+const KEYS = [
+  ["/", "search"], ["← ↑ → ↓ Enter", "move in the graph, zoom"], ["Backspace Esc", "zoom out, once or all the way"],
+  ["v b", "next view; bytes or number"], ["i f s", "inverted; upwards; split by thread"],
+  ["m l", "hide imports; hide the standard library"], ["p n", "hide the interpreter's own code; all native code"],
+  ["g t", "graph or table; light or dark"],
+];
+
 class Page {
   constructor(data) {
     this.model = new Model(data);
@@ -67,10 +75,11 @@ class Page {
       $(id).onchange = () => this.set({ [id]: $(id).checked, ...(id === "flame" ? {} : { zoom: [] }) });
     }
     $("splitLabel").hidden = $("thread").hidden = data.threads.length < 2;
-    $("thread").append(new Option("All threads", -1), ...data.threads.map((name, thread) => new Option(name, thread)));
+    $("thread").append(new Option("All threads", -1), ...data.threads.map((name, thread) => new Option(threadName(name), thread)));
     $("thread").onchange = () => this.set({ thread: +$("thread").value, zoom: [] });
     $("importsLabel").hidden = !model.frames.some((frame) => frame.imports);
     for (const kind of ["library", "interpreter", "native"]) $(`${kind}Label`).hidden = !model.frames.some((frame) => frame[kind]);
+    $("hide").hidden = !$("hide").querySelector("label:not([hidden])");
     $("diffControls").hidden = $("legend").hidden = !model.diff;
     $("colorBy").onchange = () => this.set({ colorBy: $("colorBy").value });
     $("search").oninput = () => { clearTimeout(this.typing); this.typing = setTimeout(() => this.set({ q: $("search").value }), 120); };
@@ -108,13 +117,30 @@ class Page {
     $("thread").value = state.thread;
     $("colorBy").value = state.colorBy;
     if (document.activeElement !== $("search")) $("search").value = state.q;
-    $("back").disabled = !state.zoom.length;
+    $("back").hidden = !state.zoom.length;
     $("graphPane").hidden = state.pane !== "graph";
     $("tablePane").hidden = state.pane !== "table";
     this.status();
     $("matched").textContent = matches ? `Matched: ${this.amount(model.matchedTotal(this.layout.figures, state.metric, matches))}` : "";
     if (model.diff) this.showDiff();
+    else this.showModules();
     this.showRange();
+  }
+
+  /** Which colour is whose, for the largest: a click searches for the module. */
+  showModules() {
+    const { layout, graph, model } = this, { metric } = this.state, whole = layout.figures[metric].total[0];
+    const rows = this.state.pane === "graph" ? model.byModule(layout.figures, metric).slice(0, 6) : [];
+    const shown = rows.filter(([, amount]) => amount >= whole / 200);
+    $("modules").replaceChildren(...shown.map(([module, amount]) => {
+      const button = document.createElement("button"), swatch = document.createElement("i");
+      swatch.style.background = module ? graph.moduleColor(module) : graph.color("internal");
+      button.append(swatch, `${briefModule(module) || "others"} ${formatPercent(amount, whole)}`);
+      button.title = module ? `What ${module} allocated, itself or through grey frames; click to search` : "No module's code";
+      button.disabled = !module;
+      button.onclick = () => this.set({ q: module });
+      return button;
+    }));
   }
 
   /** An amount with its part of the whole. */
@@ -151,7 +177,8 @@ class Page {
     if (!this.chart) return;
     const { range, view } = this.state, { time, data } = this.model;
     if (!range) {
-      $("range").textContent = this.chart.canSelect ? "Drag over the chart to see the flame graph of a range of time." : "";
+      $("range").textContent = this.chart.canSelect ? "Drag over the chart to see the flame graph of a range of time."
+        : "No range of time can be selected: sums and several captures in one page keep no times of single allocations.";
       return;
     }
     const [from, to] = range, high = this.model.highest(range), clear = document.createElement("button");
@@ -191,14 +218,17 @@ class Page {
       source.textContent = frame.source;
       tip.append(source);
     }
-    const { bytes, count } = figures;
-    const number = (count) => `${formatCount(count)} ${count === 1 ? "allocation" : "allocations"}`;
-    row("Total", formatSize(bytes.total), number(count.total));
-    row("Own", formatSize(bytes.own), number(count.own));
+    if (model.diff) {
+      this.compare(row, block, figures);
+    } else {
+      const { bytes, count } = figures;
+      const number = (count) => `${formatCount(count)} ${count === 1 ? "allocation" : "allocations"}`;
+      row("Total", formatSize(bytes.total), number(count.total));
+      row("Own", formatSize(bytes.own), number(count.own));
+    }
     const parts = [`${formatPercent(block.value, whole)} of all`];
     if (focus !== layout.root) parts.push(`${formatPercent(block.value, focus.value)} of the selection`);
     row("Part", ...parts);
-    if (model.diff) this.compare(row, block, figures);
     const allocators = layout.allocators(block).slice(0, 4);
     const value = (number) => (state.metric === "bytes" ? formatSize(number) : formatCount(number));
     allocators.forEach(([name, number]) => row(name, value(number)));
@@ -206,13 +236,16 @@ class Page {
   }
 
   compare(row, block, figures) {
-    const base = this.layout.describeBase(block), { metric, vanished } = this.layout.selection;
-    const format = metric === "bytes" ? formatSize : formatCount;
+    const base = this.layout.describeBase(block), { vanished } = this.layout.selection;
     const now = vanished ? this.layout.describe(block, block.figures.now) : figures;
-    for (const which of ["own", "total"]) {
-      const after = now[metric][which], before = base[metric][which], change = after - before;
-      const percent = before ? `${change >= 0 ? "+" : ""}${((change * 100) / before).toFixed(1)} %` : after ? "new" : "0 %";
-      row(`${which === "own" ? "Own" : "Total"} change`, `${format(before)} → ${format(after)}`, `${change > 0 ? "+" : ""}${format(change)}, ${percent}`);
+    row("", "Base", "New", "Difference", "Percent");
+    for (const [metric, format, of] of [["bytes", formatSize, ""], ["count", formatCount, ", number"]]) {
+      for (const [which, title] of [["total", "Total"], ["own", "Own"]]) {
+        const after = now[metric][which], before = base[metric][which], change = after - before;
+        if (metric === "count" && !after && !before) continue;
+        const percent = before ? `${change > 0 ? "+" : ""}${((change * 100) / before).toFixed(1)} %` : after ? "new" : "";
+        row(title + of, format(before), format(after), `${change > 0 ? "+" : ""}${format(change)}`, percent);
+      }
     }
   }
 
@@ -245,6 +278,7 @@ class Page {
     this.graph.theme();
     this.graph.draw();
     this.chart?.draw();
+    if (this.layout && !this.model.diff) this.showModules();
     this.toLink();
   }
 
@@ -305,32 +339,37 @@ class Page {
   }
 
   about() {
-    const { facts, notes } = this.model.data, dialog = $("about"), list = document.createElement("dl");
-    const entry = (label, text, isKeys) => {
-      const [term, value] = [document.createElement("dt"), document.createElement("dd")];
-      [term.textContent, value.textContent] = [label, text];
-      if (isKeys) term.replaceChildren(...label.split(" ").map((key) => Object.assign(document.createElement("kbd"), { textContent: key })));
-      list.append(term, value);
+    const { facts, notes } = this.model.data, dialog = $("about");
+    const title = (text) => Object.assign(document.createElement("h2"), { textContent: text });
+    const entries = (pairs, label) => {
+      const list = document.createElement("dl");
+      for (const [term, text] of pairs) {
+        const [left, right] = [document.createElement("dt"), document.createElement("dd")];
+        left.append(...label(term));
+        right.textContent = text;
+        list.append(left, right);
+      }
+      return list;
     };
-    for (let at = 0; at < facts.length; at += 2) entry(facts[at], facts[at + 1]);
-    notes.forEach((note) => entry("Note", note));
-    for (const [keys, text] of [
-      ["/", "search"], ["← ↑ → ↓ Enter", "move in the graph, zoom"], ["Backspace Esc", "zoom out, once or all the way"],
-      ["v b", "next view; bytes or number"], ["i f s", "inverted; flames upwards; split by thread"],
-      ["m l", "hide imports; hide the standard library"], ["p n", "hide the interpreter's own code; all native code"], ["g t", "graph or table; light or dark"],
-    ]) entry(keys, text, true);
+    const pairs = facts.flatMap((text, at) => (at % 2 ? [] : [[text, facts[at + 1]]]));
+    const keys = (term) => term.split(" ").map((key) => Object.assign(document.createElement("kbd"), { textContent: key }));
     const close = document.createElement("button");
     close.textContent = "Close";
     close.onclick = () => dialog.close();
-    dialog.replaceChildren(list, close);
+    const known = entries([...pairs, ...notes.map((note) => ["Note", note])], (term) => [term]);
+    dialog.replaceChildren(title(this.model.diff ? "The captures" : "The capture"), known, title("Keys"), entries(KEYS, keys), close);
     dialog.showModal();
   }
 }
 
 unpack($("data").textContent).then((data) => {
+  $("loading").remove();
+  document.body.classList.remove("loading");
   window.memtrack = new Page(data);
   const { notes } = data;
   if (notes.length) window.memtrack.notice(notes.length === 1 ? notes[0] : `${notes.length} notes; see About`);
 }).catch((error) => {
-  document.querySelector("main").textContent = `This page cannot show its data: ${error.message}`;
+  console.error(error);
+  $("loading")?.remove();
+  document.querySelector("main").prepend(`This page cannot show its data: ${error.message}`);
 });

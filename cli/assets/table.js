@@ -67,13 +67,15 @@ class Table {
   }
 
   line(row) {
-    const line = document.createElement("tr"), { name, place } = this.model.frames[row.frame];
+    const line = document.createElement("tr"), { name, place, shortPlace } = this.model.frames[row.frame];
     for (const column of this.columns) line.insertCell().textContent = this.text(column, row);
     const cell = line.insertCell(), at = document.createElement("span");
     cell.className = "name";
-    at.textContent = place ? `  ${place}` : "";
+    // In a narrow window the beginning of a path would leave no room for its end.
+    const shown = this.pane.clientWidth < 900 ? shortPlace : place;
+    at.textContent = shown ? `  ${shown}` : "";
     cell.append(name, at);
-    cell.title = "Show in the graph";
+    cell.title = `${place}\nClick to show in the graph`.trim();
     cell.onclick = () => this.search(name);
     return line;
   }

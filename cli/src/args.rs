@@ -14,11 +14,14 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use memtrack_collector::Compression;
 
 mod views;
 
 pub(crate) use views::{By, Diff, Flamegraph, Limit, Metric, Normalize, Sort, Summary, Table, Tree};
 
+use crate::output::Report;
+use crate::terminal::Look;
 use input::Input;
 use transform::Transform;
 
@@ -36,6 +39,31 @@ pub(crate) enum Color {
     Auto,
     Always,
     Never,
+}
+
+/// Whether a report is coloured.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Colors {
+    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    pub(crate) color: Color,
+}
+
+/// How much text is printed, in which colours; without -n at most `ROWS` rows.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Text<const ROWS: usize> {
+    /// At most N rows of text in each list, the first; 0 for all
+    #[arg(short = 'n', value_name = "N", default_value_t = ROWS)]
+    pub(crate) rows: usize,
+    #[command(flatten)]
+    pub(crate) colors: Colors,
+}
+
+impl Colors {
+    /// The look of text that goes there.
+    pub(crate) fn look(self, out: &Report) -> Look {
+        Look::new(self.color, matches!(out, Report::Stdout(_)))
+    }
 }
 
 /// The commands.
@@ -107,6 +135,9 @@ pub(crate) struct Run {
     /// Write sums for each call stack instead of every event: a small file for a long run
     #[arg(long)]
     pub(crate) aggregate: bool,
+    /// Compress the capture: none, lz4, zstd or zstd:LEVEL (1 to 19); above 6 when the program has ended
+    #[arg(long, value_name = "HOW", default_value = "zstd", value_parser = compression)]
+    pub(crate) compress: Compression,
     /// Look at the resident memory every MS milliseconds
     #[arg(long, value_name = "MS", default_value = "10")]
     pub(crate) snapshot_interval: NonZeroU32,
@@ -116,6 +147,21 @@ pub(crate) struct Run {
     /// A Python script, -m MODULE, -c CODE, or any program; everything behind it belongs to the program
     #[arg(value_name = "TARGET", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) target: Vec<OsString>,
+}
+
+/// How a capture is compressed.
+fn compression(text: &str) -> Result<Compression, String> {
+    let level = |text: &str| text.parse().ok().filter(|level| (1..=19).contains(level));
+    match text {
+        "none" => Ok(Compression::None),
+        "lz4" => Ok(Compression::Lz4),
+        "zstd" => Ok(Compression::default()),
+        _ => text
+            .strip_prefix("zstd:")
+            .and_then(level)
+            .map(Compression::Zstd)
+            .ok_or_else(|| "there are none, lz4, zstd, and zstd:1 (fastest) to zstd:19 (smallest)".into()),
+    }
 }
 
 /// Where a report goes.
@@ -137,15 +183,11 @@ pub(crate) struct Stats {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Rows in each table
-    #[arg(short = 'n', value_name = "N", default_value_t = 5)]
-    pub(crate) rows: usize,
     /// Show how long allocations lived, by function, and what threads freed that others had made
     #[arg(long)]
     pub(crate) lifetimes: bool,
-    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
-    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
-    pub(crate) color: Color,
+    #[command(flatten)]
+    pub(crate) text: Text<5>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -185,7 +227,7 @@ pub(crate) struct Parse {
 #[cfg(test)]
 mod tests {
     use super::transform::{Order, Transform};
-    use super::{Arguments, Command, Run};
+    use super::{Arguments, Command, Compression, Run};
     use clap::{CommandFactory, Parser};
 
     fn run(words: &[&str]) -> Result<Run, clap::Error> {
@@ -216,6 +258,16 @@ mod tests {
     fn snapshot_interval_is_positive() {
         assert_eq!(run(&["--snapshot-interval", "5", "a"]).unwrap().snapshot_interval.get(), 5);
         assert!(run(&["--snapshot-interval", "0", "a"]).is_err());
+    }
+
+    #[test]
+    fn compressions() {
+        let parsed = |how: &str| run(&["--compress", how, "a"]).map(|run| run.compress).ok();
+        assert_eq!(run(&["a"]).unwrap().compress, Compression::Zstd(3));
+        let all = ["none", "lz4", "zstd", "zstd:1", "zstd:19"].map(parsed);
+        let [one, three, nineteen] = [1, 3, 19].map(|level| Some(Compression::Zstd(level)));
+        assert_eq!(all, [Some(Compression::None), Some(Compression::Lz4), three, one, nineteen]);
+        assert_eq!(["", "gzip", "zstd:", "zstd:0", "zstd:20", "zstd:-1", "lz4:3"].map(parsed), [None; 7]);
     }
 
     #[test]

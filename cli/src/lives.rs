@@ -3,8 +3,6 @@
 //! A capture is read twice: first for the moments that allocations are related to (the high-water mark, the end) and for
 //! its tables, then for the allocations. Invariant: what is missing in a capture is said once.
 
-use std::path::Path;
-
 use anyhow::{Result, bail};
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::query::{Amount, Comparison, Expr, Judge, Known, Life, Lives, Moments, Number};
@@ -33,12 +31,11 @@ pub(crate) fn filters(request: &Request<'_>) -> Expr {
 ///
 /// # Errors
 /// A capture that cannot be read or that holds no single allocations.
-pub(crate) fn each(path: &Path, expr: &Expr, mut take: impl FnMut(&Capture, &Life)) -> Result<Capture> {
-    let file = source::Capture::open(path)?;
+pub(crate) fn each(file: &source::Capture, expr: &Expr, mut take: impl FnMut(&Capture, &Life)) -> Result<Capture> {
     if file.aggregated() {
-        bail!("{}: an aggregated capture holds sums of many allocations, and no single ones", path.display());
+        bail!("{}: an aggregated capture holds sums of many allocations, and no single ones", file.path().display());
     }
-    let (capture, _) = whole(&file, &Options::default())?;
+    let (capture, _) = whole(file, &Options::default())?;
     let known = Known { frames: &capture.frames, threads: &capture.threads, duration_ns: file.duration_ns()? };
     let judge = Judge::new(expr, &known);
     let moments = Moments::of(&capture.analysis.totals, Options::default().temporary_threshold);

@@ -11,10 +11,11 @@ use memtrack_reader::analysis::{Selection, Tally};
 use memtrack_reader::combine::{Part, beneath, combine};
 use memtrack_reader::query::units::Time;
 use memtrack_reader::source::{self, Loss};
-use memtrack_reader::symbols::Problem;
+use memtrack_reader::symbols::{Debuginfod, Problem, Search, apply};
 use memtrack_reader::{Filter, Frames, Options, Replay, Thread, aggregate, columns};
 
 use crate::message;
+use crate::reports::account::Account;
 use crate::reports::facts::{Capture, Facts};
 use crate::reports::processes::ProcessRow;
 use crate::terminal::Progress;
@@ -60,12 +61,16 @@ pub(crate) struct Request<'a> {
     pub(crate) from: Option<Time>,
     /// The time before which an allocation was made.
     pub(crate) to: Option<Time>,
+    /// Where debug files are looked for first.
+    pub(crate) debug_dirs: Vec<PathBuf>,
     /// Calls in one line are one: for what has no room for columns.
     pub(crate) without_columns: bool,
     /// Put the stacks of each process below a frame that names it.
     pub(crate) split_processes: bool,
     /// Keep groups apart that differ in the domain of Python's allocators alone.
     pub(crate) split_domains: bool,
+    /// Say nothing of how several captures are put together.
+    pub(crate) quiet: bool,
 }
 
 impl<'a> From<&'a PathBuf> for Request<'a> {
@@ -95,16 +100,21 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     let mut capture = match captures.pop() {
         Some((only, _)) if captures.is_empty() => only,
         last => {
-            message::line(format_args!(
-                "{} captures in one report: sums are added up, and so is what each process held at its own high-water mark",
-                paths.len()
-            ));
+            if !request.quiet {
+                say_several(paths.len());
+            }
             combined(captures.into_iter().chain(last).map(|(capture, _)| capture).collect())?
         }
     };
     // Only of all captures together it is known where a line holds several calls.
     columns::keep_where_several(&mut capture.analysis, &mut capture.frames)?;
     Ok(capture)
+}
+
+fn say_several(captures: usize) {
+    message::line(format_args!(
+        "{captures} captures in one report: sums are added up, and so is what each process held at its own high-water mark"
+    ));
 }
 
 /// Says what the filters left out.
@@ -119,6 +129,21 @@ pub(crate) fn say_filtered(kept: Tally, all: Tally) {
 }
 
 impl Request<'_> {
+    /// Opens a capture the way that it is to be read.
+    ///
+    /// # Errors
+    /// A file that is no capture.
+    pub(crate) fn open(&self, path: &Path) -> Result<source::Capture> {
+        let mut file = source::Capture::open(path)?;
+        if !self.debug_dirs.is_empty() {
+            file.look_in(search(&self.debug_dirs));
+        }
+        if self.without_columns {
+            file.ignore_columns();
+        }
+        Ok(file)
+    }
+
     /// Whether anything may be left out.
     pub(crate) fn narrows(&self) -> bool {
         self.selects() || !self.filter.is_everything()
@@ -152,10 +177,7 @@ impl Request<'_> {
 
 /// One capture, filtered, and everything that was ever allocated in it.
 fn load_one(path: &Path, request: &Request<'_>, options: &Options) -> Result<(Capture, Tally)> {
-    let mut file = source::Capture::open(path)?;
-    if request.without_columns {
-        file.ignore_columns();
-    }
+    let file = request.open(path)?;
     if file.aggregated() && request.selects() {
         bail!(
             "{}: an aggregated capture holds sums of many allocations, none of which can be told by its size or time; \
@@ -169,6 +191,9 @@ fn load_one(path: &Path, request: &Request<'_>, options: &Options) -> Result<(Ca
     if request.without_columns {
         columns::drop_all(&mut capture.analysis, &mut capture.frames)?;
     }
+    let Facts { lost_blocks, lost_bytes, process, .. } = &capture.facts;
+    let account = Account::of(process, &capture.analysis.totals, all.count, file.file_bytes());
+    capture.facts.account = account.with_loss(*lost_blocks, *lost_bytes);
     for warning in capture.facts.warnings() {
         message::warning(format_args!("{}: {warning}", path.display()));
     }
@@ -206,6 +231,11 @@ fn combined(mut captures: Vec<Capture>) -> Result<Capture> {
     Ok(Capture { facts, analysis, frames, threads })
 }
 
+/// Looks for debug files in these directories first.
+pub(crate) fn search(debug_dirs: &[PathBuf]) -> Search {
+    Search::new(debug_dirs, Debuginfod::from_environment())
+}
+
 /// Says which modules of native code have no names, and why.
 pub(crate) fn warn_unnamed(problems: &[Problem]) {
     for problem in problems.iter().take(UNNAMED_TOLD) {
@@ -235,7 +265,10 @@ fn restore(file: &source::Capture, options: &Options) -> Result<(Capture, Tally)
     let aggregate = payload.and_then(|payload| Aggregate::decode(&payload));
     let aggregate =
         aggregate.with_context(|| format!("{}: its sums are damaged and cannot be read", file.path().display()))?;
-    let (analysis, frames, threads): (_, Frames, Vec<Thread>) = aggregate::restore(&aggregate)?;
+    let (mut analysis, mut frames, threads): (_, Frames, Vec<Thread>) = aggregate::restore(&aggregate)?;
+    let mut symbolizer = file.symbolizer();
+    apply(&mut symbolizer, &mut frames, &mut analysis)?;
+    warn_unnamed(&symbolizer.problems());
     let (wanted, known) = (options.temporary_threshold, analysis.totals.temporary_threshold);
     if wanted != known {
         bail!(
@@ -260,5 +293,6 @@ pub(crate) fn facts(file: &source::Capture, lost: Loss) -> Facts {
         unknown_frames: 0,
         others: 0,
         processes: Vec::new(),
+        account: Account::default(),
     }
 }

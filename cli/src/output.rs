@@ -208,7 +208,11 @@ fn refuse_existing(path: &Path, force: bool) -> Result<()> {
     }
 }
 
-fn temporary_beside(path: &Path, mode: u32) -> Result<NamedTempFile> {
+/// A file in the same directory, gone again unless it gets a name.
+///
+/// # Errors
+/// A directory that is not there or not writable.
+pub(crate) fn temporary_beside(path: &Path, mode: u32) -> Result<NamedTempFile> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     tempfile::Builder::new()
         .prefix(".memtrack-")

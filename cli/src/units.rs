@@ -50,6 +50,18 @@ pub(crate) fn duration(ns: u64) -> String {
     }
 }
 
+/// Bytes for each of so many, with three digits down to a hundredth: `2.05 bytes`, `0.004 bytes`.
+pub(crate) fn bytes_each(bytes: u64, number: u64) -> String {
+    let each = if number == 0 { 0.0 } else { bytes as f64 / number as f64 };
+    let decimals = match each {
+        each if each >= 99.95 => 0,
+        each if each >= 9.995 => 1,
+        each if each >= 0.0995 || each == 0.0 => 2,
+        _ => 3,
+    };
+    format!("{each:.decimals$} bytes")
+}
+
 /// A part of a whole in percent, with three digits at most: `100 %`, `12.5 %`; nothing of nothing is 0.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     let value = if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
@@ -59,7 +71,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{count, duration, percent, size};
+    use super::{bytes_each, count, duration, percent, size};
 
     #[test]
     fn sizes_have_three_digits() {
@@ -94,5 +106,9 @@ mod tests {
         assert_eq!(percent(1, 8), "12.5 %");
         assert_eq!(percent(8, 8), "100 %");
         assert_eq!(percent(0, 0), "0.0 %");
+        assert_eq!(bytes_each(205, 100), "2.05 bytes");
+        assert_eq!(bytes_each(4, 1000), "0.004 bytes");
+        assert_eq!(bytes_each(5000, 0), "0.00 bytes");
+        assert_eq!(bytes_each(5_000_000, 10), "500000 bytes");
     }
 }

@@ -34,6 +34,7 @@ pub(crate) struct Collect {
     /// The session's process is gone, and drained.
     over: bool,
     exit_status: Option<u8>,
+    cpu_ns: Option<u64>,
     no_memory: Option<String>,
     notes: Vec<String>,
 }
@@ -58,6 +59,7 @@ impl Collect {
             session: None,
             over: false,
             exit_status: None,
+            cpu_ns: None,
             no_memory: None,
             notes,
         }
@@ -84,8 +86,8 @@ impl Collect {
         match event {
             Event::Connected(connection) => self.connected(*connection),
             Event::NoMemory(reason) => self.no_memory = Some(reason),
-            Event::ChildExited(status) => {
-                self.exit_status = Some(status);
+            Event::ChildExited(status, cpu_ns) => {
+                (self.exit_status, self.cpu_ns) = (Some(status), cpu_ns);
                 self.end();
             }
             Event::Finish(_) => {}
@@ -93,13 +95,16 @@ impl Collect {
     }
 
     fn connected(&mut self, connection: Connection) {
+        let mut known = Process::default();
         if let (Some(mut earlier), Some(_)) = (self.session.take(), connection.replaces) {
             self.tree.announce(earlier.end(&mut self.output));
+            earlier.take_warning().into_iter().for_each(|warning| self.tree.note(warning));
             self.notes.extend(earlier.notes());
+            known = earlier.process().clone();
         }
         self.over = false;
         self.bell.watch(Arc::clone(&connection.area));
-        self.session = Some(Session::begin(connection, &self.options, &self.output));
+        self.session = Some(Session::begin(connection, known, &self.options, &self.output));
     }
 
     fn step(&mut self) {
@@ -116,6 +121,7 @@ impl Collect {
         let was_over = std::mem::replace(&mut self.over, true);
         if let Some(session) = self.session.as_mut().filter(|_| !was_over) {
             self.tree.announce(session.end(&mut self.output));
+            session.take_warning().into_iter().for_each(|warning| self.tree.note(warning));
             self.tree.leave();
         }
     }
@@ -124,7 +130,8 @@ impl Collect {
         self.end();
         let exit_status = self.exit_status.map(u64::from);
         if let (Some(session), Some(_)) = (&mut self.session, exit_status) {
-            session.learn(Process { exit_status, ..Process::default() }, &self.output);
+            let cpu_ns = self.cpu_ns;
+            session.learn(Process { exit_status, cpu_ns, ..Process::default() }, &self.output);
         }
         self.notes.extend(self.session.as_ref().map(Session::notes).unwrap_or_default());
         let complete = ended == Ended::Exited && self.notes.is_empty();

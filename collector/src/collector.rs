@@ -76,10 +76,11 @@ impl Collector {
         self.tree.expect_first(pid.cast_signed());
     }
 
-    /// The child has ended and was waited for: what it left is drained at once.
-    pub fn child_exited(&self, status: ExitStatus) {
+    /// The child has ended and was waited for: what it left is drained at once. `cpu_ns`: its processor time, as
+    /// [`processor_ns`](crate::processor_ns) gave it before.
+    pub fn child_exited(&self, status: ExitStatus, cpu_ns: Option<u64>) {
         let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(0);
-        self.first.line().tell(Event::ChildExited(code as u8));
+        self.first.line().tell(Event::ChildExited(code as u8, cpu_ns));
     }
 
     /// Waits until every recorded process has ended, for as long as `go_on` says so when it is told how many live.

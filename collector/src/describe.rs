@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering::Acquire;
 use memtrack_format::meta::Process;
 use memtrack_transport::Area;
 use memtrack_transport::clock::{Clock, Pairing};
-use memtrack_transport::layout::{Control, Slot, image, python_allocators, stop_reason};
+use memtrack_transport::layout::{Control, Slot, image, python_allocators, stop_reason, ticket};
 
 use crate::options::Options;
-use crate::proc;
+use crate::{proc, speed};
 
 /// Who wrote the capture.
 const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
@@ -51,26 +51,39 @@ pub(crate) fn python(control: &Control) -> Process {
     }
 }
 
-/// What is known at the end, with the moment of the end.
-pub(crate) fn at_end(area: &Area, end: Pairing) -> Process {
+/// What is known at the end, with the moment of the end. `earlier`: of the process's earlier images, whose counts go on.
+pub(crate) fn at_end(area: &Area, end: Pairing, earlier: &Process) -> Process {
     let control = area.control();
     let native = control.native.load(Acquire) == 1;
-    let levels = |of: fn(&Slot) -> &AtomicU64| {
+    let has_python = control.python_version.load(Acquire) != 0;
+    let sum = |known: bool, of: fn(&Slot) -> &AtomicU64| {
         let slots = (0..area.slot_count()).filter_map(|index| area.slot(index));
-        native.then(|| slots.fold(0_u64, |sum, slot| sum.wrapping_add(of(slot).load(Acquire))))
+        known.then(|| slots.fold(0_u64, |sum, slot| sum.wrapping_add(of(slot).load(Acquire))))
     };
+    let begun = Some(control.start_ns.load(Acquire)).filter(|ns| *ns > 0);
     Process {
-        native_kept: levels(|slot| &slot.native_kept),
-        native_unwound: levels(|slot| &slot.native_unwound),
+        native_kept: and(sum(native, |slot| &slot.native_kept), earlier.native_kept),
+        native_unwound: and(sum(native, |slot| &slot.native_unwound), earlier.native_unwound),
+        python_compared: and(sum(has_python, |slot| &slot.python_compared), earlier.python_compared),
+        python_changed: and(sum(has_python, |slot| &slot.python_changed), earlier.python_changed),
+        // Of all images: a later one goes on counting.
+        switches: Some(ticket::sequence(control.ticket.0.load(Acquire))),
+        start_ns: and(begun, earlier.start_ns),
+        step_ps: Some(speed::step_ps()),
         end_monotonic_ns: Some(end.monotonic_ns),
         end_ticks: Some(end.ticks),
         stop_reason: stopped(control.stop_reason.load(Acquire)).map(Into::into),
-        events_without_slot: Some(control.events_without_slot.load(Acquire)),
-        waits: Some(control.waits.load(Acquire)),
-        wait_ns: Some(control.wait_ns.load(Acquire)),
+        events_without_slot: and(Some(control.events_without_slot.load(Acquire)), earlier.events_without_slot),
+        waits: and(Some(control.waits.load(Acquire)), earlier.waits),
+        wait_ns: and(Some(control.wait_ns.load(Acquire)), earlier.wait_ns),
         ended_by_exec: (control.image.load(Acquire) == image::IN_EXEC).then_some(1),
         ..python(control)
     }
+}
+
+/// The sum of what is known; the numbers are the target's, and may be anything.
+fn and(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.map(|one| one.saturating_add(other.unwrap_or(0))).or(other)
 }
 
 fn stopped(reason: u32) -> Option<&'static str> {
@@ -79,6 +92,9 @@ fn stopped(reason: u32) -> Option<&'static str> {
         stop_reason::COLLECTOR_GONE => Some("the collector was gone"),
         stop_reason::COLLECTOR_STUCK => Some("the collector did not take the records in time"),
         stop_reason::NO_MEMORY => Some("no memory for memtrack's own tables"),
+        stop_reason::CONFINED => {
+            Some("a thread has confined itself (seccomp's strict mode), of which nothing is known since")
+        }
         _ => Some("unknown"),
     }
 }

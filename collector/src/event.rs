@@ -20,8 +20,8 @@ pub(crate) enum Event {
     Connected(Box<Connection>),
     /// The shared memory could not be made.
     NoMemory(String),
-    /// The child has ended, with this status as a shell gives it.
-    ChildExited(u8),
+    /// The child has ended, with this status as a shell gives it, and this processor time in nanoseconds.
+    ChildExited(u8, Option<u64>),
     /// The recording shall end.
     Finish(Ended),
 }

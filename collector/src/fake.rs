@@ -44,6 +44,7 @@ impl Target {
         let tid = unsafe { libc::gettid() };
         let free = |&slot: &u32| self.area.slot(slot).unwrap().owner.compare_exchange(0, tid, SeqCst, SeqCst).is_ok();
         let slot = (0..self.area.slot_count()).find(free).unwrap();
+        assert!(self.area.reach(slot));
         self.area.slot(slot).unwrap().owners.fetch_add(1, Relaxed);
         Writer { area: Arc::clone(&self.area), slot, begun: false }
     }

@@ -10,11 +10,12 @@ use std::io::{self, BufWriter, Write};
 use memtrack_format::block::{Header, Kind};
 use memtrack_format::checksum::crc32;
 use memtrack_format::header;
+use memtrack_format::mapped::{self, Mapped};
 use memtrack_format::meta::Process;
 use rustc_hash::FxHashMap;
 
 use crate::group::Group;
-use crate::pack::Packer;
+use crate::pack::{Compression, Packer};
 use crate::sink::{Piece, Sink};
 
 const BUFFER: usize = 256 * 1024;
@@ -44,10 +45,18 @@ impl<W: Write + Send> FileSink<W> {
     /// # Errors
     /// What the medium says.
     pub fn new(out: W) -> io::Result<Self> {
+        Self::compressed(out, Compression::default())
+    }
+
+    /// The same, with this compression.
+    ///
+    /// # Errors
+    /// What the medium says.
+    pub fn compressed(out: W, compression: Compression) -> io::Result<Self> {
         let mut out = BufWriter::with_capacity(BUFFER, out);
         out.write_all(&header::encode())?;
         out.flush()?;
-        Ok(Self { out, packer: Packer::new()?, groups: FxHashMap::default(), waiting: 0, image_ticket: 0 })
+        Ok(Self { out, packer: Packer::new(compression)?, groups: FxHashMap::default(), waiting: 0, image_ticket: 0 })
     }
 
     /// Writes one block, behind `before` in its group; the lengths, codec and checksum of `header` are filled in here.
@@ -114,6 +123,12 @@ impl<W: Write + Send> Sink for FileSink<W> {
 
     fn observations(&mut self, payload: &[u8], first_ticket: u64, last_ticket: u64) -> io::Result<()> {
         self.block(Header { first_ticket, last_ticket, ..Header::plain(Kind::Observations) }, payload, &[])
+    }
+
+    fn mapped(&mut self, files: &[Mapped]) -> io::Result<()> {
+        let ticket = self.image_ticket;
+        let header = Header { first_ticket: ticket, last_ticket: ticket, ..Header::plain(Kind::Mapped) };
+        self.block(header, &mapped::encode(files), &[])
     }
 
     fn replaced(&mut self, ticket: u64) -> io::Result<()> {

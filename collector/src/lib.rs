@@ -2,7 +2,8 @@
 //! everything on to a [`Sink`].
 //!
 //! One thread answers processes that connect ([`server`], [`desk`]), and each of these has a [`recording`] of two threads:
-//! [`collect`] drains ([`session`], [`slot`], [`observer`], [`threads`]), [`output`] feeds the sink. They are coupled by
+//! [`collect`] drains ([`session`], [`slot`], [`observer`], [`threads`]), [`output`] feeds the sink; under `--native` a third
+//! reads what the process has mapped ([`maps`]). They are coupled by
 //! bounded channels and the counters of the [`tree`] only. The library prints nothing; what a person should know is in
 //! the [`Summary`].
 //!
@@ -17,6 +18,7 @@ mod desk;
 mod event;
 mod file;
 mod group;
+pub mod maps;
 mod observer;
 mod options;
 mod output;
@@ -29,6 +31,7 @@ mod server;
 mod session;
 mod sink;
 mod slot;
+mod speed;
 mod summary;
 mod threads;
 mod tree;
@@ -41,6 +44,8 @@ mod tests;
 pub use collector::Collector;
 pub use file::FileSink;
 pub use options::Options;
+pub use pack::{Compression, Packer};
+pub use proc::processor_ns;
 pub use sink::{NewChild, OpenSink, Piece, Sink};
 pub use summary::{Ended, Error, Followed, NothingRecorded, Summary};
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use memtrack_format::mapped::Mapped;
 use memtrack_format::meta::Process;
 
 use crate::sink::{Piece, Sink};
@@ -24,6 +25,7 @@ enum Message {
     Process(Box<Process>),
     Records { place: Place, bytes: Vec<u8> },
     Observations { payload: Vec<u8>, first: u64, last: u64 },
+    Mapped(Vec<Mapped>),
     Quiet { ticket: u64, busy: Vec<u32> },
     Replaced { ticket: u64 },
     Checkpoint,
@@ -96,6 +98,10 @@ impl Output {
         self.send(Message::Observations { payload, first, last });
     }
 
+    pub(crate) fn mapped(&self, files: Vec<Mapped>) {
+        self.send(Message::Mapped(files));
+    }
+
     pub(crate) fn quiet(&self, ticket: u64, busy: Vec<u32>) {
         self.send(Message::Quiet { ticket, busy });
     }
@@ -155,6 +161,7 @@ fn call(sink: &mut dyn Sink, message: &Message) -> io::Result<()> {
             bytes,
         }),
         Message::Observations { payload, first, last } => sink.observations(payload, *first, *last),
+        Message::Mapped(files) => sink.mapped(files),
         Message::Quiet { ticket, busy } => sink.quiet(*ticket, busy),
         Message::Replaced { ticket } => sink.replaced(*ticket),
         Message::Checkpoint => sink.checkpoint(),

@@ -1,35 +1,56 @@
-//! Payloads made small: the codec that suits each.
+//! Payloads made small: the codec that suits each, of those that are wanted.
 //!
 //! Invariant: what is packed is plausible (see `memtrack_format::block::MAX_RATIO`), and smaller than the payload or the
 //! payload itself.
 
-use std::io;
+use std::{fmt, io};
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use memtrack_format::block::{Codec, MAX_RATIO, prefix};
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
-/// What Zstandard is asked for: clearly smaller than 1, and hardly slower.
-const LEVEL: i32 = 3;
+/// How payloads are made small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// LZ4: the least processor time.
+    Lz4,
+    /// Zstandard at this level.
+    Zstd(i32),
+}
+
+impl Default for Compression {
+    /// Clearly smaller than level 1, and hardly slower.
+    fn default() -> Self {
+        Self::Zstd(3)
+    }
+}
 
 /// Compressors with their memory.
-pub(crate) struct Packer {
+pub struct Packer {
+    compression: Compression,
     zstd: Compressor<'static>,
     lz4: CompressTable,
     packed: Vec<u8>,
 }
 
 impl Packer {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { zstd: Compressor::new(LEVEL)?, lz4: CompressTable::large(), packed: Vec::new() })
+    /// For payloads that are made small like this.
+    ///
+    /// # Errors
+    /// When there is no memory for a compressor.
+    pub fn new(compression: Compression) -> io::Result<Self> {
+        let zstd = Compressor::new(level(compression))?;
+        Ok(Self { compression, zstd, lz4: CompressTable::large(), packed: Vec::new() })
     }
 
     /// The payload as it is to be stored, behind `before` in its group.
-    pub(crate) fn pack<'a>(&'a mut self, payload: &'a [u8], before: &[u8]) -> (Codec, &'a [u8]) {
+    pub fn pack<'a>(&'a mut self, payload: &'a [u8], before: &[u8]) -> (Codec, &'a [u8]) {
         let room = compress_bound(payload.len()).max(get_maximum_output_size(payload.len()));
         self.packed.resize(self.packed.len().max(room), 0);
-        for codec in [Codec::ZstdPrefix, Codec::Zstd, Codec::Lz4] {
+        for &codec in codecs(self.compression) {
             let Some(len) = self.with(codec, payload, before) else { continue };
             if len < payload.len() && payload.len() <= len.saturating_mul(MAX_RATIO as usize) {
                 return (codec, self.packed.get(..len).unwrap_or_default());
@@ -44,7 +65,7 @@ impl Packer {
             Codec::ZstdPrefix if before.is_empty() => None,
             Codec::ZstdPrefix => {
                 let mut context = CCtx::try_create()?;
-                context.set_parameter(CParameter::CompressionLevel(LEVEL)).ok()?;
+                context.set_parameter(CParameter::CompressionLevel(level(self.compression))).ok()?;
                 context.ref_prefix(prefix(before)).ok()?;
                 context.compress2(self.packed.as_mut_slice(), payload).ok()
             }
@@ -55,13 +76,35 @@ impl Packer {
     }
 }
 
+impl fmt::Debug for Packer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Packer").field("compression", &self.compression).finish_non_exhaustive()
+    }
+}
+
+/// What is tried, until one is plausible and makes the payload smaller.
+const fn codecs(compression: Compression) -> &'static [Codec] {
+    match compression {
+        Compression::None => &[],
+        Compression::Lz4 => &[Codec::Lz4],
+        Compression::Zstd(_) => &[Codec::ZstdPrefix, Codec::Zstd, Codec::Lz4],
+    }
+}
+
+const fn level(compression: Compression) -> i32 {
+    match compression {
+        Compression::Zstd(level) => level,
+        _ => 1,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Codec, Packer};
+    use super::{Codec, Compression, Packer};
 
     #[test]
     fn each_payload_gets_the_codec_that_suits_it() {
-        let mut packer = Packer::new().unwrap();
+        let mut packer = Packer::new(Compression::default()).unwrap();
         let mut state = 1_u64;
         let mut byte = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -78,5 +121,20 @@ mod tests {
         // Zstandard would make more of less than a reader may believe.
         assert_eq!(packer.pack(&[7; 1 << 20], &[]).0, Codec::Lz4);
         assert_eq!(packer.pack(&[], &[]), (Codec::Stored, [].as_slice()));
+    }
+
+    #[test]
+    fn only_what_is_wanted_is_used() {
+        let line = |number: u32| format!("frame {} of {}\n", number.wrapping_mul(number) % 997, number % 13);
+        let text = (0..4000).map(line).collect::<String>().into_bytes();
+        let with = |compression| {
+            let mut packer = Packer::new(compression).unwrap();
+            let (codec, packed) = packer.pack(&text, &[]);
+            (codec, packed.len())
+        };
+        let [none, lz4, fast, small] =
+            [Compression::None, Compression::Lz4, Compression::Zstd(1), Compression::Zstd(19)].map(with);
+        assert_eq!((none, lz4.0, fast.0, small.0), ((Codec::Stored, text.len()), Codec::Lz4, Codec::Zstd, Codec::Zstd));
+        assert!(lz4.1 < text.len() && small.1 < fast.1, "{lz4:?} {fast:?} {small:?}");
     }
 }

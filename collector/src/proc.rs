@@ -35,6 +35,21 @@ impl Resident {
     }
 }
 
+/// Processor time that a process has taken, in nanoseconds; of one that has ended, until it is waited for.
+#[must_use]
+pub fn processor_ns(pid: i32) -> Option<u64> {
+    let mut clock = 0;
+    // SAFETY: writes to a live local.
+    if unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0 {
+        return None;
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: as above.
+    let got = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    let (seconds, rest) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
+    (got == 0).then(|| seconds.saturating_mul(1_000_000_000).saturating_add(rest))
+}
+
 /// What is known of a thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Thread {
@@ -121,7 +136,7 @@ pub(crate) fn executable(pid: i32) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Life, Resident, Thread, command_line, executable, exists, thread};
+    use super::{Life, Resident, Thread, command_line, executable, exists, processor_ns, thread};
 
     #[test]
     fn this_process_is_described() {
@@ -139,12 +154,15 @@ mod tests {
         let life = Life::of(child.id().cast_signed());
         assert!(!life.is_over());
         drop(child.stdin.take());
+        assert!(processor_ns(life.pid).is_some_and(|ns| ns > 0));
         // Without handles the system tells only after the wait.
         while life.handle.is_some() && !life.is_over() {
             std::thread::yield_now();
         }
+        assert!(processor_ns(life.pid).is_some_and(|ns| ns > 0));
         child.wait().unwrap();
         assert!(life.is_over());
+        assert_eq!(processor_ns(life.pid), None);
     }
 
     #[test]

@@ -15,10 +15,11 @@ use memtrack_transport::layout::{image, state};
 
 use crate::describe;
 use crate::event::Connection;
+use crate::maps::Asker;
 use crate::observer::Observer;
 use crate::options::Options;
 use crate::output::Output;
-use crate::proc::Life;
+use crate::proc::{self, Life};
 use crate::quiet;
 use crate::slot::Follower;
 use crate::threads::Threads;
@@ -43,12 +44,19 @@ const LAST_ROUNDS: u32 = 1000;
 pub(crate) struct Session {
     area: Arc<Area>,
     life: Arc<Life>,
+    pid: i32,
+    /// The latest known processor time.
+    cpu_ns: Option<u64>,
     base: u32,
     clock: Clock,
     process: Process,
+    /// What earlier images of the process counted.
+    earlier: Process,
     followers: Vec<Follower>,
     threads: Threads,
     observer: Observer,
+    /// Where native stacks are recorded.
+    maps: Option<Asker>,
     rest: Duration,
     checkpoint_ns: u64,
     changed: bool,
@@ -79,7 +87,8 @@ pub(crate) enum Pace {
 }
 
 impl Session {
-    pub(crate) fn begin(connection: Connection, options: &Options, output: &Output) -> Self {
+    /// `earlier`: what is known of the process's image before.
+    pub(crate) fn begin(connection: Connection, earlier: Process, options: &Options, output: &Output) -> Self {
         let Connection { area, pid, life, same_namespace, name, clock, process, base, replaces } = connection;
         if let Some(ticket) = replaces {
             output.replaced(ticket);
@@ -94,15 +103,21 @@ impl Session {
         }
         // One at the start, so that the shortest run has resident memory to show.
         observer.observe_idle(&area, now);
+        let maps = if options.native { Asker::start(pid, &area, &life, now) } else { None };
         Self {
             area,
             life,
+            pid,
+            // A short life may be over before the next look.
+            cpu_ns: proc::processor_ns(pid),
             base,
             clock,
             process,
+            earlier,
             followers: Vec::new(),
             threads: Threads::new(pid, same_namespace),
             observer,
+            maps,
             rest: Duration::from_nanos(interval).min(LONGEST_REST),
             checkpoint_ns: nanoseconds(options.checkpoint),
             changed: false,
@@ -129,6 +144,9 @@ impl Session {
         self.find_slots(now);
         let ticket = self.changed.then(|| self.observer.observe(&self.area, now));
         let busy = ticket.filter(|_| output.wants_quiet()).map(|ticket| (ticket, self.busy(now)));
+        if let Some(maps) = &mut self.maps {
+            maps.round(&self.area, now, output.wants_quiet(), output);
+        }
         let checkpoint = now >= self.next_checkpoint_ns;
         let freed = self.drain(checkpoint || output.wants_quiet(), output);
         if let Some((ticket, busy)) = busy {
@@ -137,6 +155,7 @@ impl Session {
         }
         if self.changed {
             self.last_event_ns = now;
+            self.look_at_clock();
         }
         self.chores(now, checkpoint, output);
         self.pace(now, freed)
@@ -181,6 +200,9 @@ impl Session {
         self.threads.meet(&self.area, self.followers.len() as u32, &mut self.observer);
         let last = self.observer.observe(&self.area, monotonic_ns());
         let end = Pairing::measure(self.clock);
+        if let Some(maps) = &mut self.maps {
+            maps.end(&self.area, output);
+        }
         for _ in 0..LAST_ROUNDS {
             if self.drain(true, output) == 0 && !self.changed {
                 break;
@@ -190,9 +212,18 @@ impl Session {
         if output.wants_quiet() {
             output.quiet(last, Vec::new());
         }
-        self.learn(describe::at_end(&self.area, end), output);
+        self.look_at_clock();
+        let cpu_ns = self.cpu_ns;
+        let record_bytes = Some(output.record_bytes);
+        let known = describe::at_end(&self.area, end, &self.earlier);
+        self.learn(Process { cpu_ns, record_bytes, ..known }, output);
         output.checkpoint();
         self.area.control().children.load(SeqCst)
+    }
+
+    /// Its processor time. It does not go back: what does is another process's, that has its number after its end.
+    fn look_at_clock(&mut self) {
+        self.cpu_ns = proc::processor_ns(self.pid).max(self.cpu_ns);
     }
 
     /// Adds to what is known of the process.
@@ -204,6 +235,11 @@ impl Session {
     /// All that is known of the process.
     pub(crate) fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// What cannot be told of the process though nothing is missing, for a person; once.
+    pub(crate) fn take_warning(&mut self) -> Option<String> {
+        self.maps.as_mut().and_then(Asker::take_trouble)
     }
 
     /// What went wrong, for a person.
@@ -264,6 +300,7 @@ impl Session {
             self.last_check_ns = now;
         }
         if now >= self.next_life_ns {
+            self.look_at_clock();
             self.over |= self.life.is_over();
             self.next_life_ns = now.saturating_add(LIFE_NS);
         }

@@ -4,6 +4,7 @@
 
 use std::io;
 
+use memtrack_format::mapped::Mapped;
 use memtrack_format::meta::Process;
 
 /// Records of one stream that follow each other.
@@ -42,6 +43,15 @@ pub trait Sink: Send {
     /// # Errors
     /// What the medium says.
     fn observations(&mut self, payload: &[u8], first_ticket: u64, last_ticket: u64) -> io::Result<()>;
+
+    /// Files that code of the process's present image was found to be of: code that it has described as being in none.
+    ///
+    /// # Errors
+    /// What the medium says.
+    fn mapped(&mut self, files: &[Mapped]) -> io::Result<()> {
+        let _ = files;
+        Ok(())
+    }
 
     /// Whether [`Sink::quiet`] is wanted; asked once, at the start. It makes every round hand over all new records.
     fn wants_quiet(&self) -> bool {

@@ -92,7 +92,7 @@ impl Medium {
                     capture.streams.entry(header.stream).or_default().extend(payload);
                 }
                 Kind::End => capture.complete = true,
-                Kind::Aggregate | Kind::Members | Kind::Symbols => panic!("not in a capture of records"),
+                Kind::Aggregate | Kind::Mapped | Kind::Members | Kind::Symbols => panic!("not in a capture of records"),
             }
         }
         capture
@@ -151,13 +151,15 @@ fn every_byte_of_every_thread_arrives_in_order() {
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<BTreeMap<_, _>>()
     });
-    collector.child_exited(ExitStatus::from_raw(3 << 8));
+    collector.child_exited(ExitStatus::from_raw(3 << 8), Some(77));
     let summary = collector.finish(Ended::Exited).unwrap();
     assert_eq!((summary.record_bytes, summary.nothing, summary.complete), (20_000_000, None, true));
     let capture = medium.read();
     assert!(capture.complete);
     assert!(capture.streams == written, "streams differ");
-    assert_eq!(capture.process.exit_status, Some(3));
+    assert_eq!((capture.process.exit_status, capture.process.cpu_ns), (Some(3), Some(77)));
+    assert_eq!(capture.process.record_bytes, Some(20_000_000));
+    assert!(capture.process.step_ps > Some(0) && capture.process.switches > Some(4));
     assert_eq!(capture.process.pid, Some(u64::from(std::process::id())));
     assert!(capture.process.end_monotonic_ns > capture.process.start_monotonic_ns);
     assert_eq!(summary.process, Some(capture.process));
@@ -229,7 +231,7 @@ fn unpublished_bytes_of_a_vanished_target_are_left_out() {
     let beyond = unsafe { room.add(20_000) };
     // SAFETY: as above.
     unsafe { beyond.write(7) };
-    collector.child_exited(ExitStatus::from_raw(9));
+    collector.child_exited(ExitStatus::from_raw(9), None);
     collector.finish(Ended::Exited).unwrap();
     let capture = medium.read();
     assert!(capture.streams[&0] == all);

@@ -12,6 +12,8 @@
 //! totals     value                                                 by position, see the reader; new ones are added at the end
 //! bins       count                                                 of the size histogram
 //! columns    column                                                of frames, from 1; 0 is none; missing in older payloads
+//! modules    source length path length build-id                    of native code; this and the next missing in older payloads
+//! places     frame module offset                                   frames that are native places, by rows of frames and modules
 //! ```
 //!
 //! A payload is cut into parts of at most [`PART`] bytes, one block each, whose `segment` is the number of the
@@ -66,6 +68,28 @@ pub struct Snapshot {
     pub order: u64,
 }
 
+/// A module of native code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Module {
+    /// Who says so: 0 the process, 1 the system's maps.
+    pub source: u8,
+    /// Path of its file.
+    pub path: Vec<u8>,
+    /// Its build-id; empty when it has none.
+    pub build_id: Vec<u8>,
+}
+
+/// A frame whose name is to be found where a report is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// A row of `frames`.
+    pub frame: u32,
+    /// A row of `modules`.
+    pub module: u32,
+    /// The offset in it.
+    pub offset: u64,
+}
+
 /// The content of an aggregated capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Aggregate {
@@ -87,6 +111,10 @@ pub struct Aggregate {
     pub bins: Vec<u64>,
     /// The column of each of `frames`, 0 for none; what is missing has none.
     pub columns: Vec<u32>,
+    /// The modules of `places`.
+    pub modules: Vec<Module>,
+    /// The frames that are native places.
+    pub places: Vec<Place>,
 }
 
 impl Aggregate {
@@ -108,6 +136,12 @@ impl Aggregate {
         out.rows(&self.totals, |out, &value| out.number(value));
         out.rows(&self.bins, |out, &value| out.number(value));
         out.rows(&self.columns, |out, &column| out.number(column.into()));
+        out.rows(&self.modules, |out, module| {
+            out.number(module.source.into());
+            out.bytes(&module.path);
+            out.bytes(&module.build_id);
+        });
+        out.rows(&self.places, |out, place| out.numbers(&[place.frame.into(), place.module.into(), place.offset]));
         out.0
     }
 
@@ -138,7 +172,13 @@ impl Aggregate {
         let totals = input.rows(In::number)?;
         let bins = input.rows(In::number)?;
         let columns = if input.is_at_end() { Vec::new() } else { input.rows(In::small)? };
-        Some(Self { names, frames, stacks, threads, groups, snapshots, totals, bins, columns })
+        let modules = if input.is_at_end() { Vec::new() } else { input.rows(In::module)? };
+        let module = below(modules.len());
+        let places = |input: &mut In<'_>| {
+            Some(Place { frame: frame(input.small()?)?, module: module(input.small()?)?, offset: input.number()? })
+        };
+        let places = if input.is_at_end() { Vec::new() } else { input.rows(places)? };
+        Some(Self { names, frames, stacks, threads, groups, snapshots, totals, bins, columns, modules, places })
     }
 }
 
@@ -162,8 +202,12 @@ impl Out {
     }
 
     fn text(&mut self, text: &str) {
-        self.number(text.len() as u64);
-        self.0.extend_from_slice(text.as_bytes());
+        self.bytes(text.as_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
     }
 
     fn group(&mut self, group: &Group) {
@@ -204,10 +248,19 @@ impl In<'_> {
     }
 
     fn text(&mut self) -> Option<String> {
+        Some(String::from_utf8_lossy(self.slice()?).into_owned())
+    }
+
+    fn slice(&mut self) -> Option<&[u8]> {
         let len = usize::try_from(self.number()?).ok()?;
-        let text = self.bytes.get(self.at..self.at.checked_add(len)?)?;
+        let slice = self.bytes.get(self.at..self.at.checked_add(len)?)?;
         self.at += len;
-        Some(String::from_utf8_lossy(text).into_owned())
+        Some(slice)
+    }
+
+    fn module(&mut self) -> Option<Module> {
+        let source = u8::try_from(self.number()?).ok()?;
+        Some(Module { source, path: self.slice()?.to_vec(), build_id: self.slice()?.to_vec() })
     }
 
     fn group(&mut self, stack: &impl Fn(u32) -> Option<u32>, thread: &impl Fn(u32) -> Option<u32>) -> Option<Group> {
@@ -238,7 +291,7 @@ impl In<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Aggregate, Group, Snapshot, Sum};
+    use super::{Aggregate, Group, Module, Place, Snapshot, Sum};
     use proptest::prelude::*;
 
     fn example() -> Aggregate {
@@ -257,6 +310,8 @@ mod tests {
             totals: vec![0, u64::MAX],
             bins: vec![1, 2, 3],
             columns: vec![5, 0],
+            modules: vec![Module { source: 1, path: b"/bin/x".to_vec(), build_id: vec![7] }],
+            places: vec![Place { frame: 1, module: 0, offset: 1 << 40 }],
         }
     }
 
@@ -268,9 +323,13 @@ mod tests {
     #[test]
     fn payloads_of_before_there_were_columns_have_none() {
         let bytes = example().encode();
+        let before_places = Aggregate { modules: Vec::new(), places: Vec::new(), ..example() };
+        let before_columns = Aggregate { columns: Vec::new(), ..before_places.clone() };
+        let empty = 2; // bytes: two counts
         let columns = 3; // bytes: the count and two rows
-        let older = Aggregate { columns: Vec::new(), ..example() };
-        assert_eq!(Aggregate::decode(&bytes[..bytes.len() - columns]), Some(older));
+        let end = before_places.encode().len() - empty;
+        assert_eq!(Aggregate::decode(&bytes[..end]), Some(before_places));
+        assert_eq!(Aggregate::decode(&bytes[..end - columns]), Some(before_columns));
     }
 
     #[test]
@@ -279,6 +338,8 @@ mod tests {
             Aggregate { frames: vec![(0, 2, 1)], ..example() },
             Aggregate { stacks: vec![(1, 0)], ..example() },
             Aggregate { threads: vec![], ..example() },
+            Aggregate { modules: vec![], ..example() },
+            Aggregate { places: vec![Place { frame: 2, module: 0, offset: 0 }], ..example() },
         ];
         for aggregate in broken {
             assert_eq!(Aggregate::decode(&aggregate.encode()), None);

@@ -55,6 +55,8 @@ pub enum Kind {
     End = 5,
     /// Names of native code: see [`crate::symbols`].
     Symbols = 6,
+    /// Files that the collector found native code to be of: see [`crate::mapped`].
+    Mapped = 7,
     /// What follows is several captures: see [`crate::members`].
     Members = 8,
 }
@@ -198,9 +200,17 @@ pub fn prefix(before: &[u8]) -> &[u8] {
 
 impl Kind {
     fn from_number(number: u8) -> Option<Self> {
-        [Self::Records, Self::Process, Self::Observations, Self::Aggregate, Self::End, Self::Symbols, Self::Members]
-            .into_iter()
-            .find(|&kind| kind as u8 == number)
+        let all = [
+            Self::Records,
+            Self::Process,
+            Self::Observations,
+            Self::Aggregate,
+            Self::End,
+            Self::Symbols,
+            Self::Mapped,
+            Self::Members,
+        ];
+        all.into_iter().find(|&kind| kind as u8 == number)
     }
 }
 

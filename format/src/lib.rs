@@ -14,6 +14,7 @@ pub mod checksum;
 pub mod header;
 pub mod kind;
 pub mod lines;
+pub mod mapped;
 pub mod members;
 pub mod meta;
 mod model;

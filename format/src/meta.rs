@@ -63,6 +63,20 @@ pub struct Process {
     pub native_kept: Option<u64>,
     /// See `native_kept`.
     pub native_unwound: Option<u64>,
+    /// How often a glance at the Python stack did not tell what had changed since the thread's last record.
+    pub python_compared: Option<u64>,
+    /// In how many of those more had changed than where the newest frame stood.
+    pub python_changed: Option<u64>,
+    /// Bytes of records before compression.
+    pub record_bytes: Option<u64>,
+    /// How often another thread recorded than the one before; memtrack's own looks count, too.
+    pub switches: Option<u64>,
+    /// Processor time of the process up to its end, in nanoseconds, with what memtrack's hooks took of it.
+    pub cpu_ns: Option<u64>,
+    /// How long the process waited in its start for memtrack's library, in nanoseconds.
+    pub start_ns: Option<u64>,
+    /// How fast the machine was: picoseconds of a step of the collector's measuring loop.
+    pub step_ps: Option<u64>,
     /// In words, which allocations were dropped from the capture after recording.
     pub stripped_rule: Option<Vec<u8>>,
     /// How many allocations that were.
@@ -155,7 +169,7 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags.
-    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 30] {
+    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 37] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -178,6 +192,13 @@ impl Process {
             (50, &mut self.native_traces),
             (51, &mut self.native_kept),
             (52, &mut self.native_unwound),
+            (53, &mut self.python_compared),
+            (54, &mut self.python_changed),
+            (55, &mut self.record_bytes),
+            (56, &mut self.switches),
+            (57, &mut self.cpu_ns),
+            (58, &mut self.start_ns),
+            (59, &mut self.step_ps),
             (70, &mut self.stripped_allocations),
             (71, &mut self.stripped_bytes),
             (72, &mut self.anonymized),

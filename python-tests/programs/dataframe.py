@@ -1,10 +1,5 @@
 """numpy and pandas at work; one array is by far the largest allocation."""
 
-import sys
-
-# pandas takes it where it is installed, and its constructors allocate while it is being opened: those are not seen.
-sys.modules["pyarrow"] = None
-
 import numpy
 import pandas
 

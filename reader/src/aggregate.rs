@@ -5,11 +5,13 @@
 
 use memtrack_format::Allocator;
 use memtrack_format::aggregate::{self, Aggregate};
+use rustc_hash::FxHashMap;
 
 use crate::analysis::{Analysis, ClassTotals, Group, MappingTotals, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
 use crate::error::Error;
 use crate::event::{Snapshot, StackId, Thread, ThreadId};
-use crate::frames::{Frame, FrameId, Frames, NameId};
+use crate::frames::{Frame, FrameId, Frames, NameId, Native};
+use crate::native::{NativeModule, Source};
 
 /// The content of an aggregated capture.
 #[must_use]
@@ -24,7 +26,24 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
         totals: save_totals(&analysis.totals),
         bins: analysis.totals.size_histogram.counts().to_vec(),
         columns: frames.frames().iter().map(|frame| frame.column).collect(),
+        modules: frames.native_modules().iter().map(save_module).collect(),
+        places: (0..).zip(frames.frames()).filter_map(|(frame, _)| save_place(frame, frames)).collect(),
     }
+}
+
+fn save_module(module: &NativeModule) -> aggregate::Module {
+    let source = u8::from(module.source == Source::Maps);
+    aggregate::Module { source, path: module.path.clone(), build_id: module.build_id.clone() }
+}
+
+fn save_place(frame: u32, frames: &Frames) -> Option<aggregate::Place> {
+    let Native { module, offset } = frames.native(FrameId(frame))?;
+    Some(aggregate::Place { frame, module, offset })
+}
+
+fn restore_module(module: &aggregate::Module) -> NativeModule {
+    let source = if module.source == 1 { Source::Maps } else { Source::Process };
+    NativeModule { path: module.path.clone(), build_id: module.build_id.clone(), source, ..NativeModule::default() }
 }
 
 /// The analysis with its tables.
@@ -50,8 +69,14 @@ fn restore_frames(aggregate: &Aggregate) -> Result<(Frames, Vec<StackId>), Error
     let name = |index: u32| names.get(index as usize).copied().unwrap_or(NameId(0));
     let mut ids = Vec::with_capacity(aggregate.frames.len());
     let columns = aggregate.columns.iter().copied().chain(std::iter::repeat(0));
-    for (&(function, file, line), column) in aggregate.frames.iter().zip(columns) {
-        ids.push(frames.id_of(Frame { function: name(function), file: name(file), line, column })?);
+    let modules: Vec<_> = aggregate.modules.iter().map(restore_module).collect();
+    let places: FxHashMap<u32, _> = aggregate.places.iter().map(|place| (place.frame, place)).collect();
+    for ((at, &(function, file, line)), column) in (0..).zip(&aggregate.frames).zip(columns) {
+        let place = places.get(&at).and_then(|place| Some((modules.get(place.module as usize)?, place.offset)));
+        ids.push(match place {
+            Some((module, offset)) => frames.native_id(module, offset)?,
+            None => frames.id_of(Frame { function: name(function), file: name(file), line, column })?,
+        });
     }
     let mut stacks = vec![StackId::EMPTY];
     for &(parent, frame) in &aggregate.stacks {

@@ -2,8 +2,8 @@
 //!
 //! A capture repeats the same few thousand stacks millions of times, so everything downstream carries a [`StackId`] and
 //! looks frames up only for output. Each table grows only when something new is interned, and whatever is interned
-//! stood in the capture; so memory is bounded by the file. Native frames become frames of this same kind once they are
-//! symbolised; their module and offset then belong in a table beside this one, keyed by [`FrameId`].
+//! stood in the capture; so memory is bounded by the file. Native frames become frames of this same kind once they have
+//! names; those whose names are not looked up, as for captures that are written anew, are places: see [`Native`].
 //!
 //! Invariant: equal contents have equal ids (two stacks with the same frames are one [`StackId`]), ids are dense and
 //! in order of first interning, and a stack's parent has a smaller id than the stack.
@@ -16,6 +16,7 @@ use rustc_hash::FxHashMap;
 
 use crate::error::Error;
 use crate::event::StackId;
+use crate::native::NativeModule;
 
 /// An interned string: a function's or a file's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,6 +48,15 @@ pub struct StackNode {
     pub frame: FrameId,
 }
 
+/// A frame of native code whose name was not looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Native {
+    /// Its module: see [`Frames::native_module`].
+    pub module: u32,
+    /// Its address less the module's bias.
+    pub offset: u64,
+}
+
 /// The tables. Name 0 is the empty string and stack 0 the empty stack, always.
 #[derive(Clone, Debug)]
 pub struct Frames {
@@ -55,6 +65,9 @@ pub struct Frames {
     stacks: Interner<StackNode>,
     /// The modules of native frames, by their paths.
     modules: FxHashMap<FrameId, NameId>,
+    native_modules: Interner<NativeModule>,
+    natives: FxHashMap<FrameId, Native>,
+    native_ids: FxHashMap<Native, FrameId>,
 }
 
 impl Default for Frames {
@@ -75,6 +88,9 @@ impl Frames {
             frames: Interner::default(),
             stacks: Interner::starting_with(root),
             modules: FxHashMap::default(),
+            native_modules: Interner::default(),
+            natives: FxHashMap::default(),
+            native_ids: FxHashMap::default(),
         }
     }
 
@@ -106,10 +122,66 @@ impl Frames {
         Ok(())
     }
 
+    /// The name that is the path of a native frame's module; `None` for a frame of Python.
+    #[must_use]
+    pub fn module_id(&self, frame: FrameId) -> Option<NameId> {
+        self.modules.get(&frame).copied()
+    }
+
     /// The path of a native frame's module; `None` for a frame of Python.
     #[must_use]
     pub fn module(&self, frame: FrameId) -> Option<&str> {
         self.modules.get(&frame).map(|&path| self.name(path))
+    }
+
+    /// The id of a native frame whose name is not looked up: it is called by its place.
+    pub fn native_id(&mut self, module: &NativeModule, offset: u64) -> Result<FrameId, Error> {
+        let number = match self.native_modules.ids.get(module) {
+            Some(&known) => known,
+            None => self.native_modules.intern(module.clone(), "modules")?,
+        };
+        let native = Native { module: number, offset };
+        if let Some(&known) = self.native_ids.get(&native) {
+            return Ok(known);
+        }
+        let path = String::from_utf8_lossy(&module.path);
+        let (function, file) = (self.name_id(&module.place(offset))?, self.name_id(&path)?);
+        // Not interned by what it shows: places of two modules may look the same.
+        let id = FrameId(self.frames.push(Frame { function, file, line: 0, column: 0 }, "frames")?);
+        self.set_module(id, &path)?;
+        self.natives.insert(id, native);
+        self.native_ids.insert(native, id);
+        Ok(id)
+    }
+
+    /// The place that this frame is, if it is one whose name was not looked up.
+    #[must_use]
+    pub fn native(&self, frame: FrameId) -> Option<Native> {
+        self.natives.get(&frame).copied()
+    }
+
+    /// Whether there are frames whose names were not looked up.
+    #[must_use]
+    pub fn has_places(&self) -> bool {
+        !self.natives.is_empty()
+    }
+
+    /// The modules of native places, in the order of their numbers.
+    #[must_use]
+    pub fn native_modules(&self) -> &[NativeModule] {
+        &self.native_modules.items
+    }
+
+    /// The module and the offset that this frame is, if it is a place.
+    #[must_use]
+    pub fn place(&self, frame: FrameId) -> Option<(&NativeModule, u64)> {
+        let native = self.native(frame)?;
+        Some((self.native_modules.get(native.module)?, native.offset))
+    }
+
+    /// All places, in no order.
+    pub fn natives(&self) -> impl Iterator<Item = Native> + '_ {
+        self.natives.values().copied()
     }
 
     /// The id of the stack that `frame`, called from the stack `parent`, makes. A `parent` that does not exist stands
@@ -129,8 +201,12 @@ impl Frames {
         let names = other.names().map(|name| self.name_id(name)).collect::<Result<Vec<_>, _>>()?;
         let name = |id: NameId| names.get(id.0 as usize).copied().unwrap_or_default();
         let mut frames = Vec::with_capacity(other.frames().len());
-        for frame in other.frames().iter().map(|frame| changed(*frame)) {
-            frames.push(self.id_of(Frame { function: name(frame.function), file: name(frame.file), ..frame })?);
+        for (id, frame) in (0..).map(FrameId).zip(other.frames()) {
+            let frame = changed(*frame);
+            frames.push(match other.place(id) {
+                Some((module, offset)) => self.native_id(module, offset)?,
+                None => self.id_of(Frame { function: name(frame.function), file: name(frame.file), ..frame })?,
+            });
         }
         for (frame, &path) in &other.modules {
             let frame = frames.get(frame.0 as usize).copied().unwrap_or_default();
@@ -233,15 +309,27 @@ impl<T: Clone + Eq + Hash> Interner<T> {
         match self.ids.entry(item) {
             Entry::Occupied(known) => Ok(*known.get()),
             Entry::Vacant(new) => {
-                // u32::MAX stays free, as a mark for "none".
-                let id = u32::try_from(self.items.len()).ok().filter(|&id| id < u32::MAX);
-                let id = id.ok_or(Error::TooMany { what, limit: u64::from(u32::MAX) })?;
+                let id = next_id(self.items.len(), what)?;
                 self.items.push(new.key().clone());
                 new.insert(id);
                 Ok(id)
             }
         }
     }
+
+    /// Gives an item a number of its own, whatever is equal to it.
+    fn push(&mut self, item: T, what: &'static str) -> Result<u32, Error> {
+        let id = next_id(self.items.len(), what)?;
+        self.items.push(item);
+        Ok(id)
+    }
+}
+
+/// The number of the next item of so many.
+fn next_id(len: usize, what: &'static str) -> Result<u32, Error> {
+    // u32::MAX stays free, as a mark for "none".
+    let id = u32::try_from(len).ok().filter(|&id| id < u32::MAX);
+    id.ok_or(Error::TooMany { what, limit: u64::from(u32::MAX) })
 }
 
 #[cfg(test)]

@@ -3,14 +3,16 @@
 //! `json.loads` in `app.py` allocates in `json/decoder.py`, yet it is the application that asked for it. Only file names
 //! are at hand (the report may be made on another machine), so the rule reads nothing but them: below `site-packages`
 //! or `dist-packages` it is the top-level package; below `lib/python3.X` and in frozen modules it is the standard
-//! library; anything else is a module named after its file.
+//! library; anything else is a module named after its file. Native code goes by the object that it is in, not by the C
+//! files that this was made of; the interpreter and the C and C++ runtimes are a standard library, too.
 //!
 //! Invariant: the answer depends on the names in the stack only, and every stack has one.
 
 use rustc_hash::FxHashMap;
 
 use crate::event::StackId;
-use crate::frames::{Frames, NameId};
+use crate::frames::{FrameId, Frames, NameId};
+use crate::native::is_interpreter_object;
 
 /// The name for stacks without any frame outside the standard library.
 pub const ROOT: &str = "<root>";
@@ -23,6 +25,8 @@ pub struct Module(u32);
 #[derive(Clone, Debug, Default)]
 pub struct Modules {
     of_file: FxHashMap<NameId, Option<Module>>,
+    /// By path of a native object.
+    of_object: FxHashMap<NameId, Option<Module>>,
     ids: FxHashMap<String, Module>,
     names: Vec<String>,
 }
@@ -30,8 +34,7 @@ pub struct Modules {
 impl Modules {
     /// The module of the innermost frame that has one.
     pub fn of_stack(&mut self, frames: &Frames, stack: StackId) -> Module {
-        let mut files = frames.leaf_to_root(stack).map(|frame| frames.frame(frame).file);
-        files.find_map(|file| self.of_file(frames, file)).unwrap_or_default()
+        frames.leaf_to_root(stack).find_map(|frame| self.of_frame(frames, frame)).unwrap_or_default()
     }
 
     /// The module's name.
@@ -43,12 +46,18 @@ impl Modules {
         }
     }
 
-    fn of_file(&mut self, frames: &Frames, file: NameId) -> Option<Module> {
-        if let Some(&known) = self.of_file.get(&file) {
+    fn of_frame(&mut self, frames: &Frames, frame: FrameId) -> Option<Module> {
+        let object = frames.module_id(frame);
+        let (known, name) = match object {
+            Some(object) => (&self.of_object, object),
+            None => (&self.of_file, frames.frame(frame).file),
+        };
+        if let Some(&known) = known.get(&name) {
             return known;
         }
-        let module = module_of_file(frames.name(file)).map(|name| self.numbered(name));
-        self.of_file.insert(file, module);
+        let module = module_of_frame(frames, frame).map(|name| self.numbered(name));
+        let known = if object.is_some() { &mut self.of_object } else { &mut self.of_file };
+        known.insert(name, module);
         module
     }
 
@@ -61,6 +70,24 @@ impl Modules {
         self.ids.insert(name.to_owned(), module);
         module
     }
+}
+
+/// The module that a frame belongs to; `None` for standard libraries and where nothing is known.
+#[must_use]
+pub fn module_of_frame(frames: &Frames, frame: FrameId) -> Option<&str> {
+    match frames.module(frame) {
+        Some(object) if is_interpreter_object(object) || is_runtime(object) => None,
+        Some(object) => module_of_file(object),
+        None => module_of_file(frames.file(frame)),
+    }
+}
+
+/// Whether the object is what every C or C++ program is made with.
+fn is_runtime(object: &str) -> bool {
+    let file = object.rsplit('/').next().unwrap_or(object);
+    let name = file.split_once(".so").map_or(file, |(name, _)| name);
+    ["libc", "libm", "libpthread", "libdl", "libstdc++", "libc++", "libgcc_s", "ld-linux-x86-64", "ld-linux-aarch64"]
+        .contains(&name)
 }
 
 /// The module that a source file belongs to; `None` for the standard library and for an unknown file.
@@ -123,7 +150,7 @@ fn without_extension(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Modules, ROOT, module_of_file};
+    use super::{Modules, ROOT, module_of_file, module_of_frame};
     use crate::event::StackId;
     use crate::frames::Frames;
 
@@ -148,6 +175,30 @@ mod tests {
         ];
         for (file, module) in cases {
             assert_eq!(module_of_file(file), module, "{file}");
+        }
+    }
+
+    #[test]
+    fn native_code_goes_by_its_object() {
+        let mut frames = Frames::new();
+        let mut native = |object: &str, file: &str| {
+            let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
+            let frame = frames.frame_id(function, file, 1).unwrap();
+            frames.set_module(frame, object).unwrap();
+            frame
+        };
+        let cases = [
+            ("/srv/bin/server", "/usr/include/c++/12/bits/new_allocator.h", Some("server")),
+            ("/venv/lib/python3.11/site-packages/numpy/core/_umath.cpython-311.so", "umath.c", Some("numpy")),
+            ("/usr/lib/python3.11/lib-dynload/_json.cpython-311.so", "/build/Modules/_json.c", None),
+            ("/usr/bin/python3.11", "/build/Objects/obmalloc.c", None),
+            ("/usr/lib/libpython3.12.so.1.0", "/build/Objects/listobject.c", None),
+            ("/usr/lib/libc.so.6", "./malloc/malloc.c", None),
+            ("/usr/lib/libssl.so.3", "crypto/mem.c", Some("libssl")),
+        ];
+        let made: Vec<_> = cases.iter().map(|(object, file, module)| (native(object, file), module)).collect();
+        for (frame, module) in made {
+            assert_eq!(module_of_frame(&frames, frame), *module);
         }
     }
 

@@ -4,14 +4,43 @@
 //! names come from [`crate::symbols`]. Invariant: a module is told by its path and its build-id together, never by its
 //! path alone, since another file may stand there by now.
 
+use memtrack_format::mapped::Mapped;
+
 use crate::frames::{FrameId, Frames};
 
 /// Whether a frame is the Python interpreter's own code, which views can leave out.
 #[must_use]
 pub fn is_interpreter(frames: &Frames, frame: FrameId) -> bool {
-    let file = frames.module(frame).and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    frames.module(frame).is_some_and(is_interpreter_object)
+}
+
+/// Whether the object at this path is the Python interpreter, or its library.
+#[must_use]
+pub fn is_interpreter_object(path: &str) -> bool {
+    let file = path.rsplit('/').next().unwrap_or_default();
     let version = file.strip_prefix("lib").unwrap_or(file).strip_prefix("python");
     version.is_some_and(|version| version.is_empty() || version.starts_with(|next: char| next.is_ascii_digit()))
+}
+
+/// Who says that a module is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The process, which asked its loader.
+    #[default]
+    Process,
+    /// The system, in the process's maps: what the loader does not know of.
+    Maps,
+}
+
+impl Source {
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Maps => "maps",
+        }
+    }
 }
 
 /// A loaded object: an executable, a shared library, or what the process mapped by hand.
@@ -27,9 +56,20 @@ pub struct NativeModule {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
+    /// Who says so.
+    pub source: Source,
 }
 
 impl NativeModule {
+    /// The module of a page that is in no loaded object, which was found to be of this file; and an offset in the page as
+    /// one in that module.
+    #[must_use]
+    pub fn of_page(&self, file: &Mapped, offset: u64) -> (Self, u64) {
+        let Mapped { bias, start, end, path, build_id, codes: _ } = file.clone();
+        let address = self.bias.wrapping_add(offset);
+        (Self { path, build_id, bias, start, end, source: Source::Maps }, address.wrapping_sub(bias))
+    }
+
     /// The last part of its path, for people; `<unknown>` when there is no path.
     #[must_use]
     pub fn name(&self) -> String {

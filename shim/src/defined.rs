@@ -1,8 +1,9 @@
-//! Whether a loaded object defines a symbol, found out without dlsym.
+//! Whether and where a loaded object defines a symbol, found out without dlsym.
 //!
 //! Why: a dlsym that fails makes the C library allocate an error text, which it frees at a later call through the
-//! program's own `free`; a program whose `free` begins with a dlsym then calls itself without end. Invariant: nothing
-//! here allocates, and only memory inside a loaded segment is read, whatever the tables say.
+//! program's own `free`; a program whose `free` begins with a dlsym then calls itself without end. And dlsym does not
+//! say where the entry stands. Invariant: nothing here allocates, and only memory inside a loaded segment is read,
+//! whatever the tables say.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -38,8 +39,23 @@ unsafe extern "C" fn look_into(info: *mut dl_phdr_info, _size: usize, search: *m
     // SAFETY: the loader keeps that many headers there for as long as the object is loaded.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let object = Object { base: info.dlpi_addr as usize, headers };
-    search.found = object.defines(search.name).unwrap_or(false);
+    search.found = object.any_definition(search.name, |_| true).unwrap_or(false);
     c_int::from(search.found)
+}
+
+/// Calls `visit` with the place of each symbol table entry by which an object defines `name`: one for each version.
+pub(crate) fn for_each_definition(
+    base: usize,
+    headers: &[Elf64_Phdr],
+    name: &CStr,
+    mut visit: impl FnMut(*mut Elf64_Sym),
+) {
+    let object = Object { base, headers };
+    // What is read up to a table that is not as it should be is good.
+    let _ = object.any_definition(name.to_bytes_with_nul(), |place| {
+        visit(place as *mut Elf64_Sym);
+        false
+    });
 }
 
 /// A loaded object. `None` from its functions: its tables are not as they should be, or not there.
@@ -50,9 +66,13 @@ struct Object<'a> {
 }
 
 impl Object<'_> {
-    fn defines(&self, name: &[u8]) -> Option<bool> {
+    /// Asks about the entries that define `name`, until one is it.
+    fn any_definition(&self, name: &[u8], mut is_it: impl FnMut(usize) -> bool) -> Option<bool> {
         let (symbols, strings) = (self.table(DT_SYMTAB)?, self.table(DT_STRTAB)?);
-        let is_it = |index: u32| self.is_definition(symbols, strings, index, name);
+        let mut is_it = |index: u32| {
+            let place = symbols.checked_add((index as usize).checked_mul(size_of::<Elf64_Sym>())?)?;
+            Some(self.is_definition(place, strings, name)? && is_it(place))
+        };
         match (self.table(DT_GNU_HASH), self.table(DT_HASH)) {
             (Some(hash), _) => self.any_of_bucket(hash, gnu_hash(name), is_it),
             // One chain entry for each symbol.
@@ -64,7 +84,7 @@ impl Object<'_> {
 
     /// Asks about the symbols whose hash value is `hash`, by the GNU table: four numbers, a filter of 64-bit words, the
     /// first symbol of each bucket, and the hash of each symbol, whose lowest bit ends the bucket.
-    fn any_of_bucket(&self, table: usize, hash: u32, is_it: impl Fn(u32) -> Option<bool>) -> Option<bool> {
+    fn any_of_bucket(&self, table: usize, hash: u32, mut is_it: impl FnMut(u32) -> Option<bool>) -> Option<bool> {
         let [buckets, first, filter_words, _shift] = self.read::<[u32; 4]>(table)?;
         let starts = table.checked_add(16)?.checked_add((filter_words as usize).checked_mul(8)?)?;
         let chains = starts.checked_add((buckets as usize).checked_mul(4)?)?;
@@ -86,8 +106,7 @@ impl Object<'_> {
         }
     }
 
-    fn is_definition(&self, symbols: usize, strings: usize, index: u32, name: &[u8]) -> Option<bool> {
-        let place = symbols.checked_add((index as usize).checked_mul(size_of::<Elf64_Sym>())?)?;
+    fn is_definition(&self, place: usize, strings: usize, name: &[u8]) -> Option<bool> {
         let symbol = self.read::<Elf64_Sym>(place)?;
         let text = strings.checked_add(symbol.st_name as usize)?;
         let same = || name.iter().zip(text..).all(|(byte, at)| self.read::<u8>(at) == Some(*byte));
@@ -131,7 +150,8 @@ fn gnu_hash(name: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::is_defined;
+    use super::{for_each_definition, is_defined};
+    use std::ffi::{c_int, c_void};
 
     #[test]
     fn what_the_c_library_defines_is_found_and_nothing_else() {
@@ -141,5 +161,31 @@ mod tests {
         for name in [c"", c"mallo", c"malloc_", c"Py_GetVersion", c"no_such_symbol_anywhere"] {
             assert!(!is_defined(name), "{name:?}");
         }
+    }
+
+    /// Counts the entries of an object that give its `malloc` the address that dlsym finds.
+    unsafe extern "C" fn count(info: *mut libc::dl_phdr_info, _size: usize, counted: *mut c_void) -> c_int {
+        // SAFETY: the loader passes a valid description.
+        let info = unsafe { &*info };
+        // SAFETY: a pseudo handle and a name that ends in zero.
+        let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"malloc".as_ptr()) } as u64;
+        // SAFETY: as many headers as the loader says.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        for_each_definition(info.dlpi_addr as usize, headers, c"malloc", |symbol| {
+            // SAFETY: an entry of a symbol table.
+            let value = unsafe { symbol.read() }.st_value;
+            // SAFETY: the number that the caller has passed.
+            let counted = unsafe { &mut *counted.cast::<u32>() };
+            *counted += u32::from(info.dlpi_addr + value == address);
+        });
+        0
+    }
+
+    #[test]
+    fn the_entry_that_dlsym_finds_is_found() {
+        let mut counted = 0_u32;
+        // SAFETY: the callback gets the address of `counted`, which outlives the call.
+        unsafe { libc::dl_iterate_phdr(Some(count), (&raw mut counted).cast()) };
+        assert_eq!(counted, 1);
     }
 }

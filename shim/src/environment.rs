@@ -2,14 +2,16 @@
 //!
 //! Invariant: after [`take`], `environ` is what the user's shell would have given the program.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::Relaxed;
 
 use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
 
 use crate::heritage::Environment;
 
 unsafe extern "C" {
-    static mut environ: *mut *mut libc::c_char;
+    static mut environ: *mut *mut c_char;
 }
 
 /// What was found in the environment; the strings live as long as the process.
@@ -23,11 +25,35 @@ pub(crate) struct Taken {
     pub(crate) python_malloc: Option<&'static [u8]>,
 }
 
-/// Reads memtrack's variables and removes them; puts LD_PRELOAD back to what it was.
-pub(crate) fn take() -> Taken {
+/// Whether the C library has set the program's pointer to its environment, which it does in its constructor.
+pub(crate) fn is_set_up() -> bool {
+    !current().is_null()
+}
+
+/// What the program was called as; null before [`note_name`].
+static NAME: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Notes the first of the program's arguments. The C library does not know them yet.
+pub(crate) fn note_name(arguments: *const *const c_char) {
+    if !arguments.is_null() {
+        // SAFETY: the loader's array has a null at its end, if nothing else.
+        NAME.store(unsafe { arguments.read() }.cast_mut(), Relaxed);
+    }
+}
+
+/// What the program was called as, without a directory; empty if it is not known.
+pub(crate) fn program_name() -> &'static [u8] {
+    let name = NAME.load(Relaxed);
+    // SAFETY: the first of the program's arguments, which live as long as the process.
+    let name = if name.is_null() { &[] } else { unsafe { CStr::from_ptr(name) }.to_bytes() };
+    name.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+}
+
+/// Reads memtrack's variables and removes them; puts LD_PRELOAD back to what it was. Before the C library is set up, the
+/// environment is the one that the loader has got.
+pub(crate) fn take(loaders: Environment) -> Taken {
     let mut taken = Taken::default();
-    // SAFETY: the program's own pointer; the constructor runs before any other thread.
-    let mut from = unsafe { environ };
+    let mut from = if is_set_up() { current() } else { loaders }.cast_mut().cast::<*mut c_char>();
     if from.is_null() {
         return taken;
     }
@@ -53,7 +79,7 @@ pub(crate) fn current() -> Environment {
     unsafe { environ }.cast_const().cast()
 }
 
-fn entry(at: *mut *mut libc::c_char) -> Option<(*mut libc::c_char, &'static [u8])> {
+fn entry(at: *mut *mut c_char) -> Option<(*mut c_char, &'static [u8])> {
     // SAFETY: inside the array, whose end is a null entry.
     let entry = unsafe { at.read() };
     if entry.is_null() {
@@ -64,7 +90,7 @@ fn entry(at: *mut *mut libc::c_char) -> Option<(*mut libc::c_char, &'static [u8]
 }
 
 /// The entry that stands in place of this one; `None`: none does.
-fn keep(entry: *mut libc::c_char, text: &'static [u8], taken: &mut Taken) -> Option<*mut libc::c_char> {
+fn keep(entry: *mut c_char, text: &'static [u8], taken: &mut Taken) -> Option<*mut c_char> {
     if let Some(socket) = value(text, SOCKET_VARIABLE) {
         taken.socket = Some(socket);
         return None;

@@ -16,11 +16,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use memtrack_transport::Area;
+use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::handshake::{Fork, Hello, receive_memory};
 use memtrack_transport::layout::{Control, state};
 
 use crate::errno::Errno;
-use crate::{ANSWER, allow_barriers, heritage, hooks, python, switch, thread};
+use crate::{ANSWER, allow_barriers, confined, heritage, hooks, python, switch, thread};
 
 /// Children are recorded.
 static FOLLOWED: AtomicBool = AtomicBool::new(false);
@@ -38,8 +39,11 @@ pub(crate) fn is_followed() -> bool {
 }
 
 /// Whether somebody listens at the collector's socket. Does not wait. Where it cannot be told, as in another root
-/// directory, somebody does: recording then ends only when nobody has taken records for long.
+/// directory or where system calls are forbidden, somebody does: recording then ends only when nobody has taken records for long.
 pub(crate) fn is_listened_for() -> bool {
+    if confined::is_confined() {
+        return true;
+    }
     // SAFETY: all zeroes is a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
@@ -83,11 +87,14 @@ extern "C" fn before_fork() {
 
 extern "C" fn in_child() {
     let _errno = Errno::keep();
+    let begun = monotonic_ns();
     // Closed: the parent has ended since.
     let was_recorded =
         thread::area().filter(|area| matches!(area.control().state.load(Acquire), state::RECORDING | state::CLOSED));
-    let (Some(area), Some(ticket)) = (was_recorded, thread::take_fork_ticket()) else { return };
+    let ticket = thread::take_fork_ticket().filter(|_| !confined::is_confined());
+    let (Some(area), Some(ticket)) = (was_recorded, ticket) else { return };
     if connect(area, ticket).is_some() {
+        area.control().start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);
         begin(area);
     }
 }

@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
 
+use crate::confined;
+use crate::errno::Errno;
+
 /// An environment as exec functions take it: strings up to a null.
 pub(crate) type Environment = *const *const c_char;
 
@@ -45,6 +48,16 @@ fn heritage() -> Option<&'static Heritage> {
     unsafe { HERITAGE.load(Acquire).as_ref() }
 }
 
+/// What is handed on to programs that are started from here. `None` where they could not use it: the library is not to be
+/// found in another root directory or by another user, or the program may not open sockets.
+fn usable() -> Option<&'static Heritage> {
+    let heritage = heritage().filter(|_| !confined::is_confined())?;
+    let library = heritage.preload.to_bytes_with_nul().get(PRELOAD.len()..)?;
+    let _errno = Errno::keep();
+    // SAFETY: the end of a string that ends in zero.
+    (unsafe { libc::access(library.as_ptr().cast(), libc::R_OK) } == 0).then_some(heritage)
+}
+
 /// The path of the collector's socket.
 pub(crate) fn socket() -> Option<&'static [u8]> {
     heritage()?.socket.to_bytes().get(SOCKET_VARIABLE.len().wrapping_add(1)..)
@@ -52,12 +65,12 @@ pub(crate) fn socket() -> Option<&'static [u8]> {
 
 /// The variables as they stand in a shell command: `LD_PRELOAD=…`, `MEMTRACK_SOCKET=…`.
 pub(crate) fn variables() -> Option<[&'static CStr; 2]> {
-    heritage().map(|heritage| [heritage.preload.as_c_str(), heritage.socket.as_c_str()])
+    usable().map(|heritage| [heritage.preload.as_c_str(), heritage.socket.as_c_str()])
 }
 
 /// Calls `start` with the environment in which a program is recorded; with `environment` itself where there is none.
 pub(crate) fn hand_on<R>(environment: Environment, start: impl FnOnce(Environment) -> R) -> R {
-    let Some(heritage) = heritage() else { return start(environment) };
+    let Some(heritage) = usable() else { return start(environment) };
     // Two variables and the null come to them.
     let needed = length(environment).saturating_add(3);
     if needed <= FEW {
@@ -174,15 +187,15 @@ mod tests {
     fn the_environment_is_the_callers_with_what_was_kept() {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         assert_eq!(handed_on(&texts(&["A=1"])), ["A=1"]);
-        keep(b"/lib/shim.so", b"/dir/socket");
-        assert_eq!(handed_on(&texts(&["A=1"])), ["A=1", "MEMTRACK_SOCKET=/dir/socket", "LD_PRELOAD=/lib/shim.so"]);
+        keep(b"/bin/sh", b"/dir/socket");
+        assert_eq!(handed_on(&texts(&["A=1"])), ["A=1", "MEMTRACK_SOCKET=/dir/socket", "LD_PRELOAD=/bin/sh"]);
         assert_eq!(hand_on(std::ptr::null(), read).len(), 2);
         assert_eq!(
             handed_on(&texts(&["LD_PRELOAD=/a.so", "A=1"])),
-            ["MEMTRACK_LD_PRELOAD=/a.so", "A=1", "MEMTRACK_SOCKET=/dir/socket", "LD_PRELOAD=/lib/shim.so:/a.so"]
+            ["MEMTRACK_LD_PRELOAD=/a.so", "A=1", "MEMTRACK_SOCKET=/dir/socket", "LD_PRELOAD=/bin/sh:/a.so"]
         );
         let empty = handed_on(&texts(&["LD_PRELOAD="]));
-        assert_eq!(empty, ["MEMTRACK_LD_PRELOAD=", "MEMTRACK_SOCKET=/dir/socket", "LD_PRELOAD=/lib/shim.so"]);
+        assert_eq!(empty, ["MEMTRACK_LD_PRELOAD=", "MEMTRACK_SOCKET=/dir/socket", "LD_PRELOAD=/bin/sh"]);
         let others = texts(&["MEMTRACK_SOCKET=/other", "LD_PRELOAD=/other.so"]);
         assert_eq!(handed_on(&others), others);
         let long = texts(&["A=1", &format!("LD_PRELOAD={}", "x".repeat(9000))]);

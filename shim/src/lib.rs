@@ -1,6 +1,6 @@
 //! The library that is injected into a tracked process.
 //!
-//! Loaded by `LD_PRELOAD`, it runs once before `main`: takes memtrack's variables out of the environment, fetches the
+//! Loaded by `LD_PRELOAD`, it runs once before any other constructor: takes memtrack's variables out of the environment, fetches the
 //! shared memory from the collector, finds the interpreter, points the program's calls of allocation functions at its
 //! [`hooks`] and switches recording on. From then on it runs inside those calls only: no thread, no descriptor, no work
 //! at exit.
@@ -16,10 +16,12 @@
     clippy::print_stderr
 )]
 
+mod confined;
 mod defined;
 mod environment;
 mod errno;
 mod family;
+mod first;
 mod floor;
 mod got;
 mod heritage;
@@ -34,7 +36,7 @@ mod switch;
 mod thread;
 mod tls;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, c_char, c_int};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -44,8 +46,11 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
 use memtrack_transport::Area;
+use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::handshake::{Hello, receive_memory};
 use memtrack_transport::layout::{SLOT_COUNTS, state};
+
+use heritage::Environment;
 
 /// What the shim allocates at start-up and in a dlopen comes from mappings of its own, not from the measured heap.
 #[global_allocator]
@@ -56,13 +61,22 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: extern "C" fn() = construct;
+static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, Environment) = construct;
 
-/// Runs before `main`, and before the constructors of the program's own libraries have allocated for long.
-extern "C" fn construct() {
+/// The loader calls this before the constructors of all other libraries; of the C library's, too. Only with glibc before
+/// 2.34 and programs that load libpthread, it is called after those of the libraries that the program is linked with.
+extern "C" fn construct(count: c_int, arguments: *const *const c_char, environment: Environment) {
+    if !first::goes_first(environment, begin) {
+        begin(count, arguments, environment);
+    }
+}
+
+extern "C" fn begin(_count: c_int, arguments: *const *const c_char, environment: Environment) {
     let _errno = errno::Errno::keep();
-    let taken = environment::take();
+    environment::note_name(arguments);
+    let taken = environment::take(environment);
     let Some(socket) = taken.socket else { return };
+    let begun = monotonic_ns();
     // SAFETY: this library's own instance, before any other thread of it exists.
     unsafe { dlmalloc::enable_alloc_after_fork() };
     let Some(area) = connect(Path::new(OsStr::from_bytes(socket))) else { return };
@@ -88,6 +102,7 @@ extern "C" fn construct() {
         }
     }
     hooks::install();
+    area.control().start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);
     // Not over a CLOSED: the collector may have given up meanwhile.
     if area.control().state.compare_exchange(state::READY, state::RECORDING, Release, Relaxed).is_ok() {
         switch::on();

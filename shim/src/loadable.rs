@@ -13,7 +13,15 @@ const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 /// More program headers than any linker writes.
 const MOST_HEADERS: usize = 512;
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+/// More entries than the dynamic section of a program has.
+const MOST_ENTRIES: u64 = 512;
+/// A library that ends the program unless it is the very first one.
+const ADDRESS_SANITIZER: &[u8] = b"libasan.so";
 const CLASS_64: u8 = 2;
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 /// Longest path that is looked at.
@@ -84,7 +92,7 @@ pub(crate) fn in_file(file: c_int, name: &[u8]) -> bool {
         return true;
     }
     let is_foreign = header.get(4) != Some(&CLASS_64) || number(&header, 18, 2) != u64::from(MACHINE);
-    !is_foreign && !runs_as_another(file) && has_loader(file, &header, name)
+    !is_foreign && !runs_as_another(file) && has_loader(file, &header, name) && !must_come_first(file, &header)
 }
 
 /// Whether it runs with another user's privileges, so that the loader ignores what it is given.
@@ -99,6 +107,49 @@ fn runs_as_another(file: c_int) -> bool {
     let by_user = status.st_mode & libc::S_ISUID != 0 && status.st_uid != user;
     let by_group = status.st_mode & libc::S_ISGID != 0 && status.st_gid != group;
     known && (by_user || by_group)
+}
+
+/// One line of a table in the file: of the program headers, or of the dynamic section.
+struct Line([u8; PROGRAM_HEADER]);
+
+impl Line {
+    fn read(file: c_int, at: u64) -> Option<Self> {
+        let mut bytes = [0; PROGRAM_HEADER];
+        read(file, &mut bytes, at).then_some(Self(bytes))
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        number(&self.0, at, 8)
+    }
+}
+
+/// The program headers of a type.
+fn headers(file: c_int, header: &[u8; HEADER], kind: u32) -> impl Iterator<Item = Line> {
+    let (table, count) = (number(header, 32, 8), number(header, 56, 2));
+    let lines = (0..count.min(MOST_HEADERS as u64))
+        .map_while(move |index| Line::read(file, table.wrapping_add(index.wrapping_mul(PROGRAM_HEADER as u64))));
+    lines.filter(move |line| number(&line.0, 0, 4) == u64::from(kind))
+}
+
+/// Whether it needs a library that puts up with none before it.
+fn must_come_first(file: c_int, header: &[u8; HEADER]) -> bool {
+    let Some(dynamic) = headers(file, header, PT_DYNAMIC).next() else { return false };
+    let entry = |index: u64| {
+        let mut bytes = [0; 16];
+        let at = dynamic.word(8).wrapping_add(index.wrapping_mul(16));
+        (read(file, &mut bytes, at)).then(|| (number(&bytes, 0, 8), number(&bytes, 8, 8))).filter(|(tag, _)| *tag != 0)
+    };
+    let entries = || (0..MOST_ENTRIES).map_while(entry);
+    let Some((_, strings)) = entries().find(|(tag, _)| *tag == DT_STRTAB) else { return false };
+    let place = headers(file, header, PT_LOAD).find_map(|load| {
+        let inside = strings.checked_sub(load.word(16)).filter(|inside| *inside < load.word(32))?;
+        Some(load.word(8).wrapping_add(inside))
+    });
+    let Some(place) = place else { return false };
+    entries().filter(|(tag, _)| *tag == DT_NEEDED).any(|(_, name)| {
+        let mut text = [0; ADDRESS_SANITIZER.len()];
+        read(file, &mut text, place.wrapping_add(name)) && text == ADDRESS_SANITIZER
+    })
 }
 
 /// Whether it names a loader of the C library's kind, or is one.

@@ -439,6 +439,16 @@ impl StackWriter for Ring {
         self.truncated = truncated;
     }
 
+    #[inline]
+    fn looked(&mut self, changed: bool) {
+        let slot = self.home.slot;
+        // This thread alone counts here.
+        slot.python_compared.store(slot.python_compared.load(Relaxed).wrapping_add(1), Relaxed);
+        if changed {
+            slot.python_changed.store(slot.python_changed.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+    }
+
     #[cold]
     fn define_code(&mut self, id: u32, code: &CodeObject<'_>) {
         let lines = match code.line_table_kind {

@@ -45,6 +45,8 @@ pub(crate) trait StackWriter {
     fn move_top(&mut self, instruction: u32);
     /// From here on the stacks are cut (`true`) or whole (`false`).
     fn set_truncated(&mut self, truncated: bool);
+    /// A glance at the stack was not enough to tell what had changed; `changed`: more than the newest frame's place had.
+    fn looked(&mut self, changed: bool);
     /// Describes a code object, before the first push of its id by this slot.
     fn define_code(&mut self, id: u32, code: &CodeObject<'_>);
 }

@@ -23,7 +23,8 @@ use crate::recorder::{ALLOC_FIRST, AllocAndLeave, Recorder};
 use crate::ring::Ring;
 use crate::{switch, tls};
 
-/// The thread-local word of a thread that is claiming its slot, or whose slot belongs to a process that is its parent.
+/// The thread-local word of a thread that is claiming its slot, whose slot belongs to a process that is its parent, or of
+/// which nothing is recorded any more.
 const CLAIMING: usize = 1;
 /// The highest word that is no address.
 const LAST_MARK: usize = CLAIMING;
@@ -85,6 +86,45 @@ pub(crate) fn take_fork_ticket() -> Option<u64> {
     let thread = unsafe { &mut *(word as *mut Thread) };
     let ticket = std::mem::take(&mut thread.fork_ticket);
     (ticket != 0).then_some(ticket)
+}
+
+/// This thread is about to jump out of what it is in. If that is a hook, the thread records anew.
+pub(crate) fn leave_hook() {
+    let word = tls::get();
+    // In a forked child that is not recorded the state is its parent's, and its switch is off.
+    if word <= LAST_MARK || !switch::is_on() {
+        return;
+    }
+    // SAFETY: a word above the marks is the state of a slot that this thread owns; what used it will not be returned to.
+    let thread = unsafe { &mut *(word as *mut Thread) };
+    if thread.ring.busy() {
+        let _errno = Errno::keep();
+        // SAFETY: no arguments, cannot fail.
+        begin_anew(thread, unsafe { libc::gettid() });
+        thread.ring.set_busy(false);
+    }
+}
+
+/// Gives the state of a slot to a thread, at a new segment.
+fn begin_anew(thread: &mut Thread, tid: i32) {
+    thread.chain.reset();
+    if let Some(native) = &mut thread.native {
+        native.reset(tid);
+    }
+    thread.python_block = 0;
+    thread.ring.take_over(tid);
+}
+
+/// Records nothing of this thread any more; what [`come_back`] takes.
+pub(crate) fn leave() -> usize {
+    let word = tls::get();
+    tls::set(CLAIMING);
+    word
+}
+
+/// Records again.
+pub(crate) fn come_back(left: usize) {
+    tls::set(left);
 }
 
 /// Forgets what was told of all threads: in a forked child, whose shared memory is new.
@@ -204,25 +244,30 @@ fn enter_first(word: usize) -> Option<Recorder> {
 fn claim(area: &'static Area) -> Option<*mut Thread> {
     // SAFETY: no arguments, cannot fail.
     let tid = unsafe { libc::gettid() };
-    let Some(index) = claim_slot(area, tid) else {
+    let Some(thread) = claim_slot(area, tid).and_then(|index| occupy(area, index)) else {
         area.control().events_without_slot.fetch_add(1, Relaxed);
         return None;
     };
-    let place = THREADS.get(index as usize)?;
-    let mut thread = place.load(Acquire);
-    if thread.is_null() {
-        thread = make(area, index)?;
-        place.store(thread, Release);
-    }
     // SAFETY: the slot's state is this thread's since it owns the slot.
     let state = unsafe { thread.as_mut() }?;
     state.ring.set_busy(true);
-    state.chain.reset();
-    if let Some(native) = &mut state.native {
-        native.reset(tid);
-    }
-    state.ring.take_over(tid);
+    begin_anew(state, tid);
     Some(thread)
+}
+
+/// Makes sure that a claimed slot has its memory; gives it up again where there is none, as under a limit of the address
+/// space. Its next claim is tried only now and then.
+fn occupy(area: &'static Area, index: u32) -> Option<*mut Thread> {
+    let place = THREADS.get(index as usize)?;
+    let known = place.load(Acquire);
+    let or_new = || if known.is_null() { make(area, index) } else { Some(known) };
+    if let Some(thread) = area.reach(index).then(or_new).flatten() {
+        place.store(thread, Release);
+        return Some(thread);
+    }
+    area.slot(index)?.owner.store(0, Release);
+    area.control().slot_hint.0.store(area.slot_count(), Release);
+    None
 }
 
 fn claim_slot(area: &Area, tid: i32) -> Option<u32> {

@@ -78,6 +78,25 @@ inPage("zoom in, and out again with the keyboard", "flamegraph.html", async (pag
   assert.deepEqual((await state(page)).zoom, []);
 });
 
+test("without JavaScript the page says so, and has the figures", async () => {
+  const context = await browser.newContext({ javaScriptEnabled: false }), page = await context.newPage();
+  await page.goto(pathToFileURL(join(process.env.MEMTRACK_PAGES, "flamegraph.html")).href);
+  const text = await page.innerText("body");
+  assert.match(text, /needs JavaScript/);
+  assert.match(text, /Peak\s+\d.* in [\d,]+ allocations/);
+  assert.doesNotMatch(text, /Reading/);
+  await context.close();
+});
+
+inPage("colours are named, and the peak is where the heap was highest", "flamegraph.html", async (page) => {
+  const expected = JSON.parse(await readFile(join(process.env.MEMTRACK_PAGES, "stats.json"), "utf8"));
+  const modules = await page.$$eval("#modules button", (buttons) => buttons.map((button) => button.textContent));
+  assert.ok(modules.some((text) => /^program \d+(\.\d)? %$/.test(text)), modules.join());
+  const peak = await page.evaluate(() => window.memtrack.model.data.peak);
+  assert.equal(peak.bytes, expected.peak.bytes);
+  assert.ok(Math.abs(peak.time / 1000 - expected.peak.time_ms) <= 1);
+});
+
 inPage("search tells the matched total, each byte once", "flamegraph.html", async (page) => {
   await page.keyboard.press("/");
   await page.keyboard.type("NESTED");
@@ -121,7 +140,7 @@ inPage("inverted, split by thread and hidden frames keep the total", "flamegraph
     assert.equal(blocks[0].value, value, id);
     assert.ok(first.reduce((sum, block) => sum + block.value, 0) <= value, id);
   }
-  assert.ok((await drawn(page)).some((block) => /^thread \d+ worker/.test(block.name)));
+  assert.ok((await drawn(page)).some((block) => /^worker.* \(thread \d+\)$/.test(block.name)));
 });
 
 inPage("native code and the interpreter's own are hidden on request, and their bytes stay", "flamegraph.html", async (page) => {
@@ -222,6 +241,14 @@ inPage("doubled is not new, moved is unchanged, and a renamed function changes n
   assert.equal(await change("nested"), "same");
   assert.equal(await change("new_name"), "new");
   assert.match(await page.textContent("#legend"), /absolute, nothing scaled/);
+});
+
+inPage("a difference's tooltip has both sides, their difference and percent", "diff.html", async (page) => {
+  const block = await named(page, "doubles");
+  await page.hover("#graphPane", { position: { x: block.x + 3, y: block.depth * 19 + 9 } });
+  const rows = await page.$$eval("#tooltip tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent).join("|")));
+  assert.equal(rows[0], "|Base|New|Difference|Percent");
+  assert.match(rows.find((row) => row.startsWith("Own|")), /^Own\|(.+)\|.+\|\+\1\|\+100\.0 %$/);
 });
 
 inPage("what was scaled is said", "scaled.html", async (page) => {

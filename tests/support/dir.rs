@@ -60,13 +60,34 @@ impl Dir {
 
     /// Tries to, for options that not every machine can do.
     pub(crate) fn compiles(&self, fixture: &str, output: &str, options: &[&str]) -> bool {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(fixture).with_extension("c");
         let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+        self.compiles_with(&compiler, fixture, output, options)
+    }
+
+    /// Tries to with this compiler, which may not be there.
+    pub(crate) fn compiles_with(&self, compiler: &OsStr, fixture: &str, output: &str, options: &[&str]) -> bool {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(fixture).with_extension("c");
+        let is_there = Command::new(compiler).arg("--version").output().is_ok();
         // Without knowledge of malloc, which would let the compiler drop the very calls that are to be seen.
         let always = ["-std=gnu11", "-O1", "-g", "-fno-builtin", "-o"];
         let mut command = Command::new(compiler);
         command.args(always).arg(self.path(output)).arg(source).args(options);
-        Outcome::of(&mut command).status == 0
+        is_there && Outcome::of(&mut command).status == 0
+    }
+
+    /// Compiles a C++ fixture; `None`, in words, where there is no compiler for it.
+    pub(crate) fn compile_cpp(&self, fixture: &str, options: &[&str]) -> Option<PathBuf> {
+        let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+        if Command::new(&compiler).arg("--version").output().is_err() {
+            eprintln!("skipped: there is no C++ compiler");
+            return None;
+        }
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(fixture);
+        let program = source.file_stem().map(|name| self.0.path().join(name))?;
+        let mut command = Command::new(compiler);
+        command.args(["-std=c++17", "-g", "-o"]).arg(&program).arg(source).args(options);
+        Outcome::of(&mut command).success();
+        Some(program)
     }
 
     /// A command that is to run here.

@@ -1,11 +1,12 @@
 //! What the tests are written in: a [`Dir`] of one's own with compiled fixtures, a [`Run`] of a program plain and under
-//! memtrack, and the [`Stats`] of the capture.
+//! memtrack, and the [`Stats`] and [`Stacks`] of the capture.
 //!
 //! Invariant: nothing waits without a deadline, and what has passed its deadline is killed and fails the test.
 
 mod control;
 mod dir;
 mod outcome;
+mod stacks;
 mod stats;
 
 use std::path::{Path, PathBuf};
@@ -15,7 +16,8 @@ use std::time::{Duration, Instant};
 
 pub(crate) use control::Control;
 pub(crate) use dir::{Dir, Run};
-pub(crate) use outcome::{Outcome, Running, kill};
+pub(crate) use outcome::{Outcome, Running, kill, limit};
+pub(crate) use stacks::{Block, Labels, Stacks};
 pub(crate) use stats::{Stats, Tally};
 
 /// Longer than anything here takes on a busy machine.

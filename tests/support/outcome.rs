@@ -119,6 +119,14 @@ pub(crate) fn kill(pid: i32, signal: i32) {
     assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// Limits a process that a test started in what it may have of a resource.
+pub(crate) fn limit(pid: i32, resource: libc::__rlimit_resource_t, most: u64) {
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: reads a live local.
+    let set = unsafe { libc::prlimit(pid, resource, &raw const limit, std::ptr::null_mut()) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
 fn shell_status(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }

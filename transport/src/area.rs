@@ -1,56 +1,54 @@
 //! The mapped shared memory: the one place that turns its addresses into references.
 //!
-//! Invariant: an [`Area`] is mapped whole, from its file's first byte, for as long as it lives; every reference it
-//! hands out is to atomics or to bytes that are copied, so what the other side does to them is never undefined here.
+//! Invariant: what an [`Area`] has mapped of its file stays mapped for as long as it lives; every reference it hands
+//! out is to atomics or to bytes that are copied, so what the other side does to them is never undefined here.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::layout::{
     ALL_FREE, Control, LAYOUT_VERSION, MAGIC, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
-    SegmentHeader, Slot, segments_offset, total_bytes,
+    SLOT_COUNTS, SegmentHeader, Slot, total_bytes,
 };
+use crate::space::Space;
+
+/// The most slots of a file on a disk: 128 MiB.
+const MOST_RESERVED: u32 = 64;
 
 /// The mapped shared memory.
 #[derive(Debug)]
-pub struct Area {
-    base: NonNull<u8>,
-    bytes: usize,
-    slots: u32,
-}
-
-// SAFETY: the memory is shared by design; it is reached through atomics and copies only.
-unsafe impl Send for Area {}
-// SAFETY: as for Send.
-unsafe impl Sync for Area {}
+pub struct Area(Space);
 
 impl Area {
     /// Makes the memory for `slots` slots in a new memory file (or in an unlinked file below `fallback_dir` where the
-    /// system has no memory files), maps it and initialises it. The file is sparse: untouched slots cost nothing.
+    /// system has no memory files), maps it and initialises it. A memory file is sparse: untouched slots cost nothing.
     ///
     /// # Errors
     /// What the system says when neither kind of file can be had, sized or mapped.
     pub fn create(slots: u32, fallback_dir: &std::path::Path) -> io::Result<(Self, OwnedFd)> {
-        let file = memory_file().or_else(|_| unlinked_file(fallback_dir))?;
+        let file = memory_file().or_else(|_| unlinked_file(fallback_dir, slots))?;
         let bytes = total_bytes(slots);
         // SAFETY: the descriptor is open and ours.
         if unsafe { libc::ftruncate(file.as_raw_fd(), bytes.cast_signed() as libc::off_t) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let area = Self { base: map(file.as_raw_fd(), bytes)?, bytes, slots };
+        let area = Self(Space::whole(file.as_fd(), slots)?);
         area.initialise();
         Ok((area, file))
     }
 
-    /// Maps the memory behind a descriptor that came from a collector, and checks that it is of this layout.
+    /// Maps the memory behind a descriptor that came from a collector, and checks that it is of this layout. The segments
+    /// of most slots are mapped only when they are [reached](Self::reach).
     ///
     /// # Errors
     /// What the system says when it cannot be mapped; `InvalidData` when it is not of this layout.
     pub fn open(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
-        let bytes = total_bytes(slots);
-        let area = Self { base: map(file.as_raw_fd(), bytes)?, bytes, slots };
+        if !SLOT_COUNTS.contains(&slots) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let area = Self(Space::sparing(file, slots)?);
         if area.has_layout() { Ok(area) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
@@ -60,17 +58,14 @@ impl Area {
     /// # Safety
     /// Nobody may use the area while this is done, which is so in the child of a fork.
     pub unsafe fn replace(&self, file: BorrowedFd<'_>) -> bool {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        let base = self.base.as_ptr().cast();
-        // SAFETY: the range is this area's own mapping, which the caller promises not to use meanwhile.
-        let at = unsafe { libc::mmap(base, self.bytes, protection, flags, file.as_raw_fd(), 0) };
-        if at != base {
-            return false;
-        }
-        // SAFETY: the range was just mapped; a core dump of the target shall not hold it. Failure changes nothing.
-        unsafe { libc::madvise(at, self.bytes, libc::MADV_DONTDUMP) };
-        self.has_layout()
+        // SAFETY: the caller's promise.
+        let replaced = unsafe { self.0.replace(file) };
+        replaced && self.has_layout()
+    }
+
+    /// Maps the segments of a slot, if they are not yet. `false`: the address space has no room for them. Allocates nothing.
+    pub fn reach(&self, slot: u32) -> bool {
+        self.0.reach(slot)
     }
 
     /// Whether the mapped memory is of this layout, with so many slots.
@@ -78,7 +73,7 @@ impl Area {
         let control = self.control();
         control.magic.load(Acquire) == MAGIC
             && control.version.load(Relaxed) == LAYOUT_VERSION
-            && control.slot_count.load(Relaxed) == self.slots
+            && control.slot_count.load(Relaxed) == self.slot_count()
     }
 
     /// The control page.
@@ -86,25 +81,25 @@ impl Area {
     #[must_use]
     pub fn control(&self) -> &Control {
         // SAFETY: the mapping begins with the control page, page-aligned, all atomics, valid for any bytes.
-        unsafe { self.base.cast::<Control>().as_ref() }
+        unsafe { self.0.base().cast::<Control>().as_ref() }
     }
 
     /// Number of slots.
     #[inline]
     #[must_use]
     pub fn slot_count(&self) -> u32 {
-        self.slots
+        self.0.slots()
     }
 
     /// The header of a slot; `None` beyond the last.
     #[inline]
     #[must_use]
     pub fn slot(&self, slot: u32) -> Option<&Slot> {
-        if slot >= self.slots {
+        if slot >= self.slot_count() {
             return None;
         }
         // SAFETY: the slot headers follow the control page and `slot` is one of them.
-        let header = unsafe { self.base.add(size_of::<Control>() + slot as usize * size_of::<Slot>()) };
+        let header = unsafe { self.0.base().add(size_of::<Control>() + slot as usize * size_of::<Slot>()) };
         // SAFETY: in the mapping, aligned to 128 as its offset is, all atomics.
         Some(unsafe { header.cast::<Slot>().as_ref() })
     }
@@ -146,29 +141,21 @@ impl Area {
     }
 
     fn segment_start(&self, slot: u32, segment: u32) -> Option<NonNull<u8>> {
-        if slot >= self.slots || segment as usize >= SEGMENTS_PER_SLOT {
+        if segment as usize >= SEGMENTS_PER_SLOT {
             return None;
         }
-        let index = slot as usize * SEGMENTS_PER_SLOT + segment as usize;
-        // SAFETY: the segment memory holds SEGMENTS_PER_SLOT segments for each slot.
-        Some(unsafe { self.base.add(segments_offset(self.slots) + index * SEGMENT_BYTES) })
+        // SAFETY: the segments of a slot follow each other, and this is one of them.
+        Some(unsafe { self.0.segments(slot)?.add(segment as usize * SEGMENT_BYTES) })
     }
 
     fn initialise(&self) {
         let control = self.control();
         control.version.store(LAYOUT_VERSION, Relaxed);
-        control.slot_count.store(self.slots, Relaxed);
-        for slot in (0..self.slots).filter_map(|index| self.slot(index)) {
+        control.slot_count.store(self.slot_count(), Relaxed);
+        for slot in (0..self.slot_count()).filter_map(|index| self.slot(index)) {
             slot.free.store(ALL_FREE, Relaxed);
         }
         control.magic.store(MAGIC, Release);
-    }
-}
-
-impl Drop for Area {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and no reference into it outlives self.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
@@ -182,30 +169,27 @@ fn memory_file() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn unlinked_file(dir: &std::path::Path) -> io::Result<OwnedFd> {
+/// A file on a disk. Who writes to a page that the disk has no room for is ended by a signal, so room is reserved for all
+/// of it, and it is not for many slots.
+fn unlinked_file(dir: &std::path::Path, slots: u32) -> io::Result<OwnedFd> {
+    if slots > MOST_RESERVED {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
     let path = dir.join("shared-memory");
     let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
     std::fs::remove_file(&path)?;
-    Ok(file.into())
-}
-
-fn map(fd: i32, bytes: usize) -> io::Result<NonNull<u8>> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
-    let at =
-        unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, 0) };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
+    let bytes = total_bytes(slots).cast_signed() as libc::off_t;
+    // SAFETY: the descriptor is open and ours.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes) } {
+        0 => Ok(file.into()),
+        error => Err(io::Error::from_raw_os_error(error)),
     }
-    // SAFETY: the range was just mapped; a core dump of the target shall not hold it. Failure changes nothing.
-    unsafe { libc::madvise(at, bytes, libc::MADV_DONTDUMP) };
-    NonNull::new(at.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::Area;
-    use crate::layout::{ALL_FREE, SEGMENTS_PER_SLOT};
+    use crate::layout::{ALL_FREE, SEGMENTS_PER_SLOT, total_bytes};
     use std::os::fd::AsFd;
     use std::sync::atomic::Ordering::Relaxed;
 
@@ -231,6 +215,20 @@ mod tests {
         assert_eq!(out, b"xbc");
         area.copy_records(0, 15, u32::MAX, u32::MAX, &mut out);
         assert_eq!(out, b"xbc");
+    }
+
+    #[test]
+    fn a_file_on_a_disk_has_room_for_all_that_may_be_written() {
+        use std::os::unix::fs::MetadataExt;
+        let directory = std::env::temp_dir().join(format!("memtrack-area-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        assert!(super::unlinked_file(&directory, 512).is_err());
+        let file = std::fs::File::from(super::unlinked_file(&directory, 8).unwrap());
+        let metadata = file.metadata().unwrap();
+        assert_eq!(metadata.len(), total_bytes(8) as u64);
+        assert!(metadata.blocks() * 512 >= metadata.len() && metadata.nlink() == 0);
+        // Nothing stands in the directory.
+        std::fs::remove_dir(&directory).unwrap();
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Bump at every change of this module: shim and collector must come from the same build of it.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header.
@@ -31,6 +31,8 @@ pub const SEGMENT_ROOM: usize = SEGMENT_BYTES - SEGMENT_HEADER;
 pub const SEGMENTS_PER_SLOT: usize = 16;
 /// The mask of a slot whose segments are all free.
 pub const ALL_FREE: u32 = (1 << SEGMENTS_PER_SLOT) - 1;
+/// Questions that can wait for an answer at a time.
+pub const QUESTIONS: usize = 64;
 /// Slots that are offered first, then what is tried where address space is limited.
 pub const SLOT_COUNTS: [u32; 4] = [4096, 512, 64, 8];
 
@@ -56,6 +58,8 @@ pub mod stop_reason {
     pub const COLLECTOR_STUCK: u32 = 2;
     /// Memory for the shim's own tables could not be had.
     pub const NO_MEMORY: u32 = 3;
+    /// A thread may only read and write any more; the others go on.
+    pub const CONFINED: u32 = 4;
 }
 
 /// Values of [`Control::python_allocators`].
@@ -120,16 +124,43 @@ pub struct Control {
     pub waits: AtomicU64,
     /// See `waits`.
     pub wait_ns: AtomicU64,
+    /// How long the target took to begin, in nanoseconds; target, once.
+    pub start_ns: AtomicU64,
     /// Why Python frames are not read, or how memory is allocated: short UTF-8 texts; target.
     pub python_note: [AtomicU64; 16],
     /// Name of Python's allocator (`pymalloc`, `malloc`, …), NUL-padded; target.
     pub python_allocator: [AtomicU64; 4],
+    /// Questions that were asked so far, raised after each; target, by addition.
+    pub asked: AtomicU32,
+    /// How often the target has set out to unmap memory or to map over it, where native stacks are recorded; target, by
+    /// addition.
+    pub unmaps: AtomicU32,
+    /// What the target's native stacks have met and its loader does not know; see [`Question`].
+    pub questions: [Question; QUESTIONS],
     /// `sequence << 16 | writer`: who wrote last, and which run that is; everybody, by CAS.
     pub ticket: Line<AtomicU64>,
     /// 1 while the collector sleeps until somebody writes (a futex word); set by the collector, cleared by whoever wakes it.
     pub sleeping: Line<AtomicU32>,
     /// No slot below this one is free (a hint); everybody.
     pub slot_hint: Line<AtomicU32>,
+}
+
+/// Which file is this page of code of? Asked by the target of the collector, which looks into `/proc/PID/maps`.
+///
+/// The target claims a free one, writes the page, then its id. The collector reads the maps and takes the id out, if it is
+/// still there: before the target unmaps the page, it takes the question back, so an answer is never of what came later.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Question {
+    /// The id that the page goes by in records; 0: free; [`Question::CLAIMED`]: being written; both, by CAS.
+    pub code: AtomicU32,
+    /// Its first address; target.
+    pub page: AtomicU64,
+}
+
+impl Question {
+    /// Of [`Question::code`]: it belongs to a thread that has not asked yet.
+    pub const CLAIMED: u32 = u32::MAX;
 }
 
 /// One value on a cache line of its own.
@@ -158,6 +189,10 @@ pub struct Slot {
     pub native_kept: AtomicU64,
     /// See `native_kept`.
     pub native_unwound: AtomicU64,
+    /// How often a glance at the Python stack was not enough, and how often it had changed by more than a line; target.
+    pub python_compared: AtomicU64,
+    /// See `python_compared`.
+    pub python_changed: AtomicU64,
 }
 
 /// The head of one segment.

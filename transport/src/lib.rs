@@ -13,5 +13,6 @@ pub mod clock;
 pub mod futex;
 pub mod handshake;
 pub mod layout;
+mod space;
 
 pub use area::Area;

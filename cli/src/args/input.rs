@@ -14,6 +14,8 @@ use crate::load::Request;
 
 /// Where the filters stand in a help text.
 const FILTERS: &str = "Filters";
+/// Where it is said where names are looked for.
+const NATIVE: &str = "Native code";
 
 /// Captures and filters.
 #[derive(Clone, Debug, Args)]
@@ -55,6 +57,16 @@ pub(crate) struct Filters {
     /// Only allocations made before TIME after the start, as in --from
     #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = time)]
     pub(crate) to: Option<Time>,
+    #[command(flatten)]
+    pub(crate) names: Names,
+}
+
+/// Where the names of native code are looked for.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Names {
+    /// Look for debug files in DIR first, laid out like /usr/lib/debug; may be given several times
+    #[arg(long, help_heading = NATIVE, value_name = "DIR")]
+    pub(crate) debug_dir: Vec<PathBuf>,
 }
 
 impl Input {
@@ -90,7 +102,7 @@ impl<'a> From<(&'a [PathBuf], &Filters)> for Request<'a> {
 
 impl Filters {
     fn request<'a>(&self, paths: &'a [PathBuf]) -> Request<'a> {
-        let Self { thread, function, file, module, allocator, min_bytes, from, to } = self.clone();
+        let Self { thread, function, file, module, allocator, min_bytes, from, to, names } = self.clone();
         let filter =
             Filter { threads: thread, functions: function, files: file, modules: module, allocators: allocator };
         Request {
@@ -99,9 +111,11 @@ impl Filters {
             min_bytes: min_bytes.unwrap_or(0),
             from,
             to,
+            debug_dirs: names.debug_dir,
             split_processes: false,
             without_columns: false,
             split_domains: false,
+            quiet: false,
         }
     }
 }

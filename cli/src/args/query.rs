@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use memtrack_reader::query::Expr;
 
 use super::input::Filters;
-use super::{Color, Output};
+use super::{Output, Text};
 
 /// `memtrack query`.
 #[derive(Debug, Args)]
@@ -29,12 +29,8 @@ pub(crate) struct Query {
     /// Print JSON, with all rows
     #[arg(long)]
     pub(crate) json: bool,
-    /// At most N rows of text, the largest first; 0 for all
-    #[arg(short = 'n', value_name = "N", default_value_t = 30)]
-    pub(crate) rows: usize,
-    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
-    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
-    pub(crate) color: Color,
+    #[command(flatten)]
+    pub(crate) text: Text<30>,
     #[command(flatten)]
     pub(crate) filters: Filters,
     #[command(flatten)]
@@ -82,8 +78,8 @@ The expression:
   peak                live at the high-water mark
   cross_thread        freed by another thread than the one that made it
 
-  ~ is a regular expression that may match anywhere (^ and $ bind it), = the whole text. Texts with signs
-  stand in quotation marks. not binds tightest, then and, then or; there are parentheses.";
+  ~ is a regular expression that may match anywhere (^ and $ bind it), = the whole text. Texts with
+  signs stand in quotation marks. not binds tightest, then and, then or; there are parentheses.";
 
 /// Takes an expression apart; an error shows where it goes wrong.
 fn expression(text: &str) -> Result<Typed, String> {

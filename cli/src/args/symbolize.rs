@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Output;
+use super::input::Names;
 
 /// `memtrack symbolize`.
 #[derive(Debug, Args)]
@@ -14,9 +15,8 @@ pub(crate) struct Symbolize {
     /// The capture; it is replaced with --force, unless -o names another file
     #[arg(value_name = "CAPTURE")]
     pub(crate) capture: PathBuf,
-    /// Look for debug files in DIR first, laid out like /usr/lib/debug; may be given several times
-    #[arg(long, value_name = "DIR")]
-    pub(crate) debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) names: Names,
     #[command(flatten)]
     pub(crate) output: Output,
 }

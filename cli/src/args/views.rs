@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use memtrack_reader::Options;
 
 use super::input::{Filters, Input};
-use super::{Color, Output, View};
+use super::{Colors, Output, Text, View};
 
 /// `memtrack summary`.
 #[derive(Debug, Args)]
@@ -21,12 +21,8 @@ pub(crate) struct Summary {
     /// Print JSON, with all functions
     #[arg(long)]
     pub(crate) json: bool,
-    /// At most N functions of text; 0 for all
-    #[arg(short = 'n', value_name = "N", default_value_t = 30)]
-    pub(crate) rows: usize,
-    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
-    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
-    pub(crate) color: Color,
+    #[command(flatten)]
+    pub(crate) text: Text<30>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -60,12 +56,8 @@ pub(crate) struct Table {
     /// Print CSV, with all rows
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
-    /// At most N rows of text; 0 for all
-    #[arg(short = 'n', value_name = "N", default_value_t = 30)]
-    pub(crate) rows: usize,
-    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
-    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
-    pub(crate) color: Color,
+    #[command(flatten)]
+    pub(crate) text: Text<30>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -131,9 +123,8 @@ pub(crate) struct Tree {
     /// Sum up calls with less than PERCENT of the bytes
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     pub(crate) least: f64,
-    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
-    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
-    pub(crate) color: Color,
+    #[command(flatten)]
+    pub(crate) colors: Colors,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -169,12 +160,8 @@ pub(crate) struct Diff {
     pub(crate) fail_over: Option<Limit>,
     #[command(flatten)]
     pub(crate) filters: Filters,
-    /// At most N functions in each list; 0 for all
-    #[arg(short = 'n', value_name = "N", default_value_t = 10)]
-    pub(crate) rows: usize,
-    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
-    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
-    pub(crate) color: Color,
+    #[command(flatten)]
+    pub(crate) text: Text<10>,
     #[command(flatten)]
     pub(crate) output: Output,
 }

@@ -14,7 +14,6 @@ use crate::reports::diff::{Diff, Metric, doubts};
 use crate::reports::facts::Capture;
 use crate::reports::page;
 use crate::reports::scale::{Measure, Scale};
-use crate::terminal::Look;
 use crate::units::{count, size};
 
 /// Compares, prints, and tells by the exit status whether the limit was passed.
@@ -46,10 +45,10 @@ fn write(options: &args::Diff, diff: &Diff) -> Result<()> {
     if options.json {
         diff.json(&mut out)?;
     } else if options.markdown {
-        diff.markdown(options.rows, &mut out)?;
+        diff.markdown(options.text.rows, &mut out)?;
     } else {
-        let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
-        diff.text(options.rows, look, &mut out)?;
+        let look = options.text.colors.look(&out);
+        diff.text(options.text.rows, look, &mut out)?;
     }
     out.finish()?;
     Ok(())

@@ -3,10 +3,11 @@
 //! Invariant: lines come in the total order, and whatever a line refers to was described on a line before it.
 
 use std::collections::HashSet;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Result, bail};
 use memtrack_format::MapClass;
+use memtrack_reader::native::NativeModule;
 use memtrack_reader::source::{self, Consumer, Place};
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId};
 
@@ -16,6 +17,7 @@ use crate::load::{Request, expanded, facts};
 use crate::message;
 use crate::output::Report;
 use crate::reports::facts::{Facts, visible};
+use crate::terminal::Progress;
 
 /// Prints the records.
 ///
@@ -25,7 +27,7 @@ pub(crate) fn run(options: &args::Parse) -> Result<u8> {
     let request = Request::from(&options.input);
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
     for path in expanded(request.paths)? {
-        print(&source::Capture::open(&path)?, &request, &mut out)?;
+        print(&request.open(&path)?, &request, &mut out)?;
     }
     out.finish()?;
     Ok(0)
@@ -37,9 +39,13 @@ fn print(capture: &source::Capture, request: &Request<'_>, out: &mut Report) -> 
         bail!("{}: an aggregated capture holds sums, no records; see 'memtrack stats'", capture.path().display());
     }
     let kept = Kept::new(request, capture)?;
+    // A bar has no place among lines on a terminal.
+    let unseen = !matches!(out, Report::Stdout(_)) || !io::stdout().is_terminal();
+    let mut progress = unseen.then(|| Progress::new(capture.total_record_bytes(), "printing"));
     let mut printer = Printer::new(&kept, out);
     printer.head(capture)?;
-    let read = capture.read(&mut printer, |_| {})?;
+    let read = capture.read(&mut printer, |bytes| progress.iter_mut().for_each(|progress| progress.add(bytes)))?;
+    drop(progress);
     printer.written?;
     let facts = Facts { unknown_frames: read.unknown_frames, ..facts(capture, read.lost) };
     // Else they were given when the capture was read for the filters.
@@ -63,11 +69,12 @@ struct Printer<'a, W> {
     /// Frames and stacks below these numbers were described.
     frames: u32,
     stacks: u32,
+    modules: HashSet<NativeModule>,
 }
 
 impl<'a, W: Write> Printer<'a, W> {
     fn new(kept: &'a Kept, out: W) -> Self {
-        Self { kept, live: HashSet::new(), out, written: Ok(()), tid: 0, frames: 0, stacks: 1 }
+        Self { kept, live: HashSet::new(), out, written: Ok(()), tid: 0, frames: 0, stacks: 1, modules: HashSet::new() }
     }
 
     fn head(&mut self, capture: &source::Capture) -> io::Result<()> {
@@ -152,6 +159,28 @@ impl<W: Write> Consumer for Printer<'_, W> {
     fn code(&mut self, id: u32, name: &str, file: &str) {
         self.print(|out| writeln!(out, "CODE code={id} function={} file={}", text(name), text(file)));
     }
+
+    /// Several pages of one file are one module.
+    fn module(&mut self, module: &NativeModule) {
+        if !module.path.is_empty() && self.modules.insert(module.clone()) {
+            self.print(|out| module_line(out, module));
+        }
+    }
+}
+
+fn module_line(out: &mut impl Write, module: &NativeModule) -> io::Result<()> {
+    let (path, build_id) = (text(&String::from_utf8_lossy(&module.path)), hex(&module.build_id));
+    let NativeModule { start, end, bias, source, .. } = module;
+    let source = source.name();
+    writeln!(
+        out,
+        "MODULE path={path} source={source} start={start:#x} end={end:#x} bias={bias:#x} build_id={}",
+        text(&build_id)
+    )
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn frame_line(out: &mut impl Write, id: FrameId, frames: &Frames) -> io::Result<()> {

@@ -3,12 +3,10 @@
 //! Invariant: nothing is printed before the expression and the captures have been understood, except JSON rows, which
 //! are written while they are found.
 
-use std::path::Path;
-
 use anyhow::{Result, bail};
+use memtrack_reader::Options;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::query::{Expr, Judge, Known};
-use memtrack_reader::{Options, source};
 
 use crate::args::query::{By, Query};
 use crate::lives;
@@ -27,25 +25,33 @@ pub(crate) fn run(options: &Query) -> Result<u8> {
     let request = Request::from((options.captures.as_slice(), &options.filters));
     let expr = Expr::And(vec![lives::filters(&request), options.expression.expr.clone()]);
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
-    let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
+    let look = options.text.colors.look(&out);
     match options.by {
-        Some(by) => grouped(options, by, &expr, look, &mut out)?,
-        None if options.json => stream(options, &expr, &mut out)?,
-        None => largest(options, &expr, look, &mut out)?,
+        Some(by) => grouped(options, &request, (by, &expr), look, &mut out)?,
+        None if options.json => stream(options, &request, &expr, &mut out)?,
+        None => largest(options, &request, &expr, look, &mut out)?,
     }
     out.finish()?;
     Ok(0)
 }
 
-fn grouped(options: &Query, by: By, expr: &Expr, look: Look, out: &mut Report) -> Result<()> {
+fn grouped(
+    options: &Query,
+    request: &Request<'_>,
+    (by, expr): (By, &Expr),
+    look: Look,
+    out: &mut Report,
+) -> Result<()> {
     let mut groups = Groups::new(kind(by));
     let mut matched = Matched::default();
     let mut inexact = false;
-    for path in &expanded(&options.captures)? {
-        let capture = if source::Capture::open(path)?.aggregated() {
-            sums(path, by, expr, &mut groups, &mut matched)?
+    for path in &expanded(request.paths)? {
+        let file = request.open(path)?;
+        let capture = if file.aggregated() {
+            let request = Request { paths: std::slice::from_ref(path), ..debug_dirs(request) };
+            sums(request, by, expr, &mut groups, &mut matched)?
         } else {
-            lives::each(path, expr, |capture, life| {
+            lives::each(&file, expr, |capture, life| {
                 matched.matched.add(life.size, 1);
                 groups.add(capture, life);
             })?
@@ -57,22 +63,27 @@ fn grouped(options: &Query, by: By, expr: &Expr, look: Look, out: &mut Report) -
     if options.json {
         groups.json(&options.expression.text, &matched, &mut *out)?;
     } else {
-        groups.text(&matched, options.rows, options.lifetimes, look, &mut *out)?;
+        groups.text(&matched, options.text.rows, options.lifetimes, look, &mut *out)?;
         warn_inexact(inexact);
     }
     Ok(())
 }
 
+/// A request without filters, which the expression has, too.
+fn debug_dirs(request: &Request<'_>) -> Request<'static> {
+    Request { debug_dirs: request.debug_dirs.clone(), ..Request::default() }
+}
+
 /// Groups of sums that were made while the program ran.
-fn sums(path: &Path, by: By, expr: &Expr, groups: &mut Groups, matched: &mut Matched) -> Result<Capture> {
+fn sums(request: Request<'_>, by: By, expr: &Expr, groups: &mut Groups, matched: &mut Matched) -> Result<Capture> {
     if !expr.is_of_groups() || by == By::Size {
         bail!(
             "{}: an aggregated capture holds sums of many allocations, none of which can be told by its size, time or \
              end; ask for function, file, module, thread or allocator only",
-            path.display()
+            request.paths[0].display()
         );
     }
-    let capture = load(&path.to_path_buf(), &Options::default())?;
+    let capture = load(request, &Options::default())?;
     let known = Known { frames: &capture.frames, threads: &capture.threads, duration_ns: 0 };
     let judge = Judge::new(expr, &known);
     for group in &capture.analysis.groups {
@@ -84,12 +95,12 @@ fn sums(path: &Path, by: By, expr: &Expr, groups: &mut Groups, matched: &mut Mat
     Ok(capture)
 }
 
-fn largest(options: &Query, expr: &Expr, look: Look, out: &mut Report) -> Result<()> {
-    let mut rows = Largest::new(options.rows);
+fn largest(options: &Query, request: &Request<'_>, expr: &Expr, look: Look, out: &mut Report) -> Result<()> {
+    let mut rows = Largest::new(options.text.rows);
     let mut matched = Matched::default();
     let mut inexact = false;
-    for path in &expanded(&options.captures)? {
-        let capture = lives::each(path, expr, |capture, life| {
+    for path in &expanded(request.paths)? {
+        let capture = lives::each(&request.open(path)?, expr, |capture, life| {
             matched.matched.add(life.size, 1);
             rows.add(capture, life);
         })?;
@@ -101,11 +112,11 @@ fn largest(options: &Query, expr: &Expr, look: Look, out: &mut Report) -> Result
     Ok(())
 }
 
-fn stream(options: &Query, expr: &Expr, out: &mut Report) -> Result<()> {
+fn stream(options: &Query, request: &Request<'_>, expr: &Expr, out: &mut Report) -> Result<()> {
     let mut rows = Stream::new(&options.expression.text, &mut *out);
     let mut matched = Matched::default();
-    for path in &expanded(&options.captures)? {
-        let capture = lives::each(path, expr, |capture, life| {
+    for path in &expanded(request.paths)? {
+        let capture = lives::each(&request.open(path)?, expr, |capture, life| {
             matched.matched.add(life.size, 1);
             rows.add(capture, life);
         })?;

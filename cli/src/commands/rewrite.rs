@@ -4,19 +4,22 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
 use memtrack_format::aggregate::Aggregate;
 use memtrack_format::block::{Header, Kind};
 use memtrack_format::members;
 use memtrack_format::meta::Process;
+use memtrack_format::symbols::Named;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::query::Expr;
 use memtrack_reader::rewrite::{Anonymizer, Blocks, Plan, Rewriter, Rule, anonymized_aggregate, write_aggregate};
-use memtrack_reader::source;
+use memtrack_reader::symbols::{Wanted, places};
+use memtrack_reader::{aggregate, source};
 
 use crate::args::rewrite::{Anonymize, Merge, Strip};
-use crate::load::{expanded, facts};
+use crate::load::{expanded, facts, warn_unnamed};
 use crate::output::Report;
 use crate::terminal::Progress;
 use crate::units::{count, duration, size};
@@ -47,16 +50,18 @@ pub(crate) fn merge(options: &Merge) -> Result<u8> {
 
 /// Writes a capture without short-lived small allocations.
 pub(crate) fn strip(options: &Strip) -> Result<u8> {
-    let capture = open_single(&options.capture, "strip")?;
+    let mut capture = open_single(&options.capture, "strip")?;
+    capture.ignore_names();
     if capture.aggregated() {
         bail!("{}: an aggregated capture holds sums, and no allocations to drop", options.capture.display());
     }
     let output = &options.output;
     let mut out = Report::file(output.output.as_deref(), output.force, &options.capture, "stripped", "bin")?;
     let mut plan = Plan::new(Rule { lived_less_ns: options.lived_less, smaller: options.smaller });
-    lives::each(&options.capture, &Expr::And(Vec::new()), |_, life| plan.add(life))?;
+    lives::each(&capture, &Expr::And(Vec::new()), |_, life| plan.add(life))?;
     let dropped = plan.allocations;
-    rewrite(&capture, &stripped(capture.process(), options, dropped), Some(&plan), None, &mut out)?;
+    let process = stripped(capture.process(), options, dropped);
+    rewrite(&capture, (&process, capture.symbols()), Some(&plan), None, &mut out)?;
     let text = format!("without {} allocations of {} in all", count(dropped.count), size(dropped.bytes));
     done(out, &text)
 }
@@ -86,7 +91,8 @@ fn exact(ns: u64) -> String {
 
 /// Writes a capture without names.
 pub(crate) fn anonymize(options: &Anonymize) -> Result<u8> {
-    let capture = open_single(&options.capture, "anonymize")?;
+    let mut capture = open_single(&options.capture, "anonymize")?;
+    capture.ignore_names();
     let output = &options.output;
     let mut out = Report::file(output.output.as_deref(), output.force, &options.capture, "anonymized", "bin")?;
     let mut names = Anonymizer::default();
@@ -94,24 +100,43 @@ pub(crate) fn anonymize(options: &Anonymize) -> Result<u8> {
         let aggregate = capture.aggregate()?.and_then(|payload| Aggregate::decode(&payload));
         let damaged = || format!("{}: its sums are damaged and cannot be read", options.capture.display());
         let aggregate = aggregate.with_context(damaged)?;
+        let (_, frames, _) = aggregate::restore(&aggregate)?;
+        let symbols = names.symbols(&all_names(&capture, &places(&frames)));
         let process = names.process(capture.process());
         let payload = anonymized_aggregate(&aggregate, &mut names).encode();
-        write_aggregate(&mut out, &process, &payload, capture.complete())?;
+        write_aggregate(&mut out, (&process, &symbols), &payload, capture.complete())?;
     } else {
-        rewrite(&capture, capture.process(), None, Some(names), &mut out)?;
+        // Nobody can look for them later.
+        let symbols = all_names(&capture, &native_places(&capture)?);
+        rewrite(&capture, (capture.process(), &symbols), None, Some(names), &mut out)?;
         facts(&capture, capture.lost()).warn();
     }
     done(out, "functions, files, threads and arguments go by numbers; line numbers, sizes and times are as they were")
 }
 
+/// Every native place of a capture with records.
+pub(super) fn native_places(capture: &source::Capture) -> Result<Vec<Wanted>> {
+    let progress = Mutex::new(Progress::new(capture.total_record_bytes(), "looking"));
+    // Nobody panics with the bar in hand.
+    Ok(capture.native_places(|bytes| progress.lock().iter_mut().for_each(|progress| progress.add(bytes)))?)
+}
+
+/// The names of these native places, as far as they can be found here.
+fn all_names(capture: &source::Capture, wanted: &[Wanted]) -> Vec<Named> {
+    let mut symbolizer = capture.symbolizer();
+    symbolizer.prefetch(wanted);
+    warn_unnamed(&symbolizer.problems());
+    symbolizer.named()
+}
+
 fn rewrite(
     capture: &source::Capture,
-    process: &Process,
+    about: (&Process, &[Named]),
     plan: Option<&Plan>,
     names: Option<Anonymizer>,
     out: impl Write,
 ) -> Result<()> {
-    let mut writer = Rewriter::new(out, process, plan, names)?;
+    let mut writer = Rewriter::new(out, about, plan, names)?;
     let mut progress = Progress::new(capture.total_record_bytes(), "writing");
     let read = capture.read(&mut writer, |bytes| progress.add(bytes))?;
     drop(progress);

@@ -13,7 +13,6 @@ use crate::load::{Request, expanded, load};
 use crate::message;
 use crate::output::Report;
 use crate::reports::{self, stats_json, stats_text};
-use crate::terminal::Look;
 
 /// Prints the report.
 ///
@@ -28,12 +27,12 @@ pub(crate) fn run(options: &args::Stats) -> Result<u8> {
     let lifetimes = if options.lifetimes { Some(lifetimes(&options.input)?) } else { None };
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
     if options.json {
-        stats_json::write(&capture, lifetimes.as_ref(), options.rows, &mut out)?;
+        stats_json::write(&capture, lifetimes.as_ref(), options.text.rows, &mut out)?;
     } else {
-        let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
-        stats_text::write(&capture, options.rows, look, &mut out)?;
+        let look = options.text.colors.look(&out);
+        stats_text::write(&capture, options.text.rows, look, &mut out)?;
         if let Some(lifetimes) = &lifetimes {
-            lifetimes.text(options.rows, look, &mut out)?;
+            lifetimes.text(options.text.rows, look, &mut out)?;
         }
     }
     out.finish()?;
@@ -46,7 +45,7 @@ fn lifetimes(input: &Input) -> Result<reports::lifetimes::Report> {
     let expr = lives::filters(&request);
     let mut report = reports::lifetimes::Report::default();
     for path in &expanded(request.paths)? {
-        let capture = lives::each(path, &expr, |capture, life| report.add(capture, life))?;
+        let capture = lives::each(&request.open(path)?, &expr, |capture, life| report.add(capture, life))?;
         report.end_capture(&capture);
     }
     Ok(report)

@@ -2,16 +2,19 @@
 //!
 //! Invariant: a capture that may still be written to is never replaced.
 
-use std::fs::File;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use memtrack_reader::symbols::{Debuginfod, Search, Symbolizer, attach};
+use memtrack_format::aggregate::Aggregate;
+use memtrack_reader::symbols::{Wanted, attach, places};
+use memtrack_reader::{aggregate, source};
 
-use super::rewrite::open_single;
+use super::rewrite::{native_places, open_single};
 use crate::args::symbolize::Symbolize;
-use crate::load::warn_unnamed;
+use crate::load::{search, warn_unnamed};
 use crate::message;
 use crate::output::Report;
+use crate::terminal::Progress;
 use crate::units::count;
 
 /// Finds the names and writes them.
@@ -20,25 +23,21 @@ use crate::units::count;
 /// A capture that cannot be read or holds no native code, or an output that cannot be written.
 pub(crate) fn run(options: &Symbolize) -> Result<u8> {
     let path = &options.capture;
-    let capture = open_single(path, "symbolize")?;
-    if capture.aggregated() {
-        bail!("{}: an aggregated capture has had its names since it was recorded", path.display());
-    }
-    if !capture.complete() && options.output.output.is_none() {
-        bail!("{}: not complete, so it may still be written to; name another file with -o", path.display());
-    }
-    let wanted = capture.native_places()?;
+    let mut capture = open_single(path, "symbolize")?;
+    capture.look_in(search(&options.names.debug_dir));
+    let to = target(&capture, options)?;
+    let wanted = wanted(&capture)?;
     if wanted.is_empty() {
-        bail!("{}: no native code in its stacks; record with 'memtrack run --native'", path.display());
+        bail!("{}", without_places(&capture));
     }
-    let to = options.output.output.as_deref().unwrap_or(path);
     let mut out = Report::printed(Some(to), options.output.force)?;
-    let mut symbolizer = Symbolizer::new(Search::new(&options.debug_dir, Debuginfod::from_environment()));
-    symbolizer.know(capture.symbols());
+    let mut symbolizer = capture.symbolizer();
     symbolizer.prefetch(&wanted);
     let names = symbolizer.named();
-    let mut from = File::open(path).with_context(|| format!("{}: cannot be read", path.display()))?;
-    attach(&mut from, &names, &mut out).with_context(|| format!("{}: names cannot be written", to.display()))?;
+    let mut progress = Progress::new(capture.file_bytes(), "writing");
+    attach(&mut capture.bytes(), &names, &mut out, |bytes| progress.add(bytes))
+        .with_context(|| format!("{}: names cannot be written", to.display()))?;
+    drop(progress);
     warn_unnamed(&symbolizer.problems());
     let places: usize = wanted.iter().map(|one| one.offsets.len()).sum();
     let named: usize = names.iter().map(|module| module.places.len()).sum();
@@ -47,4 +46,40 @@ pub(crate) fn run(options: &Symbolize) -> Result<u8> {
         message::line(format_args!("{}: written; {named} of {places} native places have names", written.display()));
     }
     Ok(0)
+}
+
+/// Where the capture goes: in its own place, unless another was named.
+fn target<'a>(capture: &source::Capture, options: &'a Symbolize) -> Result<&'a Path> {
+    let path = &options.capture;
+    match &options.output.output {
+        Some(other) => Ok(other),
+        None if !capture.complete() => {
+            bail!("{}: not complete, so it may still be written to; name another file with -o", path.display())
+        }
+        None if !path.exists() => {
+            bail!("{}: one of several captures in a file; name another file with -o", path.display())
+        }
+        None => Ok(path),
+    }
+}
+
+/// The native places that the capture's stacks refer to.
+fn wanted(capture: &source::Capture) -> Result<Vec<Wanted>> {
+    if !capture.aggregated() {
+        return native_places(capture);
+    }
+    let aggregate = capture.aggregate()?.and_then(|payload| Aggregate::decode(&payload));
+    let damaged = || format!("{}: its sums are damaged and cannot be read", capture.path().display());
+    let (_, frames, _) = aggregate::restore(&aggregate.with_context(damaged)?)?;
+    Ok(places(&frames))
+}
+
+fn without_places(capture: &source::Capture) -> String {
+    let path = capture.path().display();
+    if capture.aggregated() && capture.process().native_traces == Some(1) {
+        return format!(
+            "{path}: no native places; aggregated captures of older versions have their names from the start"
+        );
+    }
+    format!("{path}: no native code in its stacks; record with 'memtrack run --native'")
 }

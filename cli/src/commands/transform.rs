@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use memtrack_reader::Event;
-use memtrack_reader::source::{self, Loss};
+use memtrack_reader::source::Loss;
 
 use crate::args;
 use crate::args::transform::{Common, Events, Order, Transform};
@@ -64,7 +64,7 @@ fn heaptrack(options: &Events) -> Result<u8> {
     let (output, request) = (&options.output, Request::from(&options.input));
     let paths = expanded(request.paths)?;
     let [path] = paths.as_slice() else { bail!("heaptrack's format has one process: give one capture") };
-    let mut file = source::Capture::open(path)?;
+    let mut file = request.open(path)?;
     file.ignore_columns();
     if file.aggregated() {
         bail!("{}: an aggregated capture holds no events; use another format, such as pprof", path.display());
@@ -92,7 +92,7 @@ fn parquet(options: &Events) -> Result<u8> {
     let (output, request) = (&options.output, Request::from(&options.input));
     let paths = expanded(request.paths)?;
     let [path] = paths.as_slice() else { bail!("the tables are of one process: give one capture") };
-    let file = source::Capture::open(path)?;
+    let file = request.open(path)?;
     if file.aggregated() {
         bail!("{}: an aggregated capture holds no events; use another format, such as jsonl", path.display());
     }

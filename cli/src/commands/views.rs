@@ -11,7 +11,6 @@ use crate::message;
 use crate::output::Report;
 use crate::reports::source::Sources;
 use crate::reports::{page, places, summary, tree_json};
-use crate::terminal::Look;
 
 /// Prints own and total figures of every function.
 ///
@@ -20,7 +19,7 @@ use crate::terminal::Look;
 pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
     let capture = load((&options.input, &options.view), &options.view.reading())?;
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
-    let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
+    let look = options.text.colors.look(&out);
     let order = match options.sort {
         args::Sort::Total => summary::Order::Total,
         args::Sort::Own => summary::Order::Own,
@@ -30,7 +29,7 @@ pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
     if options.json {
         summary::json(&capture, options.view.wanted(), order, &mut out)?;
     } else {
-        summary::write(&capture, options.view.wanted(), order, options.rows, look, &mut out)?;
+        summary::write(&capture, options.view.wanted(), order, options.text.rows, look, &mut out)?;
     }
     out.finish()?;
     Ok(0)
@@ -50,8 +49,8 @@ pub(crate) fn table(options: &args::Table) -> Result<u8> {
     } else if options.csv {
         table.csv(&mut out)?;
     } else {
-        let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
-        table.text(options.rows, look, &mut out)?;
+        let look = options.text.colors.look(&out);
+        table.text(options.text.rows, look, &mut out)?;
     }
     out.finish()?;
     Ok(0)

@@ -303,6 +303,8 @@ pub(crate) fn doubts(base: &Capture, new: &Capture) -> Vec<String> {
         stats::traces_python_allocators(base),
         stats::traces_python_allocators(new),
     );
+    let native = |capture: &Capture| capture.facts.process.native_traces == Some(1);
+    differ("has native call stacks", native(base), native(new));
     differ("has its whole recording", base.facts.complete, new.facts.complete);
     differ("has damaged parts", base.facts.lost_blocks > 0, new.facts.lost_blocks > 0);
     let unframed = |capture: &Capture| capture.facts.process.python_note.is_some();
@@ -393,6 +395,10 @@ mod tests {
     fn captures_that_hardly_compare_are_named() {
         let text = doubts(&fixture::empty(), &fixture::capture()).join("\n");
         assert!(text.contains("base: none, new: 3.11.7") && text.contains("new: pymalloc"), "{text}");
+        let mut native = fixture::capture();
+        native.facts.process.native_traces = Some(1);
+        let text = doubts(&fixture::capture(), &native).join("\n");
+        assert_eq!(text, "only the new capture has native call stacks: figures that depend on it do not compare");
     }
 
     #[test]

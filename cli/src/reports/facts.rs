@@ -10,6 +10,7 @@ use memtrack_reader::{Analysis, Frames, Thread};
 use crate::message;
 use crate::units::{count, size};
 
+use super::account::Account;
 use super::processes::ProcessRow;
 
 /// A capture that was read, as reports take it.
@@ -48,6 +49,8 @@ pub(crate) struct Facts {
     pub(crate) others: usize,
     /// The processes of several captures.
     pub(crate) processes: Vec<ProcessRow>,
+    /// What recording took.
+    pub(crate) account: Account,
 }
 
 impl Facts {
@@ -61,6 +64,7 @@ impl Facts {
             unknown_frames: self.unknown_frames.saturating_add(other.unknown_frames),
             others: self.others.saturating_add(other.others).saturating_add(1),
             processes: [self.processes, other.processes].concat(),
+            account: self.account.and(&other.account),
             ..self
         }
     }
@@ -157,7 +161,9 @@ impl Facts {
             warnings.push(format!("no Python frames: {}", text(note)));
         }
         if let Some(events) = process.events_without_slot.filter(|events| *events > 0) {
-            warnings.push(format!("{events} events could not be recorded: too many threads at once"));
+            warnings.push(format!(
+                "{events} events could not be recorded: too many threads at once, or no address space for another"
+            ));
         }
         warnings
     }

@@ -10,6 +10,7 @@ use memtrack_format::meta::Process;
 use memtrack_reader::analysis::{Group, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
 use memtrack_reader::{Analysis, Frames, Snapshot, StackId, Thread, ThreadId};
 
+use super::account::Account;
 use super::facts::{Capture, Facts};
 
 /// A capture of nothing.
@@ -95,7 +96,18 @@ fn facts() -> Facts {
         end_monotonic_ns: Some(8_500_000_000),
         start_realtime_ns: Some(1_795_226_645_123_000_000),
         clock_uncertainty_ns: Some(900),
+        waits: Some(1),
+        wait_ns: Some(2_000_000),
+        events_without_slot: Some(0),
+        python_compared: Some(12),
+        python_changed: Some(8),
+        record_bytes: Some(9_000),
+        cpu_ns: Some(3_000_000_000),
+        start_ns: Some(3_000_000),
+        step_ps: Some(2_000),
+        switches: Some(3_000),
         ..Process::default()
     };
-    Facts { file: "capture.bin".into(), format_version: 1, process, complete: true, ..Facts::default() }
+    let account = Account::of(&process, &totals(), 96, 4_000);
+    Facts { file: "capture.bin".into(), format_version: 1, process, complete: true, account, ..Facts::default() }
 }

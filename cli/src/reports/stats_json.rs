@@ -52,6 +52,7 @@ fn value(capture: &Capture, limit: usize) -> Value {
             "file_bytes": totals.mappings.file.peak_bytes,
             "shared_bytes": totals.mappings.shared.peak_bytes,
         },
+        "account": capture.facts.account.json(),
         "processes": processes::json(&capture.facts.processes),
         "size_histogram": bins.iter().map(|bin| {
             json!({"min_bytes": bin.min_bytes, "max_bytes": bin.max_bytes, "count": bin.count})
@@ -181,7 +182,7 @@ mod tests {
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
         assert_eq!(
             keys(&report),
-            "allocations allocators capture deallocations leaked mappings modules_by_count modules_by_size peak processes \
+            "account allocations allocators capture deallocations leaked mappings modules_by_count modules_by_size peak processes \
              rss schema size_histogram temporary threads top_by_count top_by_size version"
         );
         assert_eq!(

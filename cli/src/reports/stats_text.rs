@@ -35,7 +35,9 @@ pub(crate) fn write(capture: &Capture, limit: usize, look: Look, mut out: impl W
     section("Biggest by size", &frames(capture, &rows.top_by_size), look, &mut out)?;
     section("Biggest by number", &frames(capture, &rows.top_by_count), look, &mut out)?;
     section("Modules by size", &modules(capture, &rows.modules_by_size), look, &mut out)?;
-    section("Modules by number", &modules(capture, &rows.modules_by_count), look, &mut out)
+    section("Modules by number", &modules(capture, &rows.modules_by_count), look, &mut out)?;
+    writeln!(out, "\n{}", look.heading("Recording"))?;
+    capture.facts.account.text(&mut out)
 }
 
 fn figures(capture: &Capture, out: &mut impl Write) -> io::Result<()> {

@@ -1,11 +1,11 @@
-//! What a signal must not leave behind: the temporary file of a report that is being written.
+//! What a signal must not leave behind: the temporary file, or directory, of a report that is being written.
 //!
 //! Invariant: from [`EndSignals::take`] on, a signal that ends memtrack ends it as it would have, and the file of
 //! [`EndSignals::remove`] is gone by then. Signals that are ignored stay so.
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -28,14 +28,23 @@ impl EndSignals {
             .map(Self)
     }
 
-    /// Acts on them: removes this file, if it is still there, and lets the signal do what it does.
+    /// Acts on them: removes this file or directory, if it is still there, and lets the signal do what it does.
     pub(crate) fn remove(mut self, path: PathBuf) {
         thread::spawn(move || {
             for signal in self.0.forever() {
                 // It may have been completed, and have another name by now; and nobody is left to tell of a failure.
-                let _ = fs::remove_file(&path);
+                remove(&path);
                 let _ = emulate_default_handler(signal);
             }
         });
+    }
+}
+
+/// Whoever writes may make another file in a directory while it is being removed: so more than once.
+fn remove(path: &Path) {
+    for _ in 0..3 {
+        if fs::remove_file(path).or_else(|_| fs::remove_dir_all(path)).is_ok() {
+            return;
+        }
     }
 }

@@ -4,12 +4,14 @@
 //! it until exec; a tracked program has to get exactly what memtrack was given. Invariant: this is the only place of
 //! the command line with unsafe code.
 
+mod abort;
 pub(crate) mod hangup;
 mod inherited;
 mod leftover;
 mod process;
 mod signals;
 
+pub(crate) use abort::end_with;
 pub(crate) use leftover::EndSignals;
 pub(crate) use process::{Child, Spawn, shell_status};
 pub(crate) use signals::{Signals, Waiting};

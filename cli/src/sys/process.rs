@@ -13,6 +13,7 @@ use std::process::ExitStatus;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
+use super::signals::program_has_ended;
 use super::{inherited, kill};
 
 /// What glibc uses between threads; its posix_spawn would leave them ignored, which a fork and exec would not.
@@ -106,11 +107,6 @@ impl Child {
         *alive
     }
 
-    /// Whether it was reaped.
-    pub(crate) fn has_ended(&self) -> bool {
-        !*self.alive.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until it has ended, without reaping it: its id stays its own.
     ///
     /// # Errors
@@ -144,6 +140,7 @@ impl Child {
             return Err(io::Error::last_os_error());
         }
         *alive = false;
+        program_has_ended();
         Ok(ExitStatus::from_raw(status))
     }
 }

@@ -7,14 +7,14 @@
 use std::fs;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 use std::thread;
 
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
-use signal_hook::low_level::emulate_default_handler;
+use signal_hook::low_level::{emulate_default_handler, register};
 
 use super::Child;
 
@@ -50,6 +50,32 @@ impl Waiting {
     }
 }
 
+/// Whether the program has ended and was reaped; memtrack runs one.
+static HAS_ENDED: AtomicBool = AtomicBool::new(false);
+/// How many signals of each number arrived before that, and have not been acted on. What the terminal sent then was the
+/// program's too, however late memtrack comes to it.
+static EARLY: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
+
+/// The program has ended: what the terminal sends from now on is meant for memtrack.
+pub(super) fn program_has_ended() {
+    HAS_ENDED.store(true, Relaxed);
+}
+
+/// A signal arrives. Runs in the signal's handler.
+fn note_arrival(signal: i32) {
+    if let Some(early) = usize::try_from(signal).ok().and_then(|signal| EARLY.get(signal))
+        && !HAS_ENDED.load(Relaxed)
+    {
+        early.fetch_add(1, Relaxed);
+    }
+}
+
+/// Whether the next signal of this number to be acted on arrived before the program's end.
+fn arrived_early(signal: i32) -> bool {
+    let early = usize::try_from(signal).ok().and_then(|signal| EARLY.get(signal));
+    early.is_some_and(|early| early.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1)).is_ok())
+}
+
 /// The signals that are taken from now on, and acted on once there is a program.
 pub(crate) struct Signals(SignalsInfo<WithRawSiginfo>);
 
@@ -65,7 +91,12 @@ impl Signals {
             // A capture that reaches the limit of a file's size is an error of writing, not memtrack's end.
             flag::register(SIGXFSZ, Arc::default())?;
         }
-        SignalsInfo::new(FORWARDED.into_iter().filter(|signal| is_taken(*signal))).map(Self)
+        let taken = || FORWARDED.into_iter().filter(|signal| is_taken(*signal));
+        for signal in taken() {
+            // SAFETY: what runs in the handler is a load and an addition.
+            unsafe { register(signal, move || note_arrival(signal)) }?;
+        }
+        SignalsInfo::new(taken()).map(Self)
     }
 
     /// Passes them on to the program until it has ended; from then on they mean memtrack itself, or what it waits for.
@@ -76,8 +107,9 @@ impl Signals {
         thread::spawn(move || {
             for info in self.0.forever() {
                 // Positive codes are the kernel's: the terminal.
+                let was_early = arrived_early(info.si_signo);
                 let is_for_memtrack =
-                    info.si_code <= 0 && !child.signal(info.si_signo) || info.si_code > 0 && child.has_ended();
+                    info.si_code <= 0 && !child.signal(info.si_signo) || info.si_code > 0 && !was_early;
                 if is_for_memtrack && (info.si_signo == SIGWINCH || !wait.interrupt()) {
                     // What the signal does to a program that does not know it; there is nobody to tell of a failure.
                     let _ = emulate_default_handler(info.si_signo);

@@ -9,7 +9,15 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+/// More bytes than the dynamic section of a program has.
+const MAX_DYNAMIC: u64 = 1 << 13;
+/// A library that ends the program unless it is the very first one.
+const ADDRESS_SANITIZER: &[u8] = b"libasan.so";
 const CLASS_64: u8 = 2;
 const HEADER_LEN: usize = 64;
 const PROGRAM_HEADER_LEN: usize = 56;
@@ -47,6 +55,9 @@ fn file_reason(path: &Path) -> Option<&'static str> {
         None if is_loader(path) => None,
         None => Some("it is statically linked, so that no library can be loaded into it"),
         Some(interpreter) if contains(&interpreter, b"ld-musl") => Some("it uses musl; only glibc is supported so far"),
+        Some(_) if must_come_first(&mut file, &header) => {
+            Some("it is built with AddressSanitizer, whose library tolerates no other before it")
+        }
         Some(_) => None,
     }
 }
@@ -63,22 +74,46 @@ fn is_loader(path: &Path) -> bool {
 }
 
 fn interpreter(file: &mut File, header: &[u8; HEADER_LEN]) -> Option<Vec<u8>> {
-    let table = u64_at(header, 32);
+    let entries = program_headers(file, header)?;
+    let entry = entries.iter().find(|entry| u32_at(*entry, 0) == PT_INTERP)?;
+    part(file, u64_at(entry, 8), u64_at(entry, 32).min(256))
+}
+
+fn program_headers(file: &mut File, header: &[u8; HEADER_LEN]) -> Option<Vec<[u8; PROGRAM_HEADER_LEN]>> {
     if usize::from(u16_at(header, 54)) != PROGRAM_HEADER_LEN {
         return None;
     }
-    file.seek(SeekFrom::Start(table)).ok()?;
-    for _ in 0..u16_at(header, 56).min(MAX_PROGRAM_HEADERS) {
-        let mut entry = [0; PROGRAM_HEADER_LEN];
-        file.read_exact(&mut entry).ok()?;
-        if u32_at(&entry, 0) == PT_INTERP {
-            file.seek(SeekFrom::Start(u64_at(&entry, 8))).ok()?;
-            let mut name = Vec::new();
-            file.take(u64_at(&entry, 32).min(256)).read_to_end(&mut name).ok()?;
-            return Some(name);
-        }
-    }
-    None
+    let count = u64::from(u16_at(header, 56).min(MAX_PROGRAM_HEADERS));
+    let table = part(file, u64_at(header, 32), count * PROGRAM_HEADER_LEN as u64)?;
+    Some(table.as_chunks().0.to_vec())
+}
+
+/// What stands in the file from a place on, up to its end.
+fn part(file: &mut File, from: u64, length: u64) -> Option<Vec<u8>> {
+    file.seek(SeekFrom::Start(from)).ok()?;
+    let mut bytes = Vec::new();
+    file.take(length).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// Whether it needs a library that puts up with none before it.
+fn must_come_first(file: &mut File, header: &[u8; HEADER_LEN]) -> bool {
+    needs(file, header, ADDRESS_SANITIZER).unwrap_or(false)
+}
+
+/// Whether it needs a library whose name begins so.
+fn needs(file: &mut File, header: &[u8; HEADER_LEN], library: &[u8]) -> Option<bool> {
+    let headers = program_headers(file, header)?;
+    let dynamic = headers.iter().find(|entry| u32_at(*entry, 0) == PT_DYNAMIC)?;
+    let dynamic = part(file, u64_at(dynamic, 8), u64_at(dynamic, 32).min(MAX_DYNAMIC))?;
+    let entries = || dynamic.chunks_exact(16).map(|entry| (u64_at(entry, 0), u64_at(entry, 8)));
+    let strings = entries().find(|(tag, _)| *tag == DT_STRTAB)?.1;
+    let place = headers.iter().filter(|entry| u32_at(*entry, 0) == PT_LOAD).find_map(|load| {
+        let inside = strings.checked_sub(u64_at(load, 16)).filter(|inside| *inside < u64_at(load, 32))?;
+        u64_at(load, 8).checked_add(inside)
+    })?;
+    let mut names = entries().filter(|(tag, _)| *tag == DT_NEEDED).filter_map(|(_, name)| place.checked_add(name));
+    Some(names.any(|name| part(file, name, library.len() as u64).is_some_and(|text| text == library)))
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {

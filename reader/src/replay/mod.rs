@@ -6,17 +6,17 @@
 //! Invariant: after each event the live set is what the traced process had after it, as far as events tell; an event
 //! that contradicts the live set changes as little as possible and is counted.
 
+mod addresses;
+mod heap;
 pub(crate) mod mappings;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;
 
-use std::collections::hash_map::Entry;
-
 use memtrack_format::{Allocator, MapClass};
-use rustc_hash::FxHashMap;
 
+use self::heap::Heap;
 use self::mappings::{Cut, Mappings};
 use crate::analysis::{Accounts, Analysis, Block, ClassTotals, Ended, MappingTotals, Moment, Selection, Tally};
 use crate::event::{Event, EventKind, Snapshot, ThreadId};
@@ -51,14 +51,11 @@ impl Default for Options {
     }
 }
 
-/// Live blocks from which on the address map is well beyond the second-level cache.
-const FAR_HEAP: usize = 1 << 16;
-
 /// The state of a traced process, and the sums over its past.
 #[derive(Debug)]
 pub struct Replay {
     accounts: Accounts,
-    heap: FxHashMap<u64, Block>,
+    heap: Heap,
     mappings: Mappings,
     threads: Vec<ThreadState>,
     /// Room for what the event at hand cuts out of mappings.
@@ -91,7 +88,7 @@ impl Replay {
     pub fn new(options: &Options) -> Self {
         Self {
             accounts: Accounts::new(options),
-            heap: FxHashMap::default(),
+            heap: Heap::default(),
             mappings: Mappings::default(),
             threads: Vec::new(),
             cuts: Vec::new(),
@@ -119,16 +116,14 @@ impl Replay {
     /// each other wait for memory side by side. On a small heap this does nothing.
     #[inline]
     pub fn prefetch(&self, addresses: impl Iterator<Item = u64>) {
-        if self.heap.len() >= FAR_HEAP {
-            std::hint::black_box(addresses.filter(|address| self.heap.contains_key(address)).count());
-        }
+        self.heap.prefetch(addresses);
     }
 
     /// The process has a new image: all memory of the old one is gone, and so are its threads.
     pub fn replaced(&mut self) {
         self.inherits = false;
-        for block in std::mem::take(&mut self.heap).into_values() {
-            self.accounts.discard(&block, block.size, true);
+        for block in std::mem::take(&mut self.heap).blocks() {
+            self.accounts.discard(block, block.size, true);
         }
         for (mapping, bytes, first) in std::mem::take(&mut self.mappings).live() {
             self.class_totals(mapping.class).unmap(bytes);
@@ -167,28 +162,26 @@ impl Replay {
     /// The analysis as if tracking ended here; the replay can go on. Costs a walk over everything live.
     #[must_use]
     pub fn finish(&self) -> Analysis {
-        let blocks = self.heap.values().map(|block| (*block, block.size, true));
+        let blocks = self.heap.blocks().map(|block| (*block, block.size, true));
         let mapped = self.mappings.live().filter(|(mapping, ..)| mapping.class == MapClass::Heap);
         self.accounts.finish(blocks.chain(mapped.map(|(mapping, bytes, first)| (mapping.block, bytes, first))))
     }
 
     #[inline]
     fn allocate(&mut self, event: &Event, allocator: Allocator) {
-        match self.heap.entry(event.address) {
-            Entry::Vacant(place) => {
-                place.insert(self.accounts.allocate(event, allocator));
+        let accounts = &mut self.accounts;
+        self.heap.put(event.address, |old| {
+            // Before the new one is counted, else the peak would count both.
+            if let Some(old) = old {
+                accounts.replace(old);
             }
-            Entry::Occupied(mut place) => {
-                // Before the new one is counted, else the peak would count both.
-                self.accounts.replace(place.get());
-                place.insert(self.accounts.allocate(event, allocator));
-            }
-        }
+            accounts.allocate(event, allocator)
+        });
     }
 
     #[inline]
     fn free(&mut self, event: &Event) {
-        let last_free = match self.heap.remove(&event.address) {
+        let last_free = match self.heap.remove(event.address) {
             Some(block) => {
                 let ended = self.accounts.release(&block, block.size, true, event);
                 LastFree::Block { address: event.address, block, ended }
@@ -251,8 +244,8 @@ impl Replay {
             }
             LastFree::Block { address, block, ended } => {
                 // If another block stands there by now, the free did take place after all.
-                if let Entry::Vacant(place) = self.heap.entry(address) {
-                    place.insert(block);
+                if self.heap.get(address).is_none() {
+                    self.heap.put(address, |_| block);
                     self.accounts.restore(&block, block.size, true, &ended, event);
                 }
             }

@@ -8,12 +8,15 @@
 
 use memtrack_format::aggregate::Aggregate;
 use memtrack_format::meta::Process;
-use rustc_hash::FxHashMap;
+use memtrack_format::symbols::{Named, Place, Symbol};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::native::NativeModule;
 
 /// Parts of paths that stay.
 const FOLDERS: [&str; 9] = ["", ".", "..", "usr", "local", "lib", "lib64", "site-packages", "dist-packages"];
 /// Ends of file names that stay.
-const ENDS: [&str; 5] = ["py", "pyc", "pyx", "so", "zip"];
+const ENDS: [&str; 12] = ["py", "pyc", "pyx", "so", "zip", "c", "h", "cc", "cpp", "cxx", "hpp", "rs"];
 /// Names that interpreters and compilers give.
 const SCOPES: [&str; 14] = [
     "",
@@ -37,6 +40,7 @@ const SCOPES: [&str; 14] = [
 pub struct Anonymizer {
     words: FxHashMap<String, usize>,
     arguments: FxHashMap<Vec<u8>, usize>,
+    builds: FxHashMap<Vec<u8>, u32>,
 }
 
 impl Anonymizer {
@@ -66,13 +70,56 @@ impl Anonymizer {
         self.word(name, "thread-", &[""])
     }
 
+    /// A native module: its path, and a number for its build-id, which tells modules apart and is that of no file.
+    #[must_use]
+    pub fn module(&mut self, module: &NativeModule) -> NativeModule {
+        let (path, build_id) = (self.path(&module.path), self.build(&module.build_id));
+        NativeModule { path, build_id, ..module.clone() }
+    }
+
+    /// The names of native code.
+    #[must_use]
+    pub fn symbols(&mut self, names: &[Named]) -> Vec<Named> {
+        names.iter().map(|named| self.named(named)).collect()
+    }
+
+    fn named(&mut self, named: &Named) -> Named {
+        let mut place = |place: &Place| {
+            let symbols = place.symbols.iter().map(|symbol| Symbol {
+                function: self.native(&symbol.function).into(),
+                file: self.file(&symbol.file).into(),
+                line: symbol.line,
+            });
+            Place { offset: place.offset, symbols: symbols.collect() }
+        };
+        let places = named.places.iter().map(&mut place).collect();
+        Named { path: self.path(&named.path), build_id: self.build(&named.build_id), places }
+    }
+
+    /// A function's name that is no path of scopes, but may hold whole types.
+    fn native(&mut self, name: &str) -> String {
+        self.word(name, "f", &["", "main"])
+    }
+
+    fn path(&mut self, path: &[u8]) -> Vec<u8> {
+        self.file(&String::from_utf8_lossy(path)).into_bytes()
+    }
+
+    fn build(&mut self, build_id: &[u8]) -> Vec<u8> {
+        if build_id.is_empty() {
+            return Vec::new();
+        }
+        let next = u32::try_from(self.builds.len()).unwrap_or(u32::MAX);
+        self.builds.entry(build_id.to_vec()).or_insert(next).to_be_bytes().to_vec()
+    }
+
     /// What is known of the process, without its arguments, its paths, and texts that may have any in them.
     #[must_use]
     pub fn process(&mut self, process: &Process) -> Process {
         let mut process = process.clone();
         let line = std::mem::take(&mut process.command_line);
         process.command_line = line.into_iter().map(|argument| self.argument(argument)).collect();
-        process.executable = process.executable.map(|path| self.file(&String::from_utf8_lossy(&path)).into_bytes());
+        process.executable = process.executable.map(|path| self.path(&path));
         let removed = |text: &mut Option<Vec<u8>>| {
             if text.is_some() {
                 *text = Some(b"a reason that was removed".to_vec());
@@ -90,11 +137,11 @@ impl Anonymizer {
     }
 
     fn part(&mut self, part: &str) -> String {
-        let version = part
-            .strip_prefix("python3")
-            .is_some_and(|rest| rest.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit()));
-        if version {
+        if is_interpreter(part) {
             return part.into();
+        }
+        if let Some((stem, _)) = part.split_once(".so.") {
+            return format!("{}.so", self.word(stem, "n", &[]));
         }
         match part.rsplit_once('.') {
             Some((stem, end)) if ENDS.contains(&end) => {
@@ -114,6 +161,17 @@ impl Anonymizer {
     }
 }
 
+/// Whether this is what a Python interpreter, its library or the folder of its modules is called.
+fn is_interpreter(part: &str) -> bool {
+    let name = part.strip_prefix("lib").unwrap_or(part);
+    let Some(version) = name.strip_prefix("python3") else { return false };
+    let numbers = |text: &str| text.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit());
+    match version.split_once(".so") {
+        Some((version, rest)) => numbers(version) && numbers(rest),
+        None => numbers(version),
+    }
+}
+
 /// Sums with other names. A name that is a function's and a file's gets one for each.
 #[must_use]
 pub fn anonymized_aggregate(aggregate: &Aggregate, anonymizer: &mut Anonymizer) -> Aggregate {
@@ -127,9 +185,18 @@ pub fn anonymized_aggregate(aggregate: &Aggregate, anonymizer: &mut Anonymizer) 
         })
     };
     let old = |id: u32| aggregate.names.get(id as usize).map_or("", String::as_str);
-    for (function, file, _) in &mut renamed.frames {
-        *function = id_of(anonymizer.function(old(*function)));
+    // A place is called by its module and offset, which a reader makes anew.
+    let places: FxHashSet<u32> = aggregate.places.iter().map(|place| place.frame).collect();
+    for (at, (function, file, _)) in (0..).zip(&mut renamed.frames) {
+        let named = if places.contains(&at) { String::new() } else { anonymizer.function(old(*function)) };
+        *function = id_of(named);
         *file = id_of(anonymizer.file(old(*file)));
+    }
+    for module in &mut renamed.modules {
+        let known =
+            NativeModule { path: module.path.clone(), build_id: module.build_id.clone(), ..NativeModule::default() };
+        let NativeModule { path, build_id, .. } = anonymizer.module(&known);
+        (module.path, module.build_id) = (path, build_id);
     }
     for (_, name) in &mut renamed.threads {
         *name = anonymizer.thread(name);

@@ -2,18 +2,31 @@
 //!
 //! Invariant: what is written is a valid capture at every moment, as far as it goes.
 
+use std::fmt;
 use std::io::{self, Write};
 
 use memtrack_format::aggregate::PART;
-use memtrack_format::block::{Codec, Header, Kind};
+use memtrack_format::block::{Codec, Header, Kind, MAX_RATIO};
 use memtrack_format::checksum::crc32;
 use memtrack_format::header;
 use memtrack_format::meta::Process;
+use memtrack_format::symbols::{self, Named};
+use zstd::bulk::Compressor;
+
+/// As captures are recorded with.
+const LEVEL: i32 = 3;
 
 /// Writes blocks.
-#[derive(Debug)]
 pub struct Blocks<W> {
     out: W,
+    /// `None` in captures of versions that know only LZ4.
+    zstd: Option<Compressor<'static>>,
+}
+
+impl<W: fmt::Debug> fmt::Debug for Blocks<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Blocks").field("out", &self.out).field("zstd", &self.zstd.is_some()).finish()
+    }
 }
 
 impl<W: Write> Blocks<W> {
@@ -23,20 +36,19 @@ impl<W: Write> Blocks<W> {
     /// What the writer says; so below.
     pub fn new(mut out: W) -> io::Result<Self> {
         out.write_all(&header::encode())?;
-        Ok(Self { out })
+        Ok(Self { out, zstd: Some(Compressor::new(LEVEL)?) })
     }
 
-    /// Goes on with a capture whose header was written.
+    /// Goes on with a capture whose header was written, of whichever version.
     pub fn after(out: W) -> Self {
-        Self { out }
+        Self { out, zstd: None }
     }
 
     /// Writes a block with this payload; the header's lengths, codec and checksum are made here.
     pub fn block(&mut self, header: Header, payload: &[u8]) -> io::Result<()> {
         let too_large = |_| io::Error::from(io::ErrorKind::FileTooLarge);
-        let compressed = lz4_flex::block::compress(payload);
-        let smaller = compressed.len() < payload.len();
-        let (codec, stored) = if smaller { (Codec::Lz4, &*compressed) } else { (Codec::Stored, payload) };
+        let compressed = self.compress(payload)?;
+        let (codec, stored) = compressed.as_ref().map_or((Codec::Stored, payload), |(codec, bytes)| (*codec, bytes));
         let header = Header {
             codec,
             raw_len: u32::try_from(payload.len()).map_err(too_large)?,
@@ -46,6 +58,24 @@ impl<W: Write> Blocks<W> {
         };
         self.out.write_all(&header.encode())?;
         self.out.write_all(stored)
+    }
+
+    /// The payload made smaller; `None` where that cannot be done.
+    fn compress(&mut self, payload: &[u8]) -> io::Result<Option<(Codec, Vec<u8>)>> {
+        if let Some(zstd) = &mut self.zstd {
+            let bytes = zstd.compress(payload)?;
+            // What Zstandard makes smaller than a reader may believe is left to LZ4.
+            if bytes.len() < payload.len() && payload.len() <= bytes.len().saturating_mul(MAX_RATIO as usize) {
+                return Ok(Some((Codec::Zstd, bytes)));
+            }
+        }
+        let bytes = lz4_flex::block::compress(payload);
+        Ok((bytes.len() < payload.len()).then_some((Codec::Lz4, bytes)))
+    }
+
+    /// Writes names of native code.
+    pub fn symbols(&mut self, names: &[Named]) -> io::Result<()> {
+        symbols::encode(names).iter().try_for_each(|payload| self.block(Header::plain(Kind::Symbols), payload))
     }
 
     /// Describes the process, from the run with this ticket on.
@@ -67,8 +97,14 @@ impl<W: Write> Blocks<W> {
 ///
 /// # Errors
 /// What the writer says.
-pub fn write_aggregate<W: Write>(out: W, process: &Process, payload: &[u8], complete: bool) -> io::Result<W> {
+pub fn write_aggregate<W: Write>(
+    out: W,
+    (process, symbols): (&Process, &[Named]),
+    payload: &[u8],
+    complete: bool,
+) -> io::Result<W> {
     let mut blocks = Blocks::new(out)?;
+    blocks.symbols(symbols)?;
     blocks.process(process, 0)?;
     let mut offset = 0;
     loop {

@@ -9,7 +9,7 @@ use memtrack_format::lines::Position;
 use memtrack_format::record;
 use rustc_hash::FxHashMap;
 
-use crate::frames::{FrameId, Frames, NameId};
+use crate::frames::{FrameId, Frames, NameId, Native};
 
 /// Bytes from one instruction to the next.
 const INSTRUCTION: u32 = 2;
@@ -19,6 +19,8 @@ const INSTRUCTION: u32 = 2;
 pub(super) struct Codes {
     /// By function and file: the id, and how many instructions there are.
     ids: FxHashMap<(NameId, NameId), (u32, u32)>,
+    /// By number of a native module: its id among code objects.
+    modules: FxHashMap<u32, u32>,
     frames: FxHashMap<FrameId, record::Frame>,
 }
 
@@ -28,8 +30,15 @@ impl Codes {
         if let Some(known) = self.frames.get(&id) {
             return *known;
         }
+        let next = u32::try_from(self.ids.len() + self.modules.len()).unwrap_or(u32::MAX).saturating_add(1);
+        if let Some(Native { module, offset }) = frames.native(id) {
+            let code = *self.modules.entry(module).or_insert(next);
+            // It came as 32 bits, or as an address in a file that was mapped.
+            let frame = record::Frame { code, instruction: u32::try_from(offset).unwrap_or(u32::MAX) };
+            self.frames.insert(id, frame);
+            return frame;
+        }
         let parts = frames.frame(id);
-        let next = u32::try_from(self.ids.len()).unwrap_or(u32::MAX).saturating_add(1);
         let (code, instructions) = self.ids.entry((parts.function, parts.file)).or_insert((next, 0));
         let frame = record::Frame { code: *code, instruction: *instructions };
         *instructions = instructions.saturating_add(INSTRUCTION);

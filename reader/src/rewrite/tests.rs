@@ -8,6 +8,7 @@ use memtrack_format::{Allocator, MapClass};
 use super::{Anonymizer, Plan, Rewriter, Rule};
 use crate::event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{Frame, Frames};
+use crate::native::{NativeModule, Source};
 use crate::query::{Life, Lives, Moments};
 use crate::replay::{Options, Replay};
 use crate::source::{Capture, Consumer, Loss, Place};
@@ -75,7 +76,7 @@ fn process() -> Process {
 
 fn rewritten(plan: Option<&Plan>, names: Option<Anonymizer>) -> Vec<u8> {
     let frames = frames();
-    let mut rewriter = Rewriter::new(Vec::new(), &process(), plan, names).unwrap();
+    let mut rewriter = Rewriter::new(Vec::new(), (&process(), &[]), plan, names).unwrap();
     feed(&mut rewriter, &frames);
     rewriter.finish(&threads(), Loss { blocks: 1, bytes: 50 }, true).unwrap()
 }
@@ -179,4 +180,94 @@ fn stand_ins_keep_what_says_nothing() {
     assert_eq!(names.function("<module>"), "<module>");
     assert_eq!(names.function("Shop.__init__"), "f6.__init__");
     assert_eq!(names.thread(""), "");
+}
+
+/// Native frames whose names were not looked up, below a Python frame: of a loaded object, and of a file that was mapped.
+fn native_frames() -> Frames {
+    let mut frames = Frames::new();
+    let (function, file) = (frames.name_id("work").unwrap(), frames.name_id("/home/alice/app.py").unwrap());
+    let python = frames.frame_id(function, file, 7).unwrap();
+    let loaded = NativeModule {
+        path: b"/home/alice/hush.so.1".to_vec(),
+        build_id: vec![7; 20],
+        bias: 1 << 40,
+        start: 1 << 40,
+        end: 2 << 40,
+        source: Source::Process,
+    };
+    let mapped = NativeModule {
+        path: b"/home/alice/secret (deleted)".to_vec(),
+        build_id: vec![],
+        source: Source::Maps,
+        ..loaded.clone()
+    };
+    for (module, offset) in [(&loaded, 16), (&loaded, 4096), (&mapped, 16)] {
+        let native = frames.native_id(module, offset).unwrap();
+        frames.stack_of(&[python, native]).unwrap();
+    }
+    frames
+}
+
+/// Modules and offsets of the native frames of a capture with these bytes, in order.
+fn places(bytes: &[u8]) -> Vec<(NativeModule, u64)> {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    std::io::Write::write_all(&mut file, bytes).unwrap();
+    let mut capture = Capture::open(file.path()).unwrap();
+    capture.ignore_names();
+    let mut replay = Replay::new(&Options::default());
+    let frames = capture.read(&mut replay, |_| ()).unwrap().frames;
+    let found = frames.frames().len();
+    let mut places: Vec<_> = (0..found)
+        .filter_map(|id| frames.place(crate::frames::FrameId(id as u32)))
+        .map(|(module, offset)| (module.clone(), offset))
+        .collect();
+    places.sort_by(|a, b| (&a.0.path, a.1).cmp(&(&b.0.path, b.1)));
+    places
+}
+
+#[test]
+fn native_frames_stay_what_they_are() {
+    let frames = native_frames();
+    let written = |names: Option<Anonymizer>| {
+        let mut rewriter = Rewriter::new(Vec::new(), (&process(), &[]), None, names).unwrap();
+        feed(&mut rewriter, &frames);
+        rewriter.finish(&[], Loss::default(), true).unwrap()
+    };
+    let mut expected: Vec<_> = (0..frames.frames().len())
+        .filter_map(|id| frames.place(crate::frames::FrameId(id as u32)))
+        .map(|(module, offset)| (module.clone(), offset))
+        .collect();
+    expected.sort_by(|a, b| (&a.0.path, a.1).cmp(&(&b.0.path, b.1)));
+    assert_eq!(places(&written(None)), expected);
+    let anonymous = places(&written(Some(Anonymizer::default())));
+    assert_eq!(anonymous.len(), 3);
+    for (module, _) in &anonymous {
+        let path = String::from_utf8_lossy(&module.path);
+        assert!(!["alice", "hush", "secret"].iter().any(|name| path.contains(name)), "{path}");
+        assert!(module.build_id.len() < 20);
+    }
+}
+
+#[test]
+fn names_of_native_code_are_replaced() {
+    let mut names = Anonymizer::default();
+    let symbol = |function: &str| memtrack_format::symbols::Symbol {
+        function: function.into(),
+        file: "/home/alice/src/hush.cc".into(),
+        line: 12,
+    };
+    let place =
+        memtrack_format::symbols::Place { offset: 16, symbols: vec![symbol("Hush::load(int, ...)"), symbol("main")] };
+    let known = memtrack_format::symbols::Named {
+        path: b"/home/alice/hush.so.1".to_vec(),
+        build_id: vec![7; 20],
+        places: vec![place],
+    };
+    let said = names.symbols(std::slice::from_ref(&known));
+    assert_eq!(said[0].places[0].symbols.iter().map(|symbol| &*symbol.function).collect::<Vec<_>>(), ["f1", "main"]);
+    assert_eq!(&*said[0].places[0].symbols[0].file, "/n2/n3/n4/n5.cc");
+    let module = NativeModule { path: known.path, build_id: known.build_id, ..NativeModule::default() };
+    let module = names.module(&module);
+    assert_eq!((&module.path, &module.build_id), (&said[0].path, &said[0].build_id), "readers find the names by these");
+    assert_eq!(names.file("/usr/lib/libpython3.11.so.1.0"), "/usr/lib/libpython3.11.so.1.0");
 }

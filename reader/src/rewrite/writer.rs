@@ -8,9 +8,11 @@
 use std::io::{self, Write};
 
 use memtrack_format::block::{Header, Kind};
+use memtrack_format::mapped::{self, Mapped};
 use memtrack_format::meta::{CLOCK_MONOTONIC, Process};
 use memtrack_format::observe::{Observation, Tick, Writer};
-use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, Locator, MAX_RECORD, MAX_TEXT};
+use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, Locator, MAX_RECORD, MAX_TEXT, Module};
+use memtrack_format::symbols::Named;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::anonymize::Anonymizer;
@@ -19,12 +21,13 @@ use super::codes::{Codes, position};
 use super::strip::Plan;
 use crate::event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{FrameId, Frames};
+use crate::native::{NativeModule, Source};
 use crate::source::{Consumer, Loss, Place};
 
 /// Segments that are open at a time.
 const STREAMS: usize = 64;
 /// Bytes from which on a segment is closed.
-const SEGMENT: usize = 1 << 18;
+const SEGMENT: usize = 1 << 19;
 /// Bytes from which on observations are written.
 const OBSERVATIONS: usize = 1 << 16;
 
@@ -49,6 +52,10 @@ pub struct Rewriter<'a, W> {
     truncated: u64,
     /// The process has a new image from the next run on.
     replaced: bool,
+    /// Since this ticket it has the present one.
+    image: u64,
+    /// What the collector found out about modules, by the image's ticket and the code that stands for it.
+    mapped: FxHashMap<(u64, u32), Mapped>,
 }
 
 /// A stream of segments; those of one thread, and then those of another.
@@ -81,14 +88,22 @@ struct Describe<'a> {
     codes: &'a mut Codes,
     names: Option<&'a mut Anonymizer>,
     depths: &'a [u32],
+    image: u64,
+    mapped: &'a mut FxHashMap<(u64, u32), Mapped>,
 }
 
 impl<'a, W: Write> Rewriter<'a, W> {
-    /// Begins a capture of this process; without the events that `plan` drops, and with the names of `names`.
+    /// Begins a capture of this process, with these names of native code; without the events that `plan` drops, and with
+    /// the names of `names`. Native frames are to come as places.
     ///
     /// # Errors
     /// What the writer says.
-    pub fn new(out: W, process: &Process, plan: Option<&'a Plan>, mut names: Option<Anonymizer>) -> io::Result<Self> {
+    pub fn new(
+        out: W,
+        (process, symbols): (&Process, &[Named]),
+        plan: Option<&'a Plan>,
+        mut names: Option<Anonymizer>,
+    ) -> io::Result<Self> {
         let mut process = match &mut names {
             Some(names) => names.process(process),
             None => process.clone(),
@@ -99,6 +114,10 @@ impl<'a, W: Write> Rewriter<'a, W> {
         (process.clock, process.start_ticks) = (Some(CLOCK_MONOTONIC), Some(start));
         process.end_ticks = process.end_monotonic_ns;
         let mut blocks = Blocks::new(out)?;
+        match &mut names {
+            Some(names) => blocks.symbols(&names.symbols(symbols))?,
+            None => blocks.symbols(symbols)?,
+        }
         blocks.process(&process, 0)?;
         Ok(Self {
             blocks,
@@ -115,6 +134,8 @@ impl<'a, W: Write> Rewriter<'a, W> {
             last_tick: Tick::default(),
             truncated: 0,
             replaced: false,
+            image: 0,
+            mapped: FxHashMap::default(),
         })
     }
 
@@ -135,6 +156,10 @@ impl<'a, W: Write> Rewriter<'a, W> {
             self.observations.add(&Observation::Thread { tid: thread.tid, name });
         }
         observe(&mut self.observations, &mut self.blocks)?;
+        for ((ticket, _), file) in &self.mapped {
+            let header = Header { first_ticket: *ticket, last_ticket: *ticket, ..Header::plain(Kind::Mapped) };
+            self.blocks.block(header, &mapped::encode(std::slice::from_ref(file)))?;
+        }
         let lost_before =
             |before: Option<u64>, now: u64| Some(before.unwrap_or(0).saturating_add(now)).filter(|lost| *lost > 0);
         let process = Process {
@@ -186,7 +211,8 @@ impl<'a, W: Write> Rewriter<'a, W> {
                 self.streams[stream].codes.clear();
                 self.streams[stream].located.clear();
             }
-            self.blocks.process(&self.process, self.place.ticket)?;
+            self.image = self.place.ticket;
+            self.blocks.process(&self.process, self.image)?;
         }
         self.measure(frames);
         let makes = matches!(event.kind, EventKind::Alloc(_) | EventKind::Map(..));
@@ -195,13 +221,14 @@ impl<'a, W: Write> Rewriter<'a, W> {
         let place = self.stream()?;
         let time = event.time_ns.saturating_add(self.process.start_ticks.unwrap_or(0));
         let timed = self.process.timestamps == Some(1);
-        let Self { streams, codes, names, depths, place: now, .. } = self;
+        let Self { streams, codes, names, depths, place: now, mapped, image, .. } = self;
         let stream = &mut streams[place];
         let segment = stream.open.get_or_insert_with(|| Box::new(Segment::new(now, time, timed)));
         segment.switch(now.ticket);
         if makes {
             segment.truncate(truncated);
-            let mut describe = Describe { frames, codes, names: names.as_mut(), depths };
+            let names = names.as_mut();
+            let mut describe = Describe { frames, codes, names, depths, image: *image, mapped };
             segment.stack(event.stack, &mut describe, (&mut stream.codes, &mut stream.located));
         }
         segment.event(event, time);
@@ -350,14 +377,35 @@ impl Segment {
             let Some(node) = describe.frames.node(stack) else { continue };
             let frame = describe.codes.frame(node.frame, describe.frames);
             if codes.insert(frame.code) {
-                self.code(node.frame, frame.code, describe);
+                match describe.frames.place(node.frame) {
+                    Some((module, _)) => self.module(module, frame.code, describe),
+                    None => self.code(node.frame, frame.code, describe),
+                }
             }
-            if located.insert(node.frame) {
+            if describe.frames.native(node.frame).is_none() && located.insert(node.frame) {
                 self.locator.put(&mut self.bytes, frame, &position(node.frame, describe.frames));
             }
             self.put(0, |encoder, bytes, at| encoder.push(bytes, at, frame));
         }
         self.stack = target;
+    }
+
+    fn module(&mut self, module: &NativeModule, code: u32, describe: &mut Describe<'_>) {
+        let module = match &mut describe.names {
+            Some(names) => names.module(module),
+            None => module.clone(),
+        };
+        let NativeModule { path, build_id, bias, start, end, source } = module;
+        let mut head = Module { id: code, bias, start, end, path: &path, build_id: &build_id };
+        if source == Source::Maps {
+            // Of this module the process itself said nothing but where it is.
+            (head.path, head.build_id) = (&[], &[]);
+            self.put(0, |encoder, bytes, at| encoder.module(bytes, at, &head));
+            let file = Mapped { codes: vec![code], bias, start, end, path, build_id };
+            describe.mapped.entry((describe.image, code)).or_insert(file);
+        } else {
+            self.put(2 * MAX_TEXT, |encoder, bytes, at| encoder.module(bytes, at, &head));
+        }
     }
 
     fn code(&mut self, id: FrameId, code: u32, describe: &mut Describe<'_>) {

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use memtrack_format::block::{BlockError, HEADER_LEN, Header, Kind, SYNC};
 use memtrack_format::header;
+use memtrack_format::mapped::{self, Mapped};
 use memtrack_format::meta::Process;
 use memtrack_format::symbols::{self, Named};
 
@@ -50,6 +51,8 @@ pub(super) struct Index {
     pub(super) aggregates: Vec<Piece>,
     /// Names of native code.
     pub(super) symbols: Vec<Named>,
+    /// Files of native code outside of loaded objects, each with the first ticket of the image that it is of.
+    pub(super) mapped: Vec<(u64, Mapped)>,
     /// The capture says that nothing is missing at its end.
     pub(super) complete: bool,
     pub(super) lost: Loss,
@@ -181,6 +184,7 @@ impl Scan<'_> {
                 self.index.aggregates.push(piece);
             }
             Kind::Symbols => self.symbols(&piece)?,
+            Kind::Mapped => self.mapped(&piece)?,
             // Stands at the beginning of a file only, and is dealt with there.
             Kind::Members => self.index.lost.add(1, piece.stored_bytes()),
             Kind::End => {
@@ -200,6 +204,18 @@ impl Scan<'_> {
         let intact = self.file.payload(piece, &mut payload)?;
         match symbols::decode(&payload).filter(|_| intact) {
             Some(named) => self.index.symbols.extend(named),
+            None => self.index.lost.add(1, piece.stored_bytes()),
+        }
+        Ok(())
+    }
+
+    /// Files that the collector found code to be of.
+    fn mapped(&mut self, piece: &Piece) -> Result<(), Error> {
+        let mut payload = Vec::new();
+        let intact = self.file.payload(piece, &mut payload)?;
+        let ticket = piece.header.first_ticket;
+        match mapped::decode(&payload).filter(|_| intact) {
+            Some(files) => self.index.mapped.extend(files.into_iter().map(|file| (ticket, file))),
             None => self.index.lost.add(1, piece.stored_bytes()),
         }
         Ok(())

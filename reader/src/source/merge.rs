@@ -6,7 +6,9 @@
 //! Invariant: each event, snapshot and tick is given out once, and nothing is looked up for an event but its stack in
 //! the segment's own table.
 
+use memtrack_format::mapped::Mapped;
 use memtrack_format::observe::Observation;
+use memtrack_format::record::Frame;
 
 use super::segment::{Batch, Definition, NameSource, Run};
 use super::tables::Tables;
@@ -67,6 +69,12 @@ impl Merger {
         self.images.push(ticket.max(last));
     }
 
+    /// What the collector found out about an image, that of this ticket: files that its code is of.
+    pub(super) fn mapped(&mut self, ticket: u64, file: &Mapped) {
+        let image = self.images.partition_point(|&first| first <= ticket);
+        self.tables.mapped(image, file);
+    }
+
     /// The cursor's next batch; returns the one that was given out.
     pub(super) fn load<C: Consumer>(
         &mut self,
@@ -84,6 +92,10 @@ impl Merger {
             self.tables.define(cursor.image, definition);
             if let Definition::Code(code) = definition {
                 consumer.code(code.id, &String::from_utf8_lossy(&code.name), &String::from_utf8_lossy(&code.file));
+            }
+            if let Definition::Module(code, _) = definition {
+                let place = self.tables.native_place(cursor.image, Frame { code: *code, instruction: 0 });
+                place.into_iter().for_each(|(module, _)| consumer.module(&module));
             }
         }
         self.tables.map_nodes(cursor.image, &batch.nodes, &mut cursor.stacks)?;

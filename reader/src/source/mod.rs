@@ -8,6 +8,7 @@
 //! events that were recorded or says what is missing.
 
 mod ahead;
+mod bytes;
 mod file;
 mod index;
 mod members;
@@ -15,6 +16,7 @@ mod merge;
 mod natives;
 mod online;
 mod read;
+mod repack;
 mod segment;
 mod tables;
 mod timeline;
@@ -27,15 +29,19 @@ use std::path::Path;
 
 use memtrack_format::meta::Process;
 
+pub use self::bytes::Bytes;
 pub use self::members::{Members, members};
 pub use self::online::Online;
+pub use self::repack::Pack;
 
 use self::file::CaptureFile;
 use self::index::Index;
 use crate::error::Error;
 use crate::event::{Event, Snapshot, Thread, ThreadId};
 use crate::frames::Frames;
+use crate::native::NativeModule;
 use crate::replay::Replay;
+use crate::symbols::{Search, Symbolizer};
 
 /// Bytes that are copied at a time.
 const COPIED: usize = 1 << 20;
@@ -59,6 +65,8 @@ pub trait Consumer {
     fn replaced(&mut self) {}
     /// A code object is described, before the events that run it in one stream: its id, name and file.
     fn code(&mut self, _id: u32, _name: &str, _file: &str) {}
+    /// A module of native code is described, before the events that run it in one stream.
+    fn module(&mut self, _module: &NativeModule) {}
 }
 
 impl Consumer for Replay {
@@ -136,7 +144,28 @@ pub struct ReadSummary {
 pub struct Capture {
     file: CaptureFile,
     index: Index,
-    without_columns: bool,
+    how: How,
+}
+
+/// How frames are told.
+#[derive(Debug)]
+struct How {
+    /// Calls in one line are told apart.
+    columns: bool,
+    /// Native frames get their names; else they stay places.
+    names: bool,
+    /// Where files with names are looked for.
+    search: Search,
+}
+
+impl How {
+    /// What finds the names of this capture: those in it first. What has stand-ins for the names of files has no files.
+    fn symbolizer(&self, index: &Index) -> Symbolizer {
+        let anonymized = index.process.anonymized == Some(1);
+        let mut symbolizer = if anonymized { Symbolizer::nowhere() } else { Symbolizer::new(self.search.clone()) };
+        symbolizer.know(&index.symbols);
+        symbolizer
+    }
 }
 
 impl Capture {
@@ -147,12 +176,35 @@ impl Capture {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let file = members::open(path.as_ref())?;
         let index = Index::build(&file)?;
-        Ok(Self { file, index, without_columns: false })
+        let how = How { columns: true, names: true, search: Search::default() };
+        Ok(Self { file, index, how })
     }
 
     /// Calls in one line are one from now on: for what has no room for columns, and maxima or lifetimes of stacks.
     pub fn ignore_columns(&mut self) {
-        self.without_columns = true;
+        self.how.columns = false;
+    }
+
+    /// Native frames stay places from now on, which [`crate::symbols::apply`] can give their names later.
+    pub fn ignore_names(&mut self) {
+        self.how.names = false;
+    }
+
+    /// Looks for files with names of native code here.
+    pub fn look_in(&mut self, search: Search) {
+        self.how.search = search;
+    }
+
+    /// What finds the names of native code in it.
+    #[must_use]
+    pub fn symbolizer(&self) -> Symbolizer {
+        self.how.symbolizer(&self.index)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes<'_> {
+        Bytes { file: &self.file, at: 0 }
     }
 
     /// Its path, as it was opened.
@@ -190,6 +242,20 @@ impl Capture {
             at += len as u64;
             progress(len as u64);
         }
+    }
+
+    /// Copies it with its payloads stored as `pack` says where that is smaller. `go_on` is told how many bytes were dealt
+    /// with since; `Ok(false)`: it said no, and the copy is not whole.
+    ///
+    /// # Errors
+    /// What reading or writing says.
+    pub fn repack(
+        &self,
+        out: &mut dyn io::Write,
+        pack: &mut Pack<'_>,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<bool, Error> {
+        repack::repack(&self.file, out, pack, go_on)
     }
 
     /// What is known of the recorded process.
@@ -249,11 +315,16 @@ impl Capture {
     }
 
     /// Every native place that its stacks refer to, by module: for [`Symbolizer::prefetch`](crate::symbols::Symbolizer::prefetch).
+    /// All records are read for it, unless none can be native; `progress` is called now and then with the bytes since, which
+    /// add up to [`Capture::total_record_bytes`].
     ///
     /// # Errors
     /// [`Error::Io`] when reading fails.
-    pub fn native_places(&self) -> Result<Vec<crate::symbols::Wanted>, Error> {
-        natives::places(&self.file, &self.index)
+    pub fn native_places(&self, progress: impl Fn(u64) + Sync) -> Result<Vec<crate::symbols::Wanted>, Error> {
+        if self.index.process.native_traces != Some(1) {
+            return Ok(Vec::new());
+        }
+        natives::places(&self.file, &self.index, &progress)
     }
 
     /// The payload of the newest aggregate that is intact, its parts joined; `None` where there is none.
@@ -284,6 +355,6 @@ impl Capture {
     /// # Errors
     /// [`Error::Io`] when reading fails, [`Error::TooMany`] when ids run out. Damage is no error: it is counted.
     pub fn read<C: Consumer>(&self, consumer: &mut C, mut progress: impl FnMut(u64)) -> Result<ReadSummary, Error> {
-        read::read(&self.file, (&self.index, self.without_columns), consumer, &mut progress)
+        read::read(&self.file, (&self.index, &self.how), consumer, &mut progress)
     }
 }

@@ -3,14 +3,17 @@
 //! Invariant: what a frame's id means depends on the image of the process, as in the merge; a frame without a described
 //! module is no native one.
 
+use std::ops::Range;
+
 use memtrack_format::record::Frame;
-use rayon::prelude::{IntoParallelRefIterator, ParallelIterator};
+use rayon::prelude::{IntoParallelIterator, ParallelIterator};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ahead::join;
 use super::file::CaptureFile;
 use super::index::{Index, Segment};
 use super::segment::{Batch, Definition, Progress, SegmentReader};
+use super::tables::place;
 use crate::error::Error;
 use crate::native::NativeModule;
 use crate::symbols::Wanted;
@@ -25,14 +28,43 @@ struct Places {
     frames: FxHashSet<(usize, Frame)>,
 }
 
+/// Segments that tell most of the places.
+const FIRST: usize = 16;
+
 /// Every native place of the capture, by module.
-pub(super) fn places(file: &CaptureFile, index: &Index) -> Result<Vec<Wanted>, Error> {
+pub(super) fn places(file: &CaptureFile, index: &Index, progress: &(dyn Fn(u64) + Sync)) -> Result<Vec<Wanted>, Error> {
+    places_in(file, index, 0..index.segments.len(), progress)
+}
+
+/// The native places of the capture's beginning: those of most of its modules, without reading all of it twice.
+pub(super) fn first_places(file: &CaptureFile, index: &Index) -> Result<Vec<Wanted>, Error> {
+    places_in(file, index, 0..index.segments.len().min(FIRST), &|_| ())
+}
+
+fn places_in(
+    file: &CaptureFile,
+    index: &Index,
+    segments: Range<usize>,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<Wanted>, Error> {
     let both = |one: Places, other: Places| Ok(one.and(other));
-    let all = index.segments.par_iter().map(|segment| of(file, index, segment)).try_reduce(Places::default, both)?;
+    let places = |segment: usize| {
+        let places = of(file, index, &index.segments[segment]);
+        progress(index.stored_bytes(segment));
+        places
+    };
+    let all = segments.into_par_iter().map(places).try_reduce(Places::default, both)?;
+    let mut files = FxHashMap::default();
+    for (ticket, file) in &index.mapped {
+        let image = index.images.partition_point(|first| first <= ticket);
+        file.codes.iter().for_each(|&code| _ = files.entry((image, code)).or_insert(file));
+    }
     let mut offsets: FxHashMap<NativeModule, Vec<u64>> = FxHashMap::default();
     for (image, frame) in all.frames {
-        if let Some(module) = all.modules.get(&(image, frame.code)).filter(|module| !module.path.is_empty()) {
-            offsets.entry(module.clone()).or_default().push(frame.instruction.into());
+        let Some(module) = all.modules.get(&(image, frame.code)) else { continue };
+        let (module, offset) = place(module, files.get(&(image, frame.code)).copied(), frame);
+        if !module.path.is_empty() {
+            offsets.entry(module.into_owned()).or_default().push(offset);
         }
     }
     let mut wanted: Vec<_> = offsets.into_iter().map(|(module, offsets)| Wanted { module, offsets }).collect();

@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, VecDeque};
 
+use memtrack_format::mapped::Mapped;
 use memtrack_format::observe::Observation;
 use rustc_hash::FxHashMap;
 
@@ -82,7 +83,10 @@ impl Online {
     #[must_use]
     pub fn new(start_monotonic_ns: u64) -> Self {
         let timeline = Timeline::new(Some(start_monotonic_ns), None);
-        Self { merger: Merger::new(timeline, Vec::new()), ..Self::default() }
+        let mut merger = Merger::new(timeline, Vec::new());
+        // The program waits for who follows it, so names are left to reports.
+        merger.tables.without_names = true;
+        Self { merger, ..Self::default() }
     }
 
     /// Takes bytes of a stream: the ones from `offset` on of this segment, which begin and end between two records. What
@@ -96,6 +100,12 @@ impl Online {
     /// Takes what the collector saw, in the order of its tickets.
     pub fn observe(&mut self, observation: &Observation) {
         self.merger.observe(observation);
+    }
+
+    /// Takes what the collector found out about the image that this ticket is of: a file, and code that is of it. To be
+    /// said before the events that run it are given out.
+    pub fn mapped(&mut self, ticket: u64, file: &Mapped) {
+        self.merger.mapped(ticket, file);
     }
 
     /// The process replaced itself by exec: what has this ticket or a later one is of its next image. To be said before

@@ -18,8 +18,9 @@ use super::ahead::{Ahead, Part, Shop, Task};
 use super::file::{CaptureFile, Piece};
 use super::index::Index;
 use super::merge::{Cursor, Merger};
+use super::natives;
 use super::timeline::{Scale, Timeline};
-use super::{Consumer, Loss, ReadSummary};
+use super::{Consumer, How, Loss, ReadSummary};
 use crate::error::Error;
 
 /// One stream on its way through the merge.
@@ -34,14 +35,18 @@ struct Stream {
 /// Gives every event and snapshot to `consumer`; `progress` gets the bytes of the file that were dealt with since.
 pub(super) fn read<C: Consumer>(
     file: &CaptureFile,
-    (index, without_columns): (&Index, bool),
+    (index, how): (&Index, &How),
     consumer: &mut C,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ReadSummary, Error> {
     let shop = Shop::new(file, index);
     let mut merger = Merger::new(timeline(file, index)?, index.images.clone());
-    merger.tables.symbols.know(&index.symbols);
-    merger.tables.without_columns = without_columns;
+    merger.tables.symbols = how.symbolizer(index);
+    if how.names && index.process.native_traces == Some(1) {
+        merger.tables.symbols.prefetch(&natives::first_places(file, index)?);
+    }
+    index.mapped.iter().for_each(|(ticket, file)| merger.mapped(*ticket, file));
+    (merger.tables.without_columns, merger.tables.without_names) = (!how.columns, !how.names);
     rayon::in_place_scope_fifo(|scope| {
         let ahead = Ahead::new(scope, &shop);
         let observations = index.observations.iter();

@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 
 use crate::event::EventKind;
 use crate::lines::Position;
-use crate::native::NativeModule;
+use crate::native::{self, NativeModule};
 
 /// An event but for what the merge adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -292,7 +292,7 @@ fn intern(ids: &mut FxHashMap<Node, u32>, new: &mut Vec<Node>, node: Node) -> u3
 
 fn native(module: &Module<'_>) -> NativeModule {
     let Module { bias, start, end, path, build_id, id: _ } = *module;
-    NativeModule { path: cut(path), build_id: cut(build_id), bias, start, end }
+    NativeModule { path: cut(path), build_id: cut(build_id), bias, start, end, source: native::Source::Process }
 }
 
 impl From<&CodeHead<'_>> for Code {

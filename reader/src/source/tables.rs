@@ -3,6 +3,10 @@
 //! Invariant: a frame whose code object was never described is shown as `<unknown>` and counted, never guessed; it is
 //! looked up anew each time, since the description may yet come.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use memtrack_format::mapped::Mapped;
 use memtrack_format::record::Frame;
 use rustc_hash::FxHashMap;
 
@@ -12,10 +16,7 @@ use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{self, FrameId, Frames, NameId};
 use crate::lines::{Position, position};
 use crate::native::NativeModule;
-use crate::symbols::Symbolizer;
-
-/// The function's name in a frame whose code object is not known.
-const UNKNOWN: &str = "<unknown>";
+use crate::symbols::{Symbolizer, UNKNOWN, frames_of};
 
 /// All tables of one capture.
 #[derive(Debug, Default)]
@@ -26,6 +27,8 @@ pub(super) struct Tables {
     pub(super) unknown_frames: u64,
     /// Frames have no columns: calls in one line are one.
     pub(super) without_columns: bool,
+    /// Native frames stay places: their names are not looked up.
+    pub(super) without_names: bool,
     thread_ids: FxHashMap<i32, ThreadId>,
     /// Where the names of threads come from, by thread.
     names: Vec<NameSource>,
@@ -41,6 +44,8 @@ struct Image {
     codes: FxHashMap<u32, (Code, Vec<u8>)>,
     known: FxHashMap<(u32, u32), FrameId>,
     modules: FxHashMap<u32, NativeModule>,
+    /// Files that pages outside of loaded objects are of, by the page's id.
+    files: FxHashMap<u32, Arc<Mapped>>,
     /// The frames of native places, root first: a function, and those that are inlined there.
     native: FxHashMap<(u32, u32), Vec<FrameId>>,
     /// Where frames are, as the collector found it in tables that are not in the capture.
@@ -73,6 +78,20 @@ impl Tables {
                 self.name_thread(*tid, &String::from_utf8_lossy(name), *source);
             }
         }
+    }
+
+    /// What the collector found out about pages of an image. Of two things about one page, the first holds.
+    pub(super) fn mapped(&mut self, image: usize, file: &Mapped) {
+        let file = Arc::new(file.clone());
+        for &code in &file.codes {
+            self.image(image).files.entry(code).or_insert_with(|| Arc::clone(&file));
+        }
+    }
+
+    /// The module that a native frame is in, and its offset there; `None`: it is no native frame.
+    pub(super) fn native_place(&self, image: usize, frame: Frame) -> Option<(Cow<'_, NativeModule>, u64)> {
+        let image = self.images.get(image)?;
+        Some(place(image.modules.get(&frame.code)?, image.files.get(&frame.code).map(|file| &**file), frame))
     }
 
     fn image(&mut self, number: usize) -> &mut Image {
@@ -134,24 +153,12 @@ impl Tables {
     }
 
     fn native_frames(&mut self, image: usize, frame: Frame) -> Result<Vec<FrameId>, Error> {
-        let Self { images, frames, symbols, .. } = self;
-        let Some(module) = images.get(image).and_then(|image| image.modules.get(&frame.code)) else {
-            return Ok(Vec::new());
-        };
-        if module.path.is_empty() {
-            let function = frames.name_id(UNKNOWN)?;
-            return Ok(vec![frames.frame_id(function, NameId::default(), 0)?]);
+        let Some((module, offset)) = self.native_place(image, frame) else { return Ok(Vec::new()) };
+        let module = module.into_owned();
+        if self.without_names {
+            return Ok(vec![self.frames.native_id(&module, offset)?]);
         }
-        let path = String::from_utf8_lossy(&module.path);
-        let mut ids = Vec::new();
-        for symbol in symbols.resolve(module, frame.instruction.into()).iter().rev() {
-            let function = frames.name_id(&symbol.function)?;
-            let file = frames.name_id(symbol.file.as_deref().unwrap_or(&path))?;
-            let id = frames.frame_id(function, file, symbol.line)?;
-            frames.set_module(id, &path)?;
-            ids.push(id);
-        }
-        Ok(ids)
+        frames_of(&module, offset, &mut self.symbols, &mut self.frames)
     }
 
     fn frame(&mut self, image: usize, frame: Frame) -> Result<FrameId, Error> {
@@ -174,5 +181,17 @@ impl Tables {
         let id = self.frames.id_of(frames::Frame { function, file, line: place.line, column })?;
         self.image(image).known.insert(key, id);
         Ok(id)
+    }
+}
+
+/// Where a frame of this module is: in the module itself, or, where that is a page of a file, in the file.
+pub(super) fn place<'a>(module: &'a NativeModule, file: Option<&Mapped>, frame: Frame) -> (Cow<'a, NativeModule>, u64) {
+    let offset = frame.instruction.into();
+    match file.filter(|_| module.path.is_empty()) {
+        Some(file) => {
+            let (module, offset) = module.of_page(file, offset);
+            (Cow::Owned(module), offset)
+        }
+        None => (Cow::Borrowed(module), offset),
     }
 }

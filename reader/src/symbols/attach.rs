@@ -7,16 +7,25 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use memtrack_format::block::{HEADER_LEN, Header, Kind};
 use memtrack_format::header;
-use memtrack_format::symbols::{Named, encode};
+use memtrack_format::symbols::Named;
 
 use crate::rewrite::Blocks;
 
-/// Copies the capture to `out`, with these names instead of those that it begins with.
+/// Bytes that are copied at a time.
+const COPIED: u64 = 1 << 20;
+
+/// Copies the capture to `out`, with these names instead of those that it begins with. `progress` is called now and then
+/// with the bytes since.
 ///
 /// # Errors
 /// What reading or writing says; [`io::ErrorKind::InvalidData`] when it is no capture, or one of several processes:
 /// each of those has names of its own.
-pub fn attach<W: Write>(capture: &mut (impl Read + Seek), names: &[Named], mut out: W) -> io::Result<()> {
+pub fn attach<W: Write>(
+    capture: &mut (impl Read + Seek),
+    names: &[Named],
+    mut out: W,
+    mut progress: impl FnMut(u64),
+) -> io::Result<()> {
     let mut head = [0; header::LEN];
     capture.read_exact(&mut head)?;
     header::decode(&head).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "no capture of a known version"))?;
@@ -32,12 +41,15 @@ pub fn attach<W: Write>(capture: &mut (impl Read + Seek), names: &[Named], mut o
         }
     }
     let mut blocks = Blocks::after(&mut out);
-    for payload in encode(names) {
-        blocks.block(Header::plain(Kind::Symbols), &payload)?;
-    }
+    blocks.symbols(names)?;
     capture.seek(SeekFrom::Start(at))?;
-    io::copy(capture, &mut out)?;
-    out.flush()
+    loop {
+        let copied = io::copy(&mut capture.take(COPIED), &mut out)?;
+        progress(copied);
+        if copied == 0 {
+            return out.flush();
+        }
+    }
 }
 
 /// The intact header that stands here, if one does.
@@ -81,7 +93,7 @@ mod tests {
 
     fn attached(capture: &[u8], names: &[Named]) -> Vec<u8> {
         let mut out = Vec::new();
-        attach(&mut Cursor::new(capture), names, &mut out).unwrap();
+        attach(&mut Cursor::new(capture), names, &mut out, |_| {}).unwrap();
         out
     }
 
@@ -120,7 +132,7 @@ mod tests {
         let mut blocks = Blocks::new(Vec::new()).unwrap();
         blocks.block(Header::plain(Kind::Members), &[]).unwrap();
         for bytes in [b"no capture at all, but long enough".to_vec(), blocks.finish(false).unwrap()] {
-            assert!(attach(&mut Cursor::new(bytes), &names("f"), Vec::new()).is_err());
+            assert!(attach(&mut Cursor::new(bytes), &names("f"), Vec::new(), |_| {}).is_err());
         }
     }
 }

@@ -12,12 +12,15 @@ const LONGEST: usize = 4096;
 /// Longest mangled name that is taken apart.
 const LONGEST_MANGLED: usize = 64 * 1024;
 
+/// Places where the name of a function may end that are tried.
+const MOST_ENDS: usize = 64;
+
 /// The readable form of a symbol's or a DWARF entry's name.
 pub(super) fn demangle(raw: &[u8]) -> String {
     let text = String::from_utf8_lossy(raw);
     // A version, such as in malloc@@GLIBC_2.2.5.
     let name = text.split('@').next().filter(|name| !name.is_empty()).unwrap_or(&text);
-    rust(name).or_else(|| cpp(name)).unwrap_or_else(|| cut(name))
+    rust(name).or_else(|| cpp(name)).or_else(|| cpp_without_parameters(name)).unwrap_or_else(|| cut(name))
 }
 
 fn rust(name: &str) -> Option<String> {
@@ -34,7 +37,19 @@ fn cpp(name: &str) -> Option<String> {
     let symbol = Symbol::new(name).ok()?;
     let mut out = Bounded::default();
     symbol.structured_demangle(&mut out, &DemangleOptions::new().no_return_type()).ok()?;
-    Some(out.0)
+    // What the library makes of a parameter pack without members.
+    Some(out.0.replace(", >", ">"))
+}
+
+/// The name alone, where parameters or what is returned have a form that is not understood, as compilers write it for
+/// conditions on template arguments. What follows a name is tried as nothing, at each place where one may end.
+fn cpp_without_parameters(name: &str) -> Option<String> {
+    if !name.starts_with("_Z") {
+        return None;
+    }
+    let ends = name.match_indices('E').map(|(at, _)| at + 1).take(MOST_ENDS);
+    let text = ends.filter_map(|end| cpp(&format!("{}vv", name.get(..end)?))).next()?;
+    Some(format!("{}(…)", text.get(..text.rfind('(')?)?))
 }
 
 fn cut(name: &str) -> String {
@@ -68,6 +83,10 @@ mod tests {
             ("_RNvC6_123foo3bar", "123foo::bar"),
             ("_ZNSt6vectorIiSaIiEE9push_backERKi", "std::vector<int, std::allocator<int> >::push_back(int const&)"),
             ("_Z3addIiET_S0_S0_", "add<int>(int, int)"),
+            (
+                "_ZSt11make_sharedI4NodeJEESt10shared_ptrINSt9enable_ifIXntsrSt8is_arrayIT_E5valueES4_E4typeEEDpOT0_",
+                "std::make_shared<Node>(…)",
+            ),
             ("_Znwm", "operator new(unsigned long)"),
             ("malloc@@GLIBC_2.2.5", "malloc"),
             ("main", "main"),

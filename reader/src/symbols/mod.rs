@@ -8,6 +8,7 @@
 //! Invariant: a file names a module only if it has the build-id that was recorded, so a name is never that of another
 //! version of the code; what has no name is called by module and offset, and [`Symbolizer::problems`] says why.
 
+mod apply;
 mod attach;
 mod debuginfod;
 mod demangle;
@@ -25,12 +26,14 @@ use memtrack_format::symbols::{Named, Place};
 use rayon::prelude::{IntoParallelRefMutIterator, ParallelIterator};
 use rustc_hash::FxHashMap;
 
+pub(crate) use self::apply::{UNKNOWN, frames_of};
+pub use self::apply::{apply, places};
 pub use self::attach::attach;
 pub use self::debuginfod::Debuginfod;
 pub use self::search::Search;
 
 use self::image::Image;
-use crate::native::NativeModule;
+use crate::native::{NativeModule, Source};
 
 /// A place in the source that an address stands for: the function that was called, or one that was inlined there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -47,10 +50,17 @@ pub struct Symbol {
 type Key = (Vec<u8>, Vec<u8>);
 
 /// Finds names, and remembers them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Symbolizer {
-    search: Search,
+    /// `None`: there are no files to look for.
+    search: Option<Search>,
     modules: FxHashMap<Key, Module>,
+}
+
+impl Default for Symbolizer {
+    fn default() -> Self {
+        Self::new(Search::default())
+    }
 }
 
 /// Offsets of one module that are wanted.
@@ -75,7 +85,13 @@ impl Symbolizer {
     /// Looks for files in these places.
     #[must_use]
     pub fn new(search: Search) -> Self {
-        Self { search, modules: FxHashMap::default() }
+        Self { search: Some(search), modules: FxHashMap::default() }
+    }
+
+    /// Knows what it is told, and looks for no files.
+    #[must_use]
+    pub fn nowhere() -> Self {
+        Self { search: None, modules: FxHashMap::default() }
     }
 
     /// Takes over names that were written into a capture. They are preferred to what files say now.
@@ -95,7 +111,7 @@ impl Symbolizer {
     pub fn resolve(&mut self, module: &NativeModule, offset: u64) -> &[Symbol] {
         let known = self.modules.entry(key(module)).or_default();
         if !known.names.contains_key(&offset) {
-            known.find(module, &self.search, &[offset]);
+            known.find(module, self.search.as_ref(), &[offset]);
         }
         known.names.get(&offset).map_or(&[], |names| &names.symbols)
     }
@@ -111,7 +127,7 @@ impl Symbolizer {
             .into_iter()
             .map(|(key, (module, offsets))| (self.modules.remove(&key).unwrap_or_default(), key, module, offsets))
             .collect();
-        let search = &self.search;
+        let search = self.search.as_ref();
         work.par_iter_mut().for_each(|(known, _, module, offsets)| known.find(module, search, offsets));
         self.modules.extend(work.into_iter().map(|(known, key, ..)| (key, known)));
     }
@@ -162,12 +178,12 @@ enum Files {
 }
 
 impl Module {
-    fn find(&mut self, module: &NativeModule, search: &Search, offsets: &[u64]) {
+    fn find(&mut self, module: &NativeModule, search: Option<&Search>, offsets: &[u64]) {
         for &offset in offsets {
             if self.names.contains_key(&offset) {
                 continue;
             }
-            if matches!(self.files, Files::Unopened) {
+            if let (Files::Unopened, Some(search)) = (&self.files, search) {
                 self.files = match Image::open(module, search) {
                     Ok(image) => Files::Open(Box::new(image)),
                     Err(reason) => Files::None(reason),
@@ -196,7 +212,9 @@ impl Module {
 }
 
 fn key(module: &NativeModule) -> Key {
-    (module.path.clone(), module.build_id.clone())
+    // Of a mapped file without a build-id nothing is believed, whatever is known of one that was loaded from there.
+    let unproven = module.source == Source::Maps && module.build_id.is_empty();
+    (module.path.clone(), if unproven { vec![0] } else { module.build_id.clone() })
 }
 
 fn place(offset: u64, symbols: &[Symbol]) -> Place {

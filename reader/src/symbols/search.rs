@@ -14,10 +14,12 @@ use memtrack_format::checksum::crc32;
 
 use super::debuginfod::Debuginfod;
 use super::elf::{Elf, Source};
-use crate::native::NativeModule;
+use crate::native::{self, NativeModule};
 
 /// Where distributions put debug files.
 const SYSTEM: &str = "/usr/lib/debug";
+/// What the system appends to the path of a file that has gone.
+const GONE: &[u8] = b" (deleted)";
 /// The largest debug file whose checksum is looked at, in bytes.
 const LARGEST_CHECKED: u64 = 2 << 30;
 
@@ -101,7 +103,17 @@ pub(super) fn own_file(module: &NativeModule) -> Result<Source, String> {
     if !path.is_absolute() && module.build_id.is_empty() {
         return Err("its path is not absolute, and no build-id was recorded to tell its file by".to_owned());
     }
-    with_build_id(path, &module.build_id)
+    // Nobody vouches that the file of a mapping is the one at its path.
+    if module.source == native::Source::Maps && module.build_id.is_empty() {
+        return Err("no build-id was recorded to tell its file by".to_owned());
+    }
+    with_build_id(path, &module.build_id).or_else(|reason| without_mark(module).ok_or(reason))
+}
+
+/// The file that is where one was that had gone while it was mapped: another copy of the same build.
+fn without_mark(module: &NativeModule) -> Option<Source> {
+    let path = module.path.strip_suffix(GONE).filter(|_| !module.build_id.is_empty())?;
+    with_build_id(Path::new(OsStr::from_bytes(path)), &module.build_id).ok()
 }
 
 /// The file, if it has this build-id.

@@ -4,7 +4,7 @@
 //! hook's function only after its original was stored, so a hook that runs always finds its original.
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 /// The function a hook stands in for, of the function pointer type `F`; empty until it is found.
 #[repr(transparent)]
@@ -80,6 +80,44 @@ pub(crate) struct Hook {
     pub(crate) original: &'static AtomicUsize,
     /// The library it belongs to.
     pub(crate) group: Group,
+    /// What became of the name where its original is defined.
+    pub(crate) name_leads: NameLeads,
+}
+
+/// Where a name leads that the loader is asked for, if it led to the original before.
+#[derive(Debug)]
+pub(crate) struct NameLeads(AtomicU8);
+
+impl NameLeads {
+    const TO_ORIGINAL: u8 = 0;
+    const TO_HOOK: u8 = 1;
+    /// It cannot be changed.
+    const TO_ORIGINAL_STILL: u8 = 2;
+
+    /// To the original, so far.
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU8::new(Self::TO_ORIGINAL))
+    }
+
+    /// To the hook.
+    pub(crate) fn to_hook(&self) -> bool {
+        self.0.load(Ordering::Acquire) == Self::TO_HOOK
+    }
+
+    /// Whether nobody has tried to change it.
+    pub(super) fn is_untried(&self) -> bool {
+        self.0.load(Ordering::Acquire) == Self::TO_ORIGINAL
+    }
+
+    /// It was tried to change it.
+    pub(super) fn set(&self, to_hook: bool) {
+        self.0.store(if to_hook { Self::TO_HOOK } else { Self::TO_ORIGINAL_STILL }, Ordering::Release);
+    }
+
+    /// The original is another one now.
+    pub(super) fn forget(&self) {
+        self.0.store(Self::TO_ORIGINAL, Ordering::Release);
+    }
 }
 
 impl Hook {

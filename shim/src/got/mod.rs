@@ -1,9 +1,11 @@
-//! Makes calls of hooked functions come to us: finds the slots of every loaded object and writes them.
+//! Makes calls of hooked functions come to us: finds the slots of every loaded object and writes them, and makes the
+//! names lead to the hooks for objects that are still to come (see [`definitions`]).
 //!
-//! Why not symbol interposition: it cannot follow what a process already has bound, and needs the shim's names to come
-//! first in every scope. Invariant: all state here is touched only under the loader's own lock (see [`patch`]), so
-//! no object can be half relocated or unmapped meanwhile, no lock of ours exists, and a fork child inherits none.
+//! Why not symbol interposition: see there; and it cannot follow what a process already has bound. Invariant: all state
+//! here is touched only under the loader's own lock (see [`patch`]), so no object can be half relocated or unmapped
+//! meanwhile, no lock of ours exists, and a fork child inherits none.
 
+mod definitions;
 mod describe;
 mod dynamic;
 mod hook;
@@ -11,6 +13,7 @@ mod known;
 mod names;
 mod object;
 mod patch;
+mod protection;
 mod resolve;
 mod scopes;
 
@@ -21,9 +24,9 @@ use plt_rs::{DynamicLibrary, LoadedLibrary};
 
 use crate::native;
 
-pub(crate) use hook::{Group, Hook, Original, Target};
+pub(crate) use hook::{Group, Hook, NameLeads, Original, Target};
 pub(crate) use resolve::{function_at, object_at};
-pub(crate) use scopes::Scope;
+pub(crate) use scopes::{Opening, Scope};
 
 use known::{Known, Loaded};
 use object::Object;
@@ -171,6 +174,7 @@ fn patch_round(known: &mut Vec<Known>) {
             Known::new(object, outcome)
         }));
     }
+    definitions::redirect(&loaded.objects, skipped.page_size);
     loaded.remember();
 }
 

@@ -51,7 +51,8 @@ impl Object<'_> {
         self.headers.iter().filter(move |header| header.p_type == kind).map(|header| self.range_of(header))
     }
 
-    fn range_of(&self, header: &Elf64_Phdr) -> Range {
+    /// The addresses of one of its headers.
+    pub(super) fn range_of(&self, header: &Elf64_Phdr) -> Range {
         let start = self.base.wrapping_add(header.p_vaddr as usize);
         start..start.saturating_add(header.p_memsz as usize)
     }

@@ -3,7 +3,6 @@
 //! Invariant: a slot is written only if what it calls now, or will once it is bound, is exactly the hook's original;
 //! and a page that the loader protected is protected again afterwards.
 
-use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plt_rs::DynamicLibrary;
@@ -13,6 +12,7 @@ use super::dynamic::Dynamic;
 use super::hook::Hook;
 use super::known::Slot;
 use super::object::{Object, Range};
+use super::protection::Protection;
 use super::scopes::Scope;
 use super::{names, resolve};
 
@@ -52,7 +52,7 @@ impl<'a> Patcher<'a> {
         scopes: &'a [Scope],
         page_size: usize,
     ) -> Self {
-        let protection = Protection { pages: object.relro_pages(page_size), lifted: false };
+        let protection = Protection::new(object.relro_pages(page_size), libc::PROT_READ);
         Self { object, library, dynamic, scopes, range: object.range(), protection, outcome: Outcome::default() }
     }
 
@@ -66,7 +66,6 @@ impl<'a> Patcher<'a> {
                 self.visit(relocation, hook);
             }
         }
-        self.protection.restore();
         self.outcome
     }
 
@@ -110,33 +109,5 @@ impl<'a> Patcher<'a> {
         let verdict = if original == 0 { None } else { resolve::leads_to(hook, original, self.scopes) };
         self.outcome.undecided |= verdict.is_none() && !resolve::is_settled(hook);
         verdict.unwrap_or(false)
-    }
-}
-
-/// The pages of an object that are read-only after relocation, made writable for as long as slots are written.
-struct Protection {
-    pages: Range,
-    lifted: bool,
-}
-
-impl Protection {
-    /// Makes the word at `address` writable; false when the system refuses.
-    fn lift_for(&mut self, address: usize) -> bool {
-        if !self.lifted && self.pages.contains(&address) {
-            self.lifted = self.set(libc::PROT_READ | libc::PROT_WRITE);
-            return self.lifted;
-        }
-        true
-    }
-
-    fn restore(&mut self) {
-        if self.lifted {
-            self.lifted = !self.set(libc::PROT_READ);
-        }
-    }
-
-    fn set(&self, protection: i32) -> bool {
-        // SAFETY: whole pages of one object's data, which stay readable; nothing relies on them refusing writes.
-        unsafe { libc::mprotect(self.pages.start as *mut c_void, self.pages.len(), protection) == 0 }
     }
 }

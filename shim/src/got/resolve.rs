@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::hook::{Group, Hook};
 use super::object::Range;
-use super::scopes::Scope;
+use super::scopes::{self, Scope};
 use crate::defined::is_defined;
 use crate::hooks::HOOKS;
 
@@ -45,14 +45,23 @@ pub(super) fn original(hook: &Hook, scopes: &[Scope]) -> usize {
     {
         state.store(group(hook, scopes), Ordering::Release);
     }
-    if state.load(Ordering::Acquire) == READY { hook.original() } else { 0 }
+    known_original(hook)
+}
+
+/// The original of `hook` if it was looked up before and may be used; else 0.
+pub(super) fn known_original(hook: &Hook) -> usize {
+    if state(hook.group).load(Ordering::Acquire) == READY { hook.original() } else { 0 }
 }
 
 /// Whether a new object that came with one of these scopes will call `original` by this name; `None` if they do not
-/// tell. Without scopes it is an object of the program's start.
+/// tell. Without scopes it is an object of the program's start. No slot needs to be decided on that will get the hook
+/// from the loader, if it would get the original.
 pub(super) fn leads_to(hook: &Hook, original: usize, scopes: &[Scope]) -> Option<bool> {
-    if hook.group == Group::C && !scopes.iter().any(|scope| scope.deep) {
+    if hook.group == Group::C && !scopes::is_any_deep() {
         return Some(true);
+    }
+    if hook.name_leads.to_hook() {
+        return Some(false);
     }
     let seen_from = |scope: &Scope| match (scope.deep, global(hook.name), within(scope, hook.name)) {
         (true, address, 0) | (false, 0, address) => address,
@@ -72,6 +81,7 @@ pub(super) fn is_settled(hook: &Hook) -> bool {
 pub(super) fn forget(range: &Range) {
     for hook in HOOKS.iter().filter(|hook| hook.group != Group::C) {
         if range.contains(&hook.original()) {
+            hook.name_leads.forget();
             state(hook.group).store(UNKNOWN, Ordering::Release);
         }
     }
@@ -97,25 +107,34 @@ fn state(group: Group) -> &'static AtomicU8 {
     STATES.get(group as usize).unwrap_or(first)
 }
 
-/// Looks up all of a group; gives its new state.
+/// Looks up all of a group, which is at home where its first function that allocates is; gives its new state.
 fn group(wanted: &Hook, scopes: &[Scope]) -> u8 {
     let look_up = |name| match global(name) {
         0 => scopes.iter().map(|scope| within(scope, name)).find(|&address| address != 0).unwrap_or(0),
         address => address,
     };
-    let home = object_at(look_up(wanted.name));
+    let same_group = || HOOKS.iter().filter(|hook| hook.group == wanted.group);
+    let allocating = same_group().filter(|hook| !only_passes_on(hook)).map(|hook| look_up(hook.name));
+    let home = object_at(allocating.into_iter().find(|&address| address != 0).unwrap_or(0));
     if home.is_null() {
         return UNKNOWN;
     }
-    for hook in HOOKS.iter().filter(|hook| hook.group == wanted.group) {
+    for hook in same_group() {
         let address = look_up(hook.name);
+        let is_elsewhere = address != 0 && object_at(address) != home;
         // A program may replace some of the functions: then the calls beneath are seen, and this level is left alone.
-        if address != 0 && object_at(address) != home {
+        if is_elsewhere && !only_passes_on(hook) {
             return REFUSED;
         }
-        hook.original.store(address, Ordering::Release);
+        hook.original.store(if is_elsewhere { 0 } else { address }, Ordering::Release);
     }
     READY
+}
+
+/// Whether this is an `operator delete`. mimalloc, for one, does not replace all of them: those of the C++ library call
+/// the ones that it does replace, and need no hook of their own.
+fn only_passes_on(hook: &Hook) -> bool {
+    hook.group == Group::Cxx && hook.name.to_bytes().starts_with(b"_Zd")
 }
 
 fn global(name: &CStr) -> usize {

@@ -12,6 +12,38 @@ const DEEP: usize = 1;
 
 static PENDING: [AtomicUsize; 32] = [const { AtomicUsize::new(0) }; 32];
 
+/// Calls of dlopen with RTLD_DEEPBIND that are not over, in all threads.
+static DEEP_OPENINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// A call of dlopen, until it is dropped. Objects come with it before its handle is known: a constructor may open others.
+pub(crate) struct Opening {
+    deep: bool,
+}
+
+impl Opening {
+    /// One with these flags begins.
+    pub(crate) fn begin(flags: i32) -> Self {
+        let deep = flags & libc::RTLD_DEEPBIND != 0;
+        if deep {
+            DEEP_OPENINGS.fetch_add(1, Ordering::AcqRel);
+        }
+        Self { deep }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if self.deep {
+            DEEP_OPENINGS.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Whether objects may have come that look for names in their own scope first.
+pub(super) fn is_any_deep() -> bool {
+    DEEP_OPENINGS.load(Ordering::Acquire) != 0
+}
+
 /// A handle in whose scope names may be looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Scope {
@@ -55,6 +87,15 @@ pub(super) fn pending() -> Vec<Scope> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deep_opening_is_known_until_it_is_over() {
+        let opening = Opening::begin(libc::RTLD_DEEPBIND | libc::RTLD_NOW);
+        drop(Opening::begin(libc::RTLD_NOW));
+        assert!(is_any_deep());
+        drop(opening);
+        assert!(!is_any_deep());
+    }
 
     #[test]
     fn a_handle_is_there_until_its_entry_is_dropped() {

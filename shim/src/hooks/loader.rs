@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::errno::Errno;
-use crate::got::{self, Original, Scope};
+use crate::got::{self, Opening, Original, Scope};
 use crate::hooks::search;
 use crate::hooks::trampoline::{answer_or_jump, jump_with_caller, jump_with_caller_if_zero};
 
@@ -36,6 +36,7 @@ pub(super) unsafe extern "C" fn dlmopen(namespace: libc::c_long, file: *const c_
 /// No guard is held: the constructors that run in here are the program's.
 unsafe extern "C" fn dlopen_from(file: *const c_char, flags: c_int, caller: usize) -> *mut c_void {
     catch_up();
+    let _opening = Opening::begin(flags);
     // SAFETY: the caller's string, which ends in zero; null means the program itself.
     let name = (!file.is_null()).then(|| unsafe { CStr::from_ptr(file) });
     let handle = match name {
@@ -98,7 +99,8 @@ unsafe extern "C" fn answer_dlvsym(handle: *mut c_void, name: *const c_char, ver
     answer(handle, name, || unsafe { DLVSYM.get()(handle, name, version) })
 }
 
-/// Answers the lookups of hooked names that do not depend on who asks: the hook, where the truth is its original.
+/// Answers the lookups of hooked names that do not depend on who asks: the hook, where the truth is its original or
+/// is the hook already.
 fn answer(handle: *mut c_void, name: *const c_char, look_up: impl Fn() -> *mut c_void) -> Answer {
     let unknown = Answer { address: 0, known: 0 };
     if name.is_null() || handle == libc::RTLD_NEXT {
@@ -111,6 +113,6 @@ fn answer(handle: *mut c_void, name: *const c_char, look_up: impl Fn() -> *mut c
         return unknown;
     };
     let address = look_up() as usize;
-    let is_original = address != 0 && address == original;
-    Answer { address: if is_original { hook.target() } else { address }, known: usize::from(is_original) }
+    let is_it = address != 0 && (address == original || address == hook.target());
+    Answer { address: if is_it { hook.target() } else { address }, known: usize::from(is_it) }
 }

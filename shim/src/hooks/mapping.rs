@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use memtrack_format::{Allocator, MapClass};
 
 use crate::got::Original;
-use crate::thread;
+use crate::{native, thread};
 
 /// What a failed mapping returns.
 const FAILED: usize = usize::MAX;
@@ -34,6 +34,9 @@ macro_rules! maps {
             offset: usize,
         ) -> usize {
             let real = $original.get();
+            if flags & libc::MAP_FIXED != 0 {
+                native::unmaps(wish, length);
+            }
             let Some(mut recorder) = thread::enter() else {
                 // SAFETY: the caller's arguments, for the function it meant.
                 return unsafe { real(wish, length, protection, flags, file, offset) };
@@ -41,6 +44,9 @@ macro_rules! maps {
             // SAFETY: as above.
             let result = unsafe { real(wish, length, protection, flags, file, offset) };
             if result != FAILED {
+                if protection & libc::PROT_EXEC != 0 && flags & libc::MAP_ANONYMOUS == 0 {
+                    native::maps_code();
+                }
                 recorder.map(Allocator::Mmap, result, length, class(protection, flags));
             }
             result
@@ -64,6 +70,7 @@ fn class(protection: c_int, flags: c_int) -> MapClass {
 
 pub(super) unsafe extern "C" fn munmap(address: usize, length: usize) -> c_int {
     let real = MUNMAP.get();
+    native::unmaps(address, length);
     let Some(mut recorder) = thread::enter() else {
         // SAFETY: the caller's arguments, for the function it meant.
         return unsafe { real(address, length) };
@@ -80,6 +87,10 @@ pub(super) unsafe extern "C" fn munmap(address: usize, length: usize) -> c_int {
 /// The fifth argument is there only with MREMAP_FIXED; otherwise whatever the register holds is passed on unread.
 pub(super) unsafe extern "C" fn mremap(old: usize, from: usize, to: usize, flags: c_int, wish: usize) -> usize {
     let real = MREMAP.get();
+    native::unmaps(old, from);
+    if flags & libc::MREMAP_FIXED != 0 {
+        native::unmaps(wish, to);
+    }
     let Some(mut recorder) = thread::enter() else {
         // SAFETY: the caller's arguments, for the function it meant.
         return unsafe { real(old, from, to, flags, wish) };

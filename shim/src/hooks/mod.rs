@@ -5,6 +5,7 @@
 mod allocators;
 mod cxx;
 mod heap;
+mod jumps;
 mod loader;
 mod mapping;
 mod process;
@@ -15,7 +16,7 @@ mod trampoline;
 
 pub(crate) use process::note_process;
 
-use crate::got::{Group, Hook, Target};
+use crate::got::{Group, Hook, NameLeads, Target};
 
 /// Points the calls of every loaded object at the hooks. Called once, from the shim's constructor. Gives the number of
 /// slots that were changed.
@@ -40,6 +41,7 @@ macro_rules! table {
                 target: Target($module::$function as *const ()),
                 original: $module::$original.word(),
                 group: Group::$group,
+                name_leads: NameLeads::new(),
             }
         ),*),*];
     };
@@ -71,6 +73,10 @@ table! {
         "dlvsym" => loader::dlvsym, DLVSYM;
         "prctl" => process::prctl, PRCTL;
         "pthread_setname_np" => process::pthread_setname, PTHREAD_SETNAME;
+        "longjmp" => jumps::longjmp, LONGJMP;
+        "_longjmp" => jumps::underscore_longjmp, UNDERSCORE_LONGJMP;
+        "siglongjmp" => jumps::siglongjmp, SIGLONGJMP;
+        "__longjmp_chk" => jumps::longjmp_checked, LONGJMP_CHECKED;
         "execve" => process::execve, EXECVE;
         "execv" => process::execv, EXECV;
         "execvp" => process::execvp, EXECVP;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use super::trampoline::call_with_array;
 use crate::got::Original;
 use crate::heritage::{Environment, hand_on};
-use crate::{environment, family, loadable, switch, thread};
+use crate::{confined, environment, family, loadable, switch, thread};
 
 /// Longest name of a thread that the kernel keeps, without the zero.
 const NAME_LENGTH: usize = 15;
@@ -37,7 +37,7 @@ pub(super) unsafe extern "C" fn prctl(
 ) -> c_int {
     let real = PRCTL.get();
     // SAFETY: the caller's arguments, for the function it meant.
-    let result = unsafe { real(option, second, third, fourth, fifth) };
+    let result = confined::watch(option, second, || unsafe { real(option, second, third, fourth, fifth) });
     if option == libc::PR_SET_NAME && result == 0 {
         // SAFETY: no preconditions.
         let thread = unsafe { libc::syscall(libc::SYS_gettid) };

@@ -24,6 +24,12 @@ impl Stack {
         Self { low: 0, high: 0, page: 0 }
     }
 
+    /// One that is known from `low` to `high`.
+    #[cfg(test)]
+    pub(super) const fn between(low: usize, high: usize) -> Self {
+        Self { low, high, page: 0 }
+    }
+
     /// The stack of the calling thread, of which nothing is known but its end.
     pub(super) fn of_thread(tid: i32) -> Self {
         // SAFETY: no arguments, cannot fail.
@@ -65,11 +71,16 @@ impl Stack {
         self.low = low;
     }
 
+    /// Whether the word at an address is in the known part of the thread's own stack, which stays readable.
+    #[inline(always)]
+    pub(super) const fn holds(&self, address: usize) -> bool {
+        address >= self.low && address < self.high.wrapping_sub(7)
+    }
+
     /// The word at an address, if it can be read.
     #[inline(always)]
     pub(super) fn word(&mut self, address: usize) -> Option<usize> {
-        let inside = address >= self.low && address < self.high.wrapping_sub(7);
-        if !inside && !self.is_readable_outside(address) {
+        if !self.holds(address) && !self.is_readable_outside(address) {
             return None;
         }
         // SAFETY: readable, by the module's invariant.

@@ -1,18 +1,22 @@
 //! Native call stacks, unwound in place: what [`Recorder`](crate::recorder::Recorder) writes under `--native`.
 //!
-//! They exist so that memory held by C, C++ and Rust code has a name. `modules` knows the loaded objects, `cfi` reads
-//! their unwind tables into a `rule` for each return address, `memory` reads the stack and nothing else, `walk` unwinds
-//! as far as the stack is new and verifies the rest, `python` holds the interpreter's frames, and `merge` puts the two
-//! together. Invariant: nothing here allocates from the heap, locks, or writes to the program's stack; what cannot be
-//! unwound is left out and told as a stack that is cut.
+//! They exist so that memory held by C, C++ and Rust code has a name. `modules` knows the loaded objects, `pages` the
+//! code outside of them, `cfi` reads their unwind tables into a `rule` for each return address, `memory` reads the stack
+//! and nothing else, `walk` unwinds as far as the stack is new (`top` leads it out of memtrack's own frames) and verifies
+//! the rest (`words`), `python` holds the interpreter's frames, and `merge` puts the two together. Invariant: nothing here
+//! allocates from the heap, locks, or writes to the program's stack; what cannot be unwound is left out and told as a
+//! stack that is cut.
 
 mod cfi;
 mod memory;
 mod merge;
 mod modules;
+mod pages;
 mod python;
 mod rule;
+mod top;
 mod walk;
+mod words;
 
 pub(crate) use modules::{Description, add, forget};
 
@@ -33,6 +37,22 @@ static ON: AtomicBool = AtomicBool::new(false);
 pub(crate) fn start() {
     modules::start();
     ON.store(true, Relaxed);
+}
+
+/// A range is about to be unmapped, or mapped over.
+#[inline]
+pub(crate) fn unmaps(address: usize, length: usize) {
+    if is_on() {
+        pages::forget(address, length);
+    }
+}
+
+/// A file was mapped as code.
+#[inline]
+pub(crate) fn maps_code() {
+    if is_on() {
+        pages::code_was_mapped();
+    }
 }
 
 /// Whether they are.
@@ -65,6 +85,7 @@ impl Native {
 
     /// Nothing was told yet: in a forked child.
     pub(crate) fn begin_again(&mut self) {
+        pages::begin_again();
         self.walk.begin_again();
     }
 

@@ -33,14 +33,18 @@ pub(super) struct Module {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) is_own: bool,
+    /// It is the dynamic loader, whose first code has no unwind table: what is called from there has no caller.
+    pub(super) is_loader: bool,
     is_gone: AtomicBool,
     description: Description,
 }
 
 static MODULES: [AtomicPtr<Module>; MOST] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Raised at each change.
+/// Raised when what is known of an address may not hold any longer.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
+/// Raised when a module has come.
+static ADDITIONS: AtomicU32 = AtomicU32::new(1);
 /// The id for code in no module.
 static UNKNOWN: AtomicU32 = AtomicU32::new(0);
 
@@ -49,10 +53,21 @@ pub(super) fn start() {
     UNKNOWN.store(new_id(), Ordering::Relaxed);
 }
 
-/// Differs from an earlier one when modules have come or gone.
+/// Differs from an earlier one when modules have gone.
 #[inline(always)]
 pub(super) fn generation() -> u32 {
     GENERATION.load(Ordering::Acquire)
+}
+
+/// What is known of an address may not hold any longer.
+pub(super) fn changed() {
+    GENERATION.fetch_add(1, Ordering::Release);
+}
+
+/// Differs from an earlier one when modules have come.
+#[inline(always)]
+pub(super) fn additions() -> u32 {
+    ADDITIONS.load(Ordering::Acquire)
 }
 
 /// The id for code in no module.
@@ -66,13 +81,22 @@ pub(crate) fn add(description: Description) {
     let start = segments.iter().map(|segment| segment.start).min().unwrap_or(0);
     let end = segments.iter().map(|segment| segment.end).max().unwrap_or(0);
     let is_own = (start..end).contains(&(&raw const COUNT as usize));
-    let module = Module { id: new_id(), start, end, is_own, is_gone: AtomicBool::new(false), description };
+    let is_loader = is_loader(&description, start..end);
+    let module = Module { id: new_id(), start, end, is_own, is_loader, is_gone: AtomicBool::new(false), description };
     let count = COUNT.load(Ordering::Relaxed);
     if let Some(place) = MODULES.get(count) {
         place.store(Box::into_raw(Box::new(module)), Ordering::Release);
         COUNT.store(count.wrapping_add(1), Ordering::Release);
-        GENERATION.fetch_add(1, Ordering::Release);
+        ADDITIONS.fetch_add(1, Ordering::Release);
     }
+}
+
+fn is_loader(description: &Description, range: std::ops::Range<usize>) -> bool {
+    // SAFETY: no preconditions; an unknown entry gives 0.
+    let base = unsafe { libc::getauxval(libc::AT_BASE) } as usize;
+    // There is none where the loader was started with the program as its argument.
+    let name = description.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    (base != 0 && range.contains(&base)) || name.starts_with(b"ld-linux")
 }
 
 /// The object that began here was unloaded. As [`add`].

@@ -98,6 +98,10 @@ impl StackWriter for Shadow<'_> {
         self.python.touch(self.python.length);
     }
 
+    fn looked(&mut self, changed: bool) {
+        self.ring.looked(changed);
+    }
+
     fn define_code(&mut self, id: u32, code: &CodeObject<'_>) {
         self.ring.define_code(id, code);
     }

@@ -1,7 +1,7 @@
 //! How one frame leads to its caller's: the part of an unwind table's row that is needed, and a cache of such rules.
 //!
 //! It exists because reading unwind tables takes a microsecond, and applying a rule nanoseconds. Invariant: a rule holds
-//! for its address as long as the module stays loaded; the cache is emptied whenever modules come or go.
+//! for its address as long as the module stays loaded; the cache is emptied when modules go.
 
 use crate::python::{Plain, Region};
 
@@ -123,6 +123,13 @@ impl Rules {
         if self.0.grow(Self::PLACES) {
             self.0.set(Self::place(address), Known { address, ..known });
         }
+    }
+
+    /// Takes out those addresses of which nothing was known but where they are.
+    #[cold]
+    pub(super) fn clear_unknown(&mut self) {
+        let unknown = self.0.as_mut_slice().iter_mut().filter(|known| known.rule.kind == Kind::Unknown);
+        unknown.for_each(|known| *known = Known::default());
     }
 
     pub(super) fn clear(&mut self) {

@@ -12,7 +12,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::cfi;
 use super::memory::Stack;
 use super::modules;
+use super::pages;
 use super::rule::{Kind, Known, Rule, Rules, State};
+use super::top::{Noted, Ways};
+use super::words::Words;
 use crate::python::{Plain, Region};
 use crate::ring::Ring;
 
@@ -40,6 +43,8 @@ pub(super) struct Level {
     keeps_frame: bool,
     /// It or an older level needs the frame pointer as it is here.
     frame_matters: bool,
+    /// How many of the words that are compared belong to it and to older ones.
+    words: u32,
 }
 
 // SAFETY: integers and booleans, of which zero is a value; only ever written whole.
@@ -50,11 +55,14 @@ unsafe impl Plain for Level {}
 pub(super) struct Walk {
     levels: Region<Level>,
     length: usize,
+    words: Words,
     /// New levels, newest first, during a walk.
     fresh: Region<Level>,
     fresh_length: usize,
     rules: Rules,
+    ways: Ways,
     generation: u32,
+    additions: u32,
     stack: Stack,
     truncated: bool,
     /// The modules, by number, that were described in this slot's stream, and the unknown one at 0.
@@ -92,10 +100,13 @@ impl Walk {
         Self {
             levels: Region::new(),
             length: 0,
+            words: Words::new(),
             fresh: Region::new(),
             fresh_length: 0,
             rules: Rules::new(),
+            ways: Ways::new(),
             generation: 0,
+            additions: 0,
             stack: Stack::new(),
             truncated: false,
             described: Region::new(),
@@ -151,14 +162,24 @@ impl Walk {
             self.length = 0;
             self.generation = generation;
         }
+        let additions = modules::additions();
+        if additions != self.additions {
+            // What is known of other modules still holds.
+            self.rules.clear_unknown();
+            self.length = 0;
+            self.additions = additions;
+        }
     }
 
     /// From this state on, newest first, into `fresh`; gives how many of the old levels remain.
     #[inline(always)]
     fn unwind(&mut self, start: State, ring: &mut Ring) -> usize {
-        let (mut state, mut candidates) = (start, self.length);
         // The address of a call is before the address it returns to; a frame that was interrupted is where it is.
-        let mut is_exact = true;
+        let (mut state, mut is_exact) = match self.ways.take(start, &mut self.stack) {
+            Some(caller) => (caller, false),
+            None => self.note_way(start, ring),
+        };
+        let mut candidates = self.length;
         let mut steps = 0_usize;
         loop {
             if let Some(joined) = self.join(state, &mut candidates) {
@@ -172,14 +193,6 @@ impl Walk {
                 is_exact = false;
             }
             let address = state.pc.wrapping_sub(usize::from(!is_exact));
-            // Most steps are through frames of memtrack's own; the rest of the loop would do the same to them.
-            if let Some(known) = self.rules.find(address)
-                && known.rule.kind == Kind::Own
-                && let Some((next, ..)) = caller(&mut self.stack, state, &known.rule, known.rule.cfa.address(state, 0))
-            {
-                (state, is_exact) = (next, false);
-                continue;
-            }
             let known = match self.rules.find(address) {
                 Some(known) => *known,
                 None => self.learn(address, ring),
@@ -199,6 +212,31 @@ impl Walk {
             }
             is_exact = known.rule.kind == Kind::Signal;
         }
+    }
+
+    /// Leaves memtrack's own frames, and remembers how. Gives the state of what called them, and whether that is the start.
+    #[cold]
+    #[inline(never)]
+    fn note_way(&mut self, start: State, ring: &mut Ring) -> (State, bool) {
+        let mut noted = Noted::from(start);
+        let (mut state, mut is_exact) = (start, true);
+        loop {
+            let address = state.pc.wrapping_sub(usize::from(!is_exact));
+            let known = match self.rules.find(address) {
+                Some(known) => *known,
+                None => self.learn(address, ring),
+            };
+            let rule = &known.rule;
+            let next = match rule.kind {
+                Kind::Own => caller(&mut self.stack, state, rule, rule.cfa.address(state, 0)),
+                _ => None,
+            };
+            let Some((next, back_slot, frame_slot)) = next else { break };
+            noted.step(rule, next, back_slot, frame_slot);
+            (state, is_exact) = (next, false);
+        }
+        self.ways.put(&noted);
+        (state, is_exact)
     }
 
     /// The old level with this state. `candidates` are those that may still come.
@@ -225,18 +263,12 @@ impl Walk {
     /// index of the level whose caller is another now.
     #[inline(always)]
     fn verify(&mut self, index: usize) -> usize {
-        let Self { levels, stack, .. } = self;
-        let levels = levels.as_slice().get(..=index).unwrap_or_default();
-        for (below, [older, level]) in levels.array_windows().enumerate().rev() {
-            let back = stack.word(level.back_slot) == Some(older.state.pc);
-            let frame =
-                level.frame_slot == 0 || !older.frame_matters || stack.word(level.frame_slot) == Some(older.state.bp);
-            let cfa = level.cfa_slot == 0 || stack.word(level.cfa_slot) == Some(older.state.sp);
-            if !(back && frame && cfa) {
-                return below.wrapping_add(1);
-            }
+        let levels = self.levels.as_slice().get(..=index).unwrap_or_default();
+        let count = levels.last().map_or(0, |level| level.words as usize);
+        match self.words.differing(count, &mut self.stack) {
+            None => 0,
+            Some(word) => levels.partition_point(|level| level.words as usize <= word),
         }
-        0
     }
 
     /// Moves the levels from `last` down to the one after `from` to the fresh ones; gives the state of the one at `from`,
@@ -298,13 +330,28 @@ impl Walk {
             self.truncated = true;
             return;
         }
+        let proven = kept.checked_sub(1).map_or(0, |last| self.levels.get(last).words);
+        self.words.truncate(proven as usize);
         for index in kept..length {
             let fresh = self.fresh.get(length.wrapping_sub(index).wrapping_sub(1));
-            let older = index.checked_sub(1).map(|older| self.levels.get(older)).unwrap_or_default();
-            let frame_matters = fresh.uses_frame || (fresh.keeps_frame && older.frame_matters);
-            self.levels.set(index, Level { frame_matters, ..fresh });
+            let older = index.checked_sub(1).map(|older| self.levels.get(older));
+            let frame_matters = fresh.uses_frame || (fresh.keeps_frame && older.unwrap_or_default().frame_matters);
+            if !older.is_none_or(|older| self.compare_later(&fresh, &older)) {
+                self.length = 0;
+                self.truncated = true;
+                return;
+            }
+            self.levels.set(index, Level { frame_matters, words: self.words.length() as u32, ..fresh });
         }
         self.length = length;
+    }
+
+    /// Takes down the words that lead from a level to the older one. `false`: there is no memory for that.
+    fn compare_later(&mut self, level: &Level, older: &Level) -> bool {
+        let Self { words, stack, .. } = self;
+        let frame = if older.frame_matters { level.frame_slot } else { 0 };
+        let wanted = [(level.back_slot, older.state.pc), (frame, older.state.bp), (level.cfa_slot, older.state.sp)];
+        wanted.iter().all(|&(slot, value)| slot == 0 || words.push(slot, value, stack))
     }
 
     /// Finds the rule at an address and describes its module, if that was not done.
@@ -313,7 +360,8 @@ impl Walk {
     fn learn(&mut self, address: usize, ring: &mut Ring) -> Known {
         let known = match modules::at(address) {
             Some((number, module)) => {
-                let mut rule = cfi::rule(module, address).unwrap_or_default();
+                let end = if module.is_loader { Kind::Outermost } else { Kind::Unknown };
+                let mut rule = cfi::rule(module, address).unwrap_or(Rule { kind: end, ..Rule::default() });
                 if module.is_own && rule.kind == Kind::Called && !rule.cfa_is_read {
                     rule.kind = Kind::Own;
                 }
@@ -322,24 +370,30 @@ impl Walk {
                 }
                 Known { rule, module: module.id, offset: module.offset(address), ..Known::default() }
             }
-            None => {
-                let id = modules::unknown();
-                if self.describes(0) {
-                    let nothing: &[u8] = &[];
-                    ring.define_module(&memtrack_format::record::Module {
-                        id,
-                        bias: 0,
-                        start: 0,
-                        end: 0,
-                        path: nothing,
-                        build_id: nothing,
-                    });
+            None => match pages::at(address) {
+                Some(page) => {
+                    // Every time: the same page may have gone by another id.
+                    ring.define_module(&page.record());
+                    Known { module: page.id, offset: page.offset(address), ..Known::default() }
                 }
-                Known { rule: Rule::default(), module: id, ..Known::default() }
-            }
+                // Not kept: the page may get its place yet.
+                None => return self.unknown(ring),
+            },
         };
         self.rules.put(address, known);
         known
+    }
+
+    /// What is known of an address of which nothing is.
+    fn unknown(&mut self, ring: &mut Ring) -> Known {
+        let id = modules::unknown();
+        if self.describes(0) {
+            let nothing: &[u8] = &[];
+            let module =
+                memtrack_format::record::Module { id, bias: 0, start: 0, end: 0, path: nothing, build_id: nothing };
+            ring.define_module(&module);
+        }
+        Known { module: id, ..Known::default() }
     }
 
     /// Whether the module with this number is to be described; it counts as described from now on.

@@ -205,6 +205,7 @@ impl Chain {
         } else {
             Comparison::Different
         };
+        writer.looked(matches!(comparison, Comparison::Different));
         match comparison {
             Comparison::Same => {}
             Comparison::Moved(position) => {

@@ -8,6 +8,7 @@ use super::layout::{self, Layout};
 use super::current::{Current, Getter};
 use super::{allocators, check, death, specific};
 use crate::defined::is_defined;
+use crate::environment;
 use libc::c_void;
 use libloading::os::unix::Library;
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
@@ -96,18 +97,10 @@ impl Unsupported {
 
     /// What speaks against Python frames in a program in which no interpreter was found.
     fn without_interpreter() -> Option<Self> {
-        unsafe extern "C" {
-            /// The program's name without its directory, which the C library sets before anything else.
-            static program_invocation_short_name: *const c_char;
-        }
         if is_defined(c"pypy_main_startup") {
             return Some(Self::PyPy);
         }
-        // SAFETY: a variable of the C library.
-        let name = unsafe { program_invocation_short_name };
-        // SAFETY: where it is set, a string that is never freed.
-        let name = (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })?;
-        name.to_bytes().starts_with(b"python").then_some(Self::Hidden)
+        environment::program_name().starts_with(b"python").then_some(Self::Hidden)
     }
 }
 

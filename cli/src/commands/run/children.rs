@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use memtrack_collector::{NewChild, OpenSink};
 
-use super::{Kind, sink};
+use super::{Form, sink};
 use crate::output::CaptureFile;
 
 /// The captures that were made.
@@ -31,12 +31,12 @@ struct State {
 
 impl Children {
     /// Gives each child a file of its own, beside the program's.
-    pub(super) fn opener(&self, kind: Kind, force: bool) -> OpenSink {
+    pub(super) fn opener(&self, form: Form, force: bool) -> OpenSink {
         let shared = Arc::clone(&self.0);
         Box::new(move |child| {
             let own = shared.own();
             let (capture, file) = open(&own, child, force).map_err(|error| io::Error::other(format!("{error:#}")))?;
-            let sink = sink(kind, file)?;
+            let sink = sink(form, file)?;
             shared.lock().captures.push((child.number, capture));
             Ok(sink)
         })

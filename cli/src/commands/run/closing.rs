@@ -1,14 +1,16 @@
 //! What is said when the program has ended: where the capture is, what is in it, and what to do next.
 //!
-//! Invariant: the figures are those that `stats` shows; of a capture that takes long to read, only its size is said.
+//! Invariant: the figures are those that `stats` shows, of all processes that were recorded; of captures that take long to
+//! read, only their size is said.
 
 use std::fs;
+use std::path::PathBuf;
 
 use memtrack_collector::{Error, Followed, NothingRecorded, Summary};
 use memtrack_reader::Options;
 
 use super::children::{Children, pattern};
-use crate::load::load;
+use crate::load::{Request, load};
 use crate::message;
 use crate::output::CaptureFile;
 use crate::reports::facts::quoted;
@@ -18,13 +20,16 @@ use crate::units::{count, duration, plural, size};
 /// Records up to this many bytes are read back in about half a second.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
 
-/// Says how the recording went; what went wrong also when `quiet`.
+/// What is to be done with captures that stay.
+pub(super) type Then<'a> = &'a dyn Fn(&[PathBuf]);
+
+/// Says how the recording went; what went wrong also when `quiet`. What is to be done with captures that stay is done before.
 pub(super) fn report(
     quiet: bool,
     capture: CaptureFile,
     program: &Program,
     result: Result<Summary, Error>,
-    children: &Children,
+    (children, then): (&Children, Then<'_>),
 ) {
     let summary = match result {
         Ok(summary) => summary,
@@ -34,6 +39,7 @@ pub(super) fn report(
         }
     };
     let captures = finish_children(quiet, &summary, children);
+    then(&captures);
     if let Some(nothing) = &summary.nothing {
         if !quiet {
             message::warning(format_args!("nothing was recorded of {}: {nothing}", program.path.display()));
@@ -43,19 +49,20 @@ pub(super) fn report(
             capture.discard();
             return;
         }
-        if captures == 0 {
+        if captures.is_empty() {
             return;
         }
     }
+    then(&[capture.path().to_path_buf()]);
     if !quiet {
         summary.notes.iter().for_each(message::warning);
-        recorded(&capture, &summary, captures);
+        recorded(&capture, &summary, &captures);
     }
 }
 
-/// Says what went wrong with the children's captures, and removes those of processes that never began; how many remain.
-fn finish_children(quiet: bool, summary: &Summary, children: &Children) -> u64 {
-    let mut captures = 0;
+/// Says what went wrong with the children's captures, and removes those of processes that never began; gives the others.
+fn finish_children(quiet: bool, summary: &Summary, children: &Children) -> Vec<PathBuf> {
+    let mut captures = Vec::new();
     for Followed { pid, number, summary } in &summary.followed {
         let Some(capture) = children.take(*number) else { continue };
         match summary {
@@ -73,32 +80,34 @@ fn finish_children(quiet: bool, summary: &Summary, children: &Children) -> u64 {
             }
             Ok(_) => {}
         }
-        captures += 1;
+        captures.push(capture.path().to_path_buf());
     }
     if summary.missing > 0 && !quiet {
         message::warning(format_args!(
             "{} not recorded: statically linked programs, or without a way to memtrack (another root directory or \
-             user, no free descriptors)",
+             user, no free descriptors, forbidden system calls)",
             plural(summary.missing.into(), "process that was started was", "processes that were started were")
         ));
     }
     captures
 }
 
-fn recorded(capture: &CaptureFile, summary: &Summary, children: u64) {
+fn recorded(capture: &CaptureFile, summary: &Summary, children: &[PathBuf]) {
     let path = capture.path();
     let shown = quoted(&path.display().to_string());
-    let bytes = fs::metadata(path).map(|metadata| metadata.len()).unwrap_or(0);
+    let own = [path.to_path_buf()];
+    let all: Vec<PathBuf> = own.iter().chain(children).cloned().collect();
+    let bytes = all.iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum();
     message::line(format_args!("\nmemtrack: {} in {shown}, recorded in {}", size(bytes), duration(nanos(summary))));
     if !path.is_file() {
         return;
     }
-    if summary.record_bytes <= MAX_RECORD_BYTES {
-        figures(capture);
+    if record_bytes(summary) <= MAX_RECORD_BYTES {
+        figures(&all);
     }
     let pattern = pattern(path);
-    let shown = if children > 0 {
-        let processes = plural(children, "process", "processes");
+    let shown = if !children.is_empty() {
+        let processes = plural(children.len() as u64, "process", "processes");
         message::line(format_args!("  children    {processes}, with a capture each, in {}", pattern.display()));
         // Quotes would keep the shell from finding them.
         pattern.display().to_string()
@@ -109,16 +118,29 @@ fn recorded(capture: &CaptureFile, summary: &Summary, children: u64) {
     message::line(format_args!("              memtrack transform speedscope {shown}"));
 }
 
-fn figures(capture: &CaptureFile) {
-    let capture = match load(&capture.path().to_path_buf(), &Options::default()) {
+/// Of the process and those that it started.
+fn record_bytes(summary: &Summary) -> u64 {
+    let children = summary.followed.iter().filter_map(|followed| followed.summary.as_ref().ok());
+    children.map(|child| child.record_bytes).fold(summary.record_bytes, u64::saturating_add)
+}
+
+fn figures(captures: &[PathBuf]) {
+    let request = Request { paths: captures, quiet: true, ..Request::default() };
+    let capture = match load(request, &Options::default()) {
         Ok(capture) => capture,
         Err(error) => return message::error(format_args!("{error:#}")),
     };
     let totals = &capture.analysis.totals;
     let (peak, leaked) = (totals.peak, totals.leaked);
-    message::line(format_args!("  events      {}", count(totals.events)));
-    message::line(format_args!("  peak        {} in {} allocations", size(peak.bytes), count(peak.allocations)));
+    let account = &capture.facts.account;
+    let each = if captures.len() > 1 { ", each process's own added up" } else { "" };
+    message::line(format_args!("  events      {}", account.events_in_short()));
+    message::line(format_args!("  peak        {} in {} allocations{each}", size(peak.bytes), count(peak.allocations)));
     message::line(format_args!("  leaked      {} in {} allocations", size(leaked.bytes), count(leaked.count)));
+    let more = [("stacks", account.stacks_in_short()), ("slow-down", account.slow_down_in_short())];
+    for (label, text) in more.into_iter().filter_map(|(label, text)| Some((label, text?))) {
+        message::line(format_args!("  {label:12}{text}"));
+    }
 }
 
 fn nanos(summary: &Summary) -> u64 {

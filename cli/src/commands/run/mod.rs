@@ -5,6 +5,7 @@
 
 mod children;
 mod closing;
+mod repack;
 mod shim;
 mod sums;
 
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use memtrack_collector::{Collector, Ended, FileSink, Sink};
+use memtrack_collector::{Collector, Compression, Ended, FileSink, Sink};
 
 use self::children::Children;
 use self::shim::Private;
@@ -25,7 +26,7 @@ use crate::args;
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
-use crate::sys::{Child, Signals, Spawn, Waiting, shell_status};
+use crate::sys::{Child, Signals, Spawn, Waiting, end_with, shell_status};
 use crate::target::{Environment, Program, Target};
 use crate::units;
 
@@ -78,8 +79,11 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
         Ok(Launched { collector, child, waiting }) => {
             let named = capture.name(&target.name(), child.pid());
             children.name(capture.path());
+            child.wait_for_end()?;
+            let cpu_ns = memtrack_collector::processor_ns(child.pid());
             let status = child.reap()?;
-            collector.child_exited(status);
+            end_with(shell_status(status));
+            collector.child_exited(status, cpu_ns);
             if options.follow {
                 wait_for_children(&collector, &waiting, options.quiet);
             }
@@ -87,7 +91,12 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
             if let Err(error) = named {
                 message::error(format_args!("{error:#}; the capture is {}", capture.path().display()));
             }
-            closing::report(options.quiet, capture, program, summary, &children);
+            let repack = |captures: &[PathBuf]| {
+                if let Some(compression) = repack::plan(options.compress).1 {
+                    repack::repack(captures, compression, &waiting);
+                }
+            };
+            closing::report(options.quiet, capture, program, summary, (&children, &repack));
             Ok(status)
         }
         Err(error) => {
@@ -146,33 +155,36 @@ fn launch(
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
         ..memtrack_collector::Options::default()
     };
-    let kind = if options.aggregate { Kind::Sums } else { Kind::Events };
-    let sink = sink(kind, file).context("the capture cannot be written")?;
+    let form = Form { sums: options.aggregate, compression: repack::plan(options.compress).0 };
+    // First, since files that may not become so large are reported by a signal, the shared memory's among them.
+    let signals = Signals::take()?;
+    let sink = sink(form, file).context("the capture cannot be written")?;
     let collector = if options.follow {
-        Collector::start_following(private.path(), how, sink, children.opener(kind, options.force))?
+        Collector::start_following(private.path(), how, sink, children.opener(form, options.force))?
     } else {
         Collector::start(private.path(), how, sink)?
     };
     let mut environment = program.environment.clone();
     private.prepare(&mut environment, &shim, collector.socket_path())?;
-    let signals = Signals::take()?;
     let child = start(program, environment)?;
     collector.expect_child(child.pid().cast_unsigned());
     let waiting = signals.pass_on(&child);
     Ok(Launched { collector, child, waiting })
 }
 
-/// What a capture holds.
+/// What a capture holds, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Events,
-    Sums,
+struct Form {
+    /// Sums instead of events.
+    sums: bool,
+    compression: Compression,
 }
 
-fn sink(kind: Kind, file: File) -> io::Result<Box<dyn Sink>> {
-    Ok(match kind {
-        Kind::Sums => Box::new(SumsSink::new(file)?),
-        Kind::Events => Box::new(FileSink::new(file)?),
+fn sink(form: Form, file: File) -> io::Result<Box<dyn Sink>> {
+    Ok(if form.sums {
+        Box::new(SumsSink::new(file, form.compression)?)
+    } else {
+        Box::new(FileSink::compressed(file, form.compression)?)
     })
 }
 

@@ -10,12 +10,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use lz4_flex::block::compress;
-use memtrack_collector::{Piece, Sink};
+use memtrack_collector::{Compression, Packer, Piece, Sink};
 use memtrack_format::aggregate::PART;
-use memtrack_format::block::{Codec, HEADER_LEN, Header, Kind, MAX_RAW};
+use memtrack_format::block::{HEADER_LEN, Header, Kind, MAX_RAW};
 use memtrack_format::checksum::crc32;
 use memtrack_format::header;
+use memtrack_format::mapped::Mapped;
 use memtrack_format::meta::Process;
 use memtrack_format::observe::Reader;
 use memtrack_reader::source::Online;
@@ -35,6 +35,8 @@ pub(super) struct SumsSink {
     process: Process,
     online: Option<Online>,
     replay: Replay,
+    /// The first ticket of the process's present image.
+    image_ticket: u64,
     next_checkpoint: Instant,
 }
 
@@ -43,14 +45,15 @@ impl SumsSink {
     ///
     /// # Errors
     /// What the medium says.
-    pub(super) fn new(file: File) -> io::Result<Self> {
+    pub(super) fn new(file: File, compression: Compression) -> io::Result<Self> {
         file.write_all_at(&header::encode(), 0)?;
         let start = header::LEN as u64;
         Ok(Self {
-            file: Sums { file, newest: start, end: start, round: 0 },
+            file: Sums { file, packer: Packer::new(compression)?, newest: start, end: start, round: 0 },
             process: Process::default(),
             online: None,
             replay: Replay::new(&Options::default()),
+            image_ticket: 0,
             next_checkpoint: Instant::now() + INTERVAL,
         })
     }
@@ -81,6 +84,13 @@ impl Sink for SumsSink {
         Ok(())
     }
 
+    fn mapped(&mut self, files: &[Mapped]) -> io::Result<()> {
+        if let Some(online) = &mut self.online {
+            files.iter().for_each(|file| online.mapped(self.image_ticket, file));
+        }
+        Ok(())
+    }
+
     fn wants_quiet(&self) -> bool {
         true
     }
@@ -93,6 +103,7 @@ impl Sink for SumsSink {
     }
 
     fn replaced(&mut self, ticket: u64) -> io::Result<()> {
+        self.image_ticket = ticket;
         if let Some(online) = &mut self.online {
             online.replaced(ticket);
         }
@@ -117,6 +128,7 @@ impl Sink for SumsSink {
 /// The file.
 struct Sums {
     file: File,
+    packer: Packer,
     /// Where the newest blocks begin.
     newest: u64,
     /// Where they end.
@@ -134,17 +146,17 @@ impl Sums {
         threads: &[Thread],
         complete: bool,
     ) -> io::Result<()> {
-        let mut bytes = block(Header::plain(Kind::Process), &process.encode())?;
+        let mut bytes = block(&mut self.packer, Header::plain(Kind::Process), &process.encode())?;
         let payload = payload(analysis, frames, threads);
         // One more than fill PART exactly: the last part is the one that is not full.
         for offset in (0..=payload.len()).step_by(PART) {
             let part = payload.get(offset..payload.len().min(offset + PART)).unwrap_or_default();
             let place = u32::try_from(offset).map_err(|_| too_large())?;
             let header = Header { segment: self.round, offset: place, ..Header::plain(Kind::Aggregate) };
-            bytes.extend(block(header, part)?);
+            bytes.extend(block(&mut self.packer, header, part)?);
         }
         if complete {
-            bytes.extend(block(Header::plain(Kind::End), &[])?);
+            bytes.extend(block(&mut self.packer, Header::plain(Kind::End), &[])?);
         }
         self.round += 1;
         self.put(&bytes)
@@ -171,10 +183,8 @@ fn payload(mut analysis: Analysis, frames: &Frames, threads: &[Thread]) -> Vec<u
     aggregate::save(&analysis, frames, threads).encode()
 }
 
-fn block(header: Header, payload: &[u8]) -> io::Result<Vec<u8>> {
-    let compressed = compress(payload);
-    let smaller = compressed.len() < payload.len();
-    let (codec, stored) = if smaller { (Codec::Lz4, compressed.as_slice()) } else { (Codec::Stored, payload) };
+fn block(packer: &mut Packer, header: Header, payload: &[u8]) -> io::Result<Vec<u8>> {
+    let (codec, stored) = packer.pack(payload, &[]);
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).ok().filter(|&len| len <= MAX_RAW).ok_or_else(too_large);
     let header =
         Header { codec, raw_len: length(payload)?, stored_len: length(stored)?, payload_crc: crc32(stored), ..header };
@@ -198,7 +208,7 @@ mod tests {
     use memtrack_reader::{Analysis, Frames, Snapshot, Thread};
     use tempfile::NamedTempFile;
 
-    use super::{MAX_SNAPSHOTS, SumsSink, payload};
+    use super::{Compression, MAX_SNAPSHOTS, SumsSink, payload};
 
     fn saved(file: &NamedTempFile) -> (Capture, Aggregate) {
         let capture = Capture::open(file.path()).unwrap();
@@ -210,7 +220,7 @@ mod tests {
     #[test]
     fn checkpoints_replace_each_other() {
         let file = NamedTempFile::new().unwrap();
-        let mut sink = SumsSink::new(file.reopen().unwrap()).unwrap();
+        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default()).unwrap();
         let process = Process { pid: Some(7), ..Process::default() };
         for (round, threads) in [3, 40, 2, 90, 90, 90, 1, 200].into_iter().enumerate() {
             let threads = vec![Thread { tid: 7, name: format!("round {round}") }; threads];
@@ -227,7 +237,7 @@ mod tests {
     #[test]
     fn a_cut_checkpoint_leaves_the_one_before() {
         let mut file = NamedTempFile::new().unwrap();
-        let mut sink = SumsSink::new(file.reopen().unwrap()).unwrap();
+        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default()).unwrap();
         let thread = Thread { tid: 7, name: "first".into() };
         sink.file.write(&Process::default(), Analysis::default(), &Frames::new(), &[thread], false).unwrap();
         file.as_file_mut().set_len(sink.file.end).unwrap();
@@ -249,7 +259,7 @@ mod tests {
     #[test]
     fn what_no_block_can_hold_is_written_in_parts() {
         let file = NamedTempFile::new().unwrap();
-        let mut sink = SumsSink::new(file.reopen().unwrap()).unwrap();
+        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default()).unwrap();
         let threads: Vec<_> =
             (0..400_000).map(|tid| Thread { tid, name: format!("a thread of many, {tid}") }).collect();
         for complete in [false, true] {

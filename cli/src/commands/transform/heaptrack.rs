@@ -5,13 +5,14 @@
 //! unmapped in part is written as freed and made anew with what is left of it, since the format knows whole blocks only.
 //! Invariant: whatever a line refers to stands on a line before it, and each free is that of an allocation.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use memtrack_format::MapClass;
 use memtrack_reader::source::Consumer;
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId, ThreadId};
+use rustc_hash::FxHashMap;
 
 use crate::reports::NO_STACK;
 use crate::reports::facts::{Facts, visible};
@@ -30,11 +31,11 @@ pub(super) struct Writer<'a, W> {
     pub(super) written: io::Result<()>,
     keep: Keep<'a>,
     tables: Tables,
-    blocks: HashMap<u64, u64>,
+    blocks: FxHashMap<u64, u64>,
     /// Mappings that count as heap: their ends and their numbers, by start.
     mappings: BTreeMap<u64, Mapping>,
-    last_ends: HashMap<ThreadId, Vec<Ended>>,
-    remapped_heap: HashMap<ThreadId, bool>,
+    last_ends: FxHashMap<ThreadId, Vec<Ended>>,
+    remapped_heap: FxHashMap<ThreadId, bool>,
     time_ms: u64,
 }
 
@@ -66,10 +67,10 @@ impl<'a, W: Write> Writer<'a, W> {
             written,
             keep,
             tables,
-            blocks: HashMap::new(),
+            blocks: FxHashMap::default(),
             mappings: BTreeMap::new(),
-            last_ends: HashMap::new(),
-            remapped_heap: HashMap::new(),
+            last_ends: FxHashMap::default(),
+            remapped_heap: FxHashMap::default(),
             time_ms: 0,
         }
     }
@@ -86,6 +87,17 @@ impl<'a, W: Write> Writer<'a, W> {
         }
     }
 
+    /// A line of a sign and a number: nearly all lines are such, and formatting would take longer than all the rest.
+    fn line(&mut self, sign: u8, number: u64) {
+        let mut line = [b'\n'; 19];
+        let digits = (64 - number.leading_zeros()).div_ceil(4).max(1) as usize;
+        for (place, digit) in line[2..2 + digits].iter_mut().rev().enumerate() {
+            *digit = b"0123456789abcdef"[(number >> (4 * place)) as usize & 15];
+        }
+        (line[0], line[1]) = (sign, b' ');
+        self.write(|out| out.write_all(&line[..digits + 3]));
+    }
+
     fn time(&mut self, time_ns: u64) {
         let time_ms = time_ns / 1_000_000;
         if time_ms > self.time_ms {
@@ -100,12 +112,12 @@ impl<'a, W: Write> Writer<'a, W> {
         if new {
             self.write(|out| writeln!(out, "a {size:x} {stack:x}"));
         }
-        self.write(|out| writeln!(out, "+ {number:x}"));
+        self.line(b'+', number);
         number
     }
 
     fn end(&mut self, number: u64) {
-        self.write(|out| writeln!(out, "- {number:x}"));
+        self.line(b'-', number);
     }
 
     fn stack(&mut self, stack: StackId, frames: &Frames) -> u64 {
@@ -133,11 +145,11 @@ impl<'a, W: Write> Writer<'a, W> {
     }
 
     fn free(&mut self, event: &Event) {
-        let ended = self.blocks.remove(&event.address).map(|number| Ended::Block(event.address, number));
-        if let Some(Ended::Block(_, number)) = ended {
-            self.end(number);
-        }
-        self.last_ends.insert(event.thread, ended.into_iter().collect());
+        let ended = self.blocks.remove(&event.address);
+        ended.into_iter().for_each(|number| self.end(number));
+        let last = self.last_ends.entry(event.thread).or_default();
+        last.clear();
+        last.extend(ended.map(|number| Ended::Block(event.address, number)));
     }
 
     fn map(&mut self, event: &Event, class: MapClass, frames: &Frames) {
@@ -192,7 +204,7 @@ impl<'a, W: Write> Writer<'a, W> {
                 Ended::Block(address, number) => {
                     if let Entry::Vacant(place) = self.blocks.entry(address) {
                         place.insert(number);
-                        self.write(|out| writeln!(out, "+ {number:x}"));
+                        self.line(b'+', number);
                     }
                 }
                 Ended::Part(start, part) => self.resume(start, part.end, part.stack),
@@ -229,13 +241,17 @@ impl<W: Write> Consumer for Writer<'_, W> {
     }
 }
 
+/// Sizes and stacks that are remembered at a time. One that comes again after all were forgotten is described again.
+const REMEMBERED: usize = 1 << 20;
+
 /// The tables of the file. Numbers start at 1, but for those of allocations.
 #[derive(Default)]
 struct Tables {
-    strings: HashMap<String, u64>,
-    places: HashMap<Option<FrameId>, u64>,
-    stacks: HashMap<StackId, u64>,
-    allocations: HashMap<(u64, u64), u64>,
+    strings: FxHashMap<String, u64>,
+    places: FxHashMap<Option<FrameId>, u64>,
+    stacks: FxHashMap<StackId, u64>,
+    allocations: FxHashMap<(u64, u64), u64>,
+    next_allocation: u64,
     traces: u64,
     module: u64,
 }
@@ -305,10 +321,16 @@ impl Tables {
 
     /// The number of allocations of this size and stack, and whether it is new.
     fn allocation(&mut self, size: u64, stack: u64) -> (u64, bool) {
-        let next = self.allocations.len() as u64;
+        if self.allocations.len() >= REMEMBERED {
+            self.allocations.clear();
+        }
         match self.allocations.entry((size, stack)) {
             Entry::Occupied(known) => (*known.get(), false),
-            Entry::Vacant(new) => (*new.insert(next), true),
+            Entry::Vacant(new) => {
+                let number = *new.insert(self.next_allocation);
+                self.next_allocation += 1;
+                (number, true)
+            }
         }
     }
 }

@@ -12,27 +12,57 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use memtrack_format::MapClass;
-use memtrack_reader::modules::module_of_file;
+use memtrack_reader::modules::module_of_frame;
 use memtrack_reader::source::{self, Consumer, Place, ReadSummary};
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Options, Replay, Snapshot};
-use parquet::basic::Compression;
-use parquet::data_type::{ByteArray, ByteArrayType, Int32Type, Int64Type};
+use parquet::basic::{Compression, Encoding};
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
-use parquet::file::writer::SerializedFileWriter;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnPath;
 
 use crate::kept::Kept;
+use crate::sys::EndSignals;
 
 /// Rows that are held before they are written.
-const ROWS: usize = 1 << 17;
+const ROWS: usize = 1 << 18;
 
-/// A column of a table that is being filled; `None` is null.
+/// A column of a table that is being filled.
 #[derive(Debug)]
 enum Column {
-    Int32(Vec<Option<i32>>),
-    Int64(Vec<Option<i64>>),
-    Text(Vec<Option<ByteArray>>),
+    Int32(Values<i32>),
+    Int64(Values<i64>),
+    Text(Values<ByteArray>),
+}
+
+/// Values that are there, and for each row whether it has one.
+#[derive(Debug)]
+struct Values<T> {
+    there: Vec<T>,
+    levels: Vec<i16>,
+}
+
+impl<T> Default for Values<T> {
+    fn default() -> Self {
+        Self { there: Vec::new(), levels: Vec::new() }
+    }
+}
+
+impl<T> Values<T> {
+    fn push(&mut self, value: Option<T>) {
+        self.levels.push(i16::from(value.is_some()));
+        self.there.extend(value);
+    }
+
+    /// Writes what is held.
+    fn flush<D: DataType<T = T>>(&mut self, writer: &mut SerializedColumnWriter<'_>) -> Result<()> {
+        writer.typed::<D>().write_batch(&self.there, Some(&self.levels), None)?;
+        self.there.clear();
+        self.levels.clear();
+        Ok(())
+    }
 }
 
 /// A cell.
@@ -40,13 +70,34 @@ enum Cell<'a> {
     Int32(Option<u32>),
     Int64(Option<u64>),
     Text(Option<&'a str>),
+    /// One of few texts.
+    Word(Option<&'static str>),
 }
+
+/// What a column is: numbers that rise or hardly repeat are not worth a dictionary.
+const DISTINCT: [&str; 3] = ["order", "time_ns", "address"];
 
 /// A file that is being written.
 struct Table {
     writer: SerializedFileWriter<File>,
     columns: Vec<Column>,
     rows: usize,
+    words: Words,
+}
+
+/// Texts that come again and again, each kept once.
+#[derive(Debug, Default)]
+struct Words(Vec<(&'static str, ByteArray)>);
+
+impl Words {
+    fn get(&mut self, word: &'static str) -> ByteArray {
+        if let Some((_, known)) = self.0.iter().find(|(known, _)| std::ptr::eq(*known, word)) {
+            return known.clone();
+        }
+        let new = ByteArray::from(word);
+        self.0.push((word, new.clone()));
+        new
+    }
 }
 
 impl Table {
@@ -63,17 +114,23 @@ impl Table {
         let schema = parse_message_type(&format!("message {name} {{ {fields} }}"))?;
         let properties = WriterProperties::builder()
             .set_compression(Compression::SNAPPY)
+            .set_statistics_enabled(EnabledStatistics::Chunk)
             .set_created_by(format!("memtrack {}", env!("CARGO_PKG_VERSION")))
-            .set_key_value_metadata(Some(vec![KeyValue::new("memtrack".into(), about.to_owned())]))
-            .build();
+            .set_key_value_metadata(Some(vec![KeyValue::new("memtrack".into(), about.to_owned())]));
+        let properties =
+            columns.iter().filter(|(name, _)| DISTINCT.contains(name)).fold(properties, |all, (name, _)| {
+                let column = ColumnPath::from(*name);
+                all.set_column_dictionary_enabled(column.clone(), false)
+                    .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED)
+            });
         let file = File::create(&path).with_context(|| format!("{}: cannot be created", path.display()))?;
-        let writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties))?;
+        let writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties.build()))?;
         let column = |(_, kind): &(&str, &str)| match *kind {
-            "u32" | "i32" => Column::Int32(Vec::new()),
-            "u64" => Column::Int64(Vec::new()),
-            _ => Column::Text(Vec::new()),
+            "u32" | "i32" => Column::Int32(Values::default()),
+            "u64" => Column::Int64(Values::default()),
+            _ => Column::Text(Values::default()),
         };
-        Ok(Self { writer, columns: columns.iter().map(column).collect(), rows: 0 })
+        Ok(Self { writer, columns: columns.iter().map(column).collect(), rows: 0, words: Words::default() })
     }
 
     fn row<const N: usize>(&mut self, cells: [Cell<'_>; N]) -> Result<()> {
@@ -82,6 +139,9 @@ impl Table {
                 (Column::Int32(values), Cell::Int32(value)) => values.push(value.map(u32::cast_signed)),
                 (Column::Int64(values), Cell::Int64(value)) => values.push(value.map(u64::cast_signed)),
                 (Column::Text(values), Cell::Text(value)) => values.push(value.map(ByteArray::from)),
+                (Column::Text(values), Cell::Word(value)) => {
+                    values.push(value.map(|word| self.words.get(word)));
+                }
                 _ => bail!("a cell of another kind than its column: please report this"),
             }
         }
@@ -98,18 +158,9 @@ impl Table {
         for column in &mut self.columns {
             let Some(mut writer) = group.next_column()? else { break };
             match column {
-                Column::Int32(values) => {
-                    let (values, levels) = split(values);
-                    writer.typed::<Int32Type>().write_batch(&values, Some(&levels), None)?;
-                }
-                Column::Int64(values) => {
-                    let (values, levels) = split(values);
-                    writer.typed::<Int64Type>().write_batch(&values, Some(&levels), None)?;
-                }
-                Column::Text(values) => {
-                    let (values, levels) = split(values);
-                    writer.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
-                }
+                Column::Int32(values) => values.flush::<Int32Type>(&mut writer)?,
+                Column::Int64(values) => values.flush::<Int64Type>(&mut writer)?,
+                Column::Text(values) => values.flush::<ByteArrayType>(&mut writer)?,
             }
             writer.close()?;
         }
@@ -123,12 +174,6 @@ impl Table {
         self.writer.close()?;
         Ok(())
     }
-}
-
-/// Values that are there, and for each whether it is.
-fn split<T>(values: &mut Vec<Option<T>>) -> (Vec<T>, Vec<i16>) {
-    let levels = values.iter().map(|value| i16::from(value.is_some())).collect();
-    (values.drain(..).flatten().collect(), levels)
 }
 
 /// A consumer that writes events and snapshots.
@@ -225,7 +270,7 @@ fn frames(directory: &Path, about: &str, frames: &Frames) -> Result<()> {
     for (number, frame) in (0..).zip(frames.frames()) {
         let id = FrameId(number);
         let file = Some(frames.file(id)).filter(|file| !file.is_empty());
-        let module = file.and_then(module_of_file).map(|name| match modules.iter().position(|known| *known == name) {
+        let module = module_of_frame(frames, id).map(|name| match modules.iter().position(|known| *known == name) {
             Some(known) => known,
             None => {
                 modules.push(name);
@@ -287,11 +332,11 @@ impl Writer<'_> {
         self.events.row([
             Cell::Int64(Some(event.order)),
             Cell::Int64(Some(event.time_ns)),
-            Cell::Text(Some(kind)),
+            Cell::Word(Some(kind)),
             Cell::Int64(addressed.then_some(event.address)),
             Cell::Int64(sized.then_some(event.size)),
-            Cell::Text(allocator.map(memtrack_format::Allocator::name)),
-            Cell::Text(class),
+            Cell::Word(allocator.map(memtrack_format::Allocator::name)),
+            Cell::Word(class),
             Cell::Int32(Some(self.tid.cast_unsigned())),
             Cell::Int32(allocator.and(Some(event.stack.0)).filter(|stack| *stack > 0)),
         ])
@@ -358,12 +403,14 @@ impl Directory {
                 path.display()
             );
         }
+        let signals = EndSignals::take().context("signals cannot be taken")?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let temporary = tempfile::Builder::new()
             .prefix(".memtrack-")
             .permissions(fs::Permissions::from_mode(0o777)) // less the umask
             .tempdir_in(parent);
         let temporary = temporary.with_context(|| format!("{}: cannot be created", path.display()))?;
+        signals.remove(temporary.path().to_owned());
         Ok(Self { temporary, path })
     }
 

@@ -39,13 +39,13 @@ pub(crate) fn run(options: &args::Tree) -> Result<u8> {
         return Ok(0);
     }
     if !options.text && options.output.output.is_none() && can_be_interactive() {
-        let color = Look::new(options.color, true).color;
+        let color = Look::new(options.colors.color, true).color;
         let mut browser = Browser::new(&capture, Start { view, inverted, least });
         screen::show(&mut browser, color).context("the terminal cannot be used; --text prints the tree")?;
         return Ok(0);
     }
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
-    let look = Look::new(options.color, matches!(out, Report::Stdout(_)));
+    let look = options.colors.look(&out);
     Calls::new(&capture, view, inverted).text(least, look, &mut out)?;
     out.finish()?;
     Ok(0)

@@ -75,10 +75,13 @@ fn keys(
             Then::GoOn => {}
             Then::Quit => break,
             Then::Suspend => {
+                // The shell wants its cursor, too.
+                terminal.show_cursor()?;
                 ratatui::restore();
                 emulate_default_handler(SIGTSTP)?;
+                // Drawn whole: the other screen is empty when it is entered. (To clear it would ask the terminal where
+                // the cursor is, and not every one answers.)
                 *terminal = ratatui::try_init()?;
-                terminal.clear()?;
             }
         }
     }

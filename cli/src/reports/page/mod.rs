@@ -17,7 +17,7 @@ use memtrack_reader::analysis::diff::Merged;
 
 use super::facts::{Capture, visible};
 use super::source::Sources;
-use super::view;
+use super::{stats, view};
 use crate::units::{count, size};
 use columns::{Columns, Packed};
 use sites::{Names, Side, Sites};
@@ -79,13 +79,14 @@ pub(crate) fn flamegraph(
         let mut data = Columns::new();
         head(&mut data, "capture", &title, start)?;
         data.json("facts", &facts(capture).into())?;
+        data.json("peak", &peak(capture))?;
         sites.write(&mut data, &mut names)?;
         let time = time::write(capture, &sites, most, &mut data)?;
         let notes: Vec<_> = notes.iter().cloned().chain(sites.note()).chain(names.note()).chain(time).collect();
         data.json("notes", &notes.into())?;
         data.ended()
     })?;
-    document(&format!("memtrack: {title}"), &data, out)
+    document(&Frame { title: format!("memtrack: {title}"), heading: title, facts: facts(capture) }, &data, out)
 }
 
 /// Writes the page of the difference between two captures; `scale` says what the base's figures were multiplied by, if
@@ -123,7 +124,8 @@ pub(crate) fn difference(
         data.json("notes", &notes.iter().cloned().chain(sites.note()).collect::<Vec<_>>().into())?;
         data.ended()
     })?;
-    document(&format!("memtrack diff: {title}"), &data, out)
+    let facts = [facts(base), facts(new)].concat();
+    document(&Frame { title: format!("memtrack diff: {title}"), heading: title, facts }, &data, out)
 }
 
 /// Builds the data with fewer and fewer call sites until the page is small enough, or is small in sites at least.
@@ -156,6 +158,7 @@ fn facts(capture: &Capture) -> Vec<String> {
         ("Capture", facts.file.file_name().unwrap_or_default().to_string_lossy().into_owned()),
         ("Program", facts.title()),
         ("Python", facts.python_version().unwrap_or_default()),
+        ("Recorded", how_recorded(capture)),
         ("Started", facts.start_time().unwrap_or_default()),
         ("Duration", crate::units::duration(facts.duration_ns(&capture.analysis))),
         ("Peak", format!("{} in {} allocations", size(totals.peak.bytes), count(totals.peak.allocations))),
@@ -168,10 +171,43 @@ fn facts(capture: &Capture) -> Vec<String> {
     pairs.into_iter().flat_map(|(label, text)| [label.to_owned(), visible(&text)]).collect()
 }
 
+/// When the high-water mark was, in microseconds, and its bytes: nothing where several processes had one each.
+fn peak(capture: &Capture) -> serde_json::Value {
+    let peak = &capture.analysis.totals.peak;
+    let at = peak.at.filter(|_| capture.facts.others == 0 && !capture.analysis.snapshots.is_empty());
+    at.map_or(serde_json::Value::Null, |at| serde_json::json!({"time": at.time_ns / 1000, "bytes": peak.bytes}))
+}
+
+/// With which of those options that figures depend on.
+fn how_recorded(capture: &Capture) -> String {
+    let process = &capture.facts.process;
+    let options = [
+        (process.native_traces == Some(1), "native call stacks"),
+        (stats::traces_python_allocators(capture), "every Python object"),
+        (capture.analysis.exact_times, "exact times"),
+        (capture.facts.aggregated, "sums instead of events"),
+    ];
+    options.iter().filter(|(is_on, _)| *is_on).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+}
+
+/// What the page shows before its script has run, or without it.
+struct Frame {
+    title: String,
+    heading: String,
+    /// Label and text by turns.
+    facts: Vec<String>,
+}
+
 /// The whole file.
-fn document(title: &str, data: &Packed, mut out: impl Write) -> io::Result<()> {
+fn document(frame: &Frame, data: &Packed, mut out: impl Write) -> io::Result<()> {
+    let facts = frame.facts.chunks(2).map(|pair| pair.iter().map(|text| escaped(text)).collect::<Vec<_>>());
+    let facts: String =
+        facts.map(|pair| format!("      <dt>{}</dt><dd>{}</dd>\n", pair[0], pair[1..].concat())).collect();
+    let [title, heading] = [&frame.title, &frame.heading].map(|text| escaped(&visible(text)));
     let mut rest = HEAD;
-    for (mark, fill) in [("{{TITLE}}", escaped(&visible(title))), ("{{STYLE}}", STYLE.into())] {
+    for (mark, fill) in
+        [("{{TITLE}}", title), ("{{STYLE}}", STYLE.into()), ("{{HEADING}}", heading), ("{{FACTS}}", facts)]
+    {
         let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
         write!(out, "{before}{fill}")?;
         rest = after;

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use memtrack_format::block::{Codec, HEADER_LEN, Header, prefix};
 use memtrack_format::header;
+use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
 use super::make::{Act, History, Step};
-use super::{Loss, Notes};
-use crate::source::Capture;
+use super::{Loss, Notes, open, read};
+use crate::source::{Capture, Pack};
 
 fn path(version: u32) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", &format!("v{version}.bin")].iter().collect()
@@ -65,6 +66,56 @@ fn version_2_is_still_what_is_written() {
     assert_eq!(fixture[..header::LEN], written[..header::LEN]);
     assert!(blocks(&fixture) == blocks(&written), "the format has changed and its version has not");
     assert!(blocks(&fixture).iter().any(|(header, _)| header.codec == Codec::ZstdPrefix));
+}
+
+/// The capture with its payloads stored as `pack` says.
+fn repacked(bytes: &[u8], pack: &mut Pack<'_>) -> Vec<u8> {
+    let mut copy = Vec::new();
+    assert!(open(bytes).unwrap().repack(&mut copy, pack, &mut |_| true).unwrap());
+    copy
+}
+
+/// As small as can be, with what comes before in the group.
+fn smallest(payload: &[u8], before: &[u8], stored: &mut Vec<u8>) -> Codec {
+    let mut context = CCtx::create();
+    context.set_parameter(CParameter::CompressionLevel(19)).unwrap();
+    context.ref_prefix(prefix(before)).unwrap();
+    stored.resize(compress_bound(payload.len()), 0);
+    let len = context.compress2(stored.as_mut_slice(), payload).unwrap();
+    stored.truncate(len);
+    if before.is_empty() { Codec::Zstd } else { Codec::ZstdPrefix }
+}
+
+#[test]
+fn packed_again_the_blocks_are_the_same() {
+    let bytes = std::fs::read(path(2)).unwrap();
+    let copy = repacked(&bytes, &mut smallest);
+    assert!(copy.len() < bytes.len(), "{} of {}", copy.len(), bytes.len());
+    let without_codec =
+        |bytes| blocks(bytes).into_iter().map(|(header, payload)| (Header { codec: Codec::Stored, ..header }, payload));
+    assert!(without_codec(&copy).eq(without_codec(&bytes)));
+    // There is nothing to be gained by storing them as they are.
+    let stored = &mut |payload: &[u8], _: &[u8], stored: &mut Vec<u8>| {
+        stored.extend_from_slice(payload);
+        Codec::Stored
+    };
+    assert!(repacked(&copy, stored) == copy);
+    // A version that knows LZ4 only stays as it is.
+    let old = std::fs::read(path(1)).unwrap();
+    assert!(repacked(&old, &mut smallest) == old);
+}
+
+#[test]
+fn packed_again_damage_stays_what_it_is() {
+    let bytes = std::fs::read(path(2)).unwrap();
+    for place in (header::LEN..bytes.len()).step_by(7) {
+        let mut damaged = bytes.clone();
+        damaged[place] ^= 0x10;
+        let Ok((capture, notes, summary)) = read(&damaged) else { continue };
+        let (again, same, found) = read(&repacked(&damaged, &mut smallest)).unwrap();
+        assert_eq!((again.complete(), same.seen), (capture.complete(), notes.seen), "byte {place}");
+        assert_eq!(found.lost.blocks, summary.lost.blocks, "byte {place}");
+    }
 }
 
 /// The blocks of a capture, decoded; without what depends on how well they were compressed.

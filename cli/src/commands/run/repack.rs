@@ -1,0 +1,69 @@
+//! Captures written once more when the program has ended, at a level that would have kept it waiting.
+//!
+//! Invariant: a capture is replaced by one that is whole, or stays as it is.
+
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use memtrack_collector::{Compression, Packer};
+use memtrack_reader::source;
+
+use crate::message;
+use crate::output::temporary_beside;
+use crate::sys::Waiting;
+use crate::terminal::Progress;
+
+/// Higher levels take so long for a byte that a program would wait for the disk's queue.
+const HIGHEST_LIVE: i32 = 6;
+
+/// How to record with this compression, and how to write the capture again, if at all.
+pub(super) fn plan(wanted: Compression) -> (Compression, Option<Compression>) {
+    match wanted {
+        Compression::Zstd(level) if level > HIGHEST_LIVE => (Compression::default(), Some(wanted)),
+        _ => (wanted, None),
+    }
+}
+
+/// Writes them again. A signal ends that, and the captures are what they were.
+pub(super) fn repack(captures: &[PathBuf], compression: Compression, waiting: &Waiting) {
+    waiting.begin();
+    for path in captures.iter().filter(|path| path.is_file()) {
+        match one(path, compression, waiting) {
+            Ok(true) => {}
+            Ok(false) => {
+                message::line("memtrack: interrupted: the capture is compressed as it was recorded");
+                break;
+            }
+            Err(error) => {
+                message::warning(format_args!("{}: compressed as it was recorded: {error:#}", path.display()));
+            }
+        }
+    }
+    waiting.end();
+}
+
+fn one(path: &Path, compression: Compression, waiting: &Waiting) -> Result<bool> {
+    let path = fs::canonicalize(path)?;
+    let capture = source::Capture::open(&path)?;
+    let mut out = BufWriter::new(temporary_beside(&path, 0o666)?);
+    let mut packer = Packer::new(compression)?;
+    let mut progress = Progress::new(capture.file_bytes(), "compressing");
+    let mut pack = |payload: &[u8], before: &[u8], stored: &mut Vec<u8>| {
+        let (codec, bytes) = packer.pack(payload, before);
+        stored.extend_from_slice(bytes);
+        codec
+    };
+    let whole = capture.repack(&mut out, &mut pack, &mut |bytes| {
+        progress.add(bytes);
+        !waiting.is_interrupted()
+    })?;
+    drop(progress);
+    if whole {
+        out.flush()?;
+        let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        file.persist(&path).map_err(|error| error.error).with_context(|| format!("{}", path.display()))?;
+    }
+    Ok(whole)
+}

@@ -1,0 +1,379 @@
+//! The tracker's own account: what recording took, and how much of it went the cheap way.
+//!
+//! It is about the recording, whatever a report's filters leave out. Invariant: what a capture does not tell, as those of
+//! earlier versions do not, is not available, and never zero; of several captures a sum is known if each part is.
+
+mod cost;
+
+use std::io::{self, Write};
+
+use memtrack_format::meta::Process;
+use memtrack_reader::analysis::Totals;
+use serde_json::{Value, json};
+
+use self::cost::{Cost, Events};
+use crate::units::{bytes_each, count, duration, percent, plural};
+
+/// Characters that labels take, with the blanks before them.
+const LABEL: usize = 17;
+const UNKNOWN: &str = "not available";
+
+/// What recording took.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Account {
+    events: u64,
+    file_bytes: u64,
+    record_bytes: Option<u64>,
+    /// How often, and how long in nanoseconds, threads waited for the collector.
+    waits: Option<(u64, u64)>,
+    python: Looks,
+    native: Levels,
+    truncated_stacks: u64,
+    lost_blocks: u64,
+    lost_bytes: u64,
+    /// Events of threads that there was no room for.
+    lost_events: Option<u64>,
+    cost: Option<Cost>,
+}
+
+/// Python stacks, and how it was found what had changed of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Looks {
+    glance: u64,
+    whole: u64,
+    changed: u64,
+    unknown: bool,
+}
+
+/// Native frames that were as in the record before, and that had to be unwound.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Levels {
+    kept: u64,
+    unwound: u64,
+    unknown: bool,
+}
+
+impl Account {
+    /// Of one capture. `allocations`: everything that was ever allocated, whatever the report is about.
+    pub(crate) fn of(process: &Process, totals: &Totals, allocations: u64, file_bytes: u64) -> Self {
+        let mappings = totals.mappings;
+        let other = [mappings.reserved, mappings.file, mappings.shared].map(|class| class.count);
+        let stripped = process.stripped_allocations.unwrap_or(0);
+        let stacks = other.iter().fold(allocations, |sum, count| sum.saturating_add(*count)).saturating_add(stripped);
+        let frees = totals.events.saturating_add(stripped.saturating_mul(2)).saturating_sub(stacks);
+        let python = Looks::of(process, stacks);
+        let native = Levels::of(process);
+        let events = Events {
+            stacks,
+            frees,
+            whole: python.whole,
+            changed: python.changed,
+            glance: python.glance,
+            kept: native.kept,
+            unwound: native.unwound,
+        };
+        Self {
+            events: totals.events,
+            file_bytes,
+            record_bytes: process.record_bytes,
+            waits: process.waits.zip(process.wait_ns),
+            python,
+            native,
+            truncated_stacks: totals.truncated_stacks,
+            lost_blocks: 0,
+            lost_bytes: 0,
+            lost_events: process.events_without_slot,
+            cost: Cost::of(process, &events),
+        }
+    }
+
+    /// The same, with what could not be read.
+    pub(crate) fn with_loss(self, lost_blocks: u64, lost_bytes: u64) -> Self {
+        Self { lost_blocks, lost_bytes, ..self }
+    }
+
+    /// Of two captures together.
+    pub(crate) fn and(self, other: &Self) -> Self {
+        let both = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
+        Self {
+            events: self.events.saturating_add(other.events),
+            file_bytes: self.file_bytes.saturating_add(other.file_bytes),
+            record_bytes: both(self.record_bytes, other.record_bytes),
+            waits: self.waits.zip(other.waits).map(|(one, other)| {
+                let (times, ns) = (one.0.saturating_add(other.0), one.1.saturating_add(other.1));
+                (times, ns)
+            }),
+            python: self.python.and(other.python),
+            native: self.native.and(other.native),
+            truncated_stacks: self.truncated_stacks.saturating_add(other.truncated_stacks),
+            lost_blocks: self.lost_blocks.saturating_add(other.lost_blocks),
+            lost_bytes: self.lost_bytes.saturating_add(other.lost_bytes),
+            lost_events: both(self.lost_events, other.lost_events),
+            cost: self.cost.zip(other.cost).map(|(one, other)| one.and(other)),
+        }
+    }
+
+    /// For a program. Sizes are bytes, times nanoseconds, what is not known or does not apply is null.
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "events": self.events,
+            "file_bytes": self.file_bytes,
+            "record_bytes": self.record_bytes,
+            "bytes_per_event": (self.events > 0).then(|| self.file_bytes as f64 / self.events as f64),
+            "waits": self.waits.map(|(times, ns)| json!({"count": times, "ns": ns})),
+            "python_stacks": self.python.is_known().then(|| json!({
+                "glance": self.python.glance, "whole": self.python.whole, "changed": self.python.changed,
+            })),
+            "native_frames": self.native.is_known().then(|| json!({
+                "kept": self.native.kept, "unwound": self.native.unwound,
+            })),
+            "truncated_stacks": self.truncated_stacks,
+            "lost": {"blocks": self.lost_blocks, "bytes": self.lost_bytes, "events": self.lost_events},
+            "slow_down": self.cost.map(Cost::json),
+        })
+    }
+
+    /// For a person, a line each, under a heading of its own.
+    ///
+    /// # Errors
+    /// What the writer says.
+    pub(crate) fn text(&self, out: &mut impl Write) -> io::Result<()> {
+        let mut line = |label: &str, text: String| writeln!(out, "  {label:width$}{text}", width = LABEL - 2);
+        line("Events", self.events())?;
+        if let Some(stacks) = self.python.text() {
+            line("Python stacks", stacks)?;
+        }
+        if let Some(frames) = self.native.text() {
+            line("Native frames", frames)?;
+        }
+        line("Stacks cut", count(self.truncated_stacks))?;
+        line("Lost", self.lost())?;
+        line("Waiting", self.waiting())?;
+        line("Slow-down", self.cost.map_or(UNKNOWN.into(), Cost::text))
+    }
+
+    /// How many events there were, and what each took in the file.
+    pub(crate) fn events(&self) -> String {
+        let before = self.record_bytes.map(|bytes| format!(", {} before compression", bytes_each(bytes, self.events)));
+        format!("{}, {} each", count(self.events), bytes_each(self.file_bytes, self.events))
+            + &before.unwrap_or_default()
+    }
+
+    /// The same in few words.
+    pub(crate) fn events_in_short(&self) -> String {
+        format!("{}, {} each", count(self.events), bytes_each(self.file_bytes, self.events))
+    }
+
+    /// How stacks were told, and how many were cut, in few words; `None` where there is nothing to say.
+    pub(crate) fn stacks_in_short(&self) -> Option<String> {
+        let told = self.python.text().or_else(|| self.native.text());
+        let cut = (self.truncated_stacks > 0).then(|| format!("{} cut", count(self.truncated_stacks)));
+        let parts: Vec<_> = told.into_iter().chain(cut).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    /// The estimate in few words; `None` where there is none.
+    pub(crate) fn slow_down_in_short(&self) -> Option<String> {
+        let waiting = self.waits.filter(|(_, ns)| *ns > 0).map(|(_, ns)| format!(", {} waiting", duration(ns)));
+        Some(format!("{}{}", self.cost?.in_short(), waiting.unwrap_or_default()))
+    }
+
+    fn lost(&self) -> String {
+        let events = match self.lost_events {
+            None => format!("events without room: {UNKNOWN}"),
+            Some(0) if self.lost_blocks == 0 && self.lost_bytes == 0 => return "nothing".into(),
+            Some(events) => plural(events, "event", "events"),
+        };
+        if self.lost_blocks == 0 && self.lost_bytes == 0 {
+            return events;
+        }
+        format!("{events}, {} ({} bytes)", plural(self.lost_blocks, "block", "blocks"), count(self.lost_bytes))
+    }
+
+    fn waiting(&self) -> String {
+        match self.waits {
+            None => UNKNOWN.into(),
+            Some((0, _)) => "never for memtrack".into(),
+            Some((times, ns)) => format!("{} for memtrack, {}", duration(ns), plural(times, "time", "times")),
+        }
+    }
+}
+
+impl Looks {
+    fn of(process: &Process, stacks: u64) -> Self {
+        // Without an interpreter, or without a way to read its frames, there are none to be told.
+        if process.python_version.is_none() || process.python_note.is_some() {
+            return Self::default();
+        }
+        let Some((compared, changed)) = process.python_compared.zip(process.python_changed) else {
+            return Self { unknown: true, ..Self::default() };
+        };
+        Self {
+            glance: stacks.saturating_sub(compared),
+            whole: compared.saturating_sub(changed),
+            changed: changed.min(compared),
+            unknown: false,
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            glance: self.glance.saturating_add(other.glance),
+            whole: self.whole.saturating_add(other.whole),
+            changed: self.changed.saturating_add(other.changed),
+            unknown: self.unknown || other.unknown,
+        }
+    }
+
+    fn sum(self) -> u64 {
+        self.glance.saturating_add(self.whole).saturating_add(self.changed)
+    }
+
+    fn is_known(self) -> bool {
+        !self.unknown && self.sum() > 0
+    }
+
+    fn text(self) -> Option<String> {
+        if self.unknown {
+            return Some(UNKNOWN.into());
+        }
+        let part = |number| percent(number, self.sum());
+        self.is_known().then(|| {
+            let (glance, whole, changed) = (part(self.glance), part(self.whole), part(self.changed));
+            format!("{glance} told at a glance, {whole} compared whole, {changed} changed")
+        })
+    }
+}
+
+impl Levels {
+    fn of(process: &Process) -> Self {
+        match process.native_kept.zip(process.native_unwound) {
+            Some((kept, unwound)) => Self { kept, unwound, unknown: false },
+            None => Self { unknown: process.native_traces == Some(1), ..Self::default() },
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            kept: self.kept.saturating_add(other.kept),
+            unwound: self.unwound.saturating_add(other.unwound),
+            unknown: self.unknown || other.unknown,
+        }
+    }
+
+    fn is_known(self) -> bool {
+        !self.unknown && self.kept.saturating_add(self.unwound) > 0
+    }
+
+    fn text(self) -> Option<String> {
+        if self.unknown {
+            return Some(UNKNOWN.into());
+        }
+        let all = self.kept.saturating_add(self.unwound);
+        self.is_known()
+            .then(|| format!("{} as before, {} unwound", percent(self.kept, all), percent(self.unwound, all)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Account;
+    use memtrack_format::meta::Process;
+    use memtrack_reader::analysis::Totals;
+    use serde_json::Value;
+
+    fn process() -> Process {
+        Process {
+            python_version: Some(0x030b_07f0),
+            python_compared: Some(30),
+            python_changed: Some(10),
+            record_bytes: Some(400),
+            waits: Some(2),
+            wait_ns: Some(5_000_000),
+            events_without_slot: Some(0),
+            cpu_ns: Some(1_000_000_000),
+            start_ns: Some(4_000_000),
+            step_ps: Some(2000),
+            switches: Some(9),
+            ..Process::default()
+        }
+    }
+
+    fn account(process: &Process) -> Account {
+        Account::of(process, &Totals { events: 200, ..Totals::default() }, 100, 50)
+    }
+
+    fn text(account: &Account) -> String {
+        let mut text = Vec::new();
+        account.text(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn everything_is_told() {
+        let account = account(&process());
+        let text = text(&account);
+        for part in [
+            "200, 0.25 bytes each, 2.00 bytes before compression",
+            "70.0 % told at a glance, 20.0 % compared whole, 10.0 % changed",
+            "5 ms for memtrack, 2 times",
+            "Lost           nothing",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let json = account.json();
+        assert_eq!(json["python_stacks"]["glance"], 70);
+        assert_eq!(json["waits"]["ns"], 5_000_000);
+        assert_eq!(json["native_frames"], Value::Null);
+        assert!(json["slow_down"]["estimate"].as_f64().unwrap() > 1.0);
+    }
+
+    #[test]
+    fn what_an_old_capture_does_not_tell_is_not_available() {
+        let old = Process { python_version: Some(0x030b_07f0), native_traces: Some(1), ..Process::default() };
+        let account = account(&old);
+        let text = text(&account);
+        for label in ["Python stacks", "Native frames", "Waiting", "Slow-down"] {
+            assert!(text.contains(&format!("  {label:15}not available\n")), "{label}: {text}");
+        }
+        let json = account.json();
+        for key in ["record_bytes", "waits", "python_stacks", "native_frames", "slow_down"] {
+            assert_eq!(json[key], Value::Null, "{key}");
+        }
+        assert_eq!(json["lost"]["events"], Value::Null);
+        assert_eq!(account.slow_down_in_short(), None);
+    }
+
+    #[test]
+    fn a_sum_is_known_if_each_part_is() {
+        let (new, old) = (account(&process()), account(&Process::default()));
+        let sum = new.clone().and(&new);
+        assert_eq!((sum.record_bytes, sum.waits, sum.python.whole), (Some(800), Some((4, 10_000_000)), 40));
+        let mixed = new.and(&old);
+        assert_eq!((mixed.events, mixed.record_bytes, mixed.waits), (400, None, None));
+        // There was no interpreter in the other one.
+        assert!(mixed.python.is_known() && mixed.cost.is_none());
+    }
+
+    #[test]
+    fn numbers_of_a_forged_capture_are_survived() {
+        let all = Some(u64::MAX);
+        let forged = Process {
+            python_compared: all,
+            python_changed: all,
+            native_kept: all,
+            native_unwound: all,
+            waits: all,
+            wait_ns: all,
+            events_without_slot: all,
+            switches: all,
+            step_ps: all,
+            stripped_allocations: all,
+            timestamps: Some(1),
+            ..process()
+        };
+        let account = account(&forged).with_loss(u64::MAX, u64::MAX);
+        let twice = account.clone().and(&account);
+        assert!(!text(&twice).is_empty() && twice.json()["lost"]["blocks"] == u64::MAX);
+    }
+}

@@ -1,0 +1,337 @@
+//! Answers to what a process asks of its own code: one reading of its maps for all questions that wait.
+//!
+//! Invariant: a question is answered from a reading that was made while it stood, or from an earlier one if nothing has
+//! been unmapped since.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+
+use memtrack_format::mapped::Mapped;
+use memtrack_transport::Area;
+use memtrack_transport::layout::{PAGE, Question, image, state};
+use rustc_hash::FxHashMap;
+
+use super::elf::Elf;
+use super::open::{Found, find};
+use super::parse::{Mapping, Maps, parse};
+use super::read;
+use crate::proc::Life;
+
+/// The longest path that is told: of a longer one its end.
+const LONGEST_PATH: usize = 4096;
+
+/// What is told.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    /// Files, with the ids of the pages that are of them.
+    pub(super) files: Vec<Mapped>,
+    /// Why questions could not be answered, for a person.
+    pub(super) trouble: Option<String>,
+}
+
+/// Who answers for one process image.
+pub(super) struct Answerer {
+    pid: i32,
+    area: Arc<Area>,
+    life: Arc<Life>,
+    /// Device and number of the shared memory's file, as maps have them: what maps of this image must have.
+    memory: Option<((u32, u32), u64)>,
+    latest: Option<Reading>,
+}
+
+/// A look at the maps.
+struct Reading {
+    maps: Maps,
+    /// How often the process had unmapped something before.
+    unmaps: u32,
+    /// What was found of files since.
+    files: FxHashMap<u64, Known>,
+}
+
+/// What is known of a mapping's file.
+#[derive(Clone, Debug)]
+struct Known {
+    path: Vec<u8>,
+    elf: Option<Elf>,
+}
+
+/// A question that stands.
+struct Asked<'a> {
+    question: &'a Question,
+    code: u32,
+    page: u64,
+}
+
+impl Answerer {
+    pub(super) fn new(pid: i32, area: Arc<Area>, life: Arc<Life>) -> Self {
+        Self { pid, area, life, memory: None, latest: None }
+    }
+
+    /// Looks at the maps, and answers the questions that stand.
+    pub(super) fn look(&mut self) -> Answer {
+        let pid = self.pid;
+        self.look_at(|| read(pid))
+    }
+
+    fn look_at(&mut self, read: impl FnOnce() -> io::Result<Vec<u8>>) -> Answer {
+        let area = Arc::clone(&self.area);
+        let asked = standing(&area);
+        let unmaps = area.control().unmaps.load(SeqCst);
+        let text = read();
+        let mut trouble = None;
+        match text.as_deref().map(parse) {
+            Ok(maps) if self.is_of_image(&maps) => {
+                self.latest = Some(Reading { maps, unmaps, files: FxHashMap::default() });
+            }
+            Err(error) if !self.is_over(error) => {
+                self.latest = None;
+                trouble = (!asked.is_empty()).then(|| self.trouble(error));
+            }
+            // The image is gone. What was there before still holds, if nothing was unmapped.
+            _ => drop(self.latest.take_if(|latest| latest.unmaps != area.control().unmaps.load(SeqCst))),
+        }
+        // What was taken back meanwhile may not be what was read.
+        let asked: Vec<_> = asked.iter().filter_map(Asked::take).collect();
+        Answer { files: self.files(&asked), trouble }
+    }
+
+    /// Whether these are maps of the image that is recorded: it has the shared memory.
+    fn is_of_image(&mut self, maps: &Maps) -> bool {
+        let control = self.area.control();
+        if maps.files.is_empty() || control.image.load(SeqCst) == image::IN_EXEC {
+            return false;
+        }
+        if control.state.load(Acquire) == state::READY {
+            return true; // It waits for the memory, and has asked nothing.
+        }
+        if self.memory.is_none() {
+            let here = read(std::process::id().cast_signed()).map(|text| parse(&text)).unwrap_or_default();
+            let ours = here.at(std::ptr::from_ref(control).addr() as u64);
+            self.memory = ours.map(|mapping| (mapping.device, mapping.inode));
+        }
+        self.memory.is_some_and(|memory| maps.files.iter().any(|file| (file.device, file.inode) == memory))
+    }
+
+    fn is_over(&self, error: &io::Error) -> bool {
+        let is_gone = error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH);
+        is_gone || self.life.is_over() || self.area.control().image.load(SeqCst) == image::IN_EXEC
+    }
+
+    fn trouble(&self, error: &io::Error) -> String {
+        let pid = self.pid;
+        format!(
+            "process {pid}: its memory maps cannot be read ({error}), so code outside of its loaded libraries has no names"
+        )
+    }
+
+    /// The files that these pages are of, by id and address.
+    fn files(&mut self, asked: &[(u32, u64)]) -> Vec<Mapped> {
+        let mut files: Vec<Mapped> = Vec::new();
+        let Some(latest) = &mut self.latest else { return files };
+        for &(code, page) in asked {
+            let Some(mapping) = latest.maps.at(page).filter(|mapping| mapping.executable) else { continue };
+            let known = latest.files.entry(mapping.start).or_insert_with(|| Known::of(self.pid, mapping));
+            let mapped = known.mapped(mapping, page);
+            let same = |file: &&mut Mapped| (file.start, file.bias) == (mapped.start, mapped.bias);
+            match files.iter_mut().find(same) {
+                Some(file) => file.codes.push(code),
+                None => files.push(Mapped { codes: vec![code], ..mapped }),
+            }
+        }
+        files
+    }
+}
+
+impl Known {
+    fn of(pid: i32, mapping: &Mapping) -> Self {
+        let Found { path, file } = find(pid, mapping);
+        Self { path, elf: file.and_then(|file| Elf::read(&file)) }
+    }
+
+    /// The file as it is told of this page. Where nothing in it says what addresses it was made for, they are those of
+    /// its bytes; and then no build-id, by which somebody might take it for more.
+    fn mapped(&self, mapping: &Mapping, page: u64) -> Mapped {
+        let bias = self.elf.as_ref().and_then(|elf| elf.bias(mapping, page, PAGE as u64));
+        let build_id = self.elf.as_ref().filter(|_| bias.is_some()).map(|elf| elf.build_id.clone());
+        let path = self.path.get(self.path.len().saturating_sub(LONGEST_PATH)..).unwrap_or_default();
+        Mapped {
+            codes: Vec::new(),
+            bias: bias.unwrap_or_else(|| mapping.start.wrapping_sub(mapping.offset)),
+            start: mapping.start,
+            end: mapping.end,
+            path: path.to_vec(),
+            build_id: build_id.unwrap_or_default(),
+        }
+    }
+}
+
+/// The questions that stand.
+fn standing(area: &Area) -> Vec<Asked<'_>> {
+    let asked = area.control().questions.iter().filter_map(|question| {
+        let code = question.code.load(Acquire);
+        let page = question.page.load(Relaxed);
+        (code != 0 && code != Question::CLAIMED).then_some(Asked { question, code, page })
+    });
+    asked.collect()
+}
+
+impl Asked<'_> {
+    /// Takes it out, so that there is room for another; `None`: it was taken back.
+    fn take(&self) -> Option<(u32, u64)> {
+        let taken = self.question.code.compare_exchange(self.code, 0, SeqCst, Relaxed);
+        taken.is_ok().then_some((self.code, self.page))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::io;
+    use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use memtrack_format::mapped::Mapped;
+    use memtrack_transport::Area;
+    use memtrack_transport::layout::{Question, image, state};
+    use tempfile::TempDir;
+
+    use super::{Answerer, read};
+    use crate::proc::Life;
+
+    const LENGTH: usize = 8192;
+
+    /// This process as one that is recorded, with a file that it has mapped to run.
+    struct Process {
+        dir: TempDir,
+        area: Arc<Area>,
+        answerer: Answerer,
+        code: *mut libc::c_void,
+    }
+
+    impl Process {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("code");
+            fs::write(&path, [0; LENGTH]).unwrap();
+            let file = File::open(path).unwrap();
+            let (null, protection) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_EXEC);
+            // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+            let code = unsafe { libc::mmap(null, LENGTH, protection, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+            assert_ne!(code, libc::MAP_FAILED);
+            let area = Arc::new(Area::create(8, dir.path()).unwrap().0);
+            area.control().state.store(state::RECORDING, SeqCst);
+            let pid = std::process::id().cast_signed();
+            let answerer = Answerer::new(pid, Arc::clone(&area), Arc::new(Life::of(pid)));
+            Self { dir, area, answerer, code }
+        }
+
+        fn question(&self, place: usize) -> &Question {
+            &self.area.control().questions[place]
+        }
+
+        /// Asks for the page with this number.
+        fn ask(&self, place: usize, code: u32, page: usize) {
+            self.question(place).page.store((self.code.addr() + page * 4096) as u64, SeqCst);
+            self.question(place).code.store(code, SeqCst);
+        }
+
+        /// As if it had ended.
+        fn end(&mut self) {
+            let mut child = std::process::Command::new("true").spawn().unwrap();
+            let life = Life::of(child.id().cast_signed());
+            child.wait().unwrap();
+            self.answerer.life = Arc::new(life);
+        }
+
+        /// What is told when reading gives an error.
+        fn refused(&mut self, error: i32) -> (Vec<Mapped>, Option<String>) {
+            let answer = self.answerer.look_at(|| Err(io::Error::from_raw_os_error(error)));
+            (answer.files, answer.trouble)
+        }
+    }
+
+    impl Drop for Process {
+        fn drop(&mut self) {
+            // SAFETY: mapped by `new`, and referred to by number only.
+            unsafe { libc::munmap(self.code, LENGTH) };
+        }
+    }
+
+    #[test]
+    fn pages_of_files_are_told_and_others_taken_out() {
+        let mut process = Process::new();
+        process.ask(0, 7, 0);
+        process.ask(3, 8, 1);
+        process.ask(5, 9, usize::MAX >> 20);
+        process.question(6).code.store(Question::CLAIMED, SeqCst);
+        let answer = process.answerer.look();
+        let start = process.code.addr() as u64;
+        let path = process.dir.path().join("code").into_os_string().into_encoded_bytes();
+        let file = Mapped { codes: vec![7, 8], bias: start, start, end: start + 8192, path, build_id: vec![] };
+        assert_eq!((answer.files, answer.trouble), (vec![file], None));
+        let left: Vec<_> = [0, 3, 5, 6].map(|place| process.question(place).code.load(SeqCst)).to_vec();
+        assert_eq!(left, [0, 0, 0, Question::CLAIMED]);
+    }
+
+    #[test]
+    fn a_question_that_is_taken_back_while_maps_are_read_is_not_answered() {
+        let mut process = Process::new();
+        process.ask(0, 7, 0);
+        process.ask(1, 8, 0);
+        let area = Arc::clone(&process.area);
+        let pid = process.answerer.pid;
+        let answer = process.answerer.look_at(|| {
+            let text = read(pid);
+            // The place has another question by now.
+            area.control().questions[0].code.store(9, SeqCst);
+            text
+        });
+        assert_eq!(answer.files[0].codes, [8]);
+        assert_eq!(process.question(0).code.load(SeqCst), 9);
+    }
+
+    #[test]
+    fn what_was_there_holds_for_a_process_that_has_ended_if_nothing_was_unmapped() {
+        for unmaps in [0, 1] {
+            let mut process = Process::new();
+            assert!(process.answerer.look().files.is_empty());
+            process.end();
+            process.ask(0, 7, 0);
+            process.area.control().unmaps.fetch_add(unmaps, SeqCst);
+            let answer = process.answerer.look_at(|| Ok(Vec::new()));
+            assert_eq!((answer.files.len(), answer.trouble), (1 - unmaps as usize, None));
+        }
+        let mut process = Process::new();
+        process.answerer.look();
+        process.ask(0, 7, 0);
+        assert_eq!(process.refused(libc::ESRCH).0.len(), 1);
+    }
+
+    #[test]
+    fn maps_of_another_program_are_not_looked_at() {
+        let mut process = Process::new();
+        process.ask(0, 7, 0);
+        process.area.control().image.store(image::IN_EXEC, SeqCst);
+        assert!(process.answerer.look().files.is_empty());
+        let mut process = Process::new();
+        process.ask(0, 7, 0);
+        let page = process.code.addr();
+        let other = format!("{page:x}-{:x} r-xp 00000000 00:01 1 /other\n", page + LENGTH);
+        assert!(process.answerer.look_at(|| Ok(other.into_bytes())).files.is_empty());
+    }
+
+    #[test]
+    fn maps_that_may_not_be_read_are_trouble_where_something_was_asked() {
+        let mut process = Process::new();
+        assert_eq!(process.refused(libc::EACCES), (vec![], None));
+        process.ask(0, 7, 0);
+        let (files, trouble) = process.refused(libc::EACCES);
+        assert!(files.is_empty() && trouble.is_some_and(|text| text.contains("Permission denied")));
+        assert_eq!(process.question(0).code.load(SeqCst), 0);
+        process.end();
+        process.ask(0, 7, 0);
+        assert_eq!(process.refused(libc::EACCES), (vec![], None));
+    }
+}

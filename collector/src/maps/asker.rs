@@ -1,0 +1,118 @@
+//! When a process's maps are read: at its beginning, and when it has asked; and what is done with the answers.
+//!
+//! Reading waits for the file system, which may wait for anybody, the recorded process included; so it has a thread of
+//! its own, which the draining thread waits for only a moment where order matters. Invariant: however much a process asks,
+//! its maps are read [`BURST`] times, and then once in [`REFILL_NS`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use memtrack_transport::Area;
+
+use super::answer::{Answer, Answerer};
+use crate::output::Output;
+use crate::proc::Life;
+
+/// Looks at the maps that are made as soon as something is asked, at most.
+const BURST: u32 = 16;
+/// Nanoseconds after which there is another one.
+const REFILL_NS: u64 = 100_000_000;
+/// How long an answer is waited for where it must come before the records.
+const PATIENCE: Duration = Duration::from_millis(5);
+/// The same, at the end.
+const LAST_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Who has the maps of one process image read.
+#[derive(Debug)]
+pub(crate) struct Asker {
+    looks: Sender<()>,
+    answers: Receiver<Answer>,
+    /// A look was ordered and has not been answered.
+    outstanding: bool,
+    /// It is not waited for any longer.
+    late: bool,
+    /// [`memtrack_transport::layout::Control::asked`] when the last look was ordered.
+    asked: u32,
+    left: u32,
+    next_refill_ns: u64,
+    trouble: Option<String>,
+}
+
+impl Asker {
+    /// Of a process that has connected: looks at its maps at once. `None`: there is no thread to be had.
+    pub(crate) fn start(pid: i32, area: &Arc<Area>, life: &Arc<Life>, now: u64) -> Option<Self> {
+        let mut answerer = Answerer::new(pid, Arc::clone(area), Arc::clone(life));
+        let (looks, orders) = bounded(1);
+        let (tell, answers) = bounded(2);
+        let answer = move || orders.iter().all(|()| tell.send(answerer.look()).is_ok());
+        std::thread::Builder::new().name("memtrack-maps".into()).spawn(answer).ok()?;
+        let next_refill_ns = now.saturating_add(REFILL_NS);
+        let mut asker = Self {
+            looks,
+            answers,
+            outstanding: false,
+            late: false,
+            asked: 0,
+            left: BURST,
+            next_refill_ns,
+            trouble: None,
+        };
+        asker.order(0);
+        Some(asker)
+    }
+
+    /// Orders a look if something was asked, and passes answers on. With `wait` they come before what is drained next.
+    pub(crate) fn round(&mut self, area: &Area, now: u64, wait: bool, output: &Output) {
+        if now >= self.next_refill_ns {
+            self.left = (self.left + 1).min(BURST);
+            self.next_refill_ns = now.saturating_add(REFILL_NS);
+        }
+        let asked = area.control().asked.load(Acquire);
+        if asked != self.asked && self.left > 0 && !self.outstanding {
+            self.left -= 1;
+            self.order(asked);
+        }
+        self.take(if wait { PATIENCE } else { Duration::ZERO }, output);
+    }
+
+    /// Answers what still can be answered of a process that has ended, or is not recorded any longer.
+    pub(crate) fn end(&mut self, area: &Area, output: &Output) {
+        self.take(LAST_PATIENCE, output);
+        let asked = area.control().asked.load(Acquire);
+        if asked != self.asked && !self.outstanding {
+            self.order(asked);
+            self.take(LAST_PATIENCE, output);
+        }
+    }
+
+    /// Why something could not be answered, for a person; once.
+    pub(crate) fn take_trouble(&mut self) -> Option<String> {
+        self.trouble.take()
+    }
+
+    fn order(&mut self, asked: u32) {
+        if self.looks.try_send(()).is_ok() {
+            self.asked = asked;
+            (self.outstanding, self.late) = (true, false);
+        }
+    }
+
+    /// Passes on the answer, if it has come, or comes within this time.
+    fn take(&mut self, patience: Duration, output: &Output) {
+        if !self.outstanding {
+            return;
+        }
+        let patience = if self.late { Duration::ZERO } else { patience };
+        let Ok(Answer { files, trouble }) = self.answers.recv_timeout(patience) else {
+            self.late |= patience > Duration::ZERO;
+            return;
+        };
+        self.outstanding = false;
+        self.trouble = trouble.or(self.trouble.take());
+        if !files.is_empty() {
+            output.mapped(files);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What a process has mapped, read from outside while it lives: the names of code that its loader does not know.
+//!
+//! A process describes its loaded objects itself, and what it says holds. Code beside them (mapped by hand, in a file
+//! without a name, loaded by another loader) it cannot name; it asks ([`memtrack_transport::layout::Question`]), and the
+//! answer is read from `/proc/PID/maps`: [`parse`] takes the text apart, `open` finds the file, `elf` reads where its
+//! code belongs, `answer` puts that together, and `asker` decides when.
+//!
+//! Invariant: the process waits for none of this, and is not stopped by it; and an answer is of the mapping that was there
+//! when it was asked for, or there is none.
+
+mod answer;
+mod asker;
+mod elf;
+mod open;
+mod parse;
+
+use std::fs::File;
+use std::io::{self, Read};
+
+pub(crate) use asker::Asker;
+pub use parse::{Mapping, Maps, parse};
+
+/// Bytes of a process's maps that are read: a hundred for each of as many mappings as the system allows by default.
+const MOST_TEXT: u64 = 16 << 20;
+
+/// The text of a process's maps; empty when it has no memory any more.
+fn read(pid: i32) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(format!("/proc/{pid}/maps"))?.take(MOST_TEXT).read_to_end(&mut text)?;
+    Ok(text)
+}

@@ -1,0 +1,37 @@
+/* Stands in for memtrack's library, to have its instructions counted: starts the program anew under callgrind, with the
+ * library itself (INSTRUCTIONS_LIBRARY) in it. valgrind's own launcher is left out, for the library would be in that. */
+
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+extern char **environ;
+
+__attribute__((constructor)) static void count(int argc, char **argv) {
+    const char *tool = getenv("INSTRUCTIONS_TOOL");
+    if (tool == NULL) {
+        return;
+    }
+    char program[4096], out[4096];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (length < 0) {
+        _exit(126);
+    }
+    program[length] = 0;
+    snprintf(out, sizeof out, "--callgrind-out-file=%s", getenv("INSTRUCTIONS_OUT"));
+    char **arguments = calloc((size_t)argc + 4, sizeof *arguments);
+    arguments[0] = "valgrind";
+    arguments[1] = "--tool=callgrind";
+    arguments[2] = out;
+    arguments[3] = program;
+    for (int index = 1; index < argc; index++) {
+        arguments[index + 3] = argv[index];
+    }
+    setenv("LD_PRELOAD", getenv("INSTRUCTIONS_LIBRARY"), 1);
+    setenv("VALGRIND_LAUNCHER", tool, 1);
+    unsetenv("INSTRUCTIONS_TOOL");
+    execve(tool, arguments, environ);
+    perror(tool);
+    _exit(126);
+}

@@ -1,0 +1,115 @@
+"""The tracker's own account: what `run` says at the end and `stats` says of the recording, on programs with known numbers."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from conftest import REPOSITORY
+
+REPEATED = 20_000
+# One line over and over, then two functions in turn.
+PROGRAM = f"""
+import time
+def one():
+    return bytes(700)
+def other():
+    return bytes(800)
+def main():
+    for _ in range({REPEATED}):
+        bytes(600)
+    for _ in range({REPEATED}):
+        one(); other()
+main()
+print(time.process_time_ns())
+"""
+
+
+@pytest.fixture(scope="module", params=["", "--allocation-timestamps", "--aggregate", "--native"], ids=lambda option: option or "plain")
+def recorded(module_memtrack, request):
+    """The Outcome of a run, its Capture, and what `stats` says of it."""
+    options = request.param.split()
+    outcome, capture = module_memtrack.run(sys.executable, "-c", PROGRAM, options=options)
+    assert outcome.status == 0, outcome
+    return outcome, capture, capture.stats()
+
+
+def test_events_and_bytes(recorded):
+    _, capture, stats = recorded
+    account = stats["account"]
+    if not stats["capture"]["aggregated"]:
+        assert account["events"] == len(capture.records.events)
+    assert account["events"] >= 6 * REPEATED
+    assert account["file_bytes"] == capture.path.stat().st_size
+    assert account["bytes_per_event"] == account["file_bytes"] / account["events"]
+    # A record has a byte at the least, and no more than a few with the frames that change.
+    assert account["events"] <= account["record_bytes"] < 30 * account["events"]
+
+
+def test_stacks(recorded):
+    account = recorded[2]["account"]
+    stacks = account["python_stacks"]
+    assert REPEATED <= stacks["glance"] < 2 * REPEATED
+    assert 2 * REPEATED <= stacks["changed"] < 3 * REPEATED
+    assert (account["native_frames"] is not None) == recorded[2]["capture"]["has_native_traces"]
+    assert account["truncated_stacks"] == recorded[2]["capture"]["truncated_stacks"]
+
+
+def test_nothing_is_lost(recorded):
+    account = recorded[2]["account"]
+    assert account["lost"] == {"blocks": 0, "bytes": 0, "events": 0}
+
+
+def test_the_estimate_adds_up(recorded):
+    outcome, _, stats = recorded
+    cost = stats["account"]["slow_down"]
+    # The program has looked at its own clock just before its end.
+    assert cost["cpu_ns"] >= int(outcome.stdout)
+    assert 0 < cost["hooks_ns"] < cost["cpu_ns"] and 0 < cost["start_ns"]
+    own = cost["cpu_ns"] - cost["hooks_ns"] - cost["start_ns"]
+    assert cost["estimate"] == pytest.approx((cost["cpu_ns"] + cost["waiting_ns"]) / own)
+
+
+def test_filters_leave_the_account_alone(recorded):
+    _, capture, stats = recorded
+    filtered = json.loads(capture.reading("stats", "--json", "--function", "nothing", capture.path))
+    assert filtered["account"] == stats["account"]
+    assert filtered["allocations"]["count"] == 0
+
+
+def test_the_closing_lines_say_the_same(memtrack, python):
+    outcome = memtrack("run", "-o", "capture.bin", "--", python, "-c", PROGRAM)
+    text = outcome.stderr.decode()
+    account = json.loads(memtrack("stats", "--json", "capture.bin").stdout)["account"]
+    each = re.search(rf"^  events      {account['events']:,}, ([\d.]+) bytes each$", text, re.MULTILINE)
+    assert float(each[1]) == pytest.approx(account["bytes_per_event"], rel=0.01), text
+    assert "told at a glance" in text and "(estimate)" in text
+    longest = max(text.splitlines(), key=len)
+    assert len(longest) <= 100, longest
+
+
+def test_a_tree_is_closed_as_one(memtrack, python, programs):
+    """With --follow, the closing figures are of all processes."""
+    outcome = memtrack("run", "--follow", "-o", "capture.bin", "--", python, programs / "tree.py", "forks")
+    captures = sorted(memtrack.directory.glob("capture*.bin"))
+    assert len(captures) == 6
+    whole = json.loads(memtrack("stats", "--json", *captures).stdout)
+    text = outcome.stderr.decode()
+    assert re.search(rf"^  events      {whole['account']['events']:,}, ", text, re.MULTILINE), text
+    assert f"in {whole['peak']['allocations']:,} allocations" in text, text
+    each = [json.loads(memtrack("stats", "--json", path).stdout)["account"] for path in captures]
+    for key in ("events", "file_bytes", "record_bytes"):
+        assert whole["account"][key] == sum(account[key] for account in each)
+    assert whole["account"]["slow_down"]["cpu_ns"] == sum(account["slow_down"]["cpu_ns"] for account in each)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_an_older_capture_does_not_tell_is_not_available(memtrack, version):
+    fixture = REPOSITORY / "reader" / "tests" / "fixtures" / f"v{version}.bin"
+    account = json.loads(memtrack("stats", "--json", fixture).stdout)["account"]
+    assert account["events"] > 0 and account["file_bytes"] == fixture.stat().st_size
+    assert [account[key] for key in ("record_bytes", "slow_down")] == [None, None]
+    text = memtrack("stats", fixture).stdout.decode()
+    assert re.search(r"^  Slow-down +not available$", text, re.MULTILINE), text
+    assert "not available before compression" not in text

@@ -1,0 +1,161 @@
+//! A capture with the same blocks, stored in fewer bytes.
+//!
+//! Invariant: every block of the copy has the payload and the place that it has in the original, and in the same order;
+//! what is not understood is copied as it is, damage included.
+
+use std::io::Write;
+
+use memtrack_format::block::{BlockError, Codec, HEADER_LEN, Header, Kind};
+use memtrack_format::checksum::crc32;
+use memtrack_format::header;
+use rustc_hash::FxHashMap;
+
+use super::file::{CaptureFile, Piece};
+use crate::error::Error;
+
+/// Bytes of groups that are kept for what follows in them.
+const MOST_KEPT: usize = 64 << 20;
+/// Versions before this one know LZ4 only.
+const FIRST_WITH_ZSTD: u32 = 2;
+/// Bytes that are copied at once.
+const COPIED: usize = 1 << 20;
+
+/// Puts a payload, behind what comes before it in its group, into the buffer as it is to be stored, and says how.
+pub type Pack<'a> = dyn FnMut(&[u8], &[u8], &mut Vec<u8>) -> Codec + 'a;
+
+/// Copies the capture. `go_on` is told how many bytes of it were dealt with since; `Ok(false)`: it said no.
+pub(super) fn repack(
+    file: &CaptureFile,
+    out: &mut dyn Write,
+    pack: &mut Pack<'_>,
+    go_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<bool, Error> {
+    let mut copy = Copy { file, out, at: 0, groups: FxHashMap::default(), kept: 0 };
+    copy.verbatim(header::LEN as u64)?;
+    while file.version() >= FIRST_WITH_ZSTD {
+        let before = copy.at;
+        if !copy.block(pack)? {
+            break;
+        }
+        if !go_on(copy.at - before) {
+            return Ok(false);
+        }
+    }
+    copy.verbatim(file.len())?;
+    Ok(true)
+}
+
+struct Copy<'a> {
+    file: &'a CaptureFile,
+    out: &'a mut dyn Write,
+    at: u64,
+    /// Of each stream, the first segment of its present group and the group's bytes.
+    groups: FxHashMap<u32, (u32, Vec<u8>)>,
+    kept: usize,
+}
+
+impl Copy<'_> {
+    /// Copies one block; `false`: there is none here.
+    fn block(&mut self, pack: &mut Pack<'_>) -> Result<bool, Error> {
+        let mut bytes = [0; HEADER_LEN];
+        let len = self.file.read_at(self.at, &mut bytes)?;
+        let payload = self.at + HEADER_LEN as u64;
+        let header = match Header::decode(&bytes[..len]) {
+            Ok(header) => header,
+            Err(BlockError::Unknown { stored_len }) => {
+                self.verbatim(payload.saturating_add(stored_len.into()).min(self.file.len()))?;
+                return Ok(true);
+            }
+            Err(_) => return Ok(false),
+        };
+        let piece = Piece { payload, header };
+        let end = self.at.saturating_add(piece.stored_bytes());
+        if end > self.file.len() {
+            return Ok(false);
+        }
+        let mut stored = Vec::new();
+        match self.unpacked(&piece)? {
+            Some((raw, from)) => {
+                let codec = pack(&raw[from..], &raw[..from], &mut stored);
+                self.keep(&header, raw);
+                if stored.len() < header.stored_len as usize {
+                    self.write(&packed(header, codec, &stored).encode())?;
+                    self.write(&stored)?;
+                    self.at = end;
+                }
+            }
+            None => self.forget(header.stream),
+        }
+        // Nothing, where it was written smaller.
+        self.verbatim(end)?;
+        Ok(true)
+    }
+
+    /// The payload, behind what comes before it in its group; `None`: it is damaged, or that is not known.
+    fn unpacked(&mut self, piece: &Piece) -> Result<Option<(Vec<u8>, usize)>, Error> {
+        let header = &piece.header;
+        let mut raw = match self.groups.remove(&header.stream) {
+            Some((segment, bytes)) if header.kind == Kind::Records => {
+                self.kept -= bytes.len();
+                let follows = segment == header.segment && bytes.len() == header.offset as usize;
+                if follows && header.offset > 0 { bytes } else { Vec::new() }
+            }
+            Some(other) => {
+                self.groups.insert(header.stream, other);
+                Vec::new()
+            }
+            None => Vec::new(),
+        };
+        let from = raw.len();
+        let is_behind = header.kind == Kind::Records && header.offset as usize != from;
+        if is_behind && header.codec == Codec::ZstdPrefix {
+            return Ok(None);
+        }
+        Ok(self.file.payload(piece, &mut raw)?.then_some((raw, from)))
+    }
+
+    fn keep(&mut self, header: &Header, raw: Vec<u8>) {
+        let is_whole = header.offset as usize + header.raw_len as usize == raw.len();
+        if header.kind != Kind::Records || !is_whole {
+            return;
+        }
+        if self.kept + raw.len() > MOST_KEPT {
+            self.groups.clear();
+            self.kept = 0;
+        }
+        self.kept += raw.len();
+        self.groups.insert(header.stream, (header.segment, raw));
+    }
+
+    fn forget(&mut self, stream: u32) {
+        if let Some((_, bytes)) = self.groups.remove(&stream) {
+            self.kept -= bytes.len();
+        }
+    }
+
+    /// Copies what is left up to here.
+    fn verbatim(&mut self, end: u64) -> Result<(), Error> {
+        let mut buffer = Vec::new();
+        while self.at < end {
+            let len = (end - self.at).min(COPIED as u64) as usize;
+            buffer.resize(len, 0);
+            let len = self.file.read_at(self.at, &mut buffer)?;
+            if len == 0 {
+                break;
+            }
+            self.write(&buffer[..len])?;
+            self.at += len as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let written = self.out.write_all(bytes);
+        written.map_err(|source| Error::Io { file: self.file.path().to_owned(), source })
+    }
+}
+
+/// The header of a payload that is stored like this.
+fn packed(header: Header, codec: Codec, stored: &[u8]) -> Header {
+    Header { codec, stored_len: stored.len() as u32, payload_crc: crc32(stored), ..header }
+}

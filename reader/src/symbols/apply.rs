@@ -1,0 +1,145 @@
+//! Names in the place of native places: in the frames and stacks of a report.
+//!
+//! Invariant: every place becomes at least one frame, and functions that are inlined there stand below the one that they
+//! are inlined in.
+
+use super::{Symbolizer, Wanted};
+use crate::analysis::Analysis;
+use crate::error::Error;
+use crate::event::StackId;
+use crate::frames::{Frame, FrameId, Frames, NameId};
+use crate::native::NativeModule;
+
+/// The function's name in a frame of which nothing is known.
+pub(crate) const UNKNOWN: &str = "<unknown>";
+
+/// The frames of a native place, outermost first.
+pub(crate) fn frames_of(
+    module: &NativeModule,
+    offset: u64,
+    symbols: &mut Symbolizer,
+    frames: &mut Frames,
+) -> Result<Vec<FrameId>, Error> {
+    if module.path.is_empty() {
+        let function = frames.name_id(UNKNOWN)?;
+        return Ok(vec![frames.frame_id(function, NameId::default(), 0)?]);
+    }
+    let path = String::from_utf8_lossy(&module.path);
+    let mut ids = Vec::new();
+    for symbol in symbols.resolve(module, offset).iter().rev() {
+        let function = frames.name_id(&symbol.function)?;
+        let file = frames.name_id(symbol.file.as_deref().unwrap_or(&path))?;
+        let id = frames.frame_id(function, file, symbol.line)?;
+        frames.set_module(id, &path)?;
+        ids.push(id);
+    }
+    Ok(ids)
+}
+
+/// All native places of these frames, by module.
+#[must_use]
+pub fn places(frames: &Frames) -> Vec<Wanted> {
+    let modules = frames.native_modules().iter();
+    let mut wanted: Vec<_> = modules.map(|module| Wanted { module: module.clone(), offsets: Vec::new() }).collect();
+    for native in frames.natives() {
+        if let Some(module) = wanted.get_mut(native.module as usize) {
+            module.offsets.push(native.offset);
+        }
+    }
+    wanted.retain(|one| !one.module.path.is_empty());
+    wanted
+}
+
+/// Gives every native place its names, and merges groups whose stacks are the same by name.
+///
+/// # Errors
+/// [`Error::TooMany`] when inlined functions make the tables larger than this version can hold.
+pub fn apply(symbols: &mut Symbolizer, frames: &mut Frames, analysis: &mut Analysis) -> Result<(), Error> {
+    if !frames.has_places() {
+        return Ok(());
+    }
+    symbols.prefetch(&places(frames));
+    let (named, stacks) = with_names(frames, symbols)?;
+    *frames = named;
+    let moved = |stack: StackId| stacks.get(stack.0 as usize).copied().unwrap_or(stack);
+    analysis.merge_groups(|group| (moved(group.stack), group.allocator));
+    Ok(())
+}
+
+/// The tables with names, and what each of the stacks is there.
+fn with_names(places: &Frames, symbols: &mut Symbolizer) -> Result<(Frames, Vec<StackId>), Error> {
+    let mut named = Frames::new();
+    let mut chains = Vec::with_capacity(places.frames().len());
+    for (id, frame) in (0..).map(FrameId).zip(places.frames()) {
+        let chain = match places.place(id) {
+            Some((module, offset)) => frames_of(module, offset, symbols, &mut named)?,
+            None => vec![copied(id, frame, places, &mut named)?],
+        };
+        chains.push(chain);
+    }
+    let mut stacks = vec![StackId::EMPTY];
+    for node in places.stacks() {
+        let parent = stacks.get(node.parent.0 as usize).copied().unwrap_or_default();
+        let chain = chains.get(node.frame.0 as usize).map(Vec::as_slice).unwrap_or_default();
+        stacks.push(chain.iter().try_fold(parent, |parent, &frame| named.stack_id(parent, frame))?);
+    }
+    Ok((named, stacks))
+}
+
+fn copied(id: FrameId, frame: &Frame, from: &Frames, to: &mut Frames) -> Result<FrameId, Error> {
+    let function = to.name_id(from.name(frame.function))?;
+    let file = to.name_id(from.name(frame.file))?;
+    let copy = to.id_of(Frame { function, file, ..*frame })?;
+    if let Some(path) = from.module(id) {
+        to.set_module(copy, path)?;
+    }
+    Ok(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::Allocator;
+    use memtrack_format::symbols::{Named, Place, Symbol};
+
+    use super::{apply, places};
+    use crate::analysis::{Analysis, Group, Sum};
+    use crate::event::ThreadId;
+    use crate::frames::Frames;
+    use crate::native::NativeModule;
+    use crate::symbols::Symbolizer;
+
+    fn module(build_id: u8) -> NativeModule {
+        NativeModule { path: b"/gone/lib.so".to_vec(), build_id: vec![build_id; 4], ..NativeModule::default() }
+    }
+
+    /// Inlined functions become frames, what has one name becomes one stack, and what has none keeps its place.
+    #[test]
+    fn places_become_functions() {
+        let mut frames = Frames::new();
+        let places_of = [(module(1), 16), (module(1), 32), (module(2), 16)];
+        let mut analysis = Analysis::default();
+        for (order, (module, offset)) in (0..).zip(&places_of) {
+            let frame = frames.native_id(module, *offset).unwrap();
+            let stack = frames.stack_of(&[frame]).unwrap();
+            let sum = Sum { bytes: 10, count: 1, first_order: order, first_time_ns: order };
+            analysis.groups.push(Group { allocated: sum, ..Group::new(stack, Allocator::Malloc, ThreadId(0)) });
+        }
+        assert_eq!(places(&frames).iter().map(|one| one.offsets.len()).collect::<Vec<_>>(), [2, 1]);
+        let symbol = |function: &str| Symbol { function: function.into(), file: "a.c".into(), line: 3 };
+        let names = |offset| Place { offset, symbols: vec![symbol("inner"), symbol("outer")] };
+        let known = Named { path: module(1).path, build_id: module(1).build_id, places: vec![names(16), names(32)] };
+        let mut symbols = Symbolizer::default();
+        symbols.know(&[known]);
+        apply(&mut symbols, &mut frames, &mut analysis).unwrap();
+        let shown: Vec<(Vec<&str>, u64)> = analysis
+            .groups
+            .iter()
+            .map(|group| {
+                let stack = frames.root_to_leaf(group.stack);
+                (stack.into_iter().map(|frame| frames.function(frame)).collect(), group.allocated.bytes)
+            })
+            .collect();
+        assert_eq!(shown, [(vec!["outer", "inner"], 20), (vec!["lib.so+0x10"], 10)]);
+        assert!(!frames.has_places());
+    }
+}

@@ -1,0 +1,209 @@
+//! A collector that is hindered: stopped, without disk, with a slow one, without memory. The program never notices, and
+//! what is not lost with the medium is in the capture.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Control, Dir, Outcome, Running, Stats, Tally, kill, limit, wait_until};
+
+/// A program of counting.c under memtrack, which waits to be let go.
+struct Waiting {
+    dir: Dir,
+    control: Control,
+    capture: PathBuf,
+    memtrack: Running,
+}
+
+impl Waiting {
+    fn of(case: &str, options: &[&str]) -> Self {
+        let dir = Dir::new();
+        let capture = dir.path("capture.bin");
+        Self::writing_to(dir, capture, case, options)
+    }
+
+    fn writing_to(dir: Dir, capture: PathBuf, case: &str, options: &[&str]) -> Self {
+        let (program, control) = (dir.program("counting"), dir.control("control"));
+        let mut command = dir.memtrack(["run", "-o"]);
+        command.arg(&capture).args(options).arg("--").arg(program).arg(case).arg(control.path());
+        let memtrack = Running::start(&mut command);
+        wait_until("the program waits", || control.phase() == 1);
+        Self { dir, control, capture, memtrack }
+    }
+
+    /// Lets it go on and waits until each of its threads sleeps, for nothing but memtrack.
+    fn until_it_waits_for_memtrack(&self, before: u64) {
+        self.control.let_go(1);
+        wait_until("the program waits for memtrack", || {
+            let states = threads(self.control.pid());
+            assert!(!states.contains(&'Z'), "the program has ended, memtrack has taken everything");
+            self.control.count() > before && states.iter().all(|state| *state == 'S')
+        });
+    }
+
+    /// That it ends as it would without memtrack; what memtrack says.
+    fn ends(self, stdout: &str) -> (Dir, PathBuf, String) {
+        let Outcome { stdout: printed, stderr, status } = self.memtrack.wait();
+        assert_eq!((printed.as_str(), status), (stdout, 0), "{stderr}");
+        (self.dir, self.capture, stderr)
+    }
+}
+
+/// The state of each thread of a process, as a letter.
+fn threads(pid: i32) -> Vec<char> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    let stat = |path: PathBuf| std::fs::read_to_string(path.join("stat")).unwrap_or_default();
+    let state = |text: String| text.rsplit(") ").next().and_then(|rest| rest.chars().next()).unwrap_or('?');
+    tasks.map(|task| state(stat(task.expect("a thread").path()))).collect()
+}
+
+#[track_caller]
+fn is_whole_with(capture: &Path, malloc: u64) {
+    let stats = Stats::of(capture);
+    stats.is_whole();
+    assert_eq!(stats.allocator("malloc").count, malloc);
+    assert_eq!(stats.number("/deallocations/count"), malloc);
+}
+
+#[test]
+fn a_program_waits_for_a_stopped_memtrack_and_loses_nothing() {
+    let program = Waiting::of("phases", &[]);
+    kill(program.memtrack.pid(), libc::SIGSTOP);
+    program.until_it_waits_for_memtrack(100_000);
+    assert!(program.control.count() < 1_300_000, "its ring holds everything");
+    kill(program.memtrack.pid(), libc::SIGCONT);
+    let (_dir, capture, _) = program.ends("1300000 blocks\n");
+    is_whole_with(&capture, 1_300_000);
+}
+
+#[test]
+fn four_threads_wait_for_a_stopped_memtrack() {
+    let program = Waiting::of("four", &["--allocation-timestamps"]);
+    kill(program.memtrack.pid(), libc::SIGSTOP);
+    program.until_it_waits_for_memtrack(0);
+    assert!(program.control.count() < 4_000_000, "their rings hold everything");
+    kill(program.memtrack.pid(), libc::SIGCONT);
+    let (_dir, capture, _) = program.ends("4000000 blocks\n");
+    is_whole_with(&capture, 4_000_000);
+}
+
+#[test]
+fn a_child_waits_for_a_stopped_memtrack_to_be_let_in() {
+    let program = Waiting::of("forks", &["--follow"]);
+    let pid = program.control.pid();
+    kill(program.memtrack.pid(), libc::SIGSTOP);
+    program.control.let_go(1);
+    let children = || std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("the program lives");
+    wait_until("the child waits", || {
+        children().split_whitespace().any(|child| threads(child.parse().expect("a number")) == ['S'])
+    });
+    kill(program.memtrack.pid(), libc::SIGCONT);
+    let (dir, capture, _) = program.ends("");
+    assert_eq!(Stats::of(&capture).allocated(), Tally::new(100, 1200));
+    let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
+    let mut captures = files.filter(|path| path.extension().is_some_and(|suffix| suffix == "bin") && *path != capture);
+    let child = captures.find(|path| path.file_name() != capture.file_name()).expect("the child's capture");
+    assert_eq!(Stats::of(&child).allocated(), Tally::new(1000, 11_000));
+}
+
+/// The capture reaches the largest size that memtrack's files may have.
+#[test]
+fn a_capture_that_may_not_grow_ends_and_the_program_does_not() {
+    for options in [[].as_slice(), &["--aggregate"]] {
+        let program = Waiting::of("little", options);
+        limit(program.memtrack.pid(), libc::RLIMIT_FSIZE, 300);
+        program.control.let_go(1);
+        let (_dir, capture, said) = program.ends("200000 blocks\n");
+        assert!(
+            said.contains("error: ") && said.contains("capture.bin: ") && said.contains("File too large"),
+            "{said}"
+        );
+        assert!(std::fs::metadata(&capture).expect("the capture").len() <= 300, "{options:?}");
+    }
+}
+
+/// As root, or where users may have name spaces of their own.
+#[test]
+fn a_full_disk_ends_the_recording_and_not_the_program() {
+    let dir = Dir::new();
+    let (program, control) = (dir.program("counting"), dir.control("control"));
+    control.let_go(1);
+    std::fs::create_dir(dir.path("small")).expect("a directory");
+    let script = "mount -t tmpfs -o size=2m none small || exit 77\n\
+                  \"$0\" run -o small/capture.bin -- \"$@\"; echo \"status $?\"\n\
+                  \"$0\" stats --json small/capture.bin > stats.json";
+    let memtrack = crate::support::memtrack();
+    let mut command = dir.command("unshare");
+    command.args(["-m", "sh", "-c", script]).arg(memtrack.get_program()).arg(program).arg("much").arg(control.path());
+    let outcome = Outcome::of(&mut command);
+    if outcome.stderr.starts_with("unshare: ") || outcome.status == 77 {
+        eprintln!("skipped: no mount name space: {}", outcome.stderr);
+        return;
+    }
+    assert_eq!((outcome.stdout.as_str(), outcome.status), ("12000000 blocks\nstatus 0\n", 0), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("small/capture.bin: ") && outcome.stderr.contains("No space left"), "{outcome:?}");
+    let text = std::fs::read_to_string(dir.path("stats.json")).expect("a report on what there was room for");
+    let stats = Stats(serde_json::from_str(&text).expect("JSON"));
+    assert_eq!(stats.0["capture"]["complete"], false);
+    let count = stats.allocator("malloc").count;
+    assert!(count > 100_000 && count < 12_000_000, "{count}");
+}
+
+/// The capture goes through a pipe that nobody reads until the program waits for memtrack.
+#[test]
+fn a_program_waits_for_a_slow_medium_and_loses_nothing() {
+    let dir = Dir::new();
+    let pipe = dir.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    let mut end = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).expect("the pipe");
+    let program = Waiting::writing_to(dir, pipe, "much", &["--allocation-timestamps"]);
+    program.until_it_waits_for_memtrack(0);
+    let counted = program.control.count();
+    assert!(counted < 12_000_000, "everything was taken");
+    let capture = program.dir.path("capture.bin");
+    let mut copy = File::create(&capture).expect("a file");
+    let mut buffer = vec![0; 1 << 16];
+    wait_until("the end of the capture", || match end.read(&mut buffer) {
+        Ok(0) => true,
+        Ok(length) => copy.write_all(&buffer[..length]).is_err(),
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    });
+    let (_dir, _, _) = program.ends("12000000 blocks\n");
+    let stats = Stats::of(&capture);
+    stats.is_whole();
+    assert_eq!(stats.allocator("malloc").count, 12_000_000);
+    assert_eq!(stats.leaked().count, 256);
+}
+
+/// What it needs to record it has from the start; for its report there is not enough left, and the program's status is
+/// passed on all the same.
+#[test]
+fn memtrack_gets_no_more_memory() {
+    let program = Waiting::of("little", &[]);
+    let pid = program.memtrack.pid();
+    limit(pid, libc::RLIMIT_AS, 1 << 20);
+    program.control.let_go(1);
+    let (_dir, capture, _) = program.ends("200000 blocks\n");
+    let stats = Stats::of(&capture);
+    stats.is_whole();
+    assert_eq!(stats.allocator("malloc").count, 200_000);
+}
+
+/// The limit of a shell, which memtrack's own shared memory does not fit in.
+#[test]
+fn no_file_may_become_large() {
+    let dir = Dir::new();
+    let (program, control) = (dir.program("counting"), dir.control("control"));
+    control.let_go(1);
+    let script = "ulimit -f 1000; exec \"$0\" run -o capture.bin -- \"$@\"";
+    let mut command = dir.command("sh");
+    command.args(["-c", script]).arg(crate::support::memtrack().get_program());
+    let outcome = Outcome::of(command.arg(program).arg("little").arg(control.path()));
+    assert_eq!((outcome.stdout.as_str(), outcome.status), ("200000 blocks\n", 0), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("nothing was recorded") && outcome.stderr.contains("File too large"),
+        "{outcome:?}"
+    );
+}

@@ -1,0 +1,291 @@
+//! Programs that are limited, or limit themselves, in what the system lets them do: they do not notice memtrack, and what
+//! they go on to allocate is recorded.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::support::{Dir, Outcome, Running, Stats, Tally, wait_until};
+
+/// What `go_on` of limits.c allocates, but for its child.
+const GOES_ON: Tally = Tally { count: 402_000, bytes: 400_000 * 64 + 1000 * 50 };
+const CHILD: Tally = Tally { count: 1000, bytes: 40_000 };
+
+fn and(one: Tally, count: u64, bytes: u64) -> Tally {
+    Tally::new(one.count + count, one.bytes + bytes)
+}
+
+fn program(dir: &Dir) -> PathBuf {
+    dir.program("limits")
+}
+
+/// A case run plain and tracked, with options of `memtrack run`.
+#[track_caller]
+fn tracked(dir: &Dir, options: &[&str], arguments: &[&OsStr]) -> Stats {
+    let program = program(dir);
+    let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    let plain = Outcome::of(dir.command(&program).args(&arguments));
+    assert_eq!((plain.status, plain.stderr.as_str()), (0, ""), "{plain:?}");
+    let stats = dir.run_as(&plain, options, &program, &arguments).stats();
+    assert_eq!(stats.number("/deallocations/count"), 400_000);
+    stats
+}
+
+/// The captures of children, beside the program's own.
+fn children(dir: &Dir) -> Vec<Tally> {
+    let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
+    let is_child = |path: &PathBuf| path.to_string_lossy().ends_with("-1.bin");
+    files.filter(is_child).map(|path| Stats::of(&path).allocated()).collect()
+}
+
+/// With and without `--follow`, where children cannot be followed: what memtrack says of them.
+#[track_caller]
+fn without_children(arguments: &[&OsStr], expected: Tally) {
+    let dir = Dir::new();
+    assert_eq!(tracked(&dir, &[], arguments).allocated(), expected);
+    assert_eq!(tracked(&dir, &["--follow"], arguments).allocated(), expected);
+    assert!(children(&dir).is_empty());
+    let mut command = dir.memtrack(["run", "--follow", "-f", "-o", "capture.bin", "--"]);
+    let said = Outcome::of(command.arg(program(&dir)).args(arguments)).stderr;
+    assert!(said.contains("1 process that was started was not recorded"), "{said}");
+}
+
+fn is_root(what: &str) -> bool {
+    // SAFETY: no arguments, cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        eprintln!("skipped: {what} needs root");
+    }
+    root
+}
+
+#[test]
+fn another_user() {
+    if is_root("a program that drops its privileges") {
+        without_children(&["drops_root".as_ref()], and(GOES_ON, 1000, 10_000));
+    }
+}
+
+#[test]
+fn another_root_directory() {
+    if is_root("chroot") {
+        let root = Dir::new();
+        without_children(&["chroots".as_ref(), root.path(".").as_os_str()], GOES_ON);
+    }
+}
+
+/// The library is not there, so the program is not told to load it, and finds nothing of memtrack.
+#[test]
+fn a_program_of_another_root_directory() {
+    if !is_root("chroot") {
+        return;
+    }
+    let (dir, root) = (Dir::new(), Dir::new());
+    let program = program(&dir);
+    let libraries = Outcome::of(dir.command("ldd").arg(&program)).success();
+    for library in libraries.split_whitespace().filter(|word| word.starts_with('/')) {
+        copy_into(&root, Path::new(library));
+    }
+    copy_into(&root, &program);
+    let arguments = ["executes_in_chroot".into(), root.path(".").into_os_string(), program.clone().into_os_string()];
+    let plain = Outcome::of(dir.command(&program).args(&arguments));
+    assert!(plain.stdout.ends_with("nothing done\n"), "{plain:?}");
+    for options in [[].as_slice(), &["--follow"]] {
+        let run = dir.run_as(&plain, options, &program, &arguments);
+        assert_eq!(Stats::of(&run.capture).allocated(), Tally::new(10, 100), "{options:?}");
+    }
+}
+
+fn copy_into(root: &Dir, file: &Path) {
+    let copy = root.path(file.strip_prefix("/").expect("a whole path").to_str().expect("a path"));
+    std::fs::create_dir_all(copy.parent().expect("a directory")).expect("a directory");
+    std::fs::copy(file, copy).expect("a copy");
+}
+
+/// A set-user-ID program runs as that user, unrecorded, whether it is started or executed by a recorded one.
+#[test]
+fn a_set_user_id_program() {
+    if !is_root("a program of another user") {
+        return;
+    }
+    let dir = Dir::new();
+    let (first, other) = (program(&dir), dir.path("other"));
+    std::fs::copy(&first, &other).expect("a copy");
+    std::os::unix::fs::chown(&other, Some(65534), Some(65534)).expect("another owner");
+    std::fs::set_permissions(&other, PermissionsExt::from_mode(0o4755)).expect("permissions");
+    std::fs::set_permissions(dir.path("."), PermissionsExt::from_mode(0o755)).expect("permissions");
+    let alone = Outcome::of(dir.command(&other).arg("looks"));
+    if !alone.stdout.starts_with("user 65534 of 0\n") {
+        eprintln!("skipped: set-user-ID programs are not honoured here: {alone:?}");
+        return;
+    }
+    let direct = Outcome::of(dir.memtrack(["run", "--"]).arg(&other).arg("looks"));
+    assert_eq!((&direct.stdout, direct.status), (&alone.stdout, 0));
+    assert!(direct.stderr.contains("nothing was recorded") && direct.stderr.contains("another user"), "{direct:?}");
+    let arguments = ["executes".into(), other.clone().into_os_string()];
+    let plain = Outcome::of(dir.command(&first).args(&arguments));
+    for options in [[].as_slice(), &["--follow"]] {
+        let run = dir.run_as(&plain, options, &first, &arguments);
+        assert_eq!(Stats::of(&run.capture).allocated(), Tally::new(1000, 10_000), "{options:?}");
+    }
+}
+
+#[test]
+fn a_program_that_closes_all_descriptors_at_once() {
+    let dir = Dir::new();
+    assert_eq!(tracked(&dir, &["--follow"], &["closes_range".as_ref()]).allocated(), GOES_ON);
+    assert_eq!(children(&dir), [CHILD]);
+}
+
+#[test]
+fn a_program_that_may_open_nothing_any_more() {
+    without_children(&["without_descriptors".as_ref()], GOES_ON);
+}
+
+/// What memtrack maps in the program leaves it as much of a gigabyte as it has without.
+#[test]
+fn a_program_that_limits_its_address_space() {
+    let dir = Dir::new();
+    let run = dir.run(&program(&dir), ["limited_space"]);
+    assert_eq!(run.outcome.stdout, "16 blocks\nlimited_space done\n");
+    assert_eq!(run.stats().allocated(), Tally::new(26, 16 * 64_000_000 + 100));
+}
+
+/// A shell's limit holds for memtrack, too.
+#[test]
+fn a_limited_address_space() {
+    let dir = Dir::new();
+    let memtrack = crate::support::memtrack();
+    let script = "ulimit -v 1500000; exec \"$0\" run -q -o capture.bin -- \"$@\"";
+    let mut command = dir.command("sh");
+    command.args(["-c", script]).arg(memtrack.get_program()).arg(program(&dir)).arg("nothing");
+    assert_eq!(Outcome::of(&mut command).success(), "child: 5\nnothing done\n");
+    let stats = Stats::of(&dir.path("capture.bin"));
+    stats.is_whole();
+    assert_eq!(stats.allocated(), GOES_ON);
+}
+
+/// The program has allocated all that it may have, and goes on when it has given it back.
+#[test]
+fn a_program_that_runs_out_of_memory() {
+    let dir = Dir::new();
+    let run = dir.run(&program(&dir), ["out_of_space"]);
+    assert_eq!(run.outcome.status, 0, "{:?}", run.outcome);
+    let blocks: u64 = std::fs::read_to_string(dir.path("blocks")).expect("its number").parse().expect("a number");
+    assert!(blocks > 1000, "{blocks}");
+    let stats = run.stats();
+    assert_eq!(stats.allocated(), Tally::new(blocks + 100_000, blocks * 100_000 + 6_400_000));
+    assert_eq!((stats.peak(), stats.leaked()), (Tally::new(blocks, blocks * 100_000), Tally::new(0, 0)));
+}
+
+#[test]
+fn a_program_whose_sockets_are_refused() {
+    without_children(&["forbids_sockets".as_ref()], GOES_ON);
+}
+
+#[test]
+fn a_program_that_would_die_of_a_socket() {
+    without_children(&["dies_of_sockets".as_ref()], GOES_ON);
+}
+
+/// Of the strict mode's thread nothing is recorded any more, and reports say so: it may not even read the clock.
+#[test]
+fn a_program_that_may_only_read_and_write() {
+    let dir = Dir::new();
+    let run = dir.run(&program(&dir), ["strictly"]);
+    assert_eq!((run.outcome.stdout.as_str(), run.outcome.status), ("strictly done\n", 0));
+    assert_eq!(run.stats().allocated(), Tally::new(1, 100_000));
+    let report = Outcome::of(dir.memtrack(["stats"]).arg(&run.capture));
+    assert!(report.stderr.contains("strict mode"), "{report:?}");
+}
+
+/// Where the system has no memory files, or a sandbox forbids them, both sides share a file that has no name.
+#[test]
+fn without_memory_files() {
+    let dir = Dir::new();
+    let (program, memtrack) = (program(&dir), crate::support::memtrack());
+    let mut command = dir.command(&program);
+    command.arg("without_memory_files").arg(memtrack.get_program());
+    command.args(["run", "-q", "--follow", "-o", "capture.bin", "--"]).arg(&program).arg("nothing");
+    assert_eq!(Outcome::of(&mut command).success(), "child: 5\nnothing done\n");
+    let stats = Stats::of(&dir.path("capture.bin"));
+    stats.is_whole();
+    assert_eq!((stats.allocated(), children(&dir)), (GOES_ON, vec![CHILD]));
+}
+
+/// A group of processes with limited memory; removed with the value.
+struct Group(PathBuf);
+
+impl Group {
+    /// `None`: this user or system has none.
+    fn new(bytes: u64) -> Option<Self> {
+        let name = format!("memtrack-test-{}", std::process::id());
+        let roots = [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        roots.iter().find_map(|(root, limit)| {
+            let path = Path::new(root).join(&name);
+            std::fs::create_dir(&path).ok()?;
+            let group = Self(path);
+            let limit = group.0.join(limit);
+            // In the file's own words: what was written may be rounded, or mean nothing.
+            (limit.exists() && std::fs::write(limit, bytes.to_string()).is_ok()).then_some(group)
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The last process may not have been taken out of it yet; a group that stays is empty.
+        for _ in 0..1000 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+}
+
+/// In a group with memtrack, as in a container, the system kills the one that has most.
+#[test]
+fn a_program_that_is_killed_for_its_memory() {
+    let Some(group) = Group::new(96 << 20) else {
+        eprintln!("skipped: no memory groups for this user");
+        return;
+    };
+    let dir = Dir::new();
+    let (program, control, memtrack) = (program(&dir), dir.control("control"), crate::support::memtrack());
+    let script = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
+    let mut command = dir.command("sh");
+    command.args(["-c", script]).arg(&group.0).arg(memtrack.get_program());
+    command.args(["run", "-q", "-o", "capture.bin", "--"]).arg(program).arg("eats").arg(control.path());
+    let running = Running::start(&mut command);
+    wait_until("the program waits", || control.phase() == 1);
+    control.let_go(1);
+    let outcome = running.wait();
+    assert_eq!((outcome.status, outcome.stderr.as_str()), (137, ""), "{outcome:?}");
+    let (stats, counted) = (Stats::of(&dir.path("capture.bin")), control.count());
+    stats.is_whole();
+    let recorded = stats.allocator("malloc").count;
+    assert!(counted > 1000 && (counted..=counted + 1).contains(&recorded), "{counted} counted, {recorded} recorded");
+}
+
+/// Its library ends the program unless it is the first; so it is left alone, and memtrack says why.
+#[test]
+fn a_program_with_an_address_sanitizer() {
+    let dir = Dir::new();
+    if !dir.compiles("limits", "sanitized", &["-pthread", "-fsanitize=address"]) {
+        eprintln!("skipped: no AddressSanitizer");
+        return;
+    }
+    let alone = Outcome::of(dir.command("./sanitized").arg("nothing").env("ASAN_OPTIONS", "detect_leaks=0"));
+    assert_eq!((alone.stdout.as_str(), alone.status), ("child: 5\nnothing done\n", 0), "{alone:?}");
+    let (direct, from_a_shell) = (["./sanitized", "nothing"].as_slice(), ["sh", "-c", "./sanitized nothing; exit $?"]);
+    for (command, said) in [(direct, "AddressSanitizer"), (&from_a_shell, "")] {
+        for options in [[].as_slice(), &["--follow"]] {
+            let mut tracked = dir.memtrack(["run", "-f", "-o", "capture.bin"]);
+            tracked.args(options).arg("--").args(command).env("ASAN_OPTIONS", "detect_leaks=0");
+            let outcome = Outcome::of(&mut tracked);
+            assert_eq!((&outcome.stdout, outcome.status), (&alone.stdout, 0), "{command:?} {options:?}: {outcome:?}");
+            assert!(outcome.stderr.contains(said), "{command:?} {options:?}: {outcome:?}");
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Which parts of the shared memory are mapped, and where.
+//!
+//! A target maps the headers and the segments of a few slots; those of others when threads come that need them. For its
+//! address space may be limited, from the start or by itself later (RLIMIT_AS), and what is mapped counts as used. No
+//! descriptor is kept for that: mremap with an old size of 0 maps a shared file once more, from a mapped page of it on.
+//!
+//! Invariant: a group's address, once it can be seen, is that of its segments for as long as the space lives.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use crate::layout::{PAGE, SEGMENT_BYTES, SEGMENTS_PER_SLOT, SLOT_COUNTS, segments_offset, total_bytes};
+
+/// Bytes of all segments of a slot.
+const SLOT_BYTES: usize = SEGMENTS_PER_SLOT * SEGMENT_BYTES;
+/// Groups of slots that are mapped together: of 8, 8, 16 and 32 slots, then of 64.
+const GROUPS: usize = group_of(SLOT_COUNTS[0] - 1) + 1;
+
+/// The mapped parts.
+#[derive(Debug)]
+pub(crate) struct Space {
+    base: NonNull<u8>,
+    /// Bytes mapped at `base`: the headers and the segments of the first group, or everything.
+    bytes: usize,
+    slots: u32,
+    /// The first segment of each group's first slot; null while it is not mapped.
+    groups: [AtomicPtr<u8>; GROUPS],
+}
+
+// SAFETY: the memory is shared by design; it is reached through atomics and copies only.
+unsafe impl Send for Space {}
+// SAFETY: as for Send.
+unsafe impl Sync for Space {}
+
+const fn group_of(slot: u32) -> usize {
+    match slot {
+        0..8 => 0,
+        8..16 => 1,
+        16..32 => 2,
+        _ => 3 + slot as usize / 64,
+    }
+}
+
+const fn first_of(group: usize) -> u32 {
+    match group {
+        0 => 0,
+        1 => 8,
+        2 => 16,
+        3 => 32,
+        _ => 64 * (group as u32 - 3),
+    }
+}
+
+impl Space {
+    /// Maps everything.
+    pub(crate) fn whole(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
+        let bytes = total_bytes(slots);
+        let space = Self::new(map(file, bytes)?, bytes, slots);
+        for group in 0..space.group_count() {
+            // SAFETY: the mapping holds all segments.
+            let start = unsafe { space.base.add(space.offset(group)) };
+            space.groups[group].store(start.as_ptr(), Relaxed);
+        }
+        Ok(space)
+    }
+
+    /// Maps the headers and the first group; everything where more cannot be mapped later.
+    pub(crate) fn sparing(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
+        if group_of(slots - 1) == 0 {
+            return Self::whole(file, slots);
+        }
+        let bytes = segments_offset(slots) + first_of(1) as usize * SLOT_BYTES;
+        let space = Self::new(map(file, bytes)?, bytes, slots);
+        // SAFETY: the mapping holds the segments of the first group.
+        let start = unsafe { space.base.add(space.offset(0)) };
+        space.groups[0].store(start.as_ptr(), Relaxed);
+        // Does the system do it? It may be an emulated one.
+        match space.copy_of_end(0, PAGE) {
+            Some(copy) => {
+                unmap(copy, 2 * PAGE);
+                Ok(space)
+            }
+            None => Self::whole(file, slots),
+        }
+    }
+
+    fn new(base: NonNull<u8>, bytes: usize, slots: u32) -> Self {
+        Self { base, bytes, slots, groups: [const { AtomicPtr::new(ptr::null_mut()) }; GROUPS] }
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// The segments of a slot, if they are mapped.
+    #[inline]
+    pub(crate) fn segments(&self, slot: u32) -> Option<NonNull<u8>> {
+        let group = group_of(slot);
+        let start = NonNull::new(self.groups.get(group)?.load(Acquire)).filter(|_| slot < self.slots)?;
+        // SAFETY: the group is mapped, and the slot is one of it.
+        Some(unsafe { start.add((slot - first_of(group)) as usize * SLOT_BYTES) })
+    }
+
+    /// Maps the segments of a slot, if they are not yet. `false`: there is no room for them. Allocates nothing.
+    pub(crate) fn reach(&self, slot: u32) -> bool {
+        slot < self.slots && (1..=group_of(slot)).all(|group| self.is_mapped(group) || self.extend(group))
+    }
+
+    fn is_mapped(&self, group: usize) -> bool {
+        self.groups.get(group).is_some_and(|start| !start.load(Acquire).is_null())
+    }
+
+    /// Maps a group behind one that is mapped. Two threads may do so at once; one of them is the first.
+    fn extend(&self, group: usize) -> bool {
+        let bytes = self.bytes_of(group);
+        let (Some(place), Some(copy)) = (self.groups.get(group), self.copy_of_end(group.wrapping_sub(1), bytes)) else {
+            return false;
+        };
+        // SAFETY: the copy begins with the page before the group.
+        let start = unsafe { copy.add(PAGE) };
+        if place.compare_exchange(ptr::null_mut(), start.as_ptr(), AcqRel, Acquire).is_err() {
+            unmap(copy, PAGE + bytes);
+        }
+        true
+    }
+
+    /// Maps the last page of a group once more, and so many bytes of the file that follow it.
+    fn copy_of_end(&self, group: usize, bytes: usize) -> Option<NonNull<u8>> {
+        let start = NonNull::new(self.groups.get(group)?.load(Acquire))?;
+        // SAFETY: inside the group.
+        let page = unsafe { start.add(self.bytes_of(group) - PAGE) };
+        // SAFETY: an old size of 0 leaves what is mapped there as it is, and makes a mapping at a place of the system's choice.
+        let copy = unsafe { libc::mremap(page.as_ptr().cast(), 0, PAGE + bytes, libc::MREMAP_MAYMOVE) };
+        (copy != libc::MAP_FAILED).then(|| NonNull::new(copy.cast()))?
+    }
+
+    /// Maps another file in the place of this one, whatever is mapped of it. `false`: it could not be done.
+    ///
+    /// # Safety
+    /// Nobody may use the space while this is done.
+    pub(crate) unsafe fn replace(&self, file: BorrowedFd<'_>) -> bool {
+        // SAFETY: the space's own mapping, which the caller promises not to use meanwhile.
+        let replaced = unsafe { map_over(file, self.base, self.bytes, 0) };
+        replaced
+            && self.apart().all(|(group, start)| {
+                // SAFETY: a group that is mapped apart has a page before it.
+                let copy = unsafe { start.sub(PAGE) };
+                // SAFETY: as above.
+                unsafe { map_over(file, copy, PAGE + self.bytes_of(group), self.offset(group) - PAGE) }
+            })
+    }
+
+    /// The groups that are mapped apart from the base.
+    fn apart(&self) -> impl Iterator<Item = (usize, NonNull<u8>)> {
+        let held = self.base.as_ptr()..self.base.as_ptr().wrapping_add(self.bytes);
+        let starts = self.groups.iter().map(|start| start.load(Acquire)).enumerate();
+        starts.filter_map(move |(group, start)| Some((group, NonNull::new(start).filter(|_| !held.contains(&start))?)))
+    }
+
+    fn group_count(&self) -> usize {
+        group_of(self.slots - 1) + 1
+    }
+
+    /// Bytes of a group's segments.
+    fn bytes_of(&self, group: usize) -> usize {
+        (first_of(group + 1).min(self.slots) - first_of(group)) as usize * SLOT_BYTES
+    }
+
+    /// Where they stand in the file.
+    fn offset(&self, group: usize) -> usize {
+        segments_offset(self.slots) + first_of(group) as usize * SLOT_BYTES
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        for (group, start) in self.apart() {
+            // SAFETY: a group that is mapped apart has a page before it.
+            unmap(unsafe { start.sub(PAGE) }, PAGE + self.bytes_of(group));
+        }
+        unmap(self.base, self.bytes);
+    }
+}
+
+const PROTECTION: i32 = libc::PROT_READ | libc::PROT_WRITE;
+const SHARED: i32 = libc::MAP_SHARED | libc::MAP_NORESERVE;
+
+fn map(file: BorrowedFd<'_>, bytes: usize) -> io::Result<NonNull<u8>> {
+    // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+    let at = unsafe { libc::mmap(ptr::null_mut(), bytes, PROTECTION, SHARED, file.as_raw_fd(), 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    keep_out_of_dumps(at, bytes);
+    NonNull::new(at.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+}
+
+/// Maps part of a file in the place of what is mapped there.
+///
+/// # Safety
+/// Nobody may use what is mapped there.
+unsafe fn map_over(file: BorrowedFd<'_>, place: NonNull<u8>, bytes: usize, offset: usize) -> bool {
+    let (place, flags) = (place.as_ptr().cast(), SHARED | libc::MAP_FIXED);
+    let offset = offset.cast_signed() as libc::off_t;
+    // SAFETY: the caller's promise.
+    let at = unsafe { libc::mmap(place, bytes, PROTECTION, flags, file.as_raw_fd(), offset) };
+    if at == place {
+        keep_out_of_dumps(at, bytes);
+    }
+    at == place
+}
+
+/// A core dump of the target shall not hold it.
+fn keep_out_of_dumps(at: *mut libc::c_void, bytes: usize) {
+    // SAFETY: the range was just mapped. Failure changes nothing.
+    unsafe { libc::madvise(at, bytes, libc::MADV_DONTDUMP) };
+}
+
+fn unmap(at: NonNull<u8>, bytes: usize) {
+    // SAFETY: a mapping of this module's own, to which no reference is left.
+    unsafe { libc::munmap(at.as_ptr().cast(), bytes) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GROUPS, SLOT_BYTES, Space, first_of, group_of};
+    use crate::Area;
+    use crate::layout::{SLOT_COUNTS, segments_offset};
+    use std::os::fd::AsFd;
+    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    /// The first word of a slot's segments.
+    fn word(space: &Space, slot: u32) -> &AtomicU64 {
+        let place = space.segments(slot).unwrap().cast();
+        // SAFETY: mapped for as long as the space lives, aligned, and reached as an atomic only.
+        unsafe { place.as_ref() }
+    }
+
+    #[test]
+    fn every_slot_is_in_one_group() {
+        for slot in 0..SLOT_COUNTS[0] {
+            let group = group_of(slot);
+            assert!(first_of(group) <= slot && slot < first_of(group + 1) && group < GROUPS, "{slot}");
+        }
+    }
+
+    #[test]
+    fn slots_are_mapped_when_they_are_reached() {
+        let (_area, file) = Area::create(512, &std::env::temp_dir()).unwrap();
+        let whole = Space::whole(file.as_fd(), 512).unwrap();
+        let sparing = Space::sparing(file.as_fd(), 512).unwrap();
+        assert_eq!(sparing.bytes, segments_offset(512) + 8 * SLOT_BYTES);
+        assert!(sparing.segments(7).is_some() && sparing.segments(8).is_none());
+        assert!(sparing.reach(40) && sparing.segments(40).is_some() && sparing.segments(64).is_none());
+        assert!(sparing.reach(511) && !sparing.reach(512));
+        for slot in (0..512).step_by(3) {
+            word(&sparing, slot).store(u64::from(slot) + 1, SeqCst);
+        }
+        for slot in 0..512 {
+            let expected = if slot % 3 == 0 { u64::from(slot) + 1 } else { 0 };
+            assert_eq!(word(&whole, slot).load(SeqCst), expected, "{slot}");
+        }
+    }
+
+    #[test]
+    fn what_is_mapped_is_replaced() {
+        let (_area, file) = Area::create(64, &std::env::temp_dir()).unwrap();
+        let (_other, other) = Area::create(64, &std::env::temp_dir()).unwrap();
+        let (space, second) = (Space::sparing(file.as_fd(), 64).unwrap(), Space::whole(other.as_fd(), 64).unwrap());
+        assert!(space.reach(20));
+        // SAFETY: nobody else uses it.
+        assert!(unsafe { space.replace(other.as_fd()) });
+        assert!(space.reach(63));
+        for slot in [0, 8, 15, 16, 31, 32, 63] {
+            word(&space, slot).store(7, SeqCst);
+            assert_eq!(word(&second, slot).load(SeqCst), 7, "{slot}");
+        }
+    }
+
+    #[test]
+    fn threads_reach_the_same_slots_at_once() {
+        let (_area, file) = Area::create(512, &std::env::temp_dir()).unwrap();
+        let space = Space::sparing(file.as_fd(), 512).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    (0..512).for_each(|slot| assert!(space.reach(slot) && word(&space, slot).load(SeqCst) == 0))
+                });
+            }
+        });
+    }
+}

@@ -18,13 +18,13 @@ const STEP_PS: u64 = 2300;
 /// Costs in picoseconds.
 const FREE: u64 = 4_500;
 const STACK: u64 = 5_500;
-const GLANCE: u64 = 5_000;
+const GLANCE: u64 = 5_800;
 const CHANGED: u64 = 55_000;
 const STAMP: u64 = 11_000;
-const KEPT: u64 = 11_000;
+const KEPT: u64 = 3_000;
 /// Too rare to be measured in a program: these are taken for a multiple of what is done instead.
 const WHOLE: u64 = 6 * GLANCE;
-const UNWOUND: u64 = 10 * KEPT;
+const UNWOUND: u64 = 30 * KEPT;
 const SWITCH: u64 = 10 * (FREE + STACK);
 
 /// A program that did less than this part of what was measured was hardly measured at all.

@@ -15,6 +15,9 @@ SETTINGS = {
     "debug": {"PYTHONMALLOC": "debug"},
     "development": {"PYTHONDEVMODE": "1"},
     "debug and tracemalloc": {"PYTHONMALLOC": "debug", "PYTHONTRACEMALLOC": "3"},
+    # Here the interpreter sets its allocators anew in the middle of its start, and then asks them for a block at once.
+    "debug in the C locale": {"PYTHONMALLOC": "debug", "LC_ALL": "C"},
+    "development in UTF-8 mode": {"PYTHONDEVMODE": "1", "PYTHONUTF8": "1"},
 }
 DOMAINS = ("raw", "mem", "obj")
 BASES, OBJECTS, THREADS, ROUNDS = (331, 337, 347), 1000, 4, 100  # as in the program

@@ -32,6 +32,7 @@ mod python;
 mod recorder;
 mod ring;
 mod stack;
+mod stray;
 mod switch;
 mod thread;
 mod tls;

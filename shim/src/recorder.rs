@@ -16,6 +16,7 @@ use memtrack_format::{Allocator, MapClass};
 use memtrack_transport::layout::image;
 
 use crate::python::{self, ForVersion, Version, for_version};
+use crate::stray::Stray;
 use crate::thread::{self, Thread};
 
 /// 1 once the beginning of Python's finalization is recorded.
@@ -189,6 +190,28 @@ impl Thread {
         };
         self.alloc(head, address, size);
         self.leave(address)
+    }
+
+    /// The next event, if it is an allocation, may be beneath an allocator of Python's.
+    #[cold]
+    pub(crate) fn expect_stray(&mut self) {
+        self.alloc_and_leave = Self::hold_stray;
+    }
+
+    fn hold_stray(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        self.stray = Some(Stray::hold(head, address, size));
+        self.leave(address)
+    }
+
+    /// Records what was held; allocations are recorded at once from now on.
+    #[cold]
+    pub(crate) fn settle_stray(&mut self) {
+        self.alloc_and_leave = ALLOC_FIRST;
+        if let Some((head, address, size)) = self.stray.take().map(Stray::settle) {
+            self.ring.set_busy(true);
+            self.alloc(head, address, size);
+            self.ring.set_busy(false);
+        }
     }
 
     fn alloc_with_native(&mut self, head: AllocHead, address: usize, size: usize) -> usize {

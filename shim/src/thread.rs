@@ -21,6 +21,7 @@ use crate::native::{self, Native};
 use crate::python::{self, Chain, Region};
 use crate::recorder::{ALLOC_FIRST, AllocAndLeave, Recorder};
 use crate::ring::Ring;
+use crate::stray::{self, Stray};
 use crate::{switch, tls};
 
 /// The thread-local word of a thread that is claiming its slot, whose slot belongs to a process that is its parent, or of
@@ -41,6 +42,8 @@ pub(crate) struct Thread {
     pub(crate) python_block: usize,
     /// It moves it.
     pub(crate) python_moves: bool,
+    /// The block whose record waits for the next event.
+    pub(crate) stray: Option<Stray>,
     /// What native stacks need; `None` where they are not recorded.
     pub(crate) native: Option<&'static mut Native>,
     /// The ticket that was taken for a fork; 0 for none.
@@ -220,9 +223,26 @@ impl Drop for Beneath {
 fn enter_watching() -> bool {
     if switch::is_watching() {
         let _errno = Errno::keep();
-        python::watch_allocators();
+        look_after_allocators();
     }
     switch::is_on()
+}
+
+/// Until the interpreter has started: settles what was held, and puts the wrappers of its allocators back.
+fn look_after_allocators() {
+    let word = tls::get();
+    let idle = (word > LAST_MARK).then_some(word as *mut Thread);
+    // SAFETY: as in `enter`; outside of hooks nobody else uses it.
+    let mut idle = idle.and_then(|thread| unsafe { thread.as_mut() }).filter(|thread| !thread.ring.busy());
+    if let Some(thread) = &mut idle {
+        thread.settle_stray();
+    }
+    if !stray::are_held()
+        && python::watch_allocators()
+        && let Some(thread) = idle
+    {
+        thread.expect_stray();
+    }
 }
 
 /// The first hook of a thread.
@@ -341,6 +361,10 @@ fn make(area: &'static Area, index: u32) -> Option<*mut Thread> {
         // SAFETY: as above; null bytes are none.
         unsafe { place.write(make_native()) };
     }
+    // SAFETY: as above.
+    let stray = unsafe { &raw mut (*thread).stray };
+    // SAFETY: as above.
+    unsafe { stray.write(None) };
     // SAFETY: as above.
     let alloc_and_leave = unsafe { &raw mut (*thread).alloc_and_leave };
     // SAFETY: as above.

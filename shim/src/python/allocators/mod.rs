@@ -133,13 +133,18 @@ pub(crate) fn are_traced() -> bool {
 }
 
 /// What each event does first until the interpreter has started: puts the wrappers back where they were thrown out.
-pub(crate) fn watch() {
+/// Whether they were.
+pub(crate) fn watch() -> bool {
     // SAFETY: null, or set once to memory that is never freed.
-    let Some(interface) = (unsafe { INTERFACE.load(Acquire).as_ref() }) else { return };
+    let Some(interface) = (unsafe { INTERFACE.load(Acquire).as_ref() }) else { return false };
     if interface.runs_here() {
         switch::stop_watching();
-    } else if !interface.has_ours() && !LOOKING.swap(true, AcqRel) {
+        return false;
+    }
+    let were_out = !interface.has_ours() && !LOOKING.swap(true, AcqRel);
+    if were_out {
         interface.wrap_all();
         LOOKING.store(false, Release);
     }
+    were_out
 }

@@ -21,7 +21,7 @@
 //!
 //! Invariant: a decoder allocates no more rows than there are bytes, and every index it returns is in range.
 
-use crate::varint;
+use crate::rows::{In, Out};
 
 /// Bytes of a part.
 pub const PART: usize = 8 << 20;
@@ -121,17 +121,17 @@ impl Aggregate {
     /// The payload.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Out(Vec::new());
-        out.rows(&self.names, |out, name| out.text(name));
+        let mut out = Out::default();
+        out.rows(&self.names, |out, name| out.bytes(name.as_bytes()));
         out.rows(&self.frames, |out, &(function, file, line)| {
             out.numbers(&[function.into(), file.into(), line.into()])
         });
         out.rows(&self.stacks, |out, &(parent, frame)| out.numbers(&[parent.into(), frame.into()]));
         out.rows(&self.threads, |out, (tid, name)| {
             out.number(u64::from(tid.cast_unsigned()));
-            out.text(name);
+            out.bytes(name.as_bytes());
         });
-        out.rows(&self.groups, Out::group);
+        out.rows(&self.groups, write_group);
         out.rows(&self.snapshots, |out, row| out.numbers(&[row.time_ns, row.rss, row.heap, row.order]));
         out.rows(&self.totals, |out, &value| out.number(value));
         out.rows(&self.bins, |out, &value| out.number(value));
@@ -148,8 +148,8 @@ impl Aggregate {
     /// Takes a payload apart; `None` when it is not one.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut input = In { bytes, at: 0 };
-        let names = input.rows(In::text)?;
+        let mut input = In::new(bytes);
+        let names = input.rows(text)?;
         let name = below(names.len());
         let frames = input.rows(|input| Some((name(input.small()?)?, name(input.small()?)?, input.small()?)))?;
         let frame = below(frames.len());
@@ -158,9 +158,9 @@ impl Aggregate {
             known += 1;
             Some((below(known)(input.small()?)?, frame(input.small()?)?))
         })?;
-        let threads = input.rows(|input| Some((input.small()?.cast_signed(), input.text()?)))?;
+        let threads = input.rows(|input| Some((input.small()?.cast_signed(), text(input)?)))?;
         let (stack, thread) = (below(stacks.len() + 1), below(threads.len()));
-        let groups = input.rows(|input| input.group(&stack, &thread))?;
+        let groups = input.rows(|input| read_group(input, &stack, &thread))?;
         let snapshots = input.rows(|input| {
             Some(Snapshot {
                 time_ns: input.number()?,
@@ -172,10 +172,10 @@ impl Aggregate {
         let totals = input.rows(In::number)?;
         let bins = input.rows(In::number)?;
         let columns = if input.is_at_end() { Vec::new() } else { input.rows(In::small)? };
-        let modules = if input.is_at_end() { Vec::new() } else { input.rows(In::module)? };
-        let module = below(modules.len());
+        let modules = if input.is_at_end() { Vec::new() } else { input.rows(module)? };
+        let of_modules = below(modules.len());
         let places = |input: &mut In<'_>| {
-            Some(Place { frame: frame(input.small()?)?, module: module(input.small()?)?, offset: input.number()? })
+            Some(Place { frame: frame(input.small()?)?, module: of_modules(input.small()?)?, offset: input.number()? })
         };
         let places = if input.is_at_end() { Vec::new() } else { input.rows(places)? };
         Some(Self { names, frames, stacks, threads, groups, snapshots, totals, bins, columns, modules, places })
@@ -187,106 +187,40 @@ fn below(len: usize) -> impl Fn(u32) -> Option<u32> {
     move |index| ((index as usize) < len).then_some(index)
 }
 
-struct Out(Vec<u8>);
-
-impl Out {
-    fn number(&mut self, value: u64) {
-        let at = self.0.len();
-        self.0.resize(at + varint::MAX_LEN, 0);
-        let end = varint::write(&mut self.0, at, value).unwrap_or(at);
-        self.0.truncate(end);
-    }
-
-    fn numbers(&mut self, values: &[u64]) {
-        values.iter().for_each(|&value| self.number(value));
-    }
-
-    fn text(&mut self, text: &str) {
-        self.bytes(text.as_bytes());
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.number(bytes.len() as u64);
-        self.0.extend_from_slice(bytes);
-    }
-
-    fn group(&mut self, group: &Group) {
-        self.numbers(&[group.stack.into(), group.allocator.into(), group.thread.into()]);
-        for sum in &group.sums {
-            self.number(sum.count);
-            if sum.count != 0 {
-                self.numbers(&[sum.bytes, sum.first_order, sum.first_time_ns]);
-            }
+fn write_group(out: &mut Out, group: &Group) {
+    out.numbers(&[group.stack.into(), group.allocator.into(), group.thread.into()]);
+    for sum in &group.sums {
+        out.number(sum.count);
+        if sum.count != 0 {
+            out.numbers(&[sum.bytes, sum.first_order, sum.first_time_ns]);
         }
-    }
-
-    fn rows<T>(&mut self, rows: &[T], mut row: impl FnMut(&mut Self, &T)) {
-        self.number(rows.len() as u64);
-        rows.iter().for_each(|one| row(self, one));
     }
 }
 
-struct In<'a> {
-    bytes: &'a [u8],
-    at: usize,
+fn read_group(
+    input: &mut In<'_>,
+    stack: &impl Fn(u32) -> Option<u32>,
+    thread: &impl Fn(u32) -> Option<u32>,
+) -> Option<Group> {
+    let (stack, allocator, thread) =
+        (stack(input.small()?)?, u8::try_from(input.number()?).ok()?, thread(input.small()?)?);
+    let mut sums = [Sum { count: 0, bytes: 0, first_order: 0, first_time_ns: 0 }; SUMS];
+    for sum in &mut sums {
+        sum.count = input.number()?;
+        if sum.count != 0 {
+            (sum.bytes, sum.first_order, sum.first_time_ns) = (input.number()?, input.number()?, input.number()?);
+        }
+    }
+    Some(Group { stack, allocator, thread, sums })
 }
 
-impl In<'_> {
-    fn number(&mut self) -> Option<u64> {
-        let (value, at) = varint::read(self.bytes, self.at)?;
-        self.at = at;
-        Some(value)
-    }
+fn text(input: &mut In<'_>) -> Option<String> {
+    Some(String::from_utf8_lossy(input.bytes()?).into_owned())
+}
 
-    fn small(&mut self) -> Option<u32> {
-        u32::try_from(self.number()?).ok()
-    }
-
-    /// Whether nothing follows.
-    const fn is_at_end(&self) -> bool {
-        self.at == self.bytes.len()
-    }
-
-    fn text(&mut self) -> Option<String> {
-        Some(String::from_utf8_lossy(self.slice()?).into_owned())
-    }
-
-    fn slice(&mut self) -> Option<&[u8]> {
-        let len = usize::try_from(self.number()?).ok()?;
-        let slice = self.bytes.get(self.at..self.at.checked_add(len)?)?;
-        self.at += len;
-        Some(slice)
-    }
-
-    fn module(&mut self) -> Option<Module> {
-        let source = u8::try_from(self.number()?).ok()?;
-        Some(Module { source, path: self.slice()?.to_vec(), build_id: self.slice()?.to_vec() })
-    }
-
-    fn group(&mut self, stack: &impl Fn(u32) -> Option<u32>, thread: &impl Fn(u32) -> Option<u32>) -> Option<Group> {
-        let (stack, allocator, thread) =
-            (stack(self.small()?)?, u8::try_from(self.number()?).ok()?, thread(self.small()?)?);
-        let mut sums = [Sum { count: 0, bytes: 0, first_order: 0, first_time_ns: 0 }; SUMS];
-        for sum in &mut sums {
-            sum.count = self.number()?;
-            if sum.count != 0 {
-                (sum.bytes, sum.first_order, sum.first_time_ns) = (self.number()?, self.number()?, self.number()?);
-            }
-        }
-        Some(Group { stack, allocator, thread, sums })
-    }
-
-    fn rows<T>(&mut self, mut row: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        let count = usize::try_from(self.number()?).ok()?;
-        if count > self.bytes.len() - self.at {
-            return None; // every row has at least a byte
-        }
-        let mut rows = Vec::new();
-        for _ in 0..count {
-            rows.push(row(self)?);
-        }
-        Some(rows)
-    }
+fn module(input: &mut In<'_>) -> Option<Module> {
+    let source = u8::try_from(input.number()?).ok()?;
+    Some(Module { source, path: input.bytes()?.to_vec(), build_id: input.bytes()?.to_vec() })
 }
 
 #[cfg(test)]

@@ -183,6 +183,18 @@ impl MapClass {
     pub fn from_number(number: u8) -> Option<Self> {
         [Self::Heap, Self::Reserved, Self::File, Self::Shared, Self::Inherited].get(usize::from(number)).copied()
     }
+
+    /// What it is called in reports and exports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Heap => "heap",
+            Self::Reserved => "reserved",
+            Self::File => "file",
+            Self::Shared => "shared",
+            Self::Inherited => "inherited",
+        }
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub mod meta;
 mod model;
 pub mod observe;
 pub mod record;
+mod rows;
 pub mod symbols;
 pub mod varint;
 

@@ -12,7 +12,7 @@
 //!
 //! Invariant: `decode(encode(x)) = x`; a decoder allocates no more rows and ids than there are bytes.
 
-use crate::varint;
+use crate::rows::{In, Out};
 
 /// A file, and the pages that are of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,57 +34,27 @@ pub struct Mapped {
 /// The payload.
 #[must_use]
 pub fn encode(files: &[Mapped]) -> Vec<u8> {
-    let mut out = Vec::new();
+    let mut out = Out::default();
     for file in files {
-        number(&mut out, file.codes.len() as u64);
-        file.codes.iter().for_each(|&code| number(&mut out, code.into()));
-        [file.bias, file.start, file.end].into_iter().for_each(|value| number(&mut out, value));
-        for text in [&file.path, &file.build_id] {
-            number(&mut out, text.len() as u64);
-            out.extend_from_slice(text);
-        }
+        out.rows(&file.codes, |out, &code| out.number(code.into()));
+        out.numbers(&[file.bias, file.start, file.end]);
+        out.bytes(&file.path);
+        out.bytes(&file.build_id);
     }
-    out
+    out.0
 }
 
 /// Takes a payload apart; `None` when it is not one.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> Option<Vec<Mapped>> {
-    let (mut input, mut files) = (In { bytes, at: 0 }, Vec::new());
-    while input.at < bytes.len() {
-        let count = usize::try_from(input.number()?).ok().filter(|&count| count <= bytes.len() - input.at)?;
-        let codes = (0..count).map(|_| u32::try_from(input.number()?).ok()).collect::<Option<_>>()?;
+    let (mut input, mut files) = (In::new(bytes), Vec::new());
+    while !input.is_at_end() {
+        let codes = input.rows(In::small)?;
         let (bias, start, end) = (input.number()?, input.number()?, input.number()?);
-        files.push(Mapped { codes, bias, start, end, path: input.text()?, build_id: input.text()? });
+        let (path, build_id) = (input.bytes()?.to_vec(), input.bytes()?.to_vec());
+        files.push(Mapped { codes, bias, start, end, path, build_id });
     }
     Some(files)
-}
-
-fn number(out: &mut Vec<u8>, value: u64) {
-    let at = out.len();
-    out.resize(at + varint::MAX_LEN, 0);
-    let end = varint::write(out, at, value).unwrap_or(at);
-    out.truncate(end);
-}
-
-struct In<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl In<'_> {
-    fn number(&mut self) -> Option<u64> {
-        let (value, at) = varint::read(self.bytes, self.at)?;
-        self.at = at;
-        Some(value)
-    }
-
-    fn text(&mut self) -> Option<Vec<u8>> {
-        let len = usize::try_from(self.number()?).ok()?;
-        let text = self.bytes.get(self.at..self.at.checked_add(len)?)?.to_vec();
-        self.at += len;
-        Some(text)
-    }
 }
 
 #[cfg(test)]

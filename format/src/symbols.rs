@@ -17,6 +17,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::rows::{In, Out};
 use crate::varint;
 
 /// Bytes that a payload is meant to have at most: [`encode`] begins another one then.
@@ -80,18 +81,18 @@ pub fn encode(modules: &[Named]) -> Vec<Vec<u8>> {
 /// Takes a payload apart; `None` when it is not one.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> Option<Vec<Named>> {
-    let mut input = In { bytes, at: 0 };
+    let mut input = In::new(bytes);
     let texts: Vec<Arc<str>> = input.rows(|input| Some(Arc::from(String::from_utf8_lossy(input.bytes()?))))?;
     let modules = input.rows(|input| {
         let (path, build_id) = (input.bytes()?.to_vec(), input.bytes()?.to_vec());
         let mut offset = 0u64;
         let places = input.rows(|input| {
             offset = offset.checked_add(input.number()?)?;
-            Some(Place { offset, symbols: input.rows(|input| input.symbol(&texts))? })
+            Some(Place { offset, symbols: input.rows(|input| symbol(input, &texts))? })
         })?;
         Some(Named { path, build_id, places })
     })?;
-    (input.at == bytes.len()).then_some(modules)
+    input.is_at_end().then_some(modules)
 }
 
 /// A payload in the making.
@@ -157,58 +158,9 @@ impl<'a> Part<'a> {
     }
 }
 
-#[derive(Debug, Default)]
-struct Out(Vec<u8>);
-
-impl Out {
-    fn number(&mut self, value: u64) {
-        let at = self.0.len();
-        self.0.resize(at + varint::MAX_LEN, 0);
-        let end = varint::write(&mut self.0, at, value).unwrap_or(at);
-        self.0.truncate(end);
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.number(bytes.len() as u64);
-        self.0.extend_from_slice(bytes);
-    }
-}
-
-struct In<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> In<'a> {
-    fn number(&mut self) -> Option<u64> {
-        let (value, at) = varint::read(self.bytes, self.at)?;
-        self.at = at;
-        Some(value)
-    }
-
-    fn bytes(&mut self) -> Option<&'a [u8]> {
-        let len = usize::try_from(self.number()?).ok()?;
-        let bytes = self.bytes.get(self.at..self.at.checked_add(len)?)?;
-        self.at += len;
-        Some(bytes)
-    }
-
-    fn symbol(&mut self, texts: &[Arc<str>]) -> Option<Symbol> {
-        let mut text = || texts.get(usize::try_from(self.number()?).ok()?).map(Arc::clone);
-        Some(Symbol { function: text()?, file: text()?, line: u32::try_from(self.number()?).ok()? })
-    }
-
-    fn rows<T>(&mut self, mut row: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
-        let count = usize::try_from(self.number()?).ok()?;
-        if count > self.bytes.len() - self.at {
-            return None; // every row has at least a byte
-        }
-        let mut rows = Vec::new();
-        for _ in 0..count {
-            rows.push(row(self)?);
-        }
-        Some(rows)
-    }
+fn symbol(input: &mut In<'_>, texts: &[Arc<str>]) -> Option<Symbol> {
+    let mut text = || texts.get(usize::try_from(input.number()?).ok()?).map(Arc::clone);
+    Some(Symbol { function: text()?, file: text()?, line: input.small()? })
 }
 
 #[cfg(test)]

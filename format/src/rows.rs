@@ -1,0 +1,110 @@
+//! Payloads that are tables: numbers, texts and counted rows, one after the other.
+//!
+//! What stands in blocks beside records ([`aggregate`](crate::aggregate), [`symbols`](crate::symbols),
+//! [`mapped`](crate::mapped)) is written whole, by a process that may allocate, and made of nothing else: numbers are
+//! prefix varints, a length stands before bytes, a count before rows.
+//!
+//! Invariant: reading allocates no more rows than there are bytes, and no text longer than the payload.
+
+use crate::varint;
+
+/// A payload in the making.
+#[derive(Debug, Default)]
+pub(crate) struct Out(pub(crate) Vec<u8>);
+
+impl Out {
+    pub(crate) fn number(&mut self, value: u64) {
+        let at = self.0.len();
+        self.0.resize(at + varint::MAX_LEN, 0);
+        let end = varint::write(&mut self.0, at, value).unwrap_or(at);
+        self.0.truncate(end);
+    }
+
+    pub(crate) fn numbers(&mut self, values: &[u64]) {
+        values.iter().for_each(|&value| self.number(value));
+    }
+
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn rows<T>(&mut self, rows: &[T], mut row: impl FnMut(&mut Self, &T)) {
+        self.number(rows.len() as u64);
+        rows.iter().for_each(|one| row(self, one));
+    }
+}
+
+/// A payload that is taken apart; everything is `None` where it ends too early.
+#[derive(Debug)]
+pub(crate) struct In<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> In<'a> {
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
+    /// Whether nothing follows.
+    pub(crate) const fn is_at_end(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    pub(crate) fn number(&mut self) -> Option<u64> {
+        let (value, at) = varint::read(self.bytes, self.at)?;
+        self.at = at;
+        Some(value)
+    }
+
+    /// A number of 32 bits; a larger one is none.
+    pub(crate) fn small(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(self.number()?).ok()?;
+        let bytes = self.bytes.get(self.at..self.at.checked_add(len)?)?;
+        self.at += len;
+        Some(bytes)
+    }
+
+    pub(crate) fn rows<T>(&mut self, mut row: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let count = usize::try_from(self.number()?).ok()?;
+        if count > self.bytes.len() - self.at {
+            return None; // every row has at least a byte
+        }
+        let mut rows = Vec::new();
+        for _ in 0..count {
+            rows.push(row(self)?);
+        }
+        Some(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{In, Out};
+
+    #[test]
+    fn what_was_written_is_read_and_no_more() {
+        let mut out = Out::default();
+        out.numbers(&[u64::MAX, 7]);
+        out.rows(&[b"ab".as_slice(), b""], |out, text| out.bytes(text));
+        let mut input = In::new(&out.0);
+        assert_eq!((input.number(), input.small()), (Some(u64::MAX), Some(7)));
+        assert_eq!(input.rows(In::bytes), Some(vec![b"ab".as_slice(), b""]));
+        assert!(input.is_at_end() && input.number().is_none());
+    }
+
+    #[test]
+    fn counts_and_lengths_that_the_bytes_do_not_hold_are_refused() {
+        for claimed in [2, 1 << 20, u64::MAX] {
+            let mut out = Out::default();
+            out.numbers(&[claimed, 0]);
+            assert_eq!(In::new(&out.0).rows(In::number), None);
+            assert_eq!(In::new(&out.0).bytes(), None);
+        }
+    }
+}

@@ -13,6 +13,47 @@ use memtrack_reader::{Event, EventKind, Options, StackId, ThreadId, source};
 use crate::lives;
 use crate::load::{Request, say_filtered};
 
+/// Which events are of kept allocations, told while they go by in their order.
+#[derive(Debug)]
+pub(crate) struct KeptEvents<'a> {
+    kept: &'a Kept,
+    /// Where kept allocations are live, if not all are kept.
+    live: HashSet<u64>,
+}
+
+impl<'a> KeptEvents<'a> {
+    /// For the events of one capture, from the first on.
+    pub(crate) fn new(kept: &'a Kept) -> Self {
+        Self { kept, live: HashSet::new() }
+    }
+
+    /// Whether the event makes an allocation that is kept, or ends one. An unmapping ends mappings that begin where it
+    /// does, and undoing, which says nothing of what it undoes, is always taken.
+    pub(crate) fn takes(&mut self, event: &Event) -> bool {
+        if self.kept.is_everything() {
+            return true;
+        }
+        match event.kind {
+            EventKind::Alloc(_) | EventKind::Map(..) => {
+                let taken = self.kept.takes(event);
+                if taken {
+                    self.live.insert(event.address)
+                } else {
+                    self.live.remove(&event.address)
+                };
+                taken
+            }
+            EventKind::Free | EventKind::Unmap | EventKind::RemapFrom => self.live.remove(&event.address),
+            EventKind::FreeUndo | EventKind::UnmapUndo | EventKind::Finalizing | EventKind::Exec => true,
+        }
+    }
+
+    /// The program has been replaced by another, and nothing of it is live.
+    pub(crate) fn replaced(&mut self) {
+        self.live.clear();
+    }
+}
+
 /// The allocations to keep. Stacks and threads have the same numbers each time a capture is read.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {

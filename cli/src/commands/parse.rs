@@ -6,13 +6,12 @@ use std::collections::HashSet;
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Result, bail};
-use memtrack_format::MapClass;
 use memtrack_reader::native::NativeModule;
 use memtrack_reader::source::{self, Consumer, Place};
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId};
 
 use crate::args;
-use crate::kept::Kept;
+use crate::kept::{Kept, KeptEvents};
 use crate::load::{Request, expanded, facts};
 use crate::message;
 use crate::output::Report;
@@ -60,9 +59,7 @@ fn print(capture: &source::Capture, request: &Request<'_>, out: &mut Report) -> 
 
 /// Prints what it is given. The first error ends the printing, not the reading.
 struct Printer<'a, W> {
-    kept: &'a Kept,
-    /// Where kept allocations are live, if not all are kept.
-    live: HashSet<u64>,
+    kept: KeptEvents<'a>,
     out: W,
     written: io::Result<()>,
     tid: i32,
@@ -74,7 +71,8 @@ struct Printer<'a, W> {
 
 impl<'a, W: Write> Printer<'a, W> {
     fn new(kept: &'a Kept, out: W) -> Self {
-        Self { kept, live: HashSet::new(), out, written: Ok(()), tid: 0, frames: 0, stacks: 1, modules: HashSet::new() }
+        let kept = KeptEvents::new(kept);
+        Self { kept, out, written: Ok(()), tid: 0, frames: 0, stacks: 1, modules: HashSet::new() }
     }
 
     fn head(&mut self, capture: &source::Capture) -> io::Result<()> {
@@ -89,27 +87,6 @@ impl<'a, W: Write> Printer<'a, W> {
             capture.has_timestamps(),
             text(&facts.title())
         )
-    }
-
-    /// Whether the event is printed: with filters, kept allocations, and what ends them. An unmapping ends mappings
-    /// that begin where it does, and undoing, which says nothing of what it undoes, is always printed.
-    fn takes(&mut self, event: &Event) -> bool {
-        if self.kept.is_everything() {
-            return true;
-        }
-        match event.kind {
-            EventKind::Alloc(_) | EventKind::Map(..) => {
-                let taken = self.kept.takes(event);
-                if taken {
-                    self.live.insert(event.address)
-                } else {
-                    self.live.remove(&event.address)
-                };
-                taken
-            }
-            EventKind::Free | EventKind::Unmap | EventKind::RemapFrom => self.live.remove(&event.address),
-            EventKind::FreeUndo | EventKind::UnmapUndo | EventKind::Finalizing | EventKind::Exec => true,
-        }
     }
 
     fn print(&mut self, print: impl FnOnce(&mut W) -> io::Result<()>) {
@@ -135,7 +112,7 @@ impl<'a, W: Write> Printer<'a, W> {
 
 impl<W: Write> Consumer for Printer<'_, W> {
     fn event(&mut self, event: &Event, frames: &Frames) {
-        if !self.takes(event) {
+        if !self.kept.takes(event) {
             return;
         }
         self.describe(event.stack, frames);
@@ -154,6 +131,10 @@ impl<W: Write> Consumer for Printer<'_, W> {
 
     fn run(&mut self, place: &Place) {
         self.tid = place.tid;
+    }
+
+    fn replaced(&mut self) {
+        self.kept.replaced();
     }
 
     fn code(&mut self, id: u32, name: &str, file: &str) {
@@ -206,7 +187,7 @@ fn event_line(out: &mut impl Write, event: &Event, tid: i32) -> io::Result<()> {
             write!(out, " stack={stack}")?;
         }
         EventKind::Map(allocator, class) => {
-            let (allocator, class) = (allocator.name(), class_name(class));
+            let (allocator, class) = (allocator.name(), class.name());
             write!(out, " address={address:#x} size={size} allocator={allocator} class={class} stack={stack}")?;
         }
         EventKind::Free => write!(out, " address={address:#x}")?,
@@ -227,16 +208,6 @@ fn name(kind: EventKind) -> &'static str {
         EventKind::UnmapUndo => "UNMAP_UNDO",
         EventKind::Finalizing => "FINALIZING",
         EventKind::Exec => "EXEC",
-    }
-}
-
-fn class_name(class: MapClass) -> &'static str {
-    match class {
-        MapClass::Heap => "heap",
-        MapClass::Reserved => "reserved",
-        MapClass::File => "file",
-        MapClass::Shared => "shared",
-        MapClass::Inherited => "inherited",
     }
 }
 

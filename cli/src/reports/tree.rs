@@ -5,7 +5,7 @@
 
 use std::io::{self, Write};
 
-use memtrack_reader::analysis::{CallTree, Tally};
+use memtrack_reader::analysis::{CallTree, GroupRow, Tally};
 use memtrack_reader::{FrameId, Frames, StackId, View};
 
 use super::facts::{Capture, visible};
@@ -45,13 +45,7 @@ impl<'a> Calls<'a> {
     /// The tree of `view`; with callers below those they call if `inverted`.
     pub(crate) fn new(capture: &'a Capture, view: View, inverted: bool) -> Self {
         let rows = capture.analysis.view(view);
-        let mut tree = CallTree::default();
-        let places = places(&mut tree, &capture.frames, rows.iter().map(|row| row.stack), inverted);
-        let mut own = vec![Tally::default(); tree.nodes().len()];
-        for (row, place) in rows.iter().zip(places) {
-            own[place as usize].add(row.bytes, row.count);
-        }
-        let totals = tree.totals(&own);
+        let Figures { tree, own, totals } = Figures::of(&capture.frames, &rows, inverted);
         Self { capture, view, tree, own, totals, inverted }
     }
 
@@ -168,6 +162,28 @@ impl<'a> Calls<'a> {
             (function, place) if place.is_empty() => function.into(),
             (function, place) => format!("{function} at {place}"),
         }
+    }
+}
+
+/// A tree, and by its nodes what is their own and what is theirs with everything below them.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    pub(crate) tree: CallTree,
+    pub(crate) own: Vec<Tally>,
+    pub(crate) totals: Vec<Tally>,
+}
+
+impl Figures {
+    /// Of these rows' stacks; see [`places`].
+    pub(crate) fn of(frames: &Frames, rows: &[GroupRow], inverted: bool) -> Self {
+        let mut tree = CallTree::default();
+        let places = places(&mut tree, frames, rows.iter().map(|row| row.stack), inverted);
+        let mut own = vec![Tally::default(); tree.nodes().len()];
+        for (row, place) in rows.iter().zip(places) {
+            own[place as usize].add(row.bytes, row.count);
+        }
+        let totals = tree.totals(&own);
+        Self { tree, own, totals }
     }
 }
 

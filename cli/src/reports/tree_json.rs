@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::facts::Capture;
 use super::stats_json::thread;
-use super::tree::places;
+use super::tree::Figures;
 use super::{NO_STACK, view};
 
 /// Which tree.
@@ -70,13 +70,7 @@ fn head(schema: &str, shape: Shape, out: &mut impl Write) -> io::Result<()> {
 
 /// The total and the calls of a tree, as fields.
 fn nodes(capture: &Capture, rows: &[GroupRow], inverted: bool, out: &mut impl Write) -> io::Result<()> {
-    let mut tree = CallTree::default();
-    let places = places(&mut tree, &capture.frames, rows.iter().map(|row| row.stack), inverted);
-    let mut own = vec![Tally::default(); tree.nodes().len()];
-    for (row, place) in rows.iter().zip(places) {
-        own[place as usize].add(row.bytes, row.count);
-    }
-    let totals = tree.totals(&own);
+    let Figures { tree, own, totals } = Figures::of(&capture.frames, rows, inverted);
     let Tally { bytes, count } = totals[0];
     write!(out, ",\"total\":{{\"bytes\":{bytes},\"count\":{count}}},\"calls\":[")?;
     for (index, node) in tree.nodes().iter().enumerate().skip(1) {

@@ -4,14 +4,12 @@
 //! stand for, and `snapshots` what memory was like meanwhile. Events are written while they are read, a row group at a
 //! time. Invariant: memory grows with the capture's tables and with what is live, not with its events.
 
-use std::collections::HashSet;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use memtrack_format::MapClass;
 use memtrack_reader::modules::module_of_frame;
 use memtrack_reader::source::{self, Consumer, Place, ReadSummary};
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Options, Replay, Snapshot};
@@ -23,7 +21,7 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
-use crate::kept::Kept;
+use crate::kept::{Kept, KeptEvents};
 use crate::sys::EndSignals;
 
 /// Rows that are held before they are written.
@@ -180,8 +178,7 @@ impl Table {
 struct Writer<'a> {
     events: Table,
     snapshots: Table,
-    kept: &'a Kept,
-    live: HashSet<u64>,
+    kept: KeptEvents<'a>,
     replay: Replay,
     tid: i32,
     written: Result<()>,
@@ -222,8 +219,7 @@ pub(super) fn write(
     let mut writer = Writer {
         events: Table::new(directory, "events", &about, &events)?,
         snapshots: Table::new(directory, "snapshots", &about, &snapshots)?,
-        kept,
-        live: HashSet::new(),
+        kept: KeptEvents::new(kept),
         replay: Replay::new(&Options::default()),
         tid: 0,
         written: Ok(()),
@@ -295,30 +291,10 @@ fn frames(directory: &Path, about: &str, frames: &Frames) -> Result<()> {
 }
 
 impl Writer<'_> {
-    /// Whether the event is of an allocation that the filters keep.
-    fn takes(&mut self, event: &Event) -> bool {
-        if self.kept.is_everything() {
-            return true;
-        }
-        match event.kind {
-            EventKind::Alloc(_) | EventKind::Map(..) => {
-                let taken = self.kept.takes(event);
-                if taken {
-                    self.live.insert(event.address)
-                } else {
-                    self.live.remove(&event.address)
-                };
-                taken
-            }
-            EventKind::Free | EventKind::Unmap | EventKind::RemapFrom => self.live.remove(&event.address),
-            EventKind::FreeUndo | EventKind::UnmapUndo | EventKind::Finalizing | EventKind::Exec => true,
-        }
-    }
-
     fn row(&mut self, event: &Event) -> Result<()> {
         let (kind, allocator, class) = match event.kind {
             EventKind::Alloc(allocator) => ("alloc", Some(allocator), None),
-            EventKind::Map(allocator, class) => ("map", Some(allocator), Some(class_name(class))),
+            EventKind::Map(allocator, class) => ("map", Some(allocator), Some(class.name())),
             EventKind::Free => ("free", None, None),
             EventKind::Unmap => ("unmap", None, None),
             EventKind::RemapFrom => ("remap_from", None, None),
@@ -343,20 +319,10 @@ impl Writer<'_> {
     }
 }
 
-fn class_name(class: MapClass) -> &'static str {
-    match class {
-        MapClass::Heap => "heap",
-        MapClass::Reserved => "reserved",
-        MapClass::File => "file",
-        MapClass::Shared => "shared",
-        MapClass::Inherited => "inherited",
-    }
-}
-
 impl Consumer for Writer<'_> {
     fn event(&mut self, event: &Event, _frames: &Frames) {
         self.replay.event(event);
-        if self.written.is_ok() && self.takes(event) {
+        if self.written.is_ok() && self.kept.takes(event) {
             self.written = self.row(event);
         }
     }
@@ -377,7 +343,7 @@ impl Consumer for Writer<'_> {
 
     fn replaced(&mut self) {
         self.replay.replaced();
-        self.live.clear();
+        self.kept.replaced();
     }
 }
 

@@ -103,6 +103,25 @@ pub fn module_of_file(file: &str) -> Option<&str> {
     if is_standard_library(file) { None } else { Some(named_after_file(file)) }
 }
 
+/// What Python calls the module of a source file: `json.decoder` for `lib/python3.11/json/decoder.py`. Of a file that is in
+/// no package that one can tell by its path, it is the file's own name; `None` where there is no file.
+#[must_use]
+pub fn dotted(file: &str) -> Option<String> {
+    if let Some(frozen) = file.strip_prefix("<frozen ") {
+        return frozen.strip_suffix('>').map(str::to_owned);
+    }
+    if file.is_empty() || file.starts_with('<') {
+        return None;
+    }
+    let Some(below) = below_packages(file).or_else(|| below_standard_library(file)) else {
+        return Some(named_after_file(file).to_owned());
+    };
+    let (folders, name) = below.rsplit_once('/').unwrap_or(("", below));
+    let name = Some(without_extension(name)).filter(|name| *name != "__init__");
+    let parts: Vec<_> = folders.split('/').chain(name).filter(|part| !part.is_empty()).collect();
+    Some(parts.join("."))
+}
+
 /// What follows the last `site-packages/` or `dist-packages/`.
 fn below_packages(file: &str) -> Option<&str> {
     let after = |folder: &str| file.rfind(folder).map(|at| at + folder.len());
@@ -110,14 +129,20 @@ fn below_packages(file: &str) -> Option<&str> {
     file.get(start..).filter(|below| !below.is_empty())
 }
 
-/// Whether the path goes through `lib/python3.X` (also `lib64`) or the zipped library.
 fn is_standard_library(file: &str) -> bool {
-    let mut above = "";
-    file.split('/').any(|part| {
-        let in_library = (above == "lib" || above == "lib64") && is_library_folder(part);
-        above = part;
-        in_library
-    })
+    below_standard_library(file).is_some()
+}
+
+/// What follows `lib/python3.X/` (also `lib64`) or the zipped library.
+fn below_standard_library(file: &str) -> Option<&str> {
+    let (mut above, mut rest) = ("", file);
+    while let Some((part, below)) = rest.split_once('/') {
+        if (above == "lib" || above == "lib64") && is_library_folder(part) {
+            return Some(below);
+        }
+        (above, rest) = (part, below);
+    }
+    None
 }
 
 fn is_library_folder(part: &str) -> bool {
@@ -150,7 +175,7 @@ fn without_extension(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Modules, ROOT, module_of_file, module_of_frame};
+    use super::{Modules, ROOT, dotted, module_of_file, module_of_frame};
     use crate::event::StackId;
     use crate::frames::Frames;
 
@@ -175,6 +200,26 @@ mod tests {
         ];
         for (file, module) in cases {
             assert_eq!(module_of_file(file), module, "{file}");
+        }
+    }
+
+    #[test]
+    fn names_that_python_gives_modules() {
+        let cases = [
+            ("/usr/lib/python3.11/json/decoder.py", Some("json.decoder")),
+            ("/usr/lib/python3.11/json/__init__.py", Some("json")),
+            ("/usr/lib/python311.zip/os.py", Some("os")),
+            ("/venv/lib/python3.11/site-packages/pandas/core/frame.py", Some("pandas.core.frame")),
+            ("/venv/lib/python3.11/site-packages/six.py", Some("six")),
+            ("/usr/lib/python3/dist-packages/yaml/__init__.py", Some("yaml")),
+            ("<frozen importlib._bootstrap>", Some("importlib._bootstrap")),
+            ("/home/me/app.py", Some("app")),
+            ("/home/me/shop/__main__.py", Some("shop")),
+            ("<string>", None),
+            ("", None),
+        ];
+        for (file, module) in cases {
+            assert_eq!(dotted(file).as_deref(), module, "{file}");
         }
     }
 

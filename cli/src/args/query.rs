@@ -79,7 +79,9 @@ The expression:
   cross_thread        freed by another thread than the one that made it
 
   ~ is a regular expression that may match anywhere (^ and $ bind it), = the whole text. Texts with
-  signs stand in quotation marks. not binds tightest, then and, then or; there are parentheses.";
+  signs stand in quotation marks. not binds tightest, then and, then or; there are parentheses.
+  A function is meant by its name, such as JSONDecoder.decode, or by that with its Python module,
+  json.decoder.JSONDecoder.decode; to mean a whole module, say file ~ json.";
 
 /// Takes an expression apart; an error shows where it goes wrong.
 fn expression(text: &str) -> Result<Typed, String> {

@@ -136,6 +136,18 @@ impl Test {
             Self::Matches(regex) => regex.is_match(text),
         }
     }
+
+    /// Whether a function of this module is as wanted by its full name, `module.function`. What is found in that has to
+    /// have something of the function's own name: to say `main` does not mean everything in `main.py`.
+    #[must_use]
+    pub fn takes_in(&self, module: &str, function: &str) -> bool {
+        let (text, own) = (format!("{module}.{function}"), module.len() + 1);
+        match self {
+            Self::Is(wanted) => text == *wanted,
+            Self::Contains(wanted) => text.rfind(&**wanted).is_some_and(|at| at + wanted.len() > own),
+            Self::Matches(regex) => regex.find_iter(&text).any(|found| found.end() > own),
+        }
+    }
 }
 
 impl Comparison {

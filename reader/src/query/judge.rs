@@ -7,9 +7,10 @@
 use super::expr::{Amount, Expr, Flag, Number, Test, Text};
 use super::lives::{Fate, Life};
 use crate::event::{StackId, Thread, ThreadId};
-use crate::frames::{Frame, Frames, NameId};
-use crate::modules::Modules;
+use crate::frames::{Frame, FrameId, Frames, NameId};
+use crate::modules::{Modules, dotted};
 use memtrack_format::Allocator;
+use rustc_hash::FxHashMap;
 
 /// What is known of a capture when its allocations are judged.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +70,8 @@ fn node(expr: &Expr, known: &Known<'_>) -> Node {
         Expr::And(all) => Node::And(nodes(all)),
         Expr::Or(all) => Node::Or(nodes(all)),
         Expr::Not(one) => Node::Not(Box::new(node(one, known))),
-        Expr::Text(Text::Function, test) => Node::Stacks(stacks_with(known.frames, test, |frame| frame.function)),
-        Expr::Text(Text::File, test) => Node::Stacks(stacks_with(known.frames, test, |frame| frame.file)),
+        Expr::Text(Text::Function, test) => Node::Stacks(stacks_of_functions(known.frames, test)),
+        Expr::Text(Text::File, test) => Node::Stacks(stacks_of_files(known.frames, test)),
         Expr::Text(Text::Module, test) => Node::Stacks(stacks_of_modules(known.frames, test)),
         Expr::Text(Text::Thread, test) => Node::Threads(threads(known.threads, test)),
         Expr::Text(Text::FreedBy, test) => Node::FreedBy(threads(known.threads, test)),
@@ -129,13 +130,39 @@ fn at(marks: &[bool], number: u32) -> bool {
     marks.get(number as usize).copied().unwrap_or(false)
 }
 
-/// For each stack whether one of its frames has a name as the test wants it.
-fn stacks_with(frames: &Frames, test: &Test, name: impl Fn(&Frame) -> NameId) -> Vec<bool> {
-    let names: Vec<bool> = frames.names().map(|name| test.takes(name)).collect();
+/// For each stack whether one of its functions is as the test wants it, by its name or by its full one.
+fn stacks_of_functions(frames: &Frames, test: &Test) -> Vec<bool> {
+    let names = taken_names(frames, test);
+    let mut modules: FxHashMap<NameId, Option<String>> = FxHashMap::default();
+    let mut known: FxHashMap<(NameId, NameId), bool> = FxHashMap::default();
+    stacks_with(frames, |id, frame| {
+        let mut by_full_name = || {
+            // A native function's file is no Python module.
+            let module = frames.module_id(id).is_none().then_some(frame.file)?;
+            let module = modules.entry(module).or_insert_with(|| dotted(frames.name(module))).as_deref()?;
+            Some(test.takes_in(module, frames.name(frame.function)))
+        };
+        at(&names, frame.function.0)
+            || *known.entry((frame.function, frame.file)).or_insert_with(|| by_full_name().unwrap_or(false))
+    })
+}
+
+fn stacks_of_files(frames: &Frames, test: &Test) -> Vec<bool> {
+    let names = taken_names(frames, test);
+    stacks_with(frames, |_, frame| at(&names, frame.file.0))
+}
+
+fn taken_names(frames: &Frames, test: &Test) -> Vec<bool> {
+    frames.names().map(|name| test.takes(name)).collect()
+}
+
+/// For each stack whether one of its frames is meant.
+fn stacks_with(frames: &Frames, mut means: impl FnMut(FrameId, &Frame) -> bool) -> Vec<bool> {
+    let meant: Vec<bool> = (0..).zip(frames.frames()).map(|(id, frame)| means(FrameId(id), frame)).collect();
     let mut stacks = vec![false];
     // A stack comes after that of its caller.
     for node in frames.stacks() {
-        stacks.push(at(&stacks, node.parent.0) || at(&names, name(&frames.frame(node.frame)).0));
+        stacks.push(at(&stacks, node.parent.0) || at(&meant, node.frame.0));
     }
     stacks
 }

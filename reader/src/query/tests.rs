@@ -14,7 +14,8 @@ fn frames() -> Frames {
         let (function, file) = (frames.name_id(function).unwrap(), frames.name_id(file).unwrap());
         frames.frame_id(function, file, 1).unwrap()
     };
-    let (main, load) = (frame("main", "/srv/app.py"), frame("json.loads", "/usr/lib/python3.11/json/__init__.py"));
+    let (main, load) =
+        (frame("main", "/srv/app.py"), frame("JSONDecoder.decode", "/usr/lib/python3.11/json/decoder.py"));
     frames.stack_of(&[main, load]).unwrap();
     frames
 }
@@ -46,7 +47,11 @@ fn expressions_mean_what_they_say() {
     for text in [
         r#"function ~ "json.*" and bytes > 1MB and lifetime > 2s"#,
         "function = main",
-        "function ~ '^json'",
+        "function ~ '^JSON'",
+        "function ~ '^json[.]' or function = json.decoder.JSONDecoder.decode",
+        "function = json.decoder.JSONDecoder.decode and not function = json.decoder",
+        "not function ~ 'json[.]decoder[.]$' and not function ~ '^json[.]decoder'",
+        "function = app.main and not function ~ 'app'",
         "file ~ \"python3[.]11\" and module = app",
         "thread = main and thread = 7 and freed_by ~ ^pool",
         "allocator = malloc and not allocator ~ 'mm'",

@@ -61,14 +61,16 @@ pub(crate) struct Request<'a> {
     pub(crate) from: Option<Time>,
     /// The time before which an allocation was made.
     pub(crate) to: Option<Time>,
-    /// Where debug files are looked for first.
-    pub(crate) debug_dirs: Vec<PathBuf>,
+    /// Where files with names of native code are looked for; captures share what it has opened.
+    pub(crate) search: Search,
     /// Calls in one line are one: for what has no room for columns.
     pub(crate) without_columns: bool,
     /// Put the stacks of each process below a frame that names it.
     pub(crate) split_processes: bool,
     /// Keep groups apart that differ in the domain of Python's allocators alone.
     pub(crate) split_domains: bool,
+    /// Leave native frames places: for what shows none.
+    pub(crate) without_names: bool,
     /// Say nothing of how several captures are put together.
     pub(crate) quiet: bool,
 }
@@ -135,11 +137,12 @@ impl Request<'_> {
     /// A file that is no capture.
     pub(crate) fn open(&self, path: &Path) -> Result<source::Capture> {
         let mut file = source::Capture::open(path)?;
-        if !self.debug_dirs.is_empty() {
-            file.look_in(search(&self.debug_dirs));
-        }
+        file.look_in(self.search.clone());
         if self.without_columns {
             file.ignore_columns();
+        }
+        if self.without_names {
+            file.ignore_names();
         }
         Ok(file)
     }
@@ -187,7 +190,8 @@ fn load_one(path: &Path, request: &Request<'_>, options: &Options) -> Result<(Ca
     }
     let options =
         Options { selection: request.selection(&file)?, details: options.details || request.narrows(), ..*options };
-    let (mut capture, all) = if file.aggregated() { restore(&file, &options)? } else { replay(&file, &options)? };
+    let (mut capture, all) =
+        if file.aggregated() { restore(&file, request, &options)? } else { replay(&file, &options)? };
     if request.without_columns {
         columns::drop_all(&mut capture.analysis, &mut capture.frames)?;
     }
@@ -260,15 +264,17 @@ fn replay(file: &source::Capture, options: &Options) -> Result<(Capture, Tally)>
 }
 
 /// Takes over sums that were made while the program ran.
-fn restore(file: &source::Capture, options: &Options) -> Result<(Capture, Tally)> {
+fn restore(file: &source::Capture, request: &Request<'_>, options: &Options) -> Result<(Capture, Tally)> {
     let payload = file.aggregate()?;
     let aggregate = payload.and_then(|payload| Aggregate::decode(&payload));
     let aggregate =
         aggregate.with_context(|| format!("{}: its sums are damaged and cannot be read", file.path().display()))?;
     let (mut analysis, mut frames, threads): (_, Frames, Vec<Thread>) = aggregate::restore(&aggregate)?;
-    let mut symbolizer = file.symbolizer();
-    apply(&mut symbolizer, &mut frames, &mut analysis)?;
-    warn_unnamed(&symbolizer.problems());
+    if !request.without_names {
+        let mut symbolizer = file.symbolizer();
+        apply(&mut symbolizer, &mut frames, &mut analysis)?;
+        warn_unnamed(&symbolizer.problems());
+    }
     let (wanted, known) = (options.temporary_threshold, analysis.totals.temporary_threshold);
     if wanted != known {
         bail!(

@@ -10,7 +10,7 @@ use memtrack_reader::Filter;
 use memtrack_reader::query::units::{Time, size, time};
 
 use super::View;
-use crate::load::Request;
+use crate::load::{Request, search};
 
 /// Where the filters stand in a help text.
 const FILTERS: &str = "Filters";
@@ -33,7 +33,7 @@ pub(crate) struct Filters {
     /// Only allocations by the thread of this name or number
     #[arg(long, help_heading = FILTERS, value_name = "NAME|TID")]
     pub(crate) thread: Vec<String>,
-    /// Only stacks with a function whose name contains TEXT
+    /// Only stacks with a function whose name contains TEXT, or whose full name does, as in json.loads
     #[arg(long, help_heading = FILTERS, value_name = "TEXT")]
     pub(crate) function: Vec<String>,
     /// Only stacks with a source file whose path contains TEXT
@@ -111,10 +111,11 @@ impl Filters {
             min_bytes: min_bytes.unwrap_or(0),
             from,
             to,
-            debug_dirs: names.debug_dir,
+            search: search(&names.debug_dir),
             split_processes: false,
             without_columns: false,
             split_domains: false,
+            without_names: false,
             quiet: false,
         }
     }

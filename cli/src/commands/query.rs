@@ -48,7 +48,7 @@ fn grouped(
     for path in &expanded(request.paths)? {
         let file = request.open(path)?;
         let capture = if file.aggregated() {
-            let request = Request { paths: std::slice::from_ref(path), ..debug_dirs(request) };
+            let request = Request { paths: std::slice::from_ref(path), ..without_filters(request) };
             sums(request, by, expr, &mut groups, &mut matched)?
         } else {
             lives::each(&file, expr, |capture, life| {
@@ -70,8 +70,8 @@ fn grouped(
 }
 
 /// A request without filters, which the expression has, too.
-fn debug_dirs(request: &Request<'_>) -> Request<'static> {
-    Request { debug_dirs: request.debug_dirs.clone(), ..Request::default() }
+fn without_filters(request: &Request<'_>) -> Request<'static> {
+    Request { search: request.search.clone(), ..Request::default() }
 }
 
 /// Groups of sums that were made while the program ran.

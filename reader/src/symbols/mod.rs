@@ -3,7 +3,8 @@
 //! The way through: names that [stand in the capture](Symbolizer::know) come first; else [`Search`] finds the files that
 //! belong to the module (`elf` opens them, `debuginfod` fetches them), `image` reads what names they hold (`table` for
 //! symbols, DWARF for lines and inlined functions), and `demangle` makes them readable. Modules are opened once and
-//! results kept; [`Symbolizer::prefetch`] does many modules side by side.
+//! results kept; [`Symbolizer::prefetch`] does many modules side by side. Symbolizers that share a [`Search`] share what
+//! it has `opened`.
 //!
 //! Invariant: a file names a module only if it has the build-id that was recorded, so a name is never that of another
 //! version of the code; what has no name is called by module and offset, and [`Symbolizer::problems`] says why.
@@ -14,6 +15,7 @@ mod debuginfod;
 mod demangle;
 mod elf;
 mod image;
+mod opened;
 mod search;
 mod table;
 
@@ -60,6 +62,18 @@ pub struct Symbolizer {
 impl Default for Symbolizer {
     fn default() -> Self {
         Self::new(Search::default())
+    }
+}
+
+impl Drop for Symbolizer {
+    /// Leaves the files to the next.
+    fn drop(&mut self) {
+        let Some(search) = &self.search else { return };
+        for ((path, build_id), module) in self.modules.drain() {
+            if !matches!(module.files, Files::Unopened) {
+                search.leave((path, build_id), module.files);
+            }
+        }
     }
 }
 
@@ -184,10 +198,10 @@ impl Module {
                 continue;
             }
             if let (Files::Unopened, Some(search)) = (&self.files, search) {
-                self.files = match Image::open(module, search) {
+                self.files = search.opened(module).unwrap_or_else(|| match Image::open(module, search) {
                     Ok(image) => Files::Open(Box::new(image)),
                     Err(reason) => Files::None(reason),
-                };
+                });
             }
             let symbols = if let Files::Open(image) = &self.files { image.symbols(offset) } else { Vec::new() };
             let found = !symbols.is_empty();

@@ -14,6 +14,8 @@ use memtrack_format::checksum::crc32;
 
 use super::debuginfod::Debuginfod;
 use super::elf::{Elf, Source};
+use super::opened::Opened;
+use super::{Files, Key, key};
 use crate::native::{self, NativeModule};
 
 /// Where distributions put debug files.
@@ -28,6 +30,7 @@ const LARGEST_CHECKED: u64 = 2 << 30;
 pub struct Search {
     debug_dirs: Vec<PathBuf>,
     debuginfod: Option<Arc<Debuginfod>>,
+    opened: Opened,
 }
 
 impl Default for Search {
@@ -43,7 +46,20 @@ impl Search {
     pub fn new(debug_dirs: &[PathBuf], debuginfod: Option<Debuginfod>) -> Self {
         let mut debug_dirs = debug_dirs.to_vec();
         debug_dirs.push(SYSTEM.into());
-        Self { debug_dirs, debuginfod: debuginfod.map(Arc::new) }
+        Self { debug_dirs, debuginfod: debuginfod.map(Arc::new), opened: Opened::default() }
+    }
+
+    /// The files of a module that another symbolizer has left here.
+    pub(super) fn opened(&self, module: &NativeModule) -> Option<Files> {
+        if module.build_id.is_empty() { None } else { self.opened.take(&key(module)) }
+    }
+
+    /// Leaves a module's files to the next symbolizer; those of a module without a build-id are let go.
+    pub(super) fn leave(&self, key: Key, files: Files) {
+        // A build-id has more bytes than what stands for none.
+        if key.1.len() > 1 {
+            self.opened.put(key, files);
+        }
     }
 
     /// The module's debug file, or another copy of the module itself; `main` is its own file, where that can be used.

@@ -114,8 +114,9 @@ fn recorded(capture: &CaptureFile, summary: &Summary, children: &[PathBuf]) {
     } else {
         shown
     };
-    message::line(format_args!("  next        memtrack stats {shown}"));
-    message::line(format_args!("              memtrack transform speedscope {shown}"));
+    for (label, command) in [("next", "flamegraph"), ("", "stats"), ("", "transform speedscope")] {
+        message::line(format_args!("  {label:12}memtrack {command} {shown}"));
+    }
 }
 
 /// Of the process and those that it started.
@@ -125,7 +126,7 @@ fn record_bytes(summary: &Summary) -> u64 {
 }
 
 fn figures(captures: &[PathBuf]) {
-    let request = Request { paths: captures, quiet: true, ..Request::default() };
+    let request = Request { paths: captures, quiet: true, without_names: true, ..Request::default() };
     let capture = match load(request, &Options::default()) {
         Ok(capture) => capture,
         Err(error) => return message::error(format_args!("{error:#}")),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{FRAMES, Fixture, address, expected, frames, module, run};
 use crate::native::NativeModule;
 use crate::symbols::search::hex;
-use crate::symbols::{Symbolizer, Wanted};
+use crate::symbols::{Search, Symbolizer, Wanted};
 
 #[test]
 fn inlined_functions_have_their_lines() {
@@ -51,6 +51,22 @@ fn debug_files_are_found_beside_the_program_and_by_build_id() {
     fixture.strip(&program, &fixture.path(&format!("debug/.build-id/{}/{}.debug", &id[..2], &id[2..])));
     fs::remove_file(&program).unwrap();
     assert_eq!(frames(&mut fixture.symbolizer(), &module, mark), expected());
+}
+
+#[test]
+fn files_are_opened_once_for_all_captures() {
+    for (options, shared) in [([].as_slice(), true), (&["-Wl,--build-id=none"], false)] {
+        let fixture = Fixture::new();
+        let program = fixture.inlined(options);
+        let (module, mark) = (module(&program), address(&program, "mark"));
+        let search = Search::new(&[], None);
+        assert_eq!(frames(&mut Symbolizer::new(search.clone()), &module, mark), expected());
+        fs::remove_file(&program).unwrap();
+        let mut next = Symbolizer::new(search.clone());
+        assert_eq!(frames(&mut next, &module, mark) == expected(), shared, "{options:?}");
+        // While one has the files, another looks for them itself.
+        assert_ne!(frames(&mut Symbolizer::new(search), &module, mark), expected());
+    }
 }
 
 #[test]

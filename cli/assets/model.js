@@ -213,9 +213,10 @@ class Model {
     return library || interpreter ? "" : module;
   }
 
-  /** What the code of each coloured module allocated, itself or through grey frames: [module, amount], largest first. */
-  byModule(figures, metric) {
-    const { own } = figures[metric], modules = this.frames.map((_, frame) => this.colorModule(frame)), sums = new Map();
+  /** What the code of each coloured module allocated, itself or through frames that are grey or hidden: [module, amount], largest first. */
+  byModule(figures, metric, hides) {
+    const { own } = figures[metric], sums = new Map();
+    const modules = this.frames.map((_, frame) => (hides(frame) ? "" : this.colorModule(frame)));
     const inherited = new Array(this.count).fill("");
     for (let node = 1; node < this.count; node++) {
       const module = (inherited[node] = modules[this.frame[node]] || inherited[this.parent[node]]);

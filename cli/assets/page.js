@@ -130,13 +130,13 @@ class Page {
   /** Which colour is whose, for the largest: a click searches for the module. */
   showModules() {
     const { layout, graph, model } = this, { metric } = this.state, whole = layout.figures[metric].total[0];
-    const rows = this.state.pane === "graph" ? model.byModule(layout.figures, metric).slice(0, 6) : [];
+    const rows = this.state.pane === "graph" ? model.byModule(layout.figures, metric, (frame) => layout.hidden(frame)).slice(0, 6) : [];
     const shown = rows.filter(([, amount]) => amount >= whole / 200);
     $("modules").replaceChildren(...shown.map(([module, amount]) => {
       const button = document.createElement("button"), swatch = document.createElement("i");
       swatch.style.background = module ? graph.moduleColor(module) : graph.color("internal");
       button.append(swatch, `${briefModule(module) || "others"} ${formatPercent(amount, whole)}`);
-      button.title = module ? `What ${module} allocated, itself or through grey frames; click to search` : "No module's code";
+      button.title = module ? `What ${module} allocated, itself or through grey or hidden frames; click to search` : "No module's code";
       button.disabled = !module;
       button.onclick = () => this.set({ q: module });
       return button;

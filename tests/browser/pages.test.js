@@ -150,14 +150,18 @@ inPage("native code and the interpreter's own are hidden on request, and their b
     for (const frame of window.memtrack.model.frames) {
       frame.native = ["stays", "grows"].includes(frame.name);
       frame.interpreter = frame.name === "stays";
+      if (frame.native) frame.module = "libgrows";
     }
   });
+  const legend = () => page.textContent("#modules");
   const has = async (name) => (await named(page, name)) !== undefined;
   await page.keyboard.press("p");
   assert.deepEqual([await has("stays"), await has("grows")], [false, true]);
+  assert.match(await legend(), /libgrows/);
   await page.keyboard.press("n");
   assert.deepEqual([await has("stays"), await has("grows"), await has("main")], [false, false, true]);
   assert.equal((await drawn(page))[0].value, value);
+  assert.doesNotMatch(await legend(), /libgrows/);
 });
 
 inPage("the tooltip has own, total, part, allocator and place", "flamegraph.html", async (page) => {

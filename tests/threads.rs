@@ -14,7 +14,7 @@ fn blocks_that_wander_between_threads_end_once() {
     let capture = dir.path("capture.bin");
     let mut command = dir.recording(&capture, &[program.as_os_str(), "racing".as_ref()]);
     let stdout = crate::support::Outcome::of(&mut command).success();
-    let (count, bytes) = stdout.trim().split_once(' ').expect("two numbers");
+    let (count, bytes) = stdout.lines().next().and_then(|line| line.split_once(' ')).expect("two numbers");
     let allocated = Tally::new(count.parse().expect("a number"), bytes.parse().expect("a number"));
     assert_eq!(allocated.count, 500_000);
     let stats = Stats::of(&capture);

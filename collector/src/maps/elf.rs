@@ -150,7 +150,7 @@ mod tests {
             bytes.extend([kind.to_le_bytes(), flags.to_le_bytes()].concat());
             bytes.extend([offset, address, address, size, size, 4].map(u64::to_le_bytes).concat());
         }
-        for (name, kind, id) in [(b"XXX\0", 3u32, &ID[..4]), (b"GNU\0", 3, &ID[..])] {
+        for (name, kind, id) in [(b"Go\0\0", 3u32, &ID[..4]), (b"GNU\0", 3, &ID[..])] {
             bytes.extend([4u32, id.len() as u32, kind].map(u32::to_le_bytes).concat());
             bytes.extend(name);
             bytes.extend(id);

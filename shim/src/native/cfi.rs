@@ -38,10 +38,8 @@ impl UnwindContextStorage<usize> for Storage {
 pub(super) fn rule(module: &Module, address: usize) -> Option<Rule> {
     let bytes = |start: usize, end: usize| {
         // SAFETY: a range inside a loaded segment of the module, which is on the stack and therefore loaded.
-        EndianSlice::new(
-            unsafe { std::slice::from_raw_parts(start as *const u8, end.saturating_sub(start)) },
-            NativeEndian,
-        )
+        let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, end.saturating_sub(start)) };
+        EndianSlice::new(bytes, NativeEndian)
     };
     let (start, end) = module.unwind_header()?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(start as u64);

@@ -110,12 +110,10 @@ pub(crate) fn forget(start: usize) {
 /// The modules with their numbers, the newest first.
 fn all() -> impl Iterator<Item = (usize, &'static Module)> {
     let known = MODULES.get(..COUNT.load(Ordering::Acquire)).unwrap_or_default();
-    // SAFETY: null, or a module, which is never freed.
-    known
-        .iter()
-        .enumerate()
-        .rev()
-        .filter_map(|(number, place)| Some((number, unsafe { place.load(Ordering::Acquire).as_ref() }?)))
+    known.iter().enumerate().rev().filter_map(|(number, place)| {
+        // SAFETY: null, or a module, which is never freed.
+        Some((number, unsafe { place.load(Ordering::Acquire).as_ref() }?))
+    })
 }
 
 /// The module at an address, and its number in the list.

@@ -68,9 +68,9 @@ impl Chain {
                 let owner = layout::of(minor).and_then(|layout| layout.completeness).map_or(0, |fields| fields.owner);
                 let is_hidden = self.details.get(position).id == 0;
                 // The thread state's own frame is no loop's.
-                // SAFETY: as above.
                 is_hidden
                     && (minor < FIRST_WITH_BASE || self.links.get(position).previous != 0)
+                    // SAFETY: as above.
                     && unsafe { byte(frame.wrapping_add(owner)) >= OWNER_SHIM }
             }
         }

@@ -16,7 +16,7 @@ use crate::event::{Event, Snapshot, StackId, ThreadId};
 use crate::replay::Options;
 
 /// A live allocation. There may be many millions, so: small.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Block {
     /// Bytes requested.
     pub(crate) size: u64,
@@ -46,8 +46,21 @@ impl Block {
 pub(crate) struct Ended {
     /// The order of the event that ended it.
     order: u64,
-    /// The group's temporary sum before it, when it was counted there.
-    temporary: Option<Sum>,
+    /// How it was counted as temporary.
+    temporary: Temporary,
+}
+
+/// How the end of a block was counted in its group's temporary sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Temporary {
+    No,
+    /// With its bytes and its count.
+    Counted,
+    /// It became the earliest by order or time, too; with those before it.
+    First {
+        order: u64,
+        time_ns: u64,
+    },
 }
 
 /// A group while it is being summed up.
@@ -134,9 +147,9 @@ impl Accounts {
         })
     }
 
-    /// An allocation by the event's thread and stack begins.
+    /// An allocation by the event's thread and stack begins, which becomes `block`.
     #[inline]
-    pub(crate) fn allocate(&mut self, event: &Event, allocator: Allocator) -> Block {
+    pub(crate) fn allocate(&mut self, event: &Event, allocator: Allocator, block: &mut Block) {
         let selected = self.selection.is_none_or(|selection| selection.takes(event));
         let group = self.group(Key { stack: event.stack, thread: event.thread, allocator, selected });
         self.detail(group, |detail| detail.allocate(event.size));
@@ -148,13 +161,13 @@ impl Accounts {
         self.live_bytes = self.live_bytes.wrapping_add(event.size);
         self.live_count = self.live_count.wrapping_add(1);
         self.raise_peak(event);
-        Block { size: event.size, order: event.order, time_ns: event.time_ns, group, nth }
+        *block = Block { size: event.size, order: event.order, time_ns: event.time_ns, group, nth };
     }
 
     /// `bytes` of the block end by this event, and with them the block itself if `whole`.
     #[inline]
     pub(crate) fn release(&mut self, block: &Block, bytes: u64, whole: bool, event: &Event) -> Ended {
-        let temporary = if whole { self.end_temporary(block, event) } else { None };
+        let temporary = if whole { self.end_temporary(block, event) } else { Temporary::No };
         self.totals.deallocations += u64::from(whole);
         self.detail(block.group, |detail| detail.end(u64::from(whole), event.time_ns.saturating_sub(block.time_ns)));
         self.drop_live(block, bytes, whole);
@@ -188,9 +201,7 @@ impl Accounts {
         let lived_ns = event.time_ns.saturating_sub(block.time_ns);
         self.detail(block.group, |detail| detail.restore(bytes, count, lived_ns));
         let group = &mut self.groups[block.group as usize];
-        if let Some(before) = ended.temporary {
-            group.temporary = before;
-        }
+        ended.temporary.take_back(block, &mut group.temporary);
         if block.order < self.finalizing && self.finalizing <= ended.order {
             group.after_finalizing.subtract(bytes, count);
         }
@@ -308,19 +319,18 @@ impl Accounts {
         }
     }
 
-    /// Counts the block as temporary if its thread freed it soon enough; the sum before, if so.
+    /// Counts the block as temporary if its thread freed it soon enough.
     #[inline]
-    fn end_temporary(&mut self, block: &Block, event: &Event) -> Option<Sum> {
+    fn end_temporary(&mut self, block: &Block, event: &Event) -> Temporary {
         let group = &mut self.groups[block.group as usize];
-        let further = self.thread_counts.get(event.thread.0 as usize)?.wrapping_sub(block.nth);
+        let Some(count) = self.thread_counts.get(event.thread.0 as usize) else { return Temporary::No };
+        let further = count.wrapping_sub(block.nth);
         // The order tells apart what the counter, modulo 2^32, cannot.
         let recent = event.order.wrapping_sub(block.order) <= u64::from(u32::MAX);
         if group.key.thread != event.thread || further > self.totals.temporary_threshold || !recent {
-            return None;
+            return Temporary::No;
         }
-        let before = group.temporary;
-        group.temporary.add(block.size, 1, block.order, block.time_ns);
-        Some(before)
+        Temporary::count(block, &mut group.temporary)
     }
 
     #[inline]
@@ -390,6 +400,24 @@ impl Accounts {
             leaked_at_exit: total(|group| &group.leaked_at_exit),
             temporary: total(|group| &group.temporary),
             ..self.totals.clone()
+        }
+    }
+}
+
+impl Temporary {
+    #[inline]
+    fn count(block: &Block, sum: &mut Sum) -> Self {
+        let (order, time_ns) = (sum.first_order, sum.first_time_ns);
+        sum.add(block.size, 1, block.order, block.time_ns);
+        if block.order < order || block.time_ns < time_ns { Self::First { order, time_ns } } else { Self::Counted }
+    }
+
+    fn take_back(self, block: &Block, sum: &mut Sum) {
+        if self != Self::No {
+            sum.subtract(block.size, 1);
+        }
+        if let Self::First { order, time_ns } = self {
+            (sum.first_order, sum.first_time_ns) = (order, time_ns);
         }
     }
 }

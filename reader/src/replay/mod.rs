@@ -6,7 +6,6 @@
 //! Invariant: after each event the live set is what the traced process had after it, as far as events tell; an event
 //! that contradicts the live set changes as little as possible and is counted.
 
-mod addresses;
 mod heap;
 pub(crate) mod mappings;
 #[cfg(test)]
@@ -16,7 +15,7 @@ mod tests;
 
 use memtrack_format::{Allocator, MapClass};
 
-use self::heap::Heap;
+use self::heap::{Heap, Place};
 use self::mappings::{Cut, Mappings};
 use crate::analysis::{Accounts, Analysis, Block, ClassTotals, Ended, MappingTotals, Moment, Selection, Tally};
 use crate::event::{Event, EventKind, Snapshot, ThreadId};
@@ -79,7 +78,11 @@ struct ThreadState {
 enum LastFree {
     None,
     Unmatched,
-    Block { address: u64, block: Block, ended: Ended },
+    /// Its place is kept for it.
+    Block {
+        place: Place,
+        ended: Ended,
+    },
 }
 
 impl Replay {
@@ -111,11 +114,11 @@ impl Replay {
         }
     }
 
-    /// Announces the addresses of some coming events, best about 16. On a large heap it saves time to look them up for
-    /// nothing but the side effect that their entries come into the processor's cache: look-ups that do not wait for
-    /// each other wait for memory side by side. On a small heap this does nothing.
+    /// Announces the addresses of at most 16 coming events. On a large heap it saves time to look them up for nothing
+    /// but the side effect that their entries come into the processor's cache: look-ups that do not wait for each other
+    /// wait for memory side by side. On a small heap this does nothing.
     #[inline]
-    pub fn prefetch(&self, addresses: impl Iterator<Item = u64>) {
+    pub fn prefetch(&mut self, addresses: impl Iterator<Item = u64>) {
         self.heap.prefetch(addresses);
     }
 
@@ -169,26 +172,26 @@ impl Replay {
 
     #[inline]
     fn allocate(&mut self, event: &Event, allocator: Allocator) {
-        let accounts = &mut self.accounts;
-        self.heap.put(event.address, |old| {
-            // Before the new one is counted, else the peak would count both.
-            if let Some(old) = old {
-                accounts.replace(old);
-            }
-            accounts.allocate(event, allocator)
-        });
+        let (was_live, block) = self.heap.put(event.address);
+        // Before the new one is counted, else the peak would count both.
+        if was_live {
+            self.accounts.replace(block);
+        }
+        self.accounts.allocate(event, allocator, block);
     }
 
     #[inline]
     fn free(&mut self, event: &Event) {
-        let last_free = match self.heap.remove(event.address) {
-            Some(block) => {
-                let ended = self.accounts.release(&block, block.size, true, event);
-                LastFree::Block { address: event.address, block, ended }
+        let last_free = match self.heap.end(event.address) {
+            Some((place, block)) => {
+                LastFree::Block { place, ended: self.accounts.release(block, block.size, true, event) }
             }
             None => self.unmatched_free(event),
         };
-        self.thread(event.thread).last_free = last_free;
+        let before = std::mem::replace(&mut self.thread(event.thread).last_free, last_free);
+        if let LastFree::Block { place, .. } = before {
+            self.heap.vacate(place);
+        }
     }
 
     #[cold]
@@ -242,11 +245,10 @@ impl Replay {
                 *frees = frees.saturating_sub(1);
                 self.accounts.totals.undone += 1;
             }
-            LastFree::Block { address, block, ended } => {
+            LastFree::Block { place, ended } => {
                 // If another block stands there by now, the free did take place after all.
-                if self.heap.get(address).is_none() {
-                    self.heap.put(address, |_| block);
-                    self.accounts.restore(&block, block.size, true, &ended, event);
+                if let Some(block) = self.heap.bring_back(place) {
+                    self.accounts.restore(block, block.size, true, &ended, event);
                 }
             }
         }
@@ -264,8 +266,10 @@ impl Replay {
         }
         self.cuts = overlaid;
         self.class_totals(class).map(event.size);
-        let block =
-            if class == MapClass::Heap { self.accounts.allocate(event, allocator) } else { Block::outside(event) };
+        let mut block = Block::outside(event);
+        if class == MapClass::Heap {
+            self.accounts.allocate(event, allocator, &mut block);
+        }
         self.mappings.insert(event.address, block, class);
     }
 

@@ -21,6 +21,7 @@ PROGRAMS = REPOSITORY / "python-tests" / "programs"
 VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 SYSTEM_PYTHON = "/usr/bin/python3.11"
 UNPACKED = ("bullseye-3.9", "trixie-3.13", "sid-3.13", "sid-3.14", "sid-3.15")  # by scripts/setup-pythons
+FREE_THREADED = ("3.13t", "3.14t", "3.15t")  # by scripts/setup-pythons --build, where somebody has done so
 PATIENCE = 120  # seconds after which a program counts as hanging
 
 
@@ -64,6 +65,8 @@ def interpreter_path(version):
     """
     if version in UNPACKED:
         return unpacked_interpreter(*version.split("-"))
+    if version in FREE_THREADED:
+        return built_interpreter(version)
     if version == "system":
         path = SYSTEM_PYTHON if os.path.exists(SYSTEM_PYTHON) else None
     else:
@@ -71,10 +74,21 @@ def interpreter_path(version):
     return path or pytest.skip(f"no Python {version} ({SYSTEM_PYTHON if version == 'system' else 'pyenv, PATH'})")
 
 
+def set_up_pythons():
+    """The directory of scripts/setup-pythons."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return pathlib.Path(os.environ.get("MEMTRACK_PYTHONS") or pathlib.Path(cache, "memtrack-pythons"))
+
+
+def built_interpreter(variant):
+    """An interpreter that no distribution has as a package."""
+    path = shutil.which(f"python{variant}") or set_up_pythons() / variant / "build" / "python"
+    return str(path) if os.path.exists(path) else pytest.skip(f"no {path}: run scripts/setup-pythons --build {variant}")
+
+
 def unpacked_interpreter(suite, version):
     """An interpreter in a root directory of its own, run through the dynamic loader that it was built for."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    root = pathlib.Path(os.environ.get("MEMTRACK_PYTHONS") or pathlib.Path(cache, "memtrack-pythons")) / suite / "usr"
+    root = set_up_pythons() / suite / "usr"
     program = root / "bin" / f"python{version}"
     loaders = list(root.glob("lib/*/ld-linux-*.so.*"))
     if not loaders or not program.exists():
@@ -91,6 +105,12 @@ def found_in_path(name):
 @pytest.fixture(params=[*VERSIONS, "system", *UNPACKED])
 def interpreter(request):
     """Each interpreter in turn."""
+    return interpreter_path(request.param)
+
+
+@pytest.fixture(params=FREE_THREADED)
+def free_threaded(request):
+    """Each interpreter without the GIL."""
     return interpreter_path(request.param)
 
 

@@ -108,8 +108,17 @@ def test_native_frames_stand_between_their_callers_and_callees(stacks):
 
 def test_a_thousand_stacks_are_those_that_python_tells(memtrack, interpreter, programs, tmp_path):
     """Generators, coroutines, callbacks, exceptions, recursion: the Python frames are right, whatever stands between."""
+    compare_stacks(memtrack, interpreter, (), programs / "stacks.py", tmp_path)
+
+
+@pytest.mark.parametrize("program", ["stacks.py", "parallel.py"])
+def test_stacks_of_free_threaded_builds_are_those_that_python_tells(memtrack, free_threaded, program, programs, tmp_path):
+    compare_stacks(memtrack, free_threaded, ("--trace-python-allocators",), programs / program, tmp_path)
+
+
+def compare_stacks(memtrack, interpreter, options, program, tmp_path):
     noted = tmp_path / "expected"
-    capture = memtrack.record(interpreter, programs / "stacks.py", noted, options=("--native",))
+    capture = memtrack.record(interpreter, program, noted, options=("--native", *options))
     stats = capture.stats()["capture"]
     assert (stats["lost_blocks"], stats["unmatched_frees"], stats["truncated_stacks"]) == (0, 0, 0)
     expected = expected_stacks(noted, tuple(map(int, stats["python_version"].split(".")[:2])))

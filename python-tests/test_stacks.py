@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from conftest import Frame, interpreter_path
+from conftest import Frame, Records, interpreter_path
 
 QUALIFIED_NAMES_SINCE = (3, 11)
 MARKING_FUNCTIONS = ("mark", "mark_native")
@@ -33,9 +33,10 @@ def expected_stacks(path, version):
 def recorded_stacks(capture):
     """{size: [stack, ...]} of the allocations of marked size."""
     stacks = collections.defaultdict(list)
-    for record in capture.allocations():
-        if record.size >= SMALLEST_MARKED:
-            stacks[record.size].append(capture.records.stack(record.stack))
+    records = Records(capture.reading("parse", "--min-bytes", SMALLEST_MARKED, capture.path))
+    for record in records.events:
+        if record.kind in ("ALLOC", "MAP"):
+            stacks[record.size].append(records.stack(record.stack))
     return stacks
 
 
@@ -51,11 +52,27 @@ def differences(recorded, expected):
 
 
 def test_stacks_are_those_that_python_tells(memtrack, interpreter, options, programs, tmp_path):
+    compare_stacks(memtrack, interpreter, options, programs, tmp_path)
+
+
+def test_stacks_of_free_threaded_builds_are_those_that_python_tells(
+    memtrack, free_threaded, options, programs, tmp_path
+):
+    """There blocks come from no malloc, so that they are seen only where the interpreter's own allocators are."""
+    compare_stacks(memtrack, free_threaded, ("--trace-python-allocators", *options), programs, tmp_path)
+
+
+def test_stacks_of_threads_that_run_python_at_the_same_time(memtrack, free_threaded, programs, tmp_path):
+    """With generators that are handed from thread to thread, and code that is dropped while others run."""
+    compare_stacks(memtrack, free_threaded, ("--trace-python-allocators",), programs, tmp_path, "parallel.py")
+
+
+def compare_stacks(memtrack, interpreter, options, programs, tmp_path, program="stacks.py"):
     noted = tmp_path / "expected"
-    capture = memtrack.record(interpreter, programs / "stacks.py", noted, options=options)
+    capture = memtrack.record(interpreter, programs / program, noted, options=options)
     stats = capture.stats()["capture"]
     assert (stats["lost_blocks"], stats["unmatched_frees"], stats["truncated_stacks"]) == (0, 0, 0)
-    assert stats["has_allocation_timestamps"] == bool(options)
+    assert stats["has_allocation_timestamps"] == ("--allocation-timestamps" in options)
     expected = expected_stacks(noted, tuple(map(int, stats["python_version"].split(".")[:2])))
     assert len(expected) > 1000
     wrong = list(differences(recorded_stacks(capture), expected))
@@ -142,10 +159,17 @@ def columns_of(rows):
 
 @pytest.mark.parametrize("options", [(), ("--aggregate",)], ids=["events", "aggregated"])
 def test_columns_are_shown_where_a_line_holds_several_calls(memtrack, interpreter, options, tmp_path):
+    # Without arenas, which are taken from the system by whichever line needs one.
+    compare_columns(memtrack, interpreter, options, {**os.environ, "PYTHONMALLOC": "malloc"}, tmp_path)
+
+
+def test_columns_in_free_threaded_builds(memtrack, free_threaded, tmp_path):
+    compare_columns(memtrack, free_threaded, ("--trace-python-allocators",), None, tmp_path)
+
+
+def compare_columns(memtrack, interpreter, options, environment, tmp_path):
     program = tmp_path / "calls.py"
     program.write_text(CALLS, encoding="utf-8")
-    # Without arenas, which are taken from the system by whichever line needs one.
-    environment = {**os.environ, "PYTHONMALLOC": "malloc"}
     capture = memtrack.record(interpreter, "-S", "-X", "utf8", program, options=options, env=environment)
     report = json.loads(capture.reading("table", "--json", "--allocated", capture.path))
     source = CALLS.splitlines()[5].encode()

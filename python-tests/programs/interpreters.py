@@ -1,6 +1,7 @@
 """Allocates in interpreters inside the interpreter. Prints a JSON object: {size of a block: [[function, line], …]}, root first.
 
-What two interpreters allocate at once, one of them without the GIL, has the size WITHOUT_GIL.
+What two interpreters allocate at once, one of them without the GIL, has the size WITHOUT_GIL; what is allocated in the
+other meanwhile has a size from CONTENDED on, and below WITHOUT_GIL.
 """
 
 import ctypes
@@ -16,9 +17,13 @@ except ImportError:
 
 LIBC = ctypes.CDLL(None)  # releases the GIL around a call
 LIBC.malloc.argtypes, LIBC.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+CONTENDED = 3_000_000
 WITHOUT_GIL = 4_000_000
 expected = {}
 INSIDE = """
+import time
+
+
 def inner():
     return bytearray({})
 
@@ -29,8 +34,9 @@ def middle():
 
 for _ in range({}):
     blocks = [middle()]
+    time.sleep(0)  # others may have the GIL
 """
-INSIDE_STACK = [["<module>", 11], ["middle", 7], ["inner", 3]]
+INSIDE_STACK = [["<module>", 14], ["middle", 10], ["inner", 6]]
 
 
 def rounded(length):
@@ -44,15 +50,14 @@ def next_line():
     return [*callers, [own[0], own[1] + 1]]
 
 
-def nested(interpreter, length):
+def nested(interpreter, length, times=1):
     expected[rounded(length)] = INSIDE_STACK
-    interpreters.run_string(interpreter, INSIDE.format(length, 1))
+    interpreters.run_string(interpreter, INSIDE.format(length, times))
 
 
 def in_a_thread(interpreter):
-    nested(interpreter, 3_000_000)
-    expected[rounded(3_100_000)] = INSIDE_STACK
-    interpreters.run_string(interpreter, INSIDE.format(3_100_000, 500))
+    nested(interpreter, CONTENDED)
+    nested(interpreter, CONTENDED + 100_000, 500)
 
 
 def without_the_gil(thread):
@@ -73,6 +78,9 @@ def main():
     if sys.version_info < (3, 12):
         # Later ones share no GIL.
         without_the_gil(thread)
+    thread.join()
+    thread = threading.Thread(target=nested, args=[interpreter, 8_000_000, 20])
+    thread.start()
     thread.join()
     interpreters.destroy(interpreter)
     return block

@@ -182,10 +182,10 @@ impl<const TIMED: bool> ForVersion for AllocAs<TIMED> {
 impl Thread {
     fn alloc_first(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
         let is_timed = self.ring.is_timed();
-        self.alloc_and_leave = match (&self.native, python::minor()) {
+        self.alloc_and_leave = match (&self.native, python::build()) {
             (Some(_), _) => Self::alloc_with_native,
-            (None, Some(minor)) if is_timed => for_version::<AllocAs<true>>(minor),
-            (None, Some(minor)) => for_version::<AllocAs<false>>(minor),
+            (None, Some(build)) if is_timed => for_version::<AllocAs<true>>(build),
+            (None, Some(build)) => for_version::<AllocAs<false>>(build),
             (None, None) => Self::alloc_without_python,
         };
         self.alloc(head, address, size);
@@ -220,7 +220,7 @@ impl Thread {
     }
 
     fn alloc_without_python(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        if python::minor().is_some() {
+        if python::build().is_some() {
             cold_path();
             return self.alloc_first(head, address, size);
         }

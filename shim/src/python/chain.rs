@@ -8,7 +8,10 @@
 use super::code::Codes;
 use super::find::{self, Interpreter};
 use super::frame::{Frame, ThreadState};
-use super::layout::{self, V38, V39, V310, V311, V312, V313, V314, V315, Version};
+use super::layout::{
+    FREE_THREADED_13, FREE_THREADED_14, V38, V39, V310, V311, V312, V313, V313T, V314, V314T, V315, V315T, Version,
+};
+use super::lease::Lease;
 use super::marks::Marks;
 use super::name;
 use super::region::{Plain, Region};
@@ -58,13 +61,13 @@ struct Detail {
     id: u32,
     /// Shown frames up to and with this one.
     shown: u32,
-    /// The frame is shown at positions from here on, as long as it has this owner.
+    /// The frame is shown at positions from here on, as long as it has this setting.
     shown_from: usize,
-    owner: u8,
+    setting: u32,
 }
 
 impl Detail {
-    const NONE: Self = Self { executable: 0, id: 0, shown: 0, shown_from: 0, owner: 0 };
+    const NONE: Self = Self { executable: 0, id: 0, shown: 0, shown_from: 0, setting: 0 };
 }
 
 // SAFETY: integers only.
@@ -85,6 +88,7 @@ pub(crate) struct Chain {
     marks: Marks,
     /// The thread's state at this update.
     state: usize,
+    lease: Lease,
     /// One more than `length`: the last holds the newest frame's address.
     links: Region<Link>,
     details: Region<Detail>,
@@ -117,6 +121,7 @@ impl Chain {
             codes: Codes::new(),
             marks: Marks::new(),
             state: 0,
+            lease: Lease::new(),
             links: Region::new(),
             details: Region::new(),
             index: Region::new(),
@@ -129,7 +134,7 @@ impl Chain {
     /// should be asked for its name.
     pub(crate) fn update(&mut self, writer: &mut impl StackWriter) -> bool {
         let Some(python) = find::interpreter() else { return false };
-        match python.minor {
+        match python.build {
             8 => self.update_as::<V38>(writer),
             9 => self.update_as::<V39>(writer),
             10 => self.update_as::<V310>(writer),
@@ -137,7 +142,10 @@ impl Chain {
             12 => self.update_as::<V312>(writer),
             13 => self.update_as::<V313>(writer),
             14 => self.update_as::<V314>(writer),
-            _ => self.update_as::<V315>(writer),
+            15 => self.update_as::<V315>(writer),
+            FREE_THREADED_13 => self.update_as::<V313T>(writer),
+            FREE_THREADED_14 => self.update_as::<V314T>(writer),
+            _ => self.update_as::<V315T>(writer),
         }
     }
 
@@ -155,7 +163,7 @@ impl Chain {
         }
         match self.glance::<V>() {
             Glance::Same => false,
-            Glance::Moved(position) => self.move_newest::<V>(position, writer),
+            Glance::Moved(position) => self.move_newest::<V>(python, position, writer),
             Glance::Unknown => self.look_closer::<V>(python, newest, writer),
         }
     }
@@ -171,6 +179,7 @@ impl Chain {
     pub(crate) fn reset(&mut self) {
         self.newest = 0;
         self.length = 0;
+        self.lease.forget();
         self.span = Span::UNKNOWN;
         self.marks.truncate(0);
         self.truncated = false;
@@ -194,7 +203,7 @@ impl Chain {
         let oldest = (0..self.length).find(|place| self.details.get(*place).id != 0)?;
         let frame = self.links.get(oldest.wrapping_add(1)).previous;
         // SAFETY: a frame that was just reached from this thread's newest, while the thread holds the GIL.
-        unsafe { name::of_thread(layout::of(python.minor)?, python, frame, buffer) }
+        unsafe { name::of_thread(python.layout, python, frame, buffer) }
     }
 
     /// The closer look, where a glance was not enough.
@@ -209,7 +218,7 @@ impl Chain {
         match comparison {
             Comparison::Same => {}
             Comparison::Moved(position) => {
-                self.move_newest::<V>(position, writer);
+                self.move_newest::<V>(python, position, writer);
             }
             Comparison::Different => self.follow::<V>(python, newest, writer),
         }
@@ -221,7 +230,7 @@ impl Chain {
     /// another thread, which may free this one's state at any moment.
     #[inline(always)]
     fn newest_frame<V: Version>(&mut self, python: &Interpreter) -> usize {
-        let state = python.own_thread_state();
+        let state = python.own_thread_state(&mut self.lease);
         if state == 0 || find::finalized_by_other(state) {
             cold_path();
             return 0;
@@ -234,13 +243,21 @@ impl Chain {
     /// The newest frame stands at another position. `false`: the thread has a name.
     #[cold]
     #[inline(never)]
-    fn move_newest<V: Version>(&mut self, position: usize, writer: &mut impl StackWriter) -> bool {
+    fn move_newest<V: Version>(
+        &mut self,
+        python: &Interpreter,
+        position: usize,
+        writer: &mut impl StackWriter,
+    ) -> bool {
         let last = self.length.wrapping_sub(1);
         let executable = self.details.get(last).executable;
         if let Some(link) = self.links.as_mut_slice().get_mut(last) {
             link.position = position;
         }
-        writer.move_top(V::L.instruction(position, executable));
+        // SAFETY: the newest frame of this thread.
+        let frame = unsafe { Frame::<V>::new(self.newest) };
+        self.settle(python, &frame, last);
+        writer.move_top(frame.instruction(python, executable, position));
         false
     }
 
@@ -258,27 +275,6 @@ impl Chain {
                 self.apply::<V>(python, newest, &join, writer)
             }
             _ => self.give_up(writer),
-        }
-    }
-
-    /// Marks the frames whose code objects died: what stands at their address now is something else.
-    fn bury(&mut self) {
-        if self.codes.is_current() {
-            return;
-        }
-        let details = self.details.as_mut_slice().get_mut(..self.length).unwrap_or_default();
-        let whole = self.codes.catch_up(|id| {
-            for detail in details.iter_mut().filter(|detail| detail.id == id) {
-                detail.executable = usize::MAX;
-            }
-        });
-        for (position, detail) in details.iter_mut().enumerate() {
-            if (!whole && detail.id != 0) || detail.executable == usize::MAX {
-                detail.executable = usize::MAX;
-                if let Some(link) = self.links.as_mut_slice().get_mut(position) {
-                    link.position = usize::MAX;
-                }
-            }
         }
     }
 
@@ -369,7 +365,7 @@ impl Chain {
         self.marks.truncate(join.kept);
         self.read_fresh::<V>(newest, join.kept);
         if join.moved {
-            self.read_position::<V>(join.kept.wrapping_sub(1));
+            self.read_position::<V>(python, join.kept.wrapping_sub(1));
         }
         // Of a stack that is cut, the newest frame stands last on the wire whatever its depth: it goes first.
         let kept = common.min(MAX_DEPTH - 1);
@@ -378,7 +374,7 @@ impl Chain {
             writer.pop(written.wrapping_sub(kept));
         }
         if join.moved && kept == common {
-            self.write_move::<V>(join.kept.wrapping_sub(1), writer);
+            self.write_move::<V>(python, join.kept.wrapping_sub(1), writer);
         }
         self.push_fresh::<V>(python, join.kept, kept, writer);
     }
@@ -406,20 +402,23 @@ impl Chain {
     }
 
     /// Reads again where the frame at `position` stands.
-    fn read_position<V: Version>(&mut self, position: usize) {
+    fn read_position<V: Version>(&mut self, python: &Interpreter, position: usize) {
         // SAFETY: a frame that was just reached from this thread's newest.
         let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
         if let Some(link) = self.links.as_mut_slice().get_mut(position) {
             link.position = frame.position();
         }
+        self.settle(python, &frame, position);
     }
 
-    fn instruction<V: Version>(&self, position: usize) -> u32 {
-        V::L.instruction(self.links.get(position).position, self.details.get(position).executable)
+    fn instruction<V: Version>(&self, python: &Interpreter, position: usize) -> u32 {
+        // SAFETY: a frame that was just reached from this thread's newest.
+        let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
+        frame.instruction(python, self.details.get(position).executable, self.links.get(position).position)
     }
 
-    fn write_move<V: Version>(&self, position: usize, writer: &mut impl StackWriter) {
-        writer.move_top(self.instruction::<V>(position));
+    fn write_move<V: Version>(&self, python: &Interpreter, position: usize, writer: &mut impl StackWriter) {
+        writer.move_top(self.instruction::<V>(python, position));
     }
 
     /// Gives ids to the frames from position `from` on and writes those that are shown, `written` being on the wire.
@@ -435,12 +434,12 @@ impl Chain {
             let mut detail = self.details.get(position);
             // SAFETY: a frame that was just reached from this thread's newest.
             let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
-            (detail.owner, detail.shown_from) = (frame.owner(), frame.shown_from(python.code_type));
+            (detail.setting, detail.shown_from) = (frame.setting(), frame.shown_from(python));
             if self.links.get(position).position >= detail.shown_from {
                 detail.id = self.codes.id(&V::L, python, detail.executable, writer);
                 shown = shown.wrapping_add(1);
                 if shown < MAX_DEPTH {
-                    writer.push(detail.id, self.instruction::<V>(position));
+                    writer.push(detail.id, self.instruction::<V>(python, position));
                     written = shown;
                 }
             }
@@ -448,15 +447,15 @@ impl Chain {
             self.details.set(position, detail);
         }
         if shown > written {
-            self.push_newest::<V>(writer);
+            self.push_newest::<V>(python, writer);
         }
         self.truncate(shown > MAX_DEPTH, writer);
     }
 
     /// Writes the newest shown frame.
-    fn push_newest<V: Version>(&self, writer: &mut impl StackWriter) {
+    fn push_newest<V: Version>(&self, python: &Interpreter, writer: &mut impl StackWriter) {
         if let Some(position) = (0..self.length).rev().find(|position| self.details.get(*position).id != 0) {
-            writer.push(self.details.get(position).id, self.instruction::<V>(position));
+            writer.push(self.details.get(position).id, self.instruction::<V>(python, position));
         }
     }
 

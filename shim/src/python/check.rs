@@ -4,20 +4,15 @@
 //! the interpreter is initialised is read.
 
 use super::find::{Symbols, Unsupported};
-use super::layout::{Layout, OB_TYPE, TP_BASICSIZE};
+use super::layout::Layout;
 use super::memory::{bytes, word};
 
 /// The first version whose runtime begins with a table of its own offsets.
 const FIRST_WITH_TABLE: u8 = 13;
 
-/// `sizeof(PyBytesObject)`.
-const BYTES_SIZE: usize = 33;
-
 /// Where the table of offsets keeps the version and whether the build is free-threaded.
 const TABLE_VERSION: usize = 8;
 const TABLE_FREE_THREADED: usize = 16;
-/// Where it keeps the place of the runtime's word that says who finalizes.
-const TABLE_FINALIZING: usize = 32;
 
 /// Refuses an interpreter that is not what the layout describes.
 ///
@@ -41,13 +36,8 @@ pub(super) unsafe fn check(layout: &Layout, symbols: &Symbols, version: u32) -> 
 /// `runtime` must be the address of `_PyRuntime` of 3.13 or later.
 unsafe fn check_table(layout: &Layout, runtime: usize, version: u32) -> Result<(), Unsupported> {
     // SAFETY: the table is the first member of the runtime, some hundred bytes long.
-    if unsafe { bytes(runtime, 8) } != b"xdebugpy" {
+    if unsafe { bytes(runtime, TABLE_VERSION) } != b"xdebugpy" {
         return Err(Unsupported::Contradiction);
-    }
-    // SAFETY: within the table.
-    let free_threaded = unsafe { word(runtime.wrapping_add(TABLE_FREE_THREADED)) };
-    if free_threaded != 0 {
-        return Err(Unsupported::FreeThreaded);
     }
     // SAFETY: within the table.
     let same_version = unsafe { word(runtime.wrapping_add(TABLE_VERSION)) } == version as usize;
@@ -58,13 +48,13 @@ unsafe fn check_table(layout: &Layout, runtime: usize, version: u32) -> Result<(
     if same_version && same_offsets { Ok(()) } else { Err(Unsupported::Contradiction) }
 }
 
-/// The address of the word that says who finalizes, as the interpreter's own table has it.
+/// Whether the interpreter was built without the GIL; that of a version before 3.13 never is.
 ///
 /// # Safety
-/// `runtime` must be the address of `_PyRuntime` with a table that was recognized.
-pub(super) unsafe fn finalizing_by_table(runtime: usize) -> usize {
-    // SAFETY: within the table.
-    runtime.wrapping_add(unsafe { word(runtime.wrapping_add(TABLE_FINALIZING)) })
+/// `runtime` must be the address of `_PyRuntime` of 3.`minor`, or 0.
+pub(super) unsafe fn is_free_threaded(minor: u8, runtime: usize) -> bool {
+    // SAFETY: within the table, which is the first member of the runtime in each of these versions.
+    minor >= FIRST_WITH_TABLE && runtime != 0 && unsafe { word(runtime.wrapping_add(TABLE_FREE_THREADED)) } != 0
 }
 
 /// Compares the sizes of the objects that are read, which static type objects hold.
@@ -75,14 +65,15 @@ unsafe fn check_types(layout: &Layout, symbols: &Symbols) -> Result<(), Unsuppor
     let expected = [
         Some((symbols.code_type, layout.code_size)),
         Some((symbols.str_type, layout.str_size)),
-        Some((symbols.bytes_type, BYTES_SIZE)),
+        // `sizeof(PyBytesObject)`: its data, and the byte that ends it.
+        Some((symbols.bytes_type, layout.objects.bytes_data().wrapping_add(1))),
         layout.frame_size.map(|size| (symbols.frame_type, size)),
     ];
     // SAFETY: every type object starts with its count and its own type, which for static types is `type`.
-    let same_header = unsafe { word(symbols.code_type.wrapping_add(OB_TYPE)) } == symbols.type_type;
+    let same_header = unsafe { word(symbols.code_type.wrapping_add(layout.objects.kind())) } == symbols.type_type;
     let same_sizes = expected.iter().flatten().all(|(address, size)| {
         // SAFETY: a field of a type object.
-        unsafe { word(address.wrapping_add(TP_BASICSIZE)) == *size }
+        unsafe { word(address.wrapping_add(layout.objects.basic_size())) == *size }
     });
     if same_header && same_sizes { Ok(()) } else { Err(Unsupported::Contradiction) }
 }

@@ -111,7 +111,7 @@ impl Codes {
         writer: &mut impl StackWriter,
     ) -> u32 {
         python.watch_deaths();
-        let Some(code) = Code::checked(executable, python.code_type) else { return self.unknown(writer) };
+        let Some(code) = Code::checked(layout, executable, python.code_type) else { return self.unknown(writer) };
         let id = new_id();
         self.text.grow(3 * LONGEST);
         write(layout, code, self.text.as_mut_slice(), |object| writer.define_code(id, object));
@@ -227,7 +227,7 @@ fn write(layout: &Layout, code: Code, buffer: &mut [u8], give: impl FnOnce(&Code
     // SAFETY: as above.
     let qualname = layout.qualname.and_then(|offset| unsafe { text::utf8(layout, code.object(offset), rest) });
     // SAFETY: as above.
-    let line_table = unsafe { text::data(code.object(layout.line_table)) };
+    let line_table = unsafe { text::data(layout, code.object(layout.line_table)) };
     give(&CodeObject {
         name: name.unwrap_or(UNKNOWN.name),
         qualname: qualname.unwrap_or_default(),

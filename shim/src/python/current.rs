@@ -3,13 +3,15 @@
 //! Up to 3.11 the slot in which a thread keeps its state goes on holding the first one while the thread runs another
 //! interpreter. The state that is "current" is that of whichever thread holds the GIL, and says of itself which thread
 //! made it, not which thread runs it. Invariant: with several interpreters a state is given only when it is proven that
-//! the calling thread runs it: its own state while that is current, or the current one whose evaluation loop stands on
-//! this thread's stack (3.10 and 3.11). Else none is given: a frame less rather than a wrong one.
+//! the calling thread runs it: its own state while that is current, the current one whose evaluation loop stands on this
+//! thread's stack (3.10 and 3.11), or what `lease` proves (3.8 and 3.9). Else none is given: a frame less rather than a
+//! wrong one.
 
 use std::ffi::c_void;
 use std::hint::cold_path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use super::lease::{Gil, Lease};
 use super::probe;
 
 pub(super) type Getter = unsafe extern "C" fn() -> *mut c_void;
@@ -25,15 +27,17 @@ pub(super) struct Current {
     getter: Option<Getter>,
     /// In a thread state: the address of the innermost evaluation loop's record, which stands in its C frame.
     evaluation: Option<usize>,
+    /// Where nothing of that kind leads to the thread's stack.
+    gil: Option<Gil>,
 }
 
 static ALONE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 impl Current {
     /// # Safety
-    /// `runtime` must be the address of `_PyRuntime` of that version, and `getter` its `_PyThreadState_UncheckedGet` or
+    /// `runtime` must be the address of `_PyRuntime` of that version, `frame_type` of its `PyFrame_Type`, and `getter` its `_PyThreadState_UncheckedGet` or
     /// `PyThreadState_GetUnchecked`.
-    pub(super) unsafe fn new(minor: u8, runtime: usize, getter: Option<Getter>) -> Self {
+    pub(super) unsafe fn new(minor: u8, runtime: usize, frame_type: usize, getter: Option<Getter>) -> Self {
         // Behind the head of the list of interpreters there is the main one.
         let head = if minor == LAST_WITH_FIRST_STATE { 40 } else { 32 };
         let interpreters = if minor <= LAST_WITH_FIRST_STATE {
@@ -47,18 +51,20 @@ impl Current {
             11 => Some(56),
             _ => None,
         };
-        Self { interpreters, getter, evaluation }
+        // SAFETY: the caller's promise.
+        let gil = unsafe { Gil::of(minor, runtime, frame_type) };
+        Self { interpreters, getter, evaluation, gil }
     }
 
     /// The state that the calling thread runs, `first` being what its slot holds.
     #[inline(always)]
-    pub(super) fn state(&self, first: usize) -> usize {
+    pub(super) fn state(&self, first: usize, lease: &mut Lease) -> usize {
         let [newest, main] = self.interpreters;
         if newest.load(Relaxed) == main.load(Relaxed) {
             return first;
         }
         cold_path();
-        self.proven(first)
+        self.proven(first, lease)
     }
 
     /// Whether the calling thread holds the GIL, `state` being its own.
@@ -68,12 +74,19 @@ impl Current {
 
     #[cold]
     #[inline(never)]
-    fn proven(&self, first: usize) -> usize {
+    fn proven(&self, first: usize, lease: &mut Lease) -> usize {
         let current = self.current();
-        if current == first || (current != 0 && self.evaluates_here(current)) { current } else { 0 }
+        let is_proven = current == first
+            || (current != 0
+                && match &self.gil {
+                    Some(gil) => lease.proves(gil, first, current),
+                    None => self.evaluates_here(current),
+                });
+        if is_proven { current } else { 0 }
     }
 
-    fn current(&self) -> usize {
+    /// The state that is attached: to the calling thread, or up to 3.11 to whichever thread holds the GIL.
+    pub(super) fn current(&self) -> usize {
         // SAFETY: the function may be called at any time from any thread: it reads one word.
         self.getter.map_or(0, |getter| unsafe { getter() } as usize)
     }
@@ -102,7 +115,7 @@ fn is_on_own_stack(address: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Current, is_on_own_stack};
+    use super::{Current, Lease, is_on_own_stack};
     use std::ffi::c_void;
 
     #[test]
@@ -128,17 +141,19 @@ mod tests {
 
     #[test]
     fn with_several_interpreters_only_what_is_proven_counts() {
-        let runtime = [0_usize, 0, 0, 0, 0, 1, 2];
+        let mut runtime = [0_usize; 64];
+        runtime[5..7].copy_from_slice(&[1, 2]);
         // SAFETY: the words that are read of a runtime.
-        let current = |minor| unsafe { Current::new(minor, runtime.as_ptr() as usize, Some(state)) };
+        let current = |minor| unsafe { Current::new(minor, runtime.as_ptr() as usize, 0, Some(state)) };
+        let lease = &mut Lease::new();
         let address = &raw const STATE as usize;
-        assert_eq!(current(12).state(77), 77);
-        assert_eq!(current(11).state(address), address);
-        assert_eq!(current(11).state(77), 0);
+        assert_eq!(current(12).state(77, lease), 77);
+        assert_eq!(current(11).state(address, lease), address);
+        assert_eq!(current(11).state(77, lease), 0);
         let evaluation = 0_u8;
         // SAFETY: no other thread uses the array.
         unsafe { STATE[7] = &raw const evaluation as usize };
-        assert_eq!(current(11).state(77), address);
-        assert_eq!(current(9).state(77), 0);
+        assert_eq!(current(11).state(77, lease), address);
+        assert_eq!(current(9).state(77, lease), 0);
     }
 }

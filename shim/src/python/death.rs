@@ -4,7 +4,6 @@
 //! would be attributed to what lived there before. Invariant: an address is in the log, and the count raised, before the
 //! interpreter frees the object; so whoever meets a new object at that address also meets the raised count.
 
-use super::layout::TP_DEALLOC;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Deaths that the log holds; a slot that is further behind forgets all it knows.
@@ -67,9 +66,9 @@ pub(super) fn between(from: u64, to: u64, mut died: impl FnMut(usize)) -> bool {
 /// Takes the place of the type's deallocator. Harmless when already there.
 ///
 /// # Safety
-/// `code_type` must be the address of `PyCode_Type` of a GIL build.
-pub(super) unsafe fn watch(code_type: usize) {
-    let field = code_type.wrapping_add(TP_DEALLOC) as *const AtomicUsize;
+/// `deallocator` must be the address of `PyCode_Type.tp_dealloc`.
+pub(super) unsafe fn watch(deallocator: usize) {
+    let field = deallocator as *const AtomicUsize;
     // SAFETY: `tp_dealloc` is an aligned word of static data that lives as long as the interpreter.
     let field = unsafe { &*field };
     let ours = deallocate as *const () as usize;

@@ -6,6 +6,7 @@
 use super::layout::{self, Layout};
 
 use super::current::{Current, Getter};
+use super::lease::Lease;
 use super::{allocators, check, death, specific};
 use crate::defined::is_defined;
 use crate::environment;
@@ -20,7 +21,9 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize,
 /// What hooks need of a known interpreter.
 #[derive(Debug)]
 pub(super) struct Interpreter {
-    pub(super) minor: u8,
+    pub(super) layout: &'static Layout,
+    /// [`Layout::build`].
+    pub(super) build: u8,
     pub(super) code_type: usize,
     pub(super) str_type: usize,
     /// Where the code of the function is that runs Python frames; empty when not known.
@@ -33,8 +36,8 @@ impl Interpreter {
     /// The state that the calling thread runs, whether or not it holds the GIL; 0 when it has none, or when it is not
     /// certain.
     #[inline(always)]
-    pub(super) fn own_thread_state(&self) -> usize {
-        self.current.state(specific::read(self.thread_state))
+    pub(super) fn own_thread_state(&self, lease: &mut Lease) -> usize {
+        self.current.state(specific::read(self.thread_state), lease)
     }
 
     /// Whether the calling thread holds the GIL, `state` being its own.
@@ -42,10 +45,15 @@ impl Interpreter {
         self.current.is_attached(state)
     }
 
+    /// Whether any state is attached to the calling thread, in versions in which each thread has its own (3.12 on).
+    pub(super) fn is_any_attached(&self) -> bool {
+        self.current.current() != 0
+    }
+
     /// Makes sure that deaths of code objects are seen.
     pub(super) fn watch_deaths(&self) {
         // SAFETY: the type was checked before this interpreter was published.
-        unsafe { death::watch(self.code_type) };
+        unsafe { death::watch(self.code_type.wrapping_add(self.layout.objects.deallocator())) };
     }
 }
 
@@ -55,38 +63,26 @@ impl Interpreter {
 pub(super) enum Unsupported {
     /// Not one of the versions 3.8 to 3.15, or a pre-release before the release candidates.
     Version = 1,
-    /// Built without the GIL.
-    FreeThreaded = 2,
     /// Built with the interpreter's own debugging aids, which change its objects.
-    DebugBuild = 3,
+    DebugBuild = 2,
     /// Its structures are not those of its version.
-    Contradiction = 4,
+    Contradiction = 3,
     /// A symbol that every build exports is missing.
-    MissingSymbol = 5,
+    MissingSymbol = 4,
     /// Not CPython at all.
-    PyPy = 6,
+    PyPy = 5,
     /// A program called python that exports nothing of an interpreter.
-    Hidden = 7,
+    Hidden = 6,
 }
 
 impl Unsupported {
-    const ALL: [Self; 7] = [
-        Self::Version,
-        Self::FreeThreaded,
-        Self::DebugBuild,
-        Self::Contradiction,
-        Self::MissingSymbol,
-        Self::PyPy,
-        Self::Hidden,
-    ];
+    const ALL: [Self; 6] =
+        [Self::Version, Self::DebugBuild, Self::Contradiction, Self::MissingSymbol, Self::PyPy, Self::Hidden];
 
     /// A sentence for the person who runs memtrack.
     const fn text(self) -> &'static str {
         match self {
             Self::Version => "this version of Python is not known (known: 3.8 to 3.15)",
-            Self::FreeThreaded => {
-                "free-threaded builds of Python are not supported yet; --trace-python-allocators records their objects"
-            }
             Self::DebugBuild => "debug builds of Python are not supported",
             Self::Contradiction => "the interpreter's structures are not those of its version",
             Self::MissingSymbol => "the interpreter does not export the symbols that are needed",
@@ -122,10 +118,10 @@ pub(super) fn interpreter() -> Option<&'static Interpreter> {
     unsafe { INTERPRETER.load(Ordering::Acquire).as_ref() }
 }
 
-/// The minor version of the interpreter, if there is one whose frames can be read.
+/// The number of the interpreter's build, for `for_version`, if there is one whose frames can be read.
 #[inline(always)]
-pub(crate) fn minor() -> Option<u8> {
-    Some(interpreter()?.minor)
+pub(crate) fn build() -> Option<u8> {
+    Some(interpreter()?.build)
 }
 
 #[inline(always)]
@@ -203,14 +199,7 @@ fn decide(symbols: &Symbols) {
             REASON.store(0, Ordering::Relaxed);
             publish(symbols, layout, thread_state);
         }
-        Err(reason) => {
-            REASON.store(reason as u8, Ordering::Relaxed);
-            if reason == Unsupported::FreeThreaded {
-                // SAFETY: the runtime of a version whose table says that it is free-threaded.
-                let finalizing = unsafe { check::finalizing_by_table(symbols.runtime) };
-                FINALIZING.store(finalizing as *mut AtomicUsize, Ordering::Relaxed);
-            }
-        }
+        Err(reason) => REASON.store(reason as u8, Ordering::Relaxed),
     }
 }
 
@@ -218,7 +207,10 @@ fn decide(symbols: &Symbols) {
 fn known(symbols: &Symbols, version: u32) -> Result<(&'static Layout, specific::Getter), Unsupported> {
     const RELEASE_CANDIDATE: u32 = 0xc;
     let [major, minor, _, level] = version.to_be_bytes();
-    let layout = layout::of(minor).filter(|_| major == 3 && u32::from(level >> 4) >= RELEASE_CANDIDATE);
+    // SAFETY: the runtime of that version.
+    let is_free_threaded = unsafe { check::is_free_threaded(minor, symbols.runtime) };
+    let layout =
+        layout::of(minor, is_free_threaded).filter(|_| major == 3 && u32::from(level >> 4) >= RELEASE_CANDIDATE);
     let layout = layout.ok_or(Unsupported::Version)?;
     let Symbols { runtime, code_type, type_type, str_type, bytes_type, frame_type, .. } = *symbols;
     let all_there = ![runtime, code_type, type_type, str_type, bytes_type, frame_type].contains(&0);
@@ -228,12 +220,13 @@ fn known(symbols: &Symbols, version: u32) -> Result<(&'static Layout, specific::
     Ok((layout, thread_state))
 }
 
-fn publish(symbols: &Symbols, layout: &Layout, thread_state: specific::Getter) {
-    let Symbols { code_type, str_type, runtime, current, .. } = *symbols;
+fn publish(symbols: &Symbols, layout: &'static Layout, thread_state: specific::Getter) {
+    let Symbols { code_type, str_type, frame_type, runtime, current, .. } = *symbols;
     // SAFETY: the runtime and the function of a version that was checked.
-    let current = unsafe { Current::new(layout.minor, runtime, current) };
+    let current = unsafe { Current::new(layout.minor, runtime, frame_type, current) };
     let evaluation = crate::got::function_at(symbols.evaluation);
-    let interpreter = Interpreter { minor: layout.minor, code_type, str_type, evaluation, thread_state, current };
+    let build = layout.build();
+    let interpreter = Interpreter { layout, build, code_type, str_type, evaluation, thread_state, current };
     interpreter.watch_deaths();
     let finalizing = symbols.runtime.wrapping_add(layout.finalizing) as *mut AtomicUsize;
     FINALIZING.store(finalizing, Ordering::Relaxed);

@@ -1,9 +1,14 @@
-//! Where the fields of CPython's structures lie, one table for each version from 3.8 to 3.15.
+//! Where the fields of CPython's structures lie, one table for each version from 3.8 to 3.15, and one for each
+//! free-threaded build from 3.13 on.
 //!
 //! It exists because frames are read in place, without the interpreter's help. Invariant: a table holds for release
-//! builds with the GIL on 64-bit Linux (x86_64 and aarch64 agree); `check` refuses an interpreter that contradicts it.
+//! builds on 64-bit Linux (x86_64 and aarch64 agree); `check` refuses an interpreter that contradicts it.
 
 use crate::stack::{LineTableKind, NOT_STARTED};
+
+mod free_threaded;
+
+use free_threaded::{L313T, L314T, L315T};
 
 /// How a thread state leads to its newest frame.
 #[derive(Clone, Copy, Debug)]
@@ -73,10 +78,69 @@ pub(super) struct Delegation {
     pub(super) opcodes: [u8; 2],
 }
 
+/// Where a free-threaded build keeps the copies of a code object's bytecode, of which each thread executes its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Copies {
+    /// In a frame: the number of the copy that its position is in, 32 bits; 0 is the inline one.
+    pub(super) number: usize,
+    /// In a code object: the address of the array, a count and then that many addresses.
+    pub(super) array: usize,
+}
+
+/// How objects are laid out that every version has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Objects {
+    /// What every object begins with; its type is the last word of that.
+    header: usize,
+    /// In a str: the byte with its kind, and above that whether it is compact and ASCII.
+    pub(super) str_state: usize,
+    /// The lowest bit of the kind in that byte.
+    pub(super) str_kind: u32,
+}
+
+impl Objects {
+    /// In every object: its type.
+    pub(super) const fn kind(&self) -> usize {
+        self.header.wrapping_sub(8)
+    }
+
+    /// In a str: its length in characters. In every object of variable size: its length.
+    pub(super) const fn length(&self) -> usize {
+        self.header
+    }
+
+    /// In a bytes object: its data.
+    pub(super) const fn bytes_data(&self) -> usize {
+        self.header.wrapping_add(16)
+    }
+
+    /// In a type: `tp_basicsize`.
+    pub(super) const fn basic_size(&self) -> usize {
+        self.header.wrapping_add(16)
+    }
+
+    /// In a type: `tp_dealloc`.
+    pub(super) const fn deallocator(&self) -> usize {
+        self.header.wrapping_add(32)
+    }
+
+    /// In a type: `tp_flags`.
+    pub(super) const fn type_flags(&self) -> usize {
+        self.header.wrapping_add(152)
+    }
+}
+
+/// The objects of builds with the GIL.
+const WITH_GIL: Objects = Objects { header: 16, str_state: 32, str_kind: 2 };
+
 /// The offsets in bytes of one version.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) minor: u8,
+    pub(super) is_free_threaded: bool,
+    pub(super) objects: Objects,
+    /// Only where each thread executes a copy of the bytecode.
+    pub(super) copies: Option<Copies>,
     /// `_PyRuntime`'s pointer to the thread state that finalizes, null before.
     pub(super) finalizing: usize,
     pub(super) frame_root: FrameRoot,
@@ -109,20 +173,6 @@ pub(super) struct Layout {
     pub(super) debug_offsets: &'static [(usize, usize)],
 }
 
-/// In every object: its type.
-pub(super) const OB_TYPE: usize = 8;
-/// In every object of variable size: its length.
-pub(super) const OB_SIZE: usize = 16;
-/// In a bytes object: its data.
-pub(super) const BYTES_DATA: usize = 32;
-/// In a str: its length in characters.
-pub(super) const STR_LENGTH: usize = 16;
-/// In a str: the byte with kind, compact and ASCII bits.
-pub(super) const STR_STATE: usize = 32;
-/// In a type: `tp_basicsize`, `tp_dealloc`, `tp_flags`.
-pub(super) const TP_BASICSIZE: usize = 32;
-pub(super) const TP_DEALLOC: usize = 48;
-pub(super) const TP_FLAGS: usize = 168;
 /// Frame owner: the thread, that is, an ordinary call.
 pub(super) const OWNER_THREAD: u8 = 0;
 /// Frame owner: a generator or coroutine.
@@ -145,9 +195,14 @@ pub(crate) trait ForVersion {
     fn of<V: Version>() -> Self::Made;
 }
 
-/// What is made for 3.`minor`.
-pub(crate) fn for_version<F: ForVersion>(minor: u8) -> F::Made {
-    match minor {
+/// The bit that tells a free-threaded build's number from that of the same version with the GIL.
+const FREE_THREADED: u8 = 1 << 7;
+pub(super) const FREE_THREADED_13: u8 = FREE_THREADED | 13;
+pub(super) const FREE_THREADED_14: u8 = FREE_THREADED | 14;
+
+/// What is made for the build of this number, see [`Layout::build`].
+pub(crate) fn for_version<F: ForVersion>(build: u8) -> F::Made {
+    match build {
         8 => F::of::<V38>(),
         9 => F::of::<V39>(),
         10 => F::of::<V310>(),
@@ -155,7 +210,10 @@ pub(crate) fn for_version<F: ForVersion>(minor: u8) -> F::Made {
         12 => F::of::<V312>(),
         13 => F::of::<V313>(),
         14 => F::of::<V314>(),
-        _ => F::of::<V315>(),
+        15 => F::of::<V315>(),
+        FREE_THREADED_13 => F::of::<V313T>(),
+        FREE_THREADED_14 => F::of::<V314T>(),
+        _ => F::of::<V315T>(),
     }
 }
 
@@ -171,17 +229,21 @@ macro_rules! versions {
 
 versions! {
     V38 = L38; V39 = L39; V310 = L310; V311 = L311; V312 = L312; V313 = L313; V314 = L314; V315 = L315;
+    V313T = L313T; V314T = L314T; V315T = L315T;
 }
 
 /// The layout of `3.minor`, if there is one.
-pub(super) fn of(minor: u8) -> Option<&'static Layout> {
-    ALL.iter().find(|layout| layout.minor == minor)
+pub(super) fn of(minor: u8, is_free_threaded: bool) -> Option<&'static Layout> {
+    ALL.iter().find(|layout| layout.minor == minor && layout.is_free_threaded == is_free_threaded)
 }
 
-static ALL: [Layout; 8] = [L38, L39, L310, L311, L312, L313, L314, L315];
+static ALL: [Layout; 11] = [L38, L39, L310, L311, L312, L313, L314, L315, L313T, L314T, L315T];
 
 const L38: Layout = Layout {
     minor: 8,
+    is_free_threaded: false,
+    objects: WITH_GIL,
+    copies: None,
     finalizing: 16,
     frame_root: FrameRoot::Direct(24),
     previous: 24,
@@ -292,11 +354,11 @@ const L313: Layout = Layout {
         (304, 136),
         (312, 68),
         (344, 200),
-        (360, OB_TYPE),
-        (520, OB_SIZE),
-        (528, BYTES_DATA),
-        (544, STR_STATE),
-        (552, STR_LENGTH),
+        (360, 8),
+        (520, 16),
+        (528, 32),
+        (544, 32),
+        (552, 16),
         (560, 40),
     ],
     ..L312
@@ -321,11 +383,11 @@ const L314: Layout = Layout {
         (344, 136),
         (352, 68),
         (384, 208),
-        (408, OB_TYPE),
-        (600, OB_SIZE),
-        (608, BYTES_DATA),
-        (624, STR_STATE),
-        (632, STR_LENGTH),
+        (408, 8),
+        (600, 16),
+        (608, 32),
+        (624, 32),
+        (632, 16),
         (640, 40),
     ],
     ..L313
@@ -347,11 +409,11 @@ const L315: Layout = Layout {
         (408, 136),
         (416, 68),
         (448, 208),
-        (472, OB_TYPE),
-        (696, OB_SIZE),
-        (704, BYTES_DATA),
-        (720, STR_STATE),
-        (728, STR_LENGTH),
+        (472, 8),
+        (696, 16),
+        (704, 32),
+        (720, 32),
+        (728, 16),
         (736, 40),
         (744, 56),
     ],
@@ -359,24 +421,29 @@ const L315: Layout = Layout {
 };
 
 impl Layout {
-    /// Turns a frame's position word into bytes from the start of its code object's bytecode.
+    /// The number of the build that this describes: the minor version, and a bit for free-threaded ones.
+    pub(super) const fn build(&self) -> u8 {
+        if self.is_free_threaded { self.minor | FREE_THREADED } else { self.minor }
+    }
+
+    /// Turns a frame's position word into bytes from the start of the bytecode that it is in.
     #[inline]
-    pub(super) const fn instruction(&self, position: usize, code: usize) -> u32 {
-        match (self.position, self.completeness) {
-            (Position::Index { scale, .. }, _) => match position as u32 {
+    pub(super) const fn instruction(&self, position: usize, bytecode: usize) -> u32 {
+        match self.position {
+            Position::Index { scale, .. } => match position as u32 {
                 index if index > i32::MAX as u32 => NOT_STARTED,
                 index => index.wrapping_mul(scale),
             },
-            (Position::Pointer(_), Some(completeness)) => {
-                let offset = position.wrapping_sub(code.wrapping_add(completeness.bytecode));
+            Position::Pointer(_) => {
+                let offset = position.wrapping_sub(bytecode);
                 if offset > i32::MAX as usize { NOT_STARTED } else { offset as u32 }
             }
-            (Position::Pointer(_), None) => NOT_STARTED,
         }
     }
 
-    /// Whether a position alone leaves the code object open: an index is the same in any code object, a pointer is not.
+    /// Whether a position alone leaves the code object open: an index is the same in any code object, a pointer into the
+    /// code object is not. (A copy of the bytecode may be freed while its code object lives.)
     pub(super) const fn position_needs_code(&self) -> bool {
-        matches!(self.position, Position::Index { .. })
+        matches!(self.position, Position::Index { .. }) || self.copies.is_some()
     }
 }

@@ -219,7 +219,7 @@ impl<V: Version> Frame<V> {
         if self.owner() > OWNER_GENERATOR || !self.entered(slot, callee) {
             return None;
         }
-        let code = Code::checked(self.executable(), code_type)?;
+        let code = Code::checked(&V::L, self.executable(), code_type)?;
         let (locals, operands) = (code.int(slot.locals_count), code.int(slot.stack_size));
         // SAFETY: a field of the frame.
         let top = unsafe { half(self.address().wrapping_add(slot.stack_top)) }.cast_signed();

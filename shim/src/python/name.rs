@@ -7,7 +7,7 @@
 
 use super::find::Interpreter;
 use super::frame::Code;
-use super::layout::{Layout, OB_TYPE, STR_LENGTH, TP_BASICSIZE, TP_FLAGS};
+use super::layout::Layout;
 use super::probe::{fill, word};
 use super::{memory, text};
 
@@ -74,15 +74,15 @@ pub(super) unsafe fn of_thread<'a>(
     frame: usize,
     buffer: &'a mut [u8; LONGEST],
 ) -> Option<&'a [u8]> {
-    let places = places(layout.minor)?;
+    let places = places(layout.minor).filter(|_| !layout.is_free_threaded)?;
     // SAFETY: the caller's promise.
     let executable = unsafe { memory::word(frame.wrapping_add(layout.executable)) };
-    if !Code::checked(executable, python.code_type).is_some_and(|code| is_bootstrap(layout, code)) {
+    if !Code::checked(layout, executable, python.code_type).is_some_and(|code| is_bootstrap(layout, code)) {
         return None;
     }
     let thread = word(frame.wrapping_add(places.first_local))?;
-    let name = attributes(layout.minor, places, thread)?.find(layout)?;
-    if word(name.wrapping_add(OB_TYPE))? != python.str_type {
+    let name = attributes(layout, places, thread)?.find(layout)?;
+    if word(name.wrapping_add(layout.objects.kind()))? != python.str_type {
         return None;
     }
     // SAFETY: a str that the thread's object holds, which nobody changes as long as this thread holds the GIL.
@@ -101,9 +101,10 @@ fn is_bootstrap(layout: &Layout, code: Code) -> bool {
     file.is_some_and(|file| file.ends_with(b"/threading.py"))
 }
 
-fn attributes(minor: u8, places: Places, object: usize) -> Option<Attributes> {
-    let class = word(object.wrapping_add(OB_TYPE))?;
-    let flags = word(class.wrapping_add(TP_FLAGS))?;
+fn attributes(layout: &Layout, places: Places, object: usize) -> Option<Attributes> {
+    let Layout { minor, objects, .. } = *layout;
+    let class = word(object.wrapping_add(objects.kind()))?;
+    let flags = word(class.wrapping_add(objects.type_flags()))?;
     let shared = |values: usize| {
         let keys = word(class.wrapping_add(places.cached_keys))?;
         Some(Attributes { keys, values: Some(values.wrapping_add(places.first_value)) })
@@ -124,7 +125,7 @@ fn attributes(minor: u8, places: Places, object: usize) -> Option<Attributes> {
         // The lowest bit tells values, which begin one byte later, from a dict.
         12 if dict & 1 != 0 => shared(dict.wrapping_add(1)),
         13 if flags & INLINE_VALUES != 0 && dict == 0 => {
-            shared(object.wrapping_add(word(class.wrapping_add(TP_BASICSIZE))?))
+            shared(object.wrapping_add(word(class.wrapping_add(objects.basic_size()))?))
         }
         _ => of_dict(places, dict),
     }
@@ -185,7 +186,7 @@ impl Entries {
 /// Whether a key is the attribute's name.
 fn is_attribute(layout: &Layout, key: usize) -> bool {
     let mut bytes = [0; ATTRIBUTE.len()];
-    word(key.wrapping_add(STR_LENGTH)) == Some(ATTRIBUTE.len())
+    word(key.wrapping_add(layout.objects.length())) == Some(ATTRIBUTE.len())
         && fill(key.wrapping_add(layout.ascii_data), &mut bytes)
         && bytes == ATTRIBUTE
 }

@@ -3,7 +3,7 @@
 //! It exists because names must be read without the C API, which would allocate. Invariant: no more than the given
 //! buffer is written, and what is returned is valid UTF-8 for every str.
 
-use super::layout::{BYTES_DATA, Layout, OB_SIZE, OB_TYPE, STR_LENGTH, STR_STATE, TP_FLAGS};
+use super::layout::{Layout, Objects};
 use super::memory::{byte, bytes, word};
 
 /// Longest string recorded, in bytes of UTF-8; what is longer is cut.
@@ -20,14 +20,14 @@ const IS_STR: usize = 1 << 28;
 ///
 /// # Safety
 /// `object` must be 0 or the address of a live object.
-unsafe fn is(object: usize, flag: usize) -> bool {
+unsafe fn is(objects: &Objects, object: usize, flag: usize) -> bool {
     if object < 4096 || object & 7 != 0 {
         return false;
     }
     // SAFETY: every object holds its type.
-    let kind = unsafe { word(object.wrapping_add(OB_TYPE)) };
+    let kind = unsafe { word(object.wrapping_add(objects.kind())) };
     // SAFETY: every type holds its flags.
-    let flags = unsafe { word(kind.wrapping_add(TP_FLAGS)) };
+    let flags = unsafe { word(kind.wrapping_add(objects.type_flags())) };
     flags & flag != 0
 }
 
@@ -35,18 +35,18 @@ unsafe fn is(object: usize, flag: usize) -> bool {
 ///
 /// # Safety
 /// `object` must be 0 or the address of a live object that stays alive for `'a`.
-pub(super) unsafe fn data<'a>(object: usize) -> Option<&'a [u8]> {
+pub(super) unsafe fn data<'a>(layout: &Layout, object: usize) -> Option<&'a [u8]> {
     // SAFETY: the caller's promise.
-    if !unsafe { is(object, IS_BYTES) } {
+    if !unsafe { is(&layout.objects, object, IS_BYTES) } {
         return None;
     }
     // SAFETY: a field of every bytes object.
-    let length = unsafe { word(object.wrapping_add(OB_SIZE)) };
+    let length = unsafe { word(object.wrapping_add(layout.objects.length())) };
     if length > LONGEST_TABLE {
         return None;
     }
     // SAFETY: a bytes object is followed by its data, which never changes.
-    Some(unsafe { bytes(object.wrapping_add(BYTES_DATA), length) })
+    Some(unsafe { bytes(object.wrapping_add(layout.objects.bytes_data()), length) })
 }
 
 /// A str as UTF-8: ASCII in place, everything else by way of `buffer`. Nothing if it is no str.
@@ -55,12 +55,12 @@ pub(super) unsafe fn data<'a>(object: usize) -> Option<&'a [u8]> {
 /// `object` must be 0 or the address of a live object that stays alive for `'a`.
 pub(super) unsafe fn utf8<'a>(layout: &Layout, object: usize, buffer: &'a mut [u8]) -> Option<&'a [u8]> {
     // SAFETY: the caller's promise.
-    if !unsafe { is(object, IS_STR) } {
+    if !unsafe { is(&layout.objects, object, IS_STR) } {
         return None;
     }
     // SAFETY: a field of every str.
-    let state = unsafe { byte(object.wrapping_add(STR_STATE)) };
-    let (width, compact, ascii) = (usize::from(state >> 2 & 7), state & 0x20 != 0, state & 0x40 != 0);
+    let state = unsafe { byte(object.wrapping_add(layout.objects.str_state)) } >> layout.objects.str_kind;
+    let (width, compact, ascii) = (usize::from(state & 7), state & 8 != 0, state & 16 != 0);
     if !matches!(width, 1 | 2 | 4) {
         return None;
     }
@@ -71,7 +71,7 @@ pub(super) unsafe fn utf8<'a>(layout: &Layout, object: usize, buffer: &'a mut [u
         (false, _) => unsafe { word(object.wrapping_add(layout.compact_data)) },
     };
     // SAFETY: a field of every str.
-    let length = unsafe { word(object.wrapping_add(STR_LENGTH)) };
+    let length = unsafe { word(object.wrapping_add(layout.objects.length())) };
     if address == 0 {
         return None;
     }

@@ -95,7 +95,7 @@ impl Chain {
         while address != 0 {
             // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
             let frame = unsafe { Frame::<V>::new(address) };
-            if frame.is_shown(python.code_type) {
+            if frame.is_shown(python) {
                 let Some(place) = (0..length).rev().find(|place| self.details.get(*place).id != 0) else {
                     return false;
                 };
@@ -158,7 +158,42 @@ impl Chain {
     #[inline(always)]
     pub(super) fn remains<V: Version>(&self, python: &Interpreter, frame: &Frame<V>, position: usize) -> bool {
         let detail = self.details.get(position);
-        detail.id != 0 && frame.executable() == detail.executable && frame.is_shown(python.code_type)
+        detail.id != 0 && frame.executable() == detail.executable && frame.is_shown(python)
+    }
+
+    /// The frame at `position`, which remains, may have gone on to another copy of its bytecode.
+    #[inline(always)]
+    pub(super) fn settle<V: Version>(&mut self, python: &Interpreter, frame: &Frame<V>, position: usize) {
+        if V::L.copies.is_none() {
+            return;
+        }
+        if let Some(detail) = self.details.as_mut_slice().get_mut(position) {
+            let setting = frame.setting();
+            if detail.setting != setting {
+                (detail.setting, detail.shown_from) = (setting, frame.shown_from(python));
+            }
+        }
+    }
+
+    /// Marks the frames whose code objects died: what stands at their address now is something else.
+    pub(super) fn bury(&mut self) {
+        if self.codes.is_current() {
+            return;
+        }
+        let details = self.details.as_mut_slice().get_mut(..self.length).unwrap_or_default();
+        let whole = self.codes.catch_up(|id| {
+            for detail in details.iter_mut().filter(|detail| detail.id == id) {
+                detail.executable = usize::MAX;
+            }
+        });
+        for (position, detail) in details.iter_mut().enumerate() {
+            if (!whole && detail.id != 0) || detail.executable == usize::MAX {
+                detail.executable = usize::MAX;
+                if let Some(link) = self.links.as_mut_slice().get_mut(position) {
+                    link.position = usize::MAX;
+                }
+            }
+        }
     }
 }
 

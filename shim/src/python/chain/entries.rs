@@ -7,7 +7,7 @@
 //! Invariant: reads what [`Chain::update`] has just read, and the records on this thread's stack.
 
 use super::super::find;
-use super::super::layout::{self, OWNER_SHIM};
+use super::super::layout::{Layout, OWNER_SHIM};
 use super::super::memory::{byte, word};
 use super::Chain;
 
@@ -33,7 +33,8 @@ impl Chain {
     /// Gives the entries that have at least `from` older shown frames, the newest first. Where the interpreter keeps no
     /// addresses, `loops` gives those of the C frames that execute the loop's function.
     pub(crate) fn entries(&self, from: u32, mut loops: impl FnMut() -> Option<usize>, mut give: impl FnMut(Entry)) {
-        let Some(minor) = find::interpreter().map(|python| python.minor) else { return };
+        let Some(layout) = find::interpreter().map(|python| python.layout) else { return };
+        let minor = layout.minor;
         let mut record = match minor {
             10 => Some((self.state, RECORD_310)),
             11 => Some((self.state, RECORD_311)),
@@ -46,7 +47,7 @@ impl Chain {
             if detail.shown < from {
                 break;
             }
-            if shown < from || !self.is_entry(minor, position, frame) {
+            if shown < from || !self.is_entry(layout, position, frame) {
                 continue;
             }
             let address = match minor {
@@ -59,17 +60,17 @@ impl Chain {
         }
     }
 
-    fn is_entry(&self, minor: u8, position: usize, frame: usize) -> bool {
-        match minor {
+    fn is_entry(&self, layout: &Layout, position: usize, frame: usize) -> bool {
+        match layout.minor {
             8..=10 => true,
             // SAFETY: a field of a frame that was just reached from this thread's newest.
             11 => unsafe { byte(frame.wrapping_add(IS_ENTRY)) != 0 },
             _ => {
-                let owner = layout::of(minor).and_then(|layout| layout.completeness).map_or(0, |fields| fields.owner);
+                let owner = layout.completeness.map_or(0, |fields| fields.owner);
                 let is_hidden = self.details.get(position).id == 0;
                 // The thread state's own frame is no loop's.
                 is_hidden
-                    && (minor < FIRST_WITH_BASE || self.links.get(position).previous != 0)
+                    && (layout.minor < FIRST_WITH_BASE || self.links.get(position).previous != 0)
                     // SAFETY: as above.
                     && unsafe { byte(frame.wrapping_add(owner)) >= OWNER_SHIM }
             }

@@ -122,5 +122,5 @@ fn is_shown_at<V: Version>(frame: &Frame<V>, detail: &Detail, position: usize) -
     detail.id != 0
         && position >= detail.shown_from
         && frame.executable() == detail.executable
-        && frame.owner() == detail.owner
+        && frame.setting() == detail.setting
 }

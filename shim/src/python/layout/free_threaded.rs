@@ -1,0 +1,115 @@
+//! The layouts of free-threaded builds.
+//!
+//! They exist because every object there begins with two words more, and from 3.14 on frames and code objects have the
+//! fields of copied bytecode. Invariant: as of the other layouts. Frames are not marked: what is known of who writes their
+//! words is known of builds with the GIL.
+//!
+//! Why reading them in place is sound. Only the thread that runs a frame writes its links and its position, and a generator
+//! is in the chain of the thread that runs it alone. Others write to a frame while every thread is stopped: the collector
+//! tags the reference to the code object anew, which leaves its address, and so does not matter here. A frame's reference
+//! keeps its code object, counted or not: the collector looks for those that are not counted in the frames of all threads.
+//! An address, of a code object or of copied bytecode, goes to another one only by way of the allocator, which orders that
+//! after the note of the death (see `death`).
+
+use super::{Completeness, Copies, L313, Layout, Marking, Objects};
+
+const WITHOUT_GIL: Objects = Objects { header: 32, str_state: 48, str_kind: 2 };
+
+pub(super) const L313T: Layout = Layout {
+    is_free_threaded: true,
+    objects: WITHOUT_GIL,
+    completeness: Some(Completeness { owner: 70, first_traceable: 200, bytecode: 216 }),
+    marking: Marking::Unknown,
+    filename: 128,
+    name: 136,
+    qualname: Some(144),
+    line_table: 152,
+    first_line: 84,
+    code_size: 216,
+    ascii_data: 56,
+    compact_data: 72,
+    str_size: 80,
+    debug_offsets: &[
+        (32, 608),
+        (184, 72),
+        (232, 8),
+        (240, 0),
+        (248, 56),
+        (264, 70),
+        (280, 128),
+        (288, 136),
+        (296, 144),
+        (304, 152),
+        (312, 84),
+        (344, 216),
+        (360, 24),
+        (520, 32),
+        (528, 48),
+        (544, 48),
+        (552, 32),
+        (560, 56),
+    ],
+    ..L313
+};
+
+pub(super) const L314T: Layout = Layout {
+    minor: 14,
+    finalizing: 784,
+    objects: Objects { str_state: 49, str_kind: 0, ..WITHOUT_GIL },
+    copies: Some(Copies { number: 72, array: 224 }),
+    completeness: Some(Completeness { owner: 78, first_traceable: 208, bytecode: 232 }),
+    code_size: 232,
+    debug_offsets: &[
+        (32, 784),
+        (208, 72),
+        (256, 8),
+        (264, 0),
+        (272, 56),
+        (288, 78),
+        (304, 72),
+        (320, 128),
+        (328, 136),
+        (336, 144),
+        (344, 152),
+        (352, 84),
+        (384, 232),
+        (392, 224),
+        (408, 24),
+        (600, 32),
+        (608, 48),
+        (624, 48),
+        (632, 32),
+        (640, 56),
+    ],
+    ..L313T
+};
+
+pub(super) const L315T: Layout = Layout {
+    minor: 15,
+    finalizing: 912,
+    tracing: 64,
+    debug_offsets: &[
+        (32, 912),
+        (208, 72),
+        (320, 8),
+        (328, 0),
+        (336, 56),
+        (352, 78),
+        (368, 72),
+        (384, 128),
+        (392, 136),
+        (400, 144),
+        (408, 152),
+        (416, 84),
+        (448, 232),
+        (456, 224),
+        (472, 24),
+        (696, 32),
+        (704, 48),
+        (720, 48),
+        (728, 32),
+        (736, 56),
+        (744, 72),
+    ],
+    ..L314T
+};

@@ -23,6 +23,9 @@ pub(crate) struct Taken {
     pub(crate) library: Option<&'static [u8]>,
     /// `PYTHONMALLOC`, which stays.
     pub(crate) python_malloc: Option<&'static [u8]>,
+    /// The file of `scripts/verify-marks`, which stays.
+    #[cfg(feature = "verify-marks")]
+    pub(crate) counts: Option<&'static CStr>,
 }
 
 /// Whether the C library has set the program's pointer to its environment, which it does in its constructor.
@@ -97,6 +100,11 @@ fn keep(entry: *mut c_char, text: &'static [u8], taken: &mut Taken) -> Option<*m
     }
     if let Some(python_malloc) = value(text, "PYTHONMALLOC") {
         taken.python_malloc = Some(python_malloc);
+    }
+    #[cfg(feature = "verify-marks")]
+    if let Some(file) = value(text, "MEMTRACK_VERIFY_MARKS") {
+        // SAFETY: the end of a string.
+        taken.counts = Some(unsafe { CStr::from_ptr(file.as_ptr().cast()) });
     }
     if let Some(libraries) = value(text, "LD_PRELOAD") {
         taken.library = libraries.split(|byte| matches!(byte, b':' | b' ')).next();

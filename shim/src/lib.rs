@@ -89,7 +89,7 @@ extern "C" fn begin(_count: c_int, arguments: *const *const c_char, environment:
         python::allow_marks();
     }
     #[cfg(feature = "verify-marks")]
-    python::start_verifying();
+    taken.counts.into_iter().for_each(python::start_verifying);
     python::start();
     introduce(area, taken.python_malloc);
     if !switch::protect_children() {

@@ -3,23 +3,16 @@
 //! It exists only in the build of `scripts/verify-marks`. Invariant: the counts are in a file that all processes share, so
 //! none is lost however a process ends.
 
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-
-/// Names the file: two 64-bit counts, shortcuts that were right and shortcuts that were wrong.
-const FILE: &std::ffi::CStr = c"MEMTRACK_VERIFY_MARKS";
 
 /// The counts, in the mapped file; null without one.
 static COUNTS: AtomicPtr<[AtomicU64; 2]> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Opens the file. Call it at start-up.
-pub(crate) fn start() {
-    // SAFETY: the constructor runs before any other thread.
-    let path = unsafe { libc::getenv(FILE.as_ptr()) };
-    if path.is_null() {
-        return;
-    }
-    // SAFETY: a string of the environment.
-    let file = unsafe { libc::open(path, libc::O_RDWR | libc::O_CLOEXEC) };
+/// Opens the file: two 64-bit counts, shortcuts that were right and shortcuts that were wrong. Call it at start-up.
+pub(crate) fn start(path: &CStr) {
+    // SAFETY: a path; the C library need not be set up for this.
+    let file = unsafe { libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
     let memory = unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_SHARED, file, 0) };

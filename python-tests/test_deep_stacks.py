@@ -1,5 +1,7 @@
 """Deep stacks are exact where a mark in a frame stands for the frames below it, and where marks are switched off."""
 
+import os
+
 import pytest
 
 from conftest import interpreter_path
@@ -39,7 +41,20 @@ def test_an_old_frame_that_changes_is_seen(memtrack, interpreter, options, progr
     assert not wrong, "\n".join([f"{len(wrong)} of {len(expected)} stacks are wrong:", *wrong[:10]])
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("version", ["sid-3.14", "sid-3.15"])
+def test_under_the_compiler_marks_change_nothing(memtrack, version, plain, programs, tmp_path):
+    """Its lines are not always exact, but with marks they are those of the whole comparison."""
+    python, environment = interpreter_path(version), {**os.environ, "PYTHON_JIT": "1"}
+    if plain(python, "-c", "import sys; print(sys._jit.is_enabled())", env=environment).stdout != b"True\n":
+        pytest.skip(f"{version} has no compiler")
+    with_marks, without = (
+        recorded_stacks(memtrack.record(python, programs / "deep.py", tmp_path / "expected", options=options, env=environment))
+        for options in ((), ("--no-frame-marks",))
+    )
+    assert len(with_marks) > 80 and list(differences(with_marks, {size: stack for size, (stack,) in without.items()})) == []
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "sid-3.14", "sid-3.15"])
 def test_an_allocation_costs_about_the_same_on_a_deep_stack(memtrack, version):
     """Comparing all of 800 frames takes five times as long as the allocation itself."""
     python = interpreter_path(version)

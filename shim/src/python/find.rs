@@ -7,7 +7,7 @@ use super::layout::{self, Layout};
 
 use super::current::{Current, Getter};
 use super::lease::Lease;
-use super::{allocators, check, death, specific};
+use super::{allocators, check, death, marks, specific};
 use crate::defined::is_defined;
 use crate::environment;
 use libc::c_void;
@@ -228,6 +228,9 @@ fn publish(symbols: &Symbols, layout: &'static Layout, thread_state: specific::G
     let build = layout.build();
     let interpreter = Interpreter { layout, build, code_type, str_type, evaluation, thread_state, current };
     interpreter.watch_deaths();
+    if !layout.marking.holds_for(symbols.version()) {
+        marks::forbid();
+    }
     let finalizing = symbols.runtime.wrapping_add(layout.finalizing) as *mut AtomicUsize;
     FINALIZING.store(finalizing, Ordering::Relaxed);
     INTERPRETER.store(Box::into_raw(Box::new(interpreter)), Ordering::Release);

@@ -43,6 +43,7 @@ pub(super) struct Completeness {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Marking {
     /// Not known of this version.
+    #[allow(dead_code, reason = "a new version's table says so until a mark is proven for it")]
     Unknown,
     /// The byte at this offset in the frame is 1 while it executes, and only asked whether it is 0.
     RunningByte(usize),
@@ -50,6 +51,19 @@ pub(super) enum Marking {
     RunningDepth(usize),
     /// The place of a result in the stack of operands of a frame that waits for another.
     ResultSlot(ResultSlot),
+    /// The byte at `offset` in the frame is set to 0 when the frame is created and then never looked at, in versions from
+    /// `since` on, a `PY_VERSION_HEX`.
+    CreationByte { offset: usize, since: u32 },
+}
+
+impl Marking {
+    /// Whether it holds for an interpreter of this `PY_VERSION_HEX`.
+    pub(super) const fn holds_for(&self, version: u32) -> bool {
+        match self {
+            Self::CreationByte { since, .. } => version >= *since,
+            _ => true,
+        }
+    }
 }
 
 /// Where the stack of operands is, and how to tell that the evaluation loop itself, not C code, entered a frame.
@@ -368,7 +382,8 @@ const L314: Layout = Layout {
     minor: 14,
     finalizing: 784,
     completeness: Some(Completeness { owner: 74, first_traceable: 192, bytecode: 208 }),
-    marking: Marking::Unknown,
+    // Up to 3.14.4 the collector went by this byte.
+    marking: Marking::CreationByte { offset: 75, since: 0x030e_05f0 },
     code_size: 208,
     debug_offsets: &[
         (32, 784),
@@ -396,6 +411,7 @@ const L314: Layout = Layout {
 const L315: Layout = Layout {
     minor: 15,
     finalizing: 912,
+    tracing: 64,
     debug_offsets: &[
         (32, 912),
         (208, 72),

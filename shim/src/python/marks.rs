@@ -19,14 +19,24 @@
 //! lowest operand was pushed into that word. So P's callers are unchanged. I must have such an operand. Calls, subscripts
 //! and attributes have, `SEND` has (the value that is sent); `FOR_ITER` has not, and neither has the frame that surrounds
 //! an inlined `__init__`, which is never shown. Hence the conditions in [`Frame::result_slot`]. A specialising compiler
-//! to machine code is taken to keep operands in memory, as that of 3.13 does; for 3.14 and later that is not known, so
-//! there are no marks.
+//! to machine code is taken to keep operands in memory, as that of 3.13 does; that of 3.15 does not.
 //!
-//! Both proofs need that nobody moves a waiting frame to another line. Only a trace function can, so no mark counts
+//! **Creation marks** (3.14.5 on, 3.15). A frame has a byte that is 0 from its creation on (`visited`): whoever creates
+//! frames sets it, machine code too, and nobody looks at it any more. Another value is a mark. As long as it is there,
+//! this is the frame in which it was made. A generator's frame is resumed again and again, but one of the thread's is
+//! evaluated once, from its creation on, so whoever called it still waits in the same call, and so on down to the root.
+//! Up to 3.14.4 the collector went by this byte, so there are no marks. 3.15 also tells who reads its frames from outside
+//! down to where they are unchanged (`last_profiled_frame`); but that is one word for each thread, and the interpreter's
+//! own sampling profiler, which may be watching, needs it.
+//!
+//! All proofs need that nobody moves a waiting frame to another line. Only a trace function can, so no mark counts
 //! while one runs.
 //!
 //! What is proven is proven of the frames that are shown. The entry frames of C code are no part of it: while greenlets
 //! switch they are taken out of the chain and put back, which changes no traceback.
+//!
+//! Because all this rests on what others may change in any release, some shortcuts are audited: the chain is compared in
+//! full. If one was wrong, the process goes on without marks.
 //!
 //! Invariant: a mark is made only by the thread whose frame it is, in a frame for which the above holds, and counts only
 //! as long as the cached chain below it is the one it was made for.
@@ -48,9 +58,12 @@ const PATIENCE: u32 = if cfg!(feature = "verify-marks") { 0 } else { 64 };
 /// Numbers that a chain takes at once for its marks.
 const NUMBERS: usize = 1 << 32;
 
-/// What marks a running frame, in place of 1 and of -1.
-const RUNNING_BYTE: u8 = 2;
-const RUNNING_DEPTH: u32 = -2_i32 as u32;
+/// What marks a frame, in place of 1 or 0 and of -1.
+const MARKED_BYTE: u8 = 2;
+const MARKED_DEPTH: u32 = -2_i32 as u32;
+
+/// Most shortcuts from one audit of a chain to the next. The first come sooner: each is twice as far from the one before.
+const AUDIT_INTERVAL: u32 = 4096;
 
 /// Whether marks may be made.
 static ALLOWED: AtomicBool = AtomicBool::new(false);
@@ -60,6 +73,12 @@ static NUMBER: AtomicUsize = AtomicUsize::new(1);
 /// Allows marks to be made.
 pub(crate) fn allow() {
     ALLOWED.store(true, Ordering::Relaxed);
+}
+
+/// From now on no mark is made.
+#[cold]
+pub(super) fn forbid() {
+    ALLOWED.store(false, Ordering::Relaxed);
 }
 
 /// One mark.
@@ -86,9 +105,9 @@ impl Mark {
         match V::L.marking {
             Marking::Unknown => false,
             // SAFETY: a field of a frame of this thread's chain.
-            Marking::RunningByte(_) => unsafe { byte(self.word) == RUNNING_BYTE },
+            Marking::RunningByte(_) | Marking::CreationByte { .. } => unsafe { byte(self.word) == MARKED_BYTE },
             // SAFETY: a field of a frame of this thread's chain.
-            Marking::RunningDepth(_) => unsafe { half(self.word) == RUNNING_DEPTH },
+            Marking::RunningDepth(_) => unsafe { half(self.word) == MARKED_DEPTH },
             // The same position is the same code object, and so a frame in which this word is an operand's.
             // SAFETY: a word of a frame of this thread's chain.
             Marking::ResultSlot(_) => self.position == position && unsafe { word(self.word) == self.value },
@@ -106,11 +125,14 @@ pub(super) struct Marks {
     numbers: usize,
     /// How often none is tried.
     patience: u32,
+    /// Shortcuts up to the next audit, and from there to the one after it.
+    until_audit: u32,
+    audit_interval: u32,
 }
 
 impl Marks {
     pub(super) const fn new() -> Self {
-        Self { list: Region::new(), length: 0, number: 0, numbers: 0, patience: 0 }
+        Self { list: Region::new(), length: 0, number: 0, numbers: 0, patience: 0, until_audit: 1, audit_interval: 1 }
     }
 
     /// The newest mark below `place`.
@@ -139,6 +161,27 @@ impl Marks {
         let patient = self.patience > 0;
         self.patience = self.patience.saturating_sub(1);
         !patient && ALLOWED.load(Ordering::Relaxed)
+    }
+
+    /// Whether the shortcut that is about to be taken should be audited.
+    #[inline(always)]
+    pub(super) fn is_audit_due(&mut self) -> bool {
+        self.until_audit = self.until_audit.wrapping_sub(1);
+        self.until_audit == 0 && self.next_audit()
+    }
+
+    #[cold]
+    fn next_audit(&mut self) -> bool {
+        self.audit_interval = self.audit_interval.wrapping_mul(2).min(AUDIT_INTERVAL);
+        self.until_audit = self.audit_interval;
+        true
+    }
+
+    /// An audit has shown that marks prove nothing here.
+    #[cold]
+    pub(super) fn give_up(&mut self) {
+        forbid();
+        self.truncate(0);
     }
 
     /// Hardly any mark could be made: so for a while none is wanted.
@@ -180,7 +223,9 @@ impl<V: Version> Frame<V> {
     fn mark(&self, code_type: usize, callee: &Self, value: usize) -> Option<usize> {
         match V::L.marking {
             Marking::Unknown => None,
-            Marking::RunningByte(offset) => self.mark_byte(offset),
+            Marking::RunningByte(offset) => self.mark_byte(offset, 1),
+            Marking::CreationByte { offset, .. } if self.owner() == OWNER_THREAD => self.mark_byte(offset, 0),
+            Marking::CreationByte { .. } => None,
             Marking::RunningDepth(offset) => self.mark_depth(offset),
             Marking::ResultSlot(slot) => {
                 let word = self.result_slot(&slot, code_type, callee)?;
@@ -191,16 +236,17 @@ impl<V: Version> Frame<V> {
         }
     }
 
-    fn mark_byte(&self, offset: usize) -> Option<usize> {
+    /// Marks a byte that is `unmarked` in a frame without a mark.
+    fn mark_byte(&self, offset: usize, unmarked: u8) -> Option<usize> {
         let word = self.address().wrapping_add(offset);
         // SAFETY: a field of the frame.
         let value = unsafe { byte(word) };
-        if value == 1 {
+        if value == unmarked {
             // SAFETY: as above; to the interpreter the new value means the same.
-            unsafe { set_byte(word, RUNNING_BYTE) };
+            unsafe { set_byte(word, MARKED_BYTE) };
         }
         // Whoever marked it, it is marked for this evaluation.
-        (value == 1 || value == RUNNING_BYTE).then_some(word)
+        (value == unmarked || value == MARKED_BYTE).then_some(word)
     }
 
     fn mark_depth(&self, offset: usize) -> Option<usize> {
@@ -209,9 +255,9 @@ impl<V: Version> Frame<V> {
         let value = unsafe { half(word) };
         if value == u32::MAX {
             // SAFETY: as above; to the interpreter the new value means the same.
-            unsafe { set_half(word, RUNNING_DEPTH) };
+            unsafe { set_half(word, MARKED_DEPTH) };
         }
-        (value == u32::MAX || value == RUNNING_DEPTH).then_some(word)
+        (value == u32::MAX || value == MARKED_DEPTH).then_some(word)
     }
 
     /// The place of the result that the frame waits for, if the module's proof holds for it. The frame must be a shown one.
@@ -248,7 +294,7 @@ impl<V: Version> Frame<V> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::{V39, V310, V312, Version};
+    use super::super::layout::{V39, V310, V312, V314, Version};
     use super::{Frame, GAP, Marks};
 
     const CODE_TYPE: usize = 0x1000;
@@ -297,6 +343,35 @@ mod tests {
         assert!(make(&mut marks, 0, caller, callee));
         // SAFETY: as above.
         assert!(unsafe { depth.read_volatile() } < 0, "it still means nothing is on the stack");
+    }
+
+    #[test]
+    fn a_creation_mark_lasts_as_long_as_the_frame_and_is_no_generators() {
+        let mut memory = [[0; 32]; 2];
+        let [caller, callee] = &frames::<V314, 2>(&mut memory);
+        let put = |offset: usize, value: u8| {
+            // SAFETY: a byte of the memory above.
+            unsafe { ((caller.address() + offset) as *mut u8).write_volatile(value) };
+        };
+        let mut marks = Marks::new();
+        put(74, 1);
+        assert!(!make(&mut marks, 3, caller, callee), "a generator's frame, which is resumed");
+        put(74, 0);
+        put(75, 1);
+        assert!(!make(&mut marks, 3, caller, callee), "what stands there is nothing that is known");
+        put(75, 0);
+        assert!(make(&mut marks, 3, caller, callee) && is_there::<V314>(&marks, 0));
+        assert!(is_there::<V314>(&marks, 2), "at whichever instruction");
+        put(75, 0);
+        assert!(!is_there::<V314>(&marks, 0), "a new frame at the same address");
+    }
+
+    #[test]
+    fn audits_become_rarer_and_never_cease() {
+        let mut marks = Marks::new();
+        let due: Vec<u32> = (1..=20_000).filter(|_| marks.is_audit_due()).collect();
+        assert_eq!(due.get(..5), Some(&[1, 3, 7, 15, 31][..]));
+        assert_eq!(due.last_chunk::<2>().map(|[one, next]| next - one), Some(super::AUDIT_INTERVAL));
     }
 
     #[test]

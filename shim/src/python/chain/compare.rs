@@ -56,7 +56,7 @@ impl Chain {
             let link = self.links.get(mark.place);
             if !mark.is_there::<V>(link.position) {
                 self.marks.truncate(mark.place);
-            } else if !self.is_tracing::<V>() {
+            } else if !self.is_tracing::<V>() && self.passes_audit::<V>(python, mark.place, link.previous) {
                 #[cfg(feature = "verify-marks")]
                 verify::note(self.shows_below::<V>(python, mark.place, link.previous));
                 self.mark_between::<V>(python, mark.place, length);
@@ -89,8 +89,21 @@ impl Chain {
         floor
     }
 
+    /// Whether the mark at `length` stands for what it should, as far as that is looked at; if not, there are no more marks.
+    #[inline(always)]
+    fn passes_audit<V: Version>(&mut self, python: &Interpreter, length: usize, address: usize) -> bool {
+        if !self.marks.is_audit_due() || self.shows_below::<V>(python, length, address) {
+            return true;
+        }
+        #[cfg(feature = "verify-marks")]
+        verify::note(false);
+        self.marks.give_up();
+        false
+    }
+
     /// Whether the present chain from `address` on shows the frames that the cached one shows below `length`.
-    #[cfg(feature = "verify-marks")]
+    #[cold]
+    #[inline(never)]
     pub(super) fn shows_below<V: Version>(&self, python: &Interpreter, mut length: usize, mut address: usize) -> bool {
         while address != 0 {
             // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.

@@ -63,6 +63,8 @@ def interpreter_path(version):
 
     A word for a command line; for an unpacked one a tuple of words.
     """
+    if version.endswith("-tail"):
+        return built_interpreter(version)
     if version in UNPACKED:
         return unpacked_interpreter(*version.split("-"))
     if version in FREE_THREADED:
@@ -102,7 +104,7 @@ def found_in_path(name):
     return path if path and pathlib.Path(path).read_bytes()[:4] == b"\x7fELF" else None
 
 
-@pytest.fixture(params=[*VERSIONS, "system", *UNPACKED])
+@pytest.fixture(params=[*VERSIONS, "system", *UNPACKED, "3.14-tail"])
 def interpreter(request):
     """Each interpreter in turn."""
     return interpreter_path(request.param)

@@ -189,7 +189,7 @@ impl Table {
     /// Where the search for a hash begins: its high bits.
     #[inline]
     fn home(&self, hash: u32) -> usize {
-        (u64::from(hash) * self.slots.len() as u64 >> 32) as usize
+        ((u64::from(hash) * self.slots.len() as u64) >> 32) as usize
     }
 
     #[inline]

@@ -3,6 +3,9 @@
 //! Each C frame of an evaluation loop runs the Python frames from one *entry* on, up to the next. Which entry belongs to
 //! which C frame is known by an address in that C frame (see [`Chain::entries`]).
 //!
+//! Where the loop is built of tail calls it is two C frames: the function that is called, and the instruction at which it
+//! is, which stands in its place and is left out.
+//!
 //! Invariant: frames of each of the two stacks keep their order, none is lost, and only C frames of evaluation loops are
 //! replaced. What was written is compared with what is to be written, so the wire changes no more than the stack did.
 
@@ -10,7 +13,7 @@ use memtrack_format::record::Frame;
 
 use super::python::Python;
 use super::walk::Level;
-use crate::python::{Chain, Entry, MAX_DEPTH, Plain, Region, evaluation_loop};
+use crate::python::{Chain, Entry, MAX_DEPTH, Plain, Region, evaluates_by_tail_calls, evaluation_loop};
 use crate::ring::Ring;
 use crate::stack::StackWriter;
 
@@ -123,6 +126,8 @@ pub(super) struct Merge<'a> {
     entry: usize,
     /// The first level has frames that are on the wire and were stepped over.
     stepped: bool,
+    /// What a loop's function calls is the loop, too.
+    by_tail_calls: bool,
 }
 
 /// What changed since the last merge.
@@ -151,16 +156,17 @@ impl<'a> Merge<'a> {
         let done = before.python as usize;
         let entry = entries.as_slice().partition_point(|entry| (entry.shown as usize) < done);
         let writer = Writer { ring, at: before.wire as usize, diverged: false, truncated: false };
-        let mut merge = Self { python, entries, writer, done, entry, stepped: false };
+        let by_tail_calls = evaluates_by_tail_calls();
+        let mut merge = Self { python, entries, writer, done, entry, stepped: false, by_tail_calls };
         if start == 0 {
             merge.before_all(levels.first().map_or(0, |level| level.state.sp), changes.cut);
         } else if start < changes.level {
             merge.step_over(levels.get(start), changes);
         }
-        let mut caller = before.state.sp;
+        let mut caller = before;
         for level in levels.get_mut(start..).unwrap_or_default() {
-            merge.level(level, caller);
-            caller = level.state.sp;
+            merge.level(level, &caller);
+            caller = *level;
         }
         merge.python_until(python.length());
         if !merge.writer.diverged {
@@ -191,19 +197,21 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Writes a level, or the Python frames that it runs. It was called by one whose stack pointer is `caller`.
-    fn level(&mut self, level: &mut Level, caller: usize) {
+    /// Writes a level, or the Python frames that it runs.
+    fn level(&mut self, level: &mut Level, caller: &Level) {
         let entry = |merge: &Self| merge.entries.as_slice().get(merge.entry).copied();
-        while caller != 0 && entry(self).is_some_and(|entry| entry.address >= caller) {
+        let above = caller.state.sp;
+        while above != 0 && entry(self).is_some_and(|entry| entry.address >= above) {
             self.entry = self.entry.wrapping_add(1);
         }
-        let here = entry(self).filter(|entry| entry.address >= level.state.sp && entry.address < caller);
+        let here = entry(self).filter(|entry| entry.address >= level.state.sp && entry.address < above);
         let end = here.map(|_| self.entries.end(self.entry, self.python.length()));
         // Its frames may all be on the wire already.
         let stepped = std::mem::take(&mut self.stepped);
         level.is_replaced = end.is_some_and(|end| end > self.done || stepped);
         match end {
             Some(end) if level.is_replaced => self.python_until(end),
+            _ if caller.is_replaced && self.by_tail_calls => {}
             _ => self.writer.put(Frame { code: level.code, instruction: level.instruction }),
         }
         self.entry = self.entry.wrapping_add(usize::from(here.is_some()));

@@ -18,6 +18,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
+/// The first version whose evaluation loop may be built of tail calls.
+const FIRST_WITH_TAIL_CALLS: u8 = 14;
+
 /// What hooks need of a known interpreter.
 #[derive(Debug)]
 pub(super) struct Interpreter {
@@ -161,6 +164,15 @@ pub(crate) fn reason() -> Option<&'static str> {
 /// Where the code of the function is that runs Python frames; empty when not known.
 pub(crate) fn evaluation_loop() -> std::ops::Range<usize> {
     interpreter().map_or(0..0, |python| python.evaluation.clone())
+}
+
+/// Whether the evaluation loop is a function for each instruction, each of which ends with a jump to the next, behind one
+/// that only enters the first.
+pub(crate) fn evaluates_by_tail_calls() -> bool {
+    /// In bytes. The function that enters has less than a kilobyte of code, a loop of all instructions dozens of them.
+    const SHORT: usize = 1 << 13;
+    interpreter()
+        .is_some_and(|python| python.layout.minor >= FIRST_WITH_TAIL_CALLS && (1..SHORT).contains(&python.evaluation.len()))
 }
 
 /// Looks for an interpreter among the loaded objects. Call it outside of hooks, at start-up.

@@ -28,7 +28,9 @@ mod verify;
 pub(crate) use allocators::{are_traced as allocators_are_traced, watch as watch_allocators};
 pub(crate) use chain::{Chain, Entry, MAX_DEPTH};
 pub(crate) use code::new_id;
-pub(crate) use find::{after_dlopen, build, evaluation_loop, finalizing, reason, start, version_hex};
+pub(crate) use find::{
+    after_dlopen, build, evaluates_by_tail_calls, evaluation_loop, finalizing, reason, start, version_hex,
+};
 pub(crate) use layout::{ForVersion, Version, for_version};
 pub(crate) use marks::allow as allow_marks;
 pub(crate) use name::LONGEST as LONGEST_NAME;

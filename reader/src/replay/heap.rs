@@ -15,7 +15,7 @@ use crate::analysis::Block;
 
 /// Slots at first: a power of two.
 const FIRST_SLOTS: usize = 1 << 10;
-/// Live blocks from which on the table is well beyond the second-level cache.
+/// Live blocks from which on the row and the table outgrow the smaller of today's second-level caches.
 const FAR: usize = 1 << 14;
 /// Addresses that are touched together.
 const TOGETHER: usize = 16;

@@ -75,7 +75,7 @@ pub struct Module {
     pub source: u8,
     /// Path of its file.
     pub path: Vec<u8>,
-    /// Its build-id; empty when it has none.
+    /// Its build-id, or the [`crate::stamp`] of its file; empty when neither is known.
     pub build_id: Vec<u8>,
 }
 

@@ -21,6 +21,7 @@ mod model;
 pub mod observe;
 pub mod record;
 mod rows;
+pub mod stamp;
 pub mod symbols;
 pub mod varint;
 

@@ -105,7 +105,7 @@ pub struct Module<'a> {
     pub end: u64,
     /// Path of its file; empty for code that is in no loaded object.
     pub path: &'a [u8],
-    /// Its GNU build-id; empty when it has none.
+    /// Its GNU build-id, or the [`crate::stamp`] of its file where it has none; empty where neither is known.
     pub build_id: &'a [u8],
 }
 

@@ -28,7 +28,7 @@ const PART: usize = 4 << 20;
 pub struct Named {
     /// The module's path.
     pub path: Vec<u8>,
-    /// Its build-id; empty when it has none.
+    /// Its build-id, or the [`crate::stamp`] of its file; empty when neither is known.
     pub build_id: Vec<u8>,
     /// Its places, by ascending offset.
     pub places: Vec<Place>,

@@ -33,7 +33,7 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
 
 fn save_module(module: &NativeModule) -> aggregate::Module {
     let source = u8::from(module.source == Source::Maps);
-    aggregate::Module { source, path: module.path.clone(), build_id: module.build_id.clone() }
+    aggregate::Module { source, path: module.path.clone(), build_id: module.identity() }
 }
 
 fn save_place(frame: u32, frames: &Frames) -> Option<aggregate::Place> {
@@ -43,7 +43,7 @@ fn save_place(frame: u32, frames: &Frames) -> Option<aggregate::Place> {
 
 fn restore_module(module: &aggregate::Module) -> NativeModule {
     let source = if module.source == 1 { Source::Maps } else { Source::Process };
-    NativeModule { path: module.path.clone(), build_id: module.build_id.clone(), source, ..NativeModule::default() }
+    NativeModule { path: module.path.clone(), source, ..NativeModule::default() }.with_identity(&module.build_id)
 }
 
 /// The analysis with its tables.

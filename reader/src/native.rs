@@ -2,9 +2,10 @@
 //!
 //! A native frame is a module and an offset in it, so that it means the same in every process and on every machine; the
 //! names come from [`crate::symbols`]. Invariant: a module is told by its path and its build-id together, never by its
-//! path alone, since another file may stand there by now.
+//! path alone, since another file may stand there by now; one without a build-id by what its file system said of the file.
 
 use memtrack_format::mapped::Mapped;
+use memtrack_format::stamp::{self, Stamp};
 
 use crate::frames::{FrameId, Frames};
 
@@ -50,6 +51,8 @@ pub struct NativeModule {
     pub path: Vec<u8>,
     /// Its GNU build-id; empty when it has none, or none could be read.
     pub build_id: Vec<u8>,
+    /// What tells its file where it has no build-id, if that was recorded.
+    pub stamp: Option<Stamp>,
     /// What was added to the addresses of the file: runtime address - `bias` = offset of a frame.
     pub bias: u64,
     /// First address.
@@ -67,7 +70,21 @@ impl NativeModule {
     pub fn of_page(&self, file: &Mapped, offset: u64) -> (Self, u64) {
         let Mapped { bias, start, end, path, build_id, codes: _ } = file.clone();
         let address = self.bias.wrapping_add(offset);
-        (Self { path, build_id, bias, start, end, source: Source::Maps }, address.wrapping_sub(bias))
+        let stamp = None;
+        (Self { path, build_id, stamp, bias, start, end, source: Source::Maps }, address.wrapping_sub(bias))
+    }
+
+    /// Its build-id or stamp as captures keep it.
+    #[must_use]
+    pub fn identity(&self) -> Vec<u8> {
+        stamp::join(&self.build_id, self.stamp)
+    }
+
+    /// The same module with what a capture has kept as its [`NativeModule::identity`].
+    #[must_use]
+    pub fn with_identity(self, identity: &[u8]) -> Self {
+        let (build_id, stamp) = stamp::split(identity);
+        Self { build_id: build_id.to_vec(), stamp, ..self }
     }
 
     /// The last part of its path, for people; `<unknown>` when there is no path.

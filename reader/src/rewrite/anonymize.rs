@@ -73,8 +73,8 @@ impl Anonymizer {
     /// A native module: its path, and a number for its build-id, which tells modules apart and is that of no file.
     #[must_use]
     pub fn module(&mut self, module: &NativeModule) -> NativeModule {
-        let (path, build_id) = (self.path(&module.path), self.build(&module.build_id));
-        NativeModule { path, build_id, ..module.clone() }
+        let (path, build_id) = (self.path(&module.path), self.build(&module.identity()));
+        NativeModule { path, build_id, stamp: None, ..module.clone() }
     }
 
     /// The names of native code.
@@ -193,8 +193,8 @@ pub fn anonymized_aggregate(aggregate: &Aggregate, anonymizer: &mut Anonymizer) 
         *file = id_of(anonymizer.file(old(*file)));
     }
     for module in &mut renamed.modules {
-        let known =
-            NativeModule { path: module.path.clone(), build_id: module.build_id.clone(), ..NativeModule::default() };
+        let known = NativeModule { path: module.path.clone(), ..NativeModule::default() };
+        let known = known.with_identity(&module.build_id);
         let NativeModule { path, build_id, .. } = anonymizer.module(&known);
         (module.path, module.build_id) = (path, build_id);
     }

@@ -190,6 +190,7 @@ fn native_frames() -> Frames {
     let loaded = NativeModule {
         path: b"/home/alice/hush.so.1".to_vec(),
         build_id: vec![7; 20],
+        stamp: None,
         bias: 1 << 40,
         start: 1 << 40,
         end: 2 << 40,

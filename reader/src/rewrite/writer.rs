@@ -395,7 +395,8 @@ impl Segment {
             Some(names) => names.module(module),
             None => module.clone(),
         };
-        let NativeModule { path, build_id, bias, start, end, source } = module;
+        let build_id = module.identity();
+        let NativeModule { path, bias, start, end, source, .. } = module;
         let mut head = Module { id: code, bias, start, end, path: &path, build_id: &build_id };
         if source == Source::Maps {
             // Of this module the process itself said nothing but where it is.

@@ -292,7 +292,9 @@ fn intern(ids: &mut FxHashMap<Node, u32>, new: &mut Vec<Node>, node: Node) -> u3
 
 fn native(module: &Module<'_>) -> NativeModule {
     let Module { bias, start, end, path, build_id, id: _ } = *module;
-    NativeModule { path: cut(path), build_id: cut(build_id), bias, start, end, source: native::Source::Process }
+    let source = native::Source::Process;
+    let module = NativeModule { path: cut(path), bias, start, end, source, ..NativeModule::default() };
+    module.with_identity(&cut(build_id))
 }
 
 impl From<&CodeHead<'_>> for Code {

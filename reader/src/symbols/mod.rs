@@ -6,8 +6,8 @@
 //! results kept; [`Symbolizer::prefetch`] does many modules side by side. Symbolizers that share a [`Search`] share what
 //! it has `opened`.
 //!
-//! Invariant: a file names a module only if it has the build-id that was recorded, so a name is never that of another
-//! version of the code; what has no name is called by module and offset, and [`Symbolizer::problems`] says why.
+//! Invariant: a file names a module only if it has the build-id that was recorded, or is the very file where there was none,
+//! so a name is never that of another version of the code; what has no name is called by module and offset, and [`Symbolizer::problems`] says why.
 
 mod apply;
 mod attach;
@@ -48,7 +48,7 @@ pub struct Symbol {
     pub line: u32,
 }
 
-/// What a module's names are kept under.
+/// What a module's names are kept under: its path and its identity.
 type Key = (Vec<u8>, Vec<u8>);
 
 /// Finds names, and remembers them.
@@ -228,7 +228,7 @@ impl Module {
 fn key(module: &NativeModule) -> Key {
     // Of a mapped file without a build-id nothing is believed, whatever is known of one that was loaded from there.
     let unproven = module.source == Source::Maps && module.build_id.is_empty();
-    (module.path.clone(), if unproven { vec![0] } else { module.build_id.clone() })
+    (module.path.clone(), if unproven { vec![0] } else { module.identity() })
 }
 
 fn place(offset: u64, symbols: &[Symbol]) -> Place {

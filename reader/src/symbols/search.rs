@@ -1,16 +1,19 @@
 //! Which files belong to a module: its own, its separate debug file, and what debug files share.
 //!
-//! Invariant: a file is used only if it is proven to belong: by the build-id that was recorded, or, for a debug file
-//! without one, by the checksum in the file that links to it. Never by its name alone.
+//! Invariant: a file is used only if it is proven to belong: by the build-id that was recorded, or, without one, by what the
+//! file system said of the module's own file, and of a debug file by the checksum in the file that links to it. By its name
+//! alone only in captures of versions that recorded neither.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memtrack_format::checksum::crc32;
+use memtrack_format::stamp::Stamp;
 
 use super::debuginfod::Debuginfod;
 use super::elf::{Elf, Source};
@@ -123,7 +126,20 @@ pub(super) fn own_file(module: &NativeModule) -> Result<Source, String> {
     if module.source == native::Source::Maps && module.build_id.is_empty() {
         return Err("no build-id was recorded to tell its file by".to_owned());
     }
-    with_build_id(path, &module.build_id).or_else(|reason| without_mark(module).ok_or(reason))
+    let own = with_build_id(path, &module.build_id).or_else(|reason| without_mark(module).ok_or(reason))?;
+    match module.stamp {
+        Some(recorded) if stamp(path) != Some(recorded) => {
+            Err("the file was replaced or changed since it was recorded, and has no build-id to tell it by".to_owned())
+        }
+        _ => Ok(own),
+    }
+}
+
+/// What the file system says of a file now.
+fn stamp(path: &Path) -> Option<Stamp> {
+    let found = fs::metadata(path).ok()?;
+    let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
+    Some(Stamp { inode: found.ino(), size: found.size(), modified_ns })
 }
 
 /// The file that is where one was that had gone while it was mapped: another copy of the same build.

@@ -2,10 +2,12 @@
 //!
 //! Invariant: as everything here, used under the loader's lock, which keeps the object loaded meanwhile.
 
-use std::ffi::CStr;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 
 use libc::{PT_LOAD, PT_NOTE};
+use memtrack_format::stamp::{self, Stamp};
 
 use super::object::{Object, Range, holds};
 use crate::native::Description;
@@ -20,9 +22,18 @@ const LONGEST_ID: usize = 64;
 pub(super) fn description(object: &Object<'_>) -> Description {
     let segments: Vec<Range> = object.of_type(PT_LOAD).collect();
     let loaded = |range: &Range| segments.iter().any(|segment| holds(segment, range.start, range.len()));
-    let build_id = object.of_type(PT_NOTE).filter(loaded).find_map(|notes| build_id(&notes)).unwrap_or_default();
+    let path = path(object);
+    let build_id = object.of_type(PT_NOTE).filter(loaded).find_map(|notes| build_id(&notes));
+    let build_id = build_id.map(<[u8]>::to_vec).unwrap_or_else(|| stamp::join(&[], stamp(&path)));
     let unwind_header = object.of_type(PT_GNU_EH_FRAME).find(loaded);
-    Description { bias: object.base, unwind_header, path: path(object), build_id, segments }
+    Description { bias: object.base, unwind_header, path, build_id, segments }
+}
+
+/// What the file system says of a file, by which another one will be told from it.
+fn stamp(path: &[u8]) -> Option<Stamp> {
+    let found = std::fs::metadata(OsStr::from_bytes(path)).ok().filter(|_| path.starts_with(b"/"))?;
+    let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
+    Some(Stamp { inode: found.ino(), size: found.size(), modified_ns })
 }
 
 /// The loader has no name for the program itself.
@@ -52,8 +63,8 @@ fn mapped_file(address: usize) -> Option<Vec<u8>> {
     })
 }
 
-/// The build-id among these notes.
-fn build_id(notes: &Range) -> Option<Vec<u8>> {
+/// The build-id among these notes, which the object keeps while it is loaded.
+pub(super) fn build_id(notes: &Range) -> Option<&'static [u8]> {
     // SAFETY: a range inside a loaded segment.
     let mut rest = unsafe { std::slice::from_raw_parts(notes.start as *const u8, notes.len()) };
     loop {
@@ -65,7 +76,7 @@ fn build_id(notes: &Range) -> Option<Vec<u8>> {
         let (name, after) = after.split_at_checked(name_size.checked_next_multiple_of(4)?)?;
         let (content, after) = after.split_at_checked(size.checked_next_multiple_of(4)?)?;
         if kind == BUILD_ID && name == b"GNU\0" && size <= LONGEST_ID {
-            return content.get(..size).map(<[u8]>::to_vec);
+            return content.get(..size);
         }
         rest = after;
     }

@@ -1,8 +1,11 @@
 //! Files beside the capture: whole, stripped, replaced, damaged, gone.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
+
+use memtrack_format::stamp::Stamp;
 
 use super::{FRAMES, Fixture, address, expected, frames, module, run};
 use crate::native::NativeModule;
@@ -99,6 +102,29 @@ fn another_build_names_nothing() {
     let unknown = NativeModule { build_id: Vec::new(), ..module };
     assert_eq!(frames(&mut symbolizer, &unknown, mark).len(), 1);
     assert_eq!(symbolizer.problems().len(), 2);
+}
+
+#[test]
+fn without_a_build_id_the_file_must_be_the_one_that_was_loaded() {
+    let fixture = Fixture::new();
+    let program = fixture.inlined(&["-Wl,--build-id=none"]);
+    let mark = address(&program, "mark");
+    let found = fs::metadata(&program).unwrap();
+    let modified_ns = found.mtime() * 1_000_000_000 + found.mtime_nsec();
+    let stamp = Stamp { inode: found.ino(), size: found.size(), modified_ns };
+    let module = |stamp| NativeModule { stamp: Some(stamp), ..module(&program) };
+    assert_eq!(frames(&mut fixture.symbolizer(), &module(stamp), mark), expected());
+    let others = [
+        Stamp { inode: stamp.inode + 1, ..stamp },
+        Stamp { size: stamp.size + 1, ..stamp },
+        Stamp { modified_ns: stamp.modified_ns - 1, ..stamp },
+    ];
+    for other in others {
+        let mut symbolizer = fixture.symbolizer();
+        assert_eq!(frames(&mut symbolizer, &module(other), mark), [(format!("program+{mark:#x}"), 0)]);
+        let problems = symbolizer.problems();
+        assert!(problems.len() == 1 && problems[0].reason.contains("replaced or changed"), "{problems:?}");
+    }
 }
 
 #[test]

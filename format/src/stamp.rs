@@ -1,0 +1,74 @@
+//! What tells a module's file where it has no build-id: what the file system said of it when it was loaded.
+//!
+//! It exists because another file may stand at the path by the time that names are looked up. In a capture it stands in the
+//! place of the build-id, 32 bytes little-endian, and its first eight are what no build-id begins with:
+//!
+//! ```text
+//! 0   8  magic: 00 'n' 'o' ' ' 'i' 'd' 00 ff
+//! 8   8  number of the file in its file system
+//! 16  8  size in bytes
+//! 24  8  time of the last change of its content, in nanoseconds since 1970; signed
+//! ```
+//!
+//! Invariant: `split(&join(id, stamp))` gives both back, and a build-id comes first: where there is one, no stamp is kept.
+
+/// The first bytes of a stamp.
+const MAGIC: [u8; 8] = *b"\0no id\0\xff";
+
+/// What a file system says of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    /// Its number in its file system.
+    pub inode: u64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// When its content was changed last, in nanoseconds since 1970.
+    pub modified_ns: i64,
+}
+
+/// What stands in a capture for a build-id: that, or the stamp, or nothing.
+#[must_use]
+pub fn join(build_id: &[u8], stamp: Option<Stamp>) -> Vec<u8> {
+    match stamp.filter(|_| build_id.is_empty()) {
+        Some(Stamp { inode, size, modified_ns }) => {
+            [MAGIC, inode.to_le_bytes(), size.to_le_bytes(), modified_ns.to_le_bytes()].concat()
+        }
+        None => build_id.to_vec(),
+    }
+}
+
+/// The build-id (empty where there is none) and the stamp that these bytes stand for.
+#[must_use]
+pub fn split(bytes: &[u8]) -> (&[u8], Option<Stamp>) {
+    let stamp = bytes.strip_prefix(&MAGIC).and_then(|rest| {
+        let (parts, []) = rest.as_chunks::<8>() else { return None };
+        let [inode, size, modified] = parts else { return None };
+        let modified_ns = i64::from_le_bytes(*modified);
+        Some(Stamp { inode: u64::from_le_bytes(*inode), size: u64::from_le_bytes(*size), modified_ns })
+    });
+    (if stamp.is_some() { &[] } else { bytes }, stamp)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Stamp, join, split};
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_build_id_comes_first() {
+        let stamp = Stamp { inode: 7, size: 1 << 40, modified_ns: -1 };
+        assert_eq!(split(&join(&[], Some(stamp))), (&[][..], Some(stamp)));
+        assert_eq!(split(&join(&[1, 2], Some(stamp))), (&[1, 2][..], None));
+        assert_eq!(split(&join(&[], None)), (&[][..], None));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_no_stamp_is_a_build_id(cut in 0usize..32, more in proptest::collection::vec(any::<u8>(), 1..9)) {
+            let whole = join(&[], Some(Stamp::default()));
+            prop_assert_eq!(split(&whole[..cut]), (&whole[..cut], None));
+            let longer = [whole, more].concat();
+            prop_assert_eq!(split(&longer), (&longer[..], None));
+        }
+    }
+}

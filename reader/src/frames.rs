@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 
 use crate::error::Error;
 use crate::event::StackId;
-use crate::native::NativeModule;
+use crate::native::{NativeModule, Source};
 
 /// An interned string: a function's or a file's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,6 +65,8 @@ pub struct Frames {
     stacks: Interner<StackNode>,
     /// The modules of native frames, by their paths.
     modules: FxHashMap<FrameId, NameId>,
+    /// Who tells of the object at a path.
+    sources: FxHashMap<NameId, Source>,
     native_modules: Interner<NativeModule>,
     natives: FxHashMap<FrameId, Native>,
     native_ids: FxHashMap<Native, FrameId>,
@@ -88,6 +90,7 @@ impl Frames {
             frames: Interner::default(),
             stacks: Interner::starting_with(root),
             modules: FxHashMap::default(),
+            sources: FxHashMap::default(),
             native_modules: Interner::default(),
             natives: FxHashMap::default(),
             native_ids: FxHashMap::default(),
@@ -122,6 +125,27 @@ impl Frames {
         Ok(())
     }
 
+    /// Says who tells of the object at a path. Where the process does, it does not matter who else.
+    pub fn set_source(&mut self, path: &str, source: Source) -> Result<(), Error> {
+        let path = self.name_id(path)?;
+        let known = self.sources.entry(path).or_insert(source);
+        if source == Source::Process {
+            *known = source;
+        }
+        Ok(())
+    }
+
+    /// The paths of native objects, and who tells of each; in no order.
+    pub fn sources(&self) -> impl Iterator<Item = (&str, Source)> + '_ {
+        self.sources.iter().map(|(&path, &source)| (self.name(path), source))
+    }
+
+    /// Who tells of the object at a path.
+    #[must_use]
+    pub fn source(&self, path: &str) -> Option<Source> {
+        self.sources.get(&NameId(*self.names.ids.get(path)?)).copied()
+    }
+
     /// The name that is the path of a native frame's module; `None` for a frame of Python.
     #[must_use]
     pub fn module_id(&self, frame: FrameId) -> Option<NameId> {
@@ -149,6 +173,7 @@ impl Frames {
         // Not interned by what it shows: places of two modules may look the same.
         let id = FrameId(self.frames.push(Frame { function, file, line: 0, column: 0 }, "frames")?);
         self.set_module(id, &path)?;
+        self.set_source(&path, module.source)?;
         self.natives.insert(id, native);
         self.native_ids.insert(native, id);
         Ok(id)

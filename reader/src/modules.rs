@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 
 use crate::event::StackId;
 use crate::frames::{FrameId, Frames, NameId};
-use crate::native::is_interpreter_object;
+use crate::native::{Source, is_interpreter_object};
 
 /// The name for stacks without any frame outside the standard library.
 pub const ROOT: &str = "<root>";
@@ -76,10 +76,28 @@ impl Modules {
 #[must_use]
 pub fn module_of_frame(frames: &Frames, frame: FrameId) -> Option<&str> {
     match frames.module(frame) {
-        Some(object) if is_interpreter_object(object) || is_runtime(object) => None,
-        Some(object) => module_of_file(object),
+        Some(object) => module_of_object(object),
         None => module_of_file(frames.file(frame)),
     }
+}
+
+/// The module that a native object belongs to; `None` for those that are a standard library.
+fn module_of_object(object: &str) -> Option<&str> {
+    if is_interpreter_object(object) || is_runtime(object) { None } else { module_of_file(object) }
+}
+
+/// Who tells of the native objects of each module that has any: the process, if it tells of one.
+#[must_use]
+pub fn sources(frames: &Frames) -> FxHashMap<&str, Source> {
+    let mut sources = FxHashMap::default();
+    for (object, source) in frames.sources() {
+        let Some(module) = module_of_object(object) else { continue };
+        let known = sources.entry(module).or_insert(source);
+        if source == Source::Process {
+            *known = source;
+        }
+    }
+    sources
 }
 
 /// Whether the object is what every C or C++ program is made with.

@@ -155,7 +155,14 @@ fn frames(capture: &Capture, rows: &[FrameRow]) -> Value {
 }
 
 fn modules(rows: &[ModuleRow]) -> Value {
-    rows.iter().map(|row| json!({"module": row.module, "count": row.tally.count, "bytes": row.tally.bytes})).collect()
+    let module = |row: &ModuleRow| {
+        let mut value = json!({"module": row.module, "count": row.tally.count, "bytes": row.tally.bytes});
+        if let Some(source) = row.source {
+            value["source"] = source.name().into();
+        }
+        value
+    };
+    rows.iter().map(module).collect()
 }
 
 fn millis(ns: u64) -> u64 {

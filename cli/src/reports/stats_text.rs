@@ -5,6 +5,7 @@
 use std::io::{self, Write};
 
 use memtrack_reader::analysis::{FrameRow, Kept, ModuleRow, Tally, View, kept};
+use memtrack_reader::native::Source;
 
 use super::NO_STACK;
 use super::facts::{Capture, visible};
@@ -173,7 +174,10 @@ fn place(capture: &Capture, row: &FrameRow) -> String {
 
 fn modules(capture: &Capture, rows: &[ModuleRow]) -> Table {
     let mut table = Table::default();
-    rows.iter().for_each(|row| table.row(cells(capture, row.tally, row.module.clone())));
+    for row in rows {
+        let known = if row.source == Some(Source::Maps) { "  (mapped by hand)" } else { "" };
+        table.row(cells(capture, row.tally, format!("{}{known}", row.module)));
+    }
     table
 }
 

@@ -11,7 +11,8 @@ use rustc_hash::FxHashMap;
 use super::{GroupRow, Tally};
 use crate::event::ThreadId;
 use crate::frames::{FrameId, Frames};
-use crate::modules::{Module, Modules};
+use crate::modules::{self, Module, Modules};
+use crate::native::Source;
 
 /// What one innermost frame allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub struct FrameRow {
 pub struct ModuleRow {
     /// The module's name, or [`crate::modules::ROOT`].
     pub module: String,
+    /// Who tells of its native code; `None` where it has none.
+    pub source: Option<Source>,
     /// Bytes and number.
     pub tally: Tally,
 }
@@ -61,8 +64,12 @@ pub fn by_frame(rows: &[GroupRow], frames: &Frames) -> Vec<FrameRow> {
 pub fn by_module(rows: &[GroupRow], frames: &Frames) -> Vec<ModuleRow> {
     let mut modules = Modules::default();
     let sums = summed(rows, |row| modules.of_stack(frames, row.stack));
-    let name = |module: Module| modules.name(module).to_owned();
-    sums.into_iter().map(|(module, tally)| ModuleRow { module: name(module), tally }).collect()
+    let sources = modules::sources(frames);
+    let row = |(module, tally): (Module, Tally)| {
+        let name = modules.name(module);
+        ModuleRow { module: name.to_owned(), source: sources.get(name).copied(), tally }
+    };
+    sums.into_iter().map(row).collect()
 }
 
 /// Sums by allocator, in the order of their numbers; `key` may take several for one.

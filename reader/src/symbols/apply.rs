@@ -25,6 +25,7 @@ pub(crate) fn frames_of(
         return Ok(vec![frames.frame_id(function, NameId::default(), 0)?]);
     }
     let path = String::from_utf8_lossy(&module.path);
+    frames.set_source(&path, module.source)?;
     let mut ids = Vec::new();
     for symbol in symbols.resolve(module, offset).iter().rev() {
         let function = frames.name_id(&symbol.function)?;
@@ -92,6 +93,9 @@ fn copied(id: FrameId, frame: &Frame, from: &Frames, to: &mut Frames) -> Result<
     let copy = to.id_of(Frame { function, file, ..*frame })?;
     if let Some(path) = from.module(id) {
         to.set_module(copy, path)?;
+        if let Some(source) = from.source(path) {
+            to.set_source(path, source)?;
+        }
     }
     Ok(copy)
 }

@@ -129,3 +129,82 @@ def compare_stacks(memtrack, interpreter, options, program, tmp_path):
         stacks[:] = [[frame for frame in stack if frame.file in files] for stack in stacks]
     wrong = list(differences(recorded, expected))
     assert not wrong, "\n".join([f"{len(wrong)} of {len(expected)} stacks are wrong:", *wrong[:5]])
+
+
+TURNS = """
+import random
+def plain(size):
+    bytes(size)
+def other(size):
+    x = 1; bytearray(size)
+def lines(size):
+    if size % 2:
+        bytes(size)
+    else:
+        bytes(size)
+def deep(depth, size):
+    if depth:
+        deep(depth - 1, size)
+    else:
+        bytes(size)
+def through(depth, size):
+    if depth:
+        sorted([size], key=lambda size: through(depth - 1, size))
+    else:
+        bytes(size)
+def generator(size):
+    while True:
+        bytearray(size)
+        yield
+BASE = 1_000_000
+running = generator(BASE + 900)
+kinds = [lambda: plain(BASE + 100), lambda: other(BASE + 200), lambda: lines(BASE + 301), lambda: lines(BASE + 302)]
+kinds += [lambda depth=depth: deep(depth, BASE + 400 + depth) for depth in (0, 1, 13, 40)]
+kinds += [lambda depth=depth: through(depth, BASE + 500 + depth) for depth in (0, 1, 2, 5)]
+kinds += [lambda: next(running), lambda: [plain(BASE + 700), other(BASE + 800), plain(BASE + 700)]]
+random.seed(1)
+for _ in range(3000):
+    kinds[random.randrange(len(kinds))]()
+"""
+
+
+def turns_expected(size):
+    """The Python functions of a block of this size, outermost first."""
+    kind, more = divmod(size - 1_000_000, 100)
+    functions = {
+        1: ["plain"],
+        2: ["other"],
+        3: ["lines"],
+        4: ["deep"] * (more + 1),
+        5: ["through"] + ["<lambda>", "through"] * more,
+        7: ["plain"],
+        8: ["other"],
+        9: ["generator"],
+    }[kind]
+    return ["<module>", "<lambda>", *functions]
+
+
+TURNS_SIZES = [1_000_000 + more for more in (100, 200, 301, 302, 400, 401, 413, 440, 500, 501, 502, 505, 700, 800, 900)]
+
+
+def test_stacks_that_take_turns(memtrack, interpreter, tmp_path):
+    """What is remembered of the stacks before never shows in the next: each is known from the size of its block."""
+    script = tmp_path / "turns.py"
+    script.write_text(TURNS)
+    capture = memtrack.record(interpreter, script, options=("--native",))
+    # Before what was asked for stands the object's head; behind it a zero.
+    sizes = {size + extra: size for size in TURNS_SIZES for extra in (1, 33)}
+    ways = {}
+    for record in capture.allocations():
+        if record.size not in sizes:
+            continue
+        size = sizes[record.size]
+        stack = capture.records.stack(record.stack)
+        assert [short(frame) for frame in stack if is_python(frame)] == turns_expected(size), (size, stack)
+        last = max(index for index, frame in enumerate(stack) if is_python(frame))
+        natives = tuple(frame.name for frame in stack[last + 1 :])
+        assert natives and not any("EvalFrame" in name for name in natives), stack
+        ways.setdefault(size, set()).add(natives)
+    assert sorted(ways) == TURNS_SIZES
+    # The same way down each time for the same kind of object; specialized instructions may take a shorter one.
+    assert all(len(ways) <= 2 for ways in ways.values()), ways

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{Dir, Run, Stats, Tally};
+use crate::support::{Dir, Outcome, Run, Stacks, Stats, Tally};
 
 /// What the constructor of constructs.c allocates, by allocator.
 const CALLS: [(&str, u64, u64); 4] = [("malloc", 11, 15), ("calloc", 1, 2), ("realloc", 2, 4), ("mmap", 1, 16)];
@@ -44,6 +44,27 @@ fn constructors_inside_dlopen_however_it_is_called() {
         let run = run(&dir, &program, &["close_again", library.to_str().expect("a path"), flags]);
         are_seen(&run.stats(), &[1000]);
     }
+}
+
+/// Their dlopen has not returned, and its objects are no modules of the process's yet.
+#[test]
+fn stacks_of_constructors_inside_dlopen_are_whole() {
+    let dir = Dir::new();
+    let options = ["-O1", "-fno-optimize-sibling-calls"];
+    let (program, library) = (dir.program("loading"), library(&dir, "lib.so", 1000, &options));
+    let arguments = ["close_again".into(), library.into_os_string(), "now".into()];
+    let plain = Outcome::of(dir.command(&program).args(&arguments));
+    let run = dir.run_as(&plain, &["--native"], &program, &arguments);
+    assert_eq!(run.stats().number("/capture/truncated_stacks"), 0);
+    let stacks = Stacks::of(&run.capture);
+    let functions = |size| stacks.functions(stacks.block(size));
+    for size in [1001, 1002, 1009, 3000] {
+        let functions = functions(size);
+        assert_eq!(functions[0], "construct", "{functions:?}");
+        assert!(functions.contains(&"main"), "{functions:?}");
+    }
+    // Of its thread.
+    assert_eq!(functions(5000)[0], "allocate", "{:?}", functions(5000));
 }
 
 #[test]

@@ -28,3 +28,4 @@ mod support;
 mod symbolize;
 mod threads;
 mod trees;
+mod turns;

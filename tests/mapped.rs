@@ -255,6 +255,35 @@ fn a_library_of_any_name_that_is_replaced_afterwards() {
     }
 }
 
+/// Without a build-id it is told by what the file system said of it.
+#[test]
+fn a_library_without_a_build_id_that_is_replaced_by_another_without_one() {
+    let dir = Dir::new();
+    let library = |output: &str, options: &[&str]| {
+        let common = ["-shared", "-fPIC", "-fno-optimize-sibling-calls", "-Wl,--build-id=none"];
+        dir.compile("library", output, &[&common, options].concat())
+    };
+    let (path, program) = (library("plain.so", &[]), dir.program("loading"));
+    let arguments = ["one".into(), path.clone().into_os_string()];
+    let plain = Outcome::of(dir.command(&program).args(&arguments));
+    for options in [&["--native"][..], &["--native", "--aggregate"]] {
+        let run = dir.run_as(&plain, options, &program, &arguments);
+        let table = || Outcome::of(memtrack().arg("table").arg("--allocated").arg(&run.capture));
+        assert!(table().success().contains(" library_allocate at "), "{:?}", table());
+        // Its content is the same, but nobody knows that.
+        let kept = dir.path("kept.so");
+        std::fs::rename(&path, &kept).expect("a file");
+        let other = library("other.so", &["-O0", "-Dlibrary_allocate=decoy"]);
+        std::fs::rename(other, &path).expect("a file");
+        let replaced = table();
+        assert!(replaced.stdout.contains("plain.so+0x") && !replaced.stdout.contains("decoy"), "{replaced:?}");
+        assert!(replaced.stderr.contains("replaced or changed since it was recorded"), "{replaced:?}");
+        // It is the very file again.
+        std::fs::rename(&kept, &path).expect("a file");
+        assert!(table().success().contains(" library_allocate at "), "{:?}", table());
+    }
+}
+
 /// What is made while the program runs is of no file, however much of it there is.
 #[test]
 fn code_without_a_file_stays_unknown() {
@@ -272,8 +301,10 @@ fn sums_have_the_names_too() {
     let file = code(&dir, "code.so", "inner", &[]);
     let recording = Recording::start(dir, &["--aggregate"], &[], "segment", &[&file]);
     let table = || Outcome::of(memtrack().arg("table").arg(recording.capture())).stdout;
-    wait_until("the first sums", || table().contains("malloc"));
+    wait_until("the name in the sums", || table().contains(" inner at "));
     let (dir, _) = recording.end();
     let table = Outcome::of(memtrack().arg("table").arg(dir.path("capture.bin"))).success();
     assert!(table.contains(" inner at "), "{table}");
+    let stats = Outcome::of(memtrack().arg("stats").arg(dir.path("capture.bin"))).success();
+    assert!(stats.contains(" code  (mapped by hand)\n"), "{stats}");
 }

@@ -29,6 +29,7 @@ mod hooks;
 mod loadable;
 mod native;
 mod python;
+mod readable;
 mod recorder;
 mod ring;
 mod stack;

@@ -177,13 +177,27 @@ impl<const TIMED: bool> ForVersion for AllocAs<TIMED> {
     }
 }
 
+/// The same with native stacks.
+struct AllocWithNativeAs<const TIMED: bool>;
+
+impl<const TIMED: bool> ForVersion for AllocWithNativeAs<TIMED> {
+    type Made = AllocAndLeave;
+
+    fn of<V: Version>() -> AllocAndLeave {
+        Thread::alloc_with_native_as::<V, TIMED>
+    }
+}
+
 /// The two events that there are millions of. What there is to know of a thread for good is known by which function it
 /// calls, and in each of these the usual case is one straight line.
 impl Thread {
     fn alloc_first(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
         let is_timed = self.ring.is_timed();
         self.alloc_and_leave = match (&self.native, python::build()) {
-            (Some(_), _) => Self::alloc_with_native,
+            (Some(_), Some(build)) if is_timed => for_version::<AllocWithNativeAs<true>>(build),
+            (Some(_), Some(build)) => for_version::<AllocWithNativeAs<false>>(build),
+            (Some(_), None) if is_timed => Self::alloc_with_native::<true>,
+            (Some(_), None) => Self::alloc_with_native::<false>,
             (None, Some(build)) if is_timed => for_version::<AllocAs<true>>(build),
             (None, Some(build)) => for_version::<AllocAs<false>>(build),
             (None, None) => Self::alloc_without_python,
@@ -214,8 +228,31 @@ impl Thread {
         }
     }
 
-    fn alloc_with_native(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        self.alloc(head, address, size);
+    /// Without Python.
+    fn alloc_with_native<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        if python::build().is_some() {
+            cold_path();
+            return self.alloc_first(head, address, size);
+        }
+        self.record_alloc::<TIMED>(head, address, size, |Self { ring, chain, native, .. }| {
+            if let Some(native) = native {
+                native.update_natives(chain, ring);
+            }
+            false
+        });
+        self.leave(address)
+    }
+
+    fn alloc_with_native_as<V: Version, const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+    ) -> usize {
+        self.record_alloc::<TIMED>(head, address, size, |Self { ring, chain, native, .. }| match native {
+            Some(native) => native.update_as::<V>(chain, ring),
+            None => false,
+        });
         self.leave(address)
     }
 

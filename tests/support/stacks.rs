@@ -106,7 +106,12 @@ impl Stacks {
     /// (`function:line` where the line has no label), and `…` for each run of others.
     #[track_caller]
     pub(crate) fn told(&self, labels: &Labels, size: u64) -> Vec<String> {
-        let names = self.frames(self.block(size)).into_iter().map(|frame| labels.name(frame));
+        self.tell(labels, self.block(size))
+    }
+
+    /// The same of any block.
+    pub(crate) fn tell(&self, labels: &Labels, block: &Block) -> Vec<String> {
+        let names = self.frames(block).into_iter().map(|frame| labels.name(frame));
         let mut told: Vec<String> = names.collect();
         told.dedup_by(|next, previous| next == ELSEWHERE && previous == ELSEWHERE);
         told

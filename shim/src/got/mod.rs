@@ -10,6 +10,7 @@ mod describe;
 mod dynamic;
 mod hook;
 mod known;
+mod loading;
 mod names;
 mod object;
 mod patch;
@@ -25,6 +26,7 @@ use plt_rs::{DynamicLibrary, LoadedLibrary};
 use crate::native;
 
 pub(crate) use hook::{Group, Hook, NameLeads, Original, Target};
+pub(crate) use loading::{Loading, loading_at, start as start_finding};
 pub(crate) use resolve::{function_at, object_at};
 pub(crate) use scopes::{Opening, Scope};
 

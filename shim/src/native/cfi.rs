@@ -7,7 +7,6 @@ use gimli::{
     Register, RegisterRule, UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow,
 };
 
-use super::modules::Module;
 use super::rule::{Base, Kind, Place, Rule};
 
 #[cfg(target_arch = "x86_64")]
@@ -33,20 +32,25 @@ impl UnwindContextStorage<usize> for Storage {
     type Stack = [UnwindTableRow<usize, Self>; 3];
 }
 
-/// The rule at an address of the module.
+/// The rule at an address of an object, whose table of unwind tables is at `header`; `segment_end` tells where the loaded
+/// segment ends that an address is in.
 #[inline(never)]
-pub(super) fn rule(module: &Module, address: usize) -> Option<Rule> {
+pub(super) fn rule(
+    header: Option<(usize, usize)>,
+    segment_end: impl Fn(usize) -> Option<usize>,
+    address: usize,
+) -> Option<Rule> {
     let bytes = |start: usize, end: usize| {
         // SAFETY: a range inside a loaded segment of the module, which is on the stack and therefore loaded.
         let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, end.saturating_sub(start)) };
         EndianSlice::new(bytes, NativeEndian)
     };
-    let (start, end) = module.unwind_header()?;
+    let (start, end) = header?;
     let bases = BaseAddresses::default().set_eh_frame_hdr(start as u64);
     let header = EhFrameHdr::from(bytes(start, end)).parse(&bases, 8).ok()?;
     let Pointer::Direct(frames) = header.eh_frame_ptr() else { return None };
     let bases = bases.set_eh_frame(frames);
-    let section = Section::from(bytes(frames as usize, module.segment_end(frames as usize)?));
+    let section = Section::from(bytes(frames as usize, segment_end(frames as usize)?));
     let table = header.table()?;
     let entry = table.fde_for_address(&section, &bases, address as u64, Section::cie_from_offset).ok()?;
     let mut context = UnwindContext::<usize, Storage>::new_in();

@@ -4,7 +4,7 @@
 //! readable, all pages between included: it stays while the thread lives. Any other page (of a signal's stack, of a
 //! coroutine's) is asked about each time it is come to.
 
-use crate::errno::Errno;
+use crate::readable::is_readable;
 
 const PAGE: usize = 4096;
 /// No stack is larger.
@@ -102,17 +102,6 @@ impl Stack {
 
 const fn page_of(address: usize) -> usize {
     address & !(PAGE - 1)
-}
-
-/// Asks the system to read a set of signals there, for an operation that does not exist: it reads first.
-fn is_readable(page: usize) -> bool {
-    let _errno = Errno::keep();
-    // SAFETY: nothing is changed, whatever the address.
-    let result = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, -1, page, 0, 8) };
-    // SAFETY: gives the address of this thread's errno, which is always valid.
-    let place = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
-    result != 0 && unsafe { place.read() } == libc::EINVAL
 }
 
 #[cfg(test)]

@@ -85,6 +85,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    #[inline(always)]
     fn put(&mut self, frame: Frame) {
         if self.at >= MAX_DEPTH as usize {
             self.truncated = true;
@@ -97,6 +98,7 @@ impl Writer<'_> {
         }
     }
 
+    #[inline(never)]
     fn compare(&mut self, frame: Frame) {
         let there = self.ring.frame_at(self.at);
         if there == Some(frame) {
@@ -121,9 +123,10 @@ pub(super) struct Merge<'a> {
     python: &'a Python,
     entries: &'a Entries,
     writer: Writer<'a>,
-    /// Python frames that are written, and the next entry.
+    /// Python frames that are written, and the next entry with its address, 0 where there is none.
     done: usize,
     entry: usize,
+    next: usize,
     /// The first level has frames that are on the wire and were stepped over.
     stepped: bool,
     /// What a loop's function calls is the loop, too.
@@ -152,21 +155,22 @@ impl<'a> Merge<'a> {
         changes: Changes,
     ) -> bool {
         let start = restart(levels, changes);
-        let before = start.checked_sub(1).and_then(|last| levels.get(last)).copied().unwrap_or_default();
-        let done = before.python as usize;
+        let before = start.checked_sub(1).and_then(|last| levels.get(last));
+        let (at, done) = before.map_or((0, 0), |before| (before.wire as usize, before.python as usize));
+        let (mut caller, mut in_loop) = before.map_or((0, false), |before| (before.state.sp, before.is_replaced));
         let entry = entries.as_slice().partition_point(|entry| (entry.shown as usize) < done);
-        let writer = Writer { ring, at: before.wire as usize, diverged: false, truncated: false };
+        let writer = Writer { ring, at, diverged: false, truncated: false };
         let by_tail_calls = evaluates_by_tail_calls();
-        let mut merge = Self { python, entries, writer, done, entry, stepped: false, by_tail_calls };
+        let mut merge = Self { python, entries, writer, done, entry: 0, next: 0, stepped: false, by_tail_calls };
+        merge.go_to(entry);
         if start == 0 {
             merge.before_all(levels.first().map_or(0, |level| level.state.sp), changes.cut);
         } else if start < changes.level {
             merge.step_over(levels.get(start), changes);
         }
-        let mut caller = before;
         for level in levels.get_mut(start..).unwrap_or_default() {
-            merge.level(level, &caller);
-            caller = *level;
+            merge.level(level, caller, in_loop);
+            (caller, in_loop) = (level.state.sp, level.is_replaced);
         }
         merge.python_until(python.length());
         if !merge.writer.diverged {
@@ -182,8 +186,14 @@ impl<'a> Merge<'a> {
         if older > 0 || (cut && entries.is_empty()) {
             let end = entries.get(older).map_or(self.python.length(), |entry| entry.shown as usize);
             self.python_until(end);
-            self.entry = older;
+            self.go_to(older);
         }
+    }
+
+    /// This is the next entry.
+    fn go_to(&mut self, entry: usize) {
+        self.entry = entry;
+        self.next = self.entries.as_slice().get(entry).map_or(0, |entry| entry.address);
     }
 
     /// Frames of a group that are on the wire and have not changed.
@@ -197,24 +207,25 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Writes a level, or the Python frames that it runs.
-    fn level(&mut self, level: &mut Level, caller: &Level) {
-        let entry = |merge: &Self| merge.entries.as_slice().get(merge.entry).copied();
-        let above = caller.state.sp;
-        while above != 0 && entry(self).is_some_and(|entry| entry.address >= above) {
-            self.entry = self.entry.wrapping_add(1);
+    /// Writes a level, or the Python frames that it runs. It was called by one whose stack pointer is `caller`, and which is
+    /// itself replaced or not.
+    fn level(&mut self, level: &mut Level, caller: usize, in_loop: bool) {
+        while caller != 0 && self.next >= caller {
+            self.go_to(self.entry.wrapping_add(1));
         }
-        let here = entry(self).filter(|entry| entry.address >= level.state.sp && entry.address < above);
-        let end = here.map(|_| self.entries.end(self.entry, self.python.length()));
         // Its frames may all be on the wire already.
         let stepped = std::mem::take(&mut self.stepped);
-        level.is_replaced = end.is_some_and(|end| end > self.done || stepped);
-        match end {
-            Some(end) if level.is_replaced => self.python_until(end),
-            _ if caller.is_replaced && self.by_tail_calls => {}
-            _ => self.writer.put(Frame { code: level.code, instruction: level.instruction }),
+        let is_here = self.next != 0 && self.next >= level.state.sp && self.next < caller;
+        let end = if is_here { self.entries.end(self.entry, self.python.length()) } else { 0 };
+        level.is_replaced = is_here && (end > self.done || stepped);
+        if level.is_replaced {
+            self.python_until(end);
+        } else if !(in_loop && self.by_tail_calls) {
+            self.writer.put(Frame { code: level.code, instruction: level.instruction });
         }
-        self.entry = self.entry.wrapping_add(usize::from(here.is_some()));
+        if is_here {
+            self.go_to(self.entry.wrapping_add(1));
+        }
         (level.wire, level.python) = (self.writer.at as u32, self.done as u32);
     }
 

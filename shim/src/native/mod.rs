@@ -1,33 +1,38 @@
 //! Native call stacks, unwound in place: what [`Recorder`](crate::recorder::Recorder) writes under `--native`.
 //!
-//! They exist so that memory held by C, C++ and Rust code has a name. `modules` knows the loaded objects, `pages` the
-//! code outside of them, `cfi` reads their unwind tables into a `rule` for each return address, `memory` reads the stack
-//! and nothing else, `walk` unwinds as far as the stack is new (`top` leads it out of memtrack's own frames) and verifies
-//! the rest (`words`), `python` holds the interpreter's frames, and `merge` puts the two together. Invariant: nothing here
-//! allocates from the heap, locks, or writes to the program's stack; what cannot be unwound is left out and told as a
-//! stack that is cut.
+//! They exist so that memory held by C, C++ and Rust code has a name. `modules` knows the loaded objects, `loading` those
+//! that are on their way, `pages` the code outside of them, `cfi` reads their unwind tables into a `rule` for each return
+//! address (`learn`), `memory` reads the stack and nothing else, `walk` unwinds as far as the stack is new (`top` leads it
+//! out of memtrack's own frames, `tips` knows what was unwound before) and verifies the rest (`words`), `python` holds the
+//! interpreter's frames, and `merge` puts the two together. Invariant: nothing here allocates from the heap, locks, or
+//! writes to the program's stack; what cannot be unwound is left out and told as a stack that is cut.
 
 mod cfi;
+mod learn;
+mod loading;
 mod memory;
 mod merge;
 mod modules;
 mod pages;
 mod python;
 mod rule;
+mod tips;
 mod top;
 mod walk;
 mod words;
 
 pub(crate) use modules::{Description, add, forget};
 
+use std::hint::cold_path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use crate::python::Chain;
+use crate::python::{Chain, Version};
 use crate::ring::Ring;
 use crate::stack::StackWriter;
 
 use merge::{Changes, Entries, Merge};
 use python::{Python, Shadow};
+use rule::State;
 use walk::Walk;
 
 /// Whether native stacks are recorded.
@@ -35,6 +40,7 @@ static ON: AtomicBool = AtomicBool::new(false);
 
 /// They shall be; before anything is recorded.
 pub(crate) fn start() {
+    crate::got::start_finding();
     modules::start();
     ON.store(true, Relaxed);
 }
@@ -93,19 +99,48 @@ impl Native {
     #[inline(never)]
     pub(crate) fn update(&mut self, chain: &mut Chain, ring: &mut Ring) -> bool {
         let unnamed = chain.update(&mut Shadow { python: &mut self.python, ring });
-        let level = self.walk.run(ring);
-        let python = self.python.take_changed();
-        if level.is_some() || python.is_some() {
-            self.write(chain, ring, level.unwrap_or(usize::MAX), python);
-        }
+        self.update_natives(chain, ring);
         unnamed
     }
 
+    /// As [`Native::update`], for an interpreter that is known to be of version `V`.
+    #[inline(always)]
+    pub(crate) fn update_as<V: Version>(&mut self, chain: &mut Chain, ring: &mut Ring) -> bool {
+        let unnamed = chain.update_as::<V>(&mut Shadow { python: &mut self.python, ring });
+        self.update_natives(chain, ring);
+        unnamed
+    }
+
+    /// As [`Native::update`], where there is no Python, or what changed in its stack is known.
+    #[inline(always)]
+    pub(crate) fn update_natives(&mut self, chain: &Chain, ring: &mut Ring) {
+        let start = walk::here();
+        let is_same = self.walk.is_same(start, ring.slot());
+        if !is_same || self.python.has_changed() {
+            cold_path();
+            self.change(chain, ring, start, is_same);
+        }
+    }
+
+    /// Something has changed: Python frames, or, unless `is_same`, native ones.
     #[inline(never)]
-    fn write(&mut self, chain: &Chain, ring: &mut Ring, level: usize, python: Option<usize>) {
+    fn change(&mut self, chain: &Chain, ring: &mut Ring, start: State, is_same: bool) {
+        let level = if is_same { None } else { self.walk.run(start, ring) };
+        let (python, reshaped) = self.python.take_changed();
+        if level.is_some() || python.is_some() {
+            self.write(chain, ring, level.unwrap_or(usize::MAX), (python, reshaped));
+        }
+    }
+
+    #[inline(never)]
+    fn write(&mut self, chain: &Chain, ring: &mut Ring, level: usize, (python, reshaped): (Option<usize>, bool)) {
         let changes = Changes { level, python, cut: self.walk.truncated() };
         let levels = self.walk.levels();
-        if let Some(from) = python {
+        // Where the newest Python frame has only moved on, and all of them were entered from levels that are still there,
+        // so are the entries.
+        let last = level.min(levels.len()).checked_sub(1).and_then(|last| levels.get(last));
+        let are_entered = last.is_some_and(|last| last.python as usize == self.python.length());
+        if let Some(from) = python.filter(|_| reshaped || !are_entered) {
             self.entries.update(chain, from, levels);
         }
         let too_deep = Merge::run(&self.python, &self.entries, levels, ring, changes);

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+use super::loading;
 use crate::python::new_id;
 
 /// Most modules that one process can have had. Later ones are not known.
@@ -22,7 +23,7 @@ pub(crate) struct Description {
     pub(crate) unwind_header: Option<std::ops::Range<usize>>,
     /// Path of its file.
     pub(crate) path: Vec<u8>,
-    /// Its GNU build-id; empty when it has none.
+    /// Its GNU build-id; the stamp of its file where it has none.
     pub(crate) build_id: Vec<u8>,
 }
 
@@ -87,6 +88,7 @@ pub(crate) fn add(description: Description) {
     if let Some(place) = MODULES.get(count) {
         place.store(Box::into_raw(Box::new(module)), Ordering::Release);
         COUNT.store(count.wrapping_add(1), Ordering::Release);
+        loading::forget(start);
         ADDITIONS.fetch_add(1, Ordering::Release);
     }
 }
@@ -104,6 +106,7 @@ pub(crate) fn forget(start: usize) {
     for module in all().map(|(_, module)| module).filter(|module| module.start == start) {
         module.is_gone.store(true, Ordering::Release);
     }
+    loading::forget(start);
     GENERATION.fetch_add(1, Ordering::Release);
 }
 

@@ -25,23 +25,32 @@ pub(super) struct Python {
     frames: Region<Slot>,
     length: usize,
     changed: usize,
+    /// More has changed than where the newest frame stands.
+    reshaped: bool,
     truncated: bool,
 }
 
 impl Python {
     pub(super) const fn new() -> Self {
-        Self { frames: Region::new(), length: 0, changed: usize::MAX, truncated: false }
+        Self { frames: Region::new(), length: 0, changed: usize::MAX, reshaped: false, truncated: false }
     }
 
     pub(super) fn reset(&mut self) {
         (self.length, self.changed, self.truncated) = (0, 0, false);
     }
 
-    /// The lowest frame that changed since the last merge, if any did; from now on none has.
+    /// The lowest frame that changed since the last merge, if any did, and whether more has than where the newest one
+    /// stands; from now on nothing has.
     #[inline(always)]
-    pub(super) fn take_changed(&mut self) -> Option<usize> {
+    pub(super) fn take_changed(&mut self) -> (Option<usize>, bool) {
         let changed = std::mem::replace(&mut self.changed, usize::MAX);
-        (changed != usize::MAX).then_some(changed)
+        ((changed != usize::MAX).then_some(changed), std::mem::take(&mut self.reshaped))
+    }
+
+    /// Whether one has.
+    #[inline(always)]
+    pub(super) const fn has_changed(&self) -> bool {
+        self.changed != usize::MAX
     }
 
     pub(super) const fn length(&self) -> usize {
@@ -71,12 +80,14 @@ pub(super) struct Shadow<'a> {
 impl StackWriter for Shadow<'_> {
     #[inline]
     fn pop(&mut self, count: u32) {
+        self.python.reshaped = true;
         self.python.length = self.python.length.saturating_sub(count as usize);
         self.python.touch(self.python.length);
     }
 
     #[inline]
     fn push(&mut self, code: u32, instruction: u32) {
+        self.python.reshaped = true;
         let place = self.python.length;
         if self.python.frames.grow(place.wrapping_add(1)) {
             self.python.frames.set(place, Slot { code, instruction });
@@ -94,7 +105,7 @@ impl StackWriter for Shadow<'_> {
     }
 
     fn set_truncated(&mut self, truncated: bool) {
-        self.python.truncated = truncated;
+        (self.python.truncated, self.python.reshaped) = (truncated, true);
         self.python.touch(self.python.length);
     }
 

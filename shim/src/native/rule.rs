@@ -13,6 +13,11 @@ pub(super) struct State {
     pub(super) bp: usize,
 }
 
+impl State {
+    /// No thread's.
+    pub(super) const NONE: Self = Self { pc: 0, sp: 0, bp: 0 };
+}
+
 /// What an address is counted from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Base {

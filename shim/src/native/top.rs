@@ -6,15 +6,16 @@
 
 use super::memory::Stack;
 use super::rule::{Rule, State};
+use super::words::Word;
 
 /// Most of memtrack's own frames.
-const FRAMES: usize = 6;
+pub(super) const FRAMES: usize = 6;
 /// Ways that are remembered.
 const WAYS: usize = 4;
 
 /// A way: from `start` to the caller of memtrack.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+pub(super) struct Way {
     /// The address at which the walk began.
     start: usize,
     /// Return addresses into memtrack, by their distance from the stack pointer at the start; 0 for none.
@@ -32,6 +33,8 @@ struct Way {
 pub(super) struct Ways {
     ways: [Way; WAYS],
     next: usize,
+    /// The one that was taken or put last.
+    last: Option<usize>,
 }
 
 /// A way that is being noted.
@@ -46,6 +49,30 @@ pub(super) struct Noted {
 
 impl Way {
     const NONE: Self = Self { start: 0, returns: [(0, 0); FRAMES], count: 0, back: 0, stack: 0, frame: 0 };
+
+    /// Whether the caller's frame pointer is still in its register.
+    pub(super) const fn keeps_frame(&self) -> bool {
+        self.frame == 0
+    }
+
+    /// The words that prove a walk from `start` to lead to `caller`, and to its frame pointer where that matters; how many.
+    pub(super) fn words(
+        &self,
+        start: State,
+        caller: State,
+        frame_matters: bool,
+        words: &mut [Word; FRAMES + 2],
+    ) -> usize {
+        let returns = self.returns.get(..self.count).unwrap_or_default().iter().copied();
+        let frame = (frame_matters && self.frame != 0).then_some((self.frame, caller.bp));
+        let all = returns.chain([(self.back, caller.pc)]).chain(frame);
+        let mut count = 0_usize;
+        for (place, (distance, value)) in words.iter_mut().zip(all) {
+            *place = Word { address: start.sp.wrapping_add(distance), value };
+            count = count.wrapping_add(1);
+        }
+        count
+    }
 
     /// The caller of memtrack, if this is the way to it.
     #[inline(always)]
@@ -67,13 +94,21 @@ impl Way {
 
 impl Ways {
     pub(super) const fn new() -> Self {
-        Self { ways: [Way::NONE; WAYS], next: 0 }
+        Self { ways: [Way::NONE; WAYS], next: 0, last: None }
     }
 
     /// The caller of memtrack, if the way to it is known.
     #[inline(always)]
-    pub(super) fn take(&self, start: State, stack: &mut Stack) -> Option<State> {
-        self.ways.iter().take_while(|way| way.stack != 0).find_map(|way| way.take(start, stack))
+    pub(super) fn take(&mut self, start: State, stack: &mut Stack) -> Option<State> {
+        let mut ways = self.ways.iter().take_while(|way| way.stack != 0).enumerate();
+        let (last, caller) = ways.find_map(|(place, way)| Some((place, way.take(start, stack)?))).unzip();
+        self.last = last;
+        caller
+    }
+
+    /// The way that was taken last, or put.
+    pub(super) fn last(&self) -> Option<&Way> {
+        self.ways.get(self.last?)
     }
 
     /// Remembers a way that led to a frame that is not memtrack's.
@@ -82,6 +117,7 @@ impl Ways {
             if let Some(place) = self.ways.get_mut(self.next) {
                 *place = noted.way;
             }
+            self.last = Some(self.next);
             self.next = self.next.wrapping_add(1) % WAYS;
         }
     }

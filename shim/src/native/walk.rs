@@ -9,13 +9,12 @@
 use memtrack_transport::layout::Slot;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::cfi;
 use super::memory::Stack;
 use super::modules;
-use super::pages;
 use super::rule::{Kind, Known, Rule, Rules, State};
-use super::top::{Noted, Ways};
-use super::words::Words;
+use super::tips::{Fresh, Tips};
+use super::top::{FRAMES, Noted, Ways};
+use super::words::{Word, Words};
 use crate::python::{Plain, Region};
 use crate::ring::Ring;
 
@@ -25,7 +24,7 @@ pub(super) const DEEPEST: usize = 8000;
 /// One frame of native code.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Level {
-    /// The words that lead to the caller's state; 0 where there is none to compare.
+    /// The places of the words that lead to the caller's state; 0 where there is none to compare.
     back_slot: usize,
     frame_slot: usize,
     cfa_slot: usize,
@@ -42,13 +41,20 @@ pub(super) struct Level {
     uses_frame: bool,
     keeps_frame: bool,
     /// It or an older level needs the frame pointer as it is here.
-    frame_matters: bool,
+    pub(super) frame_matters: bool,
     /// How many of the words that are compared belong to it and to older ones.
-    words: u32,
+    pub(super) words: u32,
 }
 
 // SAFETY: integers and booleans, of which zero is a value; only ever written whole.
 unsafe impl Plain for Level {}
+
+impl Level {
+    /// The same, counted otherwise.
+    pub(super) const fn with_words(self, words: u32) -> Self {
+        Self { words, ..self }
+    }
+}
 
 /// What the last walk found.
 #[derive(Debug)]
@@ -59,14 +65,19 @@ pub(super) struct Walk {
     /// New levels, newest first, during a walk.
     fresh: Region<Level>,
     fresh_length: usize,
-    rules: Rules,
+    pub(super) rules: Rules,
     ways: Ways,
     generation: u32,
     additions: u32,
     stack: Stack,
     truncated: bool,
+    /// Where the walk began whose levels and words these are; all zero where the words do not prove all of them.
+    start: State,
+    /// All ones where the frame pointer at the start is one of the proofs.
+    frame_mask: usize,
+    tips: Tips,
     /// The modules, by number, that were described in this slot's stream, and the unknown one at 0.
-    described: Region<u8>,
+    pub(super) described: Region<u8>,
 }
 
 /// How a level was left.
@@ -78,9 +89,9 @@ enum Step {
     Cut,
 }
 
-/// The registers here.
+/// The registers here: where a walk begins.
 #[inline(always)]
-fn here() -> State {
+pub(super) fn here() -> State {
     let (pc, sp, bp): (usize, usize, usize);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: reads registers.
@@ -109,21 +120,32 @@ impl Walk {
             additions: 0,
             stack: Stack::new(),
             truncated: false,
+            start: State::NONE,
+            frame_mask: 0,
+            tips: Tips::new(),
             described: Region::new(),
         }
     }
 
     /// Another thread's stack from now on.
     pub(super) fn reset(&mut self, tid: i32) {
-        self.length = 0;
+        self.forget();
         self.truncated = false;
         self.stack = Stack::of_thread(tid);
+    }
+
+    /// No stack is known.
+    fn forget(&mut self) {
+        self.length = 0;
+        self.start = State::NONE;
+        self.tips.clear();
     }
 
     /// Nothing is described any more.
     pub(super) fn begin_again(&mut self) {
         self.described.as_mut_slice().fill(0);
         self.rules.clear();
+        self.forget();
     }
 
     pub(super) fn levels(&mut self) -> &mut [Level] {
@@ -135,22 +157,88 @@ impl Walk {
         self.truncated
     }
 
-    /// Unwinds. Gives the first level that is new, or was followed by one that is gone; `None`: all is as it was.
-    #[inline]
-    pub(super) fn run(&mut self, ring: &mut Ring) -> Option<usize> {
+    /// Whether the stack is what the last walk found. What every allocation asks: one straight line.
+    #[inline(always)]
+    pub(super) fn is_same(&self, start: State, slot: &Slot) -> bool {
+        let seen = &self.start;
+        let elsewhere = (start.pc ^ seen.pc) | (start.sp ^ seen.sp) | ((start.bp ^ seen.bp) & self.frame_mask);
+        let since = (modules::generation() ^ self.generation) | (modules::additions() ^ self.additions);
+        if elsewhere != 0 || since != 0 || !self.words.are_same() {
+            return false;
+        }
+        count(slot, self.length, 0);
+        true
+    }
+
+    /// Unwinds from the start, which is in a frame that stays till this returns. Gives the first level that is new, or was
+    /// followed by one that is gone; `None`: all is as it was.
+    pub(super) fn run(&mut self, start: State, ring: &mut Ring) -> Option<usize> {
         self.catch_up();
-        let start = here();
         self.stack.begin(start.sp);
+        if let Some(kept) = self.take_tip(start) {
+            count(ring.slot(), self.length, 0);
+            return Some(kept);
+        }
+        self.start = State::NONE;
         self.fresh_length = 0;
         let before = self.length;
-        let kept = self.unwind(start, ring);
-        let slot = ring.slot();
-        count(slot, kept, self.fresh_length);
-        if kept == before && self.fresh_length == 0 {
+        let (caller, is_exact) = match self.ways.take(start, &mut self.stack) {
+            Some(caller) => (caller, false),
+            None => self.note_way(start, ring),
+        };
+        let kept = self.unwind(caller, is_exact, ring);
+        count(ring.slot(), kept, self.fresh_length);
+        let changed = kept != before || self.fresh_length != 0;
+        if changed {
+            self.take_fresh(kept);
+        }
+        self.settle(start, caller, kept);
+        changed.then_some(kept)
+    }
+
+    /// Takes the levels from a tip that the stack ends in.
+    fn take_tip(&mut self, start: State) -> Option<usize> {
+        let Self { tips, levels, words, stack, .. } = self;
+        let tip = tips.find(start)?;
+        let kept = tip.kept();
+        let under = levels.as_slice().get(..self.length)?.get(..kept)?.last()?;
+        let proven = under.words as usize;
+        if !tip.fits(under) || words.differing(proven, stack).is_some() || !levels.grow(tip.end()) {
             return None;
         }
-        self.take_fresh(kept);
-        Some(kept)
+        self.start = State::NONE;
+        self.length = kept;
+        words.truncate(proven);
+        for (place, level) in levels.as_mut_slice().get_mut(kept..)?.iter_mut().zip(tip.levels()) {
+            *place = level.with_words(level.words.wrapping_add(proven as u32));
+        }
+        if words.extend(tip.words()) && words.close(tip.own_words()) {
+            self.length = tip.end();
+            (self.start, self.frame_mask) = (start, tip.frame_mask());
+            return Some(kept);
+        }
+        None
+    }
+
+    /// The words prove the whole stack from now on, if they can, and its newest levels are kept as a tip.
+    fn settle(&mut self, start: State, caller: State, kept: usize) {
+        let Some(newest) = self.levels.as_slice().get(..self.length).and_then(<[Level]>::last) else { return };
+        let Some(way) = self.ways.last() else { return };
+        let mut own = [Word::default(); FRAMES + 2];
+        let count = way.words(start, caller, newest.frame_matters, &mut own);
+        let own = own.get(..count).unwrap_or_default();
+        let is_callers = (newest.state.pc, newest.state.sp) == (caller.pc, caller.sp);
+        let is_known = own.iter().all(|word| self.stack.holds(word.address));
+        if !is_callers || !is_known || !self.words.close(own) {
+            return;
+        }
+        self.start = start;
+        self.frame_mask = if newest.frame_matters && way.keeps_frame() { usize::MAX } else { 0 };
+        let (known, levels) = self.levels.as_slice().split_at_checked(kept).unwrap_or_default();
+        let Some(under) = known.last() else { return };
+        let levels = levels.get(..self.length.wrapping_sub(kept)).unwrap_or_default();
+        let words = self.words.from(under.words as usize);
+        self.tips.put(&Fresh { start, frame_mask: self.frame_mask, under, kept, levels, words, own });
     }
 
     /// What is known of modules that have come or gone is not known any more.
@@ -159,26 +247,21 @@ impl Walk {
         let generation = modules::generation();
         if generation != self.generation {
             self.rules.clear();
-            self.length = 0;
+            self.forget();
             self.generation = generation;
         }
         let additions = modules::additions();
         if additions != self.additions {
             // What is known of other modules still holds.
             self.rules.clear_unknown();
-            self.length = 0;
+            self.forget();
             self.additions = additions;
         }
     }
 
     /// From this state on, newest first, into `fresh`; gives how many of the old levels remain.
     #[inline(always)]
-    fn unwind(&mut self, start: State, ring: &mut Ring) -> usize {
-        // The address of a call is before the address it returns to; a frame that was interrupted is where it is.
-        let (mut state, mut is_exact) = match self.ways.take(start, &mut self.stack) {
-            Some(caller) => (caller, false),
-            None => self.note_way(start, ring),
-        };
+    fn unwind(&mut self, mut state: State, mut is_exact: bool, ring: &mut Ring) -> usize {
         let mut candidates = self.length;
         let mut steps = 0_usize;
         loop {
@@ -192,6 +275,7 @@ impl Walk {
                 candidates = differing;
                 is_exact = false;
             }
+            // The address of a call is before the address it returns to; a frame that was interrupted is where it is.
             let address = state.pc.wrapping_sub(usize::from(!is_exact));
             let known = match self.rules.find(address) {
                 Some(known) => *known,
@@ -352,58 +436,6 @@ impl Walk {
         let frame = if older.frame_matters { level.frame_slot } else { 0 };
         let wanted = [(level.back_slot, older.state.pc), (frame, older.state.bp), (level.cfa_slot, older.state.sp)];
         wanted.iter().all(|&(slot, value)| slot == 0 || words.push(slot, value, stack))
-    }
-
-    /// Finds the rule at an address and describes its module, if that was not done.
-    #[cold]
-    #[inline(never)]
-    fn learn(&mut self, address: usize, ring: &mut Ring) -> Known {
-        let known = match modules::at(address) {
-            Some((number, module)) => {
-                let end = if module.is_loader { Kind::Outermost } else { Kind::Unknown };
-                let mut rule = cfi::rule(module, address).unwrap_or(Rule { kind: end, ..Rule::default() });
-                if module.is_own && rule.kind == Kind::Called && !rule.cfa_is_read {
-                    rule.kind = Kind::Own;
-                }
-                if self.describes(number.wrapping_add(1)) {
-                    ring.define_module(&module.record());
-                }
-                Known { rule, module: module.id, offset: module.offset(address), ..Known::default() }
-            }
-            None => match pages::at(address) {
-                Some(page) => {
-                    // Every time: the same page may have gone by another id.
-                    ring.define_module(&page.record());
-                    Known { module: page.id, offset: page.offset(address), ..Known::default() }
-                }
-                // Not kept: the page may get its place yet.
-                None => return self.unknown(ring),
-            },
-        };
-        self.rules.put(address, known);
-        known
-    }
-
-    /// What is known of an address of which nothing is.
-    fn unknown(&mut self, ring: &mut Ring) -> Known {
-        let id = modules::unknown();
-        if self.describes(0) {
-            let nothing: &[u8] = &[];
-            let module =
-                memtrack_format::record::Module { id, bias: 0, start: 0, end: 0, path: nothing, build_id: nothing };
-            ring.define_module(&module);
-        }
-        Known { module: id, ..Known::default() }
-    }
-
-    /// Whether the module with this number is to be described; it counts as described from now on.
-    fn describes(&mut self, number: usize) -> bool {
-        if !self.described.grow(number.wrapping_add(1)) {
-            return true;
-        }
-        let is_new = self.described.get(number) == 0;
-        self.described.set(number, 1);
-        is_new
     }
 }
 

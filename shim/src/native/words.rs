@@ -4,31 +4,43 @@
 //! Invariant: each word was readable when it was put in, and those before `outside` lie in the thread's own stack, whose
 //! known part stays readable while the thread lives.
 
+use std::hint::cold_path;
+
 use super::memory::Stack;
 use crate::python::{Plain, Region};
 
 /// A word that was read.
 #[derive(Clone, Copy, Debug, Default)]
-struct Word {
-    address: usize,
-    value: usize,
+pub(super) struct Word {
+    pub(super) address: usize,
+    pub(super) value: usize,
 }
 
 // SAFETY: integers only.
 unsafe impl Plain for Word {}
 
-/// The words, of the oldest frames first.
+/// How many words are compared between two branches.
+const GROUP: usize = 4;
+/// As many groups are compared without a branch that is taken.
+const UNROLLED: usize = 12;
+
+/// Stands where a group has no word.
+static NOTHING: usize = 0;
+
+/// The words, of the oldest frames first, and after them those of memtrack's own frames.
 #[derive(Debug)]
 pub(super) struct Words {
     list: Region<Word>,
     length: usize,
+    /// With those of memtrack's own frames and with what fills the last group.
+    whole: usize,
     /// The first one that is not in the thread's own stack.
     outside: usize,
 }
 
 impl Words {
     pub(super) const fn new() -> Self {
-        Self { list: Region::new(), length: 0, outside: usize::MAX }
+        Self { list: Region::new(), length: 0, whole: 0, outside: usize::MAX }
     }
 
     pub(super) const fn length(&self) -> usize {
@@ -45,6 +57,19 @@ impl Words {
         }
     }
 
+    /// Adds some that lie in the thread's own stack. `false`: there is no memory for them.
+    pub(super) fn extend(&mut self, words: &[Word]) -> bool {
+        let end = self.length.wrapping_add(words.len());
+        if !self.list.grow(end) {
+            return false;
+        }
+        if let Some(places) = self.list.as_mut_slice().get_mut(self.length..end) {
+            places.copy_from_slice(words);
+        }
+        self.length = end;
+        true
+    }
+
     /// Adds one. `false`: there is no memory for it.
     pub(super) fn push(&mut self, address: usize, value: usize, stack: &Stack) -> bool {
         if !self.list.grow(self.length.wrapping_add(1)) {
@@ -58,6 +83,42 @@ impl Words {
         true
     }
 
+    /// The words from the one at `from` on.
+    pub(super) fn from(&self, from: usize) -> &[Word] {
+        self.list.as_slice().get(from..self.length).unwrap_or_default()
+    }
+
+    /// Puts those of memtrack's own frames after the others, for [`Words::are_same`]. `false`: there is no memory for
+    /// them, or a word is not in the thread's own stack.
+    pub(super) fn close(&mut self, own: &[Word]) -> bool {
+        let count = self.length.wrapping_add(own.len());
+        self.whole = count.next_multiple_of(GROUP);
+        if self.outside != usize::MAX || !self.list.grow(self.whole) {
+            return false;
+        }
+        let filling = Word { address: &raw const NOTHING as usize, value: NOTHING };
+        for index in self.length..self.whole {
+            let word = own.get(index.wrapping_sub(self.length)).copied();
+            self.list.set(index, word.unwrap_or(filling));
+        }
+        true
+    }
+
+    /// Whether all are as they were. Only after [`Words::close`] has given `true`, and nothing was changed since.
+    #[inline(always)]
+    pub(super) fn are_same(&self) -> bool {
+        let mut rest = self.list.as_slice().get(..self.whole).unwrap_or_default();
+        let mut difference = 0;
+        // Unrolled, so that only the branch that ends it is taken.
+        for _ in 0..UNROLLED {
+            let Some((group, more)) = rest.split_first_chunk::<GROUP>() else { return difference == 0 };
+            difference |= differences(group);
+            rest = more;
+        }
+        cold_path();
+        difference | differences(rest) == 0
+    }
+
     /// The last of the first `count` words that is not as it was.
     #[inline(always)]
     pub(super) fn differing(&self, count: usize, stack: &mut Stack) -> Option<usize> {
@@ -66,9 +127,14 @@ impl Words {
             return words.iter().rposition(|word| stack.word(word.address) != Some(word.value));
         }
         // Without a branch for each word.
-        let difference = words.iter().fold(0, |difference, word| difference | (word.now() ^ word.value));
-        if difference == 0 { None } else { words.iter().rposition(|word| word.now() != word.value) }
+        if differences(words) == 0 { None } else { words.iter().rposition(|word| word.now() != word.value) }
     }
+}
+
+/// 0 where all are as they were; only for words in the thread's own stack.
+#[inline(always)]
+pub(super) fn differences(words: &[Word]) -> usize {
+    words.iter().fold(0, |difference, word| difference | (word.now() ^ word.value))
 }
 
 impl Word {

@@ -171,8 +171,9 @@ pub(crate) fn evaluation_loop() -> std::ops::Range<usize> {
 pub(crate) fn evaluates_by_tail_calls() -> bool {
     /// In bytes. The function that enters has less than a kilobyte of code, a loop of all instructions dozens of them.
     const SHORT: usize = 1 << 13;
-    interpreter()
-        .is_some_and(|python| python.layout.minor >= FIRST_WITH_TAIL_CALLS && (1..SHORT).contains(&python.evaluation.len()))
+    interpreter().is_some_and(|python| {
+        python.layout.minor >= FIRST_WITH_TAIL_CALLS && (1..SHORT).contains(&python.evaluation.len())
+    })
 }
 
 /// Looks for an interpreter among the loaded objects. Call it outside of hooks, at start-up.

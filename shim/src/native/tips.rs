@@ -1,0 +1,163 @@
+//! The newest levels of stacks that were met before: what spares a program unwinding where it takes turns between them.
+//!
+//! A tip begins above a level that older walks had in common. It holds for a stack again where the walk begins at the same
+//! place, every word that led from there down to the common level is as it was, and that level stands where it stood.
+//! Invariant: all words of a tip lie in the known part of the thread's own stack; tips are forgotten with the thread's stack
+//! and when modules come or go.
+
+use super::rule::State;
+use super::walk::Level;
+use super::words::{Word, differences};
+use crate::python::{Plain, Region};
+
+/// Most levels and words of one tip; of longer ones unwinding costs little in comparison.
+const LEVELS: usize = 12;
+const WORDS: usize = 32;
+/// Tips that begin at places of one kind, and kinds; powers of two.
+const WAYS: usize = 4;
+const SETS: usize = 8;
+
+/// The newest levels of a stack.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tip {
+    /// Where the walk began, and which bits of its frame pointer matter. All zero: no tip.
+    start: State,
+    frame_mask: usize,
+    /// The words of the levels, then those of memtrack's own frames.
+    words: [Word; WORDS],
+    level_words: usize,
+    word_count: usize,
+    /// The level below the tip, and how many there are with it.
+    under: State,
+    under_matters: bool,
+    kept: usize,
+    /// The oldest first; their words are counted from the tip's first.
+    levels: [Level; LEVELS],
+    length: usize,
+}
+
+// SAFETY: integers and booleans, of which zero is a value.
+unsafe impl Plain for Tip {}
+
+/// What a walk has found, of which a tip is made.
+#[derive(Debug)]
+pub(super) struct Fresh<'a> {
+    /// Where it began, and which bits of its frame pointer matter.
+    pub(super) start: State,
+    pub(super) frame_mask: usize,
+    /// The level below the tip, and how many there are with it.
+    pub(super) under: &'a Level,
+    pub(super) kept: usize,
+    /// The levels of the tip, their words, and those of memtrack's own frames.
+    pub(super) levels: &'a [Level],
+    pub(super) words: &'a [Word],
+    pub(super) own: &'a [Word],
+}
+
+/// Those that were met.
+#[derive(Debug)]
+pub(super) struct Tips {
+    list: Region<Tip>,
+    /// Of each set, the one that is given up next.
+    next: [u8; SETS],
+}
+
+impl Tip {
+    /// Becomes another tip, in place: it is large, and the program's stack may be small.
+    fn fill(&mut self, tip: &Fresh<'_>) {
+        (self.start, self.frame_mask) = (tip.start, tip.frame_mask);
+        (self.under, self.under_matters, self.kept) = (tip.under.state, tip.under.frame_matters, tip.kept);
+        for (place, level) in self.levels.iter_mut().zip(tip.levels) {
+            *place = level.with_words(level.words.wrapping_sub(tip.under.words));
+        }
+        self.length = tip.levels.len();
+        let words = tip.words.iter().chain(tip.own);
+        self.words.iter_mut().zip(words).for_each(|(place, word)| *place = *word);
+        (self.level_words, self.word_count) = (tip.words.len(), tip.words.len().wrapping_add(tip.own.len()));
+    }
+
+    /// How many levels are older.
+    pub(super) const fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// How many levels there are with those of the tip.
+    pub(super) const fn end(&self) -> usize {
+        self.kept.wrapping_add(self.length)
+    }
+
+    /// All ones where the frame pointer at the start is one of the proofs.
+    pub(super) const fn frame_mask(&self) -> usize {
+        self.frame_mask
+    }
+
+    pub(super) fn levels(&self) -> &[Level] {
+        self.levels.get(..self.length).unwrap_or_default()
+    }
+
+    /// The words that lead from the levels to older ones.
+    pub(super) fn words(&self) -> &[Word] {
+        self.words.get(..self.level_words).unwrap_or_default()
+    }
+
+    /// The words that lead from the start to the newest level.
+    pub(super) fn own_words(&self) -> &[Word] {
+        self.words.get(self.level_words..self.word_count).unwrap_or_default()
+    }
+
+    /// Whether it stood on such a level.
+    pub(super) fn fits(&self, under: &Level) -> bool {
+        let there = &under.state;
+        (there.pc, there.sp, under.frame_matters) == (self.under.pc, self.under.sp, self.under_matters)
+            && (there.bp == self.under.bp || !under.frame_matters)
+    }
+
+    /// Whether the stack of a walk from `start` ends in it, wherever it stands.
+    fn is_there(&self, start: State) -> bool {
+        self.begins_at(start) && differences(self.words.get(..self.word_count).unwrap_or_default()) == 0
+    }
+
+    /// Whether a walk from `start` may find it.
+    const fn begins_at(&self, start: State) -> bool {
+        start.pc == self.start.pc && start.sp == self.start.sp && (start.bp ^ self.start.bp) & self.frame_mask == 0
+    }
+}
+
+impl Tips {
+    pub(super) const fn new() -> Self {
+        Self { list: Region::new(), next: [0; SETS] }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.list.as_mut_slice().iter_mut().for_each(|tip| tip.start = State::NONE);
+    }
+
+    /// The tip that the stack of a walk from `start` ends in.
+    pub(super) fn find(&self, start: State) -> Option<&Tip> {
+        let first = Self::set(start).wrapping_mul(WAYS);
+        let ways = self.list.as_slice().get(first..first.wrapping_add(WAYS))?;
+        ways.iter().find(|tip| tip.is_there(start))
+    }
+
+    /// Remembers one, in the place of one that was there too if there is such a one; not if it is too long.
+    pub(super) fn put(&mut self, tip: &Fresh<'_>) {
+        let words = tip.words.len().wrapping_add(tip.own.len());
+        if tip.levels.len() > LEVELS || words > WORDS || !self.list.grow(SETS * WAYS) {
+            return;
+        }
+        let set = Self::set(tip.start);
+        let first = set.wrapping_mul(WAYS);
+        let ways = self.list.as_mut_slice().get_mut(first..first.wrapping_add(WAYS)).unwrap_or_default();
+        let same = ways.iter().position(|way| way.is_there(tip.start));
+        let Some(next) = self.next.get_mut(set) else { return };
+        let place = same.unwrap_or_else(|| std::mem::replace(next, next.wrapping_add(1) % WAYS as u8) as usize);
+        if let Some(way) = ways.get_mut(place) {
+            way.fill(tip);
+        }
+    }
+
+    const fn set(start: State) -> usize {
+        let mixed = ((start.sp ^ start.pc) as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 40) as usize & (SETS - 1)
+    }
+}

@@ -40,6 +40,11 @@ def recorded_stacks(capture):
     return stacks
 
 
+def without_empty_blocks(options):
+    """Python's allocators are asked for blocks of no bytes, too, which are samples of the counts only."""
+    return ("--min-bytes", 1) if "--trace-python-allocators" in options else ()
+
+
 def text(frames):
     return " > ".join(f"{frame.name} {frame.file.rsplit('/', 1)[-1]}:{frame.line}" for frame in frames)
 
@@ -77,7 +82,7 @@ def compare_stacks(memtrack, interpreter, options, programs, tmp_path, program="
     assert len(expected) > 1000
     wrong = list(differences(recorded_stacks(capture), expected))
     assert not wrong, "\n".join([f"{len(wrong)} of {len(expected)} stacks are wrong:", *wrong[:10]])
-    samples = capture.speedscope("--allocated").samples()
+    samples = capture.speedscope("--allocated", *without_empty_blocks(options)).samples()
     marked = {stack for stack, size, _ in samples if size >= SMALLEST_MARKED and stack[-1].name in MARKING_FUNCTIONS}
     assert marked == set(map(tuple, expected.values()))
 
@@ -184,7 +189,7 @@ def compare_columns(memtrack, interpreter, options, environment, tmp_path):
         place = "calls.py:6" + (f":{column}" if column else "")  # names may be shortened
         assert any(line.endswith(place) for line in text), text
     # What has no room for columns has the line once.
-    profile = capture.speedscope("--allocated", "--min-bytes", 1)  # blocks of no bytes are samples of the counts only
+    profile = capture.speedscope("--allocated", *without_empty_blocks(options))
     frames = [frame for frame in profile.frames if frame.name == "line"]
     assert [(frame.file, frame.line) for frame in frames] == [(str(program), 6)]
     assert profile.leaf("line")[0] in range(6_000_003, 6_002_000)

@@ -47,11 +47,13 @@ def test_under_the_compiler_marks_change_nothing(memtrack, version, plain, progr
     python, environment = interpreter_path(version), {**os.environ, "PYTHON_JIT": "1"}
     if plain(python, "-c", "import sys; print(sys._jit.is_enabled())", env=environment).stdout != b"True\n":
         pytest.skip(f"{version} has no compiler")
+    program = (python, programs / "deep.py", tmp_path / "expected")
     with_marks, without = (
-        recorded_stacks(memtrack.record(python, programs / "deep.py", tmp_path / "expected", options=options, env=environment))
+        recorded_stacks(memtrack.record(*program, options=options, env=environment))
         for options in ((), ("--no-frame-marks",))
     )
-    assert len(with_marks) > 80 and list(differences(with_marks, {size: stack for size, (stack,) in without.items()})) == []
+    assert len(with_marks) > 80
+    assert list(differences(with_marks, {size: stack for size, (stack,) in without.items()})) == []
 
 
 @pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "sid-3.14", "sid-3.15"])

@@ -7,18 +7,8 @@ use gimli::{
     Register, RegisterRule, UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow,
 };
 
+use super::machine;
 use super::rule::{Base, Kind, Place, Rule};
-
-#[cfg(target_arch = "x86_64")]
-mod registers {
-    pub(super) const FRAME: u16 = 6;
-    pub(super) const STACK: u16 = 7;
-}
-#[cfg(target_arch = "aarch64")]
-mod registers {
-    pub(super) const FRAME: u16 = 29;
-    pub(super) const STACK: u16 = 31;
-}
 
 type Section = EhFrame<EndianSlice<'static, NativeEndian>>;
 type Row = UnwindTableRow<usize, Storage>;
@@ -50,7 +40,8 @@ pub(super) fn rule(
     let header = EhFrameHdr::from(bytes(start, end)).parse(&bases, 8).ok()?;
     let Pointer::Direct(frames) = header.eh_frame_ptr() else { return None };
     let bases = bases.set_eh_frame(frames);
-    let section = Section::from(bytes(frames as usize, segment_end(frames as usize)?));
+    let mut section = Section::from(bytes(frames as usize, segment_end(frames as usize)?));
+    section.set_vendor(machine::VENDOR);
     let table = header.table()?;
     let entry = table.fde_for_address(&section, &bases, address as u64, Section::cie_from_offset).ok()?;
     let mut context = UnwindContext::<usize, Storage>::new_in();
@@ -68,7 +59,7 @@ fn of_row(row: &Row, section: &Section, back: Register, is_signal: bool) -> Opti
         RegisterRule::Undefined => return Some(Rule { kind: Kind::Outermost, ..rule }),
         other => saved(&other, section)??,
     };
-    let frame = match row.register(Register(registers::FRAME)) {
+    let frame = match row.register(Register(machine::FRAME)) {
         // Nobody's, so nobody's to restore.
         None | Some(RegisterRule::Undefined) => None,
         Some(other) => saved(&other, section)?,
@@ -92,8 +83,8 @@ fn saved(rule: &RegisterRule<usize>, section: &Section) -> Option<Option<Place>>
 
 fn place(register: Register, offset: i64) -> Option<Place> {
     let base = match register.0 {
-        registers::STACK => Base::Stack,
-        registers::FRAME => Base::Frame,
+        machine::STACK => Base::Stack,
+        machine::FRAME => Base::Frame,
         _ => return None,
     };
     Some(Place { base, offset: i32::try_from(offset).ok()? })

@@ -4,7 +4,7 @@
 
 use super::rule::{Kind, Known, Rule};
 use super::walk::Walk;
-use super::{cfi, loading, modules, pages};
+use super::{cfi, loading, machine, modules, pages};
 use crate::ring::Ring;
 
 impl Walk {
@@ -16,6 +16,7 @@ impl Walk {
             Some((number, module)) => {
                 let end = if module.is_loader { Kind::Outermost } else { Kind::Unknown };
                 let rule = cfi::rule(module.unwind_header(), |address| module.segment_end(address), address);
+                let rule = rule.or_else(|| machine::signal_rule(address.wrapping_add(1), &mut self.stack));
                 let mut rule = rule.unwrap_or(Rule { kind: end, ..Rule::default() });
                 if module.is_own && rule.kind == Kind::Called && !rule.cfa_is_read {
                     rule.kind = Kind::Own;
@@ -28,7 +29,7 @@ impl Walk {
             // Not kept where nothing is known: the page may get its place yet.
             None => match Self::learn_outside(address, ring) {
                 Some(known) => known,
-                None => return self.unknown(ring),
+                None => return self.unknown(address, ring),
             },
         };
         self.rules.put(address, known);
@@ -51,7 +52,7 @@ impl Walk {
     }
 
     /// What is known of an address of which nothing is.
-    fn unknown(&mut self, ring: &mut Ring) -> Known {
+    fn unknown(&mut self, address: usize, ring: &mut Ring) -> Known {
         let id = modules::unknown();
         if self.describes(0) {
             let nothing: &[u8] = &[];
@@ -59,7 +60,8 @@ impl Walk {
                 memtrack_format::record::Module { id, bias: 0, start: 0, end: 0, path: nothing, build_id: nothing };
             ring.define_module(&module);
         }
-        Known { module: id, ..Known::default() }
+        let rule = machine::signal_rule(address.wrapping_add(1), &mut self.stack).unwrap_or_default();
+        Known { rule, module: id, ..Known::default() }
     }
 
     /// Whether the module with this number is to be described; it counts as described from now on.

@@ -10,6 +10,7 @@
 mod cfi;
 mod learn;
 mod loading;
+mod machine;
 mod memory;
 mod merge;
 mod modules;

@@ -9,6 +9,7 @@
 use memtrack_transport::layout::Slot;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::machine;
 use super::memory::Stack;
 use super::modules;
 use super::rule::{Kind, Known, Rule, Rules, State};
@@ -69,7 +70,7 @@ pub(super) struct Walk {
     ways: Ways,
     generation: u32,
     additions: u32,
-    stack: Stack,
+    pub(super) stack: Stack,
     truncated: bool,
     /// Where the walk began whose levels and words these are; all zero where the words do not prove all of them.
     start: State,
@@ -434,7 +435,9 @@ impl Walk {
     fn compare_later(&mut self, level: &Level, older: &Level) -> bool {
         let Self { words, stack, .. } = self;
         let frame = if older.frame_matters { level.frame_slot } else { 0 };
-        let wanted = [(level.back_slot, older.state.pc), (frame, older.state.bp), (level.cfa_slot, older.state.sp)];
+        // As it is written there, which may be signed.
+        let back = stack.word(level.back_slot).unwrap_or(older.state.pc);
+        let wanted = [(level.back_slot, back), (frame, older.state.bp), (level.cfa_slot, older.state.sp)];
         wanted.iter().all(|&(slot, value)| slot == 0 || words.push(slot, value, stack))
     }
 }
@@ -448,7 +451,7 @@ fn caller(stack: &mut Stack, state: State, rule: &Rule, cfa: usize) -> Option<(S
     }
     let back_slot = rule.back.address(state, cfa);
     let frame_slot = rule.frame.map_or(0, |place| place.address(state, cfa));
-    let pc = stack.word(back_slot)?;
+    let pc = machine::return_address(stack.word(back_slot)?);
     let bp = if frame_slot == 0 { state.bp } else { stack.word(frame_slot)? };
     Some((State { pc, sp: cfa, bp }, back_slot, frame_slot))
 }

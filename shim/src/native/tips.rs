@@ -161,3 +161,67 @@ impl Tips {
         (mixed >> 40) as usize & (SETS - 1)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
+mod tests {
+    use super::{Fresh, LEVELS, State, Tips, WAYS, Word};
+    use crate::native::walk::Level;
+
+    const START: State = State { pc: 0x10, sp: 0x20, bp: 0x30 };
+
+    fn level(sp: usize, words: u32) -> Level {
+        let mut level = Level::default().with_words(words);
+        level.state = State { pc: 7, sp, bp: 0 };
+        level
+    }
+
+    #[test]
+    fn a_tip_is_found_where_its_words_are_as_they_were() {
+        let (under, levels) = (level(0x100, 9), [level(0x80, 10), level(0x40, 11)]);
+        let mut memory = [1_usize, 2];
+        let places = memory.each_ref().map(|word| &raw const *word as usize);
+        let mut set = |values: [usize; 2]| {
+            // SAFETY: a live local.
+            unsafe { (&raw mut memory).write_volatile(values) };
+        };
+        let put = |tips: &mut Tips, values: [usize; 2], frame_mask: usize, levels: &[Level]| {
+            let words = [Word { address: places[0], value: values[0] }];
+            let own = [Word { address: places[1], value: values[1] }];
+            tips.put(&Fresh { start: START, frame_mask, under: &under, kept: 5, levels, words: &words, own: &own });
+        };
+        let mut tips = Tips::new();
+        assert!(tips.find(START).is_none());
+        for values in [[1, 2], [1, 3], [4, 2]] {
+            set(values);
+            put(&mut tips, values, 0, &levels);
+        }
+        for values in [[1, 3], [4, 2], [1, 2]] {
+            set(values);
+            let tip = tips.find(START).unwrap();
+            assert_eq!(
+                (tip.kept(), tip.end(), tip.words()[0].value, tip.own_words()[0].value),
+                (5, 7, values[0], values[1])
+            );
+            // Counted from the tip's first.
+            assert_eq!(tip.levels().iter().map(|level| level.words).collect::<Vec<_>>(), [1, 2]);
+            assert!(tip.fits(&under) && !tip.fits(&level(0x108, 9)));
+        }
+        set([9, 9]);
+        assert!(tips.find(START).is_none());
+        set([1, 2]);
+        assert!(tips.find(State { sp: 0x28, ..START }).is_none() && tips.find(State { bp: 1, ..START }).is_some());
+        // What is there takes its own place, and others take turns.
+        put(&mut tips, [1, 2], usize::MAX, &levels[..1]);
+        assert!(tips.find(State { bp: 1, ..START }).is_none());
+        assert_eq!(tips.find(START).map(|tip| (tip.end(), tip.frame_mask())), Some((6, usize::MAX)));
+        (0..WAYS).for_each(|more| put(&mut tips, [100, more], 0, &levels));
+        assert!(tips.find(START).is_none());
+        put(&mut tips, [1, 2], 0, &[level(0x80, 10); LEVELS + 1]);
+        assert!(tips.find(START).is_none(), "too long");
+        put(&mut tips, [1, 2], 0, &levels);
+        assert!(tips.find(START).is_some());
+        tips.clear();
+        assert!(tips.find(START).is_none());
+    }
+}

@@ -147,8 +147,9 @@ impl Word {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing, reason = "a test fails by a panic")]
 mod tests {
-    use super::Words;
+    use super::{Word, Words};
     use crate::native::memory::Stack;
 
     #[test]
@@ -174,6 +175,26 @@ mod tests {
             assert_eq!((words.differing(4, &mut stack), words.length()), (Some(0), 2));
             block = [1, 2, 3, 4];
             std::hint::black_box(&mut block);
+        }
+    }
+
+    #[test]
+    fn all_are_compared_with_those_of_the_own_frames() {
+        let block: [usize; 70] = std::array::from_fn(|number| number);
+        let address = |number: usize| &raw const block[number] as usize;
+        let stack = Stack::between(address(0), address(69) + 8);
+        for (count, own) in [(0, 1), (3, 1), (5, 2), (40, 4), (60, 8)] {
+            let mut words = Words::new();
+            assert!((0..count).all(|number| words.push(address(number), number, &stack)));
+            let mut last: Vec<Word> =
+                (count..count + own).map(|number| Word { address: address(number), value: number }).collect();
+            assert!(words.close(&last) && words.are_same(), "{count}");
+            last[own - 1].value += 1;
+            assert!(words.close(&last) && !words.are_same(), "{count}");
+            // One that is not in the thread's own stack has to be asked about.
+            assert!(words.push(8, 0, &stack) && !words.close(&[]));
+            words.truncate(count);
+            assert!(words.close(&[]) && words.are_same());
         }
     }
 }

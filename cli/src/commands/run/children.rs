@@ -98,9 +98,9 @@ fn beside(path: &Path, insert: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// What a shell makes of the captures of a whole tree.
+/// What a shell makes the captures of the children of; nothing else that stands beside them, such as `capture2.bin`.
 pub(super) fn pattern(own: &Path) -> PathBuf {
-    beside(own, "*")
+    beside(own, ".*-*")
 }
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(beside(Path::new("memtrack-app.py.4.bin"), ".7-1"), Path::new("memtrack-app.py.4.7-1.bin"));
         assert_eq!(beside(Path::new("capture"), ".7-1"), Path::new("capture.7-1"));
         assert_eq!(beside(Path::new("/dev/null"), ".7-1"), Path::new("/dev/null"));
-        assert_eq!(pattern(Path::new("capture.bin")), Path::new("capture*.bin"));
+        assert_eq!(pattern(Path::new("capture.bin")), Path::new("capture.*-*.bin"));
     }
 
     #[test]

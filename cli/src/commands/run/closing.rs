@@ -110,7 +110,7 @@ fn recorded(capture: &CaptureFile, summary: &Summary, children: &[PathBuf]) {
         let processes = plural(children.len() as u64, "process", "processes");
         message::line(format_args!("  children    {processes}, with a capture each, in {}", pattern.display()));
         // Quotes would keep the shell from finding them.
-        pattern.display().to_string()
+        format!("{shown} {}", pattern.display())
     } else {
         shown
     };

@@ -15,7 +15,7 @@ use std::hint::cold_path;
 
 /// The most frames below the newest that a glance looks at.
 const MOST: usize = 12;
-const _: () = assert!(MOST >= LONGEST_UNMARKED, "nothing that is compared without a mark is too long for a glance");
+const _: () = assert!(LONGEST_UNMARKED < MOST + 1, "nothing that is compared without a mark is too long for a glance");
 
 /// What a glance has to look at.
 #[derive(Debug)]

@@ -12,11 +12,10 @@ impl Walk {
     #[cold]
     #[inline(never)]
     pub(super) fn learn(&mut self, address: usize, ring: &mut Ring) -> Known {
-        let known = match modules::at(address) {
+        let mut known = match modules::at(address) {
             Some((number, module)) => {
                 let end = if module.is_loader { Kind::Outermost } else { Kind::Unknown };
                 let rule = cfi::rule(module.unwind_header(), |address| module.segment_end(address), address);
-                let rule = rule.or_else(|| machine::signal_rule(address.wrapping_add(1), &mut self.stack));
                 let mut rule = rule.unwrap_or(Rule { kind: end, ..Rule::default() });
                 if module.is_own && rule.kind == Kind::Called && !rule.cfa_is_read {
                     rule.kind = Kind::Own;
@@ -32,6 +31,9 @@ impl Walk {
                 None => return self.unknown(address, ring),
             },
         };
+        if known.rule.kind == Kind::Unknown {
+            known.rule = self.signal_rule(address).unwrap_or(known.rule);
+        }
         self.rules.put(address, known);
         known
     }
@@ -60,8 +62,12 @@ impl Walk {
                 memtrack_format::record::Module { id, bias: 0, start: 0, end: 0, path: nothing, build_id: nothing };
             ring.define_module(&module);
         }
-        let rule = machine::signal_rule(address.wrapping_add(1), &mut self.stack).unwrap_or_default();
-        Known { rule, module: id, ..Known::default() }
+        Known { rule: self.signal_rule(address).unwrap_or_default(), module: id, ..Known::default() }
+    }
+
+    /// How to leave the trampoline that a signal handler returns to behind this address, if it is one without a table.
+    fn signal_rule(&mut self, address: usize) -> Option<Rule> {
+        machine::signal_rule(address.wrapping_add(1), &mut self.stack)
     }
 
     /// Whether the module with this number is to be described; it counts as described from now on.

@@ -11,10 +11,10 @@
 //! state before it makes one current.)
 //!
 //! **The root.** Those proofs end when the interpreter lends the GIL to others in the middle of a program. Before, the
-//! thread leaves something of its own: in the oldest frame of the state it runs it writes a number of its own, in place of
-//! 1, into the byte that says that the frame executes; the interpreter asks only whether that is 0. While the number is
-//! there that evaluation has not ended, so it stands on this thread's stack, and what is current above it is what this
-//! thread runs. No other thread writes the same number.
+//! thread leaves something of its own, if marks are allowed: in the oldest frame of the state it runs it writes a number
+//! of its own, in place of 1, into the byte that says that the frame executes; the interpreter asks only whether that is
+//! 0. While the number is there that evaluation has not ended, so it stands on this thread's stack, and what is current
+//! above it is what this thread runs. No other thread writes the same number.
 //!
 //! Invariant: a state is confirmed only by one of these proofs; without numbers left, or in doubt, it is not.
 
@@ -25,7 +25,7 @@ use libloading::os::unix::Library;
 use super::frame::{Frame, ThreadState};
 use super::layout::{V39, Version};
 use super::memory::{byte, set_byte};
-use super::probe;
+use super::{marks, probe};
 
 /// The first number of a thread; 1 and 2 are what any executing frame may hold.
 const FIRST: usize = 3;
@@ -128,7 +128,7 @@ impl Lease {
     /// Writes the number into the oldest frame of a state that this thread runs, if it has one that executes.
     fn take(&mut self, state: usize) {
         self.forget();
-        if self.number == 0 && !self.number_myself() {
+        if !marks::are_allowed() || (self.number == 0 && !self.number_myself()) {
             return;
         }
         let Some(root) = root(state) else { return };
@@ -217,6 +217,7 @@ mod tests {
             gil.words[0].store(state, Relaxed);
             gil.words[1].store(1, Relaxed);
         };
+        super::marks::allow();
         let (mut mine, mut other) = (Lease::new(), Lease::new());
         let mut interpreter = Interpreter::new();
         let state = interpreter.state();

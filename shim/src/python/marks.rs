@@ -75,6 +75,11 @@ pub(crate) fn allow() {
     ALLOWED.store(true, Ordering::Relaxed);
 }
 
+/// Whether the interpreter's frames may be written to.
+pub(super) fn are_allowed() -> bool {
+    ALLOWED.load(Ordering::Relaxed)
+}
+
 /// From now on no mark is made.
 #[cold]
 pub(super) fn forbid() {
@@ -160,7 +165,7 @@ impl Marks {
     fn are_wanted_now(&mut self) -> bool {
         let patient = self.patience > 0;
         self.patience = self.patience.saturating_sub(1);
-        !patient && ALLOWED.load(Ordering::Relaxed)
+        !patient && are_allowed()
     }
 
     /// Whether the shortcut that is about to be taken should be audited.

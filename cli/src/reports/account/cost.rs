@@ -21,10 +21,10 @@ const STACK: u64 = 5_500;
 const GLANCE: u64 = 5_800;
 const CHANGED: u64 = 55_000;
 const STAMP: u64 = 11_000;
-const KEPT: u64 = 3_000;
+const KEPT: u64 = 1_000;
 /// Too rare to be measured in a program: these are taken for a multiple of what is done instead.
 const WHOLE: u64 = 6 * GLANCE;
-const UNWOUND: u64 = 30 * KEPT;
+const UNWOUND: u64 = 90 * KEPT;
 const SWITCH: u64 = 10 * (FREE + STACK);
 
 /// A program that did less than this part of what was measured was hardly measured at all.

@@ -27,7 +27,9 @@ FILTERS = {
     "allocator": ["--allocator", "calloc", "--allocator", "realloc"],
     "min-bytes": ["--min-bytes", "2kB"],
     "from": ["--from", "5ms"],
-    "to": ["--to", "0.01s"],
+    # Not a moment: on a busy machine the program may begin later.
+    "to": ["--to", "75%"],
+    "to-moment": ["--to", "3600s"],
     "from-to": ["--from", "1%", "--to", "50%"],
     "several": ["--function", "produce", "--min-bytes", "60kB", "--from", "1ms"],
     "nothing": ["--function", "no such function"],

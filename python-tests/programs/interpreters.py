@@ -62,9 +62,11 @@ def in_a_thread(interpreter):
 
 def without_the_gil(thread):
     """Asks for memory while another thread runs the interpreter that this one has made."""
-    while thread.is_alive():
+    while True:
         expected[WITHOUT_GIL] = next_line()
         LIBC.free(ctypes.c_void_p(LIBC.malloc(WITHOUT_GIL)))
+        if not thread.is_alive():
+            break
 
 
 def main():

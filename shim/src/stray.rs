@@ -28,8 +28,8 @@ pub(crate) fn are_held() -> bool {
     HELD.load(Acquire) != 0
 }
 
-/// A block of one thread's whose record waits.
-#[derive(Clone, Copy)]
+/// A block of one thread's whose record waits. Dropping it ends the wait: of a thread that has ended, nothing comes any
+/// more.
 pub(crate) struct Stray {
     head: AllocHead,
     address: usize,
@@ -45,13 +45,18 @@ impl Stray {
 
     /// The block as it is to be recorded: how it was asked for, its address and its size.
     pub(crate) fn settle(self) -> (AllocHead, usize, usize) {
-        HELD.fetch_sub(1, Release);
         let words = (self.size >= BEFORE).then_some(self.address as *const [u8; BEFORE]);
         // SAFETY: the first bytes of a block of at least as many, which its thread has not freed: that would be an event.
         let inner = words.and_then(|words| behind(&unsafe { words.read_unaligned() }, self.size));
         inner.map_or((self.head, self.address, self.size), |(allocator, size)| {
             (AllocHead::of(allocator), self.address.wrapping_add(BEFORE), size)
         })
+    }
+}
+
+impl Drop for Stray {
+    fn drop(&mut self) {
+        HELD.fetch_sub(1, Release);
     }
 }
 

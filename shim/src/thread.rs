@@ -115,6 +115,7 @@ fn begin_anew(thread: &mut Thread, tid: i32) {
         native.reset(tid);
     }
     thread.python_block = 0;
+    thread.stray = None;
     thread.ring.take_over(tid);
 }
 
@@ -143,6 +144,7 @@ pub(crate) fn begin_again() {
                 native.begin_again();
             }
             thread.python_block = 0;
+            thread.stray = None;
         }
     }
 }

@@ -28,6 +28,7 @@ mod heritage;
 mod hooks;
 mod loadable;
 mod native;
+mod order;
 mod python;
 mod readable;
 mod recorder;

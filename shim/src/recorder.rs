@@ -15,6 +15,7 @@ use memtrack_format::record::{AllocHead, Encoder};
 use memtrack_format::{Allocator, MapClass};
 use memtrack_transport::layout::image;
 
+use crate::order::Block;
 use crate::python::{self, ForVersion, Version, for_version};
 use crate::stray::Stray;
 use crate::thread::{self, Thread};
@@ -299,7 +300,7 @@ impl Thread {
         update: impl FnOnce(&mut Self) -> bool,
     ) {
         self.note_finalizing();
-        let time = self.ring.next_place::<TIMED>();
+        let time = self.ring.next_place::<TIMED>(Block::new(address, size));
         let is_unnamed = update(self);
         let (address, size) = (address as u64, size as u64);
         self.ring.record(move |encoder, bytes, at| match TIMED {
@@ -324,14 +325,14 @@ impl Thread {
             cold_path();
             return self.free_with_time(address);
         }
-        self.ring.next_place::<false>();
+        self.ring.next_place::<false>(Block::new(address, 0));
         let address = address as u64;
         self.ring.record(move |encoder, bytes, at| encoder.untimed_free(bytes, at, address));
     }
 
     #[inline(never)]
     fn free_with_time(&mut self, address: usize) {
-        let time = self.ring.next_place::<true>();
+        let time = self.ring.next_place::<true>(Block::new(address, 0));
         let address = address as u64;
         self.ring.record(move |encoder, bytes, at| encoder.free(bytes, at, address, time));
     }

@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, MAX_RECORD, MAX_TEXT, Module};
 use memtrack_transport::clock::Clock;
-use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot, state, stop_reason, ticket};
+use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot, state, stop_reason};
 use memtrack_transport::{Area, futex};
 
 use crate::errno::Errno;
+use crate::order::{Block, Turn};
 use crate::python::MAX_DEPTH;
 use crate::stack::{CodeObject, LineTableKind, StackWriter};
 use crate::{family, switch};
@@ -31,8 +32,7 @@ const WAITS: u32 = 1200;
 #[repr(C)]
 pub(crate) struct Ring {
     home: Home,
-    /// The ticket word as this thread left it: as long as it is unchanged, its run goes on.
-    word: u64,
+    turn: Turn,
     segment: Segment,
     tid: i32,
     number: u32,
@@ -117,18 +117,20 @@ impl Ring {
     pub(crate) fn begin_run(&mut self) -> u64 {
         self.switch();
         self.publish();
-        ticket::sequence(self.word)
+        self.turn.sequence()
     }
 
     /// The slot belongs to this thread from now on.
     pub(crate) fn take_over(&mut self, tid: i32) {
         self.tid = tid;
-        self.word = 0;
         self.depth = 0;
         self.truncated = false;
         self.encoder.set_timed(self.home.timed);
         self.home.slot.owners.fetch_add(1, Relaxed);
-        self.take_ticket();
+        // A slot's index is below that of the number that no writer has.
+        self.turn.begin(self.home.index.wrapping_add(1) as u16);
+        self.turn.begin_own(self.home.ticket);
+        self.wake_sleeper();
         self.next_segment();
     }
 
@@ -168,27 +170,22 @@ impl Ring {
         std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
     }
 
-    /// The place of the next event in the total order, and its time in ticks (0 where times are not recorded).
+    /// The place of the next event in the order of all, and its time in ticks (0 where times are not recorded).
     pub(crate) fn next_place_and_time(&mut self) -> u64 {
-        if self.home.timed { self.next_place::<true>() } else { self.next_place::<false>() }
+        let time = self.time();
+        if self.turn.is_mine(self.home.ticket) { time } else { self.switch() }
     }
 
-    /// As [`Ring::next_place_and_time`], where it is known whether times are recorded.
+    /// As [`Ring::next_place_and_time`], for an event of this block, where it is known whether times are recorded.
     #[inline(always)]
-    pub(crate) fn next_place<const TIMED: bool>(&mut self) -> u64 {
+    pub(crate) fn next_place<const TIMED: bool>(&mut self, block: Block) -> u64 {
         // Before the ticket is read: an event's time is then not later than the next tick of the collector's.
         let time = if TIMED { self.home.clock.now() } else { 0 };
-        if self.is_my_turn() {
+        if self.turn.is_mine(self.home.ticket) {
             return time;
         }
         cold_path();
-        self.switch()
-    }
-
-    /// Whether nobody else has written since.
-    #[inline(always)]
-    fn is_my_turn(&self) -> bool {
-        self.home.ticket.load(Relaxed) == self.word
+        self.share(block, time)
     }
 
     /// Whether records carry times.
@@ -196,28 +193,42 @@ impl Ring {
         self.home.timed
     }
 
+    /// Somebody else wrote since, or the run is a shared one. Returns the time.
+    #[cold]
+    #[inline(never)]
+    fn share(&mut self, block: Block, time: u64) -> u64 {
+        if self.turn.share(self.home.ticket, block) {
+            return time;
+        }
+        self.turn.interrupted(self.home.ticket, block, self.home.clock.now());
+        self.say_run();
+        self.time()
+    }
+
     /// Somebody else wrote since: a new run begins. Returns the time.
     #[cold]
+    #[inline(never)]
     fn switch(&mut self) -> u64 {
-        self.take_ticket();
-        let sequence = ticket::sequence(self.word);
-        self.put(move |encoder, bytes, at| encoder.switch(bytes, at, sequence));
-        self.segment.header.last_ticket.store(sequence, Release);
+        self.turn.begin_own(self.home.ticket);
+        self.say_run();
+        self.time()
+    }
+
+    /// The time, where times are recorded.
+    fn time(&self) -> u64 {
         if self.home.timed { self.home.clock.now() } else { 0 }
     }
 
-    fn take_ticket(&mut self) {
-        let control = self.home.area.control();
-        let word = &control.ticket.0;
-        let mut seen = word.load(Relaxed);
-        loop {
-            let mine = ticket::next(seen, u64::from(self.home.index).wrapping_add(1));
-            match word.compare_exchange_weak(seen, mine, AcqRel, Relaxed) {
-                Ok(_) => break self.word = mine,
-                Err(now) => seen = now,
-            }
-        }
-        if control.sleeping.0.load(Relaxed) != 0 {
+    /// What follows is of another run.
+    fn say_run(&mut self) {
+        self.wake_sleeper();
+        let sequence = self.turn.sequence();
+        self.put(move |encoder, bytes, at| encoder.switch(bytes, at, sequence));
+        self.segment.header.last_ticket.store(sequence, Release);
+    }
+
+    fn wake_sleeper(&self) {
+        if self.home.area.control().sleeping.0.load(Relaxed) != 0 {
             self.wake_collector();
         }
     }
@@ -310,7 +321,7 @@ impl Ring {
         else {
             return false;
         };
-        let sequence = ticket::sequence(self.word);
+        let sequence = self.turn.sequence();
         header.fill.store(0, Relaxed);
         header.next.store(0, Relaxed);
         header.number.store(self.number, Relaxed);

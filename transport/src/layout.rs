@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A *slot* is the place of one writing thread; the thread's number in the ticket word is its slot index plus one (the
-//! collector is 0). A slot owns [`SEGMENTS_PER_SLOT`] segments. The thread fills one, then links it to the free one with the lowest
+//! collector is 0, and a run that several threads take part in has [`ticket::SHARED`]). A slot owns [`SEGMENTS_PER_SLOT`] segments. The thread fills one, then links it to the free one with the lowest
 //! index (so that a collector that keeps up leaves most of them untouched, and resident memory small). The *stream* of a slot is the
 //! chain of its segments; it outlives the thread, whose slot the next thread takes over at a new segment.
 //!
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Bump at every change of this module: shim and collector must come from the same build of it.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header.
@@ -219,12 +219,21 @@ const _: () = assert!(size_of::<SegmentHeader>() == SEGMENT_HEADER, "SEGMENT_HEA
 pub mod ticket {
     /// The writer number of the collector.
     pub const COLLECTOR: u64 = 0;
+    /// The writer number of a run that all threads may take part in. No slot has it.
+    pub const SHARED: u64 = 0xffff;
 
     /// The sequence number of a ticket word.
     #[inline]
     #[must_use]
     pub const fn sequence(word: u64) -> u64 {
         word >> 16
+    }
+
+    /// The writer number of a ticket word.
+    #[inline]
+    #[must_use]
+    pub const fn writer(word: u64) -> u64 {
+        word & 0xffff
     }
 
     /// The word that follows `word` when `writer` takes the next number.

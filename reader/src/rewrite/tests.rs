@@ -1,6 +1,7 @@
 //! Events written as a capture and read again.
 
 use std::fs;
+use std::io::Write;
 
 use memtrack_format::meta::Process;
 use memtrack_format::{Allocator, MapClass};
@@ -42,7 +43,8 @@ fn feed(consumer: &mut impl Consumer, frames: &Frames) {
             consumer.tick(run * 2 - 1, order * 100);
             consumer.snapshot(&Snapshot { time_ns: order * 100, rss_bytes: run << 12, ..Snapshot::default() });
         }
-        consumer.run(&Place { ticket: run * 2, thread, tid: 1000 + thread.0 as i32 });
+        // Two of them share one.
+        consumer.run(&Place { ticket: run / 2 * 4, thread, tid: 1000 + thread.0 as i32 });
         for step in 0..3 {
             let stack = StackId((seed >> (20 + step)) as u32 % (frames.stacks().len() as u32 + 1));
             let slot = seed >> (30 + step * 3) & 31;
@@ -212,7 +214,7 @@ fn native_frames() -> Frames {
 /// Modules and offsets of the native frames of a capture with these bytes, in order.
 fn places(bytes: &[u8]) -> Vec<(NativeModule, u64)> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    std::io::Write::write_all(&mut file, bytes).unwrap();
+    file.write_all(bytes).unwrap();
     let mut capture = Capture::open(file.path()).unwrap();
     capture.ignore_names();
     let mut replay = Replay::new(&Options::default());
@@ -271,4 +273,39 @@ fn names_of_native_code_are_replaced() {
     let module = names.module(&module);
     assert_eq!((&module.path, &module.build_id), (&said[0].path, &said[0].build_id), "readers find the names by these");
     assert_eq!(names.file("/usr/lib/libpython3.11.so.1.0"), "/usr/lib/libpython3.11.so.1.0");
+}
+
+/// Notes whose events come.
+#[derive(Default)]
+struct Order(Vec<i32>, i32);
+
+impl Consumer for Order {
+    fn event(&mut self, _event: &Event, _frames: &Frames) {
+        self.0.push(self.1);
+    }
+
+    fn snapshot(&mut self, _snapshot: &Snapshot) {}
+
+    fn run(&mut self, place: &Place) {
+        self.1 = place.tid;
+    }
+}
+
+#[test]
+fn threads_that_shared_a_ticket_keep_their_order() {
+    let frames = frames();
+    let untimed = Process { timestamps: None, ..process() };
+    let mut rewriter = Rewriter::new(Vec::new(), (&untimed, &[]), None, None).unwrap();
+    let runs = [(4, 7), (4, 5), (5, 5), (6, 5), (6, 7), (6, 9), (8, 7)];
+    for (order, (ticket, tid)) in (0..).zip(runs) {
+        rewriter.run(&Place { ticket, thread: ThreadId(tid), tid: tid as i32 });
+        let (kind, stack, thread) = (EventKind::Alloc(Allocator::Malloc), StackId::EMPTY, ThreadId(tid));
+        rewriter.event(&Event { kind, address: 16 + order, size: 8, stack, thread, order, time_ns: 0 }, &frames);
+    }
+    let bytes = rewriter.finish(&threads(), Loss::default(), true).unwrap();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&bytes).unwrap();
+    let mut order = Order::default();
+    Capture::open(file.path()).unwrap().read(&mut order, |_| ()).unwrap();
+    assert_eq!(order.0, runs.map(|(_, tid)| tid as i32));
 }

@@ -1,7 +1,7 @@
 //! From events to the records of a new capture: the way of a recording backwards.
 //!
 //! Each thread that is at work has a segment; of threads there may be many, so the one that rested longest gives up its
-//! place. Frames are written as changes of a thread's stack, tickets are those of the old capture.
+//! place. Frames are written as changes of a thread's stack, tickets are in the order of those of the old capture.
 //!
 //! Invariant: memory grows with the tables of the capture, not with its events.
 
@@ -46,6 +46,9 @@ pub struct Rewriter<'a, W> {
     /// Which stream a thread has.
     places: FxHashMap<i32, usize>,
     place: Place,
+    /// By how much tickets are higher than they were: runs of several threads that shared one get one each, in the order
+    /// in which they were read.
+    raised: u64,
     observations: Writer,
     last_tick: Tick,
     /// Allocations that are still to be marked as having cut stacks.
@@ -130,6 +133,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
             streams: Vec::new(),
             places: FxHashMap::default(),
             place: Place { ticket: 0, thread: ThreadId(0), tid: 0 },
+            raised: 0,
             observations: Writer::default(),
             last_tick: Tick::default(),
             truncated: 0,
@@ -293,12 +297,14 @@ impl<W: Write> Consumer for Rewriter<'_, W> {
     }
 
     fn run(&mut self, place: &Place) {
-        self.place = *place;
+        let shared = place.ticket.saturating_add(self.raised) == self.place.ticket && place.tid != self.place.tid;
+        self.raised += u64::from(shared);
+        self.place = Place { ticket: place.ticket.saturating_add(self.raised), ..*place };
     }
 
     fn tick(&mut self, ticket: u64, time_ns: u64) {
         let time_ns = time_ns.saturating_add(self.process.start_monotonic_ns.unwrap_or(0));
-        self.last_tick = Tick { ticket, time_ns };
+        self.last_tick = Tick { ticket: ticket.saturating_add(self.raised), time_ns };
         self.observe(&Observation::Tick(self.last_tick));
     }
 

@@ -1,10 +1,12 @@
 //! From runs of many streams to one sequence of events: the part that reading a file and following a process share.
 //!
-//! Whoever drives it decides which stream's run comes next, by ticket; here the run's events get their stacks, thread,
+//! Whoever drives it decides which stream's run comes next, by [`Turn`]; here the run's events get their stacks, thread,
 //! time and number, and the ticks and snapshots before it are given out first.
 //!
 //! Invariant: each event, snapshot and tick is given out once, and nothing is looked up for an event but its stack in
 //! the segment's own table.
+
+use std::ops::Range;
 
 use memtrack_format::mapped::Mapped;
 use memtrack_format::observe::Observation;
@@ -20,12 +22,41 @@ use crate::event::{Event, Snapshot, StackId, ThreadId};
 /// Events whose addresses are announced together.
 const LOOK_AHEAD: usize = 16;
 
+/// When a stream's next run comes: by ticket. Runs of several streams may share one, since threads that record at full
+/// rate take it together; such runs come event by event in the order of exact times, where those are recorded, else one
+/// after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Turn {
+    pub(super) ticket: u64,
+    /// Of its next event, in ticks; 0 where it is not known.
+    time: u64,
+}
+
+impl Turn {
+    /// Of something with this ticket that begins before all events.
+    pub(super) const fn first(ticket: u64) -> Self {
+        Self { ticket, time: 0 }
+    }
+
+    /// This one, but not before what has come.
+    pub(super) fn not_before(self, Self { ticket, .. }: Self) -> Self {
+        Self { ticket: self.ticket.max(ticket), ..self }
+    }
+
+    /// Up to which time, in ticks, events may come before `next` does.
+    pub(super) fn until(self, next: Option<Self>) -> u64 {
+        next.filter(|next| next.ticket == self.ticket).map_or(u64::MAX, |next| next.time)
+    }
+}
+
 /// How far one stream has been given out.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     pub(super) batch: Batch,
     /// The next run of the batch.
     run: usize,
+    /// Events of the batch that were given out.
+    given: usize,
     /// Stacks of the segment's nodes.
     stacks: Vec<StackId>,
     thread: ThreadId,
@@ -35,10 +66,23 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// The next run.
+    /// When its next run comes, or what is left of one.
     #[inline]
-    pub(super) fn next_run(&self) -> Option<&Run> {
-        self.batch.runs.get(self.run)
+    pub(super) fn next(&self) -> Option<Turn> {
+        let ticket = self.batch.runs.get(self.run)?.ticket;
+        Some(Turn { ticket, time: self.batch.times.get(self.given).copied().unwrap_or(0) })
+    }
+
+    /// Takes what is left of the next run, but for what is later than `until`, in ticks, where times are known.
+    #[inline]
+    fn take(&mut self, until: u64) -> Range<usize> {
+        let (given, batch) = (self.given, &self.batch);
+        let end = batch.runs.get(self.run + 1).map_or(batch.events.len(), |next| next.start);
+        let later = |times: &[u64]| times.iter().position(|&time| time > until);
+        let late = (until != u64::MAX).then(|| batch.times.get(given..end).and_then(later)).flatten();
+        self.given = late.map_or(end, |count| given + count);
+        self.run += usize::from(late.is_none());
+        given..self.given
     }
 }
 
@@ -101,20 +145,19 @@ impl Merger {
         self.tables.map_nodes(cursor.image, &batch.nodes, &mut cursor.stacks)?;
         self.truncated += batch.truncated;
         consumer.truncated_stacks(batch.truncated);
-        cursor.run = 0;
+        (cursor.run, cursor.given) = (0, 0);
         Ok(std::mem::replace(&mut cursor.batch, batch))
     }
 
-    /// Gives out the cursor's next run, if it has one.
-    pub(super) fn give_run<C: Consumer>(&mut self, cursor: &mut Cursor, consumer: &mut C) {
-        let Some(&Run { ticket, start }) = cursor.next_run() else { return };
+    /// Gives out the cursor's next run, if it has one; of one with times, what is not later than `until`, in ticks.
+    pub(super) fn give_run<C: Consumer>(&mut self, cursor: &mut Cursor, until: u64, consumer: &mut C) {
+        let Some(&Run { ticket, .. }) = cursor.batch.runs.get(cursor.run) else { return };
         self.pass(ticket, consumer);
-        cursor.run += 1;
-        let batch = &cursor.batch;
-        let end = cursor.next_run().map_or(batch.events.len(), |next| next.start);
-        let Some(events) = batch.events.get(start..end) else { return };
+        let range = cursor.take(until);
+        let (start, batch) = (range.start, &cursor.batch);
+        let Some(events) = batch.events.get(range.clone()) else { return };
         consumer.run(&Place { ticket, thread: cursor.thread, tid: cursor.tid });
-        let mut times = batch.times.get(start..end).unwrap_or_default().iter();
+        let mut times = batch.times.get(range).unwrap_or_default().iter();
         let mut order = self.events;
         for (i, compact) in (start..).zip(events) {
             if i % LOOK_AHEAD == 0 {

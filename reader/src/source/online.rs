@@ -7,14 +7,13 @@
 //! and cannot be given out yet, and by the tables.
 
 use std::cmp::Reverse;
-use std::collections::binary_heap::PeekMut;
 use std::collections::{BinaryHeap, VecDeque};
 
 use memtrack_format::mapped::Mapped;
 use memtrack_format::observe::Observation;
 use rustc_hash::FxHashMap;
 
-use super::merge::{Cursor, Merger};
+use super::merge::{Cursor, Merger, Turn};
 use super::segment::{Batch, Progress, SegmentReader};
 use super::timeline::Timeline;
 use super::{Consumer, Loss, ReadSummary};
@@ -56,11 +55,11 @@ impl Stream {
         self.batches.push_back(batch);
     }
 
-    /// Ticket of the next run; loads what it is in.
-    fn next_ticket<C: Consumer>(&mut self, merger: &mut Merger, consumer: &mut C) -> Result<Option<u64>, Error> {
+    /// The turn of the next run; loads what it is in.
+    fn next<C: Consumer>(&mut self, merger: &mut Merger, consumer: &mut C) -> Result<Option<Turn>, Error> {
         loop {
-            if let Some(run) = self.cursor.next_run() {
-                return Ok(Some(run.ticket));
+            if let Some(turn) = self.cursor.next() {
+                return Ok(Some(turn));
             }
             let Some(batch) = self.batches.pop_front() else { return Ok(None) };
             merger.load(&mut self.cursor, batch, consumer)?;
@@ -115,15 +114,16 @@ impl Online {
     }
 
     /// Gives out every run that is closed. The caller vouches that all records of earlier runs than `before_ticket` have
-    /// come, but for those that the `busy` streams (ascending) may be about to show: a busy stream is past what it has itself shown,
-    /// all others are past `before_ticket`.
+    /// come, but for those that the `busy` streams (ascending) may be about to show: a busy stream is at least at the last
+    /// run that it has shown, which others may share; all others are past `before_ticket`.
     ///
     /// # Errors
     /// [`Error::TooMany`] when ids run out.
     pub fn quiet<C: Consumer>(&mut self, before_ticket: u64, busy: &[u32], consumer: &mut C) -> Result<(), Error> {
         let mut bound = before_ticket;
         for stream in busy {
-            bound = bound.min(self.streams.get(stream).map_or(self.floor, |stream| stream.past));
+            let at = self.streams.get(stream).map_or(self.floor, |stream| stream.past);
+            bound = bound.min(at.saturating_sub(1));
         }
         for (number, stream) in &mut self.streams {
             if busy.binary_search(number).is_err() {
@@ -168,21 +168,19 @@ impl Online {
         &self.merger.tables.threads
     }
 
-    /// Gives out all runs up to this ticket, which only the stream it is from can add to, and the marks up to it.
+    /// Gives out all runs up to this ticket, which nobody adds to any more, and the marks up to it.
     fn give<C: Consumer>(&mut self, bound: u64, consumer: &mut C) -> Result<(), Error> {
         let mut heap = BinaryHeap::new();
         for (&number, stream) in &mut self.streams {
-            heap.extend(stream.next_ticket(&mut self.merger, consumer)?.map(|ticket| Reverse((ticket, number))));
+            heap.extend(stream.next(&mut self.merger, consumer)?.map(|turn| Reverse((turn, number))));
         }
-        while let Some(mut top) = heap.peek_mut() {
-            let Reverse((ticket, number)) = *top;
-            let Some(stream) = self.streams.get_mut(&number).filter(|_| ticket <= bound) else { break };
-            self.merger.give_run(&mut stream.cursor, consumer);
-            match stream.next_ticket(&mut self.merger, consumer)? {
-                // Tickets rise in a stream.
-                Some(next) => *top = Reverse((next.max(ticket), number)),
-                None => drop(PeekMut::pop(top)),
-            }
+        while let Some(Reverse((turn, number))) = heap.pop().filter(|Reverse((turn, _))| turn.ticket <= bound) {
+            let until = turn.until(heap.peek().map(|&Reverse((next, _))| next));
+            let Some(stream) = self.streams.get_mut(&number) else { break };
+            self.merger.give_run(&mut stream.cursor, until, consumer);
+            // Tickets rise in a stream.
+            let next = stream.next(&mut self.merger, consumer)?;
+            heap.extend(next.map(|next| Reverse((next.not_before(turn), number))));
         }
         self.merger.pass(bound, consumer);
         Ok(())

@@ -1,23 +1,20 @@
 //! A capture's events in their total order: the merge of all its streams by ticket.
 //!
-//! Every stream waits in a heap with the ticket of its next run, or of its next segment, which is opened when its turn
-//! comes. A run that goes on in the next segment of its stream does so with the same ticket, which no other stream has.
+//! Every stream waits in a heap with the turn of its next run, or of its next segment, which is opened when its turn comes.
+//! A run that goes on in the next segment of its stream does so with the same ticket.
 //!
 //! Invariant: inside a stream the order is that of its segments and records, whatever the tickets of a damaged file say.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use memtrack_format::observe::{Observation, Reader};
-use rustc_hash::FxHashMap;
 
 use super::ahead::{Ahead, Part, Shop, Task};
 use super::file::{CaptureFile, Piece};
 use super::index::Index;
-use super::merge::{Cursor, Merger};
+use super::merge::{Cursor, Merger, Turn};
 use super::natives;
 use super::timeline::{Scale, Timeline};
 use super::{Consumer, How, Loss, ReadSummary};
@@ -65,23 +62,13 @@ pub(super) fn read<C: Consumer>(
     })
 }
 
-/// The segments of each stream, in an order that is the same each time.
+/// The segments of each stream; streams in the order of their numbers.
 fn streams(index: &Index) -> Vec<Stream> {
-    let mut places = FxHashMap::default();
-    let mut streams: Vec<Stream> = Vec::new();
+    let stream = |i: usize| index.segments[i].stream;
     let mut sorted: Vec<usize> = (0..index.segments.len()).collect();
-    sorted.sort_by_key(|&i| Reverse(index.segments[i].number));
-    for i in sorted {
-        let place = match places.entry(index.segments[i].stream) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => {
-                streams.push(Stream::default());
-                *new.insert(streams.len() - 1)
-            }
-        };
-        streams[place].segments.push(i);
-    }
-    streams
+    sorted.sort_by_key(|&i| (stream(i), Reverse(index.segments[i].number)));
+    let streams = sorted.chunk_by(|&a, &b| stream(a) == stream(b));
+    streams.map(|segments| Stream { segments: segments.to_vec(), ..Stream::default() }).collect()
 }
 
 /// The clocks' relation: by the process's start and end, else by its last snapshot.
@@ -132,49 +119,48 @@ struct Reading<'s, 'e> {
 
 impl Reading<'_, '_> {
     fn merge<C: Consumer>(&mut self, consumer: &mut C, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
-        let mut heap: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::with_capacity(self.streams.len());
+        let mut heap: BinaryHeap<Reverse<(Turn, usize)>> = BinaryHeap::with_capacity(self.streams.len());
         for (i, stream) in self.streams.iter().enumerate() {
-            heap.extend(stream.segments.last().map(|&first| Reverse((self.first_ticket(first), i))));
+            heap.extend(stream.segments.last().map(|&first| Reverse((self.first_turn(first), i))));
         }
-        while let Some(mut top) = heap.peek_mut() {
-            let Reverse((ticket, stream)) = *top;
-            match self.step(stream, consumer, progress)? {
-                // Tickets rise in a stream.
-                Some(next) => *top = Reverse((next.max(ticket), stream)),
-                None => drop(PeekMut::pop(top)),
-            }
+        while let Some(Reverse((turn, stream))) = heap.pop() {
+            let until = turn.until(heap.peek().map(|&Reverse((next, _))| next));
+            let next = self.step(stream, until, consumer, progress)?;
+            // Tickets rise in a stream.
+            heap.extend(next.map(|next| Reverse((next.not_before(turn), stream))));
         }
         self.look_ahead(u64::MAX)?;
         self.merger.pass(u64::MAX, consumer);
         Ok(())
     }
 
-    fn first_ticket(&self, segment: usize) -> u64 {
-        self.shop.index.segments.get(segment).map_or(0, |segment| segment.first_ticket)
+    fn first_turn(&self, segment: usize) -> Turn {
+        Turn::first(self.shop.index.segments.get(segment).map_or(0, |segment| segment.first_ticket))
     }
 
-    /// Gives out the stream's next run, or opens what it is in; returns the ticket of what comes then.
+    /// Gives out the stream's next run, which shares its ticket with one that comes at the time `until`; or opens what it
+    /// is in. Returns the turn of what comes then.
     #[inline]
     fn step<C: Consumer>(
         &mut self,
         stream: usize,
+        until: u64,
         consumer: &mut C,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Option<u64>, Error> {
-        if let Some(run) = self.streams[stream].cursor.next_run() {
-            let ticket = run.ticket;
+    ) -> Result<Option<Turn>, Error> {
+        if let Some(Turn { ticket, .. }) = self.streams[stream].cursor.next() {
             if !self.merger.timeline.reaches(ticket) {
                 self.look_ahead(ticket)?;
             }
-            self.merger.give_run(&mut self.streams[stream].cursor, consumer);
+            self.merger.give_run(&mut self.streams[stream].cursor, until, consumer);
         } else {
             self.open(stream, consumer, progress)?;
         }
         let stream = &self.streams[stream];
-        Ok(match stream.cursor.next_run() {
-            Some(run) => Some(run.ticket),
-            None if stream.rest.is_some() => Some(stream.cursor.batch.last_ticket),
-            None => stream.segments.last().map(|&next| self.first_ticket(next)),
+        Ok(match stream.cursor.next() {
+            Some(turn) => Some(turn),
+            None if stream.rest.is_some() => Some(Turn::first(stream.cursor.batch.last_ticket)),
+            None => stream.segments.last().map(|&next| self.first_turn(next)),
         })
     }
 

@@ -33,7 +33,11 @@ pub(super) enum Act {
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Run(usize, Vec<Act>),
-    Tick { snapshot: bool },
+    /// By several streams, which do this in this order.
+    Shared(Vec<(usize, Act)>),
+    Tick {
+        snapshot: bool,
+    },
 }
 
 /// What a reader must see; times are `None` where only order is told.
@@ -54,9 +58,10 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Act::NewSegment),
         1 => Just(Act::Cut),
     ];
-    let run = (0usize..4, prop::collection::vec(act, 0..8)).prop_map(|(stream, acts)| Step::Run(stream, acts));
+    let run = (0usize..4, prop::collection::vec(act.clone(), 0..8)).prop_map(|(stream, acts)| Step::Run(stream, acts));
+    let shared = prop::collection::vec((0usize..4, act), 0..16).prop_map(Step::Shared);
     let tick = any::<bool>().prop_map(|snapshot| Step::Tick { snapshot });
-    prop::collection::vec(prop_oneof![5 => run, 1 => tick], 0..60)
+    prop::collection::vec(prop_oneof![5 => run, 1 => shared, 1 => tick], 0..60)
 }
 
 /// A piece of a segment, not yet in a file.
@@ -191,7 +196,11 @@ impl History {
             history.now_ns += 1;
             match step {
                 Step::Tick { snapshot } => history.tick(ticket, *snapshot),
-                Step::Run(number, acts) => history.run(&mut streams[*number], *number, ticket, acts, timed),
+                Step::Run(number, acts) => {
+                    history.enter(&mut streams[*number], *number, ticket, timed);
+                    acts.iter().for_each(|&act| history.act(streams[*number].as_mut(), act, timed));
+                }
+                Step::Shared(acts) => history.share(&mut streams, ticket, acts, timed),
             }
             history.rounds.push((ticket, history.pieces.len(), history.observations.len()));
         }
@@ -213,23 +222,38 @@ impl History {
         });
     }
 
-    fn run(&mut self, place: &mut Option<Stream>, number: usize, ticket: u64, acts: &[Act], timed: bool) {
-        if let Some(stream) = place {
+    /// Without times the order of such a run is that of the streams.
+    fn share(&mut self, streams: &mut [Option<Stream>], ticket: u64, acts: &[(usize, Act)], timed: bool) {
+        let mut acts = acts.to_vec();
+        if !timed {
+            acts.sort_by_key(|&(number, _)| number);
+        }
+        for (number, act) in acts {
+            self.enter(&mut streams[number], number, ticket, timed);
+            self.act(streams[number].as_mut(), act, timed);
+        }
+    }
+
+    fn enter(&self, place: &mut Option<Stream>, number: usize, ticket: u64, timed: bool) {
+        if let Some(stream) = place.as_mut().filter(|stream| stream.ticket != ticket) {
             let (encoder, bytes) = (&mut stream.encoder, &mut stream.bytes);
             stream.at = encoder.switch(bytes, stream.at, ticket).unwrap();
             stream.ticket = ticket;
         }
-        let stream = place.get_or_insert_with(|| {
+        place.get_or_insert_with(|| {
             let mut stream = Stream::new(number, timed, ticket);
             stream.begin(2 * self.now_ns);
             stream
         });
-        for &act in acts {
-            self.now_ns += 1;
-            let Some((kind, address, size)) = stream.act(act, 2 * self.now_ns, &mut self.pieces) else { continue };
-            let time_ns = if timed { self.now_ns } else { self.floor_ns };
-            self.seen.push(Seen::Event { tid: tid(number), kind, address, size, stack: stream.frames(), time_ns });
-        }
+    }
+
+    fn act(&mut self, stream: Option<&mut Stream>, act: Act, timed: bool) {
+        self.now_ns += 1;
+        let Some(stream) = stream else { return };
+        let Some((kind, address, size)) = stream.act(act, 2 * self.now_ns, &mut self.pieces) else { return };
+        let time_ns = if timed { self.now_ns } else { self.floor_ns };
+        let tid = tid(stream.number);
+        self.seen.push(Seen::Event { tid, kind, address, size, stack: stream.frames(), time_ns });
     }
 
     /// A capture of this history; `shuffle` says in which order the pieces stand (empty: as they were made), `split`

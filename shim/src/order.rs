@@ -1,0 +1,319 @@
+//! Where a thread's next event stands in the order of all threads' events.
+//!
+//! One word, shared by all, says who wrote last: whoever finds that it was somebody else takes the next ticket, and begins
+//! a *run* with it. Threads that record at full rate would pass that word to and fro with every event, and that takes
+//! longer than all the rest; so they open a *shared run*: one ticket, for [`WINDOW`] events of each of them. The events of
+//! different threads in a shared run have no order but what follows from this: a block belongs to the neighbourhood
+//! whose last event of a shared run was this thread's, or its event gets a ticket for itself, and the neighbourhood is
+//! this thread's from then on. So whatever happens to one block has the order in which it happened, and so has whatever
+//! happens to a large one.
+//!
+//! Why that holds. Let a thread A have an event of a block, and B the next one. If B's event is in a run of its own, its
+//! ticket is above A's, since B reads the word after A has. If A's was, B's ticket is another, so above it. If both are in
+//! shared runs, A read the word, then found the neighbourhood to be its own; B found it to be B's, so B had set it in
+//! between, and had taken a ticket after that. Had A read that ticket or a later one, it would have found what B set; so
+//! A's ticket is below the one that B took, and B's later events have at least that one.
+//!
+//! Invariant: events of one block, and of large blocks and other blocks, are in the order in which they happened.
+
+use std::hint::cold_path;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU64};
+
+use memtrack_transport::layout::ticket;
+
+/// Events of one thread in a shared run.
+const WINDOW: u32 = 64;
+/// Who is interrupted again within so many ticks of the clock (one or two microseconds of a time-stamp counter, four of
+/// CLOCK_MONOTONIC) records at full rate, …
+const SOON: u64 = 4096;
+/// … if that happens so often in a row.
+const HOT: u32 = 16;
+/// The same for the end of a shared run.
+const SOON_IN_SHARED: u64 = 8 * SOON;
+/// After so many shared runs a thread begins one of its own, to see whether there still are others.
+const SHARED_RUNS: u32 = 16;
+/// A block of so many bytes is a large one.
+const LARGE: usize = 32 * 1024;
+/// No ticket word: its number would be the last of 2^48.
+const NEVER: u64 = u64::MAX;
+
+/// Who had the last event of a neighbourhood in a shared run: a writer's number, 0 for nobody. Neighbourhoods that share a
+/// place here are one. What is left of a run, or of the process that this one was forked from, does no harm.
+static OWNERS: [AtomicU16; 1 << 16] = [const { AtomicU16::new(0) }; 1 << 16];
+/// For an index beyond that table.
+static NOBODY: AtomicU16 = AtomicU16::new(0);
+/// Bytes of a neighbourhood, as a power of two: blocks of different threads are seldom nearer.
+const NEIGHBOURHOOD: u32 = 14;
+
+/// What an event is about: what its order among shared ones depends on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Block {
+    address: usize,
+    is_large: bool,
+}
+
+impl Block {
+    /// One that is allocated, or with size 0 freed.
+    #[inline(always)]
+    pub(crate) const fn new(address: usize, size: usize) -> Self {
+        Self { address, is_large: size >= LARGE }
+    }
+
+    #[inline(always)]
+    fn owner(self) -> &'static AtomicU16 {
+        // By a multiplicative hash: heaps of threads begin at multiples of large powers of two.
+        let hash = (self.address as u64 >> NEIGHBOURHOOD).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48;
+        // There always is one: the number has 16 bits.
+        OWNERS.get(hash as usize).unwrap_or(&NOBODY)
+    }
+}
+
+/// A thread's place in the order.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Turn {
+    /// The ticket word as long as it says that this thread wrote last.
+    mine: u64,
+    /// The ticket word of its run.
+    word: u64,
+    /// Its number in ticket words.
+    writer: u16,
+    /// Events that it may still add to its shared run.
+    left: u32,
+    /// Shared runs since its last own one.
+    shared_runs: u32,
+    /// How often it was interrupted soon after the time before, up to [`HOT`].
+    heat: u32,
+    /// When it was interrupted last, in ticks of the clock.
+    interrupted: u64,
+}
+
+impl Turn {
+    /// Another thread has it now, with this number.
+    pub(crate) fn begin(&mut self, writer: u16) {
+        *self = Self { writer, mine: NEVER, ..Self::default() };
+    }
+
+    /// The ticket of the current run.
+    #[inline(always)]
+    pub(crate) const fn sequence(&self) -> u64 {
+        ticket::sequence(self.word)
+    }
+
+    /// Whether nobody else has written since.
+    #[inline(always)]
+    pub(crate) fn is_mine(&self, word: &AtomicU64) -> bool {
+        word.load(Relaxed) == self.mine
+    }
+
+    /// Whether an event of this block is the next of the shared run that the thread is in.
+    #[inline(always)]
+    pub(crate) fn share(&mut self, word: &AtomicU64, block: Block) -> bool {
+        // The word is read before the owner: see above.
+        let goes_on = self.left != 0 && word.load(Acquire) == self.word;
+        if !goes_on || block.is_large || block.owner().load(Relaxed) != self.writer {
+            cold_path();
+            return false;
+        }
+        self.left = self.left.wrapping_sub(1);
+        true
+    }
+
+    /// Begins a run for an event of this block, a shared one where threads record at full rate.
+    pub(crate) fn interrupted(&mut self, word: &AtomicU64, block: Block, now: u64) {
+        let is_hot = self.is_hot(now);
+        if !is_hot || block.is_large || !self.begin_shared(word, block) {
+            self.begin_own(word);
+        }
+    }
+
+    /// Begins a run that no other thread has.
+    pub(crate) fn begin_own(&mut self, word: &AtomicU64) {
+        let mut seen = word.load(Relaxed);
+        self.word = loop {
+            let next = ticket::next(seen, self.writer.into());
+            match word.compare_exchange_weak(seen, next, AcqRel, Relaxed) {
+                Ok(_) => break next,
+                Err(now) => seen = now,
+            }
+        };
+        self.mine = self.word;
+        self.left = 0;
+        self.shared_runs = 0;
+    }
+
+    fn is_hot(&mut self, now: u64) -> bool {
+        let soon = if self.mine == NEVER { SOON_IN_SHARED } else { SOON };
+        let was_soon = now.wrapping_sub(self.interrupted) < soon;
+        self.interrupted = now;
+        self.heat = if was_soon { self.heat.saturating_add(1).min(HOT) } else { 0 };
+        self.heat == HOT
+    }
+
+    /// Takes part in the shared run that is open, or opens one; `false`: an event of this block needs an own one.
+    fn begin_shared(&mut self, word: &AtomicU64, block: Block) -> bool {
+        self.shared_runs = self.shared_runs.wrapping_add(1);
+        if self.shared_runs > SHARED_RUNS || !self.owns(block) {
+            return false;
+        }
+        let mut seen = word.load(Acquire);
+        self.word = loop {
+            if ticket::writer(seen) == ticket::SHARED && seen != self.word {
+                break seen;
+            }
+            let next = ticket::next(seen, ticket::SHARED);
+            match word.compare_exchange_weak(seen, next, AcqRel, Acquire) {
+                Ok(_) => break next,
+                Err(now) => seen = now,
+            }
+        };
+        self.mine = NEVER;
+        self.left = WINDOW - 1;
+        // Once more, for it was read before the word.
+        self.owns(block)
+    }
+
+    /// Whether the block's neighbourhood was this thread's; it is from now on.
+    fn owns(&self, block: Block) -> bool {
+        let owner = block.owner();
+        let owned = owner.load(Relaxed) == self.writer;
+        if !owned {
+            // Before the ticket that is taken for this.
+            owner.store(self.writer, Relaxed);
+        }
+        owned
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AtomicU64, Block, HOT, LARGE, SHARED_RUNS, SOON, Turn, WINDOW, ticket};
+    use std::sync::atomic::Ordering;
+    use std::sync::{Barrier, Mutex};
+
+    /// The next event's ticket, at a time at which everybody is interrupted soon.
+    fn event(turn: &mut Turn, word: &AtomicU64, block: Block) -> u64 {
+        event_at(turn, word, block, 0)
+    }
+
+    fn event_at(turn: &mut Turn, word: &AtomicU64, block: Block, now: u64) -> u64 {
+        if !turn.is_mine(word) && !turn.share(word, block) {
+            turn.interrupted(word, block, now);
+        }
+        turn.sequence()
+    }
+
+    fn turn(writer: u16) -> Turn {
+        let mut turn = Turn::default();
+        turn.begin(writer);
+        turn
+    }
+
+    fn is_shared(word: &AtomicU64) -> bool {
+        ticket::writer(word.load(Ordering::Relaxed)) == ticket::SHARED
+    }
+
+    /// Blocks of different neighbourhoods, far from those of other tests.
+    fn block(test: usize, number: usize, size: usize) -> Block {
+        Block::new(0x7000_0000_0000 + test * (1 << 36) + number * (1 << 20), size)
+    }
+
+    /// Two threads that take turns at full rate, up to the point at which the next event opens a shared run.
+    fn hot(test: usize, word: &AtomicU64) -> (Turn, Turn) {
+        let (mut a, mut b) = (turn(1), turn(2));
+        while !is_shared(word) {
+            event(&mut a, word, block(test, 0, 8));
+            event(&mut b, word, block(test, 1, 8));
+        }
+        (a, b)
+    }
+
+    #[test]
+    fn who_is_alone_keeps_its_run() {
+        let (word, mut a) = (AtomicU64::new(7 << 16), turn(1));
+        let tickets: Vec<u64> = (0..100).map(|at| event(&mut a, &word, block(0, at, 8))).collect();
+        assert_eq!(tickets, [8; 100]);
+    }
+
+    #[test]
+    fn threads_that_take_turns_slowly_have_a_ticket_each_time() {
+        let (word, mut a, mut b) = (AtomicU64::new(0), turn(1), turn(2));
+        for round in 0..100 {
+            let now = round * (SOON + 1);
+            assert_eq!(event_at(&mut a, &word, block(1, 0, 8), now), 2 * round + 1);
+            assert_eq!(event_at(&mut b, &word, block(1, 1, 8), now), 2 * round + 2);
+            assert!(!is_shared(&word));
+        }
+    }
+
+    #[test]
+    fn threads_at_full_rate_share_tickets() {
+        let word = AtomicU64::new(0);
+        let (mut a, mut b) = hot(2, &word);
+        assert!(word.load(Ordering::Relaxed) >> 16 <= u64::from(2 * HOT + 4));
+        let mut tickets = 0;
+        let events = 100 * u64::from(WINDOW);
+        for _ in 0..events {
+            let before = ticket::sequence(word.load(Ordering::Relaxed));
+            let tickets_of_both = [event(&mut a, &word, block(2, 0, 8)), event(&mut b, &word, block(2, 1, 8))];
+            assert!(tickets_of_both.iter().all(|&ticket| ticket >= before), "nobody stays behind");
+            tickets += ticket::sequence(word.load(Ordering::Relaxed)) - before;
+        }
+        // One for each window, and some for the looks at whether others still are there.
+        assert!(tickets >= events / u64::from(WINDOW), "{tickets}");
+        assert!(tickets <= 2 * events / u64::from(WINDOW), "{tickets}");
+    }
+
+    #[test]
+    fn who_is_left_alone_gets_a_run_of_its_own() {
+        let word = AtomicU64::new(0);
+        let (mut a, _) = hot(3, &word);
+        let most = (SHARED_RUNS + 2) * WINDOW;
+        assert!((0..most).any(|_| (event(&mut a, &word, block(3, 0, 8)), !is_shared(&word)).1));
+    }
+
+    #[test]
+    fn large_blocks_and_blocks_of_others_have_tickets_for_themselves() {
+        let word = AtomicU64::new(0);
+        let (mut a, mut b) = hot(4, &word);
+        for (at, size) in [(0, LARGE), (1, 8)] {
+            event(&mut b, &word, block(4, 1, 8));
+            event(&mut a, &word, block(4, 0, 8));
+            let before = ticket::sequence(word.load(Ordering::Relaxed));
+            assert!(event(&mut a, &word, block(4, at, size)) > before);
+            assert!(!is_shared(&word));
+        }
+        // It was b's, and is a's now.
+        let before = ticket::sequence(word.load(Ordering::Relaxed));
+        assert!(event(&mut b, &word, block(4, 1, 8)) > before);
+    }
+
+    #[test]
+    fn an_event_of_a_block_comes_after_those_of_others_before_it() {
+        const THREADS: u16 = 3;
+        const EVENTS: usize = 500_000;
+        // Who had the last event of each, and its ticket. Some are neighbours.
+        let blocks: Vec<Mutex<(u16, u64)>> = (0..24).map(|_| Mutex::default()).collect();
+        let (word, barrier) = (AtomicU64::new(0), Barrier::new(THREADS.into()));
+        let work = |writer: u16| {
+            let (mut turn, mut state) = (turn(writer), u64::from(writer));
+            barrier.wait();
+            for at in 0..EVENTS {
+                event(&mut turn, &word, block(5, usize::from(writer) + at % 3 * 100, 8));
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let number = (state >> 33) as usize % (32 * blocks.len());
+                let Some(Ok(mut last)) = blocks.get(number).map(Mutex::try_lock) else { continue };
+                let ticket = event(&mut turn, &word, Block::new(0x7800_0000_0000 + number * 4096, 8));
+                let (last_writer, last_ticket) = std::mem::replace(&mut *last, (writer, ticket));
+                assert!(ticket > last_ticket || (ticket, writer) == (last_ticket, last_writer), "block {number}");
+            }
+        };
+        let work = &work;
+        std::thread::scope(|scope| {
+            for writer in 1..=THREADS {
+                scope.spawn(move || work(writer));
+            }
+        });
+    }
+}

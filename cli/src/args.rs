@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use memtrack_collector::Compression;
 
 mod views;
@@ -21,7 +21,7 @@ mod views;
 pub(crate) use views::{By, Diff, Flamegraph, Limit, Metric, Normalize, Sort, Summary, Table, Tree};
 
 use crate::output::Report;
-use crate::terminal::Look;
+use crate::terminal::{Color, Look};
 use input::Input;
 use transform::Transform;
 
@@ -31,14 +31,6 @@ use transform::Transform;
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// When to use colours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Color {
-    Auto,
-    Always,
-    Never,
 }
 
 /// Whether a report is coloured.

@@ -16,8 +16,7 @@ use memtrack_reader::{Filter, Frames, Options, Replay, Thread, aggregate, column
 
 use crate::message;
 use crate::reports::account::Account;
-use crate::reports::facts::{Capture, Facts};
-use crate::reports::processes::ProcessRow;
+use crate::reports::facts::{Capture, Facts, ProcessRow};
 use crate::terminal::Progress;
 use crate::units::{count, size};
 

@@ -6,13 +6,21 @@ use std::env;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::args::Color;
 use crate::sys;
 
 /// What takes less time has no bar.
 const PATIENCE: Duration = Duration::from_millis(300);
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    Auto,
+    Always,
+    Never,
+}
 
 /// How a text report looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use crate::failure;
 use crate::load::load;
 use crate::message;
 use crate::output::Report;
-use crate::reports::diff::{Diff, Metric, doubts};
+use crate::reports::diff::{Diff, doubts};
 use crate::reports::facts::Capture;
 use crate::reports::page;
-use crate::reports::scale::{Measure, Scale};
+use crate::reports::scale::{Measure, Metric, Scale};
 use crate::units::{count, size};
 
 /// Compares, prints, and tells by the exit status whether the limit was passed.

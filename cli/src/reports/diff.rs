@@ -5,28 +5,16 @@
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
-use memtrack_reader::View;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::analysis::diff::{DiffRow, Difference, Functions, Merged, Pair};
 use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
-use super::scale::Scale;
+use super::scale::{Metric, Scale};
 use super::table::Table;
 use super::{NO_STACK, stats, view};
 use crate::terminal::Look;
 use crate::units::{count, size};
-
-/// What is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Metric {
-    /// Its name.
-    pub(crate) name: &'static str,
-    /// Whose sums are compared.
-    pub(crate) view: View,
-    /// Numbers of allocations instead of bytes.
-    pub(crate) counts: bool,
-}
 
 /// Two captures, compared.
 #[derive(Debug)]

@@ -5,13 +5,13 @@
 use std::path::PathBuf;
 
 use memtrack_format::meta::Process;
-use memtrack_reader::{Analysis, Frames, Thread};
+use memtrack_reader::analysis::Tally;
+use memtrack_reader::{Analysis, Frames, Thread, ThreadId};
 
 use crate::message;
 use crate::units::{count, size};
 
 use super::account::Account;
-use super::processes::ProcessRow;
 
 /// A capture that was read, as reports take it.
 #[derive(Debug)]
@@ -24,6 +24,16 @@ pub(crate) struct Capture {
     pub(crate) frames: Frames,
     /// The threads that the sums refer to.
     pub(crate) threads: Vec<Thread>,
+}
+
+impl Capture {
+    /// The operating system's number of a thread and its name, where it has one.
+    pub(super) fn thread(&self, id: ThreadId) -> (Option<i32>, &str) {
+        match self.threads.get(id.0 as usize) {
+            Some(thread) => (Some(thread.tid), &thread.name),
+            None => (None, ""),
+        }
+    }
 }
 
 /// What is said of a capture itself.
@@ -51,6 +61,21 @@ pub(crate) struct Facts {
     pub(crate) processes: Vec<ProcessRow>,
     /// What recording took.
     pub(crate) account: Account,
+}
+
+/// One process of several, as far as a capture, read alone, says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ProcessRow {
+    pub(super) file: String,
+    pub(super) title: String,
+    pub(super) command_line: Vec<String>,
+    pub(super) pid: Option<u64>,
+    pub(super) ppid: Option<u64>,
+    pub(super) forked: bool,
+    pub(super) inherited_frees: u64,
+    pub(super) allocated: Tally,
+    pub(super) peak_bytes: u64,
+    pub(super) leaked: Tally,
 }
 
 impl Facts {

@@ -11,7 +11,6 @@ use serde_json::{Value, json};
 
 use super::NO_STACK;
 use super::facts::{Capture, visible};
-use super::stats_json::thread;
 use super::table::Table;
 use crate::terminal::Look;
 use crate::units::{count, size};
@@ -50,7 +49,7 @@ impl Report {
             self.functions.entry((name(function), name(file))).or_default().merge(&lifetimes);
         }
         let named = |id| {
-            let (tid, name) = thread(capture, id);
+            let (tid, name) = capture.thread(id);
             (tid, name.to_owned())
         };
         let pairs = std::mem::take(&mut self.open_pairs).rows().into_iter();

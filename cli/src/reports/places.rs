@@ -11,7 +11,6 @@ use memtrack_reader::{FrameId, StackId, ThreadId, View};
 use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
-use super::stats_json::thread;
 use super::table::Table;
 use super::tree::named;
 use super::{NO_STACK, view};
@@ -87,7 +86,7 @@ impl<'a> Places<'a> {
         for row in &self.rows {
             let (function, file, line) = self.place(row.key.frame);
             let line = line.map(|line| line.to_string()).unwrap_or_default();
-            let (tid, name) = row.key.thread.map(|id| thread(self.capture, id)).unwrap_or_default();
+            let (tid, name) = row.key.thread.map(|id| self.capture.thread(id)).unwrap_or_default();
             let tid = tid.map(|tid| tid.to_string()).unwrap_or_default();
             let allocator = row.key.allocator.name();
             let [function, file, name] = [function, file.unwrap_or_default(), name].map(csv_field);
@@ -146,7 +145,7 @@ impl<'a> Places<'a> {
             value["process"] = self.capture.frames.function(id).into();
         }
         if let Some(id) = row.key.thread {
-            value["thread"] = thread(self.capture, id).0.into();
+            value["thread"] = self.capture.thread(id).0.into();
         }
         value
     }
@@ -158,7 +157,7 @@ impl<'a> Places<'a> {
             cells.push(visible(&short(self.capture.frames.function(id))));
         }
         if let Some(id) = row.key.thread {
-            let (tid, name) = thread(self.capture, id);
+            let (tid, name) = self.capture.thread(id);
             cells.push(visible(&format!("{} {name}", tid.map_or("?".into(), |tid| tid.to_string()))));
         }
         let place = row.key.frame.map_or_else(|| NO_STACK.into(), |id| named(&self.capture.frames, id));

@@ -5,24 +5,9 @@
 use memtrack_reader::analysis::Tally;
 use serde_json::{Value, json};
 
-use super::facts::Capture;
+use super::facts::{Capture, ProcessRow};
 use super::table::Table;
 use crate::units::{count, size};
-
-/// One process.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct ProcessRow {
-    file: String,
-    title: String,
-    command_line: Vec<String>,
-    pid: Option<u64>,
-    ppid: Option<u64>,
-    forked: bool,
-    inherited_frees: u64,
-    allocated: Tally,
-    peak_bytes: u64,
-    leaked: Tally,
-}
 
 impl ProcessRow {
     /// What a capture, read alone, says of its process.

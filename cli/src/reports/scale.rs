@@ -6,11 +6,22 @@
 use std::fmt;
 
 use anyhow::{Result, bail};
+use memtrack_reader::View;
 use memtrack_reader::analysis::Sum;
 
-use super::diff::Metric;
 use super::facts::Capture;
 use crate::units::duration;
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Metric {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// Whose sums are compared.
+    pub(crate) view: View,
+    /// Numbers of allocations instead of bytes.
+    pub(crate) counts: bool,
+}
 
 /// What both captures shall have the same of.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,10 +122,8 @@ fn total(capture: &Capture, metric: Metric) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Measure, Scale};
-    use crate::reports::diff::Metric;
+    use super::{Measure, Metric, Scale, View};
     use crate::reports::fixture;
-    use memtrack_reader::View;
 
     const ALLOCATED: Metric = Metric { name: "allocated", view: View::Allocated, counts: false };
 

@@ -4,7 +4,6 @@
 
 use std::io::Write;
 
-use memtrack_reader::ThreadId;
 use memtrack_reader::analysis::{FrameRow, Kept, ModuleRow, Tally, View, kept};
 use serde_json::{Value, json};
 
@@ -68,7 +67,7 @@ fn value(capture: &Capture, limit: usize) -> Value {
             value
         }).collect::<Value>(),
         "threads": rows.threads.iter().map(|row| {
-            let (tid, name) = thread(capture, row.thread);
+            let (tid, name) = capture.thread(row.thread);
             json!({"tid": tid, "name": name, "count": row.tally.count, "bytes": row.tally.bytes})
         }).collect::<Value>(),
         "top_by_size": frames(capture, &rows.top_by_size),
@@ -123,14 +122,6 @@ fn capture_value(capture: &Capture) -> Value {
         }),
         "anonymized": facts.process.anonymized == Some(1),
     })
-}
-
-/// The operating system's number of a thread and its name, where it has one.
-pub(super) fn thread(capture: &Capture, id: ThreadId) -> (Option<i32>, &str) {
-    match capture.threads.get(id.0 as usize) {
-        Some(thread) => (Some(thread.tid), &thread.name),
-        None => (None, ""),
-    }
 }
 
 fn frames(capture: &Capture, rows: &[FrameRow]) -> Value {

@@ -11,7 +11,6 @@ use super::NO_STACK;
 use super::facts::{Capture, visible};
 use super::processes;
 use super::stats::{Rows, tells_python_apart};
-use super::stats_json::thread;
 use super::table::Table;
 use super::tree::named;
 use crate::terminal::Look;
@@ -153,7 +152,7 @@ fn allocators(capture: &Capture, rows: &Rows) -> Table {
 fn threads(capture: &Capture, rows: &Rows) -> Table {
     let mut table = Table::default();
     for row in &rows.threads {
-        let (tid, name) = thread(capture, row.thread);
+        let (tid, name) = capture.thread(row.thread);
         let tid = tid.map_or("?".into(), |tid| tid.to_string());
         table.row(cells(capture, row.tally, format!("{tid} {name}")));
     }

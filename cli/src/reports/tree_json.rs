@@ -11,7 +11,6 @@ use memtrack_reader::{FrameId, ThreadId, View};
 use serde_json::{Value, json};
 
 use super::facts::Capture;
-use super::stats_json::thread;
 use super::tree::Figures;
 use super::{NO_STACK, view};
 
@@ -47,7 +46,7 @@ pub(crate) fn flamegraph(capture: &Capture, shape: Shape, mut out: impl Write) -
     }
     for (number, (id, rows)) in threads.into_iter().enumerate() {
         let name = id.map(|id| {
-            let (tid, name) = thread(capture, id);
+            let (tid, name) = capture.thread(id);
             json!({"tid": tid, "name": name})
         });
         write!(out, "{}\n{{\"thread\":{}", if number > 0 { "," } else { "" }, Value::from(name))?;

@@ -11,7 +11,6 @@ use memtrack_reader::{StackId, View};
 
 use super::Format;
 use crate::reports::facts::Capture;
-use crate::reports::stats_json::thread;
 
 /// Comma-separated values.
 #[derive(Debug)]
@@ -40,7 +39,7 @@ impl Format for Csv {
 }
 
 fn row(capture: &Capture, group: &GroupRow, out: &mut dyn Write) -> io::Result<()> {
-    let (tid, name) = thread(capture, group.thread);
+    let (tid, name) = capture.thread(group.thread);
     let tid = tid.unwrap_or(0);
     // In capitals, as scripts written for memray look for them.
     let allocator = group.allocator.name().to_uppercase();

@@ -20,7 +20,6 @@ use super::numbering::Numbering;
 use super::{Format, leaf_to_root};
 use crate::reports::NO_STACK;
 use crate::reports::facts::Capture;
-use crate::reports::stats_json::thread;
 
 /// The names of the sample types; each comes as `…_objects` and `…_space`.
 const VIEWS: [(&str, &str); 4] = [
@@ -134,7 +133,7 @@ impl<'a, W: Write> Writer<'a, W> {
 
     fn labels(&mut self, capture: &Capture, group: &Group) -> Vec<Label> {
         let mut labels = vec![self.text_label("allocator", group.allocator.name())];
-        let (tid, name) = thread(capture, group.thread);
+        let (tid, name) = capture.thread(group.thread);
         if let Some(tid) = tid {
             labels.push(Label { key: self.string("thread_id"), num: tid.into(), ..Label::default() });
         }

@@ -19,7 +19,6 @@ use super::columns::Columns;
 use crate::reports::NO_STACK;
 use crate::reports::facts::{Capture, visible};
 use crate::reports::source::Sources;
-use crate::reports::stats_json::thread;
 use crate::units::count;
 
 /// A capture and the place of each of its groups in the tree.
@@ -196,7 +195,7 @@ impl Threads {
 
 /// Threads of one capture go by number and name; those of two have only their names in common.
 fn thread_name(capture: &Capture, group: &Group, name_only: bool) -> String {
-    let (tid, name) = thread(capture, group.thread);
+    let (tid, name) = capture.thread(group.thread);
     let tid = tid.map_or("?".into(), |tid| tid.to_string());
     visible(&match name {
         "" if name_only => "unnamed thread".into(),

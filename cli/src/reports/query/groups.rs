@@ -17,7 +17,6 @@ use super::{Matched, span, stack_value};
 use crate::reports::NO_STACK;
 use crate::reports::facts::{Capture, visible};
 use crate::reports::lifetimes;
-use crate::reports::stats_json::thread;
 use crate::reports::table::Table;
 use crate::terminal::Look;
 use crate::units::{count, percent, size};
@@ -161,7 +160,7 @@ impl Groups {
                 (module.into(), json!({"module": module}))
             }
             Key::Thread(id) => {
-                let (tid, name) = thread(capture, id);
+                let (tid, name) = capture.thread(id);
                 let text = format!("{} {name}", tid.map_or("?".into(), |tid| tid.to_string()));
                 (text, json!({"tid": tid, "name": name}))
             }

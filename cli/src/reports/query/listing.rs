@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::{Matched, frame_value, place, span, stack_value};
 use crate::reports::facts::{Capture, visible};
-use crate::reports::stats_json::thread;
 use crate::reports::table::Table;
 use crate::terminal::Look;
 use crate::units::{count, size};
@@ -73,7 +72,7 @@ impl Largest {
 }
 
 fn cells(capture: &Capture, life: &Life) -> Vec<String> {
-    let tid = |id| thread(capture, id).0.map_or("?".into(), |tid| tid.to_string());
+    let tid = |id| capture.thread(id).0.map_or("?".into(), |tid| tid.to_string());
     let end = match life.fate {
         Fate::Live => "live".into(),
         Fate::Lost { .. } => "not seen".into(),
@@ -152,7 +151,7 @@ impl<W: Write> Stream<W> {
 }
 
 fn row(number: usize, capture: &Capture, life: &Life) -> Value {
-    let tid = |id| thread(capture, id).0;
+    let tid = |id| capture.thread(id).0;
     let (fate, freed_by) = match life.fate {
         Fate::Live => ("live", None),
         Fate::Lost { .. } => ("lost", None),
@@ -165,7 +164,7 @@ fn row(number: usize, capture: &Capture, life: &Life) -> Value {
     value["bytes"] = life.size.into();
     value["allocator"] = life.allocator.name().into();
     value["thread"] = tid(life.thread).into();
-    value["thread_name"] = thread(capture, life.thread).1.into();
+    value["thread_name"] = capture.thread(life.thread).1.into();
     value["time_ns"] = life.time_ns.into();
     value["lifetime_ns"] = life.lifetime_ns.into();
     value["fate"] = fate.into();

@@ -38,6 +38,11 @@ fn blocks_that_busy_threads_hand_over_end_once() {
 }
 
 #[test]
+fn what_busy_threads_hold_at_a_barrier_is_the_peak() {
+    assert_eq!(threads("holding").peak(), Tally::new(40_000, 4_000_000));
+}
+
+#[test]
 fn eight_threads_at_once_have_their_own_totals() {
     let stats = threads("known_totals");
     for index in 0..8 {

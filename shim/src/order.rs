@@ -6,7 +6,8 @@
 //! different threads in a shared run have no order but what follows from this: a block belongs to the neighbourhood
 //! whose last event of a shared run was this thread's, or its event gets a ticket for itself, and the neighbourhood is
 //! this thread's from then on. So whatever happens to one block has the order in which it happened, and so has whatever
-//! happens to a large one.
+//! happens to a large one. So has what is recorded before and after a barrier, or by a thread and after it was joined:
+//! who waits for others begins a run of its own.
 //!
 //! Why that holds. Let a thread A have an event of a block, and B the next one. If B's event is in a run of its own, its
 //! ticket is above A's, since B reads the word after A has. If A's was, B's ticket is another, so above it. If both are in
@@ -27,8 +28,10 @@ const WINDOW: u32 = 64;
 /// Who is interrupted again within so many ticks of the clock (one or two microseconds of a time-stamp counter, four of
 /// CLOCK_MONOTONIC) records at full rate, …
 const SOON: u64 = 4096;
-/// … if that happens so often in a row.
-const HOT: u32 = 16;
+/// … if that happens so often in a row, …
+const HOT: u32 = 512;
+/// … until four times in a row it does not: each halves this.
+const HOTTEST: u32 = 8 * HOT;
 /// The same for the end of a shared run.
 const SOON_IN_SHARED: u64 = 8 * SOON;
 /// After so many shared runs a thread begins one of its own, to see whether there still are others.
@@ -83,7 +86,7 @@ pub(crate) struct Turn {
     left: u32,
     /// Shared runs since its last own one.
     shared_runs: u32,
-    /// How often it was interrupted soon after the time before, up to [`HOT`].
+    /// How often it was interrupted soon after the time before, up to [`HOT`]; then how long that counts, up to [`HOTTEST`].
     heat: u32,
     /// When it was interrupted last, in ticks of the clock.
     interrupted: u64,
@@ -143,12 +146,22 @@ impl Turn {
         self.shared_runs = 0;
     }
 
+    /// The thread is about to wait for others: what it records then comes after what they have recorded by now.
+    pub(crate) fn wait(&mut self) {
+        (self.left, self.heat) = (0, 0);
+    }
+
     fn is_hot(&mut self, now: u64) -> bool {
         let soon = if self.mine == NEVER { SOON_IN_SHARED } else { SOON };
         let was_soon = now.wrapping_sub(self.interrupted) < soon;
         self.interrupted = now;
-        self.heat = if was_soon { self.heat.saturating_add(1).min(HOT) } else { 0 };
-        self.heat == HOT
+        self.heat = match self.heat.saturating_add(1) {
+            HOT.. if was_soon => HOTTEST,
+            more if was_soon => more,
+            _ if self.heat >= HOT => self.heat / 2,
+            _ => 0,
+        };
+        self.heat >= HOT
     }
 
     /// Takes part in the shared run that is open, or opens one; `false`: an event of this block needs an own one.
@@ -271,6 +284,17 @@ mod tests {
         let (mut a, _) = hot(3, &word);
         let most = (SHARED_RUNS + 2) * WINDOW;
         assert!((0..most).any(|_| (event(&mut a, &word, block(3, 0, 8)), !is_shared(&word)).1));
+    }
+
+    #[test]
+    fn who_has_waited_comes_after_all_others() {
+        let word = AtomicU64::new(0);
+        let (mut a, mut b) = hot(6, &word);
+        for _ in 0..3 * WINDOW {
+            let of_b = event(&mut b, &word, block(6, 1, 8));
+            a.wait();
+            assert!(event(&mut a, &word, block(6, 0, 8)) > of_b);
+        }
     }
 
     #[test]

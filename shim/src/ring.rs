@@ -134,6 +134,11 @@ impl Ring {
         self.next_segment();
     }
 
+    /// The thread is about to wait for others.
+    pub(crate) fn wait(&mut self) {
+        self.turn.wait();
+    }
+
     /// The slot's shared header.
     pub(crate) const fn slot(&self) -> &'static Slot {
         self.home.slot

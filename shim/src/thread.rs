@@ -108,6 +108,21 @@ pub(crate) fn leave_hook() {
     }
 }
 
+/// This thread is about to wait for others.
+pub(crate) fn wait() {
+    let word = tls::get();
+    // In a forked child that is not recorded the state is its parent's, and its switch is off.
+    if word <= LAST_MARK || !switch::is_on() {
+        return;
+    }
+    // SAFETY: a word above the marks is the state of a slot that this thread owns.
+    let thread = unsafe { &mut *(word as *mut Thread) };
+    // In a signal handler that has interrupted a hook, nothing is recorded.
+    if !thread.ring.busy() {
+        thread.ring.wait();
+    }
+}
+
 /// Gives the state of a slot to a thread, at a new segment.
 fn begin_anew(thread: &mut Thread, tid: i32) {
     thread.chain.reset();

@@ -12,6 +12,7 @@ mod process;
 mod search;
 mod shapes;
 mod spawn;
+mod threads;
 mod trampoline;
 
 pub(crate) use process::note_process;
@@ -72,6 +73,8 @@ table! {
         "dlsym" => loader::dlsym, DLSYM;
         "dlvsym" => loader::dlvsym, DLVSYM;
         "prctl" => process::prctl, PRCTL;
+        "pthread_barrier_wait" => threads::pthread_barrier_wait, PTHREAD_BARRIER_WAIT;
+        "pthread_join" => threads::pthread_join, PTHREAD_JOIN;
         "pthread_setname_np" => process::pthread_setname, PTHREAD_SETNAME;
         "longjmp" => jumps::longjmp, LONGJMP;
         "_longjmp" => jumps::underscore_longjmp, UNDERSCORE_LONGJMP;

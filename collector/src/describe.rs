@@ -66,6 +66,7 @@ pub(crate) fn at_end(area: &Area, end: Pairing, earlier: &Process) -> Process {
         native_unwound: and(sum(native, |slot| &slot.native_unwound), earlier.native_unwound),
         python_compared: and(sum(has_python, |slot| &slot.python_compared), earlier.python_compared),
         python_changed: and(sum(has_python, |slot| &slot.python_changed), earlier.python_changed),
+        shared_runs: and(sum(true, |slot| &slot.shared_runs), earlier.shared_runs),
         // Of all images: a later one goes on counting.
         switches: Some(ticket::sequence(control.ticket.0.load(Acquire))),
         start_ns: and(begun, earlier.start_ns),

@@ -71,6 +71,8 @@ pub struct Process {
     pub record_bytes: Option<u64>,
     /// How often another thread recorded than the one before; memtrack's own looks count, too.
     pub switches: Option<u64>,
+    /// How often a thread took part in a run of several threads at once, of up to 64 events of each.
+    pub shared_runs: Option<u64>,
     /// Processor time of the process up to its end, in nanoseconds, with what memtrack's hooks took of it.
     pub cpu_ns: Option<u64>,
     /// How long the process waited in its start for memtrack's library, in nanoseconds.
@@ -169,7 +171,7 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags.
-    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 37] {
+    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 38] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -199,6 +201,7 @@ impl Process {
             (57, &mut self.cpu_ns),
             (58, &mut self.start_ns),
             (59, &mut self.step_ps),
+            (60, &mut self.shared_runs),
             (70, &mut self.stripped_allocations),
             (71, &mut self.stripped_bytes),
             (72, &mut self.anonymized),

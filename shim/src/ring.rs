@@ -206,6 +206,11 @@ impl Ring {
             return time;
         }
         self.turn.interrupted(self.home.ticket, block, self.home.clock.now());
+        if self.turn.is_shared() {
+            let count = &self.home.slot.shared_runs;
+            // This thread alone counts here.
+            count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
+        }
         self.say_run();
         self.time()
     }

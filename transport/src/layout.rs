@@ -193,6 +193,8 @@ pub struct Slot {
     pub python_compared: AtomicU64,
     /// See `python_compared`.
     pub python_changed: AtomicU64,
+    /// How often the owners have taken part in a run of several threads; target.
+    pub shared_runs: AtomicU64,
 }
 
 /// The head of one segment.

@@ -26,6 +26,7 @@ const KEPT: u64 = 1_000;
 const WHOLE: u64 = 6 * GLANCE;
 const UNWOUND: u64 = 90 * KEPT;
 const SWITCH: u64 = 10 * (FREE + STACK);
+const SHARED_RUN: u64 = 5 * SWITCH;
 
 /// A program that did less than this part of what was measured was hardly measured at all.
 const LEAST_PART: u64 = 20;
@@ -116,6 +117,7 @@ fn picoseconds(process: &Process, events: &Events) -> u128 {
         (events.kept, KEPT),
         (events.unwound, UNWOUND),
         (process.switches.unwrap_or(0), SWITCH),
+        (process.shared_runs.unwrap_or(0), SHARED_RUN),
     ];
     parts.iter().map(|&(number, cost)| u128::from(number) * u128::from(cost)).sum()
 }

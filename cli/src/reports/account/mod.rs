@@ -367,6 +367,7 @@ mod tests {
             wait_ns: all,
             events_without_slot: all,
             switches: all,
+            shared_runs: all,
             step_ps: all,
             stripped_allocations: all,
             timestamps: Some(1),

@@ -46,6 +46,7 @@ fn programs_that_cannot_be_started() {
     refused(&dir, &["run", "no-such-script.py"], 127, &["no-such-script.py"]);
     refused(&dir, &["run", "./text"], 126, &["not executable"]);
     refused(&dir, &["run", "/"], 126, &["is a directory"]);
+    refused(&dir, &["run", ""], 127, &["not found"]);
     assert!(captures(&dir).is_empty());
 }
 
@@ -88,6 +89,60 @@ fn closing_lines_are_on_standard_error_unless_quiet() {
     );
     let quiet = outcome(&dir, &["run", "-q", "-f", "-o", "c.bin", "sh", "-c", "echo out"]);
     assert_eq!((quiet.stdout.as_str(), quiet.stderr.as_str()), ("out\n", ""));
+}
+
+#[test]
+fn a_program_without_python_has_stacks_with_native_only_and_is_told_so() {
+    let dir = Dir::new();
+    let plain = outcome(&dir, &["run", "-o", "c.bin", "sh", "-c", "echo out"]);
+    assert!(plain.stderr.contains("stacks      none: no Python runs in it; --native"), "{plain:?}");
+    for report in [&["table"] as &[_], &["tree", "--text"], &["transform", "collapsed", "-o", "-"]] {
+        let told = outcome(&dir, &[report, &["c.bin"]].concat());
+        assert!(told.stderr.contains("no call stacks") && told.stderr.contains("--native"), "{told:?}");
+    }
+    let native = outcome(&dir, &["run", "--native", "-o", "n.bin", "sh", "-c", "echo out"]);
+    assert!(!native.stderr.contains("no Python runs in it"), "{native:?}");
+    let native = outcome(&dir, &["table", "n.bin"]);
+    assert!(!native.stderr.contains("no call stacks"), "{native:?}");
+}
+
+#[test]
+fn the_closing_lines_have_the_duration_of_the_whole_also_after_exec() {
+    let dir = Dir::new();
+    for words in [&["-c", "echo"] as &[_], &["-c", "exec sh -c 'exec echo'"]] {
+        let told = outcome(&dir, &[&["run", "-f", "-o", "c.bin", "sh"], words].concat());
+        let stats = outcome(&dir, &["stats", "c.bin"]).success();
+        let duration = stats.lines().find_map(|line| line.strip_prefix("Duration")).expect("a duration").trim();
+        assert!(told.stderr.contains(&format!(" in c.bin, recorded in {duration}\n")), "{duration}: {told:?}");
+    }
+}
+
+#[test]
+fn a_report_that_ends_in_the_middle_says_where_it_was_written() {
+    let dir = Dir::new();
+    outcome(&dir, &["run", "-q", "-o", "c.bin", "sh", "-c", "echo; echo; echo"]).success();
+    let memtrack = memtrack().get_program().to_owned();
+    for words in [&["parse"] as &[_], &["stats"], &["table", "--json"]] {
+        let mut command = dir.command("sh");
+        command.args(["-c", "exec \"$0\" \"$@\" c.bin > /dev/full"]).arg(&memtrack).args(words);
+        let printed = Outcome::of(&mut command);
+        assert_eq!(printed.status, 1, "{printed:?}");
+        assert!(printed.stderr.starts_with("error: standard output"), "{printed:?}");
+    }
+    refused(&dir, &["parse", "-o", "/dev/full", "c.bin"], 1, &["/dev/full: cannot be written", "No space left"]);
+}
+
+#[test]
+fn formats_with_all_views_say_so_where_one_is_asked_for() {
+    let dir = Dir::new();
+    outcome(&dir, &["run", "-q", "-o", "c.bin", "sh", "-c", "echo"]).success();
+    for format in ["jsonl", "dhat"] {
+        let words = ["transform", format, "-o", "-", "c.bin"];
+        let plain = outcome(&dir, &words);
+        assert!(!plain.stderr.contains("holds all views"), "{plain:?}");
+        let asked = outcome(&dir, &[&words as &[_], &["--leaks"]].concat());
+        assert!(asked.stderr.contains("holds all views") && asked.stdout == plain.stdout, "{asked:?}");
+    }
 }
 
 #[test]

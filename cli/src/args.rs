@@ -45,10 +45,21 @@ pub(crate) struct Colors {
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Text<const ROWS: usize> {
     /// At most N rows of text in each list, the first; 0 for all
-    #[arg(short = 'n', value_name = "N", default_value_t = ROWS)]
+    // Not default_value_t: it keeps one text for all ROWS, that of the command which is built first.
+    #[arg(short = 'n', value_name = "N", default_value = const { decimal(ROWS) })]
     pub(crate) rows: usize,
     #[command(flatten)]
     pub(crate) colors: Colors,
+}
+
+/// How many rows there are without -n, as text.
+const fn decimal(rows: usize) -> &'static str {
+    match rows {
+        5 => "5",
+        10 => "10",
+        30 => "30",
+        _ => panic!("a number of rows that no command has"),
+    }
 }
 
 impl Colors {
@@ -131,7 +142,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "HOW", default_value = "zstd", value_parser = compression)]
     pub(crate) compress: Compression,
     /// Look at the resident memory every MS milliseconds
-    #[arg(long, value_name = "MS", default_value = "10")]
+    #[arg(long, value_name = "MS", default_value = "10", value_parser = milliseconds)]
     pub(crate) snapshot_interval: NonZeroU32,
     /// The Python for scripts, -m and -c [default: the virtual environment's, else python3 in PATH]
     #[arg(long, value_name = "PATH")]
@@ -139,6 +150,11 @@ pub(crate) struct Run {
     /// A Python script, -m MODULE, -c CODE, or any program; everything behind it belongs to the program
     #[arg(value_name = "TARGET", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) target: Vec<OsString>,
+}
+
+/// A time between two snapshots.
+fn milliseconds(text: &str) -> Result<NonZeroU32, String> {
+    text.parse().map_err(|_| format!("expected whole milliseconds, from 1 to {}", u32::MAX))
 }
 
 /// How a capture is compressed.
@@ -249,7 +265,10 @@ mod tests {
     #[test]
     fn snapshot_interval_is_positive() {
         assert_eq!(run(&["--snapshot-interval", "5", "a"]).unwrap().snapshot_interval.get(), 5);
-        assert!(run(&["--snapshot-interval", "0", "a"]).is_err());
+        for wrong in ["0", "-5", "1.5", "4294967296", "fast"] {
+            let told = run(&["--snapshot-interval", wrong, "a"]).unwrap_err().to_string();
+            assert!(told.contains("whole milliseconds"), "{told}");
+        }
     }
 
     #[test]
@@ -260,6 +279,22 @@ mod tests {
         let [one, three, nineteen] = [1, 3, 19].map(|level| Some(Compression::Zstd(level)));
         assert_eq!(all, [Some(Compression::None), Some(Compression::Lz4), three, one, nineteen]);
         assert_eq!(["", "gzip", "zstd:", "zstd:0", "zstd:20", "zstd:-1", "lz4:3"].map(parsed), [None; 7]);
+    }
+
+    #[test]
+    fn every_command_has_its_own_number_of_rows() {
+        let rows = |words: &[&str]| match Arguments::try_parse_from(["memtrack"].iter().chain(words)).unwrap().command {
+            Command::Stats(stats) => stats.text.rows,
+            Command::Table(table) => table.text.rows,
+            Command::Summary(summary) => summary.text.rows,
+            Command::Diff(diff) => diff.text.rows,
+            Command::Query(query) => query.text.rows,
+            _ => unreachable!("has rows"),
+        };
+        let all = [&["stats", "a"] as &[_], &["diff", "a", "b"], &["table", "a"], &["summary", "a"]];
+        assert_eq!(all.map(rows), [5, 10, 30, 30]);
+        assert_eq!(rows(&["query", "live", "a"]), 30);
+        assert_eq!(rows(&["table", "-n", "7", "a"]), 7);
     }
 
     #[test]

@@ -107,6 +107,11 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
             combined(captures.into_iter().chain(last).map(|(capture, _)| capture).collect())?
         }
     };
+    if capture.facts.stackless && !request.quiet {
+        message::line(
+            "no call stacks: no Python runs in this program; record it with --native to have those of C, C++ and Rust",
+        );
+    }
     // Only of all captures together it is known where a line holds several calls.
     columns::keep_where_several(&mut capture.analysis, &mut capture.frames)?;
     Ok(capture)
@@ -194,9 +199,10 @@ fn load_one(path: &Path, request: &Request<'_>, options: &Options) -> Result<(Ca
     if request.without_columns {
         columns::drop_all(&mut capture.analysis, &mut capture.frames)?;
     }
-    let Facts { lost_blocks, lost_bytes, process, .. } = &capture.facts;
+    let Facts { lost_blocks, lost_bytes, complete, process, .. } = &capture.facts;
     let account = Account::of(process, &capture.analysis.totals, all.count, file.file_bytes());
-    capture.facts.account = account.with_loss(*lost_blocks, *lost_bytes);
+    capture.facts.account = account.with_loss(*lost_blocks, *lost_bytes, *complete);
+    capture.facts.stackless = capture.facts.lacks_stacks(&capture.frames);
     for warning in capture.facts.warnings() {
         message::warning(format_args!("{}: {warning}", path.display()));
     }
@@ -299,5 +305,6 @@ pub(crate) fn facts(file: &source::Capture, lost: Loss) -> Facts {
         others: 0,
         processes: Vec::new(),
         account: Account::default(),
+        stackless: false,
     }
 }

@@ -3,6 +3,7 @@
 //! Invariant: an existing file is never lost without `--force`, and a report's file appears whole or not at all.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -93,9 +94,9 @@ impl Report {
 impl Write for Report {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Stdout(stdout) => stdout.write(bytes),
-            Self::File(file, _) => file.write(bytes),
-            Self::Device(file, _) => file.write(bytes),
+            Self::Stdout(stdout) => stdout.write(bytes).map_err(|error| explained("standard output", &error)),
+            Self::File(file, path) => file.write(bytes).map_err(|error| explained(path.display(), &error)),
+            Self::Device(file, path) => file.write(bytes).map_err(|error| explained(path.display(), &error)),
         }
     }
 
@@ -106,6 +107,11 @@ impl Write for Report {
             Self::Device(file, _) => file.flush(),
         }
     }
+}
+
+/// The same kind of error, with what could not be written: reports end at it long before they are completed.
+fn explained(what: impl fmt::Display, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: cannot be written: {error}"))
 }
 
 /// The file of a capture, which is written while the program runs.
@@ -147,7 +153,8 @@ impl CaptureFile {
     pub(crate) fn unnamed() -> Result<(Self, File)> {
         let directory =
             std::env::current_dir().context("the working directory is not there any more; name a file with -o")?;
-        let temporary = temporary_beside(&directory.join("memtrack"), 0o666)?;
+        let temporary = temporary_in(&directory, 0o666)
+            .with_context(|| format!("{}: no file can be created here; name one with -o", directory.display()))?;
         let file = temporary.reopen()?;
         Ok((Self { path: temporary.path().into(), unnamed: Some(temporary), created: true }, file))
     }
@@ -214,13 +221,16 @@ fn refuse_existing(path: &Path, force: bool) -> Result<()> {
 /// A directory that is not there or not writable.
 pub(crate) fn temporary_beside(path: &Path, mode: u32) -> Result<NamedTempFile> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    tempfile::Builder::new()
+    temporary_in(directory, mode).with_context(|| cannot_create(path))
+}
+
+fn temporary_in(directory: &Path, mode: u32) -> io::Result<NamedTempFile> {
+    let named = tempfile::Builder::new()
         .prefix(".memtrack-")
         .permissions(fs::Permissions::from_mode(mode))
-        .tempfile_in(directory)
-        .map_err(|error| error.kind())
-        .map_err(io::Error::from)
-        .with_context(|| cannot_create(path))
+        .tempfile_in(directory);
+    // Its kind alone: the path in its text is one that nobody knows.
+    named.map_err(|error| error.kind().into())
 }
 
 fn cannot_create(path: &Path) -> String {

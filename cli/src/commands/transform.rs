@@ -12,8 +12,8 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use memtrack_reader::Event;
 use memtrack_reader::source::Loss;
+use memtrack_reader::{Event, View};
 
 use crate::args;
 use crate::args::transform::{Common, Events, Order, Transform};
@@ -55,6 +55,9 @@ fn write(common: &Common, format: &impl Format) -> Result<u8> {
     // The formats are of functions, files and lines.
     let request = Request { without_columns: true, ..Request::from((&common.input, &common.view)) };
     let capture = load(request, &format.reading(common.view.reading()))?;
+    if format.holds_every_view() && !matches!(common.view.wanted(), View::HighWaterMark | View::LeaksAtExit) {
+        message::line(format_args!("{name} holds all views: --leaks, --temporary and --allocated choose none of them"));
+    }
     format.write(&capture, common.view.wanted(), &mut out)?;
     done(out, format.opens_in())
 }

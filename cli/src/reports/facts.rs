@@ -61,6 +61,8 @@ pub(crate) struct Facts {
     pub(crate) processes: Vec<ProcessRow>,
     /// What recording took.
     pub(crate) account: Account,
+    /// No allocation has a call stack, since nothing was recorded that could tell any.
+    pub(crate) stackless: bool,
 }
 
 /// One process of several, as far as a capture, read alone, says.
@@ -90,6 +92,7 @@ impl Facts {
             others: self.others.saturating_add(other.others).saturating_add(1),
             processes: [self.processes, other.processes].concat(),
             account: self.account.and(&other.account),
+            stackless: self.stackless && other.stackless,
             ..self
         }
     }
@@ -140,6 +143,13 @@ impl Facts {
     pub(crate) fn duration_ns(&self, analysis: &Analysis) -> u64 {
         let ends = self.process.start_monotonic_ns.zip(self.process.end_monotonic_ns);
         ends.and_then(|(start, end)| end.checked_sub(start)).unwrap_or(analysis.totals.end_time_ns)
+    }
+
+    /// Whether a program without Python was recorded without native call stacks.
+    pub(crate) fn lacks_stacks(&self, frames: &Frames) -> bool {
+        let Process { python_version, python_note, native_traces, .. } = &self.process;
+        let python = python_version.is_some() || python_note.is_some();
+        !python && *native_traces != Some(1) && frames.frames().is_empty() && self.account.has_events()
     }
 
     /// Says on standard error what is missing.

@@ -45,9 +45,24 @@ const MIN_LAST: usize = 16;
 fn cut(text: &str, width: Option<usize>) -> String {
     let len = text.chars().count();
     let Some(width) = width.filter(|width| len > *width) else { return text.into() };
-    let head = (width - 1) / 2;
-    let tail = width - 1 - head;
-    text.chars().take(head).chain(['…']).chain(text.chars().skip(len - tail)).collect()
+    let room = width - 1;
+    let head = head(text, room);
+    text.chars().take(head).chain(['…']).chain(text.chars().skip(len + head - room)).collect()
+}
+
+/// How many characters stay at the beginning if `room` stay in all. Of `function at directory/file:line` directories go
+/// first, and then the function's end, unless the file's name takes too much of the room.
+fn head(text: &str, room: usize) -> usize {
+    const AT: &str = " at ";
+    let parts = text.rsplit_once(AT).map(|(function, place)| {
+        let file = place.rsplit_once('/').map_or(place, |(_, file)| file);
+        (function.chars().count() + AT.len(), file.chars().count())
+    });
+    match parts {
+        Some((function, file)) if function + file <= room => function,
+        Some((_, file)) if file <= room * 2 / 3 => room - file,
+        _ => room / 2,
+    }
 }
 
 #[cfg(test)]
@@ -60,8 +75,18 @@ mod tests {
         table.row(["1.00 kB", "2", "a function at some/long/path.py:12"].map(Into::into));
         table.row(["12 B", "1,000", "b"].map(Into::into));
         assert_eq!(table.lines(None)[1], "     12 B  1,000  b");
-        assert_eq!(table.lines(Some(40))[0], "  1.00 kB      2  a function…/path.py:12");
+        assert_eq!(table.lines(Some(40))[0], "  1.00 kB      2  a function …path.py:12");
         assert_eq!(table.lines(Some(40))[0].chars().count(), 40);
+    }
+
+    #[test]
+    fn directories_are_cut_first_and_then_functions() {
+        let text = "Block.copy at /srv/app/lib/internals/blocks.py:822";
+        assert_eq!(cut(text, Some(38)), "Block.copy at …internals/blocks.py:822");
+        assert_eq!(cut(text, Some(28)), "Block.copy at …blocks.py:822");
+        assert_eq!(cut(text, Some(22)), "Block.co…blocks.py:822");
+        assert_eq!(cut(text, Some(16)), "Block.c…s.py:822");
+        assert_eq!(cut("f at /srv/ünï/é.py:1", Some(14)), "f at …ï/é.py:1");
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub(super) fn program(name: &OsStr, environment: &Environment) -> Result<PathBuf
     if name.as_bytes().contains(&b'/') {
         return check(Path::new(name)).map(|()| name.into());
     }
+    if name.is_empty() {
+        return Err(Failure::not_found("'': program not found: its name is empty"));
+    }
     let mut refused = None;
     for directory in directories(environment) {
         let path = directory.join(name);

@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use anyhow::Result;
 use memtrack_collector::{Error, Followed, NothingRecorded, Summary};
 use memtrack_reader::Options;
 
@@ -13,12 +14,15 @@ use super::children::{Children, pattern};
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::CaptureFile;
-use crate::reports::facts::quoted;
+use crate::reports::facts::{Capture, quoted};
 use crate::target::Program;
 use crate::units::{count, duration, plural, size};
 
 /// Records up to this many bytes are read back in about half a second.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
+
+/// Programs without Python have native call stacks only, and those have to be asked for.
+const STACKLESS: &str = "none: no Python runs in it; --native records those of C, C++ and Rust";
 
 /// What is to be done with captures that stay.
 pub(super) type Then<'a> = &'a dyn Fn(&[PathBuf]);
@@ -28,7 +32,7 @@ pub(super) fn report(
     quiet: bool,
     capture: CaptureFile,
     program: &Program,
-    result: Result<Summary, Error>,
+    result: std::result::Result<Summary, Error>,
     (children, then): (&Children, Then<'_>),
 ) {
     let summary = match result {
@@ -98,12 +102,20 @@ fn recorded(capture: &CaptureFile, summary: &Summary, children: &[PathBuf]) {
     let own = [path.to_path_buf()];
     let all: Vec<PathBuf> = own.iter().chain(children).cloned().collect();
     let bytes = all.iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum();
-    message::line(format_args!("\nmemtrack: {} in {shown}, recorded in {}", size(bytes), duration(nanos(summary))));
+    let read = path.is_file() && record_bytes(summary) <= MAX_RECORD_BYTES;
+    let read = read.then(|| read_back(&all));
+    let took = match &read {
+        Some(Ok(capture)) => capture.facts.duration_ns(&capture.analysis),
+        _ => nanos(summary),
+    };
+    message::line(format_args!("\nmemtrack: {} in {shown}, recorded in {}", size(bytes), duration(took)));
     if !path.is_file() {
         return;
     }
-    if record_bytes(summary) <= MAX_RECORD_BYTES {
-        figures(&all);
+    match read {
+        Some(Ok(capture)) => figures(&capture, all.len()),
+        Some(Err(error)) => message::error(format_args!("{error:#}")),
+        None => {}
     }
     let pattern = pattern(path);
     let shown = if !children.is_empty() {
@@ -125,20 +137,21 @@ fn record_bytes(summary: &Summary) -> u64 {
     children.map(|child| child.record_bytes).fold(summary.record_bytes, u64::saturating_add)
 }
 
-fn figures(captures: &[PathBuf]) {
+fn read_back(captures: &[PathBuf]) -> Result<Capture> {
     let request = Request { paths: captures, quiet: true, without_names: true, ..Request::default() };
-    let capture = match load(request, &Options::default()) {
-        Ok(capture) => capture,
-        Err(error) => return message::error(format_args!("{error:#}")),
-    };
+    load(request, &Options::default())
+}
+
+fn figures(capture: &Capture, captures: usize) {
     let totals = &capture.analysis.totals;
     let (peak, leaked) = (totals.peak, totals.leaked);
     let account = &capture.facts.account;
-    let each = if captures.len() > 1 { ", each process's own added up" } else { "" };
+    let each = if captures > 1 { ", each process's own added up" } else { "" };
     message::line(format_args!("  events      {}", account.events_in_short()));
     message::line(format_args!("  peak        {} in {} allocations{each}", size(peak.bytes), count(peak.allocations)));
     message::line(format_args!("  leaked      {} in {} allocations", size(leaked.bytes), count(leaked.count)));
-    let more = [("stacks", account.stacks_in_short()), ("slow-down", account.slow_down_in_short())];
+    let stacks = if capture.facts.stackless { Some(STACKLESS.into()) } else { account.stacks_in_short() };
+    let more = [("stacks", stacks), ("slow-down", account.slow_down_in_short())];
     for (label, text) in more.into_iter().filter_map(|(label, text)| Some((label, text?))) {
         message::line(format_args!("  {label:12}{text}"));
     }

@@ -33,6 +33,8 @@ pub(crate) struct Account {
     lost_bytes: u64,
     /// Events of threads that there was no room for.
     lost_events: Option<u64>,
+    /// The recording, or the file, ended before the program did.
+    cut: bool,
     cost: Option<Cost>,
 }
 
@@ -83,13 +85,19 @@ impl Account {
             lost_blocks: 0,
             lost_bytes: 0,
             lost_events: process.events_without_slot,
+            cut: false,
             cost: Cost::of(process, &events),
         }
     }
 
-    /// The same, with what could not be read.
-    pub(crate) fn with_loss(self, lost_blocks: u64, lost_bytes: u64) -> Self {
-        Self { lost_blocks, lost_bytes, ..self }
+    /// The same, with what could not be read, and whether it has an end.
+    pub(crate) fn with_loss(self, lost_blocks: u64, lost_bytes: u64, complete: bool) -> Self {
+        Self { lost_blocks, lost_bytes, cut: !complete, ..self }
+    }
+
+    /// Whether anything happened.
+    pub(crate) fn has_events(&self) -> bool {
+        self.events > 0
     }
 
     /// Of two captures together.
@@ -109,6 +117,7 @@ impl Account {
             lost_blocks: self.lost_blocks.saturating_add(other.lost_blocks),
             lost_bytes: self.lost_bytes.saturating_add(other.lost_bytes),
             lost_events: both(self.lost_events, other.lost_events),
+            cut: self.cut || other.cut,
             cost: self.cost.zip(other.cost).map(|(one, other)| one.and(other)),
         }
     }
@@ -181,6 +190,9 @@ impl Account {
     fn lost(&self) -> String {
         let events = match self.lost_events {
             None => format!("events without room: {UNKNOWN}"),
+            Some(0) if self.lost_blocks == 0 && self.lost_bytes == 0 && self.cut => {
+                return "what an incomplete capture has not got, and nothing else".into();
+            }
             Some(0) if self.lost_blocks == 0 && self.lost_bytes == 0 => return "nothing".into(),
             Some(events) => plural(events, "event", "events"),
         };
@@ -321,6 +333,8 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let cut = self::text(&account.clone().with_loss(0, 0, false));
+        assert!(cut.contains("Lost           what an incomplete capture"), "{cut}");
         let json = account.json();
         assert_eq!(json["python_stacks"]["glance"], 70);
         assert_eq!(json["waits"]["ns"], 5_000_000);
@@ -373,7 +387,7 @@ mod tests {
             timestamps: Some(1),
             ..process()
         };
-        let account = account(&forged).with_loss(u64::MAX, u64::MAX);
+        let account = account(&forged).with_loss(u64::MAX, u64::MAX, true);
         let twice = account.clone().and(&account);
         assert!(!text(&twice).is_empty() && twice.json()["lost"]["blocks"] == u64::MAX);
     }

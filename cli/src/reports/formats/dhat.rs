@@ -39,6 +39,10 @@ impl Format for Dhat {
         "open it in valgrind's dh_view.html"
     }
 
+    fn holds_every_view(&self) -> bool {
+        true
+    }
+
     fn reading(&self, options: Options) -> Options {
         Options { details: true, ..options }
     }

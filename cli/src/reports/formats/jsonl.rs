@@ -42,6 +42,10 @@ impl Format for Jsonl {
         "one JSON object a line"
     }
 
+    fn holds_every_view(&self) -> bool {
+        true
+    }
+
     /// All views at once; `view` says only which moment is that of the leaks.
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let leaks = if view == View::LeaksAtExit { View::LeaksAtExit } else { View::Leaks };

@@ -39,6 +39,10 @@ pub(crate) trait Format {
     fn suffix(&self) -> &'static str;
     /// What opens it, to complete the sentence "written; …".
     fn opens_in(&self) -> &'static str;
+    /// Whether it holds all views, whichever is asked for.
+    fn holds_every_view(&self) -> bool {
+        false
+    }
     /// How captures have to be read for it.
     fn reading(&self, options: Options) -> Options {
         options

@@ -24,6 +24,7 @@ mod family;
 mod first;
 mod floor;
 mod got;
+mod grace;
 mod heritage;
 mod hooks;
 mod loadable;

@@ -15,6 +15,7 @@ use memtrack_format::record::{AllocHead, Encoder};
 use memtrack_format::{Allocator, MapClass};
 use memtrack_transport::layout::image;
 
+use crate::grace;
 use crate::order::Block;
 use crate::python::{self, ForVersion, Version, for_version};
 use crate::stray::Stray;
@@ -382,6 +383,7 @@ impl Thread {
 
     #[inline(never)]
     fn finalizing(&mut self) {
+        grace::wait(self.ring.slot());
         if FINALIZING.load(Relaxed) == 0 && FINALIZING.swap(1, Relaxed) == 0 {
             python::forget_specific();
             let ring = &mut self.ring;

@@ -76,6 +76,11 @@ pub(crate) fn area() -> Option<&'static Area> {
     unsafe { AREA.load(Acquire).as_ref() }
 }
 
+/// Slots below this one may belong to a thread.
+pub(crate) fn highest_slot() -> u32 {
+    HIGHEST.load(Acquire)
+}
+
 /// The ticket that this thread took last for a fork, which is forgotten. `None`: it took none.
 ///
 /// In the child this must not ask whether the thread is inside a hook: that stands in memory which is still its parent's,

@@ -139,6 +139,12 @@ pub(crate) fn finalizing() -> bool {
     finalizing_state() != 0
 }
 
+/// Whether it is the calling thread that finalizes the interpreter.
+pub(crate) fn finalizes_here() -> bool {
+    let finalizing = finalizing_state();
+    finalizing != 0 && interpreter().is_some_and(|python| specific::read(python.thread_state) == finalizing)
+}
+
 /// Whether the interpreter is being finalized by a thread whose state is not `state`.
 #[inline(always)]
 pub(super) fn finalized_by_other(state: usize) -> bool {

@@ -29,7 +29,8 @@ pub(crate) use allocators::{are_traced as allocators_are_traced, watch as watch_
 pub(crate) use chain::{Chain, Entry, MAX_DEPTH};
 pub(crate) use code::new_id;
 pub(crate) use find::{
-    after_dlopen, build, evaluates_by_tail_calls, evaluation_loop, finalizing, reason, start, version_hex,
+    after_dlopen, build, evaluates_by_tail_calls, evaluation_loop, finalizes_here, finalizing, reason, start,
+    version_hex,
 };
 pub(crate) use layout::{ForVersion, Version, for_version};
 pub(crate) use marks::allow as allow_marks;

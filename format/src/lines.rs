@@ -12,8 +12,6 @@
 //!
 //! Invariant: any bytes are answered, in time linear in the table, with a place that is unknown where they make no sense.
 
-use crate::record::LineTable;
-
 /// Which of the three tables a code object has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LineFormat {
@@ -23,6 +21,26 @@ pub enum LineFormat {
     Ranges,
     /// `co_linetable` of 3.11 and later.
     Locations,
+}
+
+/// How the line table of a code object is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum LineTable {
+    /// `co_lnotab` of CPython 3.8 and 3.9.
+    Lnotab = 0,
+    /// `co_linetable` of CPython 3.10.
+    Python310 = 1,
+    /// `co_linetable` of CPython 3.11 and later.
+    Python311 = 2,
+}
+
+impl LineTable {
+    /// The kind with this number; `None` for a number that no version has used.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::Lnotab, Self::Python310, Self::Python311].get(usize::from(number)).copied()
+    }
 }
 
 impl From<LineTable> for LineFormat {

@@ -35,6 +35,7 @@ pub use decode::{DecodeError, Decoder};
 pub use encode::{AllocHead, Encoder, MAX_RECORD, MAX_TEXT};
 pub use located::Locator;
 
+pub use crate::lines::LineTable;
 use crate::lines::Position;
 use crate::{Allocator, MapClass};
 
@@ -52,26 +53,6 @@ impl Frame {
     pub const NONE: Self = Self { code: 0, instruction: 0 };
     /// An instruction offset that says: the frame has not begun to run.
     pub const NOT_STARTED: u32 = u32::MAX;
-}
-
-/// How the line table of a code object is to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum LineTable {
-    /// `co_lnotab` of CPython 3.8 and 3.9.
-    Lnotab = 0,
-    /// `co_linetable` of CPython 3.10.
-    Python310 = 1,
-    /// `co_linetable` of CPython 3.11 and later.
-    Python311 = 2,
-}
-
-impl LineTable {
-    /// The kind with this number; `None` for a number that no version has used.
-    #[must_use]
-    pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Lnotab, Self::Python310, Self::Python311].get(usize::from(number)).copied()
-    }
 }
 
 /// A code object, but for its line table, which follows in [`Record::CodeLines`].

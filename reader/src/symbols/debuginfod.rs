@@ -6,6 +6,7 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::fmt::Write;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -15,8 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use ureq::Agent;
-
-use super::search::hex;
 
 /// Longest build-id that is asked for, in bytes.
 const LONGEST_ID: usize = 64;
@@ -185,4 +184,13 @@ fn wait(mut child: Child, timeout: Duration) -> io::Result<Vec<u8>> {
         stdout.take(1 << 16).read_to_end(&mut printed)?;
     }
     Ok(printed)
+}
+
+/// As build-ids are written.
+pub(super) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }

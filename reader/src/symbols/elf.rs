@@ -12,8 +12,6 @@ use object::read::elf::{ElfFile, Sym, SymbolTable};
 use object::read::{CompressionFormat, ReadCache, StringTable};
 use object::{Endianness, Object, ObjectSection};
 
-use super::table::Raw;
-
 /// At most this many bytes are made of one: a little more than zlib can, and far more than debug information needs.
 const RATIO: u64 = 1100;
 
@@ -57,6 +55,16 @@ fn reason(error: &std::io::Error) -> String {
 #[derive(Debug)]
 pub(super) struct Elf<'d> {
     file: ElfFile<'d, FileHeader64<Endianness>, Reader<'d>>,
+}
+
+/// A symbol as it stands in the file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Raw<'a> {
+    pub(super) address: u64,
+    /// 0: not told.
+    pub(super) size: u64,
+    pub(super) name: &'a [u8],
+    pub(super) local: bool,
 }
 
 impl<'d> Elf<'d> {

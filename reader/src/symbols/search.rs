@@ -5,7 +5,6 @@
 //! alone only in captures of versions that recorded neither.
 
 use std::ffi::OsStr;
-use std::fmt::Write;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +14,7 @@ use std::sync::Arc;
 use memtrack_format::checksum::crc32;
 use memtrack_format::stamp::Stamp;
 
-use super::debuginfod::Debuginfod;
+use super::debuginfod::{Debuginfod, hex};
 use super::elf::{Elf, Source};
 use super::opened::Opened;
 use super::{Files, Key, key};
@@ -176,13 +175,4 @@ fn linked(path: &Path, build_id: &[u8], checksum: u32) -> Option<Source> {
 /// Two reasons as one.
 pub(super) fn join(first: &str, second: &str) -> String {
     [first, second].into_iter().filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ")
-}
-
-/// As build-ids are written.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

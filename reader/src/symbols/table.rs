@@ -3,7 +3,7 @@
 //! Invariant: an address is given a name only if it lies in the function: between its start and the end that the table
 //! tells, or, for those without a size, the next function's start.
 
-use super::elf::Elf;
+use super::elf::{Elf, Raw};
 
 /// Functions, sorted by address, no two at the same.
 #[derive(Debug, Default)]
@@ -19,16 +19,6 @@ struct Function {
     /// Into `names`.
     name: u32,
     name_len: u32,
-}
-
-/// A symbol as it stands in the file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Raw<'a> {
-    pub(super) address: u64,
-    /// 0: not told.
-    pub(super) size: u64,
-    pub(super) name: &'a [u8],
-    pub(super) local: bool,
 }
 
 impl Table {

@@ -9,7 +9,7 @@ use memtrack_format::stamp::Stamp;
 
 use super::{FRAMES, Fixture, address, expected, frames, module, run};
 use crate::native::NativeModule;
-use crate::symbols::search::hex;
+use crate::symbols::debuginfod::hex;
 use crate::symbols::{Search, Symbolizer, Wanted};
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use super::{Fixture, address, expected, frames, module};
-use crate::symbols::search::hex;
+use crate::symbols::debuginfod::hex;
 use crate::symbols::{Debuginfod, Search, Symbolizer};
 
 /// Serves one file under one path until the test ends; returns its address and the count of requests.

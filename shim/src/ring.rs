@@ -190,7 +190,7 @@ impl Ring {
             return time;
         }
         cold_path();
-        self.share(block, time)
+        if self.turn.share(self.home.ticket, block) { time } else { self.interrupted(block) }
     }
 
     /// Whether records carry times.
@@ -198,13 +198,10 @@ impl Ring {
         self.home.timed
     }
 
-    /// Somebody else wrote since, or the run is a shared one. Returns the time.
+    /// Somebody else wrote since, or a shared run is over. Returns the time.
     #[cold]
     #[inline(never)]
-    fn share(&mut self, block: Block, time: u64) -> u64 {
-        if self.turn.share(self.home.ticket, block) {
-            return time;
-        }
+    fn interrupted(&mut self, block: Block) -> u64 {
         self.turn.interrupted(self.home.ticket, block, self.home.clock.now());
         if self.turn.is_shared() {
             let count = &self.home.slot.shared_runs;

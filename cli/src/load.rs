@@ -107,11 +107,6 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
             combined(captures.into_iter().chain(last).map(|(capture, _)| capture).collect())?
         }
     };
-    if capture.facts.stackless && !request.quiet {
-        message::line(
-            "no call stacks: no Python runs in this program; record it with --native to have those of C, C++ and Rust",
-        );
-    }
     // Only of all captures together it is known where a line holds several calls.
     columns::keep_where_several(&mut capture.analysis, &mut capture.frames)?;
     Ok(capture)

@@ -59,7 +59,9 @@ fn write(common: &Common, format: &impl Format) -> Result<u8> {
         message::line(format_args!("{name} holds all views: --leaks, --temporary and --allocated choose none of them"));
     }
     format.write(&capture, common.view.wanted(), &mut out)?;
-    done(out, format.opens_in())
+    let status = done(out, format.opens_in())?;
+    capture.facts.tell_stackless();
+    Ok(status)
 }
 
 /// Heaptrack's file is made of events, so it is not one of the formats of sums.

@@ -32,6 +32,7 @@ pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
         summary::write(&capture, options.view.wanted(), order, options.text.rows, look, &mut out)?;
     }
     out.finish()?;
+    capture.facts.tell_stackless();
     Ok(0)
 }
 
@@ -53,6 +54,7 @@ pub(crate) fn table(options: &args::Table) -> Result<u8> {
         table.text(options.text.rows, look, &mut out)?;
     }
     out.finish()?;
+    capture.facts.tell_stackless();
     Ok(0)
 }
 
@@ -81,6 +83,7 @@ pub(crate) fn flamegraph(options: &args::Flamegraph) -> Result<u8> {
     if let Some(path) = out.finish()? {
         message::line(format_args!("{}: written; open it in a browser", path.display()));
     }
+    capture.facts.tell_stackless();
     Ok(0)
 }
 

@@ -152,6 +152,15 @@ impl Facts {
         !python && *native_traces != Some(1) && frames.frames().is_empty() && self.account.has_events()
     }
 
+    /// Says behind a report of call stacks why there are none.
+    pub(crate) fn tell_stackless(&self) {
+        if self.stackless {
+            message::line(
+                "no call stacks: no Python runs in this program; record it with --native for those of C, C++ and Rust",
+            );
+        }
+    }
+
     /// Says on standard error what is missing.
     pub(crate) fn warn(&self) {
         for warning in self.warnings() {

@@ -42,12 +42,14 @@ pub(crate) fn run(options: &args::Tree) -> Result<u8> {
         let color = Look::new(options.colors.color, true).color;
         let mut browser = Browser::new(&capture, Start { view, inverted, least });
         screen::show(&mut browser, color).context("the terminal cannot be used; --text prints the tree")?;
+        capture.facts.tell_stackless();
         return Ok(0);
     }
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
     let look = options.colors.look(&out);
     Calls::new(&capture, view, inverted).text(least, look, &mut out)?;
     out.finish()?;
+    capture.facts.tell_stackless();
     Ok(0)
 }
 

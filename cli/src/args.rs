@@ -138,6 +138,9 @@ pub(crate) struct Run {
     /// Write sums for each call stack instead of every event: a small file for a long run
     #[arg(long)]
     pub(crate) aggregate: bool,
+    /// Say every second what is live while the program runs: a line on standard error, if there is news
+    #[arg(long)]
+    pub(crate) live: bool,
     /// Compress the capture: none, lz4, zstd or zstd:LEVEL (1 to 19); above 6 when the program has ended
     #[arg(long, value_name = "HOW", default_value = "zstd", value_parser = compression)]
     pub(crate) compress: Compression,

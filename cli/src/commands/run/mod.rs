@@ -5,7 +5,9 @@
 
 mod children;
 mod closing;
+mod live;
 mod repack;
+mod running;
 mod shim;
 mod sums;
 
@@ -20,6 +22,7 @@ use anyhow::{Context, Result};
 use memtrack_collector::{Collector, Compression, Ended, FileSink, Sink};
 
 use self::children::Children;
+use self::live::LiveSink;
 use self::shim::Private;
 use self::sums::SumsSink;
 use crate::args;
@@ -155,7 +158,7 @@ fn launch(
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
         ..memtrack_collector::Options::default()
     };
-    let form = Form { sums: options.aggregate, compression: repack::plan(options.compress).0 };
+    let form = Form { sums: options.aggregate, live: options.live, compression: repack::plan(options.compress).0 };
     // First, since files that may not become so large are reported by a signal, the shared memory's among them.
     let signals = Signals::take()?;
     let sink = sink(form, file).context("the capture cannot be written")?;
@@ -177,15 +180,18 @@ fn launch(
 struct Form {
     /// Sums instead of events.
     sums: bool,
+    /// Figures while the program runs.
+    live: bool,
     compression: Compression,
 }
 
 fn sink(form: Form, file: File) -> io::Result<Box<dyn Sink>> {
-    Ok(if form.sums {
+    let sink: Box<dyn Sink> = if form.sums {
         Box::new(SumsSink::new(file, form.compression)?)
     } else {
         Box::new(FileSink::compressed(file, form.compression)?)
-    })
+    };
+    Ok(if form.live { Box::new(LiveSink::new(sink)) } else { sink })
 }
 
 fn start(program: &Program, environment: Environment) -> Result<Arc<Child>> {

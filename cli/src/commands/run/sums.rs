@@ -17,9 +17,9 @@ use memtrack_format::checksum::crc32;
 use memtrack_format::header;
 use memtrack_format::mapped::Mapped;
 use memtrack_format::meta::Process;
-use memtrack_format::observe::Reader;
-use memtrack_reader::source::Online;
-use memtrack_reader::{Analysis, Frames, Options, Replay, Thread, aggregate};
+use memtrack_reader::{Analysis, Frames, Thread, aggregate};
+
+use super::running::Running;
 
 /// Between two checkpoints, at least.
 const INTERVAL: Duration = Duration::from_secs(3);
@@ -32,11 +32,7 @@ const MAX_SNAPSHOTS: usize = 1 << 19;
 /// Replays what is recorded, and writes the sums.
 pub(super) struct SumsSink {
     file: Sums,
-    process: Process,
-    online: Option<Online>,
-    replay: Replay,
-    /// The first ticket of the process's present image.
-    image_ticket: u64,
+    running: Running,
     next_checkpoint: Instant,
 }
 
@@ -50,10 +46,7 @@ impl SumsSink {
         let start = header::LEN as u64;
         Ok(Self {
             file: Sums { file, packer: Packer::new(compression)?, newest: start, end: start, round: 0 },
-            process: Process::default(),
-            online: None,
-            replay: Replay::new(&Options::default()),
-            image_ticket: 0,
+            running: Running::new(),
             next_checkpoint: Instant::now() + INTERVAL,
         })
     }
@@ -61,33 +54,22 @@ impl SumsSink {
 
 impl Sink for SumsSink {
     fn process(&mut self, process: &Process) -> io::Result<()> {
-        self.process.update(&process.encode());
-        let start = self.process.start_monotonic_ns.unwrap_or(0);
-        if self.online.is_none() {
-            self.online = Some(Online::new(start));
-            self.replay = Replay::new(&Options { forked: self.process.fork_ticket.is_some(), ..Options::default() });
-        }
+        self.running.process(process);
         Ok(())
     }
 
     fn records(&mut self, piece: &Piece<'_>) -> io::Result<()> {
-        if let Some(online) = &mut self.online {
-            online.records(piece.stream, piece.segment, piece.offset, piece.bytes);
-        }
+        self.running.records(piece);
         Ok(())
     }
 
     fn observations(&mut self, payload: &[u8], _first_ticket: u64, _last_ticket: u64) -> io::Result<()> {
-        if let Some(online) = &mut self.online {
-            Reader::new(payload).for_each(|observation| online.observe(&observation));
-        }
+        self.running.observations(payload);
         Ok(())
     }
 
     fn mapped(&mut self, files: &[Mapped]) -> io::Result<()> {
-        if let Some(online) = &mut self.online {
-            files.iter().for_each(|file| online.mapped(self.image_ticket, file));
-        }
+        self.running.mapped(files);
         Ok(())
     }
 
@@ -96,32 +78,28 @@ impl Sink for SumsSink {
     }
 
     fn quiet(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
-        match &mut self.online {
-            Some(online) => online.quiet(before_ticket, busy, &mut self.replay).map_err(io::Error::other),
-            None => Ok(()),
-        }
+        self.running.quiet(before_ticket, busy)
     }
 
     fn replaced(&mut self, ticket: u64) -> io::Result<()> {
-        self.image_ticket = ticket;
-        if let Some(online) = &mut self.online {
-            online.replaced(ticket);
-        }
+        self.running.replaced(ticket);
         Ok(())
     }
 
     fn checkpoint(&mut self) -> io::Result<()> {
         let begun = Instant::now();
-        let Some(online) = self.online.as_ref().filter(|_| begun >= self.next_checkpoint) else { return Ok(()) };
-        self.file.write(&self.process, self.replay.finish(), online.frames(), online.threads(), false)?;
+        if begun < self.next_checkpoint {
+            return Ok(());
+        }
+        let Some(now) = self.running.now() else { return Ok(()) };
+        self.file.write(now.process, now.analysis, now.frames, now.threads, false)?;
         self.next_checkpoint = Instant::now() + INTERVAL.max(begun.elapsed() * TIME_PART);
         Ok(())
     }
 
     fn finish(&mut self, complete: bool) -> io::Result<()> {
-        let Some(online) = self.online.take() else { return Ok(()) };
-        let read = online.finish(&mut self.replay).map_err(io::Error::other)?;
-        self.file.write(&self.process, self.replay.finish(), &read.frames, &read.threads, complete)
+        let Some((analysis, read)) = self.running.finish()? else { return Ok(()) };
+        self.file.write(&self.running.process, analysis, &read.frames, &read.threads, complete)
     }
 }
 

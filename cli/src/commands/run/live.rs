@@ -1,0 +1,151 @@
+//! `run --live`: a line of figures now and then while the program runs.
+//!
+//! Lines, and not a screen: the terminal is the program's. Invariant: the capture is the one that would be written without
+//! them; where they cannot be told any longer, they end, and not the recording.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use memtrack_collector::{Piece, Sink};
+use memtrack_format::mapped::Mapped;
+use memtrack_format::meta::Process;
+use memtrack_reader::{Analysis, Frames, View};
+use rustc_hash::FxHashMap;
+
+use super::running::Running;
+use crate::message;
+use crate::reports::tree::named;
+use crate::units::{count, duration, size};
+
+/// Between two lines, at least.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// A line takes at most this part of the time.
+const TIME_PART: u32 = 20;
+
+/// Passes everything on to another sink, and tells what it knows.
+pub(super) struct LiveSink {
+    inner: Box<dyn Sink>,
+    /// `None` once the figures cannot be told any longer.
+    running: Option<Running>,
+    next: Instant,
+    /// What was told last: nothing is told twice.
+    told: String,
+}
+
+impl LiveSink {
+    pub(super) fn new(inner: Box<dyn Sink>) -> Self {
+        Self { inner, running: Some(Running::new()), next: Instant::now() + INTERVAL, told: String::new() }
+    }
+
+    fn tell(&mut self) {
+        let begun = Instant::now();
+        let Some(now) = self.running.as_ref().filter(|_| begun >= self.next).and_then(Running::now) else { return };
+        let told = figures(&now.analysis, now.frames);
+        let time = duration(now.analysis.totals.end_time_ns);
+        if told != self.told {
+            message::line(format_args!("live {} after {time}: {told}", now.process.pid.unwrap_or(0)));
+        }
+        self.told = told;
+        self.next = Instant::now() + INTERVAL.max(begun.elapsed() * TIME_PART);
+    }
+}
+
+impl Sink for LiveSink {
+    fn process(&mut self, process: &Process) -> io::Result<()> {
+        self.running.iter_mut().for_each(|running| running.process(process));
+        self.inner.process(process)
+    }
+
+    fn records(&mut self, piece: &Piece<'_>) -> io::Result<()> {
+        self.running.iter_mut().for_each(|running| running.records(piece));
+        self.inner.records(piece)
+    }
+
+    fn observations(&mut self, payload: &[u8], first_ticket: u64, last_ticket: u64) -> io::Result<()> {
+        self.running.iter_mut().for_each(|running| running.observations(payload));
+        self.inner.observations(payload, first_ticket, last_ticket)
+    }
+
+    fn mapped(&mut self, files: &[Mapped]) -> io::Result<()> {
+        self.running.iter_mut().for_each(|running| running.mapped(files));
+        self.inner.mapped(files)
+    }
+
+    fn wants_quiet(&self) -> bool {
+        true
+    }
+
+    fn quiet(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
+        let told = self.running.as_mut().map_or(Ok(()), |running| running.quiet(before_ticket, busy));
+        if let Err(error) = told {
+            message::warning(format_args!("no more live figures: {error}"));
+            self.running = None;
+        }
+        self.inner.quiet(before_ticket, busy)
+    }
+
+    fn replaced(&mut self, ticket: u64) -> io::Result<()> {
+        self.running.iter_mut().for_each(|running| running.replaced(ticket));
+        self.inner.replaced(ticket)
+    }
+
+    fn checkpoint(&mut self) -> io::Result<()> {
+        self.tell();
+        self.inner.checkpoint()
+    }
+
+    fn finish(&mut self, complete: bool) -> io::Result<()> {
+        self.running = None;
+        self.inner.finish(complete)
+    }
+}
+
+/// What is live, and the function that holds most of it. Native code has no names before the end: who called it stands
+/// for it.
+fn figures(analysis: &Analysis, frames: &Frames) -> String {
+    let totals = &analysis.totals;
+    let live = totals.leaked_at_exit;
+    let mut text = format!(
+        "{} live in {} allocations, peak {}, resident {}",
+        size(live.bytes),
+        count(live.count),
+        size(totals.peak.bytes),
+        size(totals.rss_last_bytes)
+    );
+    let mut sums = FxHashMap::default();
+    for row in analysis.view(View::LeaksAtExit) {
+        if let Some(frame) = frames.leaf_to_root(row.stack).find(|frame| frames.native(*frame).is_none()) {
+            *sums.entry(frame).or_insert(0_u64) += row.bytes;
+        }
+    }
+    // Of two with as much, the one that was met first.
+    if let Some((frame, bytes)) = sums.into_iter().max_by_key(|(frame, bytes)| (*bytes, std::cmp::Reverse(frame.0))) {
+        text.push_str(&format!("; most: {} by {}", size(bytes), named(frames, frame)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_reader::Analysis;
+    use memtrack_reader::analysis::Tally;
+
+    use super::figures;
+    use crate::reports::fixture;
+
+    #[test]
+    fn what_is_live_and_who_holds_most_of_it() {
+        let capture = fixture::capture();
+        let mut analysis = capture.analysis;
+        analysis.totals.leaked_at_exit = Tally { bytes: 2_000, count: 1_200 };
+        for group in &mut analysis.groups {
+            group.leaked_at_exit = group.peak;
+        }
+        let told = figures(&analysis, &capture.frames);
+        assert!(
+            told.starts_with("2.00 kB live in 1,200 allocations, peak 1.51 MB, resident 8.39 MB; most: 1.50 MB by ")
+        );
+        assert!(told.ends_with("Reader.read at /home/user/project/application/app.py:7"), "{told}");
+        assert!(!figures(&Analysis::default(), &capture.frames).contains("most"));
+    }
+}

@@ -1,0 +1,98 @@
+//! A process's heap while it is being recorded: what sinks are given, replayed at once.
+//!
+//! It exists for what has to know sums before the end: aggregated captures, and live figures. Invariant: what it knows is
+//! what reading a file of the same records would give, as far as the order of the events is certain by now.
+
+use std::io;
+
+use memtrack_collector::Piece;
+use memtrack_format::mapped::Mapped;
+use memtrack_format::meta::Process;
+use memtrack_format::observe::Reader;
+use memtrack_reader::source::{Online, ReadSummary};
+use memtrack_reader::{Analysis, Frames, Options, Replay, Thread};
+
+/// The replay of one process. Its functions are those of a sink.
+pub(super) struct Running {
+    /// What is known of the process.
+    pub(super) process: Process,
+    online: Option<Online>,
+    replay: Replay,
+    /// The first ticket of the process's present image.
+    image_ticket: u64,
+}
+
+/// What is known at a moment.
+pub(super) struct Now<'a> {
+    pub(super) process: &'a Process,
+    pub(super) analysis: Analysis,
+    pub(super) frames: &'a Frames,
+    pub(super) threads: &'a [Thread],
+}
+
+impl Running {
+    pub(super) fn new() -> Self {
+        let replay = Replay::new(&Options::default());
+        Self { process: Process::default(), online: None, replay, image_ticket: 0 }
+    }
+
+    pub(super) fn process(&mut self, process: &Process) {
+        self.process.update(&process.encode());
+        let start = self.process.start_monotonic_ns.unwrap_or(0);
+        if self.online.is_none() {
+            self.online = Some(Online::new(start));
+            self.replay = Replay::new(&Options { forked: self.process.fork_ticket.is_some(), ..Options::default() });
+        }
+    }
+
+    pub(super) fn records(&mut self, piece: &Piece<'_>) {
+        if let Some(online) = &mut self.online {
+            online.records(piece.stream, piece.segment, piece.offset, piece.bytes);
+        }
+    }
+
+    pub(super) fn observations(&mut self, payload: &[u8]) {
+        if let Some(online) = &mut self.online {
+            Reader::new(payload).for_each(|observation| online.observe(&observation));
+        }
+    }
+
+    pub(super) fn mapped(&mut self, files: &[Mapped]) {
+        if let Some(online) = &mut self.online {
+            files.iter().for_each(|file| online.mapped(self.image_ticket, file));
+        }
+    }
+
+    /// # Errors
+    /// More call stacks than can be told apart.
+    pub(super) fn quiet(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
+        match &mut self.online {
+            Some(online) => online.quiet(before_ticket, busy, &mut self.replay).map_err(io::Error::other),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn replaced(&mut self, ticket: u64) {
+        self.image_ticket = ticket;
+        if let Some(online) = &mut self.online {
+            online.replaced(ticket);
+        }
+    }
+
+    /// As of now; costs a walk over everything live. `None` before the process is known.
+    pub(super) fn now(&self) -> Option<Now<'_>> {
+        let online = self.online.as_ref()?;
+        let (frames, threads) = (online.frames(), online.threads());
+        Some(Now { process: &self.process, analysis: self.replay.finish(), frames, threads })
+    }
+
+    /// The whole, at the end.
+    ///
+    /// # Errors
+    /// As [`Self::quiet`].
+    pub(super) fn finish(&mut self) -> io::Result<Option<(Analysis, ReadSummary)>> {
+        let Some(online) = self.online.take() else { return Ok(None) };
+        let read = online.finish(&mut self.replay).map_err(io::Error::other)?;
+        Ok(Some((self.replay.finish(), read)))
+    }
+}

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from conftest import interpreter_path
+from conftest import FREE_THREADED, interpreter_path
 from test_stacks import differences, expected_stacks, recorded_stacks
 
 DEEP_LOOP = """
@@ -32,6 +32,15 @@ down({depth})
 
 @pytest.mark.parametrize("options", [(), ("--no-frame-marks",)], ids=["marks", "no-marks"])
 def test_an_old_frame_that_changes_is_seen(memtrack, interpreter, options, programs, tmp_path):
+    compare_deep_stacks(memtrack, interpreter, options, programs, tmp_path)
+
+
+@pytest.mark.parametrize("options", [(), ("--no-frame-marks",)], ids=["marks", "no-marks"])
+def test_an_old_frame_that_changes_is_seen_without_the_gil(memtrack, free_threaded, options, programs, tmp_path):
+    compare_deep_stacks(memtrack, free_threaded, ("--trace-python-allocators", *options), programs, tmp_path)
+
+
+def compare_deep_stacks(memtrack, interpreter, options, programs, tmp_path):
     noted = tmp_path / "expected"
     capture = memtrack.record(interpreter, programs / "deep.py", noted, options=options)
     version = tuple(map(int, capture.stats()["capture"]["python_version"].split(".")[:2]))
@@ -56,15 +65,15 @@ def test_under_the_compiler_marks_change_nothing(memtrack, version, plain, progr
     assert list(differences(with_marks, {size: stack for size, (stack,) in without.items()})) == []
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "sid-3.14", "sid-3.15"])
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "sid-3.14", "sid-3.15", *FREE_THREADED])
 def test_an_allocation_costs_about_the_same_on_a_deep_stack(memtrack, version):
     """Comparing all of 800 frames takes five times as long as the allocation itself."""
-    python = interpreter_path(version)
-    shallow, deep = (fastest(memtrack, python, depth) for depth in (3, 800))
+    python, options = interpreter_path(version), ("--trace-python-allocators",) if version in FREE_THREADED else ()
+    shallow, deep = (fastest(memtrack, python, depth, options) for depth in (3, 800))
     assert deep < 2 * shallow
 
 
-def fastest(memtrack, python, depth):
+def fastest(memtrack, python, depth, options):
     """Seconds that the loop takes, at its best, while it is recorded."""
-    outcomes = [memtrack.run(python, "-c", DEEP_LOOP.format(depth=depth))[0] for _ in range(2)]
+    outcomes = [memtrack.run(python, "-c", DEEP_LOOP.format(depth=depth), options=options)[0] for _ in range(2)]
     return min(float(outcome.stdout) for outcome in outcomes)

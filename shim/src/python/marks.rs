@@ -25,7 +25,8 @@
 //! frames sets it, machine code too, and nobody looks at it any more. Another value is a mark. As long as it is there,
 //! this is the frame in which it was made. A generator's frame is resumed again and again, but one of the thread's is
 //! evaluated once, from its creation on, so whoever called it still waits in the same call, and so on down to the root.
-//! Up to 3.14.4 the collector went by this byte, so there are no marks. 3.15 also tells who reads its frames from outside
+//! Up to 3.14.4 the collector went by this byte, so there are no marks: the four bytes behind it mean nothing, but nobody
+//! sets them on creation, so that a mark would outlive its frame. 3.15 also tells who reads its frames from outside
 //! down to where they are unchanged (`last_profiled_frame`); but that is one word for each thread, and the interpreter's
 //! own sampling profiler, which may be watching, needs it.
 //!

@@ -1,8 +1,7 @@
 //! The layouts of free-threaded builds.
 //!
 //! They exist because every object there begins with two words more, and from 3.14 on frames and code objects have the
-//! fields of copied bytecode. Invariant: as of the other layouts. Frames are not marked: what is known of who writes their
-//! words is known of builds with the GIL.
+//! fields of copied bytecode. Invariant: as of the other layouts.
 //!
 //! Why reading them in place is sound. Only the thread that runs a frame writes its links and its position, and a generator
 //! is in the chain of the thread that runs it alone. Others write to a frame while every thread is stopped: the collector
@@ -10,8 +9,13 @@
 //! keeps its code object, counted or not: the collector looks for those that are not counted in the frames of all threads.
 //! An address, of a code object or of copied bytecode, goes to another one only by way of the allocator, which orders that
 //! after the note of the death (see `death`).
+//!
+//! Why marks are sound as they are with the GIL (see `marks`). A frame of the thread's is created, evaluated and removed by
+//! that thread alone, through the same functions. Of the words that are marked others only read: in 3.13 nobody, as the
+//! collector does not look at frames; later the collector, operands below the stack's top, and never the byte that is
+//! set on creation. Machine code is not generated.
 
-use super::{Completeness, Copies, L313, Layout, Marking, Objects};
+use super::{Completeness, Copies, Delegation, L313, Layout, Marking, Objects, ResultSlot};
 
 const WITHOUT_GIL: Objects = Objects { header: 32, str_state: 48, str_kind: 2 };
 
@@ -19,7 +23,14 @@ pub(super) const L313T: Layout = Layout {
     is_free_threaded: true,
     objects: WITHOUT_GIL,
     completeness: Some(Completeness { owner: 70, first_traceable: 200, bytecode: 216 }),
-    marking: Marking::Unknown,
+    marking: Marking::ResultSlot(ResultSlot {
+        stack_top: 64,
+        locals: 72,
+        locals_count: 88,
+        stack_size: 80,
+        is_entry: None,
+        delegation: Some(Delegation { behind: 0, opcodes: [104, 208] }),
+    }),
     filename: 128,
     name: 136,
     qualname: Some(144),
@@ -58,6 +69,7 @@ pub(super) const L314T: Layout = Layout {
     objects: Objects { str_state: 49, str_kind: 0, ..WITHOUT_GIL },
     copies: Some(Copies { number: 72, array: 224 }),
     completeness: Some(Completeness { owner: 78, first_traceable: 208, bytecode: 232 }),
+    marking: Marking::CreationByte { offset: 79, since: 0x030e_05f0 },
     code_size: 232,
     debug_offsets: &[
         (32, 784),

@@ -108,6 +108,10 @@ pub(crate) struct Accounts {
     /// The number of allocations of each thread so far, modulo 2^32.
     thread_counts: Vec<u32>,
     snapshots: Vec<Snapshot>,
+    /// The order of the last snapshot: only what was made before has been shown by one.
+    last_snapshot: u64,
+    /// The answer of the last look-up of a snapshot: blocks that end together were mostly made together.
+    last_found: u32,
     intervals: Option<Intervals>,
     details: Option<Vec<Detail>>,
     /// `None` for everything.
@@ -128,6 +132,8 @@ impl Accounts {
             finalizing: 0,
             thread_counts: Vec::new(),
             snapshots: Vec::new(),
+            last_snapshot: 0,
+            last_found: 0,
             intervals: options.intervals.then(Intervals::default),
             details: options.details.then(Vec::new),
             selection: Some(options.selection).filter(|selection| !selection.is_everything()),
@@ -230,6 +236,7 @@ impl Accounts {
         self.totals.rss_last_bytes = rss_bytes;
         self.totals.rss_peak_bytes = self.totals.rss_peak_bytes.max(rss_bytes);
         self.snapshots.push(snapshot);
+        self.last_snapshot = order;
         snapshot
     }
 
@@ -350,18 +357,28 @@ impl Accounts {
         if block.order < self.finalizing {
             group.after_finalizing.add(bytes, count, block.order, block.time_ns);
         }
-        if self.intervals.is_some() {
+        if block.order < self.last_snapshot && self.intervals.is_some() {
             self.add_interval(block, bytes, count);
         }
     }
 
-    #[cold]
+    /// Notes how long a block lived that a snapshot has shown.
     fn add_interval(&mut self, block: &Block, bytes: u64, count: u64) {
-        let first = self.snapshot_index(block.order);
-        let end = u32::try_from(self.snapshots.len()).unwrap_or(u32::MAX);
+        if !self.is_first(self.last_found, block.order) {
+            self.last_found = self.snapshot_index(block.order);
+        }
+        let (first, end) = (self.last_found, u32::try_from(self.snapshots.len()).unwrap_or(u32::MAX));
         if let Some(intervals) = self.intervals.as_mut().filter(|_| first < end) {
             intervals.entry((block.group, first, end)).or_default().add(bytes, count);
         }
+    }
+
+    /// Whether the snapshot with this number is the first that can show what was made at this place in the order.
+    fn is_first(&self, number: u32, order: u64) -> bool {
+        let at = |number: usize| self.snapshots.get(number).map(|snapshot| snapshot.order);
+        let number = number as usize;
+        at(number).is_some_and(|shown| order < shown)
+            && number.checked_sub(1).and_then(at).is_none_or(|before| before <= order)
     }
 
     fn take_back_interval(&mut self, block: &Block, bytes: u64, count: u64, ended: &Ended) {

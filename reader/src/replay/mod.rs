@@ -6,6 +6,7 @@
 //! Invariant: after each event the live set is what the traced process had after it, as far as events tell; an event
 //! that contradicts the live set changes as little as possible and is counted.
 
+mod addresses;
 mod heap;
 pub(crate) mod mappings;
 #[cfg(test)]
@@ -81,6 +82,7 @@ enum LastFree {
     /// Its place is kept for it.
     Block {
         place: Place,
+        address: u64,
         ended: Ended,
     },
 }
@@ -184,7 +186,8 @@ impl Replay {
     fn free(&mut self, event: &Event) {
         let last_free = match self.heap.end(event.address) {
             Some((place, block)) => {
-                LastFree::Block { place, ended: self.accounts.release(block, block.size, true, event) }
+                let ended = self.accounts.release(block, block.size, true, event);
+                LastFree::Block { place, address: event.address, ended }
             }
             None => self.unmatched_free(event),
         };
@@ -245,9 +248,9 @@ impl Replay {
                 *frees = frees.saturating_sub(1);
                 self.accounts.totals.undone += 1;
             }
-            LastFree::Block { place, ended } => {
+            LastFree::Block { place, address, ended } => {
                 // If another block stands there by now, the free did take place after all.
-                if let Some(block) = self.heap.bring_back(place) {
+                if let Some(block) = self.heap.bring_back(place, address) {
                     self.accounts.restore(block, block.size, true, &ended, event);
                 }
             }

@@ -53,6 +53,8 @@ fn rebuild(analysis: &mut Analysis, frames: &mut Frames, keeps: impl Fn(&Frame) 
     if frames.frames().iter().all(|frame| frame.column == 0 || keeps(frame)) {
         return Ok(());
     }
+    // Both tables are in memory for a while, but what ids are looked up in, most of it, only once.
+    frames.forget_ids();
     let mut merged = Frames::new();
     let stacks = merged.take_over(frames, |frame| if keeps(&frame) { frame } else { Frame { column: 0, ..frame } })?;
     *frames = merged;

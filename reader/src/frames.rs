@@ -221,6 +221,14 @@ impl Frames {
         root_to_leaf.iter().try_fold(StackId::EMPTY, |parent, &frame| self.stack_id(parent, frame))
     }
 
+    /// Gives back the memory that ids are looked up in: for tables that are only read from now on, to be taken over.
+    pub(crate) fn forget_ids(&mut self) {
+        self.names.ids = FxHashMap::default();
+        self.frames.ids = FxHashMap::default();
+        self.stacks.ids = FxHashMap::default();
+        self.native_ids = FxHashMap::default();
+    }
+
     /// Takes the stacks of other tables over, their frames as `changed` gives them; the new id of each stack.
     pub fn take_over(&mut self, other: &Self, changed: impl Fn(Frame) -> Frame) -> Result<Vec<StackId>, Error> {
         let names = other.names().map(|name| self.name_id(name)).collect::<Result<Vec<_>, _>>()?;

@@ -142,6 +142,46 @@ fn a_program_that_may_open_nothing_any_more() {
     without_children(&["without_descriptors".as_ref()], GOES_ON);
 }
 
+/// A shell's limit that leaves memtrack none to let the program in: the program does not wait for one, and the reason is
+/// the true one.
+#[test]
+fn memtrack_may_open_few_files() {
+    let (dir, memtrack) = (Dir::new(), crate::support::memtrack());
+    let program = program(&dir);
+    let mut refused = 0;
+    for files in 6..16 {
+        let script = format!("ulimit -n {files}; exec \"$0\" run -f -o capture.bin -- \"$@\"");
+        let mut command = dir.command("sh");
+        command.args(["-c", &script]).arg(memtrack.get_program()).arg(&program).arg("nothing");
+        let outcome = Outcome::of(&mut command);
+        let ran = (outcome.stdout.as_str(), outcome.status) == ("child: 5\nnothing done\n", 0);
+        assert!(ran || outcome.stderr.starts_with("error: "), "{files}: {outcome:?}");
+        if ran && !outcome.stderr.contains("nothing was recorded") {
+            assert_eq!(Stats::of(&dir.path("capture.bin")).allocated(), GOES_ON);
+        } else {
+            assert!(outcome.stderr.contains("Too many open files"), "{files}: {outcome:?}");
+            refused += u32::from(ran);
+        }
+    }
+    assert!(refused > 0, "either it cannot start, or it can record");
+}
+
+/// More children at once than the limit that memtrack was started with has descriptors for; they have that limit.
+#[test]
+fn more_children_than_descriptors() {
+    let (dir, memtrack) = (Dir::new(), crate::support::memtrack());
+    let children = "mkfifo gate; exec 9<>gate; for child in $(seq 60); do (read go <&9) & done\n\
+                    for child in $(seq 60); do echo >&9; done; wait; ulimit -Sn";
+    let script = "ulimit -Sn 40; exec \"$0\" run -q --follow -o capture.bin -- sh -c \"$1\"";
+    let mut command = dir.command("sh");
+    let outcome = Outcome::of(command.args(["-c", script]).arg(memtrack.get_program()).arg(children));
+    assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str(), outcome.status), ("40\n", "", 0));
+    let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
+    let captures: Vec<_> = files.filter(|path| path.extension().is_some_and(|suffix| suffix == "bin")).collect();
+    // The shell, its children, and seq twice with the shell that is to become it.
+    assert!(captures.len() > 60, "{captures:?}");
+}
+
 /// What memtrack maps in the program leaves it as much of a gigabyte as it has without.
 #[test]
 fn a_program_that_limits_its_address_space() {

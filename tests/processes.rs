@@ -1,6 +1,6 @@
 //! Programs that start others: their own figures stay exact, and their children run unharmed and unrecorded.
 
-use crate::support::{Dir, Stats, Tally};
+use crate::support::{Dir, Outcome, Stats, Tally};
 
 fn processes(case: &str) -> Stats {
     Dir::new().stats("processes", case)
@@ -56,8 +56,15 @@ fn exec_that_fails_changes_nothing() {
 #[test]
 fn a_program_that_replaces_itself_goes_on_being_recorded() {
     let dir = Dir::new();
-    let run = dir.run(&dir.program("trees"), ["replaces"]);
-    let stats = run.stats();
+    let program = dir.program("trees");
+    let plain = Outcome::of(dir.command(&program).arg("replaces"));
+    for options in [["--aggregate"].as_slice(), &[]] {
+        let run = dir.run_as(&plain, options, &program, &["replaces".into()]);
+        let said = Outcome::of(dir.memtrack(["stats"]).arg(&run.capture)).stderr;
+        assert!(!said.contains("was replaced"), "{options:?}: {said}");
+    }
+    let stats = Stats::of(&dir.path("capture.bin"));
+    stats.is_whole();
     // Two images with 10 blocks each; the command line that they handed on is the C library's own business.
     assert_eq!(stats.allocated(), Tally::new(20 + 11, 20 * 7001 + 11 * 7011));
     assert_eq!(stats.leaked(), Tally::new(11, 11 * 7011));
@@ -73,7 +80,7 @@ fn wrappers_do_not_take_the_programs_capture() {
     for wrapper in [["env", "A=b", "sh"].as_slice(), &["nice", "sh"], &["sh"]] {
         let program = wrapper[0];
         let arguments: Vec<_> = wrapper[1..].iter().map(Into::into).chain([script.clone().into()]).collect();
-        let plain = crate::support::Outcome::of(dir.command(program).args(&arguments));
+        let plain = Outcome::of(dir.command(program).args(&arguments));
         let run = dir.run_as(&plain, &[], program.as_ref(), &arguments);
         assert_eq!(run.stats().leaked(), Tally::new(9, 9 * 1009), "{wrapper:?}");
         assert_eq!(run.stats().0.pointer("/capture/command_line/1").unwrap(), "leaf", "{wrapper:?}");
@@ -89,9 +96,12 @@ fn a_static_program_finds_its_environment_unchanged() {
         return;
     }
     let script = dir.write("script.sh", b"exec ./static looks_around\n");
-    let plain = crate::support::Outcome::of(dir.command("sh").arg(&script));
-    for options in [[].as_slice(), &["--follow"]] {
-        dir.run_as(&plain, options, "sh".as_ref(), &[script.clone().into()]);
+    let plain = Outcome::of(dir.command("sh").arg(&script));
+    for options in [[].as_slice(), &["--follow"], &["--aggregate"]] {
+        let run = dir.run_as(&plain, options, "sh".as_ref(), &[script.clone().into()]);
+        // What is recorded is the shell's.
+        let report = Outcome::of(dir.memtrack(["stats"]).arg(&run.capture));
+        assert!(report.stderr.contains("replaced by one that was not recorded"), "{options:?}: {report:?}");
     }
 }
 
@@ -115,11 +125,11 @@ fn a_preloaded_library_stays() {
     let dir = Dir::new();
     let library = dir.compile("library", "preloaded.so", &["-shared", "-fPIC", "-DCONSTRUCTED=50"]);
     let program = dir.program("processes");
-    let plain = crate::support::Outcome::of(dir.command(&program).arg("looks_around").env("LD_PRELOAD", &library));
+    let plain = Outcome::of(dir.command(&program).arg("looks_around").env("LD_PRELOAD", &library));
     assert!(plain.stdout.contains("LD_PRELOAD="), "{plain:?}");
     let capture = dir.path("capture.bin");
     let mut command = dir.recording(&capture, &[program.as_os_str(), "looks_around".as_ref()]);
-    assert_eq!(crate::support::Outcome::of(command.env("LD_PRELOAD", &library)), plain);
+    assert_eq!(Outcome::of(command.env("LD_PRELOAD", &library)), plain);
     // The preloaded library's constructor allocates 50 bytes, before or after recording begins.
     let allocated = Stats::of(&capture).allocated();
     assert!(allocated == Tally::new(2, 51) || allocated == Tally::new(1, 1), "{allocated:?}");

@@ -35,7 +35,7 @@ pub(crate) struct Collect {
     over: bool,
     exit_status: Option<u8>,
     cpu_ns: Option<u64>,
-    no_memory: Option<String>,
+    no_room: Option<String>,
     notes: Vec<String>,
 }
 
@@ -60,7 +60,7 @@ impl Collect {
             over: false,
             exit_status: None,
             cpu_ns: None,
-            no_memory: None,
+            no_room: None,
             notes,
         }
     }
@@ -85,7 +85,7 @@ impl Collect {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Connected(connection) => self.connected(*connection),
-            Event::NoMemory(reason) => self.no_memory = Some(reason),
+            Event::NoRoom(reason) => self.no_room = Some(reason),
             Event::ChildExited(status, cpu_ns) => {
                 (self.exit_status, self.cpu_ns) = (Some(status), cpu_ns);
                 self.end();
@@ -157,8 +157,8 @@ impl Collect {
     }
 
     fn why_nothing(&self) -> NothingRecorded {
-        match (&self.session, &self.no_memory) {
-            (None, Some(reason)) => NothingRecorded::NoMemory(reason.clone()),
+        match (&self.session, &self.no_room) {
+            (None, Some(reason)) => NothingRecorded::NoRoom(reason.clone()),
             (None, None) => NothingRecorded::NotLoaded,
             (Some(session), _) if !session.has_begun() => NothingRecorded::NotBegun,
             (Some(_), _) => NothingRecorded::NoEvents,

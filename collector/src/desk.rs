@@ -53,6 +53,8 @@ pub(crate) struct Desk {
     served: HashMap<i32, Served>,
     /// The next number in the tree.
     next: u32,
+    /// It was said that a child was not recorded.
+    said: bool,
 }
 
 /// A process that is or was served.
@@ -78,7 +80,7 @@ impl Desk {
     pub(crate) fn new(dir: PathBuf, options: Options, openers: Openers, tree: Arc<Tree>) -> Self {
         let tree_id = realtime_ns();
         let clock = Clock::best();
-        Self { dir, options, clock, openers, tree, tree_id, spare: None, served: HashMap::new(), next: 0 }
+        Self { dir, options, clock, openers, tree, tree_id, spare: None, served: HashMap::new(), next: 0, said: false }
     }
 
     /// Makes the memory for the next process that will ask.
@@ -96,6 +98,23 @@ impl Desk {
         self.prepare_spare();
     }
 
+    /// A process was sent away before it was asked who it is, because of this.
+    pub(crate) fn turn_away(&mut self, error: &io::Error) {
+        self.tree.refuse();
+        if self.next == 0 {
+            self.openers.first.tell(Event::NoRoom(error.to_string()));
+        } else {
+            self.not_recorded(error);
+        }
+    }
+
+    /// Says it once: how many there were is said anyway.
+    fn not_recorded(&mut self, error: impl std::fmt::Display) {
+        if !std::mem::replace(&mut self.said, true) {
+            self.tree.note(format!("a child was not recorded, and others after it may not be: {error}"));
+        }
+    }
+
     fn serve(&mut self, socket: &UnixStream) -> io::Result<bool> {
         socket.set_read_timeout(Some(HELLO_LIMIT))?;
         socket.set_write_timeout(Some(HELLO_LIMIT))?;
@@ -105,7 +124,7 @@ impl Desk {
         let (area, memory) = match self.memory(served.place.attempt) {
             Ok(made) => made,
             Err(error) => {
-                served.line.tell(Event::NoMemory(error.to_string()));
+                served.line.tell(Event::NoRoom(format!("no shared memory could be made: {error}")));
                 return Err(error);
             }
         };
@@ -184,7 +203,7 @@ impl Desk {
                 Some(line)
             }
             Err(error) => {
-                self.tree.note(format!("a child was not recorded: {error}"));
+                self.not_recorded(error);
                 None
             }
         }

@@ -18,8 +18,8 @@ use crate::summary::Ended;
 pub(crate) enum Event {
     /// A process has connected, or its next image has.
     Connected(Box<Connection>),
-    /// The shared memory could not be made.
-    NoMemory(String),
+    /// A process asked, and could not be let in.
+    NoRoom(String),
     /// The child has ended, with this status as a shell gives it, and this processor time in nanoseconds.
     ChildExited(u8, Option<u64>),
     /// The recording shall end.

@@ -1,9 +1,9 @@
 //! Listening for processes that connect: a thread that lets the [desk](crate::desk) answer them one by one.
 //!
 //! Invariant: whoever connects gets an answer at once (the shim waits for it in its constructor), whatever the draining
-//! threads are doing; a refusal is a closed socket.
+//! threads are doing and however many descriptors are left; a refusal is a closed socket.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -41,14 +41,15 @@ impl Server {
         if len > MAX_PATH {
             return Err(Error::LongPath { path, len });
         }
-        let failed = |source| Error::Socket { path: path.clone(), source };
+        let failed = |reason| Error::Socket { path: path.clone(), reason };
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
         let listener = UnixListener::bind(&path).map_err(failed)?;
         let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+        let reserve = reserve().map_err(failed)?;
         let desk = Desk::new(dir.to_owned(), options, openers, tree);
         let thread = std::thread::Builder::new()
             .name("memtrack-accept".into())
-            .spawn(move || run(desk, &listener, &stopped))
+            .spawn(move || run(desk, &listener, &stopped, Some(reserve)))
             .map_err(Error::Thread)?;
         Ok(Self { path, stop, thread })
     }
@@ -67,15 +68,34 @@ impl Server {
     }
 }
 
-fn run(mut desk: Desk, listener: &UnixListener, stopped: &UnixStream) {
+fn run(mut desk: Desk, listener: &UnixListener, stopped: &UnixStream, mut reserve: Option<File>) {
     desk.prepare_spare();
     while wait(listener, stopped) {
         match listener.accept() {
             Ok((socket, _)) => desk.answer(&socket),
-            // Out of descriptors, say: it waits in line meanwhile.
+            Err(error) if is_exhausted(&error) && turn_away(listener, &mut reserve) => desk.turn_away(&error),
+            // It waits in line meanwhile.
             Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
     }
+}
+
+/// A descriptor to be given up when there is no other left.
+fn reserve() -> io::Result<File> {
+    File::open("/dev/null")
+}
+
+/// Whether there is no descriptor left for who is next in line.
+fn is_exhausted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+/// Refuses who is next in line, rather than have them wait until there is a descriptor; whether that could be done.
+fn turn_away(listener: &UnixListener, reserve: &mut Option<File>) -> bool {
+    let is_free = reserve.take().is_some();
+    let refused = is_free && listener.accept().is_ok();
+    *reserve = self::reserve().ok();
+    refused
 }
 
 /// Waits until somebody connects; `false`: the server shall stop.

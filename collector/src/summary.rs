@@ -62,9 +62,9 @@ pub enum NothingRecorded {
          architecture, or was started with a cleared environment"
     )]
     NotLoaded,
-    /// The shared memory could not be made.
-    #[error("no shared memory could be made for the program: {0}")]
-    NoMemory(String),
+    /// A process asked, and could not be let in.
+    #[error("the program could not be let in: {0}")]
+    NoRoom(String),
     /// A process connected and did not begin.
     #[error("the program could not map the shared memory (is its address space limited, ulimit -v?), or ended at once")]
     NotBegun,
@@ -88,13 +88,13 @@ pub enum Error {
     },
     /// The socket cannot be made.
     #[error(
-        "{path}: the program cannot be given a way to reach memtrack: {source}; set TMPDIR to a directory that allows sockets"
+        "{path}: the program cannot be given a way to reach memtrack: {reason} (TMPDIR names the directory for it)"
     )]
     Socket {
         /// Its path.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        reason: io::Error,
     },
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]

@@ -198,6 +198,9 @@ impl Facts {
                 text(rule)
             ));
         }
+        if self.process.ended_by_exec == Some(1) {
+            warnings.push(REPLACED.into());
+        }
         if let Some(reason) = &process.stop_reason {
             warnings.push(format!("the program stopped being recorded before its end: {}", text(reason)));
         }
@@ -212,6 +215,10 @@ impl Facts {
         warnings
     }
 }
+
+/// What follows is missing in the figures, and is the larger part where a shell was to start a program in its place.
+const REPLACED: &str = "the program was replaced by one that was not recorded (exec of a statically linked \
+                                   program, of another user's, or without a way to memtrack); the figures end there";
 
 /// Text from bytes of the capture. What is not text, or would move a terminal's cursor, is escaped.
 pub(crate) fn text(bytes: &[u8]) -> String {
@@ -299,5 +306,7 @@ mod tests {
         let cut = Facts { complete: false, lost_blocks: 2, lost_bytes: 99, ..Facts::default() };
         let warnings = cut.warnings().join("\n");
         assert!(warnings.contains("2 blocks (99 bytes)") && warnings.contains("incomplete"), "{warnings}");
+        let replaced = facts(Process { ended_by_exec: Some(1), ..Process::default() });
+        assert!(replaced.warnings().join("\n").contains("replaced by one that was not recorded"));
     }
 }

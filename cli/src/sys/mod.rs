@@ -22,6 +22,17 @@ fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
+/// Lets memtrack have as many descriptors as it may.
+pub(crate) fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes to a live local of its type.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: reads a live local. Where it fails, the limit stays what it was.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+}
+
 /// Columns of the terminal on standard output.
 pub(crate) fn terminal_width() -> Option<usize> {
     let mut size = std::mem::MaybeUninit::<libc::winsize>::zeroed();

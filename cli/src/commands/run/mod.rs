@@ -170,6 +170,10 @@ fn launch(
     let mut environment = program.environment.clone();
     private.prepare(&mut environment, &shim, collector.socket_path())?;
     let child = start(program, environment)?;
+    if options.follow {
+        // After the program has got its own limit: each of its children takes some here.
+        crate::sys::raise_descriptor_limit();
+    }
     collector.expect_child(child.pid().cast_unsigned());
     let waiting = signals.pass_on(&child);
     Ok(Launched { collector, child, waiting })

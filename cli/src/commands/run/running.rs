@@ -74,6 +74,7 @@ impl Running {
 
     pub(super) fn replaced(&mut self, ticket: u64) {
         self.image_ticket = ticket;
+        self.process.ended_by_exec = None;
         if let Some(online) = &mut self.online {
             online.replaced(ticket);
         }

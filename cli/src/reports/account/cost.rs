@@ -18,12 +18,14 @@ const STEP_PS: u64 = 2300;
 /// Costs in picoseconds.
 const FREE: u64 = 4_500;
 const STACK: u64 = 5_500;
-const GLANCE: u64 = 5_800;
+const GLANCE: u64 = 3_500;
 const CHANGED: u64 = 55_000;
-const STAMP: u64 = 11_000;
+const STAMP: u64 = 13_500;
 const KEPT: u64 = 1_000;
+/// With native stacks, for a Python stack that had changed: the newest native frames are others too, known or not.
+const CHANGED_NATIVE: u64 = 86_000;
 /// Too rare to be measured in a program: these are taken for a multiple of what is done instead.
-const WHOLE: u64 = 6 * GLANCE;
+const WHOLE: u64 = 10 * GLANCE;
 const UNWOUND: u64 = 90 * KEPT;
 const SWITCH: u64 = 10 * (FREE + STACK);
 const SHARED_RUN: u64 = 5 * SWITCH;
@@ -108,12 +110,13 @@ impl Cost {
 /// In 128 bits, since the numbers of a forged capture may be anything.
 fn picoseconds(process: &Process, events: &Events) -> u128 {
     let stamped = if process.timestamps == Some(1) { STAMP } else { 0 };
+    let native = if process.native_kept.is_some() { CHANGED_NATIVE } else { 0 };
     let parts = [
         (events.frees, FREE + stamped),
         (events.stacks, STACK + stamped),
         (events.glance, GLANCE),
         (events.whole, WHOLE),
-        (events.changed, CHANGED),
+        (events.changed, CHANGED + native),
         (events.kept, KEPT),
         (events.unwound, UNWOUND),
         (process.switches.unwrap_or(0), SWITCH),
@@ -140,6 +143,14 @@ mod tests {
         // A machine that is half as fast takes twice as long.
         let slow = Process { step_ps: Some(2 * STEP_PS), ..process(300_000_000) };
         assert_eq!(Cost::of(&slow, &events).unwrap().hooks, 2 * cost.hooks);
+    }
+
+    #[test]
+    fn native_stacks_cost_where_python_stacks_change() {
+        let events = Events { changed: 1_000_000, ..Events::default() };
+        let native = Process { native_kept: Some(0), ..process(300_000_000) };
+        let hooks = [process(300_000_000), native].map(|process| Cost::of(&process, &events).unwrap().hooks);
+        assert_eq!(hooks[1] - hooks[0], 86_000_000);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use memtrack_transport::handshake::{Hello, receive_memory};
 use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot, state, ticket};
-use memtrack_transport::{Area, futex};
+use memtrack_transport::{Area, barrier, futex};
 
 pub(crate) struct Target {
     pub(crate) area: Arc<Area>,
@@ -32,8 +32,7 @@ impl Target {
     /// Shakes hands and begins.
     pub(crate) fn start(socket: &Path) -> Self {
         let target = Self::connect(socket).unwrap();
-        // SAFETY: registers this process for barriers; no other effect.
-        unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0) };
+        barrier::register();
         target.area.control().state.store(state::RECORDING, Release);
         target
     }

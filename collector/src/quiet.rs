@@ -1,26 +1,13 @@
 //! Which threads may still append to a run that is over: what an online replay must wait for.
 //!
 //! A hook sets `busy`, then reads the ticket word. Without a fence of its own (that would cost every event) the two may be
-//! seen in the other order, so the barrier is raised from here, in all threads of the target.
+//! seen in the other order, so a barrier is raised from here, in all threads of the target.
 //!
-//! Invariant: after [`barrier`] a thread that is seen not busy reads the ticket word anew before it records.
+//! Invariant: after that barrier a thread that is seen not busy reads the ticket word anew before it records.
 
 use std::sync::atomic::Ordering::Acquire;
 
 use memtrack_transport::Area;
-
-/// Makes every thread of the target pass a memory barrier. `MEMBARRIER_CMD_GLOBAL_EXPEDITED` reaches processes that
-/// have registered for it, as the shim does; the slow `MEMBARRIER_CMD_GLOBAL` reaches all.
-pub(crate) fn barrier() {
-    if membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0 {
-        membarrier(libc::MEMBARRIER_CMD_GLOBAL);
-    }
-}
-
-fn membarrier(command: libc::c_int) -> libc::c_long {
-    // SAFETY: the call has no effect but the barrier.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0) }
-}
 
 /// Streams of the first `count` slots whose threads are inside a hook, ascending.
 pub(crate) fn busy_streams(area: &Area, count: u32, base: u32) -> Vec<u32> {

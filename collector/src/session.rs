@@ -8,10 +8,9 @@ use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::time::Duration;
 
 use memtrack_format::meta::Process;
-use memtrack_transport::Area;
 use memtrack_transport::clock::{Clock, Pairing, monotonic_ns};
-use memtrack_transport::futex;
 use memtrack_transport::layout::{image, state};
+use memtrack_transport::{Area, barrier, futex};
 
 use crate::describe;
 use crate::event::Connection;
@@ -286,7 +285,7 @@ impl Session {
 
     /// Streams that may still add to runs before the ticket that was just taken.
     fn busy(&mut self, now: u64) -> Vec<u32> {
-        quiet::barrier();
+        barrier::raise();
         // Those that came since the last look may have taken a ticket before that one.
         self.find_slots(now);
         quiet::busy_streams(&self.area, self.followers.len() as u32, self.base)

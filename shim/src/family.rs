@@ -15,13 +15,13 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use memtrack_transport::Area;
 use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::handshake::{Fork, Hello, receive_memory};
 use memtrack_transport::layout::{Control, state};
+use memtrack_transport::{Area, barrier};
 
 use crate::errno::Errno;
-use crate::{ANSWER, allow_barriers, confined, heritage, hooks, python, switch, thread};
+use crate::{ANSWER, confined, heritage, hooks, python, switch, thread};
 
 /// Children are recorded.
 static FOLLOWED: AtomicBool = AtomicBool::new(false);
@@ -150,7 +150,7 @@ fn connect(area: &'static Area, ticket: u64) -> Option<()> {
 fn begin(area: &'static Area) {
     thread::begin_again();
     hooks::note_process();
-    allow_barriers();
+    barrier::register();
     // Not over a CLOSED: the collector may have given up meanwhile.
     if area.control().state.compare_exchange(state::READY, state::RECORDING, Release, Relaxed).is_ok() {
         switch::on();

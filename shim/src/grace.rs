@@ -11,8 +11,8 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use memtrack_transport::Area;
 use memtrack_transport::layout::Slot;
+use memtrack_transport::{Area, barrier};
 
 use crate::errno::Errno;
 use crate::{confined, python, thread};
@@ -35,19 +35,9 @@ pub(crate) fn wait(own: &Slot) {
     // What a filter of system calls allows is not known.
     if let Some(area) = thread::area().filter(|_| !confined::is_confined()) {
         let _errno = Errno::keep();
-        barrier();
+        // Who is not seen in a hook after this will see, in its next one, that finalization has begun.
+        barrier::raise();
         wait_for_others(area, thread::highest_slot(), own, LOOKS);
-    }
-}
-
-/// Makes all threads of this process pass a memory barrier: who is not seen in a hook now will see, in its next one, that
-/// finalization has begun.
-fn barrier() {
-    // SAFETY: the call has no effect but the barrier.
-    let status = unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) };
-    if status != 0 {
-        // SAFETY: as above; older systems have only this one.
-        unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL, 0, 0) };
     }
 }
 

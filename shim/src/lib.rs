@@ -49,10 +49,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
-use memtrack_transport::Area;
 use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::handshake::{Hello, receive_memory};
 use memtrack_transport::layout::{SLOT_COUNTS, state};
+use memtrack_transport::{Area, barrier};
 
 use heritage::Environment;
 
@@ -98,7 +98,7 @@ extern "C" fn begin(_count: c_int, arguments: *const *const c_char, environment:
     if !switch::protect_children() {
         return;
     }
-    allow_barriers();
+    barrier::register();
     if let Some(library) = taken.library {
         heritage::keep(library, socket);
         if area.control().follow.load(Relaxed) != 0 {
@@ -158,10 +158,4 @@ fn store_text(words: &[AtomicU64], text: &[u8]) {
         }
         word.store(u64::from_le_bytes(bytes), Relaxed);
     }
-}
-
-/// Lets the collector make all threads of this process execute a memory barrier, so that they need none of their own.
-fn allow_barriers() {
-    // SAFETY: registers an intent; where the system has no such call, nothing happens.
-    unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) };
 }

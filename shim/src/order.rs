@@ -152,7 +152,7 @@ impl Turn {
     }
 
     /// The thread is about to wait for others: what it records then comes after what they have recorded by now.
-    pub(crate) fn wait(&mut self) {
+    pub(crate) fn expect_others(&mut self) {
         (self.left, self.heat) = (0, 0);
     }
 
@@ -297,7 +297,7 @@ mod tests {
         let (mut a, mut b) = hot(6, &word);
         for _ in 0..3 * WINDOW {
             let of_b = event(&mut b, &word, block(6, 1, 8));
-            a.wait();
+            a.expect_others();
             assert!(event(&mut a, &word, block(6, 0, 8)) > of_b);
         }
     }

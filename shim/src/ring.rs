@@ -135,8 +135,8 @@ impl Ring {
     }
 
     /// The thread is about to wait for others.
-    pub(crate) fn wait(&mut self) {
-        self.turn.wait();
+    pub(crate) fn expect_others(&mut self) {
+        self.turn.expect_others();
     }
 
     /// The slot's shared header.

@@ -114,7 +114,7 @@ pub(crate) fn leave_hook() {
 }
 
 /// This thread is about to wait for others.
-pub(crate) fn wait() {
+pub(crate) fn expect_others() {
     let word = tls::get();
     // In a forked child that is not recorded the state is its parent's, and its switch is off.
     if word <= LAST_MARK || !switch::is_on() {
@@ -124,7 +124,7 @@ pub(crate) fn wait() {
     let thread = unsafe { &mut *(word as *mut Thread) };
     // In a signal handler that has interrupted a hook, nothing is recorded.
     if !thread.ring.busy() {
-        thread.ring.wait();
+        thread.ring.expect_others();
     }
 }
 

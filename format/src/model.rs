@@ -10,7 +10,7 @@
 //! Invariant: encoder and decoder make the same calls in the same order, and the model depends on nothing else; so the
 //! decoder always predicts what the encoder did.
 
-use std::hint::select_unpredictable;
+use std::hint::{cold_path, select_unpredictable};
 
 use crate::record::Frame;
 
@@ -102,11 +102,13 @@ impl Model {
     /// The address that an allocation of this class is expected to get; 0 for none. Forgets it.
     #[inline]
     pub(crate) fn take_expected_address(&mut self, bin: usize) -> u64 {
-        let (Some(stack), Some(next)) = (self.freed.get_mut(bin), self.freed_next.get_mut(bin)) else { return 0 };
-        let top = next.wrapping_sub(1);
-        let Some(address) = stack.get_mut(usize::from(top) % BIN_DEPTH) else { return 0 };
+        let (Some(stack), Some(next)) = (self.freed.get_mut(bin), self.freed_next.get_mut(bin)) else {
+            cold_path();
+            return 0;
+        };
+        let Some(address) = stack.get_mut(usize::from(next.wrapping_sub(1)) % BIN_DEPTH) else { return 0 };
         let expected = std::mem::take(address);
-        *next = select_unpredictable(expected != 0, top, *next);
+        *next = next.wrapping_sub(u8::from(expected != 0));
         expected
     }
 
@@ -207,6 +209,7 @@ impl Finder {
         let (birth, bin) = *self.births.get(slot)?;
         let age = self.count.wrapping_sub(birth).wrapping_sub(1);
         if *place != address || age as usize >= RECENT {
+            cold_path();
             return None;
         }
         *place = 0;

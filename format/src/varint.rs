@@ -37,7 +37,7 @@ pub const fn encode(value: u64) -> Option<(u64, usize)> {
 }
 
 /// Writes `value` at `at`; returns the position after it, or `None` when fewer than [`MAX_LEN`] bytes are left there.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn write(buffer: &mut [u8], at: usize, value: u64) -> Option<usize> {
     let room = buffer.get_mut(at..at.wrapping_add(MAX_LEN))?;

@@ -202,7 +202,8 @@ impl Thread {
             (Some(_), None) => Self::alloc_with_native::<false>,
             (None, Some(build)) if is_timed => for_version::<AllocAs<true>>(build),
             (None, Some(build)) => for_version::<AllocAs<false>>(build),
-            (None, None) => Self::alloc_without_python,
+            (None, None) if is_timed => Self::alloc_without_python::<true>,
+            (None, None) => Self::alloc_without_python::<false>,
         };
         self.alloc(head, address, size);
         self.leave(address)
@@ -258,16 +259,12 @@ impl Thread {
         self.leave(address)
     }
 
-    fn alloc_without_python(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+    fn alloc_without_python<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
         if python::build().is_some() {
             cold_path();
             return self.alloc_first(head, address, size);
         }
-        if self.ring.is_timed() {
-            self.record_alloc::<true>(head, address, size, |_| false)
-        } else {
-            self.record_alloc::<false>(head, address, size, |_| false)
-        }
+        self.record_alloc::<TIMED>(head, address, size, |_| false);
         self.leave(address)
     }
 

@@ -32,12 +32,13 @@ const LAST_MARK: usize = CLAIMING;
 /// The most slots an area has.
 const MAX_SLOTS: usize = SLOT_COUNTS[0] as usize;
 
-/// The state of a slot and of the thread that owns it.
+/// The state of a slot and of the thread that owns it. What every event needs stands together at its start.
+#[repr(C)]
 pub(crate) struct Thread {
-    pub(crate) ring: Ring,
-    pub(crate) chain: Chain,
     /// What records this thread's allocations.
     pub(crate) alloc_and_leave: AllocAndLeave,
+    pub(crate) chain: Chain,
+    pub(crate) ring: Ring,
     /// The block that an allocator of Python's is freeing or moving; 0 for none.
     pub(crate) python_block: usize,
     /// It moves it.

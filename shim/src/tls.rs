@@ -21,21 +21,38 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-/// Where this thread's word lies.
+/// Where the word lies, from the thread pointer on.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn place() -> *mut usize {
+fn offset() -> usize {
     let offset: usize;
-    let base: usize;
     // SAFETY: reads the word's offset from the thread pointer out of the global offset table.
     unsafe {
         core::arch::asm!("mov {}, qword ptr [rip + memtrack_thread_word@GOTTPOFF]", out(reg) offset, options(pure, readonly, nostack, preserves_flags));
     }
-    // SAFETY: reads the thread pointer, which lies at the start of the thread control block.
+    offset
+}
+
+/// This thread's word.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn get() -> usize {
+    let word: usize;
+    // SAFETY: the word lives as long as the thread, and only this thread uses it.
     unsafe {
-        core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) base, options(pure, readonly, nostack, preserves_flags))
+        core::arch::asm!("mov {}, qword ptr fs:[{}]", out(reg) word, in(reg) offset(), options(readonly, nostack, preserves_flags))
     };
-    base.wrapping_add(offset) as *mut usize
+    word
+}
+
+/// Sets this thread's word.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn set(value: usize) {
+    // SAFETY: as for `get`.
+    unsafe {
+        core::arch::asm!("mov qword ptr fs:[{}], {}", in(reg) offset(), in(reg) value, options(nostack, preserves_flags))
+    };
 }
 
 /// Where this thread's word lies.
@@ -57,6 +74,7 @@ fn place() -> *mut usize {
 }
 
 /// This thread's word.
+#[cfg(target_arch = "aarch64")]
 #[inline(always)]
 pub(crate) fn get() -> usize {
     // SAFETY: the word lives as long as the thread, and only this thread uses it.
@@ -64,6 +82,7 @@ pub(crate) fn get() -> usize {
 }
 
 /// Sets this thread's word.
+#[cfg(target_arch = "aarch64")]
 #[inline(always)]
 pub(crate) fn set(value: usize) {
     // SAFETY: as for `get`.

@@ -6,6 +6,8 @@
 //!
 //! Invariant: no allocation, no panic, and no byte is written beyond the given slice.
 
+use std::hint::cold_path;
+
 use super::{CodeHead, Frame, Module, extra, tag};
 use crate::model::{Finder, Model, bin};
 use crate::varint::{self, zigzag};
@@ -58,7 +60,18 @@ impl Out<'_> {
         Some(())
     }
 
+    /// Writes the beginning of an allocation's record with these bits in its first byte, without a branch; where the next
+    /// byte goes depends on nothing that is known only after the allocation.
     #[inline]
+    fn head(&mut self, AllocHead(head): AllocHead, bits: u16) -> Option<()> {
+        let [first, second] = (head | bits).to_le_bytes();
+        self.byte(first)?;
+        *self.bytes.get_mut(self.at)? = second;
+        self.at += usize::from(head > 0xff);
+        Some(())
+    }
+
+    #[inline(always)]
     pub(super) fn number(&mut self, value: u64) -> Option<()> {
         self.at = varint::write(self.bytes, self.at, value)?;
         Some(())
@@ -143,6 +156,7 @@ impl Encoder {
     }
 
     /// See [`super::Record::Alloc`].
+    #[inline(always)]
     pub fn alloc(
         &mut self,
         bytes: &mut [u8],
@@ -172,17 +186,15 @@ impl Encoder {
         let address_expected = self.model.take_expected_address(bin) == address;
         let last = self.model.replace_last(bin, address);
         self.finder.allocated(address, bin);
-        let size_bit = if size_expected { tag::ALLOC_SIZE_EXPECTED } else { 0 };
-        let address_bit = if address_expected { tag::ALLOC_ADDRESS_EXPECTED } else { 0 };
-        let [tag, number] = head.0.to_le_bytes();
-        out.byte(tag | address_bit | size_bit)?;
-        if number != 0 {
-            out.byte(number)?;
-        }
+        let size_bit = u16::from(size_expected) * u16::from(tag::ALLOC_SIZE_EXPECTED);
+        let address_bit = u16::from(address_expected) * u16::from(tag::ALLOC_ADDRESS_EXPECTED);
+        out.head(head, size_bit | address_bit)?;
         if !size_expected {
+            cold_path();
             out.number(size)?;
         }
         if !address_expected {
+            cold_path();
             out.number(address_delta(address, last))?;
         }
         Some(out.at)
@@ -203,10 +215,12 @@ impl Encoder {
             if age < 128 {
                 out.byte(tag::FREE_YOUNG | age as u8)?;
             } else {
+                cold_path();
                 out.byte(tag::FREE_OLDER)?;
                 out.number(u64::from(age))?;
             }
         } else {
+            cold_path();
             out.byte(tag::FREE)?;
             out.number(address_delta(address, self.model.last_freed))?;
             self.model.last_freed = address;

@@ -42,16 +42,23 @@ macro_rules! frees {
             Original::new();
 
         pub(super) unsafe extern "C" fn $name($address: usize $(, $argument: usize)*) {
-            let real = $original.get();
-            let recorder = if $address == 0 { None } else { thread::enter() };
-            let Some(mut recorder) = recorder else {
+            /// Apart from the usual case, which then keeps fewer registers.
+            #[cold]
+            #[inline(never)]
+            unsafe extern "C" fn beneath($address: usize $(, $argument: usize)*) {
                 let _beneath = thread::free_beneath($address);
                 // SAFETY: the caller's arguments, for the function it meant.
-                return unsafe { real($address $(, $argument)*) };
+                unsafe { $original.get()($address $(, $argument)*) }
+            }
+
+            let recorder = if $address == 0 { None } else { thread::enter() };
+            let Some(mut recorder) = recorder else {
+                // SAFETY: as above.
+                return unsafe { beneath($address $(, $argument)*) };
             };
             recorder.$free($address);
             // SAFETY: as above.
-            unsafe { real($address $(, $argument)*) };
+            unsafe { $original.get()($address $(, $argument)*) };
         }
     };
 }

@@ -21,11 +21,13 @@ use std::hint::cold_path;
 mod compare;
 mod entries;
 mod glance;
+mod links;
 
 pub(crate) use entries::Entry;
 
 use compare::{Comparison, same_code};
 use glance::{Glance, Span};
+use links::{Link, Links};
 
 /// Most frames on the written stack; of a deeper one the oldest `MAX_DEPTH - 1` and the newest are written.
 pub(crate) const MAX_DEPTH: u32 = 8000;
@@ -35,23 +37,6 @@ const LONGEST_WALK: usize = 200_000;
 
 /// Entries of the index from frame address to position, for each frame that there is room for.
 const INDEX_SHARE: usize = 2;
-
-/// What is compared each time. The address of the frame at position `i` is `previous` of the link at `i + 1`.
-#[derive(Clone, Copy, Debug, Default)]
-struct Link {
-    previous: usize,
-    position: usize,
-}
-
-impl Link {
-    /// `previous`, in a read of its own. A compiler that knows it to be equal to what the frame holds would go on with
-    /// that, and each frame's read would wait for the one before: twice the time on deep stacks.
-    #[inline(always)]
-    fn previous_from_cache(&self) -> usize {
-        // SAFETY: a reference is valid to read.
-        unsafe { (&raw const self.previous).read_volatile() }
-    }
-}
 
 /// What else is known of a frame.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,8 +56,6 @@ impl Detail {
 }
 
 // SAFETY: integers only.
-unsafe impl Plain for Link {}
-// SAFETY: integers only.
 unsafe impl Plain for Detail {}
 
 /// The cached chain of one thread slot, root first.
@@ -90,7 +73,7 @@ pub(crate) struct Chain {
     state: usize,
     lease: Lease,
     /// One more than `length`: the last holds the newest frame's address.
-    links: Region<Link>,
+    links: Links,
     details: Region<Detail>,
     /// Where a frame address was last put; only a hint, always checked against `links`.
     index: Region<u32>,
@@ -122,7 +105,7 @@ impl Chain {
             marks: Marks::new(),
             state: 0,
             lease: Lease::new(),
-            links: Region::new(),
+            links: Links::new(),
             details: Region::new(),
             index: Region::new(),
             span: Span::UNKNOWN,
@@ -222,7 +205,7 @@ impl Chain {
             }
             Comparison::Different => self.follow::<V>(python, newest, writer),
         }
-        self.refocus();
+        self.refocus::<V>();
         self.unnamed
     }
 
@@ -251,7 +234,7 @@ impl Chain {
     ) -> bool {
         let last = self.length.wrapping_sub(1);
         let executable = self.details.get(last).executable;
-        if let Some(link) = self.links.as_mut_slice().get_mut(last) {
+        if let Some(link) = self.links.get_mut(last) {
             link.position = position;
         }
         // SAFETY: the newest frame of this thread.
@@ -405,7 +388,7 @@ impl Chain {
     fn read_position<V: Version>(&mut self, python: &Interpreter, position: usize) {
         // SAFETY: a frame that was just reached from this thread's newest.
         let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
-        if let Some(link) = self.links.as_mut_slice().get_mut(position) {
+        if let Some(link) = self.links.get_mut(position) {
             link.position = frame.position();
         }
         self.settle(python, &frame, position);

@@ -104,19 +104,48 @@ pub(super) struct Mark {
 unsafe impl Plain for Mark {}
 
 impl Mark {
+    /// None; it must not be read.
+    pub(super) const NONE: Self = Self { place: 0, position: 0, word: 0, value: 0 };
+
+    /// What stands for a mark where none is needed.
+    pub(super) fn of_nothing<V: Version>() -> Self {
+        static BYTE: u8 = MARKED_BYTE;
+        static DEPTH: u32 = MARKED_DEPTH;
+        static NUMBER: usize = 0;
+        let word = match V::L.marking {
+            Marking::RunningByte(_) | Marking::CreationByte { .. } => &raw const BYTE as usize,
+            Marking::RunningDepth(_) => &raw const DEPTH as usize,
+            Marking::Unknown | Marking::ResultSlot(_) => &raw const NUMBER as usize,
+        };
+        Self { word, ..Self::NONE }
+    }
+
     /// Whether the mark is where it was made, in a frame that was just compared with the cached one, standing at
     /// `position`.
     #[inline(always)]
     pub(super) fn is_there<V: Version>(&self, position: usize) -> bool {
+        self.is_of::<V>(position) && self.stands::<V>()
+    }
+
+    /// Whether the mark says something of its frame while that stands at `position`.
+    #[inline(always)]
+    pub(super) fn is_of<V: Version>(&self, position: usize) -> bool {
+        // The same position is the same code object, and so a frame in which this word is an operand's.
+        !matches!(V::L.marking, Marking::ResultSlot(_)) || self.position == position
+    }
+
+    /// Whether the marked word is as it was left.
+    #[inline(always)]
+    pub(super) fn stands<V: Version>(&self) -> bool {
         match V::L.marking {
-            Marking::Unknown => false,
+            // None is made.
+            Marking::Unknown => true,
             // SAFETY: a field of a frame of this thread's chain.
             Marking::RunningByte(_) | Marking::CreationByte { .. } => unsafe { byte(self.word) == MARKED_BYTE },
             // SAFETY: a field of a frame of this thread's chain.
             Marking::RunningDepth(_) => unsafe { half(self.word) == MARKED_DEPTH },
-            // The same position is the same code object, and so a frame in which this word is an operand's.
             // SAFETY: a word of a frame of this thread's chain.
-            Marking::ResultSlot(_) => self.position == position && unsafe { word(self.word) == self.value },
+            Marking::ResultSlot(_) => unsafe { word(self.word) == self.value },
         }
     }
 }

@@ -76,7 +76,7 @@ impl Chain {
     /// the newer frame has just confirmed it, so the reads need not wait for each other.
     #[inline(always)]
     fn matching_between<V: Version>(&self, floor: usize, length: usize, mut address: usize) -> usize {
-        let links = self.links.as_slice().get(floor..length).unwrap_or_default();
+        let links = self.links.between(floor, length);
         let details = self.details.as_slice().get(floor..length).unwrap_or_default();
         for (place, (link, detail)) in links.iter().zip(details).enumerate().rev() {
             // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
@@ -202,7 +202,7 @@ impl Chain {
         for (position, detail) in details.iter_mut().enumerate() {
             if (!whole && detail.id != 0) || detail.executable == usize::MAX {
                 detail.executable = usize::MAX;
-                if let Some(link) = self.links.as_mut_slice().get_mut(position) {
+                if let Some(link) = self.links.get_mut(position) {
                     link.position = usize::MAX;
                 }
             }

@@ -10,25 +10,24 @@ use super::super::marks::{LONGEST_UNMARKED, Mark};
 #[cfg(feature = "verify-marks")]
 use super::super::verify;
 use super::compare::same_code;
-use super::{Chain, Detail, Link};
+use super::links::{Link, MOST};
+use super::{Chain, Detail};
 use std::hint::cold_path;
 
-/// The most frames below the newest that a glance looks at.
-const MOST: usize = 12;
 const _: () = assert!(LONGEST_UNMARKED < MOST + 1, "nothing that is compared without a mark is too long for a glance");
 
 /// What a glance has to look at.
 #[derive(Debug)]
 pub(super) struct Span {
-    /// The oldest place to compare; past every chain's end where the chain must be looked at in full.
-    floor: usize,
-    /// The mark in the frame at `floor`; without one, `floor` is the root.
-    mark: Option<Mark>,
+    /// Frames to compare below the newest; past [`MOST`] where the chain must be looked at in full.
+    older: usize,
+    /// The mark in the oldest of them; where that is the root and has none, what stands for one.
+    mark: Mark,
 }
 
 impl Span {
     /// Everything must be looked at.
-    pub(super) const UNKNOWN: Self = Self { floor: usize::MAX, mark: None };
+    pub(super) const UNKNOWN: Self = Self { older: usize::MAX, mark: Mark::NONE };
 }
 
 /// What a glance at the chain says.
@@ -44,11 +43,11 @@ impl Chain {
     /// Compares the frames of the span with memory. The newest frame's address must be the cached one.
     #[inline(always)]
     pub(super) fn glance<V: Version>(&self) -> Glance {
-        let Some(links) = self.links.as_slice().get(self.span.floor..self.length) else {
+        if self.span.older > MOST {
             cold_path();
             return Glance::Unknown;
-        };
-        let Some((newest, older)) = links.split_last() else {
+        }
+        let Some([older @ .., newest]) = self.links.newest(self.length) else {
             cold_path();
             return Glance::Same;
         };
@@ -69,49 +68,66 @@ impl Chain {
 
     /// Whether the frames below the newest, and what the mark stands for, are what they were.
     #[inline(always)]
-    fn are_unchanged<V: Version>(&self, newest: &Link, older: &[Link]) -> bool {
-        let (mut address, mut rest) = (newest.previous_from_cache(), older);
-        // Unrolled, so that only the branch that ends it is taken.
-        for _ in 0..MOST {
-            let Some((link, older)) = rest.split_last() else { break };
-            if !self.is_unchanged::<V>(&mut address, link, older.len()) {
-                cold_path();
-                return false;
-            }
-            rest = older;
+    fn are_unchanged<V: Version>(&self, newest: &Link, older: &[Link; MOST]) -> bool {
+        let mut address = newest.previous_from_cache();
+        // Written out, so that only the branch that ends it is taken.
+        macro_rules! compare {
+            ($($count:literal)*) => {
+                const _: () = assert!([$($count),*].len() == MOST);
+                'all: {
+                    $(
+                        if self.span.older < $count {
+                            break 'all;
+                        }
+                        let Some(link) = older.get(MOST - $count) else { break 'all };
+                        if !self.is_unchanged::<V>(address, link, $count) {
+                            cold_path();
+                            return false;
+                        }
+                        address = link.previous_from_cache();
+                    )*
+                    let _ = address;
+                }
+            };
         }
-        let Some(mark) = &self.span.mark else { return true };
+        compare!(1 2 3 4 5 6 7 8 9 10 11 12);
         // SAFETY: the state from which this update reached its frames.
         let state = unsafe { ThreadState::<V>::new(self.state) };
-        let is_there = older.first().is_some_and(|link| mark.is_there::<V>(link.position)) && !state.is_tracing();
+        // While a trace function runs no mark counts; without one, the closer look does not take that much longer.
+        let is_proven = self.span.mark.stands::<V>() & !state.is_tracing();
         #[cfg(feature = "verify-marks")]
-        if let Some((python, link)) = super::find::interpreter().zip(older.first()).filter(|_| is_there) {
-            verify::note(self.shows_below::<V>(python, mark.place, link.previous));
+        if let Some((python, link)) = super::find::interpreter().zip(older.get(MOST.wrapping_sub(self.span.older)))
+            && is_proven
+        {
+            let floor = self.length.wrapping_sub(1).wrapping_sub(self.span.older);
+            verify::note(self.shows_below::<V>(python, floor, link.previous));
         }
-        is_there
+        is_proven
     }
 
-    /// Whether the frame at `address` is the one cached so many places above the floor, and unchanged; `address` is its
-    /// caller's then.
+    /// Whether the frame at `address` is the one cached so many places below the newest, and unchanged.
     #[inline(always)]
-    fn is_unchanged<V: Version>(&self, address: &mut usize, link: &Link, depth: usize) -> bool {
+    fn is_unchanged<V: Version>(&self, address: usize, link: &Link, below: usize) -> bool {
         // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
-        let frame = unsafe { Frame::<V>::new(*address) };
+        let frame = unsafe { Frame::<V>::new(address) };
         if frame.previous() != link.previous || frame.position() != link.position {
             return false;
         }
-        *address = link.previous_from_cache();
-        !V::L.position_needs_code() || same_code(&frame, &self.details.get(self.span.floor.wrapping_add(depth)))
+        let place = self.length.wrapping_sub(1).wrapping_sub(below);
+        !V::L.position_needs_code() || same_code(&frame, &self.details.get(place))
     }
 
     /// Decides what the next glance looks at, after the chain or its marks have changed.
-    pub(super) fn refocus(&mut self) {
+    pub(super) fn refocus<V: Version>(&mut self) {
         let newest = self.length.saturating_sub(1);
         let mark = self.marks.newest_below(newest).copied();
         let floor = mark.map_or(0, |mark| mark.place);
+        let older = newest.wrapping_sub(floor);
         // Where that is too much to compare, the general comparison may want to make marks.
-        let is_short = newest.wrapping_sub(floor) <= MOST && (mark.is_some() || !cfg!(feature = "verify-marks"));
-        self.span = if is_short { Span { floor, mark } } else { Span::UNKNOWN };
+        let is_short = older <= MOST && (mark.is_some() || !cfg!(feature = "verify-marks"));
+        let is_of_frame = mark.is_none_or(|mark| mark.is_of::<V>(self.links.get(floor).position));
+        let mark = mark.unwrap_or_else(Mark::of_nothing::<V>);
+        self.span = if is_short && is_of_frame { Span { older, mark } } else { Span::UNKNOWN };
         self.newest_detail = self.details.get(newest);
     }
 }

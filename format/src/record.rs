@@ -90,6 +90,19 @@ pub struct Module<'a> {
     pub build_id: &'a [u8],
 }
 
+/// What most records say: a block was allocated, or is about to be freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// By which function it was allocated; `None` where it is about to be freed.
+    pub allocator: Option<Allocator>,
+    /// Its address.
+    pub address: u64,
+    /// Bytes requested; 0 where it is about to be freed.
+    pub size: u64,
+    /// When, in ticks of the stamping clock; `None` in segments that are not timed.
+    pub time: Option<u64>,
+}
+
 /// One record. Times are in ticks of the stamping clock, `None` in segments that are not timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {

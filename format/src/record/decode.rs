@@ -4,7 +4,7 @@
 //! which grows by at most one frame a byte.
 
 use super::located::Last;
-use super::{CodeHead, Frame, LineTable, Module, Record, extra, tag};
+use super::{Block, CodeHead, Frame, LineTable, Module, Record, extra, tag};
 use crate::model::{Model, Ring, bin};
 use crate::varint::{self, unzigzag};
 use crate::{Allocator, MapClass};
@@ -25,6 +25,8 @@ pub struct Decoder {
     ring: Ring,
     timed: bool,
     stack: Vec<Frame>,
+    /// How many of its oldest frames have not changed since somebody asked.
+    kept: usize,
     located: Last,
 }
 
@@ -32,6 +34,20 @@ impl Default for Decoder {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// The first bytes of records of blocks.
+macro_rules! block_tags {
+    () => {
+        tag::ALLOC..=u8::MAX | tag::FREE | tag::FREE_OLDER
+    };
+}
+
+/// Those of records that change the stack.
+macro_rules! stack_tags {
+    () => {
+        tag::POP..tag::ALLOC | tag::PUSH_EXPECTED..=tag::POP_MANY
+    };
 }
 
 /// A position in bytes.
@@ -71,7 +87,7 @@ impl Decoder {
     /// A decoder at the start of a segment.
     #[must_use]
     pub const fn new() -> Self {
-        Self { model: Model::new(), ring: Ring::new(), timed: false, stack: Vec::new(), located: Last::new() }
+        Self { model: Model::new(), ring: Ring::new(), timed: false, stack: Vec::new(), kept: 0, located: Last::new() }
     }
 
     /// The record at `at` and the position after it; `Ok(None)` at the end of the bytes.
@@ -92,6 +108,37 @@ impl Decoder {
         }
     }
 
+    /// Reads on over changes of the stack to the next block, and moves `at` behind it. `None` where anything else stands
+    /// first: [`next`](Self::next) tells what, or where the damage is.
+    ///
+    /// A capture is made of blocks and their stacks nearly alone. So they stay in registers, for which they have to be
+    /// inlined: a [`Record`] is stored in parts and loaded as one, which a processor waits for; that was 40 % of decoding.
+    #[inline(always)]
+    pub fn block(&mut self, bytes: &[u8], at: &mut usize) -> Option<Block> {
+        loop {
+            let mut input = In { bytes, at: *at };
+            let first = input.byte()?;
+            let block = match first {
+                block_tags!() => Some(self.block_record(&mut input, first)?),
+                stack_tags!() => {
+                    self.stack_record(&mut input, first)?;
+                    None
+                }
+                _ => return None,
+            };
+            *at = input.at;
+            if block.is_some() {
+                return block;
+            }
+        }
+    }
+
+    /// How many of the oldest frames of the stack have stayed what they were since the last call.
+    #[inline]
+    pub fn kept(&mut self) -> usize {
+        std::mem::replace(&mut self.kept, self.stack.len())
+    }
+
     /// The current stack, oldest frame first.
     #[must_use]
     pub fn stack(&self) -> &[Frame] {
@@ -101,12 +148,43 @@ impl Decoder {
     #[inline]
     fn record<'a>(&mut self, input: &mut In<'a>) -> Option<Record<'a>> {
         let first = input.byte()?;
+        match first {
+            block_tags!() => Some(match self.block_record(input, first)? {
+                Block { allocator: Some(allocator), address, size, time } => {
+                    Record::Alloc { allocator, address, size, time }
+                }
+                Block { allocator: None, address, time, .. } => Record::Free { address, time },
+            }),
+            stack_tags!() => self.stack_record(input, first),
+            tag::SWITCH => {
+                self.model.ticket = self.model.ticket.wrapping_add(input.number()?);
+                Some(Record::Switch { ticket: self.model.ticket })
+            }
+            tag::EXTRA => self.extra(input),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn block_record(&mut self, input: &mut In<'_>, first: u8) -> Option<Block> {
         if first & tag::FREE_YOUNG != 0 {
             return self.free(input, usize::from(first & 0x7f));
         }
         if first & tag::ALLOC != 0 {
             return self.alloc(input, first);
         }
+        if first == tag::FREE_OLDER {
+            let age = usize::try_from(input.number()?).ok()?;
+            return self.free(input, age);
+        }
+        let address = address(input.number()?, self.model.last_freed);
+        // The encoder has looked for it in vain.
+        self.model.last_freed = address;
+        Some(Block { allocator: None, address, size: 0, time: self.time(input)? })
+    }
+
+    #[inline]
+    fn stack_record<'a>(&mut self, input: &mut In<'a>, first: u8) -> Option<Record<'a>> {
         if first & tag::MOVE != 0 {
             return self.moved(unzigzag(u64::from(first & 31)) * 2);
         }
@@ -114,12 +192,6 @@ impl Decoder {
             return self.pop(u32::from(first & 15) + 1);
         }
         match first {
-            tag::FREE => {
-                let address = address(input.number()?, self.model.last_freed);
-                // The encoder has looked for it in vain.
-                self.model.last_freed = address;
-                Some(Record::Free { address, time: self.time(input)? })
-            }
             tag::PUSH_EXPECTED => self.push(self.model.expected_callee()),
             tag::PUSH_EXPECTED_CODE => {
                 let frame = Frame { instruction: input.small()?.wrapping_sub(1), ..self.model.expected_callee() };
@@ -132,22 +204,12 @@ impl Decoder {
                 self.push(frame)
             }
             tag::MOVE_FAR => self.moved(unzigzag(input.number()?)),
-            tag::POP_MANY => self.pop(input.small()?),
-            tag::SWITCH => {
-                self.model.ticket = self.model.ticket.wrapping_add(input.number()?);
-                Some(Record::Switch { ticket: self.model.ticket })
-            }
-            tag::EXTRA => self.extra(input),
-            tag::FREE_OLDER => {
-                let age = usize::try_from(input.number()?).ok()?;
-                self.free(input, age)
-            }
-            _ => None,
+            _ => self.pop(input.small()?),
         }
     }
 
-    #[inline]
-    fn alloc<'a>(&mut self, input: &mut In<'a>, first: u8) -> Option<Record<'a>> {
+    #[inline(always)]
+    fn alloc(&mut self, input: &mut In<'_>, first: u8) -> Option<Block> {
         let allocator = match first & 15 {
             Allocator::SHORT => Allocator::from_number(input.byte()?).filter(|one| *one as u8 > Allocator::SHORT)?,
             short => Allocator::from_number(short)?,
@@ -163,33 +225,38 @@ impl Decoder {
         self.model.size_here(size);
         self.model.replace_last(bin, address);
         self.ring.allocated(address, bin);
-        Some(Record::Alloc { allocator, address, size, time: self.time(input)? })
+        Some(Block { allocator: Some(allocator), address, size, time: self.time(input)? })
+    }
+
+    #[inline(always)]
+    fn free(&mut self, input: &mut In<'_>, age: usize) -> Option<Block> {
+        let (address, bin) = self.ring.at(age)?;
+        self.model.freed(bin, address);
+        Some(Block { allocator: None, address, size: 0, time: self.time(input)? })
     }
 
     #[inline]
-    fn free<'a>(&mut self, input: &mut In<'a>, age: usize) -> Option<Record<'a>> {
-        let (address, bin) = self.ring.at(age)?;
-        self.model.freed(bin, address);
-        Some(Record::Free { address, time: self.time(input)? })
-    }
-
     fn push<'a>(&mut self, frame: Frame) -> Option<Record<'a>> {
         self.model.pushed(frame);
         self.stack.push(frame);
         Some(Record::Push(frame))
     }
 
+    #[inline]
     fn pop<'a>(&mut self, count: u32) -> Option<Record<'a>> {
         let depth = self.stack.len().checked_sub(count as usize)?;
         self.stack.truncate(depth);
+        self.kept = self.kept.min(depth);
         self.model.set_top(self.stack.last().copied().unwrap_or(Frame::NONE));
         Some(Record::Pop { count })
     }
 
+    #[inline]
     fn moved<'a>(&mut self, delta: i64) -> Option<Record<'a>> {
         let top = self.stack.last_mut()?;
         top.instruction = u32::try_from(i64::from(top.instruction).checked_add(delta)?).ok()?;
         let top = *top;
+        self.kept = self.kept.min(self.stack.len() - 1);
         self.model.set_top(top);
         Some(Record::Move { instruction: top.instruction })
     }
@@ -250,6 +317,7 @@ impl Decoder {
         let (ticket, ticks) = (input.number()?, input.number()?);
         let tid = input.small()?.cast_signed();
         self.stack.clear();
+        self.kept = 0;
         self.located = Last::new();
         self.timed = timed;
         self.model.reset(ticket, ticks);

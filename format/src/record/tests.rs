@@ -1,6 +1,6 @@
 //! Round trips of record streams, and decoders on damaged ones.
 
-use super::{CodeHead, Decoder, Encoder, Frame, LineTable, Record};
+use super::{Block, CodeHead, Decoder, Encoder, Frame, LineTable, Record};
 use crate::{Allocator, MapClass};
 use proptest::prelude::*;
 
@@ -140,7 +140,51 @@ fn decode(bytes: &[u8]) -> (Vec<Record<'_>>, bool) {
     }
 }
 
+/// What a decoder shows, but for the records of the stack: the stack itself, after each.
+type Shown<'a> = (Vec<(Record<'a>, Vec<Frame>)>, bool);
+
+fn decode_stacks(bytes: &[u8], blocks: bool) -> Shown<'_> {
+    let (mut decoder, mut at, mut out, mut known) = (Decoder::new(), 0, Vec::new(), Vec::new());
+    loop {
+        let block = if blocks { decoder.block(bytes, &mut at) } else { None };
+        let record = match block {
+            Some(Block { allocator: Some(allocator), address, size, time }) => {
+                Record::Alloc { allocator, address, size, time }
+            }
+            Some(Block { address, time, .. }) => Record::Free { address, time },
+            None => match decoder.next(bytes, at) {
+                Ok(Some((record, next))) => {
+                    at = next;
+                    record
+                }
+                Ok(None) => return (out, true),
+                Err(error) => {
+                    assert_eq!(error.offset, at);
+                    return (out, false);
+                }
+            },
+        };
+        let kept = decoder.kept();
+        assert_eq!(decoder.stack().get(..kept), known.get(..kept), "what is said to have stayed did");
+        decoder.stack().clone_into(&mut known);
+        if !matches!(record, Record::Push(_) | Record::Pop { .. } | Record::Move { .. }) {
+            out.push((record, known.clone()));
+        }
+    }
+}
+
 proptest! {
+    #[test]
+    fn blocks_alone_are_the_same_blocks(wanted in records(), timed: bool, cut in 0.0..1.2f64, damage: (usize, u8)) {
+        let (_, mut bytes) = encode(&wanted, timed);
+        bytes.truncate((bytes.len() as f64 * cut) as usize);
+        if damage.1 % 2 == 0 && !bytes.is_empty() {
+            let at = damage.0 % bytes.len();
+            bytes[at] ^= damage.1;
+        }
+        prop_assert_eq!(decode_stacks(&bytes, true), decode_stacks(&bytes, false));
+    }
+
     #[test]
     fn round_trip(wanted in records(), timed: bool) {
         let (done, bytes) = encode(&wanted, timed);

@@ -9,7 +9,7 @@
 
 use std::collections::hash_map::Entry;
 
-use memtrack_format::record::{CodeHead, Decoder, Frame, LineTable, MAX_TEXT, Module, Record};
+use memtrack_format::record::{Block, CodeHead, Decoder, Frame, LineTable, MAX_TEXT, Module, Record};
 use rustc_hash::FxHashMap;
 
 use crate::event::EventKind;
@@ -142,6 +142,12 @@ impl SegmentReader {
             if batch.events.len() >= limit {
                 break if *at < bytes.len() { Progress::Full } else { Progress::End };
             }
+            if self.begin.is_some()
+                && let Some(block) = self.decoder.block(bytes, at)
+            {
+                self.block(&block, batch);
+                continue;
+            }
             match self.decoder.next(bytes, *at) {
                 Ok(Some((record, next))) => {
                     if !self.record(&record, batch) {
@@ -157,21 +163,24 @@ impl SegmentReader {
         progress
     }
 
-    /// `false`: a record that may not stand here.
-    #[inline]
+    #[inline(always)]
+    fn block(&mut self, block: &Block, batch: &mut Batch) {
+        let &Block { allocator, address, size, time } = block;
+        batch.truncated += u64::from(self.truncated && allocator.is_some());
+        let node = self.node(batch);
+        batch.events.push(Compact { address, size, node, kind: allocator.map_or(EventKind::Free, EventKind::Alloc) });
+        if let Some(ticks) = time {
+            self.ticks = ticks;
+            batch.times.push(ticks);
+        }
+    }
+
+    /// What is no block; `false`: a record that may not stand here.
     fn record(&mut self, record: &Record<'_>, batch: &mut Batch) -> bool {
         if self.begin.is_none() && !matches!(record, Record::Begin { .. }) {
             return false;
         }
         match *record {
-            Record::Alloc { allocator, address, size, time } => {
-                batch.truncated += u64::from(self.truncated);
-                self.event(batch, EventKind::Alloc(allocator), address, size, time);
-            }
-            Record::Free { address, time } => self.event(batch, EventKind::Free, address, 0, time),
-            Record::Pop { .. } => self.path.truncate(self.decoder.stack().len()),
-            Record::Push(_) => {}
-            Record::Move { .. } => self.path.truncate(self.decoder.stack().len().saturating_sub(1)),
             Record::Switch { ticket } => self.switch(batch, ticket),
             Record::Truncated(truncated) => self.truncated = truncated,
             Record::Begin { ticket, ticks, tid, timed } => {
@@ -187,7 +196,6 @@ impl SegmentReader {
         match self.begin {
             None => (self.begin, batch.begin) = (Some(begin), Some(begin)),
             Some(first) if (first.tid, first.timed) == (begin.tid, begin.timed) => {
-                self.path.clear();
                 self.truncated = false;
             }
             Some(_) => return false,
@@ -225,12 +233,11 @@ impl SegmentReader {
                 let source = NameSource::Python(self.ticket);
                 batch.definitions.push(Definition::ThreadName { tid, name: cut(name), source });
             }
-            // The events that follow an Exec say the same; all others have been dealt with.
+            // The events that follow an Exec say the same; all others are not met here.
             _ => {}
         }
     }
 
-    #[inline]
     fn event(&mut self, batch: &mut Batch, kind: EventKind, address: u64, size: u64, time: Option<u64>) {
         let node = self.node(batch);
         batch.events.push(Compact { address, size, node, kind });
@@ -257,6 +264,7 @@ impl SegmentReader {
     /// The node of the current stack.
     #[inline]
     fn node(&mut self, batch: &mut Batch) -> u32 {
+        self.path.truncate(self.decoder.kept());
         let stack = self.decoder.stack();
         let mut node = self.path.last().copied().unwrap_or(0);
         while let Some(&frame) = stack.get(self.path.len()) {

@@ -42,25 +42,16 @@ impl Block {
 }
 
 /// What must be known of a release to take it back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ended {
     /// The order of the event that ended it.
     order: u64,
-    /// How it was counted as temporary.
-    temporary: Temporary,
-}
-
-/// How the end of a block was counted in its group's temporary sum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Temporary {
-    No,
-    /// With its bytes and its count.
-    Counted,
-    /// It became the earliest by order or time, too; with those before it.
-    First {
-        order: u64,
-        time_ns: u64,
-    },
+    /// It was counted in its group's temporary sum, with its bytes and its count.
+    temporary: bool,
+    /// It became the earliest there by order or time, too; after these.
+    earliest: bool,
+    first_order: u64,
+    first_time_ns: u64,
 }
 
 /// A group while it is being summed up.
@@ -170,14 +161,17 @@ impl Accounts {
         *block = Block { size: event.size, order: event.order, time_ns: event.time_ns, group, nth };
     }
 
-    /// `bytes` of the block end by this event, and with them the block itself if `whole`.
+    /// `bytes` of the block end by this event, and with them the block itself if `whole`. What is needed to take that back
+    /// is written to `ended`.
     #[inline]
-    pub(crate) fn release(&mut self, block: &Block, bytes: u64, whole: bool, event: &Event) -> Ended {
-        let temporary = if whole { self.end_temporary(block, event) } else { Temporary::No };
+    pub(crate) fn release(&mut self, block: &Block, bytes: u64, whole: bool, event: &Event, ended: &mut Ended) {
+        (ended.order, ended.temporary) = (event.order, false);
+        if whole {
+            self.end_temporary(block, event, ended);
+        }
         self.totals.deallocations += u64::from(whole);
         self.detail(block.group, |detail| detail.end(u64::from(whole), event.time_ns.saturating_sub(block.time_ns)));
         self.drop_live(block, bytes, whole);
-        Ended { order: event.order, temporary }
     }
 
     /// The block is gone without its end having been seen.
@@ -207,7 +201,7 @@ impl Accounts {
         let lived_ns = event.time_ns.saturating_sub(block.time_ns);
         self.detail(block.group, |detail| detail.restore(bytes, count, lived_ns));
         let group = &mut self.groups[block.group as usize];
-        ended.temporary.take_back(block, &mut group.temporary);
+        ended.take_back(block, &mut group.temporary);
         if block.order < self.finalizing && self.finalizing <= ended.order {
             group.after_finalizing.subtract(bytes, count);
         }
@@ -328,16 +322,15 @@ impl Accounts {
 
     /// Counts the block as temporary if its thread freed it soon enough.
     #[inline]
-    fn end_temporary(&mut self, block: &Block, event: &Event) -> Temporary {
+    fn end_temporary(&mut self, block: &Block, event: &Event, ended: &mut Ended) {
         let group = &mut self.groups[block.group as usize];
-        let Some(count) = self.thread_counts.get(event.thread.0 as usize) else { return Temporary::No };
+        let Some(count) = self.thread_counts.get(event.thread.0 as usize) else { return };
         let further = count.wrapping_sub(block.nth);
         // The order tells apart what the counter, modulo 2^32, cannot.
         let recent = event.order.wrapping_sub(block.order) <= u64::from(u32::MAX);
-        if group.key.thread != event.thread || further > self.totals.temporary_threshold || !recent {
-            return Temporary::No;
+        if group.key.thread == event.thread && further <= self.totals.temporary_threshold && recent {
+            ended.count(block, &mut group.temporary);
         }
-        Temporary::count(block, &mut group.temporary)
     }
 
     #[inline]
@@ -421,20 +414,21 @@ impl Accounts {
     }
 }
 
-impl Temporary {
+impl Ended {
     #[inline]
-    fn count(block: &Block, sum: &mut Sum) -> Self {
-        let (order, time_ns) = (sum.first_order, sum.first_time_ns);
+    fn count(&mut self, block: &Block, sum: &mut Sum) {
+        self.temporary = true;
+        self.earliest = block.order < sum.first_order || block.time_ns < sum.first_time_ns;
+        (self.first_order, self.first_time_ns) = (sum.first_order, sum.first_time_ns);
         sum.add(block.size, 1, block.order, block.time_ns);
-        if block.order < order || block.time_ns < time_ns { Self::First { order, time_ns } } else { Self::Counted }
     }
 
-    fn take_back(self, block: &Block, sum: &mut Sum) {
-        if self != Self::No {
+    fn take_back(&self, block: &Block, sum: &mut Sum) {
+        if self.temporary {
             sum.subtract(block.size, 1);
-        }
-        if let Self::First { order, time_ns } = self {
-            (sum.first_order, sum.first_time_ns) = (order, time_ns);
+            if self.earliest {
+                (sum.first_order, sum.first_time_ns) = (self.first_order, self.first_time_ns);
+            }
         }
     }
 }

@@ -6,13 +6,18 @@
 //! what is in 16 parts of its range; at the bottom those are places. Addresses that differ in their last four bits, which
 //! few allocators give out, are in trees of their own.
 //!
-//! Invariant: node 0 is empty and stays so, which makes it the answer of every look-up of what is not there; any other
-//! node is empty only while it is vacant.
+//! What ends leaves its nodes where they are, since the next block mostly stands there again; to look whether a node is
+//! empty would cost more than all the rest. A sweep takes out the empty ones before there are twice as many nodes as the
+//! last sweep left.
+//!
+//! Invariant: node 0 is empty and stays so, which makes it the answer of every look-up of what is not there.
 
 use std::hash::{BuildHasher, RandomState};
 
 /// Regions at first: a power of two.
 const FIRST_REGIONS: usize = 1 << 6;
+/// Nodes from which on it is worth while to look for empty ones.
+const FIRST_SWEEP: usize = 1 << 12;
 /// Bits of an address that one level of the tree tells apart.
 const LEVEL: u32 = 4;
 /// The lowest bit of an address that each level looks at, from the top.
@@ -28,10 +33,8 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 struct Node([u32; 1 << LEVEL]);
 
 impl Node {
-    #[inline]
     fn is_empty(&self) -> bool {
-        // Without a branch, and without the call that a comparison would be.
-        self.0.iter().fold(0, |all, part| all | part) == 0
+        self.0.iter().all(|&part| part == 0)
     }
 }
 
@@ -41,6 +44,14 @@ struct Region {
     key: u64,
     /// 0: no region.
     node: u32,
+}
+
+/// The node at the bottom in which an address is, if that is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bottom(u32);
+
+impl Bottom {
+    pub(super) const UNKNOWN: Self = Self(0);
 }
 
 /// A number other than 0 for each of some addresses.
@@ -53,6 +64,8 @@ pub(super) struct Addresses {
     key: u64,
     nodes: Vec<Node>,
     vacant: Vec<u32>,
+    /// Nodes in use at which the next sweep is due.
+    sweep_at: usize,
 }
 
 impl Default for Addresses {
@@ -63,59 +76,56 @@ impl Default for Addresses {
             key: RandomState::new().hash_one(GOLDEN),
             nodes: vec![Node::default()],
             vacant: Vec::new(),
+            sweep_at: FIRST_SWEEP,
         }
     }
 }
 
 impl Addresses {
-    /// The number of an address; 0 for none.
+    /// Makes room, if it is time. What was found before is void.
     #[inline]
-    pub(super) fn get(&self, address: u64) -> u32 {
-        let region = self.regions[self.find(region(address))].node;
-        LEVELS.iter().fold(region, |node, level| self.nodes[node as usize].0[part(address, *level)])
+    pub(super) fn tidy(&mut self) {
+        if self.nodes.len() - self.vacant.len() >= self.sweep_at {
+            self.sweep();
+        }
     }
 
-    /// The numbers of some addresses. Level by level, so that the processor waits for all of a level at once.
+    /// Where some addresses are. Level by level, so that the processor waits for all of a level at once.
     #[inline]
-    pub(super) fn get_together<const N: usize>(&self, addresses: impl Iterator<Item = u64>, numbers: &mut [u32; N]) {
-        let mut known = [0; N];
-        for ((known, number), address) in known.iter_mut().zip(&mut *numbers).zip(addresses) {
-            (*known, *number) = (address, self.regions[self.find(region(address))].node);
+    pub(super) fn bottoms<const N: usize>(&self, addresses: impl Iterator<Item = u64> + Clone) -> [Bottom; N] {
+        let mut nodes = [Bottom::UNKNOWN; N];
+        for (node, address) in nodes.iter_mut().zip(addresses.clone()) {
+            node.0 = self.regions[self.find(region(address))].node;
         }
-        for level in LEVELS {
-            for (number, address) in numbers.iter_mut().zip(known) {
-                *number = self.nodes[*number as usize].0[part(address, level)];
+        for level in [LEVELS[0], LEVELS[1]] {
+            for (node, address) in nodes.iter_mut().zip(addresses.clone()) {
+                node.0 = self.nodes[node.0 as usize].0[part(address, level)];
             }
         }
+        nodes
     }
 
-    /// Gives an address that has none a number other than 0.
+    /// The number of an address; 0 for none, or where it is not known where that would be.
     #[inline]
-    pub(super) fn insert(&mut self, address: u64, number: u32) {
-        let mut node = self.region_node(region(address));
-        for level in [LEVELS[0], LEVELS[1]] {
-            let next = self.nodes[node as usize].0[part(address, level)];
-            node = if next == 0 { self.new_child(node, part(address, level)) } else { next };
-        }
-        self.nodes[node as usize].0[part(address, LEVELS[2])] = number;
+    pub(super) fn get(&self, address: u64, bottom: Bottom) -> u32 {
+        self.nodes[bottom.0 as usize].0[part(address, LEVELS[2])]
+    }
+
+    /// The number of an address that is to have one.
+    #[inline]
+    pub(super) fn number(&mut self, address: u64, bottom: Bottom) -> &mut u32 {
+        let bottom = match self.known(address, bottom) {
+            0 => self.make_bottom(address),
+            bottom => bottom,
+        };
+        &mut self.nodes[bottom as usize].0[part(address, LEVELS[2])]
     }
 
     /// Takes the number of an address away; 0 if it has none.
     #[inline]
-    pub(super) fn remove(&mut self, address: u64) -> u32 {
-        let at = self.find(region(address));
-        let top = self.regions[at].node;
-        let middle = self.nodes[top as usize].0[part(address, LEVELS[0])];
-        let bottom = self.nodes[middle as usize].0[part(address, LEVELS[1])];
-        let node = &mut self.nodes[bottom as usize];
-        let number = node.0[part(address, LEVELS[2])];
-        if number != 0 {
-            node.0[part(address, LEVELS[2])] = 0;
-            if node.is_empty() {
-                self.fold(at, [top, middle, bottom], address);
-            }
-        }
-        number
+    pub(super) fn remove(&mut self, address: u64, bottom: Bottom) -> u32 {
+        let bottom = self.known(address, bottom);
+        std::mem::take(&mut self.nodes[bottom as usize].0[part(address, LEVELS[2])])
     }
 
     /// All numbers, in no order.
@@ -125,33 +135,63 @@ impl Addresses {
         regions.flat_map(below).flat_map(below).flat_map(below)
     }
 
-    /// The lowest of these nodes is empty; it goes, and what then is empty above it.
-    fn fold(&mut self, region: usize, [top, middle, bottom]: [u32; 3], address: u64) {
-        self.vacant.push(bottom);
-        if self.empties(middle, part(address, LEVELS[1])) && self.empties(top, part(address, LEVELS[0])) {
-            self.clear(region);
+    /// The node at the bottom in which this address is; it may have got one since it was looked for.
+    #[inline]
+    fn known(&self, address: u64, bottom: Bottom) -> u32 {
+        if bottom.0 != 0 {
+            return bottom.0;
+        }
+        let region = self.regions[self.find(region(address))].node;
+        [LEVELS[0], LEVELS[1]].iter().fold(region, |node, level| self.nodes[node as usize].0[part(address, *level)])
+    }
+
+    /// The same, with all that is missing above it.
+    #[cold]
+    fn make_bottom(&mut self, address: u64) -> u32 {
+        let top = self.region_node(region(address));
+        let middle = self.child(top, part(address, LEVELS[0]));
+        self.child(middle, part(address, LEVELS[1]))
+    }
+
+    fn child(&mut self, parent: u32, part: usize) -> u32 {
+        match self.nodes[parent as usize].0[part] {
+            0 => {
+                let node = self.new_node();
+                self.nodes[parent as usize].0[part] = node;
+                node
+            }
+            node => node,
         }
     }
 
-    /// Takes a part out of a node, which goes if it is empty then; whether it is.
-    fn empties(&mut self, node: u32, part: usize) -> bool {
-        let place = &mut self.nodes[node as usize];
-        place.0[part] = 0;
-        let empty = place.is_empty();
+    /// Takes all empty nodes and regions out.
+    fn sweep(&mut self) {
+        for at in 0..self.regions.len() {
+            let node = self.regions[at].node;
+            if node != 0 && self.empties(node, LEVELS.len()) {
+                self.regions[at].node = 0;
+                self.used -= 1;
+            }
+        }
+        self.resize_regions((4 * self.used).next_power_of_two().max(FIRST_REGIONS));
+        self.sweep_at = (2 * (self.nodes.len() - self.vacant.len())).max(FIRST_SWEEP);
+    }
+
+    /// Takes out what is empty below a node that has so many levels, and itself; whether it was empty.
+    fn empties(&mut self, node: u32, levels: usize) -> bool {
+        for part in 0..1 << LEVEL {
+            let child = self.nodes[node as usize].0[part];
+            if levels > 1 && child != 0 && self.empties(child, levels - 1) {
+                self.nodes[node as usize].0[part] = 0;
+            }
+        }
+        let empty = self.nodes[node as usize].is_empty();
         if empty {
             self.vacant.push(node);
         }
         empty
     }
 
-    #[inline]
-    fn new_child(&mut self, parent: u32, part: usize) -> u32 {
-        let node = self.new_node();
-        self.nodes[parent as usize].0[part] = node;
-        node
-    }
-
-    #[inline]
     fn new_node(&mut self) -> u32 {
         self.vacant.pop().unwrap_or_else(|| {
             self.nodes.push(Node::default());
@@ -161,7 +201,6 @@ impl Addresses {
     }
 
     /// The node of a region, made if there is none.
-    #[inline]
     fn region_node(&mut self, key: u64) -> u32 {
         let at = self.find(key);
         match self.regions[at].node {
@@ -170,13 +209,12 @@ impl Addresses {
         }
     }
 
-    #[cold]
     fn new_region(&mut self, at: usize, key: u64) -> u32 {
         let node = self.new_node();
         self.regions[at] = Region { key, node };
         self.used += 1;
         if self.used > self.regions.len() / 2 {
-            self.grow();
+            self.resize_regions(self.regions.len() * 2);
         }
         node
     }
@@ -186,7 +224,7 @@ impl Addresses {
     fn find(&self, key: u64) -> usize {
         let mut at = self.home(key);
         while self.regions[at].node != 0 && self.regions[at].key != key {
-            at = self.after(at);
+            at = (at + 1) & (self.regions.len() - 1);
         }
         at
     }
@@ -197,34 +235,9 @@ impl Addresses {
         ((key ^ self.key).wrapping_mul(GOLDEN) >> 32) as usize & (self.regions.len() - 1)
     }
 
-    #[inline]
-    fn after(&self, at: usize) -> usize {
-        (at + 1) & (self.regions.len() - 1)
-    }
-
-    /// How far it is from one slot on to another.
-    fn distance(&self, from: usize, to: usize) -> usize {
-        to.wrapping_sub(from) & (self.regions.len() - 1)
-    }
-
-    /// Makes a slot vacant. What stands behind it moves up, where that brings it no further than its home.
-    #[cold]
-    fn clear(&mut self, mut at: usize) {
-        self.used -= 1;
-        let mut next = self.after(at);
-        while self.regions[next].node != 0 {
-            let moving = self.regions[next];
-            if self.distance(self.home(moving.key), next) >= self.distance(at, next) {
-                self.regions[at] = moving;
-                at = next;
-            }
-            next = self.after(next);
-        }
-        self.regions[at] = Region::default();
-    }
-
-    fn grow(&mut self) {
-        let regions = vec![Region::default(); self.regions.len() * 2];
+    /// Puts all regions into a table of this size.
+    fn resize_regions(&mut self, len: usize) {
+        let regions = vec![Region::default(); len];
         for region in std::mem::replace(&mut self.regions, regions).into_iter().filter(|region| region.node != 0) {
             let at = self.find(region.key);
             self.regions[at] = region;
@@ -249,7 +262,7 @@ mod tests {
     use proptest::prelude::{any, prop, prop_assert_eq, proptest};
     use rustc_hash::FxHashMap;
 
-    use super::{Addresses, FIRST_REGIONS};
+    use super::{Addresses, Bottom, FIRST_REGIONS, FIRST_SWEEP};
 
     /// Addresses that are near each other at every level, and some that are not.
     fn address(seed: u64) -> u64 {
@@ -261,6 +274,21 @@ mod tests {
         }
     }
 
+    fn get(addresses: &Addresses, address: u64) -> u32 {
+        let [bottom] = addresses.bottoms([address].into_iter());
+        addresses.get(address, bottom)
+    }
+
+    fn insert(addresses: &mut Addresses, address: u64, number: u32) {
+        addresses.tidy();
+        let [bottom] = addresses.bottoms([address].into_iter());
+        *addresses.number(address, bottom) = number;
+    }
+
+    fn remove(addresses: &mut Addresses, address: u64) -> u32 {
+        addresses.remove(address, Bottom::UNKNOWN)
+    }
+
     proptest! {
         #[test]
         fn it_is_a_map(seeds in prop::collection::vec(any::<u64>(), 1..600)) {
@@ -268,13 +296,16 @@ mod tests {
             for (number, seed) in (1..).zip(seeds) {
                 let address = address(seed);
                 let known = map.get(&address).copied().unwrap_or(0);
-                prop_assert_eq!(addresses.get(address), known);
+                if seed % 64 == 5 {
+                    addresses.sweep();
+                }
+                prop_assert_eq!(get(&addresses, address), known);
                 if known != 0 && seed >> 63 == 0 {
                     map.remove(&address);
-                    prop_assert_eq!(addresses.remove(address), known);
+                    prop_assert_eq!(remove(&mut addresses, address), known);
                 } else if known == 0 {
                     map.insert(address, number);
-                    addresses.insert(address, number);
+                    insert(&mut addresses, address, number);
                 }
             }
             let (mut all, mut expected): (Vec<_>, Vec<_>) = (addresses.numbers().collect(), map.values().copied().collect());
@@ -285,24 +316,36 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_found_while_they_come_and_go_and_their_nodes_are_used_again() {
+    fn what_is_found_together_is_found_though_others_come_between() {
+        let mut addresses = Addresses::default();
+        let [first, second, far] = [0x10, 0x20, 0x7000_0010];
+        let [at_first, at_second, at_far] = addresses.bottoms([first, second, far].into_iter());
+        *addresses.number(first, at_first) = 1;
+        *addresses.number(second, at_second) = 2;
+        assert_eq!((addresses.remove(first, at_first), addresses.remove(first, at_first)), (1, 0));
+        assert_eq!((addresses.remove(far, at_far), addresses.remove(second, at_second)), (0, 2));
+    }
+
+    #[test]
+    fn what_is_empty_is_swept_while_regions_come_and_go() {
         const REGIONS: u32 = 10 * FIRST_REGIONS as u32;
         let mut addresses = Addresses::default();
-        let address = |number: u32| u64::from(number) << 20;
-        let mut nodes = 0;
-        for _ in 0..3 {
-            (1..=REGIONS).for_each(|number| addresses.insert(address(number), number));
-            nodes = addresses.nodes.len();
+        let address = |round: u32, number: u32| u64::from(round * REGIONS + number) << 20;
+        for round in 0..50 {
+            (1..=REGIONS).for_each(|number| insert(&mut addresses, address(round, number), number));
             for number in (1..=REGIONS).filter(|number| number % 3 != 0) {
-                assert_eq!(addresses.remove(address(number)), number);
-                assert_eq!(addresses.remove(address(number)), 0);
+                assert_eq!(remove(&mut addresses, address(round, number)), number);
+                assert_eq!(remove(&mut addresses, address(round, number)), 0);
             }
             (1..=REGIONS).for_each(|number| {
-                assert_eq!(addresses.get(address(number)), if number % 3 == 0 { number } else { 0 });
+                assert_eq!(get(&addresses, address(round, number)), if number % 3 == 0 { number } else { 0 });
             });
-            (1..=REGIONS).for_each(|number| _ = addresses.remove(address(number)));
-            assert_eq!((addresses.used, addresses.vacant.len()), (0, nodes - 1));
+            (1..=REGIONS).for_each(|number| _ = remove(&mut addresses, address(round, number)));
+            assert!(addresses.nodes.len() < FIRST_SWEEP + 3);
         }
-        assert_eq!(nodes, 1 + 3 * REGIONS as usize);
+        assert_eq!(addresses.numbers().count(), 0);
+        addresses.sweep();
+        assert_eq!((addresses.used, addresses.vacant.len()), (0, addresses.nodes.len() - 1));
+        assert_eq!((addresses.regions.len(), addresses.sweep_at), (FIRST_REGIONS, FIRST_SWEEP));
     }
 }

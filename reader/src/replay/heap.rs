@@ -6,54 +6,71 @@
 //!
 //! Invariant: each address in use has a place of the row, and no place has two.
 
-use super::addresses::Addresses;
+use super::addresses::{Addresses, Bottom};
 use crate::analysis::Block;
 
 /// Live blocks from which on the row and the addresses outgrow the smaller of today's second-level caches.
 const FAR: usize = 1 << 14;
-/// Addresses that are touched together.
-const TOGETHER: usize = 16;
+/// Addresses that are looked for together.
+pub(super) const TOGETHER: usize = 16;
 
 /// All live blocks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Heap {
     /// The place of each address, as a number.
     places: Addresses,
+    /// The first place is nobody's, so that no look-up has to ask whether it found one.
     row: Vec<Block>,
     /// Places of the row that nobody refers to.
     vacant: Vec<Place>,
 }
 
-/// Where in the row a block stands, from 1.
+/// Where in the row a block stands; 0 is nobody's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place(u32);
 
-impl Place {
-    #[inline]
-    fn index(self) -> usize {
-        // Place 0 is no place, and far beyond any row.
-        (self.0 as usize).wrapping_sub(1)
+impl Default for Heap {
+    fn default() -> Self {
+        Self { places: Addresses::default(), row: vec![Block::default()], vacant: Vec::new() }
     }
 }
 
 impl Heap {
+    /// Where blocks at these addresses are to be looked for, which is looked up here on a large heap, and the blocks are
+    /// touched for nothing but the side effect that they come into the processor's cache: look-ups that do not wait for
+    /// each other wait for memory side by side. What was found before it is void.
+    #[inline]
+    pub(super) fn find(&mut self, addresses: impl Iterator<Item = u64> + Clone) -> [Bottom; TOGETHER] {
+        self.places.tidy();
+        if self.row.len() < FAR {
+            return [Bottom::UNKNOWN; TOGETHER];
+        }
+        let found = self.places.bottoms(addresses.clone());
+        // Without a branch on what is found: where it is guessed wrong, what is fetched behind it waits in vain.
+        let touched = addresses.zip(found).map(|(address, bottom)| self.places.get(address, bottom));
+        std::hint::black_box(touched.fold(0, |sum, place| sum ^ self.row[place as usize].order));
+        found
+    }
+
     /// The block at an address, made if there is none; whether there was one.
     #[inline]
-    pub(super) fn put(&mut self, address: u64) -> (bool, &mut Block) {
-        let known = Place(self.places.get(address));
-        let was = known != Place(0);
-        let place = if was { known } else { self.take_vacant() };
+    pub(super) fn put(&mut self, address: u64, bottom: Bottom) -> (bool, &mut Block) {
+        let number = self.places.number(address, bottom);
+        let was = *number != 0;
         if !was {
-            self.places.insert(address, place.0);
+            *number = take_vacant(&mut self.vacant, &mut self.row).0;
         }
-        (was, &mut self.row[place.index()])
+        let place = *number as usize;
+        (was, &mut self.row[place])
     }
 
     /// Ends the block at an address. Its place keeps what it was until it is [vacated](Self::vacate).
     #[inline]
-    pub(super) fn end(&mut self, address: u64) -> Option<(Place, &Block)> {
-        let place = Place(self.places.remove(address));
-        self.row.get(place.index()).map(|block| (place, block))
+    pub(super) fn end(&mut self, address: u64, bottom: Bottom) -> Option<(Place, &Block)> {
+        match self.places.remove(address, bottom) {
+            0 => None,
+            place => self.row.get(place as usize).map(|block| (Place(place), block)),
+        }
     }
 
     /// Nobody will ask for the block that ended at this place any more.
@@ -64,46 +81,41 @@ impl Heap {
 
     /// Brings back the block that ended at this place, at its address; `None` if another stands there by now.
     pub(super) fn bring_back(&mut self, place: Place, address: u64) -> Option<&Block> {
-        if self.places.get(address) != 0 {
+        let number = self.places.number(address, Bottom::UNKNOWN);
+        if *number != 0 {
             self.vacate(place);
             return None;
         }
-        self.places.insert(address, place.0);
-        self.row.get(place.index())
+        *number = place.0;
+        self.row.get(place.0 as usize)
     }
 
     /// All blocks, in no order.
     pub(super) fn blocks(&self) -> impl Iterator<Item = &Block> {
-        self.places.numbers().filter_map(|place| self.row.get(Place(place).index()))
+        self.places.numbers().filter_map(|place| self.row.get(place as usize))
     }
+}
 
-    /// Touches what stands for some addresses, for nothing but the side effect that it comes into the processor's cache.
-    #[inline]
-    pub(super) fn prefetch(&self, addresses: impl Iterator<Item = u64>) {
-        if self.row.len() < FAR {
-            return;
-        }
-        let mut places = [0; TOGETHER];
-        self.places.get_together(addresses, &mut places);
-        let touched = places
-            .iter()
-            .fold(0, |sum, &place| sum ^ self.row.get(Place(place).index()).map_or(0, |block| block.order));
-        std::hint::black_box(touched);
-    }
-
-    #[inline]
-    fn take_vacant(&mut self) -> Place {
-        self.vacant.pop().unwrap_or_else(|| {
-            self.row.push(Block::default());
-            // Never cut off: 2^32 live blocks would take a hundred gigabytes of memory first.
-            Place(self.row.len() as u32)
-        })
-    }
+#[inline]
+fn take_vacant(vacant: &mut Vec<Place>, row: &mut Vec<Block>) -> Place {
+    vacant.pop().unwrap_or_else(|| {
+        row.push(Block::default());
+        // Never cut off: 2^32 live blocks would take a hundred gigabytes of memory first.
+        Place((row.len() - 1) as u32)
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Heap;
+    use super::{Block, Bottom, Heap, Place};
+
+    fn put(heap: &mut Heap, address: u64) -> (bool, &mut Block) {
+        heap.put(address, Bottom::UNKNOWN)
+    }
+
+    fn end(heap: &mut Heap, address: u64) -> Option<(Place, &Block)> {
+        heap.end(address, Bottom::UNKNOWN)
+    }
 
     /// The sizes of what is live, smallest first.
     fn sizes(heap: &Heap) -> Vec<u64> {
@@ -117,23 +129,23 @@ mod tests {
         const BLOCKS: u64 = 10_000;
         let mut heap = Heap::default();
         for i in 1..=BLOCKS {
-            let (was_live, block) = heap.put(i * 48);
+            let (was_live, block) = put(&mut heap, i * 48);
             assert!(!was_live);
             block.size = i;
         }
         for i in (1..=BLOCKS).filter(|i| i % 3 != 0) {
-            let (place, block) = heap.end(i * 48).unwrap();
+            let (place, block) = end(&mut heap, i * 48).unwrap();
             assert_eq!(block.size, i);
             heap.vacate(place);
-            assert!(heap.end(i * 48).is_none());
+            assert!(end(&mut heap, i * 48).is_none());
         }
         assert_eq!(sizes(&heap), (1..=BLOCKS).filter(|i| i % 3 == 0).collect::<Vec<_>>());
         for i in 1..=BLOCKS {
-            let (was_live, block) = heap.put(i * 48);
+            let (was_live, block) = put(&mut heap, i * 48);
             assert_eq!(was_live, i % 3 == 0);
             block.size = i;
         }
-        assert_eq!(heap.row.len() as u64, BLOCKS, "what was vacated is used again");
+        assert_eq!(heap.row.len() as u64, 1 + BLOCKS, "what was vacated is used again");
         assert_eq!(sizes(&heap), (1..=BLOCKS).collect::<Vec<_>>());
     }
 
@@ -141,18 +153,18 @@ mod tests {
     fn what_ended_comes_back_unless_another_block_stands_there() {
         let mut heap = Heap::default();
         for (address, size) in [(0, 1), (u64::MAX, 2)] {
-            heap.put(address).1.size = size;
+            put(&mut heap, address).1.size = size;
         }
-        let (place, _) = heap.end(0).unwrap();
+        let (place, _) = end(&mut heap, 0).unwrap();
         assert_eq!(sizes(&heap), [2]);
         assert_eq!(heap.bring_back(place, 0).map(|block| block.size), Some(1));
         assert_eq!(sizes(&heap), [1, 2]);
 
-        let (place, _) = heap.end(u64::MAX).unwrap();
-        heap.put(u64::MAX).1.size = 3;
+        let (place, _) = end(&mut heap, u64::MAX).unwrap();
+        put(&mut heap, u64::MAX).1.size = 3;
         assert_eq!(heap.bring_back(place, u64::MAX), None);
         assert_eq!(sizes(&heap), [1, 3]);
-        heap.put(16).1.size = 4;
-        assert_eq!(heap.row.len(), 3, "the place that nobody can bring back is used again");
+        put(&mut heap, 16).1.size = 4;
+        assert_eq!(heap.row.len(), 4, "the place that nobody can bring back is used again");
     }
 }

@@ -16,7 +16,8 @@ mod tests;
 
 use memtrack_format::{Allocator, MapClass};
 
-use self::heap::{Heap, Place};
+use self::addresses::Bottom;
+use self::heap::{Heap, Place, TOGETHER};
 use self::mappings::{Cut, Mappings};
 use crate::analysis::{Accounts, Analysis, Block, ClassTotals, Ended, MappingTotals, Moment, Selection, Tally};
 use crate::event::{Event, EventKind, Snapshot, ThreadId};
@@ -75,16 +76,16 @@ struct ThreadState {
     remap_class: MapClass,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum LastFree {
-    None,
-    Unmatched,
-    /// Its place is kept for it.
-    Block {
-        place: Place,
-        address: u64,
-        ended: Ended,
-    },
+/// The last free of a thread. It is written field by field with every free: a value that is put together elsewhere and
+/// copied costs more than all else that a free does, since a processor cannot load as one what it has just stored in parts.
+#[derive(Debug, Default)]
+struct LastFree {
+    /// What ended, whose place is kept for it.
+    place: Option<Place>,
+    address: u64,
+    ended: Ended,
+    /// Nothing was known to be there.
+    unmatched: bool,
 }
 
 impl Replay {
@@ -103,25 +104,32 @@ impl Replay {
     }
 
     /// Takes the next event of the total order.
-    #[inline]
     pub fn event(&mut self, event: &Event) {
+        self.events(std::iter::once(*event));
+    }
+
+    /// Takes the next events of the total order: on a large heap faster than one by one.
+    #[inline]
+    pub fn events(&mut self, mut events: impl ExactSizeIterator<Item = Event> + Clone) {
+        while events.len() > 0 {
+            let found = self.heap.find(events.clone().take(TOGETHER).map(|event| event.address));
+            for (at, event) in found.into_iter().zip(&mut events) {
+                self.event_at(&event, at);
+            }
+        }
+    }
+
+    #[inline]
+    fn event_at(&mut self, event: &Event, at: Bottom) {
         self.next_order = event.order.saturating_add(1);
         let totals = &mut self.accounts.totals;
         totals.events += 1;
         totals.end_time_ns = totals.end_time_ns.max(event.time_ns);
         match event.kind {
-            EventKind::Alloc(allocator) => self.allocate(event, allocator),
-            EventKind::Free => self.free(event),
+            EventKind::Alloc(allocator) => self.allocate(event, allocator, at),
+            EventKind::Free => self.free(event, at),
             _ => self.rare(event),
         }
-    }
-
-    /// Announces the addresses of at most 16 coming events. On a large heap it saves time to look them up for nothing
-    /// but the side effect that their entries come into the processor's cache: look-ups that do not wait for each other
-    /// wait for memory side by side. On a small heap this does nothing.
-    #[inline]
-    pub fn prefetch(&mut self, addresses: impl Iterator<Item = u64>) {
-        self.heap.prefetch(addresses);
     }
 
     /// The process has a new image: all memory of the old one is gone, and so are its threads.
@@ -173,8 +181,8 @@ impl Replay {
     }
 
     #[inline]
-    fn allocate(&mut self, event: &Event, allocator: Allocator) {
-        let (was_live, block) = self.heap.put(event.address);
+    fn allocate(&mut self, event: &Event, allocator: Allocator, at: Bottom) {
+        let (was_live, block) = self.heap.put(event.address, at);
         // Before the new one is counted, else the peak would count both.
         if was_live {
             self.accounts.replace(block);
@@ -183,28 +191,27 @@ impl Replay {
     }
 
     #[inline]
-    fn free(&mut self, event: &Event) {
-        let last_free = match self.heap.end(event.address) {
+    fn free(&mut self, event: &Event, at: Bottom) {
+        let last_free = &mut thread(&mut self.threads, event.thread).last_free;
+        let before = last_free.place.take();
+        match self.heap.end(event.address, at) {
             Some((place, block)) => {
-                let ended = self.accounts.release(block, block.size, true, event);
-                LastFree::Block { place, address: event.address, ended }
+                (last_free.place, last_free.address) = (Some(place), event.address);
+                self.accounts.release(block, block.size, true, event, &mut last_free.ended);
             }
             None => self.unmatched_free(event),
-        };
-        let before = std::mem::replace(&mut self.thread(event.thread).last_free, last_free);
-        if let LastFree::Block { place, .. } = before {
+        }
+        if let Some(place) = before {
             self.heap.vacate(place);
         }
     }
 
     #[cold]
-    fn unmatched_free(&mut self, event: &Event) -> LastFree {
+    fn unmatched_free(&mut self, event: &Event) {
         // free(NULL) does nothing, and says nothing about what was missed.
-        if event.address == 0 {
-            return LastFree::None;
-        }
-        *self.unknown_frees() += 1;
-        LastFree::Unmatched
+        let unmatched = event.address != 0;
+        self.thread(event.thread).last_free.unmatched = unmatched;
+        *self.unknown_frees() += u64::from(unmatched);
     }
 
     /// The number that frees of addresses count in where nothing was known to be.
@@ -240,20 +247,16 @@ impl Replay {
     }
 
     fn undo_free(&mut self, event: &Event) {
-        let last_free = std::mem::replace(&mut self.thread(event.thread).last_free, LastFree::None);
-        match last_free {
-            LastFree::None => {}
-            LastFree::Unmatched => {
-                let frees = self.unknown_frees();
-                *frees = frees.saturating_sub(1);
-                self.accounts.totals.undone += 1;
+        let LastFree { place, address, ended, unmatched } = std::mem::take(&mut self.thread(event.thread).last_free);
+        if let Some(place) = place {
+            // If another block stands there by now, the free did take place after all.
+            if let Some(block) = self.heap.bring_back(place, address) {
+                self.accounts.restore(block, block.size, true, &ended, event);
             }
-            LastFree::Block { place, address, ended } => {
-                // If another block stands there by now, the free did take place after all.
-                if let Some(block) = self.heap.bring_back(place, address) {
-                    self.accounts.restore(block, block.size, true, &ended, event);
-                }
-            }
+        } else if unmatched {
+            let frees = self.unknown_frees();
+            *frees = frees.saturating_sub(1);
+            self.accounts.totals.undone += 1;
         }
     }
 
@@ -309,7 +312,11 @@ impl Replay {
     fn end_cut(&mut self, cut: &Cut, event: &Event) -> Option<Ended> {
         self.class_totals(cut.mapping.class).unmap(cut.bytes());
         let is_heap = cut.mapping.class == MapClass::Heap;
-        is_heap.then(|| self.accounts.release(&cut.mapping.block, cut.bytes(), cut.last, event))
+        is_heap.then(|| {
+            let mut ended = Ended::default();
+            self.accounts.release(&cut.mapping.block, cut.bytes(), cut.last, event, &mut ended);
+            ended
+        })
     }
 
     fn restore_cut(&mut self, cut: &Cut, whole: bool, ended: Option<&Ended>, event: &Event) {
@@ -335,18 +342,27 @@ impl Replay {
         }
     }
 
-    #[inline]
-    fn thread(&mut self, thread: ThreadId) -> &mut ThreadState {
-        let index = thread.0 as usize;
-        if index >= self.threads.len() {
-            self.threads.resize_with(index + 1, ThreadState::default);
-        }
-        &mut self.threads[index]
+    fn thread(&mut self, number: ThreadId) -> &mut ThreadState {
+        thread(&mut self.threads, number)
     }
+}
+
+#[inline]
+fn thread(threads: &mut Vec<ThreadState>, number: ThreadId) -> &mut ThreadState {
+    let index = number.0 as usize;
+    if index >= threads.len() {
+        threads.resize_with(index + 1, ThreadState::default);
+    }
+    &mut threads[index]
 }
 
 impl Default for ThreadState {
     fn default() -> Self {
-        Self { last_free: LastFree::None, last_cuts: Vec::new(), last_unmap_matched: true, remap_class: MapClass::Heap }
+        Self {
+            last_free: LastFree::default(),
+            last_cuts: Vec::new(),
+            last_unmap_matched: true,
+            remap_class: MapClass::Heap,
+        }
     }
 }

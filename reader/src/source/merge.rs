@@ -12,15 +12,12 @@ use memtrack_format::mapped::Mapped;
 use memtrack_format::observe::Observation;
 use memtrack_format::record::Frame;
 
-use super::segment::{Batch, Definition, NameSource, Run};
+use super::segment::{Batch, Compact, Definition, NameSource, Run};
 use super::tables::Tables;
 use super::timeline::Timeline;
 use super::{Consumer, Place};
 use crate::error::Error;
 use crate::event::{Event, Snapshot, StackId, ThreadId};
-
-/// Events whose addresses are announced together.
-const LOOK_AHEAD: usize = 16;
 
 /// When a stream's next run comes: by ticket. Runs of several streams may share one, since threads that record at full
 /// rate take it together; such runs come event by event in the order of exact times, where those are recorded, else one
@@ -153,30 +150,22 @@ impl Merger {
     pub(super) fn give_run<C: Consumer>(&mut self, cursor: &mut Cursor, until: u64, consumer: &mut C) {
         let Some(&Run { ticket, .. }) = cursor.batch.runs.get(cursor.run) else { return };
         self.pass(ticket, consumer);
-        let range = cursor.take(until);
-        let (start, batch) = (range.start, &cursor.batch);
+        let (range, batch) = (cursor.take(until), &cursor.batch);
         let Some(events) = batch.events.get(range.clone()) else { return };
         consumer.run(&Place { ticket, thread: cursor.thread, tid: cursor.tid });
-        let mut times = batch.times.get(range).unwrap_or_default().iter();
-        let mut order = self.events;
-        for (i, compact) in (start..).zip(events) {
-            if i % LOOK_AHEAD == 0 {
-                let coming = batch.events.get(i..).unwrap_or_default().iter().take(LOOK_AHEAD);
-                consumer.coming(coming.map(|event| event.address));
-            }
-            let event = Event {
-                kind: compact.kind,
-                address: compact.address,
-                size: compact.size,
-                stack: cursor.stacks.get(compact.node as usize).copied().unwrap_or_default(),
-                thread: cursor.thread,
-                order,
-                time_ns: self.timeline.time(times.next().copied()),
-            };
-            consumer.event(&event, &self.tables.frames);
-            order += 1;
-        }
-        self.events = order;
+        let times = batch.times.get(range).unwrap_or_default();
+        let first = self.events;
+        self.events += events.len() as u64;
+        let event = |(i, compact): (usize, &Compact)| Event {
+            kind: compact.kind,
+            address: compact.address,
+            size: compact.size,
+            stack: cursor.stacks.get(compact.node as usize).copied().unwrap_or_default(),
+            thread: cursor.thread,
+            order: first + i as u64,
+            time_ns: self.timeline.time(times.get(i).copied()),
+        };
+        consumer.events(events.iter().enumerate().map(event), &self.tables.frames);
     }
 
     /// Gives out the ticks and snapshots that come before a run with this ticket, and the beginnings of images.

@@ -52,9 +52,12 @@ pub trait Consumer {
     fn event(&mut self, event: &Event, frames: &Frames);
     /// A memory snapshot after all events so far. Its heap is 0: that is for the replay to know.
     fn snapshot(&mut self, snapshot: &Snapshot);
-    /// The addresses of the next events of one stream: a chance to bring what is known of them into the processor's cache.
+    /// The next events, in order: for those who can do more with several. An iterator, since events that are written
+    /// down first take as long as what is done with them.
     #[inline]
-    fn coming(&mut self, _addresses: impl Iterator<Item = u64>) {}
+    fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, frames: &Frames) {
+        events.for_each(|event| self.event(&event, frames));
+    }
     /// Allocations of the coming events have cut stacks, this many.
     fn truncated_stacks(&mut self, _count: u64) {}
     /// A run begins: the next events are of this thread.
@@ -80,8 +83,8 @@ impl Consumer for Replay {
     }
 
     #[inline]
-    fn coming(&mut self, addresses: impl Iterator<Item = u64>) {
-        self.prefetch(addresses);
+    fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
+        Self::events(self, events);
     }
 
     fn truncated_stacks(&mut self, count: u64) {

@@ -125,8 +125,9 @@ def test_children_of_a_fork_are_left_alone(memtrack, python):
     assert capture.stats()["capture"]["unmatched_frees"] == 0
 
 
-def test_the_interpreters_own_blocks_are_told_apart(memtrack, interpreter):
-    capture = memtrack.record(interpreter, "-S", "-c", "held = [object() for _ in range(50_000)]", options=TRACED)
+@pytest.mark.parametrize("options", [TRACED, (*TRACED, "--native")])
+def test_the_interpreters_own_blocks_are_told_apart(memtrack, interpreter, options):
+    capture = memtrack.record(interpreter, "-S", "-c", "held = [object() for _ in range(50_000)]", options=options)
     leaked = capture.stats()["leaked"]
     own, imports = leaked["interpreter"]["allocations"], leaked["imports"]["allocations"]
     assert own >= 3000 and 50_000 <= leaked["allocations"] - own - imports < 55_000, leaked

@@ -46,7 +46,8 @@ impl Modules {
         }
     }
 
-    fn of_frame(&mut self, frames: &Frames, frame: FrameId) -> Option<Module> {
+    /// The frame's own module; `None` for standard libraries and where nothing is known.
+    pub(crate) fn of_frame(&mut self, frames: &Frames, frame: FrameId) -> Option<Module> {
         let object = frames.module_id(frame);
         let (known, name) = match object {
             Some(object) => (&self.of_object, object),

@@ -2,20 +2,20 @@
 //!
 //! Where every block of Python's allocators is recorded, a leak report of the smallest script has thousands of rows: type
 //! objects, interned strings, the modules of the start-up. The interpreter's own are known by their stack: it has no
-//! Python frame, or it begins in the import machinery, as only an import by the interpreter itself does, and never leaves
-//! the standard library. What imports hold is what the import machinery allocated itself, for whomever: the code of
-//! modules with its interned names and constants, which stay as long as the module. What the interpreter keeps from the
-//! program's own calls, as a free list does, stays with those calls: that such a block is not in use is nothing an
-//! allocator could tell.
+//! Python frame, or its Python frames begin in the import machinery, as only an import by the interpreter itself does,
+//! and never leave the standard library. What imports hold is what the import machinery allocated itself, for whomever:
+//! the code of modules with its interned names and constants, which stay as long as the module. What the interpreter
+//! keeps from the program's own calls, as a free list does, stays with those calls: that such a block is not in use is
+//! nothing an allocator could tell. Native frames are looked through, so that the figures are the same with `--native`.
 //!
-//! Invariant: a row whose innermost frame is of the program or of an installed package is never counted.
+//! Invariant: a row whose innermost Python frame is of the program or of an installed package is never counted.
 
 use memtrack_format::Allocator;
 
 use super::{GroupRow, Tally};
 use crate::event::StackId;
-use crate::frames::Frames;
-use crate::modules::{Module, Modules};
+use crate::frames::{FrameId, Frames};
+use crate::modules::Modules;
 
 /// The source of the import machinery, as every version calls it.
 const IMPORT: &str = "<frozen importlib._bootstrap>";
@@ -46,7 +46,14 @@ pub fn kept(rows: &[GroupRow], frames: &Frames) -> Kept {
 
 /// Whether the import machinery itself allocated it: its two modules have names of this form in every version.
 fn is_import(stack: StackId, frames: &Frames) -> bool {
-    frames.node(stack).is_some_and(|node| frames.file(node.frame).starts_with("<frozen importlib._bootstrap"))
+    python_frames(stack, frames)
+        .next()
+        .is_some_and(|leaf| frames.file(leaf).starts_with("<frozen importlib._bootstrap"))
+}
+
+/// Innermost first.
+fn python_frames(stack: StackId, frames: &Frames) -> impl Iterator<Item = FrameId> + '_ {
+    frames.leaf_to_root(stack).filter(|&frame| frames.module_id(frame).is_none())
 }
 
 fn is_python(allocator: Allocator) -> bool {
@@ -54,8 +61,11 @@ fn is_python(allocator: Allocator) -> bool {
 }
 
 fn is_own(stack: StackId, frames: &Frames, modules: &mut Modules) -> bool {
-    match frames.leaf_to_root(stack).last() {
-        Some(root) => frames.file(root) == IMPORT && modules.of_stack(frames, stack) == Module::default(),
+    match python_frames(stack, frames).last() {
+        Some(root) => {
+            let mut files = python_frames(stack, frames);
+            frames.file(root) == IMPORT && files.all(|frame| modules.of_frame(frames, frame).is_none())
+        }
         None => true,
     }
 }
@@ -73,6 +83,7 @@ mod tests {
         const NONE: (u64, u64) = (0, 0);
         const INTERPRETER: (u64, u64) = (100, 0);
         const IMPORTS: (u64, u64) = (0, 100);
+        const PROGRAM: &str = "/usr/bin/python3.so";
         let library = "/usr/lib/python3.11/os.py";
         for (files, allocator, expected) in [
             (&[][..], Allocator::PymallocMalloc, INTERPRETER),
@@ -85,6 +96,10 @@ mod tests {
             (&["/app/start.py", IMPORT], Allocator::PymallocCallocMem, IMPORTS),
             (&["/app/start.py", "<frozen importlib._bootstrap_external>"], Allocator::PymallocMalloc, IMPORTS),
             (&["/app/start.py", IMPORT], Allocator::Malloc, NONE),
+            (&[PROGRAM], Allocator::PymallocMalloc, INTERPRETER),
+            (&[PROGRAM, IMPORT, PROGRAM, library, "/lib/extension.so"], Allocator::PymallocMalloc, INTERPRETER),
+            (&[PROGRAM, "/app/start.py", PROGRAM, IMPORT, "/lib/extension.so"], Allocator::PymallocMalloc, IMPORTS),
+            (&[PROGRAM, IMPORT, "/app/start.py", PROGRAM], Allocator::PymallocMalloc, NONE),
         ] {
             let (frames, row) = example(files, allocator);
             let Kept { interpreter, imports } = kept(&[row], &frames);
@@ -93,12 +108,15 @@ mod tests {
         }
     }
 
-    /// Two allocations of 50 bytes by functions in these files, outermost first.
+    /// Two allocations of 50 bytes by functions in these files, outermost first; native ones in objects.
     fn example(files: &[&str], allocator: Allocator) -> (Frames, GroupRow) {
         let mut frames = Frames::new();
         let stack = files.iter().fold(StackId::EMPTY, |parent, file| {
-            let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
-            let frame = frames.frame_id(function, file, 1).unwrap();
+            let (function, file_id) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
+            let frame = frames.frame_id(function, file_id, 1).unwrap();
+            if file.ends_with(".so") {
+                frames.set_module(frame, file).unwrap();
+            }
             frames.stack_id(parent, frame).unwrap()
         });
         let row = GroupRow {

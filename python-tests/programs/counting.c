@@ -20,13 +20,14 @@ __attribute__((constructor)) static void count(int argc, char **argv) {
     }
     program[length] = 0;
     snprintf(out, sizeof out, "--callgrind-out-file=%s", getenv("INSTRUCTIONS_OUT"));
-    char **arguments = calloc((size_t)argc + 4, sizeof *arguments);
+    char **arguments = calloc((size_t)argc + 5, sizeof *arguments);
     arguments[0] = "valgrind";
     arguments[1] = "--tool=callgrind";
-    arguments[2] = out;
-    arguments[3] = program;
+    arguments[2] = "--collect-jumps=yes";
+    arguments[3] = out;
+    arguments[4] = program;
     for (int index = 1; index < argc; index++) {
-        arguments[index + 3] = argv[index];
+        arguments[index + 4] = argv[index];
     }
     setenv("LD_PRELOAD", getenv("INSTRUCTIONS_LIBRARY"), 1);
     setenv("VALGRIND_LAUNCHER", tool, 1);

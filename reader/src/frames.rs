@@ -8,11 +8,13 @@
 //! Invariant: equal contents have equal ids (two stacks with the same frames are one [`StackId`]), ids are dense and
 //! in order of first interning, and a stack's parent has a smaller id than the stack.
 
-use std::collections::hash_map::Entry;
-use std::hash::Hash;
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::error::Error;
 use crate::event::StackId;
@@ -102,8 +104,8 @@ impl Frames {
     /// # Errors
     /// [`Error::TooMany`] when the ids are used up; the same holds for the functions below.
     pub fn name_id(&mut self, name: &str) -> Result<NameId, Error> {
-        match self.names.ids.get(name) {
-            Some(&id) => Ok(NameId(id)),
+        match self.names.id(name) {
+            Some(id) => Ok(NameId(id)),
             None => self.names.intern(Arc::from(name), "names").map(NameId),
         }
     }
@@ -143,7 +145,7 @@ impl Frames {
     /// Who tells of the object at a path.
     #[must_use]
     pub fn source(&self, path: &str) -> Option<Source> {
-        self.sources.get(&NameId(*self.names.ids.get(path)?)).copied()
+        self.sources.get(&NameId(self.names.id(path)?)).copied()
     }
 
     /// The name that is the path of a native frame's module; `None` for a frame of Python.
@@ -160,8 +162,8 @@ impl Frames {
 
     /// The id of a native frame whose name is not looked up: it is called by its place.
     pub fn native_id(&mut self, module: &NativeModule, offset: u64) -> Result<FrameId, Error> {
-        let number = match self.native_modules.ids.get(module) {
-            Some(&known) => known,
+        let number = match self.native_modules.id(module) {
+            Some(known) => known,
             None => self.native_modules.intern(module.clone(), "modules")?,
         };
         let native = Native { module: number, offset };
@@ -223,9 +225,9 @@ impl Frames {
 
     /// Gives back the memory that ids are looked up in: for tables that are only read from now on, to be taken over.
     pub(crate) fn forget_ids(&mut self) {
-        self.names.ids = FxHashMap::default();
-        self.frames.ids = FxHashMap::default();
-        self.stacks.ids = FxHashMap::default();
+        self.names.ids = HashTable::new();
+        self.frames.ids = HashTable::new();
+        self.stacks.ids = HashTable::new();
         self.native_ids = FxHashMap::default();
     }
 
@@ -316,35 +318,52 @@ impl Frames {
     }
 }
 
-/// Values and their numbers, both ways.
+/// Values and their numbers, both ways. There may be many millions, so each is stored once.
 #[derive(Clone, Debug)]
 struct Interner<T> {
     items: Vec<T>,
-    ids: FxHashMap<T, u32>,
+    /// By the hash of the item that has the number.
+    ids: HashTable<u32>,
 }
 
 impl<T> Default for Interner<T> {
     fn default() -> Self {
-        Self { items: Vec::new(), ids: FxHashMap::default() }
+        Self { items: Vec::new(), ids: HashTable::new() }
     }
 }
 
-impl<T: Clone + Eq + Hash> Interner<T> {
+fn hash<T: Hash + ?Sized>(item: &T) -> u64 {
+    FxBuildHasher.hash_one(item)
+}
+
+impl<T: Eq + Hash> Interner<T> {
     fn starting_with(first: T) -> Self {
-        Self { items: vec![first.clone()], ids: FxHashMap::from_iter([(first, 0)]) }
+        let mut ids = HashTable::new();
+        ids.insert_unique(hash(&first), 0, |_| hash(&first));
+        Self { items: vec![first], ids }
     }
 
     fn get(&self, id: u32) -> Option<&T> {
         self.items.get(id as usize)
     }
 
+    fn id<Q: Eq + Hash + ?Sized>(&self, item: &Q) -> Option<u32>
+    where
+        T: Borrow<Q>,
+    {
+        let is_same = |&id: &u32| self.get(id).is_some_and(|known| known.borrow() == item);
+        self.ids.find(hash(item), is_same).copied()
+    }
+
     fn intern(&mut self, item: T, what: &'static str) -> Result<u32, Error> {
-        match self.ids.entry(item) {
+        let items = &self.items;
+        let is_same = |&id: &u32| items.get(id as usize) == Some(&item);
+        match self.ids.entry(hash(&item), is_same, |&id| items.get(id as usize).map_or(0, hash)) {
             Entry::Occupied(known) => Ok(*known.get()),
             Entry::Vacant(new) => {
-                let id = next_id(self.items.len(), what)?;
-                self.items.push(new.key().clone());
+                let id = next_id(items.len(), what)?;
                 new.insert(id);
+                self.items.push(item);
                 Ok(id)
             }
         }

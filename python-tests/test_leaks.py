@@ -1,5 +1,6 @@
 """Peak, leaks, temporary and all allocations of a program that knows them, to the byte."""
 
+import json
 import sys
 
 import pytest
@@ -39,6 +40,18 @@ def test_at_exit_only_what_nobody_freed_is_a_leak(capture):
     leaks = capture.speedscope("--leaks", "--at-exit")
     assert blocks(leaks, "leaks") == (0, 0)
     assert leaks.leaf("leaks_natively") == (777_777, 1)
+
+
+def test_reports_of_figures_have_views_too(capture, memtrack):
+    """Tables of stats, and what diff compares."""
+    for options, native_leak in ((["--at-exit"], True), (["--leaks"], True), (["--temporary"], False), ([], True)):
+        stats = json.loads(memtrack("stats", "--json", "-n", "0", *options, capture.path).stdout)
+        found = [row for row in stats["top_by_size"] if row["function"] == "leaks_natively"]
+        assert [(row["bytes"], row["count"]) for row in found] == [(777_777, 1)] * native_leak, options
+    at_exit = capture.speedscope("--leaks", "--at-exit").file["memtrack"]["total_bytes"]
+    assert json.loads(memtrack("stats", "--json", "--at-exit", capture.path).stdout)["leaked"]["bytes"] == at_exit
+    diff = json.loads(memtrack("diff", "--json", "--at-exit", capture.path, capture.path).stdout)
+    assert (diff["metric"], diff["base_total"]) == ("leaks", at_exit)
 
 
 def test_the_peak_is_what_was_live_together(capture):

@@ -197,20 +197,22 @@ pub(crate) struct Stats {
     /// Show how long allocations lived, by function, and what threads freed that others had made
     #[arg(long)]
     pub(crate) lifetimes: bool,
+    #[command(flatten, next_help_heading = "What the tables list (everything that was ever allocated, unless)")]
+    pub(crate) which: Which,
     #[command(flatten)]
     pub(crate) text: Text<5>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
 
-/// Which allocations a report is about; at the high-water mark unless one of these is given.
+/// Which allocations a report is about.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct View {
+pub(crate) struct Which {
     /// Allocations that were never freed
     #[arg(long, conflicts_with_all = ["temporary", "allocated"])]
     pub(crate) leaks: bool,
-    /// With --leaks: at the last moment of the process [default: when Python begins to finalize]
-    #[arg(long, requires = "leaks")]
+    /// Leaks at the last moment of the process [default: when Python begins to finalize]
+    #[arg(long, conflicts_with_all = ["temporary", "allocated"])]
     pub(crate) at_exit: bool,
     /// Allocations that were freed at once
     #[arg(long, conflicts_with = "allocated")]
@@ -221,6 +223,13 @@ pub(crate) struct View {
     /// Everything that was ever allocated
     #[arg(long)]
     pub(crate) allocated: bool,
+}
+
+/// Which allocations a report is about, at the high-water mark unless something else is asked for, and of which process.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct View {
+    #[command(flatten)]
+    pub(crate) which: Which,
     /// Keep processes apart: the stacks of each stand below a frame with its number and command line
     #[arg(long)]
     pub(crate) split_processes: bool,
@@ -240,6 +249,7 @@ mod tests {
     use super::transform::{Order, Transform};
     use super::{Arguments, Command, Compression, Run};
     use clap::{CommandFactory, Parser};
+    use memtrack_reader::View as Wanted;
 
     fn run(words: &[&str]) -> Result<Run, clap::Error> {
         match Arguments::try_parse_from(["memtrack", "run"].iter().chain(words))?.command {
@@ -306,10 +316,13 @@ mod tests {
             Arguments::try_parse_from(["memtrack", "transform", "speedscope", "c"].iter().chain(words))
         };
         assert!(speedscope(&["--leaks", "--temporary"]).is_err());
-        assert!(speedscope(&["--at-exit"]).is_err());
+        assert!(speedscope(&["--at-exit", "--allocated"]).is_err());
         assert!(speedscope(&["--temporary-threshold", "3"]).is_err());
-        let parsed = speedscope(&["--leaks", "--at-exit", "--order", "snapshot"]).unwrap();
-        let Command::Transform(Transform::Speedscope(parsed)) = parsed.command else { unreachable!("as typed") };
-        assert!(parsed.common.view.at_exit && parsed.order == Order::Snapshot);
+        for leaks in [&["--leaks", "--at-exit"] as &[_], &["--at-exit"]] {
+            let parsed = speedscope(&[leaks, &["--order", "snapshot"]].concat()).unwrap();
+            let Command::Transform(Transform::Speedscope(parsed)) = parsed.command else { unreachable!("as typed") };
+            assert_eq!((parsed.common.view.wanted(), parsed.order), (Wanted::LeaksAtExit, Order::Snapshot));
+        }
+        assert!(Arguments::try_parse_from(["memtrack", "diff", "a", "b", "--metric", "peak", "--leaks"]).is_err());
     }
 }

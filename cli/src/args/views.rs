@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use memtrack_reader::Options;
 
 use super::input::{Filters, Input};
-use super::{Colors, Output, Text, View};
+use super::{Colors, Output, Text, View, Which};
 
 /// `memtrack summary`.
 #[derive(Debug, Args)]
@@ -62,22 +62,34 @@ pub(crate) struct Table {
     pub(crate) output: Output,
 }
 
-impl View {
-    /// The view that was asked for.
-    pub(crate) fn wanted(&self) -> memtrack_reader::View {
+impl Which {
+    /// The view that was asked for, if any.
+    pub(crate) fn wanted(&self) -> Option<memtrack_reader::View> {
         use memtrack_reader::View as Wanted;
         match self {
-            Self { leaks: true, at_exit: true, .. } => Wanted::LeaksAtExit,
-            Self { leaks: true, .. } => Wanted::Leaks,
-            Self { temporary: true, .. } => Wanted::Temporary,
-            Self { allocated: true, .. } => Wanted::Allocated,
-            _ => Wanted::HighWaterMark,
+            Self { at_exit: true, .. } => Some(Wanted::LeaksAtExit),
+            Self { leaks: true, .. } => Some(Wanted::Leaks),
+            Self { temporary: true, .. } => Some(Wanted::Temporary),
+            Self { allocated: true, .. } => Some(Wanted::Allocated),
+            _ => None,
         }
     }
 
     /// How a capture has to be read for it.
     pub(crate) fn reading(&self) -> Options {
         Options { temporary_threshold: self.temporary_threshold.get(), ..Options::default() }
+    }
+}
+
+impl View {
+    /// The view that was asked for.
+    pub(crate) fn wanted(&self) -> memtrack_reader::View {
+        self.which.wanted().unwrap_or_default()
+    }
+
+    /// How a capture has to be read for it.
+    pub(crate) fn reading(&self) -> Options {
+        self.which.reading()
     }
 }
 
@@ -136,9 +148,11 @@ pub(crate) struct Diff {
     pub(crate) base: PathBuf,
     /// The capture that is compared
     pub(crate) new: PathBuf,
-    /// What is compared
-    #[arg(long, value_name = "METRIC", default_value = "peak")]
-    pub(crate) metric: Metric,
+    /// What is compared [default: peak]
+    #[arg(long, value_name = "METRIC", conflicts_with_all = ["leaks", "at_exit", "temporary", "allocated"])]
+    pub(crate) metric: Option<Metric>,
+    #[command(flatten)]
+    pub(crate) which: Which,
     /// Put functions down to what they allocated themselves (own), or with everything they called (total)
     #[arg(long, value_name = "FIGURE", default_value = "own")]
     pub(crate) by: By,

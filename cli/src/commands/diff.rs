@@ -3,7 +3,7 @@
 //! Invariant: the report is written whether or not the limit is passed.
 
 use anyhow::Result;
-use memtrack_reader::{Options, View};
+use memtrack_reader::View;
 
 use crate::args::{self, By, Limit};
 use crate::failure;
@@ -21,8 +21,8 @@ use crate::units::{count, size};
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &args::Diff) -> Result<u8> {
-    let metric = metric(options.metric);
-    let read = |capture| load((capture, &options.filters), &Options::default());
+    let metric = options.metric.map_or_else(|| of_view(options.which.wanted().unwrap_or_default()), of_name);
+    let read = |capture| load((capture, &options.filters), &options.which.reading());
     let [mut base, new] = [read(&options.base)?, read(&options.new)?];
     let doubts = doubts(&base, &new);
     doubts.iter().for_each(message::warning);
@@ -81,15 +81,24 @@ impl From<args::Normalize> for Measure {
     }
 }
 
-fn metric(metric: args::Metric) -> Metric {
-    let (name, view, counts) = match metric {
-        args::Metric::Peak => ("peak", View::HighWaterMark, false),
-        args::Metric::Leaks => ("leaks", View::Leaks, false),
-        args::Metric::Allocated => ("allocated", View::Allocated, false),
-        args::Metric::Count => ("count", View::Allocated, true),
-        args::Metric::Temporary => ("temporary", View::Temporary, false),
+fn of_name(metric: args::Metric) -> Metric {
+    match metric {
+        args::Metric::Peak => of_view(View::HighWaterMark),
+        args::Metric::Leaks => of_view(View::Leaks),
+        args::Metric::Allocated => of_view(View::Allocated),
+        args::Metric::Count => Metric { name: "count", view: View::Allocated, counts: true },
+        args::Metric::Temporary => of_view(View::Temporary),
+    }
+}
+
+fn of_view(view: View) -> Metric {
+    let name = match view {
+        View::HighWaterMark => "peak",
+        View::Leaks | View::LeaksAtExit => "leaks",
+        View::Allocated => "allocated",
+        View::Temporary => "temporary",
     };
-    Metric { name, view, counts }
+    Metric { name, view, counts: false }
 }
 
 /// The exit status, with a word on standard error where the limit was passed.

@@ -3,7 +3,7 @@
 //! Invariant: nothing is printed before the capture was read.
 
 use anyhow::Result;
-use memtrack_reader::Options;
+use memtrack_reader::View;
 use memtrack_reader::analysis::SizeHistogram;
 
 use crate::args;
@@ -20,19 +20,21 @@ use crate::reports::{self, stats_json, stats_text};
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &args::Stats) -> Result<u8> {
     let request = Request { split_domains: true, ..Request::from(&options.input) };
-    let capture = load(request, &Options::default())?;
+    let capture = load(request, &options.which.reading())?;
+    let view = options.which.wanted().unwrap_or(View::Allocated);
+    let rows = if options.text.rows == 0 { usize::MAX } else { options.text.rows };
     if capture.facts.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {
         message::warning("aggregated captures keep the sizes of allocations for the whole only: no sizes are shown");
     }
     let lifetimes = if options.lifetimes { Some(lifetimes(&options.input)?) } else { None };
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
     if options.json {
-        stats_json::write(&capture, lifetimes.as_ref(), options.text.rows, &mut out)?;
+        stats_json::write(&capture, view, lifetimes.as_ref(), rows, &mut out)?;
     } else {
         let look = options.text.colors.look(&out);
-        stats_text::write(&capture, options.text.rows, look, &mut out)?;
+        stats_text::write(&capture, view, rows, look, &mut out)?;
         if let Some(lifetimes) = &lifetimes {
-            lifetimes.text(options.text.rows, look, &mut out)?;
+            lifetimes.text(rows, look, &mut out)?;
         }
     }
     out.finish()?;

@@ -1,6 +1,6 @@
 //! The rows of `stats`, the same for text and JSON.
 //!
-//! Invariant: rows are about everything ever allocated, and equal captures give equal rows in an equal order.
+//! Invariant: rows are about one view, everything ever allocated unless asked otherwise, and equal captures give equal rows in an equal order.
 
 use memtrack_format::Allocator;
 use memtrack_reader::View;
@@ -11,6 +11,12 @@ use super::facts::Capture;
 /// The tables of `stats`.
 #[derive(Debug)]
 pub(crate) struct Rows {
+    /// What the rows are of, as a whole.
+    pub(crate) whole: Tally,
+    /// What counts as leaked.
+    pub(crate) leaked: Tally,
+    /// The same as a view.
+    pub(crate) leaks: View,
     /// Every allocator that was used, by bytes.
     pub(crate) allocators: Vec<AllocatorRow>,
     /// The same with the domains of Python's apart.
@@ -28,12 +34,24 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// The tables of a capture, with at most `limit` frames and modules.
-    pub(crate) fn new(capture: &Capture, limit: usize) -> Self {
-        let rows = capture.analysis.view(View::Allocated);
+    /// The tables of a capture, of what `view` has, with at most `limit` frames and modules.
+    pub(crate) fn new(capture: &Capture, view: View, limit: usize) -> Self {
+        let totals = &capture.analysis.totals;
+        let (leaks, leaked) = match view {
+            View::LeaksAtExit => (view, totals.leaked_at_exit),
+            _ => (View::Leaks, totals.leaked),
+        };
+        let rows = capture.analysis.view(view);
+        let whole = rows.iter().fold(Tally::default(), |mut whole, row| {
+            whole.add(row.bytes, row.count);
+            whole
+        });
         let frames = analysis::by_frame(&rows, &capture.frames);
         let modules = analysis::by_module(&rows, &capture.frames);
         Self {
+            whole,
+            leaked,
+            leaks,
             allocators: top(analysis::by_allocator(&rows, Allocator::function), usize::MAX, |row| size(&row.tally)),
             domains: top(analysis::by_allocator(&rows, |allocator| allocator), usize::MAX, |row| size(&row.tally)),
             threads: top(analysis::by_thread(&rows), usize::MAX, |row| size(&row.tally)),

@@ -12,6 +12,7 @@ use super::facts::Capture;
 use super::lifetimes::Report;
 use super::processes;
 use super::stats::{Rows, tells_python_apart, traces_python_allocators};
+use super::view::name;
 
 /// Writes the report, with at most `limit` frames and modules.
 ///
@@ -19,11 +20,15 @@ use super::stats::{Rows, tells_python_apart, traces_python_allocators};
 /// What the writer says.
 pub(crate) fn write(
     capture: &Capture,
+    view: View,
     lifetimes: Option<&Report>,
     limit: usize,
     mut out: impl Write,
 ) -> std::io::Result<()> {
-    let mut report = value(capture, limit);
+    let mut report = value(capture, view, limit);
+    if view != View::Allocated {
+        report["view"] = name(view).into();
+    }
     if let Some(lifetimes) = lifetimes {
         report["lifetimes"] = lifetimes.json(limit);
     }
@@ -31,9 +36,9 @@ pub(crate) fn write(
     writeln!(out)
 }
 
-fn value(capture: &Capture, limit: usize) -> Value {
+fn value(capture: &Capture, view: View, limit: usize) -> Value {
     let totals = &capture.analysis.totals;
-    let rows = Rows::new(capture, limit);
+    let rows = Rows::new(capture, view, limit);
     let peak_time = totals.peak.at.unwrap_or_default().time_ns;
     let bins = totals.size_histogram.bins();
     json!({
@@ -43,7 +48,7 @@ fn value(capture: &Capture, limit: usize) -> Value {
         "allocations": {"count": totals.allocations.count, "bytes": totals.allocations.bytes},
         "deallocations": {"count": totals.deallocations},
         "peak": {"bytes": totals.peak.bytes, "allocations": totals.peak.allocations, "time_ms": millis(peak_time)},
-        "leaked": leaked(capture),
+        "leaked": leaked(capture, &rows),
         "temporary": {"count": totals.temporary.count, "bytes": totals.temporary.bytes},
         "rss": {"peak_bytes": totals.rss_peak_bytes, "last_bytes": totals.rss_last_bytes},
         "mappings": {
@@ -78,11 +83,11 @@ fn value(capture: &Capture, limit: usize) -> Value {
 }
 
 /// With every block of Python's allocators recorded, also what is held whatever the program does.
-fn leaked(capture: &Capture) -> Value {
+fn leaked(capture: &Capture, rows: &Rows) -> Value {
     let value = |tally: Tally| json!({"bytes": tally.bytes, "allocations": tally.count});
-    let mut leaked = value(capture.analysis.totals.leaked);
+    let mut leaked = value(rows.leaked);
     if tells_python_apart(capture) {
-        let Kept { interpreter, imports } = kept(&capture.analysis.view(View::Leaks), &capture.frames);
+        let Kept { interpreter, imports } = kept(&capture.analysis.view(rows.leaks), &capture.frames);
         leaked["interpreter"] = value(interpreter);
         leaked["imports"] = value(imports);
     }
@@ -162,21 +167,21 @@ fn millis(ns: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{value, write};
+    use super::{View, value, write};
     use crate::reports::fixture;
     use serde_json::{Value, json};
 
     #[test]
     fn golden() {
         let mut text = Vec::new();
-        write(&fixture::capture(), None, 5, &mut text).unwrap();
+        write(&fixture::capture(), View::Allocated, None, 5, &mut text).unwrap();
         fixture::compare("stats.json", &text);
     }
 
     /// Every field of the promise, and no other.
     #[test]
     fn fields_are_those_of_the_schema() {
-        let report = value(&fixture::capture(), 5);
+        let report = value(&fixture::capture(), View::Allocated, 5);
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
         assert_eq!(
             keys(&report),
@@ -196,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_empty_capture_has_every_field() {
-        let report = value(&fixture::empty(), 5);
+        let report = value(&fixture::empty(), View::Allocated, 5);
         assert_eq!(report["peak"], json!({"bytes": 0, "allocations": 0, "time_ms": 0}));
         assert_eq!(report["top_by_size"], json!([]));
         assert_eq!(report["capture"]["pid"], Value::Null);
@@ -204,7 +209,7 @@ mod tests {
 
     #[test]
     fn rows_are_limited() {
-        let report = value(&fixture::capture(), 1);
+        let report = value(&fixture::capture(), View::Allocated, 1);
         assert_eq!(report["top_by_size"].as_array().unwrap().len(), 1);
         assert_eq!(report["top_by_count"][0]["function"], "work");
     }

@@ -13,6 +13,7 @@ use super::processes;
 use super::stats::{Rows, tells_python_apart};
 use super::table::Table;
 use super::tree::named;
+use super::view::title;
 use crate::terminal::Look;
 use crate::units::{count, duration, percent, size};
 
@@ -25,22 +26,25 @@ const LABEL: usize = 17;
 ///
 /// # Errors
 /// What the writer says.
-pub(crate) fn write(capture: &Capture, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
-    let rows = Rows::new(capture, limit);
-    figures(capture, &mut out)?;
+pub(crate) fn write(capture: &Capture, view: View, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
+    let rows = Rows::new(capture, view, limit);
+    figures(capture, &rows, &mut out)?;
+    if view != View::Allocated {
+        writeln!(out, "{:LABEL$}{}", "Listed", title(view))?;
+    }
     section("Processes", &processes::table(&capture.facts.processes, limit), look, &mut out)?;
     section("Sizes", &sizes(capture), look, &mut out)?;
-    section("Allocators", &allocators(capture, &rows), look, &mut out)?;
+    section("Allocators", &allocators(&rows), look, &mut out)?;
     section("Threads", &threads(capture, &rows), look, &mut out)?;
-    section("Biggest by size", &frames(capture, &rows.top_by_size), look, &mut out)?;
-    section("Biggest by number", &frames(capture, &rows.top_by_count), look, &mut out)?;
-    section("Modules by size", &modules(capture, &rows.modules_by_size), look, &mut out)?;
-    section("Modules by number", &modules(capture, &rows.modules_by_count), look, &mut out)?;
+    section("Biggest by size", &frames(capture, rows.whole, &rows.top_by_size), look, &mut out)?;
+    section("Biggest by number", &frames(capture, rows.whole, &rows.top_by_count), look, &mut out)?;
+    section("Modules by size", &modules(rows.whole, &rows.modules_by_size), look, &mut out)?;
+    section("Modules by number", &modules(rows.whole, &rows.modules_by_count), look, &mut out)?;
     writeln!(out, "\n{}", look.heading("Recording"))?;
     capture.facts.account.text(&mut out)
 }
 
-fn figures(capture: &Capture, out: &mut impl Write) -> io::Result<()> {
+fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<()> {
     let facts = &capture.facts;
     let totals = &capture.analysis.totals;
     let mut line = |label: &str, text: String| writeln!(out, "{label:LABEL$}{text}");
@@ -56,8 +60,8 @@ fn figures(capture: &Capture, out: &mut impl Write) -> io::Result<()> {
     line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
     line("Deallocations", count(totals.deallocations))?;
     line("Peak", peak(capture))?;
-    line("Leaked", tally(totals.leaked))?;
-    if let Some(held) = held_anyway(capture) {
+    line("Leaked", tally(rows.leaked))?;
+    if let Some(held) = held_anyway(capture, rows) {
         line("  of these", held)?;
     }
     line("Temporary", tally(totals.temporary))?;
@@ -99,9 +103,9 @@ fn peak(capture: &Capture) -> String {
 }
 
 /// Where every block of Python's allocators is recorded, the interpreter's own are most of what a small program holds.
-fn held_anyway(capture: &Capture) -> Option<String> {
+fn held_anyway(capture: &Capture, rows: &Rows) -> Option<String> {
     let Kept { interpreter, imports } =
-        tells_python_apart(capture).then(|| kept(&capture.analysis.view(View::Leaks), &capture.frames))?;
+        tells_python_apart(capture).then(|| kept(&capture.analysis.view(rows.leaks), &capture.frames))?;
     let part = |tally: Tally| format!("{} in {}", size(tally.bytes), count(tally.count));
     Some(format!("{} by Python itself, {} by imports", part(interpreter), part(imports)))
 }
@@ -131,20 +135,19 @@ fn sizes(capture: &Capture) -> Table {
     table
 }
 
-/// Bytes, their part of everything that was allocated, and number.
-fn cells(capture: &Capture, tally: Tally, name: String) -> [String; 4] {
-    let whole = capture.analysis.totals.allocations.bytes;
-    [size(tally.bytes), percent(tally.bytes, whole), count(tally.count), visible(&name)]
+/// Bytes, their part of the whole, and number.
+fn cells(whole: Tally, tally: Tally, name: String) -> [String; 4] {
+    [size(tally.bytes), percent(tally.bytes, whole.bytes), count(tally.count), visible(&name)]
 }
 
-fn allocators(capture: &Capture, rows: &Rows) -> Table {
+fn allocators(rows: &Rows) -> Table {
     let mut table = Table::default();
     for row in &rows.domains {
         let name = match row.allocator.python_domain() {
             Some(domain) => format!("{} ({})", row.allocator.name(), domain.name()),
             None => row.allocator.name().into(),
         };
-        table.row(cells(capture, row.tally, name));
+        table.row(cells(rows.whole, row.tally, name));
     }
     table
 }
@@ -154,15 +157,15 @@ fn threads(capture: &Capture, rows: &Rows) -> Table {
     for row in &rows.threads {
         let (tid, name) = capture.thread(row.thread);
         let tid = tid.map_or("?".into(), |tid| tid.to_string());
-        table.row(cells(capture, row.tally, format!("{tid} {name}")));
+        table.row(cells(rows.whole, row.tally, format!("{tid} {name}")));
     }
     table
 }
 
-fn frames(capture: &Capture, rows: &[FrameRow]) -> Table {
+fn frames(capture: &Capture, whole: Tally, rows: &[FrameRow]) -> Table {
     let mut table = Table::default();
     for row in rows {
-        table.row(cells(capture, row.tally, place(capture, row)));
+        table.row(cells(whole, row.tally, place(capture, row)));
     }
     table
 }
@@ -171,32 +174,48 @@ fn place(capture: &Capture, row: &FrameRow) -> String {
     row.frame.map_or_else(|| NO_STACK.into(), |id| named(&capture.frames, id))
 }
 
-fn modules(capture: &Capture, rows: &[ModuleRow]) -> Table {
+fn modules(whole: Tally, rows: &[ModuleRow]) -> Table {
     let mut table = Table::default();
     for row in rows {
         let known = if row.source == Some(Source::Maps) { "  (mapped by hand)" } else { "" };
-        table.row(cells(capture, row.tally, format!("{}{known}", row.module)));
+        table.row(cells(whole, row.tally, format!("{}{known}", row.module)));
     }
     table
 }
 
 #[cfg(test)]
 mod tests {
-    use super::write;
+    use super::{Tally, View, write};
     use crate::reports::fixture;
     use crate::terminal::Look;
 
     #[test]
     fn golden() {
         let mut text = Vec::new();
-        write(&fixture::capture(), 5, Look { width: Some(80), color: false }, &mut text).unwrap();
+        write(&fixture::capture(), View::Allocated, 5, Look { width: Some(80), color: false }, &mut text).unwrap();
         fixture::compare("stats.txt", &text);
+    }
+
+    #[test]
+    fn tables_list_what_was_asked_for() {
+        let mut capture = fixture::capture();
+        capture.analysis.totals.leaked_at_exit = Tally { bytes: 77_000, count: 7 };
+        capture.analysis.groups[0].leaked_at_exit = capture.analysis.groups[0].allocated;
+        let mut text = Vec::new();
+        write(&capture, View::LeaksAtExit, 5, Look { width: Some(80), color: false }, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("\nLeaked           77.0 kB in 7 allocations\n"), "{text}");
+        assert!(text.contains("\nListed           Leaks"), "{text}");
+        let listed = text.split("\nAllocators\n").nth(1).and_then(|tables| tables.split("\n\n").next()).unwrap();
+        let sum = capture.analysis.groups[0].allocated;
+        assert_eq!(listed.lines().count(), 1, "{listed}");
+        assert!(listed.contains(&super::size(sum.bytes)) && listed.contains("100"), "{listed}");
     }
 
     #[test]
     fn an_empty_capture_has_figures_and_no_tables() {
         let mut text = Vec::new();
-        write(&fixture::empty(), 5, Look { width: None, color: false }, &mut text).unwrap();
+        write(&fixture::empty(), View::Allocated, 5, Look { width: None, color: false }, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("Peak             0 B in 0 allocations\n") && !text.contains("Sizes"), "{text}");
     }

@@ -10,7 +10,7 @@ pub(crate) mod symbolize;
 pub(crate) mod transform;
 
 use std::ffi::OsString;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, ParseIntError};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -46,10 +46,18 @@ pub(crate) struct Colors {
 pub(crate) struct Text<const ROWS: usize> {
     /// At most N rows of text in each list, the first; 0 for all
     // Not default_value_t: it keeps one text for all ROWS, that of the command which is built first.
-    #[arg(short = 'n', value_name = "N", default_value = const { decimal(ROWS) })]
+    #[arg(short = 'n', value_name = "N", default_value = const { decimal(ROWS) }, value_parser = rows)]
     pub(crate) rows: usize,
     #[command(flatten)]
     pub(crate) colors: Colors,
+}
+
+/// A number of rows, of which 0 means all.
+fn rows(text: &str) -> Result<usize, ParseIntError> {
+    Ok(match text.parse()? {
+        0 => usize::MAX,
+        rows => rows,
+    })
 }
 
 /// How many rows there are without -n, as text.
@@ -197,12 +205,12 @@ pub(crate) struct Stats {
     /// Show how long allocations lived, by function, and what threads freed that others had made
     #[arg(long)]
     pub(crate) lifetimes: bool,
-    #[command(flatten, next_help_heading = "What the tables list (everything that was ever allocated, unless)")]
-    pub(crate) which: Which,
     #[command(flatten)]
     pub(crate) text: Text<5>,
     #[command(flatten)]
     pub(crate) output: Output,
+    #[command(flatten, next_help_heading = "What the tables list [default: everything ever allocated]")]
+    pub(crate) which: Which,
 }
 
 /// Which allocations a report is about.
@@ -308,6 +316,7 @@ mod tests {
         assert_eq!(all.map(rows), [5, 10, 30, 30]);
         assert_eq!(rows(&["query", "live", "a"]), 30);
         assert_eq!(rows(&["table", "-n", "7", "a"]), 7);
+        assert_eq!(rows(&["stats", "-n", "0", "a"]), usize::MAX);
     }
 
     #[test]

@@ -22,19 +22,18 @@ pub(crate) fn run(options: &args::Stats) -> Result<u8> {
     let request = Request { split_domains: true, ..Request::from(&options.input) };
     let capture = load(request, &options.which.reading())?;
     let view = options.which.wanted().unwrap_or(View::Allocated);
-    let rows = if options.text.rows == 0 { usize::MAX } else { options.text.rows };
     if capture.facts.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {
         message::warning("aggregated captures keep the sizes of allocations for the whole only: no sizes are shown");
     }
     let lifetimes = if options.lifetimes { Some(lifetimes(&options.input)?) } else { None };
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
     if options.json {
-        stats_json::write(&capture, view, lifetimes.as_ref(), rows, &mut out)?;
+        stats_json::write(&capture, view, lifetimes.as_ref(), options.text.rows, &mut out)?;
     } else {
         let look = options.text.colors.look(&out);
-        stats_text::write(&capture, view, rows, look, &mut out)?;
+        stats_text::write(&capture, view, options.text.rows, look, &mut out)?;
         if let Some(lifetimes) = &lifetimes {
-            lifetimes.text(rows, look, &mut out)?;
+            lifetimes.text(options.text.rows, look, &mut out)?;
         }
     }
     out.finish()?;

@@ -98,7 +98,7 @@ impl Diff {
             if rows.is_empty() {
                 continue;
             }
-            let shown = if limit == 0 { rows.len() } else { limit.min(rows.len()) };
+            let shown = limit.min(rows.len());
             let heading = format!("{title} ({}, by {} figures)", count(rows.len() as u64), self.by(status));
             writeln!(out, "\n{}", look.heading(&heading))?;
             let mut table = Table::default();
@@ -123,7 +123,7 @@ impl Diff {
             if rows.is_empty() {
                 continue;
             }
-            let shown = if limit == 0 { rows.len() } else { limit.min(rows.len()) };
+            let shown = limit.min(rows.len());
             writeln!(out, "\n### {title}\n")?;
             writeln!(out, "| change | percent | base | new | function |\n|---:|---:|---:|---:|:---|")?;
             for row in &rows[..shown] {
@@ -373,7 +373,7 @@ mod tests {
         let diff = Diff::new(&fixture::empty(), &fixture::capture(), counts, false);
         assert_eq!(diff.whole(), [0, 96]);
         let mut text = Vec::new();
-        diff.text(0, Look { width: None, color: false }, &mut text).unwrap();
+        diff.text(usize::MAX, Look { width: None, color: false }, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.starts_with("Number of allocations: 0 -> 96, +96 (new)\nCall stacks: 4 new, 0"), "{text}");
         assert!(!text.contains("Grown") && text.contains("\nNew (4, by total figures)\n"), "{text}");

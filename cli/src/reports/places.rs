@@ -105,7 +105,7 @@ impl<'a> Places<'a> {
         let total = self.total();
         let title = format!("{}: {} in {} allocations", view::title(self.view), size(total.bytes), count(total.count));
         writeln!(out, "{}", look.heading(&title))?;
-        let shown = if limit == 0 { self.rows.len() } else { limit.min(self.rows.len()) };
+        let shown = limit.min(self.rows.len());
         if shown == 0 {
             return Ok(());
         }
@@ -210,7 +210,7 @@ mod tests {
     fn golden_files() {
         let look = Look { width: Some(80), color: false };
         golden("table.txt", false, |places, out| places.text(3, look, out));
-        golden("table-threads.txt", true, |places, out| places.text(0, look, out));
+        golden("table-threads.txt", true, |places, out| places.text(usize::MAX, look, out));
         golden("table.csv", true, |places, out| places.csv(out));
         golden("table.json", false, |places, out| places.json(out));
     }
@@ -242,7 +242,7 @@ mod tests {
         let places = Places::new(&capture, View::Allocated, false, false);
         let mut texts = [Vec::new(), Vec::new(), Vec::new()];
         let [text, json, csv] = &mut texts;
-        places.text(0, Look { width: None, color: false }, text).unwrap();
+        places.text(usize::MAX, Look { width: None, color: false }, text).unwrap();
         places.json(json).unwrap();
         places.csv(csv).unwrap();
         let [text, json, csv] = texts.map(|text| String::from_utf8(text).unwrap());

@@ -54,7 +54,7 @@ pub(crate) fn write(
     if rows.is_empty() {
         return Ok(());
     }
-    let shown = if limit == 0 { rows.len() } else { limit.min(rows.len()) };
+    let shown = limit.min(rows.len());
     let mut table = Table::default();
     table.row(["Total", "Part", "Own", "Part", "Count", "Own count", "Function"].map(Into::into));
     rows[..shown].iter().for_each(|row| table.row(cells(row, whole, functions.name(capture, row.key))));

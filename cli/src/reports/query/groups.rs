@@ -190,7 +190,7 @@ impl Groups {
         mut out: impl Write,
     ) -> io::Result<()> {
         writeln!(out, "{}", look.heading(&matched.heading()))?;
-        let shown = if limit == 0 { self.rows.len() } else { limit.min(self.rows.len()) };
+        let shown = limit.min(self.rows.len());
         if shown == 0 {
             return Ok(());
         }

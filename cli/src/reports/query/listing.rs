@@ -29,9 +29,9 @@ pub(crate) struct Largest {
 }
 
 impl Largest {
-    /// At most `limit` of them; all for 0.
+    /// At most `limit` of them.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit: if limit == 0 { usize::MAX } else { limit }, rows: BinaryHeap::new(), seen: 0 }
+        Self { limit, rows: BinaryHeap::new(), seen: 0 }
     }
 
     /// Takes an allocation, if it is large enough.

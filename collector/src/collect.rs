@@ -13,6 +13,7 @@ use crate::event::{Connection, Event};
 use crate::options::Options;
 use crate::output::Output;
 use crate::session::{Pace, Session};
+use crate::speed;
 use crate::summary::{Ended, Error, NothingRecorded, Summary};
 use crate::tree::Tree;
 
@@ -105,6 +106,8 @@ impl Collect {
         self.over = false;
         self.bell.watch(Arc::clone(&connection.area));
         self.session = Some(Session::begin(connection, known, &self.options, &self.output));
+        // While the program starts: nobody waits for this thread now, and everybody does at the end.
+        speed::step_ps();
     }
 
     fn step(&mut self) {

@@ -15,7 +15,7 @@ const TIMES: u32 = 64;
 /// Words of memory that the loop works on: what a first-level cache holds.
 const WORDS: usize = 1024;
 
-/// Picoseconds of a step; measured once, in half a millisecond.
+/// Picoseconds of a step; measured once, in half a millisecond: best at a time when nobody waits.
 pub(crate) fn step_ps() -> u64 {
     static STEP: OnceLock<u64> = OnceLock::new();
     *STEP.get_or_init(measure)

@@ -13,6 +13,8 @@ const DT_HASH: u64 = 4;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
+/// Bytes of an entry of the dynamic section: a tag and a value.
+const ENTRY: usize = 16;
 
 /// Whether some loaded object, of whatever scope, defines `name`.
 pub(crate) fn is_defined(name: &CStr) -> bool {
@@ -65,15 +67,27 @@ struct Object<'a> {
     headers: &'a [Elf64_Phdr],
 }
 
+/// Where what is needed of an object's dynamic section begins.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tables {
+    symbols: Option<usize>,
+    strings: Option<usize>,
+    gnu_hash: Option<usize>,
+    hash: Option<usize>,
+}
+
 impl Object<'_> {
     /// Asks about the entries that define `name`, until one is it.
     fn any_definition(&self, name: &[u8], mut is_it: impl FnMut(usize) -> bool) -> Option<bool> {
-        let (symbols, strings) = (self.table(DT_SYMTAB)?, self.table(DT_STRTAB)?);
+        let Tables { symbols: Some(symbols), strings: Some(strings), gnu_hash: modern, hash: old } = self.tables()?
+        else {
+            return None;
+        };
         let mut is_it = |index: u32| {
             let place = symbols.checked_add((index as usize).checked_mul(size_of::<Elf64_Sym>())?)?;
             Some(self.is_definition(place, strings, name)? && is_it(place))
         };
-        match (self.table(DT_GNU_HASH), self.table(DT_HASH)) {
+        match (modern, old) {
             (Some(hash), _) => self.any_of_bucket(hash, gnu_hash(name), is_it),
             // One chain entry for each symbol.
             (None, Some(hash)) => (0..self.read::<u32>(hash.checked_add(4)?)?)
@@ -82,11 +96,18 @@ impl Object<'_> {
         }
     }
 
-    /// Asks about the symbols whose hash value is `hash`, by the GNU table: four numbers, a filter of 64-bit words, the
-    /// first symbol of each bucket, and the hash of each symbol, whose lowest bit ends the bucket.
+    /// Asks about the symbols whose hash value is `hash`, by the GNU table: four numbers, a filter of 64-bit words, in one
+    /// of which each symbol has two bits, the first symbol of each bucket, and the hash of each symbol, whose lowest bit
+    /// ends the bucket.
     fn any_of_bucket(&self, table: usize, hash: u32, mut is_it: impl FnMut(u32) -> Option<bool>) -> Option<bool> {
-        let [buckets, first, filter_words, _shift] = self.read::<[u32; 4]>(table)?;
-        let starts = table.checked_add(16)?.checked_add((filter_words as usize).checked_mul(8)?)?;
+        let [buckets, first, filter_words, shift] = self.read::<[u32; 4]>(table)?;
+        let filter = table.checked_add(16)?;
+        let word = (hash / 64).checked_rem(filter_words)? as usize;
+        let bits = 1_u64.wrapping_shl(hash) | 1_u64.wrapping_shl(hash.wrapping_shr(shift));
+        if self.read::<u64>(filter.checked_add(word.checked_mul(8)?)?)? & bits != bits {
+            return Some(false);
+        }
+        let starts = filter.checked_add((filter_words as usize).checked_mul(8)?)?;
         let chains = starts.checked_add((buckets as usize).checked_mul(4)?)?;
         let bucket = hash.checked_rem(buckets)? as usize;
         let mut index = self.read::<u32>(starts.checked_add(bucket.checked_mul(4)?)?)?;
@@ -113,32 +134,48 @@ impl Object<'_> {
         Some(symbol.st_shndx != 0 && same())
     }
 
-    /// The address that the dynamic section gives for `tag`.
-    fn table(&self, tag: u64) -> Option<usize> {
+    /// The addresses that the dynamic section gives; the first entry of a kind counts.
+    fn tables(&self) -> Option<Tables> {
         let section = self.headers.iter().find(|header| header.p_type == PT_DYNAMIC)?;
         let start = self.base.wrapping_add(section.p_vaddr as usize);
-        let mut entries = (0..section.p_memsz as usize / size_of::<[u64; 2]>()).map_while(|entry| {
-            let entry = self.read::<[u64; 2]>(start.checked_add(entry.checked_mul(16)?)?)?;
-            (entry[0] != 0).then_some(entry)
-        });
-        let address = entries.find(|entry| entry[0] == tag)?[1] as usize;
-        // The loader has added the base to the addresses of all objects but the kernel's own.
-        Some(if address < self.base { address.wrapping_add(self.base) } else { address })
+        let end = start.saturating_add(section.p_memsz as usize).min(self.readable_end(start)?);
+        let mut tables = Tables::default();
+        for at in (start..end.saturating_sub(ENTRY - 1)).step_by(ENTRY) {
+            // SAFETY: both words lie in a readable segment.
+            let [tag, value] = unsafe { (at as *const [u64; 2]).read_unaligned() };
+            let place = match tag {
+                0 => break,
+                DT_SYMTAB => &mut tables.symbols,
+                DT_STRTAB => &mut tables.strings,
+                DT_GNU_HASH => &mut tables.gnu_hash,
+                DT_HASH => &mut tables.hash,
+                _ => continue,
+            };
+            let address = value as usize;
+            // The loader has added the base to the addresses of all objects but the kernel's own.
+            place.get_or_insert(if address < self.base { address.wrapping_add(self.base) } else { address });
+        }
+        Some(tables)
     }
 
     /// A plain value at this address, if one of the object's readable segments has all of it.
     fn read<T: Copy>(&self, address: usize) -> Option<T> {
-        let end = address.checked_add(size_of::<T>())?;
-        let holds = |header: &&Elf64_Phdr| {
-            let start = self.base.wrapping_add(header.p_vaddr as usize);
-            header.p_type == PT_LOAD
-                && header.p_flags & libc::PF_R != 0
-                && address >= start
-                && end <= start.saturating_add(header.p_memsz as usize)
-        };
-        self.headers.iter().find(holds)?;
+        if address.checked_add(size_of::<T>())? > self.readable_end(address)? {
+            return None;
+        }
         // SAFETY: the bytes are mapped and readable; callers ask for integers and structures of integers only.
         Some(unsafe { (address as *const T).read_unaligned() })
+    }
+
+    /// The end of the readable segment that `address` lies in.
+    fn readable_end(&self, address: usize) -> Option<usize> {
+        let readable =
+            self.headers.iter().filter(|header| header.p_type == PT_LOAD && header.p_flags & libc::PF_R != 0);
+        let mut ranges = readable.map(|header| {
+            let start = self.base.wrapping_add(header.p_vaddr as usize);
+            start..start.saturating_add(header.p_memsz as usize)
+        });
+        Some(ranges.find(|range| range.contains(&address))?.end)
     }
 }
 

@@ -69,12 +69,15 @@ impl Asker {
             self.left = (self.left + 1).min(BURST);
             self.next_refill_ns = now.saturating_add(REFILL_NS);
         }
+        let patience = if wait { PATIENCE } else { Duration::ZERO };
+        // A look that was ordered earlier may have been too early for what has been asked since.
+        self.take(patience, output);
         let asked = area.control().asked.load(Acquire);
         if asked != self.asked && self.left > 0 && !self.outstanding {
             self.left -= 1;
             self.order(asked);
+            self.take(patience, output);
         }
-        self.take(if wait { PATIENCE } else { Duration::ZERO }, output);
     }
 
     /// Answers what still can be answered of a process that has ended, or is not recorded any longer.

@@ -31,6 +31,7 @@ const TAGS: usize = 24;
 pub(super) struct Dynamic {
     base: usize,
     symbols: usize,
+    strings: Range,
     range: Range,
 }
 
@@ -43,18 +44,33 @@ impl Dynamic {
         let tables = Tables { base: object.base, range: &range, tags: &tags };
         let sound = tables.symbols_and_strings() && tables.relocations() && tables.linkage();
         let symbols = tables.rebased(DT_SYMTAB)?;
-        sound.then_some(Self { base: object.base, symbols, range })
+        let strings = tables.rebased(DT_STRTAB)?;
+        let strings = strings..strings.saturating_add(tables.value(DT_STRSZ)? as usize);
+        sound.then_some(Self { base: object.base, symbols, strings, range })
+    }
+
+    /// The beginning of the name of symbol `index`, of `length` bytes at the most; its zero and what follows it may be
+    /// in it. plt-rs would look at the whole name, and make a text of it.
+    pub(super) fn name_start(&self, index: u32, length: usize) -> Option<&[u8]> {
+        let start = self.strings.start.checked_add(self.symbol(index)?.st_name as usize)?;
+        let length = self.strings.end.checked_sub(start)?.min(length);
+        // SAFETY: in the table of strings, which lies inside the loaded object.
+        Some(unsafe { std::slice::from_raw_parts(start as *const u8, length) })
     }
 
     /// Address of symbol `index` where the object defines it itself; `None` for an import.
     pub(super) fn own_definition(&self, index: u32) -> Option<usize> {
+        let symbol = self.symbol(index)?;
+        (symbol.st_shndx != 0).then(|| self.base.wrapping_add(symbol.st_value as usize))
+    }
+
+    fn symbol(&self, index: u32) -> Option<&libc::Elf64_Sym> {
         let symbol = self.symbols.checked_add((index as usize).checked_mul(SYMBOL as usize)?)?;
         if !holds(&self.range, symbol, SYMBOL as usize) {
             return None;
         }
         // SAFETY: the symbol lies inside the loaded object, aligned as its table is.
-        let symbol = unsafe { &*(symbol as *const libc::Elf64_Sym) };
-        (symbol.st_shndx != 0).then(|| self.base.wrapping_add(symbol.st_value as usize))
+        Some(unsafe { &*(symbol as *const libc::Elf64_Sym) })
     }
 }
 
@@ -130,6 +146,7 @@ impl Tables<'_> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 mod tests {
     use super::*;
     use libc::{Elf64_Phdr, PF_W, PT_DYNAMIC, PT_LOAD};
@@ -138,10 +155,18 @@ mod tests {
         [DT_SYMTAB, 0x100, DT_SYMENT, 24, DT_STRTAB, 0x200, DT_STRSZ, 16, DT_RELA, 0x300, DT_RELASZ, 48, 9, 24, 0, 0];
 
     fn accepts(section: [u64; 16]) -> bool {
+        read(&image(section)).is_some()
+    }
+
+    fn image(section: [u64; 16]) -> Vec<u64> {
         let mut image = vec![0u64; 0x800 / 8];
         for (to, from) in image.iter_mut().zip(section) {
             *to = from;
         }
+        image
+    }
+
+    fn read(image: &[u64]) -> Option<Dynamic> {
         let header = |p_type, p_memsz| Elf64_Phdr {
             p_type,
             p_flags: PF_W,
@@ -153,7 +178,7 @@ mod tests {
             p_align: 0,
         };
         let headers = [header(PT_LOAD, 0x800), header(PT_DYNAMIC, 16 * 8)];
-        Dynamic::read(&Object { base: image.as_ptr() as usize, headers: &headers, name: 0 }).is_some()
+        Dynamic::read(&Object { base: image.as_ptr() as usize, headers: &headers, name: 0 })
     }
 
     fn with(place: usize, value: u64) -> [u64; 16] {
@@ -163,6 +188,23 @@ mod tests {
     #[test]
     fn well_formed_tables_are_accepted() {
         assert!(accepts(GOOD));
+    }
+
+    #[test]
+    fn names_end_with_the_table_of_strings() {
+        let mut image = image(GOOD);
+        let symbol = |name: u64, to: &mut [u64]| to[0x100 / 8 + 3] = name;
+        symbol(4, &mut image);
+        image[0x200 / 8] = u64::from_le_bytes(*b"\0abcmall");
+        image[0x208 / 8] = u64::from_le_bytes(*b"oc\0xyz\0\0");
+        assert_eq!(read(&image).unwrap().name_start(1, 8), Some(&b"malloc\0x"[..]));
+        assert_eq!(read(&image).unwrap().name_start(1, 99).map(<[u8]>::len), Some(12), "to the table's end");
+        assert_eq!(read(&image).unwrap().name_start(0, 99).map(<[u8]>::len), Some(16));
+        symbol(16, &mut image);
+        assert_eq!(read(&image).unwrap().name_start(1, 99), Some(&b""[..]));
+        symbol(17, &mut image);
+        assert_eq!(read(&image).unwrap().name_start(1, 99), None);
+        assert_eq!(read(&image).unwrap().name_start(u32::MAX, 99), None, "no such symbol");
     }
 
     #[test]

@@ -11,8 +11,26 @@ const INDEX_SIZE: usize = 1024;
 const EMPTY: u8 = u8::MAX;
 /// The longest hooked name, and the shortest.
 const LENGTHS: (usize, usize) = lengths();
+/// The bytes that hooked names begin with: few others do, and most of an interpreter's begin with `P`.
+static FIRST: [bool; 256] = first_bytes();
 /// Open addressing over the hash of the names; the values are rows of the hook table.
 static INDEX: [u8; INDEX_SIZE] = index();
+
+/// As many bytes as [`find_start`] wants to see: the longest name and its zero.
+pub(super) const SEEN: usize = LENGTHS.1 + 1;
+
+/// The hook for the name that stands at the start of these bytes and ends with a zero.
+pub(super) fn find_start(bytes: &[u8]) -> Option<&'static Hook> {
+    if !is_first(bytes) {
+        return None;
+    }
+    find(bytes.get(..bytes.iter().take(SEEN).position(|byte| *byte == 0)?)?)
+}
+
+/// Whether a hooked name begins as this one.
+fn is_first(name: &[u8]) -> bool {
+    name.first().and_then(|byte| FIRST.get(usize::from(*byte))).copied().unwrap_or(false)
+}
 
 /// The hook for `name`, if it is a hooked one.
 pub(super) fn find(name: &[u8]) -> Option<&'static Hook> {
@@ -33,7 +51,7 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Hook> {
     }
 }
 
-// The three functions below are evaluated by the compiler or walk a slice to its end: an index out of range is a build
+// The functions below are evaluated by the compiler or walk a slice to its end: an index out of range is a build
 // error or impossible, and constant functions have no other way to get at an element.
 
 /// FNV-1a, folded to the size of the index.
@@ -65,6 +83,17 @@ const fn lengths() -> (usize, usize) {
 }
 
 #[expect(clippy::indexing_slicing, reason = "constant evaluation")]
+const fn first_bytes() -> [bool; 256] {
+    let mut first = [false; 256];
+    let mut row = 0;
+    while row < NAMES.len() {
+        first[NAMES[row].as_bytes()[0] as usize] = true;
+        row += 1;
+    }
+    first
+}
+
+#[expect(clippy::indexing_slicing, reason = "constant evaluation")]
 const fn index() -> [u8; INDEX_SIZE] {
     assert!(NAMES.len() < EMPTY as usize);
     let mut index = [EMPTY; INDEX_SIZE];
@@ -81,6 +110,7 @@ const fn index() -> [u8; INDEX_SIZE] {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 mod tests {
     use super::*;
 
@@ -92,5 +122,11 @@ mod tests {
         for name in ["", "mallo", "malloc_", "xmalloc", "Malloc", "_Znw", "_ZdlPvmSt11align_val_tX"] {
             assert!(find(name.as_bytes()).is_none(), "{name}");
         }
+        let longest = HOOKS.iter().map(|hook| hook.name.to_bytes()).max_by_key(|name| name.len()).unwrap();
+        assert_eq!(longest.len() + 1, SEEN);
+        let found = |bytes: &[u8]| find_start(bytes).map(|hook| hook.name.to_bytes());
+        assert_eq!(found(&[longest, b"\0"].concat()), Some(longest));
+        assert_eq!(found(&[longest, b"x"].concat()), None, "the beginning of a longer name");
+        assert_eq!(found(b"free\0malloc\0"), Some(&b"free"[..]));
     }
 }

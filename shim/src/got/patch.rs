@@ -74,8 +74,7 @@ impl<'a> Patcher<'a> {
         if symbol == 0 || !matches!(kind, WORD | DATA | CALL) || (kind == WORD && relocation.r_addend != 0) {
             return None;
         }
-        let name = self.library.symbols()?.resolve_name(symbol as usize, self.library.string_table())?;
-        names::find(name.as_bytes())
+        names::find_start(self.dynamic.name_start(symbol, names::SEEN)?)
     }
 
     fn visit(&mut self, relocation: &DynRela, hook: &'static Hook) {

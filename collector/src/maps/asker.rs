@@ -119,3 +119,64 @@ impl Asker {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use memtrack_format::mapped::Mapped;
+    use memtrack_format::meta::Process;
+
+    use super::*;
+    use crate::sink::{Piece, Sink};
+
+    /// Keeps the paths of files.
+    struct Files(Arc<Mutex<Vec<Vec<u8>>>>);
+
+    impl Sink for Files {
+        fn process(&mut self, _: &Process) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn records(&mut self, _: &Piece<'_>) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn observations(&mut self, _: &[u8], _: u64, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn mapped(&mut self, files: &[Mapped]) -> io::Result<()> {
+            self.0.lock().unwrap().extend(files.iter().map(|file| file.path.clone()));
+            Ok(())
+        }
+
+        fn finish(&mut self, _complete: bool) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The look of the start was made before the program mapped what it asks about now.
+    #[test]
+    fn what_is_asked_during_an_earlier_look_is_answered_before_what_is_drained_next() {
+        let (area, _file) = Area::create(8, &std::env::temp_dir()).unwrap();
+        let (looks, orders) = bounded(1);
+        let (tell, answers) = bounded(2);
+        let (outstanding, late, trouble) = (true, false, None);
+        let mut asker =
+            Asker { looks, answers, outstanding, late, asked: 0, left: 1, next_refill_ns: u64::MAX, trouble };
+        area.control().asked.store(1, std::sync::atomic::Ordering::Release);
+        for path in [&b"earlier"[..], b"asked for"] {
+            let files = vec![Mapped { path: path.to_vec(), ..Mapped::default() }];
+            tell.send(Answer { files, trouble: None }).unwrap();
+        }
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let output = Output::start(Box::new(Files(Arc::clone(&told)))).unwrap();
+        asker.round(&area, 0, true, &output);
+        output.finish(true).unwrap();
+        assert_eq!(orders.len(), 1);
+        assert_eq!(*told.lock().unwrap(), [&b"earlier"[..], b"asked for"]);
+    }
+}

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
-from conftest import PATIENCE, Capture, interpreter_path
+from conftest import PATIENCE, WHOLE, Capture, interpreter_path
 
 SIZE, COUNT = 100_003, 300  # as in programs/marks.py and programs/endings.py
+KILLS = 67 if WHOLE else 7  # in each of three modes
 STATUS = {
     "exits": 7,
     "exits_at_once": 8,
@@ -97,7 +98,7 @@ def only_child(pid):
 def test_killed_at_any_moment_it_loses_nothing(memtrack, programs, tmp_path, options):
     counter = tmp_path / "counter"
     dice = random.Random(1)
-    for _ in range(7):
+    for _ in range(KILLS):
         counter.write_bytes(bytes(8))
         process = started(memtrack, sys.executable, programs / "counted.py", counter, options=["-f", *options])
         enough = dice.randrange(1, 30_000)

@@ -2,9 +2,12 @@
 
 import os
 
+from conftest import WHOLE
+
 FIRST_SIZE = 2_000_000  # bytes; nothing else in the program comes near
 MOST_GROWTH = 4096  # kB, from the first tenth of the threads to the last
-RUNS = 10
+RUNS = 200 if WHOLE else 10
+THREADS = 100_000 if WHOLE else 4000
 OS_NAMES_SINCE = (3, 14)  # Python itself gives its names to the operating system, which keeps 15 bytes of them
 
 
@@ -21,17 +24,17 @@ def test_names_given_before_the_start_inside_and_from_outside(memtrack, interpre
 
 
 def test_many_short_lived_threads_leave_nothing_behind(memtrack, python, programs):
-    outcome, capture = memtrack.run(python, programs / "pool.py", 4000)
+    outcome, capture = memtrack.run(python, programs / "pool.py", THREADS)
     assert outcome.status == 0, outcome.stderr
     anonymous, shared, last_anonymous, last_shared = map(int, outcome.stdout.split())
     assert last_anonymous - anonymous < MOST_GROWTH and last_shared - shared < MOST_GROWTH
     told = memtrack("stats", "--json", capture.path)
     assert b"could not be recorded" not in told.stderr
-    assert len(capture.stats()["threads"]) == 4001
+    assert len(capture.stats()["threads"]) == THREADS + 1
 
 
 def test_busy_daemon_threads_at_the_end(memtrack, interpreter, programs, plain):
-    """scripts/soak does this 200 times. The C library overwrites what is freed, such as the threads' states."""
+    """The C library overwrites what is freed, such as the threads' states."""
     program, environment = (interpreter, programs / "daemons.py"), os.environ | {"MALLOC_PERTURB_": "165"}
     recorded = [memtrack.run(*program, env=environment)[0] for _ in range(RUNS)]
     failed = [outcome.status for outcome in recorded if outcome.status != 0]

@@ -1,15 +1,18 @@
 //! What may befall a program: crashes inside the allocator, jumps, signals, forks from threads. It ends as it would
 //! without memtrack, and every allocation up to there is recorded.
 
-use crate::support::{Dir, Outcome, Stats, Tally};
+use std::ffi::OsString;
 
-/// Runs a case of faults.c plain and tracked, with these options of `memtrack run`.
+use crate::support::{Dir, Outcome, Stats, Tally, figures};
+
+/// Runs a case of faults.c (with its argument, if it has one) plain and tracked, with these options of `memtrack run`.
 #[track_caller]
 fn with(options: &[&str], case: &str) -> (Outcome, Stats) {
     let dir = Dir::new();
     let program = dir.compile("faults", "faults", &["-pthread", "-w"]);
-    let plain = Outcome::of(dir.command(&program).arg(case));
-    let run = dir.run_as(&plain, options, &program, &[case.into()]);
+    let arguments: Vec<OsString> = case.split(' ').map(Into::into).collect();
+    let plain = Outcome::of(dir.command(&program).args(&arguments));
+    let run = dir.run_as(&plain, options, &program, &arguments);
     let stats = Stats::of(&run.capture);
     assert_eq!(stats.0["capture"]["complete"], true, "{}", stats.0);
     assert_eq!(stats.number("/capture/lost_blocks"), 0);
@@ -133,8 +136,9 @@ fn another_allocator_is_preloaded() {
     assert_eq!(stats.leaked(), Tally::new(10, 70));
 }
 
-/// scripts/soak does this with 100,000 threads of Python.
 #[test]
-fn twenty_thousand_threads() {
-    assert_eq!(whole(&[], "many_threads").allocated(), Tally::new(20_000, 2_000_000));
+fn many_threads_that_live_for_one_block() {
+    let threads = figures().threads;
+    let stats = whole(&[], &format!("many_threads {threads}"));
+    assert_eq!(stats.allocated(), Tally::new(threads, threads * 100));
 }

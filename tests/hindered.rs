@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Control, Dir, Outcome, Running, Stats, Tally, kill, limit, wait_until};
+use crate::support::{Control, Dir, Outcome, Running, Stats, Tally, figures, kill, limit, wait_until};
 
 /// A program of counting.c under memtrack, which waits to be let go.
 struct Waiting {
@@ -43,6 +43,14 @@ impl Waiting {
         });
     }
 
+    /// That it waits for as long as memtrack is to be stopped, instead of going on to its end without; lets both go on.
+    fn waits_on(&self) {
+        std::thread::sleep(figures().stopped);
+        let states = threads(self.control.pid());
+        assert!(!states.is_empty() && !states.contains(&'Z'), "it has given memtrack up");
+        kill(self.memtrack.pid(), libc::SIGCONT);
+    }
+
     /// That it ends as it would without memtrack; what memtrack says.
     fn ends(self, stdout: &str) -> (Dir, PathBuf, String) {
         let Outcome { stdout: printed, stderr, status } = self.memtrack.wait();
@@ -73,7 +81,7 @@ fn a_program_waits_for_a_stopped_memtrack_and_loses_nothing() {
     kill(program.memtrack.pid(), libc::SIGSTOP);
     program.until_it_waits_for_memtrack(100_000);
     assert!(program.control.count() < 1_300_000, "its ring holds everything");
-    kill(program.memtrack.pid(), libc::SIGCONT);
+    program.waits_on();
     let (_dir, capture, _) = program.ends("1300000 blocks\n");
     is_whole_with(&capture, 1_300_000);
 }
@@ -84,7 +92,7 @@ fn four_threads_wait_for_a_stopped_memtrack() {
     kill(program.memtrack.pid(), libc::SIGSTOP);
     program.until_it_waits_for_memtrack(0);
     assert!(program.control.count() < 4_000_000, "their rings hold everything");
-    kill(program.memtrack.pid(), libc::SIGCONT);
+    program.waits_on();
     let (_dir, capture, _) = program.ends("4000000 blocks\n");
     is_whole_with(&capture, 4_000_000);
 }
@@ -99,7 +107,7 @@ fn a_child_waits_for_a_stopped_memtrack_to_be_let_in() {
     wait_until("the child waits", || {
         children().split_whitespace().any(|child| threads(child.parse().expect("a number")) == ['S'])
     });
-    kill(program.memtrack.pid(), libc::SIGCONT);
+    program.waits_on();
     let (dir, capture, _) = program.ends("");
     assert_eq!(Stats::of(&capture).allocated(), Tally::new(100, 1200));
     let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{Control, Dir, Running, Stats, kill, wait_until};
+use crate::support::{Control, Dir, Running, Stats, figures, kill, wait_until};
 
 /// Kills a program that allocates without end once it has counted up to `count`; what it had counted, and its capture.
 fn killed_at(dir: &Dir, case: &str, round: u64, count: u64) -> (u64, Stats) {
@@ -27,12 +27,11 @@ fn moment(round: u64) -> u64 {
     (mixed ^ mixed >> 29) % 200_000
 }
 
-/// scripts/soak does this 200 times.
 #[test]
 fn nothing_is_lost_when_the_program_is_killed() {
     let dir = Dir::new();
     dir.program("counting");
-    for round in 0..40 {
+    for round in 0..figures().kills {
         let (counted, stats) = killed_at(&dir, "forever", round, moment(round));
         let recorded = stats.allocator("malloc").count;
         assert!((counted..=counted + 1).contains(&recorded), "round {round}: counted {counted}, recorded {recorded}");
@@ -44,7 +43,7 @@ fn nothing_is_lost_when_the_program_is_killed() {
 fn nothing_is_lost_when_a_program_of_four_threads_is_killed() {
     let dir = Dir::new();
     dir.program("counting");
-    for round in 0..5 {
+    for round in 0..figures().kills_of_four {
         let (counted, stats) = killed_at(&dir, "forever_threads", round, moment(round));
         let recorded = stats.allocator("malloc").count;
         assert!((counted..=counted + 4).contains(&recorded), "round {round}: counted {counted}, recorded {recorded}");

@@ -29,3 +29,4 @@ mod symbolize;
 mod threads;
 mod trees;
 mod turns;
+mod volume;

@@ -5,6 +5,7 @@
 
 mod control;
 mod dir;
+mod figures;
 mod outcome;
 mod stacks;
 mod stats;
@@ -16,12 +17,10 @@ use std::time::{Duration, Instant};
 
 pub(crate) use control::Control;
 pub(crate) use dir::{Dir, Run};
+pub(crate) use figures::figures;
 pub(crate) use outcome::{Outcome, Running, kill, limit};
 pub(crate) use stacks::{Block, Labels, Stacks};
 pub(crate) use stats::{Stats, Tally};
-
-/// Longer than anything here takes on a busy machine.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
 
 /// The command `memtrack`: `$MEMTRACK`, else a release build of this workspace, tried once.
 pub(crate) fn memtrack() -> Command {
@@ -34,7 +33,7 @@ pub(crate) fn memtrack() -> Command {
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < DEADLINE, "did not come about: {what}");
+        assert!(start.elapsed() < figures().deadline, "did not come about: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

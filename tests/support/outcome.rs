@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
-use super::DEADLINE;
+use super::figures;
 
 /// A process that was started.
 #[derive(Debug)]
@@ -54,13 +54,27 @@ impl Running {
         Outcome { stdout: text(&mut self.stdout), stderr: text(&mut self.stderr), status: shell_status(status) }
     }
 
+    /// Waits for its end; with the most memory that it ever had, in kB.
+    pub(crate) fn wait_with_memory(mut self) -> (Outcome, u64) {
+        let (status, start, mut most) = (format!("/proc/{}/status", self.pid()), Instant::now(), None);
+        while self.child.try_wait().expect("a child to wait for").is_none() {
+            assert!(start.elapsed() < figures().deadline, "hangs; so far: {}", self.stdout());
+            let text = std::fs::read_to_string(&status).unwrap_or_default();
+            // A process that has ended and was not waited for has no such line.
+            let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
+            most = line.and_then(|kilobytes| kilobytes.trim().parse().ok()).or(most);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        (self.wait(), most.expect("it was looked at before its end"))
+    }
+
     fn status(&mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().expect("a child to wait for") {
                 return status;
             }
-            if start.elapsed() > DEADLINE {
+            if start.elapsed() > figures().deadline {
                 self.child.kill().expect("a child to kill");
                 panic!("hangs; so far: {} {}", text(&mut self.stdout), text(&mut self.stderr));
             }

@@ -96,6 +96,11 @@ impl Tally {
     pub(crate) fn new(count: u64, bytes: u64) -> Self {
         Self { count, bytes }
     }
+
+    /// With one more block of this size.
+    pub(crate) fn with(self, size: u64) -> Self {
+        Self::new(self.count + 1, self.bytes + size)
+    }
 }
 
 fn text(row: &Value, key: &str) -> String {

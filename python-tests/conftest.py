@@ -195,8 +195,8 @@ class Capture:
         assert outcome.status == 0, outcome.stderr.decode(errors="replace")
         return outcome.stdout.decode()
 
-    def stats(self):
-        return json.loads(self.reading("stats", "--json", self.path))
+    def stats(self, *options):
+        return json.loads(self.reading("stats", "--json", self.path, *options))
 
     def speedscope(self, *options):
         return Profile(json.loads(self.reading("transform", "speedscope", self.path, "-o", "-", *options)))

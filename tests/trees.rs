@@ -166,6 +166,24 @@ fn reports_can_keep_processes_apart() {
     }
 }
 
+/// Ten children of a program that is stripped of its names.
+#[test]
+fn what_all_processes_lack_is_told_once() {
+    let dir = Dir::new();
+    let program = dir.compile("trees", "trees", &["-pthread", "-s"]);
+    let recorded = Outcome::of(dir.memtrack(["run", "-q", "--native", "--follow", "--"]).arg(program).arg("killed"));
+    assert_eq!(recorded.status, 0, "{recorded:?}");
+    let captures = captures(&dir);
+    assert_eq!(captures.len(), 11);
+    let stats = Outcome::of(dir.memtrack(["stats"]).args(captures.iter().map(|(path, _)| path)));
+    let unnamed = stats.stderr.lines().filter(|line| line.contains("no names for") && line.contains("/trees:"));
+    assert_eq!((stats.status, unnamed.count()), (0, 1), "{}", stats.stderr);
+    let [_, threads] = stats.stdout.split("\nThreads\n").collect::<Vec<_>>()[..] else { panic!("{}", stats.stdout) };
+    let threads: Vec<&str> = threads.lines().take_while(|line| !line.is_empty()).collect();
+    assert_eq!((threads.len(), threads.last()), (6, Some(&"  and 5 more: -n 0")), "{threads:?}");
+    assert!(stats.stdout.contains(", each process's own added up\n"), "{}", stats.stdout);
+}
+
 /// Children are as if memtrack were not there, and there is one capture.
 #[test]
 fn without_the_option_nothing_is_followed() {

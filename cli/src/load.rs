@@ -87,7 +87,10 @@ impl<'a> From<&'a PathBuf> for Request<'a> {
 pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Result<Capture> {
     let request = request.into();
     let paths = expanded(request.paths)?;
-    let mut captures = paths.iter().map(|path| load_one(path, &request, options)).collect::<Result<Vec<_>>>()?;
+    let mut unnamed = Vec::new();
+    let mut captures =
+        paths.iter().map(|path| load_one(path, &request, options, &mut unnamed)).collect::<Result<Vec<_>>>()?;
+    warn_unnamed(&each_once(unnamed));
     let sum = |tally: fn(&(Capture, Tally)) -> Tally| {
         captures.iter().map(tally).fold(Tally::default(), |mut sum, tally| {
             sum.add(tally.bytes, tally.count);
@@ -177,8 +180,13 @@ impl Request<'_> {
     }
 }
 
-/// One capture, filtered, and everything that was ever allocated in it.
-fn load_one(path: &Path, request: &Request<'_>, options: &Options) -> Result<(Capture, Tally)> {
+/// One capture, filtered, and everything that was ever allocated in it. Modules without names go to `unnamed`.
+fn load_one(
+    path: &Path,
+    request: &Request<'_>,
+    options: &Options,
+    unnamed: &mut Vec<Problem>,
+) -> Result<(Capture, Tally)> {
     let file = request.open(path)?;
     if file.aggregated() && request.selects() {
         bail!(
@@ -190,7 +198,7 @@ fn load_one(path: &Path, request: &Request<'_>, options: &Options) -> Result<(Ca
     let options =
         Options { selection: request.selection(&file)?, details: options.details || request.narrows(), ..*options };
     let (mut capture, all) =
-        if file.aggregated() { restore(&file, request, &options)? } else { replay(&file, &options)? };
+        if file.aggregated() { restore(&file, request, &options, unnamed)? } else { replay(&file, &options, unnamed)? };
     if request.without_columns {
         columns::drop_all(&mut capture.analysis, &mut capture.frames)?;
     }
@@ -250,21 +258,33 @@ pub(crate) fn warn_unnamed(problems: &[Problem]) {
     }
 }
 
+/// Captures of a process tree have most modules in common.
+fn each_once(mut problems: Vec<Problem>) -> Vec<Problem> {
+    problems.sort_by(|a, b| (&a.module, &a.reason).cmp(&(&b.module, &b.reason)));
+    problems.dedup();
+    problems
+}
+
 /// Replays the records.
-fn replay(file: &source::Capture, options: &Options) -> Result<(Capture, Tally)> {
+fn replay(file: &source::Capture, options: &Options, unnamed: &mut Vec<Problem>) -> Result<(Capture, Tally)> {
     let mut replay = Replay::new(&Options { exact_times: file.has_timestamps(), forked: file.is_forked(), ..*options });
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
     drop(progress);
     let mut facts = facts(file, read.lost);
     facts.unknown_frames = read.unknown_frames;
-    warn_unnamed(&read.unnamed);
+    unnamed.extend(read.unnamed);
     let capture = Capture { facts, analysis: replay.finish(), frames: read.frames, threads: read.threads };
     Ok((capture, replay.allocated()))
 }
 
 /// Takes over sums that were made while the program ran.
-fn restore(file: &source::Capture, request: &Request<'_>, options: &Options) -> Result<(Capture, Tally)> {
+fn restore(
+    file: &source::Capture,
+    request: &Request<'_>,
+    options: &Options,
+    unnamed: &mut Vec<Problem>,
+) -> Result<(Capture, Tally)> {
     let payload = file.aggregate()?;
     let aggregate = payload.and_then(|payload| Aggregate::decode(&payload));
     let aggregate =
@@ -273,7 +293,7 @@ fn restore(file: &source::Capture, request: &Request<'_>, options: &Options) -> 
     if !request.without_names {
         let mut symbolizer = file.symbolizer();
         apply(&mut symbolizer, &mut frames, &mut analysis)?;
-        warn_unnamed(&symbolizer.problems());
+        unnamed.extend(symbolizer.problems());
     }
     let (wanted, known) = (options.temporary_threshold, analysis.totals.temporary_threshold);
     if wanted != known {

@@ -56,10 +56,10 @@ pub(super) fn table(rows: &[ProcessRow], limit: usize) -> Table {
     let mut sorted: Vec<&ProcessRow> = rows.iter().collect();
     sorted.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes));
     let mut table = Table::default();
-    for row in sorted.into_iter().take(limit) {
+    for row in sorted {
         let (peak, leaked) =
             (format!("{} at most", size(row.peak_bytes)), format!("{} leaked", size(row.leaked.bytes)));
         table.row([peak, leaked, count(row.allocated.count), format!("{} {}", row.number(), row.title)]);
     }
-    table
+    table.first(limit)
 }

@@ -22,7 +22,7 @@ const BAR: usize = 40;
 /// Characters that labels of figures take.
 const LABEL: usize = 17;
 
-/// Writes the report, with at most `limit` frames and modules.
+/// Writes the report, with at most `limit` processes, threads, frames and modules.
 ///
 /// # Errors
 /// What the writer says.
@@ -35,7 +35,7 @@ pub(crate) fn write(capture: &Capture, view: View, limit: usize, look: Look, mut
     section("Processes", &processes::table(&capture.facts.processes, limit), look, &mut out)?;
     section("Sizes", &sizes(capture), look, &mut out)?;
     section("Allocators", &allocators(&rows), look, &mut out)?;
-    section("Threads", &threads(capture, &rows), look, &mut out)?;
+    section("Threads", &threads(capture, &rows).first(limit), look, &mut out)?;
     section("Biggest by size", &frames(capture, rows.whole, &rows.top_by_size), look, &mut out)?;
     section("Biggest by number", &frames(capture, rows.whole, &rows.top_by_count), look, &mut out)?;
     section("Modules by size", &modules(rows.whole, &rows.modules_by_size), look, &mut out)?;
@@ -98,7 +98,11 @@ fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<(
 
 fn peak(capture: &Capture) -> String {
     let peak = &capture.analysis.totals.peak;
-    let when = peak.at.map(|moment| format!(", after {}", duration(moment.time_ns))).unwrap_or_default();
+    let when = match peak.at {
+        _ if capture.facts.processes.len() > 1 => ", each process's own added up".to_owned(),
+        Some(moment) => format!(", after {}", duration(moment.time_ns)),
+        None => String::new(),
+    };
     format!("{} in {} allocations{when}", size(peak.bytes), count(peak.allocations))
 }
 

@@ -2,10 +2,14 @@
 //!
 //! Invariant: numbers are never cut; the last column is, where there is a width.
 
+use crate::units::count;
+
 /// Rows of cells; all but the last column are aligned to the right.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
+    /// Rows that were left out.
+    more: usize,
 }
 
 impl Table {
@@ -14,11 +18,19 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
+    /// Leaves out what comes after so many rows, in words.
+    pub(super) fn first(mut self, limit: usize) -> Self {
+        self.more += self.rows.len().saturating_sub(limit);
+        self.rows.truncate(limit);
+        self
+    }
+
     /// The lines, each at most `width` characters long where there is a width.
     pub(super) fn lines(&self, width: Option<usize>) -> Vec<String> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(|column| self.width(column)).collect();
-        self.rows.iter().map(|row| line(row, &widths, width)).collect()
+        let more = (self.more > 0).then(|| format!("  and {} more: -n 0", count(self.more as u64)));
+        self.rows.iter().map(|row| line(row, &widths, width)).chain(more).collect()
     }
 
     fn width(&self, column: usize) -> usize {
@@ -77,6 +89,7 @@ mod tests {
         assert_eq!(table.lines(None)[1], "     12 B  1,000  b");
         assert_eq!(table.lines(Some(40))[0], "  1.00 kB      2  a function …path.py:12");
         assert_eq!(table.lines(Some(40))[0].chars().count(), 40);
+        assert_eq!(table.first(1).lines(None)[1..], ["  and 1 more: -n 0"]);
     }
 
     #[test]

@@ -112,6 +112,11 @@ def test_a_thousand_stacks_are_those_that_python_tells(memtrack, interpreter, pr
     compare_stacks(memtrack, interpreter, (), programs / "stacks.py", tmp_path)
 
 
+def test_deep_stacks_are_those_that_python_tells(memtrack, interpreter, programs, tmp_path):
+    """Frames that are on the wire already are stepped over: never one that has changed."""
+    compare_stacks(memtrack, interpreter, ("--trace-python-allocators",), programs / "deep.py", tmp_path)
+
+
 @pytest.mark.parametrize("program", ["stacks.py", "parallel.py"])
 def test_stacks_of_free_threaded_builds_are_those_that_python_tells(memtrack, free_threaded, program, programs, tmp_path):
     compare_stacks(memtrack, free_threaded, ("--trace-python-allocators",), programs / program, tmp_path)

@@ -37,6 +37,8 @@ pub(crate) const NOT_STARTED: u32 = u32::MAX;
 
 /// Receives the changes of one thread's stack, in order.
 pub(crate) trait StackWriter {
+    /// All but the oldest `count` frames, with those that were left out of a stack that is cut, are others from here on.
+    fn keeps(&mut self, _count: u32) {}
     /// `count` frames leave, newest first.
     fn pop(&mut self, count: u32);
     /// A frame enters: a code id and an instruction offset in bytes from the start of the bytecode, or [`NOT_STARTED`].

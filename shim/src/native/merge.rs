@@ -12,7 +12,7 @@
 use memtrack_format::record::Frame;
 
 use super::python::Python;
-use super::walk::Level;
+use super::walk::{Level, Replaced};
 use crate::python::{Chain, Entry, MAX_DEPTH, Plain, Region, evaluates_by_tail_calls, evaluation_loop};
 use crate::ring::Ring;
 use crate::stack::StackWriter;
@@ -118,6 +118,24 @@ impl Writer<'_> {
     }
 }
 
+/// Python frames that the wire still has one after the other: those from `done` up to `until`, from place `at` on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    at: usize,
+    done: usize,
+    until: usize,
+}
+
+impl Known {
+    /// What the last merge wrote for this level, of which the Python frames from `changed` on are others now. Before it, there
+    /// are `at` frames on the wire and `done` Python frames among them.
+    fn of(level: &Replaced, (at, done): (usize, usize), changed: Option<usize>) -> Self {
+        let Replaced { wire, python } = *level;
+        let same = changed.unwrap_or(usize::MAX).min(python as usize).saturating_sub(done);
+        Self { at, done, until: done.wrapping_add(same.min((wire as usize).saturating_sub(at))) }
+    }
+}
+
 /// A merge on its way from the root to the newest frame.
 pub(super) struct Merge<'a> {
     python: &'a Python,
@@ -127,8 +145,7 @@ pub(super) struct Merge<'a> {
     done: usize,
     entry: usize,
     next: usize,
-    /// The first level has frames that are on the wire and were stepped over.
-    stepped: bool,
+    known: Known,
     /// What a loop's function calls is the loop, too.
     by_tail_calls: bool,
 }
@@ -138,6 +155,8 @@ pub(super) struct Merge<'a> {
 pub(super) struct Changes {
     /// The first level that is new.
     pub(super) level: usize,
+    /// What the level in its place had on the wire.
+    pub(super) displaced: Replaced,
     /// The first Python frame that is.
     pub(super) python: Option<usize>,
     /// Nobody knows what called the oldest level.
@@ -159,14 +178,15 @@ impl<'a> Merge<'a> {
         let (at, done) = before.map_or((0, 0), |before| (before.wire as usize, before.python as usize));
         let (mut caller, mut in_loop) = before.map_or((0, false), |before| (before.state.sp, before.is_replaced));
         let entry = entries.as_slice().partition_point(|entry| (entry.shown as usize) < done);
+        let stays = start < changes.level;
+        let there = if stays { levels.get(start).map_or(Replaced::NONE, Level::replaced) } else { changes.displaced };
+        let known = Known::of(&there, (at, done), changes.python);
         let writer = Writer { ring, at, diverged: false, truncated: false };
         let by_tail_calls = evaluates_by_tail_calls();
-        let mut merge = Self { python, entries, writer, done, entry: 0, next: 0, stepped: false, by_tail_calls };
+        let mut merge = Self { python, entries, writer, done, entry: 0, next: 0, known, by_tail_calls };
         merge.go_to(entry);
         if start == 0 {
             merge.before_all(levels.first().map_or(0, |level| level.state.sp), changes.cut);
-        } else if start < changes.level {
-            merge.step_over(levels.get(start), changes);
         }
         for level in levels.get_mut(start..).unwrap_or_default() {
             merge.level(level, caller, in_loop);
@@ -196,28 +216,15 @@ impl<'a> Merge<'a> {
         self.next = self.entries.as_slice().get(entry).map_or(0, |entry| entry.address);
     }
 
-    /// Frames of a group that are on the wire and have not changed.
-    fn step_over(&mut self, level: Option<&Level>, changes: Changes) {
-        let Some((level, changed)) = level.zip(changes.python) else { return };
-        let same = changed.min(level.python as usize).saturating_sub(self.done);
-        if level.is_replaced && same > 0 {
-            self.done = self.done.wrapping_add(same);
-            self.writer.at = self.writer.at.wrapping_add(same);
-            self.stepped = true;
-        }
-    }
-
     /// Writes a level, or the Python frames that it runs. It was called by one whose stack pointer is `caller`, and which is
     /// itself replaced or not.
     fn level(&mut self, level: &mut Level, caller: usize, in_loop: bool) {
         while caller != 0 && self.next >= caller {
             self.go_to(self.entry.wrapping_add(1));
         }
-        // Its frames may all be on the wire already.
-        let stepped = std::mem::take(&mut self.stepped);
         let is_here = self.next != 0 && self.next >= level.state.sp && self.next < caller;
         let end = if is_here { self.entries.end(self.entry, self.python.length()) } else { 0 };
-        level.is_replaced = is_here && (end > self.done || stepped);
+        level.is_replaced = is_here && end > self.done;
         if level.is_replaced {
             self.python_until(end);
         } else if !(in_loop && self.by_tail_calls) {
@@ -229,7 +236,20 @@ impl<'a> Merge<'a> {
         (level.wire, level.python) = (self.writer.at as u32, self.done as u32);
     }
 
+    /// Frames that are on the wire and have not changed: a deep stack is not compared frame by frame.
+    #[inline]
+    fn step_over(&mut self, end: usize) {
+        let Known { at, done, until } = self.known;
+        let is_in_step = self.writer.at.wrapping_sub(at) == self.done.wrapping_sub(done);
+        let same = until.min(end).saturating_sub(self.done);
+        if is_in_step && !self.writer.diverged {
+            self.done = self.done.wrapping_add(same);
+            self.writer.at = self.writer.at.wrapping_add(same);
+        }
+    }
+
     fn python_until(&mut self, end: usize) {
+        self.step_over(end);
         while self.done < end {
             self.writer.put(self.python.frame(self.done));
             self.done = self.done.wrapping_add(1);

@@ -135,14 +135,14 @@ impl Native {
 
     #[inline(never)]
     fn write(&mut self, chain: &Chain, ring: &mut Ring, level: usize, (python, reshaped): (Option<usize>, bool)) {
-        let changes = Changes { level, python, cut: self.walk.truncated() };
+        let changes = Changes { level, displaced: self.walk.displaced(), python, cut: self.walk.truncated() };
         let levels = self.walk.levels();
         // Where the newest Python frame has only moved on, and all of them were entered from levels that are still there,
         // so are the entries.
         let last = level.min(levels.len()).checked_sub(1).and_then(|last| levels.get(last));
         let are_entered = last.is_some_and(|last| last.python as usize == self.python.length());
         if let Some(from) = python.filter(|_| reshaped || !are_entered) {
-            self.entries.update(chain, from, levels);
+            self.entries.update(chain, self.python.take_entries_from(from, chain.depth()), levels);
         }
         let too_deep = Merge::run(&self.python, &self.entries, levels, ring, changes);
         let truncated = changes.cut || too_deep || self.python.truncated();

@@ -5,7 +5,7 @@
 
 use memtrack_format::record::Frame;
 
-use crate::python::{Plain, Region};
+use crate::python::{MAX_DEPTH, Plain, Region};
 use crate::ring::Ring;
 use crate::stack::{CodeObject, StackWriter};
 
@@ -25,6 +25,8 @@ pub(super) struct Python {
     frames: Region<Slot>,
     length: usize,
     changed: usize,
+    /// Frames of the chain, with those that it is too deep for, that have stayed since the entries were read.
+    kept: u32,
     /// More has changed than where the newest frame stands.
     reshaped: bool,
     truncated: bool,
@@ -32,11 +34,11 @@ pub(super) struct Python {
 
 impl Python {
     pub(super) const fn new() -> Self {
-        Self { frames: Region::new(), length: 0, changed: usize::MAX, reshaped: false, truncated: false }
+        Self { frames: Region::new(), length: 0, changed: usize::MAX, kept: 0, reshaped: false, truncated: false }
     }
 
     pub(super) fn reset(&mut self) {
-        (self.length, self.changed, self.truncated) = (0, 0, false);
+        (self.length, self.changed, self.kept, self.truncated) = (0, 0, 0, false);
     }
 
     /// The lowest frame that changed since the last merge, if any did, and whether more has than where the newest one
@@ -66,6 +68,14 @@ impl Python {
         Frame { code, instruction }
     }
 
+    /// From which frame of the chain on its entries have to be read again, `changed` being the first one that is new in a
+    /// stack that is not cut; from now on none has.
+    pub(super) fn take_entries_from(&mut self, changed: usize, depth: u32) -> usize {
+        let kept = std::mem::replace(&mut self.kept, u32::MAX).min(depth);
+        // The newest of these may have moved on, to a call that entered another loop.
+        if depth > MAX_DEPTH { kept.saturating_sub(1) as usize } else { changed }
+    }
+
     fn touch(&mut self, index: usize) {
         self.changed = self.changed.min(index);
     }
@@ -78,6 +88,11 @@ pub(super) struct Shadow<'a> {
 }
 
 impl StackWriter for Shadow<'_> {
+    #[inline]
+    fn keeps(&mut self, count: u32) {
+        self.python.kept = self.python.kept.min(count);
+    }
+
     #[inline]
     fn pop(&mut self, count: u32) {
         self.python.reshaped = true;

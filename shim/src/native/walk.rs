@@ -51,10 +51,27 @@ pub(super) struct Level {
 unsafe impl Plain for Level {}
 
 impl Level {
+    /// What the last merge made of it, if Python frames stand in its place.
+    pub(super) const fn replaced(&self) -> Replaced {
+        if self.is_replaced { Replaced { wire: self.wire, python: self.python } } else { Replaced::NONE }
+    }
+
     /// The same, counted otherwise.
     pub(super) const fn with_words(self, words: u32) -> Self {
         Self { words, ..self }
     }
+}
+
+/// Frames on the wire, and Python frames among them, up to and with a level in whose place Python frames stand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replaced {
+    pub(super) wire: u32,
+    pub(super) python: u32,
+}
+
+impl Replaced {
+    /// None do.
+    pub(super) const NONE: Self = Self { wire: 0, python: 0 };
 }
 
 /// What the last walk found.
@@ -72,6 +89,8 @@ pub(super) struct Walk {
     additions: u32,
     pub(super) stack: Stack,
     truncated: bool,
+    /// Of the level whose place the first new one took in the last walk.
+    displaced: Replaced,
     /// Where the walk began whose levels and words these are; all zero where the words do not prove all of them.
     start: State,
     /// All ones where the frame pointer at the start is one of the proofs.
@@ -121,6 +140,7 @@ impl Walk {
             additions: 0,
             stack: Stack::new(),
             truncated: false,
+            displaced: Replaced::NONE,
             start: State::NONE,
             frame_mask: 0,
             tips: Tips::new(),
@@ -158,6 +178,11 @@ impl Walk {
         self.truncated
     }
 
+    /// What the level had on the wire whose place the first new one took.
+    pub(super) const fn displaced(&self) -> Replaced {
+        self.displaced
+    }
+
     /// Whether the stack is what the last walk found. What every allocation asks: one straight line.
     #[inline(always)]
     pub(super) fn is_same(&self, start: State, slot: &Slot) -> bool {
@@ -191,6 +216,7 @@ impl Walk {
         count(ring.slot(), kept, self.fresh_length);
         let changed = kept != before || self.fresh_length != 0;
         if changed {
+            self.displaced = replaced_at(&self.levels, self.length, kept);
             self.take_fresh(kept);
         }
         self.settle(start, caller, kept);
@@ -208,6 +234,7 @@ impl Walk {
             return None;
         }
         self.start = State::NONE;
+        self.displaced = replaced_at(levels, self.length, kept);
         self.length = kept;
         words.truncate(proven);
         for (place, level) in levels.as_mut_slice().get_mut(kept..)?.iter_mut().zip(tip.levels()) {
@@ -440,6 +467,11 @@ impl Walk {
         let wanted = [(level.back_slot, back), (frame, older.state.bp), (level.cfa_slot, older.state.sp)];
         wanted.iter().all(|&(slot, value)| slot == 0 || words.push(slot, value, stack))
     }
+}
+
+/// What the last merge made of the level at this place, of so many.
+fn replaced_at(levels: &Region<Level>, length: usize, place: usize) -> Replaced {
+    if place < length { levels.get(place).replaced() } else { Replaced::NONE }
 }
 
 /// The caller's state, and the places of the words that tell it.

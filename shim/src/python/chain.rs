@@ -343,6 +343,7 @@ impl Chain {
     /// Takes over the present chain and writes the difference.
     fn apply<V: Version>(&mut self, python: &Interpreter, newest: usize, join: &Join, writer: &mut impl StackWriter) {
         let (before, common) = (self.shown(self.length), self.shown(join.kept));
+        writer.keeps(common);
         self.length = join.kept.wrapping_add(join.fresh);
         self.unnamed |= join.kept == 0 && self.length > 0;
         self.marks.truncate(join.kept);
@@ -360,6 +361,11 @@ impl Chain {
             self.write_move::<V>(python, join.kept.wrapping_sub(1), writer);
         }
         self.push_fresh::<V>(python, join.kept, kept, writer);
+    }
+
+    /// Frames of the stack, with those that it is too deep for.
+    pub(crate) fn depth(&self) -> u32 {
+        self.shown(self.length)
     }
 
     /// Shown frames among the first `length`.
@@ -453,6 +459,7 @@ impl Chain {
     #[cold]
     fn give_up(&mut self, writer: &mut impl StackWriter) {
         let written = self.shown(self.length).min(MAX_DEPTH);
+        writer.keeps(0);
         if written > 0 {
             writer.pop(written);
         }

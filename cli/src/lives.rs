@@ -61,6 +61,7 @@ pub(crate) fn whole(file: &source::Capture, options: &Options) -> Result<(Captur
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
     let facts = Facts { unknown_frames: read.unknown_frames, ..facts(file, read.lost) };
     facts.warn();
-    let capture = Capture { facts, analysis: replay.finish(), frames: read.frames, threads: read.threads };
-    Ok((capture, replay.allocated()))
+    let all = replay.allocated();
+    let capture = Capture { facts, analysis: replay.into_analysis(), frames: read.frames, threads: read.threads };
+    Ok((capture, all))
 }

@@ -111,7 +111,7 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
         }
     };
     // Only of all captures together it is known where a line holds several calls.
-    columns::keep_where_several(&mut capture.analysis, &mut capture.frames)?;
+    columns::keep_where_several(&mut capture.frames);
     Ok(capture)
 }
 
@@ -274,8 +274,9 @@ fn replay(file: &source::Capture, options: &Options, unnamed: &mut Vec<Problem>)
     let mut facts = facts(file, read.lost);
     facts.unknown_frames = read.unknown_frames;
     unnamed.extend(read.unnamed);
-    let capture = Capture { facts, analysis: replay.finish(), frames: read.frames, threads: read.threads };
-    Ok((capture, replay.allocated()))
+    let all = replay.allocated();
+    let capture = Capture { facts, analysis: replay.into_analysis(), frames: read.frames, threads: read.threads };
+    Ok((capture, all))
 }
 
 /// Takes over sums that were made while the program ran.

@@ -21,7 +21,7 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
         frames: frames.frames().iter().map(|frame| (frame.function.0, frame.file.0, frame.line)).collect(),
         stacks: frames.stacks().iter().map(|node| (node.parent.0, node.frame.0)).collect(),
         threads: threads.iter().map(|thread| (thread.tid, thread.name.clone())).collect(),
-        groups: analysis.groups.iter().map(save_group).collect(),
+        groups: analysis.groups.iter().map(|group| save_group(&group)).collect(),
         snapshots: analysis.snapshots.iter().map(save_snapshot).collect(),
         totals: save_totals(&analysis.totals),
         bins: analysis.totals.size_histogram.counts().to_vec(),

@@ -16,21 +16,14 @@ use crate::frames::{Frame, Frames, NameId};
 /// A line of a function.
 type Line = (NameId, NameId, u32);
 
-/// Keeps columns only where calls of one line have several.
-///
-/// # Errors
-/// [`Error::TooMany`], which tables that are no larger than those before cannot run into; so below.
-pub fn keep_where_several(analysis: &mut Analysis, frames: &mut Frames) -> Result<(), Error> {
+/// Keeps columns only where calls of one line have several. Where a line has one, no two frames become the same without
+/// it: so no stack changes, and no group.
+pub fn keep_where_several(frames: &mut Frames) {
     let several = lines_with_several(frames);
-    rebuild(analysis, frames, |frame| several.get(&line_of(frame)).is_some_and(Option::is_none))
-}
-
-/// Drops all columns.
-///
-/// # Errors
-/// See [`keep_where_several`].
-pub fn drop_all(analysis: &mut Analysis, frames: &mut Frames) -> Result<(), Error> {
-    rebuild(analysis, frames, |_| false)
+    let keeps = |frame: &Frame| frame.column == 0 || several.get(&line_of(frame)).is_some_and(Option::is_none);
+    if !frames.frames().iter().all(keeps) {
+        frames.relabel(|frame| if keeps(&frame) { frame } else { Frame { column: 0, ..frame } });
+    }
 }
 
 fn line_of(frame: &Frame) -> Line {
@@ -49,14 +42,18 @@ fn lines_with_several(frames: &Frames) -> FxHashMap<Line, Option<u32>> {
     columns
 }
 
-fn rebuild(analysis: &mut Analysis, frames: &mut Frames, keeps: impl Fn(&Frame) -> bool) -> Result<(), Error> {
-    if frames.frames().iter().all(|frame| frame.column == 0 || keeps(frame)) {
+/// Drops all columns, and merges stacks that are then the same.
+///
+/// # Errors
+/// [`Error::TooMany`], which tables that are no larger than those before cannot run into.
+pub fn drop_all(analysis: &mut Analysis, frames: &mut Frames) -> Result<(), Error> {
+    if frames.frames().iter().all(|frame| frame.column == 0) {
         return Ok(());
     }
     // Both tables are in memory for a while, but what ids are looked up in, most of it, only once.
-    frames.forget_ids();
+    frames.forget_stack_ids();
     let mut merged = Frames::new();
-    let stacks = merged.take_over(frames, |frame| if keeps(&frame) { frame } else { Frame { column: 0, ..frame } })?;
+    let stacks = merged.take_over(frames, |frame| Frame { column: 0, ..frame })?;
     *frames = merged;
     analysis
         .merge_groups(|group| (stacks.get(group.stack.0 as usize).copied().unwrap_or(group.stack), group.allocator));
@@ -82,7 +79,7 @@ mod tests {
             let stack = frames.stack_of(&[caller, leaf]).unwrap();
             let sum = Sum { bytes, count: 1, first_order: order, first_time_ns: 10 * order };
             let group = Group::new(stack, Allocator::Malloc, ThreadId(0));
-            analysis.groups.push(Group { allocated: sum, peak: sum, ..group });
+            analysis.groups.push(&Group { allocated: sum, peak: sum, ..group });
         }
         (analysis, frames)
     }
@@ -102,8 +99,8 @@ mod tests {
 
     #[test]
     fn columns_stay_where_a_line_has_several() {
-        let (mut analysis, mut frames) = example(&PLACES);
-        keep_where_several(&mut analysis, &mut frames).unwrap();
+        let (analysis, mut frames) = example(&PLACES);
+        keep_where_several(&mut frames);
         let expected =
             [((7, 9), 100, 0, 0), ((8, 0), 20, 1, 0), ((7, 30), 1, 2, 0), ((9, 0), 5, 3, 0), ((9, 4), 6, 4, 0)];
         assert_eq!(leaves(&analysis, &frames), expected);
@@ -122,7 +119,7 @@ mod tests {
         let (mut analysis, mut frames) = example(&[(7, 9, 1)]);
         drop_all(&mut analysis, &mut frames).unwrap();
         let before = (analysis.clone(), frames.frames().to_vec());
-        keep_where_several(&mut analysis, &mut frames).unwrap();
+        keep_where_several(&mut frames);
         assert_eq!((analysis, frames.frames().to_vec()), before);
     }
 }

@@ -61,9 +61,7 @@ pub fn beneath(analysis: &mut Analysis, frames: &mut Frames, name: &str) -> Resu
         let parent = moved.get(node.parent.0 as usize).copied().unwrap_or_default();
         moved.push(frames.stack_id(parent, node.frame)?);
     }
-    for group in &mut analysis.groups {
-        group.stack = moved.get(group.stack.0 as usize).copied().unwrap_or_default();
-    }
+    analysis.groups.change_stacks(|stack| moved.get(stack.0 as usize).copied().unwrap_or_default());
     Ok(())
 }
 
@@ -80,8 +78,8 @@ fn add_groups(whole: &mut Part, part: &Part, shift: u64, first_order: u64) -> Re
         next_order = next_order.max(order.saturating_add(1));
         Sum { first_order: order, first_time_ns: sum.first_time_ns.saturating_add(shift), ..*sum }
     };
-    for group in &part.analysis.groups {
-        whole.analysis.groups.push(Group {
+    for group in part.analysis.groups.iter() {
+        whole.analysis.groups.push(&Group {
             stack: stacks.get(group.stack.0 as usize).copied().unwrap_or_default(),
             allocator: group.allocator,
             thread: ThreadId(group.thread.0.saturating_add(first_thread)),
@@ -219,7 +217,7 @@ mod tests {
     fn stacks_are_put_below_a_frame() {
         let Part { mut analysis, mut frames, .. } = part("work", 100, 0);
         beneath(&mut analysis, &mut frames, "process 7").unwrap();
-        let stack = frames.root_to_leaf(analysis.groups[0].stack);
+        let stack = frames.root_to_leaf(analysis.groups.get(0).unwrap().stack);
         let names: Vec<_> = stack.iter().map(|&frame| frames.function(frame)).collect();
         assert_eq!(names, ["process 7", "work"]);
     }

@@ -77,10 +77,9 @@ mod tests {
             let sum = Sum { bytes: 1 << at, count: 1, ..Sum::default() };
             Group { allocated: sum, peak: sum, ..Group::new(stacks[at], allocator, ThreadId(thread)) }
         };
-        let groups =
-            vec![group(0, Allocator::Malloc, 0), group(1, Allocator::Calloc, 1), group(2, Allocator::Malloc, 1)];
+        let groups = [group(0, Allocator::Malloc, 0), group(1, Allocator::Calloc, 1), group(2, Allocator::Malloc, 1)];
         let threads = [(70, "main"), (71, "pool")].map(|(tid, name)| Thread { tid, name: name.into() });
-        (Analysis { groups, ..Analysis::default() }, frames, threads.into())
+        (Analysis { groups: groups.into_iter().collect(), ..Analysis::default() }, frames, threads.into())
     }
 
     /// The bytes that are kept, whose bits tell which groups they are from.

@@ -8,16 +8,13 @@
 //! Invariant: equal contents have equal ids (two stacks with the same frames are one [`StackId`]), ids are dense and
 //! in order of first interning, and a stack's parent has a smaller id than the stack.
 
-use std::borrow::Borrow;
-use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::FxHashMap;
 
 use crate::error::Error;
 use crate::event::StackId;
+use crate::interner::Interner;
 use crate::native::{NativeModule, Source};
 
 /// An interned string: a function's or a file's name.
@@ -196,7 +193,7 @@ impl Frames {
     /// The modules of native places, in the order of their numbers.
     #[must_use]
     pub fn native_modules(&self) -> &[NativeModule] {
-        &self.native_modules.items
+        self.native_modules.items()
     }
 
     /// The module and the offset that this frame is, if it is a place.
@@ -215,6 +212,7 @@ impl Frames {
     /// for the empty stack.
     pub fn stack_id(&mut self, parent: StackId, frame: FrameId) -> Result<StackId, Error> {
         let parent = if self.stacks.get(parent.0).is_some() { parent } else { StackId::EMPTY };
+        self.stacks.remember_ids();
         self.stacks.intern(StackNode { parent, frame }, "stacks").map(StackId)
     }
 
@@ -223,12 +221,16 @@ impl Frames {
         root_to_leaf.iter().try_fold(StackId::EMPTY, |parent, &frame| self.stack_id(parent, frame))
     }
 
-    /// Gives back the memory that ids are looked up in: for tables that are only read from now on, to be taken over.
-    pub(crate) fn forget_ids(&mut self) {
-        self.names.ids = HashTable::new();
-        self.frames.ids = HashTable::new();
-        self.stacks.ids = HashTable::new();
-        self.native_ids = FxHashMap::default();
+    /// Gives back the memory that stacks are looked up in, most of what there is: for tables that are only read from now
+    /// on. It is made anew when another stack comes.
+    pub(crate) fn forget_stack_ids(&mut self) {
+        self.stacks.forget_ids();
+    }
+
+    /// Changes what frames are called, in place. No two of them may become the same by it, but for places, which are told
+    /// apart by what they are.
+    pub(crate) fn relabel(&mut self, changed: impl Fn(Frame) -> Frame) {
+        self.frames.change_all(|frame| *frame = changed(*frame), |id| !self.natives.contains_key(&FrameId(id)));
     }
 
     /// Takes the stacks of other tables over, their frames as `changed` gives them; the new id of each stack.
@@ -247,6 +249,7 @@ impl Frames {
             let frame = frames.get(frame.0 as usize).copied().unwrap_or_default();
             self.modules.insert(frame, name(path));
         }
+        other.sources().try_for_each(|(path, source)| self.set_source(path, source))?;
         let mut stacks = vec![StackId::EMPTY];
         for node in other.stacks() {
             let parent = stacks.get(node.parent.0 as usize).copied().unwrap_or_default();
@@ -302,91 +305,25 @@ impl Frames {
     /// All names in the order of their ids, the empty one first. Interning them again in this order, and then frames
     /// and stacks in theirs, restores the tables with the same ids.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.names.items.iter().map(AsRef::as_ref)
+        self.names.items().iter().map(AsRef::as_ref)
     }
 
     /// All frames in the order of their ids.
     #[must_use]
     pub fn frames(&self) -> &[Frame] {
-        &self.frames.items
+        self.frames.items()
     }
 
     /// All stacks but the empty one, in the order of their ids; the first has id 1.
     #[must_use]
     pub fn stacks(&self) -> &[StackNode] {
-        self.stacks.items.get(1..).unwrap_or_default()
+        self.stacks.items().get(1..).unwrap_or_default()
     }
-}
-
-/// Values and their numbers, both ways. There may be many millions, so each is stored once.
-#[derive(Clone, Debug)]
-struct Interner<T> {
-    items: Vec<T>,
-    /// By the hash of the item that has the number.
-    ids: HashTable<u32>,
-}
-
-impl<T> Default for Interner<T> {
-    fn default() -> Self {
-        Self { items: Vec::new(), ids: HashTable::new() }
-    }
-}
-
-fn hash<T: Hash + ?Sized>(item: &T) -> u64 {
-    FxBuildHasher.hash_one(item)
-}
-
-impl<T: Eq + Hash> Interner<T> {
-    fn starting_with(first: T) -> Self {
-        let mut ids = HashTable::new();
-        ids.insert_unique(hash(&first), 0, |_| hash(&first));
-        Self { items: vec![first], ids }
-    }
-
-    fn get(&self, id: u32) -> Option<&T> {
-        self.items.get(id as usize)
-    }
-
-    fn id<Q: Eq + Hash + ?Sized>(&self, item: &Q) -> Option<u32>
-    where
-        T: Borrow<Q>,
-    {
-        let is_same = |&id: &u32| self.get(id).is_some_and(|known| known.borrow() == item);
-        self.ids.find(hash(item), is_same).copied()
-    }
-
-    fn intern(&mut self, item: T, what: &'static str) -> Result<u32, Error> {
-        let items = &self.items;
-        let is_same = |&id: &u32| items.get(id as usize) == Some(&item);
-        match self.ids.entry(hash(&item), is_same, |&id| items.get(id as usize).map_or(0, hash)) {
-            Entry::Occupied(known) => Ok(*known.get()),
-            Entry::Vacant(new) => {
-                let id = next_id(items.len(), what)?;
-                new.insert(id);
-                self.items.push(item);
-                Ok(id)
-            }
-        }
-    }
-
-    /// Gives an item a number of its own, whatever is equal to it.
-    fn push(&mut self, item: T, what: &'static str) -> Result<u32, Error> {
-        let id = next_id(self.items.len(), what)?;
-        self.items.push(item);
-        Ok(id)
-    }
-}
-
-/// The number of the next item of so many.
-fn next_id(len: usize, what: &'static str) -> Result<u32, Error> {
-    // u32::MAX stays free, as a mark for "none".
-    let id = u32::try_from(len).ok().filter(|&id| id < u32::MAX);
-    id.ok_or(Error::TooMany { what, limit: u64::from(u32::MAX) })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{FrameId, Frames, NameId, StackId};
+    use super::{Frame, FrameId, Frames, NameId, Source, StackId};
 
     fn frame(frames: &mut Frames, function: &str, line: u32) -> FrameId {
         let function = frames.name_id(function).unwrap();
@@ -425,6 +362,36 @@ mod tests {
         assert!(frames.root_to_leaf(StackId(99)).is_empty());
         let orphan = frames.stack_id(StackId(99), main).unwrap();
         assert_eq!(frames.root_to_leaf(orphan), [main]);
+    }
+
+    #[test]
+    fn forgotten_ids_are_the_same_again() {
+        let mut frames = Frames::new();
+        let (main, work) = (frame(&mut frames, "main", 1), frame(&mut frames, "work", 7));
+        let stack = frames.stack_of(&[main, work]).unwrap();
+        frames.forget_stack_ids();
+        assert_eq!(frames.stack_of(&[main, work]).unwrap(), stack);
+        assert_eq!(frames.stack_of(&[work]).unwrap(), StackId(stack.0 + 1));
+    }
+
+    #[test]
+    fn what_is_taken_over_is_told_by_the_same() {
+        let mut frames = Frames::new();
+        let main = frame(&mut frames, "main", 1);
+        frames.set_module(main, "/lib/a.so").unwrap();
+        frames.set_source("/lib/a.so", Source::Maps).unwrap();
+        let mut other = Frames::new();
+        other.take_over(&frames, |frame| frame).unwrap();
+        assert_eq!((other.module(main), other.source("/lib/a.so")), (Some("/lib/a.so"), Some(Source::Maps)));
+    }
+
+    #[test]
+    fn relabelled_frames_are_found_by_what_they_are_called_then() {
+        let mut frames = Frames::new();
+        let (main, work) = (frame(&mut frames, "main", 1), frame(&mut frames, "work", 7));
+        frames.relabel(|frame| Frame { line: frame.line + 1, ..frame });
+        assert_eq!((frame(&mut frames, "main", 2), frame(&mut frames, "work", 8)), (main, work));
+        assert!(![main, work].contains(&frame(&mut frames, "main", 1)));
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub mod error;
 pub mod event;
 pub mod filter;
 pub mod frames;
+mod interner;
 pub mod modules;
 pub mod native;
 pub mod query;

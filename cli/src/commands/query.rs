@@ -86,10 +86,10 @@ fn sums(request: Request<'_>, by: By, expr: &Expr, groups: &mut Groups, matched:
     let capture = load(request, &Options::default())?;
     let known = Known { frames: &capture.frames, threads: &capture.threads, duration_ns: 0 };
     let judge = Judge::new(expr, &known);
-    for group in &capture.analysis.groups {
+    for group in capture.analysis.groups.iter() {
         if judge.takes_group(group.stack, group.allocator, group.thread) {
             matched.matched.add(group.allocated.bytes, group.allocated.count);
-            groups.add_sum(&capture, group);
+            groups.add_sum(&capture, &group);
         }
     }
     Ok(capture)

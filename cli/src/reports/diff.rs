@@ -334,9 +334,9 @@ mod tests {
     fn changed() -> Capture {
         let mut capture = fixture::capture();
         let groups = &mut capture.analysis.groups;
-        groups[0].allocated.bytes *= 10;
-        groups[1].allocated.bytes /= 2;
-        groups.remove(2);
+        groups.change(0, |group| group.allocated.bytes *= 10);
+        groups.change(1, |group| group.allocated.bytes /= 2);
+        *groups = groups.iter().enumerate().filter(|(number, _)| *number != 2).map(|(_, group)| group).collect();
         capture
     }
 

@@ -25,13 +25,14 @@ pub(crate) fn capture() -> Capture {
     let [main, work, read] = [("<module>", 3), ("work", 12), ("Reader.read", 7)].map(|place| frame(&mut frames, place));
     let deep = frames.stack_of(&[main, work, read]).unwrap();
     let shallow = frames.stack_of(&[main, work]).unwrap();
-    let groups = vec![
+    let groups = [
         group(deep, Allocator::Malloc, 0, (1_500_000, 3, 4, 2_000_000_000)),
         group(shallow, Allocator::Calloc, 0, (1_000, 90, 2, 1_000_000_000)),
         group(StackId::EMPTY, Allocator::Mmap, 1, (4_096, 1, 9, 3_000_000_000)),
         group(frames.stack_of(&[main]).unwrap(), Allocator::Malloc, 1, (0, 2, 7, 2_500_000_000)),
     ];
     let snapshots = vec![Snapshot { index: 0, time_ns: 1_500_000_000, rss_bytes: 9 << 20, heap_bytes: 1000, order: 3 }];
+    let groups = groups.into_iter().collect();
     let analysis = Analysis { groups, totals: totals(), snapshots, intervals: None, details: None, exact_times: true };
     let threads = [(100, "main"), (107, "pool-0")].map(|(tid, name)| Thread { tid, name: name.into() });
     Capture { facts: facts(), analysis, frames, threads: threads.into() }

@@ -237,7 +237,8 @@ mod tests {
         let file = capture.frames.name_id("app.py").unwrap();
         for (group, column) in [(0, 5), (1, 21)] {
             let id = capture.frames.id_of(Frame { function: name, file, line: 7, column }).unwrap();
-            capture.analysis.groups[group].stack = capture.frames.stack_of(&[id]).unwrap();
+            let stack = capture.frames.stack_of(&[id]).unwrap();
+            capture.analysis.groups.change(group, |group| group.stack = stack);
         }
         let places = Places::new(&capture, View::Allocated, false, false);
         let mut texts = [Vec::new(), Vec::new(), Vec::new()];

@@ -80,7 +80,7 @@ impl Scale {
 
     /// Multiplies all figures of call stacks; what is said of the capture as a whole stays as it is.
     pub(crate) fn apply(&self, base: &mut Capture) {
-        for group in &mut base.analysis.groups {
+        base.analysis.groups.change_all(|group| {
             let sums = [
                 &mut group.peak,
                 &mut group.leaked,
@@ -89,7 +89,7 @@ impl Scale {
                 &mut group.allocated,
             ];
             sums.into_iter().for_each(|sum| self.multiply(sum));
-        }
+        });
     }
 
     fn multiply(&self, sum: &mut Sum) {
@@ -116,7 +116,7 @@ fn name(measure: Measure) -> &'static str {
 }
 
 fn total(capture: &Capture, metric: Metric) -> u64 {
-    let sums = capture.analysis.groups.iter().map(|group| group.sum(metric.view));
+    let sums = capture.analysis.groups.iter().map(|group| *group.sum(metric.view));
     sums.map(|sum| if metric.counts { sum.count } else { sum.bytes }).fold(0, u64::saturating_add)
 }
 
@@ -133,7 +133,7 @@ mod tests {
         let before: Vec<_> = base.analysis.groups.iter().map(|group| group.allocated).collect();
         let scale = Scale::new(Measure::Work(1000.0, 1.0), &base, &new, ALLOCATED).unwrap();
         scale.apply(&mut base);
-        for (before, group) in before.iter().zip(&base.analysis.groups) {
+        for (before, group) in before.iter().zip(base.analysis.groups.iter()) {
             let expected = |figure: u64| ((figure as f64 / 1000.0).round() as u64).max(u64::from(figure > 0));
             assert_eq!(group.allocated.bytes, expected(before.bytes));
             assert_eq!(group.allocated.count, expected(before.count));
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn to_the_total_and_to_the_duration() {
         let (base, mut new) = (fixture::capture(), fixture::capture());
-        new.analysis.groups.iter_mut().for_each(|group| group.allocated.bytes *= 3);
+        new.analysis.groups.change_all(|group| group.allocated.bytes *= 3);
         new.facts.process.end_monotonic_ns = Some(12_000_000_000);
         assert_eq!(Scale::new(Measure::Total, &base, &new, ALLOCATED).unwrap().factor(), 3.0);
         let scale = Scale::new(Measure::Duration, &base, &new, ALLOCATED).unwrap();

@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn small_calls_are_summed_up_where_they_are_not_small_together() {
         let (mut capture, mut text) = (fixture::capture(), Vec::new());
-        capture.analysis.groups[2].allocated.bytes = 1_600_000;
+        capture.analysis.groups.change(2, |group| group.allocated.bytes = 1_600_000);
         Calls::new(&capture, View::Allocated, false).text(50.5, LOOK, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("  1.60 MB  51.6 %  <no stack>\n") && !text.contains("smaller"), "{text}");

@@ -2,16 +2,20 @@
 //!
 //! The peak needs a trick, since which moment was the peak is only known at the end. Let P be the best moment so far.
 //! What was live at P is what is live now and was made up to P, plus what was made up to P and has ended since. So each
-//! end of such an allocation is added to its group's "ended after the peak"; when a better peak comes, these sums are
-//! worth nothing, which a tag (the peak they belong to) tells without touching every group. What was live when
-//! finalization began is found in the same way, with a moment that never moves.
+//! end of such an allocation is added to its group's sum [`Since`] the peak; when a better peak comes, these sums are
+//! worth nothing. What was live when finalization began is found in the same way, with a moment that never moves.
 //!
 //! Invariant: `live_bytes` is the sum over everything allocated and not yet released, at every event.
 
-use memtrack_format::Allocator;
-use rustc_hash::FxHashMap;
+use std::hash::BuildHasher;
 
-use super::{Analysis, Detail, Group, Interval, Moment, Selection, Sum, Tally, Totals, snapshots_before};
+use hashbrown::HashTable;
+use memtrack_format::Allocator;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+
+use super::groups::{Part, Row};
+use super::since::Since;
+use super::{Analysis, Detail, Group, Groups, Interval, Moment, Selection, Sum, Tally, Totals, snapshots_before};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 use crate::replay::Options;
 
@@ -54,18 +58,6 @@ pub(crate) struct Ended {
     first_time_ns: u64,
 }
 
-/// A group while it is being summed up.
-#[derive(Clone, Debug)]
-struct Running {
-    key: Key,
-    allocated: Sum,
-    temporary: Sum,
-    /// Ended after the peak that `peak_end` names.
-    after_peak: Sum,
-    peak_end: u64,
-    after_finalizing: Sum,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     stack: StackId,
@@ -86,8 +78,14 @@ const RECENT: usize = 8192;
 pub(crate) struct Accounts {
     /// The totals that are not sums over groups.
     pub(crate) totals: Totals,
-    groups: Vec<Running>,
-    index: FxHashMap<Key, u32>,
+    /// What they hold of moments is what has ended since, until the end.
+    groups: Groups,
+    /// Ended after the peak.
+    since_peak: Since,
+    /// Groups by their keys.
+    index: HashTable<u32>,
+    /// For each group whether it is selected; empty where everything is.
+    selected: Vec<bool>,
     /// The group last used for each hash of a key; checked against the key before use.
     recent: Box<[u32]>,
     live_bytes: u64,
@@ -114,8 +112,10 @@ impl Accounts {
     pub(crate) fn new(options: &Options) -> Self {
         Self {
             totals: Totals { temporary_threshold: options.temporary_threshold, ..Totals::default() },
-            groups: Vec::new(),
-            index: FxHashMap::default(),
+            groups: Groups::default(),
+            since_peak: Since::default(),
+            index: HashTable::new(),
+            selected: Vec::new(),
             recent: vec![0; RECENT].into_boxed_slice(),
             live_bytes: 0,
             live_count: 0,
@@ -150,7 +150,7 @@ impl Accounts {
         let selected = self.selection.is_none_or(|selection| selection.takes(event));
         let group = self.group(Key { stack: event.stack, thread: event.thread, allocator, selected });
         self.detail(group, |detail| detail.allocate(event.size));
-        self.groups[group as usize].allocated.add(event.size, 1, event.order, event.time_ns);
+        self.groups.row_mut(group).allocated.add(event.size, 1, event.order, event.time_ns);
         self.totals.size_histogram.add(event.size);
         let nth = self.count_of_thread(event.thread);
         *nth = nth.wrapping_add(1);
@@ -200,16 +200,16 @@ impl Accounts {
         self.take_back_interval(block, bytes, count, ended);
         let lived_ns = event.time_ns.saturating_sub(block.time_ns);
         self.detail(block.group, |detail| detail.restore(bytes, count, lived_ns));
-        let group = &mut self.groups[block.group as usize];
-        ended.take_back(block, &mut group.temporary);
+        ended.take_back(block, &mut self.groups);
         if block.order < self.finalizing && self.finalizing <= ended.order {
-            group.after_finalizing.subtract(bytes, count);
+            self.groups.part_mut(block.group, Part::Leaked).subtract(bytes, count);
         }
         if ended.order < self.peak_end {
             self.totals.peak.bytes = self.totals.peak.bytes.saturating_add(bytes);
             self.totals.peak.allocations = self.totals.peak.allocations.saturating_add(count);
-        } else if block.order < self.peak_end && group.peak_end == self.peak_end {
-            group.after_peak.subtract(bytes, count);
+        } else if block.order < self.peak_end {
+            let sum = self.since_peak.known(block.group);
+            sum.into_iter().for_each(|sum| sum.subtract(bytes, count));
         }
         self.raise_peak(event);
     }
@@ -236,13 +236,29 @@ impl Accounts {
 
     /// The analysis, given all that is live: block, its live bytes, and whether it is the first part of its block.
     pub(crate) fn finish(&self, live: impl Iterator<Item = (Block, u64, bool)>) -> Analysis {
-        let mut groups: Vec<_> = self.groups.iter().map(|group| group.summed(self.peak_end)).collect();
-        let mut intervals = self.intervals.as_ref().map(ended_intervals);
-        let mut details = self.details.clone();
+        let (groups, intervals) = (self.groups.clone(), self.intervals.as_ref().map(ended_intervals));
+        self.closed((groups, intervals, self.details.clone()), live)
+    }
+
+    /// The same, as the last thing that is asked for: nothing is in memory twice.
+    pub(crate) fn into_analysis(mut self, live: impl Iterator<Item = (Block, u64, bool)>) -> Analysis {
+        (self.index, self.recent) = (HashTable::new(), Box::default());
+        let intervals = self.intervals.as_ref().map(ended_intervals);
+        self.intervals = None;
+        let (groups, details) = (std::mem::take(&mut self.groups), self.details.take());
+        self.closed((groups, intervals, details), live)
+    }
+
+    fn closed(
+        &self,
+        (mut groups, mut intervals, mut details): (Groups, Option<Vec<Interval>>, Option<Vec<Detail>>),
+        live: impl Iterator<Item = (Block, u64, bool)>,
+    ) -> Analysis {
+        self.since_peak.iter().for_each(|(group, sum)| *groups.part_mut(group, Part::Peak) = sum);
         let mut surviving = Intervals::default();
         for (block, bytes, first) in live {
             let count = u64::from(first);
-            self.add_survivor(&mut groups[block.group as usize], &block, bytes, count);
+            self.add_survivor(&mut groups, &block, bytes, count);
             if let Some(detail) = details.as_mut().and_then(|details| details.get_mut(block.group as usize)) {
                 detail.live_on(count, self.totals.end_time_ns.saturating_sub(block.time_ns));
             }
@@ -255,13 +271,13 @@ impl Accounts {
             intervals.sort_unstable();
         }
         if self.totals.finalizing.is_none() {
-            groups.iter_mut().for_each(|group| group.leaked = group.leaked_at_exit);
+            groups.copy_part(Part::LeakedAtExit, Part::Leaked);
         }
         let totals = self.totals_of(&groups);
         let snapshots = self.snapshots.clone();
         let mut analysis = Analysis { groups, totals, snapshots, intervals, details, exact_times: self.exact_times };
         if self.selection.is_some() {
-            analysis.retain(|at, _| self.groups.get(at).is_some_and(|group| group.key.selected));
+            analysis.retain(|at, _| self.selected.get(at).copied().unwrap_or(false));
         }
         analysis
     }
@@ -272,8 +288,8 @@ impl Accounts {
         let mixed = key.stack.0 ^ key.thread.0.wrapping_mul(0x9e5) ^ ((key.allocator as u32) << 8);
         let slot = mixed as usize % RECENT;
         let recent = self.recent[slot];
-        match self.groups.get(recent as usize) {
-            Some(group) if group.key == key => recent,
+        match self.groups.row(recent) {
+            Some(row) if key.is_of(row) && self.is_selected(recent) == key.selected => recent,
             _ => {
                 let group = self.indexed_group(key);
                 self.recent[slot] = group;
@@ -282,16 +298,32 @@ impl Accounts {
         }
     }
 
+    #[inline]
+    fn is_selected(&self, group: u32) -> bool {
+        self.selected.get(group as usize).copied().unwrap_or(true)
+    }
+
     #[cold]
     fn indexed_group(&mut self, key: Key) -> u32 {
-        *self.index.entry(key).or_insert_with(|| {
-            self.groups.push(Running::new(key));
-            if let Some(details) = &mut self.details {
-                details.push(Detail::default());
-            }
-            // Never cut off: 2^32 groups would take a terabyte of memory first.
-            (self.groups.len() - 1) as u32
-        })
+        let is_same = |&group: &u32| {
+            self.groups.row(group).is_some_and(|row| key.is_of(row)) && self.is_selected(group) == key.selected
+        };
+        if let Some(&known) = self.index.find(key.hash(), is_same) {
+            return known;
+        }
+        // Never cut off: 2^32 groups would take hundreds of gigabytes of memory first.
+        let group = self.groups.len() as u32;
+        self.groups.push(&Group::new(key.stack, key.allocator, key.thread));
+        self.since_peak.add_group();
+        if self.selection.is_some() {
+            self.selected.push(key.selected);
+        }
+        if let Some(details) = &mut self.details {
+            details.push(Detail::default());
+        }
+        let groups = &self.groups;
+        self.index.insert_unique(key.hash(), group, |&group| groups.row(group).map_or(0, |row| Key::from(row).hash()));
+        group
     }
 
     /// Changes the details of a group, where they are kept.
@@ -316,6 +348,7 @@ impl Accounts {
         if self.live_bytes > self.totals.peak.bytes {
             let at = Some(Moment { order: event.order, time_ns: event.time_ns });
             self.totals.peak = super::Peak { bytes: self.live_bytes, allocations: self.live_count, at };
+            self.since_peak.clear();
             self.peak_end = event.order.saturating_add(1);
         }
     }
@@ -323,13 +356,13 @@ impl Accounts {
     /// Counts the block as temporary if its thread freed it soon enough.
     #[inline]
     fn end_temporary(&mut self, block: &Block, event: &Event, ended: &mut Ended) {
-        let group = &mut self.groups[block.group as usize];
         let Some(count) = self.thread_counts.get(event.thread.0 as usize) else { return };
         let further = count.wrapping_sub(block.nth);
         // The order tells apart what the counter, modulo 2^32, cannot.
         let recent = event.order.wrapping_sub(block.order) <= u64::from(u32::MAX);
-        if group.key.thread == event.thread && further <= self.totals.temporary_threshold && recent {
-            ended.count(block, &mut group.temporary);
+        let is_own = || self.groups.row(block.group).is_some_and(|row| row.thread == event.thread);
+        if further <= self.totals.temporary_threshold && recent && is_own() {
+            ended.count(block, self.groups.part_mut(block.group, Part::Temporary));
         }
     }
 
@@ -339,16 +372,11 @@ impl Accounts {
         self.live_bytes = self.live_bytes.wrapping_sub(bytes);
         self.live_count = self.live_count.wrapping_sub(count);
         self.detail(block.group, |detail| detail.shrink(bytes, count));
-        let group = &mut self.groups[block.group as usize];
         if block.order < self.peak_end {
-            if group.peak_end != self.peak_end {
-                group.peak_end = self.peak_end;
-                group.after_peak = Sum::default();
-            }
-            group.after_peak.add(bytes, count, block.order, block.time_ns);
+            self.since_peak.sum(block.group).add(bytes, count, block.order, block.time_ns);
         }
         if block.order < self.finalizing {
-            group.after_finalizing.add(bytes, count, block.order, block.time_ns);
+            self.groups.part_mut(block.group, Part::Leaked).add(bytes, count, block.order, block.time_ns);
         }
         if block.order < self.last_snapshot && self.intervals.is_some() {
             self.add_interval(block, bytes, count);
@@ -386,20 +414,21 @@ impl Accounts {
         u32::try_from(snapshots_before(&self.snapshots, order)).unwrap_or(u32::MAX)
     }
 
-    fn add_survivor(&self, group: &mut Group, block: &Block, bytes: u64, count: u64) {
-        let add = |sum: &mut Sum| sum.add(bytes, count, block.order, block.time_ns);
-        add(&mut group.leaked_at_exit);
+    fn add_survivor(&self, groups: &mut Groups, block: &Block, bytes: u64, count: u64) {
+        let mut add = |part| groups.part_mut(block.group, part).add(bytes, count, block.order, block.time_ns);
+        add(Part::LeakedAtExit);
         if block.order < self.peak_end {
-            add(&mut group.peak);
+            add(Part::Peak);
         }
         if block.order < self.finalizing {
-            add(&mut group.leaked);
+            add(Part::Leaked);
         }
     }
 
-    fn totals_of(&self, groups: &[Group]) -> Totals {
+    fn totals_of(&self, groups: &Groups) -> Totals {
         let total = |sum: fn(&Group) -> &Sum| {
-            groups.iter().map(sum).fold(Tally::default(), |mut tally, sum| {
+            groups.iter().fold(Tally::default(), |mut tally, group| {
+                let sum = sum(&group);
                 tally.add(sum.bytes, sum.count);
                 tally
             })
@@ -423,8 +452,9 @@ impl Ended {
         sum.add(block.size, 1, block.order, block.time_ns);
     }
 
-    fn take_back(&self, block: &Block, sum: &mut Sum) {
+    fn take_back(&self, block: &Block, groups: &mut Groups) {
         if self.temporary {
+            let sum = groups.part_mut(block.group, Part::Temporary);
             sum.subtract(block.size, 1);
             if self.earliest {
                 (sum.first_order, sum.first_time_ns) = (self.first_order, self.first_time_ns);
@@ -433,22 +463,21 @@ impl Ended {
     }
 }
 
-impl Running {
-    fn new(key: Key) -> Self {
-        let none = Sum::default();
-        Self { key, allocated: none, temporary: none, after_peak: none, peak_end: 0, after_finalizing: none }
+impl Key {
+    #[inline]
+    fn is_of(self, row: &Row) -> bool {
+        (self.stack, self.thread, self.allocator) == (row.stack, row.thread, row.allocator)
     }
 
-    /// The group's sums without what is live now.
-    fn summed(&self, peak_end: u64) -> Group {
-        let peak = if self.peak_end == peak_end { self.after_peak } else { Sum::default() };
-        Group {
-            allocated: self.allocated,
-            temporary: self.temporary,
-            peak,
-            leaked: self.after_finalizing,
-            ..Group::new(self.key.stack, self.key.allocator, self.key.thread)
-        }
+    /// Groups that differ in being selected alone share it.
+    fn hash(self) -> u64 {
+        FxBuildHasher.hash_one((self.stack, self.thread, self.allocator))
+    }
+}
+
+impl From<&Row> for Key {
+    fn from(&Row { stack, thread, allocator, .. }: &Row) -> Self {
+        Self { stack, thread, allocator, selected: true }
     }
 }
 

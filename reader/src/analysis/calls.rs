@@ -4,14 +4,18 @@
 //! two captures can grow the same tree, and equal paths meet in one node. Invariant: a node's number is larger than its
 //! parent's, so one pass backwards over the nodes sums up any figure from callees to callers.
 
-use rustc_hash::FxHashMap;
+use std::hash::BuildHasher;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use super::Tally;
 use crate::event::StackId;
 use crate::frames::{FrameId, Frames};
 
 /// A place in the tree. Node 0 is the root, which stands for the whole program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallNode {
     /// The caller's node; the root is its own.
     pub parent: u32,
@@ -23,12 +27,17 @@ pub struct CallNode {
 #[derive(Clone, Debug)]
 pub struct CallTree {
     nodes: Vec<CallNode>,
-    children: FxHashMap<(u32, u32), u32>,
+    /// All nodes but the root, by what they are; empty where nobody has asked for a child.
+    children: HashTable<u32>,
+}
+
+fn hash(node: CallNode) -> u64 {
+    FxBuildHasher.hash_one(node)
 }
 
 impl Default for CallTree {
     fn default() -> Self {
-        Self { nodes: vec![CallNode { parent: 0, key: Self::NO_FRAME }], children: FxHashMap::default() }
+        Self { nodes: vec![CallNode { parent: 0, key: Self::NO_FRAME }], children: HashTable::new() }
     }
 }
 
@@ -44,11 +53,50 @@ impl CallTree {
 
     /// The child of `parent` with this key, made if it is not there.
     pub fn child(&mut self, parent: u32, key: u32) -> u32 {
-        *self.children.entry((parent, key)).or_insert_with(|| {
-            self.nodes.push(CallNode { parent, key });
-            // A tree of 2^32 nodes would take a hundred gigabytes first.
-            (self.nodes.len() - 1) as u32
-        })
+        let (node, next) = (CallNode { parent, key }, self.nodes.len() as u32);
+        let hash_of = |&known: &u32| hash(self.nodes[known as usize]);
+        if self.children.is_empty() {
+            (1..next).for_each(|known| _ = self.children.insert_unique(hash_of(&known), known, hash_of));
+        }
+        match self.children.entry(hash(node), |&known| self.nodes[known as usize] == node, hash_of) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                new.insert(next);
+                self.push(node)
+            }
+        }
+    }
+
+    fn push(&mut self, node: CallNode) -> u32 {
+        self.nodes.push(node);
+        // A tree of 2^32 nodes would take a hundred gigabytes first.
+        (self.nodes.len() - 1) as u32
+    }
+
+    /// A tree of these stacks alone, by frames, and the node of each: two stacks never meet in one node, so that none has
+    /// to be looked for.
+    #[must_use]
+    pub fn of_stacks(frames: &Frames, stacks: impl IntoIterator<Item = StackId>) -> (Self, Vec<u32>) {
+        let mut tree = Self::default();
+        let mut no_frame = None;
+        let places = tree.placed(frames, stacks, |tree, parent, frame| match frame {
+            Some(frame) => tree.push(CallNode { parent, key: frame.0 }),
+            None => *no_frame.get_or_insert_with(|| tree.push(CallNode { parent, key: Self::NO_FRAME })),
+        });
+        (tree, places)
+    }
+
+    /// A tree of those nodes alone that are kept, with which their callers are, and for each node the one in it that it is
+    /// or that is its nearest caller. The root is always kept.
+    #[must_use]
+    pub fn cut(&self, is_kept: impl Fn(u32) -> bool) -> (Self, Vec<u32>) {
+        let mut tree = Self::default();
+        let mut nodes = vec![0];
+        for (number, node) in (0..).zip(&self.nodes).skip(1) {
+            let parent = nodes[node.parent as usize];
+            nodes.push(if is_kept(number) { tree.push(CallNode { parent, ..*node }) } else { parent });
+        }
+        (tree, nodes)
     }
 
     /// The node of each of these stacks; `key` gives the key of a frame.
@@ -58,23 +106,34 @@ impl CallTree {
         stacks: impl IntoIterator<Item = StackId>,
         mut key: impl FnMut(FrameId) -> u32,
     ) -> Vec<u32> {
-        let mut known: FxHashMap<StackId, u32> = FxHashMap::from_iter([(StackId::EMPTY, 0)]);
+        self.placed(frames, stacks, |tree, parent, frame| tree.child(parent, frame.map_or(Self::NO_FRAME, &mut key)))
+    }
+
+    /// The same; `child` gives the child of a node for a frame, or for none.
+    fn placed(
+        &mut self,
+        frames: &Frames,
+        stacks: impl IntoIterator<Item = StackId>,
+        mut child: impl FnMut(&mut Self, u32, Option<FrameId>) -> u32,
+    ) -> Vec<u32> {
+        // The node of each stack; 0 where it is not known, or is the root's.
+        let mut known = vec![0; frames.stacks().len() + 1];
         let mut path = Vec::new();
         let mut place = |stack: StackId| {
             let (mut at, mut node) = (stack, 0);
             while let Some(found) = frames.node(at) {
-                if let Some(&place) = known.get(&at) {
-                    node = place;
+                node = known[at.0 as usize];
+                if node != 0 {
                     break;
                 }
                 path.push((at, found.frame));
                 at = found.parent;
             }
             for (stack, frame) in path.drain(..).rev() {
-                node = self.child(node, key(frame));
-                known.insert(stack, node);
+                node = child(self, node, Some(frame));
+                known[stack.0 as usize] = node;
             }
-            if node == 0 { self.child(0, Self::NO_FRAME) } else { node }
+            if node == 0 { child(self, 0, None) } else { node }
         };
         stacks.into_iter().map(&mut place).collect()
     }
@@ -89,6 +148,13 @@ impl CallTree {
             totals[node.parent as usize].add(bytes, count);
         }
         totals
+    }
+
+    /// Adds to each node's figure those of everything it called.
+    pub fn add_up(&self, figures: &mut [u64]) {
+        for (index, node) in self.nodes.iter().enumerate().skip(1).rev() {
+            figures[node.parent as usize] = figures[node.parent as usize].saturating_add(figures[index]);
+        }
     }
 
     /// The nodes such that each is followed by all it called, siblings in the order of `rank`; with their depths.
@@ -230,6 +296,32 @@ mod tests {
         assert_eq!(rows[1], KeyRow { key: 1, own: sum(11, 2), total: sum(111, 3) });
         assert_eq!(rows[2], KeyRow { key: 2, own: sum(100, 1), total: sum(100, 1) });
         assert_eq!(rows[3], KeyRow { key: CallTree::NO_FRAME, own: sum(7, 1), total: sum(7, 1) });
+    }
+
+    #[test]
+    fn a_tree_of_stacks_is_the_same_with_and_without_looking_for_children() {
+        let mut frames = Frames::new();
+        let name = frames.name_id("f").unwrap();
+        let ids: Vec<_> = (0..4).map(|line| frames.frame_id(name, name, line).unwrap()).collect();
+        let stacks = [&[0, 1, 2][..], &[], &[0, 1], &[3], &[0, 3, 1]].map(|path| {
+            let path: Vec<_> = path.iter().map(|&at: &usize| ids[at]).collect();
+            frames.stack_of(&path).unwrap()
+        });
+        let mut tree = CallTree::default();
+        let places = tree.places(&frames, stacks, |frame| frame.0);
+        let (mut other, other_places) = CallTree::of_stacks(&frames, stacks);
+        assert_eq!((tree.nodes(), &places), (other.nodes(), &other_places));
+        assert_eq!((other.child(places[2], 2), other.child(0, 9)), (places[0], tree.nodes().len() as u32));
+    }
+
+    #[test]
+    fn what_is_cut_off_is_its_nearest_kept_callers() {
+        let (tree, own) = recursive();
+        let (cut, nodes) = tree.cut(|node| node < 3);
+        assert_eq!((cut.nodes(), nodes), (&tree.nodes()[..3], vec![0, 1, 2, 2, 2, 0]));
+        let mut bytes: Vec<u64> = own.iter().map(|own| own.bytes).collect();
+        tree.add_up(&mut bytes);
+        assert_eq!(bytes, tree.totals(&own).iter().map(|total| total.bytes).collect::<Vec<_>>());
     }
 
     #[test]

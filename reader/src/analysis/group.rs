@@ -54,7 +54,7 @@ impl Group {
             (&mut self.leaked_at_exit, &other.leaked_at_exit),
             (&mut self.temporary, &other.temporary),
         ] {
-            sum.add(more.bytes, more.count, more.first_order, more.first_time_ns);
+            sum.merge(more);
         }
     }
 
@@ -98,6 +98,11 @@ impl Sum {
         self.count = self.count.saturating_add(count);
         self.first_order = self.first_order.min(order);
         self.first_time_ns = self.first_time_ns.min(time_ns);
+    }
+
+    /// Adds another sum.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.add(other.bytes, other.count, other.first_order, other.first_time_ns);
     }
 
     /// Takes back bytes and count; what was earliest stays.

@@ -3,10 +3,7 @@
 //! Invariant: each group's sums, its detail and its intervals stand in exactly one group afterwards, and groups stay in
 //! the order of their first allocation.
 
-use std::collections::hash_map::Entry;
-
 use memtrack_format::Allocator;
-use rustc_hash::FxHashMap;
 
 use super::{Analysis, Group, Interval};
 use crate::event::StackId;
@@ -21,27 +18,7 @@ impl Analysis {
 
     /// Gives each group another stack and allocator, and merges those of a thread that are then the same.
     pub fn merge_groups(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) {
-        let mut places = FxHashMap::default();
-        let mut merged: Vec<Group> = Vec::with_capacity(self.groups.len());
-        let numbers: Vec<u32> = self
-            .groups
-            .iter()
-            .map(|group| {
-                let (stack, allocator) = key(group);
-                match places.entry((stack, allocator, group.thread)) {
-                    Entry::Occupied(place) => {
-                        merged[*place.get() as usize].add(group);
-                        *place.get()
-                    }
-                    Entry::Vacant(place) => {
-                        merged.push(Group { stack, allocator, ..*group });
-                        // Groups are numbered by 32 bits throughout, and there are no more than before.
-                        *place.insert((merged.len() - 1) as u32)
-                    }
-                }
-            })
-            .collect();
-        self.groups = merged;
+        let numbers = self.groups.merge(key);
         self.merge_details(&numbers);
         if let Some(intervals) = &mut self.intervals {
             *intervals = merge_intervals(intervals, &numbers);
@@ -102,7 +79,7 @@ mod tests {
         let intervals =
             vec![interval(0, 0, 1), interval(1, 0, 2), interval(2, 0, 4), interval(2, 1, 8), interval(3, 0, 16)];
         Analysis {
-            groups: groups.into(),
+            groups: groups.into_iter().collect(),
             details: Some(details.into()),
             intervals: Some(intervals),
             ..Analysis::default()
@@ -128,9 +105,10 @@ mod tests {
     #[test]
     fn domains_are_one_allocator() {
         let mut analysis = example();
-        analysis.groups[1].allocator = Allocator::PymallocCallocMem;
-        analysis.groups[2].allocator = Allocator::PymallocCalloc;
-        analysis.groups[2].stack = StackId(2);
+        analysis.groups.change(1, |group| group.allocator = Allocator::PymallocCallocMem);
+        analysis.groups.change(2, |group| {
+            (group.allocator, group.stack) = (Allocator::PymallocCalloc, StackId(2));
+        });
         analysis.merge_domains();
         let told: Vec<_> = analysis.groups.iter().map(|group| (group.allocator, group.allocated.bytes)).collect();
         let (malloc, calloc) = (Allocator::Malloc, Allocator::PymallocCalloc);

@@ -12,18 +12,21 @@ mod calls;
 mod detail;
 pub mod diff;
 mod group;
+mod groups;
 mod histogram;
 mod lifetimes;
 mod merge;
 pub mod ordering;
 mod own;
 mod selection;
+mod since;
 mod totals;
 
 pub use breakdown::{AllocatorRow, FrameRow, ModuleRow, ThreadRow, by_allocator, by_frame, by_module, by_thread};
 pub use calls::{CallNode, CallTree, KeyRow};
 pub use detail::Detail;
 pub use group::{Group, Sum};
+pub use groups::Groups;
 pub use histogram::SizeHistogram;
 pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
 pub use own::{Kept, kept};
@@ -40,7 +43,7 @@ use crate::event::{Snapshot, StackId, ThreadId};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Analysis {
     /// Sums for each (stack, allocator, thread), in the order of their first allocation.
-    pub groups: Vec<Group>,
+    pub groups: Groups,
     /// Sums over the whole capture.
     pub totals: Totals,
     /// The memory snapshots, in order.
@@ -111,7 +114,7 @@ impl Analysis {
     /// The groups that contribute to `view`, in the order of their first allocation.
     #[must_use]
     pub fn view(&self, view: View) -> Vec<GroupRow> {
-        self.groups.iter().filter_map(|group| self.row(group, view)).collect()
+        self.groups.iter().filter_map(|group| self.row(&group, view)).collect()
     }
 
     fn row(&self, group: &Group, view: View) -> Option<GroupRow> {

@@ -3,7 +3,7 @@
 //! What is left out still counts for the moments: the high-water mark stays the one of the whole process, and a part
 //! shows what was selected of it. Invariant: the sums of a part and of its complement add up to those of the whole.
 
-use super::{Analysis, Group, SizeHistogram, Tally};
+use super::{Analysis, Group, Groups, SizeHistogram, Tally};
 use crate::event::Event;
 
 /// Which single allocations to look at: by size and by the time when they were made.
@@ -41,14 +41,14 @@ impl Analysis {
     /// Keeps the groups that `keep` says, by number, and makes all sums over groups anew. Without
     /// [details](Analysis::details) the sizes are no longer known, and deallocations are what is not live at the end.
     pub fn retain(&mut self, mut keep: impl FnMut(usize, &Group) -> bool) {
-        let kept: Vec<bool> = self.groups.iter().enumerate().map(|(at, group)| keep(at, group)).collect();
+        let kept: Vec<bool> = self.groups.iter().enumerate().map(|(at, group)| keep(at, &group)).collect();
         let is_kept = |at: usize| kept.get(at).copied().unwrap_or(false);
         if let Some(intervals) = &mut self.intervals {
             let numbers = renumbered(&kept);
             intervals.retain(|interval| is_kept(interval.group as usize));
             intervals.iter_mut().for_each(|interval| interval.group = numbers[interval.group as usize]);
         }
-        retain_by_number(&mut self.groups, is_kept);
+        self.groups.retain(is_kept);
         if let Some(details) = &mut self.details {
             retain_by_number(details, is_kept);
         }
@@ -75,7 +75,7 @@ impl Analysis {
     }
 }
 
-fn sum(groups: &[Group], part: impl Fn(&Group) -> Tally) -> Tally {
+fn sum(groups: &Groups, part: impl Fn(Group) -> Tally) -> Tally {
     groups.iter().map(part).fold(Tally::default(), |mut total, tally| {
         total.add(tally.bytes, tally.count);
         total

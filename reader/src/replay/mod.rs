@@ -175,9 +175,14 @@ impl Replay {
     /// The analysis as if tracking ended here; the replay can go on. Costs a walk over everything live.
     #[must_use]
     pub fn finish(&self) -> Analysis {
-        let blocks = self.heap.blocks().map(|block| (*block, block.size, true));
-        let mapped = self.mappings.live().filter(|(mapping, ..)| mapping.class == MapClass::Heap);
-        self.accounts.finish(blocks.chain(mapped.map(|(mapping, bytes, first)| (mapping.block, bytes, first))))
+        self.accounts.finish(live(&self.heap, &self.mappings))
+    }
+
+    /// The same at the end of everything, which takes no more memory than the replay itself.
+    #[must_use]
+    pub fn into_analysis(self) -> Analysis {
+        let Self { accounts, heap, mappings, .. } = self;
+        accounts.into_analysis(live(&heap, &mappings))
     }
 
     #[inline]
@@ -345,6 +350,13 @@ impl Replay {
     fn thread(&mut self, number: ThreadId) -> &mut ThreadState {
         thread(&mut self.threads, number)
     }
+}
+
+/// All that is live of the heap: block, its live bytes, and whether it is the first part of its block.
+fn live<'a>(heap: &'a Heap, mappings: &'a Mappings) -> impl Iterator<Item = (Block, u64, bool)> + 'a {
+    let blocks = heap.blocks().map(|block| (*block, block.size, true));
+    let mapped = mappings.live().filter(|(mapping, ..)| mapping.class == MapClass::Heap);
+    blocks.chain(mapped.map(|(mapping, bytes, first)| (mapping.block, bytes, first)))
 }
 
 #[inline]

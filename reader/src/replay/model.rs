@@ -315,7 +315,7 @@ fn sums_of(analysis: &Analysis, view: View) -> BTreeMap<Key, Sum> {
 }
 
 fn keyed(analysis: &Analysis, interval: &Interval) -> ((Key, u32, Option<u32>), Tally) {
-    let group = analysis.groups[interval.group as usize];
+    let group = analysis.groups.get(interval.group as usize).unwrap();
     let key = (group.stack, group.allocator, group.thread);
     let tally = Tally { bytes: interval.bytes, count: interval.count };
     ((key, interval.first_snapshot, interval.end_snapshot), tally)

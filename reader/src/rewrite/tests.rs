@@ -102,7 +102,8 @@ fn original() -> Replay {
 
 /// Sums for each stack in words, thread and allocator.
 fn sums(replay: &Replay, frames: &Frames, tid: impl Fn(ThreadId) -> i32) -> Vec<String> {
-    let rows = replay.finish().groups.into_iter().map(|group| {
+    let analysis = replay.finish();
+    let rows = analysis.groups.iter().map(|group| {
         let stack: Vec<_> = frames
             .root_to_leaf(group.stack)
             .into_iter()

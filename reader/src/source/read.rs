@@ -50,6 +50,7 @@ pub(super) fn read<C: Consumer>(
         let mut run = Reading { shop: &shop, ahead, merger, observations, streams: streams(index), lost: index.lost };
         let outcome = run.merge(consumer, progress);
         run.ahead.cancel();
+        run.merger.tables.frames.forget_stack_ids();
         outcome.map(|()| ReadSummary {
             unnamed: run.merger.tables.symbols.problems(),
             events: run.merger.events,

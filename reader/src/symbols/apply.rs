@@ -126,7 +126,7 @@ mod tests {
             let frame = frames.native_id(module, *offset).unwrap();
             let stack = frames.stack_of(&[frame]).unwrap();
             let sum = Sum { bytes: 10, count: 1, first_order: order, first_time_ns: order };
-            analysis.groups.push(Group { allocated: sum, ..Group::new(stack, Allocator::Malloc, ThreadId(0)) });
+            analysis.groups.push(&Group { allocated: sum, ..Group::new(stack, Allocator::Malloc, ThreadId(0)) });
         }
         assert_eq!(places(&frames).iter().map(|one| one.offsets.len()).collect::<Vec<_>>(), [2, 1]);
         let symbol = |function: &str| Symbol { function: function.into(), file: "a.c".into(), line: 3 };

@@ -138,9 +138,7 @@ mod tests {
         let capture = fixture::capture();
         let mut analysis = capture.analysis;
         analysis.totals.leaked_at_exit = Tally { bytes: 2_000, count: 1_200 };
-        for group in &mut analysis.groups {
-            group.leaked_at_exit = group.peak;
-        }
+        analysis.groups.change_all(|group| group.leaked_at_exit = group.peak);
         let told = figures(&analysis, &capture.frames);
         assert!(
             told.starts_with("2.00 kB live in 1,200 allocations, peak 1.51 MB, resident 8.39 MB; most: 1.50 MB by ")

@@ -236,7 +236,8 @@ fn source_lines_and_allocators_of_the_selected_call() {
     let (function, file) =
         (capture.frames.name_id("read_it").unwrap(), capture.frames.name_id(path.to_str().unwrap()).unwrap());
     let frame = capture.frames.frame_id(function, file, 42).unwrap();
-    capture.analysis.groups[0].stack = capture.frames.stack_of(&[frame]).unwrap();
+    let stack = capture.frames.stack_of(&[frame]).unwrap();
+    capture.analysis.groups.change(0, |group| group.stack = stack);
     let mut browser = Browser::new(&capture, PEAK);
     type_keys(&mut browser, "p");
     let text = screen(&mut browser, 80, 30).join("\n");

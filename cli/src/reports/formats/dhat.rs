@@ -122,10 +122,10 @@ fn points(capture: &Capture, details: &[Detail], end: View) -> Vec<Point> {
         let place = *places.entry((group.stack, group.allocator)).or_insert(points.len());
         match points.get_mut(place) {
             Some(point) => {
-                point.group.add(group);
+                point.group.add(&group);
                 point.detail.add(detail);
             }
-            None => points.push(Point { group: *group, detail: detail.clone(), end }),
+            None => points.push(Point { group, detail: detail.clone(), end }),
         }
     }
     points

@@ -297,7 +297,7 @@ mod tests {
             let stack = capture.frames.stack_of(&[frame, frame, frame]).unwrap();
             let sum = Sum { bytes: 10, count: 1, ..Sum::default() };
             let thread = memtrack_reader::ThreadId(0);
-            capture.analysis.groups.push(Group { allocated: sum, ..Group::new(stack, Allocator::Malloc, thread) });
+            capture.analysis.groups.push(&Group { allocated: sum, ..Group::new(stack, Allocator::Malloc, thread) });
         }
         let records = records(&capture);
         assert_eq!(

@@ -54,8 +54,8 @@ impl Format for Pprof {
         let views = [View::Allocated, leaks, View::HighWaterMark, View::Temporary];
         let mut writer = Writer::new(&capture.frames, BufWriter::new(GzEncoder::new(out, Compression::default())));
         writer.head(capture, views.iter().position(|shown| *shown == view).unwrap_or(0))?;
-        for group in &capture.analysis.groups {
-            writer.sample(capture, group, views)?;
+        for group in capture.analysis.groups.iter() {
+            writer.sample(capture, &group, views)?;
         }
         writer.tables()?;
         writer.out.into_inner().map_err(IntoInnerError::into_error)?.finish()?.flush()?;

@@ -6,6 +6,7 @@
 //! sites were merged into their callers to keep it small, the page says so.
 
 mod columns;
+mod heaviest;
 mod sites;
 mod time;
 
@@ -20,6 +21,7 @@ use super::source::Sources;
 use super::{stats, view};
 use crate::units::{count, size};
 use columns::{Columns, Packed};
+use heaviest::Heaviest;
 use sites::{Names, Side, Sites};
 
 const HEAD: &str = include_str!("../../../assets/page.html");
@@ -68,9 +70,9 @@ pub(crate) fn flamegraph(
     out: impl Write,
 ) -> io::Result<()> {
     let frames = &capture.frames;
-    let mut tree = CallTree::default();
-    let places = tree.places(frames, capture.analysis.groups.iter().map(|group| group.stack), |frame| frame.0);
-    let sides = [Side { capture, places }];
+    let (tree, places) = CallTree::of_stacks(frames, capture.analysis.groups.iter().map(|group| group.stack));
+    let mut sides = [Side { capture, places }];
+    let tree = Heaviest::new(tree, &mut sides);
     let mut names = Names::of_frames(frames, sources);
     let title = capture.facts.title();
     let notes = [capture.facts.warnings(), notes].concat();
@@ -103,7 +105,7 @@ pub(crate) fn difference(
     out: impl Write,
 ) -> io::Result<()> {
     let mut merged = Merged::default();
-    let sides = [new, base].map(|capture| {
+    let mut sides = [new, base].map(|capture| {
         let stacks = capture.analysis.groups.iter().map(|group| group.stack);
         Side { capture, places: merged.places(&capture.frames, stacks) }
     });
@@ -112,9 +114,10 @@ pub(crate) fn difference(
         let (base, new) = (own(&mut merged, base), own(&mut merged, new));
         merged.compare(&base, &new).vanished_stacks
     });
+    let tree = Heaviest::new(std::mem::take(&mut merged.tree), &mut sides);
     let title = format!("{} -> {}", base.facts.file.display(), new.facts.file.display());
     let data = bounded(MOST_BYTES, |most| {
-        let sites = Sites::new(&merged.tree, &sides, most);
+        let sites = Sites::new(&tree, &sides, most);
         let mut data = Columns::new();
         head(&mut data, "diff", &title, start)?;
         data.json("facts", &[facts(base), facts(new)].concat().into())?;
@@ -336,7 +339,8 @@ mod tests {
         let (name, file) =
             (capture.frames.name_id("work").unwrap(), capture.frames.name_id(path.to_str().unwrap()).unwrap());
         let frame = capture.frames.frame_id(name, file, 2).unwrap();
-        capture.analysis.groups[0].stack = capture.frames.stack_of(&[frame]).unwrap();
+        let stack = capture.frames.stack_of(&[frame]).unwrap();
+        capture.analysis.groups.change(0, |group| group.stack = stack);
         let strings = |sources| {
             let mut page = Vec::new();
             flamegraph(&capture, Start::default(), Vec::new(), sources, &mut page).unwrap();
@@ -356,7 +360,8 @@ mod tests {
             id
         };
         let ids = [native("PyObject_Malloc", "/usr/lib/libpython3.11.so.1.0"), native("parse", "/srv/libfast.so")];
-        capture.analysis.groups[0].stack = capture.frames.stack_of(&ids).unwrap();
+        let stack = capture.frames.stack_of(&ids).unwrap();
+        capture.analysis.groups.change(0, |group| group.stack = stack);
         let told = |data: Value| {
             let text = |column: &str, at: usize| data["strings"][data[column][at].as_u64().unwrap() as usize].clone();
             let kinds = data["frameKind"].as_array().unwrap().iter().enumerate().filter(|(_, kind)| **kind != 0);

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::VIEWS;
 use super::columns::Columns;
+use super::heaviest::Heaviest;
 use crate::reports::NO_STACK;
 use crate::reports::facts::{Capture, visible};
 use crate::reports::source::Sources;
@@ -55,23 +56,18 @@ pub(super) struct Sites {
 
 impl Sites {
     /// The sites of all sides, the new capture first; at most so many.
-    pub(super) fn new(tree: &CallTree, sides: &[Side<'_>], most: usize) -> Self {
-        let weights = weights(tree, sides);
-        let kept = kept(&weights, most);
-        let order = tree.preorder(|node| std::cmp::Reverse(weights[node as usize].to_bits()));
-        // The place in preorder of each node, or of the nearest caller that is kept: callers come first.
-        let mut numbers = vec![0; tree.nodes().len()];
-        let mut nodes = Vec::new();
-        for (node, depth) in order {
-            let index = node as usize;
-            if kept[index] {
-                numbers[index] = nodes.len() as u32;
-                nodes.push((depth, tree.nodes()[index].key));
-            } else {
-                numbers[index] = numbers[tree.nodes()[index].parent as usize];
-            }
+    pub(super) fn new(tree: &Heaviest, sides: &[Side<'_>], most: usize) -> Self {
+        let kept = tree.kept(most);
+        let (kept_tree, nearest) = tree.tree.cut(|node| kept[node as usize]);
+        let weights: Vec<f64> = tree.weights.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(at, _)| *at).collect();
+        let mut places = vec![0; kept_tree.nodes().len()];
+        let mut nodes = Vec::with_capacity(places.len());
+        for (node, depth) in kept_tree.preorder(|node| std::cmp::Reverse(weights[node as usize].to_bits())) {
+            places[node as usize] = nodes.len() as u32;
+            nodes.push((depth, kept_tree.nodes()[node as usize].key));
         }
-        let merged = tree.nodes().len() - nodes.len();
+        let numbers: Vec<u32> = nearest.into_iter().map(|node| places[node as usize]).collect();
+        let merged = tree.all - nodes.len();
         let mut sites = Self { nodes, sides: sides.len(), merged, ..Self::default() };
         sites.add_sides(sides, &numbers);
         sites
@@ -88,7 +84,7 @@ impl Sites {
         let order: HashMap<Key, u32> = self.groups.iter().copied().zip(0..).collect();
         for (number, (side, keys)) in sides.iter().zip(&keys).enumerate() {
             for (group, key) in side.capture.analysis.groups.iter().zip(keys) {
-                add(&mut self.sums[order[key] as usize * sides.len() + number], group);
+                add(&mut self.sums[order[key] as usize * sides.len() + number], &group);
             }
         }
         self.group_numbers = keys.first().map_or(Vec::new(), |first| first.iter().map(|key| order[key]).collect());
@@ -169,7 +165,7 @@ impl Side<'_> {
         let mut known: HashMap<ThreadId, u32> = HashMap::new();
         let groups = self.capture.analysis.groups.iter().zip(&self.places);
         let keys = groups.map(|(group, place)| {
-            let name = || threads.number(thread_name(self.capture, group, name_only));
+            let name = || threads.number(thread_name(self.capture, &group, name_only));
             let thread = *known.entry(group.thread).or_insert_with(name);
             (numbers[*place as usize], group.allocator, thread)
         });
@@ -202,38 +198,6 @@ fn thread_name(capture: &Capture, group: &Group, name_only: bool) -> String {
         name if name_only => name.into(),
         name => format!("{tid} {name}"),
     })
-}
-
-/// The largest part that each node and what it called has of any view of any side.
-fn weights(tree: &CallTree, sides: &[Side<'_>]) -> Vec<f64> {
-    let mut weights = vec![0.0; tree.nodes().len()];
-    for (side, view) in sides.iter().flat_map(|side| VIEWS.map(|view| (side, view))) {
-        let mut own = vec![Tally::default(); tree.nodes().len()];
-        for (group, place) in side.capture.analysis.groups.iter().zip(&side.places) {
-            let sum = group.sum(view);
-            own[*place as usize].add(sum.bytes, sum.count);
-        }
-        let totals = tree.totals(&own);
-        let part = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
-        for (weight, total) in weights.iter_mut().zip(&totals) {
-            let parts = part(total.bytes, totals[0].bytes).max(part(total.count, totals[0].count));
-            *weight = parts.max(*weight);
-        }
-    }
-    weights
-}
-
-/// Which nodes are kept: all, or the heaviest. A caller weighs no less than what it calls, so callers of kept ones are.
-fn kept(weights: &[f64], most: usize) -> Vec<bool> {
-    if weights.len() <= most {
-        return vec![true; weights.len()];
-    }
-    let mut sorted = weights.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let least = sorted[sorted.len() - most];
-    let mut kept: Vec<bool> = weights.iter().map(|weight| *weight > least).collect();
-    kept[0] = true;
-    kept
 }
 
 /// Where the names of a tree's keys come from, and source lines where they are wanted.

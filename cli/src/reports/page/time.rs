@@ -101,6 +101,7 @@ mod tests {
     use crate::reports::facts::Capture;
     use crate::reports::fixture;
     use crate::reports::page::columns::Columns;
+    use crate::reports::page::heaviest::Heaviest;
     use crate::reports::page::sites::{Side, Sites};
     use memtrack_reader::Snapshot;
     use memtrack_reader::analysis::{CallTree, Interval, Tally};
@@ -133,10 +134,10 @@ mod tests {
     }
 
     fn sites(capture: &Capture) -> Sites {
-        let mut tree = CallTree::default();
         let stacks = capture.analysis.groups.iter().map(|group| group.stack);
-        let places = tree.places(&capture.frames, stacks, |frame| frame.0);
-        Sites::new(&tree, &[Side { capture, places }], 100)
+        let (tree, places) = CallTree::of_stacks(&capture.frames, stacks);
+        let mut sides = [Side { capture, places }];
+        Sites::new(&Heaviest::new(tree, &mut sides), &sides, 100)
     }
 
     #[test]

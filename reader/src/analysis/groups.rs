@@ -1,0 +1,310 @@
+//! All groups of an analysis, in the order of their first allocation: small, since there may be many millions.
+//!
+//! Most groups are of a stack that allocated a few times and holds nothing at any moment that a report is about. So only
+//! the sum of everything allocated stands in a group's row; each other sum takes room where it has something to say.
+//!
+//! Invariant: no two rows share a sum but the empty one, number 0, which is never written to.
+
+use std::hash::{BuildHasher, Hash};
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use memtrack_format::Allocator;
+use rustc_hash::FxBuildHasher;
+
+use super::{Group, Sum};
+use crate::event::{StackId, ThreadId};
+
+/// The sums of a group that may be empty.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Part {
+    Peak,
+    Leaked,
+    LeakedAtExit,
+    Temporary,
+}
+
+impl Part {
+    const ALL: [Self; 4] = [Self::Peak, Self::Leaked, Self::LeakedAtExit, Self::Temporary];
+}
+
+/// A group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub(super) allocated: Sum,
+    pub(super) stack: StackId,
+    pub(super) thread: ThreadId,
+    /// Where the other sums stand.
+    parts: [u32; Part::ALL.len()],
+    pub(super) allocator: Allocator,
+}
+
+const _: () = assert!(size_of::<Row>() == 64, "a line of the cache for each group");
+
+impl Row {
+    fn key(&self) -> (StackId, ThreadId, Allocator) {
+        (self.stack, self.thread, self.allocator)
+    }
+
+    fn hash(&self) -> u64 {
+        hash(self.key())
+    }
+}
+
+fn hash(key: impl Hash) -> u64 {
+    FxBuildHasher.hash_one(key)
+}
+
+/// The groups.
+#[derive(Clone, Debug)]
+pub struct Groups {
+    rows: Vec<Row>,
+    /// The first is the empty one.
+    sums: Vec<Sum>,
+}
+
+impl Default for Groups {
+    fn default() -> Self {
+        Self { rows: Vec::new(), sums: vec![Sum::default()] }
+    }
+}
+
+impl Groups {
+    /// Their number.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The group with this number.
+    #[must_use]
+    pub fn get(&self, number: usize) -> Option<Group> {
+        self.rows.get(number).map(|row| self.group(row))
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Group> + DoubleEndedIterator + Clone + '_ {
+        self.rows.iter().map(|row| self.group(row))
+    }
+
+    /// Adds one, which is the last.
+    pub fn push(&mut self, group: &Group) {
+        self.rows.push(Row {
+            allocated: group.allocated,
+            stack: group.stack,
+            thread: group.thread,
+            parts: [0; Part::ALL.len()],
+            allocator: group.allocator,
+        });
+        self.set_parts(self.rows.len() - 1, group);
+    }
+
+    /// Changes the group with this number.
+    pub fn change(&mut self, number: usize, change: impl FnOnce(&mut Group)) {
+        let Some(mut group) = self.get(number) else { return };
+        change(&mut group);
+        let Group { stack, allocator, thread, allocated, .. } = group;
+        let row = &mut self.rows[number];
+        *row = Row { stack, allocator, thread, allocated, ..*row };
+        self.set_parts(number, &group);
+    }
+
+    /// Changes all of them.
+    pub fn change_all(&mut self, mut change: impl FnMut(&mut Group)) {
+        (0..self.len()).for_each(|number| self.change(number, &mut change));
+    }
+
+    /// Gives each another stack.
+    pub(crate) fn change_stacks(&mut self, change: impl Fn(StackId) -> StackId) {
+        self.rows.iter_mut().for_each(|row| row.stack = change(row.stack));
+    }
+
+    /// Gives each a copy of one of its sums as another.
+    pub(super) fn copy_part(&mut self, from: Part, to: Part) {
+        for number in 0..self.rows.len() as u32 {
+            let sum = *self.part(number, from);
+            if sum != *self.part(number, to) {
+                *self.part_mut(number, to) = sum;
+            }
+        }
+    }
+
+    /// Keeps those whose numbers are kept.
+    pub(super) fn retain(&mut self, mut is_kept: impl FnMut(usize) -> bool) {
+        let mut numbers = 0..;
+        self.rows.retain(|_| numbers.next().is_some_and(&mut is_kept));
+    }
+
+    /// Gives each another stack and allocator, and merges those of a thread that are then the same; the new number of each.
+    pub(super) fn merge(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) -> Vec<u32> {
+        let mut numbers = Vec::with_capacity(self.len());
+        let mut known: HashTable<u32> = HashTable::new();
+        let mut kept = 0;
+        for at in 0..self.rows.len() {
+            let mut row = self.rows[at];
+            (row.stack, row.allocator) = key(&self.group(&row));
+            let rows = &self.rows;
+            let is_same = |&number: &u32| rows[number as usize].key() == row.key();
+            match known.entry(row.hash(), is_same, |&number| rows[number as usize].hash()) {
+                Entry::Occupied(same) => {
+                    let number = *same.get();
+                    numbers.push(number);
+                    self.absorb(number as usize, &row);
+                }
+                Entry::Vacant(new) => {
+                    // Groups are numbered by 32 bits throughout, and there are no more than before.
+                    new.insert(kept as u32);
+                    numbers.push(kept as u32);
+                    self.rows[kept] = row;
+                    kept += 1;
+                }
+            }
+        }
+        self.rows.truncate(kept);
+        numbers
+    }
+
+    /// Adds the sums of a row that will be no more to those of another.
+    fn absorb(&mut self, number: usize, other: &Row) {
+        let row = &mut self.rows[number];
+        row.allocated.merge(&other.allocated);
+        for (own, theirs) in row.parts.iter_mut().zip(other.parts) {
+            match *own {
+                0 => *own = theirs,
+                own => {
+                    let theirs = self.sums[theirs as usize];
+                    self.sums[own as usize].merge(&theirs);
+                }
+            }
+        }
+    }
+
+    fn group(&self, row: &Row) -> Group {
+        let part = |part| self.sums[row.parts[part as usize] as usize];
+        Group {
+            stack: row.stack,
+            allocator: row.allocator,
+            thread: row.thread,
+            allocated: row.allocated,
+            peak: part(Part::Peak),
+            leaked: part(Part::Leaked),
+            leaked_at_exit: part(Part::LeakedAtExit),
+            temporary: part(Part::Temporary),
+        }
+    }
+
+    fn set_parts(&mut self, number: usize, group: &Group) {
+        let parts = [group.peak, group.leaked, group.leaked_at_exit, group.temporary];
+        for (part, sum) in Part::ALL.into_iter().zip(parts) {
+            if *self.part(number as u32, part) != sum {
+                *self.part_mut(number as u32, part) = sum;
+            }
+        }
+    }
+
+    /// The row of a group that is there.
+    #[inline]
+    pub(super) fn row(&self, number: u32) -> Option<&Row> {
+        self.rows.get(number as usize)
+    }
+
+    #[inline]
+    pub(super) fn row_mut(&mut self, number: u32) -> &mut Row {
+        &mut self.rows[number as usize]
+    }
+
+    /// One of the other sums of a group that is there.
+    #[inline]
+    pub(super) fn part(&self, number: u32, part: Part) -> &Sum {
+        &self.sums[self.rows[number as usize].parts[part as usize] as usize]
+    }
+
+    /// The same, to be changed: from now on it takes room.
+    #[inline]
+    pub(super) fn part_mut(&mut self, number: u32, part: Part) -> &mut Sum {
+        let Self { rows, sums } = self;
+        let place = &mut rows[number as usize].parts[part as usize];
+        if *place == 0 {
+            // Never cut off: 2^32 sums would take a hundred gigabytes of memory first.
+            *place = sums.len() as u32;
+            sums.push(Sum::default());
+        }
+        &mut sums[*place as usize]
+    }
+}
+
+impl PartialEq for Groups {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().eq(other.iter())
+    }
+}
+
+impl FromIterator<Group> for Groups {
+    fn from_iter<I: IntoIterator<Item = Group>>(groups: I) -> Self {
+        let mut all = Self::default();
+        groups.into_iter().for_each(|group| all.push(&group));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::Allocator;
+
+    use super::{Group, Groups, Part, Sum};
+    use crate::event::{StackId, ThreadId};
+
+    fn sum(bytes: u64) -> Sum {
+        Sum { bytes, count: 1, first_order: bytes, first_time_ns: bytes }
+    }
+
+    fn group(stack: u32) -> Group {
+        let group = Group::new(StackId(stack), Allocator::Malloc, ThreadId(0));
+        let bytes = u64::from(stack);
+        match stack % 3 {
+            0 => Group { allocated: sum(bytes), peak: sum(bytes + 1), temporary: sum(bytes + 2), ..group },
+            1 => Group { allocated: sum(bytes), leaked: sum(bytes), ..group },
+            _ => Group { allocated: sum(bytes), leaked_at_exit: sum(bytes), leaked: sum(1), ..group },
+        }
+    }
+
+    #[test]
+    fn groups_come_out_as_they_went_in() {
+        let all: Vec<Group> = (0..10).map(group).collect();
+        let mut groups: Groups = all.iter().copied().collect();
+        assert_eq!(groups.iter().collect::<Vec<_>>(), all);
+        assert_eq!((groups.len(), groups.get(10)), (10, None));
+        groups.retain(|number| number % 2 == 1);
+        assert_eq!(groups.iter().collect::<Vec<_>>(), all.into_iter().skip(1).step_by(2).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_change_is_of_one_group_alone() {
+        let mut groups: Groups = (0..4).map(group).collect();
+        groups.change(1, |group| (group.temporary, group.leaked.bytes) = (sum(9), 8));
+        let changed = Group { temporary: sum(9), leaked: Sum { bytes: 8, ..sum(1) }, ..group(1) };
+        assert_eq!(groups.iter().collect::<Vec<_>>(), [group(0), changed, group(2), group(3)]);
+        groups.part_mut(3, Part::LeakedAtExit).add(5, 1, 0, 0);
+        assert_eq!((groups.part(0, Part::LeakedAtExit).bytes, groups.part(3, Part::LeakedAtExit).bytes), (0, 5));
+    }
+
+    #[test]
+    fn merged_groups_have_the_sums_of_all() {
+        let all: Vec<Group> = (0..10).map(group).collect();
+        let mut groups: Groups = all.iter().copied().collect();
+        let numbers = groups.merge(|group| (StackId(group.stack.0 % 4), group.allocator));
+        assert_eq!(numbers, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]);
+        for (number, merged) in groups.iter().enumerate() {
+            let mut parts = all.iter().skip(number).step_by(4);
+            let mut expected = *parts.next().unwrap();
+            parts.for_each(|part| expected.add(part));
+            assert_eq!(merged, expected);
+        }
+    }
+}

@@ -68,6 +68,8 @@ pub(crate) struct Request<'a> {
     pub(crate) split_processes: bool,
     /// Keep groups apart that differ in the domain of Python's allocators alone.
     pub(crate) split_domains: bool,
+    /// Of stacks only places and modules: for what shows no call paths, of everything that was allocated.
+    pub(crate) without_paths: bool,
     /// Leave native frames places: for what shows none.
     pub(crate) without_names: bool,
     /// Say nothing of how several captures are put together.
@@ -145,6 +147,10 @@ impl Request<'_> {
         }
         if self.without_names {
             file.ignore_names();
+        }
+        // A filter looks at all frames.
+        if self.without_paths && self.filter.is_everything() {
+            file.ignore_paths();
         }
         Ok(file)
     }

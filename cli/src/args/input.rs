@@ -114,6 +114,7 @@ impl Filters {
             search: search(&names.debug_dir),
             split_processes: false,
             without_columns: false,
+            without_paths: false,
             split_domains: false,
             without_names: false,
             quiet: false,

@@ -19,9 +19,10 @@ use crate::reports::{self, stats_json, stats_text};
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &args::Stats) -> Result<u8> {
-    let request = Request { split_domains: true, ..Request::from(&options.input) };
-    let capture = load(request, &options.which.reading())?;
     let view = options.which.wanted().unwrap_or(View::Allocated);
+    let without_paths = view == View::Allocated;
+    let request = Request { split_domains: true, without_paths, ..Request::from(&options.input) };
+    let capture = load(request, &options.which.reading())?;
     if capture.facts.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {
         message::warning("aggregated captures keep the sizes of allocations for the whole only: no sizes are shown");
     }

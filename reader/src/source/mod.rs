@@ -8,6 +8,7 @@
 //! events that were recorded or says what is missing.
 
 mod ahead;
+mod brief;
 mod bytes;
 mod file;
 mod index;
@@ -157,6 +158,8 @@ struct How {
     columns: bool,
     /// Native frames get their names; else they stay places.
     names: bool,
+    /// Of stacks only what places and modules are told by.
+    brief: bool,
     /// Where files with names are looked for.
     search: Search,
 }
@@ -179,7 +182,7 @@ impl Capture {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let file = members::open(path.as_ref())?;
         let index = Index::build(&file)?;
-        let how = How { columns: true, names: true, search: Search::default() };
+        let how = How { columns: true, names: true, brief: false, search: Search::default() };
         Ok(Self { file, index, how })
     }
 
@@ -191,6 +194,12 @@ impl Capture {
     /// Native frames stay places from now on, which [`crate::symbols::apply`] can give their names later.
     pub fn ignore_names(&mut self) {
         self.how.names = false;
+    }
+
+    /// Stacks keep only what their places and modules are told by from now on: for what shows no call paths, sums up
+    /// everything that was allocated, and leaves nothing out by its stack.
+    pub fn ignore_paths(&mut self) {
+        self.how.brief = true;
     }
 
     /// Looks for files with names of native code here.

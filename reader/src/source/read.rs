@@ -12,6 +12,7 @@ use std::sync::Arc;
 use memtrack_format::observe::{Observation, Reader};
 
 use super::ahead::{Ahead, Part, Shop, Task};
+use super::brief::Brief;
 use super::file::{CaptureFile, Piece};
 use super::index::Index;
 use super::merge::{Cursor, Merger, Turn};
@@ -44,6 +45,7 @@ pub(super) fn read<C: Consumer>(
     }
     index.mapped.iter().for_each(|(ticket, file)| merger.mapped(*ticket, file));
     (merger.tables.without_columns, merger.tables.without_names) = (!how.columns, !how.names);
+    merger.tables.brief = how.brief.then(Brief::default);
     rayon::in_place_scope_fifo(|scope| {
         let ahead = Ahead::new(scope, &shop);
         let observations = index.observations.iter();

@@ -10,6 +10,7 @@ use memtrack_format::mapped::Mapped;
 use memtrack_format::record::Frame;
 use rustc_hash::FxHashMap;
 
+use super::brief::Brief;
 use super::segment::{Code, Definition, NameSource, Node};
 use crate::error::Error;
 use crate::event::{StackId, Thread, ThreadId};
@@ -29,6 +30,8 @@ pub(super) struct Tables {
     pub(super) without_columns: bool,
     /// Native frames stay places: their names are not looked up.
     pub(super) without_names: bool,
+    /// Makes stacks brief, where that is enough.
+    pub(super) brief: Option<Brief>,
     thread_ids: FxHashMap<i32, ThreadId>,
     /// Where the names of threads come from, by thread.
     names: Vec<NameSource>,
@@ -130,7 +133,7 @@ impl Tables {
                 self.native_stack(image, parent, node.frame)?
             } else {
                 let frame = self.frame(image, node.frame)?;
-                self.frames.stack_id(parent, frame)?
+                stack_id(&mut self.brief, &mut self.frames, parent, frame)?
             });
         }
         Ok(())
@@ -147,9 +150,9 @@ impl Tables {
             let frames = self.native_frames(image, frame)?;
             self.image(image).native.insert(key, frames);
         }
-        let Self { images, frames, .. } = self;
+        let Self { images, frames, brief, .. } = self;
         let places = images.get(image).and_then(|image| image.native.get(&key)).map(Vec::as_slice).unwrap_or_default();
-        places.iter().try_fold(parent, |parent, &frame| frames.stack_id(parent, frame))
+        places.iter().try_fold(parent, |parent, &frame| stack_id(brief, frames, parent, frame))
     }
 
     fn native_frames(&mut self, image: usize, frame: Frame) -> Result<Vec<FrameId>, Error> {
@@ -181,6 +184,14 @@ impl Tables {
         let id = self.frames.id_of(frames::Frame { function, file, line: place.line, column })?;
         self.image(image).known.insert(key, id);
         Ok(id)
+    }
+}
+
+/// The stack that a frame makes, called from `parent`.
+fn stack_id(brief: &mut Option<Brief>, frames: &mut Frames, parent: StackId, frame: FrameId) -> Result<StackId, Error> {
+    match brief {
+        Some(brief) => brief.stack_id(frames, parent, frame),
+        None => frames.stack_id(parent, frame),
     }
 }
 

@@ -1,0 +1,142 @@
+//! Stacks in brief: of each only the frames by which a report of places and modules tells it.
+//!
+//! A capture may have many millions of different stacks where such a report tells some ten thousand apart. It asks for the
+//! innermost frame, for the module that the stack is put down to, and whether it is the interpreter's own; and what answers
+//! that beside the innermost frame are the files of a few others. So a stack is made of these alone, in their order, and
+//! of all frames in a file one stands for them, but for the innermost.
+//!
+//! Invariant: of a stack in brief, [`by_frame`](crate::analysis::by_frame), [`by_module`](crate::analysis::by_module) and
+//! [`kept`](crate::analysis::kept) say what they say of the whole.
+
+use rustc_hash::FxHashMap;
+
+use crate::error::Error;
+use crate::event::StackId;
+use crate::frames::{FrameId, Frames, NameId};
+use crate::modules::Modules;
+
+/// What makes stacks brief.
+#[derive(Debug, Default)]
+pub(super) struct Brief {
+    modules: Modules,
+    /// The frame that stands for those of a native object, and of a file there.
+    of_file: FxHashMap<(Option<NameId>, NameId), FrameId>,
+    /// Each stack as a caller: without an innermost frame that must stay what it is.
+    callers: FxHashMap<StackId, StackId>,
+    known: FxHashMap<(StackId, FrameId), StackId>,
+}
+
+impl Brief {
+    /// The stack in brief that `frame` makes, called from the stack in brief `parent`.
+    pub(super) fn stack_id(&mut self, frames: &mut Frames, parent: StackId, frame: FrameId) -> Result<StackId, Error> {
+        let caller = match self.callers.get(&parent) {
+            Some(&known) => known,
+            None => self.caller(frames, parent)?,
+        };
+        if let Some(&known) = self.known.get(&(caller, frame)) {
+            return Ok(known);
+        }
+        let mut path = frames.root_to_leaf(caller);
+        path.push(frame);
+        let told: Vec<FrameId> = self.told(frames, &path).into_iter().map(|at| path[at]).collect();
+        let stack = frames.stack_of(&told)?;
+        self.known.insert((caller, frame), stack);
+        Ok(stack)
+    }
+
+    fn caller(&mut self, frames: &mut Frames, stack: StackId) -> Result<StackId, Error> {
+        let mut path = frames.root_to_leaf(stack);
+        if let Some(leaf) = path.last_mut() {
+            let file = (frames.module_id(*leaf), frames.frame(*leaf).file);
+            *leaf = *self.of_file.entry(file).or_insert(*leaf);
+        }
+        let caller = frames.stack_of(&path)?;
+        self.callers.insert(stack, caller);
+        Ok(caller)
+    }
+
+    /// Which of these frames, outermost first, are asked for.
+    fn told(&mut self, frames: &Frames, path: &[FrameId]) -> Vec<usize> {
+        let is_python = |at: &usize| frames.module_id(path[*at]).is_none();
+        let mut has_module = |at: &usize| self.modules.of_frame(frames, path[*at]).is_some();
+        let all = 0..path.len();
+        let python = [all.clone().find(is_python), all.clone().rfind(is_python)];
+        let mut told = vec![path.len() - 1];
+        told.extend(python.into_iter().flatten().chain(all.clone().rfind(&mut has_module)));
+        // That there is any of a module is asked, too; the innermost of them mostly tells.
+        if !told.iter().any(|at| is_python(at) && has_module(at)) {
+            told.extend(all.clone().find(|at| is_python(at) && has_module(at)));
+        }
+        told.sort_unstable();
+        told.dedup();
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::Allocator;
+    use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
+
+    use super::Brief;
+    use crate::analysis::{GroupRow, by_frame, by_module, kept};
+    use crate::event::{StackId, ThreadId};
+    use crate::frames::{FrameId, Frames};
+
+    const FILES: [&str; 9] = [
+        "<frozen importlib._bootstrap>",
+        "<frozen importlib._bootstrap_external>",
+        "/usr/lib/python3.11/os.py",
+        "/usr/lib/python3.11/json/decoder.py",
+        "/app/start.py",
+        "/venv/lib/python3.11/site-packages/flask/app.py",
+        "/usr/bin/python3.so",
+        "/lib/libc.so",
+        "/venv/lib/python3.11/site-packages/numpy/core.so",
+    ];
+
+    /// Two frames of each file.
+    fn all_frames(frames: &mut Frames) -> Vec<FrameId> {
+        let mut ids = Vec::new();
+        for (file, line) in FILES.into_iter().flat_map(|file| [(file, 1), (file, 2)]) {
+            let (function, name) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
+            let id = frames.frame_id(function, name, line).unwrap();
+            if file.ends_with(".so") {
+                frames.set_module(id, file).unwrap();
+            }
+            ids.push(id);
+        }
+        ids
+    }
+
+    fn row(stack: StackId) -> GroupRow {
+        GroupRow {
+            stack,
+            allocator: Allocator::PymallocMalloc,
+            thread: ThreadId(0),
+            bytes: 1,
+            count: 1,
+            first_order: 0,
+            first_time_ns: 0,
+            first_snapshot: 0,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_stack_in_brief_is_told_like_the_whole(paths in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 1..20)) {
+            let (mut frames, mut brief) = (Frames::new(), Brief::default());
+            let ids = all_frames(&mut frames);
+            for path in paths {
+                let path: Vec<_> = path.into_iter().map(|at| ids[at as usize % ids.len()]).collect();
+                let whole = row(frames.stack_of(&path).unwrap());
+                let stack = path.iter().fold(StackId::EMPTY, |parent, &frame| brief.stack_id(&mut frames, parent, frame).unwrap());
+                let short = row(stack);
+                prop_assert!(frames.root_to_leaf(stack).len() <= 5);
+                prop_assert_eq!(by_frame(&[short], &frames), by_frame(&[whole], &frames));
+                prop_assert_eq!(by_module(&[short], &frames), by_module(&[whole], &frames));
+                prop_assert_eq!(kept(&[short], &frames), kept(&[whole], &frames));
+            }
+        }
+    }
+}

@@ -52,7 +52,13 @@ def test_stacks(recorded):
     stacks = account["python_stacks"]
     assert REPEATED <= stacks["glance"] < 2 * REPEATED
     assert 2 * REPEATED <= stacks["changed"] < 3 * REPEATED
-    assert (account["native_frames"] is not None) == recorded[2]["capture"]["has_native_traces"]
+    native = account["native_frames"]
+    assert (native is not None) == recorded[2]["capture"]["has_native_traces"]
+    if native is not None:
+        # Both allocate by the same native frames, each time between other frames of Python.
+        assert 0 < native["stacks_changed"] < REPEATED
+        assert 2 * REPEATED <= native["written"] < 40 * REPEATED
+        assert 0 < native["learned"] < REPEATED
     assert account["truncated_stacks"] == recorded[2]["capture"]["truncated_stacks"]
 
 

@@ -66,6 +66,9 @@ pub(crate) fn at_end(area: &Area, end: Pairing, earlier: &Process) -> Process {
         native_unwound: and(sum(native, |slot| &slot.native_unwound), earlier.native_unwound),
         python_compared: and(sum(has_python, |slot| &slot.python_compared), earlier.python_compared),
         python_changed: and(sum(has_python, |slot| &slot.python_changed), earlier.python_changed),
+        native_changed: and(sum(native, |slot| &slot.native_changed), earlier.native_changed),
+        native_levels: and(sum(native, |slot| &slot.native_levels), earlier.native_levels),
+        native_learned: and(sum(native, |slot| &slot.native_learned), earlier.native_learned),
         shared_runs: and(sum(true, |slot| &slot.shared_runs), earlier.shared_runs),
         // Of all images: a later one goes on counting.
         switches: Some(ticket::sequence(control.ticket.0.load(Acquire))),

@@ -67,6 +67,12 @@ pub struct Process {
     pub python_compared: Option<u64>,
     /// In how many of those more had changed than where the newest frame stood.
     pub python_changed: Option<u64>,
+    /// How often the native stack was not as in the record before.
+    pub native_changed: Option<u64>,
+    /// How many native frames were put together with Python's anew.
+    pub native_levels: Option<u64>,
+    /// Of how many addresses it had to be found out how to leave them.
+    pub native_learned: Option<u64>,
     /// Bytes of records before compression.
     pub record_bytes: Option<u64>,
     /// How often another thread recorded than the one before; memtrack's own looks count, too.
@@ -171,7 +177,7 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags.
-    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 38] {
+    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 41] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -202,6 +208,9 @@ impl Process {
             (58, &mut self.start_ns),
             (59, &mut self.step_ps),
             (60, &mut self.shared_runs),
+            (61, &mut self.native_changed),
+            (62, &mut self.native_levels),
+            (63, &mut self.native_learned),
             (70, &mut self.stripped_allocations),
             (71, &mut self.stripped_bytes),
             (72, &mut self.anonymized),

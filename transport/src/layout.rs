@@ -195,6 +195,13 @@ pub struct Slot {
     pub python_changed: AtomicU64,
     /// How often the owners have taken part in a run of several threads; target.
     pub shared_runs: AtomicU64,
+    /// How often the native stack was not as in the record before, how many of its levels were written or compared with what
+    /// was, and of how many addresses nothing was known yet; target.
+    pub native_changed: AtomicU64,
+    /// See `native_changed`.
+    pub native_levels: AtomicU64,
+    /// See `native_changed`.
+    pub native_learned: AtomicU64,
 }
 
 /// The head of one segment.

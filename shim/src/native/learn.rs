@@ -3,7 +3,7 @@
 //! Invariant: an id that this gives is described in the slot's stream before the first frame that has it.
 
 use super::rule::{Kind, Known, Rule};
-use super::walk::Walk;
+use super::walk::{Walk, add};
 use super::{cfi, loading, machine, modules, pages};
 use crate::ring::Ring;
 
@@ -12,6 +12,7 @@ impl Walk {
     #[cold]
     #[inline(never)]
     pub(super) fn learn(&mut self, address: usize, ring: &mut Ring) -> Known {
+        add(&ring.slot().native_learned, 1);
         let mut known = match modules::at(address) {
             Some((number, module)) => {
                 let end = if module.is_loader { Kind::Outermost } else { Kind::Unknown };

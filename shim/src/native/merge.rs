@@ -12,7 +12,7 @@
 use memtrack_format::record::Frame;
 
 use super::python::Python;
-use super::walk::{Level, Replaced};
+use super::walk::{Level, Replaced, add};
 use crate::python::{Chain, Entry, MAX_DEPTH, Plain, Region, evaluates_by_tail_calls, evaluation_loop};
 use crate::ring::Ring;
 use crate::stack::StackWriter;
@@ -118,21 +118,21 @@ impl Writer<'_> {
     }
 }
 
-/// Python frames that the wire still has one after the other: those from `done` up to `until`, from place `at` on.
+/// Python frames that the wire still has one after the other, from place `at` on: up to the one at `until`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     at: usize,
-    done: usize,
     until: usize,
 }
 
 impl Known {
     /// What the last merge wrote for this level, of which the Python frames from `changed` on are others now. Before it, there
     /// are `at` frames on the wire and `done` Python frames among them.
-    fn of(level: &Replaced, (at, done): (usize, usize), changed: Option<usize>) -> Self {
-        let Replaced { wire, python } = *level;
+    #[inline(always)]
+    fn of(level: Replaced, (at, done): (usize, usize), changed: Option<usize>) -> Self {
+        let Replaced { wire, python } = level;
         let same = changed.unwrap_or(usize::MAX).min(python as usize).saturating_sub(done);
-        Self { at, done, until: done.wrapping_add(same.min((wire as usize).saturating_sub(at))) }
+        Self { at, until: done.wrapping_add(same.min((wire as usize).saturating_sub(at))) }
     }
 }
 
@@ -180,7 +180,7 @@ impl<'a> Merge<'a> {
         let entry = entries.as_slice().partition_point(|entry| (entry.shown as usize) < done);
         let stays = start < changes.level;
         let there = if stays { levels.get(start).map_or(Replaced::NONE, Level::replaced) } else { changes.displaced };
-        let known = Known::of(&there, (at, done), changes.python);
+        let known = Known::of(there, (at, done), changes.python);
         let writer = Writer { ring, at, diverged: false, truncated: false };
         let by_tail_calls = evaluates_by_tail_calls();
         let mut merge = Self { python, entries, writer, done, entry: 0, next: 0, known, by_tail_calls };
@@ -188,6 +188,7 @@ impl<'a> Merge<'a> {
         if start == 0 {
             merge.before_all(levels.first().map_or(0, |level| level.state.sp), changes.cut);
         }
+        add(&merge.writer.ring.slot().native_levels, levels.len().saturating_sub(start));
         for level in levels.get_mut(start..).unwrap_or_default() {
             merge.level(level, caller, in_loop);
             (caller, in_loop) = (level.state.sp, level.is_replaced);
@@ -237,14 +238,13 @@ impl<'a> Merge<'a> {
     }
 
     /// Frames that are on the wire and have not changed: a deep stack is not compared frame by frame.
-    #[inline]
+    #[inline(always)]
     fn step_over(&mut self, end: usize) {
-        let Known { at, done, until } = self.known;
-        let is_in_step = self.writer.at.wrapping_sub(at) == self.done.wrapping_sub(done);
-        let same = until.min(end).saturating_sub(self.done);
-        if is_in_step && !self.writer.diverged {
-            self.done = self.done.wrapping_add(same);
-            self.writer.at = self.writer.at.wrapping_add(same);
+        let same = self.known.until.min(end);
+        // Nothing was written since the place that is known: what diverges moves on.
+        if same > self.done && self.writer.at == self.known.at {
+            self.writer.at = self.writer.at.wrapping_add(same.wrapping_sub(self.done));
+            (self.done, self.known.at) = (same, self.writer.at);
         }
     }
 

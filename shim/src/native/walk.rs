@@ -7,7 +7,7 @@
 //! Invariant: after [`Walk::run`], `levels[..length]` is what unwinding from the top would have found, root first.
 
 use memtrack_transport::layout::Slot;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::machine;
 use super::memory::Stack;
@@ -200,6 +200,7 @@ impl Walk {
     /// followed by one that is gone; `None`: all is as it was.
     pub(super) fn run(&mut self, start: State, ring: &mut Ring) -> Option<usize> {
         self.catch_up();
+        add(&ring.slot().native_changed, 1);
         self.stack.begin(start.sp);
         if let Some(kept) = self.take_tip(start) {
             count(ring.slot(), self.length, 0);
@@ -470,8 +471,10 @@ impl Walk {
 }
 
 /// What the last merge made of the level at this place, of so many.
+#[inline(always)]
 fn replaced_at(levels: &Region<Level>, length: usize, place: usize) -> Replaced {
-    if place < length { levels.get(place).replaced() } else { Replaced::NONE }
+    let level = if place < length { levels.as_slice().get(place) } else { None };
+    level.map_or(Replaced::NONE, Level::replaced)
 }
 
 /// The caller's state, and the places of the words that tell it.
@@ -491,6 +494,12 @@ fn caller(stack: &mut Stack, state: State, rule: &Rule, cfa: usize) -> Option<(S
 /// Counts levels for the statistics; the slot is this thread's.
 #[inline(always)]
 fn count(slot: &Slot, kept: usize, unwound: usize) {
-    slot.native_kept.store(slot.native_kept.load(Relaxed).wrapping_add(kept as u64), Relaxed);
-    slot.native_unwound.store(slot.native_unwound.load(Relaxed).wrapping_add(unwound as u64), Relaxed);
+    add(&slot.native_kept, kept);
+    add(&slot.native_unwound, unwound);
+}
+
+/// Adds to a counter of this thread's slot.
+#[inline(always)]
+pub(super) fn add(counter: &AtomicU64, number: usize) {
+    counter.store(counter.load(Relaxed).wrapping_add(number as u64), Relaxed);
 }

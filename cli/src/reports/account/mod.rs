@@ -52,7 +52,19 @@ struct Looks {
 struct Levels {
     kept: u64,
     unwound: u64,
+    steps: Option<Steps>,
     unknown: bool,
+}
+
+/// What native stacks took beside that.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Steps {
+    /// Stacks that were not as in the record before.
+    changed: u64,
+    /// Frames of those that were put together with Python's anew.
+    levels: u64,
+    /// Addresses of which nothing was known.
+    learned: u64,
 }
 
 impl Account {
@@ -65,15 +77,8 @@ impl Account {
         let frees = totals.events.saturating_add(stripped.saturating_mul(2)).saturating_sub(stacks);
         let python = Looks::of(process, stacks);
         let native = Levels::of(process);
-        let events = Events {
-            stacks,
-            frees,
-            whole: python.whole,
-            changed: python.changed,
-            glance: python.glance,
-            kept: native.kept,
-            unwound: native.unwound,
-        };
+        let events =
+            Events { stacks, frees, whole: python.whole, changed: python.changed, glance: python.glance, native };
         Self {
             events: totals.events,
             file_bytes,
@@ -135,6 +140,9 @@ impl Account {
             })),
             "native_frames": self.native.is_known().then(|| json!({
                 "kept": self.native.kept, "unwound": self.native.unwound,
+                "stacks_changed": self.native.steps.map(|steps| steps.changed),
+                "written": self.native.steps.map(|steps| steps.levels),
+                "learned": self.native.steps.map(|steps| steps.learned),
             })),
             "truncated_stacks": self.truncated_stacks,
             "lost": {"blocks": self.lost_blocks, "bytes": self.lost_bytes, "events": self.lost_events},
@@ -260,7 +268,7 @@ impl Looks {
 impl Levels {
     fn of(process: &Process) -> Self {
         match process.native_kept.zip(process.native_unwound) {
-            Some((kept, unwound)) => Self { kept, unwound, unknown: false },
+            Some((kept, unwound)) => Self { kept, unwound, steps: Steps::of(process), unknown: false },
             None => Self { unknown: process.native_traces == Some(1), ..Self::default() },
         }
     }
@@ -269,8 +277,13 @@ impl Levels {
         Self {
             kept: self.kept.saturating_add(other.kept),
             unwound: self.unwound.saturating_add(other.unwound),
+            steps: self.known_steps().zip(other.known_steps()).map(|(one, other)| one.and(other)),
             unknown: self.unknown || other.unknown,
         }
+    }
+
+    fn known_steps(self) -> Option<Steps> {
+        self.steps.or((!self.is_known() && !self.unknown).then_some(Steps::default()))
     }
 
     fn is_known(self) -> bool {
@@ -284,6 +297,21 @@ impl Levels {
         let all = self.kept.saturating_add(self.unwound);
         self.is_known()
             .then(|| format!("{} as before, {} unwound", percent(self.kept, all), percent(self.unwound, all)))
+    }
+}
+
+impl Steps {
+    fn of(process: &Process) -> Option<Self> {
+        let (changed, levels) = process.native_changed.zip(process.native_levels)?;
+        Some(Self { changed, levels, learned: process.native_learned? })
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            changed: self.changed.saturating_add(other.changed),
+            levels: self.levels.saturating_add(other.levels),
+            learned: self.learned.saturating_add(other.learned),
+        }
     }
 }
 
@@ -377,6 +405,9 @@ mod tests {
             python_changed: all,
             native_kept: all,
             native_unwound: all,
+            native_changed: all,
+            native_levels: all,
+            native_learned: all,
             waits: all,
             wait_ns: all,
             events_without_slot: all,

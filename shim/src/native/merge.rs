@@ -12,7 +12,7 @@
 use memtrack_format::record::Frame;
 
 use super::python::Python;
-use super::walk::{Level, Replaced, add};
+use super::walk::{Level, add};
 use crate::python::{Chain, Entry, MAX_DEPTH, Plain, Region, evaluates_by_tail_calls, evaluation_loop};
 use crate::ring::Ring;
 use crate::stack::StackWriter;
@@ -116,6 +116,18 @@ impl Writer<'_> {
             self.ring.pop(count as u32);
         }
     }
+}
+
+/// Frames on the wire, and Python frames among them, up to and with a level in whose place Python frames stand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replaced {
+    pub(super) wire: u32,
+    pub(super) python: u32,
+}
+
+impl Replaced {
+    /// None do.
+    pub(super) const NONE: Self = Self { wire: 0, python: 0 };
 }
 
 /// Python frames that the wire still has one after the other, from place `at` on: up to the one at `until`.

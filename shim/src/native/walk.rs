@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::machine;
 use super::memory::Stack;
+use super::merge::Replaced;
 use super::modules;
 use super::rule::{Kind, Known, Rule, Rules, State};
 use super::tips::{Fresh, Tips};
@@ -60,18 +61,6 @@ impl Level {
     pub(super) const fn with_words(self, words: u32) -> Self {
         Self { words, ..self }
     }
-}
-
-/// Frames on the wire, and Python frames among them, up to and with a level in whose place Python frames stand.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Replaced {
-    pub(super) wire: u32,
-    pub(super) python: u32,
-}
-
-impl Replaced {
-    /// None do.
-    pub(super) const NONE: Self = Self { wire: 0, python: 0 };
 }
 
 /// What the last walk found.

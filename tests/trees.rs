@@ -180,7 +180,7 @@ fn what_all_processes_lack_is_told_once() {
     assert_eq!((stats.status, unnamed.count()), (0, 1), "{}", stats.stderr);
     let [_, threads] = stats.stdout.split("\nThreads\n").collect::<Vec<_>>()[..] else { panic!("{}", stats.stdout) };
     let threads: Vec<&str> = threads.lines().take_while(|line| !line.is_empty()).collect();
-    assert_eq!((threads.len(), threads.last()), (6, Some(&"  and 5 more: -n 0")), "{threads:?}");
+    assert_eq!((threads.len(), threads.last()), (6, Some(&"  and 5 more (-n 0 shows all)")), "{threads:?}");
     assert!(stats.stdout.contains(", each process's own added up\n"), "{}", stats.stdout);
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
 use super::scale::{Metric, Scale};
-use super::table::Table;
+use super::table::{Table, left_out};
 use super::{NO_STACK, stats, view};
 use crate::terminal::Look;
 use crate::units::{count, size};
@@ -105,7 +105,7 @@ impl Diff {
             rows[..shown].iter().for_each(|row| table.row(self.cells(row).map(|cell| visible(&cell))));
             table.lines(look.width).iter().try_for_each(|line| writeln!(out, "{line}"))?;
             if rows.len() > shown {
-                writeln!(out, "  and {} more (-n 0 shows all)", count((rows.len() - shown) as u64))?;
+                writeln!(out, "{}", left_out((rows.len() - shown) as u64))?;
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ use memtrack_reader::{FrameId, StackId, ThreadId, View};
 use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
-use super::table::Table;
+use super::table::{Table, left_out};
 use super::tree::named;
 use super::{NO_STACK, view};
 use crate::terminal::Look;
@@ -121,7 +121,7 @@ impl<'a> Places<'a> {
         }
         match self.rows.len() - shown {
             0 => Ok(()),
-            more => writeln!(out, "  and {} more (-n 0 shows all)", count(more as u64)),
+            more => writeln!(out, "{}", left_out(more as u64)),
         }
     }
 

@@ -13,7 +13,7 @@ use memtrack_reader::frames::NameId;
 use serde_json::json;
 
 use super::facts::{Capture, visible};
-use super::table::Table;
+use super::table::{Table, left_out};
 use super::{NO_STACK, view};
 use crate::terminal::Look;
 use crate::units::{count, percent, size};
@@ -63,7 +63,7 @@ pub(crate) fn write(
     }
     match rows.len() - shown {
         0 => Ok(()),
-        more => writeln!(out, "  and {} more (-n 0 shows all)", count(more as u64)),
+        more => writeln!(out, "{}", left_out(more as u64)),
     }
 }
 

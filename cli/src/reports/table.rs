@@ -4,6 +4,11 @@
 
 use crate::units::count;
 
+/// The line that stands for so many rows that are not shown.
+pub(super) fn left_out(rows: u64) -> String {
+    format!("  and {} more (-n 0 shows all)", count(rows))
+}
+
 /// Rows of cells; all but the last column are aligned to the right.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -29,7 +34,7 @@ impl Table {
     pub(super) fn lines(&self, width: Option<usize>) -> Vec<String> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(|column| self.width(column)).collect();
-        let more = (self.more > 0).then(|| format!("  and {} more: -n 0", count(self.more as u64)));
+        let more = (self.more > 0).then(|| left_out(self.more as u64));
         self.rows.iter().map(|row| line(row, &widths, width)).chain(more).collect()
     }
 
@@ -89,7 +94,7 @@ mod tests {
         assert_eq!(table.lines(None)[1], "     12 B  1,000  b");
         assert_eq!(table.lines(Some(40))[0], "  1.00 kB      2  a function …path.py:12");
         assert_eq!(table.lines(Some(40))[0].chars().count(), 40);
-        assert_eq!(table.first(1).lines(None)[1..], ["  and 1 more: -n 0"]);
+        assert_eq!(table.first(1).lines(None)[1..], ["  and 1 more (-n 0 shows all)"]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{Matched, span, stack_value};
 use crate::reports::NO_STACK;
 use crate::reports::facts::{Capture, visible};
 use crate::reports::lifetimes;
-use crate::reports::table::Table;
+use crate::reports::table::{Table, left_out};
 use crate::terminal::Look;
 use crate::units::{count, percent, size};
 
@@ -204,7 +204,7 @@ impl Groups {
         }
         match self.rows.len() - shown {
             0 => Ok(()),
-            more => writeln!(out, "  and {} more (-n 0 shows all)", count(more as u64)),
+            more => writeln!(out, "{}", left_out(more as u64)),
         }
     }
 

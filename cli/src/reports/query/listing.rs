@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::{Matched, frame_value, place, span, stack_value};
 use crate::reports::facts::{Capture, visible};
-use crate::reports::table::Table;
+use crate::reports::table::{Table, left_out};
 use crate::terminal::Look;
-use crate::units::{count, size};
+use crate::units::size;
 
 /// A size, the number of its row, and its cells.
 type Ranked = (u64, Reverse<u64>, Vec<String>);
@@ -66,7 +66,7 @@ impl Largest {
         }
         match seen - shown {
             0 => Ok(()),
-            more => writeln!(out, "  and {} more (-n 0 shows all)", count(more)),
+            more => writeln!(out, "{}", left_out(more)),
         }
     }
 }

@@ -18,12 +18,14 @@ const DT_RELSZ: u64 = 18;
 const DT_RELENT: u64 = 19;
 const DT_PLTREL: u64 = 20;
 const DT_JMPREL: u64 = 23;
+/// How many of the relocations, all of them at the front, only add the base.
+const DT_RELACOUNT: u64 = 0x6fff_fff9;
 /// Sizes of Elf64_Dyn, Elf64_Sym, Elf64_Rela and Elf64_Rel.
 const ENTRY: usize = 16;
 const SYMBOL: u64 = 24;
 const RELA: u64 = 24;
 const REL: u64 = 16;
-/// Highest tag that is looked at, plus one.
+/// Highest of the low tags that are looked at, plus one; and one place more, for DT_RELACOUNT.
 const TAGS: usize = 24;
 
 /// What is needed of an object's dynamic section.
@@ -33,6 +35,7 @@ pub(super) struct Dynamic {
     symbols: usize,
     strings: Range,
     range: Range,
+    relative: usize,
 }
 
 impl Dynamic {
@@ -46,7 +49,13 @@ impl Dynamic {
         let symbols = tables.rebased(DT_SYMTAB)?;
         let strings = tables.rebased(DT_STRTAB)?;
         let strings = strings..strings.saturating_add(tables.value(DT_STRSZ)? as usize);
-        sound.then_some(Self { base: object.base, symbols, strings, range })
+        let relative = tables.value(DT_RELACOUNT).map_or(0, |count| count as usize);
+        sound.then_some(Self { base: object.base, symbols, strings, range, relative })
+    }
+
+    /// How many of the relocations with addends, at the front of their table, name no symbol; the object's own word.
+    pub(super) fn relative_count(&self) -> usize {
+        self.relative
     }
 
     /// The beginning of the name of symbol `index`, of `length` bytes at the most; its zero and what follows it may be
@@ -74,9 +83,20 @@ impl Dynamic {
     }
 }
 
-/// The values of the low tags; `None` when the section does not end inside its range.
-fn tags(section: &Range) -> Option<[Option<u64>; TAGS]> {
-    let mut tags = [None; TAGS];
+/// The values of the tags, at their [`place`]s.
+type Tags = [Option<u64>; TAGS + 1];
+
+/// Where a tag's value is kept.
+fn place(tag: u64) -> Option<usize> {
+    match tag {
+        DT_RELACOUNT => Some(TAGS),
+        _ => usize::try_from(tag).ok().filter(|tag| *tag < TAGS),
+    }
+}
+
+/// The values of the tags; `None` when the section does not end inside its range.
+fn tags(section: &Range) -> Option<Tags> {
+    let mut tags = [None; TAGS + 1];
     if !section.start.is_multiple_of(align_of::<u64>()) {
         return None;
     }
@@ -88,7 +108,7 @@ fn tags(section: &Range) -> Option<[Option<u64>; TAGS]> {
             return Some(tags);
         }
         // The first entry of a tag counts, as it does for plt-rs.
-        if let Some(place) = usize::try_from(tag).ok().and_then(|tag| tags.get_mut(tag)) {
+        if let Some(place) = place(tag).and_then(|place| tags.get_mut(place)) {
             place.get_or_insert(value);
         }
         at = at.wrapping_add(ENTRY);
@@ -100,7 +120,7 @@ fn tags(section: &Range) -> Option<[Option<u64>; TAGS]> {
 struct Tables<'a> {
     base: usize,
     range: &'a Range,
-    tags: &'a [Option<u64>; TAGS],
+    tags: &'a Tags,
 }
 
 impl Tables<'_> {
@@ -141,7 +161,7 @@ impl Tables<'_> {
     }
 
     fn value(&self, tag: u64) -> Option<u64> {
-        self.tags.get(tag as usize).copied().flatten()
+        self.tags.get(place(tag)?).copied().flatten()
     }
 }
 
@@ -205,6 +225,14 @@ mod tests {
         symbol(17, &mut image);
         assert_eq!(read(&image).unwrap().name_start(1, 99), None);
         assert_eq!(read(&image).unwrap().name_start(u32::MAX, 99), None, "no such symbol");
+    }
+
+    #[test]
+    fn relocations_without_a_symbol_are_counted() {
+        assert_eq!(read(&image(GOOD)).unwrap().relative_count(), 0, "not said");
+        let mut section = GOOD;
+        section[8..].copy_from_slice(&[DT_RELACOUNT, 22_671, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(read(&image(section)).unwrap().relative_count(), 22_671);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 """The library in the program fits older C libraries than the one it was built with."""
 
+import platform
 import re
 import shutil
 
@@ -7,6 +8,7 @@ import pytest
 
 from conftest import execute
 
+LOADER = {"x86_64": "ld-linux-x86-64", "aarch64": "ld-linux-aarch64"}[platform.machine()]
 OLDEST_GLIBC = (2, 17)  # what the README promises
 
 
@@ -19,6 +21,16 @@ def test_the_library_needs_no_later_c_library_than_promised(executable):
     assert {"malloc", "dlsym"} <= {name for _, name in needed}
     too_new = [f"{name}@{version}" for version, name in needed if tuple(map(int, version.split("."))) > OLDEST_GLIBC]
     assert not too_new
+
+
+def test_the_library_loads_no_other_than_the_c_library(executable):
+    """Each would be loaded into every process that is recorded."""
+    if not shutil.which("objdump"):
+        pytest.skip("no objdump (binutils)")
+    headers = execute(["objdump", "-p", executable.parent / "libmemtrack_shim.so"])
+    assert headers.status == 0, headers.stderr
+    needed = re.findall(r"NEEDED\s+(\S+)", headers.stdout.decode())
+    assert {re.sub(r"\.so.*", "", name) for name in needed} == {"libc", "libdl", LOADER}
 
 
 def test_the_library_defines_nothing_that_the_program_could_take(executable):

@@ -5,7 +5,8 @@
 //! never sees it), and jumps to the function of old, which every later glibc has too. It serves the standard library
 //! and other crates as well: the linker looks here first. What glibc 2.17 has not at all is a system call.
 //!
-//! Invariant: no function needs a later version than glibc 2.17; a test of the built library holds this.
+//! Invariant: no function needs a later version than glibc 2.17, and no other library than the C library and the loader;
+//! a test of the built library holds this.
 
 use std::arch::global_asm;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -112,6 +113,10 @@ own!("statx" = statx);
 
 // Since 2.18. The standard library asks whether it is there, and uses a pthread key where it is not.
 global_asm!(".hidden __cxa_thread_atexit_impl", ".globl __cxa_thread_atexit_impl", ".set __cxa_thread_atexit_impl, 0",);
+
+// The tests of this library panic, and are unwound.
+#[cfg(not(test))]
+mod unwinder;
 
 /// Since 2.30.
 unsafe extern "C" fn gettid() -> c_int {

@@ -71,9 +71,10 @@ impl Collector {
         self.server.path()
     }
 
-    /// The first process to be recorded is this one (and not whichever connects first, if none has).
+    /// The first process to be recorded is this one (and not whichever connects first, if none has); it runs already.
     pub fn expect_child(&self, pid: u32) {
         self.tree.expect_first(pid.cast_signed());
+        self.server.expect();
     }
 
     /// The child has ended and was waited for: what it left is drained at once. `cpu_ns`: its processor time, as

@@ -4,7 +4,7 @@
 //! threads are doing and however many descriptors are left; a refusal is a closed socket.
 
 use std::fs::{DirBuilder, File};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
@@ -28,8 +28,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct Server {
     path: PathBuf,
-    /// Closing it ends the thread.
-    stop: UnixStream,
+    /// A byte asks for memory to be made ready; closing it ends the thread.
+    ask: UnixStream,
     thread: JoinHandle<()>,
 }
 
@@ -44,14 +44,21 @@ impl Server {
         let failed = |reason| Error::Socket { path: path.clone(), reason };
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
         let listener = UnixListener::bind(&path).map_err(failed)?;
-        let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+        let (ask, asked) = UnixStream::pair().map_err(failed)?;
         let reserve = reserve().map_err(failed)?;
         let desk = Desk::new(dir.to_owned(), options, openers, tree);
         let thread = std::thread::Builder::new()
             .name("memtrack-accept".into())
-            .spawn(move || run(desk, &listener, &stopped, Some(reserve)))
+            .spawn(move || run(desk, &listener, &asked, Some(reserve)))
             .map_err(Error::Thread)?;
-        Ok(Self { path, stop, thread })
+        Ok(Self { path, ask, thread })
+    }
+
+    /// Somebody will connect soon: their memory is made meanwhile. Not before they are started: making it would take the
+    /// processor that they are started on.
+    pub(crate) fn expect(&self) {
+        // If it cannot be said, it is made when they ask.
+        let _ = (&self.ask).write_all(&[0]);
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -60,7 +67,7 @@ impl Server {
 
     /// Stops listening.
     pub(crate) fn stop(self) {
-        drop(self.stop);
+        drop(self.ask);
         // It does not panic; and nothing depends on it any more.
         let _ = self.thread.join();
         // The directory goes with the recording anyway.
@@ -68,9 +75,12 @@ impl Server {
     }
 }
 
-fn run(mut desk: Desk, listener: &UnixListener, stopped: &UnixStream, mut reserve: Option<File>) {
-    desk.prepare_spare();
-    while wait(listener, stopped) {
+fn run(mut desk: Desk, listener: &UnixListener, asked: &UnixStream, mut reserve: Option<File>) {
+    while let Some(wish) = wait(listener, asked) {
+        if wish == Wish::Prepare {
+            desk.prepare_spare();
+            continue;
+        }
         match listener.accept() {
             Ok((socket, _)) => desk.answer(&socket),
             Err(error) if is_exhausted(&error) && turn_away(listener, &mut reserve) => desk.turn_away(&error),
@@ -98,18 +108,34 @@ fn turn_away(listener: &UnixListener, reserve: &mut Option<File>) -> bool {
     refused
 }
 
-/// Waits until somebody connects; `false`: the server shall stop.
-fn wait(listener: &UnixListener, stopped: &UnixStream) -> bool {
+/// What the server is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    /// Somebody has connected.
+    Connect,
+    /// Somebody will.
+    Prepare,
+}
+
+/// Waits until something is wanted; `None`: the server shall stop.
+fn wait(listener: &UnixListener, mut asked: &UnixStream) -> Option<Wish> {
     let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    let mut watched = [watch(listener.as_raw_fd()), watch(stopped.as_raw_fd())];
+    let mut watched = [watch(listener.as_raw_fd()), watch(asked.as_raw_fd())];
     loop {
         // SAFETY: the array is ours and its length is given.
         let ready = unsafe { libc::poll(watched.as_mut_ptr(), 2, -1) };
+        if ready > 0 && watched[1].revents == 0 {
+            return Some(Wish::Connect);
+        }
         if ready > 0 {
-            return watched[1].revents == 0;
+            match asked.read(&mut [0]) {
+                Ok(1..) => return Some(Wish::Prepare),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                _ => return None,
+            }
         }
         if ready < 0 && io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return false;
+            return None;
         }
     }
 }

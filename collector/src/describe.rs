@@ -51,8 +51,9 @@ pub(crate) fn python(control: &Control) -> Process {
     }
 }
 
-/// What is known at the end, with the moment of the end. `earlier`: of the process's earlier images, whose counts go on.
-pub(crate) fn at_end(area: &Area, end: Pairing, earlier: &Process) -> Process {
+/// What is known at the end, with the moment of the end. `start`: what was known when the process connected; `earlier`: of
+/// its earlier images, whose counts go on.
+pub(crate) fn at_end(area: &Area, start: &Process, end: Pairing, earlier: &Process) -> Process {
     let control = area.control();
     let native = control.native.load(Acquire) == 1;
     let has_python = control.python_version.load(Acquire) != 0;
@@ -60,6 +61,7 @@ pub(crate) fn at_end(area: &Area, end: Pairing, earlier: &Process) -> Process {
         let slots = (0..area.slot_count()).filter_map(|index| area.slot(index));
         known.then(|| slots.fold(0_u64, |sum, slot| sum.wrapping_add(of(slot).load(Acquire))))
     };
+    let ns = |ticks: Option<u64>| nanoseconds(ticks?, start, end);
     let begun = Some(control.start_ns.load(Acquire)).filter(|ns| *ns > 0);
     Process {
         native_kept: and(sum(native, |slot| &slot.native_kept), earlier.native_kept),
@@ -69,6 +71,9 @@ pub(crate) fn at_end(area: &Area, end: Pairing, earlier: &Process) -> Process {
         native_changed: and(sum(native, |slot| &slot.native_changed), earlier.native_changed),
         native_levels: and(sum(native, |slot| &slot.native_levels), earlier.native_levels),
         native_learned: and(sum(native, |slot| &slot.native_learned), earlier.native_learned),
+        python_look_ns: and(ns(sum(has_python, |slot| &slot.python_ticks)), earlier.python_look_ns),
+        native_change_ns: and(ns(sum(native, |slot| &slot.native_ticks)), earlier.native_change_ns),
+        inner_calls: and(sum(true, |slot| &slot.inner_calls), earlier.inner_calls),
         shared_runs: and(sum(true, |slot| &slot.shared_runs), earlier.shared_runs),
         // Of all images: a later one goes on counting.
         switches: Some(ticket::sequence(control.ticket.0.load(Acquire))),
@@ -83,6 +88,13 @@ pub(crate) fn at_end(area: &Area, end: Pairing, earlier: &Process) -> Process {
         ended_by_exec: (control.image.load(Acquire) == image::IN_EXEC).then_some(1),
         ..python(control)
     }
+}
+
+/// This many ticks of the stamping clock, at the rate that it had since the start.
+fn nanoseconds(ticks: u64, start: &Process, end: Pairing) -> Option<u64> {
+    let all_ticks = end.ticks.saturating_sub(start.start_ticks?).max(1);
+    let all_ns = end.monotonic_ns.saturating_sub(start.start_monotonic_ns?);
+    u64::try_from(u128::from(ticks) * u128::from(all_ns) / u128::from(all_ticks)).ok()
 }
 
 /// The sum of what is known; the numbers are the target's, and may be anything.
@@ -112,7 +124,9 @@ fn text(field: &[AtomicU64], len: usize) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::text;
+    use super::{nanoseconds, text};
+    use memtrack_format::meta::Process;
+    use memtrack_transport::clock::Pairing;
     use std::sync::atomic::AtomicU64;
 
     #[test]
@@ -121,5 +135,14 @@ mod tests {
         assert_eq!(text(&field, usize::MAX), Some(b"pymalloc".to_vec()));
         assert_eq!(text(&field, 2), Some(b"py".to_vec()));
         assert_eq!(text(&field, 0), None);
+    }
+
+    #[test]
+    fn ticks_are_of_the_rate_that_the_clock_had() {
+        let start = Process { start_ticks: Some(1000), start_monotonic_ns: Some(50), ..Process::default() };
+        let end = Pairing { ticks: 4000, monotonic_ns: 1050, realtime_ns: 0, uncertainty_ns: 0 };
+        assert_eq!(nanoseconds(600, &start, end), Some(200));
+        assert_eq!(nanoseconds(u64::MAX, &start, Pairing { ticks: 0, ..end }), None);
+        assert_eq!(nanoseconds(600, &Process::default(), end), None);
     }
 }

@@ -214,7 +214,7 @@ impl Session {
         self.look_at_clock();
         let cpu_ns = self.cpu_ns;
         let record_bytes = Some(output.record_bytes);
-        let known = describe::at_end(&self.area, end, &self.earlier);
+        let known = describe::at_end(&self.area, &self.process, end, &self.earlier);
         self.learn(Process { cpu_ns, record_bytes, ..known }, output);
         output.checkpoint();
         self.area.control().children.load(SeqCst)

@@ -73,6 +73,12 @@ pub struct Process {
     pub native_levels: Option<u64>,
     /// Of how many addresses it had to be found out how to leave them.
     pub native_learned: Option<u64>,
+    /// How long looking closer at Python stacks took, in nanoseconds, as far as a sample tells.
+    pub python_look_ns: Option<u64>,
+    /// How long it took to find what of native stacks had changed, and to write it, in the same way.
+    pub native_change_ns: Option<u64>,
+    /// How often memory was allocated or freed inside of allocators that were recorded themselves.
+    pub inner_calls: Option<u64>,
     /// Bytes of records before compression.
     pub record_bytes: Option<u64>,
     /// How often another thread recorded than the one before; memtrack's own looks count, too.
@@ -177,7 +183,7 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags.
-    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 41] {
+    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 44] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -211,6 +217,9 @@ impl Process {
             (61, &mut self.native_changed),
             (62, &mut self.native_levels),
             (63, &mut self.native_learned),
+            (68, &mut self.python_look_ns),
+            (69, &mut self.native_change_ns),
+            (75, &mut self.inner_calls),
             (70, &mut self.stripped_allocations),
             (71, &mut self.stripped_bytes),
             (72, &mut self.anonymized),

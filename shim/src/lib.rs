@@ -30,6 +30,7 @@ mod hooks;
 mod loadable;
 mod native;
 mod order;
+mod pace;
 mod python;
 mod readable;
 mod recorder;

@@ -21,7 +21,7 @@ use crate::errno::Errno;
 use crate::order::{Block, Turn};
 use crate::python::MAX_DEPTH;
 use crate::stack::{CodeObject, LineTableKind, StackWriter};
-use crate::{family, switch};
+use crate::{family, pace, switch};
 
 /// How long a thread waits for the collector before it asks whether there still is one.
 const WAIT: Duration = Duration::from_millis(50);
@@ -465,6 +465,14 @@ impl StackWriter for Ring {
         if changed {
             slot.python_changed.store(slot.python_changed.load(Relaxed).wrapping_add(1), Relaxed);
         }
+    }
+
+    fn now(&self) -> u64 {
+        self.home.clock.now()
+    }
+
+    fn looked_since(&mut self, begun: u64) {
+        pace::note(self, begun, |slot| &slot.python_ticks);
     }
 
     #[cold]

@@ -49,6 +49,10 @@ pub(crate) trait StackWriter {
     fn set_truncated(&mut self, truncated: bool);
     /// A glance at the stack was not enough to tell what had changed; `changed`: more than the newest frame's place had.
     fn looked(&mut self, changed: bool);
+    /// The time, in ticks.
+    fn now(&self) -> u64;
+    /// The closer look that began then is over.
+    fn looked_since(&mut self, begun: u64);
     /// Describes a code object, before the first push of its id by this slot.
     fn define_code(&mut self, id: u32, code: &CodeObject<'_>);
 }

@@ -195,13 +195,23 @@ pub(crate) fn enter() -> Option<Recorder> {
 /// noted of the block, and made that note where it was seen.
 #[cold]
 fn beneath() -> Option<&'static mut Thread> {
+    let thread = inside()?;
+    let inner = &thread.ring.slot().inner_calls;
+    // This thread alone counts here.
+    inner.store(inner.load(Relaxed).wrapping_add(1), Relaxed);
+    (thread.python_block != 0).then_some(thread)
+}
+
+/// The thread, if it is inside of another hook.
+#[inline(always)]
+fn inside() -> Option<&'static mut Thread> {
     let word = tls::get();
     if word <= LAST_MARK || !switch::is_on() {
         return None;
     }
     // SAFETY: as in `enter`; the outer hook of this thread uses it only after this one has returned.
     let thread = unsafe { &mut *(word as *mut Thread) };
-    (thread.ring.busy() && thread.python_block != 0).then_some(thread)
+    thread.ring.busy().then_some(thread)
 }
 
 /// A free that [`enter`] has said no to. Until the result is dropped, nothing else is recorded of this block.
@@ -234,7 +244,7 @@ pub(crate) struct Beneath {
 
 impl Drop for Beneath {
     fn drop(&mut self) {
-        if let Some(thread) = beneath() {
+        if let Some(thread) = inside().filter(|thread| thread.python_block != 0) {
             thread.python_block = self.outer;
         }
     }

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Bump at every change of this module: shim and collector must come from the same build of it.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header.
@@ -202,6 +202,13 @@ pub struct Slot {
     pub native_levels: AtomicU64,
     /// See `native_changed`.
     pub native_learned: AtomicU64,
+    /// How long the closer looks at Python stacks took, and what native stacks that had changed took over and above, in ticks
+    /// of the clock, as far as a sample tells; target.
+    pub python_ticks: AtomicU64,
+    /// See `python_ticks`.
+    pub native_ticks: AtomicU64,
+    /// Calls of hooked functions inside of others, of which nothing is recorded; target.
+    pub inner_calls: AtomicU64,
 }
 
 /// The head of one segment.

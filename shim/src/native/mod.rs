@@ -27,6 +27,7 @@ pub(crate) use modules::{Description, add, forget};
 use std::hint::cold_path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use crate::pace::{self, Pace};
 use crate::python::{Chain, Version};
 use crate::ring::Ring;
 use crate::stack::StackWriter;
@@ -74,12 +75,13 @@ pub(crate) struct Native {
     python: Python,
     entries: Entries,
     truncated: bool,
+    pace: Pace,
 }
 
 impl Native {
     /// Nothing is known yet.
     pub(crate) const fn new() -> Self {
-        Self { walk: Walk::new(), python: Python::new(), entries: Entries::new(), truncated: false }
+        Self { walk: Walk::new(), python: Python::new(), entries: Entries::new(), truncated: false, pace: Pace::new() }
     }
 
     /// Another thread owns the slot from now on; the reader's stack is empty.
@@ -126,6 +128,23 @@ impl Native {
     /// Something has changed: Python frames, or, unless `is_same`, native ones.
     #[inline(never)]
     fn change(&mut self, chain: &Chain, ring: &mut Ring, start: State, is_same: bool) {
+        if self.pace.is_due() {
+            return self.change_timed(chain, ring, start, is_same);
+        }
+        self.change_now(chain, ring, start, is_same);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change_timed(&mut self, chain: &Chain, ring: &mut Ring, start: State, is_same: bool) {
+        self.pace.begin();
+        let begun = ring.now();
+        self.change_now(chain, ring, start, is_same);
+        pace::note(ring, begun, |slot| &slot.native_ticks);
+    }
+
+    #[inline(never)]
+    fn change_now(&mut self, chain: &Chain, ring: &mut Ring, start: State, is_same: bool) {
         let level = if is_same { None } else { self.walk.run(start, ring) };
         let (python, reshaped) = self.python.take_changed();
         if level.is_some() || python.is_some() {

@@ -128,6 +128,14 @@ impl StackWriter for Shadow<'_> {
         self.ring.looked(changed);
     }
 
+    fn now(&self) -> u64 {
+        self.ring.now()
+    }
+
+    fn looked_since(&mut self, begun: u64) {
+        self.ring.looked_since(begun);
+    }
+
     fn define_code(&mut self, id: u32, code: &CodeObject<'_>) {
         self.ring.define_code(id, code);
     }

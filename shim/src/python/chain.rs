@@ -15,6 +15,7 @@ use super::lease::Lease;
 use super::marks::Marks;
 use super::name;
 use super::region::{Plain, Region};
+use crate::pace::Pace;
 use crate::stack::StackWriter;
 use std::hint::cold_path;
 
@@ -81,6 +82,7 @@ pub(crate) struct Chain {
     span: Span,
     /// Of the newest frame.
     newest_detail: Detail,
+    pace: Pace,
 }
 
 /// How much of the cached chain remains.
@@ -110,6 +112,7 @@ impl Chain {
             index: Region::new(),
             span: Span::UNKNOWN,
             newest_detail: Detail::NONE,
+            pace: Pace::new(),
         }
     }
 
@@ -155,7 +158,20 @@ impl Chain {
     #[cold]
     #[inline(never)]
     fn look_closer<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
+        if self.pace.is_due() {
+            return self.look_timed::<V>(python, newest, writer);
+        }
         self.look::<V>(python, newest, writer)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_timed<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
+        self.pace.begin();
+        let begun = writer.now();
+        let unnamed = self.look::<V>(python, newest, writer);
+        writer.looked_since(begun);
+        unnamed
     }
 
     /// Forgets the stack without a word to the writer: the reader's is empty too.

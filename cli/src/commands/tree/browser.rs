@@ -9,7 +9,6 @@ use memtrack_reader::View;
 use memtrack_reader::analysis::Tally;
 
 use super::forest::{Forest, Sort};
-use super::keys::Action;
 use super::rows::{Item, Row, figure, parted, rows};
 use crate::reports::facts::Capture;
 use crate::reports::source::Sources;
@@ -37,6 +36,35 @@ pub(super) struct Search {
     pub(super) total: Tally,
     /// Where the selection was before.
     from: u32,
+}
+
+/// What can be done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    First,
+    Last,
+    Open,
+    Close,
+    Toggle,
+    OpenAll,
+    CloseAll,
+    /// A view by its number.
+    View(usize),
+    NextView,
+    Invert,
+    Sort,
+    Search,
+    Next,
+    Previous,
+    Source,
+    Help,
+    Suspend,
+    Escape,
+    Quit,
 }
 
 /// What comes after a key.

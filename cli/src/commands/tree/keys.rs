@@ -4,36 +4,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::browser::{Browser, Then};
-
-/// What a key can mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    Up,
-    Down,
-    PageUp,
-    PageDown,
-    First,
-    Last,
-    Open,
-    Close,
-    Toggle,
-    OpenAll,
-    CloseAll,
-    /// A view by its number.
-    View(usize),
-    NextView,
-    Invert,
-    Sort,
-    Search,
-    Next,
-    Previous,
-    Source,
-    Help,
-    Suspend,
-    Escape,
-    Quit,
-}
+use super::browser::{Action, Browser, Then};
 
 /// Keys, what they do, and how the help puts both.
 type Binding = (&'static [(KeyCode, Action)], &'static str, &'static str);

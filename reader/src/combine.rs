@@ -57,7 +57,9 @@ pub fn beneath(analysis: &mut Analysis, frames: &mut Frames, name: &str) -> Resu
     let (function, file) = (frames.name_id(name)?, frames.name_id("")?);
     let root = frames.frame_id(function, file, 0)?;
     let mut moved = vec![frames.stack_id(StackId::EMPTY, root)?];
-    for node in frames.stacks().to_vec() {
+    let all = frames.stacks().len() as u32;
+    for id in 1..=all {
+        let Some(node) = frames.node(StackId(id)) else { break };
         let parent = moved.get(node.parent.0 as usize).copied().unwrap_or_default();
         moved.push(frames.stack_id(parent, node.frame)?);
     }

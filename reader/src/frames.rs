@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::event::StackId;
 use crate::interner::Interner;
 use crate::native::{NativeModule, Source};
+use crate::stacks::Stacks;
 
 /// An interned string: a function's or a file's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,7 +40,7 @@ pub struct Frame {
 }
 
 /// A node of the stack tree: `frame` called from the stack `parent`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StackNode {
     /// The stack of the caller.
     pub parent: StackId,
@@ -61,7 +62,7 @@ pub struct Native {
 pub struct Frames {
     names: Interner<Arc<str>>,
     frames: Interner<Frame>,
-    stacks: Interner<StackNode>,
+    stacks: Stacks,
     /// The modules of native frames, by their paths.
     modules: FxHashMap<FrameId, NameId>,
     /// Who tells of the object at a path.
@@ -82,12 +83,10 @@ impl Frames {
     #[must_use]
     pub fn new() -> Self {
         let empty: Arc<str> = Arc::from("");
-        // Stack 0 has no real node; its entry can never be asked for, since no interned frame has this id.
-        let root = StackNode { parent: StackId::EMPTY, frame: FrameId(u32::MAX) };
         Self {
             names: Interner::starting_with(empty),
             frames: Interner::default(),
-            stacks: Interner::starting_with(root),
+            stacks: Stacks::default(),
             modules: FxHashMap::default(),
             sources: FxHashMap::default(),
             native_modules: Interner::default(),
@@ -211,9 +210,8 @@ impl Frames {
     /// The id of the stack that `frame`, called from the stack `parent`, makes. A `parent` that does not exist stands
     /// for the empty stack.
     pub fn stack_id(&mut self, parent: StackId, frame: FrameId) -> Result<StackId, Error> {
-        let parent = if self.stacks.get(parent.0).is_some() { parent } else { StackId::EMPTY };
-        self.stacks.remember_ids();
-        self.stacks.intern(StackNode { parent, frame }, "stacks").map(StackId)
+        let parent = if (parent.0 as usize) < self.stacks.len() { parent } else { StackId::EMPTY };
+        self.stacks.intern(StackNode { parent, frame }).map(StackId)
     }
 
     /// The id of the stack with these frames, outermost first: for tests and for stacks that come whole.
@@ -286,7 +284,7 @@ impl Frames {
     /// The stack's innermost frame and its caller's stack; `None` for the empty stack.
     #[must_use]
     pub fn node(&self, stack: StackId) -> Option<StackNode> {
-        if stack == StackId::EMPTY { None } else { self.stacks.get(stack.0).copied() }
+        self.stacks.node(stack.0)
     }
 
     /// The stack's frames, innermost first.
@@ -316,8 +314,15 @@ impl Frames {
 
     /// All stacks but the empty one, in the order of their ids; the first has id 1.
     #[must_use]
-    pub fn stacks(&self) -> &[StackNode] {
-        self.stacks.items().get(1..).unwrap_or_default()
+    pub fn stacks(&self) -> impl ExactSizeIterator<Item = StackNode> + '_ {
+        self.stacks_from(StackId(1))
+    }
+
+    /// The same, from this one on.
+    pub fn stacks_from(&self, StackId(first): StackId) -> impl ExactSizeIterator<Item = StackNode> + '_ {
+        // There are no more than numbers of 32 bits.
+        let end = self.stacks.len() as u32;
+        (first.clamp(1, end)..end).map(|id| self.stacks.node(id).unwrap_or_default())
     }
 }
 

@@ -1,5 +1,4 @@
-//! Values and their numbers, both ways. There may be many millions, so each is stored once, and what numbers are looked up
-//! in can be given back when nobody looks any more.
+//! Values and their numbers, both ways. Each value is stored once.
 //!
 //! Invariant: equal values that were interned have one number; numbers are dense and in order of first interning.
 
@@ -72,27 +71,10 @@ impl<T: Eq + Hash> Interner<T> {
         &self.items
     }
 
-    /// Gives back the memory that numbers are looked up in.
-    pub(crate) fn forget_ids(&mut self) {
-        self.ids = HashTable::new();
-    }
-
-    /// Makes it anew where it was given back, of values that were all interned.
-    #[inline]
-    pub(crate) fn remember_ids(&mut self) {
-        if self.ids.is_empty() {
-            self.index(|_| true);
-        }
-    }
-
     /// Changes all values, in place. Those that are looked up must not become the same by it.
     pub(crate) fn change_all(&mut self, change: impl FnMut(&mut T), is_looked_up: impl Fn(u32) -> bool) {
         self.items.iter_mut().for_each(change);
         self.ids.clear();
-        self.index(is_looked_up);
-    }
-
-    fn index(&mut self, is_looked_up: impl Fn(u32) -> bool) {
         for (id, item) in (0..).zip(&self.items).filter(|(id, _)| is_looked_up(*id)) {
             self.ids.insert_unique(hash(item), id, |&id| self.items.get(id as usize).map_or(0, hash));
         }
@@ -107,7 +89,7 @@ impl<T: Eq + Hash> Interner<T> {
 }
 
 /// The number of the next item of so many.
-fn next_id(len: usize, what: &'static str) -> Result<u32, Error> {
+pub(crate) fn next_id(len: usize, what: &'static str) -> Result<u32, Error> {
     // u32::MAX stays free, as a mark for "none".
     let id = u32::try_from(len).ok().filter(|&id| id < u32::MAX);
     id.ok_or(Error::TooMany { what, limit: u64::from(u32::MAX) })

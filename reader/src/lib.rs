@@ -26,6 +26,7 @@ pub mod query;
 pub mod replay;
 pub mod rewrite;
 pub mod source;
+mod stacks;
 pub mod symbols;
 
 /// From an instruction of a code object to its place in the source: what the format says of it.

@@ -244,7 +244,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
 
     /// Learns the depths of new stacks.
     fn measure(&mut self, frames: &Frames) {
-        for node in frames.stacks().iter().skip(self.depths.len() - 1) {
+        for node in frames.stacks_from(StackId(self.depths.len() as u32)) {
             let depth = self.depths.get(node.parent.0 as usize).copied().unwrap_or(0);
             self.depths.push(depth.saturating_add(1));
         }

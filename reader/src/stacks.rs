@@ -1,0 +1,186 @@
+//! The tree of stacks, small: a capture may have many tens of millions of them.
+//!
+//! A stack is interned after its caller, and most stacks that are new come in a row, each called from the one before. So
+//! a stack's caller is the one with the number before it, unless a bit says that it is another: only those callers stand in
+//! a table, and only such stacks in an index, since whether the next stack is called from this one is seen at once.
+//!
+//! Invariant: equal stacks have one number; numbers are dense and in order of first interning, and a caller's is smaller.
+
+use std::hash::BuildHasher;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+use rustc_hash::FxBuildHasher;
+
+use crate::error::Error;
+use crate::event::StackId;
+use crate::frames::{FrameId, StackNode};
+use crate::interner::next_id;
+
+/// Stacks that share a word of bits.
+const BITS: u32 = u64::BITS;
+
+/// All stacks; the first is the empty one.
+#[derive(Clone, Debug)]
+pub(crate) struct Stacks {
+    /// The innermost frame of each.
+    frames: Vec<FrameId>,
+    jumps: Vec<Jumps>,
+    /// The callers of those that are not called from the one before, in the order of their numbers.
+    callers: Vec<StackId>,
+    /// The numbers of these, by what they are.
+    ids: HashTable<u32>,
+}
+
+/// Which of some stacks are not called from the one before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Jumps {
+    bits: u64,
+    /// How many there are before these stacks.
+    before: u32,
+}
+
+impl Default for Stacks {
+    fn default() -> Self {
+        // No interned frame has this number, so that nobody finds the empty stack as somebody's callee.
+        let (frames, jumps) = (vec![FrameId(u32::MAX)], vec![Jumps::default()]);
+        Self { frames, jumps, callers: Vec::new(), ids: HashTable::new() }
+    }
+}
+
+fn hash(node: StackNode) -> u64 {
+    FxBuildHasher.hash_one(node)
+}
+
+impl Stacks {
+    /// Their number, with the empty one.
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// What the stack with this number is; `None` for the empty one and for numbers that are not there.
+    pub(crate) fn node(&self, id: u32) -> Option<StackNode> {
+        let frame = *self.frames.get(id as usize).filter(|_| id != 0)?;
+        Some(StackNode { parent: self.caller(id), frame })
+    }
+
+    /// The number of a stack whose caller is there.
+    #[inline]
+    pub(crate) fn intern(&mut self, node: StackNode) -> Result<u32, Error> {
+        let next = node.parent.0.wrapping_add(1);
+        match self.frames.get(next as usize) {
+            Some(&frame) if frame == node.frame && !self.jumps(next) => Ok(next),
+            // The last one has called nobody yet.
+            None => self.push(node),
+            Some(_) => self.intern_jump(node),
+        }
+    }
+
+    /// Gives back the memory that numbers are looked up in; it is made anew when somebody looks.
+    pub(crate) fn forget_ids(&mut self) {
+        self.ids = HashTable::new();
+    }
+
+    fn intern_jump(&mut self, node: StackNode) -> Result<u32, Error> {
+        if self.ids.is_empty() {
+            self.remember_ids();
+        }
+        let Self { frames, jumps, callers, ids } = self;
+        let known = |id: u32| node_at((frames, jumps, callers), id);
+        match ids.entry(hash(node), |&id| known(id) == node, |&id| hash(known(id))) {
+            Entry::Occupied(id) => Ok(*id.get()),
+            Entry::Vacant(vacant) => {
+                vacant.insert(next_id(frames.len(), "stacks")?);
+                self.push(node)
+            }
+        }
+    }
+
+    /// Adds one that is not there.
+    fn push(&mut self, StackNode { parent, frame }: StackNode) -> Result<u32, Error> {
+        let id = next_id(self.frames.len(), "stacks")?;
+        if id % BITS == 0 {
+            self.jumps.push(Jumps { bits: 0, before: self.callers.len() as u32 });
+        }
+        if parent.0 + 1 != id {
+            self.jumps[(id / BITS) as usize].bits |= 1 << (id % BITS);
+            self.callers.push(parent);
+        }
+        self.frames.push(frame);
+        Ok(id)
+    }
+
+    /// Whether a stack that is there is called from another than the one before.
+    #[inline]
+    fn jumps(&self, id: u32) -> bool {
+        self.jumps[(id / BITS) as usize].bits & 1 << (id % BITS) != 0
+    }
+
+    #[inline]
+    fn caller(&self, id: u32) -> StackId {
+        caller(&self.jumps, &self.callers, id)
+    }
+
+    #[cold]
+    fn remember_ids(&mut self) {
+        let Self { frames, jumps, callers, ids } = self;
+        let known = |id: u32| node_at((frames, jumps, callers), id);
+        ids.reserve(callers.len(), |&id| hash(known(id)));
+        for id in (0..frames.len() as u32).filter(|id| jumps[(id / BITS) as usize].bits & 1 << (id % BITS) != 0) {
+            ids.insert_unique(hash(known(id)), id, |&id| hash(known(id)));
+        }
+    }
+}
+
+#[inline]
+fn node_at((frames, jumps, callers): (&[FrameId], &[Jumps], &[StackId]), id: u32) -> StackNode {
+    StackNode { parent: caller(jumps, callers, id), frame: frames[id as usize] }
+}
+
+/// The caller of a stack that is there, and is not the empty one.
+#[inline]
+fn caller(jumps: &[Jumps], callers: &[StackId], id: u32) -> StackId {
+    let (Jumps { bits, before }, bit) = (jumps[(id / BITS) as usize], 1 << (id % BITS));
+    if bits & bit == 0 { StackId(id - 1) } else { callers[(before + (bits & (bit - 1)).count_ones()) as usize] }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop, prop_assert_eq, proptest};
+    use rustc_hash::FxHashMap;
+
+    use super::{StackNode, Stacks};
+    use crate::event::StackId;
+    use crate::frames::FrameId;
+
+    proptest! {
+        /// Long rows of new stacks, and stacks that are called from any that was there.
+        #[test]
+        fn it_numbers_stacks_like_a_map(
+            steps in prop::collection::vec((any::<u16>(), 1_u32..40, 0_u32..3), 1..100), forgets in any::<u8>(),
+        ) {
+            let (mut stacks, mut map, mut nodes) = (Stacks::default(), FxHashMap::default(), vec![None]);
+            for (at, (seed, len, frame)) in steps.into_iter().enumerate() {
+                let mut parent = StackId(u32::from(seed) % nodes.len() as u32);
+                for step in 0..len {
+                    let node = StackNode { parent, frame: FrameId(frame + step % 2) };
+                    let next = nodes.len() as u32;
+                    let id = *map.entry(node).or_insert(next);
+                    if id == next {
+                        nodes.push(Some(node));
+                    }
+                    prop_assert_eq!(stacks.intern(node).unwrap(), id);
+                    parent = StackId(id);
+                }
+                if at % 16 == usize::from(forgets) {
+                    stacks.forget_ids();
+                }
+            }
+            prop_assert_eq!(stacks.len(), nodes.len());
+            for (id, node) in (0..).zip(nodes) {
+                prop_assert_eq!(stacks.node(id), node);
+            }
+            prop_assert_eq!(stacks.node(stacks.len() as u32), None);
+        }
+    }
+}

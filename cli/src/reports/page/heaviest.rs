@@ -1,11 +1,19 @@
 //! The heaviest call sites of a tree that may have many millions, of which a page shows the fewest.
 //!
-//! Invariant: of a node that is there, its callers are, too: they weigh no less than what they call.
+//! Those that are kept are found in one walk over all nodes, callees first, which remembers nothing but what callers that
+//! are still to come have so far, and the heaviest nodes until then; so the tree of what a page may show is the first that
+//! is made of stacks. Invariant: of a node that is there, its callers are, too: they weigh no less than what they call.
 
-use memtrack_reader::analysis::{CallTree, Group, Sum};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
+use memtrack_reader::StackId;
+use memtrack_reader::analysis::{CallTree, Group};
+use rustc_hash::FxHashMap;
+
+use super::VIEWS;
 use super::sites::Side;
-use super::{MOST_SITES, VIEWS};
+use crate::reports::facts::Capture;
 
 /// The heaviest of the nodes of a tree.
 pub(super) struct Heaviest {
@@ -17,20 +25,49 @@ pub(super) struct Heaviest {
 }
 
 impl Heaviest {
-    /// Of the tree in which the sides have their places; those of what is left out become those of the nearest callers.
-    pub(super) fn new(tree: CallTree, sides: &mut [Side<'_>]) -> Self {
-        let (weights, all) = (weights(&tree, sides), tree.nodes().len());
-        if all <= MOST_SITES {
-            return Self { tree, weights, all };
+    /// So many of the stacks of a capture; with the places of its groups. What is left out goes to the nearest callers.
+    pub(super) fn of_stacks(capture: &Capture, most: usize) -> (Self, Side<'_>) {
+        let (frames, groups) = (&capture.frames, &capture.analysis.groups);
+        // Stacks go by their numbers, and the node for no stack, which is no other's caller, by the number after them.
+        let no_frame = frames.stacks().len() as u32 + 1;
+        let stack = |node: u32| if node == no_frame { StackId::EMPTY } else { StackId(node) };
+        let caller = |node: u32| frames.node(stack(node)).map_or(0, |node| node.parent.0);
+        let of_group = |group: Group| if group.stack == StackId::EMPTY { no_frame } else { group.stack.0 };
+        let sides = [Side { capture, places: groups.iter().map(of_group).collect() }];
+        let Kept { nodes, all } = Kept::new(&sides, (no_frame + 1, caller), most);
+
+        let [Side { mut places, .. }] = sides;
+        nearest(&mut places, no_frame + 1, caller, &nodes);
+        let (tree, placed) =
+            CallTree::of_stacks(frames, places.iter().filter(|&&node| node != 0).map(|&node| stack(node)));
+        const UNKNOWN: f64 = -1.0;
+        let mut weights = vec![UNKNOWN; tree.nodes().len()];
+        weights[0] = nodes.get(&0).copied().unwrap_or(0.0);
+        let mut placed = placed.into_iter();
+        for place in &mut places {
+            let mut node = *place;
+            // What is at the root itself has no place of its own.
+            *place = if node == 0 { 0 } else { placed.next().unwrap_or(0) };
+            let mut at = *place;
+            while weights[at as usize] == UNKNOWN {
+                weights[at as usize] = nodes.get(&node).copied().unwrap_or(0.0);
+                (at, node) = (tree.nodes()[at as usize].parent, caller(node));
+            }
         }
-        let least = nth_largest(weights.clone(), MOST_SITES);
-        let is_kept = |node: u32| node == 0 || weights[node as usize] > least;
-        let (cut, nearest) = tree.cut(is_kept);
+        (Self { tree, weights, all }, Side { capture, places })
+    }
+
+    /// So many of the tree in which the sides have their places; those of what is left out become those of the nearest callers.
+    pub(super) fn of_tree<const SIDES: usize>(tree: &CallTree, sides: &mut [Side<'_>; SIDES], most: usize) -> Self {
+        let caller = |node: u32| tree.nodes()[node as usize].parent;
+        let Kept { nodes, all } = Kept::new(sides, (tree.nodes().len() as u32, caller), most);
+        let (cut, nearest) = tree.cut(|node| nodes.contains_key(&node));
         for place in sides.iter_mut().flat_map(|side| &mut side.places) {
             *place = nearest[*place as usize];
         }
-        let weights = (0..).zip(&weights).filter(|(node, _)| is_kept(*node)).map(|(_, weight)| *weight).collect();
-        Self { tree: cut, weights, all }
+        let mut nodes: Vec<(u32, f64)> = nodes.into_iter().collect();
+        nodes.sort_unstable_by_key(|(node, _)| *node);
+        Self { tree: cut, weights: nodes.into_iter().map(|(_, weight)| weight).collect(), all }
     }
 
     /// Which of its nodes are among so many heaviest of the whole tree.
@@ -50,28 +87,205 @@ fn nth_largest(mut weights: Vec<f64>, n: usize) -> f64 {
     *weights.select_nth_unstable_by(at, f64::total_cmp).1
 }
 
-fn weights(tree: &CallTree, sides: &[Side<'_>]) -> Vec<f64> {
-    const FIGURES: [fn(&Sum) -> u64; 2] = [|sum| sum.bytes, |sum| sum.count];
-    let mut weights = vec![0.0; tree.nodes().len()];
-    for side in sides {
-        for (view, figure) in VIEWS.into_iter().flat_map(|view| FIGURES.map(|figure| (view, figure))) {
-            let totals = totals(tree, side, |group| figure(group.sum(view)));
-            let whole = totals[0].max(1) as f64;
-            for (weight, total) in weights.iter_mut().zip(totals) {
-                *weight = (total as f64 / whole).max(*weight);
-            }
-        }
+/// Makes of each place the nearest one that is kept: itself, or one that it is called from.
+fn nearest(places: &mut [u32], nodes: u32, caller: impl Fn(u32) -> u32, kept: &FxHashMap<u32, f64>) {
+    let mut found: Vec<u32> = Vec::with_capacity(nodes as usize);
+    for node in 0..nodes {
+        found.push(if node == 0 || kept.contains_key(&node) { node } else { found[caller(node) as usize] });
     }
-    weights
+    places.iter_mut().for_each(|place| *place = found[*place as usize]);
 }
 
-/// One figure of each node and what it called: one at a time, since in a large tree each takes room.
-fn totals(tree: &CallTree, side: &Side<'_>, figure: impl Fn(&Group) -> u64) -> Vec<u64> {
-    let mut totals = vec![0u64; tree.nodes().len()];
-    for (group, place) in side.capture.analysis.groups.iter().zip(&side.places) {
-        let own = &mut totals[*place as usize];
-        *own = own.saturating_add(figure(&group));
+/// What a node and all that it called have in every view: bytes and numbers, on one side after the other.
+type Figures<const SIDES: usize> = [[u64; 2 * VIEWS.len()]; SIDES];
+
+/// The nodes that are kept, the root always among them.
+struct Kept {
+    /// With their weights.
+    nodes: FxHashMap<u32, f64>,
+    /// The number of all nodes that something was allocated at or below, and the root.
+    all: usize,
+}
+
+impl Kept {
+    /// The `most` heaviest of so many nodes, whose callers have smaller numbers.
+    fn new<const SIDES: usize>(
+        sides: &[Side<'_>; SIDES],
+        (nodes, caller): (u32, impl Fn(u32) -> u32),
+        most: usize,
+    ) -> Self {
+        let (whole, none) = (whole(sides), || [[0; 2 * VIEWS.len()]; SIDES]);
+        let mut groups = sides.each_ref().map(by_place);
+        // Of nodes that are still to come, and of the next one, which most nodes are called from.
+        let (mut waiting, mut carried) = (FxHashMap::default(), None);
+        let mut top = Top { most, heap: BinaryHeap::new(), all: 0, last: 0.0 };
+        for node in (0..nodes).rev() {
+            let mut figures = carried.take().or((node == 0).then(none));
+            if let Some(more) = waiting.remove(&node) {
+                add(figures.get_or_insert_with(none), &more);
+            }
+            for (number, (side, groups)) in sides.iter().zip(&mut groups).enumerate() {
+                while let Some(group) = groups.pop_if(|group| side.places[*group as usize] == node) {
+                    let own = side.capture.analysis.groups.get(group as usize);
+                    let figures = figures.get_or_insert_with(none);
+                    own.into_iter().for_each(|own| add_group(&mut figures[number], &own));
+                }
+            }
+            let Some(figures) = figures else { continue };
+            top.see(node, weight(&figures, &whole));
+            let caller = caller(node);
+            if caller + 1 == node {
+                carried = Some(figures);
+            } else if node != 0 {
+                add(waiting.entry(caller).or_insert_with(none), &figures);
+            }
+        }
+        top.kept()
     }
-    tree.add_up(&mut totals);
-    totals
+}
+
+/// The heaviest nodes so far.
+struct Top {
+    most: usize,
+    /// By the bits of their weights, which are in the order of what they are bits of, as nothing weighs less than 0.
+    heap: BinaryHeap<Reverse<(u64, u32)>>,
+    all: usize,
+    /// The weight of the last of all.
+    last: f64,
+}
+
+impl Top {
+    #[inline]
+    fn see(&mut self, node: u32, weight: f64) {
+        (self.all, self.last) = (self.all + 1, weight);
+        let weight = weight.to_bits();
+        if self.heap.len() < self.most {
+            self.heap.push(Reverse((weight, node)));
+        } else if let Some(mut least) = self.heap.peek_mut().filter(|least| weight > least.0.0) {
+            *least = Reverse((weight, node));
+        }
+    }
+
+    /// All of them if there are no others, else those that are heavier than the least of them; and the root, which was last.
+    fn kept(self) -> Kept {
+        let Self { most, heap, all, last } = self;
+        let least = heap.peek().map(|least| least.0.0).filter(|_| all > most);
+        let nodes = heap.into_iter().filter(|Reverse((weight, _))| least.is_none_or(|least| *weight > least));
+        let nodes = nodes.map(|Reverse((weight, node))| (node, f64::from_bits(weight)));
+        Kept { nodes: nodes.chain([(0, last)]).collect(), all }
+    }
+}
+
+/// The numbers of a side's groups in the order of their places.
+fn by_place(side: &Side<'_>) -> Vec<u32> {
+    let mut groups: Vec<u32> = (0..side.places.len() as u32).collect();
+    groups.sort_unstable_by_key(|group| side.places[*group as usize]);
+    groups
+}
+
+/// The figures of everything.
+fn whole<const SIDES: usize>(sides: &[Side<'_>; SIDES]) -> Figures<SIDES> {
+    sides.each_ref().map(|side| {
+        let mut figures = [0; 2 * VIEWS.len()];
+        side.capture.analysis.groups.iter().for_each(|group| add_group(&mut figures, &group));
+        figures
+    })
+}
+
+fn add_group(figures: &mut [u64; 2 * VIEWS.len()], group: &Group) {
+    for (at, view) in VIEWS.into_iter().enumerate() {
+        let sum = group.sum(view);
+        figures[2 * at] = figures[2 * at].saturating_add(sum.bytes);
+        figures[2 * at + 1] = figures[2 * at + 1].saturating_add(sum.count);
+    }
+}
+
+fn add<const SIDES: usize>(figures: &mut Figures<SIDES>, more: &Figures<SIDES>) {
+    for (figure, more) in figures.as_flattened_mut().iter_mut().zip(more.as_flattened()) {
+        *figure = figure.saturating_add(*more);
+    }
+}
+
+/// The largest part of any figure.
+fn weight<const SIDES: usize>(figures: &Figures<SIDES>, whole: &Figures<SIDES>) -> f64 {
+    let parts = figures.as_flattened().iter().zip(whole.as_flattened());
+    parts.map(|(figure, whole)| *figure as f64 / (*whole).max(1) as f64).fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::Allocator;
+    use memtrack_reader::analysis::{CallTree, Group, Sum, Tally};
+    use memtrack_reader::{StackId, ThreadId, View};
+
+    use super::{Heaviest, Side};
+    use crate::reports::facts::Capture;
+    use crate::reports::fixture;
+
+    /// A few hundred groups of stacks that branch anywhere; of some stacks nothing is allocated, and of some all is at once.
+    fn capture() -> Capture {
+        let mut capture = fixture::empty();
+        let mut seed = 1_u64;
+        let mut random = move |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        let frames: Vec<_> = (0..5)
+            .map(|line| {
+                let name = capture.frames.name_id("work").unwrap();
+                capture.frames.frame_id(name, name, line).unwrap()
+            })
+            .collect();
+        for order in 0..400 {
+            let mut stack = StackId(random(capture.frames.stacks().len() as u64 + 1) as u32);
+            for _ in 0..random(6) {
+                stack = capture.frames.stack_id(stack, frames[random(5) as usize]).unwrap();
+            }
+            if random(4) == 0 {
+                continue;
+            }
+            let mut sum =
+                || Sum { bytes: random(3) * random(1000), count: random(3), first_order: order, first_time_ns: 0 };
+            let group = Group::new(stack, Allocator::Malloc, ThreadId(0));
+            let group = Group { allocated: sum(), peak: sum(), temporary: sum(), ..group };
+            capture.analysis.groups.push(&group);
+        }
+        capture
+    }
+
+    #[test]
+    fn the_heaviest_stacks_are_those_of_the_tree_of_all() {
+        let capture = capture();
+        let stacks = || capture.analysis.groups.iter().map(|group| group.stack);
+        for most in [1, 2, 10, 100, 500, 10_000] {
+            let (kept, side) = Heaviest::of_stacks(&capture, most);
+            let (tree, places) = CallTree::of_stacks(&capture.frames, stacks());
+            let (all, mut sides) = (tree.nodes().len(), [Side { capture: &capture, places }]);
+            let expected = Heaviest::of_tree(&tree, &mut sides, most);
+            assert_eq!((kept.tree.nodes(), &kept.weights), (expected.tree.nodes(), &expected.weights), "{most}");
+            assert_eq!((&side.places, kept.all, expected.all), (&sides[0].places, all, all));
+            assert!(kept.tree.nodes().len() <= most.min(all) && (most < all || kept.tree.nodes().len() == all));
+        }
+    }
+
+    #[test]
+    fn a_node_weighs_the_largest_part_that_it_and_its_callees_have() {
+        let capture = capture();
+        let (kept, side) = Heaviest::of_stacks(&capture, usize::MAX);
+        let parts = |view: View, figure: fn(&Tally) -> u64| {
+            let mut own = vec![Tally::default(); kept.tree.nodes().len()];
+            for (group, place) in capture.analysis.groups.iter().zip(&side.places) {
+                own[*place as usize].add(group.sum(view).bytes, group.sum(view).count);
+            }
+            let totals = kept.tree.totals(&own);
+            let whole = figure(&totals[0]).max(1) as f64;
+            totals.iter().map(|total| figure(total) as f64 / whole).collect::<Vec<_>>()
+        };
+        let views = [View::HighWaterMark, View::Temporary, View::Allocated];
+        let all = views.map(|view| [parts(view, |tally| tally.bytes), parts(view, |tally| tally.count)]);
+        for (node, weight) in kept.weights.iter().enumerate() {
+            let largest = all.as_flattened().iter().map(|parts| parts[node]).fold(0.0, f64::max);
+            assert!((largest - weight).abs() < 1e-12, "{node}: {largest} {weight}");
+        }
+    }
 }

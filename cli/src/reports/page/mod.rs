@@ -13,7 +13,6 @@ mod time;
 use std::io::{self, Write};
 
 use memtrack_reader::View;
-use memtrack_reader::analysis::CallTree;
 use memtrack_reader::analysis::diff::Merged;
 
 use super::facts::{Capture, visible};
@@ -70,9 +69,8 @@ pub(crate) fn flamegraph(
     out: impl Write,
 ) -> io::Result<()> {
     let frames = &capture.frames;
-    let (tree, places) = CallTree::of_stacks(frames, capture.analysis.groups.iter().map(|group| group.stack));
-    let mut sides = [Side { capture, places }];
-    let tree = Heaviest::new(tree, &mut sides);
+    let (tree, side) = Heaviest::of_stacks(capture, MOST_SITES);
+    let sides = [side];
     let mut names = Names::of_frames(frames, sources);
     let title = capture.facts.title();
     let notes = [capture.facts.warnings(), notes].concat();
@@ -114,7 +112,7 @@ pub(crate) fn difference(
         let (base, new) = (own(&mut merged, base), own(&mut merged, new));
         merged.compare(&base, &new).vanished_stacks
     });
-    let tree = Heaviest::new(std::mem::take(&mut merged.tree), &mut sides);
+    let tree = Heaviest::of_tree(&std::mem::take(&mut merged.tree), &mut sides, MOST_SITES);
     let title = format!("{} -> {}", base.facts.file.display(), new.facts.file.display());
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);

@@ -12,6 +12,7 @@ use memtrack_reader::analysis::{CallTree, Group, Tally};
 use memtrack_reader::modules::module_of_file;
 use memtrack_reader::native::is_interpreter;
 use memtrack_reader::{FrameId, Frames, ThreadId};
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
 use super::VIEWS;
@@ -77,11 +78,11 @@ impl Sites {
         let mut threads = Threads::default();
         let keys: Vec<Vec<Key>> = sides.iter().map(|side| side.keys(numbers, &mut threads, sides.len() > 1)).collect();
         self.threads = threads.names;
-        self.groups = keys.concat();
+        // There may be many millions of keys, of which few are different.
+        self.groups = keys.iter().flatten().copied().collect::<FxHashSet<Key>>().into_iter().collect();
         self.groups.sort_unstable();
-        self.groups.dedup();
         self.sums = vec![Sums::default(); self.groups.len() * sides.len()];
-        let order: HashMap<Key, u32> = self.groups.iter().copied().zip(0..).collect();
+        let order: FxHashMap<Key, u32> = self.groups.iter().copied().zip(0..).collect();
         for (number, (side, keys)) in sides.iter().zip(&keys).enumerate() {
             for (group, key) in side.capture.analysis.groups.iter().zip(keys) {
                 add(&mut self.sums[order[key] as usize * sides.len() + number], &group);

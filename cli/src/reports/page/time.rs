@@ -102,9 +102,9 @@ mod tests {
     use crate::reports::fixture;
     use crate::reports::page::columns::Columns;
     use crate::reports::page::heaviest::Heaviest;
-    use crate::reports::page::sites::{Side, Sites};
+    use crate::reports::page::sites::Sites;
     use memtrack_reader::Snapshot;
-    use memtrack_reader::analysis::{CallTree, Interval, Tally};
+    use memtrack_reader::analysis::{Interval, Tally};
 
     /// Six snapshots of one group, whose heap goes up and down, and one allocation that stays.
     fn capture() -> Capture {
@@ -134,10 +134,8 @@ mod tests {
     }
 
     fn sites(capture: &Capture) -> Sites {
-        let stacks = capture.analysis.groups.iter().map(|group| group.stack);
-        let (tree, places) = CallTree::of_stacks(&capture.frames, stacks);
-        let mut sides = [Side { capture, places }];
-        Sites::new(&Heaviest::new(tree, &mut sides), &sides, 100)
+        let (tree, side) = Heaviest::of_stacks(capture, 100);
+        Sites::new(&tree, &[side], 100)
     }
 
     #[test]

@@ -11,9 +11,10 @@ use std::hash::BuildHasher;
 
 use hashbrown::HashTable;
 use memtrack_format::Allocator;
-use rustc_hash::{FxBuildHasher, FxHashMap};
+use rustc_hash::FxBuildHasher;
 
 use super::groups::{Part, Row};
+use super::lives::Lives;
 use super::since::Since;
 use super::{Analysis, Detail, Group, Groups, Interval, Moment, Selection, Sum, Tally, Totals, snapshots_before};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
@@ -67,8 +68,9 @@ struct Key {
     selected: bool,
 }
 
-/// (group, first snapshot, end snapshot) -> bytes and count.
-type Intervals = FxHashMap<(u32, u32, u32), Tally>;
+/// How long what is live has lived, in snapshots.
+#[derive(Debug)]
+pub(crate) struct Surviving(Lives);
 
 /// Entries of the cache in front of the group index: a power of two; more than this measures no better.
 const RECENT: usize = 8192;
@@ -101,7 +103,7 @@ pub(crate) struct Accounts {
     last_snapshot: u64,
     /// The answer of the last look-up of a snapshot: blocks that end together were mostly made together.
     last_found: u32,
-    intervals: Option<Intervals>,
+    intervals: Option<Lives>,
     details: Option<Vec<Detail>>,
     /// `None` for everything.
     selection: Option<Selection>,
@@ -125,7 +127,7 @@ impl Accounts {
             snapshots: Vec::new(),
             last_snapshot: 0,
             last_found: 0,
-            intervals: options.intervals.then(Intervals::default),
+            intervals: options.intervals.then(Lives::default),
             details: options.details.then(Vec::new),
             selection: Some(options.selection).filter(|selection| !selection.is_everything()),
             exact_times: options.exact_times,
@@ -150,7 +152,7 @@ impl Accounts {
         let selected = self.selection.is_none_or(|selection| selection.takes(event));
         let group = self.group(Key { stack: event.stack, thread: event.thread, allocator, selected });
         self.detail(group, |detail| detail.allocate(event.size));
-        self.groups.row_mut(group).allocated.add(event.size, 1, event.order, event.time_ns);
+        self.groups.row_mut(group).allocate(event.size, event.order, event.time_ns);
         self.totals.size_histogram.add(event.size);
         let nth = self.count_of_thread(event.thread);
         *nth = nth.wrapping_add(1);
@@ -236,43 +238,55 @@ impl Accounts {
 
     /// The analysis, given all that is live: block, its live bytes, and whether it is the first part of its block.
     pub(crate) fn finish(&self, live: impl Iterator<Item = (Block, u64, bool)>) -> Analysis {
-        let (groups, intervals) = (self.groups.clone(), self.intervals.as_ref().map(ended_intervals));
-        self.closed((groups, intervals, self.details.clone()), live)
+        let (mut groups, mut details) = (self.groups.clone(), self.details.clone());
+        let surviving = self.survive(&mut groups, &mut details, live);
+        let intervals = self.intervals.as_ref().map(|ended| ended.intervals(&surviving.0));
+        self.analysis(groups, details, intervals)
     }
 
-    /// The same, as the last thing that is asked for: nothing is in memory twice.
-    pub(crate) fn into_analysis(mut self, live: impl Iterator<Item = (Block, u64, bool)>) -> Analysis {
+    /// The first half of the same, as the last thing that is asked for: what is live may be gone before the second, so that
+    /// nothing is in memory longer than it must, or twice.
+    pub(crate) fn close(&mut self, live: impl Iterator<Item = (Block, u64, bool)>) -> Surviving {
         (self.index, self.recent) = (HashTable::new(), Box::default());
-        let intervals = self.intervals.as_ref().map(ended_intervals);
-        self.intervals = None;
-        let (groups, details) = (std::mem::take(&mut self.groups), self.details.take());
-        self.closed((groups, intervals, details), live)
+        let (mut groups, mut details) = (std::mem::take(&mut self.groups), self.details.take());
+        let surviving = self.survive(&mut groups, &mut details, live);
+        (self.groups, self.details, self.since_peak) = (groups, details, Since::default());
+        surviving
     }
 
-    fn closed(
+    /// The second half.
+    pub(crate) fn into_analysis(mut self, surviving: &Surviving) -> Analysis {
+        let intervals = self.intervals.take().map(|ended| ended.intervals(&surviving.0));
+        let (groups, details) = (std::mem::take(&mut self.groups), self.details.take());
+        self.analysis(groups, details, intervals)
+    }
+
+    /// Adds to the groups what is live.
+    fn survive(
         &self,
-        (mut groups, mut intervals, mut details): (Groups, Option<Vec<Interval>>, Option<Vec<Detail>>),
+        groups: &mut Groups,
+        details: &mut Option<Vec<Detail>>,
         live: impl Iterator<Item = (Block, u64, bool)>,
-    ) -> Analysis {
+    ) -> Surviving {
         self.since_peak.iter().for_each(|(group, sum)| *groups.part_mut(group, Part::Peak) = sum);
-        let mut surviving = Intervals::default();
+        let mut surviving = Lives::default();
         for (block, bytes, first) in live {
             let count = u64::from(first);
-            self.add_survivor(&mut groups, &block, bytes, count);
+            self.add_survivor(groups, &block, bytes, count);
             if let Some(detail) = details.as_mut().and_then(|details| details.get_mut(block.group as usize)) {
                 detail.live_on(count, self.totals.end_time_ns.saturating_sub(block.time_ns));
             }
-            if intervals.is_some() {
-                surviving.entry((block.group, self.snapshot_index(block.order), 0)).or_default().add(bytes, count);
+            if self.intervals.is_some() {
+                surviving.add((block.group, self.snapshot_index(block.order), 0), bytes, count);
             }
-        }
-        if let Some(intervals) = &mut intervals {
-            intervals.extend(surviving.iter().map(|(&(group, first, _), tally)| interval(group, first, None, tally)));
-            intervals.sort_unstable();
         }
         if self.totals.finalizing.is_none() {
             groups.copy_part(Part::LeakedAtExit, Part::Leaked);
         }
+        Surviving(surviving)
+    }
+
+    fn analysis(&self, groups: Groups, details: Option<Vec<Detail>>, intervals: Option<Vec<Interval>>) -> Analysis {
         let totals = self.totals_of(&groups);
         let snapshots = self.snapshots.clone();
         let mut analysis = Analysis { groups, totals, snapshots, intervals, details, exact_times: self.exact_times };
@@ -390,7 +404,7 @@ impl Accounts {
         }
         let (first, end) = (self.last_found, u32::try_from(self.snapshots.len()).unwrap_or(u32::MAX));
         if let Some(intervals) = self.intervals.as_mut().filter(|_| first < end) {
-            intervals.entry((block.group, first, end)).or_default().add(bytes, count);
+            intervals.add((block.group, first, end), bytes, count);
         }
     }
 
@@ -404,9 +418,8 @@ impl Accounts {
 
     fn take_back_interval(&mut self, block: &Block, bytes: u64, count: u64, ended: &Ended) {
         let key = (block.group, self.snapshot_index(block.order), self.snapshot_index(ended.order));
-        if let Some(tally) = self.intervals.as_mut().and_then(|intervals| intervals.get_mut(&key)) {
-            tally.bytes = tally.bytes.saturating_sub(bytes);
-            tally.count = tally.count.saturating_sub(count);
+        if let Some(intervals) = &mut self.intervals {
+            intervals.subtract(key, bytes, count);
         }
     }
 
@@ -466,7 +479,7 @@ impl Ended {
 impl Key {
     #[inline]
     fn is_of(self, row: &Row) -> bool {
-        (self.stack, self.thread, self.allocator) == (row.stack, row.thread, row.allocator)
+        row.is_of(self.stack, self.thread, self.allocator)
     }
 
     /// Groups that differ in being selected alone share it.
@@ -476,16 +489,7 @@ impl Key {
 }
 
 impl From<&Row> for Key {
-    fn from(&Row { stack, thread, allocator, .. }: &Row) -> Self {
-        Self { stack, thread, allocator, selected: true }
+    fn from(row: &Row) -> Self {
+        Self { stack: row.stack, thread: row.thread, allocator: row.allocator(), selected: true }
     }
-}
-
-fn ended_intervals(intervals: &Intervals) -> Vec<Interval> {
-    let lived = intervals.iter().filter(|(_, tally)| tally.bytes > 0 || tally.count > 0);
-    lived.map(|(&(group, first, end), tally)| interval(group, first, Some(end), tally)).collect()
-}
-
-fn interval(group: u32, first_snapshot: u32, end_snapshot: Option<u32>, tally: &Tally) -> Interval {
-    Interval { group, first_snapshot, end_snapshot, bytes: tally.bytes, count: tally.count }
 }

@@ -31,19 +31,66 @@ impl Part {
 /// A group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    pub(super) allocated: Sum,
+    bytes: u64,
+    first_order: u64,
+    first_time_ns: u64,
+    /// The number of allocations, and the allocator in the lowest eight bits.
+    count_by: u64,
     pub(super) stack: StackId,
     pub(super) thread: ThreadId,
-    /// Where the other sums stand.
-    parts: [u32; Part::ALL.len()],
-    pub(super) allocator: Allocator,
+    /// Where the sum of what was temporary stands, as most groups have one or nothing else.
+    temporary: u32,
+    /// Where it is said where the others stand.
+    others: u32,
 }
 
-const _: () = assert!(size_of::<Row>() == 64, "a line of the cache for each group");
+const _: () = assert!(size_of::<Row>() == 48, "a row is stored for each group");
+
+/// One allocation in [`Row::count_by`].
+const ONE: u64 = 1 << u8::BITS;
 
 impl Row {
+    fn new(group: &Group) -> Self {
+        let Group { stack, thread, .. } = *group;
+        let none =
+            Self { bytes: 0, first_order: 0, first_time_ns: 0, count_by: 0, stack, thread, temporary: 0, others: 0 };
+        none.with(group.allocator, &group.allocated)
+    }
+
+    /// The same with this allocator and this sum. A count stops at 2^56 - 1: only a forged capture gets there.
+    fn with(self, allocator: Allocator, &Sum { bytes, count, first_order, first_time_ns }: &Sum) -> Self {
+        let count_by = (count.min(u64::MAX / ONE) * ONE) | allocator as u64;
+        Self { bytes, first_order, first_time_ns, count_by, ..self }
+    }
+
+    fn allocated(&self) -> Sum {
+        let Self { bytes, first_order, first_time_ns, .. } = *self;
+        Sum { bytes, count: self.count_by / ONE, first_order, first_time_ns }
+    }
+
+    /// Counts an allocation of so many bytes, made at this order and time.
+    #[inline]
+    pub(super) fn allocate(&mut self, bytes: u64, order: u64, time_ns: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.count_by = self.count_by.checked_add(ONE).unwrap_or(self.count_by);
+        self.first_order = self.first_order.min(order);
+        self.first_time_ns = self.first_time_ns.min(time_ns);
+    }
+
+    /// Whether this is the group with that key.
+    #[inline]
+    pub(super) fn is_of(&self, stack: StackId, thread: ThreadId, allocator: Allocator) -> bool {
+        (self.stack, self.thread, self.count_by as u8) == (stack, thread, allocator as u8)
+    }
+
+    /// The function that allocated it.
+    pub(super) fn allocator(&self) -> Allocator {
+        // It was one when it was put here.
+        Allocator::from_number(self.count_by as u8).unwrap_or(Allocator::Malloc)
+    }
+
     fn key(&self) -> (StackId, ThreadId, Allocator) {
-        (self.stack, self.thread, self.allocator)
+        (self.stack, self.thread, self.allocator())
     }
 
     fn hash(&self) -> u64 {
@@ -59,13 +106,15 @@ fn hash(key: impl Hash) -> u64 {
 #[derive(Clone, Debug)]
 pub struct Groups {
     rows: Vec<Row>,
+    /// Where the sums of rows stand that are not of what was temporary; the first is of rows that have none.
+    others: Vec<[u32; Part::Temporary as usize]>,
     /// The first is the empty one.
     sums: Vec<Sum>,
 }
 
 impl Default for Groups {
     fn default() -> Self {
-        Self { rows: Vec::new(), sums: vec![Sum::default()] }
+        Self { rows: Vec::new(), others: vec![Default::default()], sums: vec![Sum::default()] }
     }
 }
 
@@ -95,13 +144,7 @@ impl Groups {
 
     /// Adds one, which is the last.
     pub fn push(&mut self, group: &Group) {
-        self.rows.push(Row {
-            allocated: group.allocated,
-            stack: group.stack,
-            thread: group.thread,
-            parts: [0; Part::ALL.len()],
-            allocator: group.allocator,
-        });
+        self.rows.push(Row::new(group));
         self.set_parts(self.rows.len() - 1, group);
     }
 
@@ -111,7 +154,7 @@ impl Groups {
         change(&mut group);
         let Group { stack, allocator, thread, allocated, .. } = group;
         let row = &mut self.rows[number];
-        *row = Row { stack, allocator, thread, allocated, ..*row };
+        *row = Row { stack, thread, ..*row }.with(allocator, &allocated);
         self.set_parts(number, &group);
     }
 
@@ -148,7 +191,8 @@ impl Groups {
         let mut kept = 0;
         for at in 0..self.rows.len() {
             let mut row = self.rows[at];
-            (row.stack, row.allocator) = key(&self.group(&row));
+            let (stack, allocator) = key(&self.group(&row));
+            row = Row { stack, ..row }.with(allocator, &row.allocated());
             let rows = &self.rows;
             let is_same = |&number: &u32| rows[number as usize].key() == row.key();
             match known.entry(row.hash(), is_same, |&number| rows[number as usize].hash()) {
@@ -172,26 +216,39 @@ impl Groups {
 
     /// Adds the sums of a row that will be no more to those of another.
     fn absorb(&mut self, number: usize, other: &Row) {
-        let row = &mut self.rows[number];
-        row.allocated.merge(&other.allocated);
-        for (own, theirs) in row.parts.iter_mut().zip(other.parts) {
-            match *own {
-                0 => *own = theirs,
-                own => {
-                    let theirs = self.sums[theirs as usize];
-                    self.sums[own as usize].merge(&theirs);
-                }
+        let mut row = self.rows[number];
+        let mut allocated = row.allocated();
+        allocated.merge(&other.allocated());
+        row = row.with(row.allocator(), &allocated);
+        row.temporary = self.either(row.temporary, other.temporary);
+        if row.others == 0 {
+            row.others = other.others;
+        } else {
+            for part in 0..self.others[0].len() {
+                let [own, theirs] = [row.others, other.others].map(|at| self.others[at as usize][part]);
+                self.others[row.others as usize][part] = self.either(own, theirs);
             }
         }
+        self.rows[number] = row;
+    }
+
+    /// The place of the sum of two, of which the second is of a row that will be no more.
+    fn either(&mut self, own: u32, theirs: u32) -> u32 {
+        if own == 0 {
+            return theirs;
+        }
+        let theirs = self.sums[theirs as usize];
+        self.sums[own as usize].merge(&theirs);
+        own
     }
 
     fn group(&self, row: &Row) -> Group {
-        let part = |part| self.sums[row.parts[part as usize] as usize];
+        let part = |part| self.sums[self.place(row, part)];
         Group {
             stack: row.stack,
-            allocator: row.allocator,
+            allocator: row.allocator(),
             thread: row.thread,
-            allocated: row.allocated,
+            allocated: row.allocated(),
             peak: part(Part::Peak),
             leaked: part(Part::Leaked),
             leaked_at_exit: part(Part::LeakedAtExit),
@@ -222,14 +279,34 @@ impl Groups {
     /// One of the other sums of a group that is there.
     #[inline]
     pub(super) fn part(&self, number: u32, part: Part) -> &Sum {
-        &self.sums[self.rows[number as usize].parts[part as usize] as usize]
+        &self.sums[self.place(&self.rows[number as usize], part)]
+    }
+
+    /// Where one of a row's sums stands.
+    #[inline]
+    fn place(&self, row: &Row, part: Part) -> usize {
+        let place = match part {
+            Part::Temporary => row.temporary,
+            other => self.others[row.others as usize][other as usize],
+        };
+        place as usize
     }
 
     /// The same, to be changed: from now on it takes room.
     #[inline]
     pub(super) fn part_mut(&mut self, number: u32, part: Part) -> &mut Sum {
-        let Self { rows, sums } = self;
-        let place = &mut rows[number as usize].parts[part as usize];
+        let Self { rows, others, sums } = self;
+        let row = &mut rows[number as usize];
+        let place = match part {
+            Part::Temporary => &mut row.temporary,
+            other => {
+                if row.others == 0 {
+                    row.others = others.len() as u32;
+                    others.push(Default::default());
+                }
+                &mut others[row.others as usize][other as usize]
+            }
+        };
         if *place == 0 {
             // Never cut off: 2^32 sums would take a hundred gigabytes of memory first.
             *place = sums.len() as u32;

@@ -15,6 +15,7 @@ mod group;
 mod groups;
 mod histogram;
 mod lifetimes;
+mod lives;
 mod merge;
 pub mod ordering;
 mod own;

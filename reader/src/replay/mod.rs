@@ -181,8 +181,10 @@ impl Replay {
     /// The same at the end of everything, which takes no more memory than the replay itself.
     #[must_use]
     pub fn into_analysis(self) -> Analysis {
-        let Self { accounts, heap, mappings, .. } = self;
-        accounts.into_analysis(live(&heap, &mappings))
+        let Self { mut accounts, heap, mappings, .. } = self;
+        let surviving = accounts.close(live(&heap, &mappings));
+        drop((heap, mappings));
+        accounts.into_analysis(&surviving)
     }
 
     #[inline]

@@ -89,10 +89,11 @@ impl<'a> From<&'a PathBuf> for Request<'a> {
 pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Result<Capture> {
     let request = request.into();
     let paths = expanded(request.paths)?;
-    let mut unnamed = Vec::new();
+    let mut told = Told::default();
     let mut captures =
-        paths.iter().map(|path| load_one(path, &request, options, &mut unnamed)).collect::<Result<Vec<_>>>()?;
-    warn_unnamed(&each_once(unnamed));
+        paths.iter().map(|path| load_one(path, &request, options, &mut told)).collect::<Result<Vec<_>>>()?;
+    warn(&told.warnings, paths.len());
+    warn_unnamed(&each_once(told.unnamed));
     let sum = |tally: fn(&(Capture, Tally)) -> Tally| {
         captures.iter().map(tally).fold(Tally::default(), |mut sum, tally| {
             sum.add(tally.bytes, tally.count);
@@ -186,13 +187,31 @@ impl Request<'_> {
     }
 }
 
-/// One capture, filtered, and everything that was ever allocated in it. Modules without names go to `unnamed`.
-fn load_one(
-    path: &Path,
-    request: &Request<'_>,
-    options: &Options,
-    unnamed: &mut Vec<Problem>,
-) -> Result<(Capture, Tally)> {
+/// What is to be said of captures when all of them are read.
+#[derive(Default)]
+struct Told {
+    /// Modules without names.
+    unnamed: Vec<Problem>,
+    /// What is missing, with the capture in which it is.
+    warnings: Vec<(PathBuf, String)>,
+}
+
+/// Says what is missing: once, where it is the same of several captures.
+fn warn(warnings: &[(PathBuf, String)], captures: usize) {
+    for (place, (path, warning)) in warnings.iter().enumerate() {
+        let is_same = |(_, other): &&(PathBuf, String)| other == warning;
+        if warnings.iter().take(place).any(|other| is_same(&other)) {
+            continue;
+        }
+        match warnings.iter().filter(is_same).count() {
+            1 => message::warning(format_args!("{}: {warning}", path.display())),
+            number => message::warning(format_args!("{number} of {captures} captures: {warning}")),
+        }
+    }
+}
+
+/// One capture, filtered, and everything that was ever allocated in it.
+fn load_one(path: &Path, request: &Request<'_>, options: &Options, told: &mut Told) -> Result<(Capture, Tally)> {
     let file = request.open(path)?;
     if file.aggregated() && request.selects() {
         bail!(
@@ -203,8 +222,11 @@ fn load_one(
     }
     let options =
         Options { selection: request.selection(&file)?, details: options.details || request.narrows(), ..*options };
-    let (mut capture, all) =
-        if file.aggregated() { restore(&file, request, &options, unnamed)? } else { replay(&file, &options, unnamed)? };
+    let (mut capture, all) = if file.aggregated() {
+        restore(&file, request, &options, &mut told.unnamed)?
+    } else {
+        replay(&file, &options, &mut told.unnamed)?
+    };
     if request.without_columns {
         columns::drop_all(&mut capture.analysis, &mut capture.frames)?;
     }
@@ -212,9 +234,8 @@ fn load_one(
     let account = Account::of(process, &capture.analysis.totals, all.count, file.file_bytes());
     capture.facts.account = account.with_loss(*lost_blocks, *lost_bytes, *complete);
     capture.facts.stackless = capture.facts.lacks_stacks(&capture.frames);
-    for warning in capture.facts.warnings() {
-        message::warning(format_args!("{}: {warning}", path.display()));
-    }
+    let warnings = capture.facts.warnings();
+    told.warnings.extend(warnings.into_iter().map(|warning| (path.to_path_buf(), warning)));
     request.filter.apply(&mut capture.analysis, &capture.frames, &capture.threads);
     if !request.split_domains {
         capture.analysis.merge_domains();

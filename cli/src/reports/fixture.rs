@@ -102,6 +102,8 @@ fn facts() -> Facts {
         events_without_slot: Some(0),
         python_compared: Some(12),
         python_changed: Some(8),
+        python_look_ns: Some(9_000),
+        inner_calls: Some(0),
         record_bytes: Some(9_000),
         cpu_ns: Some(3_000_000_000),
         start_ns: Some(3_000_000),

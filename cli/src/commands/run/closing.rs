@@ -151,7 +151,12 @@ fn figures(capture: &Capture, captures: usize) {
     message::line(format_args!("  peak        {} in {} allocations{each}", size(peak.bytes), count(peak.allocations)));
     message::line(format_args!("  leaked      {} in {} allocations", size(leaked.bytes), count(leaked.count)));
     let stacks = if capture.facts.stackless { Some(STACKLESS.into()) } else { account.stacks_in_short() };
-    let more = [("stacks", stacks), ("slow-down", account.slow_down_in_short())];
+    let more = [
+        ("stacks", stacks),
+        ("cut", account.cut_in_short()),
+        ("waiting", account.waited()),
+        ("slow-down", account.slow_down()),
+    ];
     for (label, text) in more.into_iter().filter_map(|(label, text)| Some((label, text?))) {
         message::line(format_args!("  {label:12}{text}"));
     }

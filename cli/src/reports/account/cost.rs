@@ -1,43 +1,48 @@
 //! How much a program was slowed down: an estimate.
 //!
-//! What an event costs was measured once, by kind, on one machine: the costs are those that come nearest to what recording
-//! took of eighteen programs (loops, applications, test suites, a compiler), by least squares. An estimate is these costs
-//! times the capture's numbers, scaled by how fast the recording machine ran the collector's measuring loop, against the
-//! processor time that the program took beside them. What it sees on average only: what hooks find, and leave, in the
-//! processor's caches. What it does not see: a collector that takes the program's processor, and what differs between
-//! processors but for their speed.
+//! How long it takes to look closer at a stack the library times itself, in the program that is recorded: every so often. What
+//! the rest costs was measured once: the costs are those that come nearest to what recording took of two dozen programs
+//! (loops, applications, test suites, a compiler), by least squares; `scripts/costs` does that. They are scaled by how fast
+//! the recording machine ran the collector's measuring loop. All of it is set against the processor time that the program
+//! took beside. What it does not see: what a program loses that waits for its memory all the time, where each event that
+//! comes between costs more; and a collector that takes the program's processor.
 //!
 //! Invariant: where a figure that it needs is missing, or cannot be right, there is no estimate.
 
 use memtrack_format::meta::Process;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{Levels, Steps};
 use crate::units::duration;
 
 /// Picoseconds of a step of the measuring loop on the machine that the costs were measured on.
-const STEP_PS: u64 = 2300;
+const STEP_PS: u64 = 2500;
 
-/// Costs in picoseconds.
-const FREE: u64 = 4_500;
-const STACK: u64 = 5_500;
-const STAMP: u64 = 12_500;
-/// Of a Python stack: that was looked at; that had changed, over and above, and once more where events are rare.
-const GLANCE: u64 = 6_000;
-const CHANGED: u64 = 18_000;
-const CHANGED_RARELY: u64 = 158_000;
-/// Of a native stack: for each frame that was compared; that had changed, where events are rare; for each level of it that
-/// was written anew; for each that was unwound; for each address of which nothing was known.
-const KEPT: u64 = 800;
-const CHANGED_NATIVE_RARELY: u64 = 243_000;
-const LEVEL: u64 = 3_200;
-const UNWOUND: u64 = 38_000;
-const LEARNED: u64 = 960_000;
+/// What each part costs, in picoseconds; of what the library has timed itself, in thousandths of that. `scripts/costs` computes
+/// them, and prints them in this form.
+const COSTS: [(&str, u64); PARTS] = [
+    ("events", 4_000),
+    ("time_stamps", 11_100),
+    ("python_looks_ns", 1_060),
+    ("native_frames_kept", 570),
+    ("native_changes_ns", 1_100),
+    ("inner_calls", 7_600),
+    ("thread_switches", 100_000),
+    ("shared_runs", 500_000),
+    ("rare_events", 24_300),
+];
+const PARTS: usize = 9;
+
 /// With this many picoseconds from event to event, half of what hooks need has left the processor's caches.
 const RARE: f64 = 200_000.0;
-/// Too rare to be measured in a program: these are taken for a multiple of what is done instead.
-const SWITCH: u64 = 10 * (FREE + STACK);
-const SHARED_RUN: u64 = 5 * SWITCH;
+/// Nanoseconds that reading the clock takes, once for everything that is timed.
+const READING: u64 = 10;
+
+/// Of programs that took twice as long and more, what hooks took was this part more or less than by estimate (36 of 37
+/// runs); of nine in ten of all, the factor is not further off than the other one.
+const UNSURE: f64 = 0.08;
+const NEAR: f64 = 0.15;
+/// What is said as one figure: up to this ratio of the ends of its range.
+const NARROW: f64 = 1.4;
 
 /// A program that did less than this part of what was measured was hardly measured at all.
 const LEAST_PART: u64 = 20;
@@ -49,23 +54,20 @@ pub(super) struct Events {
     pub(super) stacks: u64,
     /// Everything else.
     pub(super) frees: u64,
-    /// Python stacks told at a glance.
-    pub(super) glance: u64,
-    /// Python stacks compared whole, and unchanged.
-    pub(super) whole: u64,
-    /// Python stacks that had changed.
-    pub(super) changed: u64,
-    /// What native stacks took.
-    pub(super) native: Levels,
+    /// Python stacks at which it was looked closer.
+    pub(super) looks: u64,
+    /// Native frames that were as in the record before, and stacks that were not.
+    pub(super) kept: u64,
+    pub(super) changes: u64,
 }
 
-/// What recording cost the program, in nanoseconds.
+/// What recording cost the program. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cost {
     /// Its processor time, with that of the hooks.
     cpu: u64,
-    /// Of that, what hooks took.
-    hooks: u64,
+    /// Of each of the [`COSTS`] how many there were, and what they took.
+    parts: [(u64, f64); PARTS],
     /// Waiting for the collector, of all threads together.
     waiting: u64,
     /// Until it could begin.
@@ -77,124 +79,200 @@ impl Cost {
         let cpu = process.cpu_ns?;
         let scale = process.step_ps? as f64 / STEP_PS as f64;
         let (waiting, start) = (process.wait_ns?, process.start_ns.unwrap_or(0));
-        let each = cpu as f64 * 1000.0 / scale / events.stacks.saturating_add(events.frees).max(1) as f64;
-        let hooks = (picoseconds(process, events, each / (each + RARE))? * scale / 1000.0) as u64;
-        Some(Self { cpu, hooks, waiting, start })
+        let all = events.stacks.saturating_add(events.frees);
+        let each = cpu as f64 * 1000.0 / scale / all.max(1) as f64;
+        let numbers = numbers(process, events, each / (each + RARE))?;
+        let parts = std::array::from_fn(|part| {
+            let ((name, cost), number) = (COSTS[part], numbers[part]);
+            // What was timed on this machine is its own.
+            let scale = if name.ends_with("_ns") { 1.0 } else { scale };
+            (number, number as f64 * cost as f64 * scale / 1000.0)
+        });
+        Some(Self { cpu, parts, waiting, start })
     }
 
     pub(super) fn and(self, other: Self) -> Self {
+        let parts = std::array::from_fn(|part| {
+            let (one, other) = (self.parts[part], other.parts[part]);
+            (one.0.saturating_add(other.0), one.1 + other.1)
+        });
         Self {
             cpu: self.cpu.saturating_add(other.cpu),
-            hooks: self.hooks.saturating_add(other.hooks),
+            parts,
             waiting: self.waiting.saturating_add(other.waiting),
             start: self.start.saturating_add(other.start),
         }
     }
 
+    fn hooks(self) -> u64 {
+        self.parts.iter().map(|part| part.1).sum::<f64>() as u64
+    }
+
     /// How many times as long it took as it would have without.
     fn factor(self) -> Option<f64> {
-        let own = self.cpu.checked_sub(self.hooks)?.checked_sub(self.start)?;
+        self.factor_if(self.hooks())
+    }
+
+    /// The same, if hooks took this long.
+    fn factor_if(self, hooks: u64) -> Option<f64> {
+        let own = self.cpu.checked_sub(hooks)?.checked_sub(self.start)?;
         let with = self.cpu.saturating_add(self.waiting);
         (own > self.cpu / LEAST_PART).then(|| with as f64 / own as f64)
     }
 
-    pub(super) fn json(self) -> Value {
+    /// Between which factors it is, as far as programs that were measured tell; no upper one where hooks may have taken
+    /// nearly all of the time.
+    fn range(self) -> (Option<f64>, Option<f64>) {
+        let hooks = self.hooks() as f64;
+        let low = self.factor_if((hooks * (1.0 - UNSURE)) as u64);
+        let high = self.factor_if((hooks * (1.0 + UNSURE)) as u64);
+        let Some(factor) = self.factor() else { return (low, None) };
+        (low.map(|low| low.min(factor / (1.0 + NEAR)).max(1.0)), high.map(|high| high.max(factor * (1.0 + NEAR))))
+    }
+
+    /// `without`: how many other processes there are, of which nothing is known.
+    pub(super) fn json(self, without: u64) -> Value {
+        let (low, high) = self.range();
+        let parts = COSTS
+            .iter()
+            .zip(self.parts)
+            .map(|((name, _), (number, ns))| ((*name).to_owned(), json!({"number": number, "ns": ns as u64})));
         json!({
-            "estimate": self.factor(), "cpu_ns": self.cpu, "hooks_ns": self.hooks, "waiting_ns": self.waiting,
-            "start_ns": self.start,
+            "estimate": self.factor(), "low": low, "high": high, "cpu_ns": self.cpu, "hooks_ns": self.hooks(), "waiting_ns": self.waiting,
+            "start_ns": self.start, "parts": parts.collect::<Map<_, _>>(), "processes_without": without,
         })
     }
 
+    pub(super) fn start(self) -> String {
+        duration(self.start)
+    }
+
+    /// For a person, in few words.
     pub(super) fn text(self) -> String {
-        format!("{}, {} until it began", self.in_short(), duration(self.start))
+        format!("{} (estimate): hooks {} of {} processor time", self.size(), duration(self.hooks()), duration(self.cpu))
     }
 
-    pub(super) fn in_short(self) -> String {
-        let factor = self.factor().map_or("not to be told".into(), |factor| format!("about {factor:.2}x"));
-        format!("{factor} (estimate): {} in hooks of {} processor time", duration(self.hooks), duration(self.cpu))
+    /// The factor, or its range where that is wide.
+    fn size(self) -> String {
+        match (self.factor(), self.range()) {
+            (Some(factor), (Some(low), Some(high))) if high / low <= NARROW => format!("about {factor:.2}x"),
+            (_, (Some(low), Some(high))) => format!("{low:.1}x to {high:.1}x"),
+            (_, (Some(low), None)) => format!("at least {low:.1}x"),
+            _ => "not to be told".into(),
+        }
     }
 }
 
-/// `None` where a number is not known. `rarity`: between 0, where one event follows the other, and 1.
-fn picoseconds(process: &Process, events: &Events, rarity: f64) -> Option<f64> {
-    let stamped = if process.timestamps == Some(1) { STAMP } else { 0 };
-    let native = &events.native;
-    let looks = events.whole.saturating_add(events.changed);
-    let steps = if native.is_known() { native.steps? } else { Steps::default() };
-    let parts = [
-        (events.frees, FREE + stamped),
-        (events.stacks, STACK + stamped),
-        (events.glance, GLANCE),
-        (looks, GLANCE),
-        (events.changed, CHANGED + rarely(CHANGED_RARELY, rarity)),
-        (native.kept, KEPT),
-        (native.unwound, UNWOUND),
-        (steps.changed, rarely(CHANGED_NATIVE_RARELY, rarity)),
-        (steps.levels, LEVEL),
-        (steps.learned, LEARNED),
-        (process.switches.unwrap_or(0), SWITCH),
-        (process.shared_runs.unwrap_or(0), SHARED_RUN),
-    ];
-    Some(parts.iter().map(|&(number, cost)| number as f64 * cost as f64).sum())
-}
-
-/// What is left of a cost where events are not that rare.
-fn rarely(cost: u64, rarity: f64) -> u64 {
-    (cost as f64 * rarity) as u64
+/// How many there were of each of the [`COSTS`]; `None` where one is not known. `rarity`: between 0, where one event follows
+/// the other, and 1.
+fn numbers(process: &Process, events: &Events, rarity: f64) -> Option<[u64; PARTS]> {
+    let all = events.stacks.saturating_add(events.frees);
+    let has_python = process.python_version.is_some();
+    let has_native = process.native_traces == Some(1);
+    let timed = |applies: bool, ns: Option<u64>, times: u64| {
+        Some(if applies { ns?.saturating_sub(times.saturating_mul(READING)) } else { 0 })
+    };
+    // In a stack that has changed, what was kept is part of what was timed.
+    let same = events.stacks.saturating_sub(events.changes) as f64 / events.stacks.max(1) as f64;
+    Some([
+        all,
+        if process.timestamps == Some(1) { all } else { 0 },
+        timed(has_python, process.python_look_ns, events.looks)?,
+        (events.kept as f64 * same) as u64,
+        timed(has_native, process.native_change_ns, events.changes)?,
+        process.inner_calls?,
+        process.switches.unwrap_or(0),
+        process.shared_runs.unwrap_or(0),
+        (all as f64 * rarity) as u64,
+    ])
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Cost, Events, Levels, STEP_PS, Steps};
+    use super::{COSTS, Cost, Events, READING, STEP_PS};
     use memtrack_format::meta::Process;
 
     fn process(cpu_ns: u64) -> Process {
-        Process { cpu_ns: Some(cpu_ns), step_ps: Some(STEP_PS), wait_ns: Some(0), ..Process::default() }
+        Process {
+            cpu_ns: Some(cpu_ns),
+            step_ps: Some(STEP_PS),
+            wait_ns: Some(0),
+            inner_calls: Some(0),
+            ..Process::default()
+        }
+    }
+
+    /// How many there were of this part, and what they took.
+    fn part(name: &str, process: &Process, events: Events) -> (u64, u64) {
+        let (number, ns) = Cost::of(process, &events).unwrap().parts[place(name)];
+        (number, ns.round() as u64)
+    }
+
+    /// What this many of it cost.
+    fn cost(name: &str, number: u64) -> (u64, u64) {
+        (number, (number as f64 * COSTS[place(name)].1 as f64 / 1000.0).round() as u64)
+    }
+
+    fn place(name: &str) -> usize {
+        COSTS.iter().position(|(known, _)| *known == name).unwrap()
     }
 
     #[test]
     fn the_estimate_is_costs_against_the_rest() {
         let events = Events { frees: 10_000_000, ..Events::default() };
-        let cost = Cost::of(&process(300_000_000), &events).unwrap();
-        let expected = 300e6 / (300e6 - cost.hooks as f64);
-        assert!((cost.factor().unwrap() - expected).abs() < 1e-9 && cost.hooks > 10_000_000, "{cost:?}");
+        let whole = Cost::of(&process(300_000_000), &events).unwrap();
+        let expected = 300e6 / (300e6 - whole.hooks() as f64);
+        assert!((whole.factor().unwrap() - expected).abs() < 1e-9 && whole.hooks() > 10_000_000, "{whole:?}");
         // A machine that is half as fast takes twice as long.
         let slow = Process { step_ps: Some(2 * STEP_PS), ..process(300_000_000) };
-        assert_eq!(Cost::of(&slow, &events).unwrap().hooks, 2 * cost.hooks);
+        let twice = cost("events", 20_000_000).1;
+        assert_eq!(part("events", &slow, events), (10_000_000, twice));
     }
 
     #[test]
     fn each_number_has_its_cost() {
-        let hooks = |events: Events, process: &Process| Cost::of(process, &events).unwrap().hooks;
         let plain = process(300_000_000);
-        let timed = Process { timestamps: Some(1), ..plain.clone() };
-        let both = Events { frees: 1000, stacks: 1000, glance: 1000, ..Events::default() };
-        assert_eq!(hooks(both, &plain), 16_000);
-        assert_eq!(hooks(both, &timed), 16_000 + 2 * 12_500);
-        assert_eq!(hooks(Events { whole: 1000, ..Events::default() }, &plain), 6_000);
-        let steps = Steps { changed: 0, levels: 10_000, learned: 10 };
-        let native = Levels { kept: 40_000, unwound: 5_000, steps: Some(steps), unknown: false };
-        let native = Events { native, ..Events::default() };
-        assert_eq!(hooks(native, &plain), 40 * 800 + 5 * 38_000 + 10 * 3_200 + 10 * 960);
+        let timed = Process { timestamps: Some(1), inner_calls: Some(3000), ..plain.clone() };
+        let events = Events { frees: 1000, stacks: 2000, kept: 40_000, ..Events::default() };
+        assert_eq!(part("events", &plain, events), cost("events", 3000));
+        assert_eq!(part("native_frames_kept", &plain, events), cost("native_frames_kept", 40_000));
+        assert_eq!(part("time_stamps", &plain, events), (0, 0));
+        assert_eq!(part("time_stamps", &timed, events), cost("time_stamps", 3000));
+        assert_eq!(part("inner_calls", &timed, events), cost("inner_calls", 3000));
+        // Half of the stacks had changed: what was kept of those is in what was timed.
+        let changes = Events { changes: 1000, ..events };
+        assert_eq!(part("native_frames_kept", &plain, changes), cost("native_frames_kept", 20_000));
     }
 
     #[test]
-    fn what_changes_costs_more_where_events_are_rare() {
-        let steps = Steps { changed: 1000, ..Steps::default() };
-        let native = Levels { kept: 1, steps: Some(steps), ..Levels::default() };
-        let events = Events { changed: 1000, native, frees: 100_000, ..Events::default() };
-        // 200 ns from event to event: half of it.
-        let half = Cost::of(&process(20_000_000), &events).unwrap().hooks;
-        assert_eq!(half, 450_000 + 6_000 + 18_000 + 79_000 + 121_500);
-        // 50 ns: a fifth.
-        let fifth = Cost::of(&process(5_000_000), &events).unwrap().hooks;
-        assert_eq!(fifth, 450_000 + 6_000 + 18_000 + 31_600 + 48_600);
+    fn events_cost_more_where_they_are_rare() {
+        let events = Events { frees: 100_000, ..Events::default() };
+        // 200 ns from event to event: half of them; 50 ns: a fifth.
+        assert_eq!(part("rare_events", &process(20_000_000), events), cost("rare_events", 50_000));
+        assert_eq!(part("rare_events", &process(5_000_000), events), cost("rare_events", 20_000));
     }
 
     #[test]
-    fn without_a_number_that_it_needs_there_is_none() {
-        let native = Levels { kept: 1, steps: None, ..Levels::default() };
-        assert_eq!(Cost::of(&process(1_000_000), &Events { native, ..Events::default() }), None);
+    fn what_the_library_has_timed_is_of_this_machine() {
+        let looks = Process {
+            python_version: Some(1),
+            native_traces: Some(1),
+            python_look_ns: Some(1_000_000),
+            native_change_ns: Some(3_000_000),
+            step_ps: Some(2 * STEP_PS),
+            ..process(300_000_000)
+        };
+        // But for reading the clock.
+        let events = Events { looks: 100, changes: 50, ..Events::default() };
+        assert_eq!(part("python_looks_ns", &looks, events), cost("python_looks_ns", 1_000_000 - 100 * READING));
+        assert_eq!(part("native_changes_ns", &looks, events), cost("native_changes_ns", 3_000_000 - 50 * READING));
+        for missing in [
+            Process { python_look_ns: None, ..looks.clone() },
+            Process { native_change_ns: None, ..looks.clone() },
+            Process { inner_calls: None, ..looks },
+        ] {
+            assert_eq!(Cost::of(&missing, &events), None);
+        }
     }
 
     #[test]
@@ -204,11 +282,34 @@ mod tests {
     }
 
     #[test]
+    fn several_processes_are_one() {
+        let one = Cost::of(&process(100_000_000), &Events { frees: 1000, ..Events::default() }).unwrap();
+        let both = one.and(one);
+        assert_eq!((both.cpu, both.hooks(), both.factor()), (200_000_000, 2 * one.hooks(), one.factor()));
+        assert_eq!(both.json(3)["parts"]["events"]["number"], 2000);
+    }
+
+    #[test]
     fn what_cannot_be_right_is_no_estimate() {
         let events = Events { frees: 1_000_000_000, ..Events::default() };
         let cost = Cost::of(&process(1_000_000), &events).unwrap();
         assert_eq!(cost.factor(), None);
-        assert!(cost.json()["estimate"].is_null() && cost.text().starts_with("not to be told"));
+        assert!(cost.json(0)["estimate"].is_null() && cost.text().starts_with("not to be told"));
         assert_eq!(Cost::of(&Process::default(), &events), None);
+    }
+
+    #[test]
+    fn a_range_is_said_where_it_is_wide() {
+        let events = Events { frees: 10_000_000, ..Events::default() };
+        let said = |cpu_ns: u64| {
+            let cost = Cost::of(&process(cpu_ns), &events).unwrap();
+            (cost.range(), cost.text().split(" (").next().unwrap().to_owned())
+        };
+        let ((low, high), text) = said(600_000_000);
+        assert!(text.starts_with("about 1.") && low.unwrap() >= 1.0 && high.unwrap() < 1.5, "{text}");
+        let ((low, high), text) = said(60_000_000);
+        assert_eq!(text, format!("{:.1}x to {:.1}x", low.unwrap(), high.unwrap()));
+        let ((low, high), text) = said(50_000_000);
+        assert_eq!((text, high), (format!("at least {:.1}x", low.unwrap()), None));
     }
 }

@@ -35,7 +35,9 @@ pub(crate) struct Account {
     lost_events: Option<u64>,
     /// The recording, or the file, ended before the program did.
     cut: bool,
+    /// Of the processes whose slow-down can be told; how many others there are.
     cost: Option<Cost>,
+    costless: u64,
 }
 
 /// Python stacks, and how it was found what had changed of them.
@@ -77,8 +79,9 @@ impl Account {
         let frees = totals.events.saturating_add(stripped.saturating_mul(2)).saturating_sub(stacks);
         let python = Looks::of(process, stacks);
         let native = Levels::of(process);
-        let events =
-            Events { stacks, frees, whole: python.whole, changed: python.changed, glance: python.glance, native };
+        let (looks, changes) = (python.whole.saturating_add(python.changed), native.steps.unwrap_or_default().changed);
+        let events = Events { stacks, frees, looks, kept: native.kept, changes };
+        let cost = Cost::of(process, &events);
         Self {
             events: totals.events,
             file_bytes,
@@ -91,7 +94,8 @@ impl Account {
             lost_bytes: 0,
             lost_events: process.events_without_slot,
             cut: false,
-            cost: Cost::of(process, &events),
+            cost,
+            costless: u64::from(cost.is_none()),
         }
     }
 
@@ -123,7 +127,8 @@ impl Account {
             lost_bytes: self.lost_bytes.saturating_add(other.lost_bytes),
             lost_events: both(self.lost_events, other.lost_events),
             cut: self.cut || other.cut,
-            cost: self.cost.zip(other.cost).map(|(one, other)| one.and(other)),
+            cost: self.cost.zip(other.cost).map(|(one, other)| one.and(other)).or(self.cost).or(other.cost),
+            costless: self.costless.saturating_add(other.costless),
         }
     }
 
@@ -146,7 +151,7 @@ impl Account {
             })),
             "truncated_stacks": self.truncated_stacks,
             "lost": {"blocks": self.lost_blocks, "bytes": self.lost_bytes, "events": self.lost_events},
-            "slow_down": self.cost.map(Cost::json),
+            "slow_down": self.cost.map(|cost| cost.json(self.costless)),
         })
     }
 
@@ -166,7 +171,8 @@ impl Account {
         line("Stacks cut", count(self.truncated_stacks))?;
         line("Lost", self.lost())?;
         line("Waiting", self.waiting())?;
-        line("Slow-down", self.cost.map_or(UNKNOWN.into(), Cost::text))
+        line("Start", self.cost.map_or(UNKNOWN.into(), |cost| format!("{} until the program began", cost.start())))?;
+        line("Slow-down", self.slow_down().unwrap_or(UNKNOWN.into()))
     }
 
     /// How many events there were, and what each took in the file.
@@ -181,18 +187,25 @@ impl Account {
         format!("{}, {} each", count(self.events), bytes_each(self.file_bytes, self.events))
     }
 
-    /// How stacks were told, and how many were cut, in few words; `None` where there is nothing to say.
+    /// How stacks were told, in few words; `None` where there is nothing to say.
     pub(crate) fn stacks_in_short(&self) -> Option<String> {
-        let told = self.python.text().or_else(|| self.native.text());
-        let cut = (self.truncated_stacks > 0).then(|| format!("{} cut", count(self.truncated_stacks)));
-        let parts: Vec<_> = told.into_iter().chain(cut).collect();
-        (!parts.is_empty()).then(|| parts.join("; "))
+        self.python.text().or_else(|| self.native.text())
     }
 
-    /// The estimate in few words; `None` where there is none.
-    pub(crate) fn slow_down_in_short(&self) -> Option<String> {
-        let waiting = self.waits.filter(|(_, ns)| *ns > 0).map(|(_, ns)| format!(", {} waiting", duration(ns)));
-        Some(format!("{}{}", self.cost?.in_short(), waiting.unwrap_or_default()))
+    /// How many stacks were cut; `None` where there is nothing to say.
+    pub(crate) fn cut_in_short(&self) -> Option<String> {
+        (self.truncated_stacks > 0).then(|| plural(self.truncated_stacks, "stack", "stacks"))
+    }
+
+    /// The estimate; `None` where there is none.
+    pub(crate) fn slow_down(&self) -> Option<String> {
+        let others = (self.costless > 0).then(|| format!("; not of {}", plural(self.costless, "process", "processes")));
+        Some(self.cost?.text() + &others.unwrap_or_default())
+    }
+
+    /// How long threads waited for memtrack; `None` where they did not.
+    pub(crate) fn waited(&self) -> Option<String> {
+        self.waits.filter(|(_, ns)| *ns > 0).map(|_| self.waiting())
     }
 
     fn lost(&self) -> String {
@@ -334,6 +347,8 @@ mod tests {
             cpu_ns: Some(1_000_000_000),
             start_ns: Some(4_000_000),
             step_ps: Some(2000),
+            python_look_ns: Some(4000),
+            inner_calls: Some(0),
             switches: Some(9),
             ..Process::default()
         }
@@ -383,7 +398,7 @@ mod tests {
             assert_eq!(json[key], Value::Null, "{key}");
         }
         assert_eq!(json["lost"]["events"], Value::Null);
-        assert_eq!(account.slow_down_in_short(), None);
+        assert_eq!(account.slow_down(), None);
     }
 
     #[test]
@@ -394,7 +409,11 @@ mod tests {
         let mixed = new.and(&old);
         assert_eq!((mixed.events, mixed.record_bytes, mixed.waits), (400, None, None));
         // There was no interpreter in the other one.
-        assert!(mixed.python.is_known() && mixed.cost.is_none());
+        assert!(mixed.python.is_known());
+        // What can be told of its slow-down is, and of how many processes it cannot.
+        assert_eq!((mixed.cost, mixed.costless), (account(&process()).cost, 1));
+        assert!(mixed.slow_down().unwrap().ends_with("; not of 1 process"), "{:?}", mixed.slow_down());
+        assert_eq!(mixed.json()["slow_down"]["processes_without"], 1);
     }
 
     #[test]
@@ -415,6 +434,10 @@ mod tests {
             shared_runs: all,
             step_ps: all,
             stripped_allocations: all,
+            python_look_ns: all,
+            native_change_ns: all,
+            native_traces: Some(1),
+            inner_calls: all,
             timestamps: Some(1),
             ..process()
         };

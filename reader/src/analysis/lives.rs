@@ -45,7 +45,7 @@ fn interval(&(group, first_snapshot, _): &Life, end_snapshot: Option<u32>, sum: 
 #[cfg(test)]
 mod tests {
     use super::Lives;
-    use crate::analysis::Interval;
+    use crate::analysis::Tally;
 
     #[test]
     fn sums_of_any_size_are_added_and_taken_back() {
@@ -58,13 +58,8 @@ mod tests {
         lives.subtract((2, 4, 6), 5, 1);
         lives.subtract((3, 4, 6), 5, 1);
         surviving.add((1, 5, 0), 9, large + 1);
-        let interval = |group, first_snapshot, end_snapshot, bytes, count| Interval {
-            group,
-            first_snapshot,
-            end_snapshot,
-            bytes,
-            count,
-        };
+        let interval =
+            |group, first, end, bytes, count| super::interval(&(group, first, 0), end, &Tally { bytes, count });
         let expected = [
             interval(0, 4, Some(6), 7, 1),
             interval(1, 4, Some(6), (large << 8) + large + 2, 3),

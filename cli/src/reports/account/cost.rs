@@ -149,7 +149,9 @@ impl Cost {
 
     /// For a person, in few words.
     pub(super) fn text(self) -> String {
-        format!("{} (estimate): hooks {} of {} processor time", self.size(), duration(self.hooks()), duration(self.cpu))
+        // Both, as both are in the factor: of many short processes the start is most of it.
+        let own = duration(self.hooks().saturating_add(self.start));
+        format!("{} (estimate): memtrack {own} of {} processor time", self.size(), duration(self.cpu))
     }
 
     /// The factor, or its range where that is wide.

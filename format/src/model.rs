@@ -16,12 +16,18 @@ use crate::record::Frame;
 
 /// Ages that can be told; also the slots that the encoder looks addresses up in.
 const RECENT: usize = 512;
-/// Size classes of freed blocks.
-const BINS: usize = 136;
+/// Size classes of freed blocks, and numbers between them that are none.
+const BINS: usize = LARGE as usize + 64;
+/// The class of large blocks, beside the binary logarithm of their size.
+const LARGE: u32 = 128;
+/// Room for them: for each value of a byte, so that nothing is asked before a class is looked up.
+const BIN_ROOM: usize = 256;
 /// Freed addresses that are remembered for each size class.
 const BIN_DEPTH: usize = 8;
 /// Places in the program that are told apart.
 const SITES: usize = 64;
+/// Room for them, as for classes.
+const SITE_ROOM: usize = 256;
 
 /// The state that begins anew with each segment.
 #[derive(Debug)]
@@ -38,12 +44,13 @@ pub(crate) struct Model {
     pub(crate) last_code: u32,
     /// The newest frame.
     pub(crate) top: Frame,
-    site: usize,
-    last_of: [u64; BINS],
-    freed: [[u64; BIN_DEPTH]; BINS],
-    freed_next: [u8; BINS],
-    sizes: [u64; SITES],
-    callees: [Frame; SITES],
+    site: u8,
+    last_of: [u64; BIN_ROOM],
+    /// [`BIN_DEPTH`] of each class.
+    freed: [u64; BIN_ROOM * BIN_DEPTH],
+    freed_next: [u32; BIN_ROOM],
+    sizes: [u64; SITE_ROOM],
+    callees: [Frame; SITE_ROOM],
 }
 
 impl Model {
@@ -58,11 +65,11 @@ impl Model {
             last_code: 0,
             top: Frame::NONE,
             site: 0,
-            last_of: [0; BINS],
-            freed: [[0; BIN_DEPTH]; BINS],
-            freed_next: [0; BINS],
-            sizes: [0; SITES],
-            callees: [Frame::NONE; SITES],
+            last_of: [0; BIN_ROOM],
+            freed: [0; BIN_ROOM * BIN_DEPTH],
+            freed_next: [0; BIN_ROOM],
+            sizes: [0; SITE_ROOM],
+            callees: [Frame::NONE; SITE_ROOM],
         }
     }
 
@@ -71,44 +78,40 @@ impl Model {
         (self.last_freed, self.last_mapped) = (0, 0);
         (self.ticket, self.last_time) = (ticket, time);
         (self.last_code, self.top, self.site) = (0, Frame::NONE, 0);
-        self.last_of.fill(0);
-        self.freed.fill([0; BIN_DEPTH]);
-        self.freed_next.fill(0);
-        self.sizes.fill(0);
-        self.callees.fill(Frame::NONE);
+        self.last_of.iter_mut().take(BINS).for_each(|last| *last = 0);
+        self.freed.iter_mut().take(BINS * BIN_DEPTH).for_each(|address| *address = 0);
+        self.freed_next.iter_mut().take(BINS).for_each(|next| *next = 0);
+        self.sizes.iter_mut().take(SITES).for_each(|size| *size = 0);
+        self.callees.iter_mut().take(SITES).for_each(|callee| *callee = Frame::NONE);
     }
 
     /// The newest frame is now this one.
     #[inline]
     pub(crate) fn set_top(&mut self, frame: Frame) {
         self.top = frame;
-        self.site = frame.code.wrapping_mul(0x9e37).wrapping_add(frame.instruction.wrapping_mul(0x2c9)) as usize >> 3
-            & (SITES - 1);
+        let hash = frame.code.wrapping_mul(0x9e37).wrapping_add(frame.instruction.wrapping_mul(0x2c9)) >> 3;
+        self.site = (hash as usize % SITES) as u8;
     }
 
     /// Whether the newest frame allocated this size last; it has now.
     #[inline]
     pub(crate) fn size_here(&mut self, size: u64) -> bool {
-        self.sizes.get_mut(self.site % SITES).is_some_and(|last| std::mem::replace(last, size) == size)
+        std::mem::replace(&mut self.sizes[usize::from(self.site)], size) == size
     }
 
     /// The size that is expected here.
     #[inline]
     #[must_use]
     pub(crate) fn expected_size(&self) -> u64 {
-        self.sizes.get(self.site % SITES).copied().unwrap_or(0)
+        self.sizes[usize::from(self.site)]
     }
 
     /// The address that an allocation of this class is expected to get; 0 for none. Forgets it.
     #[inline]
     pub(crate) fn take_expected_address(&mut self, bin: usize) -> u64 {
-        let (Some(stack), Some(next)) = (self.freed.get_mut(bin), self.freed_next.get_mut(bin)) else {
-            cold_path();
-            return 0;
-        };
-        let Some(address) = stack.get_mut(usize::from(next.wrapping_sub(1)) % BIN_DEPTH) else { return 0 };
-        let expected = std::mem::take(address);
-        *next = next.wrapping_sub(u8::from(expected != 0));
+        let next = &mut self.freed_next[bin % BIN_ROOM];
+        let expected = std::mem::take(&mut self.freed[place(bin, next.wrapping_sub(1))]);
+        *next = next.wrapping_sub(u32::from(expected != 0));
         expected
     }
 
@@ -116,39 +119,34 @@ impl Model {
     #[inline]
     #[must_use]
     pub(crate) fn last_of(&self, bin: usize) -> u64 {
-        self.last_of.get(bin).copied().unwrap_or(0)
+        self.last_of[bin % BIN_ROOM]
     }
 
     /// The last address of this class, which is `address` from now on.
     #[inline]
     pub(crate) fn replace_last(&mut self, bin: usize, address: u64) -> u64 {
-        self.last_of.get_mut(bin).map_or(0, |last| std::mem::replace(last, address))
+        std::mem::replace(&mut self.last_of[bin % BIN_ROOM], address)
     }
 
     /// A block of this class was freed.
     #[inline]
     pub(crate) fn freed(&mut self, bin: usize, address: u64) {
-        if let (Some(stack), Some(next)) = (self.freed.get_mut(bin), self.freed_next.get_mut(bin)) {
-            if let Some(place) = stack.get_mut(usize::from(*next) % BIN_DEPTH) {
-                *place = address;
-            }
-            *next = next.wrapping_add(1);
-        }
+        let next = &mut self.freed_next[bin % BIN_ROOM];
+        self.freed[place(bin, *next)] = address;
+        *next = next.wrapping_add(1);
     }
 
     /// The frame that a call from the newest frame is expected to enter.
     #[inline]
     #[must_use]
     pub(crate) fn expected_callee(&self) -> Frame {
-        self.callees.get(self.site % SITES).copied().unwrap_or(Frame::NONE)
+        self.callees[usize::from(self.site)]
     }
 
     /// The newest frame called this one, which is the newest now.
     #[inline]
     pub(crate) fn pushed(&mut self, frame: Frame) {
-        if let Some(callee) = self.callees.get_mut(self.site % SITES) {
-            *callee = frame;
-        }
+        self.callees[usize::from(self.site)] = frame;
         self.last_code = frame.code;
         self.set_top(frame);
     }
@@ -163,9 +161,15 @@ impl Default for Model {
 /// The size class of a block, without a branch: a branch that is taken costs the shim more than both ways. glibc's chunk sizes where it keeps free lists for each of them, powers of two above.
 #[inline]
 pub(crate) fn bin(size: u64) -> usize {
-    let small = (size as usize).wrapping_add(23) >> 4;
-    let large = 67 + (63 - (size | 1).leading_zeros() as usize);
-    select_unpredictable(size <= 1032, small, large)
+    let small = (size as u32).wrapping_add(23) >> 4;
+    let large = LARGE | (size | 1).ilog2();
+    select_unpredictable(size <= 1032, small, large) as usize % BIN_ROOM
+}
+
+/// Where the freed address with this number is kept of a class.
+#[inline]
+const fn place(bin: usize, number: u32) -> usize {
+    (bin % BIN_ROOM * BIN_DEPTH) | (number as usize % BIN_DEPTH)
 }
 
 /// The encoder's side of ages: from an address to the age of its block.
@@ -175,7 +179,7 @@ pub(crate) struct Finder {
     count: u32,
     addresses: [u64; RECENT],
     /// The number of the allocation, and its class.
-    births: [(u32, u8); RECENT],
+    births: [(u32, u32); RECENT],
 }
 
 impl Finder {
@@ -195,10 +199,10 @@ impl Finder {
     pub(crate) fn allocated(&mut self, address: u64, bin: usize) {
         let slot = slot(address);
         if let (Some(place), Some(birth)) = (self.addresses.get_mut(slot), self.births.get_mut(slot)) {
+            self.count = self.count.wrapping_add(1);
             *place = address;
-            *birth = (self.count, bin as u8);
+            *birth = (self.count, bin as u32);
         }
-        self.count = self.count.wrapping_add(1);
     }
 
     /// The age and the class of a block, if it is young enough; it is free then.
@@ -207,13 +211,13 @@ impl Finder {
         let slot = slot(address);
         let place = self.addresses.get_mut(slot)?;
         let (birth, bin) = *self.births.get(slot)?;
-        let age = self.count.wrapping_sub(birth).wrapping_sub(1);
+        let age = self.count.wrapping_sub(birth);
         if *place != address || age as usize >= RECENT {
             cold_path();
             return None;
         }
         *place = 0;
-        Some((age, usize::from(bin)))
+        Some((age, bin as usize))
     }
 }
 
@@ -249,10 +253,11 @@ impl Ring {
     }
 }
 
-/// The slot of an address: the high bits of a product, which spreads addresses at any distance.
+/// The slot of an address: the high bits of a product, which spreads addresses at any distance. The factor is a
+/// sixteenth of the golden section, since blocks lie at multiples of 16.
 #[inline]
 fn slot(address: u64) -> usize {
-    ((address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - RECENT.ilog2())) as usize
+    (address.wrapping_mul(0x09e3_779b_97f4_a7c1) >> (64 - RECENT.ilog2())) as usize
 }
 
 #[cfg(test)]

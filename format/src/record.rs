@@ -32,7 +32,7 @@ mod encode;
 mod located;
 
 pub use decode::{DecodeError, Decoder};
-pub use encode::{AllocHead, Encoder, MAX_RECORD, MAX_TEXT};
+pub use encode::{AllocHead, Encoder, MAX_RECORD, MAX_TEXT, Surprise};
 pub use located::Locator;
 
 pub use crate::lines::LineTable;

@@ -20,6 +20,7 @@ mod confined;
 mod defined;
 mod environment;
 mod errno;
+mod events;
 mod family;
 mod first;
 mod floor;

@@ -6,23 +6,15 @@
 //!
 //! Invariant: no call here can fail in a way the program would notice.
 
-use std::hint::cold_path;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use memtrack_format::record::{AllocHead, Encoder};
 use memtrack_format::{Allocator, MapClass};
 use memtrack_transport::layout::image;
 
-use crate::grace;
-use crate::order::Block;
-use crate::python::{self, ForVersion, Version, for_version};
-use crate::stray::Stray;
+use crate::python;
 use crate::thread::{self, Thread};
-
-/// 1 once the beginning of Python's finalization is recorded.
-static FINALIZING: AtomicU32 = AtomicU32::new(0);
 
 /// The guard of one hook, and what it may record. Dropping it ends both.
 pub(crate) struct Recorder {
@@ -56,16 +48,10 @@ impl Recorder {
         self.thread.free(address);
     }
 
-    /// As [`Recorder::free`], without a call: for the functions that free nearly everything.
-    #[inline(always)]
-    pub(crate) fn free_at_once(&mut self, address: usize) {
-        self.thread.free_here(address);
-    }
-
     /// An allocator of Python's is about to free or move a block; [`Recorder::freed_python`] follows.
     #[inline(always)]
     pub(crate) fn free_python(&mut self, block: usize, moves: bool) {
-        self.free_at_once(block);
+        self.thread.free_here(block);
         self.thread.python_block = block;
         self.thread.python_moves = moves;
     }
@@ -162,186 +148,8 @@ impl Recorder {
     }
 }
 
-/// Records an allocation and ends the hook's guard; gives the address back.
-pub(crate) type AllocAndLeave = fn(&mut Thread, AllocHead, usize, usize) -> usize;
-
-/// The first of a thread's: decides which it is from now on.
-pub(crate) const ALLOC_FIRST: AllocAndLeave = Thread::alloc_first;
-
-/// [`Thread::alloc_as`] for the versions of Python.
-struct AllocAs<const TIMED: bool>;
-
-impl<const TIMED: bool> ForVersion for AllocAs<TIMED> {
-    type Made = AllocAndLeave;
-
-    fn of<V: Version>() -> AllocAndLeave {
-        Thread::alloc_as::<V, TIMED>
-    }
-}
-
-/// The same with native stacks.
-struct AllocWithNativeAs<const TIMED: bool>;
-
-impl<const TIMED: bool> ForVersion for AllocWithNativeAs<TIMED> {
-    type Made = AllocAndLeave;
-
-    fn of<V: Version>() -> AllocAndLeave {
-        Thread::alloc_with_native_as::<V, TIMED>
-    }
-}
-
-/// The two events that there are millions of. What there is to know of a thread for good is known by which function it
-/// calls, and in each of these the usual case is one straight line.
+/// What is recorded seldom.
 impl Thread {
-    fn alloc_first(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        let is_timed = self.ring.is_timed();
-        self.alloc_and_leave = match (&self.native, python::build()) {
-            (Some(_), Some(build)) if is_timed => for_version::<AllocWithNativeAs<true>>(build),
-            (Some(_), Some(build)) => for_version::<AllocWithNativeAs<false>>(build),
-            (Some(_), None) if is_timed => Self::alloc_with_native::<true>,
-            (Some(_), None) => Self::alloc_with_native::<false>,
-            (None, Some(build)) if is_timed => for_version::<AllocAs<true>>(build),
-            (None, Some(build)) => for_version::<AllocAs<false>>(build),
-            (None, None) if is_timed => Self::alloc_without_python::<true>,
-            (None, None) => Self::alloc_without_python::<false>,
-        };
-        self.alloc(head, address, size);
-        self.leave(address)
-    }
-
-    /// The next event, if it is an allocation, may be beneath an allocator of Python's.
-    #[cold]
-    pub(crate) fn expect_stray(&mut self) {
-        self.alloc_and_leave = Self::hold_stray;
-    }
-
-    fn hold_stray(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        self.stray = Some(Stray::hold(head, address, size));
-        self.leave(address)
-    }
-
-    /// Records what was held; allocations are recorded at once from now on.
-    #[cold]
-    pub(crate) fn settle_stray(&mut self) {
-        self.alloc_and_leave = ALLOC_FIRST;
-        if let Some((head, address, size)) = self.stray.take().map(Stray::settle) {
-            self.ring.set_busy(true);
-            self.alloc(head, address, size);
-            self.ring.set_busy(false);
-        }
-    }
-
-    /// Without Python.
-    fn alloc_with_native<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        if python::build().is_some() {
-            cold_path();
-            return self.alloc_first(head, address, size);
-        }
-        self.record_alloc::<TIMED>(head, address, size, |Self { ring, chain, native, .. }| {
-            if let Some(native) = native {
-                native.update_natives(chain, ring);
-            }
-            false
-        });
-        self.leave(address)
-    }
-
-    fn alloc_with_native_as<V: Version, const TIMED: bool>(
-        &mut self,
-        head: AllocHead,
-        address: usize,
-        size: usize,
-    ) -> usize {
-        self.record_alloc::<TIMED>(head, address, size, |Self { ring, chain, native, .. }| match native {
-            Some(native) => native.update_as::<V>(chain, ring),
-            None => false,
-        });
-        self.leave(address)
-    }
-
-    fn alloc_without_python<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        if python::build().is_some() {
-            cold_path();
-            return self.alloc_first(head, address, size);
-        }
-        self.record_alloc::<TIMED>(head, address, size, |_| false);
-        self.leave(address)
-    }
-
-    fn alloc_as<V: Version, const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        self.record_alloc::<TIMED>(head, address, size, |thread| thread.chain.update_as::<V>(&mut thread.ring));
-        self.leave(address)
-    }
-
-    /// Any allocation of any thread.
-    #[inline(never)]
-    fn alloc(&mut self, head: AllocHead, address: usize, size: usize) {
-        let update = |Self { ring, chain, native, .. }: &mut Self| match native {
-            None => chain.update(ring),
-            Some(native) => native.update(chain, ring),
-        };
-        if self.ring.is_timed() {
-            self.record_alloc::<true>(head, address, size, update)
-        } else {
-            self.record_alloc::<false>(head, address, size, update)
-        }
-    }
-
-    /// Records an allocation, after what `update` writes of the stack; that says whether the thread should be asked for
-    /// its name.
-    #[inline(always)]
-    fn record_alloc<const TIMED: bool>(
-        &mut self,
-        head: AllocHead,
-        address: usize,
-        size: usize,
-        update: impl FnOnce(&mut Self) -> bool,
-    ) {
-        self.note_finalizing();
-        let time = self.ring.next_place::<TIMED>(Block::new(address, size));
-        let is_unnamed = update(self);
-        let (address, size) = (address as u64, size as u64);
-        self.ring.record(move |encoder, bytes, at| match TIMED {
-            true => encoder.alloc(bytes, at, head, address, size, time),
-            false => encoder.untimed_alloc(bytes, at, head, address, size),
-        });
-        if is_unnamed {
-            cold_path();
-            self.name_from_python();
-        }
-    }
-
-    #[inline(never)]
-    fn free(&mut self, address: usize) {
-        self.free_here(address);
-    }
-
-    #[inline(always)]
-    fn free_here(&mut self, address: usize) {
-        self.note_finalizing();
-        if self.ring.is_timed() {
-            cold_path();
-            return self.free_with_time(address);
-        }
-        self.ring.next_place::<false>(Block::new(address, 0));
-        let address = address as u64;
-        self.ring.record(move |encoder, bytes, at| encoder.untimed_free(bytes, at, address));
-    }
-
-    #[inline(never)]
-    fn free_with_time(&mut self, address: usize) {
-        let time = self.ring.next_place::<true>(Block::new(address, 0));
-        let address = address as u64;
-        self.ring.record(move |encoder, bytes, at| encoder.free(bytes, at, address, time));
-    }
-
-    /// The guard of the hook ends.
-    #[inline(always)]
-    fn leave(&self, address: usize) -> usize {
-        self.ring.set_busy(false);
-        address
-    }
-
     /// The place and the time of the next event, and whether this thread should be asked for its name, its stack being
     /// written.
     #[inline(always)]
@@ -357,7 +165,7 @@ impl Thread {
 
     /// Tells the name that Python knows this thread by, where the operating system does not know it.
     #[cold]
-    fn name_from_python(&mut self) {
+    pub(crate) fn name_from_python(&mut self) {
         let mut buffer = [0; python::LONGEST_NAME];
         let Some(name) = self.chain.thread_name(&mut buffer) else { return };
         // SAFETY: no arguments, cannot fail.
@@ -367,26 +175,6 @@ impl Thread {
         ring.next_place_and_time();
         ring.put(move |encoder, bytes, at| encoder.python_name(bytes, at, tid, name));
         ring.publish();
-    }
-
-    /// The moment that leak reports are about is the first event that sees it.
-    #[inline(always)]
-    fn note_finalizing(&mut self) {
-        if python::finalizing() {
-            cold_path();
-            self.finalizing();
-        }
-    }
-
-    #[inline(never)]
-    fn finalizing(&mut self) {
-        grace::wait(self.ring.slot());
-        if FINALIZING.load(Relaxed) == 0 && FINALIZING.swap(1, Relaxed) == 0 {
-            python::forget_specific();
-            let ring = &mut self.ring;
-            ring.next_place_and_time();
-            ring.put(Encoder::finalizing);
-        }
     }
 }
 

@@ -72,6 +72,19 @@ impl Segment {
     }
 }
 
+/// The bytes of the current segment, which has room for a record.
+pub(crate) struct Room<'a>(&'a Segment);
+
+impl<'a> Room<'a> {
+    /// Where they are is read only now.
+    #[inline(always)]
+    pub(crate) fn bytes(self) -> &'a mut [u8] {
+        // SAFETY: the room of a segment that this thread alone writes, above what is published; the collector copies
+        // only what is below.
+        unsafe { std::slice::from_raw_parts_mut(self.0.room.as_ptr(), SEGMENT_ROOM) }
+    }
+}
+
 /// What is published of no segment goes here.
 static NOWHERE: SegmentHeader = SegmentHeader {
     fill: AtomicU32::new(0),
@@ -193,6 +206,15 @@ impl Ring {
         if self.turn.share(self.home.ticket, block) { time } else { self.interrupted(block) }
     }
 
+    /// Whether an event of this block is the next one without more ado.
+    #[inline(always)]
+    pub(crate) fn is_in_turn(&mut self, block: Block) -> bool {
+        self.turn.is_mine(self.home.ticket) || {
+            cold_path();
+            self.turn.share(self.home.ticket, block)
+        }
+    }
+
     /// Whether records carry times.
     pub(crate) const fn is_timed(&self) -> bool {
         self.home.timed
@@ -270,6 +292,25 @@ impl Ring {
         }
     }
 
+    /// Where the next record goes, and what writes it, if the segment has room for one without texts. What was written
+    /// counts after [`Ring::written`].
+    #[inline(always)]
+    pub(crate) fn room(&mut self) -> Option<(&mut Encoder, Room<'_>, usize)> {
+        let at = self.segment.at;
+        if at > Segment::LAST {
+            cold_path();
+            return None;
+        }
+        Some((&mut self.encoder, Room(&self.segment), at))
+    }
+
+    /// A record has been written, up to here; it is published.
+    #[inline(always)]
+    pub(crate) fn written(&mut self, at: usize) {
+        self.segment.at = at;
+        self.publish();
+    }
+
     /// Begins the next segment, or ends recording.
     #[cold]
     #[inline(never)]
@@ -285,15 +326,8 @@ impl Ring {
 
     #[inline(always)]
     fn try_put<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>>(&mut self, write: W) -> bool {
-        let Segment { room, at, .. } = self.segment;
-        if at > Segment::LAST {
-            cold_path();
-            return false;
-        }
-        // SAFETY: the room of a segment that this thread alone writes, above what is published; the collector copies
-        // only what is below.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(room.as_ptr(), SEGMENT_ROOM) };
-        match write(&mut self.encoder, bytes, at) {
+        let Some((encoder, room, at)) = self.room() else { return false };
+        match write(encoder, room.bytes(), at) {
             Some(at) => {
                 self.segment.at = at;
                 true

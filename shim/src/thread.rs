@@ -7,6 +7,7 @@
 //!
 //! Invariant: between [`enter`] and the drop of what it gave, every hook of this thread passes straight through.
 
+use std::hint::cold_path;
 use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -17,9 +18,10 @@ use memtrack_transport::Area;
 use memtrack_transport::layout::SLOT_COUNTS;
 
 use crate::errno::Errno;
+use crate::events::{ALLOC_FIRST, AllocAndLeave};
 use crate::native::{self, Native};
 use crate::python::{self, Chain, Region};
-use crate::recorder::{ALLOC_FIRST, AllocAndLeave, Recorder};
+use crate::recorder::Recorder;
 use crate::ring::Ring;
 use crate::stray::{self, Stray};
 use crate::{switch, tls};
@@ -188,6 +190,42 @@ pub(crate) fn enter() -> Option<Recorder> {
     }
     thread.ring.set_busy(true);
     Some(Recorder::new(thread))
+}
+
+/// What [`free_at_once`] has done.
+pub(crate) enum Freeing {
+    /// The free is recorded.
+    Recorded(Recorder),
+    /// It is still to be recorded.
+    Begun(Recorder),
+    /// Nothing, for [`enter`] may have to do more than this does.
+    Nothing,
+}
+
+/// Begins the record of a free, and writes it if that is all there is to do. It calls nobody.
+#[inline(always)]
+pub(crate) fn free_at_once(address: usize) -> Freeing {
+    if address == 0 || !switch::is_simply_on() {
+        cold_path();
+        return Freeing::Nothing;
+    }
+    let word = tls::get();
+    if word <= LAST_MARK {
+        cold_path();
+        return Freeing::Nothing;
+    }
+    // SAFETY: as in `enter`.
+    let thread = unsafe { &mut *(word as *mut Thread) };
+    if thread.ring.busy() {
+        cold_path();
+        return Freeing::Nothing;
+    }
+    thread.ring.set_busy(true);
+    if !thread.free_at_once(address) {
+        cold_path();
+        return Freeing::Begun(Recorder::new(thread));
+    }
+    Freeing::Recorded(Recorder::new(thread))
 }
 
 /// What happens inside of the free of a block by one of Python's allocators, [`enter`] having said no: what is not about

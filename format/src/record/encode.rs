@@ -20,7 +20,7 @@ pub const MAX_TEXT: usize = 4096;
 
 /// How the record of an allocation by one allocator begins.
 #[derive(Clone, Copy, Debug)]
-pub struct AllocHead(u16);
+pub struct AllocHead(u32);
 
 impl AllocHead {
     /// Of this allocator.
@@ -28,7 +28,7 @@ impl AllocHead {
     pub const fn of(allocator: Allocator) -> Self {
         let number = allocator as u8;
         let head = if number < Allocator::SHORT { [number, 0] } else { [Allocator::SHORT, number] };
-        Self(u16::from_le_bytes([tag::ALLOC | head[0], head[1]]))
+        Self(u32::from_le_bytes([tag::ALLOC | head[0], head[1], 0, 0]))
     }
 }
 
@@ -36,6 +36,15 @@ impl From<Allocator> for AllocHead {
     fn from(allocator: Allocator) -> Self {
         Self::of(allocator)
     }
+}
+
+/// What of an allocation was not as expected: the first of both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Surprise {
+    /// Its size.
+    Size,
+    /// Its address.
+    Address,
 }
 
 /// Writes the records of one stream.
@@ -60,14 +69,15 @@ impl Out<'_> {
         Some(())
     }
 
-    /// Writes the beginning of an allocation's record with these bits in its first byte, without a branch; where the next
-    /// byte goes depends on nothing that is known only after the allocation.
-    #[inline]
-    fn head(&mut self, AllocHead(head): AllocHead, bits: u16) -> Option<()> {
-        let [first, second] = (head | bits).to_le_bytes();
-        self.byte(first)?;
-        *self.bytes.get_mut(self.at)? = second;
-        self.at += usize::from(head > 0xff);
+    /// Writes the beginning of an allocation's record with these bits in its first byte.
+    #[inline(always)]
+    fn head(&mut self, AllocHead(head): AllocHead, bits: u8) -> Option<()> {
+        let [first, second, ..] = head.to_le_bytes();
+        self.byte(first | bits)?;
+        if head > 0xff {
+            cold_path();
+            self.byte(second)?;
+        }
         Some(())
     }
 
@@ -180,21 +190,68 @@ impl Encoder {
         address: u64,
         size: u64,
     ) -> Option<usize> {
+        open(bytes, at, 0)?;
+        match self.expected_alloc(|| &mut *bytes, at, head, address, size) {
+            Ok(at) => at,
+            Err(surprise) => {
+                cold_path();
+                self.surprising_alloc(bytes, at, head, address, size, surprise)
+            }
+        }
+    }
+
+    /// As [`Encoder::untimed_alloc`], if size and address are as expected; else [`Encoder::surprising_alloc`] has to
+    /// follow. There must be room for a record at this position. The bytes are asked for as late as they are needed: what
+    /// is known early takes a register of the hook's for all the time.
+    #[inline(always)]
+    pub fn expected_alloc<'a>(
+        &mut self,
+        bytes: impl FnOnce() -> &'a mut [u8],
+        at: usize,
+        head: AllocHead,
+        address: u64,
+        size: u64,
+    ) -> Result<Option<usize>, Surprise> {
+        let bin = bin(size);
+        if !self.model.size_here(size) {
+            return Err(Surprise::Size);
+        }
+        if self.model.take_expected_address(bin) != address {
+            return Err(Surprise::Address);
+        }
+        self.model.replace_last(bin, address);
+        self.finder.allocated(address, bin);
+        let write = |mut out: Out<'_>| {
+            out.head(head, tag::ALLOC_SIZE_EXPECTED | tag::ALLOC_ADDRESS_EXPECTED)?;
+            Some(out.at)
+        };
+        Ok(open(bytes(), at, 0).and_then(write))
+    }
+
+    /// The rest of [`Encoder::expected_alloc`].
+    #[inline(always)]
+    pub fn surprising_alloc(
+        &mut self,
+        bytes: &mut [u8],
+        at: usize,
+        head: AllocHead,
+        address: u64,
+        size: u64,
+        surprise: Surprise,
+    ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         let bin = bin(size);
-        let size_expected = self.model.size_here(size);
-        let address_expected = self.model.take_expected_address(bin) == address;
+        let size_expected = matches!(surprise, Surprise::Address);
+        let address_expected = !size_expected && self.model.take_expected_address(bin) == address;
         let last = self.model.replace_last(bin, address);
         self.finder.allocated(address, bin);
-        let size_bit = u16::from(size_expected) * u16::from(tag::ALLOC_SIZE_EXPECTED);
-        let address_bit = u16::from(address_expected) * u16::from(tag::ALLOC_ADDRESS_EXPECTED);
+        let size_bit = u8::from(size_expected) * tag::ALLOC_SIZE_EXPECTED;
+        let address_bit = u8::from(address_expected) * tag::ALLOC_ADDRESS_EXPECTED;
         out.head(head, size_bit | address_bit)?;
         if !size_expected {
-            cold_path();
             out.number(size)?;
         }
         if !address_expected {
-            cold_path();
             out.number(address_delta(address, last))?;
         }
         Some(out.at)

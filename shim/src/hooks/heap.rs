@@ -8,7 +8,8 @@ use memtrack_format::Allocator;
 
 use super::shapes::{allocates, frees, reallocates, stores};
 use crate::got::Original;
-use crate::thread;
+use crate::recorder::Recorder;
+use crate::thread::{self, Freeing};
 
 allocates!(malloc = MALLOC(size) -> Malloc, size);
 // A product that overflows makes the real function fail, so a result means that it did not.

@@ -10,37 +10,60 @@ macro_rules! allocates {
         pub(super) static $original: Original<unsafe extern "C" fn($($argument: usize),+) -> usize> = Original::new();
 
         pub(super) unsafe extern "C" fn $name($($argument: usize),+) -> usize {
-            let real = $original.get();
+            let size = $size;
             let Some(recorder) = thread::enter() else {
                 // SAFETY: the caller's arguments, for the function it meant.
-                let result = unsafe { real($($argument),+) };
-                thread::alloc_beneath(Allocator::$allocator, result, $size);
+                let result = unsafe { $original.get()($($argument),+) };
+                thread::alloc_beneath(Allocator::$allocator, result, size);
                 return result;
             };
             // SAFETY: as above.
-            let result = unsafe { real($($argument),+) };
+            let result = unsafe { $original.get()($($argument),+) };
             if result == 0 {
                 std::hint::cold_path();
                 return result;
             }
-            recorder.alloc(Allocator::$allocator, result, $size)
+            recorder.alloc(Allocator::$allocator, result, size)
         }
     };
 }
 
 /// A function that gives a block back: `name = ORIGINAL(address, arguments)`; `at once` is for one that is called so often
-/// that its record is written without a call.
+/// that its usual case stands apart, which saves no register for the others.
 macro_rules! frees {
     ($name:ident = $original:ident($address:ident $(, $argument:ident)*)) => {
-        frees!($name = $original($address $(, $argument)*), free);
-    };
-    (at once $name:ident = $original:ident($address:ident)) => {
-        frees!($name = $original($address), free_at_once);
-    };
-    ($name:ident = $original:ident($address:ident $(, $argument:ident)*), $free:ident) => {
         pub(super) static $original: Original<unsafe extern "C" fn($address: usize $(, $argument: usize)*)> =
             Original::new();
 
+        frees!(in full $name = $original($address $(, $argument)*));
+    };
+    (at once $name:ident = $original:ident($address:ident)) => {
+        pub(super) static $original: Original<unsafe extern "C" fn($address: usize)> = Original::new();
+
+        pub(super) unsafe extern "C" fn $name($address: usize) {
+            frees!(in full in_full = $original($address));
+
+            #[cold]
+            #[inline(never)]
+            unsafe fn begun($address: usize, mut recorder: Recorder) {
+                recorder.free($address);
+                // SAFETY: the caller's argument, for the function it meant.
+                unsafe { $original.get()($address) };
+            }
+
+            let _recorder = match thread::free_at_once($address) {
+                Freeing::Recorded(recorder) => recorder,
+                // SAFETY: as above.
+                Freeing::Begun(recorder) => return unsafe { begun($address, recorder) },
+                // SAFETY: as above.
+                Freeing::Nothing => return unsafe { in_full($address) },
+            };
+            // SAFETY: as above.
+            unsafe { $original.get()($address) };
+        }
+    };
+    (in full $name:ident = $original:ident($address:ident $(, $argument:ident)*)) => {
+        #[inline(never)]
         pub(super) unsafe extern "C" fn $name($address: usize $(, $argument: usize)*) {
             /// Apart from the usual case, which then keeps fewer registers.
             #[cold]
@@ -56,7 +79,7 @@ macro_rules! frees {
                 // SAFETY: as above.
                 return unsafe { beneath($address $(, $argument)*) };
             };
-            recorder.$free($address);
+            recorder.free($address);
             // SAFETY: as above.
             unsafe { $original.get()($address $(, $argument)*) };
         }

@@ -25,9 +25,10 @@ mod glance;
 mod links;
 
 pub(crate) use entries::Entry;
+pub(crate) use glance::Glance;
 
 use compare::{Comparison, same_code};
-use glance::{Glance, Span};
+use glance::Span;
 use links::{Link, Links};
 
 /// Most frames on the written stack; of a deeper one the oldest `MAX_DEPTH - 1` and the newest are written.
@@ -135,8 +136,7 @@ impl Chain {
         }
     }
 
-    /// As [`Chain::update`], for an interpreter that is known to be of version `V`. Where nothing has changed it is one
-    /// straight line: a branch that is taken costs more than ten instructions do.
+    /// As [`Chain::update`], for an interpreter that is known to be of version `V`.
     #[inline(always)]
     pub(crate) fn update_as<V: Version>(&mut self, writer: &mut impl StackWriter) -> bool {
         let Some(python) = find::interpreter() else {
@@ -144,14 +144,30 @@ impl Chain {
             return false;
         };
         let newest = self.newest_frame::<V>(python);
-        if newest != self.newest || !self.codes.is_current() {
-            return self.look_closer::<V>(python, newest, writer);
-        }
-        match self.glance::<V>() {
+        match self.glance_at::<V>(self.state, newest) {
             Glance::Same => false,
             Glance::Moved(position) => self.move_newest::<V>(python, position, writer),
-            Glance::Unknown => self.look_closer::<V>(python, newest, writer),
+            Glance::Unknown | Glance::Unasked => self.look_closer::<V>(python, newest, writer),
         }
+    }
+
+    /// As [`Chain::update_as`], after a glance that was not enough.
+    pub(crate) fn update_looking<V: Version>(&mut self, writer: &mut impl StackWriter) -> bool {
+        let Some(python) = find::interpreter() else {
+            cold_path();
+            return false;
+        };
+        let newest = self.newest_frame::<V>(python);
+        self.look_closer::<V>(python, newest, writer)
+    }
+
+    /// As [`Chain::update_as`], after a glance that has found the newest frame at another position.
+    pub(crate) fn update_moved<V: Version>(&mut self, position: usize, writer: &mut impl StackWriter) {
+        let Some(python) = find::interpreter() else {
+            cold_path();
+            return;
+        };
+        self.move_newest::<V>(python, position, writer);
     }
 
     /// The way to the closer look, which is out of the way of the glance.
@@ -329,6 +345,7 @@ impl Chain {
     }
 
     fn reserve(&mut self, length: usize) -> bool {
+        self.span = Span::UNKNOWN;
         let entries = length.wrapping_mul(INDEX_SHARE);
         self.links.grow(length.wrapping_add(1)) && self.details.grow(length) && self.grow_index(entries)
     }

@@ -59,12 +59,18 @@ impl Current {
     /// The state that the calling thread runs, `first` being what its slot holds.
     #[inline(always)]
     pub(super) fn state(&self, first: usize, lease: &mut Lease) -> usize {
-        let [newest, main] = self.interpreters;
-        if newest.load(Relaxed) == main.load(Relaxed) {
+        if self.is_sole() {
             return first;
         }
         cold_path();
         self.proven(first, lease)
+    }
+
+    /// Whether there is one interpreter, or each thread's slot says which it runs.
+    #[inline(always)]
+    pub(super) fn is_sole(&self) -> bool {
+        let [newest, main] = self.interpreters;
+        newest.load(Relaxed) == main.load(Relaxed)
     }
 
     /// Whether the calling thread holds the GIL, `state` being its own.

@@ -43,6 +43,16 @@ impl Interpreter {
         self.current.state(specific::read(self.thread_state), lease)
     }
 
+    /// The same, where neither the interpreter nor anything else needs to be asked.
+    #[inline(always)]
+    pub(super) fn own_thread_state_at_once(&self) -> Option<usize> {
+        if !self.current.is_sole() {
+            cold_path();
+            return None;
+        }
+        specific::read_at_once()
+    }
+
     /// Whether the calling thread holds the GIL, `state` being its own.
     pub(super) fn is_attached(&self, state: usize) -> bool {
         self.current.is_attached(state)

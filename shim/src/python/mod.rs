@@ -26,7 +26,7 @@ mod text;
 mod verify;
 
 pub(crate) use allocators::{are_traced as allocators_are_traced, watch as watch_allocators};
-pub(crate) use chain::{Chain, Entry, MAX_DEPTH};
+pub(crate) use chain::{Chain, Entry, Glance, MAX_DEPTH};
 pub(crate) use code::new_id;
 pub(crate) use find::{
     after_dlopen, build, evaluates_by_tail_calls, evaluation_loop, finalizes_here, finalizing, reason, start,

@@ -26,12 +26,22 @@ static PLACE: AtomicUsize = AtomicUsize::new(UNKNOWN);
 /// The calling thread's state; 0 when it has none.
 #[inline(always)]
 pub(super) fn read(getter: Getter) -> usize {
-    let place = PLACE.load(Relaxed);
-    if place > NEVER {
-        return descriptor::word(place);
+    if let Some(state) = read_at_once() {
+        return state;
     }
     cold_path();
-    ask(getter, place)
+    ask(getter, PLACE.load(Relaxed))
+}
+
+/// The same, where nobody needs to be asked.
+#[inline(always)]
+pub(super) fn read_at_once() -> Option<usize> {
+    let place = PLACE.load(Relaxed);
+    if place <= NEVER {
+        cold_path();
+        return None;
+    }
+    Some(descriptor::word(place))
 }
 
 /// From now on the interpreter is asked.

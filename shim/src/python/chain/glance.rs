@@ -4,13 +4,14 @@
 //! drop marks, costs twice as much for the same answer. Invariant: it answers only what [`Chain::compare`] would answer
 //! too; where that takes more than the frames of the span and the mark below them, it says that it does not know.
 
+use super::super::find::{self, Interpreter};
 use super::super::frame::{Frame, ThreadState};
 use super::super::layout::Version;
 use super::super::marks::{LONGEST_UNMARKED, Mark};
 #[cfg(feature = "verify-marks")]
 use super::super::verify;
 use super::compare::same_code;
-use super::links::{Link, MOST};
+use super::links::{Link, MOST, Newest};
 use super::{Chain, Detail};
 use std::hint::cold_path;
 
@@ -19,47 +20,76 @@ const _: () = assert!(LONGEST_UNMARKED < MOST + 1, "nothing that is compared wit
 /// What a glance has to look at.
 #[derive(Debug)]
 pub(super) struct Span {
-    /// Frames to compare below the newest; past [`MOST`] where the chain must be looked at in full.
+    /// Frames to compare below the newest; past [`MOST`] where the chain must be looked at in full, or is empty.
     older: usize,
+    /// What is known of them. Whoever gives the chain another length forgets the span before.
+    links: Newest,
     /// The mark in the oldest of them; where that is the root and has none, what stands for one.
     mark: Mark,
 }
 
 impl Span {
     /// Everything must be looked at.
-    pub(super) const UNKNOWN: Self = Self { older: usize::MAX, mark: Mark::NONE };
+    pub(super) const UNKNOWN: Self = Self { older: usize::MAX, links: Newest::NONE, mark: Mark::NONE };
 }
 
 /// What a glance at the chain says.
-pub(super) enum Glance {
+pub(crate) enum Glance {
     Same,
     /// The same but for the newest frame's position.
     Moved(usize),
     /// It takes a closer look.
     Unknown,
+    /// The thread's state is not known without asking.
+    Unasked,
 }
 
 impl Chain {
-    /// Compares the frames of the span with memory. The newest frame's address must be the cached one.
+    /// Compares the calling thread's chain with what was written last, the interpreter not being about to end. It changes
+    /// nothing and calls nobody.
     #[inline(always)]
-    pub(super) fn glance<V: Version>(&self) -> Glance {
-        if self.span.older > MOST {
+    pub(crate) fn glance<V: Version>(&self) -> Glance {
+        let Some(state) = find::interpreter().and_then(Interpreter::own_thread_state_at_once) else {
+            cold_path();
+            return Glance::Unasked;
+        };
+        if state == 0 {
+            cold_path();
+            return if self.newest == 0 { Glance::Same } else { Glance::Unknown };
+        }
+        // SAFETY: the interpreter says that this is the calling thread's own state, and nobody else is freeing it.
+        let newest = unsafe { ThreadState::<V>::new(state) }.newest();
+        self.glance_at::<V>(state, newest)
+    }
+
+    /// Compares the frames of the span with memory, `newest` being the newest frame of the thread's state.
+    #[inline(always)]
+    pub(super) fn glance_at<V: Version>(&self, state: usize, newest: usize) -> Glance {
+        if newest != self.newest || !self.codes.is_current() {
             cold_path();
             return Glance::Unknown;
         }
-        let Some([older @ .., newest]) = self.links.newest(self.length) else {
+        if self.span.older > MOST {
             cold_path();
-            return Glance::Same;
-        };
+            return if newest == 0 { Glance::Same } else { Glance::Unknown };
+        }
+        // SAFETY: the state from which the newest frame was reached.
+        if unsafe { ThreadState::<V>::new(state) }.is_tracing() {
+            // No mark counts then. Without a trace function the closer look does not take that much longer.
+            cold_path();
+            return Glance::Unknown;
+        }
+        // SAFETY: of the chain's links; who gives them another length forgets the span.
+        let [older @ .., link] = unsafe { self.span.links.links() };
         // SAFETY: the newest frame of this thread.
-        let frame = unsafe { Frame::<V>::new(self.newest) };
-        if frame.previous() != newest.previous || !self.are_unchanged::<V>(newest, older) {
+        let frame = unsafe { Frame::<V>::new(newest) };
+        if frame.previous() != link.previous || !self.are_unchanged::<V>(link, older) {
             cold_path();
             return Glance::Unknown;
         }
         let position = frame.position();
         let detail = self.newest_detail;
-        if position == newest.position && same_code(&frame, &detail) {
+        if position == link.position && same_code(&frame, &detail) {
             return Glance::Same;
         }
         cold_path();
@@ -91,12 +121,9 @@ impl Chain {
             };
         }
         compare!(1 2 3 4 5 6 7 8 9 10 11 12);
-        // SAFETY: the state from which this update reached its frames.
-        let state = unsafe { ThreadState::<V>::new(self.state) };
-        // While a trace function runs no mark counts; without one, the closer look does not take that much longer.
-        let is_proven = self.span.mark.stands::<V>() & !state.is_tracing();
+        let is_proven = self.span.mark.stands::<V>();
         #[cfg(feature = "verify-marks")]
-        if let Some((python, link)) = super::find::interpreter().zip(older.get(MOST.wrapping_sub(self.span.older)))
+        if let Some((python, link)) = find::interpreter().zip(older.get(MOST.wrapping_sub(self.span.older)))
             && is_proven
         {
             let floor = self.length.wrapping_sub(1).wrapping_sub(self.span.older);
@@ -127,7 +154,10 @@ impl Chain {
         let is_short = older <= MOST && (mark.is_some() || !cfg!(feature = "verify-marks"));
         let is_of_frame = mark.is_none_or(|mark| mark.is_of::<V>(self.links.get(floor).position));
         let mark = mark.unwrap_or_else(Mark::of_nothing::<V>);
-        self.span = if is_short && is_of_frame { Span { older, mark } } else { Span::UNKNOWN };
+        self.span = match self.links.newest(self.length) {
+            Some(links) if is_short && is_of_frame => Span { older, links, mark },
+            _ => Span::UNKNOWN,
+        };
         self.newest_detail = self.details.get(newest);
     }
 }

@@ -3,6 +3,8 @@
 //! It exists for the glance, which looks at the newest few as an array, whose places are known when it is compiled: so
 //! there is room below the oldest. Invariant: whoever asks for links by place never meets that room.
 
+use std::ptr::NonNull;
+
 use super::super::region::{Plain, Region};
 
 /// The most frames below the newest that a glance looks at.
@@ -62,14 +64,32 @@ impl Links {
     }
 
     /// The newest of so many, last, and those below it, where there are any. `None`: there is none.
-    #[inline(always)]
-    pub(super) fn newest(&self, length: usize) -> Option<&[Link; MOST + 1]> {
-        self.list.as_slice().get(..length.wrapping_add(MOST))?.last_chunk()
+    pub(super) fn newest(&self, length: usize) -> Option<Newest> {
+        self.list.as_slice().get(..length.wrapping_add(MOST))?.last_chunk().map(|newest| Newest(NonNull::from(newest)))
     }
 
     /// Makes room for so many. False when there is no memory: nothing has changed.
     #[inline]
     pub(super) fn grow(&mut self, count: usize) -> bool {
         self.list.grow(count.wrapping_add(MOST))
+    }
+}
+
+/// Where the newest links are, so that a glance need not look for them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Newest(NonNull<[Link; MOST + 1]>);
+
+impl Newest {
+    /// Of no chain; for whoever does not look.
+    pub(super) const NONE: Self = Self(NonNull::dangling());
+
+    /// The links.
+    ///
+    /// # Safety
+    /// The [`Links`] that gave this must be as they were then but for what stands in them: neither longer nor shorter.
+    #[inline(always)]
+    pub(super) const unsafe fn links<'a>(self) -> &'a [Link; MOST + 1] {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.as_ref() }
     }
 }

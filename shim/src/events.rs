@@ -1,0 +1,385 @@
+//! The two events that there are millions of: an allocation and a free.
+//!
+//! What there is to know of a thread for good is known by which function records its allocations. In each of these, and in
+//! that for frees, the usual case is one straight line that calls nobody: where anything else is to be done it ends, and
+//! another function does the whole from the beginning. So the usual case needs no register to be saved and no stack,
+//! which had been a tenth of its instructions.
+//!
+//! Invariant: the usual case changes nothing before it is certain to be one.
+
+use std::hint::{black_box, cold_path};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use memtrack_format::record::{AllocHead, Encoder, Surprise};
+
+use crate::grace;
+use crate::order::Block;
+use crate::python::{self, ForVersion, Glance, Version, for_version};
+use crate::stray::Stray;
+use crate::thread::Thread;
+
+/// 1 once the beginning of Python's finalization is recorded.
+static FINALIZING: AtomicU32 = AtomicU32::new(0);
+
+/// Records an allocation and ends the hook's guard; gives the address back.
+pub(crate) type AllocAndLeave = fn(&mut Thread, AllocHead, usize, usize) -> usize;
+
+/// The first of a thread's: decides which it is from now on.
+pub(crate) const ALLOC_FIRST: AllocAndLeave = Thread::alloc_first;
+
+/// [`Thread::alloc_as`] for the versions of Python.
+struct AllocAs;
+
+impl ForVersion for AllocAs {
+    type Made = AllocAndLeave;
+
+    fn of<V: Version>() -> AllocAndLeave {
+        Thread::alloc_as::<V>
+    }
+}
+
+/// With times.
+struct AllocTimedAs;
+
+impl ForVersion for AllocTimedAs {
+    type Made = AllocAndLeave;
+
+    fn of<V: Version>() -> AllocAndLeave {
+        Thread::alloc_in_full::<V, true>
+    }
+}
+
+/// With native stacks.
+struct AllocWithNativeAs<const TIMED: bool>;
+
+impl<const TIMED: bool> ForVersion for AllocWithNativeAs<TIMED> {
+    type Made = AllocAndLeave;
+
+    fn of<V: Version>() -> AllocAndLeave {
+        Thread::alloc_with_native_as::<V, TIMED>
+    }
+}
+
+/// Allocations.
+impl Thread {
+    fn alloc_first(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        let is_timed = self.ring.is_timed();
+        self.alloc_and_leave = match (&self.native, python::build()) {
+            (Some(_), Some(build)) if is_timed => for_version::<AllocWithNativeAs<true>>(build),
+            (Some(_), Some(build)) => for_version::<AllocWithNativeAs<false>>(build),
+            (Some(_), None) if is_timed => Self::alloc_with_native::<true>,
+            (Some(_), None) => Self::alloc_with_native::<false>,
+            (None, Some(build)) if is_timed => for_version::<AllocTimedAs>(build),
+            (None, Some(build)) => for_version::<AllocAs>(build),
+            (None, None) if is_timed => Self::alloc_without_python_in_full::<true>,
+            (None, None) => Self::alloc_without_python,
+        };
+        self.alloc(head, address, size);
+        self.leave(address)
+    }
+
+    /// The next event, if it is an allocation, may be beneath an allocator of Python's.
+    #[cold]
+    pub(crate) fn expect_stray(&mut self) {
+        self.alloc_and_leave = Self::hold_stray;
+    }
+
+    fn hold_stray(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        self.stray = Some(Stray::hold(head, address, size));
+        self.leave(address)
+    }
+
+    /// Records what was held; allocations are recorded at once from now on.
+    #[cold]
+    pub(crate) fn settle_stray(&mut self) {
+        self.alloc_and_leave = ALLOC_FIRST;
+        if let Some((head, address, size)) = self.stray.take().map(Stray::settle) {
+            self.ring.set_busy(true);
+            self.alloc(head, address, size);
+            self.ring.set_busy(false);
+        }
+    }
+
+    /// Of a thread that may run Python.
+    fn alloc_as<V: Version>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        if !self.is_usual(Block::new(address, size)) {
+            cold_path();
+            return self.alloc_in_full::<V, false>(head, address, size);
+        }
+        match self.chain.glance::<V>() {
+            Glance::Same => {}
+            Glance::Moved(position) => return self.alloc_moved::<V>(head, address, size, position),
+            Glance::Unknown => return self.alloc_looking::<V>(head, address, size),
+            Glance::Unasked => return self.alloc_in_full::<V, false>(head, address, size),
+        }
+        let Some(written) = self.write_expected(head, address, size) else {
+            cold_path();
+            return self.alloc_in_full::<V, false>(head, address, size);
+        };
+        match written {
+            Ok(()) => self.leave(address),
+            Err(Surprise::Size) => self.write_surprising_size(head, address, size),
+            Err(Surprise::Address) => self.write_surprising_address(head, address, size),
+        }
+    }
+
+    #[inline(never)]
+    fn alloc_in_full<V: Version, const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        self.record_alloc::<TIMED>(head, address, size, |thread| thread.chain.update_as::<V>(&mut thread.ring));
+        self.leave_at_last(address)
+    }
+
+    /// The event has its place in the order; a glance at the stack was not enough.
+    #[inline(never)]
+    fn alloc_looking<V: Version>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        if self.chain.update_looking::<V>(&mut self.ring) {
+            cold_path();
+            self.write_alloc(head, address, size);
+            self.name_from_python();
+            return self.leave_at_last(address);
+        }
+        self.alloc_here(head, address, size)
+    }
+
+    /// The event has its place in the order; the newest frame stands at another position.
+    #[inline(never)]
+    fn alloc_moved<V: Version>(&mut self, head: AllocHead, address: usize, size: usize, position: usize) -> usize {
+        self.chain.update_moved::<V>(position, &mut self.ring);
+        self.alloc_here(head, address, size)
+    }
+
+    /// The event has its place in the order, and the stack is written.
+    #[inline(never)]
+    fn alloc_here(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        match self.write_expected(head, address, size) {
+            Some(Ok(())) => self.leave_at_last(address),
+            Some(Err(Surprise::Size)) => self.write_surprising_size(head, address, size),
+            Some(Err(Surprise::Address)) => self.write_surprising_address(head, address, size),
+            None => self.alloc_in_next(head, address, size),
+        }
+    }
+
+    /// As [`Thread::alloc_here`], where the segment has no room.
+    #[cold]
+    #[inline(never)]
+    fn alloc_in_next(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        self.write_alloc(head, address, size);
+        self.leave_at_last(address)
+    }
+
+    /// Of a program without Python.
+    fn alloc_without_python(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        let is_usual = python::build().is_none() && self.is_usual(Block::new(address, size));
+        let written = if is_usual { self.write_expected(head, address, size) } else { None };
+        match written {
+            Some(Ok(())) => self.leave(address),
+            Some(Err(Surprise::Size)) => self.write_surprising_size(head, address, size),
+            Some(Err(Surprise::Address)) => self.write_surprising_address(head, address, size),
+            None => self.alloc_without_python_in_full::<false>(head, address, size),
+        }
+    }
+
+    #[inline(never)]
+    fn alloc_without_python_in_full<const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+    ) -> usize {
+        if python::build().is_some() {
+            cold_path();
+            return self.alloc_first(head, address, size);
+        }
+        self.record_alloc::<TIMED>(head, address, size, |_| false);
+        self.leave_at_last(address)
+    }
+
+    /// Without Python.
+    fn alloc_with_native<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        if python::build().is_some() {
+            cold_path();
+            return self.alloc_first(head, address, size);
+        }
+        self.record_alloc::<TIMED>(head, address, size, |Self { ring, chain, native, .. }| {
+            if let Some(native) = native {
+                native.update_natives(chain, ring);
+            }
+            false
+        });
+        self.leave(address)
+    }
+
+    fn alloc_with_native_as<V: Version, const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+    ) -> usize {
+        self.record_alloc::<TIMED>(head, address, size, |Self { ring, chain, native, .. }| match native {
+            Some(native) => native.update_as::<V>(chain, ring),
+            None => false,
+        });
+        self.leave(address)
+    }
+
+    /// Any allocation of any thread.
+    #[inline(never)]
+    pub(crate) fn alloc(&mut self, head: AllocHead, address: usize, size: usize) {
+        let update = |Self { ring, chain, native, .. }: &mut Self| match native {
+            None => chain.update(ring),
+            Some(native) => native.update(chain, ring),
+        };
+        if self.ring.is_timed() {
+            self.record_alloc::<true>(head, address, size, update)
+        } else {
+            self.record_alloc::<false>(head, address, size, update)
+        }
+    }
+
+    /// Whether there is nothing to do for an event of this block but to write it.
+    #[inline(always)]
+    fn is_usual(&mut self, block: Block) -> bool {
+        !python::finalizing() && self.ring.is_in_turn(block)
+    }
+
+    /// Writes the record of an allocation whose size and address are as expected. `None`: it has no room, and has done
+    /// nothing.
+    #[inline(always)]
+    fn write_expected(&mut self, head: AllocHead, address: usize, size: usize) -> Option<Result<(), Surprise>> {
+        let (encoder, room, at) = self.ring.room()?;
+        let written = encoder.expected_alloc(|| room.bytes(), at, head, address as u64, size as u64);
+        Some(written.map(|at| at.map_or((), |at| self.ring.written(at))))
+    }
+
+    #[inline(never)]
+    fn write_surprising_size(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        self.write_surprising(head, address, size, Surprise::Size)
+    }
+
+    #[inline(never)]
+    fn write_surprising_address(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        self.write_surprising(head, address, size, Surprise::Address)
+    }
+
+    /// Goes on with what [`Thread::write_expected`] could not write; the hook ends.
+    #[inline(always)]
+    fn write_surprising(&mut self, head: AllocHead, address: usize, size: usize, surprise: Surprise) -> usize {
+        if let Some((encoder, room, at)) = self.ring.room() {
+            let bytes = room.bytes();
+            if let Some(at) = encoder.surprising_alloc(bytes, at, head, address as u64, size as u64, surprise) {
+                self.ring.written(at);
+            }
+        }
+        self.leave_at_last(address)
+    }
+
+    /// Writes the record of any allocation.
+    #[inline(always)]
+    fn write_alloc(&mut self, head: AllocHead, address: usize, size: usize) {
+        let (address, size) = (address as u64, size as u64);
+        self.ring.record(move |encoder, bytes, at| encoder.untimed_alloc(bytes, at, head, address, size));
+    }
+
+    /// Records an allocation, after what `update` writes of the stack; that says whether the thread should be asked for
+    /// its name.
+    #[inline(always)]
+    fn record_alloc<const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        update: impl FnOnce(&mut Self) -> bool,
+    ) {
+        self.note_finalizing();
+        let time = self.ring.next_place::<TIMED>(Block::new(address, size));
+        let is_unnamed = update(self);
+        let (address, size) = (address as u64, size as u64);
+        self.ring.record(move |encoder, bytes, at| match TIMED {
+            true => encoder.alloc(bytes, at, head, address, size, time),
+            false => encoder.untimed_alloc(bytes, at, head, address, size),
+        });
+        if is_unnamed {
+            cold_path();
+            self.name_from_python();
+        }
+    }
+
+    /// The guard of the hook ends.
+    #[inline(always)]
+    fn leave(&self, address: usize) -> usize {
+        self.ring.set_busy(false);
+        address
+    }
+
+    /// As [`Thread::leave`], in a function that the usual case ends with. If the compiler knew that this gives back what it
+    /// was given, the usual case would keep that itself, in a register that it has to save.
+    #[inline(always)]
+    fn leave_at_last(&self, address: usize) -> usize {
+        black_box(self.leave(address))
+    }
+}
+
+/// Frees.
+impl Thread {
+    /// Records a free, if nothing else is to be done; `false`: it has done nothing.
+    #[inline(always)]
+    pub(crate) fn free_at_once(&mut self, address: usize) -> bool {
+        if self.ring.is_timed() || !self.is_usual(Block::new(address, 0)) {
+            cold_path();
+            return false;
+        }
+        let Some((encoder, room, at)) = self.ring.room() else { return false };
+        let Some(at) = encoder.untimed_free(room.bytes(), at, address as u64) else { return false };
+        self.ring.written(at);
+        true
+    }
+
+    /// Any free of any thread.
+    #[inline(never)]
+    pub(crate) fn free(&mut self, address: usize) {
+        self.free_here(address);
+    }
+
+    #[inline(always)]
+    pub(crate) fn free_here(&mut self, address: usize) {
+        self.note_finalizing();
+        if self.ring.is_timed() {
+            cold_path();
+            return self.free_with_time(address);
+        }
+        self.ring.next_place::<false>(Block::new(address, 0));
+        let address = address as u64;
+        self.ring.record(move |encoder, bytes, at| encoder.untimed_free(bytes, at, address));
+    }
+
+    #[inline(never)]
+    fn free_with_time(&mut self, address: usize) {
+        let time = self.ring.next_place::<true>(Block::new(address, 0));
+        let address = address as u64;
+        self.ring.record(move |encoder, bytes, at| encoder.free(bytes, at, address, time));
+    }
+}
+
+/// The end of Python.
+impl Thread {
+    /// The moment that leak reports are about is the first event that sees it.
+    #[inline(always)]
+    pub(crate) fn note_finalizing(&mut self) {
+        if python::finalizing() {
+            cold_path();
+            self.finalizing();
+        }
+    }
+
+    #[inline(never)]
+    fn finalizing(&mut self) {
+        grace::wait(self.ring.slot());
+        if FINALIZING.load(Relaxed) == 0 && FINALIZING.swap(1, Relaxed) == 0 {
+            python::forget_specific();
+            let ring = &mut self.ring;
+            ring.next_place_and_time();
+            ring.put(Encoder::finalizing);
+        }
+    }
+}

@@ -10,23 +10,19 @@ use std::hint::cold_path;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::time::Duration;
 
 use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, MAX_RECORD, MAX_TEXT, Module};
 use memtrack_transport::clock::Clock;
-use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot, state, stop_reason};
+use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot};
 use memtrack_transport::{Area, futex};
 
 use crate::errno::Errno;
 use crate::order::{Block, Turn};
+use crate::pace;
 use crate::python::MAX_DEPTH;
 use crate::stack::{CodeObject, LineTableKind, StackWriter};
-use crate::{family, pace, switch};
 
-/// How long a thread waits for the collector before it asks whether there still is one.
-const WAIT: Duration = Duration::from_millis(50);
-/// How often it asks, before recording is switched off for good: a minute.
-const WAITS: u32 = 1200;
+mod wait;
 
 /// The writing end of one slot. What every record needs stands together at its start.
 #[repr(C)]
@@ -405,58 +401,6 @@ impl Ring {
             mask => take(mask),
         }
     }
-
-    #[cold]
-    fn wait_for_segment(&self) -> Option<u32> {
-        let _errno = Errno::keep();
-        let control = self.home.area.control();
-        let begun = memtrack_transport::clock::monotonic_ns();
-        let mut got = None;
-        for _ in 0..WAITS {
-            self.wake_collector();
-            self.home.slot.waiting.store(1, Relaxed);
-            futex::wait(&self.home.slot.free, 0, WAIT);
-            let mask = self.home.slot.free.load(Acquire);
-            if mask != 0 {
-                got = Some(mask);
-                break;
-            }
-            if control.state.load(Relaxed) == state::CLOSED || !switch::is_on() {
-                switch::off();
-                break;
-            }
-            if collector_gone(control.collector_pid.load(Relaxed), control.pid.load(Relaxed)) {
-                self.stop(stop_reason::COLLECTOR_GONE);
-                break;
-            }
-        }
-        self.home.slot.waiting.store(0, Relaxed);
-        control.waits.fetch_add(1, Relaxed);
-        control.wait_ns.fetch_add(memtrack_transport::clock::monotonic_ns().wrapping_sub(begun), Relaxed);
-        if got.is_none() && switch::is_on() {
-            self.stop(stop_reason::COLLECTOR_STUCK);
-        }
-        got
-    }
-
-    fn stop(&self, reason: u32) {
-        switch::off();
-        self.home.area.control().stop_reason.store(reason, Relaxed);
-        self.home.area.control().state.store(state::STOPPED, Release);
-    }
-}
-
-/// Whether the process that drains has ended. A zombie has: so its child looks at its own parent, which is another then;
-/// others, and it, ask for whoever listens.
-fn collector_gone(collector: i32, target: i32) -> bool {
-    // SAFETY: no arguments, cannot fail.
-    let me = unsafe { libc::getpid() };
-    if me != target {
-        return false; // a vfork child, for a moment: not the one to decide
-    }
-    // SAFETY: no arguments, cannot fail.
-    let parent = unsafe { libc::getppid() };
-    parent != collector && !family::is_listened_for()
 }
 
 impl StackWriter for Ring {

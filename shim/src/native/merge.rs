@@ -9,6 +9,8 @@
 //! Invariant: frames of each of the two stacks keep their order, none is lost, and only C frames of evaluation loops are
 //! replaced. What was written is compared with what is to be written, so the wire changes no more than the stack did.
 
+use std::hint::cold_path;
+
 use memtrack_format::record::Frame;
 
 use super::python::Python;
@@ -74,6 +76,21 @@ impl Entries {
     }
 }
 
+/// The newest frames of a stack that is too deep, which are written last: what asks for memory, and who calls that.
+const TAIL: usize = 32;
+/// The oldest ones of it, which are written as they come.
+const HEAD: usize = MAX_DEPTH as usize - TAIL;
+
+/// Room for the newest frames, which is not made anew for each merge.
+#[derive(Debug)]
+pub(super) struct Tail([Frame; TAIL]);
+
+impl Tail {
+    pub(super) const fn new() -> Self {
+        Self([Frame::NONE; TAIL])
+    }
+}
+
 /// Writes frames over those that are on the wire.
 struct Writer<'a> {
     ring: &'a mut Ring,
@@ -81,15 +98,44 @@ struct Writer<'a> {
     at: usize,
     /// What was beyond them is gone.
     diverged: bool,
-    truncated: bool,
+    /// How many frames there are beyond [`HEAD`], and the newest of them, each at its number's place.
+    beyond: usize,
+    tail: &'a mut Tail,
 }
 
 impl Writer<'_> {
     #[inline(always)]
     fn put(&mut self, frame: Frame) {
-        if self.at >= MAX_DEPTH as usize {
-            self.truncated = true;
-        } else if self.diverged {
+        if self.at >= HEAD {
+            cold_path();
+            return self.hold(frame);
+        }
+        self.write(frame);
+    }
+
+    #[cold]
+    fn hold(&mut self, frame: Frame) {
+        if let Some(place) = self.tail.0.get_mut(self.beyond % TAIL) {
+            *place = frame;
+        }
+        self.beyond = self.beyond.wrapping_add(1);
+    }
+
+    /// Writes what was held, and takes from the wire what is no more. `true`: frames between are not written.
+    fn finish(&mut self) -> bool {
+        for number in self.beyond.saturating_sub(TAIL)..self.beyond {
+            let Some(&frame) = self.tail.0.get(number % TAIL) else { break };
+            self.write(frame);
+        }
+        if !self.diverged {
+            self.pop_to(self.at);
+        }
+        self.beyond > TAIL
+    }
+
+    #[inline(always)]
+    fn write(&mut self, frame: Frame) {
+        if self.diverged {
             self.ring.push(frame.code, frame.instruction);
             self.at = self.at.wrapping_add(1);
         } else {
@@ -182,6 +228,7 @@ impl<'a> Merge<'a> {
         python: &'a Python,
         entries: &'a Entries,
         levels: &mut [Level],
+        tail: &'a mut Tail,
         ring: &'a mut Ring,
         changes: Changes,
     ) -> bool {
@@ -193,7 +240,7 @@ impl<'a> Merge<'a> {
         let stays = start < changes.level;
         let there = if stays { levels.get(start).map_or(Replaced::NONE, Level::replaced) } else { changes.displaced };
         let known = Known::of(there, (at, done), changes.python);
-        let writer = Writer { ring, at, diverged: false, truncated: false };
+        let writer = Writer { ring, at, diverged: false, beyond: 0, tail };
         let by_tail_calls = evaluates_by_tail_calls();
         let mut merge = Self { python, entries, writer, done, entry: 0, next: 0, known, by_tail_calls };
         merge.go_to(entry);
@@ -206,10 +253,7 @@ impl<'a> Merge<'a> {
             (caller, in_loop) = (level.state.sp, level.is_replaced);
         }
         merge.python_until(python.length());
-        if !merge.writer.diverged {
-            merge.writer.pop_to(merge.writer.at);
-        }
-        merge.writer.truncated
+        merge.writer.finish()
     }
 
     /// Python frames that were entered before the oldest native frame that is known.
@@ -269,11 +313,10 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// The first level that has to be written again: none before it is new, or has Python frames that changed in it.
+/// The first level that has to be written again: none before it is new, or has Python frames that changed in it, or frames
+/// of which those at the end depend on what comes after them.
 fn restart(levels: &[Level], changes: Changes) -> usize {
     let kept = levels.get(..changes.level).unwrap_or(levels);
-    match changes.python {
-        None => kept.len(),
-        Some(changed) => kept.partition_point(|level| (level.python as usize) < changed),
-    }
+    let changed = changes.python.unwrap_or(usize::MAX);
+    kept.partition_point(|level| (level.python as usize) < changed && (level.wire as usize) < HEAD)
 }

@@ -32,7 +32,7 @@ use crate::python::{Chain, Version};
 use crate::ring::Ring;
 use crate::stack::StackWriter;
 
-use merge::{Changes, Entries, Merge};
+use merge::{Changes, Entries, Merge, Tail};
 use python::{Python, Shadow};
 use rule::State;
 use walk::Walk;
@@ -74,6 +74,7 @@ pub(crate) struct Native {
     walk: Walk,
     python: Python,
     entries: Entries,
+    tail: Tail,
     truncated: bool,
     pace: Pace,
 }
@@ -81,7 +82,14 @@ pub(crate) struct Native {
 impl Native {
     /// Nothing is known yet.
     pub(crate) const fn new() -> Self {
-        Self { walk: Walk::new(), python: Python::new(), entries: Entries::new(), truncated: false, pace: Pace::new() }
+        Self {
+            walk: Walk::new(),
+            python: Python::new(),
+            entries: Entries::new(),
+            tail: Tail::new(),
+            truncated: false,
+            pace: Pace::new(),
+        }
     }
 
     /// Another thread owns the slot from now on; the reader's stack is empty.
@@ -163,7 +171,7 @@ impl Native {
         if let Some(from) = python.filter(|_| reshaped || !are_entered) {
             self.entries.update(chain, self.python.take_entries_from(from, chain.depth()), levels);
         }
-        let too_deep = Merge::run(&self.python, &self.entries, levels, ring, changes);
+        let too_deep = Merge::run(&self.python, &self.entries, levels, &mut self.tail, ring, changes);
         let truncated = changes.cut || too_deep || self.python.truncated();
         if truncated != self.truncated {
             self.truncated = truncated;

@@ -87,3 +87,19 @@ fn a_thread_outlives_main() {
     let stats = threads("main_leaves");
     assert_eq!(stats.allocator("malloc"), Tally::new(1001, 10_020));
 }
+
+/// The loader's tables of threads are not the program's memory, whatever way it takes to the C library's `free`.
+#[test]
+fn the_loaders_own_memory_is_not_seen() {
+    let dir = Dir::new();
+    for (name, options) in [("fixed", ["-pthread", "-no-pie", "-fno-pie"]), ("moved", ["-pthread", "-pie", "-fpie"])] {
+        let (program, capture) = (dir.compile("stubs", name, &options), dir.path(name).with_extension("bin"));
+        let mut command = dir.memtrack(["run", "-q"]);
+        command.arg("-o").arg(&capture).arg("--").arg(program);
+        crate::support::Outcome::of(&mut command).success();
+        let stats = Stats::of(&capture);
+        stats.is_whole();
+        assert_eq!(stats.number("/capture/unmatched_frees"), 0, "{name}");
+        assert_eq!(stats.allocated(), Tally::new(36, 36_000), "{name}");
+    }
+}

@@ -10,6 +10,7 @@ mod describe;
 mod dynamic;
 mod hook;
 mod known;
+mod loader;
 mod loading;
 mod names;
 mod object;
@@ -171,6 +172,9 @@ fn patch_round(known: &mut Vec<Known>) {
             if native::is_on() {
                 native::add(describe::description(object));
             }
+            if let (true, Some(program)) = (skipped.is_loader(object), loaded.objects.first()) {
+                loader::lead_past_stubs(object, program, skipped.page_size);
+            }
             let outcome = patch_object(object, library, &scopes, &skipped).unwrap_or_default();
             STATE.slots.fetch_add(outcome.count, Ordering::Relaxed);
             Known::new(object, outcome)
@@ -215,11 +219,16 @@ impl Skipped {
         }
     }
 
+    /// Whether this is the loader, as far as the system knows.
+    fn is_loader(&self, object: &Object<'_>) -> bool {
+        self.loader != 0 && object.range().contains(&self.loader)
+    }
+
     fn has(&self, object: &Object<'_>, library: &LoadedLibrary<'_>) -> bool {
         let range = object.range();
         let file = library.name().rsplit('/').next().unwrap_or_default();
         range.contains(&self.shim)
-            || (self.loader != 0 && range.contains(&self.loader))
+            || self.is_loader(object)
             || (self.kernel != 0 && range.contains(&self.kernel))
             // A program started as an argument of the loader has no loader in its auxiliary vector.
             || file.starts_with("ld-linux")

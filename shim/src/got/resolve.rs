@@ -142,8 +142,16 @@ fn global(name: &CStr) -> usize {
     let next = look_up(libc::RTLD_NEXT, name);
     // They differ when the program itself has the name, as its own function or as a stub: it takes the address of an
     // import then, and behind the stub is a slot that leads to the hook.
-    let is_stub = || describe(first, SYMBOL_ENTRY).is_some_and(|(_, entry)| is_import(entry));
-    if first != next && is_stub() { next } else { first }
+    if first != next && is_stub(first) { next } else { first }
+}
+
+/// The program's stub that stands for this function wherever its address is asked for.
+pub(super) fn stub(hook: &Hook) -> Option<usize> {
+    Some(look_up(libc::RTLD_DEFAULT, hook.name)).filter(|&address| address != 0 && is_stub(address))
+}
+
+fn is_stub(address: usize) -> bool {
+    describe(address, SYMBOL_ENTRY).is_some_and(|(_, entry)| is_import(entry))
 }
 
 fn within(scope: &Scope, name: &CStr) -> usize {

@@ -294,7 +294,9 @@ fn each_once(mut problems: Vec<Problem>) -> Vec<Problem> {
 
 /// Replays the records.
 fn replay(file: &source::Capture, options: &Options, unnamed: &mut Vec<Problem>) -> Result<(Capture, Tally)> {
-    let mut replay = Replay::new(&Options { exact_times: file.has_timestamps(), forked: file.is_forked(), ..*options });
+    let snapshots = if options.moments > 0 { file.snapshots()? } else { 0 };
+    let (exact_times, forked) = (file.has_timestamps(), file.is_forked());
+    let mut replay = Replay::new(&Options { exact_times, forked, snapshots, ..*options });
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
     drop(progress);

@@ -3,7 +3,6 @@
 //! Invariant: nothing is printed before the capture was read.
 
 use anyhow::Result;
-use memtrack_reader::Options;
 
 use crate::args;
 use crate::load::{Request, load};
@@ -68,7 +67,7 @@ pub(crate) fn flamegraph(options: &args::Flamegraph) -> Result<u8> {
     }
     let output = &options.output;
     let mut out = Report::file(output.output.as_deref(), output.force, options.input.first(), "flamegraph", "html")?;
-    let capture = load((&options.input, &options.view), &Options { intervals: true, ..options.view.reading() })?;
+    let capture = load((&options.input, &options.view), &page::reading(options.view.reading()))?;
     let start = page::Start {
         view: options.view.wanted(),
         inverted: options.inverted,

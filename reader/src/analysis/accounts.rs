@@ -14,9 +14,10 @@ use memtrack_format::Allocator;
 use rustc_hash::FxBuildHasher;
 
 use super::groups::{Part, Row};
+use super::intervals::{Intervals, Rows};
 use super::lives::Lives;
 use super::since::Since;
-use super::{Analysis, Detail, Group, Groups, Interval, Moment, Selection, Sum, Tally, Totals, snapshots_before};
+use super::{Analysis, Detail, Group, Groups, Moment, Selection, Sum, Tally, Totals};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 use crate::replay::Options;
 
@@ -68,9 +69,9 @@ struct Key {
     selected: bool,
 }
 
-/// How long what is live has lived, in snapshots.
+/// How long what is live has lived, in moments.
 #[derive(Debug)]
-pub(crate) struct Surviving(Lives);
+pub(crate) struct Surviving(Rows);
 
 /// Entries of the cache in front of the group index: a power of two; more than this measures no better.
 const RECENT: usize = 8192;
@@ -99,11 +100,9 @@ pub(crate) struct Accounts {
     /// The number of allocations of each thread so far, modulo 2^32.
     thread_counts: Vec<u32>,
     snapshots: Vec<Snapshot>,
-    /// The order of the last snapshot: only what was made before has been shown by one.
-    last_snapshot: u64,
-    /// The answer of the last look-up of a snapshot: blocks that end together were mostly made together.
-    last_found: u32,
-    intervals: Option<Lives>,
+    /// The order of the last moment whose lives are kept: only what was made before has been shown by one. 0: none.
+    shown: u64,
+    lives: Option<Lives>,
     details: Option<Vec<Detail>>,
     /// `None` for everything.
     selection: Option<Selection>,
@@ -125,9 +124,8 @@ impl Accounts {
             finalizing: 0,
             thread_counts: Vec::new(),
             snapshots: Vec::new(),
-            last_snapshot: 0,
-            last_found: 0,
-            intervals: options.intervals.then(Lives::default),
+            shown: 0,
+            lives: (options.moments > 0).then(|| Lives::new(options.moments, options.snapshots)),
             details: options.details.then(Vec::new),
             selection: Some(options.selection).filter(|selection| !selection.is_everything()),
             exact_times: options.exact_times,
@@ -199,7 +197,7 @@ impl Accounts {
         self.totals.deallocations = self.totals.deallocations.saturating_sub(count);
         self.live_bytes = self.live_bytes.wrapping_add(bytes);
         self.live_count = self.live_count.wrapping_add(count);
-        self.take_back_interval(block, bytes, count, ended);
+        self.lives.iter_mut().for_each(|lives| lives.take_back(block, bytes, count, ended.order));
         let lived_ns = event.time_ns.saturating_sub(block.time_ns);
         self.detail(block.group, |detail| detail.restore(bytes, count, lived_ns));
         ended.take_back(block, &mut self.groups);
@@ -232,15 +230,15 @@ impl Accounts {
         self.totals.rss_last_bytes = rss_bytes;
         self.totals.rss_peak_bytes = self.totals.rss_peak_bytes.max(rss_bytes);
         self.snapshots.push(snapshot);
-        self.last_snapshot = order;
+        self.shown = self.lives.as_mut().map_or(0, |lives| lives.snapshot(&snapshot));
         snapshot
     }
 
     /// The analysis, given all that is live: block, its live bytes, and whether it is the first part of its block.
     pub(crate) fn finish(&self, live: impl Iterator<Item = (Block, u64, bool)>) -> Analysis {
-        let (mut groups, mut details) = (self.groups.clone(), self.details.clone());
-        let surviving = self.survive(&mut groups, &mut details, live);
-        let intervals = self.intervals.as_ref().map(|ended| ended.intervals(&surviving.0));
+        let (mut groups, mut details, mut lives) = (self.groups.clone(), self.details.clone(), self.lives.clone());
+        let surviving = self.survive((&mut groups, &mut details, &mut lives), live);
+        let intervals = lives.map(|ended| ended.into_intervals(&surviving.0, self.snapshots.len() as u32));
         self.analysis(groups, details, intervals)
     }
 
@@ -248,15 +246,17 @@ impl Accounts {
     /// nothing is in memory longer than it must, or twice.
     pub(crate) fn close(&mut self, live: impl Iterator<Item = (Block, u64, bool)>) -> Surviving {
         (self.index, self.recent) = (HashTable::new(), Box::default());
-        let (mut groups, mut details) = (std::mem::take(&mut self.groups), self.details.take());
-        let surviving = self.survive(&mut groups, &mut details, live);
-        (self.groups, self.details, self.since_peak) = (groups, details, Since::default());
+        let (mut groups, mut details, mut lives) =
+            (std::mem::take(&mut self.groups), self.details.take(), self.lives.take());
+        let surviving = self.survive((&mut groups, &mut details, &mut lives), live);
+        (self.groups, self.details, self.lives, self.since_peak) = (groups, details, lives, Since::default());
         surviving
     }
 
     /// The second half.
     pub(crate) fn into_analysis(mut self, surviving: &Surviving) -> Analysis {
-        let intervals = self.intervals.take().map(|ended| ended.intervals(&surviving.0));
+        let lives = self.lives.take();
+        let intervals = lives.map(|ended| ended.into_intervals(&surviving.0, self.snapshots.len() as u32));
         let (groups, details) = (std::mem::take(&mut self.groups), self.details.take());
         self.analysis(groups, details, intervals)
     }
@@ -264,20 +264,19 @@ impl Accounts {
     /// Adds to the groups what is live.
     fn survive(
         &self,
-        groups: &mut Groups,
-        details: &mut Option<Vec<Detail>>,
+        (groups, details, lives): (&mut Groups, &mut Option<Vec<Detail>>, &mut Option<Lives>),
         live: impl Iterator<Item = (Block, u64, bool)>,
     ) -> Surviving {
         self.since_peak.iter().for_each(|(group, sum)| *groups.part_mut(group, Part::Peak) = sum);
-        let mut surviving = Lives::default();
+        let mut surviving = Rows::default();
         for (block, bytes, first) in live {
             let count = u64::from(first);
             self.add_survivor(groups, &block, bytes, count);
             if let Some(detail) = details.as_mut().and_then(|details| details.get_mut(block.group as usize)) {
                 detail.live_on(count, self.totals.end_time_ns.saturating_sub(block.time_ns));
             }
-            if self.intervals.is_some() {
-                surviving.add((block.group, self.snapshot_index(block.order), 0), bytes, count);
+            if let Some(lives) = lives {
+                surviving.push(&lives.survivor(&block, bytes, count));
             }
         }
         if self.totals.finalizing.is_none() {
@@ -286,7 +285,7 @@ impl Accounts {
         Surviving(surviving)
     }
 
-    fn analysis(&self, groups: Groups, details: Option<Vec<Detail>>, intervals: Option<Vec<Interval>>) -> Analysis {
+    fn analysis(&self, groups: Groups, details: Option<Vec<Detail>>, intervals: Option<Intervals>) -> Analysis {
         let totals = self.totals_of(&groups);
         let snapshots = self.snapshots.clone();
         let mut analysis = Analysis { groups, totals, snapshots, intervals, details, exact_times: self.exact_times };
@@ -392,39 +391,11 @@ impl Accounts {
         if block.order < self.finalizing {
             self.groups.part_mut(block.group, Part::Leaked).add(bytes, count, block.order, block.time_ns);
         }
-        if block.order < self.last_snapshot && self.intervals.is_some() {
-            self.add_interval(block, bytes, count);
+        if block.order < self.shown
+            && let Some(lives) = &mut self.lives
+        {
+            lives.add(block, bytes, count);
         }
-    }
-
-    /// Notes how long a block lived that a snapshot has shown.
-    fn add_interval(&mut self, block: &Block, bytes: u64, count: u64) {
-        if !self.is_first(self.last_found, block.order) {
-            self.last_found = self.snapshot_index(block.order);
-        }
-        let (first, end) = (self.last_found, u32::try_from(self.snapshots.len()).unwrap_or(u32::MAX));
-        if let Some(intervals) = self.intervals.as_mut().filter(|_| first < end) {
-            intervals.add((block.group, first, end), bytes, count);
-        }
-    }
-
-    /// Whether the snapshot with this number is the first that can show what was made at this place in the order.
-    fn is_first(&self, number: u32, order: u64) -> bool {
-        let at = |number: usize| self.snapshots.get(number).map(|snapshot| snapshot.order);
-        let number = number as usize;
-        at(number).is_some_and(|shown| order < shown)
-            && number.checked_sub(1).and_then(at).is_none_or(|before| before <= order)
-    }
-
-    fn take_back_interval(&mut self, block: &Block, bytes: u64, count: u64, ended: &Ended) {
-        let key = (block.group, self.snapshot_index(block.order), self.snapshot_index(ended.order));
-        if let Some(intervals) = &mut self.intervals {
-            intervals.subtract(key, bytes, count);
-        }
-    }
-
-    fn snapshot_index(&self, order: u64) -> u32 {
-        u32::try_from(snapshots_before(&self.snapshots, order)).unwrap_or(u32::MAX)
     }
 
     fn add_survivor(&self, groups: &mut Groups, block: &Block, bytes: u64, count: u64) {

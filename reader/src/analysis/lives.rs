@@ -1,72 +1,163 @@
-//! How long allocations lived, in snapshots, while they are counted.
+//! How long allocations lived, in moments, while they are counted.
 //!
-//! Invariant: a life that was counted has an entry, though its sums may have been taken back since.
+//! Moments are snapshots: all of them, or, where they are too many, the highest of each few neighbours. Which one is
+//! the highest is known when all of these have come. Until then the highest so far stands for it, and what has ended since
+//! waits: when a higher one comes, what waits was gone by then.
+//!
+//! Invariant: what waits has ended after the last moment, and was live at it or at one before.
+
+use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
-use super::{Interval, Tally};
+use super::intervals::{Intervals, Row, Rows};
+use super::{Block, Tally};
+use crate::event::Snapshot;
 
-/// (group, first snapshot, end snapshot).
-type Life = (u32, u32, u32);
+/// A snapshot that is a moment.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    order: u64,
+    heap_bytes: u64,
+    snapshot: u32,
+}
 
-/// The sums of lives.
-#[derive(Debug, Default)]
-pub(super) struct Lives(FxHashMap<Life, Tally>);
+/// The sums of lives that have ended.
+#[derive(Clone, Debug)]
+pub(super) struct Lives {
+    /// Neighbouring snapshots of which one is a moment.
+    step: u32,
+    moments: Vec<Kept>,
+    /// How many of the last moment's neighbours have come, itself among them; 0: all of them.
+    neighbours: u32,
+    /// What waits, by group and first moment.
+    waiting: FxHashMap<(u32, u32), Tally>,
+    ended: Rows,
+    /// What did not end though it is among what ended, by group, first moment and end.
+    undone: FxHashMap<(u32, u32, u32), Tally>,
+    /// The answer of the last look-up of a moment: blocks that end together were mostly made together.
+    last_found: u32,
+}
 
 impl Lives {
+    /// Keeps at most so many moments and two more, if no more than so many snapshots come.
+    pub(super) fn new(most_moments: u32, snapshots: u64) -> Self {
+        let step = snapshots.saturating_add(1).div_ceil(u64::from(most_moments.max(1)));
+        Self {
+            step: u32::try_from(step).unwrap_or(u32::MAX),
+            moments: Vec::new(),
+            neighbours: 0,
+            waiting: FxHashMap::default(),
+            ended: Rows::default(),
+            undone: FxHashMap::default(),
+            last_found: 0,
+        }
+    }
+
+    /// A snapshot is taken. Returns the order up to which the last moment can show what was made.
+    pub(super) fn snapshot(&mut self, &Snapshot { index, heap_bytes, order, .. }: &Snapshot) -> u64 {
+        let moment = Kept { order, heap_bytes, snapshot: index };
+        match self.moments.last() {
+            Some(last) if self.neighbours > 0 => {
+                if heap_bytes > last.heap_bytes {
+                    self.moments.pop();
+                    self.end(moment);
+                }
+            }
+            _ => self.end(moment),
+        }
+        self.neighbours = (self.neighbours + 1) % self.step;
+        self.moments.last().map_or(0, |last| last.order)
+    }
+
+    /// What waits has ended by this moment, which comes next.
+    fn end(&mut self, moment: Kept) {
+        let end = self.number();
+        for ((group, first), Tally { bytes, count }) in self.waiting.drain() {
+            // What was first shown by a moment that is none any more was shown by none.
+            if first < end && (bytes > 0 || count > 0) {
+                self.ended.push(&Row { group, first, end: Some(end), bytes, count });
+            }
+        }
+        self.moments.push(moment);
+    }
+
+    /// A block, or a part of it, ends that was made before the last moment.
     #[inline]
-    pub(super) fn add(&mut self, life: Life, bytes: u64, count: u64) {
-        self.0.entry(life).or_default().add(bytes, count);
+    pub(super) fn add(&mut self, block: &Block, bytes: u64, count: u64) {
+        let first = self.first(block.order);
+        self.waiting.entry((block.group, first)).or_default().add(bytes, count);
     }
 
-    /// Takes back what was added.
-    pub(super) fn subtract(&mut self, life: Life, bytes: u64, count: u64) {
-        if let Some(sum) = self.0.get_mut(&life) {
-            sum.bytes = sum.bytes.saturating_sub(bytes);
-            sum.count = sum.count.saturating_sub(count);
+    /// It has not ended by the event of this order.
+    pub(super) fn take_back(&mut self, block: &Block, bytes: u64, count: u64, order: u64) {
+        let (first, end) = (self.first(block.order), self.moment_after(order));
+        if end == self.number() {
+            if let Some(sum) = self.waiting.get_mut(&(block.group, first)) {
+                subtract(sum, bytes, count);
+            }
+        } else if first < end {
+            self.undone.entry((block.group, first, end)).or_default().add(bytes, count);
         }
     }
 
-    /// These, which have ended, and those that have not, sorted.
-    pub(super) fn intervals(&self, surviving: &Self) -> Vec<Interval> {
-        let mut intervals = Vec::with_capacity(self.0.len() + surviving.0.len());
-        let ended = self.0.iter().filter(|(_, sum)| sum.bytes > 0 || sum.count > 0);
-        intervals.extend(ended.map(|(life, sum)| interval(life, Some(life.2), sum)));
-        intervals.extend(surviving.0.iter().map(|(life, sum)| interval(life, None, sum)));
-        intervals.sort_unstable();
-        intervals
+    /// What is live at the end, or a part of it.
+    pub(super) fn survivor(&mut self, block: &Block, bytes: u64, count: u64) -> Row {
+        Row { group: block.group, first: self.first(block.order), end: None, bytes, count }
     }
-}
 
-fn interval(&(group, first_snapshot, _): &Life, end_snapshot: Option<u32>, sum: &Tally) -> Interval {
-    Interval { group, first_snapshot, end_snapshot, bytes: sum.bytes, count: sum.count }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Lives;
-    use crate::analysis::Tally;
-
-    #[test]
-    fn sums_of_any_size_are_added_and_taken_back() {
-        let (mut lives, mut surviving) = (Lives::default(), Lives::default());
-        let large = u64::from(u32::MAX);
-        for (group, bytes) in [(1, large), (0, 7), (1, 1), (1, large << 8), (2, 5), (1, 3)] {
-            lives.add((group, 4, 6), bytes, 1);
+    /// These, which have ended, and those that have not, after so many snapshots.
+    pub(super) fn into_intervals(mut self, surviving: &Rows, snapshots: u32) -> Intervals {
+        let end = Kept { order: u64::MAX, heap_bytes: 0, snapshot: snapshots };
+        self.end(end);
+        if !self.undone.is_empty() {
+            let Self { ended, undone, .. } = &mut self;
+            ended.rewrite(|row| without(row, undone));
         }
-        lives.subtract((1, 4, 6), 2, 1);
-        lives.subtract((2, 4, 6), 5, 1);
-        lives.subtract((3, 4, 6), 5, 1);
-        surviving.add((1, 5, 0), 9, large + 1);
-        let interval =
-            |group, first, end, bytes, count| super::interval(&(group, first, 0), end, &Tally { bytes, count });
-        let expected = [
-            interval(0, 4, Some(6), 7, 1),
-            interval(1, 4, Some(6), (large << 8) + large + 2, 3),
-            interval(1, 5, None, 9, large + 1),
-        ];
-        assert_eq!(lives.intervals(&surviving), expected);
-        lives.subtract((1, 4, 6), large << 8, 2);
-        assert_eq!(lives.intervals(&Lives::default())[1], interval(1, 4, Some(6), large + 2, 1));
+        surviving.iter().for_each(|row| self.ended.push(&row));
+        let moments = self.moments.iter().map(|moment| moment.snapshot);
+        Intervals { step: self.step, moments: moments.filter(|_| self.step > 1).collect(), rows: self.ended }
     }
+
+    /// The first moment that can show what was made at this place in the order.
+    #[inline]
+    fn first(&mut self, order: u64) -> u32 {
+        if !self.is_first(self.last_found, order) {
+            self.last_found = self.moment_after(order);
+        }
+        self.last_found
+    }
+
+    #[inline]
+    fn is_first(&self, number: u32, order: u64) -> bool {
+        let at = |number: usize| self.moments.get(number).map(|moment| moment.order);
+        let number = number as usize;
+        at(number).is_some_and(|shown| order < shown)
+            && number.checked_sub(1).and_then(at).is_none_or(|before| before <= order)
+    }
+
+    fn moment_after(&self, order: u64) -> u32 {
+        // No more than snapshots.
+        self.moments.partition_point(|moment| moment.order <= order) as u32
+    }
+
+    /// The number of the moment that comes next.
+    fn number(&self) -> u32 {
+        self.moments.len() as u32
+    }
+}
+
+/// What is left of a row when what is undone is taken from it, and from that what was.
+fn without(row: Row, undone: &mut FxHashMap<(u32, u32, u32), Tally>) -> Option<Row> {
+    let Entry::Occupied(mut undone) = undone.entry((row.group, row.first, row.end?)) else { return Some(row) };
+    let mut left = Tally { bytes: row.bytes, count: row.count };
+    let Tally { bytes, count } = *undone.get();
+    subtract(&mut left, bytes, count);
+    subtract(undone.get_mut(), row.bytes, row.count);
+    (left != Tally::default()).then_some(Row { bytes: left.bytes, count: left.count, ..row })
+}
+
+fn subtract(sum: &mut Tally, bytes: u64, count: u64) {
+    sum.bytes = sum.bytes.saturating_sub(bytes);
+    sum.count = sum.count.saturating_sub(count);
 }

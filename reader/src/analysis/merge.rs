@@ -5,7 +5,7 @@
 
 use memtrack_format::Allocator;
 
-use super::{Analysis, Group, Interval};
+use super::{Analysis, Group};
 use crate::event::StackId;
 
 impl Analysis {
@@ -21,7 +21,7 @@ impl Analysis {
         let numbers = self.groups.merge(key);
         self.merge_details(&numbers);
         if let Some(intervals) = &mut self.intervals {
-            *intervals = merge_intervals(intervals, &numbers);
+            intervals.renumber(|group| numbers.get(group as usize).copied());
         }
     }
 
@@ -37,25 +37,6 @@ impl Analysis {
         }
         self.details = Some(merged);
     }
-}
-
-/// The intervals of the merged groups: equal ones added up, sorted.
-fn merge_intervals(intervals: &[Interval], numbers: &[u32]) -> Vec<Interval> {
-    let moved = |interval: &Interval| {
-        let group = numbers.get(interval.group as usize).copied().unwrap_or(interval.group);
-        Interval { group, ..*interval }
-    };
-    let mut merged: Vec<Interval> = intervals.iter().map(moved).collect();
-    merged.sort_unstable();
-    merged.dedup_by(|later, kept| {
-        let same = Interval { bytes: later.bytes, count: later.count, ..*kept } == *later;
-        if same {
-            kept.bytes = kept.bytes.saturating_add(later.bytes);
-            kept.count = kept.count.saturating_add(later.count);
-        }
-        same
-    });
-    merged
 }
 
 #[cfg(test)]
@@ -77,11 +58,11 @@ mod tests {
         });
         let details = [1, 2, 4, 8].map(|freed| Detail { freed, ..Detail::default() });
         let intervals =
-            vec![interval(0, 0, 1), interval(1, 0, 2), interval(2, 0, 4), interval(2, 1, 8), interval(3, 0, 16)];
+            [interval(0, 0, 1), interval(1, 0, 2), interval(2, 0, 4), interval(2, 1, 8), interval(3, 0, 16)];
         Analysis {
             groups: groups.into_iter().collect(),
             details: Some(details.into()),
-            intervals: Some(intervals),
+            intervals: Some(intervals.into_iter().collect()),
             ..Analysis::default()
         }
     }
@@ -99,7 +80,10 @@ mod tests {
         let freed: Vec<_> = analysis.details.unwrap().iter().map(|detail| detail.freed).collect();
         assert_eq!(freed, [1, 6, 8]);
         let merged = Interval { count: 2, ..interval(1, 0, 6) };
-        assert_eq!(analysis.intervals.unwrap(), [interval(0, 0, 1), merged, interval(1, 1, 8), interval(2, 0, 16)]);
+        assert_eq!(
+            analysis.intervals.unwrap().summed(),
+            [interval(0, 0, 1), merged, interval(1, 1, 8), interval(2, 0, 16)]
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub mod diff;
 mod group;
 mod groups;
 mod histogram;
+mod intervals;
 mod lifetimes;
 mod lives;
 mod merge;
@@ -29,6 +30,7 @@ pub use detail::Detail;
 pub use group::{Group, Sum};
 pub use groups::Groups;
 pub use histogram::SizeHistogram;
+pub use intervals::{Interval, Intervals};
 pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
 pub use own::{Kept, kept};
 pub use selection::Selection;
@@ -49,8 +51,8 @@ pub struct Analysis {
     pub totals: Totals,
     /// The memory snapshots, in order.
     pub snapshots: Vec<Snapshot>,
-    /// How long allocations lived, in snapshots, sorted; present when [`Options::intervals`](crate::Options) asked for it.
-    pub intervals: Option<Vec<Interval>>,
+    /// How long allocations lived, in snapshots; present when [`Options::moments`](crate::Options) asked for it.
+    pub intervals: Option<Intervals>,
     /// More about each group, by its number; present when [`Options::details`](crate::Options) asked for it.
     pub details: Option<Vec<Detail>>,
     /// Whether event times are exact; else they are those of the tick before, and order by time is by snapshot.
@@ -92,23 +94,6 @@ pub struct GroupRow {
     pub first_time_ns: u64,
     /// Index of the first snapshot that shows one of the contributors; the number of snapshots when none came after.
     pub first_snapshot: u32,
-}
-
-/// Allocations of one group that lived between the same two snapshots.
-///
-/// Those that no snapshot saw, born and freed between two neighbours, are left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Interval {
-    /// Index into [`Analysis::groups`].
-    pub group: u32,
-    /// The first snapshot that shows them.
-    pub first_snapshot: u32,
-    /// The first snapshot that does not show them any more; `None` for those live at the end.
-    pub end_snapshot: Option<u32>,
-    /// Bytes requested.
-    pub bytes: u64,
-    /// Number of allocations.
-    pub count: u64,
 }
 
 impl Analysis {

@@ -45,8 +45,7 @@ impl Analysis {
         let is_kept = |at: usize| kept.get(at).copied().unwrap_or(false);
         if let Some(intervals) = &mut self.intervals {
             let numbers = renumbered(&kept);
-            intervals.retain(|interval| is_kept(interval.group as usize));
-            intervals.iter_mut().for_each(|interval| interval.group = numbers[interval.group as usize]);
+            intervals.renumber(|group| is_kept(group as usize).then(|| numbers[group as usize]));
         }
         self.groups.retain(is_kept);
         if let Some(details) = &mut self.details {
@@ -115,7 +114,7 @@ mod tests {
 
     /// Blocks of rising size, some of them freed, and a mapping that is unmapped in part.
     fn analysis(selection: Selection) -> Analysis {
-        let mut replay = Replay::new(&Options { selection, details: true, intervals: true, ..Options::default() });
+        let mut replay = Replay::new(&Options { selection, details: true, moments: u32::MAX, ..Options::default() });
         let mut order = 0;
         let mut event = |kind, address, size| {
             replay.event(&Event {

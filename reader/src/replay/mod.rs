@@ -27,8 +27,11 @@ use crate::event::{Event, EventKind, Snapshot, ThreadId};
 pub struct Options {
     /// How many further allocations of its thread a temporary allocation may outlive.
     pub temporary_threshold: u32,
-    /// Keep the intervals between snapshots in which allocations lived: costs memory and time.
-    pub intervals: bool,
+    /// Keep what was live at so many moments, or a few more: costs memory and time. Each snapshot is a moment; or of each few
+    /// neighbours, where there are too many, the one with the largest heap.
+    pub moments: u32,
+    /// The number of snapshots that are to come, where it is known: by that it is told which are too many.
+    pub snapshots: u64,
     /// Keep [details](crate::analysis::Detail) of each group: costs memory and time.
     pub details: bool,
     /// The single allocations to look at.
@@ -43,7 +46,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             temporary_threshold: 1,
-            intervals: false,
+            moments: 0,
+            snapshots: 0,
             details: false,
             selection: Selection::default(),
             exact_times: false,

@@ -325,7 +325,7 @@ proptest! {
     #[test]
     fn one_pass_agrees_with_the_model(ops in ops(), temporary_threshold in 0u32..4, jitter: bool) {
         let steps = steps(&ops, jitter);
-        let analysis = replayed(&steps, &Options { temporary_threshold, intervals: true, exact_times: true, ..Options::default() });
+        let analysis = replayed(&steps, &Options { temporary_threshold, moments: u32::MAX, exact_times: true, ..Options::default() });
         let model = Model::of(&steps);
         let (peak_bytes, peak_state) = model.peak();
         let all: State = model.made.iter().map(|made| made.size).enumerate().collect();
@@ -337,7 +337,7 @@ proptest! {
         prop_assert_eq!(sums_of(&analysis, View::Temporary), model.sums(model.temporary(temporary_threshold as usize).iter()));
         prop_assert_eq!(sums_of(&analysis, View::Allocated), model.sums(all.iter()));
         let intervals: BTreeMap<_, _> =
-            analysis.intervals.iter().flatten().map(|interval| keyed(&analysis, interval)).collect();
+            analysis.intervals.as_ref().unwrap().summed().iter().map(|interval| keyed(&analysis, interval)).collect();
         prop_assert_eq!(intervals, model.intervals());
         let totals = &analysis.totals;
         prop_assert_eq!(totals.allocations.count, totals.deallocations + totals.replaced + totals.leaked_at_exit.count);
@@ -345,6 +345,34 @@ proptest! {
         prop_assert_eq!(totals.mappings.heap.peak_bytes, peaks(MapClass::Heap));
         prop_assert_eq!(totals.mappings.reserved.peak_bytes, peaks(MapClass::Reserved));
         prop_assert_eq!(totals.mappings.file.peak_bytes, peaks(MapClass::File));
+    }
+
+    /// Of each few neighbours the highest snapshot is a moment, and at moments everything is known that is known at all.
+    #[test]
+    fn what_is_live_at_moments_is_exact(ops in ops(), moments in 1u32..6) {
+        let steps = steps(&ops, false);
+        let snapshots = steps.iter().filter(|step| matches!(step, Step::Snapshot(_))).count();
+        let options = Options { moments: u32::MAX, exact_times: true, ..Options::default() };
+        let whole = replayed(&steps, &options);
+        let few = replayed(&steps, &Options { moments, snapshots: snapshots as u64, ..options });
+        let (known, step) = few.intervals.as_ref().unwrap().moments();
+        prop_assert_eq!(step as usize, (snapshots + 1).div_ceil(moments as usize));
+        let heap = |at: &u32| (whole.snapshots[*at as usize].heap_bytes, u32::MAX - at);
+        let all: Vec<u32> = (0..snapshots as u32).collect();
+        let highest: Vec<u32> = all.chunks(step as usize).filter_map(|chunk| chunk.iter().copied().max_by_key(heap)).collect();
+        let known = known.unwrap_or(&all);
+        prop_assert_eq!(known, &highest[..]);
+        let live = |analysis: &Analysis, at: u32| {
+            let mut live: BTreeMap<u32, Tally> = BTreeMap::new();
+            let is_live = |life: &Interval| life.first_snapshot <= at && life.end_snapshot.is_none_or(|end| at < end);
+            for life in analysis.intervals.as_ref().unwrap().iter().filter(is_live) {
+                live.entry(life.group).or_default().add(life.bytes, life.count);
+            }
+            live
+        };
+        for at in known.iter().copied().chain([snapshots as u32]) {
+            prop_assert_eq!(live(&whole, at), live(&few, at), "at {}", at);
+        }
     }
 
     /// With timestamps, the order by snapshot never contradicts the order by exact time.
@@ -379,7 +407,7 @@ proptest! {
     fn any_stream_is_survived(
         events in prop::collection::vec((0u8..9, 0u64..8, 0u64..4, 0u32..3), 0..200), far: bool, seed in any::<u64>(),
     ) {
-        let mut replay = Replay::new(&Options { intervals: true, ..Options::default() });
+        let mut replay = Replay::new(&Options { moments: u32::MAX, ..Options::default() });
         for (order, &(kind, slot, size, thread)) in events.iter().enumerate() {
             let kind = match kind {
                 0 => EventKind::Alloc(Allocator::Malloc),

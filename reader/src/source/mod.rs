@@ -296,6 +296,14 @@ impl Capture {
         Ok(end.saturating_sub(start))
     }
 
+    /// The number of snapshots in it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when reading fails.
+    pub fn snapshots(&self) -> Result<u64, Error> {
+        read::snapshots(&self.file, &self.index)
+    }
+
     /// What is known to be lost before records are read; [`ReadSummary::lost`] has everything.
     #[must_use]
     pub fn lost(&self) -> Loss {

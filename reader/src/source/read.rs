@@ -111,6 +111,18 @@ pub(super) fn last_tick_ns(file: &CaptureFile, index: &Index) -> Result<Option<u
     Ok(None)
 }
 
+/// The number of snapshots that can be read.
+pub(super) fn snapshots(file: &CaptureFile, index: &Index) -> Result<u64, Error> {
+    let mut number = 0;
+    for piece in &index.observations {
+        let mut payload = Vec::new();
+        file.payload(piece, &mut payload)?;
+        let snapshots = Reader::new(&payload).filter(|seen| matches!(seen, Observation::Snapshot { .. }));
+        number += snapshots.count() as u64;
+    }
+    Ok(number)
+}
+
 struct Reading<'s, 'e> {
     shop: &'e Shop<'e>,
     ahead: Ahead<'s, 'e>,

@@ -12,8 +12,8 @@ mod time;
 
 use std::io::{self, Write};
 
-use memtrack_reader::View;
 use memtrack_reader::analysis::diff::Merged;
+use memtrack_reader::{Options, View};
 
 use super::facts::{Capture, visible};
 use super::source::Sources;
@@ -54,6 +54,11 @@ pub(crate) struct Start {
     pub(crate) split_threads: bool,
     /// Numbers of allocations instead of bytes.
     pub(crate) counts: bool,
+}
+
+/// How a capture has to be read for its page.
+pub(crate) fn reading(options: Options) -> Options {
+    Options { moments: time::MOST_MOMENTS as u32, ..options }
 }
 
 /// Writes the page of one capture, with notes of what the reader has to know; with the source line of each call if

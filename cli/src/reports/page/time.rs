@@ -4,11 +4,11 @@
 //! highest of each few neighbours is kept, so peaks stay. Invariant: at each kept moment the live allocations add up to
 //! the heap shown there, exactly.
 
-use std::collections::HashMap;
 use std::io;
 
 use memtrack_reader::Snapshot;
-use memtrack_reader::analysis::{Interval, Tally};
+use memtrack_reader::analysis::{Intervals, Tally};
+use rustc_hash::FxHashMap;
 
 use super::columns::Columns;
 use super::sites::Sites;
@@ -16,12 +16,12 @@ use crate::reports::facts::Capture;
 use crate::units::count;
 
 /// Points that a chart shows, and so moments to choose from.
-const MOST_MOMENTS: usize = 2_000;
+pub(super) const MOST_MOMENTS: usize = 2_000;
 /// So many moments are kept in any case.
 const FEWEST_MOMENTS: usize = 64;
 
 /// (group, first moment, end moment) -> bytes and count; the end is one past the last moment for what stays.
-type Lives = HashMap<(u32, u32, u32), Tally>;
+type Lives = FxHashMap<(u32, u32, u32), Tally>;
 
 /// Writes the columns, with at most so many entries in the table of lives as long as there are moments to do without;
 /// says what was merged.
@@ -31,58 +31,73 @@ pub(super) fn write(
     most_lives: usize,
     data: &mut Columns,
 ) -> io::Result<Option<String>> {
-    let moments = moments(capture);
-    let intervals = capture.analysis.intervals.as_deref().unwrap_or_default();
-    let mut step = moments.len().div_ceil(MOST_MOMENTS).max(1);
-    let (mut kept, mut lives) = thinned(&moments, intervals, sites, step);
+    let moments = Moments::of(capture);
+    let intervals = capture.analysis.intervals.as_ref();
+    let mut step = moments.all.len().div_ceil(MOST_MOMENTS).div_ceil(moments.step);
+    let (mut kept, mut lives) = moments.thinned(intervals, sites, step);
     while lives.len() > most_lives && kept.len() > FEWEST_MOMENTS {
         step *= 2;
-        (kept, lives) = thinned(&moments, intervals, sites, step);
+        (kept, lives) = moments.thinned(intervals, sites, step);
     }
     let of_kept = |figure: fn(&Snapshot) -> u64| kept.iter().map(&figure).collect::<Vec<_>>();
     data.steps("time", of_kept(|moment| moment.time_ns / 1000))?;
     data.column("rss", of_kept(|moment| moment.rss_bytes))?;
     data.column("heap", of_kept(|moment| moment.heap_bytes))?;
-    if capture.analysis.intervals.is_some() {
+    if intervals.is_some() {
         write_lives(&lives, data)?;
     }
+    let step = step * moments.step;
     Ok((step > 1).then(|| {
-        let (kept, all) = (count(kept.len() as u64), count(moments.len() as u64));
+        let (kept, all) = (count(kept.len() as u64), count(moments.all.len() as u64));
         format!("memory over time is kept at {kept} of {all} moments, the highest of each {step}; it is exact at these")
     }))
 }
 
-/// The snapshots, and the end as one more.
-fn moments(capture: &Capture) -> Vec<Snapshot> {
-    let analysis = &capture.analysis;
-    let mut moments = analysis.snapshots.clone();
-    let last = moments.last().copied().unwrap_or_default();
-    let totals = &analysis.totals;
-    let heap_bytes = if analysis.intervals.is_some() { totals.leaked_at_exit.bytes } else { last.heap_bytes };
-    let time_ns = totals.end_time_ns.max(last.time_ns);
-    moments.push(Snapshot { heap_bytes, time_ns, rss_bytes: totals.rss_last_bytes, ..last });
-    moments
+/// The moments of a capture.
+struct Moments {
+    /// The snapshots, and the end as one more.
+    all: Vec<Snapshot>,
+    /// Those of them at which it is known what was live, but for the end.
+    known: Vec<u32>,
+    /// Of how many neighbours each of these is the highest.
+    step: usize,
 }
 
-/// The highest moment of each `step` neighbours, always with the last, and the lives seen at them.
-fn thinned(moments: &[Snapshot], intervals: &[Interval], sites: &Sites, step: usize) -> (Vec<Snapshot>, Lives) {
-    let (end, before) = moments.split_last().map_or((None, moments), |(last, before)| (Some(last), before));
-    let highest = |chunk: &[usize]| chunk.iter().copied().max_by_key(|at| (before[*at].heap_bytes, usize::MAX - at));
-    let indices: Vec<usize> = (0..before.len()).collect();
-    let mut kept: Vec<usize> = indices.chunks(step).filter_map(highest).collect();
-    kept.extend(end.map(|_| before.len()));
-    // The first kept moment that is not before each moment.
-    let at_or_after = |moment: u32| kept.partition_point(|at| *at < moment as usize) as u32;
-    let mut lives = Lives::new();
-    for interval in intervals {
-        let first = at_or_after(interval.first_snapshot);
-        let end = interval.end_snapshot.map_or(kept.len() as u32, at_or_after);
-        if first < end {
-            let group = sites.group_numbers[interval.group as usize];
-            lives.entry((group, first, end)).or_default().add(interval.bytes, interval.count);
-        }
+impl Moments {
+    fn of(capture: &Capture) -> Self {
+        let analysis = &capture.analysis;
+        let snapshots = analysis.snapshots.len();
+        let (known, step) = analysis.intervals.as_ref().map_or((None, 1), Intervals::moments);
+        let known = known.map_or_else(|| (0..snapshots as u32).collect(), <[u32]>::to_vec);
+        let mut all = analysis.snapshots.clone();
+        let last = all.last().copied().unwrap_or_default();
+        let totals = &analysis.totals;
+        let heap_bytes = if analysis.intervals.is_some() { totals.leaked_at_exit.bytes } else { last.heap_bytes };
+        let time_ns = totals.end_time_ns.max(last.time_ns);
+        all.push(Snapshot { heap_bytes, time_ns, rss_bytes: totals.rss_last_bytes, ..last });
+        Self { all, known, step: step as usize }
     }
-    (kept.into_iter().map(|at| moments[at]).collect(), lives)
+
+    /// The highest of each `step` neighbours that are known, always with the end, and the lives seen at them.
+    fn thinned(&self, intervals: Option<&Intervals>, sites: &Sites, step: usize) -> (Vec<Snapshot>, Lives) {
+        let heap = |at: u32| self.all[at as usize].heap_bytes;
+        let highest = |chunk: &[u32]| chunk.iter().copied().max_by_key(|at| (heap(*at), u32::MAX - at));
+        let mut kept: Vec<u32> = self.known.chunks(step).filter_map(highest).collect();
+        kept.push(self.all.len() as u32 - 1);
+        // The first kept moment that is not before each.
+        let after = |moment: u32| kept.partition_point(|at| *at < moment) as u32;
+        let after: Vec<u32> = (0..self.all.len() as u32).map(after).collect();
+        let mut lives = Lives::default();
+        for interval in intervals.into_iter().flat_map(Intervals::iter) {
+            let first = after[interval.first_snapshot as usize];
+            let end = interval.end_snapshot.map_or(kept.len() as u32, |end| after[end as usize]);
+            if first < end {
+                let group = sites.group_numbers[interval.group as usize];
+                lives.entry((group, first, end)).or_default().add(interval.bytes, interval.count);
+            }
+        }
+        (kept.into_iter().map(|at| self.all[at as usize]).collect(), lives)
+    }
 }
 
 fn write_lives(lives: &Lives, data: &mut Columns) -> io::Result<()> {
@@ -97,7 +112,7 @@ fn write_lives(lives: &Lives, data: &mut Columns) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{moments, thinned, write};
+    use super::{Moments, write};
     use crate::reports::facts::Capture;
     use crate::reports::fixture;
     use crate::reports::page::columns::Columns;
@@ -141,9 +156,9 @@ mod tests {
     #[test]
     fn what_is_live_at_each_kept_moment_adds_up_to_the_heap() {
         let capture = capture();
-        let (sites, moments) = (sites(&capture), moments(&capture));
+        let (sites, moments) = (sites(&capture), Moments::of(&capture));
         for step in 1..8 {
-            let (kept, lives) = thinned(&moments, capture.analysis.intervals.as_ref().unwrap(), &sites, step);
+            let (kept, lives) = moments.thinned(capture.analysis.intervals.as_ref(), &sites, step);
             for (at, moment) in (0..).zip(&kept) {
                 let live: u64 =
                     lives.iter().filter(|(key, _)| key.1 <= at && at < key.2).map(|(_, live)| live.bytes).sum();

@@ -1,0 +1,187 @@
+//! How long allocations lived, told by snapshots, and small: there may be many millions of lives.
+//!
+//! They stand one after the other as prefix varints:
+//!
+//! ```text
+//! group   end±   distance   bytes   count
+//! ```
+//!
+//! `end` is a moment as the difference to the row before it, `distance` how many moments before it the first one was.
+//! A row with the distance 0 is of what lives on; its `end` is its first moment.
+//!
+//! Invariant: what is read is what was written, in its order.
+
+use memtrack_format::varint::{MAX_LEN, read, unzigzag, write, zigzag};
+
+/// Allocations of one group that were live at the same snapshots.
+///
+/// Those that no snapshot saw, born and freed between two neighbours, are left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Interval {
+    /// Index into [`Analysis::groups`](super::Analysis::groups).
+    pub group: u32,
+    /// The first snapshot that shows them.
+    pub first_snapshot: u32,
+    /// The first snapshot that does not show them any more; `None` for those live at the end.
+    pub end_snapshot: Option<u32>,
+    /// Bytes requested.
+    pub bytes: u64,
+    /// Number of allocations.
+    pub count: u64,
+}
+
+/// Which allocations were live at which snapshots: at all of them, or at some that are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Intervals {
+    /// Of how many neighbours the moments are the highest; 0 is 1.
+    pub(super) step: u32,
+    /// The snapshots that are moments, and one past the last of all; empty where each is one.
+    pub(super) moments: Vec<u32>,
+    pub(super) rows: Rows,
+}
+
+impl Intervals {
+    /// The snapshots at which it is known what was live, `None` for all; and of how many neighbours each has the largest
+    /// heap.
+    #[must_use]
+    pub fn moments(&self) -> (Option<&[u32]>, u32) {
+        (self.moments.split_last().map(|(_, moments)| moments), self.step.max(1))
+    }
+
+    /// All of them, some perhaps in several parts. They begin and end with snapshots at which it is known what was live.
+    pub fn iter(&self) -> impl Iterator<Item = Interval> + '_ {
+        let snapshot = |moment: u32| self.moments.get(moment as usize).copied().unwrap_or(moment);
+        self.rows.iter().map(move |Row { group, first, end, bytes, count }| Interval {
+            group,
+            first_snapshot: snapshot(first),
+            end_snapshot: end.map(snapshot),
+            bytes,
+            count,
+        })
+    }
+
+    /// Gives each group another number, and leaves out those that get none.
+    pub(super) fn renumber(&mut self, number: impl Fn(u32) -> Option<u32>) {
+        self.rows.rewrite(|row| number(row.group).map(|group| Row { group, ..row }));
+    }
+
+    /// Sorted, and those that are parts of one added up.
+    #[cfg(test)]
+    pub(crate) fn summed(&self) -> Vec<Interval> {
+        let mut all: Vec<Interval> = self.iter().collect();
+        all.sort_unstable();
+        all.dedup_by(|later, kept| {
+            let same = Interval { bytes: later.bytes, count: later.count, ..*kept } == *later;
+            if same {
+                (kept.bytes, kept.count) = (kept.bytes + later.bytes, kept.count + later.count);
+            }
+            same
+        });
+        all
+    }
+}
+
+impl FromIterator<Interval> for Intervals {
+    fn from_iter<I: IntoIterator<Item = Interval>>(intervals: I) -> Self {
+        let mut all = Self::default();
+        for Interval { group, first_snapshot, end_snapshot, bytes, count } in intervals {
+            all.rows.push(&Row { group, first: first_snapshot, end: end_snapshot, bytes, count });
+        }
+        all
+    }
+}
+
+/// The same in moments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Row {
+    pub(super) group: u32,
+    pub(super) first: u32,
+    pub(super) end: Option<u32>,
+    pub(super) bytes: u64,
+    pub(super) count: u64,
+}
+
+/// Numbers of a row.
+const NUMBERS: usize = 5;
+
+/// Rows as bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rows {
+    bytes: Vec<u8>,
+    /// The end of the last row.
+    last: u32,
+}
+
+impl Rows {
+    /// Adds a row, which ends after it begins.
+    pub(super) fn push(&mut self, row: &Row) {
+        let end = row.end.unwrap_or(row.first);
+        let numbers: [u64; NUMBERS] = [
+            row.group.into(),
+            zigzag(i64::from(end) - i64::from(self.last)),
+            end.saturating_sub(row.first).into(),
+            row.bytes,
+            row.count,
+        ];
+        self.last = end;
+        let mut buffer = [0; NUMBERS * MAX_LEN];
+        // There is room for each number at its longest.
+        let len = numbers.iter().fold(0, |at, number| write(&mut buffer, at, *number).unwrap_or(at));
+        self.bytes.extend_from_slice(&buffer[..len]);
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Row> + '_ {
+        let (mut at, mut last) = (0, 0);
+        std::iter::from_fn(move || next(&self.bytes, &mut at, &mut last))
+    }
+
+    /// Makes other rows of them, or none.
+    pub(super) fn rewrite(&mut self, mut change: impl FnMut(Row) -> Option<Row>) {
+        let mut rewritten = Self { bytes: Vec::with_capacity(self.bytes.len()), last: 0 };
+        self.iter().filter_map(&mut change).for_each(|row| rewritten.push(&row));
+        *self = rewritten;
+    }
+}
+
+fn next(bytes: &[u8], at: &mut usize, last: &mut u32) -> Option<Row> {
+    let mut number = || {
+        let (number, next) = read(bytes, *at)?;
+        *at = next;
+        Some(number)
+    };
+    // Cut off is what was never more than 32 bits.
+    let group = number()? as u32;
+    *last = last.wrapping_add(unzigzag(number()?) as u32);
+    let distance = number()? as u32;
+    let end = (distance > 0).then_some(*last);
+    Some(Row { group, first: last.wrapping_sub(distance), end, bytes: number()?, count: number()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop, prop_assert_eq, proptest};
+
+    use super::{Interval, Intervals};
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_what_was_written(
+            rows in prop::collection::vec((any::<u32>(), any::<u32>(), any::<u32>(), any::<u64>(), any::<u64>()), 0..40),
+        ) {
+            let intervals: Vec<Interval> = rows
+                .into_iter()
+                .map(|(group, first_snapshot, end, bytes, count)| {
+                    let end_snapshot = Some(end).filter(|end| *end > first_snapshot);
+                    Interval { group, first_snapshot, end_snapshot, bytes, count }
+                })
+                .collect();
+            let packed: Intervals = intervals.iter().copied().collect();
+            prop_assert_eq!(packed.iter().collect::<Vec<_>>(), &intervals[..]);
+            let mut odd = packed.clone();
+            odd.renumber(|group| (group % 2 == 1).then_some(group / 2));
+            let expected = intervals.iter().filter(|interval| interval.group % 2 == 1);
+            let expected: Vec<_> = expected.map(|interval| Interval { group: interval.group / 2, ..*interval }).collect();
+            prop_assert_eq!(odd.iter().collect::<Vec<_>>(), expected);
+        }
+    }
+}

@@ -67,7 +67,7 @@ pub(crate) fn flamegraph(options: &args::Flamegraph) -> Result<u8> {
     }
     let output = &options.output;
     let mut out = Report::file(output.output.as_deref(), output.force, options.input.first(), "flamegraph", "html")?;
-    let capture = load((&options.input, &options.view), &page::reading(options.view.reading()))?;
+    let mut capture = load((&options.input, &options.view), &page::reading(options.view.reading()))?;
     let start = page::Start {
         view: options.view.wanted(),
         inverted: options.inverted,
@@ -78,7 +78,7 @@ pub(crate) fn flamegraph(options: &args::Flamegraph) -> Result<u8> {
     let note =
         narrows.then(|| "filtered: not all allocations are in these views; memory over time is of all".to_owned());
     let sources = options.embed_sources.then(|| Sources::new(capture.facts.process.start_realtime_ns));
-    page::flamegraph(&capture, start, note.into_iter().collect(), sources, &mut out)?;
+    page::flamegraph(&mut capture, start, note.into_iter().collect(), sources, &mut out)?;
     if let Some(path) = out.finish()? {
         message::line(format_args!("{}: written; open it in a browser", path.display()));
     }

@@ -4,8 +4,9 @@
 //! the order of their first allocation.
 
 use memtrack_format::Allocator;
+use rustc_hash::FxHashMap;
 
-use super::{Analysis, Group};
+use super::{Analysis, Group, Groups};
 use crate::event::StackId;
 
 impl Analysis {
@@ -23,6 +24,29 @@ impl Analysis {
         if let Some(intervals) = &mut self.intervals {
             intervals.renumber(|group| numbers.get(group as usize).copied());
         }
+    }
+
+    /// Merges groups of one place, allocator and thread, where each group has one of these places; the places of those that
+    /// are left, of which each has the stack of its first.
+    pub fn merge_at(&mut self, places: &[u32]) -> Vec<u32> {
+        let (mut numbers, mut known) = (Vec::with_capacity(places.len()), FxHashMap::default());
+        let (mut merged, mut kept) = (Groups::default(), Vec::new());
+        for (group, place) in self.groups.iter().zip(places) {
+            let number = *known.entry((*place, group.thread, group.allocator)).or_insert(kept.len() as u32);
+            if number as usize == kept.len() {
+                merged.push(&group);
+                kept.push(*place);
+            } else {
+                merged.change(number as usize, |known| known.add(&group));
+            }
+            numbers.push(number);
+        }
+        self.groups = merged;
+        self.merge_details(&numbers);
+        if let Some(intervals) = &mut self.intervals {
+            intervals.renumber(|group| numbers.get(group as usize).copied());
+        }
+        kept
     }
 
     fn merge_details(&mut self, numbers: &[u32]) {
@@ -97,6 +121,20 @@ mod tests {
         let told: Vec<_> = analysis.groups.iter().map(|group| (group.allocator, group.allocated.bytes)).collect();
         let (malloc, calloc) = (Allocator::Malloc, Allocator::PymallocCalloc);
         assert_eq!(told, [(malloc, 10), (calloc, 20), (malloc, 10)]);
+    }
+
+    #[test]
+    fn groups_of_one_place_are_one_in_each_thread() {
+        let mut analysis = example();
+        assert_eq!(analysis.merge_at(&[7, 5, 7, 5]), [7, 5, 5]);
+        let told: Vec<_> =
+            analysis.groups.iter().map(|group| (group.stack.0, group.thread.0, group.allocated.bytes)).collect();
+        assert_eq!(told, [(1, 0, 20), (2, 0, 10), (2, 1, 10)]);
+        let freed: Vec<_> = analysis.details.unwrap().iter().map(|detail| detail.freed).collect();
+        assert_eq!(freed, [5, 2, 8]);
+        let merged = Interval { count: 2, ..interval(0, 0, 5) };
+        let expected = [merged, interval(0, 1, 8), interval(1, 0, 2), interval(2, 0, 16)];
+        assert_eq!(analysis.intervals.unwrap().summed(), expected);
     }
 
     #[test]

@@ -62,20 +62,22 @@ pub(crate) fn reading(options: Options) -> Options {
 }
 
 /// Writes the page of one capture, with notes of what the reader has to know; with the source line of each call if
-/// `sources` is given.
+/// `sources` is given. Groups that the page does not tell apart are one in the capture from then on: there may have been
+/// many millions, and the page is built several times.
 ///
 /// # Errors
 /// What the writer says.
 pub(crate) fn flamegraph(
-    capture: &Capture,
+    capture: &mut Capture,
     start: Start,
     notes: Vec<String>,
     sources: Option<Sources>,
     out: impl Write,
 ) -> io::Result<()> {
-    let frames = &capture.frames;
-    let (tree, side) = Heaviest::of_stacks(capture, MOST_SITES);
-    let sides = [side];
+    let (tree, Side { places, .. }) = Heaviest::of_stacks(capture, MOST_SITES);
+    let places = capture.analysis.merge_at(&places);
+    let (capture, frames) = (&*capture, &capture.frames);
+    let sides = [Side { capture, places }];
     let mut names = Names::of_frames(frames, sources);
     let title = capture.facts.title();
     let notes = [capture.facts.warnings(), notes].concat();
@@ -271,7 +273,7 @@ mod tests {
     use crate::reports::fixture;
     use serde_json::{Value, json};
 
-    fn page(capture: &Capture) -> Value {
+    fn page(capture: &mut Capture) -> Value {
         let mut page = Vec::new();
         flamegraph(capture, Start::default(), Vec::new(), None, &mut page).unwrap();
         testing::data(&page)
@@ -283,8 +285,8 @@ mod tests {
 
     #[test]
     fn sums_are_those_of_the_views() {
-        let capture = fixture::capture();
-        let data = page(&capture);
+        let mut capture = fixture::capture();
+        let data = page(&mut capture);
         for (number, view) in VIEWS.iter().enumerate() {
             let rows = capture.analysis.view(*view);
             let expected = [rows.iter().map(|row| row.bytes).sum::<u64>(), rows.iter().map(|row| row.count).sum()];
@@ -295,7 +297,7 @@ mod tests {
 
     #[test]
     fn nodes_are_in_preorder_with_the_heaviest_first() {
-        let data = page(&fixture::capture());
+        let data = page(&mut fixture::capture());
         assert_eq!(data["nodeDepth"], json!([1, 2, 3, 1]));
         let names: Vec<_> = data["nodeFrame"]
             .as_array()
@@ -344,9 +346,9 @@ mod tests {
         let frame = capture.frames.frame_id(name, file, 2).unwrap();
         let stack = capture.frames.stack_of(&[frame]).unwrap();
         capture.analysis.groups.change(0, |group| group.stack = stack);
-        let strings = |sources| {
+        let mut strings = |sources| {
             let mut page = Vec::new();
-            flamegraph(&capture, Start::default(), Vec::new(), sources, &mut page).unwrap();
+            flamegraph(&mut capture, Start::default(), Vec::new(), sources, &mut page).unwrap();
             testing::data(&page)["strings"].to_string()
         };
         assert!(!strings(None).contains("secret"));
@@ -375,7 +377,7 @@ mod tests {
             told
         };
         let expected = [r#""PyObject_Malloc" "libpython3.11.so.1.0" 2"#, r#""parse" "libfast.so" 1"#];
-        assert_eq!(told(page(&capture)), expected);
+        assert_eq!(told(page(&mut capture)), expected);
         let mut text = Vec::new();
         difference(&fixture::empty(), &capture, Start::default(), None, &[], &mut text).unwrap();
         assert_eq!(told(testing::data(&text)), expected, "in a difference, too");
@@ -386,7 +388,7 @@ mod tests {
         let mut capture = fixture::empty();
         capture.facts.process.command_line = vec![b"</script><b>&\"{{DATA}}".to_vec()];
         let mut page = Vec::new();
-        flamegraph(&capture, Start::default(), Vec::new(), None, &mut page).unwrap();
+        flamegraph(&mut capture, Start::default(), Vec::new(), None, &mut page).unwrap();
         let text = str::from_utf8(&page).unwrap();
         assert!(
             !text.contains("<b>") && text.contains("<title>memtrack: '&lt;/script&gt;&lt;b&gt;&amp;&quot;{{DATA}}")
@@ -397,7 +399,7 @@ mod tests {
     #[test]
     fn a_page_refers_to_nothing_outside() {
         let mut page = Vec::new();
-        flamegraph(&fixture::capture(), Start::default(), Vec::new(), None, &mut page).unwrap();
+        flamegraph(&mut fixture::capture(), Start::default(), Vec::new(), None, &mut page).unwrap();
         let text = str::from_utf8(&page).unwrap();
         assert!(
             !text.contains("http:") && !text.contains("https:") && !text.contains("src=") && !text.contains("import(")

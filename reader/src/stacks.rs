@@ -24,12 +24,47 @@ const BITS: u32 = u64::BITS;
 #[derive(Clone, Debug)]
 pub(crate) struct Stacks {
     /// The innermost frame of each.
-    frames: Vec<FrameId>,
+    frames: FrameIds,
     jumps: Vec<Jumps>,
     /// The callers of those that are not called from the one before, in the order of their numbers.
     callers: Vec<StackId>,
     /// The numbers of these, by what they are.
     ids: HashTable<u32>,
+}
+
+/// Numbers of frames, in no more bytes than the largest of them take: most captures have frames of fewer than 24 bits.
+#[derive(Clone, Debug, Default)]
+struct FrameIds {
+    low: Vec<u16>,
+    /// The next eight bits, up to the last number that has any.
+    middle: Vec<u8>,
+    /// The highest eight bits, likewise.
+    high: Vec<u8>,
+}
+
+impl FrameIds {
+    fn len(&self) -> usize {
+        self.low.len()
+    }
+
+    #[inline]
+    fn get(&self, at: usize) -> Option<FrameId> {
+        let low = u32::from(*self.low.get(at)?);
+        let [middle, high] = [&self.middle, &self.high].map(|bits| bits.get(at).map_or(0, |bits| u32::from(*bits)));
+        Some(FrameId(high << 24 | middle << 16 | low))
+    }
+
+    fn push(&mut self, FrameId(frame): FrameId) {
+        let at = self.low.len();
+        self.low.push(frame as u16);
+        for (bits, shift) in [(&mut self.middle, 16), (&mut self.high, 24)] {
+            let part = (frame >> shift) as u8;
+            if part != 0 {
+                bits.resize(at, 0);
+                bits.push(part);
+            }
+        }
+    }
 }
 
 /// Which of some stacks are not called from the one before.
@@ -43,8 +78,9 @@ struct Jumps {
 impl Default for Stacks {
     fn default() -> Self {
         // No interned frame has this number, so that nobody finds the empty stack as somebody's callee.
-        let (frames, jumps) = (vec![FrameId(u32::MAX)], vec![Jumps::default()]);
-        Self { frames, jumps, callers: Vec::new(), ids: HashTable::new() }
+        let mut frames = FrameIds::default();
+        frames.push(FrameId(u32::MAX));
+        Self { frames, jumps: vec![Jumps::default()], callers: Vec::new(), ids: HashTable::new() }
     }
 }
 
@@ -60,7 +96,7 @@ impl Stacks {
 
     /// What the stack with this number is; `None` for the empty one and for numbers that are not there.
     pub(crate) fn node(&self, id: u32) -> Option<StackNode> {
-        let frame = *self.frames.get(id as usize).filter(|_| id != 0)?;
+        let frame = self.frames.get(id as usize).filter(|_| id != 0)?;
         Some(StackNode { parent: self.caller(id), frame })
     }
 
@@ -69,7 +105,7 @@ impl Stacks {
     pub(crate) fn intern(&mut self, node: StackNode) -> Result<u32, Error> {
         let next = node.parent.0.wrapping_add(1);
         match self.frames.get(next as usize) {
-            Some(&frame) if frame == node.frame && !self.jumps(next) => Ok(next),
+            Some(frame) if frame == node.frame && !self.jumps(next) => Ok(next),
             // The last one has called nobody yet.
             None => self.push(node),
             Some(_) => self.intern_jump(node),
@@ -133,8 +169,8 @@ impl Stacks {
 }
 
 #[inline]
-fn node_at((frames, jumps, callers): (&[FrameId], &[Jumps], &[StackId]), id: u32) -> StackNode {
-    StackNode { parent: caller(jumps, callers, id), frame: frames[id as usize] }
+fn node_at((frames, jumps, callers): (&FrameIds, &[Jumps], &[StackId]), id: u32) -> StackNode {
+    StackNode { parent: caller(jumps, callers, id), frame: frames.get(id as usize).unwrap_or_default() }
 }
 
 /// The caller of a stack that is there, and is not the empty one.
@@ -149,9 +185,18 @@ mod tests {
     use proptest::prelude::{any, prop, prop_assert_eq, proptest};
     use rustc_hash::FxHashMap;
 
-    use super::{StackNode, Stacks};
+    use super::{FrameIds, StackNode, Stacks};
     use crate::event::StackId;
     use crate::frames::FrameId;
+
+    #[test]
+    fn frames_have_numbers_of_any_size() {
+        let mut ids = FrameIds::default();
+        let numbers = [u32::MAX, 3, 0x1_0000, 0xffff, 0, 0x100_0000, 0x12_3456, 9];
+        numbers.iter().for_each(|number| ids.push(FrameId(*number)));
+        assert_eq!((0..).map_while(|at| ids.get(at)).collect::<Vec<_>>(), numbers.map(FrameId));
+        assert_eq!((ids.len(), ids.middle.len(), ids.high.len()), (8, 7, 6));
+    }
 
     proptest! {
         /// Long rows of new stacks, and stacks that are called from any that was there.

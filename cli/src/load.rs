@@ -17,6 +17,7 @@ use memtrack_reader::{Filter, Frames, Options, Replay, Thread, aggregate, column
 use crate::message;
 use crate::reports::account::Account;
 use crate::reports::facts::{Capture, Facts, ProcessRow};
+use crate::sys;
 use crate::terminal::Progress;
 use crate::units::{count, size};
 
@@ -88,6 +89,7 @@ impl<'a> From<&'a PathBuf> for Request<'a> {
 /// A file that is no capture, cannot be read, or does not have what is asked for.
 pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Result<Capture> {
     let request = request.into();
+    sys::keep_large_memory_apart();
     let paths = expanded(request.paths)?;
     let mut told = Told::default();
     let mut captures =

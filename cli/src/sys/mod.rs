@@ -22,6 +22,14 @@ fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
+/// Lets tables that grow be moved without being copied, and what is large be given back when it is gone. The C library
+/// would take ever larger pieces out of one region, each of them beside the hole that a smaller one has left.
+pub(crate) fn keep_large_memory_apart() {
+    const LARGE: i32 = 4 << 20;
+    // SAFETY: sets a number of the allocator's own; where it is refused, that stays what it was.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+}
+
 /// Lets memtrack have as many descriptors as it may.
 pub(crate) fn raise_descriptor_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -7,10 +7,11 @@
 //! Invariant: the batches of a segment, one after the other, hold its events in the order they were recorded, and each
 //! node that an event names is in its batch's `nodes` or in an earlier batch's.
 
-use std::collections::hash_map::Entry;
+use std::hash::BuildHasher;
 
+use hashbrown::HashTable;
 use memtrack_format::record::{Block, CodeHead, Decoder, Frame, LineTable, MAX_TEXT, Module, Record};
-use rustc_hash::FxHashMap;
+use rustc_hash::FxBuildHasher;
 
 use crate::event::EventKind;
 use crate::lines::Position;
@@ -121,11 +122,96 @@ pub(super) enum Progress {
     Damaged,
 }
 
+/// Callees of a node that are looked at before the table is asked.
+const LOOKS: usize = 8;
+
+/// The nodes of a segment. A node's callees stand in a ring, in the order of their first use, which is mostly that of every
+/// use: so what is looked for is the one used last, or one of the next.
+#[derive(Debug, Default)]
+struct Nodes {
+    /// By their numbers; the empty stack first, once there are any.
+    links: Vec<Link>,
+    /// Their numbers by what they are.
+    numbers: HashTable<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    node: Node,
+    /// The next callee of its caller.
+    next: u32,
+    /// The callee used last; 0: none.
+    last: u32,
+}
+
+impl Nodes {
+    /// The number of a node, which is put among the `new` ones if it is one.
+    #[inline]
+    fn intern(&mut self, new: &mut Vec<Node>, node: Node) -> u32 {
+        let last = self.links.get(node.parent as usize).map_or(0, |caller| caller.last);
+        if last == 0 {
+            return self.add(new, node, last);
+        }
+        let mut at = last;
+        for _ in 0..LOOKS {
+            let link = &self.links[at as usize];
+            if link.node.frame == node.frame {
+                if at != last {
+                    self.links[node.parent as usize].last = at;
+                }
+                return at;
+            }
+            at = link.next;
+            if at == last {
+                return self.add(new, node, last);
+            }
+        }
+        self.look_up(new, node, last)
+    }
+
+    #[inline(never)]
+    fn look_up(&mut self, new: &mut Vec<Node>, node: Node, last: u32) -> u32 {
+        let links = &self.links;
+        match self.numbers.find(hash(&node), |&id| links[id as usize].node == node) {
+            Some(&id) => {
+                self.links[node.parent as usize].last = id;
+                id
+            }
+            None => self.add(new, node, last),
+        }
+    }
+
+    /// Adds one, behind the callee of its caller that was used last.
+    #[inline(never)]
+    fn add(&mut self, new: &mut Vec<Node>, node: Node, last: u32) -> u32 {
+        if self.links.is_empty() {
+            self.links.push(Link {
+                node: Node { parent: 0, frame: Frame { code: 0, instruction: 0 } },
+                next: 0,
+                last: 0,
+            });
+        }
+        // A segment has fewer nodes than bytes, and those fit in 32 bits.
+        let id = self.links.len() as u32;
+        let next = if last == 0 { id } else { std::mem::replace(&mut self.links[last as usize].next, id) };
+        self.links.push(Link { node, next, last: 0 });
+        self.links[node.parent as usize].last = id;
+        let links = &self.links;
+        self.numbers.insert_unique(hash(&node), id, |&id| hash(&links[id as usize].node));
+        new.push(node);
+        id
+    }
+}
+
+fn hash(node: &Node) -> u64 {
+    FxBuildHasher.hash_one(node)
+}
+
 /// The state between the batches of one segment.
 #[derive(Debug, Default)]
 pub(super) struct SegmentReader {
     decoder: Decoder,
-    ids: FxHashMap<Node, u32>,
+    nodes: Nodes,
     /// The nodes of the stack's oldest frames; what is missing is interned when an event needs it.
     path: Vec<u32>,
     begin: Option<Begin>,
@@ -268,7 +354,7 @@ impl SegmentReader {
         let stack = self.decoder.stack();
         let mut node = self.path.last().copied().unwrap_or(0);
         while let Some(&frame) = stack.get(self.path.len()) {
-            node = intern(&mut self.ids, &mut batch.nodes, Node { parent: node, frame });
+            node = self.nodes.intern(&mut batch.nodes, Node { parent: node, frame });
             self.path.push(node);
         }
         node
@@ -281,19 +367,6 @@ impl SegmentReader {
         match batch.runs.last_mut() {
             Some(run) if run.start == start => run.ticket = ticket,
             _ => batch.runs.push(Run { ticket, start }),
-        }
-    }
-}
-
-#[inline]
-fn intern(ids: &mut FxHashMap<Node, u32>, new: &mut Vec<Node>, node: Node) -> u32 {
-    // A segment has fewer nodes than bytes, and those fit in 32 bits.
-    let next = ids.len() as u32 + 1;
-    match ids.entry(node) {
-        Entry::Occupied(known) => *known.get(),
-        Entry::Vacant(vacant) => {
-            new.push(node);
-            *vacant.insert(next)
         }
     }
 }
@@ -319,10 +392,29 @@ fn cut(text: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Batch, Progress, Run, SegmentReader};
+    use super::{Batch, LOOKS, Node, Nodes, Progress, Run, SegmentReader};
     use crate::event::EventKind;
     use memtrack_format::Allocator;
-    use memtrack_format::record::Encoder;
+    use memtrack_format::record::{Encoder, Frame};
+
+    #[test]
+    fn nodes_have_numbers_in_the_order_of_their_first_use() {
+        let (mut nodes, mut new, mut expected) = (Nodes::default(), Vec::new(), Vec::new());
+        let mut seed = 1_u64;
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // Some have few callees, and some more than are looked at.
+            let parent = (seed >> 50) as u32 % (expected.len() as u32 / 8 + 1);
+            let callees = if parent.is_multiple_of(5) { 10 * LOOKS as u32 } else { parent % 5 };
+            let node = Node { parent, frame: Frame { code: 7, instruction: (seed >> 33) as u32 % callees } };
+            let known = expected.iter().position(|known| *known == node).unwrap_or(expected.len());
+            if known == expected.len() {
+                expected.push(node);
+            }
+            assert_eq!(nodes.intern(&mut new, node) as usize, known + 1);
+        }
+        assert!(new == expected && new.len() > 500, "{}", new.len());
+    }
 
     #[test]
     fn what_did_not_happen_is_taken_out_across_a_switch() {

@@ -17,7 +17,7 @@ use super::index::{Index, Segment};
 use super::segment::{Batch, Progress, SegmentReader};
 use crate::error::Error;
 
-/// Segments that are decoded ahead.
+/// Segments that are decoded ahead at most.
 const AHEAD: usize = 12;
 /// Events in a batch: few enough for a processor's own cache.
 const BATCH: usize = 16 << 10;
@@ -137,12 +137,15 @@ pub(super) struct Ahead<'s, 'e> {
     /// The first segment that was not ordered.
     next: usize,
     waiting: usize,
+    /// How many may wait: what more than a few for each thread would win is not worth its memory.
+    most: usize,
 }
 
 impl<'s, 'e> Ahead<'s, 'e> {
     pub(super) fn new(scope: &'s ScopeFifo<'e>, shop: &'e Shop<'e>) -> Self {
         let ordered = vec![None; shop.index.segments.len()];
-        Self { scope, shop, ordered, next: 0, waiting: 0 }
+        let most = AHEAD.min(2 * rayon::current_num_threads() + 2);
+        Self { scope, shop, ordered, next: 0, waiting: 0, most }
     }
 
     /// The first part of a segment.
@@ -152,7 +155,7 @@ impl<'s, 'e> Ahead<'s, 'e> {
             self.waiting -= 1;
         }
         self.next = self.next.max(segment + 1);
-        while self.waiting < AHEAD && self.next < self.ordered.len() {
+        while self.waiting < self.most && self.next < self.ordered.len() {
             let ordered = self.order(Work::Segment(self.next));
             self.ordered[self.next] = Some(ordered);
             self.next += 1;

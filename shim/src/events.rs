@@ -8,19 +8,13 @@
 //! Invariant: the usual case changes nothing before it is certain to be one.
 
 use std::hint::{black_box, cold_path};
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::Relaxed;
 
-use memtrack_format::record::{AllocHead, Encoder, Surprise};
+use memtrack_format::record::{AllocHead, Surprise};
 
-use crate::grace;
 use crate::order::Block;
 use crate::python::{self, ForVersion, Glance, Version, for_version};
 use crate::stray::Stray;
 use crate::thread::Thread;
-
-/// 1 once the beginning of Python's finalization is recorded.
-static FINALIZING: AtomicU32 = AtomicU32::new(0);
 
 /// Records an allocation and ends the hook's guard; gives the address back.
 pub(crate) type AllocAndLeave = fn(&mut Thread, AllocHead, usize, usize) -> usize;
@@ -262,7 +256,7 @@ impl Thread {
         self.write_surprising(head, address, size, Surprise::Address)
     }
 
-    /// Goes on with what [`Thread::write_expected`] could not write; the hook ends.
+    /// Goes on with what [`Thread::write_expected`] could not write, for which it had found room; the hook ends.
     #[inline(always)]
     fn write_surprising(&mut self, head: AllocHead, address: usize, size: usize, surprise: Surprise) -> usize {
         if let Some((encoder, room, at)) = self.ring.room() {
@@ -358,28 +352,5 @@ impl Thread {
         let time = self.ring.next_place::<true>(Block::new(address, 0));
         let address = address as u64;
         self.ring.record(move |encoder, bytes, at| encoder.free(bytes, at, address, time));
-    }
-}
-
-/// The end of Python.
-impl Thread {
-    /// The moment that leak reports are about is the first event that sees it.
-    #[inline(always)]
-    pub(crate) fn note_finalizing(&mut self) {
-        if python::finalizing() {
-            cold_path();
-            self.finalizing();
-        }
-    }
-
-    #[inline(never)]
-    fn finalizing(&mut self) {
-        grace::wait(self.ring.slot());
-        if FINALIZING.load(Relaxed) == 0 && FINALIZING.swap(1, Relaxed) == 0 {
-            python::forget_specific();
-            let ring = &mut self.ring;
-            ring.next_place_and_time();
-            ring.put(Encoder::finalizing);
-        }
     }
 }

@@ -6,15 +6,21 @@
 //!
 //! Invariant: no call here can fail in a way the program would notice.
 
+use std::hint::cold_path;
 use std::mem::ManuallyDrop;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use memtrack_format::record::{AllocHead, Encoder};
 use memtrack_format::{Allocator, MapClass};
 use memtrack_transport::layout::image;
 
+use crate::grace;
 use crate::python;
 use crate::thread::{self, Thread};
+
+/// 1 once the beginning of Python's finalization is recorded.
+static FINALIZING: AtomicU32 = AtomicU32::new(0);
 
 /// The guard of one hook, and what it may record. Dropping it ends both.
 pub(crate) struct Recorder {
@@ -175,6 +181,26 @@ impl Thread {
         ring.next_place_and_time();
         ring.put(move |encoder, bytes, at| encoder.python_name(bytes, at, tid, name));
         ring.publish();
+    }
+
+    /// The moment that leak reports are about is the first event that sees it.
+    #[inline(always)]
+    pub(crate) fn note_finalizing(&mut self) {
+        if python::finalizing() {
+            cold_path();
+            self.finalizing();
+        }
+    }
+
+    #[inline(never)]
+    fn finalizing(&mut self) {
+        grace::wait(self.ring.slot());
+        if FINALIZING.load(Relaxed) == 0 && FINALIZING.swap(1, Relaxed) == 0 {
+            python::forget_specific();
+            let ring = &mut self.ring;
+            ring.next_place_and_time();
+            ring.put(Encoder::finalizing);
+        }
     }
 }
 

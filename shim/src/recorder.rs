@@ -54,10 +54,15 @@ impl Recorder {
         self.thread.free(address);
     }
 
-    /// An allocator of Python's is about to free or move a block; [`Recorder::freed_python`] follows.
+    /// As [`Recorder::free`], where it stands.
     #[inline(always)]
-    pub(crate) fn free_python(&mut self, block: usize, moves: bool) {
-        self.thread.free_here(block);
+    pub(crate) fn free_here(&mut self, address: usize) {
+        self.thread.free_here(address);
+    }
+
+    /// An allocator of Python's is about to free or move a block, which is recorded; [`Recorder::freed_python`] follows.
+    #[inline(always)]
+    pub(crate) fn frees_python(&mut self, block: usize, moves: bool) {
         self.thread.python_block = block;
         self.thread.python_moves = moves;
     }

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicUsize, fence};
 use memtrack_format::Allocator;
 
 use crate::got::Original;
-use crate::thread;
+use crate::recorder::Recorder;
+use crate::thread::{self, Freeing};
 
 /// The functions of a `PyMemAllocatorEx`, as addresses: malloc, calloc, realloc, free.
 pub(super) type Functions = [usize; 4];
@@ -162,7 +163,8 @@ unsafe extern "C" fn realloc<const DOMAIN: usize, const NUMBER: usize>(
         return unsafe { real(context, old, size) };
     };
     if old != 0 {
-        recorder.free_python(old, true);
+        recorder.free_here(old);
+        recorder.frees_python(old, true);
     }
     // SAFETY: as above.
     let block = unsafe { real(context, old, size) };
@@ -177,17 +179,43 @@ unsafe extern "C" fn realloc<const DOMAIN: usize, const NUMBER: usize>(
 }
 
 unsafe extern "C" fn free<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize) {
-    let real = originals::<DOMAIN, NUMBER>().free.get();
-    let recorder = if block == 0 { None } else { thread::enter() };
-    let Some(mut recorder) = recorder else {
-        let _beneath = thread::free_beneath(block);
+    let mut recorder = match thread::free_at_once(block) {
+        Freeing::Recorded(recorder) => recorder,
         // SAFETY: the interpreter's arguments, for the function it meant.
-        return unsafe { real(context, block) };
+        Freeing::Begun(recorder) => return unsafe { begun::<DOMAIN, NUMBER>(context, block, recorder) },
+        // SAFETY: as above.
+        Freeing::Nothing => return unsafe { free_in_full::<DOMAIN, NUMBER>(context, block) },
     };
-    recorder.free_python(block, false);
+    recorder.frees_python(block, false);
     // SAFETY: as above.
-    unsafe { real(context, block) };
+    unsafe { originals::<DOMAIN, NUMBER>().free.get()(context, block) };
     recorder.freed_python();
+}
+
+/// A free whose record is more than [`thread::free_at_once`] writes; apart from the usual case, which then keeps fewer
+/// registers.
+#[cold]
+#[inline(never)]
+unsafe fn begun<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize, mut recorder: Recorder) {
+    recorder.free(block);
+    recorder.frees_python(block, false);
+    // SAFETY: the interpreter's arguments, for the function it meant.
+    unsafe { originals::<DOMAIN, NUMBER>().free.get()(context, block) };
+    recorder.freed_python();
+}
+
+/// Any free.
+#[cold]
+#[inline(never)]
+unsafe fn free_in_full<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize) {
+    let recorder = if block == 0 { None } else { thread::enter() };
+    if let Some(recorder) = recorder {
+        // SAFETY: the interpreter's arguments, for the function it meant.
+        return unsafe { begun::<DOMAIN, NUMBER>(context, block, recorder) };
+    }
+    let _beneath = thread::free_beneath(block);
+    // SAFETY: as above.
+    unsafe { originals::<DOMAIN, NUMBER>().free.get()(context, block) };
 }
 
 #[cfg(test)]

@@ -193,6 +193,23 @@ fn without_the_option_nothing_is_followed() {
 }
 
 #[test]
+fn children_that_did_the_work_are_told_of_where_they_are_not_recorded() {
+    const LOOP: &str = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+    let dir = Dir::new();
+    let said = |options: &[&str], script: &str| {
+        let mut command = dir.memtrack(["run", "-f", "-o", "capture.bin"]);
+        let outcome = Outcome::of(command.args(options).args(["--", "/bin/sh", "-c", script]));
+        assert_eq!(outcome.status, 0, "{outcome:?}");
+        outcome.stderr.contains("  children    not recorded, ")
+    };
+    let by_a_child = format!("({LOOP}); true");
+    assert!(said(&[], &by_a_child));
+    assert!(!said(&["--follow"], &by_a_child));
+    assert!(!said(&["-q"], &by_a_child));
+    assert!(!said(&[], LOOP));
+}
+
+#[test]
 fn sums_instead_of_events() {
     let dir = Dir::new();
     let program = dir.program("trees");

@@ -145,6 +145,20 @@ impl Child {
     }
 }
 
+/// Processor time of the processes that were reaped, and of those that they have waited for, in nanoseconds.
+pub(crate) fn reaped_processor_ns() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: getrusage writes to a live local of its type.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) };
+    // SAFETY: all zeroes is a valid value.
+    let usage = unsafe { usage.assume_init() };
+    let ns = |time: libc::timeval| {
+        let (seconds, rest) = (time.tv_sec.unsigned_abs(), time.tv_usec.unsigned_abs());
+        seconds.saturating_mul(1_000_000).saturating_add(rest).saturating_mul(1000)
+    };
+    ns(usage.ru_utime).saturating_add(ns(usage.ru_stime))
+}
+
 struct Attributes(Box<MaybeUninit<libc::posix_spawnattr_t>>);
 
 impl Attributes {

@@ -24,6 +24,30 @@ const MAX_RECORD_BYTES: u64 = 64 << 20;
 /// Programs without Python have native call stacks only, and those have to be asked for.
 const STACKLESS: &str = "none: no Python runs in it; --native records those of C, C++ and Rust";
 
+/// Of the processor time, what children must have taken at least for it to be said that they are not recorded: so many
+/// nanoseconds, and one part in so many.
+const MUCH_NS: u64 = 20_000_000;
+const MUCH_OF: u64 = 4;
+
+/// Processor time where children are not recorded, in nanoseconds: the program's own, and with that of the processes that it,
+/// and they, have started and waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unrecorded {
+    pub(super) own_ns: u64,
+    pub(super) all_ns: u64,
+}
+
+impl Unrecorded {
+    /// What is said of the children, if they did much of the work: perhaps they were meant.
+    fn text(self) -> Option<String> {
+        let Self { own_ns, all_ns } = self;
+        let theirs = all_ns.saturating_sub(own_ns);
+        let percent = 100.0 * theirs as f64 / all_ns.max(1) as f64;
+        let is_much = theirs >= MUCH_NS && theirs >= all_ns / MUCH_OF;
+        is_much.then(|| format!("not recorded, {percent:.0} % of the processor time; --follow records them"))
+    }
+}
+
 /// What is to be done with captures that stay.
 pub(super) type Then<'a> = &'a dyn Fn(&[PathBuf]);
 
@@ -33,7 +57,8 @@ pub(super) fn report(
     capture: CaptureFile,
     program: &Program,
     result: std::result::Result<Summary, Error>,
-    (children, then): (&Children, Then<'_>),
+    (children, unrecorded): (&Children, Option<Unrecorded>),
+    then: Then<'_>,
 ) {
     let summary = match result {
         Ok(summary) => summary,
@@ -60,7 +85,7 @@ pub(super) fn report(
     then(&[capture.path().to_path_buf()]);
     if !quiet {
         summary.notes.iter().for_each(message::warning);
-        recorded(&capture, &summary, &captures);
+        recorded(&capture, &summary, &captures, unrecorded);
     }
 }
 
@@ -96,7 +121,7 @@ fn finish_children(quiet: bool, summary: &Summary, children: &Children) -> Vec<P
     captures
 }
 
-fn recorded(capture: &CaptureFile, summary: &Summary, children: &[PathBuf]) {
+fn recorded(capture: &CaptureFile, summary: &Summary, children: &[PathBuf], unrecorded: Option<Unrecorded>) {
     let path = capture.path();
     let shown = quoted(&path.display().to_string());
     let own = [path.to_path_buf()];
@@ -116,6 +141,9 @@ fn recorded(capture: &CaptureFile, summary: &Summary, children: &[PathBuf]) {
         Some(Ok(capture)) => figures(&capture, all.len()),
         Some(Err(error)) => message::error(format_args!("{error:#}")),
         None => {}
+    }
+    if let Some(text) = unrecorded.and_then(Unrecorded::text) {
+        message::line(format_args!("  children    {text}"));
     }
     let pattern = pattern(path);
     let shown = if !children.is_empty() {
@@ -164,4 +192,19 @@ fn figures(capture: &Capture, captures: usize) {
 
 fn nanos(summary: &Summary) -> u64 {
     u64::try_from(summary.duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MUCH_NS, Unrecorded};
+
+    #[test]
+    fn children_are_told_of_that_did_much_of_the_work() {
+        let text = |own_ns, theirs_ns| Unrecorded { own_ns, all_ns: own_ns + theirs_ns }.text();
+        let expected = "not recorded, 75 % of the processor time; --follow records them";
+        assert_eq!(text(MUCH_NS, 3 * MUCH_NS).as_deref(), Some(expected));
+        assert_eq!(text(0, MUCH_NS - 1), None);
+        assert_eq!(text(4 * MUCH_NS, MUCH_NS), None);
+        assert_eq!(Unrecorded { own_ns: 5, all_ns: 0 }.text(), None);
+    }
 }

@@ -22,6 +22,7 @@ use anyhow::{Context, Result};
 use memtrack_collector::{Collector, Compression, Ended, FileSink, Sink};
 
 use self::children::Children;
+use self::closing::Unrecorded;
 use self::live::LiveSink;
 use self::shim::Private;
 use self::sums::SumsSink;
@@ -29,7 +30,7 @@ use crate::args;
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
-use crate::sys::{Child, Signals, Spawn, Waiting, end_with, shell_status};
+use crate::sys::{Child, Signals, Spawn, Waiting, end_with, reaped_processor_ns, shell_status};
 use crate::target::{Environment, Program, Target};
 use crate::units;
 
@@ -99,7 +100,9 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
                     repack::repack(captures, compression, &waiting);
                 }
             };
-            closing::report(options.quiet, capture, program, summary, (&children, &repack));
+            let unrecorded = cpu_ns.filter(|_| !options.follow);
+            let unrecorded = unrecorded.map(|own_ns| Unrecorded { own_ns, all_ns: reaped_processor_ns() });
+            closing::report(options.quiet, capture, program, summary, (&children, unrecorded), &repack);
             Ok(status)
         }
         Err(error) => {

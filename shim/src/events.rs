@@ -23,24 +23,13 @@ pub(crate) type AllocAndLeave = fn(&mut Thread, AllocHead, usize, usize) -> usiz
 pub(crate) const ALLOC_FIRST: AllocAndLeave = Thread::alloc_first;
 
 /// [`Thread::alloc_as`] for the versions of Python.
-struct AllocAs;
+struct AllocAs<const TIMED: bool>;
 
-impl ForVersion for AllocAs {
+impl<const TIMED: bool> ForVersion for AllocAs<TIMED> {
     type Made = AllocAndLeave;
 
     fn of<V: Version>() -> AllocAndLeave {
-        Thread::alloc_as::<V>
-    }
-}
-
-/// With times.
-struct AllocTimedAs;
-
-impl ForVersion for AllocTimedAs {
-    type Made = AllocAndLeave;
-
-    fn of<V: Version>() -> AllocAndLeave {
-        Thread::alloc_in_full::<V, true>
+        Thread::alloc_as::<V, TIMED>
     }
 }
 
@@ -64,10 +53,10 @@ impl Thread {
             (Some(_), Some(build)) => for_version::<AllocWithNativeAs<false>>(build),
             (Some(_), None) if is_timed => Self::alloc_with_native::<true>,
             (Some(_), None) => Self::alloc_with_native::<false>,
-            (None, Some(build)) if is_timed => for_version::<AllocTimedAs>(build),
-            (None, Some(build)) => for_version::<AllocAs>(build),
-            (None, None) if is_timed => Self::alloc_without_python_in_full::<true>,
-            (None, None) => Self::alloc_without_python,
+            (None, Some(build)) if is_timed => for_version::<AllocAs<true>>(build),
+            (None, Some(build)) => for_version::<AllocAs<false>>(build),
+            (None, None) if is_timed => Self::alloc_without_python::<true>,
+            (None, None) => Self::alloc_without_python::<false>,
         };
         self.alloc(head, address, size);
         self.leave(address)
@@ -96,81 +85,106 @@ impl Thread {
     }
 
     /// Of a thread that may run Python.
-    fn alloc_as<V: Version>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+    fn alloc_as<V: Version, const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        let Some(time) = self.ring.time_at_once::<TIMED>() else {
+            return self.alloc_in_full::<V, TIMED>(head, address, size, 0);
+        };
         if !self.is_usual(Block::new(address, size)) {
             cold_path();
-            return self.alloc_in_full::<V, false>(head, address, size);
+            return self.alloc_in_full::<V, TIMED>(head, address, size, time);
         }
         match self.chain.glance::<V>() {
             Glance::Same => {}
-            Glance::Moved(position) => return self.alloc_moved::<V>(head, address, size, position),
-            Glance::Unknown => return self.alloc_looking::<V>(head, address, size),
-            Glance::Unasked => return self.alloc_in_full::<V, false>(head, address, size),
+            Glance::Moved(position) => return self.alloc_moved::<V, TIMED>(head, address, size, time, position),
+            Glance::Unknown => return self.alloc_looking::<V, TIMED>(head, address, size, time),
+            Glance::Unasked => return self.alloc_in_full::<V, TIMED>(head, address, size, time),
         }
-        let Some(written) = self.write_expected(head, address, size) else {
+        let Some(written) = self.write_expected::<TIMED>(head, address, size, time) else {
             cold_path();
-            return self.alloc_in_full::<V, false>(head, address, size);
+            return self.alloc_in_full::<V, TIMED>(head, address, size, time);
         };
         match written {
             Ok(()) => self.leave(address),
-            Err(Surprise::Size) => self.write_surprising_size(head, address, size),
-            Err(Surprise::Address) => self.write_surprising_address(head, address, size),
+            Err(Surprise::Size) => self.write_surprising_size::<TIMED>(head, address, size, time),
+            Err(Surprise::Address) => self.write_surprising_address::<TIMED>(head, address, size, time),
         }
     }
 
     #[inline(never)]
-    fn alloc_in_full<V: Version, const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        self.record_alloc::<TIMED>(head, address, size, |thread| thread.chain.update_as::<V>(&mut thread.ring));
+    fn alloc_in_full<V: Version, const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: u64,
+    ) -> usize {
+        self.record_alloc::<TIMED>(head, address, size, time, |thread| thread.chain.update_as::<V>(&mut thread.ring));
         self.leave_at_last(address)
     }
 
     /// The event has its place in the order; a glance at the stack was not enough.
     #[inline(never)]
-    fn alloc_looking<V: Version>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+    fn alloc_looking<V: Version, const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: u64,
+    ) -> usize {
         if self.chain.update_looking::<V>(&mut self.ring) {
             cold_path();
-            self.write_alloc(head, address, size);
+            self.write_alloc::<TIMED>(head, address, size, time);
             self.name_from_python();
             return self.leave_at_last(address);
         }
-        self.alloc_here(head, address, size)
+        self.alloc_here::<TIMED>(head, address, size, time)
     }
 
     /// The event has its place in the order; the newest frame stands at another position.
     #[inline(never)]
-    fn alloc_moved<V: Version>(&mut self, head: AllocHead, address: usize, size: usize, position: usize) -> usize {
+    fn alloc_moved<V: Version, const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: u64,
+        position: usize,
+    ) -> usize {
         self.chain.update_moved::<V>(position, &mut self.ring);
-        self.alloc_here(head, address, size)
+        self.alloc_here::<TIMED>(head, address, size, time)
     }
 
     /// The event has its place in the order, and the stack is written.
     #[inline(never)]
-    fn alloc_here(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        match self.write_expected(head, address, size) {
+    fn alloc_here<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize, time: u64) -> usize {
+        match self.write_expected::<TIMED>(head, address, size, time) {
             Some(Ok(())) => self.leave_at_last(address),
-            Some(Err(Surprise::Size)) => self.write_surprising_size(head, address, size),
-            Some(Err(Surprise::Address)) => self.write_surprising_address(head, address, size),
-            None => self.alloc_in_next(head, address, size),
+            Some(Err(Surprise::Size)) => self.write_surprising_size::<TIMED>(head, address, size, time),
+            Some(Err(Surprise::Address)) => self.write_surprising_address::<TIMED>(head, address, size, time),
+            None => self.alloc_in_next::<TIMED>(head, address, size, time),
         }
     }
 
     /// As [`Thread::alloc_here`], where the segment has no room.
     #[cold]
     #[inline(never)]
-    fn alloc_in_next(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        self.write_alloc(head, address, size);
+    fn alloc_in_next<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize, time: u64) -> usize {
+        self.write_alloc::<TIMED>(head, address, size, time);
         self.leave_at_last(address)
     }
 
     /// Of a program without Python.
-    fn alloc_without_python(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+    fn alloc_without_python<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        let Some(time) = self.ring.time_at_once::<TIMED>() else {
+            return self.alloc_without_python_in_full::<TIMED>(head, address, size, 0);
+        };
         let is_usual = python::build().is_none() && self.is_usual(Block::new(address, size));
-        let written = if is_usual { self.write_expected(head, address, size) } else { None };
+        let written = if is_usual { self.write_expected::<TIMED>(head, address, size, time) } else { None };
         match written {
             Some(Ok(())) => self.leave(address),
-            Some(Err(Surprise::Size)) => self.write_surprising_size(head, address, size),
-            Some(Err(Surprise::Address)) => self.write_surprising_address(head, address, size),
-            None => self.alloc_without_python_in_full::<false>(head, address, size),
+            Some(Err(Surprise::Size)) => self.write_surprising_size::<TIMED>(head, address, size, time),
+            Some(Err(Surprise::Address)) => self.write_surprising_address::<TIMED>(head, address, size, time),
+            None => self.alloc_without_python_in_full::<TIMED>(head, address, size, time),
         }
     }
 
@@ -180,12 +194,13 @@ impl Thread {
         head: AllocHead,
         address: usize,
         size: usize,
+        time: u64,
     ) -> usize {
         if python::build().is_some() {
             cold_path();
             return self.alloc_first(head, address, size);
         }
-        self.record_alloc::<TIMED>(head, address, size, |_| false);
+        self.record_alloc::<TIMED>(head, address, size, time, |_| false);
         self.leave_at_last(address)
     }
 
@@ -195,7 +210,7 @@ impl Thread {
             cold_path();
             return self.alloc_first(head, address, size);
         }
-        self.record_alloc::<TIMED>(head, address, size, |Self { ring, chain, native, .. }| {
+        self.record_alloc::<TIMED>(head, address, size, 0, |Self { ring, chain, native, .. }| {
             if let Some(native) = native {
                 native.update_natives(chain, ring);
             }
@@ -210,7 +225,7 @@ impl Thread {
         address: usize,
         size: usize,
     ) -> usize {
-        self.record_alloc::<TIMED>(head, address, size, |Self { ring, chain, native, .. }| match native {
+        self.record_alloc::<TIMED>(head, address, size, 0, |Self { ring, chain, native, .. }| match native {
             Some(native) => native.update_as::<V>(chain, ring),
             None => false,
         });
@@ -225,9 +240,9 @@ impl Thread {
             Some(native) => native.update(chain, ring),
         };
         if self.ring.is_timed() {
-            self.record_alloc::<true>(head, address, size, update)
+            self.record_alloc::<true>(head, address, size, 0, update)
         } else {
-            self.record_alloc::<false>(head, address, size, update)
+            self.record_alloc::<false>(head, address, size, 0, update)
         }
     }
 
@@ -240,28 +255,54 @@ impl Thread {
     /// Writes the record of an allocation whose size and address are as expected. `None`: it has no room, and has done
     /// nothing.
     #[inline(always)]
-    fn write_expected(&mut self, head: AllocHead, address: usize, size: usize) -> Option<Result<(), Surprise>> {
+    fn write_expected<const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: u64,
+    ) -> Option<Result<(), Surprise>> {
         let (encoder, room, at) = self.ring.room()?;
-        let written = encoder.expected_alloc(|| room.bytes(), at, head, address as u64, size as u64);
+        let written =
+            encoder.expected_alloc(|| room.bytes(), at, head, (address as u64, size as u64), TIMED.then_some(time));
         Some(written.map(|at| at.map_or((), |at| self.ring.written(at))))
     }
 
     #[inline(never)]
-    fn write_surprising_size(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        self.write_surprising(head, address, size, Surprise::Size)
+    fn write_surprising_size<const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: u64,
+    ) -> usize {
+        self.write_surprising::<TIMED>(head, address, size, time, Surprise::Size)
     }
 
     #[inline(never)]
-    fn write_surprising_address(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        self.write_surprising(head, address, size, Surprise::Address)
+    fn write_surprising_address<const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: u64,
+    ) -> usize {
+        self.write_surprising::<TIMED>(head, address, size, time, Surprise::Address)
     }
 
     /// Goes on with what [`Thread::write_expected`] could not write, for which it had found room; the hook ends.
     #[inline(always)]
-    fn write_surprising(&mut self, head: AllocHead, address: usize, size: usize, surprise: Surprise) -> usize {
+    fn write_surprising<const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: u64,
+        surprise: Surprise,
+    ) -> usize {
         if let Some((encoder, room, at)) = self.ring.room() {
-            let bytes = room.bytes();
-            if let Some(at) = encoder.surprising_alloc(bytes, at, head, address as u64, size as u64, surprise) {
+            let (bytes, how) = (room.bytes(), (surprise, TIMED.then_some(time)));
+            if let Some(at) = encoder.surprising_alloc(bytes, at, head, (address as u64, size as u64), how) {
                 self.ring.written(at);
             }
         }
@@ -270,29 +311,28 @@ impl Thread {
 
     /// Writes the record of any allocation.
     #[inline(always)]
-    fn write_alloc(&mut self, head: AllocHead, address: usize, size: usize) {
-        let (address, size) = (address as u64, size as u64);
-        self.ring.record(move |encoder, bytes, at| encoder.untimed_alloc(bytes, at, head, address, size));
+    fn write_alloc<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize, time: u64) {
+        let (block, time) = ((address as u64, size as u64), TIMED.then_some(time));
+        self.ring.record(move |encoder, bytes, at| encoder.alloc_as(bytes, at, head, block, time));
     }
 
     /// Records an allocation, after what `update` writes of the stack; that says whether the thread should be asked for
-    /// its name.
+    /// its name. `time` is what has been read, or 0.
     #[inline(always)]
     fn record_alloc<const TIMED: bool>(
         &mut self,
         head: AllocHead,
         address: usize,
         size: usize,
+        time: u64,
         update: impl FnOnce(&mut Self) -> bool,
     ) {
         self.note_finalizing();
-        let time = self.ring.next_place::<TIMED>(Block::new(address, size));
+        let time = self.ring.next_place::<TIMED>(Block::new(address, size), time);
         let is_unnamed = update(self);
-        let (address, size) = (address as u64, size as u64);
-        self.ring.record(move |encoder, bytes, at| match TIMED {
-            true => encoder.alloc(bytes, at, head, address, size, time),
-            false => encoder.untimed_alloc(bytes, at, head, address, size),
-        });
+        let (block, time) = ((address as u64, size as u64), TIMED.then_some(time));
+        // Not by `write_alloc`, whose closure is one for all that call it, and so a function of its own.
+        self.ring.record(move |encoder, bytes, at| encoder.alloc_as(bytes, at, head, block, time));
         if is_unnamed {
             cold_path();
             self.name_from_python();
@@ -316,15 +356,31 @@ impl Thread {
 
 /// Frees.
 impl Thread {
-    /// Records a free, if nothing else is to be done; `false`: it has done nothing.
+    /// Records a free without its time, if nothing else is to be done; `false`: it has done nothing.
     #[inline(always)]
     pub(crate) fn free_at_once(&mut self, address: usize) -> bool {
-        if self.ring.is_timed() || !self.is_usual(Block::new(address, 0)) {
+        !self.ring.is_timed() && self.free_usual::<false>(address)
+    }
+
+    /// What [`Thread::free_at_once`] has not done.
+    #[inline(always)]
+    pub(crate) fn free_begun(&mut self, address: usize) {
+        if !self.ring.is_timed() || !self.free_usual::<true>(address) {
+            cold_path();
+            self.free(address);
+        }
+    }
+
+    #[inline(always)]
+    fn free_usual<const TIMED: bool>(&mut self, address: usize) -> bool {
+        let Some(time) = self.ring.time_at_once::<TIMED>() else { return false };
+        if !self.is_usual(Block::new(address, 0)) {
             cold_path();
             return false;
         }
         let Some((encoder, room, at)) = self.ring.room() else { return false };
-        let Some(at) = encoder.untimed_free(room.bytes(), at, address as u64) else { return false };
+        let time = TIMED.then_some(time);
+        let Some(at) = encoder.free_as(room.bytes(), at, address as u64, time) else { return false };
         self.ring.written(at);
         true
     }
@@ -337,20 +393,23 @@ impl Thread {
 
     #[inline(always)]
     pub(crate) fn free_here(&mut self, address: usize) {
-        self.note_finalizing();
         if self.ring.is_timed() {
             cold_path();
             return self.free_with_time(address);
         }
-        self.ring.next_place::<false>(Block::new(address, 0));
-        let address = address as u64;
-        self.ring.record(move |encoder, bytes, at| encoder.untimed_free(bytes, at, address));
+        self.free_as::<false>(address);
     }
 
     #[inline(never)]
     fn free_with_time(&mut self, address: usize) {
-        let time = self.ring.next_place::<true>(Block::new(address, 0));
-        let address = address as u64;
-        self.ring.record(move |encoder, bytes, at| encoder.free(bytes, at, address, time));
+        self.free_as::<true>(address);
+    }
+
+    #[inline(always)]
+    fn free_as<const TIMED: bool>(&mut self, address: usize) {
+        self.note_finalizing();
+        let time = self.ring.next_place::<TIMED>(Block::new(address, 0), 0);
+        let (address, time) = (address as u64, TIMED.then_some(time));
+        self.ring.record(move |encoder, bytes, at| encoder.free_as(bytes, at, address, time));
     }
 }

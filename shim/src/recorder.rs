@@ -54,6 +54,12 @@ impl Recorder {
         self.thread.free(address);
     }
 
+    /// The same, where [`thread::free_at_once`] has not done it.
+    #[inline(always)]
+    pub(crate) fn free_begun(&mut self, address: usize) {
+        self.thread.free_begun(address);
+    }
+
     /// As [`Recorder::free`], where it stands.
     #[inline(always)]
     pub(crate) fn free_here(&mut self, address: usize) {

@@ -190,11 +190,18 @@ impl Ring {
         if self.turn.is_mine(self.home.ticket) { time } else { self.switch() }
     }
 
-    /// As [`Ring::next_place_and_time`], for an event of this block, where it is known whether times are recorded.
+    /// The time of an event that is about to be recorded, 0 where times are not recorded; `None`: reading it takes a call.
     #[inline(always)]
-    pub(crate) fn next_place<const TIMED: bool>(&mut self, block: Block) -> u64 {
+    pub(crate) fn time_at_once<const TIMED: bool>(&self) -> Option<u64> {
+        if TIMED { self.home.clock.now_at_once() } else { Some(0) }
+    }
+
+    /// As [`Ring::next_place_and_time`], for an event of this block, where it is known whether times are recorded; `time` is
+    /// what has been read, or 0.
+    #[inline(always)]
+    pub(crate) fn next_place<const TIMED: bool>(&mut self, block: Block, time: u64) -> u64 {
         // Before the ticket is read: an event's time is then not later than the next tick of the collector's.
-        let time = if TIMED { self.home.clock.now() } else { 0 };
+        let time = if TIMED && time == 0 { self.home.clock.now() } else { time };
         if self.turn.is_mine(self.home.ticket) {
             return time;
         }

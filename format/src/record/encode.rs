@@ -176,41 +176,41 @@ impl Encoder {
         size: u64,
         time: u64,
     ) -> Option<usize> {
-        let at = self.untimed_alloc(bytes, at, head.into(), address, size)?;
-        self.timed_too(bytes, at, time)
+        let time = self.timed.then_some(time);
+        self.alloc_as(bytes, at, head.into(), (address, size), time)
     }
 
-    /// As [`Encoder::alloc`], of a stream without times.
+    /// As [`Encoder::alloc`], where it is known whether the stream has times.
     #[inline(always)]
-    pub fn untimed_alloc(
+    pub fn alloc_as(
         &mut self,
         bytes: &mut [u8],
         at: usize,
         head: AllocHead,
-        address: u64,
-        size: u64,
+        block: (u64, u64),
+        time: Option<u64>,
     ) -> Option<usize> {
         open(bytes, at, 0)?;
-        match self.expected_alloc(|| &mut *bytes, at, head, address, size) {
+        match self.expected_alloc(|| &mut *bytes, at, head, block, time) {
             Ok(at) => at,
             Err(surprise) => {
                 cold_path();
-                self.surprising_alloc(bytes, at, head, address, size, surprise)
+                self.surprising_alloc(bytes, at, head, block, (surprise, time))
             }
         }
     }
 
-    /// As [`Encoder::untimed_alloc`], if size and address are as expected; else [`Encoder::surprising_alloc`] has to
-    /// follow. There must be room for a record at this position. The bytes are asked for as late as they are needed: what
-    /// is known early takes a register of the hook's for all the time.
+    /// As [`Encoder::alloc_as`], of a block of this address and size, if both are as expected; else
+    /// [`Encoder::surprising_alloc`] has to follow. There must be room for a record at this position. The bytes are asked
+    /// for as late as they are needed: what is known early takes a register of the hook's for all the time.
     #[inline(always)]
     pub fn expected_alloc<'a>(
         &mut self,
         bytes: impl FnOnce() -> &'a mut [u8],
         at: usize,
         head: AllocHead,
-        address: u64,
-        size: u64,
+        (address, size): (u64, u64),
+        time: Option<u64>,
     ) -> Result<Option<usize>, Surprise> {
         let bin = bin(size);
         if !self.model.size_here(size) {
@@ -223,6 +223,7 @@ impl Encoder {
         self.finder.allocated(address, bin);
         let write = |mut out: Out<'_>| {
             out.head(head, tag::ALLOC_SIZE_EXPECTED | tag::ALLOC_ADDRESS_EXPECTED)?;
+            self.stamp(&mut out, time)?;
             Some(out.at)
         };
         Ok(open(bytes(), at, 0).and_then(write))
@@ -235,9 +236,8 @@ impl Encoder {
         bytes: &mut [u8],
         at: usize,
         head: AllocHead,
-        address: u64,
-        size: u64,
-        surprise: Surprise,
+        (address, size): (u64, u64),
+        (surprise, time): (Surprise, Option<u64>),
     ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         let bin = bin(size);
@@ -254,18 +254,19 @@ impl Encoder {
         if !address_expected {
             out.number(address_delta(address, last))?;
         }
+        self.stamp(&mut out, time)?;
         Some(out.at)
     }
 
     /// See [`super::Record::Free`].
     pub fn free(&mut self, bytes: &mut [u8], at: usize, address: u64, time: u64) -> Option<usize> {
-        let at = self.untimed_free(bytes, at, address)?;
-        self.timed_too(bytes, at, time)
+        let time = self.timed.then_some(time);
+        self.free_as(bytes, at, address, time)
     }
 
-    /// As [`Encoder::free`], of a stream without times.
+    /// As [`Encoder::free`], where it is known whether the stream has times.
     #[inline(always)]
-    pub fn untimed_free(&mut self, bytes: &mut [u8], at: usize, address: u64) -> Option<usize> {
+    pub fn free_as(&mut self, bytes: &mut [u8], at: usize, address: u64, time: Option<u64>) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         if let Some((age, bin)) = self.finder.take(address) {
             self.model.freed(bin, address);
@@ -282,6 +283,7 @@ impl Encoder {
             out.number(address_delta(address, self.model.last_freed))?;
             self.model.last_freed = address;
         }
+        self.stamp(&mut out, time)?;
         Some(out.at)
     }
 
@@ -461,20 +463,17 @@ impl Encoder {
         self.time(out, time)
     }
 
-    /// The time at the end of a record, for which [`MAX_RECORD`] has room.
-    #[inline(always)]
-    fn timed_too(&mut self, bytes: &mut [u8], at: usize, time: u64) -> Option<usize> {
-        let mut out = Out { bytes, at };
-        self.time(&mut out, time)?;
-        Some(out.at)
+    fn time(&mut self, out: &mut Out<'_>, time: u64) -> Option<()> {
+        let time = self.timed.then_some(time);
+        self.stamp(out, time)
     }
 
+    /// The time at the end of a record, where the stream has times.
     #[inline(always)]
-    fn time(&mut self, out: &mut Out<'_>, time: u64) -> Option<()> {
-        if self.timed {
-            out.number(zigzag(time.wrapping_sub(self.model.last_time).cast_signed()))?;
-            self.model.last_time = time;
-        }
+    fn stamp(&mut self, out: &mut Out<'_>, time: Option<u64>) -> Option<()> {
+        let Some(time) = time else { return Some(()) };
+        out.number(zigzag(time.wrapping_sub(self.model.last_time).cast_signed()))?;
+        self.model.last_time = time;
         Some(())
     }
 }

@@ -43,10 +43,10 @@ macro_rules! frees {
         pub(super) unsafe extern "C" fn $name($address: usize) {
             frees!(in full in_full = $original($address));
 
-            #[cold]
+            /// The usual case where records have times.
             #[inline(never)]
             unsafe fn begun($address: usize, mut recorder: Recorder) {
-                recorder.free($address);
+                recorder.free_begun($address);
                 // SAFETY: the caller's argument, for the function it meant.
                 unsafe { $original.get()($address) };
             }

@@ -192,12 +192,11 @@ unsafe extern "C" fn free<const DOMAIN: usize, const NUMBER: usize>(context: usi
     recorder.freed_python();
 }
 
-/// A free whose record is more than [`thread::free_at_once`] writes; apart from the usual case, which then keeps fewer
-/// registers.
-#[cold]
+/// A free whose record is more than [`thread::free_at_once`] writes, as one with a time is; apart from the usual case, which
+/// then keeps fewer registers.
 #[inline(never)]
 unsafe fn begun<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize, mut recorder: Recorder) {
-    recorder.free(block);
+    recorder.free_begun(block);
     recorder.frees_python(block, false);
     // SAFETY: the interpreter's arguments, for the function it meant.
     unsafe { originals::<DOMAIN, NUMBER>().free.get()(context, block) };

@@ -1,4 +1,4 @@
-//! Finding a program as execvp does.
+//! Finding a program as execvp and shells do.
 //!
 //! Invariant: a name with a slash is a path; any other name is looked for in PATH only.
 
@@ -28,7 +28,8 @@ pub(super) fn program(name: &OsStr, environment: &Environment) -> Result<PathBuf
         let path = directory.join(name);
         match check(&path) {
             Ok(()) => return Ok(path),
-            Err(failure) if failure.is_not_executable() => refused = refused.or(Some(failure)),
+            // As in a shell, a directory that may not be searched has no programs.
+            Err(failure) if failure.is_not_executable() && path.exists() => refused = refused.or(Some(failure)),
             Err(_) => {}
         }
     }

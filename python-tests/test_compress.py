@@ -46,7 +46,9 @@ def test_each_way_is_read(memtrack, options):
         held.add(sum(row["count"] for row in table["rows"]))
     # What the program holds is the same in all of them; and so is their order by size.
     assert len(held) == 1 and held.pop() > 1000
-    assert sizes["none"] > sizes["lz4"] > sizes["zstd"] > sizes["zstd:19"], sizes
+    assert sizes["none"] > sizes["lz4"] > max(sizes["zstd"], sizes["zstd:19"]), sizes
+    # Each recording has times of its own, which on a busy machine make more difference than the level does.
+    assert sizes["zstd"] > sizes["zstd:19"] or "--allocation-timestamps" in options, sizes
 
 
 def test_the_captures_of_a_tree_are_compressed_too(memtrack, python, programs):

@@ -1,0 +1,8 @@
+//! The second floor: events in their order, on their way into the shared-memory ring.
+//!
+//! Invariant: uses `platform` only; who produces stacks and events is unknown here.
+
+pub(crate) mod order;
+pub(crate) mod ring;
+pub(crate) mod sampled_timer;
+pub(crate) mod stack_model;

@@ -1,0 +1,483 @@
+//! One thread's way to the collector: records into the segments of its slot.
+//!
+//! Everything in here belongs to the thread that owns the slot; only what `transport` lays out is shared. A record is
+//! published by one release store of the segment's fill level. When a segment is full, or its thread is a new one, the
+//! next free segment is begun with the whole stack, so that the reader can decode it by itself.
+//!
+//! Invariant: `wire` is the stack as the bytes of the current segment tell it.
+
+use std::hint::cold_path;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, MAX_RECORD, MAX_TEXT, Module};
+use memtrack_transport::clock::Clock;
+use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot};
+use memtrack_transport::{Area, futex};
+
+use crate::events::order::{Block, Turn};
+use crate::events::sampled_timer;
+use crate::events::stack_model::{CodeObject, LineTableKind, StackWriter};
+use crate::platform::errno::Errno;
+use crate::stacks::python::MAX_DEPTH;
+
+mod wait;
+
+/// The writing end of one slot. What every record needs stands together at its start.
+#[repr(C)]
+pub(crate) struct Ring {
+    home: Home,
+    turn: Turn,
+    segment: Segment,
+    tid: i32,
+    number: u32,
+    depth: usize,
+    truncated: bool,
+    encoder: Encoder,
+    wire: [Frame; MAX_DEPTH as usize],
+}
+
+/// What never changes of a slot.
+struct Home {
+    /// The word of the area's control page that says who wrote last.
+    ticket: &'static AtomicU64,
+    area: &'static Area,
+    slot: &'static Slot,
+    index: u32,
+    timed: bool,
+    clock: Clock,
+}
+
+/// The segment that is being written, or [`Segment::NONE`].
+#[derive(Clone, Copy)]
+struct Segment {
+    header: &'static SegmentHeader,
+    room: NonNull<u8>,
+    at: usize,
+}
+
+impl Segment {
+    /// No segment: no record finds room in it.
+    const NONE: Self = Self { header: &NOWHERE, room: NonNull::dangling(), at: usize::MAX };
+    /// The last place at which a record may begin.
+    const LAST: usize = SEGMENT_ROOM - MAX_RECORD;
+
+    const fn is_some(&self) -> bool {
+        self.at <= SEGMENT_ROOM
+    }
+}
+
+/// The bytes of the current segment, which has room for a record.
+pub(crate) struct Room<'a>(&'a Segment);
+
+impl<'a> Room<'a> {
+    /// Where they are is read only now.
+    #[inline(always)]
+    pub(crate) fn bytes(self) -> &'a mut [u8] {
+        // SAFETY: the room of a segment that this thread alone writes, above what is published; the collector copies
+        // only what is below.
+        unsafe { std::slice::from_raw_parts_mut(self.0.room.as_ptr(), SEGMENT_ROOM) }
+    }
+}
+
+/// What is published of no segment goes here.
+static NOWHERE: SegmentHeader = SegmentHeader {
+    fill: AtomicU32::new(0),
+    next: AtomicU32::new(0),
+    number: AtomicU32::new(0),
+    first_ticket: AtomicU64::new(0),
+    last_ticket: AtomicU64::new(0),
+};
+
+static NEW_ENCODER: Encoder = Encoder::new(false);
+
+impl Ring {
+    /// Makes the ring of a slot in memory that is all zeroes, in place: it is larger than a small thread's stack.
+    ///
+    /// # Safety
+    /// `place` must be valid for writes of a `Ring`, and zeroed.
+    pub(crate) unsafe fn make(place: *mut Self, area: &'static Area, slot: &'static Slot, index: u32) {
+        let control = area.control();
+        let clock = Clock::from_number(control.clock.load(Relaxed));
+        let timed = control.timestamps.load(Relaxed) != 0;
+        // SAFETY: a field of the caller's memory.
+        let home = unsafe { &raw mut (*place).home };
+        // SAFETY: the caller's promise.
+        unsafe { home.write(Home { ticket: &control.ticket.0, area, slot, index, timed, clock }) };
+        // SAFETY: a field of the caller's memory.
+        let segment = unsafe { &raw mut (*place).segment };
+        // SAFETY: the caller's promise.
+        unsafe { segment.write(Segment::NONE) };
+        // SAFETY: a field of the caller's memory.
+        let encoder = unsafe { &raw mut (*place).encoder };
+        // SAFETY: the caller's promise; a copy from memory to memory, not over the stack.
+        unsafe { encoder.copy_from_nonoverlapping(&raw const NEW_ENCODER, 1) };
+        // The other fields are zero, which is their start.
+    }
+
+    /// Forgets everything: the slot is a new one, of the same number.
+    pub(crate) fn begin_again(&mut self) {
+        self.segment = Segment::NONE;
+        self.number = 0;
+    }
+
+    /// Begins a run, whose ticket divides what came before a fork from what comes after it.
+    pub(crate) fn begin_run(&mut self) -> u64 {
+        self.switch();
+        self.publish();
+        self.turn.sequence()
+    }
+
+    /// The slot belongs to this thread from now on.
+    pub(crate) fn take_over(&mut self, tid: i32) {
+        self.tid = tid;
+        self.depth = 0;
+        self.truncated = false;
+        self.encoder.set_timed(self.home.timed);
+        self.home.slot.owners.fetch_add(1, Relaxed);
+        // A slot's index is below that of the number that no writer has.
+        self.turn.begin(self.home.index.wrapping_add(1) as u16);
+        self.turn.begin_own(self.home.ticket);
+        self.wake_sleeper();
+        self.next_segment();
+    }
+
+    /// The thread is about to wait for others.
+    pub(crate) fn expect_others(&mut self) {
+        self.turn.expect_others();
+    }
+
+    /// The slot's shared header.
+    pub(crate) const fn slot(&self) -> &'static Slot {
+        self.home.slot
+    }
+
+    /// Frames on the current stack.
+    pub(crate) const fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// The frame at this place of the current stack, from the root.
+    pub(crate) fn frame_at(&self, place: usize) -> Option<Frame> {
+        self.wire.get(..self.depth).and_then(|wire| wire.get(place)).copied()
+    }
+
+    /// Describes a loaded object, before the first frame in it.
+    #[cold]
+    pub(crate) fn define_module(&mut self, module: &Module<'_>) {
+        self.put(move |encoder, bytes, at| encoder.module(bytes, at, module));
+    }
+
+    /// Whether the owner is inside a hook.
+    #[inline(always)]
+    pub(crate) fn busy(&self) -> bool {
+        self.home.slot.busy.load(Relaxed) != 0
+    }
+
+    /// A record may be under way, or is not any more.
+    #[inline(always)]
+    pub(crate) fn set_busy(&self, busy: bool) {
+        self.home.slot.busy.store(u32::from(busy), Relaxed);
+        // The collector reads `busy` behind a barrier that it makes every thread of ours execute; here only the
+        // compiler must be kept from moving the ticket's load across it.
+        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// The place of the next event in the order of all, and its time in ticks (0 where times are not recorded).
+    pub(crate) fn next_place_and_time(&mut self) -> u64 {
+        let time = self.time();
+        if self.turn.is_mine(self.home.ticket) { time } else { self.switch() }
+    }
+
+    /// The time of an event that is about to be recorded, 0 where times are not recorded; `None`: reading it takes a call.
+    #[inline(always)]
+    pub(crate) fn time_at_once<const TIMED: bool>(&self) -> Option<u64> {
+        if TIMED { self.home.clock.now_at_once() } else { Some(0) }
+    }
+
+    /// As [`Ring::next_place_and_time`], for an event of this block, where it is known whether times are recorded; `time` is
+    /// what has been read, or 0.
+    #[inline(always)]
+    pub(crate) fn next_place<const TIMED: bool>(&mut self, block: Block, time: u64) -> u64 {
+        // Before the ticket is read: an event's time is then not later than the next tick of the collector's.
+        let time = if TIMED && time == 0 { self.home.clock.now() } else { time };
+        if self.turn.is_mine(self.home.ticket) {
+            return time;
+        }
+        cold_path();
+        if self.turn.share(self.home.ticket, block) { time } else { self.interrupted(block) }
+    }
+
+    /// Whether an event of this block is the next one without more ado.
+    #[inline(always)]
+    pub(crate) fn is_in_turn(&mut self, block: Block) -> bool {
+        self.turn.is_mine(self.home.ticket) || {
+            cold_path();
+            self.turn.share(self.home.ticket, block)
+        }
+    }
+
+    /// Whether records carry times.
+    pub(crate) const fn is_timed(&self) -> bool {
+        self.home.timed
+    }
+
+    /// Somebody else wrote since, or a shared run is over. Returns the time.
+    #[cold]
+    #[inline(never)]
+    fn interrupted(&mut self, block: Block) -> u64 {
+        self.turn.interrupted(self.home.ticket, block, self.home.clock.now());
+        if self.turn.is_shared() {
+            let count = &self.home.slot.shared_runs;
+            // This thread alone counts here.
+            count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+        self.say_run();
+        self.time()
+    }
+
+    /// Somebody else wrote since: a new run begins. Returns the time.
+    #[cold]
+    #[inline(never)]
+    fn switch(&mut self) -> u64 {
+        self.turn.begin_own(self.home.ticket);
+        self.say_run();
+        self.time()
+    }
+
+    /// The time, where times are recorded.
+    fn time(&self) -> u64 {
+        if self.home.timed { self.home.clock.now() } else { 0 }
+    }
+
+    /// What follows is of another run.
+    fn say_run(&mut self) {
+        self.wake_sleeper();
+        let sequence = self.turn.sequence();
+        self.put(move |encoder, bytes, at| encoder.switch(bytes, at, sequence));
+        self.segment.header.last_ticket.store(sequence, Release);
+    }
+
+    fn wake_sleeper(&self) {
+        if self.home.area.control().sleeping.0.load(Relaxed) != 0 {
+            self.wake_collector();
+        }
+    }
+
+    #[cold]
+    fn wake_collector(&self) {
+        let sleeping = &self.home.area.control().sleeping.0;
+        if sleeping.swap(0, AcqRel) != 0 {
+            let _errno = Errno::keep();
+            futex::wake(sleeping);
+        }
+    }
+
+    /// Writes one record; begins a new segment where this one has no room for it.
+    #[inline(always)]
+    pub(crate) fn put<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize> + Copy>(&mut self, write: W) {
+        if !self.try_put(write) {
+            cold_path();
+            self.put_in_next(write);
+        }
+    }
+
+    /// Writes one record without texts and publishes it, with what was put before.
+    #[inline(always)]
+    pub(crate) fn record<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>>(&mut self, write: W) {
+        if self.segment.at > Segment::LAST {
+            cold_path();
+            self.make_room();
+        }
+        if self.try_put(write) {
+            self.publish();
+        }
+    }
+
+    /// Where the next record goes, and what writes it, if the segment has room for one without texts. What was written
+    /// counts after [`Ring::written`].
+    #[inline(always)]
+    pub(crate) fn room(&mut self) -> Option<(&mut Encoder, Room<'_>, usize)> {
+        let at = self.segment.at;
+        if at > Segment::LAST {
+            cold_path();
+            return None;
+        }
+        Some((&mut self.encoder, Room(&self.segment), at))
+    }
+
+    /// A record has been written, up to here; it is published.
+    #[inline(always)]
+    pub(crate) fn written(&mut self, at: usize) {
+        self.segment.at = at;
+        self.publish();
+    }
+
+    /// Begins the next segment, or ends recording.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self) {
+        // Twice, for the segment that is begun may be all but full of a deep stack.
+        for _ in 0..2 {
+            if self.next_segment() && self.segment.at <= Segment::LAST {
+                return;
+            }
+        }
+        self.segment = Segment::NONE;
+    }
+
+    #[inline(always)]
+    fn try_put<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>>(&mut self, write: W) -> bool {
+        let Some((encoder, room, at)) = self.room() else { return false };
+        match write(encoder, room.bytes(), at) {
+            Some(at) => {
+                self.segment.at = at;
+                true
+            }
+            None => false,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_in_next<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize> + Copy>(&mut self, write: W) {
+        // Twice, for the segment that is begun may be all but full of a deep stack.
+        if !(self.next_segment() && (self.try_put(write) || (self.next_segment() && self.try_put(write)))) {
+            self.segment = Segment::NONE;
+        }
+    }
+
+    /// What was put is for the collector to see.
+    #[inline(always)]
+    pub(crate) fn publish(&self) {
+        self.segment.header.fill.store(self.segment.at as u32, Release);
+    }
+
+    /// Ends this segment and begins a free one. `false`: recording has ended.
+    fn next_segment(&mut self) -> bool {
+        let Some(index) = self.free_segment() else {
+            self.segment = Segment::NONE;
+            return false;
+        };
+        let (Some(header), Some(room)) =
+            (self.home.area.segment(self.home.index, index), self.home.area.segment_room(self.home.index, index))
+        else {
+            return false;
+        };
+        let sequence = self.turn.sequence();
+        header.fill.store(0, Relaxed);
+        header.next.store(0, Relaxed);
+        header.number.store(self.number, Relaxed);
+        header.first_ticket.store(sequence, Relaxed);
+        header.last_ticket.store(sequence, Relaxed);
+        self.number = self.number.wrapping_add(1);
+        let old = std::mem::replace(&mut self.segment, Segment { header, room, at: 0 });
+        if old.is_some() {
+            old.header.fill.store(old.at as u32, Release);
+            old.header.next.store(index.wrapping_add(1), Release);
+        }
+        self.home.slot.current.store(index.wrapping_add(1), Release);
+        self.begin(sequence)
+    }
+
+    /// The head of a segment: who, when, and the whole stack.
+    fn begin(&mut self, sequence: u64) -> bool {
+        let (tid, ticks) = (self.tid, self.home.clock.now());
+        let mut ok = self.try_put(|encoder, bytes, at| encoder.begin(bytes, at, sequence, ticks, tid));
+        if self.truncated {
+            ok &= self.try_put(|encoder, bytes, at| encoder.truncated(bytes, at, true));
+        }
+        for level in 0..self.depth {
+            let Some(&frame) = self.wire.get(level) else { break };
+            ok &= self.try_put(|encoder, bytes, at| encoder.push(bytes, at, frame));
+        }
+        self.publish();
+        ok
+    }
+
+    /// Takes the free segment with the lowest index; waits for one where there is none. `None`: recording has ended.
+    fn free_segment(&self) -> Option<u32> {
+        let take = |mask: u32| {
+            let index = mask.trailing_zeros();
+            self.home.slot.free.fetch_and(!1u32.wrapping_shl(index), AcqRel);
+            Some(index)
+        };
+        match self.home.slot.free.load(Acquire) {
+            0 => self.wait_for_segment().and_then(take),
+            mask => take(mask),
+        }
+    }
+}
+
+impl StackWriter for Ring {
+    #[inline]
+    fn pop(&mut self, count: u32) {
+        let depth = self.depth.saturating_sub(count as usize);
+        let newest = depth.checked_sub(1).and_then(|level| self.wire.get(level)).copied().unwrap_or(Frame::NONE);
+        self.put(move |encoder, bytes, at| encoder.pop(bytes, at, count, newest));
+        self.depth = depth;
+    }
+
+    #[inline]
+    fn push(&mut self, code: u32, instruction: u32) {
+        let frame = Frame { code, instruction };
+        self.put(move |encoder, bytes, at| encoder.push(bytes, at, frame));
+        if let Some(place) = self.wire.get_mut(self.depth) {
+            *place = frame;
+            self.depth = self.depth.wrapping_add(1);
+        }
+    }
+
+    #[inline]
+    fn move_top(&mut self, instruction: u32) {
+        self.put(move |encoder, bytes, at| encoder.move_top(bytes, at, instruction));
+        if let Some(place) = self.depth.checked_sub(1).and_then(|level| self.wire.get_mut(level)) {
+            place.instruction = instruction;
+        }
+    }
+
+    fn set_truncated(&mut self, truncated: bool) {
+        self.put(move |encoder, bytes, at| encoder.truncated(bytes, at, truncated));
+        self.truncated = truncated;
+    }
+
+    #[inline]
+    fn looked(&mut self, changed: bool) {
+        let slot = self.home.slot;
+        // This thread alone counts here.
+        slot.python_compared.store(slot.python_compared.load(Relaxed).wrapping_add(1), Relaxed);
+        if changed {
+            slot.python_changed.store(slot.python_changed.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.home.clock.now()
+    }
+
+    fn looked_since(&mut self, begun: u64) {
+        sampled_timer::note(self, begun, |slot| &slot.python_ticks);
+    }
+
+    #[cold]
+    fn define_code(&mut self, id: u32, code: &CodeObject<'_>) {
+        let lines = match code.line_table_kind {
+            LineTableKind::Lnotab38 => LineTable::Lnotab,
+            LineTableKind::Linetable310 => LineTable::Python310,
+            LineTableKind::Linetable311 => LineTable::Python311,
+        };
+        let head = CodeHead {
+            id,
+            first_line: u32::try_from(code.first_line).unwrap_or(0),
+            lines,
+            lines_len: u32::try_from(code.line_table.len()).unwrap_or(u32::MAX),
+            name: if code.qualname.is_empty() { code.name } else { code.qualname },
+            file: code.filename,
+        };
+        self.put(move |encoder, bytes, at| encoder.code(bytes, at, &head));
+        for part in code.line_table.chunks(MAX_TEXT) {
+            self.put(move |encoder, bytes, at| encoder.code_lines(bytes, at, id, part));
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What a thread does that has no free segment: it waits for the collector, or gives up.
+//!
+//! Invariant: the program goes on whatever became of the collector; whoever gives up says why.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::Duration;
+
+use memtrack_transport::clock::monotonic_ns;
+use memtrack_transport::futex;
+use memtrack_transport::layout::{state, stop_reason};
+
+use super::Ring;
+use crate::platform::errno::Errno;
+use crate::platform::recording_switch;
+use crate::process::fork;
+
+/// How long a thread waits for the collector before it asks whether there still is one.
+const WAIT: Duration = Duration::from_millis(50);
+/// How often it asks, before recording is switched off for good: a minute.
+const WAITS: u32 = 1200;
+
+impl Ring {
+    #[cold]
+    pub(super) fn wait_for_segment(&self) -> Option<u32> {
+        let _errno = Errno::keep();
+        let control = self.home.area.control();
+        let begun = monotonic_ns();
+        let mut got = None;
+        for _ in 0..WAITS {
+            self.wake_collector();
+            self.home.slot.waiting.store(1, Relaxed);
+            futex::wait(&self.home.slot.free, 0, WAIT);
+            let mask = self.home.slot.free.load(Acquire);
+            if mask != 0 {
+                got = Some(mask);
+                break;
+            }
+            if control.state.load(Relaxed) == state::CLOSED || !recording_switch::is_on() {
+                recording_switch::off();
+                break;
+            }
+            if collector_gone(control.collector_pid.load(Relaxed), control.pid.load(Relaxed)) {
+                self.stop(stop_reason::COLLECTOR_GONE);
+                break;
+            }
+        }
+        self.home.slot.waiting.store(0, Relaxed);
+        control.waits.fetch_add(1, Relaxed);
+        control.wait_ns.fetch_add(monotonic_ns().wrapping_sub(begun), Relaxed);
+        if got.is_none() && recording_switch::is_on() {
+            self.stop(stop_reason::COLLECTOR_STUCK);
+        }
+        got
+    }
+
+    fn stop(&self, reason: u32) {
+        recording_switch::off();
+        self.home.area.control().stop_reason.store(reason, Relaxed);
+        self.home.area.control().state.store(state::STOPPED, Release);
+    }
+}
+
+/// Whether the process that drains has ended. A zombie has: so its child looks at its own parent, which is another then;
+/// others, and it, ask for whoever listens.
+fn collector_gone(collector: i32, target: i32) -> bool {
+    // SAFETY: no arguments, cannot fail.
+    let me = unsafe { libc::getpid() };
+    if me != target {
+        return false; // a vfork child, for a moment: not the one to decide
+    }
+    // SAFETY: no arguments, cannot fail.
+    let parent = unsafe { libc::getppid() };
+    parent != collector && !fork::is_listened_for()
+}

@@ -1,0 +1,83 @@
+//! A loaded object as native frames need it described: its segments, its unwind tables, its name and its build-id.
+//!
+//! Invariant: as everything here, used under the loader's lock, which keeps the object loaded meanwhile.
+
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+
+use libc::{PT_LOAD, PT_NOTE};
+use memtrack_format::stamp::{self, Stamp};
+
+use super::object::{Object, Range, holds};
+use crate::stacks::native::Description;
+
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+/// A note of this type by GNU is the build-id.
+const BUILD_ID: u32 = 3;
+/// Longest build-id that is taken for one, in bytes.
+const LONGEST_ID: usize = 64;
+
+/// Describes an object.
+pub(super) fn description(object: &Object<'_>) -> Description {
+    let segments: Vec<Range> = object.of_type(PT_LOAD).collect();
+    let loaded = |range: &Range| segments.iter().any(|segment| holds(segment, range.start, range.len()));
+    let path = path(object);
+    let build_id = object.of_type(PT_NOTE).filter(loaded).find_map(|notes| build_id(&notes));
+    let build_id = build_id.map(<[u8]>::to_vec).unwrap_or_else(|| stamp::join(&[], stamp(&path)));
+    let unwind_header = object.of_type(PT_GNU_EH_FRAME).find(loaded);
+    Description { bias: object.base, unwind_header, path, build_id, segments }
+}
+
+/// What the file system says of a file, by which another one will be told from it.
+fn stamp(path: &[u8]) -> Option<Stamp> {
+    let found = std::fs::metadata(OsStr::from_bytes(path)).ok().filter(|_| path.starts_with(b"/"))?;
+    let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
+    Some(Stamp { inode: found.ino(), size: found.size(), modified_ns })
+}
+
+/// The loader has no name for the program itself.
+fn path(object: &Object<'_>) -> Vec<u8> {
+    // SAFETY: null, or the loader's copy of the name, which ends in zero.
+    let name = (object.name != 0).then(|| unsafe { CStr::from_ptr(object.name as *const libc::c_char) });
+    match name.map(CStr::to_bytes) {
+        None | Some(b"") => mapped_file(object.range().start).unwrap_or_default(),
+        Some(name) if name.starts_with(b"/") || !name.contains(&b'/') => name.to_vec(),
+        Some(name) => {
+            let here = std::env::current_dir().unwrap_or_default().into_os_string().into_vec();
+            [here.as_slice(), b"/", name].concat()
+        }
+    }
+}
+
+/// The file that is mapped at an address: the system's word for the program is the loader, where that was started.
+fn mapped_file(address: usize) -> Option<Vec<u8>> {
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    maps.split(|&byte| byte == b'\n').find_map(|line| {
+        // Start and end, rights, offset, device, node, and after spaces the path.
+        let range = std::str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?;
+        let (start, end) = range.split_once('-')?;
+        let (start, end) = (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+        let path = line.iter().position(|&byte| byte == b'/').and_then(|path| line.get(path..))?;
+        (start..end).contains(&address).then(|| path.to_vec())
+    })
+}
+
+/// The build-id among these notes, which the object keeps while it is loaded.
+pub(super) fn build_id(notes: &Range) -> Option<&'static [u8]> {
+    // SAFETY: a range inside a loaded segment.
+    let mut rest = unsafe { std::slice::from_raw_parts(notes.start as *const u8, notes.len()) };
+    loop {
+        let (head, after) = rest.split_first_chunk::<12>()?;
+        let number = |at: usize| {
+            head.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+        };
+        let (name_size, size, kind) = (number(0) as usize, number(4) as usize, number(8));
+        let (name, after) = after.split_at_checked(name_size.checked_next_multiple_of(4)?)?;
+        let (content, after) = after.split_at_checked(size.checked_next_multiple_of(4)?)?;
+        if kind == BUILD_ID && name == b"GNU\0" && size <= LONGEST_ID {
+            return content.get(..size);
+        }
+        rest = after;
+    }
+}

@@ -1,0 +1,71 @@
+//! Keeps the loader's own memory out of what is recorded.
+//!
+//! It exists because the loader looks the four functions up that it takes memory with, when the program begins, and goes by
+//! pointers of its own from then on. In a program at a fixed address that takes the address of `free`, it finds the
+//! program's stub, behind which is a slot that leads to the hook; of `calloc`, whose address nobody takes, it finds the C
+//! library's. So the tables of threads that end were seen to be freed, and had never been allocated.
+//!
+//! Invariant: a word of the loader's is written only if it is a stub's address, and then leads where the stub did before.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::{PROT_READ, PT_GNU_RELRO};
+
+use super::hook::Hook;
+use super::hook_names;
+use super::object::{Object, Range, holds};
+use super::originals;
+use super::protection::Protection;
+
+/// What the loader looks up.
+const NAMES: [&[u8]; 4] = [b"malloc", b"calloc", b"realloc", b"free"];
+const WORD: usize = size_of::<usize>();
+
+/// Leads the loader past the stubs of a program, if it is one that has some.
+pub(super) fn lead_past_stubs(loader: &Object<'_>, program: &Object<'_>, page_size: usize) {
+    // Only at a fixed address can a stub be what a function's address is.
+    if program.base != 0 {
+        return;
+    }
+    let hooks = NAMES.iter().filter_map(|name| hook_names::find(name));
+    let of_stub = |hook: &'static Hook| Some((originals::stub(hook)?, originals::original(hook, &[])));
+    let stubs: Vec<(usize, usize)> = hooks.filter_map(of_stub).filter(|&(_, original)| original != 0).collect();
+    // The pointers are constant from the program's beginning on.
+    if let Some(constants) = loader.of_type(PT_GNU_RELRO).next().filter(|_| !stubs.is_empty()) {
+        let protection = Protection::new(loader.relro_pages(page_size), PROT_READ);
+        replace(&constants, protection, &stubs, |address| loader.has_writable_word(address));
+    }
+}
+
+/// Writes the second address of each pair in place of the first.
+fn replace(words: &Range, mut protection: Protection, pairs: &[(usize, usize)], is_data: impl Fn(usize) -> bool) {
+    let first = words.start.next_multiple_of(WORD);
+    let addresses = (first..words.end).step_by(WORD);
+    for address in addresses.filter(|&address| holds(words, address, WORD) && is_data(address)) {
+        // SAFETY: an aligned word in a loaded segment of the loader's; others read it as one word.
+        let word = unsafe { &*(address as *const AtomicUsize) };
+        let value = word.load(Ordering::Relaxed);
+        if let Some(&(_, original)) = pairs.iter().find(|&&(stub, _)| stub == value)
+            && protection.lift_for(address)
+        {
+            word.store(original, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AtomicUsize, Ordering, Protection, replace};
+
+    #[test]
+    fn only_stubs_are_replaced() {
+        let words = [7, 8, 9, 8, 10].map(AtomicUsize::new);
+        let now = || words.iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();
+        let start = words.as_ptr() as usize;
+        let range = start..start + 4 * size_of::<usize>();
+        replace(&range, Protection::new(0..0, libc::PROT_READ), &[(8, 80), (10, 100)], |_| true);
+        assert_eq!(now(), [7, 80, 9, 80, 10]);
+        replace(&range, Protection::new(0..0, libc::PROT_READ), &[(9, 90)], |address| address != start + 16);
+        assert_eq!(now(), [7, 80, 9, 80, 10]);
+    }
+}

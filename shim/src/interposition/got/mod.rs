@@ -1,0 +1,237 @@
+//! Makes calls of hooked functions come to us: finds the slots of every loaded object and writes them, and makes the
+//! names lead to the hooks for objects that are still to come (see [`symbol_redirect`]).
+//!
+//! Why not symbol interposition: see there; and it cannot follow what a process already has bound. Invariant: all state
+//! here is touched only under the loader's own lock (see [`patch`]), so no object can be half relocated or unmapped
+//! meanwhile, no lock of ours exists, and a fork child inherits none.
+
+mod describe;
+mod dlopen_scopes;
+mod dynamic;
+mod hook;
+mod hook_names;
+mod loader_stubs;
+mod object;
+mod object_lookup;
+mod originals;
+mod patch;
+mod protection;
+mod seen_objects;
+mod symbol_redirect;
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+
+use plt_rs::{DynamicLibrary, LoadedLibrary};
+
+use crate::stacks::native;
+
+pub(crate) use dlopen_scopes::{Opening, Scope};
+pub(crate) use hook::{Group, Hook, NameLeads, Original, Target};
+pub(crate) use object_lookup::{Loading, loading_at, start as start_finding};
+pub(crate) use originals::{function_at, object_at};
+
+use object::Object;
+use patch::Outcome;
+use seen_objects::{Known, Loaded};
+
+/// The objects seen so far, and who is at it.
+struct State {
+    known: UnsafeCell<Vec<Known>>,
+    /// The process that is patching, 0 for none. A fork child may inherit its parent's number: then the list is void.
+    patching: AtomicI32,
+    /// A round was asked for while one was running.
+    again: AtomicBool,
+    /// Slots that hold a hook, over all objects ever patched.
+    slots: AtomicUsize,
+}
+
+// SAFETY: `known` is touched only by the one thread that `patching` admits.
+unsafe impl Sync for State {}
+
+static STATE: State = State {
+    known: UnsafeCell::new(Vec::new()),
+    patching: AtomicI32::new(0),
+    again: AtomicBool::new(false),
+    slots: AtomicUsize::new(0),
+};
+
+/// Looks up the originals and patches everything that is loaded. Called once, from the shim's constructor.
+/// Gives the number of slots that now hold a hook.
+pub(crate) fn install() -> usize {
+    originals::c_library();
+    patch();
+    STATE.slots.load(Ordering::Relaxed)
+}
+
+/// Patches the objects that came since the last call. Called after each dlopen, before the program gets the handle.
+pub(crate) fn patch_new(opened: Scope) {
+    let _entry = dlopen_scopes::enter(opened);
+    patch();
+}
+
+/// Patches what is new. The work is done inside a lookup of our own indirect function: the loader calls its resolver with the loader's lock
+/// held. That is what keeps other threads from relocating an object while its slots are written (a lazily bound slot is
+/// *added to* by relocation) and from unmapping it, at no risk of a deadlock that the program's own dlopen did not have.
+fn patch() {
+    if !seen_objects::is_there_news() {
+        return;
+    }
+    let guard = crate::recording::thread::enter();
+    // SAFETY: a pseudo handle and a name that ends in zero.
+    let resolved = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"memtrack_patch_under_loader_lock".as_ptr()) };
+    if resolved.is_null() {
+        // Not reachable by name (a statically linked test, a loader without indirect functions).
+        patch_exclusively();
+    }
+    // Lookups that found nothing must not be reported to the program as its own.
+    // SAFETY: no preconditions.
+    unsafe { libc::dlerror() };
+    drop(guard);
+}
+
+/// Looks at objects that came or went without a dlopen of the program's own.
+pub(crate) fn catch_up() {
+    patch();
+}
+
+/// The hook for `name`, if it is a hooked one, and its original, looked for in `scope` too if its library is new.
+pub(crate) fn hook_and_original(name: &[u8], scope: Option<Scope>) -> Option<(&'static Hook, usize)> {
+    let hook = hook_names::find(name)?;
+    Some((hook, originals::original(hook, scope.as_slice())))
+}
+
+/// An indirect function: looking it up runs the resolver. Its value is of no use.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_patch_under_loader_lock() -> usize {
+    std::arch::naked_asm!(
+        ".type memtrack_patch_under_loader_lock, @gnu_indirect_function",
+        "jmp {resolver}",
+        resolver = sym patch_in_resolver,
+    )
+}
+
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_patch_under_loader_lock() -> usize {
+    std::arch::naked_asm!(
+        ".type memtrack_patch_under_loader_lock, @gnu_indirect_function",
+        "b {resolver}",
+        resolver = sym patch_in_resolver,
+    )
+}
+
+extern "C" fn patch_in_resolver() -> usize {
+    patch_exclusively();
+    (&raw const STATE) as usize
+}
+
+fn patch_exclusively() {
+    let process = std::process::id().cast_signed();
+    STATE.again.store(true, Ordering::Release);
+    let previous = STATE.patching.load(Ordering::Acquire);
+    let entered = STATE.patching.compare_exchange(previous, process, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if previous == process || !entered {
+        // The other round sees `again`.
+        return;
+    }
+    // SAFETY: `patching` admitted this thread alone.
+    let known = unsafe { &mut *STATE.known.get() };
+    if previous != 0 {
+        // Forked in the middle of a round of a thread that is not here: the list may be half written.
+        std::mem::forget(std::mem::take(known));
+    }
+    while STATE.again.swap(false, Ordering::AcqRel) {
+        patch_round(known);
+    }
+    STATE.patching.store(0, Ordering::Release);
+}
+
+fn patch_round(known: &mut Vec<Known>) {
+    let loaded = Loaded::now();
+    let some_were_removed = loaded.some_were_removed();
+    let front = seen_objects::unchanged(known, &loaded.objects, some_were_removed);
+    let rest = loaded.objects.get(front..).unwrap_or_default();
+    let comparison = seen_objects::compare(known.split_off(front), rest, some_were_removed);
+    for gone in &comparison.gone {
+        if native::is_on() {
+            native::forget(gone.range.start);
+        }
+        // An object that was only replaced in our list is still there, and so are its functions.
+        if !loaded.objects.iter().any(|object| object.range() == gone.range) {
+            originals::forget(&gone.range);
+        }
+    }
+    let (skipped, scopes) = (Skipped::new(), dlopen_scopes::pending());
+    let libraries = plt_rs::collect_modules().into_iter().skip(front);
+    for ((object, library), found) in rest.iter().zip(libraries).zip(comparison.matches) {
+        known.push(found.unwrap_or_else(|| {
+            if native::is_on() {
+                native::add(describe::description(object));
+            }
+            if let (true, Some(program)) = (skipped.is_loader(object), loaded.objects.first()) {
+                loader_stubs::lead_past_stubs(object, program, skipped.page_size);
+            }
+            let outcome = patch_object(object, library, &scopes, &skipped).unwrap_or_default();
+            STATE.slots.fetch_add(outcome.count, Ordering::Relaxed);
+            Known::new(object, outcome)
+        }));
+    }
+    symbol_redirect::redirect(&loaded.objects, skipped.page_size);
+    loaded.remember();
+}
+
+/// Patches one object, unless it is one to leave alone.
+fn patch_object(
+    object: &Object<'_>,
+    library: LoadedLibrary<'_>,
+    scopes: &[Scope],
+    skipped: &Skipped,
+) -> Option<Outcome> {
+    if library.addr() != object.base || skipped.has(object, &library) {
+        return None;
+    }
+    let dynamic = dynamic::Dynamic::read(object)?;
+    let library = DynamicLibrary::initialize(library).ok()?;
+    Some(patch::Patcher::new(object, &library, &dynamic, scopes, skipped.page_size).run())
+}
+
+/// The objects that are never patched: the loader, the kernel's, the shim itself.
+struct Skipped {
+    loader: usize,
+    kernel: usize,
+    shim: usize,
+    page_size: usize,
+}
+
+impl Skipped {
+    fn new() -> Self {
+        // SAFETY: no preconditions; an unknown entry gives 0.
+        let auxiliary = |kind| unsafe { libc::getauxval(kind) } as usize;
+        Self {
+            loader: auxiliary(libc::AT_BASE),
+            kernel: auxiliary(libc::AT_SYSINFO_EHDR),
+            shim: (&raw const STATE) as usize,
+            page_size: auxiliary(libc::AT_PAGESZ),
+        }
+    }
+
+    /// Whether this is the loader, as far as the system knows.
+    fn is_loader(&self, object: &Object<'_>) -> bool {
+        self.loader != 0 && object.range().contains(&self.loader)
+    }
+
+    fn has(&self, object: &Object<'_>, library: &LoadedLibrary<'_>) -> bool {
+        let range = object.range();
+        let file = library.name().rsplit('/').next().unwrap_or_default();
+        range.contains(&self.shim)
+            || self.is_loader(object)
+            || (self.kernel != 0 && range.contains(&self.kernel))
+            // A program started as an argument of the loader has no loader in its auxiliary vector.
+            || file.starts_with("ld-linux")
+            || file.starts_with("ld-musl")
+    }
+}

@@ -1,0 +1,155 @@
+//! Objects of which the walk over the loaded ones does not know yet: what a dlopen that has not returned has loaded.
+//!
+//! Their constructors run meanwhile, and allocate. Invariant: the loader is asked by the one function that it has for
+//! unwinders, which takes no lock and is safe in signal handlers (glibc 2.35); where there is none, nothing is found.
+//! Nothing here allocates.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use libc::{Elf64_Ehdr, PT_LOAD, PT_NOTE};
+
+use super::describe::build_id;
+use super::object::{Object, Range, holds};
+use crate::platform::readable::is_readable;
+
+/// The loader's function; 0 where it has none.
+static FIND: AtomicUsize = AtomicUsize::new(0);
+
+type Find = unsafe extern "C" fn(*const c_void, *mut Found) -> c_int;
+
+/// `struct dl_find_object` of the C library.
+#[repr(C)]
+struct Found {
+    flags: u64,
+    start: usize,
+    end: usize,
+    link_map: *const LinkMap,
+    /// Of the table of unwind tables.
+    unwind_header: usize,
+    reserved: [u64; 7],
+}
+
+/// What is public of the loader's own description.
+#[repr(C)]
+struct LinkMap {
+    bias: usize,
+    name: *const c_char,
+}
+
+/// An object that code runs in, which stays loaded meanwhile.
+#[derive(Debug)]
+pub(crate) struct Loading {
+    object: Object<'static>,
+    unwind_header: usize,
+}
+
+/// Looks the loader's function up; outside of hooks.
+pub(crate) fn start() {
+    // SAFETY: a pseudo handle and a name that ends in zero.
+    let find = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
+    FIND.store(find as usize, Relaxed);
+    // SAFETY: no preconditions; what was not found is not for the program to be told.
+    unsafe { libc::dlerror() };
+}
+
+/// The object that holds the code at an address.
+pub(crate) fn loading_at(address: usize) -> Option<Loading> {
+    let find = FIND.load(Relaxed);
+    if find == 0 {
+        return None;
+    }
+    // SAFETY: the address of that function, as `start` found it.
+    let find: Find = unsafe { std::mem::transmute::<usize, Find>(find) };
+    let mut found =
+        Found { flags: 0, start: 0, end: 0, link_map: std::ptr::null(), unwind_header: 0, reserved: [0; 7] };
+    // SAFETY: any address may be asked about, and `found` is as large as the function's version of it.
+    let result = unsafe { find(address as *const c_void, &raw mut found) };
+    if result != 0 {
+        return None;
+    }
+    // SAFETY: the loader's description of an object that is loaded.
+    let link_map = unsafe { found.link_map.as_ref() }?;
+    let headers = headers(found.start..found.end)?;
+    let object = Object { base: link_map.bias, headers, name: link_map.name as usize };
+    Some(Loading { object, unwind_header: found.unwind_header })
+}
+
+/// The program headers of the object that is mapped there, which follow its header.
+fn headers(range: Range) -> Option<&'static [libc::Elf64_Phdr]> {
+    const PAGE: usize = 4096;
+    if !holds(&range, range.start, PAGE) || !range.start.is_multiple_of(PAGE) || !is_readable(range.start) {
+        return None;
+    }
+    // SAFETY: a page that can be read, which the object keeps while it is loaded; any bytes make a header.
+    let header = unsafe { &*(range.start as *const Elf64_Ehdr) };
+    let (offset, count) = (usize::try_from(header.e_phoff).ok()?, usize::from(header.e_phnum));
+    let size = count.checked_mul(size_of::<libc::Elf64_Phdr>())?;
+    let is_elf =
+        header.e_ident.starts_with(b"\x7fELF") && usize::from(header.e_phentsize) == size.checked_div(count)?;
+    if !is_elf || !offset.is_multiple_of(8) || offset.checked_add(size)? > PAGE {
+        return None;
+    }
+    // SAFETY: inside the page, aligned, and any bytes make program headers.
+    Some(unsafe { std::slice::from_raw_parts((range.start.wrapping_add(offset)) as *const libc::Elf64_Phdr, count) })
+}
+
+impl Loading {
+    /// What was added to the addresses of the file.
+    pub(crate) const fn bias(&self) -> usize {
+        self.object.base
+    }
+
+    /// From its lowest to its highest loaded address.
+    pub(crate) fn range(&self) -> Range {
+        self.object.range()
+    }
+
+    /// The end of the segment that an address is in.
+    pub(crate) fn segment_end(&self, address: usize) -> Option<usize> {
+        self.object.of_type(PT_LOAD).find(|segment| segment.contains(&address)).map(|segment| segment.end)
+    }
+
+    /// The table of unwind tables.
+    pub(crate) fn unwind_header(&self) -> Option<(usize, usize)> {
+        Some((self.unwind_header, self.segment_end(self.unwind_header)?))
+    }
+
+    /// The path by which the loader knows it.
+    pub(crate) fn path(&self) -> &[u8] {
+        if self.object.name == 0 {
+            return &[];
+        }
+        // SAFETY: the loader's copy of the name, which ends in zero and stays while the object is loaded.
+        unsafe { CStr::from_ptr(self.object.name as *const c_char) }.to_bytes()
+    }
+
+    /// Its GNU build-id; empty when it has none.
+    pub(crate) fn build_id(&self) -> &'static [u8] {
+        let is_loaded = |notes: &Range| self.segment_end(notes.start).is_some_and(|end| notes.end <= end);
+        self.object.of_type(PT_NOTE).filter(is_loaded).find_map(|notes| build_id(&notes)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loader_tells_whose_code_it_is() {
+        start();
+        if FIND.load(Relaxed) == 0 {
+            return; // An older C library.
+        }
+        let here = the_loader_tells_whose_code_it_is as fn() as usize;
+        let object = loading_at(here).unwrap();
+        assert!(object.range().contains(&here) && object.segment_end(here).unwrap() > here);
+        let (header, end) = object.unwind_header().unwrap();
+        assert!(object.range().contains(&header) && header < end);
+        let library = loading_at(libc::getpid as *const () as usize).unwrap();
+        assert!(library.path().ends_with(b"libc.so.6"), "{:?}", library.path());
+        assert!(!library.build_id().is_empty());
+        assert!(loading_at(16).is_none() && loading_at(&raw const *Box::new(0) as usize).is_none());
+    }
+}

@@ -1,0 +1,27 @@
+//! The C library's allocation functions.
+//!
+//! Invariant: sizes recorded are what the program asked for, not what it got.
+
+use std::ffi::c_int;
+
+use memtrack_format::Allocator;
+
+use super::hook_macros::{allocates, frees, reallocates, stores};
+use crate::interposition::got::Original;
+use crate::recording::recorder::Recorder;
+use crate::recording::thread::{self, Freeing};
+
+allocates!(malloc = MALLOC(size) -> Malloc, size);
+// A product that overflows makes the real function fail, so a result means that it did not.
+allocates!(calloc = CALLOC(count, size) -> Calloc, count.wrapping_mul(size));
+reallocates!(realloc = REALLOC(address, size) -> Realloc, Some(size));
+reallocates!(reallocarray = REALLOCARRAY(address, count, size) -> Reallocarray, count.checked_mul(size));
+stores!(posix_memalign = POSIX_MEMALIGN -> PosixMemalign);
+allocates!(aligned_alloc = ALIGNED_ALLOC(alignment, size) -> AlignedAlloc, size);
+allocates!(memalign = MEMALIGN(alignment, size) -> Memalign, size);
+allocates!(valloc = VALLOC(size) -> Valloc, size);
+allocates!(pvalloc = PVALLOC(size) -> Pvalloc, size);
+frees!(at once free = FREE(address));
+frees!(cfree = CFREE(address));
+frees!(free_sized = FREE_SIZED(address, size));
+frees!(free_aligned_sized = FREE_ALIGNED_SIZED(address, alignment, size));

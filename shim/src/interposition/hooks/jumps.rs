@@ -1,0 +1,32 @@
+//! Jumps out of frames (longjmp), hooks' frames among them: out of a signal handler that a fault inside of free has
+//! called, say.
+//!
+//! Who jumps inside of a hook never comes back to it: its guard is opened, and the thread goes on to record in a new
+//! segment, since the last record may be half written. Invariant: where no hook is left, nothing is done.
+
+use std::ffi::c_int;
+
+use crate::interposition::got::Original;
+use crate::recording::thread;
+
+type Jump = unsafe extern "C" fn(buffer: usize, value: c_int);
+
+macro_rules! jumps {
+    ($($name:ident = $original:ident;)*) => {$(
+        pub(super) static $original: Original<Jump> = Original::new();
+
+        pub(super) unsafe extern "C" fn $name(buffer: usize, value: c_int) {
+            thread::leave_hook();
+            let real = $original.get();
+            // SAFETY: the caller's arguments, for the function it meant. It does not return.
+            unsafe { real(buffer, value) }
+        }
+    )*};
+}
+
+jumps! {
+    longjmp = LONGJMP;
+    underscore_longjmp = UNDERSCORE_LONGJMP;
+    siglongjmp = SIGLONGJMP;
+    longjmp_checked = LONGJMP_CHECKED;
+}

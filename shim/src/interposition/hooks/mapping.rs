@@ -1,0 +1,130 @@
+//! Mappings of the process's memory: mmap, munmap, mremap.
+//!
+//! Invariant: a range that may go is recorded before the call, since another thread can get it at once; a call that
+//! failed is taken back, and changes nothing.
+
+use std::ffi::c_int;
+
+use memtrack_format::{Allocator, MapClass};
+
+use crate::interposition::got::Original;
+use crate::recording::thread;
+use crate::stacks::native;
+
+/// What a failed mapping returns.
+const FAILED: usize = usize::MAX;
+/// Keep the old range mapped, without its pages (`linux/mman.h`).
+const MREMAP_DONTUNMAP: c_int = 4;
+
+type Mmap = unsafe extern "C" fn(usize, usize, c_int, c_int, c_int, usize) -> usize;
+
+pub(super) static MMAP: Original<Mmap> = Original::new();
+pub(super) static MMAP64: Original<Mmap> = Original::new();
+pub(super) static MUNMAP: Original<unsafe extern "C" fn(usize, usize) -> c_int> = Original::new();
+pub(super) static MREMAP: Original<unsafe extern "C" fn(usize, usize, usize, c_int, usize) -> usize> = Original::new();
+
+/// `mmap` and `mmap64`, which are one function where an offset has 64 bits.
+macro_rules! maps {
+    ($name:ident = $original:ident) => {
+        pub(super) unsafe extern "C" fn $name(
+            wish: usize,
+            length: usize,
+            protection: c_int,
+            flags: c_int,
+            file: c_int,
+            offset: usize,
+        ) -> usize {
+            let real = $original.get();
+            if flags & libc::MAP_FIXED != 0 {
+                native::unmaps(wish, length);
+            }
+            let Some(mut recorder) = thread::enter() else {
+                // SAFETY: the caller's arguments, for the function it meant.
+                return unsafe { real(wish, length, protection, flags, file, offset) };
+            };
+            // SAFETY: as above.
+            let result = unsafe { real(wish, length, protection, flags, file, offset) };
+            if result != FAILED {
+                if protection & libc::PROT_EXEC != 0 && flags & libc::MAP_ANONYMOUS == 0 {
+                    native::maps_code();
+                }
+                recorder.map(Allocator::Mmap, result, length, class(protection, flags));
+            }
+            result
+        }
+    };
+}
+
+maps!(mmap = MMAP);
+maps!(mmap64 = MMAP64);
+
+/// What a new mapping is for.
+fn class(protection: c_int, flags: c_int) -> MapClass {
+    let private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
+    match (private, flags & libc::MAP_ANONYMOUS != 0) {
+        (false, _) => MapClass::Shared,
+        (true, false) => MapClass::File,
+        (true, true) if protection == libc::PROT_NONE => MapClass::Reserved,
+        (true, true) => MapClass::Heap,
+    }
+}
+
+pub(super) unsafe extern "C" fn munmap(address: usize, length: usize) -> c_int {
+    let real = MUNMAP.get();
+    native::unmaps(address, length);
+    let Some(mut recorder) = thread::enter() else {
+        // SAFETY: the caller's arguments, for the function it meant.
+        return unsafe { real(address, length) };
+    };
+    recorder.unmap(address, length);
+    // SAFETY: as above.
+    let result = unsafe { real(address, length) };
+    if result != 0 {
+        recorder.unmap_undo();
+    }
+    result
+}
+
+/// The fifth argument is there only with MREMAP_FIXED; otherwise whatever the register holds is passed on unread.
+pub(super) unsafe extern "C" fn mremap(old: usize, from: usize, to: usize, flags: c_int, wish: usize) -> usize {
+    let real = MREMAP.get();
+    native::unmaps(old, from);
+    if flags & libc::MREMAP_FIXED != 0 {
+        native::unmaps(wish, to);
+    }
+    let Some(mut recorder) = thread::enter() else {
+        // SAFETY: the caller's arguments, for the function it meant.
+        return unsafe { real(old, from, to, flags, wish) };
+    };
+    recorder.remap_from(old, from);
+    // SAFETY: as above.
+    let result = unsafe { real(old, from, to, flags, wish) };
+    if result == FAILED {
+        recorder.unmap_undo();
+        return result;
+    }
+    recorder.map(Allocator::Mremap, result, to, MapClass::Inherited);
+    if flags & MREMAP_DONTUNMAP != 0 {
+        // Only private anonymous memory can be moved that way; its old range is such memory still.
+        recorder.map(Allocator::Mremap, old, from, MapClass::Heap);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE};
+    use libc::{PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE};
+
+    #[test]
+    fn mappings_are_classed_by_what_they_hold() {
+        assert_eq!(class(PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED), MapClass::Heap);
+        assert_eq!(class(PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS), MapClass::Heap);
+        assert_eq!(class(PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE), MapClass::Reserved);
+        assert_eq!(class(PROT_READ | PROT_EXEC, MAP_PRIVATE), MapClass::File);
+        assert_eq!(class(PROT_NONE, MAP_PRIVATE), MapClass::File);
+        assert_eq!(class(PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS), MapClass::Shared);
+        assert_eq!(class(PROT_READ, MAP_SHARED_VALIDATE), MapClass::Shared);
+    }
+}

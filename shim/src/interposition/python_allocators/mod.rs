@@ -1,0 +1,151 @@
+//! Every block of Python's own allocators, in captures that are asked for them.
+//!
+//! The interpreter lets the functions of its three domains (raw, mem, obj) be replaced, at any time and by anybody. Ours
+//! go in before it starts. PYTHONMALLOC and the development mode throw them out when it begins to start: so until there
+//! is a thread state, each event looks whether ours are still there, and wraps what it finds. Whoever comes later, as
+//! tracemalloc does, stands above ours and calls them.
+//!
+//! Other threads may be in the middle of a call meanwhile: a domain is five words, read without a lock. Therefore a
+//! wrapper keeps the context of what it wraps; whichever mix of old and new words a thread reads, they fit together.
+//!
+//! Invariant: the functions that were there are always called, with their own context; nothing is replaced.
+
+mod wrappers;
+
+use std::ffi::{CStr, c_int};
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr};
+
+use libc::c_void;
+use libloading::os::unix::Library;
+use memtrack_transport::layout::python_allocators::{OFF, TRACED};
+
+use crate::platform::recording_switch;
+use crate::platform::shared_area;
+use crate::platform::symbol_tables::is_defined;
+
+/// `PyMemAllocatorEx`: the same in every version.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Domain {
+    context: usize,
+    functions: wrappers::Functions,
+}
+
+/// `PyMemAllocatorDomain`: raw, mem, obj.
+const DOMAINS: [c_int; 3] = [0, 1, OBJ];
+/// Whoever replaces the allocators replaces this one; for a moment the interpreter itself puts the raw one aside.
+const OBJ: c_int = 2;
+
+/// The interpreter's functions that are needed. All may be called at any time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Interface {
+    get: unsafe extern "C" fn(c_int, *mut Domain),
+    set: unsafe extern "C" fn(c_int, *const Domain),
+    thread_state: unsafe extern "C" fn() -> *mut c_void,
+}
+
+/// Set once, for good.
+static INTERFACE: AtomicPtr<Interface> = AtomicPtr::new(null_mut());
+/// One thread at a time puts them back.
+static LOOKING: AtomicBool = AtomicBool::new(false);
+
+/// Whether this capture is to have the blocks of Python's allocators.
+pub(crate) fn are_wanted() -> bool {
+    shared_area::area().is_some_and(|area| area.control().python_allocators.load(Relaxed) != OFF)
+}
+
+impl Interface {
+    /// The functions as this library, or what it depends on, exports them.
+    pub(crate) fn of(library: &Library) -> Option<Self> {
+        Some(Self {
+            // SAFETY: the documented type of this function in every version; so with those that follow.
+            get: unsafe { symbol(library, c"PyMem_GetAllocator") }?,
+            // SAFETY: as above.
+            set: unsafe { symbol(library, c"PyMem_SetAllocator") }?,
+            // SAFETY: as above.
+            thread_state: unsafe { symbol(library, c"PyGILState_GetThisThreadState") }?,
+        })
+    }
+
+    fn domain(&self, number: c_int) -> Domain {
+        let mut domain = Domain::default();
+        // SAFETY: writes one `PyMemAllocatorEx` to the place it is given.
+        unsafe { (self.get)(number, &raw mut domain) };
+        domain
+    }
+
+    /// Wraps what the domain has, unless that is a wrapper of ours.
+    fn wrap(&self, number: c_int) {
+        let found = self.domain(number);
+        let [malloc, ..] = found.functions;
+        if wrappers::is_ours(malloc) {
+            return;
+        }
+        let ours = usize::try_from(number).ok().and_then(|domain| wrappers::in_place_of(domain, &found.functions));
+        if let Some(functions) = ours {
+            let ours = Domain { functions, ..found };
+            // SAFETY: the functions do what the domain's did, whatever thread calls them.
+            unsafe { (self.set)(number, &raw const ours) };
+        }
+    }
+
+    /// Whether ours are called first, as far as the domain shows that the interpreter itself never puts aside.
+    fn has_ours(&self) -> bool {
+        let [malloc, ..] = self.domain(OBJ).functions;
+        wrappers::is_ours(malloc)
+    }
+
+    fn wrap_all(&self) {
+        DOMAINS.iter().for_each(|number| self.wrap(*number));
+    }
+
+    /// Whether this thread runs Python: then the interpreter has chosen its allocators.
+    fn runs_here(&self) -> bool {
+        // SAFETY: reads this thread's slot.
+        !unsafe { (self.thread_state)() }.is_null()
+    }
+}
+
+/// # Safety
+/// `F` must be the type of the function of this name.
+unsafe fn symbol<F: Copy>(library: &Library, name: &CStr) -> Option<F> {
+    if !is_defined(name) {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { library.get::<F>(name) }.ok().map(|symbol| *symbol)
+}
+
+/// Puts the wrappers in, and has them looked after until the interpreter has started. Call it outside of hooks.
+pub(crate) fn trace(interface: Interface) {
+    interface.wrap_all();
+    INTERFACE.store(Box::into_raw(Box::new(interface)), Release);
+    if let Some(area) = shared_area::area() {
+        area.control().python_allocators.store(TRACED, Release);
+    }
+    recording_switch::watch();
+}
+
+/// Whether there are wrappers to look after.
+pub(crate) fn are_traced() -> bool {
+    !INTERFACE.load(Acquire).is_null()
+}
+
+/// What each event does first until the interpreter has started: puts the wrappers back where they were thrown out.
+/// Whether they were.
+pub(crate) fn watch() -> bool {
+    // SAFETY: null, or set once to memory that is never freed.
+    let Some(interface) = (unsafe { INTERFACE.load(Acquire).as_ref() }) else { return false };
+    if interface.runs_here() {
+        recording_switch::stop_watching();
+        return false;
+    }
+    let were_out = !interface.has_ours() && !LOOKING.swap(true, AcqRel);
+    if were_out {
+        interface.wrap_all();
+        LOOKING.store(false, Release);
+    }
+    were_out
+}

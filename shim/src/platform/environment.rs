@@ -1,0 +1,124 @@
+//! The environment: what memtrack put there is read and taken out before the program can see it.
+//!
+//! Invariant: after [`take`], `environ` is what the user's shell would have given the program.
+
+use std::ffi::{CStr, c_char};
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
+
+/// An environment as exec functions take it: strings up to a null.
+pub(crate) type Environment = *const *const c_char;
+
+unsafe extern "C" {
+    static mut environ: *mut *mut c_char;
+}
+
+/// What was found in the environment; the strings live as long as the process.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// Path of the collector's socket.
+    pub(crate) socket: Option<&'static [u8]>,
+    /// Path of this library, as the loader was given it.
+    pub(crate) library: Option<&'static [u8]>,
+    /// `PYTHONMALLOC`, which stays.
+    pub(crate) python_malloc: Option<&'static [u8]>,
+    /// The file of `scripts/verify-marks`, which stays.
+    #[cfg(feature = "verify-marks")]
+    pub(crate) counts: Option<&'static CStr>,
+}
+
+/// Whether the C library has set the program's pointer to its environment, which it does in its constructor.
+pub(crate) fn is_set_up() -> bool {
+    !current().is_null()
+}
+
+/// What the program was called as; null before [`note_name`].
+static NAME: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Notes the first of the program's arguments. The C library does not know them yet.
+pub(crate) fn note_name(arguments: *const *const c_char) {
+    if !arguments.is_null() {
+        // SAFETY: the loader's array has a null at its end, if nothing else.
+        NAME.store(unsafe { arguments.read() }.cast_mut(), Relaxed);
+    }
+}
+
+/// What the program was called as, without a directory; empty if it is not known.
+pub(crate) fn program_name() -> &'static [u8] {
+    let name = NAME.load(Relaxed);
+    // SAFETY: the first of the program's arguments, which live as long as the process.
+    let name = if name.is_null() { &[] } else { unsafe { CStr::from_ptr(name) }.to_bytes() };
+    name.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+}
+
+/// Reads memtrack's variables and removes them; puts LD_PRELOAD back to what it was. Before the C library is set up, the
+/// environment is the one that the loader has got.
+pub(crate) fn take(loaders: Environment) -> Taken {
+    let mut taken = Taken::default();
+    let mut from = if is_set_up() { current() } else { loaders }.cast_mut().cast::<*mut c_char>();
+    if from.is_null() {
+        return taken;
+    }
+    let mut to = from;
+    while let Some((entry, text)) = entry(from) {
+        // SAFETY: not beyond the null that ends the array.
+        from = unsafe { from.add(1) };
+        if let Some(kept) = keep(entry, text, &mut taken) {
+            // SAFETY: `to` never passes `from`.
+            unsafe { to.write(kept) };
+            // SAFETY: as above.
+            to = unsafe { to.add(1) };
+        }
+    }
+    // SAFETY: `to` is at or before the null that ended the array.
+    unsafe { to.write(std::ptr::null_mut()) };
+    taken
+}
+
+/// The program's environment as it is now.
+pub(crate) fn current() -> Environment {
+    // SAFETY: the program's own pointer, which it may change only while no other thread reads it.
+    unsafe { environ }.cast_const().cast()
+}
+
+fn entry(at: *mut *mut c_char) -> Option<(*mut c_char, &'static [u8])> {
+    // SAFETY: inside the array, whose end is a null entry.
+    let entry = unsafe { at.read() };
+    if entry.is_null() {
+        return None;
+    }
+    // SAFETY: entries are NUL-terminated strings that live as long as the process.
+    Some((entry, unsafe { CStr::from_ptr(entry) }.to_bytes()))
+}
+
+/// The entry that stands in place of this one; `None`: none does.
+fn keep(entry: *mut c_char, text: &'static [u8], taken: &mut Taken) -> Option<*mut c_char> {
+    if let Some(socket) = value(text, SOCKET_VARIABLE) {
+        taken.socket = Some(socket);
+        return None;
+    }
+    if let Some(python_malloc) = value(text, "PYTHONMALLOC") {
+        taken.python_malloc = Some(python_malloc);
+    }
+    #[cfg(feature = "verify-marks")]
+    if let Some(file) = value(text, "MEMTRACK_VERIFY_MARKS") {
+        // SAFETY: the end of a string.
+        taken.counts = Some(unsafe { CStr::from_ptr(file.as_ptr().cast()) });
+    }
+    if let Some(libraries) = value(text, "LD_PRELOAD") {
+        taken.library = libraries.split(|byte| matches!(byte, b':' | b' ')).next();
+        return None;
+    }
+    if value(text, PRELOAD_VARIABLE).is_some() {
+        // "MEMTRACK_LD_PRELOAD=x" becomes "LD_PRELOAD=x".
+        // SAFETY: the prefix is part of the string.
+        return Some(unsafe { entry.add(PRELOAD_VARIABLE.len() - "LD_PRELOAD".len()) });
+    }
+    Some(entry)
+}
+
+fn value(text: &'static [u8], name: &str) -> Option<&'static [u8]> {
+    text.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+}

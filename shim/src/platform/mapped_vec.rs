@@ -1,0 +1,109 @@
+//! Arrays of a thread slot, in anonymous mappings of their own.
+//!
+//! They exist because a hook may not allocate from the heap that is measured. Invariant: every element up to the
+//! capacity is initialised (zero at first), so slices of it are always valid; nothing is ever given back to the heap.
+
+use crate::platform::errno::Errno;
+use std::ptr::NonNull;
+
+/// Types for which all-zero bytes are a value.
+///
+/// # Safety
+/// Only for types that any bytes, zeros included, make a valid value of and that need no drop.
+pub(crate) unsafe trait Plain: Copy + Default {}
+
+// SAFETY: an integer.
+unsafe impl Plain for u8 {}
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+
+/// A growable array of plain values.
+#[derive(Debug)]
+pub(crate) struct Region<T> {
+    base: NonNull<T>,
+    capacity: usize,
+}
+
+impl<T: Plain> Region<T> {
+    pub(crate) const fn new() -> Self {
+        Self { base: NonNull::dangling(), capacity: 0 }
+    }
+
+    #[inline]
+    pub(crate) const fn as_slice(&self) -> &[T] {
+        // SAFETY: `base` points to `capacity` initialised elements, owned by this region (none while it dangles).
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.capacity) }
+    }
+
+    #[inline]
+    pub(crate) const fn as_mut_slice(&mut self) -> &mut [T] {
+        // SAFETY: as in `as_slice`, and the region is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.capacity) }
+    }
+
+    /// The element at `index`, or the zero value beyond the capacity.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> T {
+        self.as_slice().get(index).copied().unwrap_or_default()
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, index: usize, value: T) {
+        if let Some(element) = self.as_mut_slice().get_mut(index) {
+            *element = value;
+        }
+    }
+
+    pub(crate) const fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Makes room for `count` elements and keeps the present ones. False when there is no memory: nothing has changed.
+    #[inline]
+    pub(crate) fn grow(&mut self, count: usize) -> bool {
+        count <= self.capacity || self.enlarge(count)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn enlarge(&mut self, count: usize) -> bool {
+        let Some(mut larger) = Self::map(count) else { return false };
+        if let Some(start) = larger.as_mut_slice().get_mut(..self.capacity) {
+            start.copy_from_slice(self.as_slice());
+        }
+        std::mem::replace(self, larger).release();
+        true
+    }
+
+    /// A region of at least `count` zeros: a power of two, and at least a page.
+    fn map(count: usize) -> Option<Self> {
+        const PAGE: usize = 4096;
+        let size = count.checked_mul(size_of::<T>())?.checked_next_power_of_two()?.max(PAGE);
+        let _errno = Errno::keep();
+        // SAFETY: a new private mapping touches nothing that exists.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        Some(Self { base: NonNull::new(base.cast())?, capacity: size / size_of::<T>() })
+    }
+
+    /// Gives the mapping back to the system. (Not a `Drop`: slots live as long as the process.)
+    pub(crate) fn release(self) {
+        if self.capacity == 0 {
+            return;
+        }
+        let _errno = Errno::keep();
+        // SAFETY: exactly the mapping that `map` made; the region is consumed, so nobody refers to it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.capacity * size_of::<T>()) };
+    }
+}

@@ -1,0 +1,15 @@
+//! The lowest floor: what the shim needs of the processor, the C library and the kernel.
+//!
+//! Invariant: nothing here knows of events, stacks or hooks; it uses no other floor.
+
+pub(crate) mod environment;
+pub(crate) mod errno;
+pub(crate) mod fallible_read;
+pub(crate) mod glibc_compat;
+pub(crate) mod mapped_vec;
+pub(crate) mod readable;
+pub(crate) mod recording_switch;
+pub(crate) mod seccomp;
+pub(crate) mod shared_area;
+pub(crate) mod symbol_tables;
+pub(crate) mod tls;

@@ -1,0 +1,17 @@
+//! Whether memory can be read, asked of the system.
+//!
+//! Invariant: nothing is changed, whatever the address, and errno stays as it was.
+
+use crate::platform::errno::Errno;
+
+/// Whether the page at this address can be read. Asks the system to read a set of signals there, for an operation that
+/// does not exist: it reads first.
+pub(crate) fn is_readable(page: usize) -> bool {
+    let _errno = Errno::keep();
+    // SAFETY: nothing is changed, whatever the address.
+    let result = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, -1, page, 0, 8) };
+    // SAFETY: gives the address of this thread's errno, which is always valid.
+    let place = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    result != 0 && unsafe { place.read() } == libc::EINVAL
+}

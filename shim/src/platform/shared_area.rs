@@ -1,0 +1,25 @@
+//! The memory that this process shares with the collector.
+//!
+//! Invariant: set once, at start-up, and never freed; a forked child maps its own memory in the same place.
+
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+use memtrack_transport::Area;
+
+/// Null before recording starts.
+static AREA: AtomicPtr<Area> = AtomicPtr::new(ptr::null_mut());
+
+/// Gives the shared memory to all threads, for good.
+pub(crate) fn set_area(area: Area) -> &'static Area {
+    let area: &'static Area = Box::leak(Box::new(area));
+    AREA.store(ptr::from_ref(area).cast_mut(), Release);
+    area
+}
+
+/// The shared memory; `None` before recording starts.
+pub(crate) fn area() -> Option<&'static Area> {
+    // SAFETY: null, or set once to memory that is never freed.
+    unsafe { AREA.load(Acquire).as_ref() }
+}

@@ -1,0 +1,168 @@
+//! A forked child gets shared memory of its own and goes on recording, where children are to be recorded.
+//!
+//! Before the fork the thread that forks takes a ticket: what was recorded before it is what the child inherits. The
+//! child, which has no other thread, connects while its recording is off, maps its own memory in the place of its
+//! parent's, so that everything that points there stays right, and forgets what its parent has told of stacks and code.
+//! Only system calls are made there: whatever lock another thread of the parent held stays locked for ever.
+//!
+//! Invariant: a child that cannot connect runs unrecorded; the parent does not wait for it and sees nothing of it.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use memtrack_transport::clock::monotonic_ns;
+use memtrack_transport::handshake::{Fork, Hello, receive_memory};
+use memtrack_transport::layout::{Control, state};
+use memtrack_transport::{Area, barrier};
+
+use super::startup::ANSWER;
+use crate::interposition::hooks;
+use crate::interposition::python_allocators;
+use crate::platform::errno::Errno;
+use crate::platform::recording_switch;
+use crate::platform::seccomp;
+use crate::platform::shared_area;
+use crate::process::child_environment;
+use crate::recording::thread;
+
+/// Children are recorded.
+static FOLLOWED: AtomicBool = AtomicBool::new(false);
+
+/// Records the children of this process from now on.
+pub(crate) fn follow() {
+    // SAFETY: the handlers keep to what is allowed in the child of a fork.
+    let failed = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+    FOLLOWED.store(failed == 0, Release);
+}
+
+/// Whether children are recorded.
+pub(crate) fn is_followed() -> bool {
+    FOLLOWED.load(Acquire)
+}
+
+/// Whether somebody listens at the collector's socket. Does not wait. Where it cannot be told, as in another root
+/// directory or where system calls are forbidden, somebody does: recording then ends only when nobody has taken records for long.
+pub(crate) fn is_listened_for() -> bool {
+    if seccomp::is_confined() {
+        return true;
+    }
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let path = child_environment::socket().unwrap_or_default();
+    address.sun_path.iter_mut().zip(path).for_each(|(to, from)| *to = *from as libc::c_char);
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: takes numbers only.
+    let socket = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: a live address of the length that is given.
+    let connected = unsafe { libc::connect(socket, (&raw const address).cast(), length) };
+    let error = std::io::Error::last_os_error().raw_os_error();
+    // SAFETY: closes what was opened above, or nothing.
+    unsafe { libc::close(socket) };
+    connected == 0 || error != Some(libc::ECONNREFUSED)
+}
+
+/// A process is about to be started; memtrack notices if it never hears of it.
+pub(crate) fn expect_child() {
+    if let Some(area) = shared_area::area().filter(|_| is_followed()) {
+        area.control().children.fetch_add(1, Relaxed);
+    }
+}
+
+/// It was not started after all.
+pub(crate) fn forget_child() {
+    if let Some(area) = shared_area::area().filter(|_| is_followed()) {
+        area.control().children.fetch_sub(1, Relaxed);
+    }
+}
+
+extern "C" fn before_fork() {
+    // Of an earlier fork. A thread that is inside a hook takes none now: what it does there is to go on in the memory
+    // that it has, so its child is not recorded.
+    thread::take_fork_ticket();
+    if let Some(mut recorder) = thread::enter() {
+        recorder.fork_begins();
+        expect_child();
+    }
+}
+
+extern "C" fn in_child() {
+    let _errno = Errno::keep();
+    let begun = monotonic_ns();
+    // Closed: the parent has ended since.
+    let was_recorded = shared_area::area()
+        .filter(|area| matches!(area.control().state.load(Acquire), state::RECORDING | state::CLOSED));
+    let ticket = thread::take_fork_ticket().filter(|_| !seccomp::is_confined());
+    let (Some(area), Some(ticket)) = (was_recorded, ticket) else { return };
+    if connect(area, ticket).is_some() {
+        area.control().start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);
+        begin(area);
+    }
+}
+
+/// What the parent knew of the interpreter, which is the child's too.
+struct Known {
+    version: u32,
+    note_len: u32,
+    note: [u64; 16],
+    allocator: [u64; 4],
+    traced: u32,
+}
+
+impl Known {
+    fn of(control: &Control) -> Self {
+        Self {
+            version: control.python_version.load(Relaxed),
+            note_len: control.python_note_len.load(Relaxed),
+            note: control.python_note.each_ref().map(|word| word.load(Relaxed)),
+            allocator: control.python_allocator.each_ref().map(|word| word.load(Relaxed)),
+            traced: control.python_allocators.load(Relaxed),
+        }
+    }
+
+    fn tell(&self, control: &Control) {
+        control.python_note.iter().zip(self.note).for_each(|(word, value)| word.store(value, Relaxed));
+        control.python_allocator.iter().zip(self.allocator).for_each(|(word, value)| word.store(value, Relaxed));
+        control.python_note_len.store(self.note_len, Relaxed);
+        control.python_allocators.store(self.traced, Relaxed);
+        control.python_version.store(self.version, Release);
+    }
+}
+
+/// Fetches the child's own shared memory into the place of its parent's.
+fn connect(area: &'static Area, ticket: u64) -> Option<()> {
+    let socket = Path::new(OsStr::from_bytes(child_environment::socket()?));
+    let stream = UnixStream::connect(socket).ok()?;
+    stream.set_read_timeout(Some(ANSWER)).ok()?;
+    let known = Known::of(area.control());
+    let ppid = area.control().pid.load(Relaxed);
+    // SAFETY: no arguments, cannot fail.
+    let pid = unsafe { libc::getpid() };
+    Hello { pid, ppid, fork: Some(Fork { ticket, slots: area.slot_count() }) }.send(&stream).ok()?;
+    let (memory, slots) = receive_memory(&stream).ok()?;
+    // SAFETY: the only thread is here, and recording is off.
+    let replaced = slots == area.slot_count() && unsafe { area.replace(memory.as_fd()) };
+    replaced.then(|| {
+        known.tell(area.control());
+        area.control().pid.store(pid, Relaxed);
+    })
+}
+
+fn begin(area: &'static Area) {
+    thread::begin_again();
+    hooks::note_process();
+    barrier::register();
+    // Not over a CLOSED: the collector may have given up meanwhile.
+    if area.control().state.compare_exchange(state::READY, state::RECORDING, Release, Relaxed).is_ok() {
+        recording_switch::on();
+        if python_allocators::are_traced() {
+            recording_switch::watch();
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The highest floor: the life of the process: start-up, fork, exec and new programs.
+//!
+//! Invariant: nothing below uses it; what lower floors need of it is handed down.
+
+pub(crate) mod child_environment;
+pub(crate) mod fork;
+pub(crate) mod preinit;
+pub(crate) mod preload_check;
+pub(crate) mod startup;

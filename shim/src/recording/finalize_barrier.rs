@@ -1,0 +1,88 @@
+//! Keeps the end of an interpreter from meeting those that still read its frames.
+//!
+//! It exists because hooks of threads that do not hold the GIL read their stacks, too, and the thread that finalizes the
+//! interpreter frees the states and the stacks of all others without asking them. Each hook asks whether finalization has
+//! begun before it reads; but it may have asked just before, and be interrupted for any time before it reads. Memory of
+//! states and stacks is given back by free and munmap. So the finalizing thread waits, at its first event, for every hook
+//! that may have asked too early.
+//!
+//! Invariant: after [`wait`], as far as its patience went, no other thread reads frames of the interpreter that ends.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use memtrack_transport::layout::Slot;
+use memtrack_transport::{Area, barrier};
+
+use crate::platform::errno::Errno;
+use crate::platform::seccomp;
+use crate::platform::shared_area;
+use crate::recording::thread;
+use crate::stacks::python;
+
+/// Looks at one thread that is in a hook, and what is slept between two of them, in nanoseconds: a second in all. A hook
+/// takes less than a microsecond, but its thread may have to wait for a processor; and one that the program has stopped
+/// must not stop the program's end.
+const LOOKS: u32 = 10_000;
+const BETWEEN_LOOKS: libc::c_long = 100_000;
+
+/// Whether the finalizing thread has waited.
+static WAITED: AtomicBool = AtomicBool::new(false);
+
+/// Waits if the calling thread, whose slot this is and which is in a hook, finalizes the interpreter and has not waited.
+pub(crate) fn wait(own: &Slot) {
+    if WAITED.load(Relaxed) || !python::finalizes_here() {
+        return;
+    }
+    WAITED.store(true, Relaxed);
+    // What a filter of system calls allows is not known.
+    if let Some(area) = shared_area::area().filter(|_| !seccomp::is_confined()) {
+        let _errno = Errno::keep();
+        // Who is not seen in a hook after this will see, in its next one, that finalization has begun.
+        barrier::raise();
+        wait_for_others(area, thread::highest_slot(), own, LOOKS);
+    }
+}
+
+/// Waits until each other thread of the first `count` slots has been seen outside of hooks, for so many looks in all.
+fn wait_for_others(area: &Area, count: u32, own: &Slot, mut looks: u32) {
+    let slots = (0..count).filter_map(|index| area.slot(index));
+    for slot in slots.filter(|slot| !std::ptr::eq(*slot, own)) {
+        while slot.busy.load(Acquire) != 0 && looks > 0 {
+            looks = looks.wrapping_sub(1);
+            let nap = libc::timespec { tv_sec: 0, tv_nsec: BETWEEN_LOOKS };
+            // SAFETY: reads the time that is passed; what is left of it is not asked for.
+            unsafe { libc::nanosleep(&raw const nap, std::ptr::null_mut()) };
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+mod tests {
+    use super::{Area, wait_for_others};
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::{Relaxed, Release};
+
+    #[test]
+    fn whoever_is_in_a_hook_is_waited_for_but_not_for_ever() {
+        let (area, _file) = Area::create(8, &std::env::temp_dir()).unwrap();
+        let own = area.slot(0).unwrap();
+        let other = area.slot(5).unwrap();
+        own.busy.store(1, Relaxed);
+        other.busy.store(1, Relaxed);
+        let is_through = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                wait_for_others(&area, 6, own, u32::MAX);
+                is_through.load(Relaxed)
+            });
+            is_through.store(true, Relaxed);
+            other.busy.store(0, Release);
+            assert!(waiting.join().is_ok_and(|through| through));
+        });
+        wait_for_others(&area, 5, own, u32::MAX);
+        other.busy.store(1, Relaxed);
+        wait_for_others(&area, 6, own, 3);
+    }
+}

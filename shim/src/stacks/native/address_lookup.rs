@@ -1,0 +1,87 @@
+//! What is known of an address: the rule that leads to its caller, and what the address is called.
+//!
+//! Invariant: an id that this gives is described in the slot's stream before the first frame that has it.
+
+use super::arch;
+use super::cfi;
+use super::code_pages;
+use super::early_objects;
+use super::modules;
+use super::rule::{Kind, Known, Rule};
+use super::walk::{Walk, add};
+use crate::events::ring::Ring;
+
+impl Walk {
+    /// Finds the rule at an address and describes its module, if that was not done.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn learn(&mut self, address: usize, ring: &mut Ring) -> Known {
+        add(&ring.slot().native_learned, 1);
+        let mut known = match modules::at(address) {
+            Some((number, module)) => {
+                let end = if module.is_loader { Kind::Outermost } else { Kind::Unknown };
+                let rule = cfi::rule(module.unwind_header(), |address| module.segment_end(address), address);
+                let mut rule = rule.unwrap_or(Rule { kind: end, ..Rule::default() });
+                if module.is_own && rule.kind == Kind::Called && !rule.cfa_is_read {
+                    rule.kind = Kind::Own;
+                }
+                if self.describes(number.wrapping_add(1)) {
+                    ring.define_module(&module.record());
+                }
+                Known { rule, module: module.id, offset: module.offset(address), ..Known::default() }
+            }
+            // Not kept where nothing is known: the page may get its place yet.
+            None => match Self::learn_outside(address, ring) {
+                Some(known) => known,
+                None => return self.unknown(address, ring),
+            },
+        };
+        if known.rule.kind == Kind::Unknown {
+            known.rule = self.signal_rule(address).unwrap_or(known.rule);
+        }
+        self.rules.put(address, known);
+        known
+    }
+
+    /// As [`Walk::learn`], of what is in no module: an object that is being loaded, or a page. Described every time: the
+    /// same one may have gone by another id.
+    fn learn_outside(address: usize, ring: &mut Ring) -> Option<Known> {
+        if let Some(early) = early_objects::at(address) {
+            ring.define_module(&early.record());
+            let object = &early.object;
+            let rule = cfi::rule(object.unwind_header(), |address| object.segment_end(address), address);
+            let (rule, module, offset) = (rule.unwrap_or_default(), early.id, early.offset(address));
+            return Some(Known { rule, module, offset, ..Known::default() });
+        }
+        let page = code_pages::at(address)?;
+        ring.define_module(&page.record());
+        Some(Known { module: page.id, offset: page.offset(address), ..Known::default() })
+    }
+
+    /// What is known of an address of which nothing is.
+    fn unknown(&mut self, address: usize, ring: &mut Ring) -> Known {
+        let id = modules::unknown();
+        if self.describes(0) {
+            let nothing: &[u8] = &[];
+            let module =
+                memtrack_format::record::Module { id, bias: 0, start: 0, end: 0, path: nothing, build_id: nothing };
+            ring.define_module(&module);
+        }
+        Known { rule: self.signal_rule(address).unwrap_or_default(), module: id, ..Known::default() }
+    }
+
+    /// How to leave the trampoline that a signal handler returns to behind this address, if it is one without a table.
+    fn signal_rule(&mut self, address: usize) -> Option<Rule> {
+        arch::signal_rule(address.wrapping_add(1), &mut self.stack)
+    }
+
+    /// Whether the module with this number is to be described; it counts as described from now on.
+    fn describes(&mut self, number: usize) -> bool {
+        if !self.described.grow(number.wrapping_add(1)) {
+            return true;
+        }
+        let is_new = self.described.get(number) == 0;
+        self.described.set(number, 1);
+        is_new
+    }
+}

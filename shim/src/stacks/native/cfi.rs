@@ -1,0 +1,106 @@
+//! Unwind tables: from an address in a module to the rule that holds there.
+//!
+//! Invariant: reads only the module's own tables, within bounds that its program headers gave, into memory of fixed size.
+
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, Encoding, EndianSlice, Format, NativeEndian, Operation, Pointer,
+    Register, RegisterRule, UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow,
+};
+
+use super::arch;
+use super::rule::{Base, Kind, Place, Rule};
+
+type Section = EhFrame<EndianSlice<'static, NativeEndian>>;
+type Row = UnwindTableRow<usize, Storage>;
+
+/// Rules for every register of a compiler's, and as deep a stack of rows as they make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Storage;
+
+impl UnwindContextStorage<usize> for Storage {
+    type Rules = [(Register, RegisterRule<usize>); 32];
+    type Stack = [UnwindTableRow<usize, Self>; 3];
+}
+
+/// The rule at an address of an object, whose table of unwind tables is at `header`; `segment_end` tells where the loaded
+/// segment ends that an address is in.
+#[inline(never)]
+pub(super) fn rule(
+    header: Option<(usize, usize)>,
+    segment_end: impl Fn(usize) -> Option<usize>,
+    address: usize,
+) -> Option<Rule> {
+    let bytes = |start: usize, end: usize| {
+        // SAFETY: a range inside a loaded segment of the module, which is on the stack and therefore loaded.
+        let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, end.saturating_sub(start)) };
+        EndianSlice::new(bytes, NativeEndian)
+    };
+    let (start, end) = header?;
+    let bases = BaseAddresses::default().set_eh_frame_hdr(start as u64);
+    let header = EhFrameHdr::from(bytes(start, end)).parse(&bases, 8).ok()?;
+    let Pointer::Direct(frames) = header.eh_frame_ptr() else { return None };
+    let bases = bases.set_eh_frame(frames);
+    let mut section = Section::from(bytes(frames as usize, segment_end(frames as usize)?));
+    section.set_vendor(arch::VENDOR);
+    let table = header.table()?;
+    let entry = table.fde_for_address(&section, &bases, address as u64, Section::cie_from_offset).ok()?;
+    let mut context = UnwindContext::<usize, Storage>::new_in();
+    let row = entry.unwind_info_for_address(&section, &bases, &mut context, address as u64).ok()?;
+    of_row(row, &section, entry.cie().return_address_register(), entry.is_signal_trampoline())
+}
+
+fn of_row(row: &Row, section: &Section, back: Register, is_signal: bool) -> Option<Rule> {
+    let (cfa, cfa_is_read) = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => (place(*register, *offset)?, false),
+        CfaRule::Expression(expression) => expression_place(expression, section)?,
+    };
+    let rule = Rule { cfa, cfa_is_read, ..Rule::default() };
+    let back = match row.register(back)? {
+        RegisterRule::Undefined => return Some(Rule { kind: Kind::Outermost, ..rule }),
+        other => saved(&other, section)??,
+    };
+    let frame = match row.register(Register(arch::FRAME)) {
+        // Nobody's, so nobody's to restore.
+        None | Some(RegisterRule::Undefined) => None,
+        Some(other) => saved(&other, section)?,
+    };
+    Some(Rule { back, frame, kind: if is_signal { Kind::Signal } else { Kind::Called }, ..rule })
+}
+
+/// Where a register is saved; `Some(None)`: it is still in the register. `None`: not known.
+#[expect(clippy::option_option, reason = "the outer one is a rule that is not understood")]
+fn saved(rule: &RegisterRule<usize>, section: &Section) -> Option<Option<Place>> {
+    Some(match rule {
+        RegisterRule::SameValue => None,
+        RegisterRule::Offset(offset) => Some(Place { base: Base::Cfa, offset: i32::try_from(*offset).ok()? }),
+        RegisterRule::Expression(expression) => match expression_place(expression, section)? {
+            (place, false) => Some(place),
+            (_, true) => return None,
+        },
+        _ => return None,
+    })
+}
+
+fn place(register: Register, offset: i64) -> Option<Place> {
+    let base = match register.0 {
+        arch::STACK => Base::Stack,
+        arch::FRAME => Base::Frame,
+        _ => return None,
+    };
+    Some(Place { base, offset: i32::try_from(offset).ok()? })
+}
+
+/// The two forms that compilers and signal frames have: a register and an offset, and what is written there.
+fn expression_place(expression: &UnwindExpression<usize>, section: &Section) -> Option<(Place, bool)> {
+    let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 4 };
+    let mut operations = expression.get(section).ok()?.operations(encoding);
+    let Operation::RegisterOffset { register, offset, .. } = operations.next().ok()?? else { return None };
+    let place = place(register, offset)?;
+    match operations.next().ok()? {
+        None => Some((place, false)),
+        Some(Operation::Deref { size: 8, space: false, .. }) => {
+            operations.next().ok()?.is_none().then_some((place, true))
+        }
+        Some(_) => None,
+    }
+}

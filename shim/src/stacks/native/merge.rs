@@ -1,0 +1,323 @@
+//! One stack out of two: Python frames in the place of the interpreter's evaluation loops.
+//!
+//! Each C frame of an evaluation loop runs the Python frames from one *entry* on, up to the next. Which entry belongs to
+//! which C frame is known by an address in that C frame (see [`Chain::entries`]).
+//!
+//! Where the loop is built of tail calls it is two C frames: the function that is called, and the instruction at which it
+//! is, which stands in its place and is left out.
+//!
+//! Invariant: frames of each of the two stacks keep their order, none is lost, and only C frames of evaluation loops are
+//! replaced. What was written is compared with what is to be written, so the wire changes no more than the stack did.
+
+use std::hint::cold_path;
+
+use memtrack_format::record::Frame;
+
+use super::python_frames::Python;
+use super::walk::{Level, add};
+use crate::events::ring::Ring;
+use crate::events::stack_model::StackWriter;
+use crate::platform::mapped_vec::{Plain, Region};
+use crate::stacks::python::{Chain, Entry, MAX_DEPTH, evaluates_by_tail_calls, evaluation_loop};
+
+// SAFETY: integers only.
+unsafe impl Plain for Entry {}
+
+/// The entries of a chain, root first: their addresses fall.
+#[derive(Debug)]
+pub(super) struct Entries {
+    list: Region<Entry>,
+    length: usize,
+    fresh: Region<Entry>,
+}
+
+impl Entries {
+    pub(super) const fn new() -> Self {
+        Self { list: Region::new(), length: 0, fresh: Region::new() }
+    }
+
+    pub(super) const fn reset(&mut self) {
+        self.length = 0;
+    }
+
+    /// Reads those again that have at least `from` older frames.
+    pub(super) fn update(&mut self, chain: &Chain, from: usize, levels: &[Level]) {
+        self.length = self.as_slice().partition_point(|entry| (entry.shown as usize) < from);
+        let function = evaluation_loop();
+        // A frame's stack pointer is another in each of its calls; where it ends is not.
+        let runs_loop = levels.array_windows().rev().filter(|[_, level]| function.contains(&level.state.pc));
+        let mut loops = runs_loop.map(|[caller, _]| caller.state.sp.wrapping_sub(size_of::<usize>()));
+        let Self { list, length, fresh } = self;
+        let mut count = 0_usize;
+        chain.entries(
+            from as u32,
+            || loops.next(),
+            |entry| {
+                if fresh.grow(count.wrapping_add(1)) {
+                    fresh.set(count, entry);
+                    count = count.wrapping_add(1);
+                }
+            },
+        );
+        if list.grow(length.wrapping_add(count)) {
+            for index in (0..count).rev() {
+                list.set(*length, fresh.get(index));
+                *length = length.wrapping_add(1);
+            }
+        }
+    }
+
+    fn as_slice(&self) -> &[Entry] {
+        self.list.as_slice().get(..self.length).unwrap_or_default()
+    }
+
+    /// The frames that the entry at `index` runs begin there, and end where those of the next do.
+    fn end(&self, index: usize, length: usize) -> usize {
+        self.as_slice().get(index.wrapping_add(1)).map_or(length, |next| (next.shown as usize).min(length))
+    }
+}
+
+/// The newest frames of a stack that is too deep, which are written last: what asks for memory, and who calls that.
+const TAIL: usize = 32;
+/// The oldest ones of it, which are written as they come.
+const HEAD: usize = MAX_DEPTH as usize - TAIL;
+
+/// Room for the newest frames, which is not made anew for each merge.
+#[derive(Debug)]
+pub(super) struct Tail([Frame; TAIL]);
+
+impl Tail {
+    pub(super) const fn new() -> Self {
+        Self([Frame::NONE; TAIL])
+    }
+}
+
+/// Writes frames over those that are on the wire.
+struct Writer<'a> {
+    ring: &'a mut Ring,
+    /// Frames that are as they shall be.
+    at: usize,
+    /// What was beyond them is gone.
+    diverged: bool,
+    /// How many frames there are beyond [`HEAD`], and the newest of them, each at its number's place.
+    beyond: usize,
+    tail: &'a mut Tail,
+}
+
+impl Writer<'_> {
+    #[inline(always)]
+    fn put(&mut self, frame: Frame) {
+        if self.at >= HEAD {
+            cold_path();
+            return self.hold(frame);
+        }
+        self.write(frame);
+    }
+
+    #[cold]
+    fn hold(&mut self, frame: Frame) {
+        if let Some(place) = self.tail.0.get_mut(self.beyond % TAIL) {
+            *place = frame;
+        }
+        self.beyond = self.beyond.wrapping_add(1);
+    }
+
+    /// Writes what was held, and takes from the wire what is no more. `true`: frames between are not written.
+    fn finish(&mut self) -> bool {
+        for number in self.beyond.saturating_sub(TAIL)..self.beyond {
+            let Some(&frame) = self.tail.0.get(number % TAIL) else { break };
+            self.write(frame);
+        }
+        if !self.diverged {
+            self.pop_to(self.at);
+        }
+        self.beyond > TAIL
+    }
+
+    #[inline(always)]
+    fn write(&mut self, frame: Frame) {
+        if self.diverged {
+            self.ring.push(frame.code, frame.instruction);
+            self.at = self.at.wrapping_add(1);
+        } else {
+            self.compare(frame);
+            self.at = self.at.wrapping_add(1);
+        }
+    }
+
+    #[inline(never)]
+    fn compare(&mut self, frame: Frame) {
+        let there = self.ring.frame_at(self.at);
+        if there == Some(frame) {
+            return;
+        }
+        self.diverged = true;
+        let stays = there.is_some_and(|there| there.code == frame.code);
+        self.pop_to(self.at.wrapping_add(usize::from(stays)));
+        if stays { self.ring.move_top(frame.instruction) } else { self.ring.push(frame.code, frame.instruction) }
+    }
+
+    fn pop_to(&mut self, depth: usize) {
+        let count = self.ring.depth().saturating_sub(depth);
+        if count > 0 {
+            self.ring.pop(count as u32);
+        }
+    }
+}
+
+/// Frames on the wire, and Python frames among them, up to and with a level in whose place Python frames stand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replaced {
+    pub(super) wire: u32,
+    pub(super) python: u32,
+}
+
+impl Replaced {
+    /// None do.
+    pub(super) const NONE: Self = Self { wire: 0, python: 0 };
+}
+
+/// Python frames that the wire still has one after the other, from place `at` on: up to the one at `until`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    at: usize,
+    until: usize,
+}
+
+impl Known {
+    /// What the last merge wrote for this level, of which the Python frames from `changed` on are others now. Before it, there
+    /// are `at` frames on the wire and `done` Python frames among them.
+    #[inline(always)]
+    fn of(level: Replaced, (at, done): (usize, usize), changed: Option<usize>) -> Self {
+        let Replaced { wire, python } = level;
+        let same = changed.unwrap_or(usize::MAX).min(python as usize).saturating_sub(done);
+        Self { at, until: done.wrapping_add(same.min((wire as usize).saturating_sub(at))) }
+    }
+}
+
+/// A merge on its way from the root to the newest frame.
+pub(super) struct Merge<'a> {
+    python: &'a Python,
+    entries: &'a Entries,
+    writer: Writer<'a>,
+    /// Python frames that are written, and the next entry with its address, 0 where there is none.
+    done: usize,
+    entry: usize,
+    next: usize,
+    known: Known,
+    /// What a loop's function calls is the loop, too.
+    by_tail_calls: bool,
+}
+
+/// What changed since the last merge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changes {
+    /// The first level that is new.
+    pub(super) level: usize,
+    /// What the level in its place had on the wire.
+    pub(super) displaced: Replaced,
+    /// The first Python frame that is.
+    pub(super) python: Option<usize>,
+    /// Nobody knows what called the oldest level.
+    pub(super) cut: bool,
+}
+
+impl<'a> Merge<'a> {
+    /// Writes the stack. `true`: it was too deep for that.
+    #[inline(never)]
+    pub(super) fn run(
+        python: &'a Python,
+        entries: &'a Entries,
+        levels: &mut [Level],
+        tail: &'a mut Tail,
+        ring: &'a mut Ring,
+        changes: Changes,
+    ) -> bool {
+        let start = restart(levels, changes);
+        let before = start.checked_sub(1).and_then(|last| levels.get(last));
+        let (at, done) = before.map_or((0, 0), |before| (before.wire as usize, before.python as usize));
+        let (mut caller, mut in_loop) = before.map_or((0, false), |before| (before.state.sp, before.is_replaced));
+        let entry = entries.as_slice().partition_point(|entry| (entry.shown as usize) < done);
+        let stays = start < changes.level;
+        let there = if stays { levels.get(start).map_or(Replaced::NONE, Level::replaced) } else { changes.displaced };
+        let known = Known::of(there, (at, done), changes.python);
+        let writer = Writer { ring, at, diverged: false, beyond: 0, tail };
+        let by_tail_calls = evaluates_by_tail_calls();
+        let mut merge = Self { python, entries, writer, done, entry: 0, next: 0, known, by_tail_calls };
+        merge.go_to(entry);
+        if start == 0 {
+            merge.before_all(levels.first().map_or(0, |level| level.state.sp), changes.cut);
+        }
+        add(&merge.writer.ring.slot().native_levels, levels.len().saturating_sub(start));
+        for level in levels.get_mut(start..).unwrap_or_default() {
+            merge.level(level, caller, in_loop);
+            (caller, in_loop) = (level.state.sp, level.is_replaced);
+        }
+        merge.python_until(python.length());
+        merge.writer.finish()
+    }
+
+    /// Python frames that were entered before the oldest native frame that is known.
+    fn before_all(&mut self, oldest: usize, cut: bool) {
+        let entries = self.entries.as_slice();
+        let older = entries.iter().take_while(|entry| entry.address >= oldest).count();
+        if older > 0 || (cut && entries.is_empty()) {
+            let end = entries.get(older).map_or(self.python.length(), |entry| entry.shown as usize);
+            self.python_until(end);
+            self.go_to(older);
+        }
+    }
+
+    /// This is the next entry.
+    fn go_to(&mut self, entry: usize) {
+        self.entry = entry;
+        self.next = self.entries.as_slice().get(entry).map_or(0, |entry| entry.address);
+    }
+
+    /// Writes a level, or the Python frames that it runs. It was called by one whose stack pointer is `caller`, and which is
+    /// itself replaced or not.
+    fn level(&mut self, level: &mut Level, caller: usize, in_loop: bool) {
+        while caller != 0 && self.next >= caller {
+            self.go_to(self.entry.wrapping_add(1));
+        }
+        let is_here = self.next != 0 && self.next >= level.state.sp && self.next < caller;
+        let end = if is_here { self.entries.end(self.entry, self.python.length()) } else { 0 };
+        level.is_replaced = is_here && end > self.done;
+        if level.is_replaced {
+            self.python_until(end);
+        } else if !(in_loop && self.by_tail_calls) {
+            self.writer.put(Frame { code: level.code, instruction: level.instruction });
+        }
+        if is_here {
+            self.go_to(self.entry.wrapping_add(1));
+        }
+        (level.wire, level.python) = (self.writer.at as u32, self.done as u32);
+    }
+
+    /// Frames that are on the wire and have not changed: a deep stack is not compared frame by frame.
+    #[inline(always)]
+    fn step_over(&mut self, end: usize) {
+        let same = self.known.until.min(end);
+        // Nothing was written since the place that is known: what diverges moves on.
+        if same > self.done && self.writer.at == self.known.at {
+            self.writer.at = self.writer.at.wrapping_add(same.wrapping_sub(self.done));
+            (self.done, self.known.at) = (same, self.writer.at);
+        }
+    }
+
+    fn python_until(&mut self, end: usize) {
+        self.step_over(end);
+        while self.done < end {
+            self.writer.put(self.python.frame(self.done));
+            self.done = self.done.wrapping_add(1);
+        }
+    }
+}
+
+/// The first level that has to be written again: none before it is new, or has Python frames that changed in it, or frames
+/// of which those at the end depend on what comes after them.
+fn restart(levels: &[Level], changes: Changes) -> usize {
+    let kept = levels.get(..changes.level).unwrap_or(levels);
+    let changed = changes.python.unwrap_or(usize::MAX);
+    kept.partition_point(|level| (level.python as usize) < changed && (level.wire as usize) < HEAD)
+}

@@ -1,0 +1,181 @@
+//! Native call stacks, unwound in place: what [`Recorder`](crate::recording::recorder::Recorder) writes under `--native`.
+//!
+//! They exist so that memory held by C, C++ and Rust code has a name. `modules` knows the loaded objects, `loading` those
+//! that are on their way, `pages` the code outside of them, `cfi` reads their unwind tables into a `rule` for each return
+//! address (`learn`), `memory` reads the stack and nothing else, `walk` unwinds as far as the stack is new (`top` leads it
+//! out of memtrack's own frames, `tips` knows what was unwound before) and verifies the rest (`words`), `python` holds the
+//! interpreter's frames, and `merge` puts the two together. Invariant: nothing here allocates from the heap, locks, or
+//! writes to the program's stack; what cannot be unwound is left out and told as a stack that is cut.
+
+mod address_lookup;
+mod arch;
+mod cfi;
+mod code_pages;
+mod early_objects;
+mod merge;
+mod modules;
+mod own_frames;
+mod python_frames;
+mod rule;
+mod stack_memory;
+mod stack_top_cache;
+mod unwind_witnesses;
+mod walk;
+
+pub(crate) use modules::{Description, add, forget};
+
+use std::hint::cold_path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use crate::events::ring::Ring;
+use crate::events::sampled_timer::{self, Pace};
+use crate::events::stack_model::StackWriter;
+use crate::stacks::python::{Chain, Version};
+
+use merge::{Changes, Entries, Merge, Tail};
+use python_frames::{Python, Shadow};
+use rule::State;
+use walk::Walk;
+
+/// Whether native stacks are recorded.
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// They shall be; before anything is recorded.
+pub(crate) fn start() {
+    crate::interposition::got::start_finding();
+    modules::start();
+    ON.store(true, Relaxed);
+}
+
+/// A range is about to be unmapped, or mapped over.
+#[inline]
+pub(crate) fn unmaps(address: usize, length: usize) {
+    if is_on() {
+        code_pages::forget(address, length);
+    }
+}
+
+/// A file was mapped as code.
+#[inline]
+pub(crate) fn maps_code() {
+    if is_on() {
+        code_pages::code_was_mapped();
+    }
+}
+
+/// Whether they are.
+pub(crate) fn is_on() -> bool {
+    ON.load(Relaxed)
+}
+
+/// The native side of one thread slot. All zero bytes are its beginning.
+#[derive(Debug)]
+pub(crate) struct Native {
+    walk: Walk,
+    python: Python,
+    entries: Entries,
+    tail: Tail,
+    truncated: bool,
+    pace: Pace,
+}
+
+impl Native {
+    /// Nothing is known yet.
+    pub(crate) const fn new() -> Self {
+        Self {
+            walk: Walk::new(),
+            python: Python::new(),
+            entries: Entries::new(),
+            tail: Tail::new(),
+            truncated: false,
+            pace: Pace::new(),
+        }
+    }
+
+    /// Another thread owns the slot from now on; the reader's stack is empty.
+    pub(crate) fn reset(&mut self, tid: i32) {
+        self.walk.reset(tid);
+        self.python.reset();
+        self.entries.reset();
+        self.truncated = false;
+    }
+
+    /// Nothing was told yet: in a forked child.
+    pub(crate) fn begin_again(&mut self) {
+        code_pages::begin_again();
+        self.walk.begin_again();
+    }
+
+    /// Writes what changed in the calling thread's stack. As of [`Chain::update`].
+    #[inline(never)]
+    pub(crate) fn update(&mut self, chain: &mut Chain, ring: &mut Ring) -> bool {
+        let unnamed = chain.update(&mut Shadow { python: &mut self.python, ring });
+        self.update_natives(chain, ring);
+        unnamed
+    }
+
+    /// As [`Native::update`], for an interpreter that is known to be of version `V`.
+    #[inline(always)]
+    pub(crate) fn update_as<V: Version>(&mut self, chain: &mut Chain, ring: &mut Ring) -> bool {
+        let unnamed = chain.update_as::<V>(&mut Shadow { python: &mut self.python, ring });
+        self.update_natives(chain, ring);
+        unnamed
+    }
+
+    /// As [`Native::update`], where there is no Python, or what changed in its stack is known.
+    #[inline(always)]
+    pub(crate) fn update_natives(&mut self, chain: &Chain, ring: &mut Ring) {
+        let start = walk::here();
+        let is_same = self.walk.is_same(start, ring.slot());
+        if !is_same || self.python.has_changed() {
+            cold_path();
+            self.change(chain, ring, start, is_same);
+        }
+    }
+
+    /// Something has changed: Python frames, or, unless `is_same`, native ones.
+    #[inline(never)]
+    fn change(&mut self, chain: &Chain, ring: &mut Ring, start: State, is_same: bool) {
+        if self.pace.is_due() {
+            return self.change_timed(chain, ring, start, is_same);
+        }
+        self.change_now(chain, ring, start, is_same);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change_timed(&mut self, chain: &Chain, ring: &mut Ring, start: State, is_same: bool) {
+        self.pace.begin();
+        let begun = ring.now();
+        self.change_now(chain, ring, start, is_same);
+        sampled_timer::note(ring, begun, |slot| &slot.native_ticks);
+    }
+
+    #[inline(never)]
+    fn change_now(&mut self, chain: &Chain, ring: &mut Ring, start: State, is_same: bool) {
+        let level = if is_same { None } else { self.walk.run(start, ring) };
+        let (python, reshaped) = self.python.take_changed();
+        if level.is_some() || python.is_some() {
+            self.write(chain, ring, level.unwrap_or(usize::MAX), (python, reshaped));
+        }
+    }
+
+    #[inline(never)]
+    fn write(&mut self, chain: &Chain, ring: &mut Ring, level: usize, (python, reshaped): (Option<usize>, bool)) {
+        let changes = Changes { level, displaced: self.walk.displaced(), python, cut: self.walk.truncated() };
+        let levels = self.walk.levels();
+        // Where the newest Python frame has only moved on, and all of them were entered from levels that are still there,
+        // so are the entries.
+        let last = level.min(levels.len()).checked_sub(1).and_then(|last| levels.get(last));
+        let are_entered = last.is_some_and(|last| last.python as usize == self.python.length());
+        if let Some(from) = python.filter(|_| reshaped || !are_entered) {
+            self.entries.update(chain, self.python.take_entries_from(from, chain.depth()), levels);
+        }
+        let too_deep = Merge::run(&self.python, &self.entries, levels, &mut self.tail, ring, changes);
+        let truncated = changes.cut || too_deep || self.python.truncated();
+        if truncated != self.truncated {
+            self.truncated = truncated;
+            ring.set_truncated(truncated);
+        }
+    }
+}

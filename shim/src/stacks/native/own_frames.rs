@@ -1,0 +1,153 @@
+//! The way from where a walk begins to the function that called memtrack: always through memtrack's own frames, and almost
+//! always through the same ones.
+//!
+//! Invariant: a way is taken only if each return address on it is the one it was noted with, at the same distance from
+//! the stack pointer; its frames are memtrack's own, which stay loaded and have rules that count from the stack pointer.
+
+use super::rule::{Rule, State};
+use super::stack_memory::Stack;
+use super::unwind_witnesses::Word;
+
+/// Most of memtrack's own frames.
+pub(super) const FRAMES: usize = 6;
+/// Ways that are remembered.
+const WAYS: usize = 4;
+
+/// A way: from `start` to the caller of memtrack.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    /// The address at which the walk began.
+    start: usize,
+    /// Return addresses into memtrack, by their distance from the stack pointer at the start; 0 for none.
+    returns: [(usize, usize); FRAMES],
+    count: usize,
+    /// Distances of the last return address and the caller's stack pointer.
+    back: usize,
+    stack: usize,
+    /// Distance of the caller's frame pointer; 0 where it is still in its register.
+    frame: usize,
+}
+
+/// The ways that were taken.
+#[derive(Debug)]
+pub(super) struct Ways {
+    ways: [Way; WAYS],
+    next: usize,
+    /// The one that was taken or put last.
+    last: Option<usize>,
+}
+
+/// A way that is being noted.
+#[derive(Debug)]
+pub(super) struct Noted {
+    start: State,
+    way: Way,
+    /// The address that the last step led to.
+    last: usize,
+    is_good: bool,
+}
+
+impl Way {
+    const NONE: Self = Self { start: 0, returns: [(0, 0); FRAMES], count: 0, back: 0, stack: 0, frame: 0 };
+
+    /// Whether the caller's frame pointer is still in its register.
+    pub(super) const fn keeps_frame(&self) -> bool {
+        self.frame == 0
+    }
+
+    /// The words that prove a walk from `start` to lead to `caller`, and to its frame pointer where that matters; how many.
+    pub(super) fn words(
+        &self,
+        start: State,
+        caller: State,
+        frame_matters: bool,
+        words: &mut [Word; FRAMES + 2],
+    ) -> usize {
+        let returns = self.returns.get(..self.count).unwrap_or_default().iter().copied();
+        let frame = (frame_matters && self.frame != 0).then_some((self.frame, caller.bp));
+        let all = returns.chain([(self.back, caller.pc)]).chain(frame);
+        let mut count = 0_usize;
+        for (place, (distance, value)) in words.iter_mut().zip(all) {
+            *place = Word { address: start.sp.wrapping_add(distance), value };
+            count = count.wrapping_add(1);
+        }
+        count
+    }
+
+    /// The caller of memtrack, if this is the way to it.
+    #[inline(always)]
+    fn take(&self, start: State, stack: &mut Stack) -> Option<State> {
+        if start.pc != self.start {
+            return None;
+        }
+        let returns = self.returns.get(..self.count)?;
+        let read = |stack: &mut Stack, distance: usize| stack.word(start.sp.wrapping_add(distance));
+        for &(distance, address) in returns {
+            if read(stack, distance) != Some(address) {
+                return None;
+            }
+        }
+        let bp = if self.frame == 0 { start.bp } else { read(stack, self.frame)? };
+        Some(State { pc: read(stack, self.back)?, sp: start.sp.wrapping_add(self.stack), bp })
+    }
+}
+
+impl Ways {
+    pub(super) const fn new() -> Self {
+        Self { ways: [Way::NONE; WAYS], next: 0, last: None }
+    }
+
+    /// The caller of memtrack, if the way to it is known.
+    #[inline(always)]
+    pub(super) fn take(&mut self, start: State, stack: &mut Stack) -> Option<State> {
+        let mut ways = self.ways.iter().take_while(|way| way.stack != 0).enumerate();
+        let (last, caller) = ways.find_map(|(place, way)| Some((place, way.take(start, stack)?))).unzip();
+        self.last = last;
+        caller
+    }
+
+    /// The way that was taken last, or put.
+    pub(super) fn last(&self) -> Option<&Way> {
+        self.ways.get(self.last?)
+    }
+
+    /// Remembers a way that led to a frame that is not memtrack's.
+    pub(super) fn put(&mut self, noted: &Noted) {
+        if noted.is_good && noted.way.stack != 0 {
+            if let Some(place) = self.ways.get_mut(self.next) {
+                *place = noted.way;
+            }
+            self.last = Some(self.next);
+            self.next = self.next.wrapping_add(1) % WAYS;
+        }
+    }
+}
+
+impl Noted {
+    pub(super) const fn from(start: State) -> Self {
+        Self { start, way: Way { start: start.pc, ..Way::NONE }, last: 0, is_good: true }
+    }
+
+    /// One of memtrack's own frames was left by this rule: to `next`, whose address stood in `back_slot`, and whose frame
+    /// pointer, unless it was left alone, in `frame_slot`.
+    pub(super) fn step(&mut self, rule: &Rule, next: State, back_slot: usize, frame_slot: usize) {
+        let distance = |address: usize| address.wrapping_sub(self.start.sp);
+        let way = &mut self.way;
+        // What the step before led to is one of memtrack's, too.
+        if way.stack != 0 {
+            let place = way.returns.get_mut(way.count);
+            self.is_good &= place.is_some();
+            if let Some(place) = place {
+                *place = (way.back, self.last);
+                way.count = way.count.wrapping_add(1);
+            }
+        }
+        way.back = distance(back_slot);
+        way.stack = distance(next.sp);
+        if frame_slot != 0 {
+            way.frame = distance(frame_slot);
+        }
+        self.last = next.pc;
+        self.is_good &= !rule.cfa_is_read && !rule.uses_frame_pointer();
+    }
+}

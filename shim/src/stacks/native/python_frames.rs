@@ -1,0 +1,143 @@
+//! The interpreter's frames of a thread, as the Python walker tells them, kept for the merge.
+//!
+//! Invariant: `frames[..length]` is the Python stack, root first, and what is below `changed` is as it was at the last
+//! merge.
+
+use memtrack_format::record::Frame;
+
+use crate::events::ring::Ring;
+use crate::events::stack_model::{CodeObject, StackWriter};
+use crate::platform::mapped_vec::{Plain, Region};
+use crate::stacks::python::MAX_DEPTH;
+
+/// A frame, in a region.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Slot {
+    code: u32,
+    instruction: u32,
+}
+
+// SAFETY: integers only.
+unsafe impl Plain for Slot {}
+
+/// The Python stack.
+#[derive(Debug)]
+pub(super) struct Python {
+    frames: Region<Slot>,
+    length: usize,
+    changed: usize,
+    /// Frames of the chain, with those that it is too deep for, that have stayed since the entries were read.
+    kept: u32,
+    /// More has changed than where the newest frame stands.
+    reshaped: bool,
+    truncated: bool,
+}
+
+impl Python {
+    pub(super) const fn new() -> Self {
+        Self { frames: Region::new(), length: 0, changed: usize::MAX, kept: 0, reshaped: false, truncated: false }
+    }
+
+    pub(super) fn reset(&mut self) {
+        (self.length, self.changed, self.kept, self.truncated) = (0, 0, 0, false);
+    }
+
+    /// The lowest frame that changed since the last merge, if any did, and whether more has than where the newest one
+    /// stands; from now on nothing has.
+    #[inline(always)]
+    pub(super) fn take_changed(&mut self) -> (Option<usize>, bool) {
+        let changed = std::mem::replace(&mut self.changed, usize::MAX);
+        ((changed != usize::MAX).then_some(changed), std::mem::take(&mut self.reshaped))
+    }
+
+    /// Whether one has.
+    #[inline(always)]
+    pub(super) const fn has_changed(&self) -> bool {
+        self.changed != usize::MAX
+    }
+
+    pub(super) const fn length(&self) -> usize {
+        self.length
+    }
+
+    pub(super) const fn truncated(&self) -> bool {
+        self.truncated
+    }
+
+    pub(super) fn frame(&self, index: usize) -> Frame {
+        let Slot { code, instruction } = self.frames.get(index);
+        Frame { code, instruction }
+    }
+
+    /// From which frame of the chain on its entries have to be read again, `changed` being the first one that is new in a
+    /// stack that is not cut; from now on none has.
+    pub(super) fn take_entries_from(&mut self, changed: usize, depth: u32) -> usize {
+        let kept = std::mem::replace(&mut self.kept, u32::MAX).min(depth);
+        // The newest of these may have moved on, to a call that entered another loop.
+        if depth > MAX_DEPTH { kept.saturating_sub(1) as usize } else { changed }
+    }
+
+    fn touch(&mut self, index: usize) {
+        self.changed = self.changed.min(index);
+    }
+}
+
+/// Takes the Python walker's changes; code objects go on to the ring.
+pub(super) struct Shadow<'a> {
+    pub(super) python: &'a mut Python,
+    pub(super) ring: &'a mut Ring,
+}
+
+impl StackWriter for Shadow<'_> {
+    #[inline]
+    fn keeps(&mut self, count: u32) {
+        self.python.kept = self.python.kept.min(count);
+    }
+
+    #[inline]
+    fn pop(&mut self, count: u32) {
+        self.python.reshaped = true;
+        self.python.length = self.python.length.saturating_sub(count as usize);
+        self.python.touch(self.python.length);
+    }
+
+    #[inline]
+    fn push(&mut self, code: u32, instruction: u32) {
+        self.python.reshaped = true;
+        let place = self.python.length;
+        if self.python.frames.grow(place.wrapping_add(1)) {
+            self.python.frames.set(place, Slot { code, instruction });
+            self.python.length = place.wrapping_add(1);
+            self.python.touch(place);
+        }
+    }
+
+    #[inline]
+    fn move_top(&mut self, instruction: u32) {
+        if let Some(place) = self.python.length.checked_sub(1) {
+            self.python.frames.set(place, Slot { instruction, ..self.python.frames.get(place) });
+            self.python.touch(place);
+        }
+    }
+
+    fn set_truncated(&mut self, truncated: bool) {
+        (self.python.truncated, self.python.reshaped) = (truncated, true);
+        self.python.touch(self.python.length);
+    }
+
+    fn looked(&mut self, changed: bool) {
+        self.ring.looked(changed);
+    }
+
+    fn now(&self) -> u64 {
+        self.ring.now()
+    }
+
+    fn looked_since(&mut self, begun: u64) {
+        self.ring.looked_since(begun);
+    }
+
+    fn define_code(&mut self, id: u32, code: &CodeObject<'_>) {
+        self.ring.define_code(id, code);
+    }
+}

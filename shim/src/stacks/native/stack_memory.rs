@@ -1,0 +1,135 @@
+//! Reads of the thread's stack, and of stacks that are not known.
+//!
+//! Invariant: no read faults. A thread's own stack is known from its upper end down to the deepest page that was found
+//! readable, all pages between included: it stays while the thread lives. Any other page (of a signal's stack, of a
+//! coroutine's) is asked about each time it is come to.
+
+use crate::platform::readable::is_readable;
+
+const PAGE: usize = 4096;
+/// No stack is larger.
+const LARGEST: usize = 1 << 30;
+
+/// What is known of the calling thread's stack.
+#[derive(Debug)]
+pub(super) struct Stack {
+    low: usize,
+    high: usize,
+    /// A page outside, which was readable a moment ago; 0 for none.
+    page: usize,
+}
+
+impl Stack {
+    pub(super) const fn new() -> Self {
+        Self { low: 0, high: 0, page: 0 }
+    }
+
+    /// One that is known from `low` to `high`.
+    #[cfg(test)]
+    pub(super) const fn between(low: usize, high: usize) -> Self {
+        Self { low, high, page: 0 }
+    }
+
+    /// The stack of the calling thread, of which nothing is known but its end.
+    pub(super) fn of_thread(tid: i32) -> Self {
+        // SAFETY: no arguments, cannot fail.
+        let is_first = tid == unsafe { libc::getpid() };
+        let high = if is_first {
+            // The system writes the random bytes for the program above the first thread's stack.
+            // SAFETY: no preconditions.
+            unsafe { libc::getauxval(libc::AT_RANDOM) as usize }
+        } else {
+            // The C library keeps a thread's descriptor above its stack, in one mapping.
+            // SAFETY: no preconditions.
+            unsafe { libc::pthread_self() as usize }
+        };
+        Self { low: page_of(high), high, page: 0 }
+    }
+
+    /// A walk begins with this stack pointer.
+    #[inline(always)]
+    pub(super) fn begin(&mut self, sp: usize) {
+        self.page = 0;
+        if sp < self.low {
+            self.deepen(sp);
+        }
+    }
+
+    /// Takes the pages down to this address in, if they are all there.
+    #[cold]
+    fn deepen(&mut self, sp: usize) {
+        if self.high.wrapping_sub(sp) > LARGEST {
+            return;
+        }
+        let mut low = self.low;
+        while low > sp {
+            low = low.wrapping_sub(PAGE);
+            if !is_readable(low) {
+                return;
+            }
+        }
+        self.low = low;
+    }
+
+    /// Whether the word at an address is in the known part of the thread's own stack, which stays readable.
+    #[inline(always)]
+    pub(super) const fn holds(&self, address: usize) -> bool {
+        address >= self.low && address < self.high.wrapping_sub(7)
+    }
+
+    /// The word at an address, if it can be read.
+    #[inline(always)]
+    pub(super) fn word(&mut self, address: usize) -> Option<usize> {
+        if !self.holds(address) && !self.is_readable_outside(address) {
+            return None;
+        }
+        // SAFETY: readable, by the module's invariant.
+        Some(unsafe { (address as *const usize).read_unaligned() })
+    }
+
+    #[cold]
+    fn is_readable_outside(&mut self, address: usize) -> bool {
+        if address & 7 != 0 {
+            return false;
+        }
+        let page = page_of(address);
+        if page != self.page && is_readable(page) {
+            self.page = page;
+        }
+        page == self.page && page != 0
+    }
+}
+
+const fn page_of(address: usize) -> usize {
+    address & !(PAGE - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Stack, is_readable, page_of};
+
+    #[test]
+    fn pages_are_asked_about() {
+        let value = 5_usize;
+        assert!(is_readable(page_of(&raw const value as usize)));
+        assert!(!is_readable(0));
+    }
+
+    #[test]
+    fn the_own_stack_is_known_once_it_was_walked_and_guards_are_not() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let value = 7_usize;
+                let address = &raw const value as usize;
+                // SAFETY: no arguments, cannot fail.
+                let mut stack = Stack::of_thread(unsafe { libc::gettid() });
+                stack.begin(address);
+                assert!(stack.low <= address && address < stack.high);
+                assert_eq!(stack.word(address), Some(7));
+                assert_eq!(stack.word(8), None);
+                stack.begin(4096);
+                assert!(stack.low > 4096);
+            });
+        });
+    }
+}

@@ -1,0 +1,227 @@
+//! The newest levels of stacks that were met before: what spares a program unwinding where it takes turns between them.
+//!
+//! A tip begins above a level that older walks had in common. It holds for a stack again where the walk begins at the same
+//! place, every word that led from there down to the common level is as it was, and that level stands where it stood.
+//! Invariant: all words of a tip lie in the known part of the thread's own stack; tips are forgotten with the thread's stack
+//! and when modules come or go.
+
+use super::rule::State;
+use super::unwind_witnesses::{Word, differences};
+use super::walk::Level;
+use crate::platform::mapped_vec::{Plain, Region};
+
+/// Most levels and words of one tip; of longer ones unwinding costs little in comparison.
+const LEVELS: usize = 12;
+const WORDS: usize = 32;
+/// Tips that begin at places of one kind, and kinds; powers of two.
+const WAYS: usize = 4;
+const SETS: usize = 8;
+
+/// The newest levels of a stack.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tip {
+    /// Where the walk began, and which bits of its frame pointer matter. All zero: no tip.
+    start: State,
+    frame_mask: usize,
+    /// The words of the levels, then those of memtrack's own frames.
+    words: [Word; WORDS],
+    level_words: usize,
+    word_count: usize,
+    /// The level below the tip, and how many there are with it.
+    under: State,
+    under_matters: bool,
+    kept: usize,
+    /// The oldest first; their words are counted from the tip's first.
+    levels: [Level; LEVELS],
+    length: usize,
+}
+
+// SAFETY: integers and booleans, of which zero is a value.
+unsafe impl Plain for Tip {}
+
+/// What a walk has found, of which a tip is made.
+#[derive(Debug)]
+pub(super) struct Fresh<'a> {
+    /// Where it began, and which bits of its frame pointer matter.
+    pub(super) start: State,
+    pub(super) frame_mask: usize,
+    /// The level below the tip, and how many there are with it.
+    pub(super) under: &'a Level,
+    pub(super) kept: usize,
+    /// The levels of the tip, their words, and those of memtrack's own frames.
+    pub(super) levels: &'a [Level],
+    pub(super) words: &'a [Word],
+    pub(super) own: &'a [Word],
+}
+
+/// Those that were met.
+#[derive(Debug)]
+pub(super) struct Tips {
+    list: Region<Tip>,
+    /// Of each set, the one that is given up next.
+    next: [u8; SETS],
+}
+
+impl Tip {
+    /// Becomes another tip, in place: it is large, and the program's stack may be small.
+    fn fill(&mut self, tip: &Fresh<'_>) {
+        (self.start, self.frame_mask) = (tip.start, tip.frame_mask);
+        (self.under, self.under_matters, self.kept) = (tip.under.state, tip.under.frame_matters, tip.kept);
+        for (place, level) in self.levels.iter_mut().zip(tip.levels) {
+            *place = level.with_words(level.words.wrapping_sub(tip.under.words));
+        }
+        self.length = tip.levels.len();
+        let words = tip.words.iter().chain(tip.own);
+        self.words.iter_mut().zip(words).for_each(|(place, word)| *place = *word);
+        (self.level_words, self.word_count) = (tip.words.len(), tip.words.len().wrapping_add(tip.own.len()));
+    }
+
+    /// How many levels are older.
+    pub(super) const fn kept(&self) -> usize {
+        self.kept
+    }
+
+    /// How many levels there are with those of the tip.
+    pub(super) const fn end(&self) -> usize {
+        self.kept.wrapping_add(self.length)
+    }
+
+    /// All ones where the frame pointer at the start is one of the proofs.
+    pub(super) const fn frame_mask(&self) -> usize {
+        self.frame_mask
+    }
+
+    pub(super) fn levels(&self) -> &[Level] {
+        self.levels.get(..self.length).unwrap_or_default()
+    }
+
+    /// The words that lead from the levels to older ones.
+    pub(super) fn words(&self) -> &[Word] {
+        self.words.get(..self.level_words).unwrap_or_default()
+    }
+
+    /// The words that lead from the start to the newest level.
+    pub(super) fn own_words(&self) -> &[Word] {
+        self.words.get(self.level_words..self.word_count).unwrap_or_default()
+    }
+
+    /// Whether it stood on such a level.
+    pub(super) fn fits(&self, under: &Level) -> bool {
+        let there = &under.state;
+        (there.pc, there.sp, under.frame_matters) == (self.under.pc, self.under.sp, self.under_matters)
+            && (there.bp == self.under.bp || !under.frame_matters)
+    }
+
+    /// Whether the stack of a walk from `start` ends in it, wherever it stands.
+    fn is_there(&self, start: State) -> bool {
+        self.begins_at(start) && differences(self.words.get(..self.word_count).unwrap_or_default()) == 0
+    }
+
+    /// Whether a walk from `start` may find it.
+    const fn begins_at(&self, start: State) -> bool {
+        start.pc == self.start.pc && start.sp == self.start.sp && (start.bp ^ self.start.bp) & self.frame_mask == 0
+    }
+}
+
+impl Tips {
+    pub(super) const fn new() -> Self {
+        Self { list: Region::new(), next: [0; SETS] }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.list.as_mut_slice().iter_mut().for_each(|tip| tip.start = State::NONE);
+    }
+
+    /// The tip that the stack of a walk from `start` ends in.
+    pub(super) fn find(&self, start: State) -> Option<&Tip> {
+        let first = Self::set(start).wrapping_mul(WAYS);
+        let ways = self.list.as_slice().get(first..first.wrapping_add(WAYS))?;
+        ways.iter().find(|tip| tip.is_there(start))
+    }
+
+    /// Remembers one, in the place of one that was there too if there is such a one; not if it is too long.
+    pub(super) fn put(&mut self, tip: &Fresh<'_>) {
+        let words = tip.words.len().wrapping_add(tip.own.len());
+        if tip.levels.len() > LEVELS || words > WORDS || !self.list.grow(SETS * WAYS) {
+            return;
+        }
+        let set = Self::set(tip.start);
+        let first = set.wrapping_mul(WAYS);
+        let ways = self.list.as_mut_slice().get_mut(first..first.wrapping_add(WAYS)).unwrap_or_default();
+        let same = ways.iter().position(|way| way.is_there(tip.start));
+        let Some(next) = self.next.get_mut(set) else { return };
+        let place = same.unwrap_or_else(|| std::mem::replace(next, next.wrapping_add(1) % WAYS as u8) as usize);
+        if let Some(way) = ways.get_mut(place) {
+            way.fill(tip);
+        }
+    }
+
+    const fn set(start: State) -> usize {
+        let mixed = ((start.sp ^ start.pc) as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 40) as usize & (SETS - 1)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
+mod tests {
+    use super::{Fresh, LEVELS, State, Tips, WAYS, Word};
+    use crate::stacks::native::walk::Level;
+
+    const START: State = State { pc: 0x10, sp: 0x20, bp: 0x30 };
+
+    fn level(sp: usize, words: u32) -> Level {
+        let mut level = Level::default().with_words(words);
+        level.state = State { pc: 7, sp, bp: 0 };
+        level
+    }
+
+    #[test]
+    fn a_tip_is_found_where_its_words_are_as_they_were() {
+        let (under, levels) = (level(0x100, 9), [level(0x80, 10), level(0x40, 11)]);
+        let mut memory = [1_usize, 2];
+        let places = memory.each_ref().map(|word| &raw const *word as usize);
+        let mut set = |values: [usize; 2]| {
+            // SAFETY: a live local.
+            unsafe { (&raw mut memory).write_volatile(values) };
+        };
+        let put = |tips: &mut Tips, values: [usize; 2], frame_mask: usize, levels: &[Level]| {
+            let words = [Word { address: places[0], value: values[0] }];
+            let own = [Word { address: places[1], value: values[1] }];
+            tips.put(&Fresh { start: START, frame_mask, under: &under, kept: 5, levels, words: &words, own: &own });
+        };
+        let mut tips = Tips::new();
+        assert!(tips.find(START).is_none());
+        for values in [[1, 2], [1, 3], [4, 2]] {
+            set(values);
+            put(&mut tips, values, 0, &levels);
+        }
+        for values in [[1, 3], [4, 2], [1, 2]] {
+            set(values);
+            let tip = tips.find(START).unwrap();
+            assert_eq!(
+                (tip.kept(), tip.end(), tip.words()[0].value, tip.own_words()[0].value),
+                (5, 7, values[0], values[1])
+            );
+            // Counted from the tip's first.
+            assert_eq!(tip.levels().iter().map(|level| level.words).collect::<Vec<_>>(), [1, 2]);
+            assert!(tip.fits(&under) && !tip.fits(&level(0x108, 9)));
+        }
+        set([9, 9]);
+        assert!(tips.find(START).is_none());
+        set([1, 2]);
+        assert!(tips.find(State { sp: 0x28, ..START }).is_none() && tips.find(State { bp: 1, ..START }).is_some());
+        // What is there takes its own place, and others take turns.
+        put(&mut tips, [1, 2], usize::MAX, &levels[..1]);
+        assert!(tips.find(State { bp: 1, ..START }).is_none());
+        assert_eq!(tips.find(START).map(|tip| (tip.end(), tip.frame_mask())), Some((6, usize::MAX)));
+        (0..WAYS).for_each(|more| put(&mut tips, [100, more], 0, &levels));
+        assert!(tips.find(START).is_none());
+        put(&mut tips, [1, 2], 0, &[level(0x80, 10); LEVELS + 1]);
+        assert!(tips.find(START).is_none(), "too long");
+        put(&mut tips, [1, 2], 0, &levels);
+        assert!(tips.find(START).is_some());
+        tips.clear();
+        assert!(tips.find(START).is_none());
+    }
+}

@@ -1,0 +1,494 @@
+//! Unwinding of the calling thread's stack, as far as it is new.
+//!
+//! A level's state (address, stack pointer, frame pointer where it matters) determines where the words are that lead to
+//! its caller's state. So when unwinding comes to a state that was met in the last walk, the older levels are proven by
+//! comparing those words, level by level, with what they were; where one differs, unwinding goes on from there.
+//!
+//! Invariant: after [`Walk::run`], `levels[..length]` is what unwinding from the top would have found, root first.
+
+use memtrack_transport::layout::Slot;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::arch;
+use super::merge::Replaced;
+use super::modules;
+use super::own_frames::{FRAMES, Noted, Ways};
+use super::rule::{Kind, Known, Rule, Rules, State};
+use super::stack_memory::Stack;
+use super::stack_top_cache::{Fresh, Tips};
+use super::unwind_witnesses::{Word, Words};
+use crate::events::ring::Ring;
+use crate::platform::mapped_vec::{Plain, Region};
+
+/// Most levels; of a deeper stack the oldest are left out.
+pub(super) const DEEPEST: usize = 8000;
+
+/// One frame of native code.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Level {
+    /// The places of the words that lead to the caller's state; 0 where there is none to compare.
+    back_slot: usize,
+    frame_slot: usize,
+    cfa_slot: usize,
+    pub(super) state: State,
+    /// Id of the module, and the offset in it.
+    pub(super) code: u32,
+    pub(super) instruction: u32,
+    /// Frames on the wire, and Python frames among them, up to and with this level: what the merge made of it.
+    pub(super) wire: u32,
+    pub(super) python: u32,
+    /// Python frames stand in its place.
+    pub(super) is_replaced: bool,
+    /// What of the frame pointer its rule does: needs it; leaves it as it is.
+    uses_frame: bool,
+    keeps_frame: bool,
+    /// It or an older level needs the frame pointer as it is here.
+    pub(super) frame_matters: bool,
+    /// How many of the words that are compared belong to it and to older ones.
+    pub(super) words: u32,
+}
+
+// SAFETY: integers and booleans, of which zero is a value; only ever written whole.
+unsafe impl Plain for Level {}
+
+impl Level {
+    /// What the last merge made of it, if Python frames stand in its place.
+    pub(super) const fn replaced(&self) -> Replaced {
+        if self.is_replaced { Replaced { wire: self.wire, python: self.python } } else { Replaced::NONE }
+    }
+
+    /// The same, counted otherwise.
+    pub(super) const fn with_words(self, words: u32) -> Self {
+        Self { words, ..self }
+    }
+}
+
+/// What the last walk found.
+#[derive(Debug)]
+pub(super) struct Walk {
+    levels: Region<Level>,
+    length: usize,
+    words: Words,
+    /// New levels, newest first, during a walk.
+    fresh: Region<Level>,
+    fresh_length: usize,
+    pub(super) rules: Rules,
+    ways: Ways,
+    generation: u32,
+    additions: u32,
+    pub(super) stack: Stack,
+    truncated: bool,
+    /// Of the level whose place the first new one took in the last walk.
+    displaced: Replaced,
+    /// Where the walk began whose levels and words these are; all zero where the words do not prove all of them.
+    start: State,
+    /// All ones where the frame pointer at the start is one of the proofs.
+    frame_mask: usize,
+    tips: Tips,
+    /// The modules, by number, that were described in this slot's stream, and the unknown one at 0.
+    pub(super) described: Region<u8>,
+}
+
+/// How a level was left.
+enum Step {
+    To(State),
+    /// There is no caller.
+    End,
+    /// It cannot be told whether there is one.
+    Cut,
+}
+
+/// The registers here: where a walk begins.
+#[inline(always)]
+pub(super) fn here() -> State {
+    let (pc, sp, bp): (usize, usize, usize);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: reads registers.
+    unsafe {
+        core::arch::asm!("lea {}, [rip]", "mov {}, rsp", "mov {}, rbp", out(reg) pc, out(reg) sp, out(reg) bp, options(nomem, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: reads registers.
+    unsafe {
+        core::arch::asm!("adr {}, .", "mov {}, sp", "mov {}, x29", out(reg) pc, out(reg) sp, out(reg) bp, options(nomem, preserves_flags));
+    }
+    State { pc, sp, bp }
+}
+
+impl Walk {
+    pub(super) const fn new() -> Self {
+        Self {
+            levels: Region::new(),
+            length: 0,
+            words: Words::new(),
+            fresh: Region::new(),
+            fresh_length: 0,
+            rules: Rules::new(),
+            ways: Ways::new(),
+            generation: 0,
+            additions: 0,
+            stack: Stack::new(),
+            truncated: false,
+            displaced: Replaced::NONE,
+            start: State::NONE,
+            frame_mask: 0,
+            tips: Tips::new(),
+            described: Region::new(),
+        }
+    }
+
+    /// Another thread's stack from now on.
+    pub(super) fn reset(&mut self, tid: i32) {
+        self.forget();
+        self.truncated = false;
+        self.stack = Stack::of_thread(tid);
+    }
+
+    /// No stack is known.
+    fn forget(&mut self) {
+        self.length = 0;
+        self.start = State::NONE;
+        self.tips.clear();
+    }
+
+    /// Nothing is described any more.
+    pub(super) fn begin_again(&mut self) {
+        self.described.as_mut_slice().fill(0);
+        self.rules.clear();
+        self.forget();
+    }
+
+    pub(super) fn levels(&mut self) -> &mut [Level] {
+        let length = self.length;
+        self.levels.as_mut_slice().get_mut(..length).unwrap_or_default()
+    }
+
+    pub(super) const fn truncated(&self) -> bool {
+        self.truncated
+    }
+
+    /// What the level had on the wire whose place the first new one took.
+    pub(super) const fn displaced(&self) -> Replaced {
+        self.displaced
+    }
+
+    /// Whether the stack is what the last walk found. What every allocation asks: one straight line.
+    #[inline(always)]
+    pub(super) fn is_same(&self, start: State, slot: &Slot) -> bool {
+        let seen = &self.start;
+        let elsewhere = (start.pc ^ seen.pc) | (start.sp ^ seen.sp) | ((start.bp ^ seen.bp) & self.frame_mask);
+        let since = (modules::generation() ^ self.generation) | (modules::additions() ^ self.additions);
+        if elsewhere != 0 || since != 0 || !self.words.are_same() {
+            return false;
+        }
+        count(slot, self.length, 0);
+        true
+    }
+
+    /// Unwinds from the start, which is in a frame that stays till this returns. Gives the first level that is new, or was
+    /// followed by one that is gone; `None`: all is as it was.
+    pub(super) fn run(&mut self, start: State, ring: &mut Ring) -> Option<usize> {
+        self.catch_up();
+        add(&ring.slot().native_changed, 1);
+        self.stack.begin(start.sp);
+        if let Some(kept) = self.take_tip(start) {
+            count(ring.slot(), self.length, 0);
+            return Some(kept);
+        }
+        self.start = State::NONE;
+        self.fresh_length = 0;
+        let before = self.length;
+        let (caller, is_exact) = match self.ways.take(start, &mut self.stack) {
+            Some(caller) => (caller, false),
+            None => self.note_way(start, ring),
+        };
+        let kept = self.unwind(caller, is_exact, ring);
+        count(ring.slot(), kept, self.fresh_length);
+        let changed = kept != before || self.fresh_length != 0;
+        if changed {
+            self.displaced = replaced_at(&self.levels, self.length, kept);
+            self.take_fresh(kept);
+        }
+        self.settle(start, caller, kept);
+        changed.then_some(kept)
+    }
+
+    /// Takes the levels from a tip that the stack ends in.
+    fn take_tip(&mut self, start: State) -> Option<usize> {
+        let Self { tips, levels, words, stack, .. } = self;
+        let tip = tips.find(start)?;
+        let kept = tip.kept();
+        let under = levels.as_slice().get(..self.length)?.get(..kept)?.last()?;
+        let proven = under.words as usize;
+        if !tip.fits(under) || words.differing(proven, stack).is_some() || !levels.grow(tip.end()) {
+            return None;
+        }
+        self.start = State::NONE;
+        self.displaced = replaced_at(levels, self.length, kept);
+        self.length = kept;
+        words.truncate(proven);
+        for (place, level) in levels.as_mut_slice().get_mut(kept..)?.iter_mut().zip(tip.levels()) {
+            *place = level.with_words(level.words.wrapping_add(proven as u32));
+        }
+        if words.extend(tip.words()) && words.close(tip.own_words()) {
+            self.length = tip.end();
+            (self.start, self.frame_mask) = (start, tip.frame_mask());
+            return Some(kept);
+        }
+        None
+    }
+
+    /// The words prove the whole stack from now on, if they can, and its newest levels are kept as a tip.
+    fn settle(&mut self, start: State, caller: State, kept: usize) {
+        let Some(newest) = self.levels.as_slice().get(..self.length).and_then(<[Level]>::last) else { return };
+        let Some(way) = self.ways.last() else { return };
+        let mut own = [Word::default(); FRAMES + 2];
+        let count = way.words(start, caller, newest.frame_matters, &mut own);
+        let own = own.get(..count).unwrap_or_default();
+        let is_callers = (newest.state.pc, newest.state.sp) == (caller.pc, caller.sp);
+        let is_known = own.iter().all(|word| self.stack.holds(word.address));
+        if !is_callers || !is_known || !self.words.close(own) {
+            return;
+        }
+        self.start = start;
+        self.frame_mask = if newest.frame_matters && way.keeps_frame() { usize::MAX } else { 0 };
+        let (known, levels) = self.levels.as_slice().split_at_checked(kept).unwrap_or_default();
+        let Some(under) = known.last() else { return };
+        let levels = levels.get(..self.length.wrapping_sub(kept)).unwrap_or_default();
+        let words = self.words.from(under.words as usize);
+        self.tips.put(&Fresh { start, frame_mask: self.frame_mask, under, kept, levels, words, own });
+    }
+
+    /// What is known of modules that have come or gone is not known any more.
+    #[inline(always)]
+    fn catch_up(&mut self) {
+        let generation = modules::generation();
+        if generation != self.generation {
+            self.rules.clear();
+            self.forget();
+            self.generation = generation;
+        }
+        let additions = modules::additions();
+        if additions != self.additions {
+            // What is known of other modules still holds.
+            self.rules.clear_unknown();
+            self.forget();
+            self.additions = additions;
+        }
+    }
+
+    /// From this state on, newest first, into `fresh`; gives how many of the old levels remain.
+    #[inline(always)]
+    fn unwind(&mut self, mut state: State, mut is_exact: bool, ring: &mut Ring) -> usize {
+        let mut candidates = self.length;
+        let mut steps = 0_usize;
+        loop {
+            if let Some(joined) = self.join(state, &mut candidates) {
+                let differing = self.verify(joined);
+                if differing == 0 {
+                    return joined.wrapping_add(1);
+                }
+                // Levels that are proven, above one that is not: they move up with the fresh ones.
+                state = self.keep(joined, differing, state.bp);
+                candidates = differing;
+                is_exact = false;
+            }
+            // The address of a call is before the address it returns to; a frame that was interrupted is where it is.
+            let address = state.pc.wrapping_sub(usize::from(!is_exact));
+            let known = match self.rules.find(address) {
+                Some(known) => *known,
+                None => self.learn(address, ring),
+            };
+            steps = steps.wrapping_add(1);
+            let step = if steps > DEEPEST { Step::Cut } else { self.step(state, &known) };
+            match step {
+                Step::To(next) => state = next,
+                Step::End => {
+                    self.truncated = false;
+                    return 0;
+                }
+                Step::Cut => {
+                    self.truncated = true;
+                    return 0;
+                }
+            }
+            is_exact = known.rule.kind == Kind::Signal;
+        }
+    }
+
+    /// Leaves memtrack's own frames, and remembers how. Gives the state of what called them, and whether that is the start.
+    #[cold]
+    #[inline(never)]
+    fn note_way(&mut self, start: State, ring: &mut Ring) -> (State, bool) {
+        let mut noted = Noted::from(start);
+        let (mut state, mut is_exact) = (start, true);
+        loop {
+            let address = state.pc.wrapping_sub(usize::from(!is_exact));
+            let known = match self.rules.find(address) {
+                Some(known) => *known,
+                None => self.learn(address, ring),
+            };
+            let rule = &known.rule;
+            let next = match rule.kind {
+                Kind::Own => caller(&mut self.stack, state, rule, rule.cfa.address(state, 0)),
+                _ => None,
+            };
+            let Some((next, back_slot, frame_slot)) = next else { break };
+            noted.step(rule, next, back_slot, frame_slot);
+            (state, is_exact) = (next, false);
+        }
+        self.ways.put(&noted);
+        (state, is_exact)
+    }
+
+    /// The old level with this state. `candidates` are those that may still come.
+    #[inline(always)]
+    fn join(&self, state: State, candidates: &mut usize) -> Option<usize> {
+        let levels = self.levels.as_slice();
+        while let Some(index) = candidates.checked_sub(1) {
+            let level = levels.get(index)?;
+            if level.state.sp > state.sp {
+                return None;
+            }
+            let is_it = level.state.sp == state.sp
+                && level.state.pc == state.pc
+                && (level.state.bp == state.bp || !level.frame_matters);
+            if is_it {
+                return Some(index);
+            }
+            *candidates = index;
+        }
+        None
+    }
+
+    /// Compares the words that lead from the old level at `index` to the oldest: 0 when all are as they were, else the
+    /// index of the level whose caller is another now.
+    #[inline(always)]
+    fn verify(&mut self, index: usize) -> usize {
+        let levels = self.levels.as_slice().get(..=index).unwrap_or_default();
+        let count = levels.last().map_or(0, |level| level.words as usize);
+        match self.words.differing(count, &mut self.stack) {
+            None => 0,
+            Some(word) => levels.partition_point(|level| level.words as usize <= word),
+        }
+    }
+
+    /// Moves the levels from `last` down to the one after `from` to the fresh ones; gives the state of the one at `from`,
+    /// at which unwinding goes on. The frame pointer, which is `bp` at `last`, may have been another in the old levels
+    /// where none of them needed it; their new caller may.
+    #[cold]
+    fn keep(&mut self, last: usize, from: usize, mut bp: usize) -> State {
+        for index in (from.wrapping_add(1)..=last).rev() {
+            let level = self.levels.get(index);
+            self.add(Level { state: State { bp, ..level.state }, ..level });
+            if level.frame_slot != 0 {
+                bp = self.stack.word(level.frame_slot).unwrap_or(bp);
+            }
+        }
+        State { bp, ..self.levels.get(from).state }
+    }
+
+    fn add(&mut self, level: Level) {
+        if self.fresh.grow(self.fresh_length.wrapping_add(1)) {
+            self.fresh.set(self.fresh_length, level);
+            self.fresh_length = self.fresh_length.wrapping_add(1);
+        }
+    }
+
+    /// Leaves one level by its rule, and notes it.
+    #[inline(always)]
+    fn step(&mut self, state: State, known: &Known) -> Step {
+        let rule = &known.rule;
+        let level = Level {
+            state,
+            code: known.module,
+            instruction: known.offset,
+            uses_frame: rule.uses_frame_pointer(),
+            keeps_frame: rule.frame.is_none(),
+            ..Level::default()
+        };
+        if matches!(rule.kind, Kind::Unknown | Kind::Outermost) {
+            self.add(level);
+            return if rule.kind == Kind::Outermost { Step::End } else { Step::Cut };
+        }
+        let place = rule.cfa.address(state, 0);
+        let cfa = if rule.cfa_is_read { self.stack.word(place) } else { Some(place) };
+        let next = cfa.and_then(|cfa| caller(&mut self.stack, state, rule, cfa));
+        let Some((next, back_slot, frame_slot)) = next else {
+            self.add(level);
+            return Step::Cut;
+        };
+        if rule.kind != Kind::Own {
+            self.add(Level { back_slot, frame_slot, cfa_slot: if rule.cfa_is_read { place } else { 0 }, ..level });
+        }
+        if next.pc == 0 { Step::End } else { Step::To(next) }
+    }
+
+    /// Puts the fresh levels on the first `kept` old ones.
+    fn take_fresh(&mut self, kept: usize) {
+        let length = kept.wrapping_add(self.fresh_length);
+        if !self.levels.grow(length) {
+            self.length = 0;
+            self.truncated = true;
+            return;
+        }
+        let proven = kept.checked_sub(1).map_or(0, |last| self.levels.get(last).words);
+        self.words.truncate(proven as usize);
+        for index in kept..length {
+            let fresh = self.fresh.get(length.wrapping_sub(index).wrapping_sub(1));
+            let older = index.checked_sub(1).map(|older| self.levels.get(older));
+            let frame_matters = fresh.uses_frame || (fresh.keeps_frame && older.unwrap_or_default().frame_matters);
+            if !older.is_none_or(|older| self.compare_later(&fresh, &older)) {
+                self.length = 0;
+                self.truncated = true;
+                return;
+            }
+            self.levels.set(index, Level { frame_matters, words: self.words.length() as u32, ..fresh });
+        }
+        self.length = length;
+    }
+
+    /// Takes down the words that lead from a level to the older one. `false`: there is no memory for that.
+    fn compare_later(&mut self, level: &Level, older: &Level) -> bool {
+        let Self { words, stack, .. } = self;
+        let frame = if older.frame_matters { level.frame_slot } else { 0 };
+        // As it is written there, which may be signed.
+        let back = stack.word(level.back_slot).unwrap_or(older.state.pc);
+        let wanted = [(level.back_slot, back), (frame, older.state.bp), (level.cfa_slot, older.state.sp)];
+        wanted.iter().all(|&(slot, value)| slot == 0 || words.push(slot, value, stack))
+    }
+}
+
+/// What the last merge made of the level at this place, of so many.
+#[inline(always)]
+fn replaced_at(levels: &Region<Level>, length: usize, place: usize) -> Replaced {
+    let level = if place < length { levels.as_slice().get(place) } else { None };
+    level.map_or(Replaced::NONE, Level::replaced)
+}
+
+/// The caller's state, and the places of the words that tell it.
+#[inline(always)]
+fn caller(stack: &mut Stack, state: State, rule: &Rule, cfa: usize) -> Option<(State, usize, usize)> {
+    // Stacks grow down; only a signal may have come from another one.
+    if cfa <= state.sp && rule.kind != Kind::Signal {
+        return None;
+    }
+    let back_slot = rule.back.address(state, cfa);
+    let frame_slot = rule.frame.map_or(0, |place| place.address(state, cfa));
+    let pc = arch::return_address(stack.word(back_slot)?);
+    let bp = if frame_slot == 0 { state.bp } else { stack.word(frame_slot)? };
+    Some((State { pc, sp: cfa, bp }, back_slot, frame_slot))
+}
+
+/// Counts levels for the statistics; the slot is this thread's.
+#[inline(always)]
+fn count(slot: &Slot, kept: usize, unwound: usize) {
+    add(&slot.native_kept, kept);
+    add(&slot.native_unwound, unwound);
+}
+
+/// Adds to a counter of this thread's slot.
+#[inline(always)]
+pub(super) fn add(counter: &AtomicU64, number: usize) {
+    counter.store(counter.load(Relaxed).wrapping_add(number as u64), Relaxed);
+}

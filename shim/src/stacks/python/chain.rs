@@ -1,0 +1,411 @@
+//! A thread's Python stack as it was at its last record, and the changes since.
+//!
+//! It exists so that an allocation writes only what changed. Invariant: after [`Chain::update`] the frames that the
+//! writer was given are exactly those a traceback would show now. The whole chain is compared each time, or down to a mark
+//! that proves the rest (see `marks`), since equal newest frames prove nothing about the older ones: a caller may have
+//! moved to its next line and called the same functions again.
+
+use super::code::Codes;
+use super::discovery::{self, Interpreter};
+use super::frame::{Frame, ThreadState};
+use super::frame_sentinels::Marks;
+use super::layout::Version;
+use super::thread_name;
+use super::thread_state_proof::Lease;
+use crate::events::sampled_timer::Pace;
+use crate::events::stack_model::StackWriter;
+use crate::platform::mapped_vec::{Plain, Region};
+use std::hint::cold_path;
+
+mod compare;
+mod entries;
+mod fast_compare;
+mod links;
+mod update;
+
+pub(crate) use entries::Entry;
+pub(crate) use fast_compare::Glance;
+
+use compare::same_code;
+use fast_compare::Span;
+use links::{Link, Links};
+
+/// Most frames on the written stack; of a deeper one the oldest `MAX_DEPTH - 1` and the newest are written.
+pub(crate) const MAX_DEPTH: u32 = 8000;
+
+/// Most links followed; a longer chain is taken for a broken one, and its thread's stack for empty and truncated.
+const LONGEST_WALK: usize = 200_000;
+
+/// Entries of the index from frame address to position, for each frame that there is room for.
+const INDEX_SHARE: usize = 2;
+
+/// What else is known of a frame.
+#[derive(Clone, Copy, Debug, Default)]
+struct Detail {
+    executable: usize,
+    /// The code id, 0 for a frame that is not shown.
+    id: u32,
+    /// Shown frames up to and with this one.
+    shown: u32,
+    /// The frame is shown at positions from here on, as long as it has this setting.
+    shown_from: usize,
+    setting: u32,
+}
+
+impl Detail {
+    const NONE: Self = Self { executable: 0, id: 0, shown: 0, shown_from: 0, setting: 0 };
+}
+
+// SAFETY: integers only.
+unsafe impl Plain for Detail {}
+
+/// The cached chain of one thread slot, root first.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    /// The newest frame's address, 0 when the chain is empty.
+    newest: usize,
+    length: usize,
+    truncated: bool,
+    /// The oldest frame is new: the thread may have got a name.
+    unnamed: bool,
+    codes: Codes,
+    marks: Marks,
+    /// The thread's state at this update.
+    state: usize,
+    lease: Lease,
+    /// One more than `length`: the last holds the newest frame's address.
+    links: Links,
+    details: Region<Detail>,
+    /// Where a frame address was last put; only a hint, always checked against `links`.
+    index: Region<u32>,
+    /// What is to be compared first.
+    span: Span,
+    /// Of the newest frame.
+    newest_detail: Detail,
+    pace: Pace,
+}
+
+/// How much of the cached chain remains.
+struct Join {
+    /// Frames that remain, from the root.
+    kept: usize,
+    /// Whether the newest of them stands at another instruction.
+    moved: bool,
+    /// New frames above them.
+    fresh: usize,
+}
+
+impl Chain {
+    /// An empty chain; it takes memory when it first needs some.
+    pub(crate) const fn new() -> Self {
+        Self {
+            newest: 0,
+            length: 0,
+            truncated: false,
+            unnamed: false,
+            codes: Codes::new(),
+            marks: Marks::new(),
+            state: 0,
+            lease: Lease::new(),
+            links: Links::new(),
+            details: Region::new(),
+            index: Region::new(),
+            span: Span::UNKNOWN,
+            newest_detail: Detail::NONE,
+            pace: Pace::new(),
+        }
+    }
+
+    /// Forgets the stack without a word to the writer: the reader's is empty too.
+    pub(crate) fn reset(&mut self) {
+        self.newest = 0;
+        self.length = 0;
+        self.lease.forget();
+        self.span = Span::UNKNOWN;
+        self.marks.truncate(0);
+        self.truncated = false;
+        self.unnamed = false;
+    }
+
+    /// Forgets the stack and every code object: nothing was told yet.
+    pub(crate) fn begin_again(&mut self) {
+        self.reset();
+        self.codes.clear();
+    }
+
+    /// The name that Python knows this thread by, if it can be read now and has not been read before.
+    #[cold]
+    pub(crate) fn thread_name<'a>(&mut self, buffer: &'a mut [u8; thread_name::LONGEST]) -> Option<&'a [u8]> {
+        let python = discovery::interpreter()?;
+        if !python.is_attached(self.state) {
+            return None;
+        }
+        self.unnamed = false;
+        let oldest = (0..self.length).find(|place| self.details.get(*place).id != 0)?;
+        let frame = self.links.get(oldest.wrapping_add(1)).previous;
+        // SAFETY: a frame that was just reached from this thread's newest, while the thread holds the GIL.
+        unsafe { thread_name::of_thread(python.layout, python, frame, buffer) }
+    }
+
+    /// The calling thread's newest frame; 0 when it runs no Python code, or when the interpreter is being torn down by
+    /// another thread, which may free this one's state at any moment.
+    #[inline(always)]
+    fn newest_frame<V: Version>(&mut self, python: &Interpreter) -> usize {
+        let state = python.own_thread_state(&mut self.lease);
+        if state == 0 || discovery::finalized_by_other(state) {
+            cold_path();
+            return 0;
+        }
+        self.state = state;
+        // SAFETY: the interpreter says that this is the calling thread's own state, and nobody else is freeing it.
+        unsafe { ThreadState::<V>::new(state) }.newest()
+    }
+
+    /// The newest frame stands at another position. `false`: the thread has a name.
+    #[cold]
+    #[inline(never)]
+    fn move_newest<V: Version>(
+        &mut self,
+        python: &Interpreter,
+        position: usize,
+        writer: &mut impl StackWriter,
+    ) -> bool {
+        let last = self.length.wrapping_sub(1);
+        let executable = self.details.get(last).executable;
+        if let Some(link) = self.links.get_mut(last) {
+            link.position = position;
+        }
+        // SAFETY: the newest frame of this thread.
+        let frame = unsafe { Frame::<V>::new(self.newest) };
+        self.settle(python, &frame, last);
+        writer.move_top(frame.instruction(python, executable, position));
+        false
+    }
+
+    /// The general case: finds what remains of the cached chain and writes the difference.
+    #[inline(never)]
+    fn follow<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) {
+        self.bury();
+        let join = if newest == 0 {
+            Some(Join { kept: 0, moved: false, fresh: 0 })
+        } else {
+            self.find_join::<V>(python, newest)
+        };
+        match join {
+            Some(join) if self.reserve(join.kept.wrapping_add(join.fresh)) => {
+                self.apply::<V>(python, newest, &join, writer)
+            }
+            _ => self.give_up(writer),
+        }
+    }
+
+    /// Walks from the newest frame until a cached frame with nothing changed below it. Nothing when the chain is absurd.
+    fn find_join<V: Version>(&mut self, python: &Interpreter, newest: usize) -> Option<Join> {
+        let (mut address, mut fresh) = (newest, 0);
+        // Cached frames from here on are known to have changed, or to stand above one that has.
+        let mut limit = self.length;
+        while address != 0 {
+            // SAFETY: reached from this thread's newest frame by links that were just read.
+            let frame = unsafe { Frame::<V>::new(address) };
+            if let Some(position) = self.cached_at(address, limit) {
+                limit = self.links_equal_below::<V>(python, &frame, position);
+                if limit == 0 {
+                    return Some(self.join_at::<V>(python, &frame, position, fresh));
+                }
+            }
+            fresh = fresh.wrapping_add(1);
+            if fresh > LONGEST_WALK {
+                return None;
+            }
+            address = frame.previous();
+        }
+        Some(Join { kept: 0, moved: false, fresh })
+    }
+
+    /// 0 when the frame cached at `position` still has the same callers; else below which position that may be found.
+    fn links_equal_below<V: Version>(&mut self, python: &Interpreter, frame: &Frame<V>, position: usize) -> usize {
+        let previous = self.links.get(position).previous;
+        if frame.previous() != previous {
+            // Never 0: position 0 has no caller, and a caller where there was none is new.
+            return position.max(1);
+        }
+        self.matching_from::<V>(python, position, previous)
+    }
+
+    /// The join at a frame whose callers are unchanged: kept as it is, kept and moved, or replaced.
+    fn join_at<V: Version>(&self, python: &Interpreter, frame: &Frame<V>, position: usize, fresh: usize) -> Join {
+        let kept = position.wrapping_add(1);
+        if frame.position() == self.links.get(position).position && same_code(frame, &self.details.get(position)) {
+            Join { kept, moved: false, fresh }
+        } else if self.remains(python, frame, position) {
+            Join { kept, moved: true, fresh }
+        } else {
+            Join { kept: position, moved: false, fresh: fresh.wrapping_add(1) }
+        }
+    }
+
+    /// The position at which a frame address is cached, if below `limit`.
+    fn cached_at(&self, address: usize, limit: usize) -> Option<usize> {
+        let position = self.index.get(self.index_of(address)) as usize;
+        (position < limit && self.links.get(position.wrapping_add(1)).previous == address).then_some(position)
+    }
+
+    fn reserve(&mut self, length: usize) -> bool {
+        self.span = Span::UNKNOWN;
+        let entries = length.wrapping_mul(INDEX_SHARE);
+        self.links.grow(length.wrapping_add(1)) && self.details.grow(length) && self.grow_index(entries)
+    }
+
+    #[inline]
+    fn grow_index(&mut self, entries: usize) -> bool {
+        entries <= self.index.capacity() || self.enlarge_index(entries)
+    }
+
+    /// A longer index has each address at another place.
+    #[cold]
+    fn enlarge_index(&mut self, entries: usize) -> bool {
+        let enough = self.index.grow(entries);
+        for position in 0..self.length {
+            let address = self.links.get(position.wrapping_add(1)).previous;
+            self.index.set(self.index_of(address), position as u32);
+        }
+        enough
+    }
+
+    /// Where the index keeps a frame address. Frames are at least 8 bytes apart, and the length is a power of two.
+    #[inline(always)]
+    const fn index_of(&self, address: usize) -> usize {
+        let mixed = (address as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 32) as usize & self.index.capacity().wrapping_sub(1)
+    }
+
+    /// Takes over the present chain and writes the difference.
+    fn apply<V: Version>(&mut self, python: &Interpreter, newest: usize, join: &Join, writer: &mut impl StackWriter) {
+        let (before, common) = (self.shown(self.length), self.shown(join.kept));
+        writer.keeps(common);
+        self.length = join.kept.wrapping_add(join.fresh);
+        self.unnamed |= join.kept == 0 && self.length > 0;
+        self.marks.truncate(join.kept);
+        self.read_fresh::<V>(newest, join.kept);
+        if join.moved {
+            self.read_position::<V>(python, join.kept.wrapping_sub(1));
+        }
+        // Of a stack that is cut, the newest frame stands last on the wire whatever its depth: it goes first.
+        let kept = common.min(MAX_DEPTH - 1);
+        let written = before.min(MAX_DEPTH);
+        if written > kept {
+            writer.pop(written.wrapping_sub(kept));
+        }
+        if join.moved && kept == common {
+            self.write_move::<V>(python, join.kept.wrapping_sub(1), writer);
+        }
+        self.push_fresh::<V>(python, join.kept, kept, writer);
+    }
+
+    /// Frames of the stack, with those that it is too deep for.
+    pub(crate) fn depth(&self) -> u32 {
+        self.shown(self.length)
+    }
+
+    /// Shown frames among the first `length`.
+    fn shown(&self, length: usize) -> u32 {
+        if length == 0 { 0 } else { self.details.get(length.wrapping_sub(1)).shown }
+    }
+
+    /// Reads the frames from the newest down to position `from`.
+    fn read_fresh<V: Version>(&mut self, newest: usize, from: usize) {
+        let (mut address, mut position) = (newest, self.length);
+        self.newest = newest;
+        let end = self.links.get(position).position;
+        self.links.set(position, Link { previous: newest, position: end });
+        while position > from {
+            position = position.wrapping_sub(1);
+            // SAFETY: the walk of `find_join` over the same frames, which stand still.
+            let frame = unsafe { Frame::<V>::new(address) };
+            self.links.set(position, Link { previous: frame.previous(), position: frame.position() });
+            self.details.set(position, Detail { executable: frame.executable(), ..Detail::NONE });
+            self.index.set(self.index_of(address), position as u32);
+            address = frame.previous();
+        }
+    }
+
+    /// Reads again where the frame at `position` stands.
+    fn read_position<V: Version>(&mut self, python: &Interpreter, position: usize) {
+        // SAFETY: a frame that was just reached from this thread's newest.
+        let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
+        if let Some(link) = self.links.get_mut(position) {
+            link.position = frame.position();
+        }
+        self.settle(python, &frame, position);
+    }
+
+    fn instruction<V: Version>(&self, python: &Interpreter, position: usize) -> u32 {
+        // SAFETY: a frame that was just reached from this thread's newest.
+        let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
+        frame.instruction(python, self.details.get(position).executable, self.links.get(position).position)
+    }
+
+    fn write_move<V: Version>(&self, python: &Interpreter, position: usize, writer: &mut impl StackWriter) {
+        writer.move_top(self.instruction::<V>(python, position));
+    }
+
+    /// Gives ids to the frames from position `from` on and writes those that are shown, `written` being on the wire.
+    fn push_fresh<V: Version>(
+        &mut self,
+        python: &Interpreter,
+        from: usize,
+        mut written: u32,
+        writer: &mut impl StackWriter,
+    ) {
+        let mut shown = self.shown(from);
+        for position in from..self.length {
+            let mut detail = self.details.get(position);
+            // SAFETY: a frame that was just reached from this thread's newest.
+            let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
+            (detail.setting, detail.shown_from) = (frame.setting(), frame.shown_from(python));
+            if self.links.get(position).position >= detail.shown_from {
+                detail.id = self.codes.id(&V::L, python, detail.executable, writer);
+                shown = shown.wrapping_add(1);
+                if shown < MAX_DEPTH {
+                    writer.push(detail.id, self.instruction::<V>(python, position));
+                    written = shown;
+                }
+            }
+            detail.shown = shown;
+            self.details.set(position, detail);
+        }
+        if shown > written {
+            self.push_newest::<V>(python, writer);
+        }
+        self.truncate(shown > MAX_DEPTH, writer);
+    }
+
+    /// Writes the newest shown frame.
+    fn push_newest<V: Version>(&self, python: &Interpreter, writer: &mut impl StackWriter) {
+        if let Some(position) = (0..self.length).rev().find(|position| self.details.get(*position).id != 0) {
+            writer.push(self.details.get(position).id, self.instruction::<V>(python, position));
+        }
+    }
+
+    fn truncate(&mut self, truncated: bool, writer: &mut impl StackWriter) {
+        if self.truncated != truncated {
+            self.truncated = truncated;
+            writer.set_truncated(truncated);
+        }
+    }
+
+    /// The chain is absurd, or there is no memory for it: an empty stack that is marked as cut.
+    #[cold]
+    fn give_up(&mut self, writer: &mut impl StackWriter) {
+        let written = self.shown(self.length).min(MAX_DEPTH);
+        writer.keeps(0);
+        if written > 0 {
+            writer.pop(written);
+        }
+        // No frame's address, so the next update looks at everything again.
+        self.newest = usize::MAX;
+        self.length = 0;
+        self.marks.truncate(0);
+        self.truncate(true, writer);
+    }
+}

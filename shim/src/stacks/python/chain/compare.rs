@@ -1,0 +1,217 @@
+//! The comparison of the cached chain with the present one.
+//!
+//! It exists because that is what an allocation costs: as much as is proven to be needed is compared, and no more. Invariant:
+//! what is reported as equal is equal, frame by frame or by the proof in [`super::super::frame_sentinels`].
+
+use super::super::discovery::Interpreter;
+use super::super::frame::{Frame, ThreadState};
+use super::super::frame_sentinels::{CLEARANCE, GAP};
+use super::super::layout::{Marking, Version};
+#[cfg(feature = "verify-marks")]
+use super::super::verify_sentinels;
+use super::{Chain, Detail};
+
+/// How the cached chain compares with the present one.
+pub(super) enum Comparison {
+    Same,
+    /// The same but for the newest frame's position.
+    Moved(usize),
+    Different,
+}
+
+impl Chain {
+    /// Compares the cached frames with memory.
+    #[inline(always)]
+    pub(super) fn compare<V: Version>(&mut self, python: &Interpreter) -> Comparison {
+        let Some(newest) = self.length.checked_sub(1) else { return Comparison::Same };
+        let last = self.links.get(newest);
+        // SAFETY: the newest frame of this thread.
+        let frame = unsafe { Frame::<V>::new(self.newest) };
+        if frame.previous() != last.previous || self.matching_from::<V>(python, newest, last.previous) != 0 {
+            return Comparison::Different;
+        }
+        let position = frame.position();
+        if position == last.position && same_code(&frame, &self.details.get(newest)) {
+            return Comparison::Same;
+        }
+        if self.remains::<V>(python, &frame, newest) { Comparison::Moved(position) } else { Comparison::Different }
+    }
+
+    /// Compares the frames below `length`, newest first, whose newest is at `address`; gives the length of the part
+    /// that is still in question: 0 when all are equal, else the first that differs is the newest of that part.
+    /// A frame in which a mark is found is the last that needs a look.
+    #[inline(always)]
+    pub(super) fn matching_from<V: Version>(
+        &mut self,
+        python: &Interpreter,
+        length: usize,
+        mut address: usize,
+    ) -> usize {
+        let mut top = length;
+        while let Some(mark) = self.marks.newest_below(top).copied() {
+            let differing = self.matching_between::<V>(mark.place, top, address);
+            if differing > mark.place {
+                return differing;
+            }
+            let link = self.links.get(mark.place);
+            if !mark.is_there::<V>(link.position) {
+                self.marks.truncate(mark.place);
+            } else if !self.is_tracing::<V>() && self.passes_audit::<V>(python, mark.place, link.previous) {
+                #[cfg(feature = "verify-marks")]
+                verify_sentinels::note(self.shows_below::<V>(python, mark.place, link.previous));
+                self.mark_between::<V>(python, mark.place, length);
+                return 0;
+            }
+            (top, address) = (mark.place, link.previous);
+        }
+        let differing = self.matching_between::<V>(0, top, address);
+        if differing == 0 {
+            self.mark_between::<V>(python, 0, length);
+        }
+        differing
+    }
+
+    /// Compares the frames from `floor` on and below `length`, whose newest is at `address`: `floor` when all are equal,
+    /// else one more than the place of the first that differs. Each address comes from the cache, where the comparison of
+    /// the newer frame has just confirmed it, so the reads need not wait for each other.
+    #[inline(always)]
+    fn matching_between<V: Version>(&self, floor: usize, length: usize, mut address: usize) -> usize {
+        let links = self.links.between(floor, length);
+        let details = self.details.as_slice().get(floor..length).unwrap_or_default();
+        for (place, (link, detail)) in links.iter().zip(details).enumerate().rev() {
+            // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
+            let frame = unsafe { Frame::<V>::new(address) };
+            if frame.previous() != link.previous || frame.position() != link.position || !same_code(&frame, detail) {
+                return floor.wrapping_add(place).wrapping_add(1);
+            }
+            address = link.previous_from_cache();
+        }
+        floor
+    }
+
+    /// Whether the mark at `length` stands for what it should, as far as that is looked at; if not, there are no more marks.
+    #[inline(always)]
+    fn passes_audit<V: Version>(&mut self, python: &Interpreter, length: usize, address: usize) -> bool {
+        if !self.marks.is_audit_due() || self.shows_below::<V>(python, length, address) {
+            return true;
+        }
+        #[cfg(feature = "verify-marks")]
+        verify_sentinels::note(false);
+        self.marks.give_up();
+        false
+    }
+
+    /// Whether the present chain from `address` on shows the frames that the cached one shows below `length`.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn shows_below<V: Version>(&self, python: &Interpreter, mut length: usize, mut address: usize) -> bool {
+        while address != 0 {
+            // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
+            let frame = unsafe { Frame::<V>::new(address) };
+            if frame.is_shown(python) {
+                let Some(place) = (0..length).rev().find(|place| self.details.get(*place).id != 0) else {
+                    return false;
+                };
+                let same = self.links.get(place.wrapping_add(1)).previous == address
+                    && self.links.get(place).position == frame.position()
+                    && same_code(&frame, &self.details.get(place));
+                if !same {
+                    return false;
+                }
+                length = place;
+            }
+            address = frame.previous();
+        }
+        (0..length).all(|place| self.details.get(place).id == 0)
+    }
+
+    #[inline(always)]
+    fn is_tracing<V: Version>(&self) -> bool {
+        // SAFETY: the state from which this update reached its frames.
+        unsafe { ThreadState::<V>::new(self.state) }.is_tracing()
+    }
+
+    /// Makes marks, if there are too few, between the mark at `floor` (or the root) and the frame at `length`, all of which
+    /// were just compared.
+    #[inline(always)]
+    fn mark_between<V: Version>(&mut self, python: &Interpreter, floor: usize, length: usize) {
+        let can_be_marked = !matches!(V::L.marking, Marking::Unknown);
+        if can_be_marked && self.marks.are_wanted(length.wrapping_sub(floor)) && !self.is_tracing::<V>() {
+            self.make_marks::<V>(python, floor, length);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_marks<V: Version>(&mut self, python: &Interpreter, floor: usize, length: usize) {
+        self.marks.truncate(floor.wrapping_add(1));
+        let (mut made, mut next) = (0_usize, floor.wrapping_add(GAP));
+        for place in floor.wrapping_add(GAP)..=length.saturating_sub(CLEARANCE) {
+            if place >= next && self.make_mark::<V>(python, place) {
+                (made, next) = (made.wrapping_add(1), place.wrapping_add(GAP));
+            }
+        }
+        // Where few frames can be marked, looking for them costs more than they save.
+        if made.wrapping_mul(4 * GAP) < length.wrapping_sub(floor) {
+            self.marks.discourage();
+        }
+    }
+
+    /// Marks the frame at `place`, if it can be marked.
+    fn make_mark<V: Version>(&mut self, python: &Interpreter, place: usize) -> bool {
+        let address = |place: usize| self.links.get(place.wrapping_add(1)).previous;
+        // SAFETY: reached from this thread's newest frame by links that were just confirmed.
+        let frame = unsafe { Frame::<V>::new(address(place)) };
+        // SAFETY: as above.
+        let callee = unsafe { Frame::<V>::new(address(place.wrapping_add(1))) };
+        self.details.get(place).id != 0 && self.marks.make(python.code_type, place, &frame, &callee)
+    }
+
+    /// Whether the frame at `position` is the shown frame it was, at another instruction.
+    #[inline(always)]
+    pub(super) fn remains<V: Version>(&self, python: &Interpreter, frame: &Frame<V>, position: usize) -> bool {
+        let detail = self.details.get(position);
+        detail.id != 0 && frame.executable() == detail.executable && frame.is_shown(python)
+    }
+
+    /// The frame at `position`, which remains, may have gone on to another copy of its bytecode.
+    #[inline(always)]
+    pub(super) fn settle<V: Version>(&mut self, python: &Interpreter, frame: &Frame<V>, position: usize) {
+        if V::L.copies.is_none() {
+            return;
+        }
+        if let Some(detail) = self.details.as_mut_slice().get_mut(position) {
+            let setting = frame.setting();
+            if detail.setting != setting {
+                (detail.setting, detail.shown_from) = (setting, frame.shown_from(python));
+            }
+        }
+    }
+
+    /// Marks the frames whose code objects died: what stands at their address now is something else.
+    pub(super) fn bury(&mut self) {
+        if self.codes.is_current() {
+            return;
+        }
+        let details = self.details.as_mut_slice().get_mut(..self.length).unwrap_or_default();
+        let whole = self.codes.catch_up(|id| {
+            for detail in details.iter_mut().filter(|detail| detail.id == id) {
+                detail.executable = usize::MAX;
+            }
+        });
+        for (position, detail) in details.iter_mut().enumerate() {
+            if (!whole && detail.id != 0) || detail.executable == usize::MAX {
+                detail.executable = usize::MAX;
+                if let Some(link) = self.links.get_mut(position) {
+                    link.position = usize::MAX;
+                }
+            }
+        }
+    }
+}
+
+/// Where a position does not tell the code object: whether that is the same, too.
+#[inline(always)]
+pub(super) fn same_code<V: Version>(frame: &Frame<V>, detail: &Detail) -> bool {
+    !V::L.position_needs_code() || frame.executable() == detail.executable
+}

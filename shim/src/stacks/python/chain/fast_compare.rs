@@ -1,0 +1,172 @@
+//! The comparison of the usual case: nothing has changed since the last record, or only where the newest frame stands.
+//!
+//! It exists because this is what nearly every allocation needs, and the general comparison, which can also make and
+//! drop marks, costs twice as much for the same answer. Invariant: it answers only what [`Chain::compare`] would answer
+//! too; where that takes more than the frames of the span and the mark below them, it says that it does not know.
+
+use super::super::discovery::{self, Interpreter};
+use super::super::frame::{Frame, ThreadState};
+use super::super::frame_sentinels::{LONGEST_UNMARKED, Mark};
+use super::super::layout::Version;
+#[cfg(feature = "verify-marks")]
+use super::super::verify_sentinels;
+use super::compare::same_code;
+use super::links::{Link, MOST, Newest};
+use super::{Chain, Detail};
+use std::hint::cold_path;
+
+const _: () = assert!(LONGEST_UNMARKED < MOST + 1, "nothing that is compared without a mark is too long for a glance");
+
+/// What a glance has to look at.
+#[derive(Debug)]
+pub(super) struct Span {
+    /// Frames to compare below the newest; past [`MOST`] where the chain must be looked at in full, or is empty.
+    older: usize,
+    /// What is known of them. Whoever gives the chain another length forgets the span before.
+    links: Newest,
+    /// The mark in the oldest of them; where that is the root and has none, what stands for one.
+    mark: Mark,
+}
+
+impl Span {
+    /// Everything must be looked at.
+    pub(super) const UNKNOWN: Self = Self { older: usize::MAX, links: Newest::NONE, mark: Mark::NONE };
+}
+
+/// What a glance at the chain says.
+pub(crate) enum Glance {
+    Same,
+    /// The same but for the newest frame's position.
+    Moved(usize),
+    /// It takes a closer look.
+    Unknown,
+    /// The thread's state is not known without asking.
+    Unasked,
+}
+
+impl Chain {
+    /// Compares the calling thread's chain with what was written last, the interpreter not being about to end. It changes
+    /// nothing and calls nobody.
+    #[inline(always)]
+    pub(crate) fn glance<V: Version>(&self) -> Glance {
+        let Some(state) = discovery::interpreter().and_then(Interpreter::own_thread_state_at_once) else {
+            cold_path();
+            return Glance::Unasked;
+        };
+        if state == 0 {
+            cold_path();
+            return if self.newest == 0 { Glance::Same } else { Glance::Unknown };
+        }
+        // SAFETY: the interpreter says that this is the calling thread's own state, and nobody else is freeing it.
+        let newest = unsafe { ThreadState::<V>::new(state) }.newest();
+        self.glance_at::<V>(state, newest)
+    }
+
+    /// Compares the frames of the span with memory, `newest` being the newest frame of the thread's state.
+    #[inline(always)]
+    pub(super) fn glance_at<V: Version>(&self, state: usize, newest: usize) -> Glance {
+        if newest != self.newest || !self.codes.is_current() {
+            cold_path();
+            return Glance::Unknown;
+        }
+        if self.span.older > MOST {
+            cold_path();
+            return if newest == 0 { Glance::Same } else { Glance::Unknown };
+        }
+        // SAFETY: the state from which the newest frame was reached.
+        if unsafe { ThreadState::<V>::new(state) }.is_tracing() {
+            // No mark counts then. Without a trace function the closer look does not take that much longer.
+            cold_path();
+            return Glance::Unknown;
+        }
+        // SAFETY: of the chain's links; who gives them another length forgets the span.
+        let [older @ .., link] = unsafe { self.span.links.links() };
+        // SAFETY: the newest frame of this thread.
+        let frame = unsafe { Frame::<V>::new(newest) };
+        if frame.previous() != link.previous || !self.are_unchanged::<V>(link, older) {
+            cold_path();
+            return Glance::Unknown;
+        }
+        let position = frame.position();
+        let detail = self.newest_detail;
+        if position == link.position && same_code(&frame, &detail) {
+            return Glance::Same;
+        }
+        cold_path();
+        if is_shown_at(&frame, &detail, position) { Glance::Moved(position) } else { Glance::Unknown }
+    }
+
+    /// Whether the frames below the newest, and what the mark stands for, are what they were.
+    #[inline(always)]
+    fn are_unchanged<V: Version>(&self, newest: &Link, older: &[Link; MOST]) -> bool {
+        let mut address = newest.previous_from_cache();
+        // Written out, so that only the branch that ends it is taken.
+        macro_rules! compare {
+            ($($count:literal)*) => {
+                const _: () = assert!([$($count),*].len() == MOST);
+                'all: {
+                    $(
+                        if self.span.older < $count {
+                            break 'all;
+                        }
+                        let Some(link) = older.get(MOST - $count) else { break 'all };
+                        if !self.is_unchanged::<V>(address, link, $count) {
+                            cold_path();
+                            return false;
+                        }
+                        address = link.previous_from_cache();
+                    )*
+                    let _ = address;
+                }
+            };
+        }
+        compare!(1 2 3 4 5 6 7 8 9 10 11 12);
+        let is_proven = self.span.mark.stands::<V>();
+        #[cfg(feature = "verify-marks")]
+        if let Some((python, link)) = discovery::interpreter().zip(older.get(MOST.wrapping_sub(self.span.older)))
+            && is_proven
+        {
+            let floor = self.length.wrapping_sub(1).wrapping_sub(self.span.older);
+            verify_sentinels::note(self.shows_below::<V>(python, floor, link.previous));
+        }
+        is_proven
+    }
+
+    /// Whether the frame at `address` is the one cached so many places below the newest, and unchanged.
+    #[inline(always)]
+    fn is_unchanged<V: Version>(&self, address: usize, link: &Link, below: usize) -> bool {
+        // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
+        let frame = unsafe { Frame::<V>::new(address) };
+        if frame.previous() != link.previous || frame.position() != link.position {
+            return false;
+        }
+        let place = self.length.wrapping_sub(1).wrapping_sub(below);
+        !V::L.position_needs_code() || same_code(&frame, &self.details.get(place))
+    }
+
+    /// Decides what the next glance looks at, after the chain or its marks have changed.
+    pub(super) fn refocus<V: Version>(&mut self) {
+        let newest = self.length.saturating_sub(1);
+        let mark = self.marks.newest_below(newest).copied();
+        let floor = mark.map_or(0, |mark| mark.place);
+        let older = newest.wrapping_sub(floor);
+        // Where that is too much to compare, the general comparison may want to make marks.
+        let is_short = older <= MOST && (mark.is_some() || !cfg!(feature = "verify-marks"));
+        let is_of_frame = mark.is_none_or(|mark| mark.is_of::<V>(self.links.get(floor).position));
+        let mark = mark.unwrap_or_else(Mark::of_nothing::<V>);
+        self.span = match self.links.newest(self.length) {
+            Some(links) if is_short && is_of_frame => Span { older, links, mark },
+            _ => Span::UNKNOWN,
+        };
+        self.newest_detail = self.details.get(newest);
+    }
+}
+
+/// Whether the cached frame is still the same shown frame, at another instruction.
+#[inline(always)]
+fn is_shown_at<V: Version>(frame: &Frame<V>, detail: &Detail, position: usize) -> bool {
+    detail.id != 0
+        && position >= detail.shown_from
+        && frame.executable() == detail.executable
+        && frame.setting() == detail.setting
+}

@@ -1,0 +1,95 @@
+//! What is compared of each frame of a chain, the oldest first.
+//!
+//! It exists for the glance, which looks at the newest few as an array, whose places are known when it is compiled: so
+//! there is room below the oldest. Invariant: whoever asks for links by place never meets that room.
+
+use std::ptr::NonNull;
+
+use crate::platform::mapped_vec::{Plain, Region};
+
+/// The most frames below the newest that a glance looks at.
+pub(super) const MOST: usize = 12;
+
+/// What is compared each time. The address of the frame at position `i` is `previous` of the link at `i + 1`.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Link {
+    pub(super) previous: usize,
+    pub(super) position: usize,
+}
+
+// SAFETY: integers only.
+unsafe impl Plain for Link {}
+
+impl Link {
+    /// `previous`, in a read of its own. A compiler that knows it to be equal to what the frame holds would go on with
+    /// that, and each frame's read would wait for the one before: twice the time on deep stacks.
+    #[inline(always)]
+    pub(super) fn previous_from_cache(&self) -> usize {
+        // SAFETY: a reference is valid to read.
+        unsafe { (&raw const self.previous).read_volatile() }
+    }
+}
+
+/// The links of one chain.
+#[derive(Debug)]
+pub(super) struct Links {
+    list: Region<Link>,
+}
+
+impl Links {
+    pub(super) const fn new() -> Self {
+        Self { list: Region::new() }
+    }
+
+    /// The link at `place`, or zeros beyond the room.
+    #[inline]
+    pub(super) fn get(&self, place: usize) -> Link {
+        self.list.get(place.wrapping_add(MOST))
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, place: usize) -> Option<&mut Link> {
+        self.list.as_mut_slice().get_mut(place.wrapping_add(MOST))
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, place: usize, link: Link) {
+        self.list.set(place.wrapping_add(MOST), link);
+    }
+
+    /// Those from `floor` on and below `length`.
+    #[inline]
+    pub(super) fn between(&self, floor: usize, length: usize) -> &[Link] {
+        self.list.as_slice().get(floor.wrapping_add(MOST)..length.wrapping_add(MOST)).unwrap_or_default()
+    }
+
+    /// The newest of so many, last, and those below it, where there are any. `None`: there is none.
+    pub(super) fn newest(&self, length: usize) -> Option<Newest> {
+        self.list.as_slice().get(..length.wrapping_add(MOST))?.last_chunk().map(|newest| Newest(NonNull::from(newest)))
+    }
+
+    /// Makes room for so many. False when there is no memory: nothing has changed.
+    #[inline]
+    pub(super) fn grow(&mut self, count: usize) -> bool {
+        self.list.grow(count.wrapping_add(MOST))
+    }
+}
+
+/// Where the newest links are, so that a glance need not look for them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Newest(NonNull<[Link; MOST + 1]>);
+
+impl Newest {
+    /// Of no chain; for whoever does not look.
+    pub(super) const NONE: Self = Self(NonNull::dangling());
+
+    /// The links.
+    ///
+    /// # Safety
+    /// The [`Links`] that gave this must be as they were then but for what stands in them: neither longer nor shorter.
+    #[inline(always)]
+    pub(super) const unsafe fn links<'a>(self) -> &'a [Link; MOST + 1] {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.as_ref() }
+    }
+}

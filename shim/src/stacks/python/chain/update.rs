@@ -1,0 +1,109 @@
+//! From an allocation to what changed of the stack: a glance, and a closer look where that is not enough.
+//!
+//! Invariant: whatever way an update takes, the writer is given the same changes.
+
+use std::hint::cold_path;
+
+use super::super::discovery::{self, Interpreter};
+use super::super::layout::{
+    FREE_THREADED_13, FREE_THREADED_14, V38, V39, V310, V311, V312, V313, V313T, V314, V314T, V315, V315T, Version,
+};
+use super::Chain;
+use super::compare::Comparison;
+use super::fast_compare::Glance;
+use crate::events::stack_model::StackWriter;
+
+impl Chain {
+    /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held. `true`: the thread
+    /// should be asked for its name.
+    pub(crate) fn update(&mut self, writer: &mut impl StackWriter) -> bool {
+        let Some(python) = discovery::interpreter() else { return false };
+        match python.build {
+            8 => self.update_as::<V38>(writer),
+            9 => self.update_as::<V39>(writer),
+            10 => self.update_as::<V310>(writer),
+            11 => self.update_as::<V311>(writer),
+            12 => self.update_as::<V312>(writer),
+            13 => self.update_as::<V313>(writer),
+            14 => self.update_as::<V314>(writer),
+            15 => self.update_as::<V315>(writer),
+            FREE_THREADED_13 => self.update_as::<V313T>(writer),
+            FREE_THREADED_14 => self.update_as::<V314T>(writer),
+            _ => self.update_as::<V315T>(writer),
+        }
+    }
+
+    /// As [`Chain::update`], for an interpreter that is known to be of version `V`.
+    #[inline(always)]
+    pub(crate) fn update_as<V: Version>(&mut self, writer: &mut impl StackWriter) -> bool {
+        let Some(python) = discovery::interpreter() else {
+            cold_path();
+            return false;
+        };
+        let newest = self.newest_frame::<V>(python);
+        match self.glance_at::<V>(self.state, newest) {
+            Glance::Same => false,
+            Glance::Moved(position) => self.move_newest::<V>(python, position, writer),
+            Glance::Unknown | Glance::Unasked => self.look_closer::<V>(python, newest, writer),
+        }
+    }
+
+    /// As [`Chain::update_as`], after a glance that was not enough.
+    pub(crate) fn update_looking<V: Version>(&mut self, writer: &mut impl StackWriter) -> bool {
+        let Some(python) = discovery::interpreter() else {
+            cold_path();
+            return false;
+        };
+        let newest = self.newest_frame::<V>(python);
+        self.look_closer::<V>(python, newest, writer)
+    }
+
+    /// As [`Chain::update_as`], after a glance that has found the newest frame at another position.
+    pub(crate) fn update_moved<V: Version>(&mut self, position: usize, writer: &mut impl StackWriter) {
+        let Some(python) = discovery::interpreter() else {
+            cold_path();
+            return;
+        };
+        self.move_newest::<V>(python, position, writer);
+    }
+
+    /// The way to the closer look, which is out of the way of the glance.
+    #[cold]
+    #[inline(never)]
+    fn look_closer<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
+        if self.pace.is_due() {
+            return self.look_timed::<V>(python, newest, writer);
+        }
+        self.look::<V>(python, newest, writer)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_timed<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
+        self.pace.begin();
+        let begun = writer.now();
+        let unnamed = self.look::<V>(python, newest, writer);
+        writer.looked_since(begun);
+        unnamed
+    }
+
+    /// The closer look, where a glance was not enough.
+    #[inline(never)]
+    fn look<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
+        let comparison = if newest == self.newest && self.codes.is_current() {
+            self.compare::<V>(python)
+        } else {
+            Comparison::Different
+        };
+        writer.looked(matches!(comparison, Comparison::Different));
+        match comparison {
+            Comparison::Same => {}
+            Comparison::Moved(position) => {
+                self.move_newest::<V>(python, position, writer);
+            }
+            Comparison::Different => self.follow::<V>(python, newest, writer),
+        }
+        self.refocus::<V>();
+        self.unnamed
+    }
+}

@@ -1,0 +1,37 @@
+//! Python stacks, read in place.
+//!
+//! It exists so that an allocation can be given its Python stack without a hook in the interpreter, without the GIL and
+//! without allocating. Invariant: only the calling thread's own frames are read, and only of an interpreter whose
+//! structures are known; else there are no Python frames and [`reason`] says why.
+
+mod announce;
+mod bytecode_copies;
+mod chain;
+mod code;
+mod code_deaths;
+mod current_state;
+mod discovery;
+mod frame;
+mod frame_sentinels;
+mod layout;
+mod layout_check;
+mod raw_memory;
+mod strings;
+mod thread_name;
+mod thread_specific;
+mod thread_state_proof;
+#[cfg(feature = "verify-marks")]
+mod verify_sentinels;
+
+pub(crate) use announce::{store_text, tell_collector};
+pub(crate) use chain::{Chain, Entry, Glance, MAX_DEPTH};
+pub(crate) use code::new_id;
+pub(crate) use discovery::{
+    after_dlopen, build, evaluates_by_tail_calls, evaluation_loop, finalizes_here, finalizing, start,
+};
+pub(crate) use frame_sentinels::allow as allow_marks;
+pub(crate) use layout::{ForVersion, Version, for_version};
+pub(crate) use thread_name::LONGEST as LONGEST_NAME;
+pub(crate) use thread_specific::forget as forget_specific;
+#[cfg(feature = "verify-marks")]
+pub(crate) use verify_sentinels::start as start_verifying;

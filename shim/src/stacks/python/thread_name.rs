@@ -1,0 +1,193 @@
+//! The name that Python knows a thread by.
+//!
+//! It exists because up to 3.13 the operating system is not told that name. The oldest frame of a thread that
+//! `threading` has started is `Thread._bootstrap`, whose first local variable is the thread's object; `_name` is among
+//! the object's attributes before the thread starts. Invariant: the attributes are read only while this thread holds the
+//! GIL, so that nobody changes them, and by reads that may fail.
+
+use super::discovery::Interpreter;
+use super::frame::Code;
+use super::layout::Layout;
+use super::raw_memory;
+use super::strings;
+use crate::platform::fallible_read::{fill, word};
+
+/// Longest name that is told, in bytes of UTF-8.
+pub(crate) const LONGEST: usize = 256;
+
+/// Longest path of the threading module that is known for one, in bytes, where it is not all ASCII.
+const LONGEST_PATH: usize = 1024;
+
+/// The attribute that holds the name.
+const ATTRIBUTE: &[u8] = b"_name";
+/// More attributes than this are no thread's.
+const MAX_ATTRIBUTES: usize = 64;
+
+const TP_DICTOFFSET: usize = 288;
+/// `Py_TPFLAGS_INLINE_VALUES` (3.13) and `Py_TPFLAGS_MANAGED_DICT` (3.11 on).
+const INLINE_VALUES: usize = 1 << 2;
+const MANAGED_DICT: usize = 1 << 4;
+/// Before an object with a managed dict: the dict, and in 3.11 the values where there is none.
+const MANAGED_DICT_BEFORE: usize = 24;
+const VALUES_BEFORE: usize = 32;
+/// In a dict.
+const MA_KEYS: usize = 32;
+const MA_VALUES: usize = 40;
+
+/// Where attributes are kept, by version.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    /// In a frame: the first local variable.
+    first_local: usize,
+    /// In a class: the keys that its instances share.
+    cached_keys: usize,
+    /// From where an object's values begin to the first.
+    first_value: usize,
+}
+
+/// The tables for the versions whose threads do not tell the operating system their name.
+const fn places(minor: u8) -> Option<Places> {
+    let (first_local, cached_keys, first_value) = match minor {
+        8 | 9 => (360, 0, 0),
+        10 => (352, 0, 0),
+        11 => (72, 872, 0),
+        12 => (72, 880, 0),
+        13 => (72, 880, 8),
+        _ => return None,
+    };
+    Some(Places { first_local, cached_keys, first_value })
+}
+
+/// What an object's attributes are stored in: the keys, and the values where they are stored apart.
+#[derive(Clone, Copy, Debug)]
+struct Attributes {
+    keys: usize,
+    values: Option<usize>,
+}
+
+/// The name of the thread whose oldest frame is at `frame`, cut to the buffer. Nothing if `threading` did not start it.
+///
+/// # Safety
+/// `frame` must be a frame of the calling thread's chain, and the thread must hold the GIL.
+pub(super) unsafe fn of_thread<'a>(
+    layout: &Layout,
+    python: &Interpreter,
+    frame: usize,
+    buffer: &'a mut [u8; LONGEST],
+) -> Option<&'a [u8]> {
+    let places = places(layout.minor).filter(|_| !layout.is_free_threaded)?;
+    // SAFETY: the caller's promise.
+    let executable = unsafe { raw_memory::word(frame.wrapping_add(layout.executable)) };
+    if !Code::checked(layout, executable, python.code_type).is_some_and(|code| is_bootstrap(layout, code)) {
+        return None;
+    }
+    let thread = word(frame.wrapping_add(places.first_local))?;
+    let name = attributes(layout, places, thread)?.find(layout)?;
+    if word(name.wrapping_add(layout.objects.kind()))? != python.str_type {
+        return None;
+    }
+    // SAFETY: a str that the thread's object holds, which nobody changes as long as this thread holds the GIL.
+    unsafe { strings::utf8(layout, name, buffer) }
+}
+
+/// Whether a code object is that of `threading.Thread._bootstrap`.
+fn is_bootstrap(layout: &Layout, code: Code) -> bool {
+    // SAFETY: a code object of this thread's chain holds its name. Without a buffer only ASCII is read.
+    if unsafe { strings::utf8(layout, code.object(layout.name), &mut []) } != Some(b"_bootstrap") {
+        return false;
+    }
+    let mut file = [0; LONGEST_PATH];
+    // SAFETY: as above, its file.
+    let file = unsafe { strings::utf8(layout, code.object(layout.filename), &mut file) };
+    file.is_some_and(|file| file.ends_with(b"/threading.py"))
+}
+
+fn attributes(layout: &Layout, places: Places, object: usize) -> Option<Attributes> {
+    let Layout { minor, objects, .. } = *layout;
+    let class = word(object.wrapping_add(objects.kind()))?;
+    let flags = word(class.wrapping_add(objects.type_flags()))?;
+    let shared = |values: usize| {
+        let keys = word(class.wrapping_add(places.cached_keys))?;
+        Some(Attributes { keys, values: Some(values.wrapping_add(places.first_value)) })
+    };
+    if minor <= 10 {
+        let offset = word(class.wrapping_add(TP_DICTOFFSET))?;
+        return of_dict(places, word(object.wrapping_add(offset))?).filter(|_| offset < 1 << 16);
+    }
+    if flags & MANAGED_DICT == 0 {
+        return None;
+    }
+    let dict = word(object.wrapping_sub(MANAGED_DICT_BEFORE))?;
+    match minor {
+        11 => match word(object.wrapping_sub(VALUES_BEFORE))? {
+            0 => of_dict(places, dict),
+            values => shared(values),
+        },
+        // The lowest bit tells values, which begin one byte later, from a dict.
+        12 if dict & 1 != 0 => shared(dict.wrapping_add(1)),
+        13 if flags & INLINE_VALUES != 0 && dict == 0 => {
+            shared(object.wrapping_add(word(class.wrapping_add(objects.basic_size()))?))
+        }
+        _ => of_dict(places, dict),
+    }
+}
+
+fn of_dict(places: Places, dict: usize) -> Option<Attributes> {
+    let keys = word(dict.wrapping_add(MA_KEYS))?;
+    let values = word(dict.wrapping_add(MA_VALUES))?;
+    Some(Attributes { keys, values: (values != 0).then(|| values.wrapping_add(places.first_value)) })
+}
+
+impl Attributes {
+    /// The value of the attribute.
+    fn find(&self, layout: &Layout) -> Option<usize> {
+        let entries = Entries::of(layout.minor, self.keys)?;
+        let place = (0..entries.count).find(|place| {
+            let key = word(entries.at(*place));
+            key.is_some_and(|key| is_attribute(layout, key))
+        })?;
+        match self.values {
+            Some(values) => word(values.wrapping_add(place.wrapping_mul(8))),
+            None => word(entries.at(place).wrapping_add(8)),
+        }
+    }
+}
+
+/// The entries of a dict's keys.
+struct Entries {
+    /// The first entry's key.
+    first: usize,
+    size: usize,
+    count: usize,
+}
+
+impl Entries {
+    fn of(minor: u8, keys: usize) -> Option<Self> {
+        let word_at = |offset: usize| word(keys.wrapping_add(offset));
+        let entries = if minor <= 10 {
+            // The table of indices has a byte for each place, or two, or four.
+            let size = word_at(8).filter(|size| *size <= 1 << 16)?;
+            let indices = size.wrapping_mul(if size <= 0xff { 1 } else { 2 });
+            Self { first: keys.wrapping_add(40 + 8).wrapping_add(indices), size: 24, count: word_at(32)? }
+        } else {
+            let [_, log2_indices, kind, ..] = word_at(8)?.to_ne_bytes();
+            let indices = 1_usize.checked_shl(u32::from(log2_indices)).filter(|size| *size <= 1 << 16)?;
+            // Entries of keys of any type begin with the hash.
+            let (size, key) = if kind == 0 { (24, 8) } else { (16, 0) };
+            Self { first: keys.wrapping_add(32 + key).wrapping_add(indices), size, count: word_at(24)? }
+        };
+        (entries.count <= MAX_ATTRIBUTES).then_some(entries)
+    }
+
+    const fn at(&self, place: usize) -> usize {
+        self.first.wrapping_add(place.wrapping_mul(self.size))
+    }
+}
+
+/// Whether a key is the attribute's name.
+fn is_attribute(layout: &Layout, key: usize) -> bool {
+    let mut bytes = [0; ATTRIBUTE.len()];
+    word(key.wrapping_add(layout.objects.length())) == Some(ATTRIBUTE.len())
+        && fill(key.wrapping_add(layout.ascii_data), &mut bytes)
+        && bytes == ATTRIBUTE
+}

@@ -7,8 +7,8 @@
 
 use std::io::{self, BufWriter, Write};
 
+use crc32fast::hash as crc32;
 use memtrack_format::block::{Header, Kind};
-use memtrack_format::checksum::crc32;
 use memtrack_format::header;
 use memtrack_format::mapped::{self, Mapped};
 use memtrack_format::meta::Process;

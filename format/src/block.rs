@@ -25,7 +25,7 @@
 //! Invariant: a header that passes its checksum gives lengths that are bounded by [`MAX_RAW`], so a reader can skip or
 //! allocate for any block it meets; what fails is found by the next sync marker.
 
-use crate::checksum::crc32;
+use crc32fast::hash as crc32;
 
 /// Bytes of a block's header.
 pub const HEADER_LEN: usize = 56;

@@ -9,7 +9,7 @@
 //! Invariant: [`VERSION`] is raised by every change that an older reader would misread, and this reader reads every
 //! version up to it.
 
-use crate::checksum::crc32;
+use crc32fast::hash as crc32;
 
 /// The first bytes of every capture.
 pub const MAGIC: [u8; 8] = [0x89, b'M', b'E', b'M', b'T', b'R', b'K', 0x0a];

@@ -10,7 +10,6 @@
 
 pub mod aggregate;
 pub mod block;
-pub mod checksum;
 pub mod header;
 pub mod kind;
 pub mod lines;

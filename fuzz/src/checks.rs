@@ -9,9 +9,9 @@ use std::fs::File;
 use std::io::{Seek, Write};
 use std::os::fd::AsRawFd;
 
+use crc32fast::hash as crc32;
 use memtrack_format::aggregate::Aggregate;
 use memtrack_format::block::{Codec, Header, Kind};
-use memtrack_format::checksum::crc32;
 use memtrack_format::header;
 use memtrack_format::lines::{LineFormat, position};
 use memtrack_format::record::{Decoder, Record};

@@ -5,24 +5,28 @@
 //! environment. Invariant: the file is foreign; at most its headers are read.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-const PT_LOAD: u32 = 1;
-const PT_DYNAMIC: u32 = 2;
-const PT_INTERP: u32 = 3;
-const DT_NEEDED: u64 = 1;
-const DT_STRTAB: u64 = 5;
-/// More bytes than the dynamic section of a program has.
-const MAX_DYNAMIC: u64 = 1 << 13;
+use object::elf::{DT_NEEDED, DT_STRTAB, EM_AARCH64, EM_X86_64, FileHeader64, Machine, PT_LOAD, ProgramHeader64};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::{LittleEndian, ReadCache, ReadRef};
+
+/// The bytes of an ELF file, read as they are needed.
+type Bytes<'f> = ReadCache<&'f File>;
+type Segment = ProgramHeader64<LittleEndian>;
+
 /// A library that ends the program unless it is the very first one.
 const ADDRESS_SANITIZER: &[u8] = b"libasan.so";
-const CLASS_64: u8 = 2;
-const HEADER_LEN: usize = 64;
-const PROGRAM_HEADER_LEN: usize = 56;
 /// More program headers than any linker writes.
 const MAX_PROGRAM_HEADERS: u16 = 512;
+/// More bytes than the name of an interpreter or the dynamic section of a program has.
+const MAX_SEGMENT: u64 = 1 << 13;
+
+/// The machine number of memtrack's own kind of program.
+const OWN_MACHINE: Machine = if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 };
+/// Bytes of the file's header.
+const HEADER_LEN: u64 = 64;
 
 /// Why nothing can be recorded of the program at `path`; `None` for what can be tracked and for what is no ELF file.
 pub(super) fn untrackable(path: &Path) -> Option<String> {
@@ -42,29 +46,26 @@ fn runs_with_privileges(path: &Path) -> bool {
 }
 
 fn file_reason(path: &Path) -> Option<&'static str> {
-    let mut file = File::open(path).ok()?;
-    let mut header = [0; HEADER_LEN];
-    file.read_exact(&mut header).ok()?;
-    if !header.starts_with(b"\x7fELF") {
+    let file = File::open(path).ok()?;
+    let bytes = ReadCache::new(&file);
+    if bytes.read_bytes_at(0, HEADER_LEN).ok()?.get(..4)? != b"\x7fELF" {
         return None;
     }
-    if header[4] != CLASS_64 || u16_at(&header, 18) != own_machine() {
-        return Some("it is a program for another architecture than memtrack");
+    let other = Some("it is a program for another architecture than memtrack");
+    let Ok(header) = FileHeader64::<LittleEndian>::parse(&bytes) else { return other };
+    if header.endian().is_err() || header.e_machine(LittleEndian) != OWN_MACHINE {
+        return other;
     }
-    match interpreter(&mut file, &header) {
+    let segments = segments(header, &bytes).unwrap_or_default();
+    match interpreter(segments, &bytes) {
         None if is_loader(path) => None,
         None => Some("it is statically linked, so that no library can be loaded into it"),
-        Some(interpreter) if contains(&interpreter, b"ld-musl") => Some("it uses musl; only glibc is supported so far"),
-        Some(_) if must_come_first(&mut file, &header) => {
+        Some(interpreter) if contains(interpreter, b"ld-musl") => Some("it uses musl; only glibc is supported so far"),
+        Some(_) if needs(segments, &bytes, ADDRESS_SANITIZER).unwrap_or(false) => {
             Some("it is built with AddressSanitizer, whose library tolerates no other before it")
         }
         Some(_) => None,
     }
-}
-
-/// The machine number of memtrack's own kind of program.
-fn own_machine() -> u16 {
-    if cfg!(target_arch = "aarch64") { 183 } else { 62 }
 }
 
 /// The dynamic loader is a program without an interpreter that loads libraries all the same.
@@ -73,72 +74,46 @@ fn is_loader(path: &Path) -> bool {
     name.starts_with("ld-linux") || name == "ld.so"
 }
 
-fn interpreter(file: &mut File, header: &[u8; HEADER_LEN]) -> Option<Vec<u8>> {
-    let entries = program_headers(file, header)?;
-    let entry = entries.iter().find(|entry| u32_at(*entry, 0) == PT_INTERP)?;
-    part(file, u64_at(entry, 8), u64_at(entry, 32).min(256))
+fn segments<'b>(header: &FileHeader64<LittleEndian>, bytes: &'b Bytes<'_>) -> Option<&'b [Segment]> {
+    let is_usual = header.e_phnum(LittleEndian) <= MAX_PROGRAM_HEADERS;
+    header.program_headers(LittleEndian, bytes).ok().filter(|_| is_usual)
 }
 
-fn program_headers(file: &mut File, header: &[u8; HEADER_LEN]) -> Option<Vec<[u8; PROGRAM_HEADER_LEN]>> {
-    if usize::from(u16_at(header, 54)) != PROGRAM_HEADER_LEN {
-        return None;
-    }
-    let count = u64::from(u16_at(header, 56).min(MAX_PROGRAM_HEADERS));
-    let table = part(file, u64_at(header, 32), count * PROGRAM_HEADER_LEN as u64)?;
-    Some(table.as_chunks().0.to_vec())
+fn interpreter<'b>(segments: &[Segment], bytes: &'b Bytes<'_>) -> Option<&'b [u8]> {
+    segments.iter().filter(|segment| is_small(segment)).find_map(|one| one.interpreter(LittleEndian, bytes).ok()?)
 }
 
-/// What stands in the file from a place on, up to its end.
-fn part(file: &mut File, from: u64, length: u64) -> Option<Vec<u8>> {
-    file.seek(SeekFrom::Start(from)).ok()?;
-    let mut bytes = Vec::new();
-    file.take(length).read_to_end(&mut bytes).ok()?;
-    Some(bytes)
-}
-
-/// Whether it needs a library that puts up with none before it.
-fn must_come_first(file: &mut File, header: &[u8; HEADER_LEN]) -> bool {
-    needs(file, header, ADDRESS_SANITIZER).unwrap_or(false)
+fn is_small(segment: &Segment) -> bool {
+    segment.p_filesz(LittleEndian) <= MAX_SEGMENT
 }
 
 /// Whether it needs a library whose name begins so.
-fn needs(file: &mut File, header: &[u8; HEADER_LEN], library: &[u8]) -> Option<bool> {
-    let headers = program_headers(file, header)?;
-    let dynamic = headers.iter().find(|entry| u32_at(*entry, 0) == PT_DYNAMIC)?;
-    let dynamic = part(file, u64_at(dynamic, 8), u64_at(dynamic, 32).min(MAX_DYNAMIC))?;
-    let entries = || dynamic.chunks_exact(16).map(|entry| (u64_at(entry, 0), u64_at(entry, 8)));
-    let strings = entries().find(|(tag, _)| *tag == DT_STRTAB)?.1;
-    let place = headers.iter().filter(|entry| u32_at(*entry, 0) == PT_LOAD).find_map(|load| {
-        let inside = strings.checked_sub(u64_at(load, 16)).filter(|inside| *inside < u64_at(load, 32))?;
-        u64_at(load, 8).checked_add(inside)
+fn needs(segments: &[Segment], bytes: &Bytes<'_>, library: &[u8]) -> Option<bool> {
+    let entries = segments
+        .iter()
+        .filter(|segment| is_small(segment))
+        .find_map(|segment| segment.dynamic(LittleEndian, bytes).ok()?)?;
+    let values =
+        |tag| entries.iter().filter(move |entry| entry.tag(LittleEndian) == tag).map(|one| one.val(LittleEndian));
+    let strings = values(DT_STRTAB).next()?;
+    let place = segments.iter().filter(|segment| segment.p_type(LittleEndian) == PT_LOAD).find_map(|load| {
+        let inside = strings.checked_sub(load.p_vaddr(LittleEndian))?;
+        load.p_offset(LittleEndian).checked_add(inside).filter(|_| inside < load.p_filesz(LittleEndian))
     })?;
-    let mut names = entries().filter(|(tag, _)| *tag == DT_NEEDED).filter_map(|(_, name)| place.checked_add(name));
-    Some(names.any(|name| part(file, name, library.len() as u64).is_some_and(|text| text == library)))
+    let begins_so = |name: u64| {
+        let text = bytes.read_bytes_at(place.checked_add(name)?, library.len() as u64).ok()?;
+        Some(text == library)
+    };
+    Some(values(DT_NEEDED).any(|name| begins_so(name).unwrap_or(false)))
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(array(bytes, at))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(array(bytes, at))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(array(bytes, at))
-}
-
-fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    bytes.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{array, file_reason};
+    use super::file_reason;
     use std::fs;
     use std::path::Path;
 
@@ -159,11 +134,5 @@ mod tests {
             fs::write(&path, text).unwrap();
             assert_eq!(file_reason(&path), None);
         }
-    }
-
-    #[test]
-    fn reading_past_the_end_is_zero() {
-        assert_eq!(array::<4>(&[1, 2], 0), [0; 4]);
-        assert_eq!(array::<4>(&[1, 2], 9), [0; 4]);
     }
 }

@@ -1,62 +1,54 @@
-//! What is needed of an ELF file to say what an address in it is called: its segments, and its build-id.
+//! The parts of an ELF file that name an address in it: its segments, and its build-id.
 //!
 //! Invariant: however large and however wrong the file, at most [`MOST_SEGMENTS`] program headers and [`LARGEST_NOTE`]
-//! bytes of each of their notes are read.
+//! bytes of each note segment are read.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+
+use object::elf::{FileHeader64, NT_GNU_BUILD_ID, PF_X, PT_LOAD, PT_NOTE, ProgramHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{LittleEndian, ReadCache};
 
 use super::parse::Mapping;
 
-/// Program headers that are looked at.
+/// Files with more program headers are refused.
 const MOST_SEGMENTS: u16 = 512;
-/// Bytes of a note segment that are looked at.
+/// Larger note segments are not read.
 const LARGEST_NOTE: u64 = 64 * 1024;
 /// Longer build-ids are none.
 const LONGEST_ID: usize = 64;
-/// Bytes of the file's header, and of a program header.
-const HEADER: usize = 64;
-const SEGMENT: usize = 56;
 
-const LOAD: u32 = 1;
-const NOTE: u32 = 4;
-const EXECUTABLE: u32 = 1;
-const BUILD_ID: u32 = 3;
-
-/// What an ELF file says of itself.
+/// Segments and build-id of an ELF file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Elf {
-    loads: Vec<Segment>,
+    loads: Vec<LoadSegment>,
     /// Its GNU build-id; empty when it has none.
     pub(super) build_id: Vec<u8>,
 }
 
-/// A program header.
+/// A segment that the loader maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Segment {
-    kind: u32,
-    flags: u32,
+struct LoadSegment {
+    executable: bool,
     offset: u64,
     address: u64,
     size: u64,
-    alignment: u64,
 }
 
 impl Elf {
     /// Reads a file; `None`: it is no 64-bit little-endian ELF file, or cannot be read.
     pub(super) fn read(file: &File) -> Option<Self> {
-        let mut header = [0; HEADER];
-        file.read_exact_at(&mut header, 0).ok()?;
-        if !header.starts_with(b"\x7fELF\x02\x01") || half(&header, 54)? as usize != SEGMENT {
+        let cache = ReadCache::new(file);
+        let header = FileHeader64::<LittleEndian>::parse(&cache).ok()?;
+        header.endian().ok()?;
+        if header.e_phnum.get(LittleEndian) > MOST_SEGMENTS {
             return None;
         }
-        let (table, count) = (long(&header, 32)?, half(&header, 56)?.min(MOST_SEGMENTS));
         let mut elf = Self::default();
-        for index in 0..count {
-            let segment = Segment::read(file, table.checked_add(u64::from(index) * SEGMENT as u64)?)?;
-            match segment.kind {
-                LOAD => elf.loads.push(segment),
-                NOTE if elf.build_id.is_empty() => elf.build_id = build_id(file, &segment).unwrap_or_default(),
+        for segment in header.program_headers(LittleEndian, &cache).ok()? {
+            match segment.p_type(LittleEndian) {
+                PT_LOAD => elf.loads.push(LoadSegment::from(segment)),
+                PT_NOTE if elf.build_id.is_empty() => elf.build_id = build_id(segment, &cache).unwrap_or_default(),
                 _ => {}
             }
         }
@@ -68,62 +60,45 @@ impl Elf {
     pub(super) fn bias(&self, mapping: &Mapping, page: u64, page_size: u64) -> Option<u64> {
         let first = page.checked_sub(mapping.start)?.checked_add(mapping.offset)?;
         let last = first.checked_add(page_size - 1)?;
-        let holds = |segment: &&Segment| segment.size > 0 && segment.offset <= last && segment.end() > first;
+        let holds = |segment: &&LoadSegment| segment.size > 0 && segment.offset <= last && segment.end() > first;
         let mut holding = self.loads.iter().filter(holds);
-        let segment = holding.clone().find(|segment| segment.flags & EXECUTABLE != 0).or_else(|| holding.next())?;
+        let segment = holding.clone().find(|segment| segment.executable).or_else(|| holding.next())?;
         // Its address in the file, and there.
         let file_start = mapping.start.wrapping_sub(mapping.offset);
         Some(file_start.wrapping_add(segment.offset).wrapping_sub(segment.address))
     }
 }
 
-impl Segment {
-    fn read(file: &File, at: u64) -> Option<Self> {
-        let mut bytes = [0; SEGMENT];
-        file.read_exact_at(&mut bytes, at).ok()?;
-        Some(Self {
-            kind: word(&bytes, 0)?,
-            flags: word(&bytes, 4)?,
-            offset: long(&bytes, 8)?,
-            address: long(&bytes, 16)?,
-            size: long(&bytes, 32)?,
-            alignment: long(&bytes, 48)?,
-        })
-    }
-
+impl LoadSegment {
     fn end(&self) -> u64 {
         self.offset.saturating_add(self.size)
     }
 }
 
-/// The build-id among the notes of a segment.
-fn build_id(file: &File, segment: &Segment) -> Option<Vec<u8>> {
-    let mut notes = vec![0; usize::try_from(segment.size.min(LARGEST_NOTE)).ok()?];
-    file.read_exact_at(&mut notes, segment.offset).ok()?;
-    let alignment = if segment.alignment == 8 { 8 } else { 4 };
-    let mut rest = notes.as_slice();
-    loop {
-        let (name_len, len, kind) = (word(rest, 0)? as usize, word(rest, 4)? as usize, word(rest, 8)?);
-        let name = rest.get(12..12usize.checked_add(name_len)?)?;
-        let start = 12usize.checked_add(name_len)?.checked_next_multiple_of(alignment)?;
-        let id = rest.get(start..start.checked_add(len)?)?;
-        if name == b"GNU\0" && kind == BUILD_ID && !id.is_empty() && id.len() <= LONGEST_ID {
-            return Some(id.to_vec());
+impl From<&ProgramHeader64<LittleEndian>> for LoadSegment {
+    fn from(header: &ProgramHeader64<LittleEndian>) -> Self {
+        Self {
+            executable: header.p_flags(LittleEndian).contains(PF_X),
+            offset: header.p_offset(LittleEndian),
+            address: header.p_vaddr(LittleEndian),
+            size: header.p_filesz(LittleEndian),
         }
-        rest = rest.get(start.checked_add(len)?.checked_next_multiple_of(alignment)?..)?;
     }
 }
 
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn long(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+/// The build-id among the notes of a segment.
+fn build_id(segment: &ProgramHeader64<LittleEndian>, cache: &ReadCache<&File>) -> Option<Vec<u8>> {
+    if segment.p_filesz(LittleEndian) > LARGEST_NOTE {
+        return None;
+    }
+    let mut notes = segment.notes(LittleEndian, cache).ok().flatten()?;
+    while let Ok(Some(note)) = notes.next() {
+        let is_id = note.name() == b"GNU" && note.n_type(LittleEndian) == NT_GNU_BUILD_ID;
+        if is_id && !note.desc().is_empty() && note.desc().len() <= LONGEST_ID {
+            return Some(note.desc().to_vec());
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -134,7 +109,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::parse::{Mapping, parse};
-    use super::{EXECUTABLE, Elf, LOAD, NOTE, Segment};
+    use object::elf::{PF_X, PT_LOAD, PT_NOTE};
+
+    use super::Elf;
 
     const ID: [u8; 20] = [7; 20];
 
@@ -146,7 +123,8 @@ mod tests {
         bytes[32] = 64;
         bytes[54] = 56;
         bytes[56] = segments.len() as u8 + 1;
-        for &(kind, flags, offset, address, size) in segments.iter().chain(&[(NOTE, 4, note_at, note_at, 20 + 36)]) {
+        for &(kind, flags, offset, address, size) in segments.iter().chain(&[(PT_NOTE.0, 4, note_at, note_at, 20 + 36)])
+        {
             bytes.extend([kind.to_le_bytes(), flags.to_le_bytes()].concat());
             bytes.extend([offset, address, address, size, size, 4].map(u64::to_le_bytes).concat());
         }
@@ -179,9 +157,9 @@ mod tests {
     #[test]
     fn the_segment_that_holds_the_page_tells_the_bias() {
         let rows = [
-            (LOAD, 4, 0, 0x40_0000, 0x500),
-            (LOAD, 4 | EXECUTABLE, 0x500, 0x50_1500, 0x1000),
-            (LOAD, 6, 0x3000, 0x60_3000, 0x10),
+            (PT_LOAD.0, 4, 0, 0x40_0000, 0x500),
+            (PT_LOAD.0, 4 | PF_X.0, 0x500, 0x50_1500, 0x1000),
+            (PT_LOAD.0, 6, 0x3000, 0x60_3000, 0x10),
         ];
         let elf = read(&file(&rows)).unwrap();
         assert_eq!(elf.build_id, ID);
@@ -211,15 +189,19 @@ mod tests {
             bad[at] = byte;
             assert_eq!(read(&bad), None);
         }
-        // A note that says it is longer than the file: no build-id, and no memory for it.
-        let huge = Segment { size: u64::MAX, ..Segment::default() };
-        assert_eq!(super::build_id(&File::open("/proc/self/exe").unwrap(), &huge), None);
+        // A note segment that claims to be longer than the file: no build-id, and no memory for it.
+        let mut huge = good;
+        huge[64 + 32..64 + 40].fill(0xff);
+        assert_eq!(read(&huge), Some(Elf::default()));
+        // More program headers than are read.
+        huge[56..58].fill(0xff);
+        assert_eq!(read(&huge), None);
     }
 
     proptest! {
         #[test]
         fn damage_never_panics(at in 0usize..300, with: u8, cut in 0usize..300, page: u64) {
-            let mut bytes = file(&[(LOAD, 5, 0, 0, 0x2000)]);
+            let mut bytes = file(&[(PT_LOAD.0, 5, 0, 0, 0x2000)]);
             let at = at % bytes.len();
             bytes[at] ^= with;
             bytes.truncate(bytes.len() - cut.min(bytes.len()));

@@ -5,9 +5,9 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use crc32fast::hash as crc32;
 use memtrack_format::aggregate::PART;
 use memtrack_format::block::{Codec, Header, Kind, MAX_RATIO};
-use memtrack_format::checksum::crc32;
 use memtrack_format::header;
 use memtrack_format::meta::Process;
 use memtrack_format::symbols::{self, Named};

@@ -5,8 +5,8 @@
 
 use std::io::Write;
 
+use crc32fast::hash as crc32;
 use memtrack_format::block::{BlockError, Codec, HEADER_LEN, Header, Kind};
-use memtrack_format::checksum::crc32;
 use memtrack_format::header;
 use rustc_hash::FxHashMap;
 

@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memtrack_format::checksum::crc32;
+use crc32fast::hash as crc32;
 use memtrack_format::stamp::Stamp;
 
 use super::debuginfod::{Debuginfod, hex};

@@ -10,10 +10,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use crc32fast::hash as crc32;
 use memtrack_collector::{Compression, Packer, Piece, Sink};
 use memtrack_format::aggregate::PART;
 use memtrack_format::block::{HEADER_LEN, Header, Kind, MAX_RAW};
-use memtrack_format::checksum::crc32;
 use memtrack_format::header;
 use memtrack_format::mapped::Mapped;
 use memtrack_format::meta::Process;

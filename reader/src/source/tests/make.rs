@@ -1,8 +1,8 @@
 //! Makes captures whose total order is known.
 
+use crc32fast::hash as crc32;
 use memtrack_collector::{FileSink, Piece, Sink};
 use memtrack_format::block::{Codec, Header, Kind};
-use memtrack_format::checksum::crc32;
 use memtrack_format::header;
 use memtrack_format::meta::Process;
 use memtrack_format::observe::{Observation, Tick, Writer};

@@ -5,8 +5,8 @@ mod make;
 
 use std::io::Write;
 
+use crc32fast::hash as crc32;
 use memtrack_format::block::{HEADER_LEN, Header, Kind, MAX_RAW, SYNC};
-use memtrack_format::checksum::crc32;
 use memtrack_format::header;
 use memtrack_format::observe::{Observation, Tick, Writer};
 use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};

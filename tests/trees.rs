@@ -209,6 +209,46 @@ fn children_that_did_the_work_are_told_of_where_they_are_not_recorded() {
     assert!(!said(&[], LOOP));
 }
 
+/// Whether memtrack's closing lines, without `--follow`, say that children took much of the processor time.
+#[track_caller]
+fn says_that_children_did_the_work(command: &mut std::process::Command) -> bool {
+    let outcome = Outcome::of(command);
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    outcome.stderr.contains("  children    not recorded, ")
+}
+
+#[test]
+fn the_work_of_a_wrapper_before_its_exec_is_not_that_of_children() {
+    const LOOP: &str = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+    let dir = Dir::new();
+    let said = |script: &str| {
+        says_that_children_did_the_work(&mut dir.memtrack(["run", "-f", "-o", "capture.bin", "--", "sh", "-c", script]))
+    };
+    assert!(!said(&format!("({LOOP}); exec sh -c :")));
+    assert!(!said(&format!("{LOOP}; exec sh -c :")));
+    // The wrapper's child does not hide those of the program.
+    assert!(said(&format!("({LOOP}); exec sh -c '({LOOP}); true'")));
+}
+
+/// As pyenv's is: memtrack asks it which interpreter it would run, and starts that one.
+#[test]
+fn the_work_of_a_version_managers_script_is_not_that_of_children() {
+    const LOOP: &str = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+    let dir = Dir::new();
+    let python = Outcome::of(dir.command("sh").args(["-c", "python3 -c 'import sys; print(sys.executable)'"]));
+    if python.status != 0 {
+        eprintln!("skipped: this machine has no python3");
+        return;
+    }
+    let pyenv = dir.write("pyenv", format!("({LOOP})\nshift 2\nexec {} \"$@\"\n", python.stdout.trim()).as_bytes());
+    let script =
+        dir.write("python3", format!("#!/bin/sh\nexec sh {} exec python3 \"$@\"\n", pyenv.display()).as_bytes());
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("permissions");
+    let path = std::env::join_paths([dir.path("."), "/usr/bin".into(), "/bin".into()]);
+    let mut command = dir.memtrack(["run", "-f", "-o", "capture.bin", "-c", "print(6 * 7)"]);
+    assert!(!says_that_children_did_the_work(command.env("PATH", path.expect("a path"))));
+}
+
 #[test]
 fn sums_instead_of_events() {
     let dir = Dir::new();

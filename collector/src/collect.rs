@@ -151,6 +151,7 @@ impl Collect {
             record_bytes: self.output.record_bytes,
             pieces: self.output.pieces,
             duration: Duration::from_nanos(duration),
+            before: self.session.as_ref().map(Session::before).unwrap_or_default(),
             complete,
             nothing: (self.output.record_bytes == 0).then(|| self.why_nothing()),
             notes: self.notes.clone(),

@@ -45,7 +45,7 @@ pub use collector::Collector;
 pub use file::FileSink;
 pub use options::Options;
 pub use pack::{Compression, Packer};
-pub use proc::processor_ns;
+pub use proc::{ProcessorTimes, processor_ns};
 pub use sink::{NewChild, OpenSink, Piece, Sink};
 pub use summary::{Ended, Error, Followed, NothingRecorded, Summary};
 

@@ -50,6 +50,32 @@ pub fn processor_ns(pid: i32) -> Option<u64> {
     (got == 0).then(|| seconds.saturating_mul(1_000_000_000).saturating_add(rest))
 }
 
+/// Processor time of a process up to a moment, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessorTimes {
+    /// Its own.
+    pub own_ns: u64,
+    /// That of the children that it has waited for, and of theirs; the system tells it in hundredths of a second.
+    pub children_ns: u64,
+}
+
+impl ProcessorTimes {
+    /// Those of a process that lives, as far as the system tells.
+    pub(crate) fn of(pid: i32) -> Self {
+        Self { own_ns: processor_ns(pid).unwrap_or(0), children_ns: children_ns(pid).unwrap_or(0) }
+    }
+}
+
+fn children_ns(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything; the state follows it as the third field.
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
+    let [user, system] = [16, 17].map(|number: usize| fields.get(number - 3)?.parse::<u64>().ok());
+    // SAFETY: reads a constant of the system.
+    let a_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|ticks| *ticks > 0)?;
+    Some(user?.saturating_add(system?).saturating_mul(1_000_000_000 / a_second))
+}
+
 /// What is known of a thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Thread {

@@ -18,7 +18,7 @@ use crate::maps::Asker;
 use crate::observer::Observer;
 use crate::options::Options;
 use crate::output::Output;
-use crate::proc::{self, Life};
+use crate::proc::{self, Life, ProcessorTimes};
 use crate::quiet;
 use crate::slot::Follower;
 use crate::threads::Threads;
@@ -44,6 +44,8 @@ pub(crate) struct Session {
     area: Arc<Area>,
     life: Arc<Life>,
     pid: i32,
+    /// Its processor times when this image began.
+    before: ProcessorTimes,
     /// The latest known processor time.
     cpu_ns: Option<u64>,
     base: u32,
@@ -102,13 +104,15 @@ impl Session {
         }
         // One at the start, so that the shortest run has resident memory to show.
         observer.observe_idle(&area, now);
+        let before = ProcessorTimes::of(pid);
         let maps = if options.native { Asker::start(pid, &area, &life, now) } else { None };
         Self {
             area,
             life,
             pid,
+            before,
             // A short life may be over before the next look.
-            cpu_ns: proc::processor_ns(pid),
+            cpu_ns: Some(before.own_ns).filter(|ns| *ns > 0),
             base,
             clock,
             process,
@@ -229,6 +233,11 @@ impl Session {
     pub(crate) fn learn(&mut self, news: Process, output: &Output) {
         self.process.update(&news.encode());
         output.process(news);
+    }
+
+    /// Its processor times when this image began.
+    pub(crate) fn before(&self) -> ProcessorTimes {
+        self.before
     }
 
     /// All that is known of the process.

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use memtrack_format::meta::Process;
 
+use crate::proc::ProcessorTimes;
+
 /// How the recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -28,6 +30,8 @@ pub struct Summary {
     pub pieces: u64,
     /// From the connection to the end.
     pub duration: Duration,
+    /// Processor time that the process had taken when its last image began: its earlier images', and their children's.
+    pub before: ProcessorTimes,
     /// Whether everything that was recorded was handed over, up to the end of the process.
     pub complete: bool,
     /// Why nothing was recorded, if nothing was.

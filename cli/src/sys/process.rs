@@ -35,6 +35,15 @@ pub(crate) struct Child {
     alive: Mutex<bool>,
 }
 
+/// A process that has ended and was waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reaped {
+    /// How it ended.
+    pub(crate) status: ExitStatus,
+    /// Its processor time, with that of the children that it had waited for, and of theirs, in nanoseconds.
+    pub(crate) processor_ns: u64,
+}
+
 /// The status that a shell gives: 128+N for signal N.
 pub(crate) fn shell_status(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(0);
@@ -130,33 +139,29 @@ impl Child {
     /// Reaps it and says how it ended; waits if it has not.
     ///
     /// # Errors
-    /// What waitpid says.
-    pub(crate) fn reap(&self) -> io::Result<ExitStatus> {
+    /// What wait4 says.
+    pub(crate) fn reap(&self) -> io::Result<Reaped> {
         self.wait_for_end()?;
         let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut status = 0;
-        // SAFETY: waitpid writes to a live local; the process has ended, so that it does not wait.
-        if unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0 {
+        let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
+        // SAFETY: wait4 writes to live locals; the process has ended, so that it does not wait.
+        if unsafe { libc::wait4(self.pid, &raw mut status, 0, usage.as_mut_ptr()) } < 0 {
             return Err(io::Error::last_os_error());
         }
         *alive = false;
         program_has_ended();
-        Ok(ExitStatus::from_raw(status))
+        // SAFETY: all zeroes is a valid value.
+        let usage = unsafe { usage.assume_init() };
+        Ok(Reaped {
+            status: ExitStatus::from_raw(status),
+            processor_ns: nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime)),
+        })
     }
 }
 
-/// Processor time of the processes that were reaped, and of those that they have waited for, in nanoseconds.
-pub(crate) fn reaped_processor_ns() -> u64 {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: getrusage writes to a live local of its type.
-    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr()) };
-    // SAFETY: all zeroes is a valid value.
-    let usage = unsafe { usage.assume_init() };
-    let ns = |time: libc::timeval| {
-        let (seconds, rest) = (time.tv_sec.unsigned_abs(), time.tv_usec.unsigned_abs());
-        seconds.saturating_mul(1_000_000).saturating_add(rest).saturating_mul(1000)
-    };
-    ns(usage.ru_utime).saturating_add(ns(usage.ru_stime))
+fn nanoseconds(time: libc::timeval) -> u64 {
+    let (seconds, rest) = (time.tv_sec.unsigned_abs(), time.tv_usec.unsigned_abs());
+    seconds.saturating_mul(1_000_000).saturating_add(rest).saturating_mul(1000)
 }
 
 struct Attributes(Box<MaybeUninit<libc::posix_spawnattr_t>>);
@@ -231,7 +236,7 @@ mod tests {
     fn run(script: &str) -> u8 {
         let arguments = ["sh", "-c", script].map(Into::into);
         let spawn = Spawn::new(Path::new("/bin/sh"), &arguments, [("A".into(), "b c".into())]).unwrap();
-        shell_status(spawn.start().unwrap().reap().unwrap())
+        shell_status(spawn.start().unwrap().reap().unwrap().status)
     }
 
     #[test]
@@ -246,7 +251,7 @@ mod tests {
         let spawn = Spawn::new(Path::new("/bin/sleep"), &["sleep".into(), "60".into()], []).unwrap();
         let child = spawn.start().unwrap();
         assert!(child.signal(libc::SIGTERM));
-        assert_eq!(shell_status(child.reap().unwrap()), 128 + libc::SIGTERM as u8);
+        assert_eq!(shell_status(child.reap().unwrap().status), 128 + libc::SIGTERM as u8);
         assert!(!child.signal(libc::SIGTERM));
     }
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use memtrack_collector::{Error, Followed, NothingRecorded, Summary};
+use memtrack_collector::{Error, Followed, NothingRecorded, ProcessorTimes, Summary};
 use memtrack_reader::Options;
 
 use super::children::{Children, pattern};
@@ -29,8 +29,8 @@ const STACKLESS: &str = "none: no Python runs in it; --native records those of C
 const MUCH_NS: u64 = 20_000_000;
 const MUCH_OF: u64 = 4;
 
-/// Processor time where children are not recorded, in nanoseconds: the program's own, and with that of the processes that it,
-/// and they, have started and waited for.
+/// Processor time of a program whose children are not recorded, in nanoseconds: its own, and with that of the processes
+/// that it, and they, have started and waited for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unrecorded {
     pub(super) own_ns: u64,
@@ -38,10 +38,11 @@ pub(super) struct Unrecorded {
 }
 
 impl Unrecorded {
-    /// What is said of the children, if they did much of the work: perhaps they were meant.
-    fn text(self) -> Option<String> {
-        let Self { own_ns, all_ns } = self;
-        let theirs = all_ns.saturating_sub(own_ns);
+    /// What is said of the children, if they did much of the work: perhaps they were meant. `before`: what is not the
+    /// program's work, but that of a wrapper that has executed it in its place, such as a version manager's script.
+    fn text(self, before: ProcessorTimes) -> Option<String> {
+        let theirs = self.all_ns.saturating_sub(self.own_ns).saturating_sub(before.children_ns);
+        let all_ns = self.own_ns.saturating_sub(before.own_ns).saturating_add(theirs);
         let percent = 100.0 * theirs as f64 / all_ns.max(1) as f64;
         let is_much = theirs >= MUCH_NS && theirs >= all_ns / MUCH_OF;
         is_much.then(|| format!("not recorded, {percent:.0} % of the processor time; --follow records them"))
@@ -142,7 +143,7 @@ fn recorded(capture: &CaptureFile, summary: &Summary, children: &[PathBuf], unre
         Some(Err(error)) => message::error(format_args!("{error:#}")),
         None => {}
     }
-    if let Some(text) = unrecorded.and_then(Unrecorded::text) {
+    if let Some(text) = unrecorded.and_then(|unrecorded| unrecorded.text(summary.before)) {
         message::line(format_args!("  children    {text}"));
     }
     let pattern = pattern(path);
@@ -196,15 +197,30 @@ fn nanos(summary: &Summary) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use memtrack_collector::ProcessorTimes;
+
     use super::{MUCH_NS, Unrecorded};
 
     #[test]
     fn children_are_told_of_that_did_much_of_the_work() {
-        let text = |own_ns, theirs_ns| Unrecorded { own_ns, all_ns: own_ns + theirs_ns }.text();
+        let none = ProcessorTimes::default();
+        let text = |own_ns, theirs_ns| Unrecorded { own_ns, all_ns: own_ns + theirs_ns }.text(none);
         let expected = "not recorded, 75 % of the processor time; --follow records them";
         assert_eq!(text(MUCH_NS, 3 * MUCH_NS).as_deref(), Some(expected));
         assert_eq!(text(0, MUCH_NS - 1), None);
         assert_eq!(text(4 * MUCH_NS, MUCH_NS), None);
-        assert_eq!(Unrecorded { own_ns: 5, all_ns: 0 }.text(), None);
+        assert_eq!(Unrecorded { own_ns: 5, all_ns: 0 }.text(none), None);
+    }
+
+    #[test]
+    fn the_work_of_a_wrapper_and_its_children_is_not_the_programs() {
+        let before = ProcessorTimes { own_ns: 10 * MUCH_NS, children_ns: 30 * MUCH_NS };
+        let text = |own_ns, theirs_ns| {
+            let own_ns = before.own_ns + own_ns;
+            Unrecorded { own_ns, all_ns: own_ns + before.children_ns + theirs_ns }.text(before)
+        };
+        assert_eq!(text(MUCH_NS, 0), None);
+        let expected = "not recorded, 50 % of the processor time; --follow records them";
+        assert_eq!(text(MUCH_NS, MUCH_NS).as_deref(), Some(expected));
     }
 }

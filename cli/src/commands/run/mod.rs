@@ -30,7 +30,7 @@ use crate::args;
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
-use crate::sys::{Child, Signals, Spawn, Waiting, end_with, reaped_processor_ns, shell_status};
+use crate::sys::{Child, Signals, Spawn, Waiting, end_with, shell_status};
 use crate::target::{Environment, Program, Target};
 use crate::units;
 
@@ -67,7 +67,7 @@ fn run_untracked(options: &args::Run, program: &Program, reason: &str) -> Result
     let signals = Signals::take()?;
     let child = start(program, program.environment.clone())?;
     signals.pass_on(&child);
-    let status = child.reap()?;
+    let status = child.reap()?.status;
     if !options.quiet {
         message::warning(format_args!("nothing was recorded of {}: {reason}", program.path.display()));
     }
@@ -85,7 +85,8 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
             children.name(capture.path());
             child.wait_for_end()?;
             let cpu_ns = memtrack_collector::processor_ns(child.pid());
-            let status = child.reap()?;
+            let reaped = child.reap()?;
+            let status = reaped.status;
             end_with(shell_status(status));
             collector.child_exited(status, cpu_ns);
             if options.follow {
@@ -101,7 +102,7 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
                 }
             };
             let unrecorded = cpu_ns.filter(|_| !options.follow);
-            let unrecorded = unrecorded.map(|own_ns| Unrecorded { own_ns, all_ns: reaped_processor_ns() });
+            let unrecorded = unrecorded.map(|own_ns| Unrecorded { own_ns, all_ns: reaped.processor_ns });
             closing::report(options.quiet, capture, program, summary, (&children, unrecorded), &repack);
             Ok(status)
         }

@@ -12,7 +12,7 @@ use memtrack_reader::analysis::{CallTree, Group};
 use rustc_hash::FxHashMap;
 
 use super::VIEWS;
-use super::sites::Side;
+use super::side::Side;
 use crate::reports::facts::Capture;
 
 /// The heaviest of the nodes of a tree.
@@ -218,7 +218,8 @@ mod tests {
     use memtrack_reader::analysis::{CallTree, Group, Sum, Tally};
     use memtrack_reader::{StackId, ThreadId, View};
 
-    use super::{Heaviest, Side};
+    use super::super::side::Side;
+    use super::Heaviest;
     use crate::reports::facts::Capture;
     use crate::reports::fixture;
 

@@ -7,6 +7,8 @@
 
 mod columns;
 mod heaviest;
+mod names;
+mod side;
 mod sites;
 mod time;
 
@@ -21,7 +23,9 @@ use super::{stats, view};
 use crate::units::{count, size};
 use columns::{Columns, Packed};
 use heaviest::Heaviest;
-use sites::{Names, Side, Sites};
+use names::Names;
+use side::Side;
+use sites::Sites;
 
 const HEAD: &str = include_str!("../../../assets/page.html");
 const STYLE: &str = include_str!("../../../assets/page.css");

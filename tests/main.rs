@@ -19,6 +19,7 @@ mod limits;
 mod loading;
 mod mapped;
 mod mappings;
+mod modules;
 mod native;
 mod processes;
 mod python;

@@ -17,10 +17,9 @@ use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot};
 use memtrack_transport::{Area, futex};
 
 use crate::events::order::{Block, Turn};
-use crate::events::sampled_timer;
-use crate::events::stack_model::{CodeObject, LineTableKind, StackWriter};
+use crate::events::sampled_timer::SAMPLED_ONE_IN;
+use crate::events::stack_model::{CodeObject, LineTableKind, MAX_DEPTH, StackWriter};
 use crate::platform::errno::Errno;
-use crate::stacks::python::MAX_DEPTH;
 
 mod wait;
 
@@ -89,6 +88,9 @@ static NOWHERE: SegmentHeader = SegmentHeader {
     first_ticket: AtomicU64::new(0),
     last_ticket: AtomicU64::new(0),
 };
+
+/// A sampled duration that is longer was interrupted by other processes, in ticks.
+const LONGEST_SAMPLE: u64 = 1 << 17;
 
 static NEW_ENCODER: Encoder = Encoder::new(false);
 
@@ -229,9 +231,7 @@ impl Ring {
     fn interrupted(&mut self, block: Block) -> u64 {
         self.turn.interrupted(self.home.ticket, block, self.home.clock.now());
         if self.turn.is_shared() {
-            let count = &self.home.slot.shared_runs;
-            // This thread alone counts here.
-            count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
+            add(&self.home.slot.shared_runs, 1);
         }
         self.say_run();
         self.time()
@@ -408,6 +408,20 @@ impl Ring {
             mask => take(mask),
         }
     }
+
+    /// Notes a sampled duration, from `begun` until now, for all those that were not timed.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note_sampled(&self, begun: u64, of: fn(&Slot) -> &AtomicU64) {
+        let ticks = self.now().wrapping_sub(begun).min(LONGEST_SAMPLE).wrapping_mul(u64::from(SAMPLED_ONE_IN));
+        add(of(self.home.slot), ticks);
+    }
+}
+
+/// Adds to a counter of a slot, on which its owner alone counts.
+#[inline(always)]
+pub(crate) fn add(counter: &AtomicU64, number: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(number), Relaxed);
 }
 
 impl StackWriter for Ring {
@@ -457,7 +471,7 @@ impl StackWriter for Ring {
     }
 
     fn looked_since(&mut self, begun: u64) {
-        sampled_timer::note(self, begun, |slot| &slot.python_ticks);
+        self.note_sampled(begun, |slot| &slot.python_ticks);
     }
 
     #[cold]

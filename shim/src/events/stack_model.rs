@@ -4,6 +4,19 @@
 //! Invariant: applied in order to an empty list, the calls of [`StackWriter`] give the thread's stack, root first; every
 //! code id is defined before the push that uses it.
 
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Most frames on the written stack; of a deeper one the oldest `MAX_DEPTH - 1` and the newest are written.
+pub(crate) const MAX_DEPTH: u32 = 8000;
+
+/// The next id, in all slots; 0 is never given.
+static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+/// A new id, of a code object, a module or a page of code.
+pub(crate) fn new_id() -> u32 {
+    NEXT_ID.fetch_add(1, Relaxed)
+}
+
 /// How the line table of a code object is encoded; each is the form of some versions of CPython.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LineTableKind {

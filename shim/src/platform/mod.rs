@@ -2,11 +2,15 @@
 //!
 //! Invariant: nothing here knows of events, stacks or hooks; it uses no other floor.
 
+pub(crate) mod collector_socket;
+pub(crate) mod dladdr;
 pub(crate) mod environment;
 pub(crate) mod errno;
 pub(crate) mod fallible_read;
 pub(crate) mod glibc_compat;
+pub(crate) mod loaded_object;
 pub(crate) mod mapped_vec;
+pub(crate) mod object_lookup;
 pub(crate) mod readable;
 pub(crate) mod recording_switch;
 pub(crate) mod seccomp;

@@ -56,11 +56,6 @@ fn usable() -> Option<&'static Heritage> {
     (unsafe { libc::access(library.as_ptr().cast(), libc::R_OK) } == 0).then_some(heritage)
 }
 
-/// The path of the collector's socket.
-pub(crate) fn socket() -> Option<&'static [u8]> {
-    heritage()?.socket.to_bytes().get(SOCKET_VARIABLE.len().wrapping_add(1)..)
-}
-
 /// The variables as they stand in a shell command: `LD_PRELOAD=…`, `MEMTRACK_SOCKET=…`.
 pub(crate) fn variables() -> Option<[&'static CStr; 2]> {
     usable().map(|heritage| [heritage.preload.as_c_str(), heritage.socket.as_c_str()])

@@ -7,11 +7,7 @@
 //!
 //! Invariant: a child that cannot connect runs unrecorded; the parent does not wait for it and sees nothing of it.
 
-use std::ffi::OsStr;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -20,14 +16,13 @@ use memtrack_transport::handshake::{Fork, Hello, receive_memory};
 use memtrack_transport::layout::{Control, state};
 use memtrack_transport::{Area, barrier};
 
-use super::startup::ANSWER;
-use crate::interposition::hooks;
+use super::recorded_process;
 use crate::interposition::python_allocators;
+use crate::platform::collector_socket;
 use crate::platform::errno::Errno;
 use crate::platform::recording_switch;
 use crate::platform::seccomp;
 use crate::platform::shared_area;
-use crate::process::child_environment;
 use crate::recording::thread;
 
 /// Children are recorded.
@@ -43,29 +38,6 @@ pub(crate) fn follow() {
 /// Whether children are recorded.
 pub(crate) fn is_followed() -> bool {
     FOLLOWED.load(Acquire)
-}
-
-/// Whether somebody listens at the collector's socket. Does not wait. Where it cannot be told, as in another root
-/// directory or where system calls are forbidden, somebody does: recording then ends only when nobody has taken records for long.
-pub(crate) fn is_listened_for() -> bool {
-    if seccomp::is_confined() {
-        return true;
-    }
-    // SAFETY: all zeroes is a valid address.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let path = child_environment::socket().unwrap_or_default();
-    address.sun_path.iter_mut().zip(path).for_each(|(to, from)| *to = *from as libc::c_char);
-    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: takes numbers only.
-    let socket = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: a live address of the length that is given.
-    let connected = unsafe { libc::connect(socket, (&raw const address).cast(), length) };
-    let error = std::io::Error::last_os_error().raw_os_error();
-    // SAFETY: closes what was opened above, or nothing.
-    unsafe { libc::close(socket) };
-    connected == 0 || error != Some(libc::ECONNREFUSED)
 }
 
 /// A process is about to be started; memtrack notices if it never hears of it.
@@ -137,9 +109,7 @@ impl Known {
 
 /// Fetches the child's own shared memory into the place of its parent's.
 fn connect(area: &'static Area, ticket: u64) -> Option<()> {
-    let socket = Path::new(OsStr::from_bytes(child_environment::socket()?));
-    let stream = UnixStream::connect(socket).ok()?;
-    stream.set_read_timeout(Some(ANSWER)).ok()?;
+    let stream = collector_socket::connect()?;
     let known = Known::of(area.control());
     let ppid = area.control().pid.load(Relaxed);
     // SAFETY: no arguments, cannot fail.
@@ -156,7 +126,7 @@ fn connect(area: &'static Area, ticket: u64) -> Option<()> {
 
 fn begin(area: &'static Area) {
     thread::begin_again();
-    hooks::note_process();
+    recorded_process::note();
     barrier::register();
     // Not over a CLOSED: the collector may have given up meanwhile.
     if area.control().state.compare_exchange(state::READY, state::RECORDING, Release, Relaxed).is_ok() {

@@ -2,28 +2,22 @@
 //!
 //! Invariant: whatever fails, the program runs as it would without memtrack.
 
-use std::ffi::{OsStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::time::Duration;
 
 use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::handshake::{Hello, receive_memory};
 use memtrack_transport::layout::{SLOT_COUNTS, state};
 use memtrack_transport::{Area, barrier};
 
-use super::{child_environment, fork, preinit};
-use crate::interposition::{hooks, python_allocators};
+use super::{child_environment, fork, hook_table, preinit, recorded_process};
+use crate::interposition::got::{self, ObjectWatcher};
+use crate::interposition::python_allocators;
 use crate::platform::environment::{self, Environment};
 use crate::platform::errno::Errno;
-use crate::platform::{recording_switch, shared_area};
+use crate::platform::{collector_socket, recording_switch, shared_area};
 use crate::stacks::{native, python};
-
-/// How long the collector may take to answer.
-pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -45,7 +39,8 @@ extern "C" fn begin(_count: c_int, arguments: *const *const c_char, environment:
     let begun = monotonic_ns();
     // SAFETY: this library's own instance, before any other thread of it exists.
     unsafe { dlmalloc::enable_alloc_after_fork() };
-    let Some(area) = connect(Path::new(OsStr::from_bytes(socket))) else { return };
+    collector_socket::set_path(socket);
+    let Some(area) = connect() else { return };
     let area = shared_area::set_area(area);
     if area.control().native.load(Relaxed) != 0 {
         native::start();
@@ -55,7 +50,7 @@ extern "C" fn begin(_count: c_int, arguments: *const *const c_char, environment:
     }
     #[cfg(feature = "verify-marks")]
     taken.counts.into_iter().for_each(python::start_verifying);
-    python::start();
+    python::start(python_allocators::interpreter_found);
     introduce(area, taken.python_malloc);
     if !recording_switch::protect_children() {
         return;
@@ -67,7 +62,9 @@ extern "C" fn begin(_count: c_int, arguments: *const *const c_char, environment:
             fork::follow();
         }
     }
-    hooks::install();
+    recorded_process::note();
+    let watcher = ObjectWatcher { added: native::object_added, removed: native::object_removed };
+    got::install(&hook_table::HOOKS, watcher);
     area.control().start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);
     // Not over a CLOSED: the collector may have given up meanwhile.
     if area.control().state.compare_exchange(state::READY, state::RECORDING, Release, Relaxed).is_ok() {
@@ -79,10 +76,9 @@ extern "C" fn begin(_count: c_int, arguments: *const *const c_char, environment:
 }
 
 /// Fetches the shared memory. A collector whose memory cannot be mapped here offers less when asked again.
-fn connect(socket: &Path) -> Option<Area> {
+fn connect() -> Option<Area> {
     SLOT_COUNTS.iter().find_map(|_| {
-        let stream = UnixStream::connect(socket).ok()?;
-        stream.set_read_timeout(Some(ANSWER)).ok()?;
+        let stream = collector_socket::connect()?;
         // SAFETY: no arguments, cannot fail.
         let pid = unsafe { libc::getpid() };
         // SAFETY: as above.

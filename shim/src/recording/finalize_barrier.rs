@@ -17,7 +17,6 @@ use memtrack_transport::{Area, barrier};
 use crate::platform::errno::Errno;
 use crate::platform::seccomp;
 use crate::platform::shared_area;
-use crate::recording::thread;
 use crate::stacks::python;
 
 /// Looks at one thread that is in a hook, and what is slept between two of them, in nanoseconds: a second in all. A hook
@@ -30,7 +29,8 @@ const BETWEEN_LOOKS: libc::c_long = 100_000;
 static WAITED: AtomicBool = AtomicBool::new(false);
 
 /// Waits if the calling thread, whose slot this is and which is in a hook, finalizes the interpreter and has not waited.
-pub(crate) fn wait(own: &Slot) {
+/// Only slots below `highest_slot` may belong to a thread.
+pub(crate) fn wait(own: &Slot, highest_slot: u32) {
     if WAITED.load(Relaxed) || !python::finalizes_here() {
         return;
     }
@@ -40,7 +40,7 @@ pub(crate) fn wait(own: &Slot) {
         let _errno = Errno::keep();
         // Who is not seen in a hook after this will see, in its next one, that finalization has begun.
         barrier::raise();
-        wait_for_others(area, thread::highest_slot(), own, LOOKS);
+        wait_for_others(area, highest_slot, own, LOOKS);
     }
 }
 

@@ -4,6 +4,4 @@
 
 pub(crate) mod deferred_block;
 pub(crate) mod finalize_barrier;
-pub(crate) mod hot_path;
-pub(crate) mod recorder;
 pub(crate) mod thread;

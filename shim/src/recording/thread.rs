@@ -10,6 +10,7 @@
 use std::hint::cold_path;
 use std::mem::ManuallyDrop;
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
@@ -18,17 +19,21 @@ use memtrack_transport::Area;
 use memtrack_transport::layout::SLOT_COUNTS;
 
 use crate::events::ring::Ring;
-use crate::interposition::python_allocators;
 use crate::platform::errno::Errno;
 use crate::platform::mapped_vec::Region;
 use crate::platform::recording_switch;
 use crate::platform::shared_area::area;
 use crate::platform::tls;
 use crate::recording::deferred_block::{self, Stray};
-use crate::recording::hot_path::{ALLOC_FIRST, AllocAndLeave};
-use crate::recording::recorder::Recorder;
 use crate::stacks::native::{self, Native};
 use crate::stacks::python::{self, Chain};
+
+mod hot_path;
+mod recorder;
+
+pub(crate) use recorder::Recorder;
+
+use hot_path::{ALLOC_FIRST, AllocAndLeave};
 
 /// The thread-local word of a thread that is claiming its slot, whose slot belongs to a process that is its parent, or of
 /// which nothing is recorded any more.
@@ -69,7 +74,7 @@ const HEIRS_LOOKS: u32 = 4;
 static PATIENCE: AtomicUsize = AtomicUsize::new(0);
 
 /// Slots below this one may belong to a thread.
-pub(crate) fn highest_slot() -> u32 {
+fn highest_slot() -> u32 {
     HIGHEST.load(Acquire)
 }
 
@@ -118,6 +123,16 @@ pub(crate) fn expect_others() {
     if !thread.ring.busy() {
         thread.ring.expect_others();
     }
+}
+
+/// What is called before each event while the switch says that there is something to look after first; whether it changed
+/// where allocations come from.
+static BEFORE_EVENTS: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// Has this called before each event for as long as the recording switch watches.
+pub(crate) fn before_events(call: fn() -> bool) {
+    // There is one such function.
+    let _ = BEFORE_EVENTS.set(call);
 }
 
 /// Gives the state of a slot to a thread, at a new segment.
@@ -298,7 +313,7 @@ fn look_after_allocators() {
         thread.settle_stray();
     }
     if !deferred_block::are_held()
-        && python_allocators::watch()
+        && BEFORE_EVENTS.get().is_some_and(|before| before())
         && let Some(thread) = idle
     {
         thread.expect_stray();

@@ -10,9 +10,9 @@ use memtrack_transport::futex;
 use memtrack_transport::layout::{state, stop_reason};
 
 use super::Ring;
+use crate::platform::collector_socket;
 use crate::platform::errno::Errno;
 use crate::platform::recording_switch;
-use crate::process::fork;
 
 /// How long a thread waits for the collector before it asks whether there still is one.
 const WAIT: Duration = Duration::from_millis(50);
@@ -70,5 +70,5 @@ fn collector_gone(collector: i32, target: i32) -> bool {
     }
     // SAFETY: no arguments, cannot fail.
     let parent = unsafe { libc::getppid() };
-    parent != collector && !fork::is_listened_for()
+    parent != collector && !collector_socket::is_listening()
 }

@@ -3,7 +3,7 @@
 //! Why: plt-rs asserts entry sizes and walks to DT_NULL unbounded; a panic here would end the user's program. Invariant:
 //! an object for which [`Dynamic::read`] gives something has well-formed tables that lie inside the object.
 
-use super::object::{Object, Range, holds};
+use crate::platform::loaded_object::{LoadedObject, Range, holds};
 
 const DT_PLTRELSZ: u64 = 2;
 const DT_STRTAB: u64 = 5;
@@ -40,7 +40,7 @@ pub(super) struct Dynamic {
 
 impl Dynamic {
     /// The dynamic section of `object`, or `None` when plt-rs must not see it.
-    pub(super) fn read(object: &Object<'_>) -> Option<Self> {
+    pub(super) fn read(object: &LoadedObject<'_>) -> Option<Self> {
         let range = object.range();
         let section = object.dynamic().filter(|section| holds(&range, section.start, section.len()))?;
         let tags = tags(&section)?;
@@ -198,7 +198,7 @@ mod tests {
             p_align: 0,
         };
         let headers = [header(PT_LOAD, 0x800), header(PT_DYNAMIC, 16 * 8)];
-        Dynamic::read(&Object { base: image.as_ptr() as usize, headers: &headers, name: 0 })
+        Dynamic::read(&LoadedObject { base: image.as_ptr() as usize, headers: &headers, name: 0 })
     }
 
     fn with(place: usize, value: u64) -> [u64; 16] {

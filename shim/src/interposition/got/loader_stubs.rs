@@ -12,22 +12,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::{PROT_READ, PT_GNU_RELRO};
 
 use super::hook::Hook;
-use super::hook_names;
-use super::object::{Object, Range, holds};
+use super::hook_lookup::HookTable;
 use super::originals;
 use super::protection::Protection;
+use crate::platform::loaded_object::{LoadedObject, Range, holds};
 
 /// What the loader looks up.
 const NAMES: [&[u8]; 4] = [b"malloc", b"calloc", b"realloc", b"free"];
 const WORD: usize = size_of::<usize>();
 
 /// Leads the loader past the stubs of a program, if it is one that has some.
-pub(super) fn lead_past_stubs(loader: &Object<'_>, program: &Object<'_>, page_size: usize) {
+pub(super) fn lead_past_stubs(
+    loader: &LoadedObject<'_>,
+    program: &LoadedObject<'_>,
+    table: &HookTable,
+    page_size: usize,
+) {
     // Only at a fixed address can a stub be what a function's address is.
     if program.base != 0 {
         return;
     }
-    let hooks = NAMES.iter().filter_map(|name| hook_names::find(name));
+    let hooks = NAMES.iter().filter_map(|name| table.find(name));
     let of_stub = |hook: &'static Hook| Some((originals::stub(hook)?, originals::original(hook, &[])));
     let stubs: Vec<(usize, usize)> = hooks.filter_map(of_stub).filter(|&(_, original)| original != 0).collect();
     // The pointers are constant from the program's beginning on.

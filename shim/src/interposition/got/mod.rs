@@ -5,35 +5,31 @@
 //! here is touched only under the loader's own lock (see [`patch`]), so no object can be half relocated or unmapped
 //! meanwhile, no lock of ours exists, and a fork child inherits none.
 
-mod describe;
 mod dlopen_scopes;
 mod dynamic;
 mod hook;
-mod hook_names;
+mod hook_lookup;
 mod loader_stubs;
-mod object;
-mod object_lookup;
 mod originals;
 mod patch;
 mod protection;
 mod seen_objects;
+mod slot;
 mod symbol_redirect;
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use plt_rs::{DynamicLibrary, LoadedLibrary};
 
-use crate::stacks::native;
-
 pub(crate) use dlopen_scopes::{Opening, Scope};
 pub(crate) use hook::{Group, Hook, NameLeads, Original, Target};
-pub(crate) use object_lookup::{Loading, loading_at, start as start_finding};
-pub(crate) use originals::{function_at, object_at};
+pub(crate) use hook_lookup::HookTable;
 
-use object::Object;
-use patch::Outcome;
+use crate::platform::loaded_object::LoadedObject;
 use seen_objects::{Known, Loaded};
+use slot::Outcome;
 
 /// The objects seen so far, and who is at it.
 struct State {
@@ -42,8 +38,7 @@ struct State {
     patching: AtomicI32,
     /// A round was asked for while one was running.
     again: AtomicBool,
-    /// Slots that hold a hook, over all objects ever patched.
-    slots: AtomicUsize,
+    watcher: OnceLock<ObjectWatcher>,
 }
 
 // SAFETY: `known` is touched only by the one thread that `patching` admits.
@@ -53,31 +48,40 @@ static STATE: State = State {
     known: UnsafeCell::new(Vec::new()),
     patching: AtomicI32::new(0),
     again: AtomicBool::new(false),
-    slots: AtomicUsize::new(0),
+    watcher: OnceLock::new(),
 };
 
-/// Looks up the originals and patches everything that is loaded. Called once, from the shim's constructor.
-/// Gives the number of slots that now hold a hook.
-pub(crate) fn install() -> usize {
+/// Who is told which objects came and went, under the loader's lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ObjectWatcher {
+    /// An object was loaded, and is not patched yet.
+    pub(crate) added: fn(&LoadedObject<'_>),
+    /// The object that began at this address was unloaded.
+    pub(crate) removed: fn(usize),
+}
+
+/// Looks up the originals of `hooks` and patches everything that is loaded. Called once, from the shim's constructor.
+pub(crate) fn install(hooks: &'static HookTable, watcher: ObjectWatcher) {
+    hook_lookup::set(hooks);
+    // The first caller is the only one.
+    let _ = STATE.watcher.set(watcher);
     originals::c_library();
-    patch();
-    STATE.slots.load(Ordering::Relaxed)
+    patch(None);
 }
 
-/// Patches the objects that came since the last call. Called after each dlopen, before the program gets the handle.
-pub(crate) fn patch_new(opened: Scope) {
-    let _entry = dlopen_scopes::enter(opened);
-    patch();
+/// Whether objects came or went since the last [`patch`]: one look at the loader's counters.
+pub(crate) fn is_there_news() -> bool {
+    seen_objects::is_there_news()
 }
 
-/// Patches what is new. The work is done inside a lookup of our own indirect function: the loader calls its resolver with the loader's lock
+/// Patches the objects that came since the last call, and forgets those that went. Called after each dlopen, before the
+/// program gets the handle, whose scope is `opened`; the caller's guard keeps what is allocated meanwhile unrecorded.
+///
+/// The work is done inside a lookup of our own indirect function: the loader calls its resolver with the loader's lock
 /// held. That is what keeps other threads from relocating an object while its slots are written (a lazily bound slot is
 /// *added to* by relocation) and from unmapping it, at no risk of a deadlock that the program's own dlopen did not have.
-fn patch() {
-    if !seen_objects::is_there_news() {
-        return;
-    }
-    let guard = crate::recording::thread::enter();
+pub(crate) fn patch(opened: Option<Scope>) {
+    let _entry = opened.map(dlopen_scopes::enter);
     // SAFETY: a pseudo handle and a name that ends in zero.
     let resolved = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"memtrack_patch_under_loader_lock".as_ptr()) };
     if resolved.is_null() {
@@ -87,17 +91,11 @@ fn patch() {
     // Lookups that found nothing must not be reported to the program as its own.
     // SAFETY: no preconditions.
     unsafe { libc::dlerror() };
-    drop(guard);
-}
-
-/// Looks at objects that came or went without a dlopen of the program's own.
-pub(crate) fn catch_up() {
-    patch();
 }
 
 /// The hook for `name`, if it is a hooked one, and its original, looked for in `scope` too if its library is new.
 pub(crate) fn hook_and_original(name: &[u8], scope: Option<Scope>) -> Option<(&'static Hook, usize)> {
-    let hook = hook_names::find(name)?;
+    let hook = hook_lookup::table()?.find(name)?;
     Some((hook, originals::original(hook, scope.as_slice())))
 }
 
@@ -151,14 +149,15 @@ fn patch_exclusively() {
 }
 
 fn patch_round(known: &mut Vec<Known>) {
+    let Some(hooks) = hook_lookup::table() else { return };
     let loaded = Loaded::now();
     let some_were_removed = loaded.some_were_removed();
     let front = seen_objects::unchanged(known, &loaded.objects, some_were_removed);
     let rest = loaded.objects.get(front..).unwrap_or_default();
     let comparison = seen_objects::compare(known.split_off(front), rest, some_were_removed);
     for gone in &comparison.gone {
-        if native::is_on() {
-            native::forget(gone.range.start);
+        if let Some(watcher) = STATE.watcher.get() {
+            (watcher.removed)(gone.range.start);
         }
         // An object that was only replaced in our list is still there, and so are its functions.
         if !loaded.objects.iter().any(|object| object.range() == gone.range) {
@@ -169,14 +168,13 @@ fn patch_round(known: &mut Vec<Known>) {
     let libraries = plt_rs::collect_modules().into_iter().skip(front);
     for ((object, library), found) in rest.iter().zip(libraries).zip(comparison.matches) {
         known.push(found.unwrap_or_else(|| {
-            if native::is_on() {
-                native::add(describe::description(object));
+            if let Some(watcher) = STATE.watcher.get() {
+                (watcher.added)(object);
             }
             if let (true, Some(program)) = (skipped.is_loader(object), loaded.objects.first()) {
-                loader_stubs::lead_past_stubs(object, program, skipped.page_size);
+                loader_stubs::lead_past_stubs(object, program, hooks, skipped.page_size);
             }
-            let outcome = patch_object(object, library, &scopes, &skipped).unwrap_or_default();
-            STATE.slots.fetch_add(outcome.count, Ordering::Relaxed);
+            let outcome = patch_object(object, library, hooks, &scopes, &skipped).unwrap_or_default();
             Known::new(object, outcome)
         }));
     }
@@ -186,8 +184,9 @@ fn patch_round(known: &mut Vec<Known>) {
 
 /// Patches one object, unless it is one to leave alone.
 fn patch_object(
-    object: &Object<'_>,
+    object: &LoadedObject<'_>,
     library: LoadedLibrary<'_>,
+    hooks: &'static HookTable,
     scopes: &[Scope],
     skipped: &Skipped,
 ) -> Option<Outcome> {
@@ -196,7 +195,7 @@ fn patch_object(
     }
     let dynamic = dynamic::Dynamic::read(object)?;
     let library = DynamicLibrary::initialize(library).ok()?;
-    Some(patch::Patcher::new(object, &library, &dynamic, scopes, skipped.page_size).run())
+    Some(patch::Patcher::new(object, &library, &dynamic, hooks, scopes, skipped.page_size).run())
 }
 
 /// The objects that are never patched: the loader, the kernel's, the shim itself.
@@ -220,11 +219,11 @@ impl Skipped {
     }
 
     /// Whether this is the loader, as far as the system knows.
-    fn is_loader(&self, object: &Object<'_>) -> bool {
+    fn is_loader(&self, object: &LoadedObject<'_>) -> bool {
         self.loader != 0 && object.range().contains(&self.loader)
     }
 
-    fn has(&self, object: &Object<'_>, library: &LoadedLibrary<'_>) -> bool {
+    fn has(&self, object: &LoadedObject<'_>, library: &LoadedLibrary<'_>) -> bool {
         let range = object.range();
         let file = library.name().rsplit('/').next().unwrap_or_default();
         range.contains(&self.shim)

@@ -3,13 +3,14 @@
 //! Invariant: an original is the first definition in the global scope that is not the shim's own, never a linkage stub
 //! that would lead back into a hook, and the functions of a library's group are all of one object.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::dlopen_scopes::{self, Scope};
 use super::hook::{Group, Hook};
-use super::object::Range;
-use crate::interposition::hooks::HOOKS;
+use super::hook_lookup::hooks;
+use crate::platform::dladdr::{is_import_stub, object_at};
+use crate::platform::loaded_object::Range;
 use crate::platform::symbol_tables::is_defined;
 
 /// A group nobody has asked for, one being looked up, one whose originals are stored, one that must stay unhooked.
@@ -19,18 +20,13 @@ const READY: u8 = 2;
 const REFUSED: u8 = 3;
 
 static STATES: [AtomicU8; Group::COUNT] = [const { AtomicU8::new(UNKNOWN) }; Group::COUNT];
-/// `RTLD_DL_SYMENT` and `RTLD_DL_LINKMAP` of `dladdr1`.
-const SYMBOL_ENTRY: c_int = 1;
-const LINK_MAP: c_int = 2;
-
 unsafe extern "C" {
-    fn dladdr1(address: *const c_void, info: *mut libc::Dl_info, extra: *mut *mut c_void, flags: c_int) -> c_int;
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
 /// Stores the C library's originals. Called once, at start-up.
 pub(super) fn c_library() {
-    for hook in HOOKS.iter().filter(|hook| hook.group == Group::C) {
+    for hook in hooks().iter().filter(|hook| hook.group == Group::C) {
         hook.original.store(global(hook.name), Ordering::Release);
     }
     state(Group::C).store(READY, Ordering::Release);
@@ -79,26 +75,12 @@ pub(super) fn is_settled(hook: &Hook) -> bool {
 
 /// Forgets the groups whose functions lie in `range`, which was unloaded: all that imported them went before.
 pub(super) fn forget(range: &Range) {
-    for hook in HOOKS.iter().filter(|hook| hook.group != Group::C) {
+    for hook in hooks().iter().filter(|hook| hook.group != Group::C) {
         if range.contains(&hook.original()) {
             hook.name_leads.forget();
             state(hook.group).store(UNKNOWN, Ordering::Release);
         }
     }
-}
-
-/// The loader's description of the object that holds `address`; null when no object does. Good for `dlinfo`, but not
-/// for `dlsym`.
-pub(crate) fn object_at(address: usize) -> *mut c_void {
-    describe(address, LINK_MAP).map_or(std::ptr::null_mut(), |(_, map)| map)
-}
-
-/// Where the code of the function is that begins at `address`; empty when not known.
-pub(crate) fn function_at(address: usize) -> Range {
-    let entry = describe(address, SYMBOL_ENTRY).map(|(_, entry)| entry.cast::<libc::Elf64_Sym>());
-    // SAFETY: null, or the symbol entry that the loader found the address by.
-    let symbol = entry.and_then(|entry| unsafe { entry.as_ref() });
-    address..symbol.map_or(address, |symbol| address.wrapping_add(symbol.st_size as usize))
 }
 
 fn state(group: Group) -> &'static AtomicU8 {
@@ -113,7 +95,7 @@ fn group(wanted: &Hook, scopes: &[Scope]) -> u8 {
         0 => scopes.iter().map(|scope| within(scope, name)).find(|&address| address != 0).unwrap_or(0),
         address => address,
     };
-    let same_group = || HOOKS.iter().filter(|hook| hook.group == wanted.group);
+    let same_group = || hooks().iter().filter(|hook| hook.group == wanted.group);
     let allocating = same_group().filter(|hook| !only_passes_on(hook)).map(|hook| look_up(hook.name));
     let home = object_at(allocating.into_iter().find(|&address| address != 0).unwrap_or(0));
     if home.is_null() {
@@ -142,16 +124,12 @@ fn global(name: &CStr) -> usize {
     let next = look_up(libc::RTLD_NEXT, name);
     // They differ when the program itself has the name, as its own function or as a stub: it takes the address of an
     // import then, and behind the stub is a slot that leads to the hook.
-    if first != next && is_stub(first) { next } else { first }
+    if first != next && is_import_stub(first) { next } else { first }
 }
 
 /// The program's stub that stands for this function wherever its address is asked for.
 pub(super) fn stub(hook: &Hook) -> Option<usize> {
-    Some(look_up(libc::RTLD_DEFAULT, hook.name)).filter(|&address| address != 0 && is_stub(address))
-}
-
-fn is_stub(address: usize) -> bool {
-    describe(address, SYMBOL_ENTRY).is_some_and(|(_, entry)| is_import(entry))
+    Some(look_up(libc::RTLD_DEFAULT, hook.name)).filter(|&address| address != 0 && is_import_stub(address))
 }
 
 fn within(scope: &Scope, name: &CStr) -> usize {
@@ -174,21 +152,4 @@ fn obsolete_cfree() -> usize {
     let version = if cfg!(target_arch = "aarch64") { c"GLIBC_2.17" } else { c"GLIBC_2.2.5" };
     // SAFETY: a pseudo handle and two strings that end in zero.
     unsafe { dlvsym(libc::RTLD_DEFAULT, c"cfree".as_ptr(), version.as_ptr()) as usize }
-}
-
-fn is_import(entry: *mut c_void) -> bool {
-    // SAFETY: the loader gave the symbol entry that it found the address by; it is null if there is none.
-    unsafe { entry.cast::<libc::Elf64_Sym>().as_ref() }.is_some_and(|symbol| symbol.st_shndx == 0)
-}
-
-fn describe(address: usize, what: c_int) -> Option<(libc::Dl_info, *mut c_void)> {
-    if address == 0 {
-        return None;
-    }
-    // SAFETY: all-zero bytes are a valid value: null pointers.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    let mut extra = std::ptr::null_mut();
-    // SAFETY: any address may be asked about; both places to write to are valid.
-    let found = unsafe { dladdr1(address as *const c_void, &mut info, &mut extra, what) };
-    (found != 0).then_some((info, extra))
 }

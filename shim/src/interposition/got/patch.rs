@@ -11,11 +11,11 @@ use plt_rs::elf64::DynRela;
 use super::dlopen_scopes::Scope;
 use super::dynamic::Dynamic;
 use super::hook::Hook;
-use super::hook_names;
-use super::object::{Object, Range};
+use super::hook_lookup::HookTable;
 use super::originals;
 use super::protection::Protection;
-use super::seen_objects::Slot;
+use super::slot::{Outcome, Slot};
+use crate::platform::loaded_object::{LoadedObject, Range};
 
 /// Relocation types that hold the address of a symbol: a plain word, a data import, a call import.
 const WORD: u32 = if cfg!(target_arch = "aarch64") { 257 } else { 1 };
@@ -24,37 +24,28 @@ const CALL: u32 = if cfg!(target_arch = "aarch64") { 1026 } else { 7 };
 
 /// One object while its slots are looked at.
 pub(super) struct Patcher<'a> {
-    object: &'a Object<'a>,
+    object: &'a LoadedObject<'a>,
     library: &'a DynamicLibrary<'a>,
     dynamic: &'a Dynamic,
+    hooks: &'static HookTable,
     scopes: &'a [Scope],
     range: Range,
     protection: Protection,
     outcome: Outcome,
 }
 
-/// What came of patching one object.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Outcome {
-    /// Slots that hold a hook.
-    pub(super) count: usize,
-    /// One of them.
-    pub(super) slot: Option<Slot>,
-    /// Some slot could not be decided on yet: the dlopen that brought the object has still to be followed up.
-    pub(super) undecided: bool,
-}
-
 impl<'a> Patcher<'a> {
     /// A patcher for one object, of which `dynamic` was checked.
     pub(super) fn new(
-        object: &'a Object<'a>,
+        object: &'a LoadedObject<'a>,
         library: &'a DynamicLibrary<'a>,
         dynamic: &'a Dynamic,
+        hooks: &'static HookTable,
         scopes: &'a [Scope],
         page_size: usize,
     ) -> Self {
         let protection = Protection::new(object.relro_pages(page_size), libc::PROT_READ);
-        Self { object, library, dynamic, scopes, range: object.range(), protection, outcome: Outcome::default() }
+        Self { object, library, dynamic, hooks, scopes, range: object.range(), protection, outcome: Outcome::default() }
     }
 
     /// Looks at every relocation.
@@ -77,7 +68,7 @@ impl<'a> Patcher<'a> {
         if symbol == 0 || !matches!(kind, WORD | DATA | CALL) || (kind == WORD && relocation.r_addend != 0) {
             return None;
         }
-        hook_names::find_start(self.dynamic.name_start(symbol, hook_names::SEEN)?)
+        self.hooks.find_start(self.dynamic.name_start(symbol, self.hooks.seen())?)
     }
 
     fn visit(&mut self, relocation: &DynRela, hook: &'static Hook) {

@@ -4,7 +4,7 @@
 
 use std::ffi::c_void;
 
-use super::object::Range;
+use crate::platform::loaded_object::Range;
 
 /// Some pages of one object.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, c_void, dl_phdr_info};
 
-use super::object::{Object, Range};
-use super::patch::Outcome;
+use super::slot::{Outcome, Slot};
+use crate::platform::loaded_object::{LoadedObject, Range};
 
 /// Numbers of objects ever added and removed, at the last look; differing from the loader's means there is news.
 static COUNTERS: Counters = Counters { added: AtomicU64::new(0), removed: AtomicU64::new(0) };
@@ -19,15 +19,6 @@ static UNDECIDED: AtomicBool = AtomicBool::new(false);
 struct Counters {
     added: AtomicU64,
     removed: AtomicU64,
-}
-
-/// A slot that was patched, with the value written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
-    /// Where it is.
-    pub(super) address: usize,
-    /// What it holds.
-    pub(super) value: usize,
 }
 
 /// An object that was seen before.
@@ -43,7 +34,7 @@ pub(super) struct Known {
 
 impl Known {
     /// Remembers `object`, and what came of patching it.
-    pub(super) fn new(object: &Object<'_>, outcome: Outcome) -> Self {
+    pub(super) fn new(object: &LoadedObject<'_>, outcome: Outcome) -> Self {
         if outcome.undecided {
             UNDECIDED.store(true, Ordering::Relaxed);
         }
@@ -51,7 +42,7 @@ impl Known {
         Self { base: object.base, headers, name: object.name, range: object.range(), outcome }
     }
 
-    fn is(&self, object: &Object<'_>, some_were_removed: bool) -> bool {
+    fn is(&self, object: &LoadedObject<'_>, some_were_removed: bool) -> bool {
         self.base == object.base
             && self.headers == object.headers.as_ptr() as usize
             && self.name == object.name
@@ -60,7 +51,7 @@ impl Known {
     }
 }
 
-fn is_intact(slot: Slot, object: &Object<'_>) -> bool {
+fn is_intact(slot: Slot, object: &LoadedObject<'_>) -> bool {
     // SAFETY: the word was checked to lie in a writable segment of an object that is loaded now.
     let read = || unsafe { &*(slot.address as *const AtomicUsize) }.load(Ordering::Relaxed);
     object.has_writable_word(slot.address) && read() == slot.value
@@ -69,7 +60,7 @@ fn is_intact(slot: Slot, object: &Object<'_>) -> bool {
 /// Everything that is loaded now, in the loader's order.
 pub(super) struct Loaded<'a> {
     /// The objects that have program headers (plt-rs's list has the same ones in the same order).
-    pub(super) objects: Vec<Object<'a>>,
+    pub(super) objects: Vec<LoadedObject<'a>>,
     added: u64,
     removed: u64,
 }
@@ -104,7 +95,7 @@ unsafe extern "C" fn collect(info: *mut dl_phdr_info, _size: usize, loaded: *mut
     if info.dlpi_phnum != 0 && !info.dlpi_phdr.is_null() {
         // SAFETY: the loader keeps that many headers there for as long as the object is loaded.
         let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-        loaded.objects.push(Object { base: info.dlpi_addr as usize, headers, name: info.dlpi_name as usize });
+        loaded.objects.push(LoadedObject { base: info.dlpi_addr as usize, headers, name: info.dlpi_name as usize });
     }
     0
 }
@@ -131,7 +122,7 @@ unsafe extern "C" fn compare_counters(info: *mut dl_phdr_info, _size: usize, new
 }
 
 /// How many objects at the front of both lists are the same: all that were known, unless some were unloaded.
-pub(super) fn unchanged(known: &[Known], objects: &[Object<'_>], some_were_removed: bool) -> usize {
+pub(super) fn unchanged(known: &[Known], objects: &[LoadedObject<'_>], some_were_removed: bool) -> usize {
     known.iter().zip(objects).take_while(|(known, object)| known.is(object, some_were_removed)).count()
 }
 
@@ -144,7 +135,7 @@ pub(super) struct Comparison {
 }
 
 /// Compares in one pass: the loader keeps its order, takes out what is unloaded, and appends what is new.
-pub(super) fn compare(known: Vec<Known>, objects: &[Object<'_>], some_were_removed: bool) -> Comparison {
+pub(super) fn compare(known: Vec<Known>, objects: &[LoadedObject<'_>], some_were_removed: bool) -> Comparison {
     let mut comparison = Comparison { matches: Vec::with_capacity(objects.len()), gone: Vec::new() };
     let mut rest = known.into_iter();
     for object in objects {
@@ -162,8 +153,8 @@ pub(super) fn compare(known: Vec<Known>, objects: &[Object<'_>], some_were_remov
 mod tests {
     use super::*;
 
-    fn object(base: usize) -> Object<'static> {
-        Object { base, headers: &[], name: base }
+    fn object(base: usize) -> LoadedObject<'static> {
+        LoadedObject { base, headers: &[], name: base }
     }
 
     fn known(bases: &[usize]) -> Vec<Known> {

@@ -19,19 +19,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::{Elf64_Sym, PF_R, PF_W, PF_X, PROT_EXEC, PROT_READ, PROT_WRITE, PT_LOAD};
 
 use super::hook::Hook;
-use super::object::{Object, Range, holds};
+use super::hook_lookup::hooks;
 use super::originals;
 use super::protection::Protection;
-use crate::interposition::hooks::HOOKS;
+use crate::platform::loaded_object::{LoadedObject, Range, holds};
 use crate::platform::symbol_tables::for_each_definition;
 
 /// Symbol types without anything special about them: not known, and a function.
 const PLAIN: [u8; 2] = [0, 2];
 
 /// Changes the entries of all originals that are known, unless that was tried before.
-pub(super) fn redirect(objects: &[Object<'_>], page_size: usize) {
+pub(super) fn redirect(objects: &[LoadedObject<'_>], page_size: usize) {
     let wanted: Vec<&'static Hook> =
-        HOOKS.iter().filter(|hook| hook.name_leads.is_untried() && originals::known_original(hook) != 0).collect();
+        hooks().iter().filter(|hook| hook.name_leads.is_untried() && originals::known_original(hook) != 0).collect();
     // After the first time there are some only when a library has come that others have functions of.
     if wanted.is_empty() {
         return;
@@ -61,7 +61,7 @@ struct Entry {
 }
 
 /// The symbols by which `object` defines the original: of each version of the name that is the same function.
-fn entries(object: &Object<'_>, hook: &'static Hook) -> Vec<Entry> {
+fn entries(object: &LoadedObject<'_>, hook: &'static Hook) -> Vec<Entry> {
     let mut entries = Vec::new();
     for_each_definition(object.base, object.headers, hook.name, |symbol| {
         // SAFETY: an entry of the object's symbol table, which was read just now.
@@ -76,7 +76,7 @@ fn entries(object: &Object<'_>, hook: &'static Hook) -> Vec<Entry> {
 }
 
 /// Writes entries that lie in one segment.
-fn write(object: &Object<'_>, entries: &[&Entry], usual: i32, page_size: usize) {
+fn write(object: &LoadedObject<'_>, entries: &[&Entry], usual: i32, page_size: usize) {
     let places = || entries.iter().map(|entry| entry.value);
     let (Some(first), Some(last)) = (places().min(), places().max()) else { return };
     let down = |address: usize| address & !page_size.wrapping_sub(1);

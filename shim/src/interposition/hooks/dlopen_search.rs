@@ -7,8 +7,13 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use crate::interposition::got;
-use crate::interposition::hooks::loader::DLOPEN;
+use crate::interposition::got::Original;
+use crate::platform::dladdr::object_at;
+
+type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+
+/// The function that [`open`] calls.
+pub(crate) static DLOPEN: Original<Dlopen> = Original::new();
 
 /// `Dl_serinfo` of `dlfcn.h`; `count` of the paths follow it.
 #[repr(C)]
@@ -65,8 +70,8 @@ fn path_in(directory: &CStr, file: &[u8]) -> Option<CString> {
 /// The directories searched for the object at `caller` ahead of those that are searched for the shim as well.
 /// The last ones of both lists are the system's: between the two the loader asks its cache, and goes on doing so.
 fn directories_before_the_default(caller: usize) -> Vec<CString> {
-    let mut directories = search_list(got::object_at(caller));
-    let own = search_list(got::object_at(search_list as *const () as usize));
+    let mut directories = search_list(object_at(caller));
+    let own = search_list(object_at(search_list as *const () as usize));
     let common = directories.iter().rev().zip(own.iter().rev()).take_while(|(one, other)| one == other).count();
     directories.truncate(directories.len().saturating_sub(common));
     directories
@@ -111,7 +116,7 @@ fn inform(object: *mut c_void, request: c_int, answer: *mut c_void) -> bool {
 /// Replaces `$ORIGIN` by the directory of the object at `caller`, as the loader would; `None` if there is none.
 fn expand_origin(file: &[u8], caller: usize) -> Option<CString> {
     let mut buffer = vec![0_u8; libc::PATH_MAX as usize + 1];
-    let object = got::object_at(caller);
+    let object = object_at(caller);
     if object.is_null() || !inform(object, libc::RTLD_DI_ORIGIN, buffer.as_mut_ptr().cast()) {
         return None;
     }
@@ -155,7 +160,7 @@ mod tests {
 
     #[test]
     fn the_search_list_of_this_program_ends_in_the_systems_directories() {
-        let list = search_list(got::object_at(search_list as *const () as usize));
+        let list = search_list(object_at(search_list as *const () as usize));
         assert!(list.iter().any(|directory| directory.to_bytes().starts_with(b"/")), "{list:?}");
     }
 }

@@ -8,7 +8,7 @@ use memtrack_format::Allocator;
 
 use super::hook_macros::{allocates, frees, reallocates, stores};
 use crate::interposition::got::Original;
-use crate::recording::recorder::Recorder;
+use crate::recording::thread::Recorder;
 use crate::recording::thread::{self, Freeing};
 
 allocates!(malloc = MALLOC(size) -> Malloc, size);

@@ -7,9 +7,9 @@
 /// A function that returns a new block, or null: `name = ORIGINAL(arguments) -> Allocator, requested bytes`.
 macro_rules! allocates {
     ($name:ident = $original:ident($($argument:ident),+) -> $allocator:ident, $size:expr) => {
-        pub(super) static $original: Original<unsafe extern "C" fn($($argument: usize),+) -> usize> = Original::new();
+        pub(crate) static $original: Original<unsafe extern "C" fn($($argument: usize),+) -> usize> = Original::new();
 
-        pub(super) unsafe extern "C" fn $name($($argument: usize),+) -> usize {
+        pub(crate) unsafe extern "C" fn $name($($argument: usize),+) -> usize {
             let size = $size;
             let Some(recorder) = thread::enter() else {
                 // SAFETY: the caller's arguments, for the function it meant.
@@ -32,15 +32,15 @@ macro_rules! allocates {
 /// that its usual case stands apart, which saves no register for the others.
 macro_rules! frees {
     ($name:ident = $original:ident($address:ident $(, $argument:ident)*)) => {
-        pub(super) static $original: Original<unsafe extern "C" fn($address: usize $(, $argument: usize)*)> =
+        pub(crate) static $original: Original<unsafe extern "C" fn($address: usize $(, $argument: usize)*)> =
             Original::new();
 
         frees!(in full $name = $original($address $(, $argument)*));
     };
     (at once $name:ident = $original:ident($address:ident)) => {
-        pub(super) static $original: Original<unsafe extern "C" fn($address: usize)> = Original::new();
+        pub(crate) static $original: Original<unsafe extern "C" fn($address: usize)> = Original::new();
 
-        pub(super) unsafe extern "C" fn $name($address: usize) {
+        pub(crate) unsafe extern "C" fn $name($address: usize) {
             frees!(in full in_full = $original($address));
 
             /// The usual case where records have times.
@@ -64,7 +64,7 @@ macro_rules! frees {
     };
     (in full $name:ident = $original:ident($address:ident $(, $argument:ident)*)) => {
         #[inline(never)]
-        pub(super) unsafe extern "C" fn $name($address: usize $(, $argument: usize)*) {
+        pub(crate) unsafe extern "C" fn $name($address: usize $(, $argument: usize)*) {
             /// Apart from the usual case, which then keeps fewer registers.
             #[cold]
             #[inline(never)]
@@ -90,10 +90,10 @@ macro_rules! frees {
 /// the bytes being `None` when the request overflows and so must fail without touching the block.
 macro_rules! reallocates {
     ($name:ident = $original:ident($address:ident $(, $argument:ident)+) -> $allocator:ident, $size:expr) => {
-        pub(super) static $original: Original<unsafe extern "C" fn($address: usize $(, $argument: usize)+) -> usize> =
+        pub(crate) static $original: Original<unsafe extern "C" fn($address: usize $(, $argument: usize)+) -> usize> =
             Original::new();
 
-        pub(super) unsafe extern "C" fn $name($address: usize $(, $argument: usize)+) -> usize {
+        pub(crate) unsafe extern "C" fn $name($address: usize $(, $argument: usize)+) -> usize {
             let real = $original.get();
             let requested: Option<usize> = $size;
             let (Some(size), Some(mut recorder)) = (requested, thread::enter()) else {
@@ -119,10 +119,10 @@ macro_rules! reallocates {
 /// A function that stores the new block through its first argument and returns 0: `name = ORIGINAL -> Allocator`.
 macro_rules! stores {
     ($name:ident = $original:ident -> $allocator:ident) => {
-        pub(super) static $original: Original<unsafe extern "C" fn(*mut usize, usize, usize) -> c_int> =
+        pub(crate) static $original: Original<unsafe extern "C" fn(*mut usize, usize, usize) -> c_int> =
             Original::new();
 
-        pub(super) unsafe extern "C" fn $name(place: *mut usize, alignment: usize, size: usize) -> c_int {
+        pub(crate) unsafe extern "C" fn $name(place: *mut usize, alignment: usize, size: usize) -> c_int {
             let real = $original.get();
             let Some(recorder) = thread::enter() else {
                 // SAFETY: the caller's arguments, for the function it meant.
@@ -148,11 +148,11 @@ macro_rules! stores {
 /// instead; if that fails, or nothing is recorded, the function itself is jumped to as if it had been called directly.
 macro_rules! throws {
     ($name:ident, $attempt:ident = $original:ident or $sibling:ident($size:ident $(, $argument:ident)*)) => {
-        pub(super) static $original: Original<unsafe extern "C" fn($size: usize $(, $argument: usize)*) -> usize> =
+        pub(crate) static $original: Original<unsafe extern "C" fn($size: usize $(, $argument: usize)*) -> usize> =
             Original::new();
 
         #[unsafe(naked)]
-        pub(super) unsafe extern "C" fn $name($size: usize $(, $argument: usize)*) -> usize {
+        pub(crate) unsafe extern "C" fn $name($size: usize $(, $argument: usize)*) -> usize {
             attempt_or_jump!($attempt, $original)
         }
 

@@ -13,9 +13,9 @@ type Jump = unsafe extern "C" fn(buffer: usize, value: c_int);
 
 macro_rules! jumps {
     ($($name:ident = $original:ident;)*) => {$(
-        pub(super) static $original: Original<Jump> = Original::new();
+        pub(crate) static $original: Original<Jump> = Original::new();
 
-        pub(super) unsafe extern "C" fn $name(buffer: usize, value: c_int) {
+        pub(crate) unsafe extern "C" fn $name(buffer: usize, value: c_int) {
             thread::leave_hook();
             let real = $original.get();
             // SAFETY: the caller's arguments, for the function it meant. It does not return.

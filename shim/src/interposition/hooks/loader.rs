@@ -8,29 +8,31 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use crate::interposition::got::{self, Opening, Original, Scope};
 use crate::interposition::hooks::dlopen_search;
 use crate::interposition::hooks::trampoline::{answer_or_jump, jump_with_caller, jump_with_caller_if_zero};
+use crate::interposition::python_allocators;
 use crate::platform::errno::Errno;
+use crate::recording::thread;
 use crate::stacks::{native, python};
 
-type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+pub(crate) use dlopen_search::DLOPEN;
+
 type Dlmopen = unsafe extern "C" fn(libc::c_long, *const c_char, c_int) -> *mut c_void;
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 
-pub(super) static DLOPEN: Original<Dlopen> = Original::new();
-pub(super) static DLMOPEN: Original<Dlmopen> = Original::new();
-pub(super) static DLCLOSE: Original<unsafe extern "C" fn(*mut c_void) -> c_int> = Original::new();
-pub(super) static DLSYM: Original<Dlsym> = Original::new();
-pub(super) static DLVSYM: Original<Dlvsym> = Original::new();
+pub(crate) static DLMOPEN: Original<Dlmopen> = Original::new();
+pub(crate) static DLCLOSE: Original<unsafe extern "C" fn(*mut c_void) -> c_int> = Original::new();
+pub(crate) static DLSYM: Original<Dlsym> = Original::new();
+pub(crate) static DLVSYM: Original<Dlvsym> = Original::new();
 
 /// Passes the caller's address on as a third argument.
 #[unsafe(naked)]
-pub(super) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
+pub(crate) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mut c_void {
     jump_with_caller!(dlopen_from)
 }
 
 /// Into the program's own namespace this is dlopen. The others have a C library of their own: nothing there is ours.
 #[unsafe(naked)]
-pub(super) unsafe extern "C" fn dlmopen(namespace: libc::c_long, file: *const c_char, flags: c_int) -> *mut c_void {
+pub(crate) unsafe extern "C" fn dlmopen(namespace: libc::c_long, file: *const c_char, flags: c_int) -> *mut c_void {
     jump_with_caller_if_zero!(dlopen_from, DLMOPEN)
 }
 
@@ -46,8 +48,8 @@ unsafe extern "C" fn dlopen_from(file: *const c_char, flags: c_int, caller: usiz
     };
     if name.is_some() && !handle.is_null() {
         let _errno = Errno::keep();
-        got::patch_new(Scope::opened(handle, flags));
-        if python::after_dlopen() {
+        patch(Some(Scope::opened(handle, flags)));
+        if python::after_dlopen(python_allocators::interpreter_found) {
             python::tell_collector();
         }
     }
@@ -55,7 +57,7 @@ unsafe extern "C" fn dlopen_from(file: *const c_char, flags: c_int, caller: usiz
 }
 
 /// What was unloaded is forgotten at the next dlopen, before anything new can be mistaken for it.
-pub(super) unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+pub(crate) unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     // SAFETY: the caller's handle, for the function it meant. The destructors that run in here are the program's.
     let result = unsafe { DLCLOSE.get()(handle) };
     catch_up();
@@ -66,7 +68,15 @@ pub(super) unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
 fn catch_up() {
     if native::is_on() {
         let _errno = Errno::keep();
-        got::catch_up();
+        patch(None);
+    }
+}
+
+/// Patches what came since the last time, unrecorded.
+fn patch(opened: Option<Scope>) {
+    if got::is_there_news() {
+        let _guard = thread::enter();
+        got::patch(opened);
     }
 }
 
@@ -81,7 +91,7 @@ struct Answer {
 macro_rules! looks_up {
     ($name:ident = $original:ident, $answer:ident) => {
         #[unsafe(naked)]
-        pub(super) unsafe extern "C" fn $name() {
+        pub(crate) unsafe extern "C" fn $name() {
             answer_or_jump!($answer, $original)
         }
     };

@@ -18,15 +18,15 @@ const MREMAP_DONTUNMAP: c_int = 4;
 
 type Mmap = unsafe extern "C" fn(usize, usize, c_int, c_int, c_int, usize) -> usize;
 
-pub(super) static MMAP: Original<Mmap> = Original::new();
-pub(super) static MMAP64: Original<Mmap> = Original::new();
-pub(super) static MUNMAP: Original<unsafe extern "C" fn(usize, usize) -> c_int> = Original::new();
-pub(super) static MREMAP: Original<unsafe extern "C" fn(usize, usize, usize, c_int, usize) -> usize> = Original::new();
+pub(crate) static MMAP: Original<Mmap> = Original::new();
+pub(crate) static MMAP64: Original<Mmap> = Original::new();
+pub(crate) static MUNMAP: Original<unsafe extern "C" fn(usize, usize) -> c_int> = Original::new();
+pub(crate) static MREMAP: Original<unsafe extern "C" fn(usize, usize, usize, c_int, usize) -> usize> = Original::new();
 
 /// `mmap` and `mmap64`, which are one function where an offset has 64 bits.
 macro_rules! maps {
     ($name:ident = $original:ident) => {
-        pub(super) unsafe extern "C" fn $name(
+        pub(crate) unsafe extern "C" fn $name(
             wish: usize,
             length: usize,
             protection: c_int,
@@ -69,7 +69,7 @@ fn class(protection: c_int, flags: c_int) -> MapClass {
     }
 }
 
-pub(super) unsafe extern "C" fn munmap(address: usize, length: usize) -> c_int {
+pub(crate) unsafe extern "C" fn munmap(address: usize, length: usize) -> c_int {
     let real = MUNMAP.get();
     native::unmaps(address, length);
     let Some(mut recorder) = thread::enter() else {
@@ -86,7 +86,7 @@ pub(super) unsafe extern "C" fn munmap(address: usize, length: usize) -> c_int {
 }
 
 /// The fifth argument is there only with MREMAP_FIXED; otherwise whatever the register holds is passed on unread.
-pub(super) unsafe extern "C" fn mremap(old: usize, from: usize, to: usize, flags: c_int, wish: usize) -> usize {
+pub(crate) unsafe extern "C" fn mremap(old: usize, from: usize, to: usize, flags: c_int, wish: usize) -> usize {
     let real = MREMAP.get();
     native::unmaps(old, from);
     if flags & libc::MREMAP_FIXED != 0 {

@@ -229,4 +229,4 @@ macro_rules! call_with_array {
     };
 }
 
-pub(super) use {answer_or_jump, attempt_or_jump, call_with_array, jump_with_caller, jump_with_caller_if_zero};
+pub(crate) use {answer_or_jump, attempt_or_jump, call_with_array, jump_with_caller, jump_with_caller_if_zero};

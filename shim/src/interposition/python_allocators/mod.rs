@@ -24,6 +24,7 @@ use memtrack_transport::layout::python_allocators::{OFF, TRACED};
 use crate::platform::recording_switch;
 use crate::platform::shared_area;
 use crate::platform::symbol_tables::is_defined;
+use crate::recording::thread;
 
 /// `PyMemAllocatorEx`: the same in every version.
 #[repr(C)]
@@ -40,7 +41,7 @@ const OBJ: c_int = 2;
 
 /// The interpreter's functions that are needed. All may be called at any time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Interface {
+struct Interface {
     get: unsafe extern "C" fn(c_int, *mut Domain),
     set: unsafe extern "C" fn(c_int, *const Domain),
     thread_state: unsafe extern "C" fn() -> *mut c_void,
@@ -52,13 +53,13 @@ static INTERFACE: AtomicPtr<Interface> = AtomicPtr::new(null_mut());
 static LOOKING: AtomicBool = AtomicBool::new(false);
 
 /// Whether this capture is to have the blocks of Python's allocators.
-pub(crate) fn are_wanted() -> bool {
+fn are_wanted() -> bool {
     shared_area::area().is_some_and(|area| area.control().python_allocators.load(Relaxed) != OFF)
 }
 
 impl Interface {
     /// The functions as this library, or what it depends on, exports them.
-    pub(crate) fn of(library: &Library) -> Option<Self> {
+    fn of(library: &Library) -> Option<Self> {
         Some(Self {
             // SAFETY: the documented type of this function in every version; so with those that follow.
             get: unsafe { symbol(library, c"PyMem_GetAllocator") }?,
@@ -118,13 +119,21 @@ unsafe fn symbol<F: Copy>(library: &Library, name: &CStr) -> Option<F> {
     unsafe { library.get::<F>(name) }.ok().map(|symbol| *symbol)
 }
 
+/// Traces the allocators of the interpreter that was found in `library`, if this capture is to have them.
+pub(crate) fn interpreter_found(library: &Library) {
+    if let Some(interface) = are_wanted().then(|| Interface::of(library)).flatten() {
+        trace(interface);
+    }
+}
+
 /// Puts the wrappers in, and has them looked after until the interpreter has started. Call it outside of hooks.
-pub(crate) fn trace(interface: Interface) {
+fn trace(interface: Interface) {
     interface.wrap_all();
     INTERFACE.store(Box::into_raw(Box::new(interface)), Release);
     if let Some(area) = shared_area::area() {
         area.control().python_allocators.store(TRACED, Release);
     }
+    thread::before_events(watch);
     recording_switch::watch();
 }
 
@@ -135,7 +144,7 @@ pub(crate) fn are_traced() -> bool {
 
 /// What each event does first until the interpreter has started: puts the wrappers back where they were thrown out.
 /// Whether they were.
-pub(crate) fn watch() -> bool {
+fn watch() -> bool {
     // SAFETY: null, or set once to memory that is never freed.
     let Some(interface) = (unsafe { INTERFACE.load(Acquire).as_ref() }) else { return false };
     if interface.runs_here() {

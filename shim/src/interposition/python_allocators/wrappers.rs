@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, fence};
 use memtrack_format::Allocator;
 
 use crate::interposition::got::Original;
-use crate::recording::recorder::Recorder;
+use crate::recording::thread::Recorder;
 use crate::recording::thread::{self, Freeing};
 
 /// The functions of a `PyMemAllocatorEx`, as addresses: malloc, calloc, realloc, free.

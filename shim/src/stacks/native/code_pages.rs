@@ -13,9 +13,9 @@ use memtrack_format::record;
 use memtrack_transport::layout::{Control, PAGE, Question};
 
 use super::modules;
+use crate::events::stack_model::new_id;
 use crate::platform::recording_switch;
 use crate::platform::shared_area;
-use crate::stacks::python::new_id;
 
 /// A power of two: pages that can be known. Code in others stays unknown.
 const PLACES: usize = 8192;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 use memtrack_format::record;
 
-use crate::interposition::got::{Loading, loading_at};
-use crate::stacks::python::new_id;
+use crate::events::stack_model::new_id;
+use crate::platform::object_lookup::{FoundObject, object_holding};
 
 /// Objects that can be on their way at the same time; code in others is known by its page.
 const PLACES: usize = 256;
@@ -26,12 +26,12 @@ static OBJECTS: [Place; PLACES] = [const { Place { start: AtomicUsize::new(0), i
 /// An object with its id.
 pub(super) struct Early {
     pub(super) id: u32,
-    pub(super) object: Loading,
+    pub(super) object: FoundObject,
 }
 
 /// The object at an address, if the loader knows one.
 pub(super) fn at(address: usize) -> Option<Early> {
-    let object = loading_at(address)?;
+    let object = object_holding(address)?;
     let id = id(object.range().start)?;
     Some(Early { id, object })
 }

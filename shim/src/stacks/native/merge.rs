@@ -13,12 +13,12 @@ use std::hint::cold_path;
 
 use memtrack_format::record::Frame;
 
+use super::level::{Level, Replaced};
 use super::python_frames::Python;
-use super::walk::{Level, add};
-use crate::events::ring::Ring;
-use crate::events::stack_model::StackWriter;
+use crate::events::ring::{Ring, add};
+use crate::events::stack_model::{MAX_DEPTH, StackWriter};
 use crate::platform::mapped_vec::{Plain, Region};
-use crate::stacks::python::{Chain, Entry, MAX_DEPTH, evaluates_by_tail_calls, evaluation_loop};
+use crate::stacks::python::{Chain, Entry, evaluates_by_tail_calls, evaluation_loop};
 
 // SAFETY: integers only.
 unsafe impl Plain for Entry {}
@@ -165,18 +165,6 @@ impl Writer<'_> {
     }
 }
 
-/// Frames on the wire, and Python frames among them, up to and with a level in whose place Python frames stand.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Replaced {
-    pub(super) wire: u32,
-    pub(super) python: u32,
-}
-
-impl Replaced {
-    /// None do.
-    pub(super) const NONE: Self = Self { wire: 0, python: 0 };
-}
-
 /// Python frames that the wire still has one after the other, from place `at` on: up to the one at `until`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
@@ -248,7 +236,7 @@ impl<'a> Merge<'a> {
         if start == 0 {
             merge.before_all(levels.first().map_or(0, |level| level.state.sp), changes.cut);
         }
-        add(&merge.writer.ring.slot().native_levels, levels.len().saturating_sub(start));
+        add(&merge.writer.ring.slot().native_levels, levels.len().saturating_sub(start) as u64);
         for level in levels.get_mut(start..).unwrap_or_default() {
             merge.level(level, caller, in_loop);
             (caller, in_loop) = (level.state.sp, level.is_replaced);

@@ -1,4 +1,4 @@
-//! Native call stacks, unwound in place: what [`Recorder`](crate::recording::recorder::Recorder) writes under `--native`.
+//! Native call stacks, unwound in place: what [`Recorder`](crate::recording::thread::Recorder) writes under `--native`.
 //!
 //! They exist so that memory held by C, C++ and Rust code has a name. `modules` knows the loaded objects, `loading` those
 //! that are on their way, `pages` the code outside of them, `cfi` reads their unwind tables into a `rule` for each return
@@ -7,11 +7,12 @@
 //! interpreter's frames, and `merge` puts the two together. Invariant: nothing here allocates from the heap, locks, or
 //! writes to the program's stack; what cannot be unwound is left out and told as a stack that is cut.
 
-mod address_lookup;
 mod arch;
 mod cfi;
 mod code_pages;
+mod description;
 mod early_objects;
+mod level;
 mod merge;
 mod modules;
 mod own_frames;
@@ -22,14 +23,14 @@ mod stack_top_cache;
 mod unwind_witnesses;
 mod walk;
 
-pub(crate) use modules::{Description, add, forget};
-
 use std::hint::cold_path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::events::ring::Ring;
-use crate::events::sampled_timer::{self, Pace};
+use crate::events::sampled_timer::SampledTimer;
 use crate::events::stack_model::StackWriter;
+use crate::platform::loaded_object::LoadedObject;
+use crate::platform::object_lookup;
 use crate::stacks::python::{Chain, Version};
 
 use merge::{Changes, Entries, Merge, Tail};
@@ -42,9 +43,23 @@ static ON: AtomicBool = AtomicBool::new(false);
 
 /// They shall be; before anything is recorded.
 pub(crate) fn start() {
-    crate::interposition::got::start_finding();
+    object_lookup::start();
     modules::start();
     ON.store(true, Relaxed);
+}
+
+/// An object was loaded. To be called under the loader's lock, outside of hooks.
+pub(crate) fn object_added(object: &LoadedObject<'_>) {
+    if is_on() {
+        modules::add(description::of(object));
+    }
+}
+
+/// The object that began at this address was unloaded. As [`object_added`].
+pub(crate) fn object_removed(start: usize) {
+    if is_on() {
+        modules::forget(start);
+    }
 }
 
 /// A range is about to be unmapped, or mapped over.
@@ -76,7 +91,7 @@ pub(crate) struct Native {
     entries: Entries,
     tail: Tail,
     truncated: bool,
-    pace: Pace,
+    timer: SampledTimer,
 }
 
 impl Native {
@@ -88,7 +103,7 @@ impl Native {
             entries: Entries::new(),
             tail: Tail::new(),
             truncated: false,
-            pace: Pace::new(),
+            timer: SampledTimer::new(),
         }
     }
 
@@ -136,7 +151,7 @@ impl Native {
     /// Something has changed: Python frames, or, unless `is_same`, native ones.
     #[inline(never)]
     fn change(&mut self, chain: &Chain, ring: &mut Ring, start: State, is_same: bool) {
-        if self.pace.is_due() {
+        if self.timer.is_due() {
             return self.change_timed(chain, ring, start, is_same);
         }
         self.change_now(chain, ring, start, is_same);
@@ -145,10 +160,10 @@ impl Native {
     #[cold]
     #[inline(never)]
     fn change_timed(&mut self, chain: &Chain, ring: &mut Ring, start: State, is_same: bool) {
-        self.pace.begin();
+        self.timer.begin();
         let begun = ring.now();
         self.change_now(chain, ring, start, is_same);
-        sampled_timer::note(ring, begun, |slot| &slot.native_ticks);
+        ring.note_sampled(begun, |slot| &slot.native_ticks);
     }
 
     #[inline(never)]

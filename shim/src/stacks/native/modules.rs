@@ -7,24 +7,24 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use super::early_objects;
-use crate::stacks::python::new_id;
+use crate::events::stack_model::new_id;
 
 /// Most modules that one process can have had. Later ones are not known.
 const MOST: usize = 16384;
 
 /// What the patching walk knows of an object.
 #[derive(Debug)]
-pub(crate) struct Description {
+pub(super) struct Description {
     /// What was added to the addresses of the file.
-    pub(crate) bias: usize,
+    pub(super) bias: usize,
     /// Its loaded segments, `start..end`.
-    pub(crate) segments: Vec<std::ops::Range<usize>>,
+    pub(super) segments: Vec<std::ops::Range<usize>>,
     /// Its table of unwind tables.
-    pub(crate) unwind_header: Option<std::ops::Range<usize>>,
+    pub(super) unwind_header: Option<std::ops::Range<usize>>,
     /// Path of its file.
-    pub(crate) path: Vec<u8>,
+    pub(super) path: Vec<u8>,
     /// Its GNU build-id; the stamp of its file where it has none.
-    pub(crate) build_id: Vec<u8>,
+    pub(super) build_id: Vec<u8>,
 }
 
 /// A loaded object.
@@ -77,7 +77,7 @@ pub(super) fn unknown() -> u32 {
 }
 
 /// An object was loaded. To be called under the loader's lock, outside of hooks.
-pub(crate) fn add(description: Description) {
+pub(super) fn add(description: Description) {
     let segments = &description.segments;
     let start = segments.iter().map(|segment| segment.start).min().unwrap_or(0);
     let end = segments.iter().map(|segment| segment.end).max().unwrap_or(0);
@@ -102,7 +102,7 @@ fn is_loader(description: &Description, range: std::ops::Range<usize>) -> bool {
 }
 
 /// The object that began here was unloaded. As [`add`].
-pub(crate) fn forget(start: usize) {
+pub(super) fn forget(start: usize) {
     for module in all().map(|(_, module)| module).filter(|module| module.start == start) {
         module.is_gone.store(true, Ordering::Release);
     }

@@ -6,9 +6,9 @@
 use memtrack_format::record::Frame;
 
 use crate::events::ring::Ring;
+use crate::events::stack_model::MAX_DEPTH;
 use crate::events::stack_model::{CodeObject, StackWriter};
 use crate::platform::mapped_vec::{Plain, Region};
-use crate::stacks::python::MAX_DEPTH;
 
 /// A frame, in a region.
 #[derive(Clone, Copy, Debug, Default)]

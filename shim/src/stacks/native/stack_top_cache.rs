@@ -5,9 +5,9 @@
 //! Invariant: all words of a tip lie in the known part of the thread's own stack; tips are forgotten with the thread's stack
 //! and when modules come or go.
 
+use super::level::Level;
 use super::rule::State;
 use super::unwind_witnesses::{Word, differences};
-use super::walk::Level;
 use crate::platform::mapped_vec::{Plain, Region};
 
 /// Most levels and words of one tip; of longer ones unwinding costs little in comparison.
@@ -166,7 +166,7 @@ impl Tips {
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 mod tests {
     use super::{Fresh, LEVELS, State, Tips, WAYS, Word};
-    use crate::stacks::native::walk::Level;
+    use crate::stacks::native::level::Level;
 
     const START: State = State { pc: 0x10, sp: 0x20, bp: 0x30 };
 

@@ -7,61 +7,22 @@
 //! Invariant: after [`Walk::run`], `levels[..length]` is what unwinding from the top would have found, root first.
 
 use memtrack_transport::layout::Slot;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::arch;
-use super::merge::Replaced;
+use super::level::{Level, Replaced};
 use super::modules;
 use super::own_frames::{FRAMES, Noted, Ways};
 use super::rule::{Kind, Known, Rule, Rules, State};
 use super::stack_memory::Stack;
 use super::stack_top_cache::{Fresh, Tips};
 use super::unwind_witnesses::{Word, Words};
-use crate::events::ring::Ring;
-use crate::platform::mapped_vec::{Plain, Region};
+use crate::events::ring::{Ring, add};
+use crate::platform::mapped_vec::Region;
+
+mod address_lookup;
 
 /// Most levels; of a deeper stack the oldest are left out.
 pub(super) const DEEPEST: usize = 8000;
-
-/// One frame of native code.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Level {
-    /// The places of the words that lead to the caller's state; 0 where there is none to compare.
-    back_slot: usize,
-    frame_slot: usize,
-    cfa_slot: usize,
-    pub(super) state: State,
-    /// Id of the module, and the offset in it.
-    pub(super) code: u32,
-    pub(super) instruction: u32,
-    /// Frames on the wire, and Python frames among them, up to and with this level: what the merge made of it.
-    pub(super) wire: u32,
-    pub(super) python: u32,
-    /// Python frames stand in its place.
-    pub(super) is_replaced: bool,
-    /// What of the frame pointer its rule does: needs it; leaves it as it is.
-    uses_frame: bool,
-    keeps_frame: bool,
-    /// It or an older level needs the frame pointer as it is here.
-    pub(super) frame_matters: bool,
-    /// How many of the words that are compared belong to it and to older ones.
-    pub(super) words: u32,
-}
-
-// SAFETY: integers and booleans, of which zero is a value; only ever written whole.
-unsafe impl Plain for Level {}
-
-impl Level {
-    /// What the last merge made of it, if Python frames stand in its place.
-    pub(super) const fn replaced(&self) -> Replaced {
-        if self.is_replaced { Replaced { wire: self.wire, python: self.python } } else { Replaced::NONE }
-    }
-
-    /// The same, counted otherwise.
-    pub(super) const fn with_words(self, words: u32) -> Self {
-        Self { words, ..self }
-    }
-}
 
 /// What the last walk found.
 #[derive(Debug)]
@@ -483,12 +444,6 @@ fn caller(stack: &mut Stack, state: State, rule: &Rule, cfa: usize) -> Option<(S
 /// Counts levels for the statistics; the slot is this thread's.
 #[inline(always)]
 fn count(slot: &Slot, kept: usize, unwound: usize) {
-    add(&slot.native_kept, kept);
-    add(&slot.native_unwound, unwound);
-}
-
-/// Adds to a counter of this thread's slot.
-#[inline(always)]
-pub(super) fn add(counter: &AtomicU64, number: usize) {
-    counter.store(counter.load(Relaxed).wrapping_add(number as u64), Relaxed);
+    add(&slot.native_kept, kept as u64);
+    add(&slot.native_unwound, unwound as u64);
 }

@@ -9,8 +9,8 @@
 //! Invariant: a thread that is not attached reads arrays only in ways that may fail, and what is found counts only if the
 //! frame's position is in it.
 
-use super::discovery::Interpreter;
 use super::frame::Code;
+use super::interpreter::Interpreter;
 use super::layout::Layout;
 use super::raw_memory;
 use crate::platform::fallible_read;

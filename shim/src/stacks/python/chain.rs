@@ -6,14 +6,14 @@
 //! moved to its next line and called the same functions again.
 
 use super::code::Codes;
-use super::discovery::{self, Interpreter};
 use super::frame::{Frame, ThreadState};
 use super::frame_sentinels::Marks;
+use super::interpreter::{self, Interpreter};
 use super::layout::Version;
 use super::thread_name;
 use super::thread_state_proof::Lease;
-use crate::events::sampled_timer::Pace;
-use crate::events::stack_model::StackWriter;
+use crate::events::sampled_timer::SampledTimer;
+use crate::events::stack_model::{MAX_DEPTH, StackWriter};
 use crate::platform::mapped_vec::{Plain, Region};
 use std::hint::cold_path;
 
@@ -29,9 +29,6 @@ pub(crate) use fast_compare::Glance;
 use compare::same_code;
 use fast_compare::Span;
 use links::{Link, Links};
-
-/// Most frames on the written stack; of a deeper one the oldest `MAX_DEPTH - 1` and the newest are written.
-pub(crate) const MAX_DEPTH: u32 = 8000;
 
 /// Most links followed; a longer chain is taken for a broken one, and its thread's stack for empty and truncated.
 const LONGEST_WALK: usize = 200_000;
@@ -82,7 +79,7 @@ pub(crate) struct Chain {
     span: Span,
     /// Of the newest frame.
     newest_detail: Detail,
-    pace: Pace,
+    timer: SampledTimer,
 }
 
 /// How much of the cached chain remains.
@@ -112,7 +109,7 @@ impl Chain {
             index: Region::new(),
             span: Span::UNKNOWN,
             newest_detail: Detail::NONE,
-            pace: Pace::new(),
+            timer: SampledTimer::new(),
         }
     }
 
@@ -136,7 +133,7 @@ impl Chain {
     /// The name that Python knows this thread by, if it can be read now and has not been read before.
     #[cold]
     pub(crate) fn thread_name<'a>(&mut self, buffer: &'a mut [u8; thread_name::LONGEST]) -> Option<&'a [u8]> {
-        let python = discovery::interpreter()?;
+        let python = interpreter::interpreter()?;
         if !python.is_attached(self.state) {
             return None;
         }
@@ -152,7 +149,7 @@ impl Chain {
     #[inline(always)]
     fn newest_frame<V: Version>(&mut self, python: &Interpreter) -> usize {
         let state = python.own_thread_state(&mut self.lease);
-        if state == 0 || discovery::finalized_by_other(state) {
+        if state == 0 || interpreter::finalized_by_other(state) {
             cold_path();
             return 0;
         }

@@ -4,21 +4,12 @@
 //! object that got the id lives; a death known to this slot removes it before the next look-up.
 
 use super::code_deaths;
-use super::discovery::Interpreter;
 use super::frame::Code;
+use super::interpreter::Interpreter;
 use super::layout::Layout;
 use super::strings::{self, LONGEST};
-use crate::events::stack_model::{CodeObject, LineTableKind, StackWriter};
+use crate::events::stack_model::{CodeObject, LineTableKind, StackWriter, new_id};
 use crate::platform::mapped_vec::{Plain, Region};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// The next id, in all slots; 0 is never given.
-static NEXT_ID: AtomicU32 = AtomicU32::new(1);
-
-/// A new one.
-pub(crate) fn new_id() -> u32 {
-    NEXT_ID.fetch_add(1, Ordering::Relaxed)
-}
 
 /// What stands for an executable that is no code object.
 const UNKNOWN: CodeObject<'static> = CodeObject {

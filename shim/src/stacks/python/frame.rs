@@ -4,9 +4,7 @@
 //! of these types was reached from the calling thread's own state during this very hook call, in which the thread
 //! cannot run Python code: everything behind it is alive and stands still.
 
-use super::bytecode_copies;
-use super::discovery::Interpreter;
-use super::layout::{FrameRoot, Layout, OWNER_GENERATOR, OWNER_SHIM, OWNER_THREAD, Position, Version};
+use super::layout::{FrameRoot, Layout, OWNER_THREAD, Position, Version};
 use super::raw_memory::{byte, half, word};
 use std::hint::cold_path;
 use std::marker::PhantomData;
@@ -114,53 +112,6 @@ impl<V: Version> Frame<V> {
         let Some(copies) = V::L.copies else { return owner };
         // SAFETY: a field of the frame.
         owner | unsafe { half(self.address.wrapping_add(copies.number)) } << 8
-    }
-
-    /// Where the bytecode begins that the frame's position is in, if it is in any, `executable` being the frame's; 0 where
-    /// that is not known.
-    #[inline]
-    pub(super) fn bytecode(&self, python: &Interpreter, executable: usize) -> usize {
-        let Some(completeness) = V::L.completeness else { return 0 };
-        let inline = executable.wrapping_add(completeness.bytecode);
-        let Some(copies) = V::L.copies else { return inline };
-        // SAFETY: a field of the frame.
-        let number = unsafe { half(self.address.wrapping_add(copies.number)) };
-        if number == 0 { inline } else { self.copy(python, executable, number as usize) }
-    }
-
-    /// Where the copy of this number begins.
-    #[inline(never)]
-    fn copy(&self, python: &Interpreter, executable: usize, number: usize) -> usize {
-        let code = Code::checked(&V::L, executable, python.code_type);
-        let found = code.and_then(|code| bytecode_copies::find(&V::L, python, code, number));
-        found.filter(|copy| copy.contains(&self.position())).map_or(0, |copy| copy.start)
-    }
-
-    /// Bytes from the start of the bytecode to the frame's `position`, `executable` being the frame's.
-    #[inline]
-    pub(super) fn instruction(&self, python: &Interpreter, executable: usize, position: usize) -> u32 {
-        V::L.instruction(position, self.bytecode(python, executable))
-    }
-
-    /// Whether a traceback would show the frame: not the interpreter's entry frames, nor what is not yet set up.
-    #[inline]
-    pub(super) fn is_shown(&self, python: &Interpreter) -> bool {
-        self.position() >= self.shown_from(python)
-    }
-
-    /// The position from which on a traceback shows the frame, as long as it has its present [`setting`](Self::setting);
-    /// no position of a frame is as high as that of one that is never shown.
-    #[inline]
-    pub(super) fn shown_from(&self, python: &Interpreter) -> usize {
-        let Some(completeness) = V::L.completeness else { return 0 };
-        let owner = self.owner();
-        if owner == OWNER_GENERATOR || owner >= OWNER_SHIM {
-            return if owner == OWNER_GENERATOR { 0 } else { usize::MAX };
-        }
-        let Some(code) = Code::checked(&V::L, self.executable(), python.code_type) else { return 0 };
-        // SAFETY: a field of a code object, whose type was checked.
-        let first = unsafe { half(code.address().wrapping_add(completeness.first_traceable)) };
-        self.bytecode(python, code.address()).wrapping_add((first as usize).wrapping_mul(2))
     }
 }
 

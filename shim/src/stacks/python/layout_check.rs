@@ -3,9 +3,10 @@
 //! It exists because a wrong offset would mean wrong stacks or a crash. Invariant: only static data that is valid before
 //! the interpreter is initialised is read.
 
-use super::discovery::{Symbols, Unsupported};
 use super::layout::Layout;
 use super::raw_memory::{bytes, word};
+use super::symbols::Symbols;
+use super::unsupported::Unsupported;
 
 /// The first version whose runtime begins with a table of its own offsets.
 const FIRST_WITH_TABLE: u8 = 13;

@@ -12,24 +12,26 @@ mod code_deaths;
 mod current_state;
 mod discovery;
 mod frame;
+mod frame_position;
 mod frame_sentinels;
+mod interpreter;
 mod layout;
 mod layout_check;
 mod raw_memory;
 mod strings;
+mod symbols;
 mod thread_name;
 mod thread_specific;
 mod thread_state_proof;
+mod unsupported;
 #[cfg(feature = "verify-marks")]
 mod verify_sentinels;
 
 pub(crate) use announce::{store_text, tell_collector};
-pub(crate) use chain::{Chain, Entry, Glance, MAX_DEPTH};
-pub(crate) use code::new_id;
-pub(crate) use discovery::{
-    after_dlopen, build, evaluates_by_tail_calls, evaluation_loop, finalizes_here, finalizing, start,
-};
+pub(crate) use chain::{Chain, Entry, Glance};
+pub(crate) use discovery::{after_dlopen, start};
 pub(crate) use frame_sentinels::allow as allow_marks;
+pub(crate) use interpreter::{build, evaluates_by_tail_calls, evaluation_loop, finalizes_here, finalizing};
 pub(crate) use layout::{ForVersion, Version, for_version};
 pub(crate) use thread_name::LONGEST as LONGEST_NAME;
 pub(crate) use thread_specific::forget as forget_specific;

@@ -5,8 +5,8 @@
 //! the object's attributes before the thread starts. Invariant: the attributes are read only while this thread holds the
 //! GIL, so that nobody changes them, and by reads that may fail.
 
-use super::discovery::Interpreter;
 use super::frame::Code;
+use super::interpreter::Interpreter;
 use super::layout::Layout;
 use super::raw_memory;
 use super::strings;

@@ -3,9 +3,9 @@
 //! It exists because that is what an allocation costs: as much as is proven to be needed is compared, and no more. Invariant:
 //! what is reported as equal is equal, frame by frame or by the proof in [`super::super::frame_sentinels`].
 
-use super::super::discovery::Interpreter;
 use super::super::frame::{Frame, ThreadState};
 use super::super::frame_sentinels::{CLEARANCE, GAP};
+use super::super::interpreter::Interpreter;
 use super::super::layout::{Marking, Version};
 #[cfg(feature = "verify-marks")]
 use super::super::verify_sentinels;

@@ -6,7 +6,7 @@
 //!
 //! Invariant: reads what [`Chain::update`] has just read, and the records on this thread's stack.
 
-use super::super::discovery;
+use super::super::interpreter;
 use super::super::layout::{Layout, OWNER_SHIM};
 use super::super::raw_memory::{byte, word};
 use super::Chain;
@@ -33,7 +33,7 @@ impl Chain {
     /// Gives the entries that have at least `from` older shown frames, the newest first. Where the interpreter keeps no
     /// addresses, `loops` gives those of the C frames that execute the loop's function.
     pub(crate) fn entries(&self, from: u32, mut loops: impl FnMut() -> Option<usize>, mut give: impl FnMut(Entry)) {
-        let Some(layout) = discovery::interpreter().map(|python| python.layout) else { return };
+        let Some(layout) = interpreter::interpreter().map(|python| python.layout) else { return };
         let minor = layout.minor;
         let mut record = match minor {
             10 => Some((self.state, RECORD_310)),

@@ -4,9 +4,9 @@
 //! drop marks, costs twice as much for the same answer. Invariant: it answers only what [`Chain::compare`] would answer
 //! too; where that takes more than the frames of the span and the mark below them, it says that it does not know.
 
-use super::super::discovery::{self, Interpreter};
 use super::super::frame::{Frame, ThreadState};
 use super::super::frame_sentinels::{LONGEST_UNMARKED, Mark};
+use super::super::interpreter::{self, Interpreter};
 use super::super::layout::Version;
 #[cfg(feature = "verify-marks")]
 use super::super::verify_sentinels;
@@ -49,7 +49,7 @@ impl Chain {
     /// nothing and calls nobody.
     #[inline(always)]
     pub(crate) fn glance<V: Version>(&self) -> Glance {
-        let Some(state) = discovery::interpreter().and_then(Interpreter::own_thread_state_at_once) else {
+        let Some(state) = interpreter::interpreter().and_then(Interpreter::own_thread_state_at_once) else {
             cold_path();
             return Glance::Unasked;
         };
@@ -123,7 +123,7 @@ impl Chain {
         compare!(1 2 3 4 5 6 7 8 9 10 11 12);
         let is_proven = self.span.mark.stands::<V>();
         #[cfg(feature = "verify-marks")]
-        if let Some((python, link)) = discovery::interpreter().zip(older.get(MOST.wrapping_sub(self.span.older)))
+        if let Some((python, link)) = interpreter::interpreter().zip(older.get(MOST.wrapping_sub(self.span.older)))
             && is_proven
         {
             let floor = self.length.wrapping_sub(1).wrapping_sub(self.span.older);

@@ -4,7 +4,7 @@
 
 use std::hint::cold_path;
 
-use super::super::discovery::{self, Interpreter};
+use super::super::interpreter::{self, Interpreter};
 use super::super::layout::{
     FREE_THREADED_13, FREE_THREADED_14, V38, V39, V310, V311, V312, V313, V313T, V314, V314T, V315, V315T, Version,
 };
@@ -17,7 +17,7 @@ impl Chain {
     /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held. `true`: the thread
     /// should be asked for its name.
     pub(crate) fn update(&mut self, writer: &mut impl StackWriter) -> bool {
-        let Some(python) = discovery::interpreter() else { return false };
+        let Some(python) = interpreter::interpreter() else { return false };
         match python.build {
             8 => self.update_as::<V38>(writer),
             9 => self.update_as::<V39>(writer),
@@ -36,7 +36,7 @@ impl Chain {
     /// As [`Chain::update`], for an interpreter that is known to be of version `V`.
     #[inline(always)]
     pub(crate) fn update_as<V: Version>(&mut self, writer: &mut impl StackWriter) -> bool {
-        let Some(python) = discovery::interpreter() else {
+        let Some(python) = interpreter::interpreter() else {
             cold_path();
             return false;
         };
@@ -50,7 +50,7 @@ impl Chain {
 
     /// As [`Chain::update_as`], after a glance that was not enough.
     pub(crate) fn update_looking<V: Version>(&mut self, writer: &mut impl StackWriter) -> bool {
-        let Some(python) = discovery::interpreter() else {
+        let Some(python) = interpreter::interpreter() else {
             cold_path();
             return false;
         };
@@ -60,7 +60,7 @@ impl Chain {
 
     /// As [`Chain::update_as`], after a glance that has found the newest frame at another position.
     pub(crate) fn update_moved<V: Version>(&mut self, position: usize, writer: &mut impl StackWriter) {
-        let Some(python) = discovery::interpreter() else {
+        let Some(python) = interpreter::interpreter() else {
             cold_path();
             return;
         };
@@ -71,7 +71,7 @@ impl Chain {
     #[cold]
     #[inline(never)]
     fn look_closer<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
-        if self.pace.is_due() {
+        if self.timer.is_due() {
             return self.look_timed::<V>(python, newest, writer);
         }
         self.look::<V>(python, newest, writer)
@@ -80,7 +80,7 @@ impl Chain {
     #[cold]
     #[inline(never)]
     fn look_timed<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
-        self.pace.begin();
+        self.timer.begin();
         let begun = writer.now();
         let unnamed = self.look::<V>(python, newest, writer);
         writer.looked_since(begun);

@@ -4,23 +4,28 @@
 
 use libc::{Elf64_Phdr, PF_W, PT_DYNAMIC, PT_GNU_RELRO, PT_LOAD};
 
+/// A note of this type by GNU is the build-id.
+const BUILD_ID: u32 = 3;
+/// Longest build-id that is taken for one, in bytes.
+const LONGEST_ID: usize = 64;
+
 /// An object of the process, copied out of `dl_iterate_phdr`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Object<'a> {
+pub(crate) struct LoadedObject<'a> {
     /// What the loader added to the addresses in the file.
-    pub(super) base: usize,
+    pub(crate) base: usize,
     /// Its program headers.
-    pub(super) headers: &'a [Elf64_Phdr],
+    pub(crate) headers: &'a [Elf64_Phdr],
     /// Address of the loader's copy of its name.
-    pub(super) name: usize,
+    pub(crate) name: usize,
 }
 
 /// A range of addresses, `start..end`.
-pub(super) type Range = std::ops::Range<usize>;
+pub(crate) type Range = std::ops::Range<usize>;
 
-impl Object<'_> {
+impl LoadedObject<'_> {
     /// From its lowest to its highest loaded address.
-    pub(super) fn range(&self) -> Range {
+    pub(crate) fn range(&self) -> Range {
         let loads = || self.of_type(PT_LOAD);
         let start = loads().map(|load| load.start).min().unwrap_or(0);
         let end = loads().map(|load| load.end).max().unwrap_or(0);
@@ -28,39 +33,58 @@ impl Object<'_> {
     }
 
     /// Whether the word at `address` lies in one of its writable segments.
-    pub(super) fn has_writable_word(&self, address: usize) -> bool {
+    pub(crate) fn has_writable_word(&self, address: usize) -> bool {
         let writable = self.headers.iter().filter(|header| header.p_type == PT_LOAD && header.p_flags & PF_W != 0);
         let mut ranges = writable.map(|header| self.range_of(header));
         address.is_multiple_of(size_of::<usize>()) && ranges.any(|range| holds(&range, address, size_of::<usize>()))
     }
 
     /// The dynamic section.
-    pub(super) fn dynamic(&self) -> Option<Range> {
+    pub(crate) fn dynamic(&self) -> Option<Range> {
         self.of_type(PT_DYNAMIC).next()
     }
 
     /// The whole pages that the loader made read-only after relocation; empty when there are none.
-    pub(super) fn relro_pages(&self, page_size: usize) -> Range {
+    pub(crate) fn relro_pages(&self, page_size: usize) -> Range {
         let down = |address: usize| address & !page_size.wrapping_sub(1);
         let relro = self.of_type(PT_GNU_RELRO).next().unwrap_or(0..0);
         down(relro.start)..down(relro.end)
     }
 
     /// Its headers of one type, as ranges.
-    pub(super) fn of_type(&self, kind: u32) -> impl Iterator<Item = Range> {
+    pub(crate) fn of_type(&self, kind: u32) -> impl Iterator<Item = Range> {
         self.headers.iter().filter(move |header| header.p_type == kind).map(|header| self.range_of(header))
     }
 
     /// The addresses of one of its headers.
-    pub(super) fn range_of(&self, header: &Elf64_Phdr) -> Range {
+    pub(crate) fn range_of(&self, header: &Elf64_Phdr) -> Range {
         let start = self.base.wrapping_add(header.p_vaddr as usize);
         start..start.saturating_add(header.p_memsz as usize)
     }
 }
 
 /// Whether `range` holds all of the `length` bytes from `address`.
-pub(super) fn holds(range: &Range, address: usize, length: usize) -> bool {
+pub(crate) fn holds(range: &Range, address: usize, length: usize) -> bool {
     address >= range.start && address.checked_add(length).is_some_and(|end| end <= range.end)
+}
+
+/// The build-id among these notes, which the object keeps while it is loaded.
+pub(crate) fn build_id(notes: &Range) -> Option<&'static [u8]> {
+    // SAFETY: a range inside a loaded segment.
+    let mut rest = unsafe { std::slice::from_raw_parts(notes.start as *const u8, notes.len()) };
+    loop {
+        let (head, after) = rest.split_first_chunk::<12>()?;
+        let number = |at: usize| {
+            head.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+        };
+        let (name_size, size, kind) = (number(0) as usize, number(4) as usize, number(8));
+        let (name, after) = after.split_at_checked(name_size.checked_next_multiple_of(4)?)?;
+        let (content, after) = after.split_at_checked(size.checked_next_multiple_of(4)?)?;
+        if kind == BUILD_ID && name == b"GNU\0" && size <= LONGEST_ID {
+            return content.get(..size);
+        }
+        rest = after;
+    }
 }
 
 #[cfg(test)]
@@ -78,7 +102,7 @@ mod tests {
             header(PT_LOAD, PF_W, 0x3d00, 0x1400),
             header(PT_GNU_RELRO, 4, 0x3d00, 0x1200),
         ];
-        let object = Object { base: 0x1_0000, headers: &headers, name: 0 };
+        let object = LoadedObject { base: 0x1_0000, headers: &headers, name: 0 };
         assert_eq!(object.relro_pages(0x1000), 0x1_3000..0x1_4000);
         assert_eq!(object.range(), 0x1_0000..0x1_5100);
         assert!(object.has_writable_word(0x1_3d00));
@@ -90,6 +114,6 @@ mod tests {
     #[test]
     fn an_object_without_relro_has_no_protected_pages() {
         let headers = [header(PT_LOAD, PF_W, 0, 0x1000)];
-        assert!(Object { base: 0, headers: &headers, name: 0 }.relro_pages(0x1000).is_empty());
+        assert!(LoadedObject { base: 0, headers: &headers, name: 0 }.relro_pages(0x1000).is_empty());
     }
 }

@@ -15,9 +15,9 @@ use memtrack_format::record::{AllocHead, Encoder};
 use memtrack_format::{Allocator, MapClass};
 use memtrack_transport::layout::image;
 
+use super::{Thread, highest_slot};
 use crate::platform::shared_area;
 use crate::recording::finalize_barrier;
-use crate::recording::thread::Thread;
 use crate::stacks::python;
 
 /// 1 once the beginning of Python's finalization is recorded.
@@ -206,7 +206,7 @@ impl Thread {
 
     #[inline(never)]
     fn finalizing(&mut self) {
-        finalize_barrier::wait(self.ring.slot());
+        finalize_barrier::wait(self.ring.slot(), highest_slot());
         if FINALIZING.load(Relaxed) == 0 && FINALIZING.swap(1, Relaxed) == 0 {
             python::forget_specific();
             let ring = &mut self.ring;

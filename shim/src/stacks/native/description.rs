@@ -9,17 +9,12 @@ use std::os::unix::fs::MetadataExt;
 use libc::{PT_LOAD, PT_NOTE};
 use memtrack_format::stamp::{self, Stamp};
 
-use super::object::{Object, Range, holds};
-use crate::stacks::native::Description;
+use super::modules::Description;
+use crate::platform::loaded_object::{LoadedObject, Range, build_id, holds};
 
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-/// A note of this type by GNU is the build-id.
-const BUILD_ID: u32 = 3;
-/// Longest build-id that is taken for one, in bytes.
-const LONGEST_ID: usize = 64;
-
 /// Describes an object.
-pub(super) fn description(object: &Object<'_>) -> Description {
+pub(super) fn of(object: &LoadedObject<'_>) -> Description {
     let segments: Vec<Range> = object.of_type(PT_LOAD).collect();
     let loaded = |range: &Range| segments.iter().any(|segment| holds(segment, range.start, range.len()));
     let path = path(object);
@@ -37,7 +32,7 @@ fn stamp(path: &[u8]) -> Option<Stamp> {
 }
 
 /// The loader has no name for the program itself.
-fn path(object: &Object<'_>) -> Vec<u8> {
+fn path(object: &LoadedObject<'_>) -> Vec<u8> {
     // SAFETY: null, or the loader's copy of the name, which ends in zero.
     let name = (object.name != 0).then(|| unsafe { CStr::from_ptr(object.name as *const libc::c_char) });
     match name.map(CStr::to_bytes) {
@@ -61,23 +56,4 @@ fn mapped_file(address: usize) -> Option<Vec<u8>> {
         let path = line.iter().position(|&byte| byte == b'/').and_then(|path| line.get(path..))?;
         (start..end).contains(&address).then(|| path.to_vec())
     })
-}
-
-/// The build-id among these notes, which the object keeps while it is loaded.
-pub(super) fn build_id(notes: &Range) -> Option<&'static [u8]> {
-    // SAFETY: a range inside a loaded segment.
-    let mut rest = unsafe { std::slice::from_raw_parts(notes.start as *const u8, notes.len()) };
-    loop {
-        let (head, after) = rest.split_first_chunk::<12>()?;
-        let number = |at: usize| {
-            head.get(at..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u32::from_ne_bytes(*bytes))
-        };
-        let (name_size, size, kind) = (number(0) as usize, number(4) as usize, number(8));
-        let (name, after) = after.split_at_checked(name_size.checked_next_multiple_of(4)?)?;
-        let (content, after) = after.split_at_checked(size.checked_next_multiple_of(4)?)?;
-        if kind == BUILD_ID && name == b"GNU\0" && size <= LONGEST_ID {
-            return content.get(..size);
-        }
-        rest = after;
-    }
 }

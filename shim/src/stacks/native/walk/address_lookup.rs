@@ -2,14 +2,14 @@
 //!
 //! Invariant: an id that this gives is described in the slot's stream before the first frame that has it.
 
-use super::arch;
-use super::cfi;
-use super::code_pages;
-use super::early_objects;
-use super::modules;
-use super::rule::{Kind, Known, Rule};
-use super::walk::{Walk, add};
-use crate::events::ring::Ring;
+use super::Walk;
+use crate::events::ring::{Ring, add};
+use crate::stacks::native::arch;
+use crate::stacks::native::cfi;
+use crate::stacks::native::code_pages;
+use crate::stacks::native::early_objects;
+use crate::stacks::native::modules;
+use crate::stacks::native::rule::{Kind, Known, Rule};
 
 impl Walk {
     /// Finds the rule at an address and describes its module, if that was not done.

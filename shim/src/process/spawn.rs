@@ -7,12 +7,12 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
+use super::child_environment::{self, hand_on};
+use super::fork;
+use super::preload_check;
 use crate::interposition::got::Original;
 use crate::platform::environment::Environment;
 use crate::platform::errno::Errno;
-use crate::process::child_environment::{self, hand_on};
-use crate::process::fork;
-use crate::process::preload_check;
 
 type Spawn = unsafe extern "C" fn(usize, usize, usize, usize, usize, Environment) -> c_int;
 type System = unsafe extern "C" fn(*const c_char) -> c_int;

@@ -9,18 +9,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use libc::{Elf64_Ehdr, PT_LOAD, PT_NOTE};
 
-use super::describe::build_id;
-use super::object::{Object, Range, holds};
-use crate::platform::readable::is_readable;
+use super::loaded_object::{LoadedObject, Range, build_id, holds};
+use super::readable::is_readable;
 
 /// The loader's function; 0 where it has none.
 static FIND: AtomicUsize = AtomicUsize::new(0);
 
-type Find = unsafe extern "C" fn(*const c_void, *mut Found) -> c_int;
+type Find = unsafe extern "C" fn(*const c_void, *mut DlFindObject) -> c_int;
 
 /// `struct dl_find_object` of the C library.
 #[repr(C)]
-struct Found {
+struct DlFindObject {
     flags: u64,
     start: usize,
     end: usize,
@@ -39,8 +38,8 @@ struct LinkMap {
 
 /// An object that code runs in, which stays loaded meanwhile.
 #[derive(Debug)]
-pub(crate) struct Loading {
-    object: Object<'static>,
+pub(crate) struct FoundObject {
+    object: LoadedObject<'static>,
     unwind_header: usize,
 }
 
@@ -54,7 +53,7 @@ pub(crate) fn start() {
 }
 
 /// The object that holds the code at an address.
-pub(crate) fn loading_at(address: usize) -> Option<Loading> {
+pub(crate) fn object_holding(address: usize) -> Option<FoundObject> {
     let find = FIND.load(Relaxed);
     if find == 0 {
         return None;
@@ -62,7 +61,7 @@ pub(crate) fn loading_at(address: usize) -> Option<Loading> {
     // SAFETY: the address of that function, as `start` found it.
     let find: Find = unsafe { std::mem::transmute::<usize, Find>(find) };
     let mut found =
-        Found { flags: 0, start: 0, end: 0, link_map: std::ptr::null(), unwind_header: 0, reserved: [0; 7] };
+        DlFindObject { flags: 0, start: 0, end: 0, link_map: std::ptr::null(), unwind_header: 0, reserved: [0; 7] };
     // SAFETY: any address may be asked about, and `found` is as large as the function's version of it.
     let result = unsafe { find(address as *const c_void, &raw mut found) };
     if result != 0 {
@@ -71,8 +70,8 @@ pub(crate) fn loading_at(address: usize) -> Option<Loading> {
     // SAFETY: the loader's description of an object that is loaded.
     let link_map = unsafe { found.link_map.as_ref() }?;
     let headers = headers(found.start..found.end)?;
-    let object = Object { base: link_map.bias, headers, name: link_map.name as usize };
-    Some(Loading { object, unwind_header: found.unwind_header })
+    let object = LoadedObject { base: link_map.bias, headers, name: link_map.name as usize };
+    Some(FoundObject { object, unwind_header: found.unwind_header })
 }
 
 /// The program headers of the object that is mapped there, which follow its header.
@@ -94,7 +93,7 @@ fn headers(range: Range) -> Option<&'static [libc::Elf64_Phdr]> {
     Some(unsafe { std::slice::from_raw_parts((range.start.wrapping_add(offset)) as *const libc::Elf64_Phdr, count) })
 }
 
-impl Loading {
+impl FoundObject {
     /// What was added to the addresses of the file.
     pub(crate) const fn bias(&self) -> usize {
         self.object.base
@@ -143,13 +142,13 @@ mod tests {
             return; // An older C library.
         }
         let here = the_loader_tells_whose_code_it_is as fn() as usize;
-        let object = loading_at(here).unwrap();
+        let object = object_holding(here).unwrap();
         assert!(object.range().contains(&here) && object.segment_end(here).unwrap() > here);
         let (header, end) = object.unwind_header().unwrap();
         assert!(object.range().contains(&header) && header < end);
-        let library = loading_at(libc::getpid as *const () as usize).unwrap();
+        let library = object_holding(libc::getpid as *const () as usize).unwrap();
         assert!(library.path().ends_with(b"libc.so.6"), "{:?}", library.path());
         assert!(!library.build_id().is_empty());
-        assert!(loading_at(16).is_none() && loading_at(&raw const *Box::new(0) as usize).is_none());
+        assert!(object_holding(16).is_none() && object_holding(&raw const *Box::new(0) as usize).is_none());
     }
 }

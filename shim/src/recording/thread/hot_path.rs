@@ -11,9 +11,9 @@ use std::hint::{black_box, cold_path};
 
 use memtrack_format::record::{AllocHead, Surprise};
 
+use super::Thread;
 use crate::events::order::Block;
 use crate::recording::deferred_block::Stray;
-use crate::recording::thread::Thread;
 use crate::stacks::python::{self, ForVersion, Glance, Version, for_version};
 
 /// Records an allocation and ends the hook's guard; gives the address back.

@@ -1,0 +1,60 @@
+//! The collector's socket: where it is, whether the collector still listens there, and connections to it.
+//!
+//! Invariant: the path is set once, at start-up; only system calls are made, so a forked child may use all of this.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::Duration;
+
+use super::seccomp;
+
+/// How long the collector may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// The path; null before [`set_path`].
+static PATH: AtomicPtr<&'static [u8]> = AtomicPtr::new(ptr::null_mut());
+
+/// Sets the path of the socket, for good.
+pub(crate) fn set_path(path: &'static [u8]) {
+    PATH.store(Box::into_raw(Box::new(path)), Release);
+}
+
+fn path() -> Option<&'static [u8]> {
+    // SAFETY: null, or set once to memory that is never freed.
+    unsafe { PATH.load(Acquire).as_ref() }.copied()
+}
+
+/// A new connection to the collector.
+pub(crate) fn connect() -> Option<UnixStream> {
+    let stream = UnixStream::connect(Path::new(OsStr::from_bytes(path()?))).ok()?;
+    stream.set_read_timeout(Some(ANSWER)).ok()?;
+    Some(stream)
+}
+
+/// Whether somebody listens at the collector's socket. Does not wait. Where it cannot be told, as in another root
+/// directory or where system calls are forbidden, somebody does: recording then ends only when nobody has taken records for long.
+pub(crate) fn is_listening() -> bool {
+    if seccomp::is_confined() {
+        return true;
+    }
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let path = path().unwrap_or_default();
+    address.sun_path.iter_mut().zip(path).for_each(|(to, from)| *to = *from as libc::c_char);
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: takes numbers only.
+    let socket = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: a live address of the length that is given.
+    let connected = unsafe { libc::connect(socket, (&raw const address).cast(), length) };
+    let error = std::io::Error::last_os_error().raw_os_error();
+    // SAFETY: closes what was opened above, or nothing.
+    unsafe { libc::close(socket) };
+    connected == 0 || error != Some(libc::ECONNREFUSED)
+}

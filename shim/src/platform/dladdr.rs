@@ -1,0 +1,51 @@
+//! What the loader knows of an address: the object that holds it, and the symbol that it belongs to.
+//!
+//! Invariant: any address may be asked about; called at start-up and in a dlopen or dlsym only, for the loader takes a lock.
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+
+/// `RTLD_DL_SYMENT` and `RTLD_DL_LINKMAP` of `dladdr1`.
+const SYMBOL_ENTRY: c_int = 1;
+const LINK_MAP: c_int = 2;
+
+unsafe extern "C" {
+    fn dladdr1(address: *const c_void, info: *mut libc::Dl_info, extra: *mut *mut c_void, flags: c_int) -> c_int;
+}
+
+/// The loader's description of the object that holds `address`; null when no object does. Good for `dlinfo`, but not
+/// for `dlsym`.
+pub(crate) fn object_at(address: usize) -> *mut c_void {
+    describe(address, LINK_MAP).map_or(std::ptr::null_mut(), |(_, map)| map)
+}
+
+/// Where the code of the function is that begins at `address`; empty when not known.
+pub(crate) fn function_at(address: usize) -> Range<usize> {
+    let entry = describe(address, SYMBOL_ENTRY).map(|(_, entry)| entry.cast::<libc::Elf64_Sym>());
+    // SAFETY: null, or the symbol entry that the loader found the address by.
+    let symbol = entry.and_then(|entry| unsafe { entry.as_ref() });
+    address..symbol.map_or(address, |symbol| address.wrapping_add(symbol.st_size as usize))
+}
+
+/// Whether an address is a stub of the program's own, which stands for a function of another object wherever its address
+/// is asked for.
+pub(crate) fn is_import_stub(address: usize) -> bool {
+    describe(address, SYMBOL_ENTRY).is_some_and(|(_, entry)| is_import(entry))
+}
+
+fn is_import(entry: *mut c_void) -> bool {
+    // SAFETY: the loader gave the symbol entry that it found the address by; it is null if there is none.
+    unsafe { entry.cast::<libc::Elf64_Sym>().as_ref() }.is_some_and(|symbol| symbol.st_shndx == 0)
+}
+
+fn describe(address: usize, what: c_int) -> Option<(libc::Dl_info, *mut c_void)> {
+    if address == 0 {
+        return None;
+    }
+    // SAFETY: all-zero bytes are a valid value: null pointers.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    let mut extra = std::ptr::null_mut();
+    // SAFETY: any address may be asked about; both places to write to are valid.
+    let found = unsafe { dladdr1(address as *const c_void, &mut info, &mut extra, what) };
+    (found != 0).then_some((info, extra))
+}

@@ -113,6 +113,17 @@ pub struct Process {
     pub parent_number: Option<u64>,
     /// It was forked, and has inherited what its parent recorded with earlier tickets.
     pub fork_ticket: Option<u64>,
+    /// The working directory when the process connected.
+    pub working_directory: Option<Vec<u8>>,
+    /// The script that a Python interpreter was told to run, with its whole path.
+    pub script: Option<Vec<u8>>,
+    /// Directories below which the program's own code lies.
+    pub own_directories: Vec<Vec<u8>>,
+    /// Directories that modules are imported from, as far as they are known without asking the interpreter.
+    pub import_roots: Vec<Vec<u8>>,
+    /// Directories with an `__init__.py`, of those that the recorded code objects come from and of those above them; none
+    /// of the standard library and of installed packages, whose paths tell.
+    pub packages: Vec<Vec<u8>>,
 }
 
 /// [`Process::clock`]: stamps are CLOCK_MONOTONIC nanoseconds.
@@ -122,18 +133,18 @@ pub const CLOCK_TSC: u64 = 1;
 
 const COMMAND_LINE: u64 = 1;
 
-/// Longest command line that is kept, in arguments and in bytes for each.
-const MAX_ARGUMENTS: usize = 4096;
+/// Most entries of a list that are kept: arguments, directories.
+const MAX_ENTRIES: usize = 4096;
 
 impl Process {
     /// The payload of a block with every known field.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        for argument in self.command_line.iter().take(MAX_ARGUMENTS) {
-            put(&mut out, COMMAND_LINE, argument);
-        }
         let mut copy = self.clone();
+        for (tag, list) in copy.lists() {
+            list.iter().take(MAX_ENTRIES).for_each(|entry| put(&mut out, tag, entry));
+        }
         for (tag, field) in copy.texts() {
             field.iter().for_each(|text| put(&mut out, tag, text));
         }
@@ -146,18 +157,20 @@ impl Process {
     /// Takes over every field that this payload holds. `false`: it ended with something that is no field.
     pub fn update(&mut self, payload: &[u8]) -> bool {
         let mut at = 0;
-        let mut command_line = Vec::new();
+        let mut news = Self::default();
         while at < payload.len() {
             let Some((tag, bytes, next)) = field(payload, at) else { return false };
             at = next;
-            if tag == COMMAND_LINE && command_line.len() < MAX_ARGUMENTS {
-                command_line.push(bytes.to_vec());
-            } else {
-                self.set(tag, bytes);
+            match news.lists().into_iter().find(|(known, _)| *known == tag) {
+                Some((_, list)) if list.len() < MAX_ENTRIES => list.push(bytes.to_vec()),
+                Some(_) => {}
+                None => self.set(tag, bytes),
             }
         }
-        if !command_line.is_empty() {
-            self.command_line = command_line;
+        for ((_, list), (_, new)) in self.lists().into_iter().zip(news.lists()) {
+            if !new.is_empty() {
+                *list = std::mem::take(new);
+            }
         }
         true
     }
@@ -170,8 +183,18 @@ impl Process {
         }
     }
 
+    /// The fields that are lists, with their tags: a field for each entry.
+    fn lists(&mut self) -> [(u64, &mut Vec<Vec<u8>>); 4] {
+        [
+            (COMMAND_LINE, &mut self.command_line),
+            (23, &mut self.own_directories),
+            (24, &mut self.import_roots),
+            (25, &mut self.packages),
+        ]
+    }
+
     /// The fields that are texts, with their tags.
-    fn texts(&mut self) -> [(u64, &mut Option<Vec<u8>>); 6] {
+    fn texts(&mut self) -> [(u64, &mut Option<Vec<u8>>); 8] {
         [
             (2, &mut self.executable),
             (3, &mut self.python_allocator),
@@ -179,6 +202,8 @@ impl Process {
             (5, &mut self.stop_reason),
             (6, &mut self.recorder),
             (20, &mut self.stripped_rule),
+            (21, &mut self.working_directory),
+            (22, &mut self.script),
         ]
     }
 
@@ -264,6 +289,8 @@ mod tests {
             pid: Some(7),
             start_ticks: Some(u64::MAX),
             stop_reason: Some(b"collector gone".to_vec()),
+            working_directory: Some(b"/srv".to_vec()),
+            packages: vec![b"/srv/shop".to_vec(), b"/srv/shop/api".to_vec()],
             ..Process::default()
         }
     }
@@ -275,6 +302,13 @@ mod tests {
         assert_eq!(read, example());
         assert!(read.update(&Process { exit_status: Some(139), ..Process::default() }.encode()));
         assert_eq!(read, Process { exit_status: Some(139), ..example() });
+    }
+
+    #[test]
+    fn a_list_is_overridden_as_a_whole() {
+        let mut read = example();
+        assert!(read.update(&Process { packages: vec![b"/opt".to_vec()], ..Process::default() }.encode()));
+        assert_eq!(read, Process { packages: vec![b"/opt".to_vec()], ..example() });
     }
 
     #[test]

@@ -4,11 +4,13 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use memtrack_format::aggregate::Aggregate;
 use memtrack_reader::analysis::{Selection, Tally};
 use memtrack_reader::combine::{Part, beneath, combine};
+use memtrack_reader::program::Program;
 use memtrack_reader::query::units::Time;
 use memtrack_reader::source::{self, Loss};
 use memtrack_reader::symbols::{Debuginfod, Problem, Search, apply};
@@ -327,6 +329,7 @@ fn restore(
         apply(&mut symbolizer, &mut frames, &mut analysis)?;
         unnamed.extend(symbolizer.problems());
     }
+    frames.add_program(Arc::new(Program::of(file.process())));
     let (wanted, known) = (options.temporary_threshold, analysis.totals.temporary_threshold);
     if wanted != known {
         bail!(

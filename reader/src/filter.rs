@@ -1,4 +1,4 @@
-//! Which groups of a capture a report is about: by thread, function, file, module and allocator.
+//! Which groups of a capture a report is about: by thread, function, file, module, allocator, and by whose memory they are.
 //!
 //! It exists so that every report is filtered in the same way. Several values of one kind are alternatives, kinds
 //! narrow each other down; what that means is an [expression](Expr), judged like those that are typed. Invariant: a
@@ -9,6 +9,7 @@ use memtrack_format::Allocator;
 use crate::analysis::{Analysis, Tally};
 use crate::event::Thread;
 use crate::frames::Frames;
+use crate::origin::Whose;
 use crate::query::{Expr, Judge, Known, Test, Text};
 
 /// What to keep. An empty list stands for everything.
@@ -24,6 +25,8 @@ pub struct Filter {
     pub modules: Vec<String>,
     /// Allocating functions.
     pub allocators: Vec<Allocator>,
+    /// Stacks whose memory is theirs, as [`crate::origin`] says it.
+    pub whose: Vec<Whose>,
 }
 
 impl Filter {
@@ -36,13 +39,16 @@ impl Filter {
     /// The same as an expression.
     #[must_use]
     pub fn expr(&self) -> Expr {
-        let allocators = self.allocators.iter().copied().map(Expr::Allocator).collect::<Vec<_>>();
+        let allocators = self.allocators.iter().copied().map(Expr::Allocator).collect();
+        let whose = self.whose.iter().copied().map(Expr::Whose).collect();
+        let one_of = |all: Vec<Expr>| if all.is_empty() { Expr::And(all) } else { Expr::Or(all) };
         Expr::And(vec![
             Expr::any_of(Text::Thread, &self.threads, Test::Is),
             Expr::any_of(Text::Function, &self.functions, Test::Contains),
             Expr::any_of(Text::File, &self.files, Test::Contains),
             Expr::any_of(Text::Module, &self.modules, Test::Is),
-            if allocators.is_empty() { Expr::And(allocators) } else { Expr::Or(allocators) },
+            one_of(allocators),
+            one_of(whose),
         ])
     }
 
@@ -64,6 +70,7 @@ mod tests {
     use crate::analysis::{Analysis, Group, Sum};
     use crate::event::{Thread, ThreadId};
     use crate::frames::Frames;
+    use crate::origin::Whose;
 
     fn capture() -> (Analysis, Frames, Vec<Thread>) {
         let mut frames = Frames::new();
@@ -104,6 +111,9 @@ mod tests {
         assert_eq!(kept(|filter| filter.modules.push("toml".into())), 4);
         assert_eq!(kept(|filter| filter.allocators.push(Allocator::Malloc)), 5);
         assert_eq!(kept(|filter| filter.functions.push("no such".into())), 0);
+        assert_eq!(kept(|filter| filter.whose.push(Whose::Own)), 6);
+        assert_eq!(kept(|filter| filter.whose.push(Whose::Standard)), 1);
+        assert_eq!(kept(|filter| filter.whose = Whose::ALL.into()), 7);
     }
 
     #[test]

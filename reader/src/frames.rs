@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::event::StackId;
 use crate::interner::Interner;
 use crate::native::{NativeModule, Source};
+use crate::program::Program;
 use crate::stacks::Stacks;
 
 /// An interned string: a function's or a file's name.
@@ -70,6 +71,8 @@ pub struct Frames {
     native_modules: Interner<NativeModule>,
     natives: FxHashMap<FrameId, Native>,
     native_ids: FxHashMap<Native, FrameId>,
+    /// The processes whose stacks these are, as far as they say where code lies.
+    programs: Vec<Arc<Program>>,
 }
 
 impl Default for Frames {
@@ -92,7 +95,21 @@ impl Frames {
             native_modules: Interner::default(),
             natives: FxHashMap::default(),
             native_ids: FxHashMap::default(),
+            programs: Vec::new(),
         }
+    }
+
+    /// Says what is known of the process whose stacks these are.
+    pub fn add_program(&mut self, program: Arc<Program>) {
+        if !self.programs.contains(&program) {
+            self.programs.push(program);
+        }
+    }
+
+    /// What is known of the processes whose stacks these are. Of what several of them say of a path the first counts.
+    #[must_use]
+    pub fn programs(&self) -> &[Arc<Program>] {
+        &self.programs
     }
 
     /// The id of this name.
@@ -248,6 +265,7 @@ impl Frames {
             self.modules.insert(frame, name(path));
         }
         other.sources().try_for_each(|(path, source)| self.set_source(path, source))?;
+        other.programs.iter().for_each(|program| self.add_program(Arc::clone(program)));
         let mut stacks = vec![StackId::EMPTY];
         for node in other.stacks() {
             let parent = stacks.get(node.parent.0 as usize).copied().unwrap_or_default();

@@ -1,18 +1,23 @@
 //! Which module a stack's memory is put down to: the nearest one that is not Python's standard library.
 //!
-//! `json.loads` in `app.py` allocates in `json/decoder.py`, yet it is the application that asked for it. Only file names
-//! are at hand (the report may be made on another machine), so the rule reads nothing but them: below `site-packages`
-//! or `dist-packages` it is the top-level package; below `lib/python3.X` and in frozen modules it is the standard
-//! library; anything else is a module named after its file. Native code goes by the object that it is in, not by the C
-//! files that this was made of; the interpreter and the C and C++ runtimes are a standard library, too.
+//! `json.loads` in `app.py` allocates in `json/decoder.py`, yet it is the application that asked for it. A module is the
+//! first part of the name by which a file is imported. Below `site-packages` or `dist-packages` the path tells it; below
+//! `lib/python3.X` and in frozen modules it is the standard library; of other files it is what the capture says of roots
+//! and packages ([`Program`](crate::program::Program)), and the file's own name where it says nothing. Native code goes
+//! by the object that it is in, not by the C files that this was made of; the interpreter and the C and C++ runtimes are
+//! a standard library, too.
 //!
-//! Invariant: the answer depends on the names in the stack only, and every stack has one.
+//! Invariant: the answer depends on the stack and on what the capture says of directories only, and every stack has one.
+
+use std::borrow::Cow;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::event::StackId;
 use crate::frames::{FrameId, Frames, NameId};
 use crate::native::{Source, is_interpreter_object};
+use crate::program::Program;
 
 /// The name for stacks without any frame outside the standard library.
 pub const ROOT: &str = "<root>";
@@ -24,17 +29,31 @@ pub struct Module(u32);
 /// The modules met so far; each file name is taken apart once.
 #[derive(Clone, Debug, Default)]
 pub struct Modules {
-    of_file: FxHashMap<NameId, Option<Module>>,
+    of_file: FxHashMap<NameId, Option<Place>>,
     /// By path of a native object.
-    of_object: FxHashMap<NameId, Option<Module>>,
+    of_object: FxHashMap<NameId, Option<Place>>,
     ids: FxHashMap<String, Module>,
     names: Vec<String>,
+}
+
+/// Where a file stands among modules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    /// The first part of its name.
+    top: Module,
+    /// The whole name.
+    whole: Module,
 }
 
 impl Modules {
     /// The module of the innermost frame that has one.
     pub fn of_stack(&mut self, frames: &Frames, stack: StackId) -> Module {
-        frames.leaf_to_root(stack).find_map(|frame| self.of_frame(frames, frame)).unwrap_or_default()
+        self.place(frames, stack).top
+    }
+
+    /// The same by its whole name: `shop.api.views` where the module is `shop`.
+    pub fn whole_of_stack(&mut self, frames: &Frames, stack: StackId) -> Module {
+        self.place(frames, stack).whole
     }
 
     /// The module's name.
@@ -46,8 +65,17 @@ impl Modules {
         }
     }
 
+    fn place(&mut self, frames: &Frames, stack: StackId) -> Place {
+        frames.leaf_to_root(stack).find_map(|frame| self.place_of_frame(frames, frame)).unwrap_or_default()
+    }
+
     /// The frame's own module; `None` for standard libraries and where nothing is known.
-    pub(crate) fn of_frame(&mut self, frames: &Frames, frame: FrameId) -> Option<Module> {
+    /// Ask one [`Modules`] for all frames: it takes each file's name apart once.
+    pub fn of_frame(&mut self, frames: &Frames, frame: FrameId) -> Option<Module> {
+        self.place_of_frame(frames, frame).map(|place| place.top)
+    }
+
+    fn place_of_frame(&mut self, frames: &Frames, frame: FrameId) -> Option<Place> {
         let object = frames.module_id(frame);
         let (known, name) = match object {
             Some(object) => (&self.of_object, object),
@@ -56,10 +84,13 @@ impl Modules {
         if let Some(&known) = known.get(&name) {
             return known;
         }
-        let module = module_of_frame(frames, frame).map(|name| self.numbered(name));
+        let place = whole_name(frames, frame).map(|whole| {
+            let top = if object.is_none() { top(&whole) } else { &whole };
+            Place { top: self.numbered(top), whole: self.numbered(&whole) }
+        });
         let known = if object.is_some() { &mut self.of_object } else { &mut self.of_file };
-        known.insert(name, module);
-        module
+        known.insert(name, place);
+        place
     }
 
     fn numbered(&mut self, name: &str) -> Module {
@@ -73,18 +104,36 @@ impl Modules {
     }
 }
 
-/// The module that a frame belongs to; `None` for standard libraries and where nothing is known.
-#[must_use]
-pub fn module_of_frame(frames: &Frames, frame: FrameId) -> Option<&str> {
+/// The whole name of the module that a frame belongs to, which of a native object has one part; `None` for standard
+/// libraries and where nothing is known.
+fn whole_name(frames: &Frames, frame: FrameId) -> Option<Cow<'_, str>> {
     match frames.module(frame) {
-        Some(object) => module_of_object(object),
-        None => module_of_file(frames.file(frame)),
+        Some(object) => module_of_object(object).map(Into::into),
+        None => whole_module(frames.programs(), frames.file(frame)),
     }
+}
+
+/// The module that a source file belongs to; `None` for the standard library and for an unknown file.
+#[must_use]
+pub fn module_of_file(programs: &[Arc<Program>], file: &str) -> Option<String> {
+    let whole = whole_module(programs, file)?;
+    Some(top(&whole).to_owned())
+}
+
+fn whole_module<'a>(programs: &[Arc<Program>], file: &'a str) -> Option<Cow<'a, str>> {
+    let by_path = module_by_path(file)?;
+    let told = dotted(programs, file);
+    Some(told.map_or(by_path.into(), Into::into))
+}
+
+/// The first part of a dotted name.
+fn top(whole: &str) -> &str {
+    whole.split('.').next().filter(|top| !top.is_empty()).unwrap_or(whole)
 }
 
 /// The module that a native object belongs to; `None` for those that are a standard library.
 fn module_of_object(object: &str) -> Option<&str> {
-    if is_interpreter_object(object) || is_runtime(object) { None } else { module_of_file(object) }
+    if is_interpreter_object(object) || is_runtime(object) { None } else { module_by_path(object) }
 }
 
 /// Who tells of the native objects of each module that has any: the process, if it tells of one.
@@ -102,16 +151,15 @@ pub fn sources(frames: &Frames) -> FxHashMap<&str, Source> {
 }
 
 /// Whether the object is what every C or C++ program is made with.
-fn is_runtime(object: &str) -> bool {
+pub(crate) fn is_runtime(object: &str) -> bool {
     let file = object.rsplit('/').next().unwrap_or(object);
     let name = file.split_once(".so").map_or(file, |(name, _)| name);
     ["libc", "libm", "libpthread", "libdl", "libstdc++", "libc++", "libgcc_s", "ld-linux-x86-64", "ld-linux-aarch64"]
         .contains(&name)
 }
 
-/// The module that a source file belongs to; `None` for the standard library and for an unknown file.
-#[must_use]
-pub fn module_of_file(file: &str) -> Option<&str> {
+/// The module of a source file as far as its path alone tells.
+fn module_by_path(file: &str) -> Option<&str> {
     if file.is_empty() || file.starts_with("<frozen ") {
         return None;
     }
@@ -123,9 +171,10 @@ pub fn module_of_file(file: &str) -> Option<&str> {
 }
 
 /// What Python calls the module of a source file: `json.decoder` for `lib/python3.11/json/decoder.py`. Of a file that is in
-/// no package that one can tell by its path, it is the file's own name; `None` where there is no file.
+/// no package that one can tell by its path and by what the capture says, it is the file's own name; `None` where there is
+/// no file.
 #[must_use]
-pub fn dotted(file: &str) -> Option<String> {
+pub fn dotted(programs: &[Arc<Program>], file: &str) -> Option<String> {
     if let Some(frozen) = file.strip_prefix("<frozen ") {
         return frozen.strip_suffix('>').map(str::to_owned);
     }
@@ -133,7 +182,8 @@ pub fn dotted(file: &str) -> Option<String> {
         return None;
     }
     let Some(below) = below_packages(file).or_else(|| below_standard_library(file)) else {
-        return Some(named_after_file(file).to_owned());
+        let told = programs.iter().find_map(|program| program.module(file));
+        return Some(told.unwrap_or_else(|| named_after_file(file).to_owned()));
     };
     let (folders, name) = below.rsplit_once('/').unwrap_or(("", below));
     let name = Some(without_extension(name)).filter(|name| *name != "__init__");
@@ -142,7 +192,7 @@ pub fn dotted(file: &str) -> Option<String> {
 }
 
 /// What follows the last `site-packages/` or `dist-packages/`.
-fn below_packages(file: &str) -> Option<&str> {
+pub(crate) fn below_packages(file: &str) -> Option<&str> {
     let after = |folder: &str| file.rfind(folder).map(|at| at + folder.len());
     let start = after("/site-packages/").max(after("/dist-packages/"))?;
     file.get(start..).filter(|below| !below.is_empty())
@@ -153,7 +203,7 @@ fn is_standard_library(file: &str) -> bool {
 }
 
 /// What follows `lib/python3.X/` (also `lib64`) or the zipped library.
-fn below_standard_library(file: &str) -> Option<&str> {
+pub(crate) fn below_standard_library(file: &str) -> Option<&str> {
     let (mut above, mut rest) = ("", file);
     while let Some((part, below)) = rest.split_once('/') {
         if (above == "lib" || above == "lib64") && is_library_folder(part) {
@@ -194,9 +244,10 @@ fn without_extension(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Modules, ROOT, dotted, module_of_file, module_of_frame};
+    use super::{Modules, ROOT, dotted, module_of_file};
     use crate::event::StackId;
     use crate::frames::Frames;
+    use crate::program::tests::program;
 
     #[test]
     fn files() {
@@ -218,7 +269,7 @@ mod tests {
             ("<string>", Some("<string>")),
         ];
         for (file, module) in cases {
-            assert_eq!(module_of_file(file), module, "{file}");
+            assert_eq!(module_of_file(&[], file).as_deref(), module, "{file}");
         }
     }
 
@@ -238,7 +289,7 @@ mod tests {
             ("", None),
         ];
         for (file, module) in cases {
-            assert_eq!(dotted(file).as_deref(), module, "{file}");
+            assert_eq!(dotted(&[], file).as_deref(), module, "{file}");
         }
     }
 
@@ -262,8 +313,32 @@ mod tests {
         ];
         let made: Vec<_> = cases.iter().map(|(object, file, module)| (native(object, file), module)).collect();
         for (frame, module) in made {
-            assert_eq!(module_of_frame(&frames, frame), *module);
+            let mut modules = Modules::default();
+            let found = modules.of_frame(&frames, frame);
+            assert_eq!(found.map(|found| modules.name(found)), *module);
         }
+    }
+
+    #[test]
+    fn files_of_one_package_are_one_module() {
+        let mut frames = Frames::new();
+        frames.add_program(program(&["/srv"], &["/srv/shop"]).into());
+        let mut stack = |file: &str| {
+            let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
+            let frame = frames.frame_id(function, file, 1).unwrap();
+            frames.stack_of(&[frame]).unwrap()
+        };
+        let stacks = ["/srv/shop/models.py", "/srv/shop/api/views.py", "/srv/manage.py", "/venv/site-packages/six.py"];
+        let stacks = stacks.map(&mut stack);
+        let mut modules = Modules::default();
+        let [first, whole] = [Modules::of_stack, Modules::whole_of_stack].map(|of| {
+            stacks.map(|stack| {
+                let module = of(&mut modules, &frames, stack);
+                modules.name(module).to_owned()
+            })
+        });
+        assert_eq!(first, ["shop", "shop", "manage", "six"]);
+        assert_eq!(whole, ["shop.models", "shop.api.views", "manage", "six"]);
     }
 
     #[test]

@@ -103,8 +103,14 @@ impl<'a> From<(&'a [PathBuf], &Filters)> for Request<'a> {
 impl Filters {
     fn request<'a>(&self, paths: &'a [PathBuf]) -> Request<'a> {
         let Self { thread, function, file, module, allocator, min_bytes, from, to, names } = self.clone();
-        let filter =
-            Filter { threads: thread, functions: function, files: file, modules: module, allocators: allocator };
+        let filter = Filter {
+            threads: thread,
+            functions: function,
+            files: file,
+            modules: module,
+            allocators: allocator,
+            whose: Vec::new(),
+        };
         Request {
             paths,
             filter,

@@ -6,6 +6,7 @@ use memtrack_format::Allocator;
 use regex::Regex;
 
 use super::units::Time;
+use crate::origin::Whose;
 
 /// A predicate on an allocation.
 #[derive(Clone, Debug)]
@@ -20,6 +21,8 @@ pub enum Expr {
     Text(Text, Test),
     /// By this function.
     Allocator(Allocator),
+    /// Its memory is theirs.
+    Whose(Whose),
     /// A number compares to this one as said.
     Number(Number, Comparison, Amount),
     /// What became of it.
@@ -115,7 +118,7 @@ impl Expr {
             Self::And(all) | Self::Or(all) => all.iter().all(Self::is_of_groups),
             Self::Not(one) => one.is_of_groups(),
             Self::Text(Text::FreedBy, _) | Self::Number(..) | Self::Flag(_) => false,
-            Self::Text(..) | Self::Allocator(_) => true,
+            Self::Text(..) | Self::Allocator(_) | Self::Whose(_) => true,
         }
     }
 
@@ -135,6 +138,13 @@ impl Test {
             Self::Contains(wanted) => text.contains(&**wanted),
             Self::Matches(regex) => regex.is_match(text),
         }
+    }
+
+    /// Whether a module of this dotted name, or one that it lies below, is so.
+    #[must_use]
+    pub fn takes_module(&self, name: &str) -> bool {
+        let ends = name.match_indices('.').map(|(end, _)| end).chain([name.len()]);
+        ends.into_iter().any(|end| self.takes(name.get(..end).unwrap_or(name)))
     }
 
     /// Whether a function of this module is as wanted by its full name, `module.function`. What is found in that has to

@@ -8,7 +8,8 @@ use super::expr::{Amount, Expr, Flag, Number, Test, Text};
 use super::lives::{Fate, Life};
 use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId};
-use crate::modules::{Modules, dotted};
+use crate::modules::{Module, Modules, dotted};
+use crate::origin::whose;
 use memtrack_format::Allocator;
 use rustc_hash::FxHashMap;
 
@@ -76,6 +77,7 @@ fn node(expr: &Expr, known: &Known<'_>) -> Node {
         Expr::Text(Text::Thread, test) => Node::Threads(threads(known.threads, test)),
         Expr::Text(Text::FreedBy, test) => Node::FreedBy(threads(known.threads, test)),
         Expr::Allocator(allocator) => Node::Allocator(*allocator),
+        Expr::Whose(wanted) => Node::Stacks(whose(known.frames).into_iter().map(|whose| whose == *wanted).collect()),
         Expr::Number(number, comparison, amount) => {
             let amount = match *amount {
                 Amount::Plain(amount) => amount,
@@ -139,7 +141,8 @@ fn stacks_of_functions(frames: &Frames, test: &Test) -> Vec<bool> {
         let mut by_full_name = || {
             // A native function's file is no Python module.
             let module = frames.module_id(id).is_none().then_some(frame.file)?;
-            let module = modules.entry(module).or_insert_with(|| dotted(frames.name(module))).as_deref()?;
+            let module =
+                modules.entry(module).or_insert_with(|| dotted(frames.programs(), frames.name(module))).as_deref()?;
             Some(test.takes_in(module, frames.name(frame.function)))
         };
         at(&names, frame.function.0)
@@ -167,12 +170,16 @@ fn stacks_with(frames: &Frames, mut means: impl FnMut(FrameId, &Frame) -> bool) 
     stacks
 }
 
+/// For each stack whether the module that it is put down to is meant, or one that this lies below.
 fn stacks_of_modules(frames: &Frames, test: &Test) -> Vec<bool> {
     let mut modules = Modules::default();
+    let mut known: FxHashMap<Module, bool> = FxHashMap::default();
     let stacks = u32::try_from(frames.stacks().len()).unwrap_or(u32::MAX);
-    let mut of = |stack: u32| modules.of_stack(frames, StackId(stack));
-    let found: Vec<_> = (0..=stacks).map(&mut of).collect();
-    found.into_iter().map(|module| test.takes(modules.name(module))).collect()
+    let mut means = |stack: u32| {
+        let module = modules.whole_of_stack(frames, StackId(stack));
+        *known.entry(module).or_insert_with(|| test.takes_module(modules.name(module)))
+    };
+    (0..=stacks).map(&mut means).collect()
 }
 
 fn threads(threads: &[Thread], test: &Test) -> Vec<bool> {

@@ -119,7 +119,12 @@ impl Anonymizer {
         let mut process = process.clone();
         let line = std::mem::take(&mut process.command_line);
         process.command_line = line.into_iter().map(|argument| self.argument(argument)).collect();
-        process.executable = process.executable.map(|path| self.path(&path));
+        for path in [&mut process.executable, &mut process.working_directory, &mut process.script] {
+            *path = path.take().map(|path| self.path(&path));
+        }
+        for list in [&mut process.own_directories, &mut process.import_roots, &mut process.packages] {
+            list.iter_mut().for_each(|path| *path = self.path(path));
+        }
         let removed = |text: &mut Option<Vec<u8>>| {
             if text.is_some() {
                 *text = Some(b"a reason that was removed".to_vec());

@@ -20,6 +20,7 @@ use super::natives;
 use super::timeline::{Scale, Timeline};
 use super::{Consumer, How, Loss, ReadSummary};
 use crate::error::Error;
+use crate::program::Program;
 
 /// One stream on its way through the merge.
 #[derive(Default)]
@@ -40,6 +41,7 @@ pub(super) fn read<C: Consumer>(
     let shop = Shop::new(file, index);
     let mut merger = Merger::new(timeline(file, index)?, index.images.clone());
     merger.tables.symbols = how.symbolizer(index);
+    merger.tables.frames.add_program(Arc::new(Program::of(&index.process)));
     if how.names && index.process.native_traces == Some(1) {
         merger.tables.symbols.prefetch(&natives::first_places(file, index)?);
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use memtrack_reader::modules::module_of_frame;
+use memtrack_reader::modules::{Module, Modules};
 use memtrack_reader::source::{self, Consumer, Place, ReadSummary};
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Options, Replay, Snapshot};
 use parquet::basic::{Compression, Encoding};
@@ -262,14 +262,15 @@ fn frames(directory: &Path, about: &str, frames: &Frames) -> Result<()> {
         ("module", "u32"),
     ];
     let mut table = Table::new(directory, "frames", about, &columns)?;
-    let mut modules: Vec<&str> = Vec::new();
+    let mut known = Modules::default();
+    let mut modules: Vec<Module> = Vec::new();
     for (number, frame) in (0..).zip(frames.frames()) {
         let id = FrameId(number);
         let file = Some(frames.file(id)).filter(|file| !file.is_empty());
-        let module = module_of_frame(frames, id).map(|name| match modules.iter().position(|known| *known == name) {
+        let module = known.of_frame(frames, id).map(|module| match modules.iter().position(|other| *other == module) {
             Some(known) => known,
             None => {
-                modules.push(name);
+                modules.push(module);
                 modules.len() - 1
             }
         });
@@ -284,8 +285,8 @@ fn frames(directory: &Path, about: &str, frames: &Frames) -> Result<()> {
     }
     table.finish()?;
     let mut table = Table::new(directory, "modules", about, &[("module", "u32"), ("name", "text")])?;
-    for (number, name) in (0..).zip(modules) {
-        table.row([Cell::Int32(Some(number)), Cell::Text(Some(name))])?;
+    for (number, module) in (0..).zip(modules) {
+        table.row([Cell::Int32(Some(number)), Cell::Text(Some(known.name(module)))])?;
     }
     table.finish()
 }

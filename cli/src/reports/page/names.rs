@@ -4,11 +4,13 @@
 //! visible, and cut where it is very long.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use memtrack_reader::analysis::CallTree;
 use memtrack_reader::analysis::diff::Functions;
 use memtrack_reader::modules::module_of_file;
 use memtrack_reader::native::is_interpreter;
+use memtrack_reader::program::Program;
 use memtrack_reader::{FrameId, Frames};
 
 use crate::reports::NO_STACK;
@@ -23,6 +25,7 @@ const LONGEST_TEXT: usize = 500;
 pub(super) struct Names<'a> {
     tables: Tables<'a>,
     native: Native,
+    programs: Vec<Arc<Program>>,
     sources: Option<Sources>,
 }
 
@@ -36,12 +39,13 @@ enum Tables<'a> {
 
 impl<'a> Names<'a> {
     pub(super) fn of_frames(frames: &'a Frames, sources: Option<Sources>) -> Self {
-        Self { tables: Tables::Frames(frames), native: native([frames]), sources }
+        Self { tables: Tables::Frames(frames), native: native([frames]), programs: frames.programs().into(), sources }
     }
 
     /// The functions of two captures, whose frames tell which of them are native.
     pub(super) fn of_functions(functions: &'a Functions, frames: [&Frames; 2]) -> Self {
-        Self { tables: Tables::Functions(functions), native: native(frames), sources: None }
+        let programs = frames.map(Frames::programs).concat();
+        Self { tables: Tables::Functions(functions), native: native(frames), programs, sources: None }
     }
 
     /// What has to be said of the source lines.
@@ -72,9 +76,10 @@ impl<'a> Names<'a> {
         let native =
             if self.native.is_empty() { None } else { self.native.get(&(function.to_owned(), file.to_owned())) };
         let kind = native.map_or(0, |(_, interpreter)| if *interpreter { 2 } else { 1 });
-        let module = native.map_or_else(|| module_of_file(file).unwrap_or(""), |(module, _)| module);
+        let of_file = || module_of_file(&self.programs, file).unwrap_or_default();
+        let module = native.map_or_else(of_file, |(module, _)| module.clone());
         let source = self.sources.as_mut().and_then(|sources| sources.file(file).line(line)).unwrap_or("").trim();
-        let [function, file, module, source] = [function, file, module, source].map(|text| strings.number(text));
+        let [function, file, module, source] = [function, file, &module, source].map(|text| strings.number(text));
         [function, file, u64::from(line), u64::from(column), module, source, kind]
     }
 }

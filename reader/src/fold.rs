@@ -1,0 +1,303 @@
+//! Stacks as a person wants to read them: imports folded, and what only passes allocations on left out.
+//!
+//! Reports for people put these in place of the recorded ones; JSON and exports do not. In a folded stack
+//!  - what the import system does is one frame, `import numpy`. A library's module that is executed is that frame itself,
+//!    in the line that it had come to; own modules keep theirs, since their lines are what one looks for;
+//!  - frames of the runtime and of [`Plumbing`] are left out, unless nothing else is on the stack. So the innermost frame
+//!    is the stack's *place*: who allocated, in code that somebody wrote for this program or for a library.
+//!
+//! Invariant: groups and their sums stay what they are; only their stacks change, and no stack that had frames loses all.
+
+use crate::analysis::{Analysis, Group};
+use crate::error::Error;
+use crate::event::StackId;
+use crate::frames::{FrameId, Frames};
+use crate::modules::dotted;
+use crate::origin::{Origin, origins};
+use crate::plumbing::Plumbing;
+use rustc_hash::FxHashMap;
+
+/// The name of the frame for imports of which it is not known what was imported.
+const IMPORT: &str = "import";
+
+/// Gives the groups that are wanted folded stacks.
+///
+/// # Errors
+/// [`Error::TooMany`] when there are more stacks than this version can hold.
+pub fn fold(
+    analysis: &mut Analysis,
+    frames: &mut Frames,
+    plumbing: &Plumbing,
+    wanted: impl Fn(&Group) -> bool,
+) -> Result<(), Error> {
+    let mut folder = Folder::new(frames, plumbing);
+    let mut stacks = FxHashMap::default();
+    for group in analysis.groups.iter().filter(|group| wanted(group)) {
+        if let std::collections::hash_map::Entry::Vacant(new) = stacks.entry(group.stack) {
+            new.insert(folder.folded(group.stack)?);
+        }
+    }
+    analysis.groups.change_stacks(|stack| stacks.get(&stack).copied().unwrap_or(stack));
+    Ok(())
+}
+
+/// Folds stacks one by one.
+#[derive(Debug)]
+pub struct Folder<'a> {
+    frames: &'a mut Frames,
+    kinds: Vec<Kind>,
+    known: Vec<Option<Folded>>,
+    imports: FxHashMap<FrameId, [FrameId; 2]>,
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// It stays.
+    Kept,
+    /// It stays; of a module that is executed by the import system, it says what is imported.
+    Module { own: bool },
+    /// Left out where it was called by something that stays; else it stays until something that does comes.
+    Runtime,
+    /// Left out, but from a stack that has nothing else.
+    Plumbing,
+    /// The import system's.
+    Import,
+}
+
+/// A stack that was folded.
+#[derive(Clone, Copy, Debug)]
+struct Folded {
+    stack: StackId,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Something that stays is on it.
+    Solid,
+    /// Nothing but what is left out as soon as something stays.
+    Weak,
+    /// The import system is at work on it, and what it imports is not known yet.
+    Importing,
+}
+
+impl<'a> Folder<'a> {
+    /// For the stacks of these tables, where folded ones come, too.
+    pub fn new(frames: &'a mut Frames, plumbing: &Plumbing) -> Self {
+        let kinds = kinds(frames, plumbing);
+        let empty = Folded { stack: StackId::EMPTY, state: State::Weak };
+        let mut known = vec![None; frames.stacks().len() + 1];
+        known[0] = Some(empty);
+        Self { frames, kinds, known, imports: FxHashMap::default() }
+    }
+
+    /// The stack, folded.
+    ///
+    /// # Errors
+    /// As [`fold`].
+    pub fn folded(&mut self, stack: StackId) -> Result<StackId, Error> {
+        let mut waiting = Vec::new();
+        let mut at = stack;
+        let mut folded = loop {
+            match self.known.get(at.0 as usize).copied().flatten() {
+                Some(known) => break known,
+                // A stack that came with folding is folded.
+                None if at.0 as usize >= self.known.len() => return Ok(stack),
+                None => {
+                    waiting.push(at);
+                    at = self.frames.node(at).map_or(StackId::EMPTY, |node| node.parent);
+                }
+            }
+        };
+        while let Some(next) = waiting.pop() {
+            let Some(node) = self.frames.node(next) else { break };
+            folded = self.with(folded, node.frame)?;
+            self.known[next.0 as usize] = Some(folded);
+        }
+        match folded.state {
+            State::Importing => self.unknown_import(folded.stack),
+            State::Solid | State::Weak => Ok(folded.stack),
+        }
+    }
+
+    /// The folded stack that this frame, called from that one, makes.
+    fn with(&mut self, caller: Folded, frame: FrameId) -> Result<Folded, Error> {
+        let kind = self.kinds.get(frame.0 as usize).copied().unwrap_or(Kind::Kept);
+        let solid = if caller.state == State::Weak { StackId::EMPTY } else { caller.stack };
+        let stack = match (kind, caller.state) {
+            (Kind::Import, _) => return Ok(Folded { stack: solid, state: State::Importing }),
+            (Kind::Runtime, State::Weak) => {
+                let stack = self.frames.stack_id(caller.stack, frame)?;
+                return Ok(Folded { stack, state: State::Weak });
+            }
+            (Kind::Plumbing, State::Weak) if caller.stack == StackId::EMPTY => {
+                let stack = self.frames.stack_id(StackId::EMPTY, frame)?;
+                return Ok(Folded { stack, state: State::Weak });
+            }
+            (Kind::Runtime | Kind::Plumbing, _) => return Ok(caller),
+            (Kind::Module { own }, State::Importing) => {
+                let [import, executed] = self.import(frame)?;
+                match own {
+                    true => {
+                        let stack = self.frames.stack_id(solid, import)?;
+                        self.frames.stack_id(stack, frame)?
+                    }
+                    false => self.frames.stack_id(solid, executed)?,
+                }
+            }
+            (Kind::Kept, State::Importing) => {
+                let stack = self.unknown_import(solid)?;
+                self.frames.stack_id(stack, frame)?
+            }
+            (Kind::Kept | Kind::Module { .. }, State::Solid | State::Weak) => self.frames.stack_id(solid, frame)?,
+        };
+        Ok(Folded { stack, state: State::Solid })
+    }
+
+    fn unknown_import(&mut self, caller: StackId) -> Result<StackId, Error> {
+        let (function, file) = (self.frames.name_id(IMPORT)?, self.frames.name_id("")?);
+        let frame = self.frames.frame_id(function, file, 0)?;
+        self.frames.stack_id(caller, frame)
+    }
+
+    /// The frames that say that this module is imported: without a place, and in the line that its code has come to.
+    fn import(&mut self, module: FrameId) -> Result<[FrameId; 2], Error> {
+        if let Some(&known) = self.imports.get(&module) {
+            return Ok(known);
+        }
+        let name = dotted(self.frames.programs(), self.frames.file(module));
+        let function = self.frames.name_id(&name.map_or(IMPORT.into(), |name| format!("{IMPORT} {name}")))?;
+        let (nowhere, frame) = (self.frames.name_id("")?, self.frames.frame(module));
+        let import = self.frames.frame_id(function, nowhere, 0)?;
+        let executed = self.frames.id_of(crate::frames::Frame { function, column: 0, ..frame })?;
+        self.imports.insert(module, [import, executed]);
+        Ok([import, executed])
+    }
+}
+
+/// What becomes of each frame.
+fn kinds(frames: &Frames, plumbing: &Plumbing) -> Vec<Kind> {
+    let origins = origins(frames);
+    let mut skipped = FxHashMap::default();
+    (0..)
+        .map(FrameId)
+        .zip(origins)
+        .map(|(id, origin)| {
+            let (name, native) = (frames.frame(id).function, frames.module_id(id).is_some());
+            let is_skipped = *skipped.entry((name, native)).or_insert_with(|| match native {
+                true => plumbing.skips_native(frames.name(name)),
+                false => plumbing.skips(frames.name(name)),
+            });
+            match origin {
+                _ if is_skipped => Kind::Plumbing,
+                Origin::Import => Kind::Import,
+                Origin::Runtime => Kind::Runtime,
+                _ if !native && frames.name(name) == "<module>" => Kind::Module { own: origin == Origin::Own },
+                _ => Kind::Kept,
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Folder;
+    use crate::event::StackId;
+    use crate::frames::{FrameId, Frames};
+    use crate::plumbing::Plumbing;
+    use crate::program::tests::program;
+    use regex::Regex;
+
+    /// `function` or `function in file`, or of native code `function in object!file`.
+    fn frame(frames: &mut Frames, text: &str) -> FrameId {
+        let (function, file) = text.split_once(" in ").unwrap_or((text, "app.py"));
+        let (object, file) = file.split_once('!').map_or((None, file), |(object, file)| (Some(object), file));
+        let (function, file) = (frames.name_id(function).unwrap(), frames.name_id(file).unwrap());
+        let id = frames.frame_id(function, file, 7).unwrap();
+        object.iter().for_each(|object| frames.set_module(id, object).unwrap());
+        id
+    }
+
+    fn folded(stack: &[&str], more: &str) -> String {
+        let mut frames = Frames::new();
+        frames.add_program(program(&["/srv"], &["/srv/shop"]).into());
+        let ids: Vec<_> = stack.iter().map(|text| frame(&mut frames, text)).collect();
+        let stack = frames.stack_of(&ids).unwrap();
+        let plumbing = Plumbing::with(if more.is_empty() { vec![] } else { vec![Regex::new(more).unwrap()] });
+        let folded = Folder::new(&mut frames, &plumbing).folded(stack).unwrap();
+        let frames = &frames;
+        let text = |id: FrameId| match frames.file(id).rsplit('/').next() {
+            Some("") | None => frames.function(id).to_owned(),
+            Some(file) => format!("{} in {file}", frames.function(id)),
+        };
+        frames.root_to_leaf(folded).into_iter().map(text).collect::<Vec<_>>().join(", ")
+    }
+
+    const FIND: &str = "_find_and_load in <frozen importlib._bootstrap>";
+    const EXEC: &str = "exec_module in <frozen importlib._bootstrap_external>";
+    const NUMPY: &str = "<module> in /v/site-packages/numpy/core/__init__.py";
+
+    #[test]
+    fn imports_are_one_frame() {
+        let main = "main in /srv/app.py";
+        for (stack, expected) in [
+            (&[main, FIND, EXEC, NUMPY][..], "main in app.py, import numpy.core in __init__.py"),
+            (
+                &[main, FIND, EXEC, NUMPY, "load in /v/site-packages/numpy/x.py"],
+                "main in app.py, import numpy.core in __init__.py, load in x.py",
+            ),
+            (&[main, FIND, EXEC], "main in app.py, import"),
+            (&[FIND, EXEC, NUMPY, FIND], "import numpy.core in __init__.py, import"),
+            (
+                &[main, FIND, "<module> in /srv/shop/report.py"],
+                "main in app.py, import shop.report, <module> in report.py",
+            ),
+            (
+                &[main, FIND, "eval in /usr/bin/python3!ceval.c", NUMPY],
+                "main in app.py, import numpy.core in __init__.py",
+            ),
+            (
+                &[main, FIND, "run in /v/site-packages/hooks.py", NUMPY],
+                "main in app.py, import, run in hooks.py, <module> in __init__.py",
+            ),
+            (&["<module> in /srv/app.py", main], "<module> in app.py, main in app.py"),
+        ] {
+            assert_eq!(folded(stack, ""), expected);
+        }
+    }
+
+    #[test]
+    fn plumbing_and_the_runtime_are_left_out() {
+        let [start, main] = ["_start in /lib/libc.so.6!start.c", "main in /srv/server!main.cpp"];
+        let [grow, new] = [
+            "std::vector<int>::push_back in /srv/server!v.h",
+            "operator new(unsigned long) in /lib/libstdc++.so.6!new.cc",
+        ];
+        for (stack, expected) in [
+            (&[start, main, grow, new][..], "main in main.cpp"),
+            (
+                &[start, main, grow, "Item::Item() in /srv/server!item.cpp", new],
+                "main in main.cpp, Item::Item() in item.cpp",
+            ),
+            (&[start], "_start in start.c"),
+            (&[start, new], "_start in start.c"),
+            (&[new], "operator new(unsigned long) in new.cc"),
+            (&[grow, new, main], "main in main.cpp"),
+            (&[], ""),
+        ] {
+            assert_eq!(folded(stack, ""), expected);
+        }
+        assert_eq!(folded(&[start, main, "make in /srv/server!a.c"], "^make$"), "main in main.cpp");
+    }
+
+    #[test]
+    fn a_folded_stack_stays_as_it_is() {
+        let mut frames = Frames::new();
+        let ids = [frame(&mut frames, "main in app.py"), frame(&mut frames, FIND)];
+        let stack = frames.stack_of(&ids).unwrap();
+        let mut folder = Folder::new(&mut frames, &Plumbing::default());
+        let once = folder.folded(stack).unwrap();
+        assert_eq!((folder.folded(once).unwrap(), folder.folded(StackId::EMPTY).unwrap()), (once, StackId::EMPTY));
+    }
+}

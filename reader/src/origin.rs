@@ -1,0 +1,251 @@
+//! Whose code a frame is, and whose memory a stack holds.
+//!
+//! A frame's code is the program's own, a library's, the standard library's, the import system's, or the runtime's (the
+//! interpreter, the C, C++ and Rust runtimes). Own code lies below the directories that the capture names
+//! ([`Program`](crate::program::Program)): that of the script; the working directory for `-m`, `-c`, what `pip` writes to
+//! start a package (`venv/bin/gunicorn`), and sources of native programs. Of a native program the executable is own code,
+//! too, but for what was compiled into it from libraries. What lies in `site-packages`, `dist-packages` or the standard
+//! library is never own.
+//!
+//! Memory is put down to who asked for it. From the outermost frame to the innermost, own code takes it over from
+//! whatever called it, and so does the import system: what a library's module does while it is being imported is an
+//! import's, and what own code does at the top level of a module of its own is own code's, though an import executes it.
+//! Libraries and the standard library take over from nobody: a data frame that own code asked for is own code's.
+//!
+//! Invariant: every stack has one [`Whose`], which depends on its frames' [`Origin`]s alone.
+
+use crate::frames::{FrameId, Frames, NameId};
+use crate::modules::{below_packages, below_standard_library, is_runtime};
+use crate::native::is_interpreter_object;
+use rustc_hash::FxHashMap;
+
+/// Whose code a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// The program's own.
+    Own,
+    /// A library's: installed, or in a directory that is not the program's.
+    Library,
+    /// Python's standard library, and what is no code, such as the frame that names a process.
+    Standard,
+    /// The import system, which loads modules.
+    Import,
+    /// The interpreter, or the runtime of C, C++ or Rust.
+    Runtime,
+}
+
+/// Whose memory a stack holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Whose {
+    /// Own code asked for it.
+    Own,
+    /// A library, without own code on the stack.
+    Libraries,
+    /// The standard library, the interpreter or the runtime alone; what has no stack, too.
+    #[default]
+    Standard,
+    /// What imports hold: modules of others, while they were being imported, and the code of all modules.
+    Imports,
+}
+
+impl Whose {
+    /// All of them: together they have every byte, once.
+    pub const ALL: [Self; 4] = [Self::Own, Self::Libraries, Self::Standard, Self::Imports];
+
+    /// The word for it in options and in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Libraries => "libraries",
+            Self::Standard => "stdlib",
+            Self::Imports => "imports",
+        }
+    }
+
+    /// Whose memory it is when this called a frame of that origin.
+    const fn with(self, frame: Origin) -> Self {
+        match (self, frame) {
+            (_, Origin::Own) => Self::Own,
+            (_, Origin::Import) => Self::Imports,
+            (Self::Standard, Origin::Library) => Self::Libraries,
+            _ => self,
+        }
+    }
+}
+
+/// The origin of every frame, by its number.
+#[must_use]
+pub fn origins(frames: &Frames) -> Vec<Origin> {
+    let mut known: FxHashMap<(Option<NameId>, NameId), Origin> = FxHashMap::default();
+    (0..)
+        .map(FrameId)
+        .zip(frames.frames())
+        .map(|(id, frame)| {
+            let place = (frames.module_id(id), frame.file);
+            *known.entry(place).or_insert_with(|| match frames.module(id) {
+                Some(object) => of_native(frames, object, frames.file(id)),
+                None => of_python(frames, frames.file(id)),
+            })
+        })
+        .collect()
+}
+
+/// Whose memory every stack holds, by its number; the first is the empty one.
+#[must_use]
+pub fn whose(frames: &Frames) -> Vec<Whose> {
+    let origins = origins(frames);
+    let mut all = Vec::with_capacity(frames.stacks().len() + 1);
+    all.push(Whose::default());
+    // A stack comes after that of its caller.
+    for node in frames.stacks() {
+        let caller = all.get(node.parent.0 as usize).copied().unwrap_or_default();
+        all.push(origins.get(node.frame.0 as usize).map_or(caller, |frame| caller.with(*frame)));
+    }
+    all
+}
+
+/// The origin of Python code in this file.
+fn of_python(frames: &Frames, file: &str) -> Origin {
+    if is_import_system(file) {
+        return Origin::Import;
+    }
+    if file.is_empty() || file.starts_with("<frozen ") {
+        return Origin::Standard;
+    }
+    if below_packages(file).is_some() {
+        return Origin::Library;
+    }
+    if below_standard_library(file).is_some() {
+        return Origin::Standard;
+    }
+    of_rest(frames, file)
+}
+
+/// The origin of native code in this object, from this source file.
+fn of_native(frames: &Frames, object: &str, source: &str) -> Origin {
+    if is_interpreter_object(object) || is_runtime(object) || is_runtime_source(source) {
+        return Origin::Runtime;
+    }
+    if below_packages(object).is_some() || is_library_source(source) {
+        return Origin::Library;
+    }
+    if below_standard_library(object).is_some() {
+        return Origin::Standard;
+    }
+    let is_own = |path: &str| frames.programs().iter().any(|program| program.is_executable(path));
+    if is_own(object) { Origin::Own } else { of_rest(frames, if source.starts_with('/') { source } else { object }) }
+}
+
+/// The origin of what is neither installed nor of a standard library.
+fn of_rest(frames: &Frames, path: &str) -> Origin {
+    let programs = frames.programs();
+    // Captures of earlier versions say nothing: what is nobody's is the program's.
+    let is_own = if programs.is_empty() { !path.starts_with('<') } else { programs.iter().any(|one| one.is_own(path)) };
+    if is_own { Origin::Own } else { Origin::Library }
+}
+
+/// Whether this is the source of what loads modules, as every version calls it.
+pub(crate) fn is_import_system(file: &str) -> bool {
+    if let Some(frozen) = file.strip_prefix("<frozen ") {
+        return frozen.starts_with("importlib._bootstrap") || frozen == "zipimport>";
+    }
+    let below = below_standard_library(file);
+    below.is_some_and(|below| {
+        matches!(
+            below,
+            "importlib/__init__.py" | "importlib/_bootstrap.py" | "importlib/_bootstrap_external.py" | "zipimport.py"
+        )
+    })
+}
+
+/// Whether native code from this file is what the language's compiler comes with.
+fn is_runtime_source(file: &str) -> bool {
+    file.starts_with("/rustc/") || file.contains("/rustlib/src/rust/library/") || file.contains("/include/c++/")
+}
+
+/// Whether native code from this file was compiled into an object from a library.
+fn is_library_source(file: &str) -> bool {
+    ["/usr/include/", "/usr/local/include/"].iter().any(|folder| file.starts_with(folder))
+        || ["/.cargo/registry/", "/.cargo/git/"].iter().any(|folder| file.contains(folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Origin, Whose, origins, whose};
+    use crate::frames::Frames;
+    use crate::program::tests::program;
+
+    const IMPORT: &str = "<frozen importlib._bootstrap>";
+    const PANDAS: &str = "/venv/lib/python3.11/site-packages/pandas/__init__.py";
+    const JSON: &str = "/usr/lib/python3.11/json/decoder.py";
+
+    fn frames() -> Frames {
+        let mut frames = Frames::new();
+        frames.add_program(program(&["/srv"], &[]).into());
+        frames
+    }
+
+    fn origin(file: &str, object: Option<&str>) -> Origin {
+        let mut frames = frames();
+        let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
+        let id = frames.frame_id(function, file, 1).unwrap();
+        object.iter().for_each(|object| frames.set_module(id, object).unwrap());
+        origins(&frames)[0]
+    }
+
+    #[test]
+    fn whose_code_it_is() {
+        for (file, expected) in [
+            ("/srv/app.py", Origin::Own),
+            ("/srv/venv/lib/python3.11/site-packages/six.py", Origin::Library),
+            ("/opt/tools/x.py", Origin::Library),
+            (JSON, Origin::Standard),
+            ("<frozen runpy>", Origin::Standard),
+            (IMPORT, Origin::Import),
+            ("/usr/lib/python3.8/importlib/__init__.py", Origin::Import),
+            ("/usr/lib/python3.11/importlib/metadata/__init__.py", Origin::Standard),
+            ("<string>", Origin::Library),
+        ] {
+            assert_eq!(origin(file, None), expected, "{file}");
+        }
+        for (file, object, expected) in [
+            ("main.c", "/srv/server", Origin::Own),
+            ("/srv/src/main.rs", "/target/server", Origin::Own),
+            ("/rustc/0a1b/library/alloc/src/vec/mod.rs", "/srv/server", Origin::Runtime),
+            ("/usr/include/c++/12/bits/stl_vector.h", "/srv/server", Origin::Runtime),
+            ("/usr/include/boost/x.hpp", "/srv/server", Origin::Library),
+            ("/root/.cargo/registry/src/x/serde-1.0/src/de.rs", "/srv/server", Origin::Library),
+            ("crypto/mem.c", "/usr/lib/libssl.so.3", Origin::Library),
+            ("malloc.c", "/usr/lib/libc.so.6", Origin::Runtime),
+            ("obmalloc.c", "/usr/bin/python3.11", Origin::Runtime),
+        ] {
+            assert_eq!(origin(file, Some(object)), expected, "{file} in {object}");
+        }
+    }
+
+    #[test]
+    fn memory_is_put_down_to_who_asked_for_it() {
+        for (files, expected) in [
+            (&[][..], Whose::Standard),
+            (&[JSON], Whose::Standard),
+            (&[JSON, PANDAS, JSON], Whose::Libraries),
+            (&["/srv/app.py", PANDAS, JSON], Whose::Own),
+            (&["/srv/app.py", IMPORT], Whose::Imports),
+            (&["/srv/app.py", IMPORT, PANDAS, JSON], Whose::Imports),
+            // A cache that a module of the program fills when it is imported.
+            (&["/srv/app.py", IMPORT, "/srv/report.py", PANDAS], Whose::Own),
+            (&["/srv/app.py", IMPORT, "/srv/report.py", IMPORT, PANDAS], Whose::Imports),
+            (&[PANDAS, "/srv/app.py", PANDAS], Whose::Own),
+        ] {
+            let mut frames = frames();
+            let mut of_file = |file: &&str| {
+                let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
+                frames.frame_id(function, file, 1).unwrap()
+            };
+            let stack: Vec<_> = files.iter().map(&mut of_file).collect();
+            let stack = frames.stack_of(&stack).unwrap();
+            assert_eq!(whose(&frames)[stack.0 as usize], expected, "{files:?}");
+        }
+    }
+}

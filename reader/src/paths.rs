@@ -1,0 +1,58 @@
+//! Paths as a person wants to read them: `pandas/core/frame.py`, `json/decoder.py`, and own ones from the program's directory.
+//!
+//! Invariant: what is left out is where something is installed or checked out, never a part of the name it is imported by.
+
+use std::borrow::Cow;
+
+use crate::frames::Frames;
+use crate::modules::{below_packages, below_standard_library};
+
+/// The path of a source file or of a native object, shortened.
+#[must_use]
+pub fn short<'p>(frames: &Frames, path: &'p str) -> Cow<'p, str> {
+    if let Some(frozen) = path.strip_prefix("<frozen ").and_then(|rest| rest.strip_suffix('>')) {
+        return format!("{}.py", frozen.replace('.', "/")).into();
+    }
+    let own = || frames.programs().iter().find_map(|program| program.below_own(path));
+    let known = below_packages(path).or_else(|| below_standard_library(path)).or_else(own);
+    known.or_else(|| below_native(path)).unwrap_or(path).into()
+}
+
+/// What follows the folder that libraries of Rust and of C++ lie in.
+fn below_native(path: &str) -> Option<&str> {
+    let after = |folder: &str| path.find(folder).and_then(|at| path.get(at + folder.len()..));
+    let rust = path.strip_prefix("/rustc/").and_then(|rest| rest.split_once("/library/")).map(|(_, below)| below);
+    // The registry's own folder comes first there.
+    let crates = after("/.cargo/registry/src/").and_then(|rest| rest.split_once('/')).map(|(_, below)| below);
+    rust.or_else(|| after("/rustlib/src/rust/library/")).or(crates).or_else(|| path.strip_prefix("/usr/include/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short;
+    use crate::frames::Frames;
+    use crate::program::tests::program;
+
+    #[test]
+    fn what_says_where_something_is_installed_is_left_out() {
+        let mut frames = Frames::new();
+        frames.add_program(program(&[], &[]).into());
+        for (path, expected) in [
+            ("/srv/shop/api.py", "shop/api.py"),
+            ("/srv/venv/lib/python3.11/site-packages/pandas/core/frame.py", "pandas/core/frame.py"),
+            ("/usr/lib/python3.11/json/decoder.py", "json/decoder.py"),
+            ("<frozen importlib._bootstrap>", "importlib/_bootstrap.py"),
+            ("/rustc/0a1b2c/library/alloc/src/vec/mod.rs", "alloc/src/vec/mod.rs"),
+            (
+                "/root/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/serde-1.0.1/src/de.rs",
+                "serde-1.0.1/src/de.rs",
+            ),
+            ("/usr/include/c++/12/bits/stl_vector.h", "c++/12/bits/stl_vector.h"),
+            ("/opt/tools/x.py", "/opt/tools/x.py"),
+            ("<string>", "<string>"),
+            ("", ""),
+        ] {
+            assert_eq!(short(&frames, path), expected);
+        }
+    }
+}

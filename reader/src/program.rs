@@ -1,0 +1,207 @@
+//! Where a program's code lies: what a capture says of directories, for the names of modules and for whose code is whose.
+//!
+//! The recorder notes them ([`Process`]), since a report may be made on another machine. A file's module is what Python
+//! would import it as: from the directory above its outermost package (`__init__.py` upwards) where that is a root of
+//! imports, or no root lies above; else, for namespace packages, from the nearest root above. Captures that say nothing
+//! of directories, as those of earlier versions, know no roots, and whatever is neither installed nor Python's own is
+//! own code there.
+//!
+//! Invariant: an answer depends on the path and on what the capture says, never on the files of this machine.
+
+use memtrack_format::meta::Process;
+use rustc_hash::FxHashSet;
+
+/// What is known of one recorded process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    directory: String,
+    script: String,
+    executable: String,
+    own: Vec<String>,
+    roots: Vec<String>,
+    packages: FxHashSet<String>,
+}
+
+impl Program {
+    /// What the capture says.
+    #[must_use]
+    pub fn of(process: &Process) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let one = |field: &Option<Vec<u8>>| field.as_deref().map(text).unwrap_or_default();
+        let directories = |list: &[Vec<u8>]| list.iter().map(|path| without_slash(&text(path)).to_owned()).collect();
+        let mut roots: Vec<String> = directories(&process.import_roots);
+        // The nearest root is the longest.
+        roots.sort_by_key(|root| std::cmp::Reverse(root.len()));
+        Self {
+            directory: without_slash(&one(&process.working_directory)).to_owned(),
+            script: one(&process.script),
+            executable: one(&process.executable),
+            own: directories(&process.own_directories),
+            roots,
+            packages: process.packages.iter().map(|path| without_slash(&text(path)).to_owned()).collect(),
+        }
+    }
+
+    /// Whether the capture says where own code lies.
+    #[must_use]
+    pub fn knows_own(&self) -> bool {
+        !self.own.is_empty()
+    }
+
+    /// Whether a file that is neither installed nor a standard library's is the program's own.
+    pub(crate) fn is_own(&self, path: &str) -> bool {
+        if path.starts_with('<') {
+            // Of code given as text, -c or standard input, the script is what its frames have as their file.
+            return path == self.script;
+        }
+        let Some(path) = self.whole(path) else { return false };
+        // What `pip` writes to start a package with lies beside the interpreter.
+        let starts_package = path == self.script && !self.own.iter().any(|own| Some(&**own) == above(&path));
+        !self.knows_own() || (!starts_package && self.own.iter().any(|own| below(own, &path).is_some()))
+    }
+
+    /// Whether this is what the process executed.
+    pub(crate) fn is_executable(&self, path: &str) -> bool {
+        !path.is_empty() && path == self.executable
+    }
+
+    /// The path below the directory of own code that it lies in.
+    pub(crate) fn below_own<'p>(&self, path: &'p str) -> Option<&'p str> {
+        self.own.iter().filter_map(|own| below(own, path)).min_by_key(|rest| rest.len())
+    }
+
+    /// What Python calls the module of a file; `None` where the capture does not say enough.
+    pub(crate) fn module(&self, path: &str) -> Option<String> {
+        if !self.knows_own() {
+            return None;
+        }
+        let whole = self.whole(path)?;
+        if whole == self.script {
+            return None;
+        }
+        let directory = above(&whole)?;
+        let mut base = directory;
+        while self.packages.contains(base) {
+            base = above(base)?;
+        }
+        let top = self.root_above(base, base != directory).unwrap_or(base);
+        named(below(top, &whole)?).or_else(|| named(below(base, &whole)?))
+    }
+
+    /// The root that a package, or a file in none, is imported from; `None` where it is the directory that it lies in.
+    fn root_above(&self, base: &str, is_package: bool) -> Option<&str> {
+        let root = self.roots.iter().find(|root| *root == base || below(root, base).is_some())?;
+        // A package in a directory that is no package, such as `src`: that directory is a root that was not noted, unless
+        // a package lies above.
+        let mut between = std::iter::successors(Some(base), |path| above(path)).take_while(|path| path != root);
+        (!is_package || between.any(|path| self.packages.contains(path))).then_some(root)
+    }
+
+    /// The path from the root directory on.
+    fn whole(&self, path: &str) -> Option<String> {
+        match path {
+            "" => None,
+            _ if path.starts_with('/') => Some(path.to_owned()),
+            _ if path.starts_with('<') || self.directory.is_empty() => (!self.knows_own()).then(|| path.to_owned()),
+            _ => Some(format!("{}/{}", self.directory, path.trim_start_matches("./"))),
+        }
+    }
+}
+
+/// The dotted name of a path below a root; `None` where a part of it cannot be in a name.
+fn named(path: &str) -> Option<String> {
+    let (folders, file) = path.rsplit_once('/').unwrap_or(("", path));
+    let stem = file.split('.').next().unwrap_or(file);
+    let stem = Some(stem).filter(|stem| !matches!(*stem, "__init__" | "__main__"));
+    let parts: Vec<_> = folders.split('/').chain(stem).filter(|part| !part.is_empty()).collect();
+    (!parts.is_empty() && parts.iter().all(|part| is_identifier(part))).then(|| parts.join("."))
+}
+
+fn is_identifier(part: &str) -> bool {
+    let mut letters = part.chars();
+    letters.next().is_some_and(|first| first == '_' || first.is_alphabetic())
+        && letters.all(|letter| letter == '_' || letter.is_alphanumeric())
+}
+
+/// What follows this directory in a path.
+fn below<'p>(directory: &str, path: &'p str) -> Option<&'p str> {
+    path.strip_prefix(directory)?.strip_prefix('/').filter(|rest| !rest.is_empty())
+}
+
+/// The directory that a path lies in.
+fn above(path: &str) -> Option<&str> {
+    path.rsplit_once('/').map(|(directory, _)| directory)
+}
+
+fn without_slash(path: &str) -> &str {
+    path.strip_suffix('/').unwrap_or(path)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::Program;
+    use memtrack_format::meta::Process;
+
+    /// A program whose own code lies in `/srv`, with these roots of imports and packages.
+    pub(crate) fn program(roots: &[&str], packages: &[&str]) -> Program {
+        let list = |paths: &[&str]| paths.iter().map(|path| path.as_bytes().to_vec()).collect();
+        Program::of(&Process {
+            working_directory: Some(b"/srv".to_vec()),
+            script: Some(b"/srv/manage.py".to_vec()),
+            own_directories: vec![b"/srv".to_vec()],
+            import_roots: list(roots),
+            packages: list(packages),
+            ..Process::default()
+        })
+    }
+
+    #[test]
+    fn a_module_is_named_as_it_is_imported() {
+        let packages = ["/srv/shop", "/srv/src/lexer", "/srv/space/part", "/srv/shop/plugins/one"];
+        let program = program(&["/srv", "/opt/lib/"], &packages);
+        for (path, name) in [
+            ("/srv/shop/__init__.py", Some("shop")),
+            ("/srv/shop/models.py", Some("shop.models")),
+            // No __init__.py: a namespace package in a package, below a root, and a package below a namespace package.
+            ("/srv/shop/api/views.py", Some("shop.api.views")),
+            ("/srv/shop/plugins/one/run.py", Some("shop.plugins.one.run")),
+            ("/srv/space/tool.py", Some("space.tool")),
+            // A root that nobody noted.
+            ("/srv/src/lexer/tokens.py", Some("lexer.tokens")),
+            ("/opt/lib/tools/x.py", Some("tools.x")),
+            ("/else/where/x.py", Some("x")),
+            ("/srv/my-scripts/x.py", Some("x")),
+            ("shop/models.py", Some("shop.models")),
+            ("/srv/fast.cpython-311-x86_64-linux-gnu.so", Some("fast")),
+            ("/srv/manage.py", None),
+            ("<string>", None),
+        ] {
+            assert_eq!(program.module(path).as_deref(), name, "{path}");
+        }
+        assert_eq!(Program::default().module("/srv/shop/models.py"), None);
+    }
+
+    #[test]
+    fn own_code_lies_below_its_directories() {
+        let program = program(&[], &[]);
+        for (path, own) in [("/srv/a.py", true), ("a.py", true), ("/srv2/a.py", false), ("/srv", false)] {
+            assert_eq!(
+                (program.is_own(path), program.below_own(path)),
+                (own, (own && path != "a.py").then_some("a.py"))
+            );
+        }
+        assert!(Program::default().is_own("/anywhere/a.py"));
+        let text = Program::of(&Process { script: Some(b"<string>".to_vec()), ..Process::default() });
+        assert_eq!([text.is_own("<string>"), program.is_own("<string>")], [true, false]);
+    }
+
+    #[test]
+    fn what_starts_an_installed_package_is_not_own() {
+        let gunicorn = Program::of(&Process {
+            script: Some(b"/srv/venv/bin/gunicorn".to_vec()),
+            own_directories: vec![b"/srv".to_vec()],
+            ..Process::default()
+        });
+        assert!(!gunicorn.is_own("/srv/venv/bin/gunicorn") && gunicorn.is_own("/srv/app.py"));
+    }
+}

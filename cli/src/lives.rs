@@ -59,7 +59,8 @@ pub(crate) fn whole(file: &source::Capture, options: &Options) -> Result<(Captur
     let mut replay = Replay::new(&options);
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
-    let facts = Facts { unknown_frames: read.unknown_frames, ..facts(file, read.lost) };
+    let time_uncertainty_ns = Some(read.time_uncertainty_ns);
+    let facts = Facts { unknown_frames: read.unknown_frames, time_uncertainty_ns, ..facts(file, read.lost) };
     facts.warn();
     let all = replay.allocated();
     let capture = Capture { facts, analysis: replay.into_analysis(), frames: read.frames, threads: read.threads };

@@ -117,6 +117,9 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
             combined(captures.into_iter().chain(last).map(|(capture, _)| capture).collect())?
         }
     };
+    if request.from.is_some() || request.to.is_some() {
+        capture.facts.tell_times();
+    }
     // Only of all captures together it is known where a line holds several calls.
     columns::keep_where_several(&mut capture.frames);
     Ok(capture)
@@ -305,7 +308,7 @@ fn replay(file: &source::Capture, options: &Options, unnamed: &mut Vec<Problem>)
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
     drop(progress);
     let mut facts = facts(file, read.lost);
-    facts.unknown_frames = read.unknown_frames;
+    (facts.unknown_frames, facts.time_uncertainty_ns) = (read.unknown_frames, Some(read.time_uncertainty_ns));
     unnamed.extend(read.unnamed);
     let all = replay.allocated();
     let capture = Capture { facts, analysis: replay.into_analysis(), frames: read.frames, threads: read.threads };
@@ -349,6 +352,7 @@ pub(crate) fn facts(file: &source::Capture, lost: Loss) -> Facts {
         process: file.process().clone(),
         aggregated: file.aggregated(),
         complete: file.complete(),
+        time_uncertainty_ns: file.process().time_uncertainty_ns,
         lost_blocks: lost.blocks.saturating_add(file.process().lost_blocks.unwrap_or(0)),
         lost_bytes: lost.bytes.saturating_add(file.process().lost_bytes.unwrap_or(0)),
         unknown_frames: 0,

@@ -50,6 +50,15 @@ pub(crate) fn duration(ns: u64) -> String {
     }
 }
 
+/// A span of time of which not more is certain than that it is not exceeded: rounded up to two digits or a millisecond.
+pub(crate) fn at_most(ns: u64) -> String {
+    match ns as f64 / 1e6 {
+        ms if ms <= 9.9 => format!("{:.1} ms", (ms * 10.0).ceil() / 10.0),
+        ms if ms <= 999.0 => format!("{:.0} ms", ms.ceil()),
+        ms => duration(((ms / 10.0).ceil() * 1e7) as u64),
+    }
+}
+
 /// Bytes for each of so many, with three digits down to a hundredth: `2.05 bytes`, `0.004 bytes`.
 pub(crate) fn bytes_each(bytes: u64, number: u64) -> String {
     let each = if number == 0 { 0.0 } else { bytes as f64 / number as f64 };
@@ -71,7 +80,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes_each, count, duration, percent, size};
+    use super::{at_most, bytes_each, count, duration, percent, size};
 
     #[test]
     fn sizes_have_three_digits() {
@@ -103,6 +112,14 @@ mod tests {
         assert_eq!(duration(12_340_000_000), "12.3 s");
         assert_eq!(duration(307_000_000_000), "5 min 07 s");
         assert_eq!(duration(7_380_000_000_000), "2 h 03 min");
+        let bounds = [
+            (1, "0.1 ms"),
+            (1_130_000, "1.2 ms"),
+            (9_910_000, "10 ms"),
+            (80_100_000, "81 ms"),
+            (1_001_000_000, "1.01 s"),
+        ];
+        bounds.iter().for_each(|(ns, text)| assert_eq!(at_most(*ns), *text));
         assert_eq!(percent(1, 8), "12.5 %");
         assert_eq!(percent(8, 8), "100 %");
         assert_eq!(percent(0, 0), "0.0 %");

@@ -33,6 +33,8 @@ pub(crate) struct Observer {
     next_snapshot_ns: u64,
     last_rss: u64,
     last_snapshot_ns: u64,
+    /// The word of the ticket that was taken last.
+    word: u64,
     /// Slots that have come into use.
     pub(crate) used_slots: u32,
     /// Pages of segments that the target has touched.
@@ -49,9 +51,16 @@ impl Observer {
             next_snapshot_ns: 0,
             last_rss: 0,
             last_snapshot_ns: 0,
+            word: 0,
             used_slots: 0,
             segment_pages: 0,
         }
+    }
+
+    /// Whether somebody has taken a ticket since the last one taken here. Else the next event of each thread takes one, and
+    /// with it its time if that is not known (see [`Control::timed`](memtrack_transport::layout::Control::timed)).
+    pub(crate) fn is_behind(&self, area: &Area) -> bool {
+        area.control().ticket.0.load(SeqCst) != self.word
     }
 
     /// Takes a ticket, as part of a snapshot where one is due, else as a tick. Returns its sequence number.
@@ -109,31 +118,32 @@ impl Observer {
     }
 
     fn tick(&mut self, area: &Area) -> u64 {
-        let (tick, _) = take(area, self.clock);
+        let (tick, _) = self.take(area);
         self.writer.add(&Observation::Tick(tick));
         tick.ticket
     }
 
     fn snapshot(&mut self, area: &Area, rss: u64) -> u64 {
-        let (tick, ticks) = take(area, self.clock);
+        let (tick, ticks) = self.take(area);
         self.writer.add(&Observation::Snapshot { tick, ticks, rss });
         self.last_rss = rss;
         self.last_snapshot_ns = tick.time_ns;
         self.next_snapshot_ns = tick.time_ns.saturating_add(self.interval_ns);
         tick.ticket
     }
-}
 
-/// Takes a ticket with its time: the tick, and the stamping clock at it.
-fn take(area: &Area, clock: Clock) -> (Tick, u64) {
-    let mut attempt = 1;
-    loop {
-        let (ticks, time_ns) = (clock.now(), monotonic_ns());
-        let ticket = take_ticket(area);
-        if attempt == ATTEMPTS || monotonic_ns().saturating_sub(time_ns) < LOOSE_NS {
-            return (Tick { ticket, time_ns }, ticks);
+    /// Takes a ticket with its time: the tick, and the stamping clock at it.
+    fn take(&mut self, area: &Area) -> (Tick, u64) {
+        let mut attempt = 1;
+        loop {
+            let (ticks, time_ns) = (self.clock.now(), monotonic_ns());
+            self.word = take_ticket(area);
+            if attempt == ATTEMPTS || monotonic_ns().saturating_sub(time_ns) < LOOSE_NS {
+                area.control().timed.0.store(ticks, SeqCst);
+                return (Tick { ticket: ticket::sequence(self.word), time_ns }, ticks);
+            }
+            attempt += 1;
         }
-        attempt += 1;
     }
 }
 
@@ -145,13 +155,14 @@ fn header_pages(slots: u32, used: u32) -> u64 {
     mapped.min(segments_offset(slots) / PAGE) as u64
 }
 
+/// Takes the next ticket; its word.
 fn take_ticket(area: &Area) -> u64 {
     let word = &area.control().ticket.0;
     let mut seen = word.load(SeqCst);
     loop {
         let mine = ticket::next(seen, ticket::COLLECTOR);
         match word.compare_exchange_weak(seen, mine, SeqCst, SeqCst) {
-            Ok(_) => return ticket::sequence(mine),
+            Ok(_) => return mine,
             Err(other) => seen = other,
         }
     }
@@ -190,7 +201,7 @@ mod tests {
     fn tickets_follow_whoever_wrote_last() {
         let (area, _file) = Area::create(8, &std::env::temp_dir()).unwrap();
         area.control().ticket.0.store(41 << 16 | 3, SeqCst);
-        assert_eq!(take_ticket(&area), 42);
+        assert_eq!(take_ticket(&area), 42 << 16);
         assert_eq!(area.control().ticket.0.load(SeqCst), 42 << 16);
     }
 }

@@ -143,9 +143,16 @@ impl Session {
 
     /// Observes, drains, and does what is due.
     pub(crate) fn round(&mut self, output: &mut Output) -> Pace {
+        // Where the order is followed, once more after the last record: it may be of a thread that had taken its ticket
+        // before the last one that was taken here.
+        let followed = self.changed && output.wants_quiet();
+        self.round_with(followed || self.observer.is_behind(&self.area), output)
+    }
+
+    fn round_with(&mut self, observe: bool, output: &mut Output) -> Pace {
         let now = monotonic_ns();
         self.find_slots(now);
-        let ticket = self.changed.then(|| self.observer.observe(&self.area, now));
+        let ticket = observe.then(|| self.observer.observe(&self.area, now));
         let busy = ticket.filter(|_| output.wants_quiet()).map(|ticket| (ticket, self.busy(now)));
         if let Some(maps) = &mut self.maps {
             maps.round(&self.area, now, output.wants_quiet(), output);
@@ -174,8 +181,7 @@ impl Session {
             // somebody sleeps. What was recorded before that is drained now; one event of each thread may be too late
             // for this, and is found after the rest.
             control.sleeping.0.store(1, SeqCst);
-            self.changed = true;
-            self.round(output);
+            self.round_with(true, output);
             if self.changed || pending() {
                 control.sleeping.0.store(0, SeqCst);
                 return;

@@ -14,7 +14,7 @@ use crc32fast::hash as crc32;
 /// The first bytes of every capture.
 pub const MAGIC: [u8; 8] = [0x89, b'M', b'E', b'M', b'T', b'R', b'K', 0x0a];
 /// The version that this build writes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes of the file header.
 pub const LEN: usize = 16;
 

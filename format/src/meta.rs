@@ -35,6 +35,8 @@ pub struct Process {
     pub start_realtime_ns: Option<u64>,
     /// The three start times lie within this many nanoseconds.
     pub clock_uncertainty_ns: Option<u64>,
+    /// By how much times may be too early, in nanoseconds; of aggregated captures, whose sums do not tell it.
+    pub time_uncertainty_ns: Option<u64>,
     /// 1: every event carries its time.
     pub timestamps: Option<u64>,
     /// Between memory snapshots, in milliseconds.
@@ -208,7 +210,7 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags.
-    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 44] {
+    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 45] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -245,6 +247,7 @@ impl Process {
             (68, &mut self.python_look_ns),
             (69, &mut self.native_change_ns),
             (75, &mut self.inner_calls),
+            (76, &mut self.time_uncertainty_ns),
             (70, &mut self.stripped_allocations),
             (71, &mut self.stripped_bytes),
             (72, &mut self.anonymized),

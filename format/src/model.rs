@@ -40,6 +40,8 @@ pub(crate) struct Model {
     pub(crate) last_time: u64,
     /// Ticket of the current run.
     pub(crate) ticket: u64,
+    /// The last time that a record of its own told, in microseconds.
+    pub(crate) last_clock_us: u64,
     /// Code id of the last push.
     pub(crate) last_code: u32,
     /// The newest frame.
@@ -62,6 +64,7 @@ impl Model {
             last_mapped: 0,
             last_time: 0,
             ticket: 0,
+            last_clock_us: 0,
             last_code: 0,
             top: Frame::NONE,
             site: 0,
@@ -76,7 +79,7 @@ impl Model {
     /// Back to the start of a segment, in place: the state is larger than a small thread's stack would like to see twice.
     pub(crate) fn reset(&mut self, ticket: u64, time: u64) {
         (self.last_freed, self.last_mapped) = (0, 0);
-        (self.ticket, self.last_time) = (ticket, time);
+        (self.ticket, self.last_time, self.last_clock_us) = (ticket, time, 0);
         (self.last_code, self.top, self.site) = (0, Frame::NONE, 0);
         self.last_of.iter_mut().take(BINS).for_each(|last| *last = 0);
         self.freed.iter_mut().take(BINS * BIN_DEPTH).for_each(|address| *address = 0);

@@ -122,6 +122,12 @@ pub enum Record<'a> {
         /// Its ticket.
         ticket: u64,
     },
+    /// What follows, and every run of a later ticket, was recorded after this time. Of segments that are not timed, in a run
+    /// that no other thread has.
+    Clock {
+        /// CLOCK_MONOTONIC, in microseconds.
+        monotonic_us: u64,
+    },
     /// A block was allocated, with the current stack.
     Alloc {
         /// By which function.
@@ -271,6 +277,7 @@ pub(crate) mod extra {
     pub(crate) const PYTHON_NAME: u8 = 16;
     pub(crate) const LOCATED: u8 = 17;
     pub(crate) const MODULE: u8 = 18;
+    pub(crate) const CLOCK: u8 = 19;
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Bump at every change of this module: shim and collector must come from the same build of it.
-pub const LAYOUT_VERSION: u32 = 6;
+pub const LAYOUT_VERSION: u32 = 7;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header.
@@ -141,6 +141,9 @@ pub struct Control {
     pub ticket: Line<AtomicU64>,
     /// 1 while the collector sleeps until somebody writes (a futex word); set by the collector, cleared by whoever wakes it.
     pub sleeping: Line<AtomicU32>,
+    /// The stamping clock at the last moment whose time is recorded, set after its ticket was taken: by the collector at its
+    /// ticks, and by a thread of the target that records the time itself, because this is too long ago.
+    pub timed: Line<AtomicU64>,
     /// No slot below this one is free (a hint); everybody.
     pub slot_hint: Line<AtomicU32>,
 }

@@ -11,9 +11,8 @@ use memtrack_reader::query::{Expr, Judge, Known};
 use crate::args::query::{By, Query};
 use crate::lives;
 use crate::load::{Request, expanded, load};
-use crate::message;
 use crate::output::Report;
-use crate::reports::facts::Capture;
+use crate::reports::facts::{Capture, Facts};
 use crate::reports::query::{self, Groups, Largest, Matched, Stream};
 use crate::terminal::Look;
 
@@ -44,7 +43,7 @@ fn grouped(
 ) -> Result<()> {
     let mut groups = Groups::new(kind(by));
     let mut matched = Matched::default();
-    let mut inexact = false;
+    let mut times = Facts::default();
     for path in &expanded(request.paths)? {
         let file = request.open(path)?;
         let capture = if file.aggregated() {
@@ -56,7 +55,9 @@ fn grouped(
                 groups.add(capture, life);
             })?
         };
-        inexact |= !capture.analysis.exact_times && !capture.facts.aggregated;
+        if !capture.facts.aggregated {
+            times.time_uncertainty_ns = times.time_uncertainty_ns.max(capture.facts.time_uncertainty_ns);
+        }
         add(&mut matched.of, capture.analysis.totals.allocations);
         groups.end_capture(&capture);
     }
@@ -64,7 +65,7 @@ fn grouped(
         groups.json(&options.expression.text, &matched, &mut *out)?;
     } else {
         groups.text(&matched, options.text.rows, options.lifetimes, look, &mut *out)?;
-        warn_inexact(inexact);
+        times.tell_times();
     }
     Ok(())
 }
@@ -98,17 +99,19 @@ fn sums(request: Request<'_>, by: By, expr: &Expr, groups: &mut Groups, matched:
 fn largest(options: &Query, request: &Request<'_>, expr: &Expr, look: Look, out: &mut Report) -> Result<()> {
     let mut rows = Largest::new(options.text.rows);
     let mut matched = Matched::default();
-    let mut inexact = false;
+    let mut times = Facts::default();
     for path in &expanded(request.paths)? {
         let capture = lives::each(&request.open(path)?, expr, |capture, life| {
             matched.matched.add(life.size, 1);
             rows.add(capture, life);
         })?;
-        inexact |= !capture.analysis.exact_times;
+        times.time_uncertainty_ns = times.time_uncertainty_ns.max(capture.facts.time_uncertainty_ns);
         add(&mut matched.of, capture.analysis.totals.allocations);
     }
     rows.text(&matched, look, &mut *out)?;
-    warn_inexact(inexact && matched.matched.count > 0);
+    if matched.matched.count > 0 {
+        times.tell_times();
+    }
     Ok(())
 }
 
@@ -128,12 +131,6 @@ fn stream(options: &Query, request: &Request<'_>, expr: &Expr, out: &mut Report)
 
 fn add(sum: &mut Tally, more: Tally) {
     sum.add(more.bytes, more.count);
-}
-
-fn warn_inexact(inexact: bool) {
-    if inexact {
-        message::line("times are exact to a millisecond; record with --allocation-timestamps for exact ones");
-    }
 }
 
 fn kind(by: By) -> query::By {

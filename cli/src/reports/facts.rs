@@ -9,7 +9,7 @@ use memtrack_reader::analysis::Tally;
 use memtrack_reader::{Analysis, Frames, Thread, ThreadId};
 
 use crate::message;
-use crate::units::{count, size};
+use crate::units::{at_most, count, size};
 
 use super::account::Account;
 
@@ -49,6 +49,8 @@ pub(crate) struct Facts {
     pub(crate) aggregated: bool,
     /// Whether it has everything up to the end of the process.
     pub(crate) complete: bool,
+    /// By how much times may be too early, in nanoseconds, as far as is known.
+    pub(crate) time_uncertainty_ns: Option<u64>,
     /// Blocks that could not be read.
     pub(crate) lost_blocks: u64,
     /// Their bytes.
@@ -86,6 +88,7 @@ impl Facts {
         Self {
             aggregated: self.aggregated || other.aggregated,
             complete: self.complete && other.complete,
+            time_uncertainty_ns: self.time_uncertainty_ns.max(other.time_uncertainty_ns),
             lost_blocks: self.lost_blocks.saturating_add(other.lost_blocks),
             lost_bytes: self.lost_bytes.saturating_add(other.lost_bytes),
             unknown_frames: self.unknown_frames.saturating_add(other.unknown_frames),
@@ -143,6 +146,19 @@ impl Facts {
     pub(crate) fn duration_ns(&self, analysis: &Analysis) -> u64 {
         let ends = self.process.start_monotonic_ns.zip(self.process.end_monotonic_ns);
         ends.and_then(|(start, end)| end.checked_sub(start)).unwrap_or(analysis.totals.end_time_ns)
+    }
+
+    /// How far times can be relied on, where that is known and they are not exact.
+    pub(crate) fn times(&self) -> Option<String> {
+        let uncertainty = self.time_uncertainty_ns.filter(|ns| *ns > 0)?;
+        Some(format!("right to {}", at_most(uncertainty)))
+    }
+
+    /// Says behind a report that shows times how far they can be relied on.
+    pub(crate) fn tell_times(&self) {
+        if let Some(times) = self.times() {
+            message::line(format_args!("times are {times}; --allocation-timestamps records exact ones"));
+        }
     }
 
     /// Whether a program without Python was recorded without native call stacks.

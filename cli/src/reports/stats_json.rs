@@ -109,6 +109,7 @@ fn capture_value(capture: &Capture) -> Value {
         "clock_uncertainty_ns": facts.process.clock_uncertainty_ns,
         "duration_ms": millis(facts.duration_ns(&capture.analysis)),
         "has_allocation_timestamps": capture.analysis.exact_times,
+        "time_uncertainty_ns": facts.time_uncertainty_ns,
         "has_native_traces": facts.process.native_traces == Some(1),
         "native_frames": facts.process.native_kept.map(|kept| {
             json!({"kept": kept, "unwound": facts.process.native_unwound})
@@ -192,7 +193,8 @@ mod tests {
             keys(&report["capture"]),
             "aggregated anonymized clock_uncertainty_ns command_line complete duration_ms executable file forked \
              format_version has_allocation_timestamps has_native_traces inherited_frees lost_blocks lost_bytes \
-             native_frames pid ppid python_allocator python_version start_time stripped traces_python_allocators truncated_stacks \
+             native_frames pid ppid python_allocator python_version start_time stripped time_uncertainty_ns traces_python_allocators \
+             truncated_stacks \
              unmatched_frees"
         );
         assert_eq!(keys(&report["top_by_size"][0]), "bytes count file function line");

@@ -57,6 +57,9 @@ fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<(
         line("Started", start)?;
     }
     line("Duration", duration(facts.duration_ns(&capture.analysis)))?;
+    if let Some(times) = facts.times() {
+        line("Times", format!("{times}; --allocation-timestamps records exact ones"))?;
+    }
     line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
     line("Deallocations", count(totals.deallocations))?;
     line("Peak", peak(capture))?;

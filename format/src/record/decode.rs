@@ -297,6 +297,10 @@ impl Decoder {
                 file: input.text()?,
             }),
             extra::CODE_LINES => Record::CodeLines { id: input.small()?, bytes: input.text()? },
+            extra::CLOCK => {
+                self.model.last_clock_us = self.model.last_clock_us.wrapping_add(input.number()?);
+                Record::Clock { monotonic_us: self.model.last_clock_us }
+            }
             extra::LOCATED => {
                 let (frame, position) = self.located.read(|| input.number())?;
                 Record::Located { frame, position }

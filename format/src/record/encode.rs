@@ -165,6 +165,16 @@ impl Encoder {
         Some(out.at)
     }
 
+    /// See [`super::Record::Clock`].
+    pub fn clock(&mut self, bytes: &mut [u8], at: usize, monotonic_us: u64) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        out.byte(tag::EXTRA)?;
+        out.byte(extra::CLOCK)?;
+        out.number(monotonic_us.wrapping_sub(self.model.last_clock_us))?;
+        self.model.last_clock_us = monotonic_us;
+        Some(out.at)
+    }
+
     /// See [`super::Record::Alloc`].
     #[inline(always)]
     pub fn alloc(

@@ -148,14 +148,18 @@ impl Merger {
 
     /// Gives out the cursor's next run, if it has one; of one with times, what is not later than `until`, in ticks.
     pub(super) fn give_run<C: Consumer>(&mut self, cursor: &mut Cursor, until: u64, consumer: &mut C) {
-        let Some(&Run { ticket, .. }) = cursor.batch.runs.get(cursor.run) else { return };
+        let Some(&Run { ticket, began_us, .. }) = cursor.batch.runs.get(cursor.run) else { return };
         self.pass(ticket, consumer);
+        if let Some(began_us) = began_us {
+            consumer.tick(ticket, self.timeline.begin_run(began_us.get().saturating_mul(1000)));
+        }
         let (range, batch) = (cursor.take(until), &cursor.batch);
         let Some(events) = batch.events.get(range.clone()) else { return };
         consumer.run(&Place { ticket, thread: cursor.thread, tid: cursor.tid });
         let times = batch.times.get(range).unwrap_or_default();
         let first = self.events;
         self.events += events.len() as u64;
+        self.timeline.given(!events.is_empty() && times.is_empty());
         let event = |(i, compact): (usize, &Compact)| Event {
             kind: compact.kind,
             address: compact.address,

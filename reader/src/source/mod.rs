@@ -63,7 +63,8 @@ pub trait Consumer {
     fn truncated_stacks(&mut self, _count: u64) {}
     /// A run begins: the next events are of this thread.
     fn run(&mut self, _place: &Place) {}
-    /// The collector took this ticket at this time, in nanoseconds since the start, after all events so far.
+    /// This ticket was taken at this time, in nanoseconds since the start, after all events so far: by the collector, or by
+    /// the run that comes next.
     fn tick(&mut self, _ticket: u64, _time_ns: u64) {}
     /// The process replaced its image: coming events are of one with an empty heap.
     fn replaced(&mut self) {}
@@ -137,6 +138,8 @@ pub struct ReadSummary {
     pub unknown_frames: u64,
     /// Allocations whose stack was too deep to be recorded whole.
     pub truncated_stacks: u64,
+    /// By how much the times of events without stamps may be too early, in nanoseconds.
+    pub time_uncertainty_ns: u64,
     /// What could not be read, in the whole file.
     pub lost: Loss,
     /// Modules of native code without names, and why.

@@ -145,6 +145,7 @@ impl Online {
     /// [`Error::TooMany`] when ids run out.
     pub fn finish<C: Consumer>(mut self, consumer: &mut C) -> Result<ReadSummary, Error> {
         self.give(u64::MAX, consumer)?;
+        let time_uncertainty_ns = self.time_uncertainty_ns();
         Ok(ReadSummary {
             unnamed: self.merger.tables.symbols.problems(),
             events: self.merger.events,
@@ -152,8 +153,15 @@ impl Online {
             threads: self.merger.tables.threads,
             unknown_frames: self.merger.tables.unknown_frames,
             truncated_stacks: self.merger.truncated,
+            time_uncertainty_ns,
             lost: self.lost,
         })
+    }
+
+    /// By how much the times of the events so far may be too early, in nanoseconds.
+    #[must_use]
+    pub fn time_uncertainty_ns(&self) -> u64 {
+        self.merger.timeline.coarsest_ns()
     }
 
     /// What the stacks of the events so far are.

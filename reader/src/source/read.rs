@@ -62,6 +62,7 @@ pub(super) fn read<C: Consumer>(
             threads: run.merger.tables.threads,
             unknown_frames: run.merger.tables.unknown_frames,
             truncated_stacks: run.merger.truncated,
+            time_uncertainty_ns: run.merger.timeline.coarsest_ns(),
             lost: run.lost,
         })
     })
@@ -148,6 +149,7 @@ impl Reading<'_, '_> {
         }
         self.look_ahead(u64::MAX)?;
         self.merger.pass(u64::MAX, consumer);
+        self.merger.timeline.end(self.shop.index.process.end_monotonic_ns);
         Ok(())
     }
 

@@ -8,6 +8,7 @@
 //! node that an event names is in its batch's `nodes` or in an earlier batch's.
 
 use std::hash::BuildHasher;
+use std::num::NonZeroU64;
 
 use hashbrown::HashTable;
 use memtrack_format::record::{Block, CodeHead, Decoder, Frame, LineTable, MAX_TEXT, Module, Record};
@@ -31,6 +32,8 @@ pub(super) struct Compact {
 pub(super) struct Run {
     pub(super) ticket: u64,
     pub(super) start: usize,
+    /// CLOCK_MONOTONIC, if the run says that it began at this time.
+    pub(super) began_us: Option<NonZeroU64>,
 }
 
 /// A node of the segment's stack tree.
@@ -223,7 +226,7 @@ pub(super) struct SegmentReader {
 impl SegmentReader {
     /// Decodes from `at` on, until the batch has `limit` events or the bytes end; moves `at`.
     pub(super) fn decode(&mut self, bytes: &[u8], at: &mut usize, batch: &mut Batch, limit: usize) -> Progress {
-        batch.runs.push(Run { ticket: self.ticket, start: batch.events.len() });
+        batch.runs.push(Run { ticket: self.ticket, start: batch.events.len(), began_us: None });
         let progress = loop {
             if batch.events.len() >= limit {
                 break if *at < bytes.len() { Progress::Full } else { Progress::End };
@@ -268,6 +271,7 @@ impl SegmentReader {
         }
         match *record {
             Record::Switch { ticket } => self.switch(batch, ticket),
+            Record::Clock { monotonic_us } => self.clock(batch, monotonic_us),
             Record::Truncated(truncated) => self.truncated = truncated,
             Record::Begin { ticket, ticks, tid, timed } => {
                 return self.begin(batch, Begin { ticket, tid, timed }, ticks);
@@ -365,8 +369,16 @@ impl SegmentReader {
         self.ticket = ticket;
         let start = batch.events.len();
         match batch.runs.last_mut() {
-            Some(run) if run.start == start => run.ticket = ticket,
-            _ => batch.runs.push(Run { ticket, start }),
+            Some(run) if run.start == start && run.began_us.is_none() => run.ticket = ticket,
+            _ => batch.runs.push(Run { ticket, start, began_us: None }),
+        }
+    }
+
+    fn clock(&self, batch: &mut Batch, monotonic_us: u64) {
+        let (start, began_us) = (batch.events.len(), NonZeroU64::new(monotonic_us));
+        match batch.runs.last_mut() {
+            Some(run) if run.start == start && run.ticket == self.ticket => run.began_us = began_us,
+            _ => batch.runs.push(Run { ticket: self.ticket, start, began_us }),
         }
     }
 }
@@ -433,6 +445,7 @@ mod tests {
         let kinds: Vec<_> = batch.events.iter().map(|event| event.kind).collect();
         assert_eq!(kinds, [EventKind::Alloc(Allocator::Malloc), EventKind::Alloc(Allocator::Calloc)]);
         assert_eq!(batch.times, [110, 130]);
-        assert_eq!(batch.runs, [Run { ticket: 1, start: 0 }, Run { ticket: 5, start: 1 }]);
+        let run = |ticket, start| Run { ticket, start, began_us: None };
+        assert_eq!(batch.runs, [run(1, 0), run(5, 1)]);
     }
 }

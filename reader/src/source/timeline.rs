@@ -1,6 +1,7 @@
 //! The time of events: what ticks say of tickets, and what the stamping clock says of moments.
 //!
-//! A tick is a ticket that the collector took at a known time; so an event of a later ticket came after it. A stamp is
+//! A tick is a ticket that the collector took at a known time; so an event of a later ticket came after it. After a pause
+//! the program's first run says itself when it began. A stamp is
 //! exact, but a thread may be delayed between reading the clock and taking its place in the total order, so a stamp is
 //! held between the ticks around its event.
 //!
@@ -66,6 +67,10 @@ pub(super) struct Timeline {
     marks: VecDeque<Mark>,
     /// Of the last mark that was added.
     last: Tick,
+    /// Events without stamps have come since the last mark.
+    inexact: bool,
+    /// The longest time between two marks, or the last one and the end, with such events in between.
+    coarsest_ns: u64,
 }
 
 impl Timeline {
@@ -98,9 +103,43 @@ impl Timeline {
     pub(super) fn pass(&mut self, ticket: u64) -> Option<Mark> {
         self.marks.front().filter(|mark| mark.ticket <= ticket)?;
         let mark = self.marks.pop_front()?;
-        self.floor = mark.time_ns;
+        let time_ns = self.reach(mark.time_ns);
         self.ceiling = self.marks.front().map(|next| next.time_ns);
-        Some(mark)
+        Some(Mark { time_ns, ..mark })
+    }
+
+    /// A run begins, at this time on the monotonic clock as its thread says; the time since the start.
+    pub(super) fn begin_run(&mut self, monotonic_ns: u64) -> u64 {
+        let start = *self.start_ns.get_or_insert(monotonic_ns);
+        let time_ns = monotonic_ns.saturating_sub(start);
+        self.reach(self.ceiling.map_or(time_ns, |ceiling| time_ns.min(ceiling)))
+    }
+
+    /// Events have come after the last mark; whether any is without a stamp.
+    #[inline]
+    pub(super) fn given(&mut self, inexact: bool) {
+        self.inexact |= inexact;
+    }
+
+    /// No event comes any more; the recording ended at this time on the monotonic clock.
+    pub(super) fn end(&mut self, monotonic_ns: Option<u64>) {
+        let end = monotonic_ns.zip(self.start_ns).map(|(end, start)| end.saturating_sub(start));
+        self.reach(end.unwrap_or(0));
+    }
+
+    /// By how much events without stamps may have been later than their times say, up to the last mark.
+    pub(super) fn coarsest_ns(&self) -> u64 {
+        self.coarsest_ns
+    }
+
+    /// What comes now is of this time or a later one; gives what is known of it.
+    fn reach(&mut self, time_ns: u64) -> u64 {
+        let time_ns = time_ns.max(self.floor);
+        if std::mem::take(&mut self.inexact) {
+            self.coarsest_ns = self.coarsest_ns.max(time_ns - self.floor);
+        }
+        self.floor = time_ns;
+        time_ns
     }
 
     /// The time of an event between the marks around here, by its stamp if it has one.

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, MAX_RECORD, MAX_TEXT, Module};
-use memtrack_transport::clock::Clock;
+use memtrack_transport::clock::{Clock, monotonic_ns};
 use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot};
 use memtrack_transport::{Area, futex};
 
@@ -38,14 +38,24 @@ pub(crate) struct Ring {
 }
 
 /// What never changes of a slot.
+#[derive(Clone, Copy)]
 struct Home {
     /// The word of the area's control page that says who wrote last.
     ticket: &'static AtomicU64,
+    /// When a time was recorded last.
+    known: &'static AtomicU64,
     area: &'static Area,
     slot: &'static Slot,
     index: u32,
     timed: bool,
     clock: Clock,
+}
+
+/// A time that is to be recorded.
+#[derive(Clone, Copy)]
+struct Missing {
+    ticks: u64,
+    monotonic_us: u64,
 }
 
 /// The segment that is being written, or [`Segment::NONE`].
@@ -106,7 +116,9 @@ impl Ring {
         // SAFETY: a field of the caller's memory.
         let home = unsafe { &raw mut (*place).home };
         // SAFETY: the caller's promise.
-        unsafe { home.write(Home { ticket: &control.ticket.0, area, slot, index, timed, clock }) };
+        unsafe {
+            home.write(Home { ticket: &control.ticket.0, known: &control.timed.0, area, slot, index, timed, clock })
+        };
         // SAFETY: a field of the caller's memory.
         let segment = unsafe { &raw mut (*place).segment };
         // SAFETY: the caller's promise.
@@ -140,9 +152,11 @@ impl Ring {
         self.home.slot.owners.fetch_add(1, Relaxed);
         // A slot's index is below that of the number that no writer has.
         self.turn.begin(self.home.index.wrapping_add(1) as u16);
+        let missing = self.missing_time(self.home.clock.now());
         self.turn.begin_own(self.home.ticket);
         self.wake_sleeper();
         self.next_segment();
+        self.say_time(missing);
     }
 
     /// The thread is about to wait for others.
@@ -229,7 +243,11 @@ impl Ring {
     #[cold]
     #[inline(never)]
     fn interrupted(&mut self, block: Block) -> u64 {
-        self.turn.interrupted(self.home.ticket, block, self.home.clock.now());
+        let now = self.home.clock.now();
+        if self.time_is_missing(now) {
+            return self.switch();
+        }
+        self.turn.interrupted(self.home.ticket, block, now);
         if self.turn.is_shared() {
             add(&self.home.slot.shared_runs, 1);
         }
@@ -241,9 +259,32 @@ impl Ring {
     #[cold]
     #[inline(never)]
     fn switch(&mut self) -> u64 {
+        let missing = self.missing_time(self.home.clock.now());
         self.turn.begin_own(self.home.ticket);
         self.say_run();
+        self.say_time(missing);
         self.time()
+    }
+
+    /// Whether the last recorded time is too long ago to stand for what happens now: nobody has recorded for a while, or the
+    /// collector is late. Read before a ticket is taken: the time that is found is that of an earlier one, then.
+    #[inline(always)]
+    fn time_is_missing(&self, now: u64) -> bool {
+        let Home { known, clock, timed, .. } = self.home;
+        !timed && now.saturating_sub(known.load(Acquire)) > clock.half_a_millisecond()
+    }
+
+    /// What [`Ring::say_time`] is to say of the run that begins next.
+    fn missing_time(&self, now: u64) -> Option<Missing> {
+        self.time_is_missing(now).then(|| Missing { ticks: now, monotonic_us: monotonic_ns() / 1000 })
+    }
+
+    /// Records the time at which the current run began, which is this thread's own.
+    fn say_time(&mut self, missing: Option<Missing>) {
+        let Some(Missing { ticks, monotonic_us }) = missing else { return };
+        self.put(move |encoder, bytes, at| encoder.clock(bytes, at, monotonic_us));
+        // After the ticket: who finds this takes a later one.
+        self.home.known.store(ticks, Release);
     }
 
     /// The time, where times are recorded.

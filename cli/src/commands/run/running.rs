@@ -67,7 +67,11 @@ impl Running {
     /// More call stacks than can be told apart.
     pub(super) fn quiet(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
         match &mut self.online {
-            Some(online) => online.quiet(before_ticket, busy, &mut self.replay).map_err(io::Error::other),
+            Some(online) => {
+                online.quiet(before_ticket, busy, &mut self.replay).map_err(io::Error::other)?;
+                self.process.time_uncertainty_ns = Some(online.time_uncertainty_ns());
+                Ok(())
+            }
             None => Ok(()),
         }
     }

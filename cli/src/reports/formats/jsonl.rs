@@ -87,6 +87,7 @@ fn meta(capture: &Capture, leaks: View) -> Value {
         "temporary_threshold": analysis.totals.temporary_threshold,
         "aggregated": facts.aggregated,
         "has_allocation_timestamps": analysis.exact_times,
+        "time_uncertainty_ns": facts.time_uncertainty_ns,
         "complete": facts.complete,
         "lost_blocks": facts.lost_blocks,
         "lost_bytes": facts.lost_bytes,

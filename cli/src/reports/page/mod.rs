@@ -173,6 +173,7 @@ fn facts(capture: &Capture) -> Vec<String> {
         ("Recorded", how_recorded(capture)),
         ("Started", facts.start_time().unwrap_or_default()),
         ("Duration", crate::units::duration(facts.duration_ns(&capture.analysis))),
+        ("Times", facts.times().unwrap_or_default()),
         ("Peak", format!("{} in {} allocations", size(totals.peak.bytes), count(totals.peak.allocations))),
         ("Leaked", format!("{} in {} allocations", size(totals.leaked.bytes), count(totals.leaked.count))),
         ("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes))),

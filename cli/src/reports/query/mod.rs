@@ -91,5 +91,6 @@ fn capture_value(capture: &Capture) -> Value {
         "command_line": facts.command_line(),
         "complete": facts.complete,
         "has_allocation_timestamps": capture.analysis.exact_times,
+        "time_uncertainty_ns": facts.time_uncertainty_ns,
     })
 }

@@ -24,6 +24,8 @@ pub(super) enum Act {
     Push(u32),
     Pop,
     Move(u32),
+    /// Some time has passed, which the thread tells; of runs that are not shared, and not timed.
+    Clock,
     NewSegment,
     /// Only for those who want to keep pieces at record borders.
     Cut,
@@ -58,7 +60,8 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Act::NewSegment),
         1 => Just(Act::Cut),
     ];
-    let run = (0usize..4, prop::collection::vec(act.clone(), 0..8)).prop_map(|(stream, acts)| Step::Run(stream, acts));
+    let own = prop_oneof![20 => act.clone(), 1 => Just(Act::Clock)];
+    let run = (0usize..4, prop::collection::vec(own, 0..8)).prop_map(|(stream, acts)| Step::Run(stream, acts));
     let shared = prop::collection::vec((0usize..4, act), 0..16).prop_map(Step::Shared);
     let tick = any::<bool>().prop_map(|snapshot| Step::Tick { snapshot });
     prop::collection::vec(prop_oneof![5 => run, 1 => shared, 1 => tick], 0..60)
@@ -170,6 +173,7 @@ impl Stream {
                 self.begin(now);
                 Some(self.at)
             }
+            Act::Clock => encoder.clock(bytes, at, (START_NS + now / 2) / 1000),
             Act::Pop | Act::Move(_) => Some(at),
         }
         .unwrap();
@@ -250,6 +254,13 @@ impl History {
     fn act(&mut self, stream: Option<&mut Stream>, act: Act, timed: bool) {
         self.now_ns += 1;
         let Some(stream) = stream else { return };
+        if matches!(act, Act::Clock) {
+            if timed {
+                return;
+            }
+            self.now_ns += 1500;
+            self.floor_ns = self.floor_ns.max(self.now_ns / 1000 * 1000);
+        }
         let Some((kind, address, size)) = stream.act(act, 2 * self.now_ns, &mut self.pieces) else { return };
         let time_ns = if timed { self.now_ns } else { self.floor_ns };
         let tid = tid(stream.number);

@@ -1,0 +1,123 @@
+"""The times of events without --allocation-timestamps, after pauses, too: held against the program's own clock.
+
+A program says between which readings of its clock each of its blocks was made and freed. Where the capture's clock begins
+is not known here, so what is compared is how far the two are apart, which may differ from event to event by as much as the
+capture itself says.
+"""
+
+import json
+import subprocess
+
+import pytest
+from conftest import REPOSITORY, interpreter_path
+
+FIRST_SIZE = 3_000_000  # nothing else in the programs comes near
+LONGEST_PAUSE = 700_000_000
+ROUNDING = 2_000  # times of runs are recorded in microseconds
+
+
+@pytest.fixture(params=["3.8", "3.11", "3.13", "C"])
+def pausing(request, programs, tmp_path):
+    """A program that pauses."""
+    if request.param != "C":
+        return interpreter_path(request.param), programs / "pauses.py"
+    program = tmp_path / "pauses"
+    subprocess.run(["cc", "-O1", "-pthread", "-o", program, programs / "pauses.c"], check=True)
+    return (program,)
+
+
+def moments(outcome):
+    """By size, the clock before and after the block was made, and before and after it was freed."""
+    lines = [tuple(map(int, line.split())) for line in outcome.stdout.decode().splitlines()]
+    return {line[0]: line[1:] for line in lines}
+
+
+def recorded(capture):
+    """By size, when each block was made and freed."""
+    made, sizes, freed = {}, {}, {}
+    for event in capture.records.events:
+        if event.kind == "ALLOC" and event.size >= FIRST_SIZE:
+            made[event.size], sizes[event.address] = event.time_ns, event.size
+        elif event.kind == "FREE" and event.address in sizes:
+            freed[sizes.pop(event.address)] = event.time_ns
+    return {size: (time, freed[size]) for size, time in made.items()}
+
+
+def disagreement(expected, found):
+    """By how much the recorded times are too early at least, if the earliest of them are right."""
+    assert expected.keys() == found.keys() and len(expected) >= 5
+    pairs = [
+        (before - time, after - time)
+        for size, (begun, made, freeing, freed) in expected.items()
+        for (before, after), time in zip([(begun, made), (freeing, freed)], found[size])
+    ]
+    return max(before for before, _ in pairs) - min(after for _, after in pairs)
+
+
+@pytest.mark.parametrize("threads", [0, 4])
+@pytest.mark.parametrize("options", [(), ("--allocation-timestamps",)], ids=["", "exact"])
+def test_events_after_pauses_have_the_time_at_which_they_happened(memtrack, pausing, threads, options):
+    outcome, capture = memtrack.run(*pausing, threads, options=options)
+    assert outcome.status == 0, outcome.stderr
+    uncertainty = capture.stats()["capture"]["time_uncertainty_ns"]
+    assert (uncertainty == 0) == bool(options)
+    # A machine that does not let the collector run for long may make it more than a millisecond or two; a pause does not.
+    assert uncertainty < LONGEST_PAUSE / 4
+    apart = disagreement(moments(outcome), recorded(capture))
+    assert apart <= uncertainty + (LONGEST_PAUSE / 1000 if options else ROUNDING)
+
+
+def test_reports_after_a_pause(memtrack, python):
+    code = "import time; time.sleep(1.2); block = bytearray(50_000_000); time.sleep(1.1); block = None; time.sleep(0.5)"
+    outcome, capture = memtrack.run("-c", code, options=("--python", python))
+    assert outcome.status == 0, outcome.stderr
+    found = json.loads(capture.reading("query", "--json", "bytes >= 50MB", capture.path))
+    uncertainty = found["captures"][0]["time_uncertainty_ns"]
+    [block] = found["rows"]
+    assert block["time_ns"] >= 1_200_000_000 and block["lifetime_ns"] >= 1_100_000_000 - uncertainty
+    assert capture.stats()["peak"]["time_ms"] >= 1200
+    assert "50.0 MB" in capture.reading("table", "--from", "1.2s", "--allocated", capture.path)
+    told = memtrack("query", "bytes >= 50MB", capture.path).stderr.decode()
+    assert "times are right to" in told and "exact to a millisecond" not in told
+    assert "right to" in memtrack("table", "--from", "1s", capture.path).stderr.decode()
+    assert "right to" in capture.reading("stats", capture.path)
+    assert uncertainty < 300_000_000
+
+
+def test_sums_have_right_times_after_a_pause(memtrack, python):
+    code = "import time; time.sleep(1.2); block = bytearray(50_000_000); block = None; time.sleep(0.5)"
+    outcome, capture = memtrack.run("-c", code, options=("--python", python, "--aggregate"))
+    assert outcome.status == 0, outcome.stderr
+    stats = capture.stats()
+    assert stats["peak"]["time_ms"] >= 1200
+    assert 0 < stats["capture"]["time_uncertainty_ns"] < 300_000_000
+
+
+def test_a_child_of_a_fork_that_waits(memtrack, python):
+    code = (
+        "import os, time\npid = os.fork()\nif pid == 0:\n"
+        "    time.sleep(1.2); block = bytearray(50_000_000); block = None; os._exit(0)\nos.waitpid(pid, 0)"
+    )
+    outcome, capture = memtrack.run("-c", code, options=("--python", python, "--follow"))
+    assert outcome.status == 0, outcome.stderr
+    [child] = capture.path.parent.glob(f"{capture.path.stem}.*-1.bin")
+    assert json.loads(memtrack("stats", "--json", child).stdout)["peak"]["time_ms"] >= 1200
+
+
+def test_a_rewritten_capture_keeps_the_times(memtrack, python):
+    code = "import time; time.sleep(1.2); block = bytearray(50_000_000); block = None; time.sleep(0.2)"
+    outcome, capture = memtrack.run("-c", code, options=("--python", python))
+    assert outcome.status == 0, outcome.stderr
+    for command in ("anonymize",), ("strip", "--lived-less", "1us"):
+        written = capture.path.with_name(f"{command[0]}.bin")
+        assert memtrack(*command, "-o", written, capture.path).status == 0
+        stats = json.loads(memtrack("stats", "--json", written).stdout)
+        assert stats["peak"] == capture.stats()["peak"]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_older_captures_say_how_coarse_they_are(memtrack, version):
+    fixture = REPOSITORY / "reader" / "tests" / "fixtures" / f"v{version}.bin"
+    uncertainty = json.loads(memtrack("stats", "--json", fixture).stdout)["capture"]["time_uncertainty_ns"]
+    # The first carries exact times; the others have one tick a long time before the end.
+    assert (uncertainty == 0) == (version == 1)

@@ -6,6 +6,11 @@
 //! 12  4  CRC-32 of bytes 0..12
 //! ```
 //!
+//! | version | new in it |
+//! |---|---|
+//! | 2 | line tables stay with the collector; groups of segments, with Zstandard |
+//! | 3 | arenas of Python's allocators ([`crate::Allocator::PymallocArena`]) |
+//!
 //! Invariant: [`VERSION`] is raised by every change that an older reader would misread, and this reader reads every
 //! version up to it.
 

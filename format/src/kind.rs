@@ -48,6 +48,10 @@ pub enum Allocator {
     PymallocCallocRaw = 20,
     /// `PyMem_RawRealloc`.
     PymallocReallocRaw = 21,
+    /// A mapping that pymalloc cuts objects from, whether or not objects lie in it.
+    PymallocArena = 22,
+    /// The same of the mimalloc that is part of CPython 3.13 and later.
+    MimallocArena = 23,
 }
 
 /// The domain of Python's allocators that a block was asked of.
@@ -77,8 +81,8 @@ impl PythonDomain {
 }
 
 impl Allocator {
-    /// The functions, by number: every allocator but for the domain of Python's.
-    pub const ALL: [Self; 15] = [
+    /// Every allocator but for the domain of Python's: those below [`Allocator::SHORT`] by number, then the others.
+    pub const ALL: [Self; 17] = [
         Self::Malloc,
         Self::Calloc,
         Self::Realloc,
@@ -94,26 +98,38 @@ impl Allocator {
         Self::PymallocMalloc,
         Self::PymallocCalloc,
         Self::PymallocRealloc,
+        Self::PymallocArena,
+        Self::MimallocArena,
     ];
 
     /// Numbers below this one are written in four bits, and the others behind four bits that say this.
     pub const SHORT: u8 = 15;
 
     /// Those from [`Allocator::SHORT`] + 1 on.
-    const LONG: [Self; 6] = [
+    const LONG: [Self; 8] = [
         Self::PymallocMallocMem,
         Self::PymallocCallocMem,
         Self::PymallocReallocMem,
         Self::PymallocMallocRaw,
         Self::PymallocCallocRaw,
         Self::PymallocReallocRaw,
+        Self::PymallocArena,
+        Self::MimallocArena,
     ];
 
     /// The allocator with this number; `None` for a number that no version has used.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
-        let long = || Self::LONG.get(usize::from(number.checked_sub(Self::SHORT + 1)?)).copied();
-        Self::ALL.get(usize::from(number)).copied().or_else(long)
+        if number < Self::SHORT {
+            return Self::ALL.get(usize::from(number)).copied();
+        }
+        Self::LONG.get(usize::from(number.checked_sub(Self::SHORT + 1)?)).copied()
+    }
+
+    /// Whether this is memory that Python's own allocator holds, free or not: an arena, not a block that was asked for.
+    #[must_use]
+    pub const fn is_python_arena(self) -> bool {
+        matches!(self, Self::PymallocArena | Self::MimallocArena)
     }
 
     /// The allocator without the domain: the one of [`Allocator::ALL`] that has its name.
@@ -156,6 +172,8 @@ impl Allocator {
             Self::OperatorNew => "operator_new",
             Self::PymallocMalloc => "pymalloc_malloc",
             Self::PymallocCalloc => "pymalloc_calloc",
+            Self::PymallocArena => "pymalloc_arena",
+            Self::MimallocArena => "mimalloc_arena",
             _ => "pymalloc_realloc",
         }
     }
@@ -204,7 +222,7 @@ mod tests {
     #[test]
     fn numbers_go_there_and_back() {
         let known: Vec<_> = (0..=u8::MAX).filter_map(Allocator::from_number).collect();
-        assert_eq!(known.len(), 21);
+        assert_eq!(known.len(), 23);
         assert!(known.iter().all(|allocator| Allocator::from_number(*allocator as u8) == Some(*allocator)));
         assert!(!known.iter().any(|allocator| *allocator as u8 == Allocator::SHORT));
     }
@@ -218,5 +236,13 @@ mod tests {
             assert_eq!(names, ["pymalloc_malloc", "pymalloc_calloc", "pymalloc_realloc"], "{}", domain.name());
         }
         assert!(python.into_iter().all(|one| Allocator::ALL.contains(&one.function())));
+    }
+
+    #[test]
+    fn numbers_and_names_of_arenas() {
+        let named = |number| Allocator::from_number(number).map(Allocator::name);
+        assert_eq!((named(14), named(15), named(16)), (Some("pymalloc_realloc"), None, Some("pymalloc_malloc")));
+        assert_eq!((named(22), named(23), named(24)), (Some("pymalloc_arena"), Some("mimalloc_arena"), None));
+        assert!(Allocator::ALL.iter().all(|one| one.is_python_arena() == one.name().ends_with("_arena")));
     }
 }

@@ -5,6 +5,8 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
+use super::loaded_object::LoadedObject;
+
 /// `RTLD_DL_SYMENT` and `RTLD_DL_LINKMAP` of `dladdr1`.
 const SYMBOL_ENTRY: c_int = 1;
 const LINK_MAP: c_int = 2;
@@ -17,6 +19,34 @@ unsafe extern "C" {
 /// for `dlsym`.
 pub(crate) fn object_at(address: usize) -> *mut c_void {
     describe(address, LINK_MAP).map_or(std::ptr::null_mut(), |(_, map)| map)
+}
+
+/// The addresses of the object that holds `address`; empty when no object does.
+pub(crate) fn object_range(address: usize) -> Range<usize> {
+    let mut wanted = WantedObject { address, range: 0..0 };
+    // SAFETY: the callback gets the address of `wanted`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(find_range), (&raw mut wanted).cast()) };
+    wanted.range
+}
+
+/// The object that holds an address, and its addresses once it is found.
+struct WantedObject {
+    address: usize,
+    range: Range<usize>,
+}
+
+unsafe extern "C" fn find_range(info: *mut libc::dl_phdr_info, _size: usize, wanted: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid description.
+    let info = unsafe { &*info };
+    // SAFETY: the loader calls this with its lock held.
+    let Some(object) = (unsafe { LoadedObject::of(info) }) else { return 0 };
+    // SAFETY: this is the address that `object_range` passed.
+    let wanted = unsafe { &mut *wanted.cast::<WantedObject>() };
+    let found = object.range().contains(&wanted.address);
+    if found {
+        wanted.range = object.range();
+    }
+    c_int::from(found)
 }
 
 /// Where the code of the function is that begins at `address`; empty when not known.

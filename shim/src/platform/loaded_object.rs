@@ -24,6 +24,19 @@ pub(crate) struct LoadedObject<'a> {
 pub(crate) type Range = std::ops::Range<usize>;
 
 impl LoadedObject<'_> {
+    /// What the loader describes; `None` where there are no program headers.
+    ///
+    /// # Safety
+    /// The result is used under the loader's lock only.
+    pub(crate) unsafe fn of(info: &libc::dl_phdr_info) -> Option<Self> {
+        if info.dlpi_phnum == 0 || info.dlpi_phdr.is_null() {
+            return None;
+        }
+        // SAFETY: the loader keeps that many headers there for as long as the object is loaded.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+        Some(Self { base: info.dlpi_addr as usize, headers, name: info.dlpi_name as usize })
+    }
+
     /// From its lowest to its highest loaded address.
     pub(crate) fn range(&self) -> Range {
         let loads = || self.of_type(PT_LOAD);

@@ -21,6 +21,8 @@ pub(super) enum Act {
     Alloc(u64),
     Free(u64),
     Map(u64),
+    /// A mapping by pymalloc.
+    Arena(u64),
     Push(u32),
     Pop,
     Move(u32),
@@ -151,6 +153,9 @@ impl Stream {
             Act::Alloc(address) => encoder.alloc(bytes, at, Allocator::Calloc, address, size, now),
             Act::Free(address) => encoder.free(bytes, at, address, now),
             Act::Map(address) => encoder.map(bytes, at, (Allocator::Mmap, MapClass::File), (address, size), now),
+            Act::Arena(address) => {
+                encoder.map(bytes, at, (Allocator::PymallocArena, MapClass::Heap), (address, size), now)
+            }
             Act::Push(code) => {
                 let frame = Frame { code, instruction: code };
                 self.stack.push(frame);
@@ -181,6 +186,7 @@ impl Stream {
             Act::Alloc(address) => Some((EventKind::Alloc(Allocator::Calloc), address, size)),
             Act::Free(address) => Some((EventKind::Free, address, 0)),
             Act::Map(address) => Some((EventKind::Map(Allocator::Mmap, MapClass::File), address, size)),
+            Act::Arena(address) => Some((EventKind::Map(Allocator::PymallocArena, MapClass::Heap), address, size)),
             _ => None,
         }
     }

@@ -92,11 +92,8 @@ unsafe extern "C" fn collect(info: *mut dl_phdr_info, _size: usize, loaded: *mut
     // SAFETY: this is the address that `Loaded::now` passed.
     let loaded = unsafe { &mut *loaded.cast::<Loaded<'_>>() };
     (loaded.added, loaded.removed) = (info.dlpi_adds, info.dlpi_subs);
-    if info.dlpi_phnum != 0 && !info.dlpi_phdr.is_null() {
-        // SAFETY: the loader keeps that many headers there for as long as the object is loaded.
-        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
-        loaded.objects.push(LoadedObject { base: info.dlpi_addr as usize, headers, name: info.dlpi_name as usize });
-    }
+    // SAFETY: what uses it holds the loader's lock.
+    loaded.objects.extend(unsafe { LoadedObject::of(info) });
     0
 }
 

@@ -7,7 +7,9 @@ use std::ffi::c_int;
 
 use memtrack_format::{Allocator, MapClass};
 
+use super::trampoline::jump_with_caller_for_fourth;
 use crate::interposition::got::Original;
+use crate::interposition::python_allocators;
 use crate::recording::thread;
 use crate::stacks::native;
 
@@ -23,9 +25,10 @@ pub(crate) static MMAP64: Original<Mmap> = Original::new();
 pub(crate) static MUNMAP: Original<unsafe extern "C" fn(usize, usize) -> c_int> = Original::new();
 pub(crate) static MREMAP: Original<unsafe extern "C" fn(usize, usize, usize, c_int, usize) -> usize> = Original::new();
 
-/// `mmap` and `mmap64`, which are one function where an offset has 64 bits.
+/// `mmap` and `mmap64`, which are one function where an offset has 64 bits. What is mapped is told by who maps it.
 macro_rules! maps {
-    ($name:ident = $original:ident) => {
+    ($name:ident = $original:ident, $from:ident) => {
+        #[unsafe(naked)]
         pub(crate) unsafe extern "C" fn $name(
             wish: usize,
             length: usize,
@@ -34,6 +37,18 @@ macro_rules! maps {
             file: c_int,
             offset: usize,
         ) -> usize {
+            jump_with_caller_for_fourth!($from)
+        }
+
+        unsafe extern "C" fn $from(
+            wish: usize,
+            length: usize,
+            protection_and_flags: u64,
+            caller: usize,
+            file: c_int,
+            offset: usize,
+        ) -> usize {
+            let [protection, flags] = halves(protection_and_flags);
             let real = $original.get();
             if flags & libc::MAP_FIXED != 0 {
                 native::unmaps(wish, length);
@@ -48,15 +63,27 @@ macro_rules! maps {
                 if protection & libc::PROT_EXEC != 0 && flags & libc::MAP_ANONYMOUS == 0 {
                     native::maps_code();
                 }
-                recorder.map(Allocator::Mmap, result, length, class(protection, flags));
+                let class = class(protection, flags);
+                let allocator = match class {
+                    MapClass::Heap => {
+                        python_allocators::arena_allocator(caller, length, flags).unwrap_or(Allocator::Mmap)
+                    }
+                    _ => Allocator::Mmap,
+                };
+                recorder.map(allocator, result, length, class);
             }
             result
         }
     };
 }
 
-maps!(mmap = MMAP);
-maps!(mmap64 = MMAP64);
+maps!(mmap = MMAP, mmap_from);
+maps!(mmap64 = MMAP64, mmap64_from);
+
+/// The lower and the upper half of a word that holds two numbers.
+const fn halves(word: u64) -> [c_int; 2] {
+    [(word as u32).cast_signed(), ((word >> 32) as u32).cast_signed()]
+}
 
 /// What a new mapping is for.
 fn class(protection: c_int, flags: c_int) -> MapClass {
@@ -116,6 +143,12 @@ mod tests {
     use super::*;
     use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE};
     use libc::{PROT_EXEC, PROT_NONE, PROT_READ, PROT_WRITE};
+
+    #[test]
+    fn two_numbers_of_one_word() {
+        assert_eq!(halves(0x8000_0022_0000_0003), [3, 0x8000_0022_u32.cast_signed()]);
+        assert_eq!(halves(0x0000_0022_ffff_ffff), [-1, 0x22]);
+    }
 
     #[test]
     fn mappings_are_classed_by_what_they_hold() {

@@ -147,6 +147,35 @@ macro_rules! jump_with_caller {
     };
 }
 
+/// Goes on into `function(first, second, fourth << 32 | third, caller's address, fifth, sixth)`, the third and the fourth
+/// argument having 32 bits: so there is no word more to pass, and no frame.
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump_with_caller_for_fourth {
+    ($function:ident) => {
+        std::arch::naked_asm!(
+            "mov edx, edx",
+            "shl rcx, 32",
+            "or rdx, rcx",
+            "mov rcx, [rsp]",
+            "jmp {function}",
+            function = sym $function,
+        )
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump_with_caller_for_fourth {
+    ($function:ident) => {
+        std::arch::naked_asm!(
+            "mov w2, w2",
+            "orr x2, x2, x3, lsl 32",
+            "mov x3, x30",
+            "b {function}",
+            function = sym $function,
+        )
+    };
+}
+
 /// If the first argument is 0, goes on into `function(second, third, caller's address)`, else into `original`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! jump_with_caller_if_zero {
@@ -229,4 +258,7 @@ macro_rules! call_with_array {
     };
 }
 
-pub(crate) use {answer_or_jump, attempt_or_jump, call_with_array, jump_with_caller, jump_with_caller_if_zero};
+pub(crate) use {
+    answer_or_jump, attempt_or_jump, call_with_array, jump_with_caller, jump_with_caller_for_fourth,
+    jump_with_caller_if_zero,
+};

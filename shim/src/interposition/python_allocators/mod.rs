@@ -10,6 +10,7 @@
 //!
 //! Invariant: the functions that were there are always called, with their own context; nothing is replaced.
 
+mod arenas;
 mod wrappers;
 
 use std::ffi::{CStr, c_int};
@@ -25,6 +26,8 @@ use crate::platform::recording_switch;
 use crate::platform::shared_area;
 use crate::platform::symbol_tables::is_defined;
 use crate::recording::thread;
+
+pub(crate) use arenas::arena_allocator;
 
 /// `PyMemAllocatorEx`: the same in every version.
 #[repr(C)]
@@ -119,8 +122,10 @@ unsafe fn symbol<F: Copy>(library: &Library, name: &CStr) -> Option<F> {
     unsafe { library.get::<F>(name) }.ok().map(|symbol| *symbol)
 }
 
-/// Traces the allocators of the interpreter that was found in `library`, if this capture is to have them.
+/// From now on the arenas of the interpreter that was found in `library` are known; traces its allocators, if this
+/// capture is to have them.
 pub(crate) fn interpreter_found(library: &Library) {
+    arenas::interpreter_found(library);
     if let Some(interface) = are_wanted().then(|| Interface::of(library)).flatten() {
         trace(interface);
     }

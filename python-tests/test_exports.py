@@ -332,7 +332,7 @@ def test_duckdb_reads_parquet(capture, tables):
     assert name == "exports"
     assert ask("select count(*) from '$threads.parquet' where name = 'worker'") == [(1,)]
     ((rss,),) = ask("select max(rss_bytes) from '$snapshots.parquet'")
-    assert rss == capture.stats()["rss"]["peak_bytes"]
+    assert rss <= capture.stats()["rss"]["peak_bytes"]
     assert ask("select max(caller) from '$stacks.parquet' where caller >= stack") == [(None,)]
 
 

@@ -23,6 +23,8 @@ mod modules;
 mod native;
 mod processes;
 mod python;
+mod recordings;
+mod resident;
 mod signals;
 mod stacks;
 mod support;

@@ -18,10 +18,45 @@ use memtrack_reader::{Filter, Frames, Options, Replay, Thread, aggregate, column
 
 use crate::message;
 use crate::reports::account::Account;
-use crate::reports::facts::{Capture, Facts, ProcessRow};
+use crate::reports::facts::{Capture, Facts, ProcessRow, rfc3339};
 use crate::sys;
 use crate::terminal::Progress;
 use crate::units::{count, size};
+
+/// The captures of a report, those in a file of several one by one. What was merged into one file is taken as it is.
+///
+/// # Errors
+/// A file that is no capture, and files of different recordings.
+pub(crate) fn of_one_recording(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let all = expanded(paths)?;
+    if paths.len() == 1 {
+        return Ok(all);
+    }
+    // A file of each recording. Without an id it is one of its own.
+    let mut recordings: Vec<(Option<u64>, PathBuf, Option<u64>)> = Vec::new();
+    for path in paths {
+        let first = source::members(path)?.paths.into_iter().next();
+        let process = source::Capture::open(first.as_ref().unwrap_or(path))?.process().clone();
+        let is_known = |(run, ..): &(Option<u64>, PathBuf, Option<u64>)| run.is_some() && *run == process.tree;
+        if !recordings.iter().any(is_known) {
+            recordings.push((process.tree, path.clone(), process.start_realtime_ns));
+        }
+    }
+    if recordings.len() > 1 {
+        let number = recordings.len();
+        let named = recordings.into_iter().take(RECORDINGS_TOLD).map(|(_, path, start)| {
+            let start = start.map(|start| format!(" (started {})", rfc3339(start))).unwrap_or_default();
+            format!("{}{start}", path.display())
+        });
+        bail!(
+            "these captures are of {number} recordings, and a report is of one: {}{}; name the captures of one of them, \
+             compare two with 'memtrack diff', or put them into one file with 'memtrack merge'",
+            named.collect::<Vec<_>>().join(", "),
+            if number > RECORDINGS_TOLD { ", …" } else { "" }
+        );
+    }
+    Ok(all)
+}
 
 /// The captures at these paths, those in a file of several one by one.
 ///
@@ -47,6 +82,8 @@ pub(crate) fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
+/// Recordings that an error names a file of.
+const RECORDINGS_TOLD: usize = 5;
 /// Modules without names that are told one by one.
 const UNNAMED_TOLD: usize = 5;
 
@@ -92,7 +129,7 @@ impl<'a> From<&'a PathBuf> for Request<'a> {
 pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Result<Capture> {
     let request = request.into();
     sys::keep_large_memory_apart();
-    let paths = expanded(request.paths)?;
+    let paths = of_one_recording(request.paths)?;
     let mut told = Told::default();
     let mut captures =
         paths.iter().map(|path| load_one(path, &request, options, &mut told)).collect::<Result<Vec<_>>>()?;
@@ -237,6 +274,8 @@ fn load_one(path: &Path, request: &Request<'_>, options: &Options, told: &mut To
     if request.without_columns {
         columns::drop_all(&mut capture.analysis, &mut capture.frames)?;
     }
+    let totals = &mut capture.analysis.totals;
+    totals.rss_peak_bytes = totals.rss_peak_bytes.max(file.process().resident_peak.unwrap_or(0));
     let Facts { lost_blocks, lost_bytes, complete, process, .. } = &capture.facts;
     let account = Account::of(process, &capture.analysis.totals, all.count, file.file_bytes());
     capture.facts.account = account.with_loss(*lost_blocks, *lost_bytes, *complete);

@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::output::Output;
 use crate::session::{Pace, Session};
 use crate::speed;
-use crate::summary::{Ended, Error, NothingRecorded, Summary};
+use crate::summary::{Ended, Error, Exited, NothingRecorded, Summary};
 use crate::tree::Tree;
 
 /// Between rounds while events flow, and while rings fill quickly.
@@ -34,8 +34,7 @@ pub(crate) struct Collect {
     session: Option<Session>,
     /// The session's process is gone, and drained.
     over: bool,
-    exit_status: Option<u8>,
-    cpu_ns: Option<u64>,
+    exited: Option<Exited>,
     no_room: Option<String>,
     notes: Vec<String>,
 }
@@ -59,8 +58,7 @@ impl Collect {
             by_itself,
             session: None,
             over: false,
-            exit_status: None,
-            cpu_ns: None,
+            exited: None,
             no_room: None,
             notes,
         }
@@ -87,8 +85,8 @@ impl Collect {
         match event {
             Event::Connected(connection) => self.connected(*connection),
             Event::NoRoom(reason) => self.no_room = Some(reason),
-            Event::ChildExited(status, cpu_ns) => {
-                (self.exit_status, self.cpu_ns) = (Some(status), cpu_ns);
+            Event::ChildExited(exited) => {
+                self.exited = Some(exited);
                 self.end();
             }
             Event::Finish(_) => {}
@@ -131,10 +129,8 @@ impl Collect {
 
     fn finish(mut self, ended: Ended) -> Result<Summary, Error> {
         self.end();
-        let exit_status = self.exit_status.map(u64::from);
-        if let (Some(session), Some(_)) = (&mut self.session, exit_status) {
-            let cpu_ns = self.cpu_ns;
-            session.learn(Process { exit_status, cpu_ns, ..Process::default() }, &self.output);
+        if let (Some(session), Some(exited)) = (&mut self.session, self.exited) {
+            session.has_exited(&exited, &self.output);
         }
         self.notes.extend(self.session.as_ref().map(Session::notes).unwrap_or_default());
         let complete = ended == Ended::Exited && self.notes.is_empty();

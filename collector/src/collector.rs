@@ -2,9 +2,7 @@
 //!
 //! Invariant: once started it serves its targets until finished or dropped, whatever the caller does meanwhile.
 
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +12,7 @@ use crate::options::Options;
 use crate::recording::Recording;
 use crate::server::Server;
 use crate::sink::{OpenSink, Sink};
-use crate::summary::{Ended, Error, Followed, Summary};
+use crate::summary::{Ended, Error, Exited, Followed, Summary};
 use crate::tree::{Child, Tree};
 
 /// How long a child that was announced may take to connect after everything else has ended.
@@ -77,11 +75,9 @@ impl Collector {
         self.server.expect();
     }
 
-    /// The child has ended and was waited for: what it left is drained at once. `cpu_ns`: its processor time, as
-    /// [`processor_ns`](crate::processor_ns) gave it before.
-    pub fn child_exited(&self, status: ExitStatus, cpu_ns: Option<u64>) {
-        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(0);
-        self.first.line().tell(Event::ChildExited(code as u8, cpu_ns));
+    /// The child has ended and was waited for: what it left is drained at once.
+    pub fn child_exited(&self, exited: Exited) {
+        self.first.line().tell(Event::ChildExited(exited));
     }
 
     /// Waits until every recorded process has ended, for as long as `go_on` says so when it is told how many live.

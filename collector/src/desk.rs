@@ -22,7 +22,7 @@ use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, t
 use crate::describe;
 use crate::event::{Connection, Event, Line};
 use crate::options::Options;
-use crate::proc::{self, Life};
+use crate::proc::{self, Life, Resident};
 use crate::recording::Recording;
 use crate::sink::{NewChild, OpenSink};
 use crate::tree::{Child, Tree};
@@ -144,14 +144,15 @@ impl Desk {
         let name = same_namespace.then(|| proc::thread(pid, pid)).and_then(proc::Thread::name);
         let Place { base, replaces, .. } = served.place;
         let life = Arc::clone(&served.life);
-        Connection { area, pid, life, same_namespace, name, clock: self.clock, process, base, replaces }
+        let resident = Resident::of(pid);
+        Connection { area, pid, life, same_namespace, name, resident, clock: self.clock, process, base, replaces }
     }
 
     fn describe(&self, pid: i32, hello: &Hello, served: &Served) -> Process {
         let is_new = served.place.replaces.is_none();
         let parent = self.served.get(&hello.ppid).filter(|_| is_new && served.number > 0);
         Process {
-            tree: self.openers.open.is_some().then_some(self.tree_id),
+            tree: Some(self.tree_id),
             tree_number: self.openers.open.is_some().then(|| served.number.into()),
             parent_number: parent.map(|parent| parent.number.into()),
             fork_ticket: hello.fork.map(|fork| fork.ticket),

@@ -10,8 +10,8 @@ use memtrack_transport::Area;
 use memtrack_transport::clock::Clock;
 
 use crate::bell::Bell;
-use crate::proc::Life;
-use crate::summary::Ended;
+use crate::proc::{Life, Resident};
+use crate::summary::{Ended, Exited};
 
 /// What a draining thread is told.
 #[derive(Debug)]
@@ -20,8 +20,8 @@ pub(crate) enum Event {
     Connected(Box<Connection>),
     /// A process asked, and could not be let in.
     NoRoom(String),
-    /// The child has ended, with this status as a shell gives it, and this processor time in nanoseconds.
-    ChildExited(u8, Option<u64>),
+    /// The first process has ended.
+    ChildExited(Exited),
     /// The recording shall end.
     Finish(Ended),
 }
@@ -36,6 +36,8 @@ pub(crate) struct Connection {
     pub(crate) same_namespace: bool,
     /// Its first thread's name, read before it could be gone.
     pub(crate) name: Option<String>,
+    /// Its resident memory, the same.
+    pub(crate) resident: Resident,
     pub(crate) clock: Clock,
     pub(crate) process: Process,
     /// Stream number of slot 0: slots of an earlier image of the process come before.

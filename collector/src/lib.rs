@@ -45,9 +45,9 @@ pub use collector::Collector;
 pub use file::FileSink;
 pub use options::Options;
 pub use pack::{Compression, Packer};
-pub use proc::{ProcessorTimes, processor_ns};
+pub use proc::{ProcessorTimes, processor_ns, resident_peak};
 pub use sink::{NewChild, OpenSink, Piece, Sink};
-pub use summary::{Ended, Error, Followed, NothingRecorded, Summary};
+pub use summary::{Ended, Error, Exited, Followed, NothingRecorded, Summary};
 
 // What a target's environment is to hold; for whoever starts it, who need not know the transport.
 pub use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};

@@ -35,6 +35,9 @@ pub(crate) struct Observer {
     last_snapshot_ns: u64,
     /// The word of the ticket that was taken last.
     word: u64,
+    /// The kernel's high-water mark of resident memory when it was last read, and the process's own at that mark.
+    seen_peak: u64,
+    own_peak: u64,
     /// Slots that have come into use.
     pub(crate) used_slots: u32,
     /// Pages of segments that the target has touched.
@@ -42,16 +45,18 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    pub(crate) fn new(pid: i32, clock: Clock, interval_ns: u64) -> Self {
+    pub(crate) fn new(resident: Resident, clock: Clock, interval_ns: u64) -> Self {
         Self {
             writer: Writer::default(),
             clock,
-            resident: Resident::of(pid),
+            resident,
             interval_ns,
             next_snapshot_ns: 0,
             last_rss: 0,
             last_snapshot_ns: 0,
             word: 0,
+            seen_peak: 0,
+            own_peak: 0,
             used_slots: 0,
             segment_pages: 0,
         }
@@ -69,6 +74,27 @@ impl Observer {
             Some(rss) => self.snapshot(area, rss),
             None => self.tick(area),
         }
+    }
+
+    /// Takes the first snapshot. Of a process that is gone by now it has what was read when it connected.
+    pub(crate) fn observe_first(&mut self, area: &Area) {
+        if let Some(rss) = self.rss(area).or(self.resident.first) {
+            self.snapshot(area, rss);
+        }
+    }
+
+    /// The kernel's high-water mark of resident memory is this by now. What it has grown by since it was last read came
+    /// while memtrack's pages were at most those of now, which are taken out.
+    pub(crate) fn note_peak(&mut self, area: &Area, peak: u64) {
+        if peak > self.seen_peak {
+            self.seen_peak = peak;
+            self.own_peak = self.own_peak.max(peak.saturating_sub(self.memtracks_bytes(area)));
+        }
+    }
+
+    /// The most resident memory that the process is known to have had, without memtrack's.
+    pub(crate) fn peak(&self) -> Option<u64> {
+        (self.own_peak > 0).then_some(self.own_peak)
     }
 
     /// Takes a snapshot of an idle process, where one is due and says something new.
@@ -113,8 +139,12 @@ impl Observer {
         if area.control().image.load(SeqCst) == image::IN_EXEC {
             return None;
         }
-        let own = self.segment_pages + header_pages(area.slot_count(), self.used_slots);
-        Some(self.resident.bytes()?.saturating_sub(own * PAGE as u64))
+        Some(self.resident.bytes()?.saturating_sub(self.memtracks_bytes(area)))
+    }
+
+    /// Shared memory that is resident in the target.
+    fn memtracks_bytes(&self, area: &Area) -> u64 {
+        (self.segment_pages + header_pages(area.slot_count(), self.used_slots)) * PAGE as u64
     }
 
     fn tick(&mut self, area: &Area) -> u64 {

@@ -16,13 +16,19 @@ const MAX_COMMAND_LINE: u64 = 1 << 20;
 pub(crate) struct Resident {
     statm: Option<File>,
     page: u64,
+    /// What it was at first.
+    pub(crate) first: Option<u64>,
 }
 
 impl Resident {
+    /// Of a process that lives; what it has by now is read at once, as it may be gone at the next look.
     pub(crate) fn of(pid: i32) -> Self {
         // SAFETY: reads a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        Self { statm: File::open(format!("/proc/{pid}/statm")).ok(), page: u64::try_from(page).unwrap_or(4096) }
+        let statm = File::open(format!("/proc/{pid}/statm")).ok();
+        let mut made = Self { statm, page: u64::try_from(page).unwrap_or(4096), first: None };
+        made.first = made.bytes();
+        made
     }
 
     /// Resident bytes now; `None` when it cannot be known, or the process has no memory any more.
@@ -33,6 +39,14 @@ impl Resident {
         let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
         (pages > 0).then(|| pages.saturating_mul(self.page))
     }
+}
+
+/// The most resident memory that a process's present image has had, in bytes; `None` of one that has ended.
+#[must_use]
+pub fn resident_peak(pid: i32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB"))?;
+    Some(line.trim().parse::<u64>().ok()?.saturating_mul(1024))
 }
 
 /// Processor time that a process has taken, in nanoseconds; of one that has ended, until it is waited for.
@@ -162,12 +176,15 @@ pub(crate) fn executable(pid: i32) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Life, Resident, Thread, command_line, executable, exists, processor_ns, thread};
+    use super::{Life, Resident, Thread, command_line, executable, exists, processor_ns, resident_peak, thread};
 
     #[test]
     fn this_process_is_described() {
         let pid = std::process::id().cast_signed();
-        assert!(Resident::of(pid).bytes().is_some_and(|bytes| bytes > 100_000));
+        let (resident, peak) = (Resident::of(pid), resident_peak(pid).unwrap());
+        assert!(resident.first.is_some_and(|bytes| bytes > 100_000) && resident.bytes() > Some(100_000));
+        // Rounded to whole batches of pages for each processor by some systems.
+        assert!(peak + (8 << 20) > resident.bytes().unwrap(), "{peak}");
         assert_eq!(command_line(pid).len(), std::env::args_os().count());
         let path = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
         assert_eq!(executable(pid), Some(path));
@@ -198,6 +215,6 @@ mod tests {
         assert_eq!(thread(pid, i32::MAX), Thread::Gone);
         assert_eq!(thread(i32::MAX, i32::MAX), Thread::Unknown);
         assert!(!exists(i32::MAX) && Life::of(i32::MAX).is_over());
-        assert_eq!(Resident::of(i32::MAX).bytes(), None);
+        assert_eq!((Resident::of(i32::MAX).first, resident_peak(i32::MAX)), (None, None));
     }
 }

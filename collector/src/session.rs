@@ -21,6 +21,7 @@ use crate::output::Output;
 use crate::proc::{self, Life, ProcessorTimes};
 use crate::quiet;
 use crate::slot::Follower;
+use crate::summary::Exited;
 use crate::threads::Threads;
 
 /// Without events for this long, in nanoseconds, the process counts as idle.
@@ -31,6 +32,9 @@ const CHECK_NS: u64 = 20_000_000;
 const SWEEP_NS: u64 = 100_000_000;
 /// Between looks at whether the process still lives, in nanoseconds.
 const LIFE_NS: u64 = 10_000_000;
+/// Between looks at the high-water mark of resident memory, in nanoseconds.
+const SHORTEST_PEAK_NS: u64 = 1_000_000;
+const LONGEST_PEAK_NS: u64 = 100_000_000;
 /// Slots beyond the last used one that every round looks at.
 const AHEAD: u32 = 4;
 /// The longest sleep while the process is idle.
@@ -67,6 +71,8 @@ pub(crate) struct Session {
     last_check_ns: u64,
     next_sweep_ns: u64,
     next_life_ns: u64,
+    begun_ns: u64,
+    next_peak_ns: u64,
     /// The process is gone.
     over: bool,
     /// Everything was drained for the last time.
@@ -90,7 +96,7 @@ pub(crate) enum Pace {
 impl Session {
     /// `earlier`: what is known of the process's image before.
     pub(crate) fn begin(connection: Connection, earlier: Process, options: &Options, output: &Output) -> Self {
-        let Connection { area, pid, life, same_namespace, name, clock, process, base, replaces } = connection;
+        let Connection { area, pid, life, same_namespace, name, resident, clock, process, base, replaces } = connection;
         if let Some(ticket) = replaces {
             output.replaced(ticket);
         }
@@ -98,12 +104,12 @@ impl Session {
         output.checkpoint();
         let interval = nanoseconds(options.snapshot_interval).max(1_000_000);
         let now = monotonic_ns();
-        let mut observer = Observer::new(pid, clock, interval);
+        let mut observer = Observer::new(resident, clock, interval);
         if let Some(name) = name {
             observer.thread(pid, name);
         }
         // One at the start, so that the shortest run has resident memory to show.
-        observer.observe_idle(&area, now);
+        observer.observe_first(&area);
         let before = ProcessorTimes::of(pid);
         let maps = if options.native { Asker::start(pid, &area, &life, now) } else { None };
         Self {
@@ -130,6 +136,8 @@ impl Session {
             last_check_ns: 0,
             next_sweep_ns: now,
             next_life_ns: now.saturating_add(LIFE_NS),
+            begun_ns: now,
+            next_peak_ns: now,
             over: false,
             ended: false,
             begun: false,
@@ -193,7 +201,9 @@ impl Session {
             futex::wait(&control.sleeping.0, 1, rest);
         }
         if control.sleeping.0.load(SeqCst) != 0 {
-            self.observer.observe_idle(&self.area, monotonic_ns());
+            let now = monotonic_ns();
+            self.observer.observe_idle(&self.area, now);
+            self.look_at_peak(now);
         }
     }
 
@@ -222,10 +232,10 @@ impl Session {
             output.quiet(last, Vec::new());
         }
         self.look_at_clock();
-        let cpu_ns = self.cpu_ns;
+        let (cpu_ns, resident_peak) = (self.cpu_ns, self.resident_peak());
         let record_bytes = Some(output.record_bytes);
         let known = describe::at_end(&self.area, &self.process, end, &self.earlier);
-        self.learn(Process { cpu_ns, record_bytes, ..known }, output);
+        self.learn(Process { cpu_ns, record_bytes, resident_peak, ..known }, output);
         output.checkpoint();
         self.area.control().children.load(SeqCst)
     }
@@ -233,6 +243,35 @@ impl Session {
     /// Its processor time. It does not go back: what does is another process's, that has its number after its end.
     fn look_at_clock(&mut self) {
         self.cpu_ns = proc::processor_ns(self.pid).max(self.cpu_ns);
+    }
+
+    /// Reads the kernel's high-water mark of resident memory, more often while the process is young: an eighth of its life
+    /// is what one that ends may have grown in unseen.
+    fn look_at_peak(&mut self, now: u64) {
+        if now < self.next_peak_ns || self.area.control().image.load(Acquire) == image::IN_EXEC {
+            return;
+        }
+        let age = now.saturating_sub(self.begun_ns);
+        self.next_peak_ns = now.saturating_add((age / 8).clamp(SHORTEST_PEAK_NS, LONGEST_PEAK_NS));
+        let peak = proc::resident_peak(self.pid);
+        // What was read may be another process's that has its number, if it has ended.
+        if let Some(peak) = peak.filter(|_| !self.life.is_over()) {
+            self.observer.note_peak(&self.area, peak);
+        }
+    }
+
+    /// The most resident memory that this image and earlier ones are known to have had.
+    fn resident_peak(&self) -> Option<u64> {
+        self.observer.peak().max(self.earlier.resident_peak)
+    }
+
+    /// What the system said when the process had ended.
+    pub(crate) fn has_exited(&mut self, exited: &Exited, output: &Output) {
+        if let Some(peak) = exited.resident_peak {
+            self.observer.note_peak(&self.area, peak);
+        }
+        let (exit_status, resident_peak) = (Some(exited.status.into()), self.resident_peak());
+        self.learn(Process { exit_status, cpu_ns: exited.cpu_ns, resident_peak, ..Process::default() }, output);
     }
 
     /// Adds to what is known of the process.
@@ -318,6 +357,7 @@ impl Session {
             self.over |= self.life.is_over();
             self.next_life_ns = now.saturating_add(LIFE_NS);
         }
+        self.look_at_peak(now);
         if now >= self.next_sweep_ns {
             self.next_sweep_ns = now.saturating_add(SWEEP_NS);
         }

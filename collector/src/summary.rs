@@ -19,6 +19,17 @@ pub enum Ended {
     Detached,
 }
 
+/// What the system said of the first process when it had ended, and was waited for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Exited {
+    /// How it ended, as a shell gives it: 128+N for signal N.
+    pub status: u8,
+    /// Its processor time in nanoseconds, as [`processor_ns`](crate::processor_ns) gave it before it was waited for.
+    pub cpu_ns: Option<u64>,
+    /// The most resident memory that it had, in bytes, where that is known to be its own.
+    pub resident_peak: Option<u64>,
+}
+
 /// What was recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::ExitStatus;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -16,7 +14,7 @@ use memtrack_format::observe::{Observation, Reader};
 use memtrack_transport::layout::{SEGMENT_ROOM, SLOT_COUNTS, image, state};
 
 use crate::fake::Target;
-use crate::{Collector, Ended, Error, FileSink, NothingRecorded, Options, Sink};
+use crate::{Collector, Ended, Error, Exited, FileSink, NothingRecorded, Options, Sink};
 
 mod sinks;
 
@@ -151,13 +149,16 @@ fn every_byte_of_every_thread_arrives_in_order() {
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<BTreeMap<_, _>>()
     });
-    collector.child_exited(ExitStatus::from_raw(3 << 8), Some(77));
+    collector.child_exited(Exited { status: 3, cpu_ns: Some(77), resident_peak: Some(1 << 40) });
     let summary = collector.finish(Ended::Exited).unwrap();
     assert_eq!((summary.record_bytes, summary.nothing, summary.complete), (20_000_000, None, true));
     let capture = medium.read();
     assert!(capture.complete);
     assert!(capture.streams == written, "streams differ");
     assert_eq!((capture.process.exit_status, capture.process.cpu_ns), (Some(3), Some(77)));
+    // Without the pages of the shared memory.
+    let resident = capture.process.resident_peak.unwrap();
+    assert!(((1 << 40) - (9 << 20)..1 << 40).contains(&resident), "{resident}");
     assert_eq!(capture.process.record_bytes, Some(20_000_000));
     assert!(capture.process.step_ps > Some(0) && capture.process.switches > Some(4));
     assert_eq!(capture.process.pid, Some(u64::from(std::process::id())));
@@ -231,7 +232,7 @@ fn unpublished_bytes_of_a_vanished_target_are_left_out() {
     let beyond = unsafe { room.add(20_000) };
     // SAFETY: as above.
     unsafe { beyond.write(7) };
-    collector.child_exited(ExitStatus::from_raw(9), None);
+    collector.child_exited(Exited { status: 137, ..Exited::default() });
     collector.finish(Ended::Exited).unwrap();
     let capture = medium.read();
     assert!(capture.streams[&0] == all);

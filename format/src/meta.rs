@@ -107,9 +107,13 @@ pub struct Process {
     pub lost_bytes: Option<u64>,
     /// Version of memtrack that recorded.
     pub recorder: Option<Vec<u8>>,
-    /// Tells the captures of one recording of a process tree from others; absent where children were not recorded.
+    /// The most resident memory that the process had, in bytes, without memtrack's: the kernel's own high-water mark as far
+    /// as it was read. Snapshots may have seen more.
+    pub resident_peak: Option<u64>,
+    /// The recording: tells its captures from those of others. Absent in captures of memtrack's first version where children
+    /// were not recorded.
     pub tree: Option<u64>,
-    /// The process's number in the tree; the first has 0.
+    /// The process's number in the tree, where children were recorded; the first has 0.
     pub tree_number: Option<u64>,
     /// Its parent's number in the tree.
     pub parent_number: Option<u64>,
@@ -210,7 +214,7 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags.
-    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 45] {
+    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 46] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -253,6 +257,7 @@ impl Process {
             (72, &mut self.anonymized),
             (73, &mut self.lost_blocks),
             (74, &mut self.lost_bytes),
+            (78, &mut self.resident_peak),
             (64, &mut self.tree),
             (65, &mut self.tree_number),
             (66, &mut self.parent_number),

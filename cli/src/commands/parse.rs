@@ -12,7 +12,7 @@ use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId};
 
 use crate::args;
 use crate::kept::{Kept, KeptEvents};
-use crate::load::{Request, expanded, facts};
+use crate::load::{Request, facts, of_one_recording};
 use crate::message;
 use crate::output::Report;
 use crate::reports::facts::{Facts, visible};
@@ -25,7 +25,7 @@ use crate::terminal::Progress;
 pub(crate) fn run(options: &args::Parse) -> Result<u8> {
     let request = Request::from(&options.input);
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
-    for path in expanded(request.paths)? {
+    for path in of_one_recording(request.paths)? {
         print(&request.open(&path)?, &request, &mut out)?;
     }
     out.finish()?;

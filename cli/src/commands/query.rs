@@ -10,7 +10,7 @@ use memtrack_reader::query::{Expr, Judge, Known};
 
 use crate::args::query::{By, Query};
 use crate::lives;
-use crate::load::{Request, expanded, load};
+use crate::load::{Request, load, of_one_recording};
 use crate::output::Report;
 use crate::reports::facts::{Capture, Facts};
 use crate::reports::query::{self, Groups, Largest, Matched, Stream};
@@ -44,7 +44,7 @@ fn grouped(
     let mut groups = Groups::new(kind(by));
     let mut matched = Matched::default();
     let mut times = Facts::default();
-    for path in &expanded(request.paths)? {
+    for path in &of_one_recording(request.paths)? {
         let file = request.open(path)?;
         let capture = if file.aggregated() {
             let request = Request { paths: std::slice::from_ref(path), ..without_filters(request) };
@@ -100,7 +100,7 @@ fn largest(options: &Query, request: &Request<'_>, expr: &Expr, look: Look, out:
     let mut rows = Largest::new(options.text.rows);
     let mut matched = Matched::default();
     let mut times = Facts::default();
-    for path in &expanded(request.paths)? {
+    for path in &of_one_recording(request.paths)? {
         let capture = lives::each(&request.open(path)?, expr, |capture, life| {
             matched.matched.add(life.size, 1);
             rows.add(capture, life);
@@ -118,7 +118,7 @@ fn largest(options: &Query, request: &Request<'_>, expr: &Expr, look: Look, out:
 fn stream(options: &Query, request: &Request<'_>, expr: &Expr, out: &mut Report) -> Result<()> {
     let mut rows = Stream::new(&options.expression.text, &mut *out);
     let mut matched = Matched::default();
-    for path in &expanded(request.paths)? {
+    for path in &of_one_recording(request.paths)? {
         let capture = lives::each(&request.open(path)?, expr, |capture, life| {
             matched.matched.add(life.size, 1);
             rows.add(capture, life);

@@ -9,7 +9,7 @@ use memtrack_reader::analysis::SizeHistogram;
 use crate::args;
 use crate::args::input::Input;
 use crate::lives;
-use crate::load::{Request, expanded, load};
+use crate::load::{Request, load, of_one_recording};
 use crate::message;
 use crate::output::Report;
 use crate::reports::{self, stats_json, stats_text};
@@ -46,7 +46,7 @@ fn lifetimes(input: &Input) -> Result<reports::lifetimes::Report> {
     let request = Request::from(input);
     let expr = lives::filters(&request);
     let mut report = reports::lifetimes::Report::default();
-    for path in &expanded(request.paths)? {
+    for path in &of_one_recording(request.paths)? {
         let capture = lives::each(&request.open(path)?, &expr, |capture, life| report.add(capture, life))?;
         report.end_capture(&capture);
     }

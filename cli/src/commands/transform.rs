@@ -18,7 +18,7 @@ use memtrack_reader::{Event, View};
 use crate::args;
 use crate::args::transform::{Common, Events, Order, Transform};
 use crate::kept::Kept;
-use crate::load::{Request, expanded, facts, load};
+use crate::load::{Request, facts, load, of_one_recording};
 use crate::message;
 use crate::output::Report;
 #[cfg(feature = "parquet")]
@@ -67,7 +67,7 @@ fn write(common: &Common, format: &impl Format) -> Result<u8> {
 /// Heaptrack's file is made of events, so it is not one of the formats of sums.
 fn heaptrack(options: &Events) -> Result<u8> {
     let (output, request) = (&options.output, Request::from(&options.input));
-    let paths = expanded(request.paths)?;
+    let paths = of_one_recording(request.paths)?;
     let [path] = paths.as_slice() else { bail!("heaptrack's format has one process: give one capture") };
     let mut file = request.open(path)?;
     file.ignore_columns();
@@ -95,7 +95,7 @@ fn heaptrack(options: &Events) -> Result<u8> {
 #[cfg(feature = "parquet")]
 fn parquet(options: &Events) -> Result<u8> {
     let (output, request) = (&options.output, Request::from(&options.input));
-    let paths = expanded(request.paths)?;
+    let paths = of_one_recording(request.paths)?;
     let [path] = paths.as_slice() else { bail!("the tables are of one process: give one capture") };
     let file = request.open(path)?;
     if file.aggregated() {

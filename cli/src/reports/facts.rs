@@ -260,7 +260,7 @@ pub(crate) fn quoted(argument: &str) -> String {
 }
 
 /// Nanoseconds since 1970 as RFC 3339 with milliseconds, in UTC.
-fn rfc3339(ns: u64) -> String {
+pub(crate) fn rfc3339(ns: u64) -> String {
     let (seconds, millis) = (ns / 1_000_000_000, ns / 1_000_000 % 1000);
     let (year, month, day) = date(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);

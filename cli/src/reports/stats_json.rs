@@ -50,7 +50,7 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
         "peak": {"bytes": totals.peak.bytes, "allocations": totals.peak.allocations, "time_ms": millis(peak_time)},
         "leaked": leaked(capture, &rows),
         "temporary": {"count": totals.temporary.count, "bytes": totals.temporary.bytes},
-        "rss": {"peak_bytes": totals.rss_peak_bytes, "last_bytes": totals.rss_last_bytes},
+        "rss": {"peak_bytes": totals.resident_peak(), "last_bytes": totals.resident_last()},
         "mappings": {
             "reserved_bytes": totals.mappings.reserved.peak_bytes,
             "file_bytes": totals.mappings.file.peak_bytes,

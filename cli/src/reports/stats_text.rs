@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-use memtrack_reader::analysis::{FrameRow, Kept, ModuleRow, Tally, View, kept};
+use memtrack_reader::analysis::{FrameRow, Kept, ModuleRow, Tally, Totals, View, kept};
 use memtrack_reader::native::Source;
 
 use super::NO_STACK;
@@ -68,10 +68,7 @@ fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<(
         line("  of these", held)?;
     }
     line("Temporary", tally(totals.temporary))?;
-    line(
-        "Resident memory",
-        format!("{} at most, {} at the end", size(totals.rss_peak_bytes), size(totals.rss_last_bytes)),
-    )?;
+    line("Resident memory", resident(totals))?;
     let mappings = &totals.mappings;
     let [reserved, file, shared] = [mappings.reserved, mappings.file, mappings.shared].map(|class| class.peak_bytes);
     if reserved + file + shared > 0 {
@@ -107,6 +104,14 @@ fn peak(capture: &Capture) -> String {
         None => String::new(),
     };
     format!("{} in {} allocations{when}", size(peak.bytes), count(peak.allocations))
+}
+
+fn resident(totals: &Totals) -> String {
+    match (totals.resident_peak(), totals.resident_last()) {
+        (Some(peak), Some(last)) => format!("{} at most, {} at the end", size(peak), size(last)),
+        (Some(peak), None) => format!("{} at most", size(peak)),
+        (None, _) => "not sampled".into(),
+    }
 }
 
 /// Where every block of Python's allocators is recorded, the interpreter's own are most of what a small program holds.
@@ -225,5 +230,6 @@ mod tests {
         write(&fixture::empty(), View::Allocated, 5, Look { width: None, color: false }, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("Peak             0 B in 0 allocations\n") && !text.contains("Sizes"), "{text}");
+        assert!(text.contains("\nResident memory  not sampled\n"), "{text}");
     }
 }

@@ -13,7 +13,7 @@ mod signals;
 
 pub(crate) use abort::end_with;
 pub(crate) use leftover::EndSignals;
-pub(crate) use process::{Child, Spawn, shell_status};
+pub(crate) use process::{Child, Reaped, Spawn, shell_status};
 pub(crate) use signals::{Signals, Waiting};
 
 /// Sends a signal to a process that is known to exist, as [`Child`] guarantees by reaping under its lock.

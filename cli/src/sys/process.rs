@@ -19,6 +19,9 @@ use super::{inherited, kill};
 /// What glibc uses between threads; its posix_spawn would leave them ignored, which a fork and exec would not.
 const LIBRARY_SIGNALS: [i32; 2] = [32, 33];
 
+/// A process takes more processor time than this from its fork to its end, in nanoseconds.
+const LEAST_CHILD_NS: u64 = 10_000;
+
 /// A program that is about to be started.
 #[derive(Debug)]
 pub(crate) struct Spawn {
@@ -33,6 +36,9 @@ pub(crate) struct Child {
     pid: i32,
     /// Whether the process is unreaped, so that its id is still its own.
     alive: Mutex<bool>,
+    /// The most resident memory, in bytes, that memtrack had when the process was still in memtrack's image: the system
+    /// counts that as the process's.
+    inherited_peak: Option<u64>,
 }
 
 /// A process that has ended and was waited for.
@@ -40,8 +46,12 @@ pub(crate) struct Child {
 pub(crate) struct Reaped {
     /// How it ended.
     pub(crate) status: ExitStatus,
-    /// Its processor time, with that of the children that it had waited for, and of theirs, in nanoseconds.
-    pub(crate) processor_ns: u64,
+    /// Its own processor time in nanoseconds.
+    pub(crate) own_ns: Option<u64>,
+    /// The same with that of the children that it had waited for, and of theirs.
+    pub(crate) all_ns: u64,
+    /// The most resident memory that it had, in bytes, where that is known to be its own.
+    pub(crate) resident_peak: Option<u64>,
 }
 
 /// The status that a shell gives: 128+N for signal N.
@@ -97,7 +107,8 @@ impl Spawn {
                 environment.as_ptr(),
             )
         })?;
-        Ok(Child { pid, alive: Mutex::new(true) })
+        let inherited_peak = memtrack_collector::resident_peak(std::process::id().cast_signed());
+        Ok(Child { pid, alive: Mutex::new(true), inherited_peak })
     }
 }
 
@@ -142,6 +153,7 @@ impl Child {
     /// What wait4 says.
     pub(crate) fn reap(&self) -> io::Result<Reaped> {
         self.wait_for_end()?;
+        let own_ns = memtrack_collector::processor_ns(self.pid);
         let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
         // SAFETY: wait4 writes to live locals; the process has ended, so that it does not wait.
@@ -152,10 +164,13 @@ impl Child {
         program_has_ended();
         // SAFETY: all zeroes is a valid value.
         let usage = unsafe { usage.assume_init() };
-        Ok(Reaped {
-            status: ExitStatus::from_raw(status),
-            processor_ns: nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime)),
-        })
+        let all_ns = nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime));
+        // The mark is the highest of the process, of memtrack's image that it was started in, and of each child that it
+        // has waited for.
+        let has_waited = own_ns.is_none_or(|own_ns| all_ns.saturating_sub(own_ns) > LEAST_CHILD_NS);
+        let peak = u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1024);
+        let is_own = !has_waited && self.inherited_peak.is_some_and(|inherited| peak > inherited);
+        Ok(Reaped { status: ExitStatus::from_raw(status), own_ns, all_ns, resident_peak: is_own.then_some(peak) })
     }
 }
 
@@ -253,6 +268,20 @@ mod tests {
         assert!(child.signal(libc::SIGTERM));
         assert_eq!(shell_status(child.reap().unwrap().status), 128 + libc::SIGTERM as u8);
         assert!(!child.signal(libc::SIGTERM));
+    }
+
+    #[test]
+    fn the_most_memory_is_told_where_it_is_the_programs_own() {
+        let reaped = |script: &str| {
+            let arguments = ["sh", "-c", script].map(Into::into);
+            Spawn::new(Path::new("/bin/sh"), &arguments, []).unwrap().start().unwrap().reap().unwrap()
+        };
+        // A shell holds what its variable does.
+        const GROWS: &str = "x=01234567; i=0; while [ $i -lt 23 ]; do x=$x$x; i=$((i+1)); done";
+        let peak = reaped(GROWS).resident_peak.unwrap();
+        assert!(peak > 64 << 20, "{peak}");
+        assert_eq!(reaped(&format!("({GROWS}); true")).resident_peak, None);
+        assert_eq!(reaped(":").resident_peak, None);
     }
 
     #[test]

@@ -79,9 +79,9 @@ pub struct Totals {
     pub undone: u64,
     /// Events whose stack was cut while recording.
     pub truncated_stacks: u64,
-    /// The largest resident memory of all snapshots, in bytes.
+    /// The largest resident memory that is known, in bytes; 0: none is.
     pub rss_peak_bytes: u64,
-    /// The resident memory of the last snapshot, in bytes.
+    /// The resident memory of the last snapshot, in bytes; 0: there is none.
     pub rss_last_bytes: u64,
     /// Mappings by class.
     pub mappings: MappingTotals,
@@ -91,6 +91,20 @@ pub struct Totals {
     pub exec: Option<Moment>,
     /// The latest time of all events and snapshots, in nanoseconds since recording began.
     pub end_time_ns: u64,
+}
+
+impl Totals {
+    /// The largest resident memory, in bytes, where it is known.
+    #[must_use]
+    pub fn resident_peak(&self) -> Option<u64> {
+        (self.rss_peak_bytes > 0).then_some(self.rss_peak_bytes)
+    }
+
+    /// The resident memory of the last snapshot, in bytes, where there is one.
+    #[must_use]
+    pub fn resident_last(&self) -> Option<u64> {
+        (self.rss_last_bytes > 0).then_some(self.rss_last_bytes)
+    }
 }
 
 /// Mappings by class. Those of class heap are counted among the allocations, too; the others only here.

@@ -1,16 +1,23 @@
 //! The captures of the children of a program, where they are recorded: one for each process, beside the program's own.
 //!
-//! Invariant: a name has the child's number in the tree in it, so that a process id that is used again overwrites nothing.
+//! A later run often has the same name for its capture (`-f -o capture.bin`). The captures of the children of the run
+//! before are then removed with it, and whatever else has such a name stays: the children of this run then get names with
+//! a number of the run in them. Invariant: [`Children::pattern`] matches the captures of this run's children and no other
+//! file; and a name has the child's number in the tree in it, so that a process id that is used again overwrites nothing.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use memtrack_collector::{NewChild, OpenSink};
+use memtrack_reader::source;
 
 use super::{Form, sink};
 use crate::output::CaptureFile;
+use crate::reports::facts::quoted;
 
 /// The captures that were made.
 #[derive(Clone, Debug, Default)]
@@ -24,18 +31,29 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The program's own capture, once its name is known.
-    own: Option<PathBuf>,
+    names: Option<Names>,
     captures: Vec<(u32, CaptureFile)>,
+    /// Captures of the children of an earlier run that were removed.
+    replaced: usize,
+}
+
+/// How the captures are named, once the name of the program's own is known.
+#[derive(Clone, Debug)]
+struct Names {
+    /// The program's own capture.
+    own: PathBuf,
+    /// What stands before the process id, if anything: a number with a point.
+    run: String,
 }
 
 impl Children {
     /// Gives each child a file of its own, beside the program's.
-    pub(super) fn opener(&self, form: Form, force: bool) -> OpenSink {
+    pub(super) fn opener(&self, form: Form) -> OpenSink {
         let shared = Arc::clone(&self.0);
         Box::new(move |child| {
-            let own = shared.own();
-            let (capture, file) = open(&own, child, force).map_err(|error| io::Error::other(format!("{error:#}")))?;
+            let path = shared.names().path(child);
+            let opened = CaptureFile::named(&path, true);
+            let (capture, file) = opened.map_err(|error| io::Error::other(format!("{error:#}")))?;
             let sink = sink(form, file)?;
             shared.lock().captures.push((child.number, capture));
             Ok(sink)
@@ -44,8 +62,25 @@ impl Children {
 
     /// The program's own capture has this name; nothing is opened before it is known.
     pub(super) fn name(&self, own: &Path) {
-        self.0.lock().own = Some(own.into());
+        self.0.lock().names = Some(Names::new(own));
         self.0.named.notify_all();
+    }
+
+    /// Removes the captures of the children of the run whose own capture is about to be overwritten, if it tells its run.
+    pub(super) fn replace(&self, own: &Path) {
+        if let Some(run) = own.is_file().then(|| run_of(own)).flatten() {
+            self.0.lock().replaced = remove(own, run);
+        }
+    }
+
+    /// How many captures that were.
+    pub(super) fn replaced(&self) -> usize {
+        self.0.lock().replaced
+    }
+
+    /// What a shell makes the children's captures of, as it is typed.
+    pub(super) fn pattern(&self) -> String {
+        self.0.names().pattern()
     }
 
     /// Takes out the capture of the child with this number in the tree.
@@ -61,32 +96,75 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn own(&self) -> PathBuf {
+    fn names(&self) -> Names {
         let mut state = self.lock();
         loop {
-            match &state.own {
-                Some(path) => return path.clone(),
+            match &state.names {
+                Some(names) => return names.clone(),
                 None => state = self.named.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }
 }
 
-/// Opens `capture.<pid>-<n>.bin` for `capture.bin`, or one with a further number where that exists and is to stay.
-fn open(own: &Path, child: NewChild, force: bool) -> anyhow::Result<(CaptureFile, std::fs::File)> {
-    let mut path = beside(own, &format!(".{}-{}", child.pid, child.number));
-    for further in 2.. {
-        if force || !path.is_file() {
-            break;
-        }
-        path = beside(own, &format!(".{}-{}-{further}", child.pid, child.number));
+impl Names {
+    fn new(own: &Path) -> Self {
+        let others = matching(own);
+        let is_free = |run: &String| others.iter().all(|name| !begins(name, own, run));
+        let run = (1_u32..).map(|run| if run == 1 { String::new() } else { format!("{run}.") }).find(is_free);
+        Self { own: own.into(), run: run.unwrap_or_default() }
     }
-    CaptureFile::named(&path, force)
+
+    /// `capture.<pid>-<n>.bin` for `capture.bin`, or `capture.2.<pid>-<n>.bin` in the second run that has left such files.
+    fn path(&self, child: NewChild) -> PathBuf {
+        beside(&self.own, &format!(".{}{}-{}", self.run, child.pid, child.number))
+    }
+
+    fn pattern(&self) -> String {
+        let Self { own, run } = self;
+        if is_device(own) {
+            return quoted(&own.display().to_string());
+        }
+        let stem = own.with_file_name(own.file_stem().unwrap_or_default());
+        let suffix = own.extension().map(|suffix| format!(".{}", quoted(&suffix.to_string_lossy())));
+        format!("{}.{run}*-*{}", quoted(&stem.display().to_string()), suffix.unwrap_or_default())
+    }
+}
+
+/// The run whose capture this is, where there is one that says so.
+fn run_of(capture: &Path) -> Option<u64> {
+    source::Capture::open(capture).ok()?.process().tree
+}
+
+/// Removes the captures of the children of this run, whose own capture is this; how many there were.
+fn remove(own: &Path, run: u64) -> usize {
+    let mut paths: Vec<_> = matching(own).into_iter().map(|name| own.with_file_name(name)).collect();
+    paths.retain(|path| path != own);
+    paths.into_iter().filter(|path| run_of(path) == Some(run) && fs::remove_file(path).is_ok()).count()
+}
+
+/// Names beside a capture that the children of any run of its might have: all that `capture.*-*.bin` matches.
+fn matching(own: &Path) -> Vec<OsString> {
+    let directory = own.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let suffix = own.extension().map(|suffix| [b".", suffix.as_bytes()].concat()).unwrap_or_default();
+    let is_one = |name: &OsString| {
+        let inner = name.as_bytes().strip_prefix(own.file_stem().unwrap_or_default().as_bytes());
+        let inner = inner.and_then(|rest| rest.strip_prefix(b".")?.strip_suffix(suffix.as_slice()));
+        inner.is_some_and(|inner| inner.contains(&b'-'))
+    };
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name()).filter(is_one).collect()
+}
+
+/// Whether the name is one that the pattern of this run's children matches.
+fn begins(name: &OsStr, own: &Path, run: &str) -> bool {
+    let stem = own.file_stem().unwrap_or_default().as_bytes();
+    name.as_bytes().starts_with(&[stem, b".", run.as_bytes()].concat())
 }
 
 /// `path` with `insert` before its suffix; a device stays itself.
 fn beside(path: &Path, insert: &str) -> PathBuf {
-    if path.exists() && !path.is_file() {
+    if is_device(path) {
         return path.into();
     }
     let mut name = OsString::from(path.file_stem().unwrap_or_default());
@@ -98,14 +176,13 @@ fn beside(path: &Path, insert: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// What a shell makes the captures of the children of; nothing else that stands beside them, such as `capture2.bin`.
-pub(super) fn pattern(own: &Path) -> PathBuf {
-    beside(own, ".*-*")
+fn is_device(path: &Path) -> bool {
+    path.exists() && !path.is_file()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{beside, open, pattern};
+    use super::{Names, beside, matching};
     use memtrack_collector::NewChild;
     use std::path::Path;
 
@@ -115,16 +192,36 @@ mod tests {
         assert_eq!(beside(Path::new("memtrack-app.py.4.bin"), ".7-1"), Path::new("memtrack-app.py.4.7-1.bin"));
         assert_eq!(beside(Path::new("capture"), ".7-1"), Path::new("capture.7-1"));
         assert_eq!(beside(Path::new("/dev/null"), ".7-1"), Path::new("/dev/null"));
-        assert_eq!(pattern(Path::new("capture.bin")), Path::new("capture.*-*.bin"));
     }
 
     #[test]
-    fn what_exists_stays() {
+    fn patterns_are_typed_as_a_shell_reads_them() {
+        let pattern = |own: &str| Names::new(Path::new(own)).pattern();
+        assert_eq!(pattern("capture.bin"), "capture.*-*.bin");
+        assert_eq!(pattern("/no/where/my capture.bin"), "'/no/where/my capture'.*-*.bin");
+        assert_eq!(pattern("/no/where/capture"), "/no/where/capture.*-*");
+        assert_eq!(pattern("/dev/null"), "/dev/null");
+    }
+
+    #[test]
+    fn what_exists_stays_and_is_not_matched() {
         let directory = tempfile::tempdir().unwrap();
         let own = directory.path().join("capture.bin");
         let child = NewChild { pid: 7, number: 1 };
-        let paths = [false, false, true].map(|force| open(&own, child, force).unwrap().0.path().to_owned());
-        let expected = ["capture.7-1.bin", "capture.7-1-2.bin", "capture.7-1.bin"];
-        assert_eq!(paths, expected.map(|name| directory.path().join(name)));
+        let mut made = Vec::new();
+        for _ in 0..3 {
+            let path = Names::new(&own).path(child);
+            std::fs::write(&path, b"").unwrap();
+            made.push(path);
+        }
+        let expected = ["capture.7-1.bin", "capture.2.7-1.bin", "capture.3.7-1.bin"];
+        assert_eq!(made, expected.map(|name| directory.path().join(name)));
+        assert_eq!(matching(&own).len(), 3);
+        // What only looks alike is in nobody's way.
+        let other = directory.path().join("other.bin");
+        for name in ["other2.7-1.bin", "other.bin", "other.7.bin", "other.7-1.txt"] {
+            std::fs::write(directory.path().join(name), b"").unwrap();
+        }
+        assert_eq!(Names::new(&other).path(child), directory.path().join("other.7-1.bin"));
     }
 }

@@ -10,7 +10,7 @@ use anyhow::Result;
 use memtrack_collector::{Error, Followed, NothingRecorded, ProcessorTimes, Summary};
 use memtrack_reader::Options;
 
-use super::children::{Children, pattern};
+use super::children::Children;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::CaptureFile;
@@ -86,7 +86,7 @@ pub(super) fn report(
     then(&[capture.path().to_path_buf()]);
     if !quiet {
         summary.notes.iter().for_each(message::warning);
-        recorded(&capture, &summary, &captures, unrecorded);
+        recorded(&capture, &summary, (&captures, children), unrecorded);
     }
 }
 
@@ -122,7 +122,12 @@ fn finish_children(quiet: bool, summary: &Summary, children: &Children) -> Vec<P
     captures
 }
 
-fn recorded(capture: &CaptureFile, summary: &Summary, children: &[PathBuf], unrecorded: Option<Unrecorded>) {
+fn recorded(
+    capture: &CaptureFile,
+    summary: &Summary,
+    (children, named): (&[PathBuf], &Children),
+    unrecorded: Option<Unrecorded>,
+) {
     let path = capture.path();
     let shown = quoted(&path.display().to_string());
     let own = [path.to_path_buf()];
@@ -146,15 +151,17 @@ fn recorded(capture: &CaptureFile, summary: &Summary, children: &[PathBuf], unre
     if let Some(text) = unrecorded.and_then(|unrecorded| unrecorded.text(summary.before)) {
         message::line(format_args!("  children    {text}"));
     }
-    let pattern = pattern(path);
-    let shown = if !children.is_empty() {
-        let processes = plural(children.len() as u64, "process", "processes");
-        message::line(format_args!("  children    {processes}, with a capture each, in {}", pattern.display()));
-        // Quotes would keep the shell from finding them.
-        format!("{shown} {}", pattern.display())
-    } else {
+    let shown = if children.is_empty() {
         shown
+    } else {
+        let (processes, pattern) = (plural(children.len() as u64, "process", "processes"), named.pattern());
+        message::line(format_args!("  children    {processes}, with a capture each, in {pattern}"));
+        format!("{shown} {pattern}")
     };
+    if let replaced @ 1.. = named.replaced() {
+        let captures = plural(replaced as u64, "capture", "captures");
+        message::line(format_args!("  replaced    {captures} of the children of the recording before"));
+    }
     for (label, command) in [("next", "flamegraph"), ("", "stats"), ("", "transform speedscope")] {
         message::line(format_args!("  {label:12}memtrack {command} {shown}"));
     }

@@ -110,7 +110,7 @@ fn figures(analysis: &Analysis, frames: &Frames) -> String {
         size(live.bytes),
         count(live.count),
         size(totals.peak.bytes),
-        size(totals.rss_last_bytes)
+        totals.resident_last().map_or("not sampled".into(), size)
     );
     let mut sums = FxHashMap::default();
     for row in analysis.view(View::LeaksAtExit) {

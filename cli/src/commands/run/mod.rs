@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use memtrack_collector::{Collector, Compression, Ended, FileSink, Sink};
+use memtrack_collector::{Collector, Compression, Ended, Exited, FileSink, Sink};
 
 use self::children::Children;
 use self::closing::Unrecorded;
@@ -30,7 +30,7 @@ use crate::args;
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
-use crate::sys::{Child, Signals, Spawn, Waiting, end_with, shell_status};
+use crate::sys::{Child, Reaped, Signals, Spawn, Waiting, end_with, shell_status};
 use crate::target::{Environment, Program, Target};
 use crate::units;
 
@@ -77,18 +77,15 @@ fn run_untracked(options: &args::Run, program: &Program, reason: &str) -> Result
 fn record(options: &args::Run, target: &Target, program: &Program) -> Result<ExitStatus> {
     let shim = shim::find()?;
     let private = Private::new()?;
-    let (mut capture, file) = open(options)?;
     let children = Children::default();
+    let (mut capture, file) = open(options, &children)?;
     match launch(options, program, &private, shim, file, &children) {
         Ok(Launched { collector, child, waiting }) => {
             let named = capture.name(&target.name(), child.pid());
             children.name(capture.path());
-            child.wait_for_end()?;
-            let cpu_ns = memtrack_collector::processor_ns(child.pid());
-            let reaped = child.reap()?;
-            let status = reaped.status;
+            let Reaped { status, own_ns, all_ns, resident_peak } = child.reap()?;
             end_with(shell_status(status));
-            collector.child_exited(status, cpu_ns);
+            collector.child_exited(Exited { status: shell_status(status), cpu_ns: own_ns, resident_peak });
             if options.follow {
                 wait_for_children(&collector, &waiting, options.quiet);
             }
@@ -101,8 +98,8 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
                     repack::repack(captures, compression, &waiting);
                 }
             };
-            let unrecorded = cpu_ns.filter(|_| !options.follow);
-            let unrecorded = unrecorded.map(|own_ns| Unrecorded { own_ns, all_ns: reaped.processor_ns });
+            let unrecorded = own_ns.filter(|_| !options.follow);
+            let unrecorded = unrecorded.map(|own_ns| Unrecorded { own_ns, all_ns });
             closing::report(options.quiet, capture, program, summary, (&children, unrecorded), &repack);
             Ok(status)
         }
@@ -113,9 +110,14 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
     }
 }
 
-fn open(options: &args::Run) -> Result<(CaptureFile, File)> {
+fn open(options: &args::Run, children: &Children) -> Result<(CaptureFile, File)> {
     match &options.output {
-        Some(path) => CaptureFile::named(path, options.force),
+        Some(path) => {
+            if options.follow && options.force {
+                children.replace(path);
+            }
+            CaptureFile::named(path, options.force)
+        }
         None => CaptureFile::unnamed(),
     }
 }
@@ -167,7 +169,7 @@ fn launch(
     let signals = Signals::take()?;
     let sink = sink(form, file).context("the capture cannot be written")?;
     let collector = if options.follow {
-        Collector::start_following(private.path(), how, sink, children.opener(form, options.force))?
+        Collector::start_following(private.path(), how, sink, children.opener(form))?
     } else {
         Collector::start(private.path(), how, sink)?
     };

@@ -178,7 +178,10 @@ fn facts(capture: &Capture) -> Vec<String> {
         ("Leaked", format!("{} in {} allocations", size(totals.leaked.bytes), count(totals.leaked.count))),
         ("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes))),
         ("Temporary", format!("{}, {}", count(totals.temporary.count), size(totals.temporary.bytes))),
-        ("Resident memory", format!("{} at most", size(totals.rss_peak_bytes))),
+        (
+            "Resident memory",
+            totals.resident_peak().map_or("not sampled".into(), |bytes| format!("{} at most", size(bytes))),
+        ),
     ];
     pairs.retain(|(_, text)| !text.is_empty());
     pairs.into_iter().flat_map(|(label, text)| [label.to_owned(), visible(&text)]).collect()

@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import re
 
 import pytest
 
@@ -62,3 +63,24 @@ def test_mimalloc_of_free_threaded_builds(memtrack, free_threaded, programs):
     assert sum(mapped_by(capture, "mimalloc_arena")) > SMALLEST
     assert not mapped_by(capture, "pymalloc_arena")
     assert sorted(size for size in mapped_by(capture, "mmap") if size >= min(OWN)) == OWN
+
+
+def test_texts_of_leaks_have_arenas_apart(memtrack, python, programs):
+    outcome = memtrack("run", "-o", "kept.bin", python, programs / "arenas.py")
+    hint = "held by Python's allocator, free or not; record with --trace-python-allocators to see objects"
+    assert hint in outcome.stderr.decode()
+    sums = collections.Counter()
+    for row in json.loads(memtrack("table", "--leaks", "--json", "kept.bin").stdout)["rows"]:
+        sums[row["allocator"] == "pymalloc_arena"] += row["bytes"]
+    assert sums[True] > SMALLEST / 2 and sums[True] + sums[False] == json.loads(
+        memtrack("stats", "--json", "kept.bin").stdout
+    )["leaked"]["bytes"]
+    for command in (["table", "--leaks"], ["summary", "--leaks"], ["tree", "--text", "--leaks"], ["stats"]):
+        text = memtrack(*command, "kept.bin").stdout.decode()
+        assert f"{sums[True] / 1e6:.1f} MB in " in text and hint in text, text
+        headline = re.search("^Leake?[sd]:? +([0-9.]+) MB in", text, re.MULTILINE)
+        assert float(headline[1]) == pytest.approx(sums[False] / 1e6, abs=0.01), text
+    assert hint in memtrack("flamegraph", "--leaks", "-o", "-", "kept.bin").stdout.decode()
+    # Where nothing is in the way there is nothing to be said.
+    traced = memtrack.record(python, programs / "arenas.py", options=TRACED)
+    assert "held by Python's allocator" not in traced.reading("table", "--leaks", traced.path)

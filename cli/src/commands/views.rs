@@ -2,21 +2,25 @@
 //!
 //! Invariant: nothing is printed before the capture was read.
 
+use std::io::Write;
+
 use anyhow::Result;
+
+use memtrack_reader::analysis::Tally;
 
 use crate::args;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::Report;
 use crate::reports::source::Sources;
-use crate::reports::{page, places, summary, tree_json};
+use crate::reports::{arenas, page, places, summary, tree_json};
 
 /// Prints own and total figures of every function.
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
-    let capture = load((&options.input, &options.view), &options.view.reading())?;
+    let mut capture = load((&options.input, &options.view), &options.view.reading())?;
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
     let look = options.text.colors.look(&out);
     let order = match options.sort {
@@ -28,7 +32,9 @@ pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
     if options.json {
         summary::json(&capture, options.view.wanted(), order, &mut out)?;
     } else {
+        let held = capture.analysis.take_arenas_out_of_leaks(options.view.wanted());
         summary::write(&capture, options.view.wanted(), order, options.text.rows, look, &mut out)?;
+        write_note(held, &mut out)?;
     }
     out.finish()?;
     capture.facts.tell_stackless();
@@ -40,8 +46,10 @@ pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn table(options: &args::Table) -> Result<u8> {
-    let capture = load((&options.input, &options.view), &options.view.reading())?;
+    let mut capture = load((&options.input, &options.view), &options.view.reading())?;
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    let is_text = !options.json && !options.csv;
+    let held = is_text.then(|| capture.analysis.take_arenas_out_of_leaks(options.view.wanted()));
     let table =
         places::Places::new(&capture, options.view.wanted(), options.split_threads, options.view.split_processes);
     if options.json {
@@ -51,10 +59,16 @@ pub(crate) fn table(options: &args::Table) -> Result<u8> {
     } else {
         let look = options.text.colors.look(&out);
         table.text(options.text.rows, look, &mut out)?;
+        write_note(held.unwrap_or_default(), &mut out)?;
     }
     out.finish()?;
     capture.facts.tell_stackless();
     Ok(0)
+}
+
+/// What leaks leave out, after them.
+pub(super) fn write_note(arenas: Tally, out: &mut impl Write) -> Result<()> {
+    Ok(arenas::note(arenas).map_or(Ok(()), |note| writeln!(out, "{note}"))?)
 }
 
 /// Writes the page.

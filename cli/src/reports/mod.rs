@@ -3,6 +3,7 @@
 //! Invariant: a report sees neither events nor bytes of a capture, and prints only through the writer it is handed.
 
 pub(crate) mod account;
+pub(crate) mod arenas;
 pub(crate) mod diff;
 pub(crate) mod facts;
 pub(crate) mod formats;

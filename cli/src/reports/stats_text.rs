@@ -1,6 +1,6 @@
 //! `stats` as text: the figures, then tables, aligned and within the terminal's width.
 //!
-//! Invariant: the figures are those of `stats --json`.
+//! Invariant: the figures are those of `stats --json`, but that arenas of Python's allocators stand apart from leaks.
 
 use std::io::{self, Write};
 
@@ -8,6 +8,7 @@ use memtrack_reader::analysis::{FrameRow, Kept, ModuleRow, Tally, Totals, View, 
 use memtrack_reader::native::Source;
 
 use super::NO_STACK;
+use super::arenas;
 use super::facts::{Capture, visible};
 use super::processes;
 use super::stats::{Rows, tells_python_apart};
@@ -63,7 +64,11 @@ fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<(
     line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
     line("Deallocations", count(totals.deallocations))?;
     line("Peak", peak(capture))?;
-    line("Leaked", tally(rows.leaked))?;
+    let arenas = capture.analysis.python_arenas(rows.leaks);
+    line("Leaked", tally(arenas::without(rows.leaked, arenas)))?;
+    if let Some(note) = arenas::note(arenas) {
+        line("  apart from", note)?;
+    }
     if let Some(held) = held_anyway(capture, rows) {
         line("  of these", held)?;
     }

@@ -7,6 +7,7 @@
 //! total of its kind.
 
 mod accounts;
+mod arenas;
 mod breakdown;
 mod calls;
 mod detail;

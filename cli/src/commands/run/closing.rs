@@ -8,12 +8,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use memtrack_collector::{Error, Followed, NothingRecorded, ProcessorTimes, Summary};
-use memtrack_reader::Options;
+use memtrack_reader::{Options, View};
 
 use super::children::Children;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::CaptureFile;
+use crate::reports::arenas;
 use crate::reports::facts::{Capture, quoted};
 use crate::target::Program;
 use crate::units::{count, duration, plural, size};
@@ -185,7 +186,12 @@ fn figures(capture: &Capture, captures: usize) {
     let each = if captures > 1 { ", each process's own added up" } else { "" };
     message::line(format_args!("  events      {}", account.events_in_short()));
     message::line(format_args!("  peak        {} in {} allocations{each}", size(peak.bytes), count(peak.allocations)));
+    let arenas = capture.analysis.python_arenas(View::Leaks);
+    let leaked = arenas::without(leaked, arenas);
     message::line(format_args!("  leaked      {} in {} allocations", size(leaked.bytes), count(leaked.count)));
+    if let Some(text) = arenas::warning(arenas, leaked) {
+        message::line(format_args!("  apart from  {text}"));
+    }
     let stacks = if capture.facts.stackless { Some(STACKLESS.into()) } else { account.stacks_in_short() };
     let more = [
         ("stacks", stacks),

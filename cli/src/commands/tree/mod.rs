@@ -30,7 +30,7 @@ use browser::{Browser, Start};
 /// # Errors
 /// A capture that cannot be read, an output that cannot be written, or a terminal that cannot be used.
 pub(crate) fn run(options: &args::Tree) -> Result<u8> {
-    let capture = load((&options.input, &options.view), &options.view.reading())?;
+    let mut capture = load((&options.input, &options.view), &options.view.reading())?;
     let (view, inverted, least) = (options.view.wanted(), options.inverted, options.least);
     if options.json {
         let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
@@ -47,7 +47,9 @@ pub(crate) fn run(options: &args::Tree) -> Result<u8> {
     }
     let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
     let look = options.colors.look(&out);
+    let held = capture.analysis.take_arenas_out_of_leaks(view);
     Calls::new(&capture, view, inverted).text(least, look, &mut out)?;
+    super::views::write_note(held, &mut out)?;
     out.finish()?;
     capture.facts.tell_stackless();
     Ok(0)

@@ -19,7 +19,7 @@ use memtrack_reader::{Options, View};
 
 use super::facts::{Capture, visible};
 use super::source::Sources;
-use super::{stats, view};
+use super::{arenas, stats, view};
 use crate::units::{count, size};
 use columns::{Columns, Packed};
 use heaviest::Heaviest;
@@ -84,7 +84,9 @@ pub(crate) fn flamegraph(
     let sides = [Side { capture, places }];
     let mut names = Names::of_frames(frames, sources);
     let title = capture.facts.title();
-    let notes = [capture.facts.warnings(), notes].concat();
+    let (held, leaked) = (capture.analysis.python_arenas(View::Leaks), capture.analysis.totals.leaked);
+    let arenas = arenas::warning(held, arenas::without(leaked, held)).map(|text| format!("among the leaks: {text}"));
+    let notes = [capture.facts.warnings(), notes, Vec::from_iter(arenas)].concat();
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = Columns::new();
@@ -166,6 +168,8 @@ fn head(data: &mut Columns, kind: &str, title: &str, start: Start) -> io::Result
 /// What the page says of a capture, label and text by turns.
 fn facts(capture: &Capture) -> Vec<String> {
     let (facts, totals) = (&capture.facts, &capture.analysis.totals);
+    let arenas = capture.analysis.python_arenas(View::Leaks);
+    let leaked = arenas::without(totals.leaked, arenas);
     let mut pairs = vec![
         ("Capture", facts.file.file_name().unwrap_or_default().to_string_lossy().into_owned()),
         ("Program", facts.title()),
@@ -175,7 +179,8 @@ fn facts(capture: &Capture) -> Vec<String> {
         ("Duration", crate::units::duration(facts.duration_ns(&capture.analysis))),
         ("Times", facts.times().unwrap_or_default()),
         ("Peak", format!("{} in {} allocations", size(totals.peak.bytes), count(totals.peak.allocations))),
-        ("Leaked", format!("{} in {} allocations", size(totals.leaked.bytes), count(totals.leaked.count))),
+        ("Leaked", format!("{} in {} allocations", size(leaked.bytes), count(leaked.count))),
+        ("Apart from", arenas::note(arenas).unwrap_or_default()),
         ("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes))),
         ("Temporary", format!("{}, {}", count(totals.temporary.count), size(totals.temporary.bytes))),
         (

@@ -1,0 +1,51 @@
+//! What is said of the arenas of Python's own allocators: in text they are apart from what a program leaks.
+//!
+//! Invariant: bytes that a headline leaves out are in one of these sentences.
+
+use memtrack_reader::analysis::Tally;
+
+use crate::units::{plural, size};
+
+/// Of what is held, arenas of so many percent are a large part.
+const LARGE_PERCENT: u64 = 10;
+
+/// What stands beside a figure that leaves arenas out; `None` where there are none.
+pub(crate) fn held(arenas: Tally) -> Option<String> {
+    (arenas.count > 0).then(|| {
+        let number = plural(arenas.count, "arena", "arenas");
+        format!("{} in {number} held by Python's allocator, free or not", size(arenas.bytes))
+    })
+}
+
+/// The same with what shows more.
+pub(crate) fn note(arenas: Tally) -> Option<String> {
+    held(arenas).map(|held| format!("{held}; record with --trace-python-allocators to see objects"))
+}
+
+/// The same, where arenas are a large part of all that is held.
+pub(crate) fn warning(arenas: Tally, others: Tally) -> Option<String> {
+    let whole = arenas.bytes.saturating_add(others.bytes);
+    note(arenas).filter(|_| arenas.bytes >= whole / (100 / LARGE_PERCENT))
+}
+
+/// What is held apart from arenas.
+pub(crate) fn without(whole: Tally, arenas: Tally) -> Tally {
+    Tally { bytes: whole.bytes.saturating_sub(arenas.bytes), count: whole.count.saturating_sub(arenas.count) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Tally, note, warning, without};
+
+    #[test]
+    fn arenas_are_told_and_warned_of_where_they_are_much() {
+        let tally = |bytes, count| Tally { bytes, count };
+        let expected = "2.00 MB in 2 arenas held by Python's allocator, free or not; record with \
+                        --trace-python-allocators to see objects";
+        assert_eq!(note(tally(2_000_000, 2)).as_deref(), Some(expected));
+        assert_eq!(note(tally(0, 0)), None);
+        assert_eq!(warning(tally(2_000_000, 2), tally(18_000_000, 9)).as_deref(), Some(expected));
+        assert_eq!(warning(tally(2_000_000, 2), tally(18_100_000, 9)), None);
+        assert_eq!(without(tally(5, 3), tally(2, 1)), tally(3, 2));
+    }
+}

@@ -1,0 +1,69 @@
+//! What Python's own allocators hold in arenas, told apart from what a program leaks.
+//!
+//! An arena stays mapped as long as one object in it lives, so its bytes say nothing of what the program holds. Invariant:
+//! what is taken out of the leaks is in the tally that is given back.
+
+use super::{Analysis, Tally, View};
+
+impl Analysis {
+    /// What arenas of Python's own allocators have of `view`, whether or not objects lie in them.
+    #[must_use]
+    pub fn python_arenas(&self, view: View) -> Tally {
+        let mut arenas = Tally::default();
+        for row in self.view(view).iter().filter(|row| row.allocator.is_python_arena()) {
+            arenas.add(row.bytes, row.count);
+        }
+        arenas
+    }
+
+    /// Takes the arenas out of what is leaked, in a view of leaks that has anything else; gives what they hold.
+    pub fn take_arenas_out_of_leaks(&mut self, view: View) -> Tally {
+        let is_of_leaks = matches!(view, View::Leaks | View::LeaksAtExit);
+        if !is_of_leaks || self.view(view).iter().all(|row| row.allocator.is_python_arena()) {
+            return Tally::default();
+        }
+        let arenas = self.python_arenas(view);
+        if arenas.count > 0 {
+            self.groups.change_all(|group| {
+                if group.allocator.is_python_arena() {
+                    (group.leaked, group.leaked_at_exit) = Default::default();
+                }
+            });
+        }
+        arenas
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::Allocator;
+
+    use crate::analysis::{Analysis, Group, Sum, Tally, View};
+    use crate::event::{StackId, ThreadId};
+
+    fn of(allocators: &[Allocator]) -> Analysis {
+        let mut analysis = Analysis::default();
+        for &allocator in allocators {
+            let sum = Sum { bytes: 100, count: 1, ..Sum::default() };
+            let group = Group::new(StackId::EMPTY, allocator, ThreadId(0));
+            analysis.groups.push(&Group { allocated: sum, peak: sum, leaked: sum, leaked_at_exit: sum, ..group });
+        }
+        analysis
+    }
+
+    #[test]
+    fn arenas_are_taken_out_of_leaks_only() {
+        let mut mixed = of(&[Allocator::Malloc, Allocator::PymallocArena, Allocator::MimallocArena, Allocator::Mmap]);
+        let held = Tally { bytes: 200, count: 2 };
+        assert_eq!(mixed.take_arenas_out_of_leaks(View::HighWaterMark), Tally::default());
+        assert_eq!((mixed.python_arenas(View::Leaks), mixed.view(View::Leaks).len()), (held, 4));
+        assert_eq!(mixed.take_arenas_out_of_leaks(View::Leaks), held);
+        let left: Vec<_> = mixed.view(View::Leaks).iter().map(|row| row.allocator).collect();
+        assert_eq!(left, [Allocator::Malloc, Allocator::Mmap]);
+        assert_eq!((mixed.python_arenas(View::HighWaterMark), mixed.view(View::HighWaterMark).len()), (held, 4));
+        // Whoever asks for arenas alone sees them.
+        let mut alone = of(&[Allocator::PymallocArena]);
+        assert_eq!(alone.take_arenas_out_of_leaks(View::LeaksAtExit), Tally::default());
+        assert_eq!(alone.view(View::LeaksAtExit).len(), 1);
+    }
+}

@@ -90,8 +90,8 @@ class Chart {
     this.line(context, color("rss"), rss, y);
     this.line(context, color("heap"), heap, y, floor);
     this.peak(context, color, y);
-    this.legend(context, color);
     if (this.pointer != null) this.cross(context, color, y, floor);
+    this.readout();
   }
 
   axes(context, color, y, most, floor) {
@@ -161,29 +161,27 @@ class Chart {
     context.fillText(text, at, top - 7);
   }
 
-  legend(context, color) {
-    context.textAlign = "left";
-    let x = this.left + 8;
-    for (const [name, text] of [["heap", "Heap"], ["rss", "Resident memory"]]) {
-      context.fillStyle = color(name);
-      context.fillRect(x, 3, 10, 8);
-      context.fillStyle = color("text");
-      context.fillText(text, x + 14, 11);
-      x += 60;
-    }
-  }
-
   cross(context, color, y, floor) {
     const at = this.pointer, { heap, rss } = this.model.data, x = this.x(this.time[at]);
     context.fillStyle = color("dim");
     context.fillRect(x, 14, 1, floor - 14);
-    const text = `${formatTime(this.time[at])}   heap ${formatSize(heap[at])}   resident ${formatSize(rss[at])}`;
-    context.textAlign = "right";
-    context.fillStyle = color("text");
-    context.fillText(text, this.width - 8, 11);
     for (const [name, value] of [["heap", heap[at]], ["rss", rss[at]]]) {
       context.fillStyle = color(name);
       context.fillRect(x - 2.5, y(value) - 2.5, 6, 6);
     }
+  }
+
+  /** What the lines are, and their values at the pointer: below the chart, where it covers nothing. */
+  readout() {
+    const at = this.pointer, { heap, rss } = this.model.data;
+    const value = (values) => (at == null ? "" : ` ${formatSize(values[at])}`);
+    const entries = [["heap", `Heap${value(heap)}`], ["rss", `Resident memory${value(rss)}`]];
+    const spans = entries.map(([name, text]) => {
+      const entry = element("span", "", text), swatch = element("i");
+      swatch.style.background = `var(--${name})`;
+      entry.prepend(swatch);
+      return entry;
+    });
+    $("readout").replaceChildren(...spans, element("span", "", at == null ? "" : `at ${formatTime(this.time[at])}`));
   }
 }

@@ -1,19 +1,19 @@
 // The flame graph: blocks on a canvas. Only what is wider than half a pixel is laid out and drawn.
 
-const ROW = 19;
 const CHAR = 6.65;
+const FONT = "11px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
 
 class Graph {
-  /** `on` has: hover(block, event), choose(block). */
-  constructor(canvas, pane, model, on) {
-    Object.assign(this, { canvas, pane, model, on });
+  /** `on` has: hover(block, event), choose(block), label(frame): a source line to show instead of a name, if any. */
+  constructor(canvas, pane, model, palette, on) {
+    Object.assign(this, { canvas, pane, model, palette, on });
     this.context = canvas.getContext("2d");
     this.scroll = 0;
     this.drawn = [];
-    this.colors = new Map();
-    pane.addEventListener("mousemove", (event) => this.move(event));
-    pane.addEventListener("mouseleave", () => { this.hovered = null; this.on.hover(null); this.draw(); });
-    pane.addEventListener("click", (event) => { const block = this.at(event); if (block) { this.picked = block; this.on.choose(block); } });
+    this.row = 19;
+    pane.addEventListener("pointermove", (event) => event.pointerType === "mouse" && this.move(event));
+    pane.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.leave());
+    pane.addEventListener("click", (event) => this.click(event));
     pane.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     pane.addEventListener("keydown", (event) => this.key(event));
   }
@@ -21,14 +21,26 @@ class Graph {
   /** Shows a layout, zoomed to a block. */
   show(layout, focus, state) {
     Object.assign(this, { layout, focus, state });
-    if (this.shownFocus !== focus) { this.scroll = 0; this.picked = focus; }
+    if (this.shownFocus !== focus) {
+      this.scroll = 0;
+      this.picked = focus;
+    }
     this.shownFocus = focus;
     this.hovered = null;
     this.draw();
   }
 
+  /** Where the page itself scrolls, as on a phone, the pane is as high as what is drawn. */
+  get isWhole() {
+    return document.body.classList.contains("narrow");
+  }
+
   resize() {
-    const ratio = window.devicePixelRatio || 1, { clientWidth: width, clientHeight: height } = this.pane;
+    const ratio = window.devicePixelRatio || 1;
+    this.row = this.isWhole ? 26 : 19;
+    if (this.isWhole) this.pane.style.height = `${Math.min(Math.max((this.deepest + 2) * this.row, 240), 8000)}px`;
+    else this.pane.style.height = "";
+    const { clientWidth: width, clientHeight: height } = this.pane;
     if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
       this.canvas.width = Math.round(width * ratio);
       this.canvas.height = Math.round(height * ratio);
@@ -38,11 +50,8 @@ class Graph {
     this.height = height;
   }
 
-  theme() {
-    const style = getComputedStyle(document.documentElement);
-    this.color = (name) => style.getPropertyValue(`--${name}`).trim();
-    this.dark = document.documentElement.dataset.theme === "dark";
-    this.colors.clear();
+  color(name) {
+    return this.palette.color(name);
   }
 
   draw() {
@@ -52,18 +61,18 @@ class Graph {
   }
 
   paint() {
+    if (!this.pane.clientWidth) return;
+    this.width = this.pane.clientWidth;
+    this.height = this.isWhole ? 8000 : this.pane.clientHeight;
+    this.place();
     this.resize();
     const { context } = this;
     context.fillStyle = this.color("bg");
     context.fillRect(0, 0, this.width, this.height);
-    context.font = "11px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
+    context.font = FONT;
     context.textBaseline = "middle";
-    this.drawn = [];
-    this.deepest = 0;
-    for (let block = this.focus; block; block = block.parent) this.place(block, 0, this.width, block !== this.focus);
-    if (this.focus.value) this.below(this.focus, 0, this.width);
     for (const row of this.drawn) if (row) for (const item of row) this.paintBlock(item);
-    if (!this.layout.root.value) this.say("Nothing here: no such allocations in this selection.");
+    if (!this.layout.whole) this.say("Nothing here: no such allocations in this selection.");
   }
 
   say(text) {
@@ -71,137 +80,177 @@ class Graph {
     this.context.fillText(text, 16, 40);
   }
 
-  below(block, x, width) {
+  /** Finds what is drawn where: the zoomed block with its callers above and its callees below. */
+  place() {
+    this.drawn = [];
+    this.deepest = 0;
+    for (let block = this.focus; block; block = block.parent) this.placeBlock(block, 0, this.width, block !== this.focus);
+    if (this.focus.value) this.placeKids(this.focus, 0, this.width);
+  }
+
+  placeKids(block, x, width) {
     const scale = width / block.value;
     let left = x;
     for (const kid of this.layout.kids(block)) {
       const part = kid.value * scale;
       if (part < 0.5) break;
-      this.place(kid, left, part, false);
-      if (kid.depth * ROW - this.scroll < this.height + 4000) this.below(kid, left, part);
+      this.layout.fold(kid);
+      this.placeBlock(kid, left, part, false);
+      if (kid.depth * this.row - this.scroll < this.height + 4000) this.placeKids(kid, left, part);
       left += part;
     }
   }
 
-  place(block, x, width, isAbove) {
+  placeBlock(block, x, width, isAbove) {
     this.deepest = Math.max(this.deepest, block.depth);
     (this.drawn[block.depth] ||= []).push({ block, x, width, isAbove });
   }
 
   top(depth) {
-    const y = depth * ROW - this.scroll;
-    return this.state.flame ? this.height - y - ROW : y;
+    const y = depth * this.row - this.scroll;
+    return this.state.flame ? this.height - y - this.row : y;
   }
 
   paintBlock({ block, x, width, isAbove }) {
-    const y = this.top(block.depth), { context } = this;
-    if (y + ROW < 0 || y > this.height) return;
-    const matches = this.state.matches, isMatch = matches && block.frame >= 0 && matches[block.frame];
+    const y = this.top(block.depth);
+    const { context, row } = this;
+    if (y + row < 0 || y > this.height) return;
+    const { matches } = this.state;
+    const isMatch = matches && [block.frame, ...block.chain].some((frame) => frame >= 0 && matches[frame]);
     context.globalAlpha = (matches && !isMatch) || isAbove ? 0.35 : 1;
     context.fillStyle = isMatch ? this.color("match") : this.fill(block);
-    context.fillRect(x, y, Math.max(width - (width > 3 ? 1 : 0.2), 0.4), ROW - 1);
-    context.globalAlpha = isAbove ? 0.75 : 1;
+    context.fillRect(x, y, Math.max(width - (width > 3 ? 1 : 0.2), 0.4), row - 1);
+    context.globalAlpha = isAbove ? 0.8 : 1;
     if (block === this.hovered || (block === this.picked && document.activeElement === this.pane)) {
       context.strokeStyle = this.color("hover");
       context.lineWidth = 1.5;
-      context.strokeRect(x + 0.75, y + 0.75, Math.max(width - 2.5, 1), ROW - 2.5);
+      context.strokeRect(x + 0.75, y + 0.75, Math.max(width - 2.5, 1), row - 2.5);
     }
-    if (width > 28) this.label(block, x, y, width, matches && !isMatch);
+    if (width > 28) this.label(block, x, y, width, (matches && !isMatch) || isAbove);
     context.globalAlpha = 1;
   }
 
   label(block, x, y, width, isDim) {
     const room = Math.floor((width - 8) / CHAR);
     if (room < 2) return;
-    let text = this.name(block);
-    if (block.frame >= 0) {
-      const { brief, shortPlace } = this.model.frames[block.frame];
-      if (text.length > room) text = brief;
-      if (shortPlace && text.length + shortPlace.length + 2 <= room) text += `  ${shortPlace}`;
-    }
-    if (text.length > room) text = `${text.slice(0, room - 1)}…`;
-    const isPlain = isDim || (this.dark && this.focus !== block && block.depth < this.focus.depth);
-    const isStrong = this.model.diff && block.frame >= 0 && /^(grown|shrunk)4$/.test(this.change(block));
-    this.context.fillStyle = this.color(isPlain ? "text" : isStrong ? "strong-text" : "frame-text");
-    this.context.fillText(text, x + 4, y + ROW / 2);
+    const isStrong = this.model.diff && block.isFrame && /^(grown|shrunk)4$/.test(this.change(block));
+    this.context.fillStyle = this.color(isDim && this.palette.dark ? "text" : isStrong ? "strong-text" : "frame-text");
+    this.context.font = this.isOwn(block) ? `600 ${FONT}` : FONT;
+    this.context.fillText(this.labelText(block, room), x + 4, y + this.row / 2);
+  }
+
+  isOwn(block) {
+    return block.isFrame && !this.model.diff && this.model.frames[block.frame].isOwn;
+  }
+
+  /** Name, size and place of a block, as far as there is room for them, in this order of weight. */
+  labelText(block, room) {
+    if (block === this.layout.root) return clipped(this.name(block), room);
+    const { metric } = this.layout.selection;
+    const size = formatAmount(block.value, metric);
+    const frame = this.model.frames[block.frame];
+    let name = this.layout.name(block);
+    const source = block.isFrame && !block.isImport ? this.on.label(block.frame) : "";
+    if (source) name = source;
+    else if (block.isFrame && !block.isImport && name.length + size.length + 2 > room) name = frame.brief;
+    let text = name.length + size.length + 2 <= room ? `${name}  ${size}` : clipped(name, room);
+    if (!block.isFrame || block.isImport || text.length < name.length + size.length) return text;
+    const places = source ? [frame.fileLine] : [frame.shortPlace, frame.fileLine];
+    const place = places.find((place) => place && text.length + place.length + 2 <= room);
+    if (place) text += `  ${place}`;
+    return text + this.chainText(block, room - text.length);
+  }
+
+  /** The frames that are folded into a block: the last of them, and how many there are before it. */
+  chainText({ chain }, room) {
+    if (!chain.length) return "";
+    const last = this.model.frames[chain[chain.length - 1]];
+    const more = chain.length > 1 ? `… ${chain.length - 1} … ` : "";
+    const texts = [`  › ${more}${last.brief}  ${last.shortPlace}`, `  › ${more}${last.brief}`, `  +${chain.length}`];
+    return texts.find((text) => text.length <= room) || "";
   }
 
   name(block) {
-    if (block.frame >= 0) return this.model.frames[block.frame].name;
-    if (block.frame <= -2) return threadName(this.model.data.threads[-2 - block.frame]);
-    const { view, metric, range, vanished } = this.layout.selection, title = this.model.data.views[view];
+    if (block !== this.layout.root) return this.layout.name(block);
+    const { view, metric, range, vanished } = this.layout.selection;
+    const title = this.model.data.views[view];
     const format = (value) => (metric === "bytes" ? formatSize(value) : `${formatCount(value)} allocations`);
     if (vanished) return `Only in the base, ${title.toLowerCase()}: ${format(block.value)}`;
-    const base = this.model.diff ? `${format(block.figures.base[metric].total[0])} → ` : "";
+    const base = this.model.diff ? `${format(this.layout.describeBase(block)[metric].total)} → ` : "";
     return `${title}${range ? " of the range" : ""}: ${base}${format(block.value)}`;
   }
 
   fill(block) {
-    if (block.frame < 0) return this.color("root");
+    if (block.frame === ARENAS) return this.color("arenas");
+    if (!block.isFrame && block.frame !== LOADING) return this.color("root");
     if (this.model.diff) return this.color(this.change(block));
-    const module = this.model.colorModule(block.frame);
-    if (!module) return this.color("internal");
-    if (!this.colors.has(block.frame)) this.colors.set(block.frame, this.shade(module, block.frame));
-    return this.colors.get(block.frame);
-  }
-
-  /** The hue of a module: from its name, the same in every page. */
-  hue(module) {
-    let hash = 2166136261;
-    for (const char of module) hash = Math.imul(hash ^ char.codePointAt(0), 16777619);
-    hash ^= hash >>> 13;
-    return (hash >>> 0) % 360;
-  }
-
-  moduleColor(module, step = 2) {
-    const hue = this.hue(module);
-    return this.dark ? `hsl(${hue} 46% ${59 + 2 * step}%)` : `hsl(${hue} 68% ${72 + 2 * step}%)`;
-  }
-
-  /** A colour for a frame: that of its module; neighbours differ a little. */
-  shade(module, frame) {
-    return this.moduleColor(module, (Math.imul(frame, 2654435761) >>> 28) % 5);
+    if (block.frame === LOADING || block.isImport) return this.color("imports");
+    return this.palette.frame(this.model.frames[block.frame], block.shade);
   }
 
   change(block) {
-    const by = this.state.colorBy, { metric, vanished } = this.layout.selection;
-    const key = `${by}`;
-    if (block.changeBy !== key) {
-      const now = this.layout.describe(block), base = this.layout.describeBase(block);
+    const by = this.state.colorBy;
+    const { metric, vanished } = this.layout.selection;
+    if (block.changeBy !== by) {
+      const now = this.layout.describe(block);
+      const base = this.layout.describeBase(block);
       const inBase = base.bytes.total > 0 || base.count.total > 0;
       // Callers of what vanished are shown with it; grey, where the new capture has them.
       const after = vanished ? this.layout.describe(block, block.figures.now) : null;
       const stays = after && (after.bytes.total > 0 || after.count.total > 0);
       block.change = stays ? "same" : changeClass(now[metric][by], base[metric][by], inBase, vanished);
-      block.changeBy = key;
+      block.changeBy = by;
     }
     return block.change;
   }
 
   at(event) {
-    const box = this.pane.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
-    const depth = Math.floor(((this.state.flame ? this.height - y : y) + this.scroll) / ROW);
+    const box = this.pane.getBoundingClientRect();
+    const x = event.clientX - box.left;
+    const y = event.clientY - box.top;
+    const depth = Math.floor(((this.state.flame ? this.height - y : y) + this.scroll) / this.row);
     const row = this.drawn[depth] || [];
     return row.find((item) => x >= item.x && x < item.x + item.width)?.block || null;
   }
 
   move(event) {
     const block = this.at(event);
-    if (block !== this.hovered) { this.hovered = block; this.draw(); }
+    if (block !== this.hovered) {
+      this.hovered = block;
+      this.draw();
+    }
     this.pane.style.cursor = block ? "pointer" : "default";
     this.on.hover(block, event);
   }
 
+  leave() {
+    this.hovered = null;
+    this.on.hover(null);
+    this.draw();
+  }
+
+  click(event) {
+    const block = this.at(event);
+    if (!block) return;
+    this.picked = block;
+    this.on.choose(block);
+  }
+
   wheel(event) {
-    const most = Math.max(0, (this.deepest + 2) * ROW - this.height);
-    const before = this.scroll, by = this.state.flame ? -event.deltaY : event.deltaY;
+    const most = Math.max(0, (this.deepest + 2) * this.row - this.height);
+    const before = this.scroll;
+    const by = this.state.flame ? -event.deltaY : event.deltaY;
     this.scroll = Math.min(most, Math.max(0, this.scroll + by));
-    if (this.scroll !== before) { event.preventDefault(); this.draw(); }
+    if (this.scroll === before) return;
+    event.preventDefault();
+    this.draw();
   }
 
   key(event) {
-    const block = this.picked || this.focus, flip = this.state.flame;
-    const siblings = block.parent ? this.layout.kids(block.parent) : [block], index = siblings.indexOf(block);
+    const block = this.picked || this.focus;
+    const flip = this.state.flame;
+    const siblings = block.parent ? this.layout.kids(block.parent) : [block];
+    const index = siblings.indexOf(block);
     const moves = {
       [flip ? "ArrowUp" : "ArrowDown"]: () => this.layout.kids(block)[0],
       [flip ? "ArrowDown" : "ArrowUp"]: () => block.parent,
@@ -213,12 +262,15 @@ class Graph {
     if (!moves[event.key]) return;
     event.preventDefault();
     const next = moves[event.key]();
-    if (!next || !next.value) return;
-    this.picked = next;
-    const y = next.depth * ROW;
+    if (next?.value) this.pick(next);
+  }
+
+  pick(block) {
+    this.picked = block;
+    const y = block.depth * this.row;
     if (y < this.scroll) this.scroll = y;
-    if (y + 2 * ROW > this.scroll + this.height) this.scroll = y + 2 * ROW - this.height;
-    this.on.hover(next);
+    if (y + 2 * this.row > this.scroll + this.height) this.scroll = y + 2 * this.row - this.height;
+    this.on.hover(block);
     this.draw();
   }
 }

@@ -1,94 +1,145 @@
-// The table: own and total figures of each frame under the selection, sorted by any column, and as CSV.
+// The table: own and total figures of each function or each line under the selection, sorted by any column, and as CSV.
 
 const MOST_ROWS = 500;
 
 class Table {
-  /** `search(text)` is called with the name of a row that was clicked. */
-  constructor(pane, model, search) {
-    Object.assign(this, { pane, model, search });
-    this.sort = { key: model.diff ? "change" : "own", down: true };
-    this.columns = model.diff ? [
-      { key: "change", title: "Own change", value: (row, m) => row[m][0] - row[this.base(m)][0], signed: true },
-      { key: "own", title: "Own", value: (row, m) => row[m][0] },
-      { key: "baseOwn", title: "Own in base", value: (row, m) => row[this.base(m)][0] },
-      { key: "totalChange", title: "Total change", value: (row, m) => row[m][1] - row[this.base(m)][1], signed: true },
-      { key: "total", title: "Total", value: (row, m) => row[m][1] },
-    ] : [
-      { key: "own", title: "Own", value: (row, m) => row[m][0] },
-      { key: "ownPart", title: "Part", value: (row, m) => row[m][0], part: true },
-      { key: "total", title: "Total", value: (row, m) => row[m][1] },
-      { key: "totalPart", title: "Part", value: (row, m) => row[m][1], part: true },
-      { key: "count", title: "Own count", value: (row) => row.count[0], plain: true },
-    ];
+  /** `choose(frame)` is called with the frame of a row that was clicked. */
+  constructor(pane, model, palette, choose) {
+    Object.assign(this, { pane, model, palette, choose });
+    this.sort = { key: "owner", down: true };
+    this.by = "function";
   }
 
   base(metric) {
     return metric === "bytes" ? "baseBytes" : "baseCount";
   }
 
-  show(figures, metric, matches) {
-    Object.assign(this, { metric, whole: figures[metric].total[0] });
-    this.rows = this.model.byFrame(figures).filter((row) => !matches || matches[row.frame]);
+  columns(isBrief) {
+    if (this.model.diff) {
+      const columns = [
+        { key: "change", title: "Own change", value: (row, m) => row[m][0] - row[this.base(m)][0], signed: true },
+        { key: "own", title: "Own", value: (row, m) => row[m][0], wide: true },
+        { key: "baseOwn", title: "Own in base", value: (row, m) => row[this.base(m)][0], wide: true },
+        { key: "totalChange", title: "Total change", value: (row, m) => row[m][1] - row[this.base(m)][1], signed: true },
+        { key: "total", title: "Total", value: (row, m) => row[m][1], wide: true },
+      ];
+      return columns.filter((column) => !isBrief || !column.wide);
+    }
+    const columns = [
+      { key: "total", title: "Total", value: (row, m) => row[m][1] },
+      { key: "totalPart", title: "Part", value: (row, m) => row[m][1], part: true, wide: true },
+      { key: "own", title: "Own", value: (row, m) => row[m][0] },
+      { key: "ownPart", title: "Part", value: (row, m) => row[m][0], part: true, wide: true },
+      { key: "count", title: "Own count", value: (row) => row.count[0], plain: true, wide: true },
+    ];
+    return columns.filter((column) => !isBrief || !column.wide);
+  }
+
+  /** Shows the figures by "function" or by "line"; briefly beside the graph. */
+  show(layout, by, matches, isBrief) {
+    const { metric } = layout.selection;
+    Object.assign(this, { metric, by, isBrief, whole: layout.whole });
+    const { model } = this;
+    const lines = (this.lineKeys ||= Int32Array.from(model.frames, (_, frame) => frame));
+    const rows = model.byKey(layout.figures, by === "function" ? model.functionOf : lines);
+    const isShown = (frame) => layout.options.frames === "all" || !(layout.skips(frame) || model.frames[frame].isImporting);
+    this.rows = rows.filter(({ frame }) => isShown(frame) && (!matches || matches[frame]));
     this.render();
   }
 
+  /** Own code before libraries, and these before the standard library. */
+  rank(row) {
+    const { origin, isPlumbing } = this.model.frames[row.frame];
+    return isPlumbing ? ORIGIN.runtime : origin;
+  }
+
   sorted() {
-    const { key, down } = this.sort, column = this.columns.find((one) => one.key === key);
-    const name = (row) => this.model.frames[row.frame].name;
+    const { key, down } = this.sort;
+    const column = this.columns(false).find((one) => one.key === key);
+    const { frames, diff } = this.model;
+    const change = (row) => Math.abs(row[this.metric][0] - row[this.base(this.metric)][0]);
     const total = (row) => Math.max(row[this.metric][1], row[this.base(this.metric)][1]);
-    const compare = column ? (a, b) => column.value(b, this.metric) - column.value(a, this.metric) || total(b) - total(a)
-      : (a, b) => name(b).localeCompare(name(a));
+    const weight = diff ? change : total;
+    const byOwner = (a, b) => this.rank(a) - this.rank(b) || weight(b) - weight(a) || b[this.metric][0] - a[this.metric][0];
+    const byName = (a, b) => frames[b.frame].name.localeCompare(frames[a.frame].name);
+    const byColumn = (a, b) => column.value(b, this.metric) - column.value(a, this.metric) || total(b) - total(a);
+    const compare = key === "name" ? byName : column ? byColumn : byOwner;
     return this.rows.sort((a, b) => (down ? compare(a, b) : compare(b, a)));
   }
 
   text(column, row) {
     const value = column.value(row, this.metric);
     if (column.part) return formatPercent(value, this.whole);
-    const text = column.plain || this.metric === "count" ? formatCount(value) : formatSize(value);
+    const text = formatAmount(value, column.plain ? "count" : this.metric);
     return column.signed && value > 0 ? `+${text}` : text;
   }
 
   render() {
-    const [head, body] = [this.pane.querySelector("thead"), this.pane.querySelector("tbody")];
-    const arrow = (key) => (this.sort.key === key ? (this.sort.down ? " ▾" : " ▴") : "");
     const header = document.createElement("tr");
-    for (const { key, title } of [...this.columns, { key: "name", title: "Function" }]) {
-      const cell = document.createElement("th");
-      cell.textContent = title + arrow(key);
-      cell.className = key === "name" ? "name" : "";
-      cell.onclick = () => { this.sort = { key, down: this.sort.key === key ? !this.sort.down : true }; this.render(); };
-      header.append(cell);
-    }
-    head.replaceChildren(header);
-    body.replaceChildren(...this.sorted().slice(0, MOST_ROWS).map((row) => this.line(row)));
-    const more = this.rows.length - MOST_ROWS;
-    this.pane.querySelector("#more").textContent = more > 0 ? `and ${formatCount(more)} more; the CSV export has all`
-      : this.rows.length ? "" : "Nothing here.";
+    const columns = this.columns(this.isBrief);
+    const title = this.by === "function" ? "Function" : "Line";
+    header.append(...columns.map(({ key, title }) => this.heading(key, title)));
+    header.append(this.heading("owner", this.isBrief ? "" : "Whose"), this.heading("name", title));
+    this.pane.querySelector("thead").replaceChildren(header);
+    const rows = this.sorted().slice(0, this.isBrief ? 100 : MOST_ROWS);
+    this.pane.querySelector("tbody").replaceChildren(...rows.map((row) => this.line(row, columns)));
+    const more = this.rows.length - rows.length;
+    const note = more > 0 ? `and ${formatCount(more)} more; the CSV export has all` : "";
+    this.pane.querySelector(".more").textContent = this.rows.length ? note : "Nothing here.";
   }
 
-  line(row) {
-    const line = document.createElement("tr"), { name, place, shortPlace } = this.model.frames[row.frame];
-    for (const column of this.columns) line.insertCell().textContent = this.text(column, row);
-    const cell = line.insertCell(), at = document.createElement("span");
+  heading(key, title) {
+    const cell = document.createElement("th");
+    cell.textContent = title + (this.sort.key === key ? (this.sort.down ? " ▾" : " ▴") : "");
+    cell.className = key;
+    cell.onclick = () => {
+      this.sort = { key, down: this.sort.key === key ? !this.sort.down : true };
+      this.render();
+    };
+    if (key === "owner") cell.title = "Own code first";
+    return cell;
+  }
+
+  line(row, columns) {
+    const line = document.createElement("tr");
+    const frame = this.model.frames[row.frame];
+    for (const column of columns) line.insertCell().textContent = this.text(column, row);
+    line.append(this.ownerCell(frame));
+    const cell = line.insertCell();
+    const place = document.createElement("span");
     cell.className = "name";
-    // In a narrow window the beginning of a path would leave no room for its end.
-    const shown = this.pane.clientWidth < 900 ? shortPlace : place;
-    at.textContent = shown ? `  ${shown}` : "";
-    cell.append(name, at);
-    cell.title = `${place}\nClick to show in the graph`.trim();
-    cell.onclick = () => this.search(name);
+    const file = this.by === "function" ? frame.shortPlace.replace(/(:\d+)+$/, "") : frame.shortPlace;
+    place.textContent = file;
+    const name = this.isBrief ? frame.brief : frame.name;
+    cell.append(...(this.by === "function" ? [name, "  ", place] : [place, "  ", name]));
+    cell.title = `${frame.name}\n${frame.place}\nClick to show it in the graph`;
+    line.onclick = () => this.choose(row.frame);
     return line;
+  }
+
+  ownerCell(frame) {
+    const cell = document.createElement("td");
+    const swatch = document.createElement("i");
+    cell.className = "owner";
+    swatch.style.background = this.palette.frame(frame, 0);
+    cell.append(swatch, this.isBrief ? "" : ORIGINS[frame.origin]);
+    cell.title = ORIGINS[frame.origin];
+    return cell;
   }
 
   /** All rows, as RFC 4180 has it, with plain numbers. */
   csv() {
     const quote = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-    const metrics = ["bytes", "count"].flatMap((name) => [[name, 0, `own_${name}`], [name, 1, `total_${name}`]]);
+    const metrics = ["bytes", "count"].flatMap((name) => [
+      [name, 0, `own_${name}`],
+      [name, 1, `total_${name}`],
+    ]);
     const base = this.model.diff ? metrics.map(([name, at, title]) => [this.base(name), at, `base_${title}`]) : [];
     const columns = [...metrics, ...base];
     const lines = this.sorted().map((row) => {
       const { name, file, line } = this.model.frames[row.frame];
-      return [quote(name), quote(file), line || "", ...columns.map(([key, at]) => row[key][at])].join(",");
+      const place = [quote(name), quote(file), this.by === "line" ? line || "" : ""];
+      return [...place, ...columns.map(([key, at]) => row[key][at])].join(",");
     });
     return [["function", "file", "line", ...columns.map((column) => column[2])].join(","), ...lines, ""].join("\r\n");
   }

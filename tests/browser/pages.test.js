@@ -48,6 +48,8 @@ const drawn = (page) => page.evaluate(async () => {
 });
 const named = async (page, name) => (await drawn(page)).find((block) => block.name === name);
 const pick = (page, group, text) => page.click(`#${group} button:text-is("${text}")`);
+/** Shows what imports hold where the view leaves it out. */
+const withImports = (page) => page.evaluate(() => window.memtrack.set({ imports: true }));
 const state = (page) => page.evaluate(() => window.memtrack.state);
 
 /** Clicks on a block. */
@@ -61,6 +63,7 @@ inPage("views are switched, and their roots have their totals", "flamegraph.html
   const totals = { Peak: expected.peak, Leaks: expected.leaked, Temporary: expected.temporary, All: expected.allocations };
   for (const [view, { bytes }] of Object.entries(totals)) {
     await pick(page, "views", view);
+    await withImports(page);
     assert.equal((await drawn(page))[0].value, bytes, view);
   }
   await pick(page, "metrics", "Number");
@@ -70,10 +73,10 @@ inPage("views are switched, and their roots have their totals", "flamegraph.html
 inPage("zoom in, and out again with the keyboard", "flamegraph.html", async (page) => {
   await click(page, "stays");
   const zoomed = await named(page, "stays");
-  assert.ok(zoomed.width > 1200);
+  assert.equal(zoomed.width, (await drawn(page))[0].width);
   assert.match(await page.textContent("#status"), /stays: 2\.00 MB/);
   await page.keyboard.press("Backspace");
-  assert.equal((await named(page, "main")).width > 1000, true);
+  assert.equal((await named(page, "main")).width, zoomed.width);
   await page.keyboard.press("Escape");
   assert.deepEqual((await state(page)).zoom, []);
 });
@@ -88,13 +91,50 @@ test("without JavaScript the page says so, and has the figures", async () => {
   await context.close();
 });
 
-inPage("colours are named, and the peak is where the heap was highest", "flamegraph.html", async (page) => {
+inPage("the peak is where the heap was highest", "flamegraph.html", async (page) => {
   const expected = JSON.parse(await readFile(join(process.env.MEMTRACK_PAGES, "stats.json"), "utf8"));
-  const modules = await page.$$eval("#modules button", (buttons) => buttons.map((button) => button.textContent));
-  assert.ok(modules.some((text) => /^program \d+(\.\d)? %$/.test(text)), modules.join());
   const peak = await page.evaluate(() => window.memtrack.model.data.peak);
   assert.equal(peak.bytes, expected.peak.bytes);
   assert.ok(Math.abs(peak.time / 1000 - expected.peak.time_ms) <= 1);
+});
+
+inPage("the first glance names the program, what the view is of, and who holds it", "flamegraph.html", async (page) => {
+  assert.equal(await page.title(), "program.py - memtrack");
+  assert.match(await page.textContent("#meaning"), /^What was live when most memory was: [\d.]+ m?s after the start, of \d/);
+  const holders = await page.$$eval("#holders li", (rows) => rows.map((row) => row.textContent));
+  assert.match(holders[0], /^3\.00 MB\d+\.\d %program\.py:\d+ only_in_base$/);
+  assert.ok(holders.some((row) => /^2\.00 MB\d+\.\d %program\.py:\d+ stays$/.test(row)), holders.join());
+  await page.click("#holders li:has-text('stays') button");
+  assert.match(await page.textContent("#status"), /^stays: 2\.00 MB/);
+  await pick(page, "views", "Leaks");
+  assert.match(await page.textContent("#meaning"), /^What was still live when Python began to finalize/);
+});
+
+inPage("memory is put down to its owners, who can be left out", "flamegraph.html", async (page) => {
+  const [{ value }] = await drawn(page);
+  const owners = await page.evaluate(() => window.memtrack.model.byOwner(window.memtrack.selection()).map((owner) => owner.bytes));
+  assert.equal(owners.reduce((sum, bytes) => sum + bytes), value);
+  await page.click('#owners button:has-text("Imports")');
+  assert.equal((await drawn(page))[0].value, value - owners[3]);
+  assert.match(await page.textContent("#meaning"), /held by imports is left out/);
+  await page.click("#meaning button");
+  assert.equal((await drawn(page))[0].value, value);
+  await page.evaluate(() => window.memtrack.set({ imports: null }));
+  await pick(page, "views", "Leaks");
+  assert.match(await page.textContent("#meaning"), /held by imports is left out/, "by default");
+  await page.keyboard.press("4");
+  assert.doesNotMatch(await page.textContent("#meaning"), /left out/);
+});
+
+inPage("imports are folded into one block, and chains of library code, too", "flamegraph.html", async (page) => {
+  const names = (await drawn(page)).map((block) => block.name);
+  assert.ok(names.includes("import threading"), names.join());
+  assert.ok(!names.some((name) => /_find_and_load|exec_module/.test(name)), names.join());
+  const [{ value }] = await drawn(page);
+  await page.selectOption("#frames", "all");
+  const all = await drawn(page);
+  assert.ok(all.some((block) => block.name === "_find_and_load"));
+  assert.equal(all[0].value, value);
 });
 
 inPage("search tells the matched total, each byte once", "flamegraph.html", async (page) => {
@@ -134,7 +174,7 @@ inPage("every moment's flame graph adds up to the heap shown there", "flamegraph
 
 inPage("inverted, split by thread and hidden frames keep the total", "flamegraph.html", async (page) => {
   const [{ value }] = await drawn(page);
-  for (const id of ["inverted", "split", "imports", "library", "flame"]) {
+  for (const id of ["inverted", "split", "flame"]) {
     await page.check(`#${id}`);
     const blocks = await drawn(page), first = blocks.filter((block) => block.depth === 1);
     assert.equal(blocks[0].value, value, id);
@@ -143,25 +183,26 @@ inPage("inverted, split by thread and hidden frames keep the total", "flamegraph
   assert.ok((await drawn(page)).some((block) => /^worker.* \(thread \d+\)$/.test(block.name)));
 });
 
-inPage("native code and the interpreter's own are hidden on request, and their bytes stay", "flamegraph.html", async (page) => {
-  assert.equal(await page.isVisible("#nativeLabel"), false);
+inPage("frames are left out on request, and their bytes stay", "flamegraph.html", async (page) => {
+  assert.equal(await page.$eval("#frames [value=python]", (option) => option.hidden), true);
   const [{ value }] = await drawn(page);
   await page.evaluate(() => {
     for (const frame of window.memtrack.model.frames) {
-      frame.native = ["stays", "grows"].includes(frame.name);
-      frame.interpreter = frame.name === "stays";
-      if (frame.native) frame.module = "libgrows";
+      frame.isNative = ["stays", "grows"].includes(frame.name);
+      frame.isPlumbing = frame.name === "stays";
+      frame.isOwn &&= frame.name !== "main";
     }
   });
-  const legend = () => page.textContent("#modules");
-  const has = async (name) => (await named(page, name)) !== undefined;
-  await page.keyboard.press("p");
-  assert.deepEqual([await has("stays"), await has("grows")], [false, true]);
-  assert.match(await legend(), /libgrows/);
-  await page.keyboard.press("n");
-  assert.deepEqual([await has("stays"), await has("grows"), await has("main")], [false, false, true]);
-  assert.equal((await drawn(page))[0].value, value);
-  assert.doesNotMatch(await legend(), /libgrows/);
+  const has = async (frames) => {
+    await page.evaluate((frames) => window.memtrack.set({ frames, zoom: [] }), frames);
+    const blocks = await drawn(page);
+    assert.equal(blocks[0].value, value, frames);
+    return ["stays", "grows", "main"].map((name) => blocks.some((block) => block.name === name));
+  };
+  assert.deepEqual(await has("all"), [true, true, true]);
+  assert.deepEqual(await has("python"), [false, false, true]);
+  assert.deepEqual(await has("own"), [true, true, false]);
+  assert.deepEqual(await has("folded"), [false, true, true]);
 });
 
 inPage("the tooltip has own, total, part, allocator and place", "flamegraph.html", async (page) => {
@@ -195,15 +236,65 @@ inPage("no source line leaves the machine unasked", "flamegraph.html", async (pa
   assert.ok(!strings.some((text) => text.includes("kept.append")));
 });
 
-inPage("the table sorts, and goes out as CSV", "flamegraph.html", async (page) => {
-  await pick(page, "panes", "Table");
-  await page.click("th:has-text('Total')");
-  assert.match(await page.textContent("tbody tr:first-child"), /<module>|_bootstrap|main/);
+inPage("the tables sort, own code first, and go out as CSV", "flamegraph.html", async (page) => {
+  await pick(page, "panes", "Functions");
+  assert.match(await page.textContent("#tablePane tbody tr:first-child"), /own code<module>  .*program\.py$/);
+  await page.click("#tablePane th:has-text('Own')");
+  assert.match(await page.textContent("#tablePane tbody tr:first-child"), /own codeonly_in_base  .*program\.py$/);
+  await pick(page, "panes", "Lines");
+  assert.match(await page.textContent("#tablePane tbody tr:first-child"), /own code.*program\.py:\d+  only_in_base/);
   const [download] = await Promise.all([page.waitForEvent("download"), page.click("#csv")]);
   const csv = await readFile(await download.path(), "utf8");
   assert.match(csv, /^function,file,line,own_bytes,total_bytes,own_count,total_count\r\n/);
   assert.match(csv, /stays,.*program\.py,\d+,20000\d\d,20000\d\d,1,1\r\n/);
 });
+
+inPage("beside the graph stand the functions, and callers, callees and source of the zoomed block", "sources.html", async (page) => {
+  assert.match(await page.textContent("#sideTable tbody tr:first-child"), /<module>  .*program\.py$/);
+  await page.click("#sideBy button:has-text('By line')");
+  assert.match(await page.textContent("#sideTable tbody tr:first-child"), /program\.py:\d+/);
+  await click(page, "stays");
+  const text = await page.textContent("#details");
+  for (const part of [/stays/, /own code/, /2\.00 MB in 1 allocation here/, /Called by.*main/s]) assert.match(text, part);
+  assert.match(await page.textContent("#details .at"), /kept\.append\(bytearray\(2_000_000\)\)/);
+  await page.click("#details .frame:has-text('main')");
+  assert.match(await page.textContent("#status"), /^main: /);
+  assert.match(await page.textContent("#details"), /Calls.*stays/s);
+});
+
+inPage("source lines are labels on request", "sources.html", async (page) => {
+  const label = () => page.evaluate(() => {
+    const { graph } = window.memtrack;
+    return graph.labelText(graph.drawn.flat().find(({ block }) => graph.name(block) === "stays").block, 80);
+  });
+  assert.match(await label(), /^stays  2\.00 MB  .*program\.py:\d+/);
+  await page.check("#sourceLabels");
+  assert.match(await label(), /^kept\.append\(bytearray\(2_000_000\)\)  2\.00 MB  program\.py:\d+/);
+});
+
+inPage("the chart's values stand below it", "flamegraph.html", async (page) => {
+  await page.hover("#chart", { position: { x: 300, y: 60 } });
+  await page.waitForFunction(() => /^Heap [\d.]+ \w+Resident memory [\d.]+ \w+at [\d.]+ s$/.test(document.querySelector("#readout").textContent));
+  const [chart, readout] = await Promise.all(["#chart", "#readout"].map((id) => page.locator(id).boundingBox()));
+  assert.ok(readout.y >= chart.y + chart.height);
+});
+
+inPage("on a phone the controls are folded away, and a touch zooms", "flamegraph.html", async (page) => {
+  assert.equal(await page.isVisible("#search"), false);
+  await page.tap("#menu");
+  assert.equal(await page.isVisible("#search"), true);
+  await page.tap("#menu");
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "nothing is cut off");
+  assert.match(await page.textContent("#holders li:first-child"), /program\.py:\d+ only_in_base/);
+  await page.tap("#holders li:first-child button");
+  assert.match(await page.textContent("#details"), /only_in_base/);
+  await page.tap("#back");
+  await page.locator("#graphPane").scrollIntoViewIfNeeded();
+  const block = await named(page, "main");
+  const row = await page.evaluate(() => window.memtrack.graph.row);
+  await page.tap("#graphPane", { position: { x: block.x + block.width / 2, y: block.depth * row + row / 2 } });
+  assert.match(await page.textContent("#status"), /^main: /);
+}, { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true });
 
 inPage("keys move through the graph", "flamegraph.html", async (page) => {
   await page.focus("#graphPane");

@@ -113,6 +113,28 @@ impl Facts {
         self.command_line().iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")
     }
 
+    /// What people call the program: the script's or the executable's file, or the module that Python ran.
+    pub(crate) fn program(&self) -> String {
+        let arguments = self.command_line();
+        let name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+        let Some((command, rest)) = arguments.split_first() else { return self.title() };
+        let is_interpreter = self.process.python_version.is_some() && name(command).starts_with("python");
+        if !is_interpreter {
+            return name(command);
+        }
+        let mut rest = rest.iter();
+        while let Some(argument) = rest.next() {
+            match argument.as_str() {
+                "-m" => return rest.next().cloned().unwrap_or_else(|| name(command)),
+                "-c" => return "python -c".into(),
+                "-X" | "-W" | "--check-hash-based-pycs" => drop(rest.next()),
+                option if option.starts_with('-') => {}
+                script => return name(script),
+            }
+        }
+        name(command)
+    }
+
     /// Path of the executable.
     pub(crate) fn executable(&self) -> Option<String> {
         self.process.executable.as_deref().map(text)

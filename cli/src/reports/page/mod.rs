@@ -29,11 +29,25 @@ use sites::Sites;
 
 const HEAD: &str = include_str!("../../../assets/page.html");
 const STYLE: &str = include_str!("../../../assets/page.css");
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 19] = [
+    include_str!("../../../assets/format.js"),
+    include_str!("../../../assets/frames.js"),
     include_str!("../../../assets/model.js"),
+    include_str!("../../../assets/sources.js"),
+    include_str!("../../../assets/layout.js"),
+    include_str!("../../../assets/holders.js"),
+    include_str!("../../../assets/sandwich.js"),
+    include_str!("../../../assets/palette.js"),
     include_str!("../../../assets/graph.js"),
     include_str!("../../../assets/chart.js"),
     include_str!("../../../assets/table.js"),
+    include_str!("../../../assets/details.js"),
+    include_str!("../../../assets/tooltip.js"),
+    include_str!("../../../assets/overview.js"),
+    include_str!("../../../assets/difference.js"),
+    include_str!("../../../assets/about.js"),
+    include_str!("../../../assets/link.js"),
+    include_str!("../../../assets/controls.js"),
     include_str!("../../../assets/page.js"),
 ];
 
@@ -90,7 +104,7 @@ pub(crate) fn flamegraph(
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = Columns::new();
-        head(&mut data, "capture", &title, start)?;
+        head(&mut data, "capture", &title, start, capture)?;
         data.json("facts", &facts(capture).into())?;
         data.json("peak", &peak(capture))?;
         sites.write(&mut data, &mut names)?;
@@ -99,7 +113,9 @@ pub(crate) fn flamegraph(
         data.json("notes", &notes.into())?;
         data.ended()
     })?;
-    document(&Frame { title: format!("memtrack: {title}"), heading: title, facts: facts(capture) }, &data, out)
+    let title = format!("{} - memtrack", capture.facts.program());
+    let heading = [capture.facts.program(), capture.facts.title()];
+    document(&Frame { title, heading, facts: facts(capture) }, &data, out)
 }
 
 /// Writes the page of the difference between two captures; `scale` says what the base's figures were multiplied by, if
@@ -130,7 +146,7 @@ pub(crate) fn difference(
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = Columns::new();
-        head(&mut data, "diff", &title, start)?;
+        head(&mut data, "diff", &title, start, new)?;
         data.json("facts", &[facts(base), facts(new)].concat().into())?;
         data.json("vanishedStacks", &vanished.to_vec().into())?;
         data.json("scale", &scale.clone().into())?;
@@ -139,7 +155,9 @@ pub(crate) fn difference(
         data.ended()
     })?;
     let facts = [facts(base), facts(new)].concat();
-    document(&Frame { title: format!("memtrack diff: {title}"), heading: title, facts }, &data, out)
+    let heading = [format!("{}, compared", new.facts.program()), title];
+    let title = format!("{} compared - memtrack", new.facts.program());
+    document(&Frame { title, heading, facts }, &data, out)
 }
 
 /// Builds the data with fewer and fewer call sites until the page is small enough, or is small in sites at least.
@@ -155,14 +173,47 @@ fn bounded(most_bytes: usize, mut build: impl FnMut(usize) -> io::Result<Packed>
     }
 }
 
-fn head(data: &mut Columns, kind: &str, title: &str, start: Start) -> io::Result<()> {
+fn head(data: &mut Columns, kind: &str, title: &str, start: Start, new: &Capture) -> io::Result<()> {
     data.json("kind", &kind.into())?;
     data.json("title", &visible(title).into())?;
     data.json("views", &VIEWS.map(view::title).to_vec().into())?;
+    data.json("meanings", &VIEWS.map(|view| meaning(view, new)).to_vec().into())?;
     let view = VIEWS.iter().position(|view| *view == start.view).unwrap_or(0);
     let Start { inverted, split_threads, counts, .. } = start;
     let start = serde_json::json!({"view": view, "inverted": inverted, "split": split_threads, "counts": counts});
     data.json("start", &start)
+}
+
+/// What a view is of, and of which moment, in one sentence.
+fn meaning(view: View, capture: &Capture) -> String {
+    let totals = &capture.analysis.totals;
+    let at = |at: u64| crate::units::duration(at);
+    let whole = at(capture.facts.duration_ns(&capture.analysis));
+    let is_python = capture.facts.process.python_version.is_some();
+    match view {
+        View::HighWaterMark if capture.facts.others > 0 => {
+            "What was live in each process at its own high-water mark.".into()
+        }
+        View::HighWaterMark => match totals.peak.at {
+            Some(moment) => {
+                format!("What was live when most memory was: {} after the start, of {whole}.", at(moment.time_ns))
+            }
+            None => "What was live when most memory was.".into(),
+        },
+        View::Leaks if is_python => {
+            "What was still live when Python began to finalize, at the end of the program.".into()
+        }
+        View::Leaks => "What was still live at the end of the program.".into(),
+        View::LeaksAtExit if is_python => {
+            "What was still live at the very end of the process, after Python had cleared its modules.".into()
+        }
+        View::LeaksAtExit => "What was still live at the very end of the process.".into(),
+        View::Temporary => match totals.temporary_threshold {
+            0 | 1 => "What was freed before its thread allocated again: nothing of it stayed.".into(),
+            n => format!("What was freed before its thread had made {n} further allocations: nothing of it stayed."),
+        },
+        View::Allocated => "Everything that was ever allocated, freed or not, over the whole run.".into(),
+    }
 }
 
 /// What the page says of a capture, label and text by turns.
@@ -214,7 +265,8 @@ fn how_recorded(capture: &Capture) -> String {
 /// What the page shows before its script has run, or without it.
 struct Frame {
     title: String,
-    heading: String,
+    /// The program, and what there is to say of it in smaller letters.
+    heading: [String; 2],
     /// Label and text by turns.
     facts: Vec<String>,
 }
@@ -224,7 +276,8 @@ fn document(frame: &Frame, data: &Packed, mut out: impl Write) -> io::Result<()>
     let facts = frame.facts.chunks(2).map(|pair| pair.iter().map(|text| escaped(text)).collect::<Vec<_>>());
     let facts: String =
         facts.map(|pair| format!("      <dt>{}</dt><dd>{}</dd>\n", pair[0], pair[1..].concat())).collect();
-    let [title, heading] = [&frame.title, &frame.heading].map(|text| escaped(&visible(text)));
+    let [program, rest] = frame.heading.each_ref().map(|text| escaped(&visible(text)));
+    let (title, heading) = (escaped(&visible(&frame.title)), format!("{program} <span>{rest}</span>"));
     let mut rest = HEAD;
     for (mark, fill) in
         [("{{TITLE}}", title), ("{{STYLE}}", STYLE.into()), ("{{HEADING}}", heading), ("{{FACTS}}", facts)]
@@ -365,7 +418,7 @@ mod tests {
             testing::data(&page)["strings"].to_string()
         };
         assert!(!strings(None).contains("secret"));
-        assert!(strings(Some(Sources::new(None))).contains("\"kept.append(secret)\""));
+        assert!(strings(Some(Sources::new(None))).contains("kept.append(secret)\""));
     }
 
     #[test]
@@ -382,14 +435,16 @@ mod tests {
         capture.analysis.groups.change(0, |group| group.stack = stack);
         let told = |data: Value| {
             let text = |column: &str, at: usize| data["strings"][data[column][at].as_u64().unwrap() as usize].clone();
-            let kinds = data["frameKind"].as_array().unwrap().iter().enumerate().filter(|(_, kind)| **kind != 0);
-            let mut told: Vec<_> = kinds
-                .map(|(at, kind)| format!("{} {} {kind}", text("frameName", at), text("frameModule", at)))
+            let native = data["frameNative"].as_array().unwrap().iter().enumerate().filter(|(_, native)| **native == 1);
+            let mut told: Vec<_> = native
+                .map(|(at, _)| {
+                    format!("{} {} {}", text("frameName", at), text("frameModule", at), data["frameOrigin"][at])
+                })
                 .collect();
             told.sort();
             told
         };
-        let expected = [r#""PyObject_Malloc" "libpython3.11.so.1.0" 2"#, r#""parse" "libfast.so" 1"#];
+        let expected = [r#""PyObject_Malloc" "libpython3.11.so.1.0" 4"#, r#""parse" "libfast.so" 0"#];
         assert_eq!(told(page(&mut capture)), expected);
         let mut text = Vec::new();
         difference(&fixture::empty(), &capture, Start::default(), None, &[], &mut text).unwrap();
@@ -403,9 +458,7 @@ mod tests {
         let mut page = Vec::new();
         flamegraph(&mut capture, Start::default(), Vec::new(), None, &mut page).unwrap();
         let text = str::from_utf8(&page).unwrap();
-        assert!(
-            !text.contains("<b>") && text.contains("<title>memtrack: '&lt;/script&gt;&lt;b&gt;&amp;&quot;{{DATA}}")
-        );
+        assert!(!text.contains("<b>") && text.contains("<title>script&gt;&lt;b&gt;&amp;&quot;{{DATA}} - memtrack"));
         assert_eq!(testing::data(&page)["title"], "'</script><b>&\"{{DATA}}'");
     }
 

@@ -1,106 +1,203 @@
-//! The frames of a page: their names, places and modules, and their source lines where these are wanted.
+//! The frames of a page: their names, places and owners, and their source lines where these are wanted.
 //!
 //! Invariant: every text of a capture that a page shows is in the list of strings once, with control characters made
 //! visible, and cut where it is very long.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
 
 use memtrack_reader::analysis::CallTree;
 use memtrack_reader::analysis::diff::Functions;
-use memtrack_reader::modules::module_of_file;
-use memtrack_reader::native::is_interpreter;
-use memtrack_reader::program::Program;
+use memtrack_reader::frames::Frame;
+use memtrack_reader::modules::{Modules, dotted};
+use memtrack_reader::origin::{Origin, origins};
+use memtrack_reader::paths;
+use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{FrameId, Frames};
+use serde_json::Value;
 
+use super::columns::Columns;
 use crate::reports::NO_STACK;
 use crate::reports::facts::visible;
 use crate::reports::source::Sources;
 use crate::units::count;
 
+/// So many lines are embedded before and after that of a frame.
+const SOURCE_REACH: u32 = 4;
 /// Characters of a name or a source line that are shown.
 const LONGEST_TEXT: usize = 500;
 
 /// Where the names of a tree's keys come from, and source lines where they are wanted.
 pub(super) struct Names<'a> {
-    tables: Tables<'a>,
-    native: Native,
-    programs: Vec<Arc<Program>>,
+    tables: Vec<Table<'a>>,
+    /// For functions of two captures a frame of each, and in which table it is; keys are frames of the one table else.
+    functions: Option<HashMap<u32, (usize, FrameId)>>,
+    plumbing: Plumbing,
     sources: Option<Sources>,
 }
 
-/// Functions of native code, by name and file: their modules, and whether they are the interpreter's own.
-type Native = HashMap<(String, String), (String, bool)>;
+/// The frames of a capture.
+struct Table<'a> {
+    frames: &'a Frames,
+    origins: Vec<Origin>,
+    modules: Modules,
+}
 
-enum Tables<'a> {
-    Frames(&'a Frames),
-    Functions(&'a Functions),
+impl<'a> Table<'a> {
+    fn of(frames: &'a Frames) -> Self {
+        Self { frames, origins: origins(frames), modules: Modules::default() }
+    }
 }
 
 impl<'a> Names<'a> {
     pub(super) fn of_frames(frames: &'a Frames, sources: Option<Sources>) -> Self {
-        Self { tables: Tables::Frames(frames), native: native([frames]), programs: frames.programs().into(), sources }
+        Self { tables: vec![Table::of(frames)], functions: None, plumbing: Plumbing::default(), sources }
     }
 
-    /// The functions of two captures, whose frames tell which of them are native.
-    pub(super) fn of_functions(functions: &'a Functions, frames: [&Frames; 2]) -> Self {
-        let programs = frames.map(Frames::programs).concat();
-        Self { tables: Tables::Functions(functions), native: native(frames), programs, sources: None }
+    /// The functions of two captures.
+    pub(super) fn of_functions(functions: &Functions, frames: [&'a Frames; 2]) -> Self {
+        let numbers: HashMap<(&str, &str), u32> =
+            functions.list().iter().zip(0..).map(|((name, file), number)| ((&**name, &**file), number)).collect();
+        let mut known = HashMap::new();
+        for (table, frames) in frames.into_iter().enumerate() {
+            for id in (0..frames.frames().len() as u32).map(FrameId) {
+                if let Some(number) = numbers.get(&(frames.function(id), frames.file(id))) {
+                    known.entry(*number).or_insert((table, id));
+                }
+            }
+        }
+        let tables = frames.map(Table::of).into();
+        Self { tables, functions: Some(known), plumbing: Plumbing::default(), sources: None }
     }
 
     /// What has to be said of the source lines.
     pub(super) fn note(&self) -> Option<String> {
-        let changed = self.sources.as_ref().map_or(0, Sources::changed);
-        (changed > 0).then(|| {
-            format!(
-                "{} source files were changed after the recording: their lines may be others",
+        let sources = self.sources.as_ref()?;
+        let changed = match sources.changed() {
+            0 => String::new(),
+            1 => "; one file was changed since the recording began, and its lines are not shown".into(),
+            changed => format!(
+                "; {} files were changed since the recording began, and their lines are not shown",
                 count(changed as u64)
-            )
-        })
+            ),
+        };
+        Some(format!("source lines were read from the files when this page was made{changed}"))
     }
 
-    /// Name, file, line, column, module, source line and kind of a key; texts by their numbers, 0 for none. Kinds are 0
-    /// for Python, 1 for native code, and 2 for native code of the interpreter.
-    pub(super) fn describe(&mut self, key: u32, strings: &mut Strings) -> [u64; 7] {
-        let (function, file, line, column) = match &self.tables {
-            _ if key == CallTree::NO_FRAME => (NO_STACK, "", 0, 0),
-            Tables::Frames(frames) => {
-                let (id, frame) = (FrameId(key), frames.frame(FrameId(key)));
-                (frames.function(id), frames.file(id), frame.line, frame.column)
-            }
-            Tables::Functions(functions) => {
-                let (function, file) = functions.get(key).unwrap_or((NO_STACK, ""));
-                (function, file, 0, 0)
-            }
+    /// Writes the frames of these keys, and their source lines.
+    pub(super) fn write(&mut self, keys: &[u32], data: &mut Columns) -> io::Result<()> {
+        let mut strings = Strings::default();
+        let described: Vec<Described> = keys.iter().map(|key| self.describe(*key)).collect();
+        let mut texts = |name: &str, text: fn(&Described) -> &str| {
+            let numbers: Vec<u64> = described.iter().map(|frame| strings.number(text(frame))).collect();
+            data.column(name, numbers)
         };
-        let native =
-            if self.native.is_empty() { None } else { self.native.get(&(function.to_owned(), file.to_owned())) };
-        let kind = native.map_or(0, |(_, interpreter)| if *interpreter { 2 } else { 1 });
-        let of_file = || module_of_file(&self.programs, file).unwrap_or_default();
-        let module = native.map_or_else(of_file, |(module, _)| module.clone());
-        let source = self.sources.as_mut().and_then(|sources| sources.file(file).line(line)).unwrap_or("").trim();
-        let [function, file, module, source] = [function, file, &module, source].map(|text| strings.number(text));
-        [function, file, u64::from(line), u64::from(column), module, source, kind]
+        texts("frameName", |frame| &frame.function)?;
+        texts("frameFile", |frame| &frame.file)?;
+        texts("frameShort", |frame| &frame.short)?;
+        texts("frameModule", |frame| &frame.module)?;
+        texts("frameImport", |frame| &frame.import)?;
+        data.column("frameLine", described.iter().map(|frame| u64::from(frame.line)))?;
+        data.column("frameColumn", described.iter().map(|frame| u64::from(frame.column)))?;
+        data.column("frameOrigin", described.iter().map(|frame| frame.origin))?;
+        data.column("frameNative", described.iter().map(|frame| u64::from(frame.native)))?;
+        data.column("framePlumbing", described.iter().map(|frame| u64::from(frame.plumbing)))?;
+        self.write_sources(&described, &mut strings, data)?;
+        data.json("strings", &Value::from(strings.list))
+    }
+
+    /// The lines around those of the frames, each once, as far as the files are still those of the recording.
+    fn write_sources(&mut self, described: &[Described], strings: &mut Strings, data: &mut Columns) -> io::Result<()> {
+        let Some(sources) = &mut self.sources else { return Ok(()) };
+        let mut lines: BTreeMap<(u64, u32), u64> = BTreeMap::new();
+        for Described { file, line, .. } in described {
+            let source = sources.file(file);
+            if source.is_changed() || *line == 0 || source.line(*line).is_none() {
+                continue;
+            }
+            let file = strings.number(file);
+            for at in line.saturating_sub(SOURCE_REACH).max(1)..=line.saturating_add(SOURCE_REACH) {
+                let Some(text) = source.line(at) else { continue };
+                lines.entry((file, at)).or_insert_with(|| strings.number(text.trim_end()));
+            }
+        }
+        data.steps("sourceFile", lines.keys().map(|(file, _)| *file))?;
+        data.column("sourceLine", lines.keys().map(|(_, line)| u64::from(*line)))?;
+        data.column("sourceText", lines.values().copied())
+    }
+
+    fn describe(&mut self, key: u32) -> Described {
+        let place = match &self.functions {
+            _ if key == CallTree::NO_FRAME => None,
+            Some(functions) => functions.get(&key).copied(),
+            None => Some((0, FrameId(key))),
+        };
+        let Some((table, id)) = place else {
+            return Described { function: NO_STACK.into(), origin: STANDARD, ..Described::default() };
+        };
+        let Table { frames, origins, modules } = &mut self.tables[table];
+        let (function, file, object) = (frames.function(id), frames.file(id), frames.module(id));
+        // A function has many lines.
+        let Frame { line, column, .. } = if self.functions.is_none() { frames.frame(id) } else { Frame::default() };
+        let module = match object {
+            Some(object) => object.rsplit('/').next().unwrap_or_default(),
+            None => modules.of_frame(frames, id).map_or("", |module| modules.name(module)),
+        };
+        let import = if function == "<module>" { dotted(frames.programs(), file) } else { None };
+        Described {
+            function: function.into(),
+            file: file.into(),
+            short: paths::short(frames, file).into_owned(),
+            module: module.into(),
+            import: import.unwrap_or_default(),
+            line,
+            column,
+            native: object.is_some(),
+            origin: origins.get(id.0 as usize).copied().map_or(STANDARD, number),
+            plumbing: match object {
+                Some(_) => self.plumbing.skips_native(function),
+                None => self.plumbing.skips(function),
+            },
+        }
     }
 }
 
-/// The native functions among these frames.
-fn native<const N: usize>(tables: [&Frames; N]) -> Native {
-    let frames =
-        tables.into_iter().flat_map(|frames| (0..frames.frames().len() as u32).map(move |id| (frames, FrameId(id))));
-    frames
-        .filter_map(|(frames, id)| {
-            let module = frames.module(id)?.rsplit('/').next()?.to_owned();
-            let function = (frames.function(id).to_owned(), frames.file(id).to_owned());
-            Some((function, (module, is_interpreter(frames, id))))
-        })
-        .collect()
+/// Whose code a frame is, as a number of the page's data.
+const fn number(origin: Origin) -> u64 {
+    match origin {
+        Origin::Own => 0,
+        Origin::Library => 1,
+        Origin::Standard => STANDARD,
+        Origin::Import => 3,
+        Origin::Runtime => 4,
+    }
+}
+
+const STANDARD: u64 = 2;
+
+/// A frame as the page shows it.
+#[derive(Default)]
+struct Described {
+    function: String,
+    file: String,
+    /// The file as a person wants to read it.
+    short: String,
+    module: String,
+    /// Of a module's top level, the name by which the module is imported.
+    import: String,
+    line: u32,
+    column: u32,
+    native: bool,
+    /// Whose code it is.
+    origin: u64,
+    /// It only passes allocations on.
+    plumbing: bool,
 }
 
 /// Each text once; number 0 is the empty one.
-pub(super) struct Strings {
+struct Strings {
     numbers: HashMap<String, u64>,
-    pub(super) list: Vec<String>,
+    list: Vec<String>,
 }
 
 impl Default for Strings {

@@ -10,12 +10,11 @@ use memtrack_format::Allocator;
 use memtrack_reader::ThreadId;
 use memtrack_reader::analysis::{Group, Tally};
 use rustc_hash::{FxHashMap, FxHashSet};
-use serde_json::Value;
 
 use super::VIEWS;
 use super::columns::Columns;
 use super::heaviest::Heaviest;
-use super::names::{Names, Strings};
+use super::names::Names;
 use super::side::Side;
 use crate::reports::facts::{Capture, visible};
 use crate::units::count;
@@ -127,16 +126,7 @@ impl Sites {
             .collect();
         data.column("nodeDepth", self.nodes.iter().skip(1).map(|(depth, _)| u64::from(*depth)))?;
         data.column("nodeFrame", frames)?;
-        let mut strings = Strings::default();
-        let described: Vec<_> = used.iter().map(|key| names.describe(*key, &mut strings)).collect();
-        data.column("frameName", described.iter().map(|frame| frame[0]))?;
-        data.column("frameFile", described.iter().map(|frame| frame[1]))?;
-        data.column("frameLine", described.iter().map(|frame| frame[2]))?;
-        data.column("frameColumn", described.iter().map(|frame| frame[3]))?;
-        data.column("frameModule", described.iter().map(|frame| frame[4]))?;
-        data.column("frameSource", described.iter().map(|frame| frame[5]))?;
-        data.column("frameKind", described.iter().map(|frame| frame[6]))?;
-        data.json("strings", &Value::from(strings.list))
+        names.write(&used, data)
     }
 }
 

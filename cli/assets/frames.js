@@ -1,0 +1,77 @@
+// What is known of each frame: its name, its place, and whose code it is.
+
+/** Whose memory something is. Arenas are told by their allocator. */
+const OWNER = { own: 0, library: 1, stdlib: 2, imports: 3, arenas: 4 };
+
+const OWNERS = [
+  { id: "own", title: "Own code", meaning: "Asked for by the program's own code, itself or through libraries" },
+  { id: "library", title: "Libraries", meaning: "Asked for by libraries, without own code on the stack" },
+  {
+    id: "stdlib",
+    title: "Standard library",
+    meaning: "Asked for by the standard library, the interpreter or the runtime alone; what has no stack, too",
+  },
+  { id: "imports", title: "Imports", meaning: "Held by imports: modules of others while they were being imported, and the code of all modules" },
+  {
+    id: "arenas",
+    title: "Python's arenas",
+    meaning: "Held by Python's allocator, free or not; record with --trace-python-allocators to see objects",
+  },
+];
+
+/** Whose code a frame is, by the numbers of the page's data. */
+const ORIGIN = { own: 0, library: 1, standard: 2, importing: 3, runtime: 4 };
+const ORIGINS = ["own code", "library", "standard library", "import system", "runtime"];
+
+/** Whose memory it is when that of `owner` called a frame of an origin: own code and imports take over, others do not. */
+function ownerBelow(owner, origin) {
+  if (origin === ORIGIN.own) return OWNER.own;
+  if (origin === ORIGIN.importing) return OWNER.imports;
+  return owner === OWNER.stdlib && origin === ORIGIN.library ? OWNER.library : owner;
+}
+
+/** All frames of the page. */
+function describeFrames(data) {
+  return data.frameName.map((name, frame) => describeFrame(data, frame));
+}
+
+function describeFrame(data, frame) {
+  const text = (column) => data.strings[data[column][frame]];
+  const name = text("frameName");
+  const file = text("frameFile");
+  const short = text("frameShort");
+  const line = data.frameLine[frame];
+  const column = data.frameColumn[frame];
+  const origin = data.frameOrigin[frame];
+  const isNative = data.frameNative[frame] === 1;
+  const at = (line ? `:${line}` : "") + (column ? `:${column}` : "");
+  return {
+    name,
+    brief: isNative ? briefName(name) : name,
+    file,
+    line,
+    module: text("frameModule"),
+    origin,
+    isNative,
+    isOwn: origin === ORIGIN.own,
+    // What only passes an allocation on: allocator wrappers, containers, the runtime.
+    isPlumbing: data.framePlumbing[frame] === 1 || origin === ORIGIN.runtime,
+    isImporting: origin === ORIGIN.importing,
+    place: file + at,
+    // Of native code without lines the file is the library.
+    shortPlace: isNative && !line ? fileName(short) : short + at,
+    fileLine: fileName(short) + at,
+    // Of a module's top level, the name by which the module is imported.
+    importName: text("frameImport"),
+  };
+}
+
+/** For each frame the number of its function: the first frame with the same name and file. */
+function numberFunctions(frames) {
+  const first = new Map();
+  return Int32Array.from(frames, ({ name, file }, frame) => {
+    const key = `${file}\n${name}`;
+    if (!first.has(key)) first.set(key, frame);
+    return first.get(key);
+  });
+}

@@ -1,0 +1,66 @@
+// Who holds it: the lines of the program's own code for which most is there, and through which library they got it.
+
+class Holders {
+  constructor(layout) {
+    this.model = layout.model;
+    this.metric = layout.selection.metric;
+    this.figures = layout.figures;
+    this.assign();
+  }
+
+  /** For each node the nearest frame of own code, and the place where memory is asked for: plumbing is not told. */
+  assign() {
+    const { count, frame, frames, parent } = this.model;
+    this.holder = new Int32Array(count).fill(-1);
+    this.place = new Int32Array(count).fill(-1);
+    for (let node = 1; node < count; node++) {
+      const { isOwn, isPlumbing, isImporting } = frames[frame[node]];
+      // What a line imported is not its own memory.
+      this.holder[node] = isOwn ? frame[node] : isImporting ? -1 : this.holder[parent[node]];
+      this.place[node] = isPlumbing || isImporting ? this.place[parent[node]] : frame[node];
+    }
+  }
+
+  /** What a node has: of a difference, how that changed. */
+  value(node) {
+    const { own } = this.figures[this.metric];
+    return own[node] - (this.figures.base?.[this.metric].own[node] || 0);
+  }
+
+  /** The lines of own code that hold most, the largest first: frame, value, and the largest place that they got it through. */
+  own(most) {
+    const rows = this.sums((node) => this.holder[node]);
+    rows.delete(-1);
+    const largest = [...rows].sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value)).slice(0, most);
+    return largest.filter(([, row]) => row.value).map(([frame, row]) => ({ frame, value: row.value, ...this.through(frame, row.nodes) }));
+  }
+
+  /** The same of code that no own code called: by the place that asked. */
+  others(most) {
+    const rows = this.sums((node) => (this.holder[node] < 0 ? this.place[node] : -1));
+    rows.delete(-1);
+    const largest = [...rows].sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value)).slice(0, most);
+    return largest.filter(([, row]) => row.value).map(([frame, row]) => ({ frame, value: row.value, via: -1 }));
+  }
+
+  sums(keyOf) {
+    const rows = new Map();
+    for (let node = 1; node < this.model.count; node++) {
+      const value = this.value(node);
+      if (!value) continue;
+      const key = keyOf(node);
+      if (!rows.has(key)) rows.set(key, { value: 0, nodes: [] });
+      rows.get(key).value += value;
+      rows.get(key).nodes.push(node);
+    }
+    return rows;
+  }
+
+  /** The place through which most of these nodes' memory came, and its part; none where it is the holder itself. */
+  through(holder, nodes) {
+    const places = new Map();
+    for (const node of nodes) places.set(this.place[node], (places.get(this.place[node]) || 0) + this.value(node));
+    const [place, value] = [...places].sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))[0];
+    return place === holder || place < 0 ? { via: -1, viaValue: 0 } : { via: place, viaValue: value };
+  }
+}

@@ -1,0 +1,120 @@
+// The first glance: what the view is of, who holds it, and whose memory it is.
+
+const MOST_HOLDERS = 5;
+
+class Overview {
+  /** `on` has: choose(frame), toggle(owner). */
+  constructor(model, palette, on) {
+    Object.assign(this, { model, palette, on });
+  }
+
+  show(layout, state) {
+    Object.assign(this, { layout, state, metric: layout.selection.metric });
+    this.owners = this.model.byOwner(layout.selection);
+    this.showMeaning();
+    this.showHolders();
+    this.showOwners();
+  }
+
+  /** One sentence on the view, and what is left out of it. */
+  showMeaning() {
+    const { meanings } = this.model.data;
+    const { range, view } = this.layout.selection;
+    const meaning = range ? this.rangeMeaning(range, view) : meanings[view];
+    $("meaning").replaceChildren(meaning, ...this.leftOut(), ...this.notes());
+  }
+
+  rangeMeaning([from, to], view) {
+    const { time, data } = this.model;
+    const span = `${formatTime(time[from])} to ${formatTime(time[to])}`;
+    if (view !== 0) return `Allocated between ${span} and not freed by the end of that.`;
+    const high = this.model.highest([from, to]);
+    return `Live at the highest moment of ${span}: at ${formatTime(time[high])}, with ${formatSize(data.heap[high])} of heap.`;
+  }
+
+  leftOut() {
+    const { hide } = this.layout.selection;
+    const hidden = OWNERS.map((owner, at) => ({ ...owner, at, value: this.owners[at][this.metric] }));
+    return hidden.filter(({ at, value }) => value && (hide >> at) & 1).flatMap(({ at, id, title, value }) => {
+      const held = { imports: "held by imports", arenas: "of Python's arenas", own: "of own code" }[id] || `of the ${title.toLowerCase()}`;
+      const button = element("button", "inline", "show");
+      button.onclick = () => this.on.toggle(at);
+      const amount = this.metric === "bytes" ? formatSize(value) : plural(value, "allocation", "allocations");
+      return [element("b", "", ` ${amount} ${held} ${this.metric === "count" && value !== 1 ? "are" : "is"} left out `), button];
+    });
+  }
+
+  /** What has to be known of the figures stands in the dialog; here is the way to it. */
+  notes() {
+    const { notes } = this.model.data;
+    if (!notes.length) return [];
+    const button = element("button", "inline", plural(notes.length, "note", "notes"));
+    button.title = notes.join("\n");
+    button.onclick = () => showAbout(this.model);
+    return [" ", button];
+  }
+
+  showHolders() {
+    const holders = new Holders(this.layout);
+    const own = holders.own(MOST_HOLDERS);
+    const rows = own.length ? own : holders.others(MOST_HOLDERS);
+    const what = this.model.diff ? "Who changed" : this.holdersTitle();
+    $("holdersTitle").textContent = own.length || !rows.length ? what : `${what} (no own code on any stack)`;
+    $("holders").replaceChildren(...rows.map((row) => this.holder(row)));
+    $("noHolders").hidden = rows.length > 0;
+  }
+
+  holdersTitle() {
+    const { view, range } = this.layout.selection;
+    if (range) return view === 0 ? "Who holds it" : "Who left it over";
+    return ["Who holds it", "Who still holds it", "Who still holds it", "Who churns", "Who allocated it"][view];
+  }
+
+  holder({ frame: number, value, via, viaValue }) {
+    const frame = this.model.frames[number];
+    const item = element("li");
+    const button = element("button", "frame");
+    const bar = element("i", "bar");
+    const part = this.layout.whole ? Math.min(100, (Math.abs(value) * 100) / this.layout.whole) : 0;
+    bar.style.setProperty("--part", `${part}%`);
+    bar.style.setProperty("--swatch", this.palette.frame(frame, 0));
+    const amount = this.model.diff ? formatChange(value, this.metric) : formatAmount(value, this.metric);
+    const share = this.model.diff ? "" : formatPercent(value, this.layout.whole);
+    const text = element("span", "what");
+    text.append(element("b", "", frame.fileLine), ` ${frame.brief}`, ...this.via(via, viaValue, value));
+    button.append(bar, element("span", "amount", amount), element("span", "share", share), text);
+    const through = via >= 0 ? `\nvia ${this.model.frames[via].name} ${this.model.frames[via].place}` : "";
+    button.title = `${frame.name}\n${frame.place}${through}\nClick to zoom in`;
+    button.onclick = () => this.on.choose(number);
+    item.append(button);
+    return item;
+  }
+
+  via(via, viaValue, value) {
+    if (via < 0) return [];
+    const frame = this.model.frames[via];
+    const mostly = viaValue < value * 0.995 ? "mostly via" : "via";
+    return [element("span", "via", ` ${mostly} ${frame.shortPlace || frame.brief}`)];
+  }
+
+  /** Whose memory it is: swatches that are switches. */
+  showOwners() {
+    const { hide } = this.layout.selection;
+    const sums = this.owners.map((owner) => owner[this.metric]);
+    const all = sums.reduce((sum, value) => sum + value, 0);
+    const present = (at) => this.owners.some((owner, other) => other === at && (owner.bytes || owner.count || owner.baseBytes || owner.baseCount));
+    const shown = OWNERS.map((owner, at) => ({ ...owner, at })).filter(({ at }) => present(at));
+    $("owners").replaceChildren(...shown.map(({ at, title, meaning }) => {
+      const button = element("button", "owner");
+      const swatch = element("i");
+      swatch.style.background = this.palette.owner(at);
+      const isShown = !((hide >> at) & 1);
+      button.setAttribute("aria-pressed", String(isShown));
+      const amount = `${formatAmount(sums[at], this.metric)}, ${formatPercent(sums[at], all)}`;
+      button.append(swatch, `${title} `, element("span", "", amount));
+      button.title = `${meaning}. Click to ${isShown ? "leave it out" : "show it"}`;
+      button.onclick = () => this.on.toggle(at);
+      return button;
+    }));
+  }
+}

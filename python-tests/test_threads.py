@@ -2,8 +2,10 @@
 
 import os
 import pathlib
+import subprocess
 
-from conftest import WHOLE
+import pytest
+from conftest import WHOLE, interpreter_path
 
 FIRST_SIZE = 2_000_000  # bytes; nothing else in the program comes near
 BLOCKS = 10  # that each thread of pool.py allocates
@@ -22,6 +24,25 @@ def test_names_given_before_the_start_inside_and_from_outside(memtrack, interpre
     expected = {int(size): name for size, name in (line.split(" ", 1) for line in outcome.stdout.decode().splitlines())}
     if tuple(map(int, stats["capture"]["python_version"].split(".")[:2])) >= OS_NAMES_SINCE:
         expected = {size: name.encode()[:15].decode(errors="replace") for size, name in expected.items()}
+    assert found == expected
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("options", [(), ("--native",), ("--trace-python-allocators",)], ids=["", "native", "objects"])
+def test_the_last_name_counts(memtrack, version, options, programs):
+    last_names_count(*memtrack.run(interpreter_path(version), programs / "late_names.py", options=options))
+
+
+def test_the_last_name_counts_in_c(memtrack, programs, tmp_path):
+    subprocess.run(["cc", "-O1", "-pthread", "-o", tmp_path / "names", programs / "late_names.c"], check=True)
+    last_names_count(*memtrack.run(tmp_path / "names"))
+
+
+def last_names_count(outcome, capture):
+    assert outcome.status == 0, outcome.stderr
+    names = {thread["tid"]: thread["name"] for thread in capture.stats()["threads"]}
+    expected = {int(size): name for size, name in (line.split(" ", 1) for line in outcome.stdout.decode().splitlines())}
+    found = {record.size: names[record.tid] for record in capture.allocations() if record.size in expected}
     assert found == expected
 
 

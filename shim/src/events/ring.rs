@@ -164,6 +164,11 @@ impl Ring {
         self.turn.expect_others();
     }
 
+    /// The slot's number.
+    pub(crate) const fn index(&self) -> u32 {
+        self.home.index
+    }
+
     /// The slot's shared header.
     pub(crate) const fn slot(&self) -> &'static Slot {
         self.home.slot

@@ -162,7 +162,9 @@ pub(crate) fn come_back(left: usize) {
 pub(crate) fn begin_again() {
     tls::set(0);
     python::forget_specific();
-    for place in THREADS.iter().take(HIGHEST.swap(0, Relaxed) as usize) {
+    let highest = HIGHEST.swap(0, Relaxed);
+    (0..highest).for_each(|slot| python::object_of(slot).forget());
+    for place in THREADS.iter().take(highest as usize) {
         // SAFETY: null, or the state of a slot, whose threads are not in this process.
         if let Some(thread) = unsafe { place.load(Acquire).as_mut() } {
             thread.ring.begin_again();

@@ -16,12 +16,14 @@ use memtrack_format::{Allocator, MapClass};
 use memtrack_transport::layout::image;
 
 use super::{Thread, highest_slot};
-use crate::platform::shared_area;
+use crate::platform::{seccomp, shared_area};
 use crate::recording::finalize_barrier;
-use crate::stacks::python;
+use crate::stacks::python::{self, News, ThreadObject};
 
 /// 1 once the beginning of Python's finalization is recorded.
 static FINALIZING: AtomicU32 = AtomicU32::new(0);
+/// 1 once the names of threads were looked at for the last time.
+static NAMES_ARE_LAST: AtomicU32 = AtomicU32::new(0);
 
 /// The guard of one hook, and what it may record. Dropping it ends both.
 pub(crate) struct Recorder {
@@ -184,14 +186,39 @@ impl Thread {
     /// Tells the name that Python knows this thread by, where the operating system does not know it.
     #[cold]
     pub(crate) fn name_from_python(&mut self) {
-        let mut buffer = [0; python::LONGEST_NAME];
-        let Some(name) = self.chain.thread_name(&mut buffer) else { return };
+        let (object, mut buffer) = (python::object_of(self.ring.index()), [0; python::LONGEST_NAME]);
+        if !self.chain.may_read_names() {
+            return;
+        }
         // SAFETY: no arguments, cannot fail.
-        let tid = unsafe { libc::gettid() };
-        let name = name.get(..python::LONGEST_NAME).unwrap_or(name);
+        if object.tid() != unsafe { libc::gettid() } {
+            self.last_name_from_python(object);
+        }
+        if let Some(name) = self.chain.thread_name((object, &mut buffer)) {
+            self.tell_python_name(object, name);
+        }
+    }
+
+    /// Tells the name that a thread has now, which may have changed since its last event. This thread holds the GIL.
+    fn last_name_from_python(&mut self, object: &ThreadObject) {
+        let mut buffer = [0; python::LONGEST_NAME];
+        // SAFETY: the caller's promise.
+        if let Some(name) = unsafe { object.name(&mut buffer) } {
+            self.tell_python_name(object, name);
+        }
+    }
+
+    /// A name that differs from the one before was given by the program.
+    fn tell_python_name(&mut self, object: &ThreadObject, name: &[u8]) {
+        let (name, tid) = (name.get(..python::LONGEST_NAME).unwrap_or(name), object.tid());
+        let write = match object.tell(name) {
+            News::None => return,
+            News::First => Encoder::python_name,
+            News::Renamed => Encoder::thread_name,
+        };
         let ring = &mut self.ring;
         ring.next_place_and_time();
-        ring.put(move |encoder, bytes, at| encoder.python_name(bytes, at, tid, name));
+        ring.put(move |encoder, bytes, at| write(encoder, bytes, at, tid, name));
         ring.publish();
     }
 
@@ -207,6 +234,14 @@ impl Thread {
     #[inline(never)]
     fn finalizing(&mut self) {
         finalize_barrier::wait(self.ring.slot(), highest_slot());
+        if NAMES_ARE_LAST.load(Relaxed) == 0 && python::finalizes_here() {
+            NAMES_ARE_LAST.store(1, Relaxed);
+            // What a filter of system calls allows is not known.
+            if !seccomp::is_confined() {
+                // Who finalizes the interpreter holds the GIL.
+                (0..highest_slot()).for_each(|slot| self.last_name_from_python(python::object_of(slot)));
+            }
+        }
         if FINALIZING.load(Relaxed) == 0 && FINALIZING.swap(1, Relaxed) == 0 {
             python::forget_specific();
             let ring = &mut self.ring;

@@ -10,11 +10,12 @@ use super::frame::{Frame, ThreadState};
 use super::frame_sentinels::Marks;
 use super::interpreter::{self, Interpreter};
 use super::layout::Version;
-use super::thread_name;
+use super::thread_name::{self, ThreadObject};
 use super::thread_state_proof::Lease;
 use crate::events::sampled_timer::SampledTimer;
 use crate::events::stack_model::{MAX_DEPTH, StackWriter};
 use crate::platform::mapped_vec::{Plain, Region};
+use crate::platform::seccomp;
 use std::hint::cold_path;
 
 mod compare;
@@ -63,8 +64,10 @@ pub(crate) struct Chain {
     newest: usize,
     length: usize,
     truncated: bool,
-    /// The oldest frame is new: the thread may have got a name.
+    /// The oldest frame is new, or the name was not looked at for a while: the thread may have got another.
     unnamed: bool,
+    /// When the name was to be looked at last, in ticks.
+    asked: u64,
     codes: Codes,
     marks: Marks,
     /// The thread's state at this update.
@@ -100,6 +103,7 @@ impl Chain {
             length: 0,
             truncated: false,
             unnamed: false,
+            asked: 0,
             codes: Codes::new(),
             marks: Marks::new(),
             state: 0,
@@ -130,18 +134,26 @@ impl Chain {
         self.codes.clear();
     }
 
-    /// The name that Python knows this thread by, if it can be read now and has not been read before.
+    /// Whether names of threads can be read now: this thread holds the GIL. If so, it need not ask again soon.
     #[cold]
-    pub(crate) fn thread_name<'a>(&mut self, buffer: &'a mut [u8; thread_name::LONGEST]) -> Option<&'a [u8]> {
-        let python = interpreter::interpreter()?;
-        if !python.is_attached(self.state) {
-            return None;
-        }
-        self.unnamed = false;
+    pub(crate) fn may_read_names(&mut self) -> bool {
+        let is_attached = interpreter::interpreter().is_some_and(|python| python.is_attached(self.state));
+        self.unnamed &= !is_attached;
+        // What a filter of system calls allows is not known.
+        is_attached && !seccomp::is_confined()
+    }
+
+    /// The name that Python knows this thread by, and the thread's object; after [`Chain::may_read_names`].
+    #[cold]
+    pub(crate) fn thread_name<'a>(
+        &self,
+        (object, buffer): (&ThreadObject, &'a mut [u8; thread_name::LONGEST]),
+    ) -> Option<&'a [u8]> {
+        let python = interpreter::interpreter().filter(|python| python.is_attached(self.state))?;
         let oldest = (0..self.length).find(|place| self.details.get(*place).id != 0)?;
         let frame = self.links.get(oldest.wrapping_add(1)).previous;
         // SAFETY: a frame that was just reached from this thread's newest, while the thread holds the GIL.
-        unsafe { thread_name::of_thread(python.layout, python, frame, buffer) }
+        unsafe { thread_name::of_thread(python.layout, python, frame, (object, buffer)) }
     }
 
     /// The calling thread's newest frame; 0 when it runs no Python code, or when the interpreter is being torn down by

@@ -2,11 +2,17 @@
 //!
 //! It exists because up to 3.13 the operating system is not told that name. The oldest frame of a thread that
 //! `threading` has started is `Thread._bootstrap`, whose first local variable is the thread's object; `_name` is among
-//! the object's attributes before the thread starts. Invariant: the attributes are read only while this thread holds the
-//! GIL, so that nobody changes them, and by reads that may fail.
+//! the object's attributes before the thread starts. A program may change it at any time and without a trace, so it is read
+//! again now and then, and of all threads when the interpreter begins to finalize. Invariant: the attributes are read only
+//! while this thread holds the GIL, so that nobody changes them, and by reads that may fail.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize};
+
+use memtrack_transport::layout::SLOT_COUNTS;
 
 use super::frame::Code;
-use super::interpreter::Interpreter;
+use super::interpreter::{self, Interpreter};
 use super::layout::Layout;
 use super::raw_memory;
 use super::strings;
@@ -18,8 +24,13 @@ pub(crate) const LONGEST: usize = 256;
 /// Longest path of the threading module that is known for one, in bytes, where it is not all ASCII.
 const LONGEST_PATH: usize = 1024;
 
-/// The attribute that holds the name.
-const ATTRIBUTE: &[u8] = b"_name";
+/// The attributes that hold the name, and what `pthread_self` gives in the thread.
+const NAME: &[u8] = b"_name";
+const IDENT: &[u8] = b"_ident";
+/// References to an object that lives: of one that is freed there are none, or its memory holds something else.
+const LIVE: std::ops::Range<usize> = 1..1 << 30;
+/// Bits of a digit of an int, and where the digits begin after its header and its size.
+const DIGIT: u32 = 30;
 /// More attributes than this are no thread's.
 const MAX_ATTRIBUTES: usize = 64;
 
@@ -65,7 +76,139 @@ struct Attributes {
     values: Option<usize>,
 }
 
-/// The name of the thread whose oldest frame is at `frame`, cut to the buffer. Nothing if `threading` did not start it.
+/// A thread's object, and what has been told of it. Written and read by threads that hold the GIL.
+#[derive(Debug)]
+pub(crate) struct ThreadObject {
+    address: AtomicUsize,
+    class: AtomicUsize,
+    ident: AtomicUsize,
+    tid: AtomicI32,
+    /// A hash of the name.
+    told: AtomicU64,
+}
+
+/// What a name says of its thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Nothing: it was told.
+    None,
+    /// The first one that is told.
+    First,
+    /// The thread has got another.
+    Renamed,
+}
+
+/// Of the last thread of each slot that `threading` has started.
+static OBJECTS: [ThreadObject; SLOT_COUNTS[0] as usize] = [const { ThreadObject::none() }; SLOT_COUNTS[0] as usize];
+/// For an index beyond that table.
+static NOBODY: ThreadObject = ThreadObject::none();
+
+/// What is known of the threads of this slot.
+pub(crate) fn object_of(slot: u32) -> &'static ThreadObject {
+    OBJECTS.get(slot as usize).unwrap_or(&NOBODY)
+}
+
+impl ThreadObject {
+    const fn none() -> Self {
+        Self {
+            address: AtomicUsize::new(0),
+            class: AtomicUsize::new(0),
+            ident: AtomicUsize::new(0),
+            tid: AtomicI32::new(0),
+            told: AtomicU64::new(0),
+        }
+    }
+
+    /// Forgets it: it is another process's.
+    pub(crate) fn forget(&self) {
+        self.address.store(0, Relaxed);
+        self.tid.store(0, Relaxed);
+    }
+
+    /// Notes the calling thread's object.
+    pub(super) fn note(&self, layout: &Layout, address: usize) {
+        // SAFETY: no arguments, cannot fail.
+        let (ident, tid) = (unsafe { libc::pthread_self() } as usize, unsafe { libc::gettid() });
+        let is_known = self.tid.load(Relaxed) == tid && self.address.load(Relaxed) == address;
+        if !is_known {
+            self.tid.store(tid, Relaxed);
+            self.address.store(address, Relaxed);
+            self.class.store(word(address.wrapping_add(layout.objects.kind())).unwrap_or(0), Relaxed);
+            self.ident.store(ident, Relaxed);
+            self.told.store(0, Relaxed);
+        }
+    }
+
+    /// What this name says that has not been told of the thread yet; it has then.
+    pub(crate) fn tell(&self, name: &[u8]) -> News {
+        let hash = name
+            .iter()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+        match self.told.swap(hash, Relaxed) {
+            0 => News::First,
+            told if told != hash => News::Renamed,
+            _ => News::None,
+        }
+    }
+
+    /// The thread, by the operating system's id.
+    pub(crate) fn tid(&self) -> i32 {
+        self.tid.load(Relaxed)
+    }
+
+    /// The name that it has now, if the object still lives.
+    ///
+    /// # Safety
+    /// The calling thread must hold the GIL.
+    pub(crate) unsafe fn name<'a>(&self, buffer: &'a mut [u8; LONGEST]) -> Option<&'a [u8]> {
+        let python = interpreter::interpreter()?;
+        let (layout, object) = (python.layout, self.address.load(Relaxed));
+        let places = places(layout.minor).filter(|_| !layout.is_free_threaded && object != 0)?;
+        // The lower half: the upper one has flags in some versions.
+        let references = word(object)? & 0xffff_ffff;
+        let class = word(object.wrapping_add(layout.objects.kind()))?;
+        if !LIVE.contains(&references) || class != self.class.load(Relaxed) {
+            return None;
+        }
+        let attributes = attributes(layout, places, object)?;
+        if int(layout, attributes.find(layout, IDENT)?)? != self.ident.load(Relaxed) {
+            return None;
+        }
+        // SAFETY: the object is that of the thread, and lives.
+        unsafe { name_in(layout, python, &attributes, buffer) }
+    }
+}
+
+/// A number of two digits, as addresses are.
+fn int(layout: &Layout, object: usize) -> Option<usize> {
+    let digits = word(object.wrapping_add(layout.objects.length().wrapping_add(8)))?;
+    let size = word(object.wrapping_add(layout.objects.length()))?;
+    // Since 3.12 the lower bits are a sign.
+    let size = if layout.minor >= 12 { size >> 3 } else { size };
+    let (low, high) = (digits & 0xffff_ffff, digits >> 32);
+    if size == 2 { Some(high << DIGIT | low) } else { None }
+}
+
+/// The name among these attributes.
+///
+/// # Safety
+/// They must be those of a thread's object that lives, and the calling thread must hold the GIL.
+unsafe fn name_in<'a>(
+    layout: &Layout,
+    python: &Interpreter,
+    attributes: &Attributes,
+    buffer: &'a mut [u8; LONGEST],
+) -> Option<&'a [u8]> {
+    let name = attributes.find(layout, NAME)?;
+    if word(name.wrapping_add(layout.objects.kind()))? != python.str_type {
+        return None;
+    }
+    // SAFETY: a str that the thread's object holds, which nobody changes as long as this thread holds the GIL.
+    unsafe { strings::utf8(layout, name, buffer) }
+}
+
+/// The name of the thread whose oldest frame is at `frame`, cut to the buffer; notes its object. Nothing if `threading` did
+/// not start it.
 ///
 /// # Safety
 /// `frame` must be a frame of the calling thread's chain, and the thread must hold the GIL.
@@ -73,7 +216,7 @@ pub(super) unsafe fn of_thread<'a>(
     layout: &Layout,
     python: &Interpreter,
     frame: usize,
-    buffer: &'a mut [u8; LONGEST],
+    (object, buffer): (&ThreadObject, &'a mut [u8; LONGEST]),
 ) -> Option<&'a [u8]> {
     let places = places(layout.minor).filter(|_| !layout.is_free_threaded)?;
     // SAFETY: the caller's promise.
@@ -82,12 +225,9 @@ pub(super) unsafe fn of_thread<'a>(
         return None;
     }
     let thread = word(frame.wrapping_add(places.first_local))?;
-    let name = attributes(layout, places, thread)?.find(layout)?;
-    if word(name.wrapping_add(layout.objects.kind()))? != python.str_type {
-        return None;
-    }
-    // SAFETY: a str that the thread's object holds, which nobody changes as long as this thread holds the GIL.
-    unsafe { strings::utf8(layout, name, buffer) }
+    object.note(layout, thread);
+    // SAFETY: the frame holds the thread's object, and the caller the GIL.
+    unsafe { name_in(layout, python, &attributes(layout, places, thread)?, buffer) }
 }
 
 /// Whether a code object is that of `threading.Thread._bootstrap`.
@@ -139,12 +279,12 @@ fn of_dict(places: Places, dict: usize) -> Option<Attributes> {
 }
 
 impl Attributes {
-    /// The value of the attribute.
-    fn find(&self, layout: &Layout) -> Option<usize> {
+    /// The value of the attribute of this name.
+    fn find(&self, layout: &Layout, name: &[u8]) -> Option<usize> {
         let entries = Entries::of(layout.minor, self.keys)?;
         let place = (0..entries.count).find(|place| {
             let key = word(entries.at(*place));
-            key.is_some_and(|key| is_attribute(layout, key))
+            key.is_some_and(|key| is_attribute(layout, key, name))
         })?;
         match self.values {
             Some(values) => word(values.wrapping_add(place.wrapping_mul(8))),
@@ -184,10 +324,11 @@ impl Entries {
     }
 }
 
-/// Whether a key is the attribute's name.
-fn is_attribute(layout: &Layout, key: usize) -> bool {
-    let mut bytes = [0; ATTRIBUTE.len()];
-    word(key.wrapping_add(layout.objects.length())) == Some(ATTRIBUTE.len())
-        && fill(key.wrapping_add(layout.ascii_data), &mut bytes)
-        && bytes == ATTRIBUTE
+/// Whether a key is this name, of eight bytes at most.
+fn is_attribute(layout: &Layout, key: usize, name: &[u8]) -> bool {
+    let mut bytes = [0; 8];
+    let Some(bytes) = bytes.get_mut(..name.len()) else { return false };
+    word(key.wrapping_add(layout.objects.length())) == Some(name.len())
+        && fill(key.wrapping_add(layout.ascii_data), bytes)
+        && bytes == name
 }

@@ -13,6 +13,9 @@ use super::compare::Comparison;
 use super::fast_compare::Glance;
 use crate::events::stack_model::StackWriter;
 
+/// Ticks between two looks at a thread's name: a few hundredths of a second, of which a look takes some ten microseconds.
+const ASK_AGAIN: u64 = 1 << 26;
+
 impl Chain {
     /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held. `true`: the thread
     /// should be asked for its name.
@@ -82,6 +85,10 @@ impl Chain {
     fn look_timed<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
         self.timer.begin();
         let begun = writer.now();
+        if begun.wrapping_sub(self.asked) > ASK_AGAIN {
+            self.asked = begun;
+            self.unnamed = true;
+        }
         let unnamed = self.look::<V>(python, newest, writer);
         writer.looked_since(begun);
         unnamed

@@ -5,6 +5,8 @@
 //! what was asked for, and a reader that closes it early is no error.
 
 #![deny(unsafe_code)]
+// Doc comments of options are their help texts, which show addresses and `<names>` as they are typed.
+#![allow(rustdoc::bare_urls, rustdoc::invalid_html_tags)]
 
 mod args;
 mod commands;

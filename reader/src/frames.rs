@@ -52,7 +52,7 @@ pub struct StackNode {
 /// A frame of native code whose name was not looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Native {
-    /// Its module: see [`Frames::native_module`].
+    /// Its module: see [`Frames::native_modules`].
     pub module: u32,
     /// Its address less the module's bias.
     pub offset: u64,

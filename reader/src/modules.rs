@@ -3,7 +3,7 @@
 //! `json.loads` in `app.py` allocates in `json/decoder.py`, yet it is the application that asked for it. A module is the
 //! first part of the name by which a file is imported. Below `site-packages` or `dist-packages` the path tells it; below
 //! `lib/python3.X` and in frozen modules it is the standard library; of other files it is what the capture says of roots
-//! and packages ([`Program`](crate::program::Program)), and the file's own name where it says nothing. Native code goes
+//! and packages ([`Program`]), and the file's own name where it says nothing. Native code goes
 //! by the object that it is in, not by the C files that this was made of; the interpreter and the C and C++ runtimes are
 //! a standard library, too.
 //!

@@ -2,7 +2,7 @@
 //!
 //! A process describes its loaded objects itself, and what it says holds. Code beside them (mapped by hand, in a file
 //! without a name, loaded by another loader) it cannot name; it asks ([`memtrack_transport::layout::Question`]), and the
-//! answer is read from `/proc/PID/maps`: [`parse`] takes the text apart, `open` finds the file, `elf` reads where its
+//! answer is read from `/proc/PID/maps`: `parse` takes the text apart, `open` finds the file, `elf` reads where its
 //! code belongs, `answer` puts that together, and `asker` decides when.
 //!
 //! Invariant: the process waits for none of this, and is not stopped by it; and an answer is of the mapping that was there

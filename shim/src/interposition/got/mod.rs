@@ -2,7 +2,7 @@
 //! names lead to the hooks for objects that are still to come (see [`symbol_redirect`]).
 //!
 //! Why not symbol interposition: see there; and it cannot follow what a process already has bound. Invariant: all state
-//! here is touched only under the loader's own lock (see [`patch`]), so no object can be half relocated or unmapped
+//! here is touched only under the loader's own lock (see [`patch()`]), so no object can be half relocated or unmapped
 //! meanwhile, no lock of ours exists, and a fork child inherits none.
 
 mod dlopen_scopes;
@@ -69,7 +69,7 @@ pub(crate) fn install(hooks: &'static HookTable, watcher: ObjectWatcher) {
     patch(None);
 }
 
-/// Whether objects came or went since the last [`patch`]: one look at the loader's counters.
+/// Whether objects came or went since the last [`patch()`]: one look at the loader's counters.
 pub(crate) fn is_there_news() -> bool {
     seen_objects::is_there_news()
 }

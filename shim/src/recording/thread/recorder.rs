@@ -57,7 +57,7 @@ impl Recorder {
         self.thread.free(address);
     }
 
-    /// The same, where [`thread::free_at_once`] has not done it.
+    /// The same, where [`free_at_once`](crate::recording::thread::free_at_once) has not done it.
     #[inline(always)]
     pub(crate) fn free_begun(&mut self, address: usize) {
         self.thread.free_begun(address);

@@ -2,7 +2,7 @@
 //!
 //! It exists so that an allocation can be given its Python stack without a hook in the interpreter, without the GIL and
 //! without allocating. Invariant: only the calling thread's own frames are read, and only of an interpreter whose
-//! structures are known; else there are no Python frames and [`reason`] says why.
+//! structures are known; else there are no Python frames and [`discovery::reason`] says why.
 
 mod announce;
 mod bytecode_copies;

@@ -1,6 +1,6 @@
 //! A Rust program with a leak to find, built with its default allocator.
 //!
-//!     rustc -g -O -o demo examples/demo.rs && memtrack run --native -o demo.bin ./demo
+//!     rustc -g -O -o demo examples/demo.rs && memtrack run -o demo.bin ./demo
 //!     memtrack tree --text --leaks --function remember demo.bin
 //!
 //! What a report should say: `Sessions::remember` holds 8 MB at the end, in the map that nobody empties.

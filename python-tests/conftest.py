@@ -173,7 +173,7 @@ class Memtrack:
         """`memtrack run -q`; gives the Outcome and the Capture."""
         self.captures += 1
         capture = self.directory / f"capture-{self.captures}.bin"
-        outcome = self("run", "-q", "-o", capture, *options, "--", *target, **process)
+        outcome = self("run", "--no-native", "-q", "-o", capture, *options, "--", *target, **process)
         return outcome, Capture(self, capture)
 
     def record(self, *target, options=(), **process):

@@ -213,3 +213,11 @@ def test_stacks_that_take_turns(memtrack, interpreter, tmp_path):
     assert sorted(ways) == TURNS_SIZES
     # The same way down each time for the same kind of object; specialized instructions may take a shorter one.
     assert all(len(ways) <= 2 for ways in ways.values()), ways
+
+
+def test_python_has_no_native_stacks_unless_asked(memtrack, python, programs):
+    """Also behind a program that is no Python, and where Python is a library of another name."""
+    for target in ([python, "-c", "bytearray(10**6)"], ["env", python, "-c", "bytearray(10**6)"]):
+        assert memtrack("run", "-q", "-f", "-o", "capture.bin", "--", *target).status == 0
+        table = memtrack("table", "--allocated", "--csv", "capture.bin").stdout.decode()
+        assert "_PyEval" not in table and "<module>" in table

@@ -58,7 +58,7 @@ impl Added {
                 Outcome::of(command.args(arguments))
             };
             let plain = with_environment(dir.command(program));
-            let mut command = dir.memtrack(["run", "-q", "-f", "-o", "capture.bin"]);
+            let mut command = dir.memtrack(["run", "--no-native", "-q", "-f", "-o", "capture.bin"]);
             command.args(options).arg("--").arg(program);
             assert_eq!(with_environment(command), plain);
             let stats = Stats::of(&dir.path("capture.bin"));
@@ -179,7 +179,7 @@ fn foreign(dir: &Dir) -> Vec<(PathBuf, &'static str)> {
 fn programs_that_cannot_be_tracked_run_unharmed_and_memtrack_says_why() {
     let dir = Dir::new();
     for (program, why) in foreign(&dir) {
-        let outcome = Outcome::of(dir.memtrack(["run", "-o", "untracked.bin", "--"]).arg(&program));
+        let outcome = Outcome::of(dir.memtrack(["run", "--no-native", "-o", "untracked.bin", "--"]).arg(&program));
         assert_eq!((outcome.stdout.as_str(), outcome.status), ("done\n", 0), "{outcome:?}");
         assert!(outcome.stderr.contains("nothing was recorded") && outcome.stderr.contains(why), "{outcome:?}");
         assert!(!dir.path("untracked.bin").exists());
@@ -195,7 +195,7 @@ fn children_that_cannot_be_tracked_run_unharmed_and_are_counted() {
         let arguments = [OsStr::new("sh"), "-c".as_ref(), script.as_ref(), program.as_os_str()];
         let plain = Outcome::of(dir.command(arguments[0]).args(&arguments[1..]));
         for options in [&["--follow"] as &[_], &[]] {
-            let mut command = dir.memtrack(["run", "-f", "-o", "capture.bin"]);
+            let mut command = dir.memtrack(["run", "--no-native", "-f", "-o", "capture.bin"]);
             let outcome = Outcome::of(command.args(options).arg("--").args(arguments));
             assert_eq!((&outcome.stdout, outcome.status), (&plain.stdout, plain.status), "{outcome:?}");
             let is_told = outcome.stderr.contains("1 process that was started was not recorded");

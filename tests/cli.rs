@@ -92,18 +92,21 @@ fn closing_lines_are_on_standard_error_unless_quiet() {
 }
 
 #[test]
-fn a_program_without_python_has_stacks_with_native_only_and_is_told_so() {
+fn a_program_without_python_has_native_stacks_unless_somebody_says_no() {
     let dir = Dir::new();
-    let plain = outcome(&dir, &["run", "-o", "c.bin", "sh", "-c", "echo out"]);
+    let native = outcome(&dir, &["run", "-o", "n.bin", "sh", "-c", "echo out"]);
+    assert!(native.stderr.contains("stacks      native, since no Python runs in it; --no-native"), "{native:?}");
+    assert!(outcome(&dir, &["stats", "--json", "n.bin"]).success().contains("\"has_native_traces\": true"));
+    let native = outcome(&dir, &["table", "n.bin"]);
+    assert!(!native.stderr.contains("no call stacks"), "{native:?}");
+    let asked = outcome(&dir, &["run", "--native", "-f", "-o", "n.bin", "sh", "-c", "echo out"]);
+    assert!(!asked.stderr.contains("no Python runs in it"), "{asked:?}");
+    let plain = outcome(&dir, &["run", "--no-native", "-o", "c.bin", "sh", "-c", "echo out"]);
     assert!(plain.stderr.contains("stacks      none: no Python runs in it; --native"), "{plain:?}");
     for report in [&["table"] as &[_], &["tree", "--text"], &["transform", "collapsed", "-o", "-"]] {
         let told = outcome(&dir, &[report, &["c.bin"]].concat());
         assert!(told.stderr.contains("no call stacks") && told.stderr.contains("--native"), "{told:?}");
     }
-    let native = outcome(&dir, &["run", "--native", "-o", "n.bin", "sh", "-c", "echo out"]);
-    assert!(!native.stderr.contains("no Python runs in it"), "{native:?}");
-    let native = outcome(&dir, &["table", "n.bin"]);
-    assert!(!native.stderr.contains("no call stacks"), "{native:?}");
 }
 
 #[test]
@@ -120,7 +123,7 @@ fn the_closing_lines_have_the_duration_of_the_whole_also_after_exec() {
 #[test]
 fn a_report_that_ends_in_the_middle_says_where_it_was_written() {
     let dir = Dir::new();
-    outcome(&dir, &["run", "-q", "-o", "c.bin", "sh", "-c", "echo; echo; echo"]).success();
+    outcome(&dir, &["run", "--no-native", "-q", "-o", "c.bin", "sh", "-c", "echo; echo; echo"]).success();
     let memtrack = memtrack().get_program().to_owned();
     for words in [&["parse"] as &[_], &["stats"], &["table", "--json"]] {
         let mut command = dir.command("sh");
@@ -199,11 +202,9 @@ fn files_that_are_no_captures() {
 #[test]
 fn reports_go_where_they_are_sent() {
     let dir = Dir::new();
-    outcome(&dir, &["run", "-q", "-o", "memtrack-x.bin", "sh", "-c", ":"]).success();
+    outcome(&dir, &["run", "--no-native", "-q", "-o", "memtrack-x.bin", "sh", "-c", ":"]).success();
     outcome(&dir, &["transform", "speedscope", "memtrack-x.bin"]).success();
     assert!(dir.path("memtrack-speedscope-x.speedscope.json").exists());
-    refused(&dir, &["transform", "speedscope", "memtrack-x.bin"], 1, &["exists", "--force"]);
-    outcome(&dir, &["transform", "speedscope", "-f", "memtrack-x.bin"]).success();
     let json = outcome(&dir, &["transform", "speedscope", "-o", "-", "memtrack-x.bin"]).success();
     assert!(json.starts_with("{\"$schema\""));
     assert_eq!(outcome(&dir, &["stats", "-o", "s.txt", "memtrack-x.bin"]).success(), "");
@@ -216,10 +217,83 @@ fn reports_go_where_they_are_sent() {
     );
 }
 
+/// Where files have no extended attributes, every report needs it.
+#[test]
+fn a_report_of_the_same_capture_is_made_anew_without_force() {
+    let dir = Dir::new();
+    outcome(&dir, &["run", "--no-native", "-q", "-o", "memtrack-x.bin", "sh", "-c", ":"]).success();
+    let report = dir.path("memtrack-speedscope-x.speedscope.json");
+    let words = ["transform", "speedscope", "memtrack-x.bin"];
+    for leaks in [&[] as &[_], &["--leaks"], &[]] {
+        outcome(&dir, &[&words, leaks].concat()).success();
+    }
+    // Changed by somebody since.
+    let mut text = fs::read(&report).expect("the report");
+    text.push(b'\n');
+    fs::write(&report, text).expect("a change");
+    refused(&dir, &words, 1, &["exists", "--force"]);
+    outcome(&dir, &[&words as &[_], &["-f"]].concat()).success();
+    // Of another capture; a capture; a file of somebody else.
+    outcome(&dir, &["run", "--no-native", "-q", "-f", "-o", "memtrack-x.bin", "sh", "-c", ":"]).success();
+    refused(&dir, &words, 1, &["exists", "--force"]);
+    refused(&dir, &["table", "-o", "memtrack-x.bin", "memtrack-x.bin"], 1, &["exists", "--force"]);
+    dir.write("foreign", b"text");
+    refused(&dir, &["table", "-o", "foreign", "memtrack-x.bin"], 1, &["exists", "--force"]);
+    outcome(&dir, &["strip", "-o", "s.bin", "memtrack-x.bin"]).success();
+    refused(&dir, &["strip", "-o", "s.bin", "memtrack-x.bin"], 1, &["exists", "--force"]);
+}
+
+#[test]
+fn a_report_without_a_capture_takes_the_newest() {
+    let dir = Dir::new();
+    refused(&dir, &["stats"], 2, &["no capture is named"]);
+    dir.write("newer.bin", b"no capture");
+    outcome(&dir, &["run", "-q", "-o", "old.bin", "sh", "-c", ":"]).success();
+    outcome(&dir, &["run", "-q", "--follow", "-o", "tree.bin", "sh", "-c", "sh -c : ; sh -c :"]).success();
+    let told = outcome(&dir, &["stats"]);
+    assert!(told.stderr.contains("tree.bin: the newest capture here, with 2 processes that it started"), "{told:?}");
+    assert!(told.stdout.contains("Processes"), "{told:?}");
+    outcome(&dir, &["run", "-q", "-o", "new.bin", "sh", "-c", ":"]).success();
+    outcome(&dir, &["strip", "-o", "memtrack-stripped-new.bin", "new.bin"]).success();
+    for words in [&["stats"] as &[_], &["query", "live"], &["transform", "csv", "-o", "-"], &["tree", "--text"]] {
+        let told = outcome(&dir, words);
+        assert!(told.status == 0 && told.stderr.contains("new.bin: the newest capture here"), "{told:?}");
+    }
+}
+
+#[test]
+fn pages_are_shown_in_the_browser() {
+    let dir = Dir::new();
+    let browser = dir.write("browser", b"#!/bin/sh\necho \"$@\" >> shown\n");
+    fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).expect("permissions");
+    let shown = |words: &[&str]| {
+        let mut command = dir.memtrack(words);
+        let told = Outcome::of(command.env("BROWSER", format!("/no/such/browser:{} %s", browser.display())));
+        assert_eq!(told.status, 0, "{told:?}");
+        let shown = fs::read_to_string(dir.path("shown")).unwrap_or_default();
+        let _ = fs::remove_file(dir.path("shown"));
+        shown.trim().to_owned()
+    };
+    let page = |name| format!("file://{}", fs::canonicalize(dir.path(name)).expect("the page").display());
+    assert_eq!(shown(&["run", "-q", "-o", "c d.bin", "--flamegraph", "sh", "-c", ":"]), "");
+    let first = shown(&["run", "-q", "-o", "b.bin", "--flamegraph", "--open", "sh", "-c", ":"]);
+    assert_eq!(first, page("memtrack-flamegraph-b.html"));
+    let name = "memtrack-flamegraph-c d.html";
+    assert_eq!(shown(&["flamegraph", "--open", "c d.bin"]), page(name).replace(' ', "%20"));
+    let name = "memtrack-diff-b.html";
+    assert_eq!(shown(&["diff", "--html", "--open", "c d.bin", "b.bin"]), page(name));
+
+    refused(&dir, &["flamegraph", "--open", "-o", "-", "b.bin"], 2, &["--open"]);
+    let mut unseen = dir.memtrack(["flamegraph", "--open", "b.bin"]);
+    let unseen = Outcome::of(unseen.env_remove("BROWSER").env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY"));
+    let path = fs::canonicalize(dir.path("memtrack-flamegraph-b.html")).expect("the page");
+    assert!(unseen.status == 0 && unseen.stderr.contains(&format!("open {}", path.display())), "{unseen:?}");
+}
+
 #[test]
 fn an_aggregated_capture_says_what_it_does_not_have() {
     let dir = Dir::new();
-    outcome(&dir, &["run", "-q", "--aggregate", "-o", "c.bin", "sh", "-c", ":"]).success();
+    outcome(&dir, &["run", "--no-native", "-q", "--aggregate", "-o", "c.bin", "sh", "-c", ":"]).success();
     refused(&dir, &["parse", "c.bin"], 1, &["holds sums, no records"]);
     refused(&dir, &["transform", "speedscope", "--order", "exact", "-o", "-", "c.bin"], 1, &["no exact times"]);
     assert!(outcome(&dir, &["stats", "--json", "c.bin"]).success().contains("\"aggregated\": true"));
@@ -229,7 +303,7 @@ fn an_aggregated_capture_says_what_it_does_not_have() {
 #[test]
 fn a_closed_pipe_is_silent() {
     let dir = Dir::new();
-    outcome(&dir, &["run", "-q", "-o", "c.bin", "sh", "-c", ":"]).success();
+    outcome(&dir, &["run", "--no-native", "-q", "-o", "c.bin", "sh", "-c", ":"]).success();
     let memtrack = memtrack();
     let line = format!("'{}' parse c.bin | true; '{0}' stats c.bin | true", memtrack.get_program().display());
     let outcome = Outcome::of(dir.command("sh").args(["-c", &line]));

@@ -13,7 +13,7 @@ const ADDRESS_SPACE: &str = "1500000";
 /// Captures with every kind of block: sums, native code with its names, and several captures in one file.
 fn other_captures(dir: &Dir) -> Vec<(&'static str, Vec<u8>)> {
     let recorded = |name: &str, options: &[&str]| {
-        let mut command = dir.memtrack(["run", "-q", "-o", name]);
+        let mut command = dir.memtrack(["run", "--no-native", "-q", "-o", name]);
         Outcome::of(command.args(options).arg("--").arg(dir.program("threads")).arg("known_totals")).success();
     };
     recorded("sums.bin", &["--aggregate"]);

@@ -100,7 +100,7 @@ fn forks_in_threads_while_others_allocate() {
 fn children_of_threads_are_followed_while_others_allocate() {
     let dir = Dir::new();
     let program = dir.program("faults");
-    let mut command = dir.memtrack(["run", "-q", "--follow", "-o", "capture.bin", "--"]);
+    let mut command = dir.memtrack(["run", "--no-native", "-q", "--follow", "-o", "capture.bin", "--"]);
     assert_eq!(Outcome::of(command.arg(&program).arg("forks_in_threads")).success(), "forks_in_threads done\n");
     let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
     let captures = files.filter(|path| path.extension().is_some_and(|suffix| suffix == "bin"));

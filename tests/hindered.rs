@@ -26,7 +26,7 @@ impl Waiting {
 
     fn writing_to(dir: Dir, capture: PathBuf, case: &str, options: &[&str]) -> Self {
         let (program, control) = (dir.program("counting"), dir.control("control"));
-        let mut command = dir.memtrack(["run", "-o"]);
+        let mut command = dir.memtrack(["run", "--no-native", "-o"]);
         command.arg(&capture).args(options).arg("--").arg(program).arg(case).arg(control.path());
         let memtrack = Running::start(&mut command);
         wait_until("the program waits", || control.phase() == 1);

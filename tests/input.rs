@@ -135,7 +135,7 @@ fn a_report_whose_reader_goes_away_ends_quietly() {
 fn a_program_that_is_not_there() {
     let dir = Dir::new();
     for program in ["no-such-program", "./no-such-program", "/no/such/program"] {
-        let outcome = Outcome::of(&mut dir.memtrack(["run", "--", program]));
+        let outcome = Outcome::of(&mut dir.memtrack(["run", "--no-native", "--", program]));
         outcome.fails(127, &["no", "such", "program"]);
         assert_eq!(outcome.stdout, "");
     }
@@ -147,7 +147,7 @@ fn a_program_that_may_not_be_executed() {
     let dir = Dir::new();
     dir.write("plain.txt", b"not a program\n");
     for program in ["./plain.txt", "/"] {
-        Outcome::of(&mut dir.memtrack(["run", "--", program])).fails(126, &[program]);
+        Outcome::of(&mut dir.memtrack(["run", "--no-native", "--", program])).fails(126, &[program]);
     }
 }
 
@@ -167,7 +167,9 @@ fn a_static_program_runs_unharmed_and_memtrack_says_why_nothing_was_recorded() {
         return;
     }
     let plain = Outcome::of(dir.command(dir.path("static")).arg("forks"));
-    let outcome = Outcome::of(dir.memtrack(["run", "-o", "capture.bin", "--"]).arg(dir.path("static")).arg("forks"));
+    let outcome = Outcome::of(
+        dir.memtrack(["run", "--no-native", "-o", "capture.bin", "--"]).arg(dir.path("static")).arg("forks"),
+    );
     assert_eq!((outcome.stdout.as_str(), outcome.status), (plain.stdout.as_str(), plain.status));
     assert!(outcome.stderr.contains("nothing was recorded") && outcome.stderr.contains("static"), "{outcome:?}");
 }
@@ -178,7 +180,7 @@ fn a_quiet_run_adds_nothing_and_a_usual_one_only_to_stderr() {
     let program = dir.program("heap");
     let run = dir.run(&program, ["powers"]);
     assert_eq!(run.outcome, Outcome { stdout: "powers done\n".into(), stderr: String::new(), status: 0 });
-    let usual = Outcome::of(dir.memtrack(["run", "-o", "usual.bin"]).arg(&program).arg("powers"));
+    let usual = Outcome::of(dir.memtrack(["run", "--no-native", "-o", "usual.bin"]).arg(&program).arg("powers"));
     assert_eq!((usual.stdout.as_str(), usual.status), ("powers done\n", 0));
     for word in ["usual.bin", "peak", "leaked", "memtrack stats"] {
         assert!(usual.stderr.contains(word), "{word:?} is not in {usual:?}");
@@ -190,7 +192,7 @@ fn a_quiet_run_adds_nothing_and_a_usual_one_only_to_stderr() {
 fn a_capture_without_a_name_is_named_after_the_program() {
     let dir = Dir::new();
     let program = dir.program("heap");
-    Outcome::of(dir.memtrack(["run", "-q"]).arg(&program).arg("zero")).success();
+    Outcome::of(dir.memtrack(["run", "--no-native", "-q"]).arg(&program).arg("zero")).success();
     let names =
         std::fs::read_dir(dir.path(".")).expect("the directory").map(|entry| entry.expect("an entry").file_name());
     let captures: Vec<String> =

@@ -45,7 +45,7 @@ fn without_children(arguments: &[&OsStr], expected: Tally) {
     assert_eq!(tracked(&dir, &[], arguments).allocated(), expected);
     assert_eq!(tracked(&dir, &["--follow"], arguments).allocated(), expected);
     assert!(children(&dir).is_empty());
-    let mut command = dir.memtrack(["run", "--follow", "-f", "-o", "capture.bin", "--"]);
+    let mut command = dir.memtrack(["run", "--no-native", "--follow", "-f", "-o", "capture.bin", "--"]);
     let said = Outcome::of(command.arg(program(&dir)).args(arguments)).stderr;
     assert!(said.contains("1 process that was started was not recorded"), "{said}");
 }
@@ -119,7 +119,7 @@ fn a_set_user_id_program() {
         eprintln!("skipped: set-user-ID programs are not honoured here: {alone:?}");
         return;
     }
-    let direct = Outcome::of(dir.memtrack(["run", "--"]).arg(&other).arg("looks"));
+    let direct = Outcome::of(dir.memtrack(["run", "--no-native", "--"]).arg(&other).arg("looks"));
     assert_eq!((&direct.stdout, direct.status), (&alone.stdout, 0));
     assert!(direct.stderr.contains("nothing was recorded") && direct.stderr.contains("another user"), "{direct:?}");
     let arguments = ["executes".into(), other.clone().into_os_string()];
@@ -246,7 +246,7 @@ fn without_memory_files() {
     let (program, memtrack) = (program(&dir), crate::support::memtrack());
     let mut command = dir.command(&program);
     command.arg("without_memory_files").arg(memtrack.get_program());
-    command.args(["run", "-q", "--follow", "-o", "capture.bin", "--"]).arg(&program).arg("nothing");
+    command.args(["run", "--no-native", "-q", "--follow", "-o", "capture.bin", "--"]).arg(&program).arg("nothing");
     assert_eq!(Outcome::of(&mut command).success(), "child: 5\nnothing done\n");
     let stats = Stats::of(&dir.path("capture.bin"));
     stats.is_whole();
@@ -296,7 +296,7 @@ fn a_program_that_is_killed_for_its_memory() {
     let script = "echo $$ > \"$0/cgroup.procs\" && exec \"$@\"";
     let mut command = dir.command("sh");
     command.args(["-c", script]).arg(&group.0).arg(memtrack.get_program());
-    command.args(["run", "-q", "-o", "capture.bin", "--"]).arg(program).arg("eats").arg(control.path());
+    command.args(["run", "--no-native", "-q", "-o", "capture.bin", "--"]).arg(program).arg("eats").arg(control.path());
     let running = Running::start(&mut command);
     wait_until("the program waits", || control.phase() == 1);
     control.let_go(1);
@@ -321,7 +321,7 @@ fn a_program_with_an_address_sanitizer() {
     let (direct, from_a_shell) = (["./sanitized", "nothing"].as_slice(), ["sh", "-c", "./sanitized nothing; exit $?"]);
     for (command, said) in [(direct, "AddressSanitizer"), (&from_a_shell, "")] {
         for options in [[].as_slice(), &["--follow"]] {
-            let mut tracked = dir.memtrack(["run", "-f", "-o", "capture.bin"]);
+            let mut tracked = dir.memtrack(["run", "--no-native", "-f", "-o", "capture.bin"]);
             tracked.args(options).arg("--").args(command).env("ASAN_OPTIONS", "detect_leaks=0");
             let outcome = Outcome::of(&mut tracked);
             assert_eq!((&outcome.stdout, outcome.status), (&alone.stdout, 0), "{command:?} {options:?}: {outcome:?}");

@@ -12,7 +12,7 @@ fn wander(case: &str, options: &[&str], allocations: u64) {
     let dir = Dir::new();
     let program = dir.program("threads");
     let capture = dir.path("capture.bin");
-    let mut command = dir.memtrack(["run", "-q"]);
+    let mut command = dir.memtrack(["run", "--no-native", "-q"]);
     command.args(options).arg("-o").arg(&capture).arg("--").arg(program).arg(case);
     let stdout = crate::support::Outcome::of(&mut command).success();
     let (count, bytes) = stdout.lines().next().and_then(|line| line.split_once(' ')).expect("two numbers");
@@ -94,7 +94,7 @@ fn the_loaders_own_memory_is_not_seen() {
     let dir = Dir::new();
     for (name, options) in [("fixed", ["-pthread", "-no-pie", "-fno-pie"]), ("moved", ["-pthread", "-pie", "-fpie"])] {
         let (program, capture) = (dir.compile("stubs", name, &options), dir.path(name).with_extension("bin"));
-        let mut command = dir.memtrack(["run", "-q"]);
+        let mut command = dir.memtrack(["run", "--no-native", "-q"]);
         command.arg("-o").arg(&capture).arg("--").arg(program);
         crate::support::Outcome::of(&mut command).success();
         let stats = Stats::of(&capture);

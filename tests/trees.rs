@@ -23,7 +23,7 @@ impl Tree {
         let dir = Dir::new();
         let program = dir.program("trees");
         let plain = Outcome::of(dir.command(&program).arg(case));
-        let mut command = dir.memtrack(["run", "--follow", "-o", "capture.bin", "--"]);
+        let mut command = dir.memtrack(["run", "--no-native", "--follow", "-o", "capture.bin", "--"]);
         let outcome = Outcome::of(command.arg(&program).arg(case));
         assert_eq!((&outcome.stdout, outcome.status), (&plain.stdout, plain.status), "{outcome:?} {plain:?}");
         let captures = captures(&dir);
@@ -197,7 +197,7 @@ fn children_that_did_the_work_are_told_of_where_they_are_not_recorded() {
     const LOOP: &str = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
     let dir = Dir::new();
     let said = |options: &[&str], script: &str| {
-        let mut command = dir.memtrack(["run", "-f", "-o", "capture.bin"]);
+        let mut command = dir.memtrack(["run", "--no-native", "-f", "-o", "capture.bin"]);
         let outcome = Outcome::of(command.args(options).args(["--", "/bin/sh", "-c", script]));
         assert_eq!(outcome.status, 0, "{outcome:?}");
         outcome.stderr.contains("  children    not recorded, ")
@@ -253,7 +253,8 @@ fn the_work_of_a_version_managers_script_is_not_that_of_children() {
 fn sums_instead_of_events() {
     let dir = Dir::new();
     let program = dir.program("trees");
-    let mut command = dir.memtrack(["run", "-q", "--follow-fork", "--aggregate", "-o", "capture.bin", "--"]);
+    let mut command =
+        dir.memtrack(["run", "--no-native", "-q", "--follow-fork", "--aggregate", "-o", "capture.bin", "--"]);
     Outcome::of(command.arg(&program).arg("forty")).success();
     let captures = captures(&dir);
     let bytes: u64 = captures.iter().map(|(_, stats)| stats.allocated().bytes).sum();

@@ -64,7 +64,8 @@ fn a_large_capture_is_exact_to_the_byte() {
     let dir = Dir::new();
     let (program, control) = (dir.program("counting"), dir.control("control"));
     control.let_go(1);
-    let options = ["run", "-q", "--allocation-timestamps", "--compress", "none", "-o", "capture.bin", "--"];
+    let options =
+        ["run", "--no-native", "-q", "--allocation-timestamps", "--compress", "none", "-o", "capture.bin", "--"];
     let mut command = dir.memtrack(options);
     command.arg(program).arg("noise").arg(control.path()).arg(blocks.to_string());
     let (outcome, recording) = Running::start(&mut command).wait_with_memory();

@@ -14,13 +14,13 @@ use std::num::{NonZeroU32, ParseIntError};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use memtrack_collector::Compression;
+use memtrack_collector::{Compression, Native};
 
 mod views;
 
 pub(crate) use views::{By, Diff, Flamegraph, Limit, Metric, Normalize, Sort, Summary, Table, Tree};
 
-use crate::output::Report;
+use crate::output::{Destination, Report};
 use crate::terminal::{Color, Look};
 use input::Input;
 use transform::Transform;
@@ -115,6 +115,23 @@ pub(crate) enum Command {
     Man(shell::Man),
 }
 
+impl Command {
+    /// The captures that were named, for what makes a report of any number of them.
+    pub(crate) fn captures_of_report(&mut self) -> Option<&mut Vec<PathBuf>> {
+        Some(match self {
+            Self::Stats(stats) => &mut stats.input.captures,
+            Self::Summary(summary) => &mut summary.input.captures,
+            Self::Table(table) => &mut table.input.captures,
+            Self::Tree(tree) => &mut tree.input.captures,
+            Self::Flamegraph(flamegraph) => &mut flamegraph.input.captures,
+            Self::Query(query) => &mut query.captures,
+            Self::Transform(transform) => &mut transform.input_mut().captures,
+            Self::Parse(parse) => &mut parse.input.captures,
+            _ => return None,
+        })
+    }
+}
+
 /// `memtrack run`.
 #[derive(Debug, Args)]
 #[command(override_usage = "memtrack run [OPTIONS] [--] TARGET [ARGS]...")]
@@ -125,6 +142,12 @@ pub(crate) struct Run {
     /// Overwrite an existing file
     #[arg(short, long)]
     pub(crate) force: bool,
+    /// Make a page of the capture at once, as 'memtrack flamegraph' does
+    #[arg(long)]
+    pub(crate) flamegraph: bool,
+    /// With --flamegraph: show the page in the browser
+    #[arg(long, requires = "flamegraph")]
+    pub(crate) open: bool,
     /// Print nothing afterwards
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -137,9 +160,13 @@ pub(crate) struct Run {
     /// Record the processes that the program starts, too, by fork and by exec: a capture for each
     #[arg(long, visible_alias = "follow-fork")]
     pub(crate) follow: bool,
-    /// Record native call stacks, too: C, C++ and Rust functions by name, file and line
-    #[arg(long)]
+    /// Record native call stacks, too: C, C++ and Rust functions by name, file and line [default: of programs without
+    /// Python]
+    #[arg(long, overrides_with = "no_native")]
     pub(crate) native: bool,
+    /// Record no native call stacks, of programs without Python neither
+    #[arg(long, overrides_with = "native")]
+    pub(crate) no_native: bool,
     /// Never write into the interpreter's memory: slower on deep Python stacks
     #[arg(long)]
     pub(crate) no_frame_marks: bool,
@@ -161,6 +188,17 @@ pub(crate) struct Run {
     /// A Python script, -m MODULE, -c CODE, or any program; everything behind it belongs to the program
     #[arg(value_name = "TARGET", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) target: Vec<OsString>,
+}
+
+impl Run {
+    /// Of which processes native call stacks are recorded.
+    pub(crate) fn native_stacks(&self) -> Native {
+        match (self.native, self.no_native) {
+            (true, _) => Native::Always,
+            (_, true) => Native::Never,
+            _ => Native::WithoutPython,
+        }
+    }
 }
 
 /// A time between two snapshots.
@@ -189,9 +227,16 @@ pub(crate) struct Output {
     /// Write to FILE, - for standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Overwrite an existing file
+    /// Overwrite an existing file: needed for all but an unchanged report of the same capture
     #[arg(short, long)]
     pub(crate) force: bool,
+}
+
+impl Output {
+    /// Where a report of these captures goes.
+    pub(crate) fn of<'a>(&'a self, captures: &'a [PathBuf]) -> Destination<'a> {
+        Destination { named: self.output.as_deref(), force: self.force, captures }
+    }
 }
 
 /// `memtrack stats`.
@@ -255,7 +300,7 @@ pub(crate) struct Parse {
 #[cfg(test)]
 mod tests {
     use super::transform::{Order, Transform};
-    use super::{Arguments, Command, Compression, Run};
+    use super::{Arguments, Command, Compression, Native, Run};
     use clap::{CommandFactory, Parser};
     use memtrack_reader::View as Wanted;
 
@@ -281,6 +326,16 @@ mod tests {
         assert_eq!(run(&["--", "-m", "pytest", "-f"]).unwrap().target, ["-m", "pytest", "-f"]);
         assert_eq!(run(&["--", "app", "--", "-f"]).unwrap().target, ["app", "--", "-f"]);
         assert!(run(&[]).is_err());
+    }
+
+    #[test]
+    fn the_last_word_on_native_stacks_counts() {
+        let native = |words: &[&str]| run(&[words, &["a"]].concat()).unwrap().native_stacks();
+        assert_eq!(native(&[]), Native::WithoutPython);
+        assert_eq!(native(&["--native"]), Native::Always);
+        assert_eq!(native(&["--no-native"]), Native::Never);
+        assert_eq!(native(&["--no-native", "--native"]), Native::Always);
+        assert_eq!(native(&["--native", "--no-native"]), Native::Never);
     }
 
     #[test]

@@ -15,6 +15,9 @@ mod kept;
 mod lives;
 mod load;
 mod message;
+mod newest;
+mod open;
+mod origin;
 mod output;
 mod reports;
 #[allow(unsafe_code, reason = "the one place with system calls")]
@@ -40,7 +43,11 @@ fn main() -> ExitCode {
 
 /// One function for each command; what it gives is the exit status.
 fn run() -> anyhow::Result<u8> {
-    match Arguments::parse().command {
+    let mut command = Arguments::parse().command;
+    if let Some(captures) = command.captures_of_report().filter(|captures| captures.is_empty()) {
+        *captures = newest::captures()?;
+    }
+    match command {
         Command::Run(run) => commands::run::run(&run),
         Command::Stats(stats) => commands::stats::run(&stats),
         Command::Summary(summary) => commands::views::summary(&summary),

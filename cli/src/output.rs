@@ -1,6 +1,7 @@
 //! Where a report or a capture goes: standard output, the file that was named, or one whose name is derived.
 //!
-//! Invariant: an existing file is never lost without `--force`, and a report's file appears whole or not at all.
+//! Invariant: an existing file is never lost without `--force`, unless it is an unchanged report of the same captures; and a
+//! report's file appears whole or not at all.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,15 +13,45 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tempfile::NamedTempFile;
 
+use crate::origin::Origin;
 use crate::sys::EndSignals;
+
+/// What was typed of where a report goes, and what it is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination<'a> {
+    /// The file that was named.
+    pub(crate) named: Option<&'a Path>,
+    /// Overwrite whatever is there.
+    pub(crate) force: bool,
+    /// The captures that the report is made of. The first gives its name to the report.
+    pub(crate) captures: &'a [PathBuf],
+}
+
+impl Destination<'_> {
+    /// The file of a report that has one: the named one, or `memtrack-<report>-<capture stem>.<suffix>` beside the capture.
+    pub(crate) fn file(&self, report: &str, suffix: &str) -> PathBuf {
+        let first = self.captures.first().map_or(Path::new("capture"), PathBuf::as_path);
+        self.named.map_or_else(|| derived(first, report, suffix), Path::to_path_buf)
+    }
+
+    /// Refuses to overwrite a file, but an unchanged report of the same captures.
+    ///
+    /// # Errors
+    /// A file that exists and is something else, where `force` is not given.
+    pub(crate) fn check(&self, path: &Path) -> Result<()> {
+        let may_be_report = !self.force && path.is_file();
+        let origin = Origin::of(self.captures).filter(|_| may_be_report);
+        refuse_existing(path, self.force || origin.is_some_and(|origin| origin.is_of(path)))
+    }
+}
 
 /// Where a report is written.
 #[derive(Debug)]
 pub(crate) enum Report {
     /// To standard output.
     Stdout(BufWriter<StdoutLock<'static>>),
-    /// To a temporary file beside the one that it becomes.
-    File(BufWriter<NamedTempFile>, PathBuf),
+    /// To a temporary file beside the one that it becomes, which is marked with what it was made of.
+    File(BufWriter<NamedTempFile>, PathBuf, Option<Origin>),
     /// To something that is no regular file, such as a pipe or a device.
     Device(BufWriter<File>, PathBuf),
 }
@@ -29,30 +60,37 @@ impl Report {
     /// A report that is printed unless a file was named.
     ///
     /// # Errors
-    /// A file that exists, where `force` is not given; a directory that is not there or not writable.
-    pub(crate) fn printed(named: Option<&Path>, force: bool) -> Result<Self> {
-        match named {
+    /// A file that exists and must not be overwritten; a directory that is not there or not writable.
+    pub(crate) fn printed(to: Destination<'_>) -> Result<Self> {
+        match to.named {
             None => Ok(Self::stdout()),
-            Some(path) => Self::at(path, force),
+            Some(path) => Self::at(path, to),
         }
     }
 
-    /// A report that goes to a file: the named one, or `memtrack-<report>-<capture stem>.<suffix>` beside the capture.
+    /// A report that goes to a file, see [`Destination::file`].
     ///
     /// # Errors
     /// As [`Report::printed`].
-    pub(crate) fn file(named: Option<&Path>, force: bool, capture: &Path, report: &str, suffix: &str) -> Result<Self> {
-        match named {
-            Some(path) => Self::at(path, force),
-            None => Self::at(&derived(capture, report, suffix), force),
-        }
+    pub(crate) fn file(to: Destination<'_>, report: &str, suffix: &str) -> Result<Self> {
+        Self::at(&to.file(report, suffix), to)
+    }
+
+    /// A capture made of the capture `from`, at the named path or `memtrack-<how>-<capture stem>.bin`: it is data, which
+    /// is overwritten with `force` alone.
+    ///
+    /// # Errors
+    /// As [`Report::printed`].
+    pub(crate) fn capture(named: Option<&Path>, force: bool, from: &Path, how: &str) -> Result<Self> {
+        let path = named.map_or_else(|| derived(from, how, "bin"), Path::to_path_buf);
+        Self::at(&path, Destination { named, force, captures: &[] })
     }
 
     fn stdout() -> Self {
         Self::Stdout(BufWriter::new(io::stdout().lock()))
     }
 
-    fn at(path: &Path, force: bool) -> Result<Self> {
+    fn at(path: &Path, to: Destination<'_>) -> Result<Self> {
         if path == Path::new("-") {
             return Ok(Self::stdout());
         }
@@ -60,11 +98,11 @@ impl Report {
             let file = OpenOptions::new().write(true).open(path).with_context(|| cannot_write(path))?;
             return Ok(Self::Device(BufWriter::new(file), path.into()));
         }
-        refuse_existing(path, force)?;
+        to.check(path)?;
         let signals = EndSignals::take().context("signals cannot be taken")?;
         let file = temporary_beside(path, 0o666)?;
         signals.remove(file.path().to_owned());
-        Ok(Self::File(BufWriter::with_capacity(1 << 16, file), path.into()))
+        Ok(Self::File(BufWriter::with_capacity(1 << 16, file), path.into(), Origin::of(to.captures)))
     }
 
     /// Completes the report; the path of its file, if it has one.
@@ -81,9 +119,12 @@ impl Report {
                 file.flush().with_context(|| cannot_write(&path))?;
                 Ok(Some(path))
             }
-            Self::File(mut file, path) => {
+            Self::File(mut file, path, origin) => {
                 file.flush().with_context(|| cannot_write(&path))?;
                 let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+                if let Some(origin) = origin {
+                    origin.mark(file.as_file());
+                }
                 file.persist(&path).map_err(|error| error.error).with_context(|| cannot_write(&path))?;
                 Ok(Some(path))
             }
@@ -95,7 +136,7 @@ impl Write for Report {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stdout(stdout) => stdout.write(bytes).map_err(|error| explained("standard output", &error)),
-            Self::File(file, path) => file.write(bytes).map_err(|error| explained(path.display(), &error)),
+            Self::File(file, path, _) => file.write(bytes).map_err(|error| explained(path.display(), &error)),
             Self::Device(file, path) => file.write(bytes).map_err(|error| explained(path.display(), &error)),
         }
     }
@@ -103,7 +144,7 @@ impl Write for Report {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Stdout(stdout) => stdout.flush(),
-            Self::File(file, _) => file.flush(),
+            Self::File(file, ..) => file.flush(),
             Self::Device(file, _) => file.flush(),
         }
     }
@@ -249,10 +290,14 @@ fn cannot_write(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{CaptureFile, Report, derived};
+    use super::{CaptureFile, Destination, Report, derived};
     use std::fs;
     use std::io::Write;
     use std::path::Path;
+
+    fn named(path: &Path, force: bool) -> Destination<'_> {
+        Destination { named: Some(path), force, captures: &[] }
+    }
 
     #[test]
     fn derived_names() {
@@ -266,9 +311,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("report");
         fs::write(&path, "old").unwrap();
-        let refused = Report::printed(Some(&path), false).unwrap_err().to_string();
+        let refused = Report::printed(named(&path, false)).unwrap_err().to_string();
         assert!(refused.contains("--force"), "{refused}");
-        let mut report = Report::printed(Some(&path), true).unwrap();
+        let mut report = Report::printed(named(&path, true)).unwrap();
         report.write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(report.finish().unwrap().unwrap(), path);
@@ -278,7 +323,7 @@ mod tests {
     #[test]
     fn a_failed_report_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        let mut report = Report::printed(Some(&directory.path().join("report")), false).unwrap();
+        let mut report = Report::printed(named(&directory.path().join("report"), false)).unwrap();
         report.write_all(b"half").unwrap();
         drop(report);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
@@ -286,7 +331,7 @@ mod tests {
 
     #[test]
     fn missing_directories_are_named() {
-        let error = format!("{:#}", Report::printed(Some(Path::new("/no/such/report")), false).unwrap_err());
+        let error = format!("{:#}", Report::printed(named(Path::new("/no/such/report"), false)).unwrap_err());
         assert!(error.contains("no directory /no/such"), "{error}");
         let error = format!("{:#}", CaptureFile::named(Path::new("/no/such/capture"), false).unwrap_err());
         assert!(error.contains("no directory /no/such"), "{error}");

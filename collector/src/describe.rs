@@ -16,8 +16,8 @@ use crate::{proc, speed};
 /// Who wrote the capture.
 const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
 
-/// What is known when the process connects.
-pub(crate) fn at_start(pid: i32, ppid: i32, clock: Clock, options: &Options) -> Process {
+/// What is known when the process connects. `native`: its native stacks are recorded.
+pub(crate) fn at_start(pid: i32, ppid: i32, clock: Clock, options: &Options, native: bool) -> Process {
     let start = Pairing::measure(clock);
     Process {
         command_line: proc::command_line(pid),
@@ -30,7 +30,7 @@ pub(crate) fn at_start(pid: i32, ppid: i32, clock: Clock, options: &Options) -> 
         start_realtime_ns: Some(start.realtime_ns),
         clock_uncertainty_ns: Some(start.uncertainty_ns),
         timestamps: Some(u64::from(options.timestamps)),
-        native_traces: options.native.then_some(1),
+        native_traces: native.then_some(1),
         snapshot_interval_ms: Some(options.snapshot_interval.as_millis() as u64),
         recorder: Some(RECORDER.into()),
         ..Process::default()

@@ -21,7 +21,7 @@ use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, t
 
 use crate::describe;
 use crate::event::{Connection, Event, Line};
-use crate::options::Options;
+use crate::options::{Native, Options};
 use crate::proc::{self, Life, Resident};
 use crate::recording::Recording;
 use crate::sink::{NewChild, OpenSink};
@@ -130,9 +130,10 @@ impl Desk {
         };
         let slots = area.slot_count();
         let area = Arc::new(area);
-        self.prepare(&area, served.place);
+        let native = self.records_native(pid);
+        self.prepare(&area, served.place, native);
         served.area = Arc::downgrade(&area);
-        let process = self.describe(pid, &hello, &served);
+        let process = self.describe(pid, &hello, &served, native);
         served.line.tell(Event::Connected(Box::new(self.connection(area, pid, &hello, &served, process))));
         self.served.insert(pid, served);
         send_memory(socket, memory.as_fd(), slots)?;
@@ -148,7 +149,7 @@ impl Desk {
         Connection { area, pid, life, same_namespace, name, resident, clock: self.clock, process, base, replaces }
     }
 
-    fn describe(&self, pid: i32, hello: &Hello, served: &Served) -> Process {
+    fn describe(&self, pid: i32, hello: &Hello, served: &Served, native: bool) -> Process {
         let is_new = served.place.replaces.is_none();
         let parent = self.served.get(&hello.ppid).filter(|_| is_new && served.number > 0);
         Process {
@@ -156,7 +157,7 @@ impl Desk {
             tree_number: self.openers.open.is_some().then(|| served.number.into()),
             parent_number: parent.map(|parent| parent.number.into()),
             fork_ticket: hello.fork.map(|fork| fork.ticket),
-            ..describe::at_start(pid, hello.ppid, self.clock, &self.options)
+            ..describe::at_start(pid, hello.ppid, self.clock, &self.options, native)
         }
     }
 
@@ -227,10 +228,19 @@ impl Desk {
         Err(last)
     }
 
-    fn prepare(&self, area: &Area, place: Place) {
+    /// Whether native stacks of the program are recorded that the process runs now.
+    fn records_native(&self, pid: i32) -> bool {
+        match self.options.native {
+            Native::Never => false,
+            Native::WithoutPython => proc::runs_python(pid) == Some(false),
+            Native::Always => true,
+        }
+    }
+
+    fn prepare(&self, area: &Area, place: Place, native: bool) {
         let control = area.control();
         control.timestamps.store(self.options.timestamps.into(), Relaxed);
-        control.native.store(self.options.native.into(), Relaxed);
+        control.native.store(native.into(), Relaxed);
         control.frame_marks.store(self.options.frame_marks.into(), Relaxed);
         let python = if self.options.python_allocators { python_allocators::WANTED } else { python_allocators::OFF };
         control.python_allocators.store(python, Relaxed);

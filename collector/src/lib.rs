@@ -43,7 +43,7 @@ mod tests;
 
 pub use collector::Collector;
 pub use file::FileSink;
-pub use options::Options;
+pub use options::{Native, Options};
 pub use pack::{Compression, Packer};
 pub use proc::{ProcessorTimes, processor_ns, resident_peak};
 pub use sink::{NewChild, OpenSink, Piece, Sink};

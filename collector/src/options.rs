@@ -11,8 +11,8 @@ pub struct Options {
     pub timestamps: bool,
     /// Blocks of Python's own allocators are recorded, and not what those take from the system.
     pub python_allocators: bool,
-    /// Native call stacks are recorded.
-    pub native: bool,
+    /// Of which processes native call stacks are recorded.
+    pub native: Native,
     /// Frames of the interpreter may be marked, so that deep Python stacks need not be compared whole.
     pub frame_marks: bool,
     /// Between memory snapshots; 1 ms at the least.
@@ -26,10 +26,21 @@ impl Default for Options {
         Self {
             timestamps: false,
             python_allocators: false,
-            native: false,
+            native: Native::Never,
             frame_marks: true,
             snapshot_interval: Duration::from_millis(10),
             checkpoint: Duration::from_millis(500),
         }
     }
+}
+
+/// Of which processes native call stacks are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Native {
+    /// Of none.
+    Never,
+    /// Of those that run another program than Python, whose allocations have no other stacks.
+    WithoutPython,
+    /// Of all.
+    Always,
 }

@@ -90,6 +90,20 @@ fn children_ns(pid: i32) -> Option<u64> {
     Some(user?.saturating_add(system?).saturating_mul(1_000_000_000 / a_second))
 }
 
+/// Whether the program of a process is Python, or is linked with it; `None` where the system does not tell. A library of
+/// Python that is loaded later is not known.
+pub(crate) fn runs_python(pid: i32) -> Option<bool> {
+    let path = executable(pid)?;
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    if name.starts_with(b"python") {
+        return Some(true);
+    }
+    let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+    Some(maps.windows(LIBPYTHON.len()).any(|bytes| bytes == LIBPYTHON))
+}
+
+const LIBPYTHON: &[u8] = b"/libpython";
+
 /// What is known of a thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Thread {

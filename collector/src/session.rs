@@ -111,7 +111,8 @@ impl Session {
         // One at the start, so that the shortest run has resident memory to show.
         observer.observe_first(&area);
         let before = ProcessorTimes::of(pid);
-        let maps = if options.native { Asker::start(pid, &area, &life, now) } else { None };
+        let native = area.control().native.load(Acquire) == 1;
+        let maps = if native { Asker::start(pid, &area, &life, now) } else { None };
         Self {
             area,
             life,

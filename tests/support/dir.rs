@@ -106,7 +106,7 @@ impl Dir {
 
     /// `memtrack run -q -o CAPTURE` of a program.
     pub(crate) fn recording(&self, capture: &Path, program: &[&OsStr]) -> Command {
-        let mut command = self.memtrack(["run", "-q", "-o"]);
+        let mut command = self.memtrack(["run", "--no-native", "-q", "-o"]);
         command.arg(capture).arg("--").args(program);
         command
     }
@@ -123,7 +123,7 @@ impl Dir {
     #[track_caller]
     pub(crate) fn run_as(&self, plain: &Outcome, options: &[&str], program: &Path, arguments: &[OsString]) -> Run {
         let capture = self.path("capture.bin");
-        let mut command = self.memtrack(["run", "-q", "-f", "-o"]);
+        let mut command = self.memtrack(["run", "--no-native", "-q", "-f", "-o"]);
         command.arg(&capture).args(options).arg("--").arg(program).args(arguments);
         let outcome = Outcome::of(&mut command);
         assert_eq!(&outcome, plain, "the tracked run (left) differs from the plain one (right)");

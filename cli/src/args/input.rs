@@ -2,7 +2,7 @@
 //!
 //! Invariant: the filters are the same everywhere, and what was typed is checked here.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use memtrack_format::Allocator;
@@ -20,8 +20,8 @@ const NATIVE: &str = "Native code";
 /// Captures and filters.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Input {
-    /// The capture; the captures of several processes, such as a process tree's, make one report
-    #[arg(value_name = "CAPTURE", required = true)]
+    /// The capture [default: the newest in the working directory]; those of several processes make one report
+    #[arg(value_name = "CAPTURE")]
     pub(crate) captures: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) filters: Filters,
@@ -67,13 +67,6 @@ pub(crate) struct Names {
     /// Look for debug files in DIR first, laid out like /usr/lib/debug; may be given several times
     #[arg(long, help_heading = NATIVE, value_name = "DIR")]
     pub(crate) debug_dir: Vec<PathBuf>,
-}
-
-impl Input {
-    /// The capture that a report's file is named after.
-    pub(crate) fn first(&self) -> &Path {
-        self.captures.first().map_or(Path::new("capture"), PathBuf::as_path)
-    }
 }
 
 impl<'a> From<&'a Input> for Request<'a> {

@@ -17,8 +17,8 @@ pub(crate) struct Query {
     /// Which allocations, such as 'function ~ "json.*" and bytes > 1MB and lifetime > 2s'
     #[arg(value_name = "EXPRESSION", value_parser = expression)]
     pub(crate) expression: Typed,
-    /// The capture, or captures
-    #[arg(value_name = "CAPTURE", required = true)]
+    /// The capture, or captures [default: the newest in the working directory]
+    #[arg(value_name = "CAPTURE")]
     pub(crate) captures: Vec<PathBuf>,
     /// Put allocations together that have this in common, instead of listing them
     #[arg(long, value_name = "WHAT")]

@@ -32,6 +32,22 @@ pub(crate) enum Transform {
     Jsonl(Common),
 }
 
+impl Transform {
+    /// The captures and filters.
+    pub(crate) fn input_mut(&mut self) -> &mut Input {
+        match self {
+            Self::Speedscope(options) => &mut options.common.input,
+            Self::Collapsed(options) | Self::Gprof2dot(options) => &mut options.common.input,
+            Self::Csv(common)
+            | Self::Pprof(common)
+            | Self::Firefox(common)
+            | Self::Dhat(common)
+            | Self::Jsonl(common) => &mut common.input,
+            Self::Heaptrack(events) | Self::Parquet(events) => &mut events.input,
+        }
+    }
+}
+
 /// What every format takes.
 #[derive(Debug, Args)]
 pub(crate) struct Common {

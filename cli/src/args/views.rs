@@ -112,6 +112,9 @@ pub(crate) struct Flamegraph {
     /// Write JSON instead of a page, with all calls and with memory over time
     #[arg(long, conflicts_with = "embed_sources")]
     pub(crate) json: bool,
+    /// Show the page in the browser: the one that BROWSER names, else the desktop's
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) open: bool,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -165,6 +168,9 @@ pub(crate) struct Diff {
     /// Write a differential flame graph: one HTML file that needs no network
     #[arg(long)]
     pub(crate) html: bool,
+    /// Show the page in the browser: the one that BROWSER names, else the desktop's
+    #[arg(long, requires = "html")]
+    pub(crate) open: bool,
     /// Multiply the base's figures: so that both have the same total, by the durations, or by units of work such as
     /// requests, those of the base and of the new capture [default: nothing is scaled]
     #[arg(long, value_name = "total|duration|BASE:NEW", value_parser = normalize)]

@@ -2,10 +2,13 @@
 //!
 //! Invariant: the report is written whether or not the limit is passed.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 use memtrack_reader::View;
 
 use crate::args::{self, By, Limit};
+use crate::commands::views::{refuse_open_without_file, show};
 use crate::failure;
 use crate::load::load;
 use crate::message;
@@ -21,6 +24,7 @@ use crate::units::{count, size};
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &args::Diff) -> Result<u8> {
+    refuse_open_without_file(options.open, &options.output)?;
     let metric = options.metric.map_or_else(|| of_view(options.which.wanted().unwrap_or_default()), of_name);
     let read = |capture| load((capture, &options.filters), &options.which.reading());
     let [mut base, new] = [read(&options.base)?, read(&options.new)?];
@@ -40,8 +44,7 @@ pub(crate) fn run(options: &args::Diff) -> Result<u8> {
 }
 
 fn write(options: &args::Diff, diff: &Diff) -> Result<()> {
-    let output = &options.output;
-    let mut out = Report::printed(output.output.as_deref(), output.force)?;
+    let mut out = Report::printed(options.output.of(&captures(options)))?;
     if options.json {
         diff.json(&mut out)?;
     } else if options.markdown {
@@ -61,14 +64,16 @@ fn html(
     scale: Option<&Scale>,
     doubts: &[String],
 ) -> Result<()> {
-    let output = &options.output;
-    let mut out = Report::file(output.output.as_deref(), output.force, &options.new, "diff", "html")?;
+    let mut out = Report::file(options.output.of(&captures(options)), "diff", "html")?;
     let start = page::Start { view: metric.view, counts: metric.counts, ..page::Start::default() };
     page::difference(base, new, start, scale.map(ToString::to_string), doubts, &mut out)?;
-    if let Some(path) = out.finish()? {
-        message::line(format_args!("{}: written; open it in a browser", path.display()));
-    }
+    show(out.finish()?.as_deref(), options.open);
     Ok(())
+}
+
+/// What is compared; the report goes by the name of the new one.
+fn captures(options: &args::Diff) -> [PathBuf; 2] {
+    [&options.new, &options.base].map(Clone::clone)
 }
 
 impl From<args::Normalize> for Measure {

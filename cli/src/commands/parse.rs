@@ -24,7 +24,7 @@ use crate::terminal::Progress;
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &args::Parse) -> Result<u8> {
     let request = Request::from(&options.input);
-    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    let mut out = Report::printed(options.output.of(&options.input.captures))?;
     for path in of_one_recording(request.paths)? {
         print(&request.open(&path)?, &request, &mut out)?;
     }

@@ -23,7 +23,7 @@ use crate::terminal::Look;
 pub(crate) fn run(options: &Query) -> Result<u8> {
     let request = Request::from((options.captures.as_slice(), &options.filters));
     let expr = Expr::And(vec![lives::filters(&request), options.expression.expr.clone()]);
-    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    let mut out = Report::printed(options.output.of(&options.captures))?;
     let look = options.text.colors.look(&out);
     match options.by {
         Some(by) => grouped(options, &request, (by, &expr), look, &mut out)?,

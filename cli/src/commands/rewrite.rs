@@ -31,7 +31,7 @@ use crate::{lives, message};
 /// A capture that cannot be read, or an output that cannot be written; so below.
 pub(crate) fn merge(options: &Merge) -> Result<u8> {
     let first = &options.captures[0];
-    let mut out = Report::file(options.output.output.as_deref(), options.output.force, first, "merged", "bin")?;
+    let mut out = Report::capture(options.output.output.as_deref(), options.output.force, first, "merged")?;
     let paths = expanded(&options.captures)?;
     let captures = paths.iter().map(source::Capture::open).collect::<Result<Vec<_>, _>>()?;
     let lengths: Vec<u64> = captures.iter().map(source::Capture::file_bytes).collect();
@@ -56,7 +56,7 @@ pub(crate) fn strip(options: &Strip) -> Result<u8> {
         bail!("{}: an aggregated capture holds sums, and no allocations to drop", options.capture.display());
     }
     let output = &options.output;
-    let mut out = Report::file(output.output.as_deref(), output.force, &options.capture, "stripped", "bin")?;
+    let mut out = Report::capture(output.output.as_deref(), output.force, &options.capture, "stripped")?;
     let mut plan = Plan::new(Rule { lived_less_ns: options.lived_less, smaller: options.smaller });
     lives::each(&capture, &Expr::And(Vec::new()), |_, life| plan.add(life))?;
     let dropped = plan.allocations;
@@ -94,7 +94,7 @@ pub(crate) fn anonymize(options: &Anonymize) -> Result<u8> {
     let mut capture = open_single(&options.capture, "anonymize")?;
     capture.ignore_names();
     let output = &options.output;
-    let mut out = Report::file(output.output.as_deref(), output.force, &options.capture, "anonymized", "bin")?;
+    let mut out = Report::capture(output.output.as_deref(), output.force, &options.capture, "anonymized")?;
     let mut names = Anonymizer::default();
     if capture.aggregated() {
         let aggregate = capture.aggregate()?.and_then(|payload| Aggregate::decode(&payload));

@@ -27,7 +27,7 @@ pub(crate) fn run(options: &args::Stats) -> Result<u8> {
         message::warning("aggregated captures keep the sizes of allocations for the whole only: no sizes are shown");
     }
     let lifetimes = if options.lifetimes { Some(lifetimes(&options.input)?) } else { None };
-    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    let mut out = Report::printed(options.output.of(&options.input.captures))?;
     if options.json {
         stats_json::write(&capture, view, lifetimes.as_ref(), options.text.rows, &mut out)?;
     } else {

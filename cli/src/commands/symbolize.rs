@@ -30,7 +30,7 @@ pub(crate) fn run(options: &Symbolize) -> Result<u8> {
     if wanted.is_empty() {
         bail!("{}", without_places(&capture));
     }
-    let mut out = Report::printed(Some(to), options.output.force)?;
+    let mut out = Report::capture(Some(to), options.output.force, path, "symbolized")?;
     let mut symbolizer = capture.symbolizer();
     symbolizer.prefetch(&wanted);
     let names = symbolizer.named();

@@ -49,9 +49,8 @@ pub(crate) fn run(transform: &Transform) -> Result<u8> {
 }
 
 fn write(common: &Common, format: &impl Format) -> Result<u8> {
-    let output = &common.output;
     let (name, suffix) = (format.name(), format.suffix());
-    let mut out = Report::file(output.output.as_deref(), output.force, common.input.first(), name, suffix)?;
+    let mut out = Report::file(common.output.of(&common.input.captures), name, suffix)?;
     // The formats are of functions, files and lines.
     let request = Request { without_columns: true, ..Request::from((&common.input, &common.view)) };
     let capture = load(request, &format.reading(common.view.reading()))?;
@@ -66,7 +65,7 @@ fn write(common: &Common, format: &impl Format) -> Result<u8> {
 
 /// Heaptrack's file is made of events, so it is not one of the formats of sums.
 fn heaptrack(options: &Events) -> Result<u8> {
-    let (output, request) = (&options.output, Request::from(&options.input));
+    let request = Request::from(&options.input);
     let paths = of_one_recording(request.paths)?;
     let [path] = paths.as_slice() else { bail!("heaptrack's format has one process: give one capture") };
     let mut file = request.open(path)?;
@@ -74,7 +73,7 @@ fn heaptrack(options: &Events) -> Result<u8> {
     if file.aggregated() {
         bail!("{}: an aggregated capture holds no events; use another format, such as pprof", path.display());
     }
-    let out = Report::file(output.output.as_deref(), output.force, path, "heaptrack", "heaptrack.gz")?;
+    let out = Report::file(options.output.of(&paths), "heaptrack", "heaptrack.gz")?;
     let kept = Kept::new(&request, &file)?;
     let keep = |event: &Event| kept.takes(event);
     // Lines are short: one by one they would cost the compressor more than their bytes.

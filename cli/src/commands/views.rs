@@ -3,12 +3,15 @@
 //! Invariant: nothing is printed before the capture was read.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use memtrack_reader::Options;
 
 use memtrack_reader::analysis::Tally;
 
 use crate::args;
+use crate::failure::Failure;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::Report;
@@ -21,7 +24,7 @@ use crate::reports::{arenas, page, places, summary, tree_json};
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
     let mut capture = load((&options.input, &options.view), &options.view.reading())?;
-    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    let mut out = Report::printed(options.output.of(&options.input.captures))?;
     let look = options.text.colors.look(&out);
     let order = match options.sort {
         args::Sort::Total => summary::Order::Total,
@@ -47,7 +50,7 @@ pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn table(options: &args::Table) -> Result<u8> {
     let mut capture = load((&options.input, &options.view), &options.view.reading())?;
-    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    let mut out = Report::printed(options.output.of(&options.input.captures))?;
     let is_text = !options.json && !options.csv;
     let held = is_text.then(|| capture.analysis.take_arenas_out_of_leaks(options.view.wanted()));
     let table =
@@ -71,7 +74,7 @@ pub(super) fn write_note(arenas: Tally, out: &mut impl Write) -> Result<()> {
     Ok(arenas::note(arenas).map_or(Ok(()), |note| writeln!(out, "{note}"))?)
 }
 
-/// Writes the page.
+/// Writes the page, and shows it if that was asked for.
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
@@ -79,30 +82,64 @@ pub(crate) fn flamegraph(options: &args::Flamegraph) -> Result<u8> {
     if options.json {
         return flamegraph_json(options);
     }
-    let output = &options.output;
-    let mut out = Report::file(output.output.as_deref(), output.force, options.input.first(), "flamegraph", "html")?;
-    let mut capture = load((&options.input, &options.view), &page::reading(options.view.reading()))?;
+    refuse_open_without_file(options.open, &options.output)?;
     let start = page::Start {
         view: options.view.wanted(),
         inverted: options.inverted,
         split_threads: options.split_threads,
         counts: false,
     };
-    let narrows = Request::from(&options.input).narrows();
-    let note =
-        narrows.then(|| "filtered: not all allocations are in these views; memory over time is of all".to_owned());
-    let sources = options.embed_sources.then(|| Sources::new(capture.facts.process.start_realtime_ns));
-    page::flamegraph(&mut capture, start, note.into_iter().collect(), sources, &mut out)?;
-    if let Some(path) = out.finish()? {
-        message::line(format_args!("{}: written; open it in a browser", path.display()));
-    }
-    capture.facts.tell_stackless();
+    let request = Request::from((&options.input, &options.view));
+    let out = Report::file(options.output.of(&options.input.captures), "flamegraph", "html")?;
+    let path = write_page(request, options.view.reading(), (start, options.embed_sources), out)?;
+    show(path.as_deref(), options.open);
     Ok(0)
 }
 
+/// Reads the captures and writes their page, with source lines where they are to be in it; gives the page's path.
+///
+/// # Errors
+/// A capture that cannot be read, or an output that cannot be written.
+pub(crate) fn write_page(
+    request: Request<'_>,
+    reading: Options,
+    (start, embed_sources): (page::Start, bool),
+    mut out: Report,
+) -> Result<Option<PathBuf>> {
+    let narrows = request.narrows();
+    let mut capture = load(request, &page::reading(reading))?;
+    let note =
+        narrows.then(|| "filtered: not all allocations are in these views; memory over time is of all".to_owned());
+    let sources = embed_sources.then(|| Sources::new(capture.facts.process.start_realtime_ns));
+    page::flamegraph(&mut capture, start, note.into_iter().collect(), sources, &mut out)?;
+    let path = out.finish()?;
+    capture.facts.tell_stackless();
+    Ok(path)
+}
+
+/// A page on standard output cannot be shown.
+///
+/// # Errors
+/// Wrong usage.
+pub(crate) fn refuse_open_without_file(open: bool, output: &args::Output) -> Result<(), Failure> {
+    if open && output.output.as_deref() == Some(Path::new("-")) {
+        return Err(Failure::usage("--open and -o - exclude each other: a browser opens a file; name one"));
+    }
+    Ok(())
+}
+
+/// Says where the page is, and shows it if it is to be opened.
+pub(crate) fn show(page: Option<&Path>, open: bool) {
+    let Some(page) = page else { return };
+    let advice = if open { "" } else { "; open it in a browser, or write it with --open" };
+    message::line(format_args!("{}: written{advice}", page.display()));
+    if open {
+        crate::open::in_browser(page);
+    }
+}
+
 fn flamegraph_json(options: &args::Flamegraph) -> Result<u8> {
-    let output = &options.output;
-    let mut out = Report::file(output.output.as_deref(), output.force, options.input.first(), "flamegraph", "json")?;
+    let mut out = Report::file(options.output.of(&options.input.captures), "flamegraph", "json")?;
     let capture = load((&options.input, &options.view), &options.view.reading())?;
     let shape = tree_json::Shape {
         view: options.view.wanted(),

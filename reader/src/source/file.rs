@@ -73,13 +73,8 @@ impl CaptureFile {
 
     /// Where captures stand in this one, if it is a file of several.
     pub(super) fn members(&self) -> Result<Option<Vec<Range<u64>>>, Error> {
-        let mut bytes = [0; HEADER_LEN];
-        let len = self.read_at(header::LEN as u64, &mut bytes)?;
-        let Ok(header) = Header::decode(&bytes[..len]) else { return Ok(None) };
-        if header.kind != Kind::Members {
-            return Ok(None);
-        }
-        let (piece, mut payload) = (Piece { payload: (header::LEN + HEADER_LEN) as u64, header }, Vec::new());
+        let first = self.first_piece()?.filter(|piece| piece.header.kind == Kind::Members);
+        let (Some(piece), mut payload) = (first, Vec::new()) else { return Ok(None) };
         let intact = self.payload(&piece, &mut payload)?;
         let lengths = memtrack_format::members::decode(&payload).filter(|_| intact);
         let lengths = lengths.ok_or_else(|| Error::Unusable {
@@ -96,6 +91,20 @@ impl CaptureFile {
             range
         };
         Ok(Some(lengths.into_iter().map(range).collect()))
+    }
+
+    /// The payload of the first block if it is of this kind and intact.
+    pub(super) fn first_block(&self, kind: Kind) -> Result<Option<Vec<u8>>, Error> {
+        let Some(piece) = self.first_piece()?.filter(|piece| piece.header.kind == kind) else { return Ok(None) };
+        let mut payload = Vec::new();
+        Ok(self.payload(&piece, &mut payload)?.then_some(payload))
+    }
+
+    fn first_piece(&self) -> Result<Option<Piece>, Error> {
+        let mut bytes = [0; HEADER_LEN];
+        let len = self.read_at(header::LEN as u64, &mut bytes)?;
+        let header = Header::decode(&bytes[..len]).ok();
+        Ok(header.map(|header| Piece { payload: (header::LEN + HEADER_LEN) as u64, header }))
     }
 
     /// The capture that stands in this place of the file.

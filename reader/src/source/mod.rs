@@ -28,6 +28,7 @@ mod tests;
 use std::io;
 use std::path::Path;
 
+use memtrack_format::block::Kind;
 use memtrack_format::meta::Process;
 
 pub use self::bytes::Bytes;
@@ -152,6 +153,20 @@ pub struct Capture {
     file: CaptureFile,
     index: Index,
     how: How,
+}
+
+/// What the beginning of the capture at `path` says of its process, without looking for everything else in it. Nothing where
+/// its first block is damaged or none of a process.
+///
+/// # Errors
+/// As [`Capture::open`].
+pub fn first_process(path: impl AsRef<Path>) -> Result<Process, Error> {
+    let file = members::open(path.as_ref())?;
+    let mut process = Process::default();
+    if let Some(payload) = file.first_block(Kind::Process)? {
+        process.update(&payload);
+    }
+    Ok(process)
 }
 
 /// How frames are told.

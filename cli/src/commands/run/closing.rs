@@ -11,6 +11,7 @@ use memtrack_collector::{Error, Followed, NothingRecorded, ProcessorTimes, Summa
 use memtrack_reader::{Options, View};
 
 use super::children::Children;
+use crate::args;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::CaptureFile;
@@ -24,6 +25,8 @@ const MAX_RECORD_BYTES: u64 = 64 << 20;
 
 /// Programs without Python have native call stacks only, and those have to be asked for.
 const STACKLESS: &str = "none: no Python runs in it; --native records those of C, C++ and Rust";
+/// Programs without Python are recorded with native call stacks unless somebody says no.
+const NATIVE: &str = "native, since no Python runs in it; --no-native leaves them out, and costs less";
 
 /// Of the processor time, what children must have taken at least for it to be said that they are not recorded: so many
 /// nanoseconds, and one part in so many.
@@ -54,19 +57,21 @@ impl Unrecorded {
 pub(super) type Then<'a> = &'a dyn Fn(&[PathBuf]);
 
 /// Says how the recording went; what went wrong also when `quiet`. What is to be done with captures that stay is done before.
+/// Gives the captures that stay, the program's own first.
 pub(super) fn report(
-    quiet: bool,
+    options: &args::Run,
     capture: CaptureFile,
     program: &Program,
     result: std::result::Result<Summary, Error>,
     (children, unrecorded): (&Children, Option<Unrecorded>),
     then: Then<'_>,
-) {
+) -> Vec<PathBuf> {
+    let quiet = options.quiet;
     let summary = match result {
         Ok(summary) => summary,
         Err(error) => {
             message::error(format_args!("{}: {error}", capture.path().display()));
-            return;
+            return Vec::new();
         }
     };
     let captures = finish_children(quiet, &summary, children);
@@ -78,17 +83,19 @@ pub(super) fn report(
         // A program that allocated nothing has a capture that says so: scripts go on to read it.
         if summary.process.is_none() {
             capture.discard();
-            return;
+            return captures;
         }
         if captures.is_empty() {
-            return;
+            return Vec::new();
         }
     }
-    then(&[capture.path().to_path_buf()]);
+    let own = vec![capture.path().to_path_buf()];
+    then(&own);
     if !quiet {
         summary.notes.iter().for_each(message::warning);
-        recorded(&capture, &summary, (&captures, children), unrecorded);
+        recorded(options, &capture, &summary, (&captures, children), unrecorded);
     }
+    [own, captures].concat()
 }
 
 /// Says what went wrong with the children's captures, and removes those of processes that never began; gives the others.
@@ -124,6 +131,7 @@ fn finish_children(quiet: bool, summary: &Summary, children: &Children) -> Vec<P
 }
 
 fn recorded(
+    options: &args::Run,
     capture: &CaptureFile,
     summary: &Summary,
     (children, named): (&[PathBuf], &Children),
@@ -145,7 +153,7 @@ fn recorded(
         return;
     }
     match read {
-        Some(Ok(capture)) => figures(&capture, all.len()),
+        Some(Ok(capture)) => figures(options, &capture, all.len()),
         Some(Err(error)) => message::error(format_args!("{error:#}")),
         None => {}
     }
@@ -179,7 +187,7 @@ fn read_back(captures: &[PathBuf]) -> Result<Capture> {
     load(request, &Options::default())
 }
 
-fn figures(capture: &Capture, captures: usize) {
+fn figures(options: &args::Run, capture: &Capture, captures: usize) {
     let totals = &capture.analysis.totals;
     let (peak, leaked) = (totals.peak, totals.leaked);
     let account = &capture.facts.account;
@@ -192,7 +200,13 @@ fn figures(capture: &Capture, captures: usize) {
     if let Some(text) = arenas::warning(arenas, leaked) {
         message::line(format_args!("  apart from  {text}"));
     }
-    let stacks = if capture.facts.stackless { Some(STACKLESS.into()) } else { account.stacks_in_short() };
+    let process = &capture.facts.process;
+    let native_by_itself = !options.native && process.native_traces == Some(1) && process.python_version.is_none();
+    let stacks = match capture.facts.stackless {
+        true => Some(STACKLESS.into()),
+        false if native_by_itself => Some(NATIVE.into()),
+        false => account.stacks_in_short(),
+    };
     let more = [
         ("stacks", stacks),
         ("cut", account.cut_in_short()),

@@ -6,6 +6,7 @@
 mod children;
 mod closing;
 mod live;
+mod page;
 mod repack;
 mod running;
 mod shim;
@@ -75,6 +76,7 @@ fn run_untracked(options: &args::Run, program: &Program, reason: &str) -> Result
 }
 
 fn record(options: &args::Run, target: &Target, program: &Program) -> Result<ExitStatus> {
+    page::refuse(options)?;
     let shim = shim::find()?;
     let private = Private::new()?;
     let children = Children::default();
@@ -100,7 +102,10 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
             };
             let unrecorded = own_ns.filter(|_| !options.follow);
             let unrecorded = unrecorded.map(|own_ns| Unrecorded { own_ns, all_ns });
-            closing::report(options.quiet, capture, program, summary, (&children, unrecorded), &repack);
+            let recorded = closing::report(options, capture, program, summary, (&children, unrecorded), &repack);
+            if options.flamegraph {
+                page::make(options, &recorded);
+            }
             Ok(status)
         }
         Err(error) => {
@@ -159,7 +164,7 @@ fn launch(
     let how = memtrack_collector::Options {
         timestamps: options.allocation_timestamps,
         python_allocators: options.trace_python_allocators,
-        native: options.native,
+        native: options.native_stacks(),
         frame_marks: !options.no_frame_marks,
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
         ..memtrack_collector::Options::default()

@@ -33,7 +33,7 @@ pub(crate) fn run(options: &args::Tree) -> Result<u8> {
     let mut capture = load((&options.input, &options.view), &options.view.reading())?;
     let (view, inverted, least) = (options.view.wanted(), options.inverted, options.least);
     if options.json {
-        let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+        let mut out = Report::printed(options.output.of(&options.input.captures))?;
         tree_json::tree(&capture, tree_json::Shape { view, inverted, split_threads: false }, &mut out)?;
         out.finish()?;
         return Ok(0);
@@ -45,7 +45,7 @@ pub(crate) fn run(options: &args::Tree) -> Result<u8> {
         capture.facts.tell_stackless();
         return Ok(0);
     }
-    let mut out = Report::printed(options.output.output.as_deref(), options.output.force)?;
+    let mut out = Report::printed(options.output.of(&options.input.captures))?;
     let look = options.colors.look(&out);
     let held = capture.analysis.take_arenas_out_of_leaks(view);
     Calls::new(&capture, view, inverted).text(least, look, &mut out)?;

@@ -1,0 +1,72 @@
+//! Which captures a report was made of, as an extended attribute of the report's file.
+//!
+//! It exists so that a report can be made anew without `--force`, in every format, also in those that have no room for such
+//! a mark. Invariant: a file that was changed since memtrack wrote it, or whose captures are not known, is nobody's report.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs::File;
+use std::hash::{Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use memtrack_reader::source;
+use xattr::FileExt;
+
+const ATTRIBUTE: &str = "user.memtrack.report";
+
+/// The captures of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin(u64);
+
+impl Origin {
+    /// Of a report of these captures; `None` where there is none, or where one does not say of which process it is.
+    pub(crate) fn of(captures: &[PathBuf]) -> Option<Self> {
+        let mut processes = Vec::new();
+        for path in captures {
+            for member in source::members(path).ok()?.paths {
+                let process = source::first_process(member).ok()?;
+                processes.push((process.start_realtime_ns?, process.start_monotonic_ns, process.pid?));
+            }
+        }
+        let mut hasher = DefaultHasher::new();
+        processes.hash(&mut hasher);
+        (!processes.is_empty()).then(|| Self(hasher.finish()))
+    }
+
+    /// Marks a report that is written to its end. A file system without extended attributes has reports without a mark.
+    pub(crate) fn mark(self, file: &File) {
+        if let Some(mark) = file.metadata().ok().map(|metadata| self.text(&metadata)) {
+            let _ = file.set_xattr(ATTRIBUTE, mark.as_bytes());
+        }
+    }
+
+    /// Whether the file is a report of these captures, as it was written.
+    pub(crate) fn is_of(self, path: &Path) -> bool {
+        let Ok(metadata) = path.metadata() else { return false };
+        matches!(xattr::get_deref(path, ATTRIBUTE), Ok(Some(mark)) if mark == self.text(&metadata).as_bytes())
+    }
+
+    /// The mark: with what tells that the file was not changed since.
+    fn text(self, metadata: &std::fs::Metadata) -> String {
+        format!("1 {:016x} {} {}.{:09}", self.0, metadata.len(), metadata.mtime(), metadata.mtime_nsec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Origin;
+    use std::fs::{self, File};
+
+    #[test]
+    fn changed_files_are_nobodys() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("report");
+        fs::write(&path, "text").unwrap();
+        let (this, other) = (Origin(1), Origin(2));
+        assert!(!this.is_of(&path));
+        this.mark(&File::open(&path).unwrap());
+        assert!(this.is_of(&path) && !other.is_of(&path));
+        fs::write(&path, "next").unwrap();
+        assert!(!this.is_of(&path));
+    }
+}

@@ -58,8 +58,8 @@ function describeFrame(data, frame) {
     isPlumbing: data.framePlumbing[frame] === 1 || origin === ORIGIN.runtime,
     isImporting: origin === ORIGIN.importing,
     place: file + at,
-    // Of native code without lines the file is the library.
-    shortPlace: isNative && !line ? fileName(short) : short + at,
+    // Of a path that is below nothing that is known the file's name is enough; of native code without lines it is the library.
+    shortPlace: (isNative && !line) || short.startsWith("/") ? fileName(short) + at : short + at,
     fileLine: fileName(short) + at,
     // Of a module's top level, the name by which the module is imported.
     importName: text("frameImport"),

@@ -211,9 +211,13 @@ class Model {
     return sum;
   }
 
-  /** Own and total of each key that frames have (`keyOf[frame]`), recursion counted once. */
-  byKey(figures, keyOf) {
+  /**
+   * Own and total of each key that frames have (`keyOf[frame]`), recursion counted once. What frames that are passed over
+   * have of their own counts for the nearest caller that is not.
+   */
+  byKey(figures, keyOf, passes) {
     const rows = new Map();
+    const shown = new Int32Array(this.count);
     const open = new Map();
     const path = [];
     const { base } = figures;
@@ -224,22 +228,26 @@ class Model {
       }
       const frame = this.frame[node];
       const key = keyOf[frame];
+      const isPassed = passes(frame);
+      shown[node] = isPassed ? shown[this.parent[node]] : node;
       const outermost = !open.get(key);
       open.set(key, (open.get(key) || 0) + 1);
       path.push(node);
       if (!rows.has(key)) rows.set(key, { frame, bytes: [0, 0], count: [0, 0], baseBytes: [0, 0], baseCount: [0, 0] });
-      addNode(rows.get(key), figures, node, outermost, ["bytes", "count"]);
-      if (base) addNode(rows.get(key), base, node, outermost, ["baseBytes", "baseCount"]);
+      const owner = shown[node] ? rows.get(keyOf[this.frame[shown[node]]]) : rows.get(key);
+      const total = outermost && (!isPassed || owner === rows.get(key)) ? rows.get(key) : null;
+      addNode(owner, total, figures, node, ["bytes", "count"]);
+      if (base) addNode(owner, total, base, node, ["baseBytes", "baseCount"]);
     }
     const used = (row) => row.bytes[1] || row.count[1] || row.baseBytes[1] || row.baseCount[1];
     return [...rows.values()].filter(used);
   }
 }
 
-/** Adds a node's own figures, and its totals if no caller has the same key, to a row. */
-function addNode(row, figures, node, outermost, keys) {
+/** Adds a node's own figures to the row of its owner, and its totals to that of its frame, if it has one. */
+function addNode(owner, totalRow, figures, node, keys) {
   ["bytes", "count"].forEach((name, at) => {
-    row[keys[at]][0] += figures[name].own[node];
-    if (outermost) row[keys[at]][1] += figures[name].total[node];
+    owner[keys[at]][0] += figures[name].own[node];
+    if (totalRow) totalRow[keys[at]][1] += figures[name].total[node];
   });
 }

@@ -57,7 +57,9 @@ class Overview {
   showHolders() {
     const holders = new Holders(this.layout);
     const own = holders.own(MOST_HOLDERS);
-    const rows = own.length ? own : holders.others(MOST_HOLDERS);
+    const all = own.length ? own : holders.others(MOST_HOLDERS);
+    // What is below a thousandth is no answer, unless there is nothing else.
+    const rows = all.filter(({ value }, at) => at === 0 || Math.abs(value) * 1000 >= this.layout.whole);
     const what = this.model.diff ? "Who changed" : this.holdersTitle();
     $("holdersTitle").textContent = own.length || !rows.length ? what : `${what} (no own code on any stack)`;
     $("holders").replaceChildren(...rows.map((row) => this.holder(row)));
@@ -81,7 +83,7 @@ class Overview {
     const amount = this.model.diff ? formatChange(value, this.metric) : formatAmount(value, this.metric);
     const share = this.model.diff ? "" : formatPercent(value, this.layout.whole);
     const text = element("span", "what");
-    text.append(element("b", "", frame.fileLine), ` ${frame.brief}`, ...this.via(via, viaValue, value));
+    text.append(element("b", "", frame.shortPlace || "<no file>"), ` ${frame.brief}`, ...this.via(via, viaValue, value));
     button.append(bar, element("span", "amount", amount), element("span", "share", share), text);
     const through = via >= 0 ? `\nvia ${this.model.frames[via].name} ${this.model.frames[via].place}` : "";
     button.title = `${frame.name}\n${frame.place}${through}\nClick to zoom in`;

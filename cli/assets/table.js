@@ -41,9 +41,9 @@ class Table {
     Object.assign(this, { metric, by, isBrief, whole: layout.whole });
     const { model } = this;
     const lines = (this.lineKeys ||= Int32Array.from(model.frames, (_, frame) => frame));
-    const rows = model.byKey(layout.figures, by === "function" ? model.functionOf : lines);
-    const isShown = (frame) => layout.options.frames === "all" || !(layout.skips(frame) || model.frames[frame].isImporting);
-    this.rows = rows.filter(({ frame }) => isShown(frame) && (!matches || matches[frame]));
+    const passes = (frame) => layout.skips(frame) || (layout.folds && model.frames[frame].isImporting);
+    const rows = model.byKey(layout.figures, by === "function" ? model.functionOf : lines, passes);
+    this.rows = rows.filter(({ frame }) => !matches || matches[frame]);
     this.render();
   }
 

@@ -346,6 +346,13 @@ inPage("a difference's tooltip has both sides, their difference and percent", "d
   assert.match(rows.find((row) => row.startsWith("Own|")), /^Own\|(.+)\|.+\|\+\1\|\+100\.0 %$/);
 });
 
+inPage("a difference begins with whose lines changed most", "diff.html", async (page) => {
+  assert.match(await page.textContent("#meaning"), /^Of both captures: /);
+  const rows = await page.$$eval("#holders li", (rows) => rows.map((row) => row.textContent));
+  const largest = ["+4.00 MBprogram.py grows", "+4.00 MBprogram.py only_in_new", "-3.00 MBprogram.py only_in_base"];
+  assert.deepEqual(rows.slice(0, 3).sort(), largest.sort());
+});
+
 inPage("what was scaled is said", "scaled.html", async (page) => {
   assert.match(await page.textContent("#legend"), /the base's figures are multiplied by 3\.0000, for 1 and 3 units of work/);
   assert.equal((await named(page, "stays")).change, "shrunk3");

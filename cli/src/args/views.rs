@@ -106,7 +106,8 @@ pub(crate) struct Flamegraph {
     /// Keep threads apart
     #[arg(long)]
     pub(crate) split_threads: bool,
-    /// Embed the source line of each call, as the files are now; without this no source leaves this machine
+    /// Embed the source lines around each call, as the files are now, but not of files that were changed since the recording
+    /// began; without this no source leaves this machine
     #[arg(long)]
     pub(crate) embed_sources: bool,
     /// Write JSON instead of a page, with all calls and with memory over time

@@ -20,7 +20,7 @@ use memtrack_reader::{Options, View};
 use super::facts::{Capture, visible};
 use super::source::Sources;
 use super::{arenas, stats, view};
-use crate::units::{count, size};
+use crate::units::{count, duration, size};
 use columns::{Columns, Packed};
 use heaviest::Heaviest;
 use names::Names;
@@ -104,7 +104,8 @@ pub(crate) fn flamegraph(
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = Columns::new();
-        head(&mut data, "capture", &title, start, capture)?;
+        head(&mut data, "capture", &title, start)?;
+        data.json("meanings", &VIEWS.map(|view| meaning(view, capture)).to_vec().into())?;
         data.json("facts", &facts(capture).into())?;
         data.json("peak", &peak(capture))?;
         sites.write(&mut data, &mut names)?;
@@ -146,7 +147,12 @@ pub(crate) fn difference(
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = Columns::new();
-        head(&mut data, "diff", &title, start, new)?;
+        head(&mut data, "diff", &title, start)?;
+        let meanings = VIEWS.map(|view| {
+            let of_any = meaning_of_any(view);
+            format!("Of both captures: {}{}", of_any[..1].to_lowercase(), &of_any[1..])
+        });
+        data.json("meanings", &meanings.to_vec().into())?;
         data.json("facts", &[facts(base), facts(new)].concat().into())?;
         data.json("vanishedStacks", &vanished.to_vec().into())?;
         data.json("scale", &scale.clone().into())?;
@@ -173,11 +179,10 @@ fn bounded(most_bytes: usize, mut build: impl FnMut(usize) -> io::Result<Packed>
     }
 }
 
-fn head(data: &mut Columns, kind: &str, title: &str, start: Start, new: &Capture) -> io::Result<()> {
+fn head(data: &mut Columns, kind: &str, title: &str, start: Start) -> io::Result<()> {
     data.json("kind", &kind.into())?;
     data.json("title", &visible(title).into())?;
     data.json("views", &VIEWS.map(view::title).to_vec().into())?;
-    data.json("meanings", &VIEWS.map(|view| meaning(view, new)).to_vec().into())?;
     let view = VIEWS.iter().position(|view| *view == start.view).unwrap_or(0);
     let Start { inverted, split_threads, counts, .. } = start;
     let start = serde_json::json!({"view": view, "inverted": inverted, "split": split_threads, "counts": counts});
@@ -187,32 +192,34 @@ fn head(data: &mut Columns, kind: &str, title: &str, start: Start, new: &Capture
 /// What a view is of, and of which moment, in one sentence.
 fn meaning(view: View, capture: &Capture) -> String {
     let totals = &capture.analysis.totals;
-    let at = |at: u64| crate::units::duration(at);
-    let whole = at(capture.facts.duration_ns(&capture.analysis));
     let is_python = capture.facts.process.python_version.is_some();
-    match view {
-        View::HighWaterMark if capture.facts.others > 0 => {
+    match (view, totals.peak.at) {
+        (View::HighWaterMark, Some(moment)) if capture.facts.others == 0 => {
+            let whole = duration(capture.facts.duration_ns(&capture.analysis));
+            format!("What was live when most memory was: {} after the start, of {whole}.", duration(moment.time_ns))
+        }
+        (View::HighWaterMark, _) if capture.facts.others > 0 => {
             "What was live in each process at its own high-water mark.".into()
         }
-        View::HighWaterMark => match totals.peak.at {
-            Some(moment) => {
-                format!("What was live when most memory was: {} after the start, of {whole}.", at(moment.time_ns))
-            }
-            None => "What was live when most memory was.".into(),
-        },
-        View::Leaks if is_python => {
-            "What was still live when Python began to finalize, at the end of the program.".into()
+        (View::Leaks | View::LeaksAtExit, _) if !is_python => "What was still live at the end of the program.".into(),
+        (View::Temporary, _) if totals.temporary_threshold > 1 => format!(
+            "What was freed before its thread had made {} further allocations: nothing of it stayed.",
+            count(totals.temporary_threshold.into())
+        ),
+        _ => meaning_of_any(view).into(),
+    }
+}
+
+/// The same without what only one capture can tell.
+fn meaning_of_any(view: View) -> &'static str {
+    match view {
+        View::HighWaterMark => "What was live when most memory was.",
+        View::Leaks => "What was still live when Python began to finalize, at the end of the program.",
+        View::LeaksAtExit => {
+            "What was still live at the very end of the process, after Python had cleared its modules."
         }
-        View::Leaks => "What was still live at the end of the program.".into(),
-        View::LeaksAtExit if is_python => {
-            "What was still live at the very end of the process, after Python had cleared its modules.".into()
-        }
-        View::LeaksAtExit => "What was still live at the very end of the process.".into(),
-        View::Temporary => match totals.temporary_threshold {
-            0 | 1 => "What was freed before its thread allocated again: nothing of it stayed.".into(),
-            n => format!("What was freed before its thread had made {n} further allocations: nothing of it stayed."),
-        },
-        View::Allocated => "Everything that was ever allocated, freed or not, over the whole run.".into(),
+        View::Temporary => "What was freed before its thread allocated again: nothing of it stayed.",
+        View::Allocated => "Everything that was ever allocated, freed or not, over the whole run.",
     }
 }
 
@@ -227,7 +234,7 @@ fn facts(capture: &Capture) -> Vec<String> {
         ("Python", facts.python_version().unwrap_or_default()),
         ("Recorded", how_recorded(capture)),
         ("Started", facts.start_time().unwrap_or_default()),
-        ("Duration", crate::units::duration(facts.duration_ns(&capture.analysis))),
+        ("Duration", duration(facts.duration_ns(&capture.analysis))),
         ("Times", facts.times().unwrap_or_default()),
         ("Peak", format!("{} in {} allocations", size(totals.peak.bytes), count(totals.peak.allocations))),
         ("Leaked", format!("{} in {} allocations", size(leaked.bytes), count(leaked.count))),

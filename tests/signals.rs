@@ -57,6 +57,53 @@ fn sighup_reaches_the_program() {
     assert_eq!(stats.allocator("malloc").count, 1000);
 }
 
+/// Sends `signal` to a program that counts what reaches it, by way of `send`; what it counts.
+fn counted(send: impl Fn(i32)) -> String {
+    let dir = Dir::new();
+    let (program, capture) = (dir.program("counts_signals"), dir.path("capture.bin"));
+    let mut command = dir.recording(&capture, &[program.as_os_str()]);
+    let mut memtrack = Running::start(std::os::unix::process::CommandExt::process_group(&mut command, 0));
+    wait_until("the program waits", || memtrack.stdout() == "ready\n");
+    send(memtrack.pid());
+    let outcome = memtrack.wait();
+    assert_eq!(outcome.status, 7, "{outcome:?}");
+    outcome.stdout.strip_prefix("ready\n").expect("the first line").to_owned()
+}
+
+/// The processes of a group, in the order of their ids.
+fn of_group(group: i32) -> Vec<i32> {
+    let processes = std::fs::read_dir("/proc").expect("processes").filter_map(|entry| {
+        let process = entry.ok()?.file_name().to_str()?.parse::<i32>().ok()?;
+        // SAFETY: takes a number only.
+        (unsafe { libc::getpgid(process) } == group).then_some(process)
+    });
+    let mut processes: Vec<i32> = processes.collect();
+    processes.sort_unstable();
+    processes
+}
+
+#[test]
+fn a_signal_reaches_the_program_once() {
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1] {
+        assert_eq!(counted(|memtrack| kill(memtrack, signal)), "1\n", "to memtrack: {signal}");
+        let to_the_group = |memtrack: i32| {
+            // SAFETY: takes numbers only; the group is memtrack's own.
+            assert_eq!(unsafe { libc::killpg(memtrack, signal) }, 0);
+        };
+        assert_eq!(counted(to_the_group), "1\n", "to the group: {signal}");
+    }
+}
+
+/// As a supervisor does with a control group: one after the other.
+#[test]
+fn a_signal_to_every_process_reaches_the_program_once() {
+    let to_each = |memtrack: i32| of_group(memtrack).into_iter().for_each(|process| kill(process, libc::SIGTERM));
+    assert_eq!(counted(to_each), "1\n");
+    let backwards =
+        |memtrack: i32| of_group(memtrack).into_iter().rev().for_each(|process| kill(process, libc::SIGTERM));
+    assert_eq!(counted(backwards), "1\n");
+}
+
 /// Names in the directory that a report which was not finished would have.
 fn leftovers(dir: &Dir) -> Vec<String> {
     let entries = std::fs::read_dir(dir.path(".")).expect("a directory");

@@ -34,7 +34,19 @@ use clap::Parser;
 use args::{Arguments, Command};
 use failure::Failure;
 
+/// What memtrack's own thread gets where the system's limit (`ulimit -s`) would be too little for it.
+const STACK: usize = 8 << 20;
+
 fn main() -> ExitCode {
+    if sys::stack_is_smaller_than(STACK) {
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn(whole);
+        // Where there is no thread to be had, as much as can be done on this stack.
+        return thread.map_or_else(|_| whole(), |thread| thread.join().unwrap_or(ExitCode::from(failure::ERROR)));
+    }
+    whole()
+}
+
+fn whole() -> ExitCode {
     match run() {
         Ok(status) => status.into(),
         Err(error) => report(&error).into(),

@@ -21,6 +21,7 @@ use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, t
 
 use crate::describe;
 use crate::event::{Connection, Event, Line};
+use crate::limits::explained;
 use crate::options::{Native, Options};
 use crate::proc::{self, Life, Resident};
 use crate::recording::Recording;
@@ -102,9 +103,9 @@ impl Desk {
     pub(crate) fn turn_away(&mut self, error: &io::Error) {
         self.tree.refuse();
         if self.next == 0 {
-            self.openers.first.tell(Event::NoRoom(error.to_string()));
+            self.openers.first.tell(Event::NoRoom(explained(error)));
         } else {
-            self.not_recorded(error);
+            self.not_recorded(explained(error));
         }
     }
 
@@ -120,14 +121,16 @@ impl Desk {
         socket.set_write_timeout(Some(HELLO_LIMIT))?;
         let pid = peer(socket)?;
         let hello = Hello::receive(socket)?;
-        let Some(mut served) = self.find(pid, &hello) else { return Ok(false) };
-        let (area, memory) = match self.memory(served.place.attempt) {
+        let Some(place) = self.find_place(pid, &hello) else { return Ok(false) };
+        // Before a recording is begun for it, which would wait for its end.
+        let (area, memory) = match self.memory(place.attempt) {
             Ok(made) => made,
             Err(error) => {
-                served.line.tell(Event::NoRoom(format!("no shared memory could be made: {error}")));
+                self.has_no_memory(pid, &error);
                 return Err(error);
             }
         };
+        let Some(mut served) = self.find(pid, place) else { return Ok(false) };
         let slots = area.slot_count();
         let area = Arc::new(area);
         let native = self.records_native(pid);
@@ -161,24 +164,47 @@ impl Desk {
         }
     }
 
+    /// A process that was here before, and what it was given. Not one that has ended, whose number is in use again.
+    fn known(&self, pid: i32) -> Option<(&Served, Arc<Area>)> {
+        let served = self.served.get(&pid)?;
+        let area = served.area.upgrade()?;
+        (!served.life.is_over()).then_some((served, area))
+    }
+
+    /// What the process is to be offered, if it is to be served.
+    fn find_place(&self, pid: i32, hello: &Hello) -> Option<Place> {
+        if let Some((served, area)) = self.known(pid) {
+            return next_place(&area, served.place).filter(|_| hello.fork.is_none());
+        }
+        let is_expected = if self.next == 0 { self.tree.may_be_first(pid) } else { self.openers.open.is_some() };
+        let slots = hello.fork.map_or(SLOT_COUNTS[0], |fork| fork.slots);
+        let attempt = SLOT_COUNTS.iter().position(|&count| count == slots)?;
+        is_expected.then(|| Place { attempt, ..Place::default() })
+    }
+
+    /// There is no shared memory for the process, which goes on without being recorded.
+    fn has_no_memory(&mut self, pid: i32, error: &io::Error) {
+        let reason = format!("no shared memory could be made: {}", explained(error));
+        match self.known(pid) {
+            Some((served, _)) => served.line.tell(Event::NoRoom(reason)),
+            None if self.next == 0 => self.openers.first.tell(Event::NoRoom(reason)),
+            None => self.not_recorded(reason),
+        }
+    }
+
     /// The process as it is to be served, if it is.
-    fn find(&mut self, pid: i32, hello: &Hello) -> Option<Served> {
-        let known = self.served.get(&pid).and_then(|served| Some((served, served.area.upgrade()?)));
-        match known {
-            Some((served, area)) if !served.life.is_over() => {
-                let place = next_place(&area, served.place).filter(|_| hello.fork.is_none())?;
+    fn find(&mut self, pid: i32, place: Place) -> Option<Served> {
+        match self.known(pid) {
+            Some((served, _)) => {
                 let (life, line) = (Arc::clone(&served.life), served.line.clone());
                 Some(Served { number: served.number, life, line, area: Weak::new(), place })
             }
-            // Of a process that has ended, whose number is in use again.
-            _ => self.meet(pid, hello),
+            None => self.meet(pid, place),
         }
     }
 
     /// A process that was not here before.
-    fn meet(&mut self, pid: i32, hello: &Hello) -> Option<Served> {
-        let slots = hello.fork.map_or(SLOT_COUNTS[0], |fork| fork.slots);
-        let place = Place { attempt: SLOT_COUNTS.iter().position(|&count| count == slots)?, ..Place::default() };
+    fn meet(&mut self, pid: i32, place: Place) -> Option<Served> {
         let line = if self.next == 0 {
             self.tree.may_be_first(pid).then(|| self.openers.first.clone())?
         } else {

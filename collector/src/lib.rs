@@ -18,6 +18,7 @@ mod desk;
 mod event;
 mod file;
 mod group;
+mod limits;
 pub mod maps;
 mod observer;
 mod options;
@@ -43,6 +44,7 @@ mod tests;
 
 pub use collector::Collector;
 pub use file::FileSink;
+pub use limits::{explained, remedy};
 pub use options::{Native, Options};
 pub use pack::{Compression, Packer};
 pub use proc::{ProcessorTimes, processor_ns, resident_peak};

@@ -121,3 +121,14 @@ pub enum Error {
     #[error("internal error: the draining thread panicked")]
     Panicked,
 }
+
+impl Error {
+    /// What the system said, where it is the reason.
+    #[must_use]
+    pub fn reason(&self) -> Option<&io::Error> {
+        match self {
+            Self::Socket { reason, .. } | Self::Thread(reason) | Self::Sink(reason) => Some(reason),
+            Self::LongPath { .. } | Self::Panicked => None,
+        }
+    }
+}

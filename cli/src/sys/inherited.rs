@@ -3,15 +3,18 @@
 //!
 //! Invariant: written once, by a constructor that runs before the runtime; read only afterwards.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::Relaxed};
 
 static NOTED: AtomicU32 = AtomicU32::new(0);
+static ARGUMENTS: AtomicPtr<*mut c_char> = AtomicPtr::new(std::ptr::null_mut());
+static ARGUMENT_COUNT: AtomicU32 = AtomicU32::new(0);
 const SIGPIPE_IGNORED: u32 = 1 << 3;
 
 // SAFETY: the loader calls the functions of this section once, before main; this one makes two system calls.
 #[unsafe(link_section = ".init_array")]
 #[used]
-static NOTE: extern "C" fn() = note;
+static NOTE: extern "C" fn(c_int, *mut *mut c_char) = note;
 
 /// Which of the descriptors 0, 1 and 2 were closed.
 pub(super) fn closed_descriptors() -> impl Iterator<Item = i32> {
@@ -24,7 +27,25 @@ pub(super) fn sigpipe_was_ignored() -> bool {
     NOTED.load(Relaxed) & SIGPIPE_IGNORED != 0
 }
 
-extern "C" fn note() {
+/// Where memtrack's arguments lie in memory, but for the last `rest` of them; with their zeroes.
+pub(super) fn arguments_before(rest: usize) -> Option<(*mut u8, usize)> {
+    let (count, all) = (ARGUMENT_COUNT.load(Relaxed) as usize, ARGUMENTS.load(Relaxed));
+    let place = count.checked_sub(rest).filter(|place| (1..count).contains(place) && !all.is_null())?;
+    // SAFETY: the first of the arguments, which are as many as the loader said.
+    let start = unsafe { *all };
+    // SAFETY: the place of one of the others.
+    let end = unsafe { all.add(place) };
+    // SAFETY: as above.
+    let end = unsafe { *end };
+    // The system lays them out one behind the other.
+    let len = end.addr().checked_sub(start.addr()).filter(|len| *len < 1 << 20)?;
+    Some((start.cast(), len))
+}
+
+/// The loader passes the arguments to constructors.
+extern "C" fn note(count: c_int, arguments: *mut *mut c_char) {
+    ARGUMENTS.store(arguments, Relaxed);
+    ARGUMENT_COUNT.store(count.cast_unsigned(), Relaxed);
     let mut noted = 0;
     for descriptor in 0..3 {
         // SAFETY: only asks for the flags of a descriptor.

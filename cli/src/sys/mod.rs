@@ -10,11 +10,13 @@ mod inherited;
 mod leftover;
 mod process;
 mod signals;
+mod witness;
 
 pub(crate) use abort::end_with;
 pub(crate) use leftover::EndSignals;
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};
 pub(crate) use signals::{Signals, Waiting};
+pub(crate) use witness::stop as stop_witness;
 
 /// Sends a signal to a process that is known to exist, as [`Child`] guarantees by reaping under its lock.
 fn kill(pid: i32, signal: i32) {
@@ -39,6 +41,14 @@ pub(crate) fn raise_descriptor_limit() {
         // SAFETY: reads a live local. Where it fails, the limit stays what it was.
         unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     }
+}
+
+/// Whether the main thread's stack may not grow to this size.
+pub(crate) fn stack_is_smaller_than(bytes: usize) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes to a live local of its type.
+    let got = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) };
+    got == 0 && limit.rlim_cur < bytes as u64
 }
 
 /// Columns of the terminal on standard output.

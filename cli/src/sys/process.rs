@@ -112,10 +112,37 @@ impl Spawn {
     }
 }
 
+impl Spawn {
+    /// Runs it in memtrack's place, with what memtrack was started with. Comes back only with what execve says.
+    pub(crate) fn replace(&self) -> io::Error {
+        if !inherited::sigpipe_was_ignored() {
+            // SAFETY: sets a disposition back to the default; no handler is involved.
+            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        }
+        for descriptor in inherited::closed_descriptors() {
+            // SAFETY: a standard descriptor, which nobody owns; nothing is written from here on.
+            unsafe { libc::close(descriptor) };
+        }
+        let (arguments, environment) = (pointers(&self.arguments), pointers(&self.environment));
+        let (arguments, environment) = (arguments.as_ptr().cast(), environment.as_ptr().cast());
+        // SAFETY: the path, both arrays and what they point to outlive the call. Handlers are reset by it.
+        unsafe { libc::execve(self.path.as_ptr(), arguments, environment) };
+        io::Error::last_os_error()
+    }
+}
+
 impl Child {
     /// Its process id.
     pub(crate) fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Whether what is sent to memtrack's process group reaches it.
+    pub(crate) fn is_in_this_group(&self) -> bool {
+        // SAFETY: takes a number only.
+        let theirs = unsafe { libc::getpgid(self.pid) };
+        // SAFETY: no arguments, cannot fail.
+        theirs == unsafe { libc::getpgrp() }
     }
 
     /// Sends it a signal; false when it has ended.

@@ -1,7 +1,8 @@
 //! Signals that are sent to memtrack while the program runs.
 //!
-//! What the terminal sends (Ctrl-C) reaches the program by itself, as it is in the same process group; what another
-//! process sends to memtrack is meant for the program and is passed on. Invariant: the dispositions that the program
+//! What the terminal sends (Ctrl-C) reaches the program by itself, as it is in the same process group; so does what another
+//! process sends to the whole group, or to each process of a control group. What it sends to memtrack alone is meant for
+//! the program and is passed on; a [`Witness`] tells which it was. Invariant: the dispositions that the program
 //! inherits are those memtrack was started with: ignored signals are left alone, and exec resets handlers.
 
 use std::fs;
@@ -17,6 +18,7 @@ use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 use signal_hook::low_level::{emulate_default_handler, register};
 
 use super::Child;
+use super::witness::Witness;
 
 const FORWARDED: [i32; 8] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 
@@ -100,16 +102,27 @@ impl Signals {
     }
 
     /// Passes them on to the program until it has ended; from then on they mean memtrack itself, or what it waits for.
-    pub(crate) fn pass_on(mut self, child: &Arc<Child>) -> Arc<Waiting> {
+    /// `target_words`: how many of memtrack's arguments, the last ones, say what to run.
+    pub(crate) fn pass_on(mut self, child: &Arc<Child>, target_words: usize) -> Arc<Waiting> {
         let child = Arc::clone(child);
+        // Where there is none, everything is passed on.
+        let mut witness = Witness::start(target_words).ok();
         let waiting = Arc::new(Waiting::default());
         let wait = Arc::clone(&waiting);
         thread::spawn(move || {
             for info in self.0.forever() {
                 // Positive codes are the kernel's: the terminal.
                 let was_early = arrived_early(info.si_signo);
-                let is_for_memtrack =
-                    info.si_code <= 0 && !child.signal(info.si_signo) || info.si_code > 0 && !was_early;
+                let is_sent = info.si_code <= 0;
+                // SAFETY: a process has sent it, which the kernel notes.
+                let sender = if is_sent { unsafe { info.si_pid() } } else { 0 };
+                let is_sent_to_all = |witness: &mut Witness| {
+                    is_sent && was_early && child.is_in_this_group() && witness.has_received(info.si_signo, sender)
+                };
+                if witness.as_mut().is_some_and(is_sent_to_all) {
+                    continue;
+                }
+                let is_for_memtrack = is_sent && !child.signal(info.si_signo) || info.si_code > 0 && !was_early;
                 if is_for_memtrack && (info.si_signo == SIGWINCH || !wait.interrupt()) {
                     // What the signal does to a program that does not know it; there is nobody to tell of a failure.
                     let _ = emulate_default_handler(info.si_signo);

@@ -48,9 +48,37 @@ pub(crate) fn run(options: &args::Run) -> Result<u8> {
     let program = target.resolve(options.python.as_deref(), std::env::vars_os().collect())?;
     let status = match &program.untrackable {
         Some(reason) => run_untracked(options, &program, reason)?,
-        None => record(options, &target, &program)?,
+        None => match record(options, &target, &program) {
+            Ok(status) => status,
+            Err(error) if limit(&error).is_some() => return Err(replaced_by(options, &program, &error)),
+            Err(error) => return Err(error),
+        },
     };
+    crate::sys::stop_witness();
     Ok(shell_status(status))
+}
+
+/// What raises the limit of the system that an error tells of: the program runs with that limit, memtrack cannot.
+fn limit(error: &anyhow::Error) -> Option<&'static str> {
+    let reason = |cause: &'_ (dyn std::error::Error + 'static)| {
+        let of_collector =
+            cause.downcast_ref::<memtrack_collector::Error>().and_then(memtrack_collector::Error::reason);
+        memtrack_collector::remedy(cause.downcast_ref::<io::Error>().or(of_collector)?)
+    };
+    error.chain().find_map(reason)
+}
+
+/// The program takes memtrack's place: memtrack may not have what it takes to record or to wait for it. Comes back only
+/// where that fails.
+fn replaced_by(options: &args::Run, program: &Program, error: &anyhow::Error) -> anyhow::Error {
+    if !options.quiet {
+        let (path, remedy) = (program.path.display(), limit(error).unwrap_or_default());
+        message::warning(format_args!("nothing will be recorded of {path}: {error:#}; {remedy}"));
+    }
+    match Spawn::new(&program.path, &program.arguments, program.environment.clone()) {
+        Ok(spawn) => not_started(program, &spawn.replace()).into(),
+        Err(error) => not_started(program, &error).into(),
+    }
 }
 
 fn refuse_contradictions(options: &args::Run) -> Result<(), Failure> {
@@ -67,7 +95,7 @@ fn refuse_contradictions(options: &args::Run) -> Result<(), Failure> {
 fn run_untracked(options: &args::Run, program: &Program, reason: &str) -> Result<ExitStatus> {
     let signals = Signals::take()?;
     let child = start(program, program.environment.clone())?;
-    signals.pass_on(&child);
+    signals.pass_on(&child, options.target.len());
     let status = child.reap()?.status;
     if !options.quiet {
         message::warning(format_args!("nothing was recorded of {}: {reason}", program.path.display()));
@@ -186,7 +214,7 @@ fn launch(
         crate::sys::raise_descriptor_limit();
     }
     collector.expect_child(child.pid().cast_unsigned());
-    let waiting = signals.pass_on(&child);
+    let waiting = signals.pass_on(&child, options.target.len());
     Ok(Launched { collector, child, waiting })
 }
 
@@ -211,7 +239,12 @@ fn sink(form: Form, file: File) -> io::Result<Box<dyn Sink>> {
 
 fn start(program: &Program, environment: Environment) -> Result<Arc<Child>> {
     let child = Spawn::new(&program.path, &program.arguments, environment).and_then(|spawn| spawn.start());
-    Ok(Arc::new(child.map_err(|error| not_started(program, &error))?))
+    match child {
+        Ok(child) => Ok(Arc::new(child)),
+        // Not the program's fault: it may run in memtrack's place.
+        Err(error) if memtrack_collector::remedy(&error).is_some() => Err(error).context("no process could be started"),
+        Err(error) => Err(not_started(program, &error).into()),
+    }
 }
 
 fn not_started(program: &Program, error: &io::Error) -> Failure {

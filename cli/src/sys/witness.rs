@@ -1,0 +1,154 @@
+//! A process of memtrack's own that tells whether a signal was sent to memtrack alone, or to the program as well.
+//!
+//! `kill -- -GROUP`, and a supervisor that signals every process of a control group (systemd), reach the program by
+//! themselves; passed on, the signal would reach it twice, and many servers end at once at the second. What memtrack
+//! receives does not say which it was. So a process that does nothing waits in the same process group and control group:
+//! what it receives, too, was sent to all.
+//!
+//! Its command line is `witness` and the program's: what is sent by name (`pkill -f app.py`) reaches it where it reaches
+//! the program, and not where it means memtrack. It holds no descriptor but its pipe's end, and ends with memtrack. Invariant: without the witness, or when in doubt, a signal is
+//! passed on: the program gets each at least once.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use super::inherited;
+
+/// A sender of signals to a whole group is through with it after this time, and memtrack and the witness have run.
+const LONGEST: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(1);
+/// Its name, instead of memtrack's.
+const NAME: &std::ffi::CStr = c"witness";
+/// The witness, once it runs.
+static PID: AtomicI32 = AtomicI32::new(0);
+/// Bytes of a report: the signal's number and its sender.
+const REPORT: usize = 8;
+
+/// The running witness.
+#[derive(Debug)]
+pub(super) struct Witness {
+    reports: File,
+    /// What it has received, and when that was read.
+    received: Vec<(i32, i32, Instant)>,
+}
+
+impl Witness {
+    /// Starts it. It is to be called by a thread that lives as long as memtrack does; `target_words`: how many of memtrack's
+    /// arguments, the last ones, say what to run.
+    ///
+    /// # Errors
+    /// What pipe2 and fork say.
+    pub(super) fn start(target_words: usize) -> io::Result<Self> {
+        let mut ends = [0; 2];
+        // SAFETY: writes two descriptors to a live local.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor that nobody else owns.
+        let [reports, end] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
+        let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: initializes a live local.
+        unsafe { libc::sigfillset(all.as_mut_ptr()) };
+        let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+        // Before there is a witness, in which memtrack's handlers must not run.
+        // SAFETY: the first set was initialized; the second is written.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+        let (parent, front) = (std::process::id().cast_signed(), inherited::arguments_before(target_words));
+        // SAFETY: the child makes system calls only.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            watch(end.as_raw_fd(), all.as_ptr(), parent, front);
+        }
+        let error = io::Error::last_os_error();
+        // SAFETY: the set is the one that was in force before.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+        PID.store(pid.max(0), Relaxed);
+        if pid < 0 { Err(error) } else { Ok(Self { reports: reports.into(), received: Vec::new() }) }
+    }
+
+    /// Whether the witness, too, got this signal from this sender within a short time around now.
+    pub(super) fn has_received(&mut self, signal: i32, sender: i32) -> bool {
+        let begun = Instant::now();
+        loop {
+            self.read();
+            self.received.retain(|(.., when)| begun.saturating_duration_since(*when) < LONGEST);
+            let found = self.received.iter().position(|(number, from, _)| (*number, *from) == (signal, sender));
+            if let Some(place) = found {
+                self.received.swap_remove(place);
+                return true;
+            }
+            if begun.elapsed() > LONGEST {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn read(&mut self) {
+        let mut report = [0; REPORT];
+        while self.reports.read_exact(&mut report).is_ok() {
+            let [signal, sender] = [0, 4].map(|at| {
+                let bytes = report.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+                i32::from_ne_bytes(bytes.unwrap_or_default())
+            });
+            self.received.push((signal, sender, Instant::now()));
+        }
+    }
+}
+
+/// Ends the witness, if there is one, and waits for that: where nobody else does, it would stay in the system's table.
+pub(crate) fn stop() {
+    let pid = PID.swap(0, Relaxed);
+    if pid > 0 {
+        super::kill(pid, libc::SIGKILL);
+        // SAFETY: a child of this process that was not waited for; its status is not asked for.
+        unsafe { libc::waitpid(pid, ptr::null_mut(), 0) };
+    }
+}
+
+/// What the witness does, in a copy of memtrack's memory whose locks may be held: system calls only.
+fn watch(end: i32, all: *const libc::sigset_t, parent: i32, front: Option<(*mut u8, usize)>) -> ! {
+    // SAFETY: takes numbers only.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    // SAFETY: no arguments. memtrack may have ended before.
+    if unsafe { libc::getppid() } != parent {
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: a text that stays.
+    unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
+    if let Some((start, len)) = front {
+        // SAFETY: this process's copy of memtrack's own arguments, that nothing reads here but the system.
+        unsafe { ptr::write_bytes(start, 0, len) };
+        let name = NAME.to_bytes();
+        // SAFETY: as above; a zero stays behind the name.
+        unsafe { ptr::copy_nonoverlapping(name.as_ptr(), start, name.len().min(len.saturating_sub(1))) };
+    }
+    let end = end.cast_unsigned();
+    for (first, last) in [(0, end.wrapping_sub(1)), (end + 1, u32::MAX)] {
+        // SAFETY: closes descriptors of this process, in which nobody uses them.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    }
+    loop {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: the set was initialized, and the information is a live local.
+        let signal = unsafe { libc::sigwaitinfo(all, info.as_mut_ptr()) };
+        if signal <= 0 {
+            continue;
+        }
+        // SAFETY: all zeroes is a valid value, and the call has filled it.
+        let info = unsafe { info.assume_init() };
+        // SAFETY: of every kind of signal this is a number.
+        let sender = unsafe { info.si_pid() };
+        let mut report = [0_u8; REPORT];
+        report[..4].copy_from_slice(&signal.to_ne_bytes());
+        report[4..].copy_from_slice(&sender.to_ne_bytes());
+        // SAFETY: writes a live local; so few bytes are written whole, or not at all where nobody reads.
+        unsafe { libc::write(end.cast_signed(), report.as_ptr().cast(), REPORT) };
+    }
+}

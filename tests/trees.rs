@@ -20,11 +20,17 @@ impl Tree {
     /// Runs a case plain and with `--follow`, and compares what they print.
     #[track_caller]
     fn of(case: &str) -> Self {
+        Self::with(&[], case)
+    }
+
+    /// The same with these options.
+    #[track_caller]
+    fn with(options: &[&str], case: &str) -> Self {
         let dir = Dir::new();
         let program = dir.program("trees");
         let plain = Outcome::of(dir.command(&program).arg(case));
-        let mut command = dir.memtrack(["run", "--no-native", "--follow", "-o", "capture.bin", "--"]);
-        let outcome = Outcome::of(command.arg(&program).arg(case));
+        let mut command = dir.memtrack(["run", "--no-native", "--follow", "-o", "capture.bin"]);
+        let outcome = Outcome::of(command.args(options).arg("--").arg(&program).arg(case));
         assert_eq!((&outcome.stdout, outcome.status), (&plain.stdout, plain.status), "{outcome:?} {plain:?}");
         let captures = captures(&dir);
         Self { dir, captures, messages: outcome.stderr }
@@ -38,9 +44,15 @@ impl Tree {
 
     /// All captures in one report.
     fn whole(&self) -> Value {
-        let mut command = self.dir.memtrack(["stats", "--json"]);
+        self.json(&["stats"])
+    }
+
+    /// The same as another report.
+    #[track_caller]
+    fn json(&self, report: &[&str]) -> Value {
+        let mut command = self.dir.memtrack(report);
         let paths = self.captures.iter().map(|(path, _)| path);
-        serde_json::from_str(&Outcome::of(command.args(paths)).success()).expect("JSON")
+        serde_json::from_str(&Outcome::of(command.arg("--json").args(paths)).success()).expect("JSON")
     }
 }
 
@@ -151,14 +163,9 @@ fn a_child_that_cannot_connect_runs_and_is_told_of() {
 #[test]
 fn reports_can_keep_processes_apart() {
     let tree = Tree::of("killed");
-    let paths: Vec<_> = tree.captures.iter().map(|(path, _)| path).collect();
-    let json = |arguments: &[&str]| -> Value {
-        let mut command = tree.dir.memtrack(arguments);
-        serde_json::from_str(&Outcome::of(command.args(&paths)).success()).expect("JSON")
-    };
     let rows = |table: Value| table["rows"].as_array().expect("rows").clone();
-    assert_eq!(rows(json(&["table", "--json"])).len(), 1);
-    let apart = rows(json(&["table", "--json", "--split-processes"]));
+    assert_eq!(rows(tree.json(&["table", "--leaks"])).len(), 1);
+    let apart = rows(tree.json(&["table", "--leaks", "--split-processes"]));
     assert_eq!(apart.len(), 10);
     for row in &apart {
         assert_eq!((&row["count"], &row["bytes"]), (&100.into(), &800_800.into()));
@@ -181,7 +188,55 @@ fn what_all_processes_lack_is_told_once() {
     let [_, threads] = stats.stdout.split("\nThreads\n").collect::<Vec<_>>()[..] else { panic!("{}", stats.stdout) };
     let threads: Vec<&str> = threads.lines().take_while(|line| !line.is_empty()).collect();
     assert_eq!((threads.len(), threads.last()), (6, Some(&"  and 5 more (-n 0 shows all)")), "{threads:?}");
-    assert!(stats.stdout.contains(", each process's own added up\n"), "{}", stats.stdout);
+    assert!(stats.stdout.contains(", in all processes together, after "), "{}", stats.stdout);
+    // One worker after the other.
+    assert_eq!(captures.iter().map(|(_, stats)| stats.peak().bytes).sum::<u64>(), 10 * 800_800);
+    assert!(stats.stdout.contains("\n  sum of peaks   8.01 MB, each process's at its own time\n"), "{}", stats.stdout);
+}
+
+/// The high-water mark of a tree is the largest sum at one moment: 70 MB, where the processes' own add up to 150 MB, and
+/// the last of them to 75 MB, if one that has ended counted.
+#[test]
+fn the_peak_of_a_tree_is_of_one_moment() {
+    let tree = Tree::with(&["--allocation-timestamps"], "peaks");
+    let whole = tree.whole();
+    let peak = &whole["peak"];
+    assert_eq!((&peak["bytes"], &peak["allocations"]), (&70_000_024.into(), &2.into()), "{whole}");
+    assert_eq!(peak["sum_of_peaks"], 60_000_007 + 40_000_013 + 50_000_017);
+    let mut at_peak: Vec<_> = whole["processes"].as_array().expect("rows").iter().map(|row| &row["at_peak"]).collect();
+    at_peak.sort_by_key(|tally| tally["bytes"].as_u64());
+    let sizes: Vec<_> = at_peak.iter().map(|tally| tally["bytes"].as_u64().expect("bytes")).collect();
+    assert_eq!(sizes, [0, 30_000_011, 40_000_013]);
+    for report in [&["table"][..], &["table", "--split-processes"], &["tree"], &["summary"], &["flamegraph", "-o", "-"]]
+    {
+        let json = tree.json(report);
+        let rows = ["/rows", "/calls", "/trees/0/calls"].into_iter().find_map(|place| json.pointer(place));
+        let rows = rows.and_then(Value::as_array).unwrap_or_else(|| panic!("no rows in {json}"));
+        assert_eq!(rows.iter().map(own_bytes).sum::<u64>(), 70_000_024, "{report:?}");
+    }
+    let resident = &whole["rss"];
+    let most = tree.captures.iter().map(|(_, stats)| stats.number("/rss/peak_bytes")).max();
+    assert!(
+        resident["peak_bytes"].as_u64() >= most && resident["peak_bytes"].as_u64() <= resident["sum_of_peaks"].as_u64()
+    );
+}
+
+fn own_bytes(row: &Value) -> u64 {
+    let own = ["/own_bytes", "/own/bytes", "/bytes"].into_iter().find_map(|place| row.pointer(place));
+    own.and_then(Value::as_u64).unwrap_or_else(|| panic!("no bytes in {row}"))
+}
+
+/// Sums do not tell what was live in all processes at one moment, and no report says that they did.
+#[test]
+fn of_aggregated_captures_no_peak_of_the_tree_is_said() {
+    let tree = Tree::with(&["--aggregate"], "peaks");
+    let peak = &tree.whole()["peak"];
+    assert_eq!((&peak["bytes"], &peak["allocations"], &peak["time_ms"]), (&Value::Null, &Value::Null, &Value::Null));
+    assert_eq!((&peak["at_least"], &peak["sum_of_peaks"]), (&60_000_007.into(), &150_000_037.into()));
+    let mut command = tree.dir.memtrack(["table"]);
+    let table = Outcome::of(command.args(tree.captures.iter().map(|(path, _)| path)));
+    assert!(table.stdout.starts_with("Each process's own high-water mark: 150 MB in 3 "), "{table:?}");
+    assert!(table.stderr.contains("an aggregated capture has no events"), "{table:?}");
 }
 
 /// Children are as if memtrack were not there, and there is one capture.

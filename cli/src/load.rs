@@ -2,20 +2,22 @@
 //!
 //! Invariant: reports do not know whether their sums were made now from records, or while the program ran.
 
-use std::collections::BTreeSet;
+mod several;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use memtrack_format::aggregate::Aggregate;
 use memtrack_reader::analysis::{Selection, Tally};
-use memtrack_reader::combine::{Part, beneath, combine};
+use memtrack_reader::combine::beneath;
 use memtrack_reader::program::Program;
 use memtrack_reader::query::units::Time;
-use memtrack_reader::source::{self, Loss};
+use memtrack_reader::source::{self, Loss, ReadSummary};
 use memtrack_reader::symbols::{Debuginfod, Problem, Search, apply};
-use memtrack_reader::{Filter, Frames, Options, Replay, Thread, aggregate, columns};
+use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, aggregate, columns};
 
+use self::several::{combined, load_several, say_several};
 use crate::message;
 use crate::reports::account::Account;
 use crate::reports::facts::{Capture, Facts, ProcessRow, rfc3339};
@@ -131,8 +133,10 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     sys::keep_large_memory_apart();
     let paths = of_one_recording(request.paths)?;
     let mut told = Told::default();
-    let mut captures =
-        paths.iter().map(|path| load_one(path, &request, options, &mut told)).collect::<Result<Vec<_>>>()?;
+    let (mut captures, several) = match &paths[..] {
+        [path] => (vec![load_one(path, &request, options, &mut told)?], None),
+        several => load_several(several, &request, options, &mut told).map(|(all, several)| (all, Some(several)))?,
+    };
     warn(&told.warnings, paths.len());
     warn_unnamed(&each_once(told.unnamed));
     let sum = |tally: fn(&(Capture, Tally)) -> Tally| {
@@ -145,13 +149,14 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
         let (all, kept) = (sum(|(_, all)| *all), sum(|(capture, _)| capture.analysis.totals.allocations));
         say_filtered(kept, all);
     }
-    let mut capture = match captures.pop() {
-        Some((only, _)) if captures.is_empty() => only,
-        last => {
+    let mut capture = match (captures.pop(), several) {
+        (Some((only, _)), None) => only,
+        (last, several) => {
+            let several = several.unwrap_or_default();
             if !request.quiet {
-                say_several(paths.len());
+                say_several(paths.len(), &several);
             }
-            combined(captures.into_iter().chain(last).map(|(capture, _)| capture).collect())?
+            combined(captures.into_iter().chain(last).map(|(capture, _)| capture).collect(), several)?
         }
     };
     if request.from.is_some() || request.to.is_some() {
@@ -160,12 +165,6 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     // Only of all captures together it is known where a line holds several calls.
     columns::keep_where_several(&mut capture.frames);
     Ok(capture)
-}
-
-fn say_several(captures: usize) {
-    message::line(format_args!(
-        "{captures} captures in one report: sums are added up, and so is what each process held at its own high-water mark"
-    ));
 }
 
 /// Says what the filters left out.
@@ -256,6 +255,17 @@ fn warn(warnings: &[(PathBuf, String)], captures: usize) {
 
 /// One capture, filtered, and everything that was ever allocated in it.
 fn load_one(path: &Path, request: &Request<'_>, options: &Options, told: &mut Told) -> Result<(Capture, Tally)> {
+    let (file, options) = opened(path, request, options)?;
+    let (capture, all) = if file.aggregated() {
+        restore(&file, request, &options, &mut told.unnamed)?
+    } else {
+        replay(&file, &options, &mut told.unnamed)?
+    };
+    Ok((finished(capture, all, file.file_bytes(), request, told)?, all))
+}
+
+/// Opens a capture, and says how it is to be replayed.
+fn opened(path: &Path, request: &Request<'_>, options: &Options) -> Result<(source::Capture, Options)> {
     let file = request.open(path)?;
     if file.aggregated() && request.selects() {
         bail!(
@@ -264,24 +274,38 @@ fn load_one(path: &Path, request: &Request<'_>, options: &Options, told: &mut To
             path.display()
         );
     }
-    let options =
-        Options { selection: request.selection(&file)?, details: options.details || request.narrows(), ..*options };
-    let (mut capture, all) = if file.aggregated() {
-        restore(&file, request, &options, &mut told.unnamed)?
-    } else {
-        replay(&file, &options, &mut told.unnamed)?
+    let snapshots = if options.moments > 0 && !file.aggregated() { file.snapshots()? } else { 0 };
+    let options = Options {
+        selection: request.selection(&file)?,
+        details: options.details || request.narrows(),
+        exact_times: file.has_timestamps(),
+        forked: file.is_forked(),
+        snapshots,
+        ..*options
     };
+    Ok((file, options))
+}
+
+/// A capture as reports want it, made of what was read.
+fn finished(
+    mut capture: Capture,
+    all: Tally,
+    file_bytes: u64,
+    request: &Request<'_>,
+    told: &mut Told,
+) -> Result<Capture> {
     if request.without_columns {
         columns::drop_all(&mut capture.analysis, &mut capture.frames)?;
     }
+    let known = capture.facts.process.resident_peak.unwrap_or(0);
     let totals = &mut capture.analysis.totals;
-    totals.rss_peak_bytes = totals.rss_peak_bytes.max(file.process().resident_peak.unwrap_or(0));
+    totals.rss_peak_bytes = totals.rss_peak_bytes.max(known);
     let Facts { lost_blocks, lost_bytes, complete, process, .. } = &capture.facts;
-    let account = Account::of(process, &capture.analysis.totals, all.count, file.file_bytes());
+    let account = Account::of(process, &capture.analysis.totals, all.count, file_bytes);
     capture.facts.account = account.with_loss(*lost_blocks, *lost_bytes, *complete);
     capture.facts.stackless = capture.facts.lacks_stacks(&capture.frames);
-    let warnings = capture.facts.warnings();
-    told.warnings.extend(warnings.into_iter().map(|warning| (path.to_path_buf(), warning)));
+    let (warnings, path) = (capture.facts.warnings(), &capture.facts.file);
+    told.warnings.extend(warnings.into_iter().map(|warning| (path.clone(), warning)));
     request.filter.apply(&mut capture.analysis, &capture.frames, &capture.threads);
     if !request.split_domains {
         capture.analysis.merge_domains();
@@ -290,30 +314,7 @@ fn load_one(path: &Path, request: &Request<'_>, options: &Options, told: &mut To
         let name = ProcessRow::of(&capture).name();
         beneath(&mut capture.analysis, &mut capture.frames, &name)?;
     }
-    Ok((capture, all))
-}
-
-/// One capture of several. What is said of the process is that of the one that started first.
-fn combined(mut captures: Vec<Capture>) -> Result<Capture> {
-    let start = |capture: &Capture| capture.facts.process.start_monotonic_ns.unwrap_or(0);
-    captures.sort_by_key(start);
-    let trees: BTreeSet<_> = captures.iter().filter_map(|capture| capture.facts.process.tree).collect();
-    if trees.len() > 1 {
-        message::warning(format_args!("these captures are of {} recordings, not of one process tree", trees.len()));
-    }
-    for capture in &mut captures {
-        capture.facts.processes = vec![ProcessRow::of(capture)];
-    }
-    let end = captures.iter().filter_map(|capture| capture.facts.process.end_monotonic_ns).max();
-    let mut facts = captures.iter().map(|capture| capture.facts.clone()).reduce(Facts::and).unwrap_or_default();
-    facts.process.end_monotonic_ns = end;
-    let parts = captures.into_iter().map(|capture| {
-        let start_ns = start(&capture);
-        let Capture { analysis, frames, threads, .. } = capture;
-        Part { analysis, frames, threads, start_ns }
-    });
-    let Part { analysis, frames, threads, .. } = combine(parts.collect())?;
-    Ok(Capture { facts, analysis, frames, threads })
+    Ok(capture)
 }
 
 /// Looks for debug files in these directories first.
@@ -340,18 +341,21 @@ fn each_once(mut problems: Vec<Problem>) -> Vec<Problem> {
 
 /// Replays the records.
 fn replay(file: &source::Capture, options: &Options, unnamed: &mut Vec<Problem>) -> Result<(Capture, Tally)> {
-    let snapshots = if options.moments > 0 { file.snapshots()? } else { 0 };
-    let (exact_times, forked) = (file.has_timestamps(), file.is_forked());
-    let mut replay = Replay::new(&Options { exact_times, forked, snapshots, ..*options });
+    let mut replay = Replay::new(options);
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
     drop(progress);
-    let mut facts = facts(file, read.lost);
+    let all = replay.allocated();
+    Ok((made(facts(file, Loss::default()), read, replay.into_analysis(), unnamed), all))
+}
+
+/// A capture of what reading it has left.
+fn made(mut facts: Facts, read: ReadSummary, analysis: Analysis, unnamed: &mut Vec<Problem>) -> Capture {
+    facts.lost_blocks = facts.lost_blocks.saturating_add(read.lost.blocks);
+    facts.lost_bytes = facts.lost_bytes.saturating_add(read.lost.bytes);
     (facts.unknown_frames, facts.time_uncertainty_ns) = (read.unknown_frames, Some(read.time_uncertainty_ns));
     unnamed.extend(read.unnamed);
-    let all = replay.allocated();
-    let capture = Capture { facts, analysis: replay.into_analysis(), frames: read.frames, threads: read.threads };
-    Ok((capture, all))
+    Capture { facts, analysis, frames: read.frames, threads: read.threads }
 }
 
 /// Takes over sums that were made while the program ran.
@@ -394,10 +398,6 @@ pub(crate) fn facts(file: &source::Capture, lost: Loss) -> Facts {
         time_uncertainty_ns: file.process().time_uncertainty_ns,
         lost_blocks: lost.blocks.saturating_add(file.process().lost_blocks.unwrap_or(0)),
         lost_bytes: lost.bytes.saturating_add(file.process().lost_bytes.unwrap_or(0)),
-        unknown_frames: 0,
-        others: 0,
-        processes: Vec::new(),
-        account: Account::default(),
-        stackless: false,
+        ..Facts::default()
     }
 }

@@ -59,7 +59,7 @@ pub fn restore(aggregate: &Aggregate) -> Result<(Analysis, Frames, Vec<Thread>),
     let mut totals = restore_totals(&aggregate.totals);
     totals.size_histogram = SizeHistogram::from_counts(&aggregate.bins);
     let threads = aggregate.threads.iter().map(|(tid, name)| Thread { tid: *tid, name: name.clone() }).collect();
-    Ok((Analysis { groups, totals, snapshots, intervals: None, details: None, exact_times: false }, frames, threads))
+    Ok((Analysis { groups, totals, snapshots, ..Analysis::default() }, frames, threads))
 }
 
 /// The tables, and the stack that each stack number of the aggregate stands for.

@@ -1,10 +1,11 @@
 //! Several captures as one: the processes of a tree, or any others that one report shall be about.
 //!
-//! Every process keeps its own moments: what the report shows at the high-water mark is each process's own, added up.
-//! Times count from the earliest start. Orders of different processes cannot be compared, so capture order is one
-//! process after the other, and there are no intervals. Invariant: every sum is the sum over the captures.
+//! What was live at the high-water mark is of one moment where the parts were read [together](crate::together), and else
+//! of each part's own, added up. Times count from the earliest start. Orders of different processes cannot be compared,
+//! so capture order is one process after the other, and there are no intervals. Invariant: every sum over allocations is
+//! the sum over the captures; live and resident memory over time are of those processes that ran.
 
-use crate::analysis::{Analysis, ClassTotals, Group, Sum, Totals};
+use crate::analysis::{Analysis, ClassTotals, Group, Moment, Sum, Totals};
 use crate::error::Error;
 use crate::event::{Snapshot, StackId, Thread, ThreadId};
 use crate::frames::Frames;
@@ -20,6 +21,8 @@ pub struct Part {
     pub threads: Vec<Thread>,
     /// The start on the clock that all parts share, in nanoseconds.
     pub start_ns: u64,
+    /// The end on that clock.
+    pub end_ns: u64,
 }
 
 /// One part of several.
@@ -35,9 +38,10 @@ pub fn combine(parts: Vec<Part>) -> Result<Part, Error> {
     let mut next_order = 0;
     for (at, mut part) in parts.into_iter().enumerate() {
         let shift = part.start_ns.saturating_sub(start_ns);
-        snapshots.extend(
-            part.analysis.snapshots.iter().map(|snapshot| (snapshot.time_ns.saturating_add(shift), at, *snapshot)),
-        );
+        let own = part.analysis.snapshots.iter();
+        snapshots.extend(own.map(|snapshot| (snapshot.time_ns.saturating_add(shift), at, Some(*snapshot))));
+        snapshots.push((part.end_ns.saturating_sub(start_ns), at, None));
+        whole.end_ns = whole.end_ns.max(part.end_ns);
         next_order = add_groups(&mut whole, &part, shift, next_order)?;
         if let (Some(details), Some(more)) = (&mut whole.analysis.details, &mut part.analysis.details) {
             details.append(more);
@@ -46,6 +50,11 @@ pub fn combine(parts: Vec<Part>) -> Result<Part, Error> {
         whole.threads.append(&mut part.threads);
     }
     whole.analysis.snapshots = add_snapshots(snapshots);
+    let resident = || whole.analysis.snapshots.iter().map(|snapshot| snapshot.rss_bytes);
+    // What one process had alone is known better than from snapshots.
+    let (most, last) = (resident().max().unwrap_or(0), resident().next_back().unwrap_or(0));
+    let totals = &mut whole.analysis.totals;
+    (totals.rss_peak_bytes, totals.rss_last_bytes) = (totals.rss_peak_bytes.max(most), last);
     Ok(whole)
 }
 
@@ -97,12 +106,11 @@ fn add_groups(whole: &mut Part, part: &Part, shift: u64, first_order: u64) -> Re
 
 fn add_totals(whole: &mut Totals, part: &Totals, shift: u64) {
     let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
-    if part.peak.bytes > whole.peak.bytes {
-        whole.peak.at = part.peak.at.map(|mut at| {
-            at.time_ns = at.time_ns.saturating_add(shift);
-            at
-        });
-    }
+    // Of captures that were read together, only one has raised the peak.
+    whole.peak.at = whole.peak.at.or_else(|| {
+        let Moment { order, time_ns } = part.peak.at?;
+        Some(Moment { order, time_ns: time_ns.saturating_add(shift) })
+    });
     add(&mut whole.peak.bytes, part.peak.bytes);
     add(&mut whole.peak.allocations, part.peak.allocations);
     for (sum, more) in [
@@ -124,11 +132,10 @@ fn add_totals(whole: &mut Totals, part: &Totals, shift: u64) {
         (&mut whole.discarded, part.discarded),
         (&mut whole.undone, part.undone),
         (&mut whole.truncated_stacks, part.truncated_stacks),
-        (&mut whole.rss_peak_bytes, part.rss_peak_bytes),
-        (&mut whole.rss_last_bytes, part.rss_last_bytes),
     ] {
         add(sum, more);
     }
+    whole.rss_peak_bytes = whole.rss_peak_bytes.max(part.rss_peak_bytes);
     whole.size_histogram.merge(&part.size_histogram);
     whole.temporary_threshold = part.temporary_threshold;
     whole.end_time_ns = whole.end_time_ns.max(part.end_time_ns.saturating_add(shift));
@@ -146,18 +153,23 @@ fn add_class(whole: &mut ClassTotals, part: &ClassTotals) {
     whole.peak_bytes = whole.peak_bytes.saturating_add(part.peak_bytes);
 }
 
-/// At each moment the sum of what every process had last. They come before all groups: no order is theirs.
-fn add_snapshots(mut snapshots: Vec<(u64, usize, Snapshot)>) -> Vec<Snapshot> {
-    snapshots.sort_by_key(|(time, part, _)| (*time, *part));
-    let parts = snapshots.iter().map(|(_, part, _)| part + 1).max().unwrap_or(0);
-    let mut last = vec![Snapshot::default(); parts];
+/// At each moment the sum of what every process that ran had last; `None` is its end. They come before all groups: no
+/// order is theirs.
+fn add_snapshots(mut snapshots: Vec<(u64, usize, Option<Snapshot>)>) -> Vec<Snapshot> {
+    snapshots.sort_by_key(|(time, part, snapshot)| (*time, *part, snapshot.is_none()));
+    // What the last ones had at their end, they had at the end of all.
+    let last_snapshot = snapshots.iter().rposition(|(.., snapshot)| snapshot.is_some());
+    snapshots.truncate(last_snapshot.map_or(0, |last| last + 1));
+    let mut last: Vec<Snapshot> = Vec::new();
+    let (mut rss, mut heap) = (0_u64, 0_u64);
     (0..)
         .zip(snapshots)
         .map(|(index, (time_ns, part, snapshot))| {
-            last[part] = snapshot;
-            let sum = |of: fn(&Snapshot) -> u64| last.iter().map(of).fold(0, u64::saturating_add);
-            let (rss_bytes, heap_bytes) = (sum(|snapshot| snapshot.rss_bytes), sum(|snapshot| snapshot.heap_bytes));
-            Snapshot { index, time_ns, rss_bytes, heap_bytes, order: u64::MAX }
+            last.resize(last.len().max(part + 1), Snapshot::default());
+            let before = std::mem::replace(&mut last[part], snapshot.unwrap_or_default());
+            rss = rss.saturating_sub(before.rss_bytes).saturating_add(last[part].rss_bytes);
+            heap = heap.saturating_sub(before.heap_bytes).saturating_add(last[part].heap_bytes);
+            Snapshot { index, time_ns, rss_bytes: rss, heap_bytes: heap, order: u64::MAX }
         })
         .collect()
 }
@@ -189,7 +201,8 @@ mod tests {
             replay.event(&Event { kind, address, size, stack, thread: ThreadId(0), order, time_ns: order * 10 });
         }
         replay.snapshot(5, 100);
-        Part { analysis: replay.finish(), frames, threads: vec![Thread { tid: 7, name: function.into() }], start_ns }
+        let threads = vec![Thread { tid: 7, name: function.into() }];
+        Part { analysis: replay.finish(), frames, threads, start_ns, end_ns: start_ns + 20 }
     }
 
     #[test]
@@ -198,7 +211,8 @@ mod tests {
         let totals = &whole.analysis.totals;
         assert_eq!((totals.peak.bytes, totals.peak.allocations, totals.deallocations), (122, 4, 2));
         assert_eq!((totals.leaked_at_exit.bytes, totals.end_time_ns), (2, 50));
-        assert_eq!(totals.peak.at.unwrap().time_ns, 40);
+        // One ends before the other has begun.
+        assert_eq!((totals.rss_peak_bytes, totals.rss_last_bytes), (100, 100));
         let rows = whole.analysis.view(View::Allocated);
         let told: Vec<_> = rows
             .iter()
@@ -211,7 +225,7 @@ mod tests {
         assert!(rows[0].first_order < rows[1].first_order);
         let heaps: Vec<_> =
             whole.analysis.snapshots.iter().map(|snapshot| (snapshot.time_ns, snapshot.rss_bytes)).collect();
-        assert_eq!(heaps, [(5, 100), (35, 200)]);
+        assert_eq!(heaps, [(5, 100), (20, 0), (35, 100)]);
         assert_eq!(whole.analysis.details.unwrap()[0].most.bytes, 101);
     }
 

@@ -33,6 +33,7 @@ pub mod rewrite;
 pub mod source;
 mod stacks;
 pub mod symbols;
+pub mod together;
 
 /// From an instruction of a code object to its place in the source: what the format says of it.
 pub use memtrack_format::lines;

@@ -6,12 +6,13 @@ use std::path::PathBuf;
 
 use memtrack_format::meta::Process;
 use memtrack_reader::analysis::Tally;
-use memtrack_reader::{Analysis, Frames, Thread, ThreadId};
+use memtrack_reader::{Analysis, Frames, Thread, ThreadId, View};
 
 use crate::message;
 use crate::units::{at_most, count, size};
 
 use super::account::Account;
+use super::view::title;
 
 /// A capture that was read, as reports take it.
 #[derive(Debug)]
@@ -27,6 +28,12 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
+    /// The title of a view for people.
+    pub(super) fn title(&self, view: View) -> &'static str {
+        let apart = self.facts.several.as_ref().is_some_and(|several| several.apart.is_some());
+        if apart && view == View::HighWaterMark { "Each process's own high-water mark" } else { title(view) }
+    }
+
     /// The operating system's number of a thread and its name, where it has one.
     pub(super) fn thread(&self, id: ThreadId) -> (Option<i32>, &str) {
         match self.threads.get(id.0 as usize) {
@@ -61,10 +68,28 @@ pub(crate) struct Facts {
     pub(crate) others: usize,
     /// The processes of several captures.
     pub(crate) processes: Vec<ProcessRow>,
+    /// Of one of several captures, the high-water mark of its process alone, where no filter leaves out a part of it.
+    pub(crate) own_peak_bytes: Option<u64>,
+    /// What several captures are together.
+    pub(crate) several: Option<Several>,
     /// What recording took.
     pub(crate) account: Account,
     /// No allocation has a call stack, since nothing was recorded that could tell any.
     pub(crate) stackless: bool,
+}
+
+/// What is known of the peaks of several processes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Several {
+    /// The high-water mark of each process at its own time, added up; `None` where a filter leaves out a part of it.
+    pub(crate) sum_of_peaks: Option<u64>,
+    /// The same of resident memory.
+    pub(crate) rss_sum_of_peaks: u64,
+    /// Why it is not known what was live in all processes at one moment: the view of the high-water mark is then of each
+    /// process's own.
+    pub(crate) apart: Option<&'static str>,
+    /// Where that is not known: the largest sum of one moment was no less.
+    pub(crate) at_least: u64,
 }
 
 /// One process of several, as far as a capture, read alone, says.
@@ -78,7 +103,10 @@ pub(crate) struct ProcessRow {
     pub(super) forked: bool,
     pub(super) inherited_frees: u64,
     pub(super) allocated: Tally,
-    pub(super) peak_bytes: u64,
+    /// The process's own high-water mark.
+    pub(super) peak_bytes: Option<u64>,
+    /// What it has in the high-water mark of all processes; `None` where that is not known.
+    pub(crate) at_peak: Option<Tally>,
     pub(super) leaked: Tally,
 }
 

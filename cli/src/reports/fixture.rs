@@ -33,7 +33,7 @@ pub(crate) fn capture() -> Capture {
     ];
     let snapshots = vec![Snapshot { index: 0, time_ns: 1_500_000_000, rss_bytes: 9 << 20, heap_bytes: 1000, order: 3 }];
     let groups = groups.into_iter().collect();
-    let analysis = Analysis { groups, totals: totals(), snapshots, intervals: None, details: None, exact_times: true };
+    let analysis = Analysis { groups, totals: totals(), snapshots, exact_times: true, ..Analysis::default() };
     let threads = [(100, "main"), (107, "pool-0")].map(|(tid, name)| Thread { tid, name: name.into() });
     Capture { facts: facts(), analysis, frames, threads: threads.into() }
 }

@@ -103,7 +103,8 @@ impl<'a> Places<'a> {
     /// The first rows as text; all for a `limit` of 0.
     pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
         let total = self.total();
-        let title = format!("{}: {} in {} allocations", view::title(self.view), size(total.bytes), count(total.count));
+        let title =
+            format!("{}: {} in {} allocations", self.capture.title(self.view), size(total.bytes), count(total.count));
         writeln!(out, "{}", look.heading(&title))?;
         let shown = limit.min(self.rows.len());
         if shown == 0 {

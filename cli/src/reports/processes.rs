@@ -1,6 +1,7 @@
 //! The processes of a report on several captures, one by one.
 //!
-//! Invariant: the rows' sums are the report's figures; a capture alone has no rows.
+//! Invariant: the rows' sums are the report's figures, but for each process's own high-water mark, which is of a time of
+//! its own; a capture alone has no rows.
 
 use memtrack_reader::analysis::Tally;
 use serde_json::{Value, json};
@@ -22,7 +23,8 @@ impl ProcessRow {
             forked: facts.process.fork_ticket.is_some(),
             inherited_frees: totals.inherited_frees,
             allocated: totals.allocations,
-            peak_bytes: totals.peak.bytes,
+            peak_bytes: facts.own_peak_bytes,
+            at_peak: None,
             leaked: totals.leaked,
         }
     }
@@ -45,7 +47,9 @@ pub(super) fn json(rows: &[ProcessRow]) -> Value {
             json!({
                 "file": row.file, "command_line": row.command_line, "pid": row.pid, "ppid": row.ppid,
                 "forked": row.forked, "inherited_frees": row.inherited_frees,
-                "allocations": tally(row.allocated), "peak": {"bytes": row.peak_bytes}, "leaked": tally(row.leaked),
+                "allocations": tally(row.allocated), "peak": {"bytes": row.peak_bytes},
+                "at_peak": row.at_peak.map(|tally| json!({"bytes": tally.bytes, "allocations": tally.count})),
+                "leaked": tally(row.leaked),
             })
         })
         .collect()
@@ -54,12 +58,13 @@ pub(super) fn json(rows: &[ProcessRow]) -> Value {
 /// Those with the highest peaks, for a person.
 pub(super) fn table(rows: &[ProcessRow], limit: usize) -> Table {
     let mut sorted: Vec<&ProcessRow> = rows.iter().collect();
-    sorted.sort_by_key(|row| std::cmp::Reverse(row.peak_bytes));
+    sorted.sort_by_key(|row| std::cmp::Reverse((row.at_peak.map(|tally| tally.bytes), row.peak_bytes)));
     let mut table = Table::default();
     for row in sorted {
-        let (peak, leaked) =
-            (format!("{} at most", size(row.peak_bytes)), format!("{} leaked", size(row.leaked.bytes)));
-        table.row([peak, leaked, count(row.allocated.count), format!("{} {}", row.number(), row.title)]);
+        let own = row.peak_bytes.map_or_else(String::new, |bytes| format!("{} at most", size(bytes)));
+        let at_peak = row.at_peak.map_or_else(String::new, |tally| format!("{} at the peak", size(tally.bytes)));
+        let leaked = format!("{} leaked", size(row.leaked.bytes));
+        table.row([at_peak, own, leaked, count(row.allocated.count), format!("{} {}", row.number(), row.title)]);
     }
     table.first(limit)
 }

@@ -39,7 +39,6 @@ pub(crate) fn write(
 fn value(capture: &Capture, view: View, limit: usize) -> Value {
     let totals = &capture.analysis.totals;
     let rows = Rows::new(capture, view, limit);
-    let peak_time = totals.peak.at.unwrap_or_default().time_ns;
     let bins = totals.size_histogram.bins();
     json!({
         "schema": "memtrack-stats",
@@ -47,10 +46,10 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
         "capture": capture_value(capture),
         "allocations": {"count": totals.allocations.count, "bytes": totals.allocations.bytes},
         "deallocations": {"count": totals.deallocations},
-        "peak": {"bytes": totals.peak.bytes, "allocations": totals.peak.allocations, "time_ms": millis(peak_time)},
+        "peak": peak(capture),
         "leaked": leaked(capture, &rows),
         "temporary": {"count": totals.temporary.count, "bytes": totals.temporary.bytes},
-        "rss": {"peak_bytes": totals.resident_peak(), "last_bytes": totals.resident_last()},
+        "rss": rss(capture),
         "mappings": {
             "reserved_bytes": totals.mappings.reserved.peak_bytes,
             "file_bytes": totals.mappings.file.peak_bytes,
@@ -80,6 +79,29 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
         "modules_by_size": modules(&rows.modules_by_size),
         "modules_by_count": modules(&rows.modules_by_count),
     })
+}
+
+/// Of several processes the largest sum at one moment, null where that is not known.
+fn peak(capture: &Capture) -> Value {
+    let peak = &capture.analysis.totals.peak;
+    let time_ms = millis(peak.at.unwrap_or_default().time_ns);
+    let mut value = json!({"bytes": peak.bytes, "allocations": peak.allocations, "time_ms": time_ms});
+    if let Some(several) = &capture.facts.several {
+        if several.apart.is_some() {
+            value = json!({"bytes": null, "allocations": null, "time_ms": null, "at_least": several.at_least});
+        }
+        value["sum_of_peaks"] = several.sum_of_peaks.into();
+    }
+    value
+}
+
+fn rss(capture: &Capture) -> Value {
+    let totals = &capture.analysis.totals;
+    let mut value = json!({"peak_bytes": totals.resident_peak(), "last_bytes": totals.resident_last()});
+    if let Some(several) = &capture.facts.several {
+        value["sum_of_peaks"] = several.rss_sum_of_peaks.into();
+    }
+    value
 }
 
 /// With every block of Python's allocators recorded, also what is held whatever the program does.

@@ -64,6 +64,9 @@ fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<(
     line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
     line("Deallocations", count(totals.deallocations))?;
     line("Peak", peak(capture))?;
+    if let Some(bytes) = facts.several.as_ref().and_then(|several| several.sum_of_peaks) {
+        line("  sum of peaks", format!("{}, each process's at its own time", size(bytes)))?;
+    }
     let arenas = capture.analysis.python_arenas(rows.leaks);
     line("Leaked", tally(arenas::without(rows.leaked, arenas)))?;
     if let Some(note) = arenas::note(arenas) {
@@ -74,6 +77,9 @@ fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<(
     }
     line("Temporary", tally(totals.temporary))?;
     line("Resident memory", resident(totals))?;
+    if let Some(several) = facts.several.as_ref().filter(|_| totals.resident_peak().is_some()) {
+        line("  sum of peaks", format!("{}, each process's at its own time", size(several.rss_sum_of_peaks)))?;
+    }
     let mappings = &totals.mappings;
     let [reserved, file, shared] = [mappings.reserved, mappings.file, mappings.shared].map(|class| class.peak_bytes);
     if reserved + file + shared > 0 {
@@ -103,12 +109,13 @@ fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<(
 
 fn peak(capture: &Capture) -> String {
     let peak = &capture.analysis.totals.peak;
-    let when = match peak.at {
-        _ if capture.facts.processes.len() > 1 => ", each process's own added up".to_owned(),
-        Some(moment) => format!(", after {}", duration(moment.time_ns)),
-        None => String::new(),
-    };
-    format!("{} in {} allocations{when}", size(peak.bytes), count(peak.allocations))
+    let several = capture.facts.several.as_ref();
+    if let Some((several, reason)) = several.and_then(|several| Some((several, several.apart?))) {
+        return format!("at least {} at one moment; how much is not known: {reason}", size(several.at_least));
+    }
+    let when = peak.at.map(|moment| format!(", after {}", duration(moment.time_ns))).unwrap_or_default();
+    let whose = if several.is_some() { ", in all processes together" } else { "" };
+    format!("{} in {} allocations{whose}{when}", size(peak.bytes), count(peak.allocations))
 }
 
 fn resident(totals: &Totals) -> String {

@@ -49,7 +49,7 @@ pub(crate) fn write(
         whole.add(row.own.bytes, row.own.count);
         whole
     });
-    let title = format!("{}: {} in {} allocations", view::title(view), size(whole.bytes), count(whole.count));
+    let title = format!("{}: {} in {} allocations", capture.title(view), size(whole.bytes), count(whole.count));
     writeln!(out, "{}", look.heading(&title))?;
     if rows.is_empty() {
         return Ok(());

@@ -8,9 +8,9 @@ use std::io::{self, Write};
 use memtrack_reader::analysis::{CallTree, GroupRow, Tally};
 use memtrack_reader::{FrameId, Frames, StackId, View};
 
+use super::NO_STACK;
 use super::facts::{Capture, visible};
 use super::table::Table;
-use super::{NO_STACK, view};
 use crate::terminal::Look;
 use crate::units::{count, percent, size};
 
@@ -55,7 +55,8 @@ impl<'a> Calls<'a> {
     /// What the writer says.
     pub(crate) fn text(&self, least: f64, look: Look, mut out: impl Write) -> io::Result<()> {
         let whole = self.totals[0];
-        let title = format!("{}: {} in {} allocations", view::title(self.view), size(whole.bytes), count(whole.count));
+        let title =
+            format!("{}: {} in {} allocations", self.capture.title(self.view), size(whole.bytes), count(whole.count));
         writeln!(out, "{}", look.heading(&title))?;
         if whole.count == 0 {
             return Ok(());

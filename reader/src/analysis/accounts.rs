@@ -3,7 +3,8 @@
 //! The peak needs a trick, since which moment was the peak is only known at the end. Let P be the best moment so far.
 //! What was live at P is what is live now and was made up to P, plus what was made up to P and has ended since. So each
 //! end of such an allocation is added to its group's sum [`Since`] the peak; when a better peak comes, these sums are
-//! worth nothing. What was live when finalization began is found in the same way, with a moment that never moves.
+//! worth nothing. What was live when finalization began is found in the same way, with a moment that never moves. The
+//! peak of several processes together is a moment that is told from outside: see [`Accounts::mark_peak`].
 //!
 //! Invariant: `live_bytes` is the sum over everything allocated and not yet released, at every event.
 
@@ -95,6 +96,10 @@ pub(crate) struct Accounts {
     live_count: u64,
     /// The order after the peak's: allocations with a smaller one may have been live at the peak. 0: no peak yet.
     peak_end: u64,
+    /// The peak is that of several processes together, and was raised by this one at this moment.
+    shared_peak: Option<Option<Moment>>,
+    /// What undone frees have added to what was live at it, since that was last asked for.
+    restored_at_peak: u64,
     /// The order at which finalization began; 0: not yet.
     finalizing: u64,
     /// The number of allocations of each thread so far, modulo 2^32.
@@ -121,6 +126,8 @@ impl Accounts {
             live_bytes: 0,
             live_count: 0,
             peak_end: 0,
+            shared_peak: options.shared_peak.then_some(None),
+            restored_at_peak: 0,
             finalizing: 0,
             thread_counts: Vec::new(),
             snapshots: Vec::new(),
@@ -204,9 +211,12 @@ impl Accounts {
         if block.order < self.finalizing && self.finalizing <= ended.order {
             self.groups.part_mut(block.group, Part::Leaked).subtract(bytes, count);
         }
-        if ended.order < self.peak_end {
+        if self.totals.peak.at.is_some_and(|at| ended.order <= at.order) {
             self.totals.peak.bytes = self.totals.peak.bytes.saturating_add(bytes);
             self.totals.peak.allocations = self.totals.peak.allocations.saturating_add(count);
+        }
+        if ended.order < self.peak_end {
+            self.restored_at_peak = self.restored_at_peak.saturating_add(bytes);
         } else if block.order < self.peak_end {
             let sum = self.since_peak.known(block.group);
             sum.into_iter().for_each(|sum| sum.subtract(bytes, count));
@@ -288,7 +298,8 @@ impl Accounts {
     fn analysis(&self, groups: Groups, details: Option<Vec<Detail>>, intervals: Option<Intervals>) -> Analysis {
         let totals = self.totals_of(&groups);
         let snapshots = self.snapshots.clone();
-        let mut analysis = Analysis { groups, totals, snapshots, intervals, details, exact_times: self.exact_times };
+        let exact_times = self.exact_times;
+        let mut analysis = Analysis { groups, totals, snapshots, intervals, details, exact_times, curve: None };
         if self.selection.is_some() {
             analysis.retain(|at, _| self.selected.get(at).copied().unwrap_or(false));
         }
@@ -361,9 +372,23 @@ impl Accounts {
         if self.live_bytes > self.totals.peak.bytes {
             let at = Some(Moment { order: event.order, time_ns: event.time_ns });
             self.totals.peak = super::Peak { bytes: self.live_bytes, allocations: self.live_count, at };
-            self.since_peak.clear();
-            self.peak_end = event.order.saturating_add(1);
+            if self.shared_peak.is_none() {
+                self.since_peak.clear();
+                self.peak_end = event.order.saturating_add(1);
+            }
         }
+    }
+
+    /// The peak of several processes is now, after all events before this order; `at`: this one has raised it.
+    pub(crate) fn mark_peak(&mut self, order: u64, at: Option<Moment>) {
+        self.shared_peak = Some(at);
+        self.since_peak.clear();
+        self.peak_end = order;
+    }
+
+    /// Takes how much more was live at the peak than it seemed there.
+    pub(crate) fn take_restored(&mut self) -> u64 {
+        std::mem::take(&mut self.restored_at_peak)
     }
 
     /// Counts the block as temporary if its thread freed it soon enough.
@@ -417,7 +442,15 @@ impl Accounts {
                 tally
             })
         };
+        let peak = match self.shared_peak {
+            None => self.totals.peak,
+            Some(at) => {
+                let Tally { bytes, count } = total(|group| &group.peak);
+                super::Peak { bytes, allocations: count, at }
+            }
+        };
         Totals {
+            peak,
             allocations: total(|group| &group.allocated),
             leaked: total(|group| &group.leaked),
             leaked_at_exit: total(|group| &group.leaked_at_exit),

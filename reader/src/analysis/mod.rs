@@ -10,6 +10,7 @@ mod accounts;
 mod arenas;
 mod breakdown;
 mod calls;
+mod curve;
 mod detail;
 pub mod diff;
 mod group;
@@ -27,6 +28,7 @@ mod totals;
 
 pub use breakdown::{AllocatorRow, FrameRow, ModuleRow, ThreadRow, by_allocator, by_frame, by_module, by_thread};
 pub use calls::{CallNode, CallTree, KeyRow};
+pub use curve::Curve;
 pub use detail::Detail;
 pub use group::{Group, Sum};
 pub use groups::Groups;
@@ -58,6 +60,8 @@ pub struct Analysis {
     pub details: Option<Vec<Detail>>,
     /// Whether event times are exact; else they are those of the tick before, and order by time is by snapshot.
     pub exact_times: bool,
+    /// Live bytes over time; present when [`Options::moments`](crate::Options) asked for it.
+    pub curve: Option<Curve>,
 }
 
 /// The question a report answers.
@@ -102,6 +106,12 @@ impl Analysis {
     #[must_use]
     pub fn view(&self, view: View) -> Vec<GroupRow> {
         self.groups.iter().filter_map(|group| self.row(&group, view)).collect()
+    }
+
+    /// Nothing of it was live at the high-water mark of several processes together: this one had ended before.
+    pub(crate) fn drop_peak(&mut self) {
+        self.groups.change_all(|group| group.peak = Sum::default());
+        self.totals.peak = Peak::default();
     }
 
     fn row(&self, group: &Group, view: View) -> Option<GroupRow> {

@@ -13,13 +13,15 @@ pub(crate) mod mappings;
 mod model;
 #[cfg(test)]
 mod tests;
+pub(crate) mod watch;
 
 use memtrack_format::{Allocator, MapClass};
 
 use self::addresses::Bottom;
 use self::heap::{Heap, Place, TOGETHER};
 use self::mappings::{Cut, Mappings};
-use crate::analysis::{Accounts, Analysis, Block, ClassTotals, Ended, MappingTotals, Moment, Selection, Tally};
+use self::watch::Watch;
+use crate::analysis::{Accounts, Analysis, Block, ClassTotals, Ended, MappingTotals, Moment, Peak, Selection, Tally};
 use crate::event::{Event, EventKind, Snapshot, ThreadId};
 
 /// What to look at, and what is known beforehand.
@@ -27,7 +29,7 @@ use crate::event::{Event, EventKind, Snapshot, ThreadId};
 pub struct Options {
     /// How many further allocations of its thread a temporary allocation may outlive.
     pub temporary_threshold: u32,
-    /// Keep what was live at so many moments, or a few more: costs memory and time. Each snapshot is a moment; or of each few
+    /// Keep live bytes over time, and what was live at so many moments, or a few more: costs memory and time. Each snapshot is a moment; or of each few
     /// neighbours, where there are too many, the one with the largest heap.
     pub moments: u32,
     /// The number of snapshots that are to come, where it is known: by that it is told which are too many.
@@ -40,6 +42,8 @@ pub struct Options {
     pub exact_times: bool,
     /// The process was forked: what it frees without having allocated it, it has inherited.
     pub forked: bool,
+    /// The sums of the peak are of what was live at that of several processes together: see [`crate::together`].
+    pub shared_peak: bool,
 }
 
 impl Default for Options {
@@ -52,6 +56,7 @@ impl Default for Options {
             selection: Selection::default(),
             exact_times: false,
             forked: false,
+            shared_peak: false,
         }
     }
 }
@@ -68,6 +73,8 @@ pub struct Replay {
     next_order: u64,
     /// The image that is running has inherited its parent's memory.
     inherits: bool,
+    /// What is looked at after each event.
+    watch: Option<Box<Watch>>,
 }
 
 /// What the undo and remap events of a thread refer to.
@@ -104,6 +111,7 @@ impl Replay {
             cuts: Vec::new(),
             next_order: 0,
             inherits: options.forked,
+            watch: (options.moments > 0).then(Box::default),
         }
     }
 
@@ -114,13 +122,52 @@ impl Replay {
 
     /// Takes the next events of the total order: on a large heap faster than one by one.
     #[inline]
-    pub fn events(&mut self, mut events: impl ExactSizeIterator<Item = Event> + Clone) {
+    pub fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone) {
+        if self.watch.is_some() {
+            self.events_then(events, |replay, event| replay.look(event.order.saturating_add(1), event.time_ns));
+        } else {
+            self.events_then(events, |_, _| ());
+        }
+    }
+
+    #[inline]
+    fn events_then(
+        &mut self,
+        mut events: impl ExactSizeIterator<Item = Event> + Clone,
+        after: impl Fn(&mut Self, &Event),
+    ) {
         while events.len() > 0 {
             let found = self.heap.find(events.clone().take(TOGETHER).map(|event| event.address));
             for (at, event) in found.into_iter().zip(&mut events) {
                 self.event_at(&event, at);
+                after(self, &event);
             }
         }
+    }
+
+    /// Looks at what is live after all events before this order.
+    #[inline]
+    fn look(&mut self, order: u64, time_ns: u64) {
+        let Some(watch) = &mut self.watch else { return };
+        if watch.look(time_ns, self.accounts.live().bytes, self.accounts.take_restored()) {
+            let at = Moment { order: order.saturating_sub(1), time_ns };
+            self.accounts.mark_peak(order, Some(at));
+        }
+    }
+
+    /// Is watched from now on; `None`: no more. What watched it until now.
+    pub(crate) fn watched_by(&mut self, watch: Option<Box<Watch>>) -> Option<Box<Watch>> {
+        std::mem::replace(&mut self.watch, watch)
+    }
+
+    /// Another process has raised the peak that they share, and what is live now was live there.
+    pub(crate) fn mark_peak(&mut self) {
+        self.accounts.mark_peak(self.next_order, None);
+    }
+
+    /// The high-water mark of this process alone.
+    pub(crate) fn own_peak(&self) -> Peak {
+        self.accounts.totals.peak
     }
 
     #[inline]
@@ -149,6 +196,7 @@ impl Replay {
             }
         }
         self.threads.clear();
+        self.look(self.next_order, self.accounts.totals.end_time_ns);
     }
 
     /// Takes a memory snapshot that lies after all events so far; what it shows, with the heap.
@@ -179,16 +227,18 @@ impl Replay {
     /// The analysis as if tracking ended here; the replay can go on. Costs a walk over everything live.
     #[must_use]
     pub fn finish(&self) -> Analysis {
-        self.accounts.finish(live(&self.heap, &self.mappings))
+        let curve = self.watch.as_ref().map(|watch| watch.curve.clone());
+        Analysis { curve, ..self.accounts.finish(live(&self.heap, &self.mappings)) }
     }
 
     /// The same at the end of everything, which takes no more memory than the replay itself.
     #[must_use]
     pub fn into_analysis(self) -> Analysis {
-        let Self { mut accounts, heap, mappings, .. } = self;
+        let Self { mut accounts, heap, mappings, watch, .. } = self;
         let surviving = accounts.close(live(&heap, &mappings));
         drop((heap, mappings));
-        accounts.into_analysis(&surviving)
+        let curve = watch.map(|watch| watch.curve);
+        Analysis { curve, ..accounts.into_analysis(&surviving) }
     }
 
     #[inline]

@@ -3,13 +3,12 @@
 //! Work is offered to rayon's threads in the order in which it will be needed, within a bound. Whoever needs a batch that
 //! nobody has begun makes it itself, so that nothing waits for a thread that may never come.
 //!
-//! Invariant: at most [`AHEAD`] segments wait with at most one batch of [`BATCH`] events each, and so does each segment
-//! that is being merged.
+//! Invariant: at most [`Room::ahead`] segments wait with at most one batch of [`Room::batch`] events each, and so does each
+//! segment that is being merged.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use memtrack_format::block::MAX_RAW;
-use rayon::ScopeFifo;
 
 use super::Loss;
 use super::file::{CaptureFile, Piece};
@@ -17,10 +16,21 @@ use super::index::{Index, Segment};
 use super::segment::{Batch, Progress, SegmentReader};
 use crate::error::Error;
 
-/// Segments that are decoded ahead at most.
-const AHEAD: usize = 12;
-/// Events in a batch: few enough for a processor's own cache.
-const BATCH: usize = 16 << 10;
+/// How much of a capture is decoded before it is needed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Segments at most.
+    ahead: usize,
+    /// Events in a batch.
+    batch: usize,
+}
+
+impl Room {
+    /// For one capture: batches are small enough for a processor's own cache.
+    pub(super) const ALONE: Self = Self { ahead: 12, batch: 16 << 10 };
+    /// For each of several captures that are read side by side, perhaps hundreds.
+    pub(super) const SHARED: Self = Self { ahead: 1, batch: 2 << 10 };
+}
 
 /// A part of a segment, and how it goes on.
 pub(super) struct Part {
@@ -72,22 +82,23 @@ impl Task {
 }
 
 /// What the threads share.
-pub(super) struct Shop<'a> {
-    pub(super) file: &'a CaptureFile,
-    pub(super) index: &'a Index,
+pub(super) struct Shop {
+    pub(super) file: Arc<CaptureFile>,
+    pub(super) index: Arc<Index>,
+    room: Room,
     used: Mutex<Vec<Batch>>,
 }
 
-impl<'a> Shop<'a> {
-    pub(super) fn new(file: &'a CaptureFile, index: &'a Index) -> Self {
-        Self { file, index, used: Mutex::default() }
+impl Shop {
+    pub(super) fn new(file: &Arc<CaptureFile>, index: &Arc<Index>, room: Room) -> Self {
+        Self { file: Arc::clone(file), index: Arc::clone(index), room, used: Mutex::default() }
     }
 
     /// Gives a batch's memory back for the next.
     pub(super) fn give_back(&self, mut batch: Batch) {
         batch.clear();
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        if used.len() < AHEAD {
+        if used.len() < self.room.ahead {
             used.push(batch);
         }
     }
@@ -99,13 +110,13 @@ impl<'a> Shop<'a> {
             Work::Segment(segment) => {
                 let mut bytes = Vec::new();
                 if let Some(segment) = self.index.segments.get(segment) {
-                    lost = join(self.file, self.index, segment, &mut bytes)?;
+                    lost = join(&self.file, &self.index, segment, &mut bytes)?;
                 }
                 Box::new(Rest { reader: SegmentReader::default(), bytes, at: 0 })
             }
         };
         let mut batch = self.used.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-        let progress = rest.reader.decode(&rest.bytes, &mut rest.at, &mut batch, BATCH);
+        let progress = rest.reader.decode(&rest.bytes, &mut rest.at, &mut batch, self.room.batch);
         if progress == Progress::Damaged {
             lost.add(1, (rest.bytes.len() - rest.at) as u64);
         }
@@ -129,9 +140,8 @@ pub(super) fn join(file: &CaptureFile, index: &Index, segment: &Segment, bytes: 
 }
 
 /// Makes parts, here or on other threads.
-pub(super) struct Ahead<'s, 'e> {
-    scope: &'s ScopeFifo<'e>,
-    shop: &'e Shop<'e>,
+pub(super) struct Ahead {
+    shop: Arc<Shop>,
     /// For each segment of the index: its first part, while it has been ordered and not fetched.
     ordered: Vec<Option<Arc<Task>>>,
     /// The first segment that was not ordered.
@@ -141,11 +151,11 @@ pub(super) struct Ahead<'s, 'e> {
     most: usize,
 }
 
-impl<'s, 'e> Ahead<'s, 'e> {
-    pub(super) fn new(scope: &'s ScopeFifo<'e>, shop: &'e Shop<'e>) -> Self {
+impl Ahead {
+    pub(super) fn new(shop: Arc<Shop>) -> Self {
         let ordered = vec![None; shop.index.segments.len()];
-        let most = AHEAD.min(2 * rayon::current_num_threads() + 2);
-        Self { scope, shop, ordered, next: 0, waiting: 0, most }
+        let most = shop.room.ahead.min(2 * rayon::current_num_threads() + 2);
+        Self { shop, ordered, next: 0, waiting: 0, most }
     }
 
     /// The first part of a segment.
@@ -174,8 +184,8 @@ impl<'s, 'e> Ahead<'s, 'e> {
 
     fn order(&self, work: Work) -> Arc<Task> {
         let task = Arc::new(Task { state: Mutex::new(State::Open(work)), changed: Condvar::new() });
-        let (shop, theirs) = (self.shop, Arc::clone(&task));
-        self.scope.spawn_fifo(move |_| {
+        let (shop, theirs) = (Arc::clone(&self.shop), Arc::clone(&task));
+        rayon::spawn_fifo(move || {
             if let Some(work) = theirs.take() {
                 let done = shop.work(work);
                 *theirs.lock() = State::Done(done);
@@ -183,11 +193,6 @@ impl<'s, 'e> Ahead<'s, 'e> {
             }
         });
         task
-    }
-
-    /// Nobody wants what was ordered and not begun.
-    pub(super) fn cancel(&self) {
-        self.ordered.iter().flatten().for_each(|task| drop(task.take()));
     }
 
     /// The part that was ordered.
@@ -203,5 +208,12 @@ impl<'s, 'e> Ahead<'s, 'e> {
             }
             state = task.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+}
+
+impl Drop for Ahead {
+    /// Nobody wants what was ordered and not begun.
+    fn drop(&mut self) {
+        self.ordered.iter().flatten().for_each(|task| drop(task.take()));
     }
 }

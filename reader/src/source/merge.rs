@@ -40,6 +40,11 @@ impl Turn {
         Self { ticket: self.ticket.max(ticket), ..self }
     }
 
+    /// Of its next event, in ticks; 0 where it is not known.
+    pub(super) fn time(self) -> u64 {
+        self.time
+    }
+
     /// Up to which time, in ticks, events may come before `next` does.
     pub(super) fn until(self, next: Option<Self>) -> u64 {
         next.filter(|next| next.ticket == self.ticket).map_or(u64::MAX, |next| next.time)
@@ -170,6 +175,13 @@ impl Merger {
             time_ns: self.timeline.time(times.get(i).copied()),
         };
         consumer.events(events.iter().enumerate().map(event), &self.tables.frames);
+    }
+
+    /// The time that the cursor's next event will have, once what comes before it was given out.
+    pub(super) fn next_ns(&self, cursor: &Cursor) -> u64 {
+        let Some(Run { ticket, began_us, .. }) = cursor.batch.runs.get(cursor.run) else { return u64::MAX };
+        let began_ns = began_us.map_or(0, |began_us| began_us.get().saturating_mul(1000));
+        self.timeline.time_at(*ticket, began_ns, cursor.batch.times.get(cursor.given).copied())
     }
 
     /// Gives out the ticks and snapshots that come before a run with this ticket, and the beginnings of images.

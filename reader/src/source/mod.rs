@@ -27,6 +27,7 @@ mod tests;
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use memtrack_format::block::Kind;
 use memtrack_format::meta::Process;
@@ -36,6 +37,9 @@ pub use self::members::{Members, members};
 pub use self::online::Online;
 pub use self::repack::Pack;
 
+pub(crate) use self::read::Reading;
+
+use self::ahead::Room;
 use self::file::CaptureFile;
 use self::index::Index;
 use crate::error::Error;
@@ -150,8 +154,8 @@ pub struct ReadSummary {
 /// An open capture.
 #[derive(Debug)]
 pub struct Capture {
-    file: CaptureFile,
-    index: Index,
+    file: Arc<CaptureFile>,
+    index: Arc<Index>,
     how: How,
 }
 
@@ -198,8 +202,8 @@ impl Capture {
     /// # Errors
     /// [`Error::Unusable`] when there is no capture of a known version there, [`Error::Io`] when reading fails.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let file = members::open(path.as_ref())?;
-        let index = Index::build(&file)?;
+        let file = Arc::new(members::open(path.as_ref())?);
+        let index = Arc::new(Index::build(&file)?);
         let how = How { columns: true, names: true, brief: false, search: Search::default() };
         Ok(Self { file, index, how })
     }
@@ -394,5 +398,10 @@ impl Capture {
     /// [`Error::Io`] when reading fails, [`Error::TooMany`] when ids run out. Damage is no error: it is counted.
     pub fn read<C: Consumer>(&self, consumer: &mut C, mut progress: impl FnMut(u64)) -> Result<ReadSummary, Error> {
         read::read(&self.file, (&self.index, &self.how), consumer, &mut progress)
+    }
+
+    /// The same piece by piece, for several captures that are read side by side.
+    pub(crate) fn reading(&self) -> Result<Reading, Error> {
+        Reading::new(&self.file, (&self.index, &self.how), Room::SHARED)
     }
 }

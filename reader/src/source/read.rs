@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use memtrack_format::observe::{Observation, Reader};
 
-use super::ahead::{Ahead, Part, Shop, Task};
+use super::ahead::{Ahead, Part, Room, Shop, Task};
 use super::brief::Brief;
-use super::file::{CaptureFile, Piece};
+use super::file::CaptureFile;
 use super::index::Index;
 use super::merge::{Cursor, Merger, Turn};
 use super::natives;
@@ -33,39 +33,15 @@ struct Stream {
 
 /// Gives every event and snapshot to `consumer`; `progress` gets the bytes of the file that were dealt with since.
 pub(super) fn read<C: Consumer>(
-    file: &CaptureFile,
-    (index, how): (&Index, &How),
+    file: &Arc<CaptureFile>,
+    (index, how): (&Arc<Index>, &How),
     consumer: &mut C,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ReadSummary, Error> {
-    let shop = Shop::new(file, index);
-    let mut merger = Merger::new(timeline(file, index)?, index.images.clone());
-    merger.tables.symbols = how.symbolizer(index);
-    merger.tables.frames.add_program(Arc::new(Program::of(&index.process)));
-    if how.names && index.process.native_traces == Some(1) {
-        merger.tables.symbols.prefetch(&natives::first_places(file, index)?);
-    }
-    index.mapped.iter().for_each(|(ticket, file)| merger.mapped(*ticket, file));
-    (merger.tables.without_columns, merger.tables.without_names) = (!how.columns, !how.names);
-    merger.tables.brief = how.brief.then(Brief::default);
-    rayon::in_place_scope_fifo(|scope| {
-        let ahead = Ahead::new(scope, &shop);
-        let observations = index.observations.iter();
-        let mut run = Reading { shop: &shop, ahead, merger, observations, streams: streams(index), lost: index.lost };
-        let outcome = run.merge(consumer, progress);
-        run.ahead.cancel();
-        run.merger.tables.frames.forget_stack_ids();
-        outcome.map(|()| ReadSummary {
-            unnamed: run.merger.tables.symbols.problems(),
-            events: run.merger.events,
-            frames: run.merger.tables.frames,
-            threads: run.merger.tables.threads,
-            unknown_frames: run.merger.tables.unknown_frames,
-            truncated_stacks: run.merger.truncated,
-            time_uncertainty_ns: run.merger.timeline.coarsest_ns(),
-            lost: run.lost,
-        })
-    })
+    let mut reading = Reading::new(file, (index, how), Room::ALONE)?;
+    while reading.step(u64::MAX, consumer, progress)? {}
+    reading.end(consumer)?;
+    Ok(reading.finish())
 }
 
 /// The segments of each stream; streams in the order of their numbers.
@@ -126,61 +102,120 @@ pub(super) fn snapshots(file: &CaptureFile, index: &Index) -> Result<u64, Error>
     Ok(number)
 }
 
-struct Reading<'s, 'e> {
-    shop: &'e Shop<'e>,
-    ahead: Ahead<'s, 'e>,
+/// A capture that is being read, as far as it has been given out.
+pub(crate) struct Reading {
+    shop: Arc<Shop>,
+    ahead: Ahead,
     merger: Merger,
-    observations: std::slice::Iter<'e, Piece>,
+    /// The first observation that was not read.
+    observation: usize,
     streams: Vec<Stream>,
+    /// Streams by the turn of their next run or segment.
+    turns: BinaryHeap<Reverse<(Turn, usize)>>,
     lost: Loss,
 }
 
-impl Reading<'_, '_> {
-    fn merge<C: Consumer>(&mut self, consumer: &mut C, progress: &mut dyn FnMut(u64)) -> Result<(), Error> {
-        let mut heap: BinaryHeap<Reverse<(Turn, usize)>> = BinaryHeap::with_capacity(self.streams.len());
-        for (i, stream) in self.streams.iter().enumerate() {
-            heap.extend(stream.segments.last().map(|&first| Reverse((self.first_turn(first), i))));
+impl Reading {
+    pub(super) fn new(file: &Arc<CaptureFile>, (index, how): (&Arc<Index>, &How), room: Room) -> Result<Self, Error> {
+        let mut merger = Merger::new(timeline(file, index)?, index.images.clone());
+        merger.tables.symbols = how.symbolizer(index);
+        merger.tables.frames.add_program(Arc::new(Program::of(&index.process)));
+        if how.names && index.process.native_traces == Some(1) {
+            merger.tables.symbols.prefetch(&natives::first_places(file, index)?);
         }
-        while let Some(Reverse((turn, stream))) = heap.pop() {
-            let until = turn.until(heap.peek().map(|&Reverse((next, _))| next));
-            let next = self.step(stream, until, consumer, progress)?;
-            // Tickets rise in a stream.
-            heap.extend(next.map(|next| Reverse((next.not_before(turn), stream))));
+        index.mapped.iter().for_each(|(ticket, file)| merger.mapped(*ticket, file));
+        (merger.tables.without_columns, merger.tables.without_names) = (!how.columns, !how.names);
+        merger.tables.brief = how.brief.then(Brief::default);
+        let shop = Arc::new(Shop::new(file, index, room));
+        let (ahead, streams) = (Ahead::new(Arc::clone(&shop)), streams(index));
+        let turns = BinaryHeap::with_capacity(streams.len());
+        let mut reading = Self { shop, ahead, merger, observation: 0, streams, turns, lost: index.lost };
+        for (i, stream) in reading.streams.iter().enumerate() {
+            let first = stream.segments.last().map(|&first| Reverse((reading.first_turn(first), i)));
+            reading.turns.extend(first);
         }
-        self.look_ahead(u64::MAX)?;
-        self.merger.pass(u64::MAX, consumer);
-        self.merger.timeline.end(self.shop.index.process.end_monotonic_ns);
-        Ok(())
+        Ok(reading)
     }
 
     fn first_turn(&self, segment: usize) -> Turn {
         Turn::first(self.shop.index.segments.get(segment).map_or(0, |segment| segment.first_ticket))
     }
 
-    /// Gives out the stream's next run, which shares its ticket with one that comes at the time `until`; or opens what it
-    /// is in. Returns the turn of what comes then.
-    #[inline]
-    fn step<C: Consumer>(
+    /// The time of the next event, in nanoseconds since the start; `None`: all were given out.
+    pub(crate) fn next_ns<C: Consumer>(
         &mut self,
-        stream: usize,
-        until: u64,
         consumer: &mut C,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Option<Turn>, Error> {
-        if let Some(Turn { ticket, .. }) = self.streams[stream].cursor.next() {
-            if !self.merger.timeline.reaches(ticket) {
-                self.look_ahead(ticket)?;
+    ) -> Result<Option<u64>, Error> {
+        while let Some(&Reverse((turn, stream))) = self.turns.peek() {
+            if let Some(next) = self.streams[stream].cursor.next() {
+                self.look_ahead(next.ticket)?;
+                return Ok(Some(self.merger.next_ns(&self.streams[stream].cursor)));
             }
+            self.turns.pop();
+            self.open(stream, consumer, progress)?;
+            self.queue(stream, turn);
+        }
+        Ok(None)
+    }
+
+    /// Gives out the next run, of one with exact times what is not later than `until_ns` and at least one event; or opens
+    /// what it is in. `false`: there is none.
+    #[inline]
+    pub(crate) fn step<C: Consumer>(
+        &mut self,
+        until_ns: u64,
+        consumer: &mut C,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<bool, Error> {
+        let Some(Reverse((turn, stream))) = self.turns.pop() else { return Ok(false) };
+        if let Some(next) = self.streams[stream].cursor.next() {
+            if !self.merger.timeline.reaches(next.ticket) {
+                self.look_ahead(next.ticket)?;
+            }
+            // Another stream that shares the ticket, or another capture.
+            let until = turn.until(self.turns.peek().map(|&Reverse((next, _))| next));
+            let until = until.min(self.merger.timeline.ticks(until_ns).max(next.time()));
             self.merger.give_run(&mut self.streams[stream].cursor, until, consumer);
         } else {
             self.open(stream, consumer, progress)?;
         }
-        let stream = &self.streams[stream];
-        Ok(match stream.cursor.next() {
+        self.queue(stream, turn);
+        Ok(true)
+    }
+
+    /// Gives out the snapshots after the last event.
+    pub(crate) fn end<C: Consumer>(&mut self, consumer: &mut C) -> Result<(), Error> {
+        self.look_ahead(u64::MAX)?;
+        self.merger.pass(u64::MAX, consumer);
+        self.merger.timeline.end(self.shop.index.process.end_monotonic_ns);
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self) -> ReadSummary {
+        self.merger.tables.frames.forget_stack_ids();
+        ReadSummary {
+            unnamed: self.merger.tables.symbols.problems(),
+            events: self.merger.events,
+            frames: self.merger.tables.frames,
+            threads: self.merger.tables.threads,
+            unknown_frames: self.merger.tables.unknown_frames,
+            truncated_stacks: self.merger.truncated,
+            time_uncertainty_ns: self.merger.timeline.coarsest_ns(),
+            lost: self.lost,
+        }
+    }
+
+    /// Notes when the stream's turn is next, which was at its `last` turn just now.
+    fn queue(&mut self, stream: usize, last: Turn) {
+        let Stream { cursor, rest, segments } = &self.streams[stream];
+        let next = match cursor.next() {
             Some(turn) => Some(turn),
-            None if stream.rest.is_some() => Some(Turn::first(stream.cursor.batch.last_ticket)),
-            None => stream.segments.last().map(|&next| self.first_turn(next)),
-        })
+            None if rest.is_some() => Some(Turn::first(cursor.batch.last_ticket)),
+            None => segments.last().map(|&next| self.first_turn(next)),
+        };
+        // Tickets rise in a stream.
+        self.turns.extend(next.map(|next| Reverse((next.not_before(last), stream))));
     }
 
     /// The next batch of a stream.
@@ -212,7 +247,8 @@ impl Reading<'_, '_> {
     /// Reads observations until a tick is known that comes after this ticket.
     fn look_ahead(&mut self, ticket: u64) -> Result<(), Error> {
         while !self.merger.timeline.reaches(ticket) {
-            let Some(piece) = self.observations.next() else { break };
+            let Some(piece) = self.shop.index.observations.get(self.observation) else { break };
+            self.observation += 1;
             let mut payload = Vec::new();
             let mut intact = self.shop.file.payload(piece, &mut payload)?;
             let mut reader = Reader::new(&payload);

@@ -52,6 +52,13 @@ impl Scale {
         // The product of two 64-bit numbers; what is beyond 64 bits of nanoseconds is later than any tick.
         u64::try_from((u128::from(since) * u128::from(self.ns_per_tick)) >> FRACTION).unwrap_or(u64::MAX)
     }
+
+    fn ticks(self, ns: u64) -> u64 {
+        let since = (u128::from(ns) << FRACTION).checked_div(u128::from(self.ns_per_tick));
+        since
+            .and_then(|since| u64::try_from(since).ok())
+            .map_or(u64::MAX, |since| since.saturating_add(self.start_ticks))
+    }
 }
 
 /// Where the merge stands in time.
@@ -145,12 +152,32 @@ impl Timeline {
     /// The time of an event between the marks around here, by its stamp if it has one.
     #[inline]
     pub(super) fn time(&self, stamp: Option<u64>) -> u64 {
+        self.held(stamp, self.floor, self.ceiling)
+    }
+
+    /// The time of an event of a run with this ticket, which has not come yet; 0, or when its thread says that it began.
+    pub(super) fn time_at(&self, ticket: u64, monotonic_ns: u64, stamp: Option<u64>) -> u64 {
+        let before = self.marks.partition_point(|mark| mark.ticket <= ticket);
+        let floor = before.checked_sub(1).and_then(|last| self.marks.get(last)).map_or(0, |mark| mark.time_ns);
+        let ceiling = self.marks.get(before).map(|mark| mark.time_ns);
+        let began = self.start_ns.map_or(0, |start| monotonic_ns.saturating_sub(start));
+        let began = ceiling.map_or(began, |ceiling| began.min(ceiling));
+        self.held(stamp, floor.max(began).max(self.floor), ceiling)
+    }
+
+    /// A time on the stamping clock; the largest where events have no stamps.
+    pub(super) fn ticks(&self, time_ns: u64) -> u64 {
+        self.scale.filter(|_| time_ns != u64::MAX).map_or(u64::MAX, |scale| scale.ticks(time_ns))
+    }
+
+    #[inline]
+    fn held(&self, stamp: Option<u64>, floor: u64, ceiling: Option<u64>) -> u64 {
         match (stamp, self.scale) {
             (Some(ticks), Some(scale)) => {
-                let time = scale.ns(ticks).max(self.floor);
-                self.ceiling.map_or(time, |ceiling| time.min(ceiling))
+                let time = scale.ns(ticks).max(floor);
+                ceiling.map_or(time, |ceiling| time.min(ceiling))
             }
-            _ => self.floor,
+            _ => floor,
         }
     }
 }

@@ -191,9 +191,24 @@ fn figures(options: &args::Run, capture: &Capture, captures: usize) {
     let totals = &capture.analysis.totals;
     let (peak, leaked) = (totals.peak, totals.leaked);
     let account = &capture.facts.account;
-    let each = if captures > 1 { ", each process's own added up" } else { "" };
     message::line(format_args!("  events      {}", account.events_in_short()));
-    message::line(format_args!("  peak        {} in {} allocations{each}", size(peak.bytes), count(peak.allocations)));
+    match capture.facts.several.as_ref().filter(|several| several.apart.is_some()) {
+        Some(several) => {
+            let most = size(several.sum_of_peaks.unwrap_or(peak.bytes));
+            let least = size(several.at_least);
+            message::line(format_args!(
+                "  peak        at least {least} at one moment; {most} if each process's own is added up"
+            ));
+        }
+        None => {
+            let all = if captures > 1 { ", in all processes together" } else { "" };
+            message::line(format_args!(
+                "  peak        {} in {} allocations{all}",
+                size(peak.bytes),
+                count(peak.allocations)
+            ));
+        }
+    }
     let arenas = capture.analysis.python_arenas(View::Leaks);
     let leaked = arenas::without(leaked, arenas);
     message::line(format_args!("  leaked      {} in {} allocations", size(leaked.bytes), count(leaked.count)));

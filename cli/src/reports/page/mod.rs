@@ -236,7 +236,7 @@ fn facts(capture: &Capture) -> Vec<String> {
         ("Started", facts.start_time().unwrap_or_default()),
         ("Duration", duration(facts.duration_ns(&capture.analysis))),
         ("Times", facts.times().unwrap_or_default()),
-        ("Peak", format!("{} in {} allocations", size(totals.peak.bytes), count(totals.peak.allocations))),
+        ("Peak", peak_text(capture)),
         ("Leaked", format!("{} in {} allocations", size(leaked.bytes), count(leaked.count))),
         ("Apart from", arenas::note(arenas).unwrap_or_default()),
         ("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes))),
@@ -250,10 +250,24 @@ fn facts(capture: &Capture) -> Vec<String> {
     pairs.into_iter().flat_map(|(label, text)| [label.to_owned(), visible(&text)]).collect()
 }
 
+fn peak_text(capture: &Capture) -> String {
+    let peak = &capture.analysis.totals.peak;
+    let text = format!("{} in {} allocations", size(peak.bytes), count(peak.allocations));
+    match &capture.facts.several {
+        None => text,
+        Some(several) if several.apart.is_some() => format!("{text}, each process's own added up"),
+        Some(several) => {
+            let sum = several.sum_of_peaks.map(|bytes| format!("; sum of peaks: {}", size(bytes)));
+            format!("{text}, in all processes together{}", sum.unwrap_or_default())
+        }
+    }
+}
+
 /// When the high-water mark was, in microseconds, and its bytes: nothing where several processes had one each.
 fn peak(capture: &Capture) -> serde_json::Value {
     let peak = &capture.analysis.totals.peak;
-    let at = peak.at.filter(|_| capture.facts.others == 0 && !capture.analysis.snapshots.is_empty());
+    let apart = capture.facts.several.as_ref().is_some_and(|several| several.apart.is_some());
+    let at = peak.at.filter(|_| !apart && !capture.analysis.snapshots.is_empty());
     at.map_or(serde_json::Value::Null, |at| serde_json::json!({"time": at.time_ns / 1000, "bytes": peak.bytes}))
 }
 

@@ -1,0 +1,172 @@
+//! Several captures in one report: read together where they share a clock, and else one by one.
+//!
+//! Invariant: what is called the high-water mark was live at one moment, or the report says that it was not.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use memtrack_reader::Options;
+use memtrack_reader::analysis::Tally;
+use memtrack_reader::combine::{Part, combine};
+use memtrack_reader::source::{self, Loss};
+use memtrack_reader::together::{self, Member, Together};
+
+use super::{Request, Told, facts, finished, load_one, made, opened};
+use crate::message;
+use crate::reports::facts::{Capture, Facts, ProcessRow, Several};
+use crate::terminal::Progress;
+
+/// Several captures, each filtered, and everything that was ever allocated in it.
+pub(super) fn load_several(
+    paths: &[PathBuf],
+    request: &Request<'_>,
+    options: &Options,
+    told: &mut Told,
+) -> Result<(Vec<(Capture, Tally)>, Several)> {
+    let spans = paths.iter().map(|path| Span::of(&request.open(path)?)).collect::<Result<Vec<_>>>()?;
+    let apart = apart(&spans);
+    let all = if apart.is_some() {
+        let mut all = Vec::new();
+        for path in paths {
+            let (mut capture, allocated) = load_one(path, request, options, told)?;
+            capture.facts.own_peak_bytes = Some(capture.analysis.totals.peak.bytes);
+            all.push((capture, allocated));
+        }
+        all
+    } else {
+        replay_together(paths, &spans, request, options, told)?
+    };
+    let sum = |of: fn(&Capture) -> Option<u64>| all.iter().map(|(capture, _)| of(capture)).sum::<Option<u64>>();
+    let several = Several {
+        sum_of_peaks: sum(|capture| capture.facts.own_peak_bytes),
+        rss_sum_of_peaks: sum(|capture| Some(capture.analysis.totals.rss_peak_bytes)).unwrap_or(0),
+        apart,
+        at_least: all.iter().filter_map(|(capture, _)| capture.facts.own_peak_bytes).max().unwrap_or(0),
+    };
+    Ok((all, several))
+}
+
+/// When a capture was recorded, and how.
+struct Span {
+    /// On the monotonic clock.
+    start_ns: Option<u64>,
+    /// How far the wall clock was from the monotonic one.
+    boot_ns: Option<u64>,
+    recording: Option<u64>,
+    aggregated: bool,
+    record_bytes: u64,
+}
+
+impl Span {
+    fn of(file: &source::Capture) -> Result<Self> {
+        let process = file.process();
+        let start_ns = process.start_monotonic_ns;
+        Ok(Self {
+            start_ns,
+            boot_ns: process.start_realtime_ns.zip(start_ns).map(|(wall, start)| wall.wrapping_sub(start)),
+            recording: process.tree,
+            aggregated: file.aggregated(),
+            record_bytes: file.total_record_bytes(),
+        })
+    }
+}
+
+/// How far wall clocks of captures that share a monotonic one may be apart.
+const SAME_BOOT_NS: u64 = 1_000_000_000;
+
+/// Why what was live in all of these captures at one moment cannot be told.
+fn apart(spans: &[Span]) -> Option<&'static str> {
+    if spans.iter().any(|span| span.aggregated) {
+        return Some(
+            "an aggregated capture has no events, only what was live at the high-water mark of its own process",
+        );
+    }
+    let first = spans.first()?;
+    let is_with_first = |span: &Span| {
+        let boots = span.boot_ns.zip(first.boot_ns);
+        span.recording.is_some() && span.recording == first.recording
+            || boots.is_some_and(|(own, first)| own.abs_diff(first) < SAME_BOOT_NS)
+    };
+    if spans.iter().any(|span| span.start_ns.is_none()) || !spans.iter().all(is_with_first) {
+        return Some("these captures share no clock");
+    }
+    None
+}
+
+/// Replays the records of several captures in the order of time.
+fn replay_together(
+    paths: &[PathBuf],
+    spans: &[Span],
+    request: &Request<'_>,
+    options: &Options,
+    told: &mut Told,
+) -> Result<Vec<(Capture, Tally)>> {
+    let starts: Vec<u64> = spans.iter().map(|span| span.start_ns.unwrap_or(0)).collect();
+    let mut known: Vec<Option<(Facts, u64)>> = paths.iter().map(|_| None).collect();
+    let mut progress = Progress::new(spans.iter().map(|span| span.record_bytes).sum(), "reading");
+    let open = |number: usize| {
+        let (file, options) = opened(&paths[number], request, options)?;
+        known[number] = Some((facts(&file, Loss::default()), file.file_bytes()));
+        anyhow::Ok((file, options))
+    };
+    let Together { members, curve } = together::read(&starts, open, |bytes| progress.add(bytes))?;
+    drop(progress);
+    let mut curve = (options.moments > 0).then_some(curve);
+    let mut captures = Vec::new();
+    for (member, known) in members.into_iter().zip(known) {
+        let Member { read, analysis, allocated, own_peak } = member;
+        let (facts, file_bytes) = known.unwrap_or_default();
+        let mut capture = made(facts, read, analysis, &mut told.unnamed);
+        capture = finished(capture, allocated, file_bytes, request, told)?;
+        capture.facts.own_peak_bytes = (!request.narrows()).then_some(own_peak.bytes);
+        capture.analysis.curve = curve.take();
+        captures.push((capture, allocated));
+    }
+    Ok(captures)
+}
+
+/// One capture of several. What is said of the process is that of the one that started first.
+pub(super) fn combined(mut captures: Vec<Capture>, several: Several) -> Result<Capture> {
+    let start = |capture: &Capture| capture.facts.process.start_monotonic_ns.unwrap_or(0);
+    captures.sort_by_key(start);
+    let trees: BTreeSet<_> = captures.iter().filter_map(|capture| capture.facts.process.tree).collect();
+    if trees.len() > 1 {
+        message::warning(format_args!("these captures are of {} recordings, not of one process tree", trees.len()));
+    }
+    for capture in &mut captures {
+        let peak = capture.analysis.totals.peak;
+        let mut row = ProcessRow::of(capture);
+        row.at_peak = several.apart.is_none().then_some(Tally { bytes: peak.bytes, count: peak.allocations });
+        capture.facts.processes = vec![row];
+    }
+    let end = captures.iter().filter_map(|capture| capture.facts.process.end_monotonic_ns).max();
+    let mut facts = captures.iter().map(|capture| capture.facts.clone()).reduce(Facts::and).unwrap_or_default();
+    facts.process.end_monotonic_ns = end;
+    facts.several = Some(several);
+    let curve = captures.iter_mut().find_map(|capture| capture.analysis.curve.take());
+    let parts = captures.into_iter().map(|capture| {
+        let start_ns = start(&capture);
+        let end_ns = start_ns.saturating_add(capture.facts.duration_ns(&capture.analysis));
+        let Capture { analysis, frames, threads, .. } = capture;
+        Part { analysis, frames, threads, start_ns, end_ns }
+    });
+    let Part { mut analysis, frames, threads, .. } = combine(parts.collect())?;
+    if facts.several.as_ref().is_some_and(|several| several.apart.is_none()) {
+        analysis.curve = curve;
+    }
+    Ok(Capture { facts, analysis, frames, threads })
+}
+
+/// Says what a report of several captures is of.
+pub(super) fn say_several(captures: usize, several: &Several) {
+    match several.apart {
+        None => message::line(format_args!(
+            "{captures} captures in one report: sums are added up; the high-water mark is that of all processes together"
+        )),
+        Some(reason) => message::line(format_args!(
+            "{captures} captures in one report: sums are added up, and so are the high-water marks, each process's at its \
+             own time, since what was live in all at one moment is not known: {reason}"
+        )),
+    }
+}

@@ -1,0 +1,191 @@
+//! Several captures replayed in the order of time: the processes of a tree, whose memory together is what they had at
+//! one moment.
+//!
+//! The high-water mark of several processes is the largest sum of what was live in all of them at one moment. So their
+//! events are replayed in one order: by time, those of one time one process after the other. With exact times that is the
+//! order in which they happened; without, events have the time of the tick before them, so that it is right to a
+//! millisecond. A process holds nothing before its recording began and after it ended.
+//!
+//! Captures are opened when their time comes and closed when it is over: memory is that of the processes that lived at
+//! once. Invariant: at the end every part's sums of the peak are of the same moment, and add up to the largest sum.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::analysis::{Analysis, Curve, Peak, Tally};
+use crate::error::Error;
+use crate::replay::watch::Watch;
+use crate::replay::{Options, Replay};
+use crate::source::{Capture, ReadSummary, Reading};
+
+/// One of several captures, read to its end.
+#[derive(Debug)]
+pub struct Member {
+    /// What reading it left.
+    pub read: ReadSummary,
+    /// Its sums; those of the peak are of the moment that all captures share.
+    pub analysis: Analysis,
+    /// Everything that was ever allocated, selected or not.
+    pub allocated: Tally,
+    /// The high-water mark of this process alone.
+    pub own_peak: Peak,
+}
+
+/// Captures, all read.
+#[derive(Debug, Default)]
+pub struct Together {
+    /// In the order in which they were named.
+    pub members: Vec<Member>,
+    /// The live bytes of all of them over time, since the earliest start.
+    pub curve: Curve,
+}
+
+/// A capture while it is read.
+struct Running {
+    reading: Reading,
+    replay: Replay,
+    /// From its own time to that of all.
+    shift_ns: u64,
+    end_ns: u64,
+    live_bytes: u64,
+    /// How often the peak had been raised when it was last marked here.
+    mark: u64,
+    /// All its events were given out.
+    over: bool,
+}
+
+enum State {
+    Waiting,
+    Running(Box<Running>),
+    Ended(Box<Member>, u64),
+}
+
+/// Reads captures that start at these times of a clock that they share. `open` opens one and says how to replay it, as
+/// its turn comes; `progress` gets the bytes of files that were dealt with since.
+///
+/// # Errors
+/// What `open` says, and what reading a capture alone says.
+pub fn read<E: From<Error>>(
+    starts_ns: &[u64],
+    mut open: impl FnMut(usize) -> Result<(Capture, Options), E>,
+    mut progress: impl FnMut(u64),
+) -> Result<Together, E> {
+    let first_ns = starts_ns.iter().copied().min().unwrap_or(0);
+    let mut states: Vec<State> = starts_ns.iter().map(|_| State::Waiting).collect();
+    let mut turns: BinaryHeap<Reverse<(u64, usize)>> =
+        starts_ns.iter().zip(0..).map(|(start, number)| Reverse((start - first_ns, number))).collect();
+    let mut sum = Sum { watch: Box::default(), live_bytes: 0, marks: 0 };
+    while let Some(Reverse((now_ns, number))) = turns.pop() {
+        let until_ns = turns.peek().map_or(u64::MAX, |&Reverse((next, _))| next);
+        let state = &mut states[number];
+        match std::mem::replace(state, State::Waiting) {
+            State::Waiting => {
+                let (capture, options) = open(number)?;
+                *state = State::Running(Box::new(Running::new(&capture, &options, now_ns)?));
+                turns.push(Reverse((now_ns, number)));
+            }
+            State::Running(mut running) if !running.over => {
+                let next_ns = sum.turn(&mut running, until_ns, &mut progress)?;
+                turns.push(Reverse((next_ns.max(now_ns), number)));
+                *state = State::Running(running);
+            }
+            State::Running(running) => *state = sum.end(*running, now_ns),
+            ended @ State::Ended(..) => *state = ended,
+        }
+    }
+    Ok(sum.finish(states))
+}
+
+impl Running {
+    fn new(capture: &Capture, options: &Options, shift_ns: u64) -> Result<Self, Error> {
+        Ok(Self {
+            reading: capture.reading()?,
+            // Moments of one process are none of all.
+            replay: Replay::new(&Options { shared_peak: true, moments: 0, ..*options }),
+            shift_ns,
+            end_ns: shift_ns.saturating_add(capture.duration_ns()?),
+            live_bytes: 0,
+            mark: 0,
+            over: false,
+        })
+    }
+}
+
+/// What all processes hold.
+struct Sum {
+    watch: Box<Watch>,
+    live_bytes: u64,
+    /// How often the peak was raised.
+    marks: u64,
+}
+
+impl Sum {
+    /// Replays what one process did up to this time; when it goes on, or ends.
+    fn turn(&mut self, running: &mut Running, until_ns: u64, progress: &mut dyn FnMut(u64)) -> Result<u64, Error> {
+        self.mark(running);
+        self.watch.elsewhere = Some(self.live_bytes.saturating_sub(running.live_bytes));
+        self.watch.shift_ns = running.shift_ns;
+        running.replay.watched_by(Some(std::mem::take(&mut self.watch)));
+        let outcome = running.go_on(until_ns, progress);
+        self.watch = running.replay.watched_by(None).unwrap_or_default();
+        self.live_bytes = self.live_bytes.saturating_sub(running.live_bytes);
+        running.live_bytes = running.replay.live().bytes;
+        self.live_bytes = self.live_bytes.saturating_add(running.live_bytes);
+        if std::mem::take(&mut self.watch.raised) {
+            self.marks += 1;
+            running.mark = self.marks;
+        }
+        outcome
+    }
+
+    /// What is live in this process was so when another raised the peak, since it has not had a turn meanwhile.
+    fn mark(&self, running: &mut Running) {
+        if running.mark != self.marks {
+            running.replay.mark_peak();
+            running.mark = self.marks;
+        }
+    }
+
+    /// The process has ended, and what it held is gone.
+    fn end(&mut self, mut running: Running, now_ns: u64) -> State {
+        self.mark(&mut running);
+        self.live_bytes = self.live_bytes.saturating_sub(running.live_bytes);
+        self.watch.curve.add(now_ns, self.live_bytes);
+        let Running { reading, replay, mark, .. } = running;
+        let (allocated, own_peak) = (replay.allocated(), replay.own_peak());
+        let member = Member { read: reading.finish(), analysis: replay.into_analysis(), allocated, own_peak };
+        State::Ended(Box::new(member), mark)
+    }
+
+    fn finish(self, states: Vec<State>) -> Together {
+        let ended = states.into_iter().filter_map(|state| match state {
+            State::Ended(member, mark) => Some((*member, mark)),
+            _ => None,
+        });
+        let members = ended.map(|(mut member, mark)| {
+            // It had ended before the peak.
+            if mark != self.marks {
+                member.analysis.drop_peak();
+            }
+            member
+        });
+        Together { members: members.collect(), curve: self.watch.curve }
+    }
+}
+
+impl Running {
+    fn go_on(&mut self, until_ns: u64, progress: &mut dyn FnMut(u64)) -> Result<u64, Error> {
+        let Self { reading, replay, shift_ns, end_ns, over, .. } = self;
+        let own_until_ns = until_ns.saturating_sub(*shift_ns);
+        while let Some(next_ns) = reading.next_ns(replay, progress)? {
+            let next_ns = next_ns.saturating_add(*shift_ns);
+            if next_ns > until_ns {
+                return Ok(next_ns);
+            }
+            reading.step(own_until_ns, replay, progress)?;
+        }
+        reading.end(replay)?;
+        *over = true;
+        Ok(*end_ns)
+    }
+}

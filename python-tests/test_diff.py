@@ -242,3 +242,14 @@ def test_totals_and_durations_can_be_made_equal(pair):
 def test_a_normalization_that_does_not_exist_is_wrong_usage(pair):
     done = diff(*pair, "--normalize", "weight", status=2)
     assert re.search(rb"expected total, duration, or units of work", done.stderr)
+
+
+# --- what is news -----------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_have_no_rows_and_a_leak_of_one_part_in_a_thousand_has_one(record, pair):
+    text = diff(pair[0], record(BASE)).stdout.decode()
+    assert not re.search("^(Grown|New|Shrunk|Vanished)", text, re.MULTILINE), text
+    leak = BASE.replace("def main():", "def leaks():\n    kept.append(bytearray(12_000))\n\ndef main():\n    leaks()")
+    text = diff(pair[0], record(leak)).stdout.decode()
+    assert re.search(r"^New .*\n +\+12[.]. kB +new +0 B +-> +12[.]. kB +leaks at ", text, re.MULTILINE), text

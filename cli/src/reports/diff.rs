@@ -1,12 +1,15 @@
 //! `diff`: what changed between two captures, function by function, as text, JSON or Markdown.
 //!
+//! JSON has everything as it is; text leaves out what differs between two runs of one program (see [`Quiet`]) and what
+//! hardly changed, and says how much that is.
+//!
 //! Invariant: bytes are absolute unless a scale was asked for, and then it is said; a function is new or vanished only where a capture has nothing of it.
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
-use memtrack_reader::analysis::Tally;
 use memtrack_reader::analysis::diff::{DiffRow, Difference, Functions, Merged, Pair};
+use memtrack_reader::analysis::{Quiet, Tally};
 use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
@@ -14,7 +17,7 @@ use super::scale::{Metric, Scale};
 use super::table::{Table, left_out};
 use super::{NO_STACK, stats, view};
 use crate::terminal::Look;
-use crate::units::{count, size};
+use crate::units::{count, plural, size};
 
 /// Two captures, compared.
 #[derive(Debug)]
@@ -23,7 +26,12 @@ pub(crate) struct Diff {
     /// Functions go by their totals instead of their own figures.
     by_total: bool,
     functions: Functions,
+    /// Everything, as it is.
     difference: Difference,
+    /// What is left without what differs between equal runs, for text.
+    quiet: Difference,
+    arenas: Pair,
+    imports: Pair,
     /// What the base's figures were multiplied by, if they were.
     scale: Option<Scale>,
     /// What makes the comparison doubtful.
@@ -44,11 +52,17 @@ impl Diff {
     /// Compares.
     pub(crate) fn new(base: &Capture, new: &Capture, metric: Metric, by_total: bool) -> Self {
         let mut merged = Merged::default();
-        let mut own = |capture: &Capture| merged.own(&capture.frames, &capture.analysis.view(metric.view));
-        let (base, new) = (own(base), own(new));
+        let [base_rows, new_rows] = [base, new].map(|capture| capture.analysis.view(metric.view));
+        let exact = [(base, &base_rows), (new, &new_rows)].map(|(capture, rows)| merged.own(&capture.frames, rows));
+        let quiet = Quiet::of((&base.frames, base_rows), (&new.frames, new_rows));
+        let (arenas, imports) = (quiet.arenas, quiet.imports);
+        let quiet = [(base, &quiet.base), (new, &quiet.new)].map(|(side, rows)| merged.own(&side.frames, rows));
+        let ([base, new], [quiet_base, quiet_new]) = (exact, quiet);
         let difference = merged.compare(&base, &new);
+        let quiet = merged.compare(&quiet_base, &quiet_new);
         let functions = merged.functions;
-        let mut diff = Self { metric, by_total, functions, difference, scale: None, doubts: Vec::new() };
+        let (scale, doubts) = (None, Vec::new());
+        let mut diff = Self { metric, by_total, functions, difference, quiet, arenas, imports, scale, doubts };
         let mut rows = std::mem::take(&mut diff.difference.rows);
         let change = |pair: &Pair| diff.change(pair).unsigned_abs();
         rows.sort_by_cached_key(|row| Reverse((change(&row.own), change(&row.total))));
@@ -90,6 +104,7 @@ impl Diff {
     pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "{}", look.heading(&self.headline()))?;
         writeln!(out, "{}", self.stacks())?;
+        self.apart().iter().try_for_each(|line| writeln!(out, "{line}"))?;
         if let Some(scale) = &self.scale {
             writeln!(out, "Scaled: {scale}")?;
         }
@@ -108,13 +123,14 @@ impl Diff {
                 writeln!(out, "{}", left_out((rows.len() - shown) as u64))?;
             }
         }
-        Ok(())
+        self.below_floor().map_or(Ok(()), |line| writeln!(out, "\n{line}"))
     }
 
     /// The same for a comment on a review.
     pub(crate) fn markdown(&self, limit: usize, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "**{}**\n\n{}", self.headline(), self.stacks())?;
         let scaled = self.scale.iter().map(|scale| format!("Scaled: {scale}"));
+        self.apart().iter().try_for_each(|line| writeln!(out, "\n{line}"))?;
         for note in scaled.chain(self.doubts.iter().cloned()) {
             writeln!(out, "\n> {}", visible(&note))?;
         }
@@ -134,7 +150,35 @@ impl Diff {
                 writeln!(out, "\nand {} more", count((rows.len() - shown) as u64))?;
             }
         }
-        Ok(())
+        self.below_floor().map_or(Ok(()), |line| writeln!(out, "\n{line}"))
+    }
+
+    /// The change below which text leaves a function out, and what was set apart.
+    fn floor(&self) -> u64 {
+        let [base, new] = [self.quiet.whole.base, self.quiet.whole.new].map(|whole| self.figure(whole));
+        let part = base.max(new) / FLOOR_PART;
+        if self.metric.counts { part.max(1) } else { part.max(FLOOR_BYTES) }
+    }
+
+    fn is_news(&self, change: i128) -> bool {
+        change.unsigned_abs() >= u128::from(self.floor())
+    }
+
+    /// What has no row, where it changed.
+    fn apart(&self) -> Vec<String> {
+        let parts = [("Held by Python's allocator, free or not", &self.arenas), ("Held by imports", &self.imports)];
+        let changed = parts.into_iter().filter(|(_, pair)| self.is_news(self.change(pair)));
+        changed.map(|(what, pair)| format!("{what}: {}", self.before_and_after(pair))).collect()
+    }
+
+    /// How many functions have no row since they hardly changed.
+    fn below_floor(&self) -> Option<String> {
+        let is_below = |row: &&DiffRow| self.changed(row) != 0 && !self.is_news(self.changed(row));
+        let number = self.quiet.rows.iter().filter(is_below).count() as u64;
+        let functions = plural(number, "function", "functions");
+        (number > 0).then(|| {
+            format!("{functions} that changed by less than {} left out (--json has all)", self.amount(self.floor()))
+        })
     }
 
     fn by(&self, status: Status) -> &'static str {
@@ -161,8 +205,9 @@ impl Diff {
 
     /// The functions of a section whose chosen figure changed, the largest change first.
     fn section(&self, status: Status) -> Vec<&DiffRow> {
-        let rows = self.difference.rows.iter();
-        let mut rows: Vec<_> = rows.filter(|row| self.section_of(row) == status && self.changed(row) != 0).collect();
+        let rows = self.quiet.rows.iter();
+        let is_shown = |row: &&DiffRow| self.section_of(row) == status && self.is_news(self.changed(row));
+        let mut rows: Vec<_> = rows.filter(is_shown).collect();
         rows.sort_by_key(|row| Reverse(self.changed(row).unsigned_abs()));
         rows
     }
@@ -184,15 +229,19 @@ impl Diff {
     }
 
     fn headline(&self) -> String {
-        let [base, new] = self.whole();
         let title = if self.metric.counts { "Number of allocations" } else { view::title(self.metric.view) };
-        let whole = &self.difference.whole;
-        let (change, percent) = (self.signed(self.change(whole)), self.percent(whole));
-        format!("{title}: {} -> {}, {change} ({percent})", self.amount(base), self.amount(new))
+        format!("{title}: {}", self.before_and_after(&self.difference.whole))
+    }
+
+    fn before_and_after(&self, pair: &Pair) -> String {
+        let [base, new] = [pair.base, pair.new].map(|tally| self.amount(self.figure(tally)));
+        let percent = Some(self.percent(pair)).filter(|percent| !percent.is_empty());
+        let percent = percent.map(|percent| format!(" ({percent})")).unwrap_or_default();
+        format!("{base} -> {new}, {}{percent}", self.signed(self.change(pair)))
     }
 
     fn stacks(&self) -> String {
-        let Difference { new_stacks, vanished_stacks, .. } = self.difference;
+        let Difference { new_stacks, vanished_stacks, .. } = self.quiet;
         format!("Call stacks: {} new, {} vanished", count(new_stacks), count(vanished_stacks))
     }
 
@@ -223,7 +272,10 @@ impl Diff {
         match self.figure(pair.base) {
             0 if pair.in_new() => "new".into(),
             0 => "0 %".into(),
-            base => format!("{:+.1} %", self.change(pair) as f64 * 100.0 / base as f64),
+            base => {
+                let percent = self.change(pair) as f64 * 100.0 / base as f64;
+                if percent < MOST_PERCENT { format!("{percent:+.1} %") } else { String::new() }
+            }
         }
     }
 
@@ -243,6 +295,12 @@ impl Diff {
         })
     }
 }
+
+/// Of the whole, a change of less than one part in so many is left out of text, and one of less than so many bytes.
+const FLOOR_PART: u64 = 1000;
+const FLOOR_BYTES: u64 = 1000;
+/// From here on a percentage only says that the base had next to nothing.
+const MOST_PERCENT: f64 = 1000.0;
 
 const SECTIONS: [(&str, Status); 4] =
     [("Grown", Status::Grown), ("New", Status::New), ("Shrunk", Status::Shrunk), ("Vanished", Status::Vanished)];

@@ -1,6 +1,7 @@
 //! Two captures side by side: what each function, and each call path, has in the base and in the new one.
 //!
-//! Paths are compared by function and file, without lines, so that code that only moved matches. Bytes are absolute:
+//! Paths are compared by function and file, without lines, so that code that only moved matches, and files by what they are
+//! called without where they are installed or checked out. Bytes are absolute:
 //! nothing is scaled. Invariant: whether something is in a capture is told by its count and bytes there, never inferred
 //! from a percentage, and every sum is made before any report leaves something out.
 
@@ -9,19 +10,22 @@ use rustc_hash::FxHashMap;
 use super::{CallTree, GroupRow, Tally};
 use crate::event::StackId;
 use crate::frames::{Frames, NameId};
+use crate::paths::short;
 
 /// Functions that are equal in both captures have one number.
 #[derive(Clone, Debug, Default)]
 pub struct Functions {
+    /// By name and shortened path.
     numbers: FxHashMap<(String, String), u32>,
+    /// Name and path, as in the capture that was the first to have it.
     list: Vec<(String, String)>,
 }
 
 impl Functions {
-    /// The number of this function.
-    pub fn number(&mut self, function: &str, file: &str) -> u32 {
-        *self.numbers.entry((function.to_owned(), file.to_owned())).or_insert_with_key(|key| {
-            self.list.push(key.clone());
+    /// The number of this function, the path of whose file is `short` without where it is installed.
+    pub fn number(&mut self, function: &str, file: &str, short: &str) -> u32 {
+        *self.numbers.entry((function.to_owned(), short.to_owned())).or_insert_with(|| {
+            self.list.push((function.to_owned(), file.to_owned()));
             (self.list.len() - 1) as u32
         })
     }
@@ -102,9 +106,10 @@ impl Merged {
         let functions = &mut self.functions;
         self.tree.places(frames, stacks, |id| {
             let frame = frames.frame(id);
-            *known
-                .entry((frame.function, frame.file))
-                .or_insert_with(|| functions.number(frames.function(id), frames.file(id)))
+            *known.entry((frame.function, frame.file)).or_insert_with(|| {
+                let file = frames.file(id);
+                functions.number(frames.function(id), file, &short(frames, file))
+            })
         })
     }
 

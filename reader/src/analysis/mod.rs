@@ -22,6 +22,7 @@ mod lives;
 mod merge;
 pub mod ordering;
 mod own;
+mod quiet;
 mod selection;
 mod since;
 mod totals;
@@ -36,6 +37,7 @@ pub use histogram::SizeHistogram;
 pub use intervals::{Interval, Intervals};
 pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
 pub use own::{Kept, kept};
+pub use quiet::Quiet;
 pub use selection::Selection;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
 

@@ -1,0 +1,213 @@
+//! The rows of two captures without what differs between two runs of the same program.
+//!
+//! Three things do. How many arenas Python's allocators hold depends on how objects came to lie in them. What imports hold
+//! depends on which modules were compiled anew. And a block that is made once in a while, as when a table that many
+//! functions fill is made larger, is put down to whichever function came upon it. So arenas and imports are summed up
+//! apart, and a few blocks that one function has more of are set off against as many of their size, from their allocator,
+//! that another has fewer of. What a function has more blocks of than [`FEW`] is never set off.
+//!
+//! Invariant: the rows that are left, what was set apart and the blocks set off add up to the rows of each capture.
+
+use memtrack_format::Allocator;
+use rustc_hash::FxHashMap;
+
+use super::diff::Pair;
+use super::{GroupRow, Tally};
+use crate::frames::{FrameId, Frames, NameId};
+use crate::origin::{Whose, whose};
+use crate::paths::short;
+
+/// Up to so many blocks of a function are set off.
+const FEW: u64 = 3;
+
+/// What is left of two captures, and what was set apart.
+#[derive(Clone, Debug, Default)]
+pub struct Quiet {
+    /// The rows of the base that are left.
+    pub base: Vec<GroupRow>,
+    /// Those of the new capture.
+    pub new: Vec<GroupRow>,
+    /// Arenas of Python's allocators.
+    pub arenas: Pair,
+    /// What imports hold.
+    pub imports: Pair,
+}
+
+/// Blocks that are as good as each other: of one allocator, within a quarter of a power of two.
+type Class = (Allocator, u32);
+/// Name and shortened path of the innermost function; empty for no stack.
+type Function = (String, String);
+
+impl Quiet {
+    /// Takes two captures' rows apart.
+    #[must_use]
+    pub fn of(base: (&Frames, Vec<GroupRow>), new: (&Frames, Vec<GroupRow>)) -> Self {
+        let mut quiet = Self::default();
+        let functions = [base.0, new.0].map(Innermost::of);
+        quiet.base = set_apart(base, &mut quiet.arenas.base, &mut quiet.imports.base);
+        quiet.new = set_apart(new, &mut quiet.arenas.new, &mut quiet.imports.new);
+        quiet.set_off(functions);
+        quiet
+    }
+
+    fn set_off(&mut self, [mut base, mut new]: [Innermost<'_>; 2]) {
+        let mut numbers: FxHashMap<(Class, Function), [u64; 2]> = FxHashMap::default();
+        for (side, rows, innermost) in [(0, &self.base, &mut base), (1, &self.new, &mut new)] {
+            for row in rows {
+                numbers.entry((class(row), innermost.function(row))).or_default()[side] += row.count;
+            }
+        }
+        let mut surplus: FxHashMap<Class, [u64; 2]> = FxHashMap::default();
+        numbers.retain(|_, [base, new]| (1..=FEW).contains(&base.abs_diff(*new)));
+        for ((class, _), [base, new]) in &numbers {
+            let of_class = surplus.entry(*class).or_default();
+            of_class[usize::from(new > base)] += base.abs_diff(*new);
+        }
+        let each = surplus.into_iter().map(|(class, [base, new])| (class, base.min(new)));
+        let room: FxHashMap<Class, u64> = each.filter(|(_, number)| *number > 0).collect();
+        for (side, rows, innermost) in [(0, &mut self.base, &mut base), (1, &mut self.new, &mut new)] {
+            take(rows, room.clone(), |row| {
+                let [base, new] = numbers.get(&(class(row), innermost.function(row))).copied().unwrap_or_default();
+                if side == 0 { base.saturating_sub(new) } else { new.saturating_sub(base) }
+            });
+        }
+    }
+}
+
+/// Takes blocks out of rows: of each class as many as there is room for, of each row as many as `surplus` says.
+fn take(rows: &mut Vec<GroupRow>, mut room: FxHashMap<Class, u64>, mut surplus: impl FnMut(&GroupRow) -> u64) {
+    for row in rows.iter_mut() {
+        let Some(left) = room.get_mut(&class(row)) else { continue };
+        let number = surplus(row).min(row.count).min(*left);
+        if number > 0 {
+            *left -= number;
+            row.bytes -= row.bytes / row.count * number;
+            row.count -= number;
+            row.bytes = if row.count == 0 { 0 } else { row.bytes };
+        }
+    }
+    rows.retain(|row| row.count > 0 || row.bytes > 0);
+}
+
+fn set_apart((frames, rows): (&Frames, Vec<GroupRow>), arenas: &mut Tally, imports: &mut Tally) -> Vec<GroupRow> {
+    let whose = whose(frames);
+    let mut left = rows;
+    left.retain(|row| {
+        let apart = if row.allocator.is_python_arena() {
+            Some(&mut *arenas)
+        } else {
+            let imported = whose.get(row.stack.0 as usize) == Some(&Whose::Imports);
+            imported.then_some(&mut *imports)
+        };
+        let stays = apart.is_none();
+        if let Some(apart) = apart {
+            apart.add(row.bytes, row.count);
+        }
+        stays
+    });
+    left
+}
+
+/// The class of the row's blocks, of which it is the mean size that counts.
+fn class(row: &GroupRow) -> Class {
+    let size = row.bytes.checked_div(row.count).unwrap_or(0).max(4);
+    let power = size.ilog2();
+    (row.allocator.function(), power * 4 + ((size >> (power - 2)) & 3) as u32)
+}
+
+/// The innermost functions of a capture's stacks.
+struct Innermost<'a> {
+    frames: &'a Frames,
+    known: FxHashMap<(NameId, NameId), Function>,
+}
+
+impl<'a> Innermost<'a> {
+    fn of(frames: &'a Frames) -> Self {
+        Self { frames, known: FxHashMap::default() }
+    }
+
+    fn function(&mut self, row: &GroupRow) -> Function {
+        let Some(node) = self.frames.node(row.stack) else { return Function::default() };
+        let id: FrameId = node.frame;
+        let frame = self.frames.frame(id);
+        let name = || (self.frames.function(id).to_owned(), short(self.frames, self.frames.file(id)).into_owned());
+        self.known.entry((frame.function, frame.file)).or_insert_with(name).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::Allocator::{self, Calloc, Malloc, PymallocArena};
+
+    use super::Quiet;
+    use crate::analysis::GroupRow;
+    use crate::event::ThreadId;
+    use crate::frames::Frames;
+
+    /// Function, allocator, bytes and number.
+    type Blocks<'a> = (&'a str, Allocator, u64, u64);
+
+    /// Function, bytes and number, of the base and of the new capture.
+    type Left = [Vec<(String, u64, u64)>; 2];
+
+    fn rows(frames: &mut Frames, blocks: &[Blocks<'_>], import: &str) -> Vec<GroupRow> {
+        let mut row = |&(function, allocator, bytes, count): &Blocks<'_>| {
+            let file = if function == import { "<frozen importlib._bootstrap>" } else { "app.py" };
+            let (name, file) = (frames.name_id(function).unwrap(), frames.name_id(file).unwrap());
+            let frame = frames.frame_id(name, file, 1).unwrap();
+            let stack = frames.stack_of(&[frame]).unwrap();
+            let thread = ThreadId(0);
+            let (first_order, first_time_ns, first_snapshot) = (0, 0, 0);
+            GroupRow { stack, allocator, thread, bytes, count, first_order, first_time_ns, first_snapshot }
+        };
+        blocks.iter().map(&mut row).collect()
+    }
+
+    fn quiet(base: &[Blocks<'_>], new: &[Blocks<'_>]) -> (Quiet, Left) {
+        let mut frames = [Frames::new(), Frames::new()];
+        let [base, new] = [(0, base), (1, new)].map(|(side, blocks)| rows(&mut frames[side], blocks, "load"));
+        let quiet = Quiet::of((&frames[0], base), (&frames[1], new));
+        let named = |frames: &Frames, rows: &[GroupRow]| {
+            let named = |row: &GroupRow| {
+                let function = frames.function(frames.node(row.stack).unwrap().frame).to_owned();
+                (function, row.bytes, row.count)
+            };
+            rows.iter().map(named).collect::<Vec<_>>()
+        };
+        let left = [named(&frames[0], &quiet.base), named(&frames[1], &quiet.new)];
+        (quiet, left)
+    }
+
+    fn left(base: &[Blocks<'_>], new: &[Blocks<'_>]) -> Left {
+        quiet(base, new).1
+    }
+
+    #[test]
+    fn a_block_that_another_function_came_upon_is_set_off() {
+        let [base, new] = left(&[("a", Malloc, 50_000, 1), ("b", Malloc, 90, 3)], &[("c", Malloc, 48_000, 1)]);
+        assert_eq!((base, new), (vec![("b".into(), 90, 3)], vec![]));
+        let table = ("a", Malloc, 50_000, 1);
+        assert_eq!(left(&[table], &[("c", Calloc, 50_000, 1)]).map(|rows| rows.len()), [1, 1], "another allocator");
+        assert_eq!(left(&[table], &[("c", Malloc, 90_000, 1)]).map(|rows| rows.len()), [1, 1], "another size");
+        // Two of three are set off: one is more than there was.
+        let [base, new] = left(&[table, ("b", Malloc, 50_000, 1)], &[("c", Malloc, 150_000, 3)]);
+        assert_eq!((base, new), (vec![], vec![("c".into(), 50_000, 1)]));
+    }
+
+    #[test]
+    fn what_is_made_often_is_news() {
+        let many = [("c", Malloc, 5_000, 100)];
+        assert_eq!(left(&[("a", Malloc, 5_000, 100)], &many)[1], [("c".into(), 5_000, 100)]);
+        assert_eq!(left(&[("c", Malloc, 5_000, 100), ("a", Malloc, 50, 1)], &many)[0].len(), 2);
+    }
+
+    #[test]
+    fn arenas_and_imports_are_apart() {
+        let base = [("a", PymallocArena, 1 << 20, 1), ("load", Malloc, 700, 2), ("a", Malloc, 10, 1)];
+        let new = [("a", PymallocArena, 2 << 20, 2), ("load", Malloc, 900, 3), ("a", Malloc, 10, 1)];
+        let (quiet, left) = quiet(&base, &new);
+        assert_eq!((quiet.arenas.base.bytes, quiet.arenas.new.bytes), (1 << 20, 2 << 20));
+        assert_eq!((quiet.imports.base.bytes, quiet.imports.new.bytes), (700, 900));
+        assert_eq!(left[0], left[1]);
+    }
+}

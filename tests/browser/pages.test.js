@@ -126,6 +126,25 @@ inPage("memory is put down to its owners, who can be left out", "flamegraph.html
   assert.doesNotMatch(await page.textContent("#meaning"), /left out/);
 });
 
+inPage("what Python's arenas hold is a block of its own", "flamegraph.html", async (page) => {
+  const [{ value }] = await drawn(page);
+  const arenas = await page.evaluate(() => {
+    const page = window.memtrack, { model } = page;
+    model.data.allocators = model.data.allocators.map((name) => (name === "mmap" ? "pymalloc_arena" : name));
+    model.groupOwner = model.ownersOfGroups();
+    model.sums.clear();
+    page.layoutKey = null;
+    page.update();
+    return model.byOwner(page.selection())[4].bytes;
+  });
+  const blocks = await drawn(page), block = blocks.find(({ name }) => name === "Python's arenas, in use or not");
+  assert.deepEqual([blocks[0].value, block.value, block.depth], [value, arenas, 1]);
+  assert.ok(arenas > 0 && arenas < value);
+  await page.click('#owners button:has-text("arenas")');
+  assert.equal((await drawn(page))[0].value, value - arenas);
+  assert.match(await page.textContent("#meaning"), /of Python's arenas is left out/);
+});
+
 inPage("imports are folded into one block, and chains of library code, too", "flamegraph.html", async (page) => {
   const names = (await drawn(page)).map((block) => block.name);
   assert.ok(names.includes("import threading"), names.join());

@@ -114,7 +114,8 @@ def test_one_warning_for_what_several_captures_have_in_common(memtrack, python):
     captures = [memtrack.record(python, "-c", "pass") for _ in range(3)]
     for capture in captures:
         capture.path.write_bytes(capture.path.read_bytes()[:-100])
-    outcome = memtrack("stats", *(capture.path for capture in captures))
+    memtrack("merge", "-o", "all.bin", *(capture.path for capture in captures))
+    outcome = memtrack("stats", "all.bin")
     warnings = [line for line in outcome.stderr.decode().splitlines() if "incomplete" in line]
     assert len(warnings) == 1 and warnings[0].startswith("warning: 3 of 3 captures: incomplete: "), warnings
 

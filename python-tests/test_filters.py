@@ -125,13 +125,16 @@ def test_wrong_values_are_wrong_usage(capture, words):
 def test_several_captures_make_one_report(capture, module_memtrack):
     other = module_memtrack.record(sys.executable, PROGRAMS / "exports.py", options=["--allocation-timestamps"])
     single = [stats(capture), stats(other)]
-    both = json.loads(capture.reading("stats", "--json", capture.path, other.path))
+    # Of two recordings, which reports take where they were merged.
+    merged = other.path.with_name("merged.bin")
+    capture.reading("merge", "-o", merged, capture.path, other.path)
+    both = json.loads(capture.reading("stats", "--json", merged))
     for key in ("allocations", "leaked", "temporary"):
         assert both[key] == sums(*(one[key] for one in single)), key
     assert both["peak"]["bytes"] == sum(one["peak"]["bytes"] for one in single)
     assert both["deallocations"]["count"] == sum(one["deallocations"]["count"] for one in single)
     assert len(both["threads"]) == 4
-    text = capture.reading("transform", "speedscope", "--allocated", "-o", "-", capture.path, other.path)
+    text = capture.reading("transform", "speedscope", "--allocated", "-o", "-", merged)
     profile = Profile(json.loads(text))
     assert profile.file["memtrack"]["total_bytes"] == both["allocations"]["bytes"]
     assert profile.file["memtrack"]["ordering"] == "exact-timestamps"

@@ -199,7 +199,7 @@ fn meaning(view: View, capture: &Capture) -> String {
             format!("What was live when most memory was: {} after the start, of {whole}.", duration(moment.time_ns))
         }
         (View::HighWaterMark, _) if capture.facts.others > 0 => {
-            "What was live in each process at its own high-water mark.".into()
+            "What all processes together had live when that was most.".into()
         }
         (View::Leaks | View::LeaksAtExit, _) if !is_python => "What was still live at the end of the program.".into(),
         (View::Temporary, _) if totals.temporary_threshold > 1 => format!(

@@ -17,8 +17,8 @@ mod load;
 mod message;
 mod newest;
 mod open;
-mod origin;
 mod output;
+mod report_mark;
 mod reports;
 #[allow(unsafe_code, reason = "the one place with system calls")]
 mod sys;

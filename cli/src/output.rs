@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tempfile::NamedTempFile;
 
-use crate::origin::Origin;
+use crate::report_mark::ReportMark;
 use crate::sys::EndSignals;
 
 /// What was typed of where a report goes, and what it is made of.
@@ -40,8 +40,8 @@ impl Destination<'_> {
     /// A file that exists and is something else, where `force` is not given.
     pub(crate) fn check(&self, path: &Path) -> Result<()> {
         let may_be_report = !self.force && path.is_file();
-        let origin = Origin::of(self.captures).filter(|_| may_be_report);
-        refuse_existing(path, self.force || origin.is_some_and(|origin| origin.is_of(path)))
+        let mark = ReportMark::of(self.captures).filter(|_| may_be_report);
+        refuse_existing(path, self.force || mark.is_some_and(|mark| mark.is_of(path)))
     }
 }
 
@@ -51,7 +51,7 @@ pub(crate) enum Report {
     /// To standard output.
     Stdout(BufWriter<StdoutLock<'static>>),
     /// To a temporary file beside the one that it becomes, which is marked with what it was made of.
-    File(BufWriter<NamedTempFile>, PathBuf, Option<Origin>),
+    File(BufWriter<NamedTempFile>, PathBuf, Option<ReportMark>),
     /// To something that is no regular file, such as a pipe or a device.
     Device(BufWriter<File>, PathBuf),
 }
@@ -102,7 +102,7 @@ impl Report {
         let signals = EndSignals::take().context("signals cannot be taken")?;
         let file = temporary_beside(path, 0o666)?;
         signals.remove(file.path().to_owned());
-        Ok(Self::File(BufWriter::with_capacity(1 << 16, file), path.into(), Origin::of(to.captures)))
+        Ok(Self::File(BufWriter::with_capacity(1 << 16, file), path.into(), ReportMark::of(to.captures)))
     }
 
     /// Completes the report; the path of its file, if it has one.
@@ -119,11 +119,11 @@ impl Report {
                 file.flush().with_context(|| cannot_write(&path))?;
                 Ok(Some(path))
             }
-            Self::File(mut file, path, origin) => {
+            Self::File(mut file, path, mark) => {
                 file.flush().with_context(|| cannot_write(&path))?;
                 let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-                if let Some(origin) = origin {
-                    origin.mark(file.as_file());
+                if let Some(mark) = mark {
+                    mark.put_on(file.as_file());
                 }
                 file.persist(&path).map_err(|error| error.error).with_context(|| cannot_write(&path))?;
                 Ok(Some(path))

@@ -14,7 +14,6 @@ use super::processes;
 use super::stats::{Rows, tells_python_apart};
 use super::table::Table;
 use super::tree::named;
-use super::view::title;
 use crate::terminal::Look;
 use crate::units::{count, duration, percent, size};
 
@@ -30,17 +29,15 @@ const LABEL: usize = 17;
 pub(crate) fn write(capture: &Capture, view: View, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
     let rows = Rows::new(capture, view, limit);
     figures(capture, &rows, &mut out)?;
-    if view != View::Allocated {
-        writeln!(out, "{:LABEL$}{}", "Listed", title(view))?;
-    }
+    let of = |title: &str| format!("{title}, of {}", subject(view));
     section("Processes", &processes::table(&capture.facts.processes, limit), look, &mut out)?;
-    section("Sizes", &sizes(capture), look, &mut out)?;
-    section("Allocators", &allocators(&rows), look, &mut out)?;
-    section("Threads", &threads(capture, &rows).first(limit), look, &mut out)?;
-    section("Biggest by size", &frames(capture, rows.whole, &rows.top_by_size), look, &mut out)?;
-    section("Biggest by number", &frames(capture, rows.whole, &rows.top_by_count), look, &mut out)?;
-    section("Modules by size", &modules(rows.whole, &rows.modules_by_size), look, &mut out)?;
-    section("Modules by number", &modules(rows.whole, &rows.modules_by_count), look, &mut out)?;
+    section("Sizes, of everything ever allocated", &sizes(capture), look, &mut out)?;
+    section(&of("Allocators"), &allocators(&rows), look, &mut out)?;
+    section(&of("Threads"), &threads(capture, &rows).first(limit), look, &mut out)?;
+    section(&of("Biggest by size"), &frames(capture, rows.whole, &rows.top_by_size), look, &mut out)?;
+    section(&of("Biggest by number"), &frames(capture, rows.whole, &rows.top_by_count), look, &mut out)?;
+    section(&of("Modules by size"), &modules(rows.whole, &rows.modules_by_size), look, &mut out)?;
+    section(&of("Modules by number"), &modules(rows.whole, &rows.modules_by_count), look, &mut out)?;
     writeln!(out, "\n{}", look.heading("Recording"))?;
     capture.facts.account.text(&mut out)
 }
@@ -105,6 +102,17 @@ fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<(
         )?;
     }
     Ok(())
+}
+
+/// What a view has, within a sentence.
+fn subject(view: View) -> &'static str {
+    match view {
+        View::HighWaterMark => "what was live at the peak",
+        View::Leaks => "what was leaked",
+        View::LeaksAtExit => "what was live at exit",
+        View::Temporary => "temporary allocations",
+        View::Allocated => "everything ever allocated",
+    }
 }
 
 fn peak(capture: &Capture) -> String {
@@ -229,8 +237,11 @@ mod tests {
         write(&capture, View::LeaksAtExit, 5, Look { width: Some(80), color: false }, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("\nLeaked           77.0 kB in 7 allocations\n"), "{text}");
-        assert!(text.contains("\nListed           Leaks"), "{text}");
-        let listed = text.split("\nAllocators\n").nth(1).and_then(|tables| tables.split("\n\n").next()).unwrap();
+        let listed = text
+            .split("\nAllocators, of what was live at exit\n")
+            .nth(1)
+            .and_then(|tables| tables.split("\n\n").next())
+            .unwrap();
         let sum = capture.analysis.groups.get(0).unwrap().allocated;
         assert_eq!(listed.lines().count(), 1, "{listed}");
         assert!(listed.contains(&super::size(sum.bytes)) && listed.contains("100"), "{listed}");

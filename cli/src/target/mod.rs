@@ -12,6 +12,9 @@ mod script;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use clap::CommandFactory;
+
+use crate::args::Arguments;
 use crate::failure::Failure;
 
 /// The process's environment, in its order.
@@ -57,7 +60,7 @@ impl Target {
             return Self::with_option(flag, attached, rest);
         }
         if text.len() > 1 && text.starts_with('-') {
-            return Err(Failure::usage(&format!("unexpected argument '{text}'; see 'memtrack run --help'")));
+            return Err(Failure::usage(&unknown_option(&text)));
         }
         Ok(if is_python_script(first) {
             Self::Script(first.into(), rest.into())
@@ -126,6 +129,41 @@ pub(crate) fn set_variable(environment: &mut Environment, name: &str, value: OsS
     }
 }
 
+/// What is said of an option that `memtrack run` does not have, with the one that was perhaps meant.
+fn unknown_option(text: &str) -> String {
+    let typed = text.split('=').next().unwrap_or(text);
+    let likeness = |option: &String| strsim::jaro(option, typed);
+    let nearest = run_options().into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
+    match nearest.filter(|option| likeness(option) > MEANT) {
+        Some(option) => format!("unexpected argument '{text}'; did you mean '{option}'?"),
+        None => format!("unexpected argument '{text}'; see 'memtrack run --help'"),
+    }
+}
+
+/// Names that are more alike than this are taken for each other, as clap has it.
+const MEANT: f64 = 0.7;
+
+/// Says which options of memtrack stand behind the program, to which they went.
+pub(crate) fn options_behind(target: &Target) -> Option<String> {
+    let (Target::Script(_, words) | Target::Module(_, words)) = target else { return None };
+    let known = run_options();
+    let is_ours = |word: &&str| known.iter().any(|option| option == word) && !COMMON.contains(word);
+    let behind: Vec<&str> = words.iter().filter_map(|word| word.to_str()).filter(is_ours).collect();
+    (!behind.is_empty())
+        .then(|| format!("{} went to the program: what is meant for memtrack stands before it", behind.join(" ")))
+}
+
+/// Options that any program may have.
+const COMMON: [&str; 4] = ["--help", "--quiet", "--force", "--live"];
+
+/// The long options of `memtrack run`, and `-o`.
+fn run_options() -> Vec<String> {
+    let command = Arguments::command();
+    let run = command.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
+    let long = run.flat_map(|argument| argument.get_long_and_visible_aliases().unwrap_or_default());
+    long.map(|name| format!("--{name}")).chain(["-o".to_owned()]).collect()
+}
+
 fn option(text: &str) -> Option<(char, &str)> {
     let mut chars = text.strip_prefix('-')?.chars();
     let flag = chars.next().filter(|flag| matches!(flag, 'm' | 'c'))?;
@@ -176,7 +214,21 @@ mod tests {
     fn wrong_forms() {
         assert!(parse(&[]).is_err());
         assert!(parse(&["-m"]).unwrap_err().contains("'-m' needs an argument"));
-        assert!(parse(&["--nativ"]).unwrap_err().contains("unexpected argument '--nativ'"));
+        let told = |option: &str| parse(&[option]).unwrap_err();
+        assert_eq!(told("--nativ"), "unexpected argument '--nativ'; did you mean '--native'?");
+        assert!(told("--allocation-timestamp").contains("did you mean '--allocation-timestamps'"));
+        assert!(told("--unheard-of").contains("see 'memtrack run --help'"));
+    }
+
+    #[test]
+    fn options_behind_the_program_are_told() {
+        let behind = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(Into::into).collect();
+            super::options_behind(&Target::parse(&words).unwrap())
+        };
+        assert!(behind(&["app.py", "-o", "x.bin", "--native"]).unwrap().starts_with("-o --native went to the program"));
+        assert_eq!(behind(&["app.py", "--help", "-q", "x"]), None);
+        assert_eq!(behind(&["g++", "-o", "x"]), None);
     }
 
     #[test]

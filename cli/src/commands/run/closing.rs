@@ -4,13 +4,16 @@
 //! read, only their size is said.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 
 use anyhow::Result;
 use memtrack_collector::{Error, Followed, NothingRecorded, ProcessorTimes, Summary};
 use memtrack_reader::{Options, View};
 
 use super::children::Children;
+use super::holders;
 use crate::args;
 use crate::load::{Request, load};
 use crate::message;
@@ -59,7 +62,7 @@ pub(super) type Then<'a> = &'a dyn Fn(&[PathBuf]);
 /// Says how the recording went; what went wrong also when `quiet`. What is to be done with captures that stay is done before.
 /// Gives the captures that stay, the program's own first.
 pub(super) fn report(
-    options: &args::Run,
+    (options, status): (&args::Run, ExitStatus),
     capture: CaptureFile,
     program: &Program,
     result: std::result::Result<Summary, Error>,
@@ -93,7 +96,7 @@ pub(super) fn report(
     then(&own);
     if !quiet {
         summary.notes.iter().for_each(message::warning);
-        recorded(options, &capture, &summary, (&captures, children), unrecorded);
+        recorded((options, status), &capture, &summary, (&captures, children), unrecorded);
     }
     [own, captures].concat()
 }
@@ -131,7 +134,7 @@ fn finish_children(quiet: bool, summary: &Summary, children: &Children) -> Vec<P
 }
 
 fn recorded(
-    options: &args::Run,
+    (options, status): (&args::Run, ExitStatus),
     capture: &CaptureFile,
     summary: &Summary,
     (children, named): (&[PathBuf], &Children),
@@ -139,6 +142,9 @@ fn recorded(
 ) {
     let path = capture.path();
     let shown = quoted(&path.display().to_string());
+    if let Some(text) = signal_text(status) {
+        message::line(format_args!("\nmemtrack: the program was {text}"));
+    }
     let own = [path.to_path_buf()];
     let all: Vec<PathBuf> = own.iter().chain(children).cloned().collect();
     let bytes = all.iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum();
@@ -190,8 +196,6 @@ fn read_back(captures: &[PathBuf]) -> Result<Capture> {
 fn figures(options: &args::Run, capture: &Capture, captures: usize) {
     let totals = &capture.analysis.totals;
     let (peak, leaked) = (totals.peak, totals.leaked);
-    let account = &capture.facts.account;
-    message::line(format_args!("  events      {}", account.events_in_short()));
     match capture.facts.several.as_ref().filter(|several| several.apart.is_some()) {
         Some(several) => {
             let most = size(several.sum_of_peaks.unwrap_or(peak.bytes));
@@ -207,31 +211,64 @@ fn figures(options: &args::Run, capture: &Capture, captures: usize) {
                 size(peak.bytes),
                 count(peak.allocations)
             ));
+            held(capture, View::HighWaterMark);
         }
     }
     let arenas = capture.analysis.python_arenas(View::Leaks);
     let leaked = arenas::without(leaked, arenas);
     message::line(format_args!("  leaked      {} in {} allocations", size(leaked.bytes), count(leaked.count)));
+    if leaked.bytes > 0 {
+        held(capture, View::Leaks);
+    }
     if let Some(text) = arenas::warning(arenas, leaked) {
         message::line(format_args!("  apart from  {text}"));
     }
+    let account = &capture.facts.account;
     let process = &capture.facts.process;
     let native_by_itself = !options.native && process.native_traces == Some(1) && process.python_version.is_none();
     let stacks = match capture.facts.stackless {
         true => Some(STACKLESS.into()),
-        false if native_by_itself => Some(NATIVE.into()),
-        false => account.stacks_in_short(),
+        false => native_by_itself.then(|| NATIVE.to_owned()),
     };
-    let more = [
-        ("stacks", stacks),
-        ("cut", account.cut_in_short()),
-        ("waiting", account.waited()),
-        ("slow-down", account.slow_down()),
-    ];
-    for (label, text) in more.into_iter().filter_map(|(label, text)| Some((label, text?))) {
-        message::line(format_args!("  {label:12}{text}"));
+    for (label, text) in [("stacks", stacks), ("cut", account.cut_in_short())] {
+        if let Some(text) = text {
+            message::line(format_args!("  {label:12}{text}"));
+        }
     }
 }
+
+/// Who holds most of it.
+fn held(capture: &Capture, view: View) {
+    holders::lines(capture, view).iter().for_each(|line| message::line(format_args!("  {line}")));
+}
+
+/// What ended the program, if a signal did.
+fn signal_text(status: ExitStatus) -> Option<String> {
+    let signal = status.signal()?;
+    let name = SIGNALS.iter().find(|(number, _)| *number == signal).map(|(_, name)| format!(" ({name})"));
+    let core = if status.core_dumped() { ", with a core dump" } else { "" };
+    Some(format!("ended by signal {signal}{}{core}", name.unwrap_or_default()))
+}
+
+/// The signals that end programs, with what sends them where that is not obvious.
+const SIGNALS: [(i32, &str); 16] = [
+    (1, "SIGHUP"),
+    (2, "SIGINT"),
+    (3, "SIGQUIT"),
+    (4, "SIGILL"),
+    (5, "SIGTRAP"),
+    (6, "SIGABRT"),
+    (7, "SIGBUS"),
+    (8, "SIGFPE"),
+    (9, "SIGKILL: by somebody, or by the system for want of memory"),
+    (11, "SIGSEGV"),
+    (13, "SIGPIPE"),
+    (14, "SIGALRM"),
+    (15, "SIGTERM"),
+    (24, "SIGXCPU: its limit of processor time"),
+    (25, "SIGXFSZ: its limit of file size"),
+    (31, "SIGSYS: a forbidden system call"),
+];
 
 fn nanos(summary: &Summary) -> u64 {
     u64::try_from(summary.duration.as_nanos()).unwrap_or(u64::MAX)
@@ -241,7 +278,19 @@ fn nanos(summary: &Summary) -> u64 {
 mod tests {
     use memtrack_collector::ProcessorTimes;
 
-    use super::{MUCH_NS, Unrecorded};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    use super::{MUCH_NS, Unrecorded, signal_text};
+
+    #[test]
+    fn signals_are_named() {
+        let text = |raw| signal_text(ExitStatus::from_raw(raw));
+        assert_eq!(text(11).as_deref(), Some("ended by signal 11 (SIGSEGV)"));
+        assert_eq!(text(0x80 | 6).as_deref(), Some("ended by signal 6 (SIGABRT), with a core dump"));
+        assert_eq!(text(35).as_deref(), Some("ended by signal 35"));
+        assert_eq!(text(3 << 8), None);
+    }
 
     #[test]
     fn children_are_told_of_that_did_much_of_the_work() {

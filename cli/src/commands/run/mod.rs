@@ -5,6 +5,7 @@
 
 mod children;
 mod closing;
+mod holders;
 mod live;
 mod page;
 mod repack;
@@ -32,7 +33,7 @@ use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
 use crate::sys::{Child, Reaped, Signals, Spawn, Waiting, end_with, shell_status};
-use crate::target::{Environment, Program, Target};
+use crate::target::{Environment, Program, Target, options_behind};
 use crate::units;
 
 /// How long the program's children may outlive it before something is said.
@@ -46,6 +47,9 @@ pub(crate) fn run(options: &args::Run) -> Result<u8> {
     refuse_contradictions(options)?;
     let target = Target::parse(&options.target)?;
     let program = target.resolve(options.python.as_deref(), std::env::vars_os().collect())?;
+    if let Some(text) = options_behind(&target).filter(|_| !options.quiet) {
+        message::warning(text);
+    }
     let status = match &program.untrackable {
         Some(reason) => run_untracked(options, &program, reason)?,
         None => match record(options, &target, &program) {
@@ -130,7 +134,8 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
             };
             let unrecorded = own_ns.filter(|_| !options.follow);
             let unrecorded = unrecorded.map(|own_ns| Unrecorded { own_ns, all_ns });
-            let recorded = closing::report(options, capture, program, summary, (&children, unrecorded), &repack);
+            let recorded =
+                closing::report((options, status), capture, program, summary, (&children, unrecorded), &repack);
             if options.flamegraph {
                 page::make(options, &recorded);
             }

@@ -182,16 +182,6 @@ impl Account {
             + &before.unwrap_or_default()
     }
 
-    /// The same in few words.
-    pub(crate) fn events_in_short(&self) -> String {
-        format!("{}, {} each", count(self.events), bytes_each(self.file_bytes, self.events))
-    }
-
-    /// How stacks were told, in few words; `None` where there is nothing to say.
-    pub(crate) fn stacks_in_short(&self) -> Option<String> {
-        self.python.text().or_else(|| self.native.text())
-    }
-
     /// How many stacks were cut; `None` where there is nothing to say.
     pub(crate) fn cut_in_short(&self) -> Option<String> {
         (self.truncated_stacks > 0).then(|| plural(self.truncated_stacks, "stack", "stacks"))
@@ -201,11 +191,6 @@ impl Account {
     pub(crate) fn slow_down(&self) -> Option<String> {
         let others = (self.costless > 0).then(|| format!("; not of {}", plural(self.costless, "process", "processes")));
         Some(self.cost?.text() + &others.unwrap_or_default())
-    }
-
-    /// How long threads waited for memtrack; `None` where they did not.
-    pub(crate) fn waited(&self) -> Option<String> {
-        self.waits.filter(|(_, ns)| *ns > 0).map(|_| self.waiting())
     }
 
     fn lost(&self) -> String {

@@ -16,9 +16,9 @@ const ATTRIBUTE: &str = "user.memtrack.report";
 
 /// The captures of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Origin(u64);
+pub(crate) struct ReportMark(u64);
 
-impl Origin {
+impl ReportMark {
     /// Of a report of these captures; `None` where there is none, or where one does not say of which process it is.
     pub(crate) fn of(captures: &[PathBuf]) -> Option<Self> {
         let mut processes = Vec::new();
@@ -34,7 +34,7 @@ impl Origin {
     }
 
     /// Marks a report that is written to its end. A file system without extended attributes has reports without a mark.
-    pub(crate) fn mark(self, file: &File) {
+    pub(crate) fn put_on(self, file: &File) {
         if let Some(mark) = file.metadata().ok().map(|metadata| self.text(&metadata)) {
             let _ = file.set_xattr(ATTRIBUTE, mark.as_bytes());
         }
@@ -54,7 +54,7 @@ impl Origin {
 
 #[cfg(test)]
 mod tests {
-    use super::Origin;
+    use super::ReportMark;
     use std::fs::{self, File};
 
     #[test]
@@ -62,9 +62,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("report");
         fs::write(&path, "text").unwrap();
-        let (this, other) = (Origin(1), Origin(2));
+        let (this, other) = (ReportMark(1), ReportMark(2));
         assert!(!this.is_of(&path));
-        this.mark(&File::open(&path).unwrap());
+        this.put_on(&File::open(&path).unwrap());
         assert!(this.is_of(&path) && !other.is_of(&path));
         fs::write(&path, "next").unwrap();
         assert!(!this.is_of(&path));

@@ -10,6 +10,7 @@ use std::process::ExitStatus;
 
 use anyhow::Result;
 use memtrack_collector::{Error, Followed, NothingRecorded, ProcessorTimes, Summary};
+use memtrack_format::meta::Process;
 use memtrack_reader::{Options, View};
 
 use super::children::Children;
@@ -149,7 +150,9 @@ fn recorded(
     let all: Vec<PathBuf> = own.iter().chain(children).cloned().collect();
     let bytes = all.iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum();
     let read = path.is_file() && record_bytes(summary) <= MAX_RECORD_BYTES;
-    let read = read.then(|| read_back(&all));
+    let is_native = |process: &Process| process.native_traces == Some(1) && process.python_version.is_none();
+    let native = summary.process.as_ref().is_some_and(is_native);
+    let read = read.then(|| read_back(&all, !native));
     let took = match &read {
         Some(Ok(capture)) => capture.facts.duration_ns(&capture.analysis),
         _ => nanos(summary),
@@ -188,8 +191,9 @@ fn record_bytes(summary: &Summary) -> u64 {
     children.map(|child| child.record_bytes).fold(summary.record_bytes, u64::saturating_add)
 }
 
-fn read_back(captures: &[PathBuf]) -> Result<Capture> {
-    let request = Request { paths: captures, quiet: true, without_names: true, ..Request::default() };
+/// Native code gets its names where a program has no other stacks: they take time.
+fn read_back(captures: &[PathBuf], without_names: bool) -> Result<Capture> {
+    let request = Request { paths: captures, quiet: true, without_names, ..Request::default() };
     load(request, &Options::default())
 }
 

@@ -34,7 +34,9 @@ pub(super) fn lines(capture: &Capture, view: View) -> Vec<String> {
     let (origins, whose) = (origins(frames), whose(frames));
     let mut held: HashMap<Holder, Tally> = HashMap::new();
     let mut whole = Tally::default();
-    for row in &capture.analysis.view(view) {
+    let leaks = view == View::Leaks;
+    // The figure of leaks leaves arenas of Python's allocators out.
+    for row in capture.analysis.view(view).iter().filter(|row| !(leaks && row.allocator.is_python_arena())) {
         let of = whose.get(row.stack.0 as usize).copied().unwrap_or_default();
         held.entry(holder(row, of, frames, &origins)).or_default().add(row.bytes, row.count);
         whole.add(row.bytes, row.count);

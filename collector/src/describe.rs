@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Acquire;
 
 use memtrack_format::meta::Process;
 use memtrack_transport::Area;
-use memtrack_transport::clock::{Clock, Pairing};
-use memtrack_transport::layout::{Control, Slot, image, python_allocators, stop_reason, ticket};
+use memtrack_transport::clock::{ClockPairing, StampingClock};
+use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocators, stop_reason, ticket};
 
 use crate::options::Options;
 use crate::{proc, speed};
@@ -17,8 +17,8 @@ use crate::{proc, speed};
 const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
 
 /// What is known when the process connects. `native`: its native stacks are recorded.
-pub(crate) fn at_start(pid: i32, ppid: i32, clock: Clock, options: &Options, native: bool) -> Process {
-    let start = Pairing::measure(clock);
+pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &Options, native: bool) -> Process {
+    let start = ClockPairing::measure(clock);
     Process {
         command_line: proc::command_line(pid),
         executable: proc::executable(pid),
@@ -38,7 +38,7 @@ pub(crate) fn at_start(pid: i32, ppid: i32, clock: Clock, options: &Options, nat
 }
 
 /// What the target has told of its interpreter by now.
-pub(crate) fn python(control: &Control) -> Process {
+pub(crate) fn python(control: &ControlPage) -> Process {
     let version = control.python_version.load(Acquire);
     let note_len = control.python_note_len.load(Acquire) as usize;
     let traced = control.python_allocators.load(Acquire) == python_allocators::TRACED;
@@ -53,11 +53,11 @@ pub(crate) fn python(control: &Control) -> Process {
 
 /// What is known at the end, with the moment of the end. `start`: what was known when the process connected; `earlier`: of
 /// its earlier images, whose counts go on.
-pub(crate) fn at_end(area: &Area, start: &Process, end: Pairing, earlier: &Process) -> Process {
+pub(crate) fn at_end(area: &Area, start: &Process, end: ClockPairing, earlier: &Process) -> Process {
     let control = area.control();
     let native = control.native.load(Acquire) == 1;
     let has_python = control.python_version.load(Acquire) != 0;
-    let sum = |known: bool, of: fn(&Slot) -> &AtomicU64| {
+    let sum = |known: bool, of: fn(&SlotHeader) -> &AtomicU64| {
         let slots = (0..area.slot_count()).filter_map(|index| area.slot(index));
         known.then(|| slots.fold(0_u64, |sum, slot| sum.wrapping_add(of(slot).load(Acquire))))
     };
@@ -91,7 +91,7 @@ pub(crate) fn at_end(area: &Area, start: &Process, end: Pairing, earlier: &Proce
 }
 
 /// This many ticks of the stamping clock, at the rate that it had since the start.
-fn nanoseconds(ticks: u64, start: &Process, end: Pairing) -> Option<u64> {
+fn nanoseconds(ticks: u64, start: &Process, end: ClockPairing) -> Option<u64> {
     let all_ticks = end.ticks.saturating_sub(start.start_ticks?).max(1);
     let all_ns = end.monotonic_ns.saturating_sub(start.start_monotonic_ns?);
     u64::try_from(u128::from(ticks) * u128::from(all_ns) / u128::from(all_ticks)).ok()
@@ -126,7 +126,7 @@ fn text(field: &[AtomicU64], len: usize) -> Option<Vec<u8>> {
 mod tests {
     use super::{nanoseconds, text};
     use memtrack_format::meta::Process;
-    use memtrack_transport::clock::Pairing;
+    use memtrack_transport::clock::ClockPairing;
     use std::sync::atomic::AtomicU64;
 
     #[test]
@@ -140,9 +140,9 @@ mod tests {
     #[test]
     fn ticks_are_of_the_rate_that_the_clock_had() {
         let start = Process { start_ticks: Some(1000), start_monotonic_ns: Some(50), ..Process::default() };
-        let end = Pairing { ticks: 4000, monotonic_ns: 1050, realtime_ns: 0, uncertainty_ns: 0 };
+        let end = ClockPairing { ticks: 4000, monotonic_ns: 1050, realtime_ns: 0, uncertainty_ns: 0 };
         assert_eq!(nanoseconds(600, &start, end), Some(200));
-        assert_eq!(nanoseconds(u64::MAX, &start, Pairing { ticks: 0, ..end }), None);
+        assert_eq!(nanoseconds(u64::MAX, &start, ClockPairing { ticks: 0, ..end }), None);
         assert_eq!(nanoseconds(600, &Process::default(), end), None);
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use memtrack_format::meta::Process;
 use memtrack_transport::Area;
-use memtrack_transport::clock::{Clock, realtime_ns};
+use memtrack_transport::clock::{StampingClock, realtime_ns};
 use memtrack_transport::handshake::{Hello, send_memory};
 use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, ticket};
 
@@ -43,7 +43,7 @@ pub(crate) struct Openers {
 pub(crate) struct Desk {
     dir: PathBuf,
     options: Options,
-    clock: Clock,
+    clock: StampingClock,
     openers: Openers,
     tree: Arc<Tree>,
     /// Tells this tree's captures from those of others.
@@ -80,7 +80,7 @@ struct Place {
 impl Desk {
     pub(crate) fn new(dir: PathBuf, options: Options, openers: Openers, tree: Arc<Tree>) -> Self {
         let tree_id = realtime_ns();
-        let clock = Clock::best();
+        let clock = StampingClock::best();
         Self { dir, options, clock, openers, tree, tree_id, spare: None, served: HashMap::new(), next: 0, said: false }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 use memtrack_format::meta::Process;
 use memtrack_transport::Area;
-use memtrack_transport::clock::Clock;
+use memtrack_transport::clock::StampingClock;
 
 use crate::bell::Bell;
 use crate::proc::{Life, Resident};
@@ -38,7 +38,7 @@ pub(crate) struct Connection {
     pub(crate) name: Option<String>,
     /// Its resident memory, the same.
     pub(crate) resident: Resident,
-    pub(crate) clock: Clock,
+    pub(crate) clock: StampingClock,
     pub(crate) process: Process,
     /// Stream number of slot 0: slots of an earlier image of the process come before.
     pub(crate) base: u32,

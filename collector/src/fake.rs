@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use memtrack_transport::handshake::{Hello, receive_memory};
-use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot, state, ticket};
+use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, SlotHeader, state, ticket};
 use memtrack_transport::{Area, barrier, futex};
 
 pub(crate) struct Target {
@@ -84,7 +84,7 @@ impl Writer {
         self.event(|_| bytes.to_vec());
     }
 
-    fn header(&self, slot: &Slot) -> Option<&SegmentHeader> {
+    fn header(&self, slot: &SlotHeader) -> Option<&SegmentHeader> {
         self.area.segment(self.slot, slot.current.load(Relaxed).checked_sub(1)?)
     }
 
@@ -104,7 +104,7 @@ impl Writer {
         (ticket::sequence(seen) + 1, true)
     }
 
-    fn begin_segment(&mut self, slot: &Slot, sequence: u64) {
+    fn begin_segment(&mut self, slot: &SlotHeader, sequence: u64) {
         let control = self.area.control();
         while slot.free.load(SeqCst) == 0 {
             control.waits.fetch_add(1, Relaxed);
@@ -128,7 +128,7 @@ impl Writer {
         self.begun = true;
     }
 
-    fn append(&self, slot: &Slot, header: &SegmentHeader, bytes: &[u8]) {
+    fn append(&self, slot: &SlotHeader, header: &SegmentHeader, bytes: &[u8]) {
         let room = self.area.segment_room(self.slot, slot.current.load(Acquire) - 1).unwrap();
         let fill = header.fill.load(Relaxed) as usize;
         assert!(fill + bytes.len() <= SEGMENT_ROOM);

@@ -8,9 +8,9 @@
 use std::io::{self, BufWriter, Write};
 
 use crc32fast::hash as crc32;
-use memtrack_format::block::{Header, Kind};
+use memtrack_format::block::{BlockHeader, BlockKind};
 use memtrack_format::header;
-use memtrack_format::mapped::{self, Mapped};
+use memtrack_format::mapped::{self, MappedFile};
 use memtrack_format::meta::Process;
 use rustc_hash::FxHashMap;
 
@@ -60,10 +60,10 @@ impl<W: Write + Send> FileSink<W> {
     }
 
     /// Writes one block, behind `before` in its group; the lengths, codec and checksum of `header` are filled in here.
-    fn block(&mut self, header: Header, payload: &[u8], before: &[u8]) -> io::Result<()> {
+    fn block(&mut self, header: BlockHeader, payload: &[u8], before: &[u8]) -> io::Result<()> {
         let (codec, stored) = self.packer.pack(payload, before);
         let (raw_len, stored_len) = (length(payload)?, length(stored)?);
-        let header = Header { codec, raw_len, stored_len, payload_crc: crc32(stored), ..header };
+        let header = BlockHeader { codec, raw_len, stored_len, payload_crc: crc32(stored), ..header };
         self.out.write_all(&header.encode())?;
         self.out.write_all(stored)
     }
@@ -71,13 +71,13 @@ impl<W: Write + Send> FileSink<W> {
     /// Writes what waits of one stream.
     fn write_group(&mut self, stream: u32, group: &Group) -> io::Result<()> {
         let Some((piece, before)) = group.piece(stream) else { return Ok(()) };
-        let header = Header {
+        let header = BlockHeader {
             stream,
             segment: piece.segment,
             offset: piece.offset,
             first_ticket: piece.first_ticket,
             last_ticket: piece.last_ticket,
-            ..Header::plain(Kind::Records)
+            ..BlockHeader::plain(BlockKind::Records)
         };
         self.waiting = self.waiting.saturating_sub(piece.bytes.len());
         self.block(header, piece.bytes, before)
@@ -104,7 +104,7 @@ impl<W: Write + Send> Sink for FileSink<W> {
     fn process(&mut self, process: &Process) -> io::Result<()> {
         let ticket = self.image_ticket;
         self.block(
-            Header { first_ticket: ticket, last_ticket: ticket, ..Header::plain(Kind::Process) },
+            BlockHeader { first_ticket: ticket, last_ticket: ticket, ..BlockHeader::plain(BlockKind::Process) },
             &process.encode(),
             &[],
         )
@@ -122,12 +122,16 @@ impl<W: Write + Send> Sink for FileSink<W> {
     }
 
     fn observations(&mut self, payload: &[u8], first_ticket: u64, last_ticket: u64) -> io::Result<()> {
-        self.block(Header { first_ticket, last_ticket, ..Header::plain(Kind::Observations) }, payload, &[])
+        self.block(
+            BlockHeader { first_ticket, last_ticket, ..BlockHeader::plain(BlockKind::Observations) },
+            payload,
+            &[],
+        )
     }
 
-    fn mapped(&mut self, files: &[Mapped]) -> io::Result<()> {
+    fn mapped(&mut self, files: &[MappedFile]) -> io::Result<()> {
         let ticket = self.image_ticket;
-        let header = Header { first_ticket: ticket, last_ticket: ticket, ..Header::plain(Kind::Mapped) };
+        let header = BlockHeader { first_ticket: ticket, last_ticket: ticket, ..BlockHeader::plain(BlockKind::Mapped) };
         self.block(header, &mapped::encode(files), &[])
     }
 
@@ -144,7 +148,7 @@ impl<W: Write + Send> Sink for FileSink<W> {
     fn finish(&mut self, complete: bool) -> io::Result<()> {
         self.write_all_groups()?;
         if complete {
-            self.block(Header::plain(Kind::End), &[], &[])?;
+            self.block(BlockHeader::plain(BlockKind::End), &[], &[])?;
         }
         self.out.flush()
     }

@@ -5,10 +5,10 @@
 
 use std::sync::atomic::Ordering::SeqCst;
 
-use memtrack_format::observe::{Observation, Tick, Writer};
+use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use memtrack_transport::Area;
-use memtrack_transport::clock::{Clock, monotonic_ns};
-use memtrack_transport::layout::{PAGE, Slot, image, segments_offset, ticket};
+use memtrack_transport::clock::{StampingClock, monotonic_ns};
+use memtrack_transport::layout::{PAGE, SlotHeader, image, segments_offset, ticket};
 
 use crate::output::Output;
 use crate::proc::Resident;
@@ -26,8 +26,8 @@ const STILL_NS: u64 = 1_000_000_000;
 /// Takes ticks and snapshots and collects them.
 #[derive(Debug)]
 pub(crate) struct Observer {
-    writer: Writer,
-    clock: Clock,
+    writer: ObservationWriter,
+    clock: StampingClock,
     resident: Resident,
     interval_ns: u64,
     next_snapshot_ns: u64,
@@ -45,9 +45,9 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    pub(crate) fn new(resident: Resident, clock: Clock, interval_ns: u64) -> Self {
+    pub(crate) fn new(resident: Resident, clock: StampingClock, interval_ns: u64) -> Self {
         Self {
-            writer: Writer::default(),
+            writer: ObservationWriter::default(),
             clock,
             resident,
             interval_ns,
@@ -63,7 +63,7 @@ impl Observer {
     }
 
     /// Whether somebody has taken a ticket since the last one taken here. Else the next event of each thread takes one, and
-    /// with it its time if that is not known (see [`Control::timed`](memtrack_transport::layout::Control::timed)).
+    /// with it its time if that is not known (see [`ControlPage::timed`](memtrack_transport::layout::ControlPage::timed)).
     pub(crate) fn is_behind(&self, area: &Area) -> bool {
         area.control().ticket.0.load(SeqCst) != self.word
     }
@@ -180,7 +180,7 @@ impl Observer {
 /// Pages of the control page and the slot headers that are resident in the target once it uses so many slots. All of
 /// them are in memory here, and the system maps what is in memory around a page that is read.
 fn header_pages(slots: u32, used: u32) -> u64 {
-    let touched = PAGE + used as usize * size_of::<Slot>();
+    let touched = PAGE + used as usize * size_of::<SlotHeader>();
     let mapped = touched.div_ceil(PAGE).next_multiple_of(FAULT_AROUND_PAGES);
     mapped.min(segments_offset(slots) / PAGE) as u64
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use memtrack_format::mapped::Mapped;
+use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 
 use crate::sink::{Piece, Sink};
@@ -25,7 +25,7 @@ enum Message {
     Process(Box<Process>),
     Records { place: Place, bytes: Vec<u8> },
     Observations { payload: Vec<u8>, first: u64, last: u64 },
-    Mapped(Vec<Mapped>),
+    Mapped(Vec<MappedFile>),
     Quiet { ticket: u64, busy: Vec<u32> },
     Replaced { ticket: u64 },
     Checkpoint,
@@ -93,12 +93,12 @@ impl Output {
         self.send(Message::Records { place, bytes });
     }
 
-    /// What [`memtrack_format::observe::Writer::take`] gave.
+    /// What [`memtrack_format::observe::ObservationWriter::take`] gave.
     pub(crate) fn observations(&self, (payload, first, last): (Vec<u8>, u64, u64)) {
         self.send(Message::Observations { payload, first, last });
     }
 
-    pub(crate) fn mapped(&self, files: Vec<Mapped>) {
+    pub(crate) fn mapped(&self, files: Vec<MappedFile>) {
         self.send(Message::Mapped(files));
     }
 

@@ -7,8 +7,8 @@
 //!
 //! Invariant: nothing else is changed; and whatever cannot be read as records is passed on as it is.
 
-use memtrack_format::lines::{Position, position};
-use memtrack_format::record::{CODE_MARK, CodeHead, Decoder, Frame, LineTable, Locator, Record};
+use memtrack_format::lines::{SourcePosition, position};
+use memtrack_format::record::{CODE_MARK, CodeHead, Decoder, LineTable, LocationEncoder, RawFrame, Record};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Bytes of line tables that are kept for one stream. Tables beyond that go into the file: a program that makes code
@@ -27,10 +27,10 @@ pub(crate) struct Places {
 #[derive(Debug, Default)]
 struct Known {
     decoder: Decoder,
-    locator: Locator,
+    locator: LocationEncoder,
     tables: FxHashMap<u32, Table>,
     kept: usize,
-    seen: FxHashSet<Frame>,
+    seen: FxHashSet<RawFrame>,
 }
 
 /// A code object's way from instructions to lines.
@@ -106,10 +106,10 @@ impl Known {
 
     /// The newest frame, and where it is, if it was never met there before and its table is kept.
     #[inline]
-    fn met(&mut self) -> Option<(Frame, Position)> {
+    fn met(&mut self) -> Option<(RawFrame, SourcePosition)> {
         let frame = *self.decoder.stack().last()?;
         // Before its first instruction it is at the function's first line, which is known without a table.
-        if self.seen.contains(&frame) || frame.instruction == Frame::NOT_STARTED {
+        if self.seen.contains(&frame) || frame.instruction == RawFrame::NOT_STARTED {
             return None;
         }
         let table = self.tables.get(&frame.code)?;
@@ -130,8 +130,8 @@ fn has_code(bytes: &[u8]) -> bool {
 mod tests {
     use super::{Places, has_code};
     use memtrack_format::Allocator;
-    use memtrack_format::lines::Position;
-    use memtrack_format::record::{CodeHead, Decoder, Encoder, Frame, LineTable, Record};
+    use memtrack_format::lines::SourcePosition;
+    use memtrack_format::record::{CodeHead, Decoder, Encoder, LineTable, RawFrame, Record};
 
     const NAME: &[u8] = b"function";
 
@@ -147,7 +147,7 @@ mod tests {
             at = encoder.code_lines(&mut bytes, at, 7, &[2, 10, 3]).unwrap();
         }
         for (i, &instruction) in instructions.iter().enumerate() {
-            let frame = Frame { code: 7, instruction };
+            let frame = RawFrame { code: 7, instruction };
             at = match i {
                 0 => encoder.push(&mut bytes, at, frame),
                 _ => encoder.move_top(&mut bytes, at, instruction),
@@ -165,7 +165,9 @@ mod tests {
         while let Some((record, next)) = decoder.next(bytes, at).unwrap() {
             at = next;
             match record {
-                Record::Located { frame, position: Position { line, .. } } => lines.push((frame.instruction, line)),
+                Record::Located { frame, position: SourcePosition { line, .. } } => {
+                    lines.push((frame.instruction, line))
+                }
                 Record::CodeLines { .. } => panic!("a line table"),
                 _ => others += 1,
             }
@@ -176,7 +178,7 @@ mod tests {
     #[test]
     fn a_place_is_told_once_in_place_of_tables() {
         let (mut places, mut encoder, mut out) = (Places::default(), Encoder::new(false), Vec::new());
-        let first = segment(&mut encoder, true, &[2, 12, 24, 12, Frame::NOT_STARTED]);
+        let first = segment(&mut encoder, true, &[2, 12, 24, 12, RawFrame::NOT_STARTED]);
         // In pieces, as a segment comes that had to be saved unfinished.
         let (mut decoder, mut borders, mut at) = (Decoder::new(), vec![0], 0);
         while let Some((_, next)) = decoder.next(&first, at).unwrap() {

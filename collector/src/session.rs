@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::time::Duration;
 
 use memtrack_format::meta::Process;
-use memtrack_transport::clock::{Clock, Pairing, monotonic_ns};
+use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
 use memtrack_transport::layout::{image, state};
 use memtrack_transport::{Area, barrier, futex};
 
@@ -53,7 +53,7 @@ pub(crate) struct Session {
     /// The latest known processor time.
     cpu_ns: Option<u64>,
     base: u32,
-    clock: Clock,
+    clock: StampingClock,
     process: Process,
     /// What earlier images of the process counted.
     earlier: Process,
@@ -219,7 +219,7 @@ impl Session {
         self.find_slots(monotonic_ns());
         self.threads.meet(&self.area, self.followers.len() as u32, &mut self.observer);
         let last = self.observer.observe(&self.area, monotonic_ns());
-        let end = Pairing::measure(self.clock);
+        let end = ClockPairing::measure(self.clock);
         if let Some(maps) = &mut self.maps {
             maps.end(&self.area, output);
         }

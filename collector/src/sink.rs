@@ -4,7 +4,7 @@
 
 use std::io;
 
-use memtrack_format::mapped::Mapped;
+use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 
 /// Records of one stream that follow each other.
@@ -48,7 +48,7 @@ pub trait Sink: Send {
     ///
     /// # Errors
     /// What the medium says.
-    fn mapped(&mut self, files: &[Mapped]) -> io::Result<()> {
+    fn mapped(&mut self, files: &[MappedFile]) -> io::Result<()> {
         let _ = files;
         Ok(())
     }

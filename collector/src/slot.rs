@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 
 use memtrack_transport::layout::{
-    ALL_FREE, PAGE, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT, SegmentHeader, Slot,
+    ALL_FREE, PAGE, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT, SegmentHeader, SlotHeader,
 };
 use memtrack_transport::{Area, futex};
 
@@ -119,7 +119,7 @@ impl Follower {
     fn look(
         &mut self,
         area: &Area,
-        slot: &Slot,
+        slot: &SlotHeader,
         save: bool,
         output: &mut Output,
         visit: &mut Visit,
@@ -164,7 +164,7 @@ impl Follower {
         self.first_ticket = levels.ticket_before.max(self.first_ticket);
     }
 
-    fn advance(&mut self, slot: &Slot, next: u32) -> Result<(), &'static str> {
+    fn advance(&mut self, slot: &SlotHeader, next: u32) -> Result<(), &'static str> {
         let next = next - 1;
         if next as usize >= SEGMENTS_PER_SLOT || next == self.segment {
             return Err("a segment index out of range");
@@ -189,7 +189,7 @@ impl Follower {
 
 /// Gives segments back to the writing thread. Sequentially consistent, so that either it sees the bits before it waits,
 /// or this side sees that it waits.
-fn release(slot: &Slot, segments: u32) {
+fn release(slot: &SlotHeader, segments: u32) {
     slot.free.fetch_or(segments, SeqCst);
     if slot.waiting.load(SeqCst) != 0 {
         futex::wake(&slot.free);

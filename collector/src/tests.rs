@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use memtrack_format::block::{Codec, HEADER_LEN, Header, Kind, prefix};
+use memtrack_format::block::{BlockHeader, BlockKind, Codec, HEADER_LEN, prefix};
 use memtrack_format::header;
 use memtrack_format::meta::Process;
-use memtrack_format::observe::{Observation, Reader};
+use memtrack_format::observe::{Observation, ObservationReader};
 use memtrack_transport::layout::{SEGMENT_ROOM, SLOT_COUNTS, image, state};
 
 use crate::fake::Target;
@@ -58,7 +58,7 @@ impl Medium {
         let mut capture = Capture::default();
         let mut places = BTreeMap::<u32, (u32, u32, u64)>::new();
         let mut rest = &bytes[header::LEN..];
-        while let Ok(header) = Header::decode(rest) {
+        while let Ok(header) = BlockHeader::decode(rest) {
             let Some(stored) = rest[HEADER_LEN..].get(..header.stored_len as usize) else { break };
             assert!(header.fits(stored));
             let payload = match header.codec {
@@ -76,9 +76,9 @@ impl Medium {
             };
             rest = &rest[HEADER_LEN + stored.len()..];
             match header.kind {
-                Kind::Process => assert!(capture.process.update(&payload)),
-                Kind::Observations => capture.observations.extend(Reader::new(&payload)),
-                Kind::Records => {
+                BlockKind::Process => assert!(capture.process.update(&payload)),
+                BlockKind::Observations => capture.observations.extend(ObservationReader::new(&payload)),
+                BlockKind::Records => {
                     let (segment, end, ticket) = places.get(&header.stream).copied().unwrap_or_default();
                     let follows = (header.segment, header.offset) == (segment, end);
                     assert!(
@@ -89,8 +89,10 @@ impl Medium {
                     places.insert(header.stream, (header.segment, header.offset + header.raw_len, header.first_ticket));
                     capture.streams.entry(header.stream).or_default().extend(payload);
                 }
-                Kind::End => capture.complete = true,
-                Kind::Aggregate | Kind::Mapped | Kind::Members | Kind::Symbols => panic!("not in a capture of records"),
+                BlockKind::End => capture.complete = true,
+                BlockKind::Aggregate | BlockKind::Mapped | BlockKind::Members | BlockKind::Symbols => {
+                    panic!("not in a capture of records")
+                }
             }
         }
         capture

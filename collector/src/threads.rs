@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use memtrack_transport::Area;
-use memtrack_transport::layout::Slot;
+use memtrack_transport::layout::SlotHeader;
 
 use crate::observer::Observer;
 use crate::proc::{self, Thread};
@@ -68,7 +68,7 @@ impl Threads {
         }
     }
 
-    fn check_slot(&mut self, area: &Area, slot: &Slot, index: u32, observer: &mut Observer) {
+    fn check_slot(&mut self, area: &Area, slot: &SlotHeader, index: u32, observer: &mut Observer) {
         let Some(known) = self.known.get_mut(index as usize) else { return };
         if known.tid == 0 || slot.owner.load(Acquire) != known.tid {
             return;

@@ -21,14 +21,14 @@
 //!
 //! Invariant: a decoder allocates no more rows than there are bytes, and every index it returns is in range.
 
-use crate::rows::{In, Out};
+use crate::rows::{FieldReader, FieldWriter};
 
 /// Bytes of a part.
 pub const PART: usize = 8 << 20;
 
 /// The sums of one question about one group. See the reader's analysis for their meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sum {
+pub struct AggregateSum {
     /// Allocations.
     pub count: u64,
     /// Bytes.
@@ -44,7 +44,7 @@ pub const SUMS: usize = 5;
 
 /// One group: a stack, an allocator, a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct AggregateGroup {
     /// 0, or a row of `stacks` plus one.
     pub stack: u32,
     /// An [`Allocator`](crate::Allocator) by number.
@@ -52,12 +52,12 @@ pub struct Group {
     /// A row of `threads`.
     pub thread: u32,
     /// See [`SUMS`].
-    pub sums: [Sum; SUMS],
+    pub sums: [AggregateSum; SUMS],
 }
 
 /// Memory at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct AggregateSnapshot {
     /// Nanoseconds since the start.
     pub time_ns: u64,
     /// Resident bytes.
@@ -70,7 +70,7 @@ pub struct Snapshot {
 
 /// A module of native code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Module {
+pub struct AggregateModule {
     /// Who says so: 0 the process, 1 the system's maps.
     pub source: u8,
     /// Path of its file.
@@ -81,7 +81,7 @@ pub struct Module {
 
 /// A frame whose name is to be found where a report is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct AggregateNativePlace {
     /// A row of `frames`.
     pub frame: u32,
     /// A row of `modules`.
@@ -102,9 +102,9 @@ pub struct Aggregate {
     /// The operating system's id and the name.
     pub threads: Vec<(i32, String)>,
     /// The sums.
-    pub groups: Vec<Group>,
+    pub groups: Vec<AggregateGroup>,
     /// The snapshots, in order.
-    pub snapshots: Vec<Snapshot>,
+    pub snapshots: Vec<AggregateSnapshot>,
     /// Figures of the whole, by position.
     pub totals: Vec<u64>,
     /// Counts of the size histogram.
@@ -112,16 +112,16 @@ pub struct Aggregate {
     /// The column of each of `frames`, 0 for none; what is missing has none.
     pub columns: Vec<u32>,
     /// The modules of `places`.
-    pub modules: Vec<Module>,
+    pub modules: Vec<AggregateModule>,
     /// The frames that are native places.
-    pub places: Vec<Place>,
+    pub places: Vec<AggregateNativePlace>,
 }
 
 impl Aggregate {
     /// The payload.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Out::default();
+        let mut out = FieldWriter::default();
         out.rows(&self.names, |out, name| out.bytes(name.as_bytes()));
         out.rows(&self.frames, |out, &(function, file, line)| {
             out.numbers(&[function.into(), file.into(), line.into()])
@@ -148,7 +148,7 @@ impl Aggregate {
     /// Takes a payload apart; `None` when it is not one.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut input = In::new(bytes);
+        let mut input = FieldReader::new(bytes);
         let names = input.rows(text)?;
         let name = below(names.len());
         let frames = input.rows(|input| Some((name(input.small()?)?, name(input.small()?)?, input.small()?)))?;
@@ -162,20 +162,24 @@ impl Aggregate {
         let (stack, thread) = (below(stacks.len() + 1), below(threads.len()));
         let groups = input.rows(|input| read_group(input, &stack, &thread))?;
         let snapshots = input.rows(|input| {
-            Some(Snapshot {
+            Some(AggregateSnapshot {
                 time_ns: input.number()?,
                 rss: input.number()?,
                 heap: input.number()?,
                 order: input.number()?,
             })
         })?;
-        let totals = input.rows(In::number)?;
-        let bins = input.rows(In::number)?;
-        let columns = if input.is_at_end() { Vec::new() } else { input.rows(In::small)? };
+        let totals = input.rows(FieldReader::number)?;
+        let bins = input.rows(FieldReader::number)?;
+        let columns = if input.is_at_end() { Vec::new() } else { input.rows(FieldReader::small)? };
         let modules = if input.is_at_end() { Vec::new() } else { input.rows(module)? };
         let of_modules = below(modules.len());
-        let places = |input: &mut In<'_>| {
-            Some(Place { frame: frame(input.small()?)?, module: of_modules(input.small()?)?, offset: input.number()? })
+        let places = |input: &mut FieldReader<'_>| {
+            Some(AggregateNativePlace {
+                frame: frame(input.small()?)?,
+                module: of_modules(input.small()?)?,
+                offset: input.number()?,
+            })
         };
         let places = if input.is_at_end() { Vec::new() } else { input.rows(places)? };
         Some(Self { names, frames, stacks, threads, groups, snapshots, totals, bins, columns, modules, places })
@@ -187,7 +191,7 @@ fn below(len: usize) -> impl Fn(u32) -> Option<u32> {
     move |index| ((index as usize) < len).then_some(index)
 }
 
-fn write_group(out: &mut Out, group: &Group) {
+fn write_group(out: &mut FieldWriter, group: &AggregateGroup) {
     out.numbers(&[group.stack.into(), group.allocator.into(), group.thread.into()]);
     for sum in &group.sums {
         out.number(sum.count);
@@ -198,54 +202,54 @@ fn write_group(out: &mut Out, group: &Group) {
 }
 
 fn read_group(
-    input: &mut In<'_>,
+    input: &mut FieldReader<'_>,
     stack: &impl Fn(u32) -> Option<u32>,
     thread: &impl Fn(u32) -> Option<u32>,
-) -> Option<Group> {
+) -> Option<AggregateGroup> {
     let (stack, allocator, thread) =
         (stack(input.small()?)?, u8::try_from(input.number()?).ok()?, thread(input.small()?)?);
-    let mut sums = [Sum { count: 0, bytes: 0, first_order: 0, first_time_ns: 0 }; SUMS];
+    let mut sums = [AggregateSum { count: 0, bytes: 0, first_order: 0, first_time_ns: 0 }; SUMS];
     for sum in &mut sums {
         sum.count = input.number()?;
         if sum.count != 0 {
             (sum.bytes, sum.first_order, sum.first_time_ns) = (input.number()?, input.number()?, input.number()?);
         }
     }
-    Some(Group { stack, allocator, thread, sums })
+    Some(AggregateGroup { stack, allocator, thread, sums })
 }
 
-fn text(input: &mut In<'_>) -> Option<String> {
+fn text(input: &mut FieldReader<'_>) -> Option<String> {
     Some(String::from_utf8_lossy(input.bytes()?).into_owned())
 }
 
-fn module(input: &mut In<'_>) -> Option<Module> {
+fn module(input: &mut FieldReader<'_>) -> Option<AggregateModule> {
     let source = u8::try_from(input.number()?).ok()?;
-    Some(Module { source, path: input.bytes()?.to_vec(), build_id: input.bytes()?.to_vec() })
+    Some(AggregateModule { source, path: input.bytes()?.to_vec(), build_id: input.bytes()?.to_vec() })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Aggregate, Group, Module, Place, Snapshot, Sum};
+    use super::{Aggregate, AggregateGroup, AggregateModule, AggregateNativePlace, AggregateSnapshot, AggregateSum};
     use proptest::prelude::*;
 
     fn example() -> Aggregate {
-        let none = Sum { count: 0, bytes: 0, first_order: 0, first_time_ns: 0 };
-        let some = Sum { count: 3, bytes: 1 << 40, first_order: 7, first_time_ns: 99 };
+        let none = AggregateSum { count: 0, bytes: 0, first_order: 0, first_time_ns: 0 };
+        let some = AggregateSum { count: 3, bytes: 1 << 40, first_order: 7, first_time_ns: 99 };
         Aggregate {
             names: vec!["f".into(), "a.py".into()],
             frames: vec![(0, 1, 10), (0, 1, 11)],
             stacks: vec![(0, 0), (1, 1)],
             threads: vec![(4711, "main".into())],
             groups: vec![
-                Group { stack: 0, allocator: 0, thread: 0, sums: [some, none, none, none, none] },
-                Group { stack: 2, allocator: 9, thread: 0, sums: [some; 5] },
+                AggregateGroup { stack: 0, allocator: 0, thread: 0, sums: [some, none, none, none, none] },
+                AggregateGroup { stack: 2, allocator: 9, thread: 0, sums: [some; 5] },
             ],
-            snapshots: vec![Snapshot { time_ns: 1, rss: 2, heap: 3, order: 4 }],
+            snapshots: vec![AggregateSnapshot { time_ns: 1, rss: 2, heap: 3, order: 4 }],
             totals: vec![0, u64::MAX],
             bins: vec![1, 2, 3],
             columns: vec![5, 0],
-            modules: vec![Module { source: 1, path: b"/bin/x".to_vec(), build_id: vec![7] }],
-            places: vec![Place { frame: 1, module: 0, offset: 1 << 40 }],
+            modules: vec![AggregateModule { source: 1, path: b"/bin/x".to_vec(), build_id: vec![7] }],
+            places: vec![AggregateNativePlace { frame: 1, module: 0, offset: 1 << 40 }],
         }
     }
 
@@ -273,7 +277,7 @@ mod tests {
             Aggregate { stacks: vec![(1, 0)], ..example() },
             Aggregate { threads: vec![], ..example() },
             Aggregate { modules: vec![], ..example() },
-            Aggregate { places: vec![Place { frame: 2, module: 0, offset: 0 }], ..example() },
+            Aggregate { places: vec![AggregateNativePlace { frame: 2, module: 0, offset: 0 }], ..example() },
         ];
         for aggregate in broken {
             assert_eq!(Aggregate::decode(&aggregate.encode()), None);

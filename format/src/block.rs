@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! 0   8  sync marker: 0d 'm' 't' 'B' 'L' 'K' 8a 1a
-//! 8   1  kind (Kind)
+//! 8   1  kind (BlockKind)
 //! 9   1  codec of the payload (Codec)
 //! 10  2  0
 //! 12  4  stream: for records, the slot of the writing thread
@@ -42,7 +42,7 @@ pub const MAX_STORED: u32 = MAX_RAW + MAX_RAW / 255 + 64;
 /// What a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum BlockKind {
     /// Records of a group of segments: see [`crate::record`].
     Records = 1,
     /// What is known of the process: see [`crate::meta`]. A later one overrides an earlier, field by field.
@@ -77,9 +77,9 @@ pub enum Codec {
 
 /// The header of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct BlockHeader {
     /// What it holds.
-    pub kind: Kind,
+    pub kind: BlockKind,
     /// How it is stored.
     pub codec: Codec,
     /// See the module's table.
@@ -114,10 +114,10 @@ pub enum BlockError {
     },
 }
 
-impl Header {
+impl BlockHeader {
     /// A header for a payload without place in a stream.
     #[must_use]
-    pub fn plain(kind: Kind) -> Self {
+    pub fn plain(kind: BlockKind) -> Self {
         Self {
             kind,
             codec: Codec::Stored,
@@ -166,7 +166,7 @@ impl Header {
         }
         let unknown = BlockError::Unknown { stored_len };
         Ok(Self {
-            kind: Kind::from_number(bytes[8]).ok_or(unknown)?,
+            kind: BlockKind::from_number(bytes[8]).ok_or(unknown)?,
             codec: Codec::from_number(bytes[9]).ok_or(unknown)?,
             stream: word(12),
             segment: word(16),
@@ -198,7 +198,7 @@ pub fn prefix(before: &[u8]) -> &[u8] {
     before.get(before.len().saturating_sub(256 << 10)..).unwrap_or_default()
 }
 
-impl Kind {
+impl BlockKind {
     fn from_number(number: u8) -> Option<Self> {
         let all = [
             Self::Records,
@@ -222,11 +222,11 @@ impl Codec {
 
 #[cfg(test)]
 mod tests {
-    use super::{BlockError, HEADER_LEN, Header, Kind};
+    use super::{BlockError, BlockHeader, BlockKind, HEADER_LEN};
     use proptest::prelude::*;
 
-    fn example() -> Header {
-        Header {
+    fn example() -> BlockHeader {
+        BlockHeader {
             stream: 3,
             segment: 9,
             offset: 77,
@@ -235,14 +235,14 @@ mod tests {
             raw_len: 100,
             stored_len: 60,
             payload_crc: 0xdead_beef,
-            ..Header::plain(Kind::Records)
+            ..BlockHeader::plain(BlockKind::Records)
         }
     }
 
     #[test]
     fn round_trip() {
-        assert_eq!(Header::decode(&example().encode()), Ok(example()));
-        assert_eq!(Header::decode(&example().encode()[..HEADER_LEN - 1]), Err(BlockError::Short));
+        assert_eq!(BlockHeader::decode(&example().encode()), Ok(example()));
+        assert_eq!(BlockHeader::decode(&example().encode()[..HEADER_LEN - 1]), Err(BlockError::Short));
     }
 
     proptest! {
@@ -250,7 +250,7 @@ mod tests {
         fn any_flipped_bit_is_seen(bit in 0..HEADER_LEN * 8) {
             let mut bytes = example().encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            prop_assert_eq!(Header::decode(&bytes), Err(BlockError::Damaged));
+            prop_assert_eq!(BlockHeader::decode(&bytes), Err(BlockError::Damaged));
         }
     }
 }

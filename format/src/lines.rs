@@ -71,7 +71,7 @@ pub const NOT_STARTED: u32 = u32::MAX;
 
 /// A place in a source file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Position {
+pub struct SourcePosition {
     /// The line, from 1; 0 when unknown.
     pub line: u32,
     /// The line in which the expression ends; 0 when unknown.
@@ -82,7 +82,7 @@ pub struct Position {
     pub end_column: Option<u32>,
 }
 
-impl Position {
+impl SourcePosition {
     fn of_line(line: i64) -> Self {
         Self { line: to_line(line), ..Self::default() }
     }
@@ -90,9 +90,9 @@ impl Position {
 
 /// The place of the instruction at byte `offset` in the code object with this table and first line.
 #[must_use]
-pub fn position(format: LineFormat, table: &[u8], first_line: u32, offset: u32) -> Position {
+pub fn position(format: LineFormat, table: &[u8], first_line: u32, offset: u32) -> SourcePosition {
     if offset == NOT_STARTED {
-        return Position { line: first_line, ..Position::default() };
+        return SourcePosition { line: first_line, ..SourcePosition::default() };
     }
     let (line, offset) = (i64::from(first_line), u64::from(offset));
     match format {
@@ -102,7 +102,7 @@ pub fn position(format: LineFormat, table: &[u8], first_line: u32, offset: u32) 
     }
 }
 
-fn lnotab(table: &[u8], first_line: i64, offset: u64) -> Position {
+fn lnotab(table: &[u8], first_line: i64, offset: u64) -> SourcePosition {
     let mut start = 0;
     let mut line = first_line;
     for &[advance, lines] in table.as_chunks::<2>().0 {
@@ -112,10 +112,10 @@ fn lnotab(table: &[u8], first_line: i64, offset: u64) -> Position {
         }
         line += i64::from(lines.cast_signed());
     }
-    Position::of_line(line)
+    SourcePosition::of_line(line)
 }
 
-fn ranges(table: &[u8], first_line: i64, offset: u64) -> Position {
+fn ranges(table: &[u8], first_line: i64, offset: u64) -> SourcePosition {
     let mut end = 0;
     let mut line = first_line;
     for &[length, lines] in table.as_chunks::<2>().0 {
@@ -123,14 +123,14 @@ fn ranges(table: &[u8], first_line: i64, offset: u64) -> Position {
         let lines = Some(lines.cast_signed()).filter(|&lines| lines != i8::MIN);
         line += i64::from(lines.unwrap_or(0));
         if offset < end {
-            return lines.map_or_else(Position::default, |_| Position::of_line(line));
+            return lines.map_or_else(SourcePosition::default, |_| SourcePosition::of_line(line));
         }
     }
-    Position::default()
+    SourcePosition::default()
 }
 
-fn locations(table: &[u8], first_line: i64, offset: u64) -> Option<Position> {
-    let mut bytes = Bytes(table);
+fn locations(table: &[u8], first_line: i64, offset: u64) -> Option<SourcePosition> {
+    let mut bytes = LocationTableReader(table);
     let mut line = first_line;
     let mut end = 0;
     loop {
@@ -149,9 +149,9 @@ fn locations(table: &[u8], first_line: i64, offset: u64) -> Option<Position> {
 }
 
 /// What is left of a table of 3.11 or later.
-struct Bytes<'a>(&'a [u8]);
+struct LocationTableReader<'a>(&'a [u8]);
 
-impl Bytes<'_> {
+impl LocationTableReader<'_> {
     fn next(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
@@ -159,7 +159,7 @@ impl Bytes<'_> {
     }
 
     /// The body of an entry: by how much it advances the line, and its place.
-    fn location(&mut self, form: u8, line: i64) -> Option<(i64, Position)> {
+    fn location(&mut self, form: u8, line: i64) -> Option<(i64, SourcePosition)> {
         let (lines, end_lines, columns) = match form {
             0..=9 => {
                 let low = self.next()?;
@@ -172,11 +172,11 @@ impl Bytes<'_> {
             }
             13 => (self.signed()?, 0, (None, None)),
             14 => (self.signed()?, i64::from(self.number()?), (self.column()?, self.column()?)),
-            _ => return Some((0, Position::default())),
+            _ => return Some((0, SourcePosition::default())),
         };
         let (column, end_column) = columns;
         let start = line + lines;
-        Some((lines, Position { line: to_line(start), end_line: to_line(start + end_lines), column, end_column }))
+        Some((lines, SourcePosition { line: to_line(start), end_line: to_line(start + end_lines), column, end_column }))
     }
 
     /// Groups of 6 bits, the least significant first; bit 6 says that more follow.
@@ -215,7 +215,7 @@ mod tests {
     use proptest::prelude::{Strategy, any, prop};
     use proptest::{prop_assert_eq, proptest};
 
-    use super::{LineFormat, NOT_STARTED, Position, position};
+    use super::{LineFormat, NOT_STARTED, SourcePosition, position};
 
     /// Tables of real code objects with CPython's own answers; `lines.py` beside the file makes it.
     const FIXTURE: &str = include_str!("../fixtures/lines.txt");
@@ -230,10 +230,10 @@ mod tests {
     }
 
     /// `start,line[,end line,column,end column]`; `-` is unknown.
-    fn place(field: &str) -> (u32, Position) {
+    fn place(field: &str) -> (u32, SourcePosition) {
         let parts: Vec<Option<u32>> = field.split(',').map(|part| (part != "-").then(|| number(part))).collect();
         let part = |index: usize| parts.get(index).copied().flatten();
-        let position = Position {
+        let position = SourcePosition {
             line: part(1).unwrap_or(0),
             end_line: part(2).unwrap_or(0),
             column: part(3),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     /// An entry of 3.11 and later: length in units, line advance, line span and columns.
-    type Entry = (u8, i16, u8, u16, u16);
+    type LocationEntry = (u8, i16, u8, u16, u16);
 
     fn put_number(out: &mut Vec<u8>, mut number: u32) {
         while number > 0x3f {
@@ -294,7 +294,7 @@ mod tests {
         out.push(u8::try_from(number).unwrap());
     }
 
-    fn encode(entries: &[Entry]) -> Vec<u8> {
+    fn encode(entries: &[LocationEntry]) -> Vec<u8> {
         let mut out = Vec::new();
         for &(units, advance, span, column, end_column) in entries {
             out.push(0x80 | 14 << 3 | (units - 1));
@@ -306,7 +306,7 @@ mod tests {
         out
     }
 
-    fn entry() -> impl Strategy<Value = Entry> {
+    fn entry() -> impl Strategy<Value = LocationEntry> {
         (1u8..=8, any::<i16>(), any::<u8>(), any::<u16>(), any::<u16>())
     }
 
@@ -327,7 +327,7 @@ mod tests {
             let (mut line, mut offset) = (1_000_000i64, 0);
             for (units, advance, span, column, end_column) in entries {
                 line += i64::from(advance);
-                let expected = Position {
+                let expected = SourcePosition {
                     line: u32::try_from(line).unwrap(),
                     end_line: u32::try_from(line + i64::from(span)).unwrap(),
                     column: Some(column.into()),
@@ -337,7 +337,7 @@ mod tests {
                 offset += 2 * u32::from(units);
                 prop_assert_eq!(position(LineFormat::Locations, &table, 1_000_000, offset - 2), expected);
             }
-            prop_assert_eq!(position(LineFormat::Locations, &table, 1, offset), Position::default());
+            prop_assert_eq!(position(LineFormat::Locations, &table, 1, offset), SourcePosition::default());
         }
     }
 }

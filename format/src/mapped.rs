@@ -1,6 +1,6 @@
 //! Files that code outside of every loaded object was found to be of: the payload of a mapped block.
 //!
-//! A process describes its loaded objects itself ([`crate::record::Module`]). Code that it meets beside them has a module
+//! A process describes its loaded objects itself ([`crate::record::ModuleRecord`]). Code that it meets beside them has a module
 //! record of one page without a path; where the collector, which reads the process's maps, has found that page to be of a
 //! file, this says of which. A sequence of rows to the end of the payload, all numbers prefix varints:
 //!
@@ -12,12 +12,12 @@
 //!
 //! Invariant: `decode(encode(x)) = x`; a decoder allocates no more rows and ids than there are bytes.
 
-use crate::rows::{In, Out};
+use crate::rows::{FieldReader, FieldWriter};
 
 /// A file, and the pages that are of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mapped {
-    /// Ids of the pages, as of [`crate::record::Module::id`].
+pub struct MappedFile {
+    /// Ids of the pages, as of [`crate::record::ModuleRecord::id`].
     pub codes: Vec<u32>,
     /// What was added to the addresses of the file; to its offsets, if it is no ELF file that could be read.
     pub bias: u64,
@@ -33,8 +33,8 @@ pub struct Mapped {
 
 /// The payload.
 #[must_use]
-pub fn encode(files: &[Mapped]) -> Vec<u8> {
-    let mut out = Out::default();
+pub fn encode(files: &[MappedFile]) -> Vec<u8> {
+    let mut out = FieldWriter::default();
     for file in files {
         out.rows(&file.codes, |out, &code| out.number(code.into()));
         out.numbers(&[file.bias, file.start, file.end]);
@@ -46,33 +46,33 @@ pub fn encode(files: &[Mapped]) -> Vec<u8> {
 
 /// Takes a payload apart; `None` when it is not one.
 #[must_use]
-pub fn decode(bytes: &[u8]) -> Option<Vec<Mapped>> {
-    let (mut input, mut files) = (In::new(bytes), Vec::new());
+pub fn decode(bytes: &[u8]) -> Option<Vec<MappedFile>> {
+    let (mut input, mut files) = (FieldReader::new(bytes), Vec::new());
     while !input.is_at_end() {
-        let codes = input.rows(In::small)?;
+        let codes = input.rows(FieldReader::small)?;
         let (bias, start, end) = (input.number()?, input.number()?, input.number()?);
         let (path, build_id) = (input.bytes()?.to_vec(), input.bytes()?.to_vec());
-        files.push(Mapped { codes, bias, start, end, path, build_id });
+        files.push(MappedFile { codes, bias, start, end, path, build_id });
     }
     Some(files)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Mapped, decode, encode};
+    use super::{MappedFile, decode, encode};
     use proptest::prelude::*;
 
-    fn example() -> Vec<Mapped> {
+    fn example() -> Vec<MappedFile> {
         let path = b"/srv/a b\n\xff (deleted)".to_vec();
-        let first = Mapped {
+        let first = MappedFile {
             codes: vec![7, 9],
             bias: 1 << 46,
             start: 1 << 46,
             end: (1 << 46) + 4096,
             path,
-            ..Mapped::default()
+            ..MappedFile::default()
         };
-        vec![first, Mapped { bias: u64::MAX, build_id: vec![1, 2], ..Mapped::default() }]
+        vec![first, MappedFile { bias: u64::MAX, build_id: vec![1, 2], ..MappedFile::default() }]
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Several captures in one file, for what belongs together, such as the processes of a tree.
 //!
-//! After the file header stands one block of kind [`Members`](crate::block::Kind::Members), whose payload is a sequence of
+//! After the file header stands one block of kind [`Members`](crate::block::BlockKind::Members), whose payload is a sequence of
 //! lengths in bytes (prefix varints), and behind it whole captures of these lengths, file headers and all.
 //!
 //! Invariant: a capture in such a file has the same bytes as it had in a file of its own.

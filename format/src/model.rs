@@ -1,18 +1,18 @@
 //! What both ends of a segment predict of the next record, so that what is as expected costs no bytes.
 //!
 //!  - A block that is freed is usually one of the last allocated, and programs repeat themselves: its age, counted in
-//!    allocations since, is a small number that recurs. [`Finder`] and [`Ring`] know the ages, one on each side.
-//!  - An allocator hands out the block of a size that was freed last: [`Model::freed`] keeps the last 8 freed addresses
-//!    of each size class, newest first. A block it does not predict lies near the last of its class: [`Model::last_of`].
-//!  - A place in the program allocates the same size again: [`Model::sizes`], by the newest frame.
-//!  - A call site calls the same function, whose first allocation is at the same instruction: [`Model::callees`].
+//!    allocations since, is a small number that recurs. [`AgeByAddress`] and [`BlockByAge`] know the ages, one on each side.
+//!  - An allocator hands out the block of a size that was freed last: [`DeltaState::freed`] keeps the last 8 freed addresses
+//!    of each size class, newest first. A block it does not predict lies near the last of its class: [`DeltaState::last_of`].
+//!  - A place in the program allocates the same size again: [`DeltaState::sizes`], by the newest frame.
+//!  - A call site calls the same function, whose first allocation is at the same instruction: [`DeltaState::callees`].
 //!
 //! Invariant: encoder and decoder make the same calls in the same order, and the model depends on nothing else; so the
 //! decoder always predicts what the encoder did.
 
 use std::hint::{cold_path, select_unpredictable};
 
-use crate::record::Frame;
+use crate::record::RawFrame;
 
 /// Ages that can be told; also the slots that the encoder looks addresses up in.
 const RECENT: usize = 512;
@@ -31,7 +31,7 @@ const SITE_ROOM: usize = 256;
 
 /// The state that begins anew with each segment.
 #[derive(Debug)]
-pub(crate) struct Model {
+pub(crate) struct DeltaState {
     /// Address of the last free that was written out.
     pub(crate) last_freed: u64,
     /// Address of the last mapping record.
@@ -45,17 +45,17 @@ pub(crate) struct Model {
     /// Code id of the last push.
     pub(crate) last_code: u32,
     /// The newest frame.
-    pub(crate) top: Frame,
+    pub(crate) top: RawFrame,
     site: u8,
     last_of: [u64; BIN_ROOM],
     /// [`BIN_DEPTH`] of each class.
     freed: [u64; BIN_ROOM * BIN_DEPTH],
     freed_next: [u32; BIN_ROOM],
     sizes: [u64; SITE_ROOM],
-    callees: [Frame; SITE_ROOM],
+    callees: [RawFrame; SITE_ROOM],
 }
 
-impl Model {
+impl DeltaState {
     /// The state at the start of a segment.
     #[must_use]
     pub(crate) const fn new() -> Self {
@@ -66,13 +66,13 @@ impl Model {
             ticket: 0,
             last_clock_us: 0,
             last_code: 0,
-            top: Frame::NONE,
+            top: RawFrame::NONE,
             site: 0,
             last_of: [0; BIN_ROOM],
             freed: [0; BIN_ROOM * BIN_DEPTH],
             freed_next: [0; BIN_ROOM],
             sizes: [0; SITE_ROOM],
-            callees: [Frame::NONE; SITE_ROOM],
+            callees: [RawFrame::NONE; SITE_ROOM],
         }
     }
 
@@ -80,17 +80,17 @@ impl Model {
     pub(crate) fn reset(&mut self, ticket: u64, time: u64) {
         (self.last_freed, self.last_mapped) = (0, 0);
         (self.ticket, self.last_time, self.last_clock_us) = (ticket, time, 0);
-        (self.last_code, self.top, self.site) = (0, Frame::NONE, 0);
+        (self.last_code, self.top, self.site) = (0, RawFrame::NONE, 0);
         self.last_of.iter_mut().take(BINS).for_each(|last| *last = 0);
         self.freed.iter_mut().take(BINS * BIN_DEPTH).for_each(|address| *address = 0);
         self.freed_next.iter_mut().take(BINS).for_each(|next| *next = 0);
         self.sizes.iter_mut().take(SITES).for_each(|size| *size = 0);
-        self.callees.iter_mut().take(SITES).for_each(|callee| *callee = Frame::NONE);
+        self.callees.iter_mut().take(SITES).for_each(|callee| *callee = RawFrame::NONE);
     }
 
     /// The newest frame is now this one.
     #[inline]
-    pub(crate) fn set_top(&mut self, frame: Frame) {
+    pub(crate) fn set_top(&mut self, frame: RawFrame) {
         self.top = frame;
         let hash = frame.code.wrapping_mul(0x9e37).wrapping_add(frame.instruction.wrapping_mul(0x2c9)) >> 3;
         self.site = (hash as usize % SITES) as u8;
@@ -142,20 +142,20 @@ impl Model {
     /// The frame that a call from the newest frame is expected to enter.
     #[inline]
     #[must_use]
-    pub(crate) fn expected_callee(&self) -> Frame {
+    pub(crate) fn expected_callee(&self) -> RawFrame {
         self.callees[usize::from(self.site)]
     }
 
     /// The newest frame called this one, which is the newest now.
     #[inline]
-    pub(crate) fn pushed(&mut self, frame: Frame) {
+    pub(crate) fn pushed(&mut self, frame: RawFrame) {
         self.callees[usize::from(self.site)] = frame;
         self.last_code = frame.code;
         self.set_top(frame);
     }
 }
 
-impl Default for Model {
+impl Default for DeltaState {
     fn default() -> Self {
         Self::new()
     }
@@ -177,7 +177,7 @@ const fn place(bin: usize, number: u32) -> usize {
 
 /// The encoder's side of ages: from an address to the age of its block.
 #[derive(Debug)]
-pub(crate) struct Finder {
+pub(crate) struct AgeByAddress {
     /// Allocations so far.
     count: u32,
     addresses: [u64; RECENT],
@@ -185,7 +185,7 @@ pub(crate) struct Finder {
     births: [(u32, u32); RECENT],
 }
 
-impl Finder {
+impl AgeByAddress {
     /// Nothing was allocated yet.
     pub(crate) const fn new() -> Self {
         Self { count: 0, addresses: [0; RECENT], births: [(0, 0); RECENT] }
@@ -226,12 +226,12 @@ impl Finder {
 
 /// The decoder's side of ages: from an age to the block.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct BlockByAge {
     count: usize,
     blocks: [(u64, u8); RECENT],
 }
 
-impl Ring {
+impl BlockByAge {
     /// Nothing was allocated yet.
     pub(crate) const fn new() -> Self {
         Self { count: 0, blocks: [(0, 0); RECENT] }

@@ -52,13 +52,13 @@ const THREAD: u8 = 3;
 
 /// Makes the payload of an observations block.
 #[derive(Debug, Default)]
-pub struct Writer {
+pub struct ObservationWriter {
     bytes: Vec<u8>,
     last: Tick,
     first_ticket: Option<u64>,
 }
 
-impl Writer {
+impl ObservationWriter {
     /// Adds one observation.
     pub fn add(&mut self, observation: &Observation) {
         match observation {
@@ -111,16 +111,16 @@ impl Writer {
     }
 }
 
-/// Takes the payload of an observations block apart; ends early at what it cannot read, which [`Reader::failed`] tells.
+/// Takes the payload of an observations block apart; ends early at what it cannot read, which [`ObservationReader::failed`] tells.
 #[derive(Debug)]
-pub struct Reader<'a> {
+pub struct ObservationReader<'a> {
     bytes: &'a [u8],
     at: usize,
     last: Tick,
     failed: bool,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ObservationReader<'a> {
     /// Reads this payload.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
@@ -167,7 +167,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Iterator for Reader<'_> {
+impl Iterator for ObservationReader<'_> {
     type Item = Observation;
 
     fn next(&mut self) -> Option<Observation> {
@@ -182,7 +182,7 @@ impl Iterator for Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Observation, Reader, Tick, Writer};
+    use super::{Observation, ObservationReader, ObservationWriter, Tick};
 
     #[test]
     fn round_trip_and_truncation() {
@@ -192,14 +192,14 @@ mod tests {
             Observation::Thread { tid: 4711, name: "wörker".into() },
             Observation::Snapshot { tick: tick(9, 1_000_000_100_000), ticks: u64::MAX, rss: 1 << 33 },
         ];
-        let mut writer = Writer::default();
+        let mut writer = ObservationWriter::default();
         all.iter().for_each(|observation| writer.add(observation));
         let (bytes, first, last) = writer.take();
         assert!(writer.is_empty());
         assert_eq!((first, last), (4, 9));
-        assert_eq!(Reader::new(&bytes).collect::<Vec<_>>(), all);
+        assert_eq!(ObservationReader::new(&bytes).collect::<Vec<_>>(), all);
         for cut in 0..bytes.len() {
-            let got: Vec<_> = Reader::new(&bytes[..cut]).collect();
+            let got: Vec<_> = ObservationReader::new(&bytes[..cut]).collect();
             assert_eq!(got, all[..got.len()]);
         }
     }

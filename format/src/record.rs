@@ -33,22 +33,22 @@ mod located;
 
 pub use decode::{DecodeError, Decoder};
 pub use encode::{AllocHead, Encoder, MAX_RECORD, MAX_TEXT, Surprise};
-pub use located::Locator;
+pub use located::LocationEncoder;
 
 pub use crate::lines::LineTable;
-use crate::lines::Position;
+use crate::lines::SourcePosition;
 use crate::{Allocator, MapClass};
 
 /// A frame of a stack: a code object by its id, and where in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Frame {
+pub struct RawFrame {
     /// Id from a [`CodeHead`].
     pub code: u32,
-    /// Offset of the instruction in bytes; [`Frame::NOT_STARTED`] before the first.
+    /// Offset of the instruction in bytes; [`RawFrame::NOT_STARTED`] before the first.
     pub instruction: u32,
 }
 
-impl Frame {
+impl RawFrame {
     /// No frame.
     pub const NONE: Self = Self { code: 0, instruction: 0 };
     /// An instruction offset that says: the frame has not begun to run.
@@ -75,7 +75,7 @@ pub struct CodeHead<'a> {
 /// A loaded object, whose frames have its id in place of a code object's, and for an instruction the offset of the
 /// call's last byte from `bias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Module<'a> {
+pub struct ModuleRecord<'a> {
     /// Unique in the process, among modules and code objects.
     pub id: u32,
     /// What was added to the addresses of the file.
@@ -92,7 +92,7 @@ pub struct Module<'a> {
 
 /// What most records say: a block was allocated, or is about to be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct BlockRecord {
     /// By which function it was allocated; `None` where it is about to be freed.
     pub allocator: Option<Allocator>,
     /// Its address.
@@ -187,10 +187,10 @@ pub enum Record<'a> {
         count: u32,
     },
     /// A frame enters the stack.
-    Push(Frame),
+    Push(RawFrame),
     /// The newest frame is at another instruction.
     Move {
-        /// See [`Frame::instruction`].
+        /// See [`RawFrame::instruction`].
         instruction: u32,
     },
     /// From here on the stacks are (not) cut: the oldest frames and the newest one are there.
@@ -218,13 +218,13 @@ pub enum Record<'a> {
     /// A code object, before the first frame that runs it in this stream.
     Code(CodeHead<'a>),
     /// A loaded object, before the first native frame in it in this stream.
-    Module(Module<'a>),
+    Module(ModuleRecord<'a>),
     /// Where a frame is in the source, before the first record of this stream that has the frame there.
     Located {
         /// Which code object, and which instruction of it.
-        frame: Frame,
+        frame: RawFrame,
         /// The place.
-        position: Position,
+        position: SourcePosition,
     },
     /// The next bytes of a code object's line table.
     CodeLines {

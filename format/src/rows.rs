@@ -10,9 +10,9 @@ use crate::varint;
 
 /// A payload in the making.
 #[derive(Debug, Default)]
-pub(crate) struct Out(pub(crate) Vec<u8>);
+pub(crate) struct FieldWriter(pub(crate) Vec<u8>);
 
-impl Out {
+impl FieldWriter {
     pub(crate) fn number(&mut self, value: u64) {
         let at = self.0.len();
         self.0.resize(at + varint::MAX_LEN, 0);
@@ -37,12 +37,12 @@ impl Out {
 
 /// A payload that is taken apart; everything is `None` where it ends too early.
 #[derive(Debug)]
-pub(crate) struct In<'a> {
+pub(crate) struct FieldReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> In<'a> {
+impl<'a> FieldReader<'a> {
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
@@ -85,26 +85,26 @@ impl<'a> In<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{In, Out};
+    use super::{FieldReader, FieldWriter};
 
     #[test]
     fn what_was_written_is_read_and_no_more() {
-        let mut out = Out::default();
+        let mut out = FieldWriter::default();
         out.numbers(&[u64::MAX, 7]);
         out.rows(&[b"ab".as_slice(), b""], |out, text| out.bytes(text));
-        let mut input = In::new(&out.0);
+        let mut input = FieldReader::new(&out.0);
         assert_eq!((input.number(), input.small()), (Some(u64::MAX), Some(7)));
-        assert_eq!(input.rows(In::bytes), Some(vec![b"ab".as_slice(), b""]));
+        assert_eq!(input.rows(FieldReader::bytes), Some(vec![b"ab".as_slice(), b""]));
         assert!(input.is_at_end() && input.number().is_none());
     }
 
     #[test]
     fn counts_and_lengths_that_the_bytes_do_not_hold_are_refused() {
         for claimed in [2, 1 << 20, u64::MAX] {
-            let mut out = Out::default();
+            let mut out = FieldWriter::default();
             out.numbers(&[claimed, 0]);
-            assert_eq!(In::new(&out.0).rows(In::number), None);
-            assert_eq!(In::new(&out.0).bytes(), None);
+            assert_eq!(FieldReader::new(&out.0).rows(FieldReader::number), None);
+            assert_eq!(FieldReader::new(&out.0).bytes(), None);
         }
     }
 }

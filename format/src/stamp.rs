@@ -17,7 +17,7 @@ const MAGIC: [u8; 8] = *b"\0no id\0\xff";
 
 /// What a file system says of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Stamp {
+pub struct FileStamp {
     /// Its number in its file system.
     pub inode: u64,
     /// Its size in bytes.
@@ -28,9 +28,9 @@ pub struct Stamp {
 
 /// What stands in a capture for a build-id: that, or the stamp, or nothing.
 #[must_use]
-pub fn join(build_id: &[u8], stamp: Option<Stamp>) -> Vec<u8> {
+pub fn join(build_id: &[u8], stamp: Option<FileStamp>) -> Vec<u8> {
     match stamp.filter(|_| build_id.is_empty()) {
-        Some(Stamp { inode, size, modified_ns }) => {
+        Some(FileStamp { inode, size, modified_ns }) => {
             [MAGIC, inode.to_le_bytes(), size.to_le_bytes(), modified_ns.to_le_bytes()].concat()
         }
         None => build_id.to_vec(),
@@ -39,24 +39,24 @@ pub fn join(build_id: &[u8], stamp: Option<Stamp>) -> Vec<u8> {
 
 /// The build-id (empty where there is none) and the stamp that these bytes stand for.
 #[must_use]
-pub fn split(bytes: &[u8]) -> (&[u8], Option<Stamp>) {
+pub fn split(bytes: &[u8]) -> (&[u8], Option<FileStamp>) {
     let stamp = bytes.strip_prefix(&MAGIC).and_then(|rest| {
         let (parts, []) = rest.as_chunks::<8>() else { return None };
         let [inode, size, modified] = parts else { return None };
         let modified_ns = i64::from_le_bytes(*modified);
-        Some(Stamp { inode: u64::from_le_bytes(*inode), size: u64::from_le_bytes(*size), modified_ns })
+        Some(FileStamp { inode: u64::from_le_bytes(*inode), size: u64::from_le_bytes(*size), modified_ns })
     });
     (if stamp.is_some() { &[] } else { bytes }, stamp)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Stamp, join, split};
+    use super::{FileStamp, join, split};
     use proptest::prelude::*;
 
     #[test]
     fn a_build_id_comes_first() {
-        let stamp = Stamp { inode: 7, size: 1 << 40, modified_ns: -1 };
+        let stamp = FileStamp { inode: 7, size: 1 << 40, modified_ns: -1 };
         assert_eq!(split(&join(&[], Some(stamp))), (&[][..], Some(stamp)));
         assert_eq!(split(&join(&[1, 2], Some(stamp))), (&[1, 2][..], None));
         assert_eq!(split(&join(&[], None)), (&[][..], None));
@@ -65,7 +65,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_no_stamp_is_a_build_id(cut in 0usize..32, more in proptest::collection::vec(any::<u8>(), 1..9)) {
-            let whole = join(&[], Some(Stamp::default()));
+            let whole = join(&[], Some(FileStamp::default()));
             prop_assert_eq!(split(&whole[..cut]), (&whole[..cut], None));
             let longer = [whole, more].concat();
             prop_assert_eq!(split(&longer), (&longer[..], None));

@@ -17,7 +17,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::rows::{In, Out};
+use crate::rows::{FieldReader, FieldWriter};
 use crate::varint;
 
 /// Bytes that a payload is meant to have at most: [`encode`] begins another one then.
@@ -25,18 +25,18 @@ const PART: usize = 4 << 20;
 
 /// The names of one module's places.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Named {
+pub struct ModuleSymbols {
     /// The module's path.
     pub path: Vec<u8>,
     /// Its build-id, or the [`crate::stamp`] of its file; empty when neither is known.
     pub build_id: Vec<u8>,
     /// Its places, by ascending offset.
-    pub places: Vec<Place>,
+    pub places: Vec<OffsetSymbols>,
 }
 
 /// What stands at one offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct OffsetSymbols {
     /// In the module: its runtime address less the load bias.
     pub offset: u64,
     /// The function, after those that are inlined in it there.
@@ -56,9 +56,9 @@ pub struct Symbol {
 
 /// The payloads of as many blocks as it takes.
 #[must_use]
-pub fn encode(modules: &[Named]) -> Vec<Vec<u8>> {
+pub fn encode(modules: &[ModuleSymbols]) -> Vec<Vec<u8>> {
     let mut payloads = Vec::new();
-    let mut part = Part::default();
+    let mut part = SymbolsPayload::default();
     for module in modules {
         let mut rest = module.places.as_slice();
         while !rest.is_empty() {
@@ -80,39 +80,39 @@ pub fn encode(modules: &[Named]) -> Vec<Vec<u8>> {
 
 /// Takes a payload apart; `None` when it is not one.
 #[must_use]
-pub fn decode(bytes: &[u8]) -> Option<Vec<Named>> {
-    let mut input = In::new(bytes);
+pub fn decode(bytes: &[u8]) -> Option<Vec<ModuleSymbols>> {
+    let mut input = FieldReader::new(bytes);
     let texts: Vec<Arc<str>> = input.rows(|input| Some(Arc::from(String::from_utf8_lossy(input.bytes()?))))?;
     let modules = input.rows(|input| {
         let (path, build_id) = (input.bytes()?.to_vec(), input.bytes()?.to_vec());
         let mut offset = 0u64;
         let places = input.rows(|input| {
             offset = offset.checked_add(input.number()?)?;
-            Some(Place { offset, symbols: input.rows(|input| symbol(input, &texts))? })
+            Some(OffsetSymbols { offset, symbols: input.rows(|input| symbol(input, &texts))? })
         })?;
-        Some(Named { path, build_id, places })
+        Some(ModuleSymbols { path, build_id, places })
     })?;
     input.is_at_end().then_some(modules)
 }
 
 /// A payload in the making.
 #[derive(Debug, Default)]
-struct Part<'a> {
+struct SymbolsPayload<'a> {
     ids: HashMap<&'a str, u64>,
-    texts: Out,
+    texts: FieldWriter,
     modules: u64,
-    rows: Out,
+    rows: FieldWriter,
 }
 
-impl<'a> Part<'a> {
+impl<'a> SymbolsPayload<'a> {
     /// How many of these places have room here; at least one in an empty part.
-    fn fit(&self, places: &[Place]) -> usize {
+    fn fit(&self, places: &[OffsetSymbols]) -> usize {
         let mut bytes = self.texts.0.len() + self.rows.0.len();
-        let size = |place: &Place| {
+        let size = |place: &OffsetSymbols| {
             let texts = |symbol: &Symbol| symbol.function.len() + symbol.file.len() + 2 * varint::MAX_LEN;
             varint::MAX_LEN + place.symbols.iter().map(texts).sum::<usize>()
         };
-        let fits = |place: &&Place| {
+        let fits = |place: &&OffsetSymbols| {
             bytes += size(place);
             bytes <= PART
         };
@@ -120,7 +120,7 @@ impl<'a> Part<'a> {
         if self.modules == 0 { count.max(1) } else { count }
     }
 
-    fn add(&mut self, module: &Named, places: &'a [Place]) {
+    fn add(&mut self, module: &ModuleSymbols, places: &'a [OffsetSymbols]) {
         self.modules += 1;
         self.rows.bytes(&module.path);
         self.rows.bytes(&module.build_id);
@@ -149,7 +149,7 @@ impl<'a> Part<'a> {
     }
 
     fn finish(self) -> Vec<u8> {
-        let mut out = Out::default();
+        let mut out = FieldWriter::default();
         out.number(self.ids.len() as u64);
         out.0.extend(self.texts.0);
         out.number(self.modules);
@@ -158,25 +158,29 @@ impl<'a> Part<'a> {
     }
 }
 
-fn symbol(input: &mut In<'_>, texts: &[Arc<str>]) -> Option<Symbol> {
+fn symbol(input: &mut FieldReader<'_>, texts: &[Arc<str>]) -> Option<Symbol> {
     let mut text = || texts.get(usize::try_from(input.number()?).ok()?).map(Arc::clone);
     Some(Symbol { function: text()?, file: text()?, line: input.small()? })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Named, Place, Symbol, decode, encode};
+    use super::{ModuleSymbols, OffsetSymbols, Symbol, decode, encode};
     use proptest::prelude::*;
 
-    fn place(offset: u64, functions: &[&str]) -> Place {
+    fn place(offset: u64, functions: &[&str]) -> OffsetSymbols {
         let symbol = |&function: &&str| Symbol { function: function.into(), file: "a.c".into(), line: 7 };
-        Place { offset, symbols: functions.iter().map(symbol).collect() }
+        OffsetSymbols { offset, symbols: functions.iter().map(symbol).collect() }
     }
 
-    fn example() -> Vec<Named> {
+    fn example() -> Vec<ModuleSymbols> {
         vec![
-            Named { path: b"/lib/x\xff".to_vec(), build_id: vec![1, 2], places: vec![place(9, &["f", "main"])] },
-            Named {
+            ModuleSymbols {
+                path: b"/lib/x\xff".to_vec(),
+                build_id: vec![1, 2],
+                places: vec![place(9, &["f", "main"])],
+            },
+            ModuleSymbols {
                 path: b"/bin/y".to_vec(),
                 build_id: vec![],
                 places: vec![place(0, &["g"]), place(1 << 40, &["g"])],
@@ -196,7 +200,7 @@ mod tests {
     fn large_ones_take_several_blocks() {
         let long = "n".repeat(100_000);
         let places: Vec<_> = (0..100).map(|offset| place(offset, &[&format!("{long}{offset}")])).collect();
-        let modules = [Named { path: b"m".to_vec(), build_id: vec![], places }];
+        let modules = [ModuleSymbols { path: b"m".to_vec(), build_id: vec![], places }];
         let payloads = encode(&modules);
         assert!(payloads.len() > 1 && payloads.iter().all(|payload| payload.len() <= super::PART));
         let read: Vec<_> = payloads.iter().flat_map(|payload| decode(payload).unwrap()).collect();

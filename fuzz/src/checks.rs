@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 
 use crc32fast::hash as crc32;
 use memtrack_format::aggregate::Aggregate;
-use memtrack_format::block::{Codec, Header, Kind};
+use memtrack_format::block::{BlockHeader, BlockKind, Codec};
 use memtrack_format::header;
 use memtrack_format::lines::{LineFormat, position};
 use memtrack_format::record::{Decoder, Record};
@@ -76,7 +76,7 @@ fn blocks(mut data: &[u8]) -> Vec<u8> {
         // A frame is what a fuzzer would hardly ever find.
         let frame = (codec == Codec::Zstd).then(|| zstd::bulk::compress(payload, 1).expect("memory"));
         let payload = frame.as_deref().unwrap_or(payload);
-        let header = Header {
+        let header = BlockHeader {
             codec,
             stream: stream.into(),
             segment: segment.into(),
@@ -86,7 +86,7 @@ fn blocks(mut data: &[u8]) -> Vec<u8> {
             raw_len,
             stored_len: payload.len() as u32,
             payload_crc: crc32(payload),
-            ..Header::plain(kind_of(kind))
+            ..BlockHeader::plain(kind_of(kind))
         };
         file.extend_from_slice(&header.encode());
         file.extend_from_slice(payload);
@@ -117,9 +117,9 @@ fn packed_again(capture: &Capture, bytes: &[u8]) {
 }
 
 /// The kinds that came later have numbers of their own, so that older inputs stay what they are.
-fn kind_of(number: u8) -> Kind {
-    let kinds = [Kind::Records, Kind::Process, Kind::Observations, Kind::Aggregate, Kind::End];
-    let later = [Kind::Symbols, Kind::Mapped, Kind::Members];
+fn kind_of(number: u8) -> BlockKind {
+    let kinds = [BlockKind::Records, BlockKind::Process, BlockKind::Observations, BlockKind::Aggregate, BlockKind::End];
+    let later = [BlockKind::Symbols, BlockKind::Mapped, BlockKind::Members];
     match number.checked_sub(248) {
         Some(number) => later[usize::from(number) % later.len()],
         None => kinds[usize::from(number) % kinds.len()],

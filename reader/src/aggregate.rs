@@ -31,17 +31,17 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
     }
 }
 
-fn save_module(module: &NativeModule) -> aggregate::Module {
+fn save_module(module: &NativeModule) -> aggregate::AggregateModule {
     let source = u8::from(module.source == Source::Maps);
-    aggregate::Module { source, path: module.path.clone(), build_id: module.identity() }
+    aggregate::AggregateModule { source, path: module.path.clone(), build_id: module.identity() }
 }
 
-fn save_place(frame: u32, frames: &Frames) -> Option<aggregate::Place> {
+fn save_place(frame: u32, frames: &Frames) -> Option<aggregate::AggregateNativePlace> {
     let Native { module, offset } = frames.native(FrameId(frame))?;
-    Some(aggregate::Place { frame, module, offset })
+    Some(aggregate::AggregateNativePlace { frame, module, offset })
 }
 
-fn restore_module(module: &aggregate::Module) -> NativeModule {
+fn restore_module(module: &aggregate::AggregateModule) -> NativeModule {
     let source = if module.source == 1 { Source::Maps } else { Source::Process };
     NativeModule { path: module.path.clone(), source, ..NativeModule::default() }.with_identity(&module.build_id)
 }
@@ -87,18 +87,18 @@ fn restore_frames(aggregate: &Aggregate) -> Result<(Frames, Vec<StackId>), Error
     Ok((frames, stacks))
 }
 
-fn save_group(group: &Group) -> aggregate::Group {
+fn save_group(group: &Group) -> aggregate::AggregateGroup {
     let sums = [group.allocated, group.peak, group.leaked, group.leaked_at_exit, group.temporary].map(|sum| {
         let Sum { bytes, count, first_order, first_time_ns } = sum;
-        aggregate::Sum { count, bytes, first_order, first_time_ns }
+        aggregate::AggregateSum { count, bytes, first_order, first_time_ns }
     });
-    aggregate::Group { stack: group.stack.0, allocator: group.allocator as u8, thread: group.thread.0, sums }
+    aggregate::AggregateGroup { stack: group.stack.0, allocator: group.allocator as u8, thread: group.thread.0, sums }
 }
 
 /// `None` for an allocator of a later version.
-fn restore_group(group: &aggregate::Group, stack: StackId) -> Option<Group> {
+fn restore_group(group: &aggregate::AggregateGroup, stack: StackId) -> Option<Group> {
     let [allocated, peak, leaked, leaked_at_exit, temporary] = group.sums.map(|sum| {
-        let aggregate::Sum { count, bytes, first_order, first_time_ns } = sum;
+        let aggregate::AggregateSum { count, bytes, first_order, first_time_ns } = sum;
         if count == 0 { Sum::default() } else { Sum { bytes, count, first_order, first_time_ns } }
     });
     let allocator = Allocator::from_number(group.allocator)?;
@@ -106,13 +106,13 @@ fn restore_group(group: &aggregate::Group, stack: StackId) -> Option<Group> {
     Some(Group { stack, allocator, thread, allocated, peak, leaked, leaked_at_exit, temporary })
 }
 
-fn save_snapshot(snapshot: &Snapshot) -> aggregate::Snapshot {
+fn save_snapshot(snapshot: &Snapshot) -> aggregate::AggregateSnapshot {
     let Snapshot { time_ns, rss_bytes: rss, heap_bytes: heap, order, index: _ } = *snapshot;
-    aggregate::Snapshot { time_ns, rss, heap, order }
+    aggregate::AggregateSnapshot { time_ns, rss, heap, order }
 }
 
-fn restore_snapshot(index: u32, snapshot: &aggregate::Snapshot) -> Snapshot {
-    let aggregate::Snapshot { time_ns, rss, heap, order } = *snapshot;
+fn restore_snapshot(index: u32, snapshot: &aggregate::AggregateSnapshot) -> Snapshot {
+    let aggregate::AggregateSnapshot { time_ns, rss, heap, order } = *snapshot;
     Snapshot { index, time_ns, rss_bytes: rss, heap_bytes: heap, order }
 }
 

@@ -4,8 +4,8 @@
 //! names come from [`crate::symbols`]. Invariant: a module is told by its path and its build-id together, never by its
 //! path alone, since another file may stand there by now; one without a build-id by what its file system said of the file.
 
-use memtrack_format::mapped::Mapped;
-use memtrack_format::stamp::{self, Stamp};
+use memtrack_format::mapped::MappedFile;
+use memtrack_format::stamp::{self, FileStamp};
 
 use crate::frames::{FrameId, Frames};
 
@@ -52,7 +52,7 @@ pub struct NativeModule {
     /// Its GNU build-id; empty when it has none, or none could be read.
     pub build_id: Vec<u8>,
     /// What tells its file where it has no build-id, if that was recorded.
-    pub stamp: Option<Stamp>,
+    pub stamp: Option<FileStamp>,
     /// What was added to the addresses of the file: runtime address - `bias` = offset of a frame.
     pub bias: u64,
     /// First address.
@@ -67,8 +67,8 @@ impl NativeModule {
     /// The module of a page that is in no loaded object, which was found to be of this file; and an offset in the page as
     /// one in that module.
     #[must_use]
-    pub fn of_page(&self, file: &Mapped, offset: u64) -> (Self, u64) {
-        let Mapped { bias, start, end, path, build_id, codes: _ } = file.clone();
+    pub fn of_page(&self, file: &MappedFile, offset: u64) -> (Self, u64) {
+        let MappedFile { bias, start, end, path, build_id, codes: _ } = file.clone();
         let address = self.bias.wrapping_add(offset);
         let stamp = None;
         (Self { path, build_id, stamp, bias, start, end, source: Source::Maps }, address.wrapping_sub(bias))

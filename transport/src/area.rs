@@ -9,17 +9,17 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::layout::{
-    ALL_FREE, Control, LAYOUT_VERSION, MAGIC, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
-    SLOT_COUNTS, SegmentHeader, Slot, total_bytes,
+    ALL_FREE, ControlPage, LAYOUT_VERSION, MAGIC, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
+    SLOT_COUNTS, SegmentHeader, SlotHeader, total_bytes,
 };
-use crate::space::Space;
+use crate::space::SegmentMappings;
 
 /// The most slots of a file on a disk: 128 MiB.
 const MOST_RESERVED: u32 = 64;
 
 /// The mapped shared memory.
 #[derive(Debug)]
-pub struct Area(Space);
+pub struct Area(SegmentMappings);
 
 impl Area {
     /// Makes the memory for `slots` slots in a new memory file (or in an unlinked file below `fallback_dir` where the
@@ -34,7 +34,7 @@ impl Area {
         if unsafe { libc::ftruncate(file.as_raw_fd(), bytes.cast_signed() as libc::off_t) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let area = Self(Space::whole(file.as_fd(), slots)?);
+        let area = Self(SegmentMappings::whole(file.as_fd(), slots)?);
         area.initialise();
         Ok((area, file))
     }
@@ -48,7 +48,7 @@ impl Area {
         if !SLOT_COUNTS.contains(&slots) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let area = Self(Space::sparing(file, slots)?);
+        let area = Self(SegmentMappings::sparing(file, slots)?);
         if area.has_layout() { Ok(area) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
@@ -79,9 +79,9 @@ impl Area {
     /// The control page.
     #[inline]
     #[must_use]
-    pub fn control(&self) -> &Control {
+    pub fn control(&self) -> &ControlPage {
         // SAFETY: the mapping begins with the control page, page-aligned, all atomics, valid for any bytes.
-        unsafe { self.0.base().cast::<Control>().as_ref() }
+        unsafe { self.0.base().cast::<ControlPage>().as_ref() }
     }
 
     /// Number of slots.
@@ -94,14 +94,14 @@ impl Area {
     /// The header of a slot; `None` beyond the last.
     #[inline]
     #[must_use]
-    pub fn slot(&self, slot: u32) -> Option<&Slot> {
+    pub fn slot(&self, slot: u32) -> Option<&SlotHeader> {
         if slot >= self.slot_count() {
             return None;
         }
         // SAFETY: the slot headers follow the control page and `slot` is one of them.
-        let header = unsafe { self.0.base().add(size_of::<Control>() + slot as usize * size_of::<Slot>()) };
+        let header = unsafe { self.0.base().add(size_of::<ControlPage>() + slot as usize * size_of::<SlotHeader>()) };
         // SAFETY: in the mapping, aligned to 128 as its offset is, all atomics.
-        Some(unsafe { header.cast::<Slot>().as_ref() })
+        Some(unsafe { header.cast::<SlotHeader>().as_ref() })
     }
 
     /// The header of a segment; `None` beyond the last slot or segment.

@@ -1,18 +1,18 @@
 //! The clock that both sides stamp events with.
 //!
-//! Invariant: stamps of one [`Clock`] never go back on one thread, and a [`Pairing`] ties them to CLOCK_MONOTONIC.
+//! Invariant: stamps of one [`StampingClock`] never go back on one thread, and a [`ClockPairing`] ties them to CLOCK_MONOTONIC.
 
 /// Which clock stamps events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Clock {
+pub enum StampingClock {
     /// CLOCK_MONOTONIC, in nanoseconds: 21 ns a reading.
     Monotonic = 0,
     /// The processor's time-stamp counter, where the kernel itself trusts it: 8 ns a reading.
     Tsc = 1,
 }
 
-impl Clock {
+impl StampingClock {
     /// The clock with this number; the one that always works for any other.
     #[must_use]
     pub fn from_number(number: u32) -> Self {
@@ -28,7 +28,7 @@ impl Clock {
         if trusted { Self::Tsc } else { Self::Monotonic }
     }
 
-    /// As [`Clock::now`], where reading it takes no call.
+    /// As [`StampingClock::now`], where reading it takes no call.
     #[inline(always)]
     #[must_use]
     pub fn now_at_once(self) -> Option<u64> {
@@ -80,7 +80,7 @@ fn system_clock_ns(clock: libc::clockid_t) -> u64 {
 
 /// One moment as several clocks tell it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pairing {
+pub struct ClockPairing {
     /// In ticks of the stamping clock.
     pub ticks: u64,
     /// CLOCK_MONOTONIC, in nanoseconds.
@@ -91,10 +91,10 @@ pub struct Pairing {
     pub uncertainty_ns: u64,
 }
 
-impl Pairing {
+impl ClockPairing {
     /// Reads the clocks between two readings of CLOCK_MONOTONIC, several times, and keeps the tightest.
     #[must_use]
-    pub fn measure(clock: Clock) -> Self {
+    pub fn measure(clock: StampingClock) -> Self {
         let once = || {
             let before = monotonic_ns();
             let (ticks, realtime_ns) = (clock.now(), realtime_ns());

@@ -80,7 +80,7 @@ impl Hello {
 /// What the socket says.
 pub fn send_memory(socket: &UnixStream, memory: BorrowedFd<'_>, slots: u32) -> io::Result<()> {
     let mut bytes: [u8; ANSWER_LEN] = to_bytes([WELCOME, LAYOUT_VERSION, slots, 0]);
-    let mut control = Control([MaybeUninit::zeroed(); CONTROL_WORDS]);
+    let mut control = DescriptorMessage([MaybeUninit::zeroed(); CONTROL_WORDS]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let message = message(&mut part, &mut control);
     // SAFETY: the control buffer has room for one header, as CMSG_FIRSTHDR checks.
@@ -106,7 +106,7 @@ pub fn send_memory(socket: &UnixStream, memory: BorrowedFd<'_>, slots: u32) -> i
 /// What the socket says; `ConnectionRefused` when the collector has closed it, which is how it refuses.
 pub fn receive_memory(socket: &UnixStream) -> io::Result<(OwnedFd, u32)> {
     let mut bytes = [0; ANSWER_LEN];
-    let mut control = Control([MaybeUninit::zeroed(); CONTROL_WORDS]);
+    let mut control = DescriptorMessage([MaybeUninit::zeroed(); CONTROL_WORDS]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut message = message(&mut part, &mut control);
     receive_message(socket, &mut message)?;
@@ -139,9 +139,9 @@ const CONTROL_WORDS: usize = 4;
 
 /// Room for one descriptor with its header, aligned for it.
 #[repr(C)]
-struct Control([MaybeUninit<u64>; CONTROL_WORDS]);
+struct DescriptorMessage([MaybeUninit<u64>; CONTROL_WORDS]);
 
-fn message(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+fn message(part: &mut libc::iovec, control: &mut DescriptorMessage) -> libc::msghdr {
     // SAFETY: all zeroes is a valid empty message.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_iov = part;

@@ -36,19 +36,19 @@ pub const QUESTIONS: usize = 64;
 /// Slots that are offered first, then what is tried where address space is limited.
 pub const SLOT_COUNTS: [u32; 4] = [4096, 512, 64, 8];
 
-/// Values of [`Control::state`].
+/// Values of [`ControlPage::state`].
 pub mod state {
     /// The collector has made the memory, the target has not begun.
     pub const READY: u32 = 0;
     /// The target records.
     pub const RECORDING: u32 = 1;
-    /// The target has switched recording off, for [`super::Control::stop_reason`].
+    /// The target has switched recording off, for [`super::ControlPage::stop_reason`].
     pub const STOPPED: u32 = 2;
     /// The collector wants no more records.
     pub const CLOSED: u32 = 3;
 }
 
-/// Values of [`Control::stop_reason`].
+/// Values of [`ControlPage::stop_reason`].
 pub mod stop_reason {
     /// Nothing stopped it.
     pub const NONE: u32 = 0;
@@ -62,7 +62,7 @@ pub mod stop_reason {
     pub const CONFINED: u32 = 4;
 }
 
-/// Values of [`Control::python_allocators`].
+/// Values of [`ControlPage::python_allocators`].
 pub mod python_allocators {
     /// Blocks of Python's allocators are not recorded.
     pub const OFF: u32 = 0;
@@ -72,7 +72,7 @@ pub mod python_allocators {
     pub const TRACED: u32 = 2;
 }
 
-/// Values of [`Control::image`].
+/// Values of [`ControlPage::image`].
 pub mod image {
     /// The program that connected is running.
     pub const RUNNING: u32 = 0;
@@ -83,7 +83,7 @@ pub mod image {
 /// The first page.
 #[repr(C, align(4096))]
 #[derive(Debug)]
-pub struct Control {
+pub struct ControlPage {
     /// [`MAGIC`]; collector.
     pub magic: AtomicU64,
     /// [`LAYOUT_VERSION`]; collector.
@@ -94,7 +94,7 @@ pub struct Control {
     pub timestamps: AtomicU32,
     /// 1: the target may write marks into frames of the interpreter; collector.
     pub frame_marks: AtomicU32,
-    /// A [`crate::clock::Clock`] as a number; collector.
+    /// A [`crate::clock::StampingClock`] as a number; collector.
     pub clock: AtomicU32,
     /// Process id of the collector, as the target sees it; collector.
     pub collector_pid: AtomicI32,
@@ -138,14 +138,14 @@ pub struct Control {
     /// What the target's native stacks have met and its loader does not know; see [`Question`].
     pub questions: [Question; QUESTIONS],
     /// `sequence << 16 | writer`: who wrote last, and which run that is; everybody, by CAS.
-    pub ticket: Line<AtomicU64>,
+    pub ticket: CacheLine<AtomicU64>,
     /// 1 while the collector sleeps until somebody writes (a futex word); set by the collector, cleared by whoever wakes it.
-    pub sleeping: Line<AtomicU32>,
+    pub sleeping: CacheLine<AtomicU32>,
     /// The stamping clock at the last moment whose time is recorded, set after its ticket was taken: by the collector at its
     /// ticks, and by a thread of the target that records the time itself, because this is too long ago.
-    pub timed: Line<AtomicU64>,
+    pub timed: CacheLine<AtomicU64>,
     /// No slot below this one is free (a hint); everybody.
-    pub slot_hint: Line<AtomicU32>,
+    pub slot_hint: CacheLine<AtomicU32>,
 }
 
 /// Which file is this page of code of? Asked by the target of the collector, which looks into `/proc/PID/maps`.
@@ -169,12 +169,12 @@ impl Question {
 /// One value on a cache line of its own.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub struct Line<T>(pub T);
+pub struct CacheLine<T>(pub T);
 
 /// One slot.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub struct Slot {
+pub struct SlotHeader {
     /// Thread id of the owner, 0 for none: claimed by the target with a CAS; when that thread has ended, released by the
     /// collector or claimed by a new thread of the target.
     pub owner: AtomicI32,
@@ -230,8 +230,8 @@ pub struct SegmentHeader {
     pub last_ticket: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Control>() == PAGE, "the control page is one page");
-const _: () = assert!(size_of::<Slot>() == 128, "a slot header is two cache lines");
+const _: () = assert!(size_of::<ControlPage>() == PAGE, "the control page is one page");
+const _: () = assert!(size_of::<SlotHeader>() == 128, "a slot header is two cache lines");
 const _: () = assert!(size_of::<SegmentHeader>() == SEGMENT_HEADER, "SEGMENT_HEADER is the header's size");
 
 /// The ticket word: `sequence << 16 | writer`.
@@ -266,7 +266,7 @@ pub mod ticket {
 /// Where the segment memory begins, in bytes, for this many slots.
 #[must_use]
 pub const fn segments_offset(slot_count: u32) -> usize {
-    (PAGE + slot_count as usize * size_of::<Slot>()).next_multiple_of(PAGE)
+    (PAGE + slot_count as usize * size_of::<SlotHeader>()).next_multiple_of(PAGE)
 }
 
 /// Bytes of the whole, for this many slots.

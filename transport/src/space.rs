@@ -21,7 +21,7 @@ const GROUPS: usize = group_of(SLOT_COUNTS[0] - 1) + 1;
 
 /// The mapped parts.
 #[derive(Debug)]
-pub(crate) struct Space {
+pub(crate) struct SegmentMappings {
     base: NonNull<u8>,
     /// Bytes mapped at `base`: the headers and the segments of the first group, or everything.
     bytes: usize,
@@ -31,9 +31,9 @@ pub(crate) struct Space {
 }
 
 // SAFETY: the memory is shared by design; it is reached through atomics and copies only.
-unsafe impl Send for Space {}
+unsafe impl Send for SegmentMappings {}
 // SAFETY: as for Send.
-unsafe impl Sync for Space {}
+unsafe impl Sync for SegmentMappings {}
 
 const fn group_of(slot: u32) -> usize {
     match slot {
@@ -54,7 +54,7 @@ const fn first_of(group: usize) -> u32 {
     }
 }
 
-impl Space {
+impl SegmentMappings {
     /// Maps everything.
     pub(crate) fn whole(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
         let bytes = total_bytes(slots);
@@ -179,7 +179,7 @@ impl Space {
     }
 }
 
-impl Drop for Space {
+impl Drop for SegmentMappings {
     fn drop(&mut self) {
         for (group, start) in self.apart() {
             // SAFETY: a group that is mapped apart has a page before it.
@@ -230,7 +230,7 @@ fn unmap(at: NonNull<u8>, bytes: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::{GROUPS, SLOT_BYTES, Space, first_of, group_of};
+    use super::{GROUPS, SLOT_BYTES, SegmentMappings, first_of, group_of};
     use crate::Area;
     use crate::layout::{SLOT_COUNTS, segments_offset};
     use std::os::fd::AsFd;
@@ -238,7 +238,7 @@ mod tests {
     use std::sync::atomic::Ordering::SeqCst;
 
     /// The first word of a slot's segments.
-    fn word(space: &Space, slot: u32) -> &AtomicU64 {
+    fn word(space: &SegmentMappings, slot: u32) -> &AtomicU64 {
         let place = space.segments(slot).unwrap().cast();
         // SAFETY: mapped for as long as the space lives, aligned, and reached as an atomic only.
         unsafe { place.as_ref() }
@@ -255,8 +255,8 @@ mod tests {
     #[test]
     fn slots_are_mapped_when_they_are_reached() {
         let (_area, file) = Area::create(512, &std::env::temp_dir()).unwrap();
-        let whole = Space::whole(file.as_fd(), 512).unwrap();
-        let sparing = Space::sparing(file.as_fd(), 512).unwrap();
+        let whole = SegmentMappings::whole(file.as_fd(), 512).unwrap();
+        let sparing = SegmentMappings::sparing(file.as_fd(), 512).unwrap();
         assert_eq!(sparing.bytes, segments_offset(512) + 8 * SLOT_BYTES);
         assert!(sparing.segments(7).is_some() && sparing.segments(8).is_none());
         assert!(sparing.reach(40) && sparing.segments(40).is_some() && sparing.segments(64).is_none());
@@ -274,7 +274,8 @@ mod tests {
     fn what_is_mapped_is_replaced() {
         let (_area, file) = Area::create(64, &std::env::temp_dir()).unwrap();
         let (_other, other) = Area::create(64, &std::env::temp_dir()).unwrap();
-        let (space, second) = (Space::sparing(file.as_fd(), 64).unwrap(), Space::whole(other.as_fd(), 64).unwrap());
+        let (space, second) =
+            (SegmentMappings::sparing(file.as_fd(), 64).unwrap(), SegmentMappings::whole(other.as_fd(), 64).unwrap());
         assert!(space.reach(20));
         // SAFETY: nobody else uses it.
         assert!(unsafe { space.replace(other.as_fd()) });
@@ -288,7 +289,7 @@ mod tests {
     #[test]
     fn threads_reach_the_same_slots_at_once() {
         let (_area, file) = Area::create(512, &std::env::temp_dir()).unwrap();
-        let space = Space::sparing(file.as_fd(), 512).unwrap();
+        let space = SegmentMappings::sparing(file.as_fd(), 512).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {

@@ -8,10 +8,10 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result, bail};
 use memtrack_format::aggregate::Aggregate;
-use memtrack_format::block::{Header, Kind};
+use memtrack_format::block::{BlockHeader, BlockKind};
 use memtrack_format::members;
 use memtrack_format::meta::Process;
-use memtrack_format::symbols::Named;
+use memtrack_format::symbols::ModuleSymbols;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::query::Expr;
 use memtrack_reader::rewrite::{Anonymizer, Blocks, Plan, Rewriter, Rule, anonymized_aggregate, write_aggregate};
@@ -36,7 +36,7 @@ pub(crate) fn merge(options: &Merge) -> Result<u8> {
     let captures = paths.iter().map(source::Capture::open).collect::<Result<Vec<_>, _>>()?;
     let lengths: Vec<u64> = captures.iter().map(source::Capture::file_bytes).collect();
     let mut blocks = Blocks::new(&mut out)?;
-    blocks.block(Header::plain(Kind::Members), &members::encode(&lengths))?;
+    blocks.block(BlockHeader::plain(BlockKind::Members), &members::encode(&lengths))?;
     blocks.finish(false)?;
     let mut progress = Progress::new(lengths.iter().sum(), "merging");
     for capture in &captures {
@@ -122,7 +122,7 @@ pub(super) fn native_places(capture: &source::Capture) -> Result<Vec<Wanted>> {
 }
 
 /// The names of these native places, as far as they can be found here.
-fn all_names(capture: &source::Capture, wanted: &[Wanted]) -> Vec<Named> {
+fn all_names(capture: &source::Capture, wanted: &[Wanted]) -> Vec<ModuleSymbols> {
     let mut symbolizer = capture.symbolizer();
     symbolizer.prefetch(wanted);
     warn_unnamed(&symbolizer.problems());
@@ -131,7 +131,7 @@ fn all_names(capture: &source::Capture, wanted: &[Wanted]) -> Vec<Named> {
 
 fn rewrite(
     capture: &source::Capture,
-    about: (&Process, &[Named]),
+    about: (&Process, &[ModuleSymbols]),
     plan: Option<&Plan>,
     names: Option<Anonymizer>,
     out: impl Write,

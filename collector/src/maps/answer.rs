@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
-use memtrack_format::mapped::Mapped;
+use memtrack_format::mapped::MappedFile;
 use memtrack_transport::Area;
 use memtrack_transport::layout::{PAGE, Question, image, state};
 use rustc_hash::FxHashMap;
@@ -25,7 +25,7 @@ const LONGEST_PATH: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     /// Files, with the ids of the pages that are of them.
-    pub(super) files: Vec<Mapped>,
+    pub(super) files: Vec<MappedFile>,
     /// Why questions could not be answered, for a person.
     pub(super) trouble: Option<String>,
 }
@@ -126,17 +126,17 @@ impl Answerer {
     }
 
     /// The files that these pages are of, by id and address.
-    fn files(&mut self, asked: &[(u32, u64)]) -> Vec<Mapped> {
-        let mut files: Vec<Mapped> = Vec::new();
+    fn files(&mut self, asked: &[(u32, u64)]) -> Vec<MappedFile> {
+        let mut files: Vec<MappedFile> = Vec::new();
         let Some(latest) = &mut self.latest else { return files };
         for &(code, page) in asked {
             let Some(mapping) = latest.maps.at(page).filter(|mapping| mapping.executable) else { continue };
             let known = latest.files.entry(mapping.start).or_insert_with(|| Known::of(self.pid, mapping));
             let mapped = known.mapped(mapping, page);
-            let same = |file: &&mut Mapped| (file.start, file.bias) == (mapped.start, mapped.bias);
+            let same = |file: &&mut MappedFile| (file.start, file.bias) == (mapped.start, mapped.bias);
             match files.iter_mut().find(same) {
                 Some(file) => file.codes.push(code),
-                None => files.push(Mapped { codes: vec![code], ..mapped }),
+                None => files.push(MappedFile { codes: vec![code], ..mapped }),
             }
         }
         files
@@ -151,11 +151,11 @@ impl Known {
 
     /// The file as it is told of this page. Where nothing in it says what addresses it was made for, they are those of
     /// its bytes; and then no build-id, by which somebody might take it for more.
-    fn mapped(&self, mapping: &Mapping, page: u64) -> Mapped {
+    fn mapped(&self, mapping: &Mapping, page: u64) -> MappedFile {
         let bias = self.elf.as_ref().and_then(|elf| elf.bias(mapping, page, PAGE as u64));
         let build_id = self.elf.as_ref().filter(|_| bias.is_some()).map(|elf| elf.build_id.clone());
         let path = self.path.get(self.path.len().saturating_sub(LONGEST_PATH)..).unwrap_or_default();
-        Mapped {
+        MappedFile {
             codes: Vec::new(),
             bias: bias.unwrap_or_else(|| mapping.start.wrapping_sub(mapping.offset)),
             start: mapping.start,
@@ -192,7 +192,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering::SeqCst;
 
-    use memtrack_format::mapped::Mapped;
+    use memtrack_format::mapped::MappedFile;
     use memtrack_transport::Area;
     use memtrack_transport::layout::{Question, image, state};
     use tempfile::TempDir;
@@ -246,7 +246,7 @@ mod tests {
         }
 
         /// What is told when reading gives an error.
-        fn refused(&mut self, error: i32) -> (Vec<Mapped>, Option<String>) {
+        fn refused(&mut self, error: i32) -> (Vec<MappedFile>, Option<String>) {
             let answer = self.answerer.look_at(|| Err(io::Error::from_raw_os_error(error)));
             (answer.files, answer.trouble)
         }
@@ -269,7 +269,7 @@ mod tests {
         let answer = process.answerer.look();
         let start = process.code.addr() as u64;
         let path = process.dir.path().join("code").into_os_string().into_encoded_bytes();
-        let file = Mapped { codes: vec![7, 8], bias: start, start, end: start + 8192, path, build_id: vec![] };
+        let file = MappedFile { codes: vec![7, 8], bias: start, start, end: start + 8192, path, build_id: vec![] };
         assert_eq!((answer.files, answer.trouble), (vec![file], None));
         let left: Vec<_> = [0, 3, 5, 6].map(|place| process.question(place).code.load(SeqCst)).to_vec();
         assert_eq!(left, [0, 0, 0, Question::CLAIMED]);

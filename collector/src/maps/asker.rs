@@ -33,7 +33,7 @@ pub(crate) struct Asker {
     outstanding: bool,
     /// It is not waited for any longer.
     late: bool,
-    /// [`memtrack_transport::layout::Control::asked`] when the last look was ordered.
+    /// [`memtrack_transport::layout::ControlPage::asked`] when the last look was ordered.
     asked: u32,
     left: u32,
     next_refill_ns: u64,
@@ -126,7 +126,7 @@ mod tests {
     use std::io;
     use std::sync::{Arc, Mutex};
 
-    use memtrack_format::mapped::Mapped;
+    use memtrack_format::mapped::MappedFile;
     use memtrack_format::meta::Process;
 
     use super::*;
@@ -148,7 +148,7 @@ mod tests {
             Ok(())
         }
 
-        fn mapped(&mut self, files: &[Mapped]) -> io::Result<()> {
+        fn mapped(&mut self, files: &[MappedFile]) -> io::Result<()> {
             self.0.lock().unwrap().extend(files.iter().map(|file| file.path.clone()));
             Ok(())
         }
@@ -169,7 +169,7 @@ mod tests {
             Asker { looks, answers, outstanding, late, asked: 0, left: 1, next_refill_ns: u64::MAX, trouble };
         area.control().asked.store(1, std::sync::atomic::Ordering::Release);
         for path in [&b"earlier"[..], b"asked for"] {
-            let files = vec![Mapped { path: path.to_vec(), ..Mapped::default() }];
+            let files = vec![MappedFile { path: path.to_vec(), ..MappedFile::default() }];
             tell.send(Answer { files, trouble: None }).unwrap();
         }
         let told = Arc::new(Mutex::new(Vec::new()));

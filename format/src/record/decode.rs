@@ -3,9 +3,9 @@
 //! Invariant: any bytes whatever give records and then an end or an error; nothing is allocated but the stack of frames,
 //! which grows by at most one frame a byte.
 
-use super::located::Last;
-use super::{Block, CodeHead, Frame, LineTable, Module, Record, extra, tag};
-use crate::model::{Model, Ring, bin};
+use super::located::LastLocation;
+use super::{BlockRecord, CodeHead, LineTable, ModuleRecord, RawFrame, Record, extra, tag};
+use crate::model::{BlockByAge, DeltaState, bin};
 use crate::varint::{self, unzigzag};
 use crate::{Allocator, MapClass};
 
@@ -21,13 +21,13 @@ pub struct DecodeError {
 /// Reads the records of one segment, given whole or in pieces.
 #[derive(Debug)]
 pub struct Decoder {
-    model: Model,
-    ring: Ring,
+    model: DeltaState,
+    ring: BlockByAge,
     timed: bool,
-    stack: Vec<Frame>,
+    stack: Vec<RawFrame>,
     /// How many of its oldest frames have not changed since somebody asked.
     kept: usize,
-    located: Last,
+    located: LastLocation,
 }
 
 impl Default for Decoder {
@@ -51,12 +51,12 @@ macro_rules! stack_tags {
 }
 
 /// A position in bytes.
-struct In<'a> {
+struct ByteReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> In<'a> {
+impl<'a> ByteReader<'a> {
     #[inline]
     fn byte(&mut self) -> Option<u8> {
         let byte = *self.bytes.get(self.at)?;
@@ -87,7 +87,14 @@ impl Decoder {
     /// A decoder at the start of a segment.
     #[must_use]
     pub const fn new() -> Self {
-        Self { model: Model::new(), ring: Ring::new(), timed: false, stack: Vec::new(), kept: 0, located: Last::new() }
+        Self {
+            model: DeltaState::new(),
+            ring: BlockByAge::new(),
+            timed: false,
+            stack: Vec::new(),
+            kept: 0,
+            located: LastLocation::new(),
+        }
     }
 
     /// The record at `at` and the position after it; `Ok(None)` at the end of the bytes.
@@ -99,7 +106,7 @@ impl Decoder {
         if at >= bytes.len() {
             return Ok(None);
         }
-        let mut input = In { bytes, at };
+        let mut input = ByteReader { bytes, at };
         match self.record(&mut input) {
             Some(record) => Ok(Some((record, input.at))),
             None => {
@@ -114,9 +121,9 @@ impl Decoder {
     /// A capture is made of blocks and their stacks nearly alone. So they stay in registers, for which they have to be
     /// inlined: a [`Record`] is stored in parts and loaded as one, which a processor waits for; that was 40 % of decoding.
     #[inline(always)]
-    pub fn block(&mut self, bytes: &[u8], at: &mut usize) -> Option<Block> {
+    pub fn block(&mut self, bytes: &[u8], at: &mut usize) -> Option<BlockRecord> {
         loop {
-            let mut input = In { bytes, at: *at };
+            let mut input = ByteReader { bytes, at: *at };
             let first = input.byte()?;
             let block = match first {
                 block_tags!() => Some(self.block_record(&mut input, first)?),
@@ -141,19 +148,19 @@ impl Decoder {
 
     /// The current stack, oldest frame first.
     #[must_use]
-    pub fn stack(&self) -> &[Frame] {
+    pub fn stack(&self) -> &[RawFrame] {
         &self.stack
     }
 
     #[inline]
-    fn record<'a>(&mut self, input: &mut In<'a>) -> Option<Record<'a>> {
+    fn record<'a>(&mut self, input: &mut ByteReader<'a>) -> Option<Record<'a>> {
         let first = input.byte()?;
         match first {
             block_tags!() => Some(match self.block_record(input, first)? {
-                Block { allocator: Some(allocator), address, size, time } => {
+                BlockRecord { allocator: Some(allocator), address, size, time } => {
                     Record::Alloc { allocator, address, size, time }
                 }
-                Block { allocator: None, address, time, .. } => Record::Free { address, time },
+                BlockRecord { allocator: None, address, time, .. } => Record::Free { address, time },
             }),
             stack_tags!() => self.stack_record(input, first),
             tag::SWITCH => {
@@ -166,7 +173,7 @@ impl Decoder {
     }
 
     #[inline(always)]
-    fn block_record(&mut self, input: &mut In<'_>, first: u8) -> Option<Block> {
+    fn block_record(&mut self, input: &mut ByteReader<'_>, first: u8) -> Option<BlockRecord> {
         if first & tag::FREE_YOUNG != 0 {
             return self.free(input, usize::from(first & 0x7f));
         }
@@ -180,11 +187,11 @@ impl Decoder {
         let address = address(input.number()?, self.model.last_freed);
         // The encoder has looked for it in vain.
         self.model.last_freed = address;
-        Some(Block { allocator: None, address, size: 0, time: self.time(input)? })
+        Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input)? })
     }
 
     #[inline]
-    fn stack_record<'a>(&mut self, input: &mut In<'a>, first: u8) -> Option<Record<'a>> {
+    fn stack_record<'a>(&mut self, input: &mut ByteReader<'a>, first: u8) -> Option<Record<'a>> {
         if first & tag::MOVE != 0 {
             return self.moved(unzigzag(u64::from(first & 31)) * 2);
         }
@@ -194,13 +201,13 @@ impl Decoder {
         match first {
             tag::PUSH_EXPECTED => self.push(self.model.expected_callee()),
             tag::PUSH_EXPECTED_CODE => {
-                let frame = Frame { instruction: input.small()?.wrapping_sub(1), ..self.model.expected_callee() };
+                let frame = RawFrame { instruction: input.small()?.wrapping_sub(1), ..self.model.expected_callee() };
                 self.push(frame)
             }
             tag::PUSH => {
                 let code =
                     u32::try_from(i64::from(self.model.last_code).checked_add(unzigzag(input.number()?))?).ok()?;
-                let frame = Frame { code, instruction: input.small()?.wrapping_sub(1) };
+                let frame = RawFrame { code, instruction: input.small()?.wrapping_sub(1) };
                 self.push(frame)
             }
             tag::MOVE_FAR => self.moved(unzigzag(input.number()?)),
@@ -209,7 +216,7 @@ impl Decoder {
     }
 
     #[inline(always)]
-    fn alloc(&mut self, input: &mut In<'_>, first: u8) -> Option<Block> {
+    fn alloc(&mut self, input: &mut ByteReader<'_>, first: u8) -> Option<BlockRecord> {
         let allocator = match first & 15 {
             Allocator::SHORT => Allocator::from_number(input.byte()?).filter(|one| *one as u8 > Allocator::SHORT)?,
             short => Allocator::from_number(short)?,
@@ -225,18 +232,18 @@ impl Decoder {
         self.model.size_here(size);
         self.model.replace_last(bin, address);
         self.ring.allocated(address, bin);
-        Some(Block { allocator: Some(allocator), address, size, time: self.time(input)? })
+        Some(BlockRecord { allocator: Some(allocator), address, size, time: self.time(input)? })
     }
 
     #[inline(always)]
-    fn free(&mut self, input: &mut In<'_>, age: usize) -> Option<Block> {
+    fn free(&mut self, input: &mut ByteReader<'_>, age: usize) -> Option<BlockRecord> {
         let (address, bin) = self.ring.at(age)?;
         self.model.freed(bin, address);
-        Some(Block { allocator: None, address, size: 0, time: self.time(input)? })
+        Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input)? })
     }
 
     #[inline]
-    fn push<'a>(&mut self, frame: Frame) -> Option<Record<'a>> {
+    fn push<'a>(&mut self, frame: RawFrame) -> Option<Record<'a>> {
         self.model.pushed(frame);
         self.stack.push(frame);
         Some(Record::Push(frame))
@@ -247,7 +254,7 @@ impl Decoder {
         let depth = self.stack.len().checked_sub(count as usize)?;
         self.stack.truncate(depth);
         self.kept = self.kept.min(depth);
-        self.model.set_top(self.stack.last().copied().unwrap_or(Frame::NONE));
+        self.model.set_top(self.stack.last().copied().unwrap_or(RawFrame::NONE));
         Some(Record::Pop { count })
     }
 
@@ -261,7 +268,7 @@ impl Decoder {
         Some(Record::Move { instruction: top.instruction })
     }
 
-    fn extra<'a>(&mut self, input: &mut In<'a>) -> Option<Record<'a>> {
+    fn extra<'a>(&mut self, input: &mut ByteReader<'a>) -> Option<Record<'a>> {
         Some(match input.byte()? {
             extra::BEGIN => self.begin(input, false)?,
             extra::BEGIN_TIMED => self.begin(input, true)?,
@@ -305,7 +312,7 @@ impl Decoder {
                 let (frame, position) = self.located.read(|| input.number())?;
                 Record::Located { frame, position }
             }
-            extra::MODULE => Record::Module(Module {
+            extra::MODULE => Record::Module(ModuleRecord {
                 id: input.small()?,
                 bias: input.number()?,
                 start: input.number()?,
@@ -317,19 +324,19 @@ impl Decoder {
         })
     }
 
-    fn begin<'a>(&mut self, input: &mut In<'a>, timed: bool) -> Option<Record<'a>> {
+    fn begin<'a>(&mut self, input: &mut ByteReader<'a>, timed: bool) -> Option<Record<'a>> {
         let (ticket, ticks) = (input.number()?, input.number()?);
         let tid = input.small()?.cast_signed();
         self.stack.clear();
         self.kept = 0;
-        self.located = Last::new();
+        self.located = LastLocation::new();
         self.timed = timed;
         self.model.reset(ticket, ticks);
-        self.ring = Ring::new();
+        self.ring = BlockByAge::new();
         Some(Record::Begin { ticket, ticks, tid, timed })
     }
 
-    fn range(&mut self, input: &mut In<'_>) -> Option<(u64, u64, Option<u64>)> {
+    fn range(&mut self, input: &mut ByteReader<'_>) -> Option<(u64, u64, Option<u64>)> {
         let address = address(input.number()?, self.model.last_mapped);
         self.model.last_mapped = address;
         Some((address, input.number()?, self.time(input)?))
@@ -338,7 +345,7 @@ impl Decoder {
     /// `None` when the bytes end, `Some(None)` in a segment that is not timed.
     #[inline]
     #[expect(clippy::option_option, reason = "the outer one is the end of the bytes, as everywhere here")]
-    fn time(&mut self, input: &mut In<'_>) -> Option<Option<u64>> {
+    fn time(&mut self, input: &mut ByteReader<'_>) -> Option<Option<u64>> {
         if !self.timed {
             return Some(None);
         }

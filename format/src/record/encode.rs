@@ -8,8 +8,8 @@
 
 use std::hint::cold_path;
 
-use super::{CodeHead, Frame, Module, extra, tag};
-use crate::model::{Finder, Model, bin};
+use super::{CodeHead, ModuleRecord, RawFrame, extra, tag};
+use crate::model::{AgeByAddress, DeltaState, bin};
 use crate::varint::{self, zigzag};
 use crate::{Allocator, MapClass};
 
@@ -50,18 +50,18 @@ pub enum Surprise {
 /// Writes the records of one stream.
 #[derive(Debug)]
 pub struct Encoder {
-    model: Model,
-    finder: Finder,
+    model: DeltaState,
+    finder: AgeByAddress,
     timed: bool,
 }
 
 /// Where the next byte goes.
-pub(super) struct Out<'a> {
+pub(super) struct ByteWriter<'a> {
     bytes: &'a mut [u8],
     at: usize,
 }
 
-impl Out<'_> {
+impl ByteWriter<'_> {
     #[inline]
     pub(super) fn byte(&mut self, value: u8) -> Option<()> {
         *self.bytes.get_mut(self.at)? = value;
@@ -104,9 +104,9 @@ impl Out<'_> {
 /// Bytes for a record whose texts have `texts` bytes together. In this form of the comparison, where the bytes' number is
 /// known, no write of the record's needs another.
 #[inline]
-pub(super) fn open(bytes: &mut [u8], at: usize, texts: usize) -> Option<Out<'_>> {
+pub(super) fn open(bytes: &mut [u8], at: usize, texts: usize) -> Option<ByteWriter<'_>> {
     let last = bytes.len().checked_sub(MAX_RECORD)?.checked_sub(texts)?;
-    (at <= last).then_some(Out { bytes, at })
+    (at <= last).then_some(ByteWriter { bytes, at })
 }
 
 /// A name of a thread, in the record that says whose it is.
@@ -134,7 +134,7 @@ impl Encoder {
     /// An encoder whose first record must be [`Encoder::begin`].
     #[must_use]
     pub const fn new(timed: bool) -> Self {
-        Self { model: Model::new(), finder: Finder::new(), timed }
+        Self { model: DeltaState::new(), finder: AgeByAddress::new(), timed }
     }
 
     /// Whether records carry times, from the next segment on.
@@ -231,7 +231,7 @@ impl Encoder {
         }
         self.model.replace_last(bin, address);
         self.finder.allocated(address, bin);
-        let write = |mut out: Out<'_>| {
+        let write = |mut out: ByteWriter<'_>| {
             out.head(head, tag::ALLOC_SIZE_EXPECTED | tag::ALLOC_ADDRESS_EXPECTED)?;
             self.stamp(&mut out, time)?;
             Some(out.at)
@@ -335,7 +335,7 @@ impl Encoder {
 
     /// See [`super::Record::Pop`]; `newest` is the frame that is the newest then.
     #[inline(always)]
-    pub fn pop(&mut self, bytes: &mut [u8], at: usize, count: u32, newest: Frame) -> Option<usize> {
+    pub fn pop(&mut self, bytes: &mut [u8], at: usize, count: u32, newest: RawFrame) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         match count {
             0 => return Some(at),
@@ -351,7 +351,7 @@ impl Encoder {
 
     /// See [`super::Record::Push`].
     #[inline(always)]
-    pub fn push(&mut self, bytes: &mut [u8], at: usize, frame: Frame) -> Option<usize> {
+    pub fn push(&mut self, bytes: &mut [u8], at: usize, frame: RawFrame) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         let expected = self.model.expected_callee();
         if frame == expected {
@@ -382,7 +382,7 @@ impl Encoder {
             out.byte(tag::MOVE_FAR)?;
             out.number(zigzag(delta))?;
         }
-        self.model.set_top(Frame { instruction, ..top });
+        self.model.set_top(RawFrame { instruction, ..top });
         Some(out.at)
     }
 
@@ -436,7 +436,7 @@ impl Encoder {
     }
 
     /// See [`super::Record::Module`].
-    pub fn module(&mut self, bytes: &mut [u8], at: usize, module: &Module<'_>) -> Option<usize> {
+    pub fn module(&mut self, bytes: &mut [u8], at: usize, module: &ModuleRecord<'_>) -> Option<usize> {
         let mut out = open(bytes, at, module.path.len().min(MAX_TEXT) + module.build_id.len().min(MAX_TEXT))?;
         out.byte(tag::EXTRA)?;
         out.byte(extra::MODULE)?;
@@ -466,21 +466,21 @@ impl Encoder {
         Some(out.at)
     }
 
-    fn range(&mut self, out: &mut Out<'_>, address: u64, length: u64, time: u64) -> Option<()> {
+    fn range(&mut self, out: &mut ByteWriter<'_>, address: u64, length: u64, time: u64) -> Option<()> {
         out.number(address_delta(address, self.model.last_mapped))?;
         out.number(length)?;
         self.model.last_mapped = address;
         self.time(out, time)
     }
 
-    fn time(&mut self, out: &mut Out<'_>, time: u64) -> Option<()> {
+    fn time(&mut self, out: &mut ByteWriter<'_>, time: u64) -> Option<()> {
         let time = self.timed.then_some(time);
         self.stamp(out, time)
     }
 
     /// The time at the end of a record, where the stream has times.
     #[inline(always)]
-    fn stamp(&mut self, out: &mut Out<'_>, time: Option<u64>) -> Option<()> {
+    fn stamp(&mut self, out: &mut ByteWriter<'_>, time: Option<u64>) -> Option<()> {
         let Some(time) = time else { return Some(()) };
         out.number(zigzag(time.wrapping_sub(self.model.last_time).cast_signed()))?;
         self.model.last_time = time;

@@ -3,40 +3,40 @@
 //! A program runs few of the instructions that its line tables tell of, and the tables are most of what a short run
 //! records; so a capture has the places of those instructions that a frame was at, each once in a stream.
 //!
-//! Invariant: the decoder's [`Last`] is what the encoder's was, since both begin anew with each segment.
+//! Invariant: the decoder's [`LastLocation`] is what the encoder's was, since both begin anew with each segment.
 
 use super::encode::open;
-use super::{Frame, MAX_RECORD, extra, tag};
-use crate::lines::Position;
+use super::{MAX_RECORD, RawFrame, extra, tag};
+use crate::lines::SourcePosition;
 use crate::varint::{unzigzag, zigzag};
 
 /// What the next place is told as a difference to: the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Last {
+pub(super) struct LastLocation {
     code: u32,
     line: u32,
 }
 
 /// Writes [`super::Record::Located`].
 #[derive(Debug, Default)]
-pub struct Locator {
-    last: Last,
+pub struct LocationEncoder {
+    last: LastLocation,
 }
 
-impl Locator {
+impl LocationEncoder {
     /// A segment begins.
     pub fn begin(&mut self) {
-        self.last = Last::new();
+        self.last = LastLocation::new();
     }
 
     /// Appends the record that says where this frame is.
-    pub fn put(&mut self, out: &mut Vec<u8>, frame: Frame, position: &Position) {
+    pub fn put(&mut self, out: &mut Vec<u8>, frame: RawFrame, position: &SourcePosition) {
         let mut bytes = [0; MAX_RECORD];
         let len = self.write(&mut bytes, frame, position).unwrap_or(0);
         out.extend_from_slice(bytes.get(..len).unwrap_or_default());
     }
 
-    fn write(&mut self, bytes: &mut [u8], frame: Frame, position: &Position) -> Option<usize> {
+    fn write(&mut self, bytes: &mut [u8], frame: RawFrame, position: &SourcePosition) -> Option<usize> {
         let mut out = open(bytes, 0, 0)?;
         out.byte(tag::EXTRA)?;
         out.byte(extra::LOCATED)?;
@@ -46,25 +46,25 @@ impl Locator {
         out.number(difference(position.end_line, position.line))?;
         out.number(one_more(position.column))?;
         out.number(one_more(position.end_column))?;
-        self.last = Last { code: frame.code, line: position.line };
+        self.last = LastLocation { code: frame.code, line: position.line };
         Some(out.at())
     }
 }
 
-impl Last {
+impl LastLocation {
     pub(super) const fn new() -> Self {
         Self { code: 0, line: 0 }
     }
 
-    /// The inverse of [`Locator::put`], of six numbers.
-    pub(super) fn read(&mut self, mut number: impl FnMut() -> Option<u64>) -> Option<(Frame, Position)> {
+    /// The inverse of [`LocationEncoder::put`], of six numbers.
+    pub(super) fn read(&mut self, mut number: impl FnMut() -> Option<u64>) -> Option<(RawFrame, SourcePosition)> {
         let code = sum(number()?, self.code)?;
         let instruction = u32::try_from(number()?).ok()?;
         let line = sum(number()?, self.line)?;
         let end_line = sum(number()?, line)?;
         let (column, end_column) = (one_less(number()?)?, one_less(number()?)?);
         *self = Self { code, line };
-        Some((Frame { code, instruction }, Position { line, end_line, column, end_column }))
+        Some((RawFrame { code, instruction }, SourcePosition { line, end_line, column, end_column }))
     }
 }
 
@@ -90,19 +90,19 @@ fn one_less(number: u64) -> Option<Option<u32>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Decoder, Encoder, Frame, Record};
-    use super::Locator;
-    use crate::lines::Position;
+    use super::super::{Decoder, Encoder, RawFrame, Record};
+    use super::LocationEncoder;
+    use crate::lines::SourcePosition;
     use proptest::prelude::*;
 
     proptest! {
         #[test]
         fn round_trip(wanted in prop::collection::vec(any::<(u32, u32, u32, u32, Option<u32>, Option<u32>)>(), 0..20), again: bool) {
             let wanted = wanted.iter().map(|&(code, instruction, line, end_line, column, end_column)| {
-                (Frame { code, instruction }, Position { line, end_line, column, end_column })
+                (RawFrame { code, instruction }, SourcePosition { line, end_line, column, end_column })
             });
             let wanted: Vec<_> = wanted.collect();
-            let (mut encoder, mut locator, mut bytes, mut expected) = (Encoder::new(false), Locator::default(), Vec::new(), Vec::new());
+            let (mut encoder, mut locator, mut bytes, mut expected) = (Encoder::new(false), LocationEncoder::default(), Vec::new(), Vec::new());
             for _ in 0..1 + u32::from(again) {
                 let mut head = [0; 64];
                 let len = encoder.begin(&mut head, 0, 1, 2, 3).unwrap();

@@ -1,6 +1,6 @@
 //! Round trips of record streams, and decoders on damaged ones.
 
-use super::{Block, CodeHead, Decoder, Encoder, Frame, LineTable, Record};
+use super::{BlockRecord, CodeHead, Decoder, Encoder, LineTable, RawFrame, Record};
 use crate::{Allocator, MapClass};
 use proptest::prelude::*;
 
@@ -15,8 +15,8 @@ fn records() -> impl Strategy<Value = Vec<Record<'static>>> {
     let allocator = (0u8..24).prop_filter_map("no allocator", Allocator::from_number);
     let class = (0u8..5).prop_map(|n| MapClass::from_number(n).unwrap());
     let time = any::<u64>().prop_map(Some);
-    let frame =
-        (0u32..50, prop_oneof![0u32..200, Just(u32::MAX)]).prop_map(|(code, instruction)| Frame { code, instruction });
+    let frame = (0u32..50, prop_oneof![0u32..200, Just(u32::MAX)])
+        .prop_map(|(code, instruction)| RawFrame { code, instruction });
     let one = prop_oneof![
         8 => (allocator.clone(), address.clone(), size, time.clone())
             .prop_map(|(allocator, address, size, time)| Record::Alloc { allocator, address, size, time }),
@@ -45,7 +45,7 @@ fn encode(wanted: &[Record<'static>], timed: bool) -> (Vec<Record<'static>>, Vec
     let mut bytes = vec![0; 64 * (wanted.len() + 3)];
     let mut at = encoder.begin(&mut bytes, 0, 7, 1000, 42).unwrap();
     let mut done = vec![Record::Begin { ticket: 7, ticks: 1000, tid: 42, timed }];
-    let mut stack: Vec<Frame> = Vec::new();
+    let mut stack: Vec<RawFrame> = Vec::new();
     for record in wanted {
         let record = fit(*record, &stack, timed);
         let Some(record) = record else { continue };
@@ -57,7 +57,7 @@ fn encode(wanted: &[Record<'static>], timed: bool) -> (Vec<Record<'static>>, Vec
     (done, bytes)
 }
 
-fn fit(record: Record<'static>, stack: &[Frame], timed: bool) -> Option<Record<'static>> {
+fn fit(record: Record<'static>, stack: &[RawFrame], timed: bool) -> Option<Record<'static>> {
     let keep = |time: Option<u64>| if timed { time } else { None };
     Some(match record {
         Record::Pop { count } if count as usize > stack.len() => return None,
@@ -75,7 +75,7 @@ fn fit(record: Record<'static>, stack: &[Frame], timed: bool) -> Option<Record<'
     })
 }
 
-fn apply(record: &Record<'_>, stack: &mut Vec<Frame>) {
+fn apply(record: &Record<'_>, stack: &mut Vec<RawFrame>) {
     match record {
         Record::Push(frame) => stack.push(*frame),
         Record::Pop { count } => stack.truncate(stack.len() - *count as usize),
@@ -89,9 +89,9 @@ fn encode_one(
     bytes: &mut [u8],
     at: usize,
     record: &Record<'_>,
-    stack: &[Frame],
+    stack: &[RawFrame],
 ) -> Option<usize> {
-    let newest = stack.last().copied().unwrap_or(Frame::NONE);
+    let newest = stack.last().copied().unwrap_or(RawFrame::NONE);
     match *record {
         Record::Alloc { allocator, address, size, time } => {
             encoder.alloc(bytes, at, allocator, address, size, time.unwrap_or(5))
@@ -143,17 +143,17 @@ fn decode(bytes: &[u8]) -> (Vec<Record<'_>>, bool) {
 }
 
 /// What a decoder shows, but for the records of the stack: the stack itself, after each.
-type Shown<'a> = (Vec<(Record<'a>, Vec<Frame>)>, bool);
+type Shown<'a> = (Vec<(Record<'a>, Vec<RawFrame>)>, bool);
 
 fn decode_stacks(bytes: &[u8], blocks: bool) -> Shown<'_> {
     let (mut decoder, mut at, mut out, mut known) = (Decoder::new(), 0, Vec::new(), Vec::new());
     loop {
         let block = if blocks { decoder.block(bytes, &mut at) } else { None };
         let record = match block {
-            Some(Block { allocator: Some(allocator), address, size, time }) => {
+            Some(BlockRecord { allocator: Some(allocator), address, size, time }) => {
                 Record::Alloc { allocator, address, size, time }
             }
-            Some(Block { address, time, .. }) => Record::Free { address, time },
+            Some(BlockRecord { address, time, .. }) => Record::Free { address, time },
             None => match decoder.next(bytes, at) {
                 Ok(Some((record, next))) => {
                     at = next;

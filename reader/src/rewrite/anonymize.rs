@@ -8,7 +8,7 @@
 
 use memtrack_format::aggregate::Aggregate;
 use memtrack_format::meta::Process;
-use memtrack_format::symbols::{Named, Place, Symbol};
+use memtrack_format::symbols::{ModuleSymbols, OffsetSymbols, Symbol};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::native::NativeModule;
@@ -79,21 +79,21 @@ impl Anonymizer {
 
     /// The names of native code.
     #[must_use]
-    pub fn symbols(&mut self, names: &[Named]) -> Vec<Named> {
+    pub fn symbols(&mut self, names: &[ModuleSymbols]) -> Vec<ModuleSymbols> {
         names.iter().map(|named| self.named(named)).collect()
     }
 
-    fn named(&mut self, named: &Named) -> Named {
-        let mut place = |place: &Place| {
+    fn named(&mut self, named: &ModuleSymbols) -> ModuleSymbols {
+        let mut place = |place: &OffsetSymbols| {
             let symbols = place.symbols.iter().map(|symbol| Symbol {
                 function: self.native(&symbol.function).into(),
                 file: self.file(&symbol.file).into(),
                 line: symbol.line,
             });
-            Place { offset: place.offset, symbols: symbols.collect() }
+            OffsetSymbols { offset: place.offset, symbols: symbols.collect() }
         };
         let places = named.places.iter().map(&mut place).collect();
-        Named { path: self.path(&named.path), build_id: self.build(&named.build_id), places }
+        ModuleSymbols { path: self.path(&named.path), build_id: self.build(&named.build_id), places }
     }
 
     /// A function's name that is no path of scopes, but may hold whole types.

@@ -7,10 +7,10 @@ use std::io::{self, Write};
 
 use crc32fast::hash as crc32;
 use memtrack_format::aggregate::PART;
-use memtrack_format::block::{Codec, Header, Kind, MAX_RATIO};
+use memtrack_format::block::{BlockHeader, BlockKind, Codec, MAX_RATIO};
 use memtrack_format::header;
 use memtrack_format::meta::Process;
-use memtrack_format::symbols::{self, Named};
+use memtrack_format::symbols::{self, ModuleSymbols};
 use zstd::bulk::Compressor;
 
 /// As captures are recorded with.
@@ -45,11 +45,11 @@ impl<W: Write> Blocks<W> {
     }
 
     /// Writes a block with this payload; the header's lengths, codec and checksum are made here.
-    pub fn block(&mut self, header: Header, payload: &[u8]) -> io::Result<()> {
+    pub fn block(&mut self, header: BlockHeader, payload: &[u8]) -> io::Result<()> {
         let too_large = |_| io::Error::from(io::ErrorKind::FileTooLarge);
         let compressed = self.compress(payload)?;
         let (codec, stored) = compressed.as_ref().map_or((Codec::Stored, payload), |(codec, bytes)| (*codec, bytes));
-        let header = Header {
+        let header = BlockHeader {
             codec,
             raw_len: u32::try_from(payload.len()).map_err(too_large)?,
             stored_len: u32::try_from(stored.len()).map_err(too_large)?,
@@ -74,20 +74,23 @@ impl<W: Write> Blocks<W> {
     }
 
     /// Writes names of native code.
-    pub fn symbols(&mut self, names: &[Named]) -> io::Result<()> {
-        symbols::encode(names).iter().try_for_each(|payload| self.block(Header::plain(Kind::Symbols), payload))
+    pub fn symbols(&mut self, names: &[ModuleSymbols]) -> io::Result<()> {
+        symbols::encode(names)
+            .iter()
+            .try_for_each(|payload| self.block(BlockHeader::plain(BlockKind::Symbols), payload))
     }
 
     /// Describes the process, from the run with this ticket on.
     pub fn process(&mut self, process: &Process, ticket: u64) -> io::Result<()> {
-        let header = Header { first_ticket: ticket, last_ticket: ticket, ..Header::plain(Kind::Process) };
+        let header =
+            BlockHeader { first_ticket: ticket, last_ticket: ticket, ..BlockHeader::plain(BlockKind::Process) };
         self.block(header, &process.encode())
     }
 
     /// Ends the capture, as a whole one or as one that was cut; the writer.
     pub fn finish(mut self, complete: bool) -> io::Result<W> {
         if complete {
-            self.block(Header::plain(Kind::End), &[])?;
+            self.block(BlockHeader::plain(BlockKind::End), &[])?;
         }
         Ok(self.out)
     }
@@ -99,7 +102,7 @@ impl<W: Write> Blocks<W> {
 /// What the writer says.
 pub fn write_aggregate<W: Write>(
     out: W,
-    (process, symbols): (&Process, &[Named]),
+    (process, symbols): (&Process, &[ModuleSymbols]),
     payload: &[u8],
     complete: bool,
 ) -> io::Result<W> {
@@ -110,7 +113,7 @@ pub fn write_aggregate<W: Write>(
     loop {
         let part = payload.get(offset..payload.len().min(offset + PART)).unwrap_or_default();
         let place = u32::try_from(offset).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
-        blocks.block(Header { offset: place, ..Header::plain(Kind::Aggregate) }, part)?;
+        blocks.block(BlockHeader { offset: place, ..BlockHeader::plain(BlockKind::Aggregate) }, part)?;
         offset += part.len();
         // The last part is the one that is not full.
         if part.len() < PART {

@@ -5,7 +5,7 @@
 //!
 //! Invariant: equal frames have the same code object and instruction.
 
-use memtrack_format::lines::Position;
+use memtrack_format::lines::SourcePosition;
 use memtrack_format::record;
 use rustc_hash::FxHashMap;
 
@@ -21,12 +21,12 @@ pub(super) struct Codes {
     ids: FxHashMap<(NameId, NameId), (u32, u32)>,
     /// By number of a native module: its id among code objects.
     modules: FxHashMap<u32, u32>,
-    frames: FxHashMap<FrameId, record::Frame>,
+    frames: FxHashMap<FrameId, record::RawFrame>,
 }
 
 impl Codes {
     /// The code object and the instruction that stand for a frame.
-    pub(super) fn frame(&mut self, id: FrameId, frames: &Frames) -> record::Frame {
+    pub(super) fn frame(&mut self, id: FrameId, frames: &Frames) -> record::RawFrame {
         if let Some(known) = self.frames.get(&id) {
             return *known;
         }
@@ -34,13 +34,13 @@ impl Codes {
         if let Some(Native { module, offset }) = frames.native(id) {
             let code = *self.modules.entry(module).or_insert(next);
             // It came as 32 bits, or as an address in a file that was mapped.
-            let frame = record::Frame { code, instruction: u32::try_from(offset).unwrap_or(u32::MAX) };
+            let frame = record::RawFrame { code, instruction: u32::try_from(offset).unwrap_or(u32::MAX) };
             self.frames.insert(id, frame);
             return frame;
         }
         let parts = frames.frame(id);
         let (code, instructions) = self.ids.entry((parts.function, parts.file)).or_insert((next, 0));
-        let frame = record::Frame { code: *code, instruction: *instructions };
+        let frame = record::RawFrame { code: *code, instruction: *instructions };
         *instructions = instructions.saturating_add(INSTRUCTION);
         self.frames.insert(id, frame);
         frame
@@ -48,7 +48,7 @@ impl Codes {
 }
 
 /// Where a frame is in its file.
-pub(super) fn position(id: FrameId, frames: &Frames) -> Position {
+pub(super) fn position(id: FrameId, frames: &Frames) -> SourcePosition {
     let frame = frames.frame(id);
-    Position { line: frame.line, end_line: frame.line, column: frame.column.checked_sub(1), end_column: None }
+    SourcePosition { line: frame.line, end_line: frame.line, column: frame.column.checked_sub(1), end_column: None }
 }

@@ -260,9 +260,11 @@ fn names_of_native_code_are_replaced() {
         file: "/home/alice/src/hush.cc".into(),
         line: 12,
     };
-    let place =
-        memtrack_format::symbols::Place { offset: 16, symbols: vec![symbol("Hush::load(int, ...)"), symbol("main")] };
-    let known = memtrack_format::symbols::Named {
+    let place = memtrack_format::symbols::OffsetSymbols {
+        offset: 16,
+        symbols: vec![symbol("Hush::load(int, ...)"), symbol("main")],
+    };
+    let known = memtrack_format::symbols::ModuleSymbols {
         path: b"/home/alice/hush.so.1".to_vec(),
         build_id: vec![7; 20],
         places: vec![place],

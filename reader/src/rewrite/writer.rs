@@ -7,12 +7,14 @@
 
 use std::io::{self, Write};
 
-use memtrack_format::block::{Header, Kind};
-use memtrack_format::mapped::{self, Mapped};
+use memtrack_format::block::{BlockHeader, BlockKind};
+use memtrack_format::mapped::{self, MappedFile};
 use memtrack_format::meta::{CLOCK_MONOTONIC, Process};
-use memtrack_format::observe::{Observation, Tick, Writer};
-use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, Locator, MAX_RECORD, MAX_TEXT, Module};
-use memtrack_format::symbols::Named;
+use memtrack_format::observe::{Observation, ObservationWriter, Tick};
+use memtrack_format::record::{
+    CodeHead, Encoder, LineTable, LocationEncoder, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame,
+};
+use memtrack_format::symbols::ModuleSymbols;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::anonymize::Anonymizer;
@@ -49,7 +51,7 @@ pub struct Rewriter<'a, W> {
     /// By how much tickets are higher than they were: runs of several threads that shared one get one each, in the order
     /// in which they were read.
     raised: u64,
-    observations: Writer,
+    observations: ObservationWriter,
     last_tick: Tick,
     /// Allocations that are still to be marked as having cut stacks.
     truncated: u64,
@@ -58,7 +60,7 @@ pub struct Rewriter<'a, W> {
     /// Since this ticket it has the present one.
     image: u64,
     /// What the collector found out about modules, by the image's ticket and the code that stands for it.
-    mapped: FxHashMap<(u64, u32), Mapped>,
+    mapped: FxHashMap<(u64, u32), MappedFile>,
 }
 
 /// A stream of segments; those of one thread, and then those of another.
@@ -77,7 +79,7 @@ struct Stream {
 #[derive(Debug)]
 struct Segment {
     encoder: Encoder,
-    locator: Locator,
+    locator: LocationEncoder,
     bytes: Vec<u8>,
     stack: StackId,
     first_ticket: u64,
@@ -92,7 +94,7 @@ struct Describe<'a> {
     names: Option<&'a mut Anonymizer>,
     depths: &'a [u32],
     image: u64,
-    mapped: &'a mut FxHashMap<(u64, u32), Mapped>,
+    mapped: &'a mut FxHashMap<(u64, u32), MappedFile>,
 }
 
 impl<'a, W: Write> Rewriter<'a, W> {
@@ -103,7 +105,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
     /// What the writer says.
     pub fn new(
         out: W,
-        (process, symbols): (&Process, &[Named]),
+        (process, symbols): (&Process, &[ModuleSymbols]),
         plan: Option<&'a Plan>,
         mut names: Option<Anonymizer>,
     ) -> io::Result<Self> {
@@ -134,7 +136,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
             places: FxHashMap::default(),
             place: Place { ticket: 0, thread: ThreadId(0), tid: 0 },
             raised: 0,
-            observations: Writer::default(),
+            observations: ObservationWriter::default(),
             last_tick: Tick::default(),
             truncated: 0,
             replaced: false,
@@ -161,7 +163,8 @@ impl<'a, W: Write> Rewriter<'a, W> {
         }
         observe(&mut self.observations, &mut self.blocks)?;
         for ((ticket, _), file) in &self.mapped {
-            let header = Header { first_ticket: *ticket, last_ticket: *ticket, ..Header::plain(Kind::Mapped) };
+            let header =
+                BlockHeader { first_ticket: *ticket, last_ticket: *ticket, ..BlockHeader::plain(BlockKind::Mapped) };
             self.blocks.block(header, &mapped::encode(std::slice::from_ref(file)))?;
         }
         let lost_before =
@@ -258,22 +261,22 @@ impl<'a, W: Write> Rewriter<'a, W> {
     }
 }
 
-fn observe<W: Write>(observations: &mut Writer, blocks: &mut Blocks<W>) -> io::Result<()> {
+fn observe<W: Write>(observations: &mut ObservationWriter, blocks: &mut Blocks<W>) -> io::Result<()> {
     let (payload, first_ticket, last_ticket) = observations.take();
     if payload.is_empty() {
         return Ok(());
     }
-    blocks.block(Header { first_ticket, last_ticket, ..Header::plain(Kind::Observations) }, &payload)
+    blocks.block(BlockHeader { first_ticket, last_ticket, ..BlockHeader::plain(BlockKind::Observations) }, &payload)
 }
 
 fn close<W: Write>(stream: &mut Stream, place: usize, blocks: &mut Blocks<W>) -> io::Result<()> {
     let Some(segment) = stream.open.take() else { return Ok(()) };
-    let header = Header {
+    let header = BlockHeader {
         stream: u32::try_from(place).unwrap_or(u32::MAX),
         segment: stream.segments,
         first_ticket: segment.first_ticket,
         last_ticket: segment.ticket,
-        ..Header::plain(Kind::Records)
+        ..BlockHeader::plain(BlockKind::Records)
     };
     stream.segments = stream.segments.wrapping_add(1);
     blocks.block(header, &segment.bytes)
@@ -317,7 +320,7 @@ impl Segment {
     fn new(place: &Place, ticks: u64, timed: bool) -> Self {
         let mut segment = Self {
             encoder: Encoder::new(timed),
-            locator: Locator::default(),
+            locator: LocationEncoder::default(),
             bytes: Vec::new(),
             stack: StackId::EMPTY,
             first_ticket: place.ticket,
@@ -403,12 +406,12 @@ impl Segment {
         };
         let build_id = module.identity();
         let NativeModule { path, bias, start, end, source, .. } = module;
-        let mut head = Module { id: code, bias, start, end, path: &path, build_id: &build_id };
+        let mut head = ModuleRecord { id: code, bias, start, end, path: &path, build_id: &build_id };
         if source == Source::Maps {
             // Of this module the process itself said nothing but where it is.
             (head.path, head.build_id) = (&[], &[]);
             self.put(0, |encoder, bytes, at| encoder.module(bytes, at, &head));
-            let file = Mapped { codes: vec![code], bias, start, end, path, build_id };
+            let file = MappedFile { codes: vec![code], bias, start, end, path, build_id };
             describe.mapped.entry((describe.image, code)).or_insert(file);
         } else {
             self.put(2 * MAX_TEXT, |encoder, bytes, at| encoder.module(bytes, at, &head));
@@ -459,7 +462,7 @@ impl Describe<'_> {
         (popped, pushed)
     }
 
-    fn newest(&mut self, stack: StackId) -> Frame {
-        self.frames.node(stack).map_or(Frame::NONE, |node| self.codes.frame(node.frame, self.frames))
+    fn newest(&mut self, stack: StackId) -> RawFrame {
+        self.frames.node(stack).map_or(RawFrame::NONE, |node| self.codes.frame(node.frame, self.frames))
     }
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use memtrack_format::block::{Codec, HEADER_LEN, Header, Kind, prefix};
+use memtrack_format::block::{BlockHeader, BlockKind, Codec, HEADER_LEN, prefix};
 use memtrack_format::header::{self, HeaderError};
 use zstd::zstd_safe::DCtx;
 
@@ -20,7 +20,7 @@ pub(super) struct Piece {
     /// Where its payload begins.
     pub(super) payload: u64,
     /// Its header.
-    pub(super) header: Header,
+    pub(super) header: BlockHeader,
 }
 
 impl Piece {
@@ -73,7 +73,7 @@ impl CaptureFile {
 
     /// Where captures stand in this one, if it is a file of several.
     pub(super) fn members(&self) -> Result<Option<Vec<Range<u64>>>, Error> {
-        let first = self.first_piece()?.filter(|piece| piece.header.kind == Kind::Members);
+        let first = self.first_piece()?.filter(|piece| piece.header.kind == BlockKind::Members);
         let (Some(piece), mut payload) = (first, Vec::new()) else { return Ok(None) };
         let intact = self.payload(&piece, &mut payload)?;
         let lengths = memtrack_format::members::decode(&payload).filter(|_| intact);
@@ -94,7 +94,7 @@ impl CaptureFile {
     }
 
     /// The payload of the first block if it is of this kind and intact.
-    pub(super) fn first_block(&self, kind: Kind) -> Result<Option<Vec<u8>>, Error> {
+    pub(super) fn first_block(&self, kind: BlockKind) -> Result<Option<Vec<u8>>, Error> {
         let Some(piece) = self.first_piece()?.filter(|piece| piece.header.kind == kind) else { return Ok(None) };
         let mut payload = Vec::new();
         Ok(self.payload(&piece, &mut payload)?.then_some(payload))
@@ -103,7 +103,7 @@ impl CaptureFile {
     fn first_piece(&self) -> Result<Option<Piece>, Error> {
         let mut bytes = [0; HEADER_LEN];
         let len = self.read_at(header::LEN as u64, &mut bytes)?;
-        let header = Header::decode(&bytes[..len]).ok();
+        let header = BlockHeader::decode(&bytes[..len]).ok();
         Ok(header.map(|header| Piece { payload: (header::LEN + HEADER_LEN) as u64, header }))
     }
 
@@ -207,7 +207,7 @@ fn with_prefix(stored: &[u8], prefix: &[u8], into: &mut [u8]) -> Option<usize> {
     context.decompress(into, stored).ok()
 }
 
-fn unpack(header: &Header, stored: &[u8], out: &mut Vec<u8>) -> bool {
+fn unpack(header: &BlockHeader, stored: &[u8], out: &mut Vec<u8>) -> bool {
     if !header.is_plausible() {
         return false;
     }

@@ -8,11 +8,11 @@
 
 use std::ops::Range;
 
-use memtrack_format::block::{BlockError, HEADER_LEN, Header, Kind, SYNC};
+use memtrack_format::block::{BlockError, BlockHeader, BlockKind, HEADER_LEN, SYNC};
 use memtrack_format::header;
-use memtrack_format::mapped::{self, Mapped};
+use memtrack_format::mapped::{self, MappedFile};
 use memtrack_format::meta::Process;
-use memtrack_format::symbols::{self, Named};
+use memtrack_format::symbols::{self, ModuleSymbols};
 
 use memtrack_format::aggregate::PART;
 
@@ -50,9 +50,9 @@ pub(super) struct Index {
     /// The parts of the newest aggregate that is intact.
     pub(super) aggregates: Vec<Piece>,
     /// Names of native code.
-    pub(super) symbols: Vec<Named>,
+    pub(super) symbols: Vec<ModuleSymbols>,
     /// Files of native code outside of loaded objects, each with the first ticket of the image that it is of.
-    pub(super) mapped: Vec<(u64, Mapped)>,
+    pub(super) mapped: Vec<(u64, MappedFile)>,
     /// The capture says that nothing is missing at its end.
     pub(super) complete: bool,
     pub(super) lost: Loss,
@@ -164,30 +164,30 @@ impl Scan<'_> {
         at + HEADER_LEN as u64 + u64::from(stored_len)
     }
 
-    fn header(&self, at: u64) -> Result<Result<Header, BlockError>, Error> {
+    fn header(&self, at: u64) -> Result<Result<BlockHeader, BlockError>, Error> {
         let mut bytes = [0; HEADER_LEN];
         let len = self.file.read_at(at, &mut bytes)?;
-        Ok(Header::decode(&bytes[..len]))
+        Ok(BlockHeader::decode(&bytes[..len]))
     }
 
     fn block(&mut self, piece: Piece) -> Result<(), Error> {
         match piece.header.kind {
-            Kind::Records => {
+            BlockKind::Records => {
                 self.index.records.push(piece);
                 self.last = Some(piece);
                 return Ok(());
             }
-            Kind::Process => self.process(&piece)?,
-            Kind::Observations => self.index.observations.push(piece),
-            Kind::Aggregate => {
+            BlockKind::Process => self.process(&piece)?,
+            BlockKind::Observations => self.index.observations.push(piece),
+            BlockKind::Aggregate => {
                 self.index.aggregated = true;
                 self.index.aggregates.push(piece);
             }
-            Kind::Symbols => self.symbols(&piece)?,
-            Kind::Mapped => self.mapped(&piece)?,
+            BlockKind::Symbols => self.symbols(&piece)?,
+            BlockKind::Mapped => self.mapped(&piece)?,
             // Stands at the beginning of a file only, and is dealt with there.
-            Kind::Members => self.index.lost.add(1, piece.stored_bytes()),
-            Kind::End => {
+            BlockKind::Members => self.index.lost.add(1, piece.stored_bytes()),
+            BlockKind::End => {
                 self.index.complete = self.file.payload(&piece, &mut Vec::new())?;
                 if !self.index.complete {
                     self.index.lost.add(1, piece.stored_bytes());

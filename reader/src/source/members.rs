@@ -76,7 +76,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use memtrack_format::block::{Header, Kind};
+    use memtrack_format::block::{BlockHeader, BlockKind};
     use memtrack_format::members::encode;
     use memtrack_format::meta::Process;
 
@@ -102,7 +102,7 @@ mod tests {
         let parts = [capture(7), capture(8), capture(9)];
         let lengths = parts.each_ref().map(|part| part.len() as u64);
         let mut blocks = Blocks::new(Vec::new()).unwrap();
-        blocks.block(Header::plain(Kind::Members), &encode(&lengths)).unwrap();
+        blocks.block(BlockHeader::plain(BlockKind::Members), &encode(&lengths)).unwrap();
         let mut bytes = blocks.finish(false).unwrap();
         bytes.extend(parts.concat());
         fs::write(&path, &bytes).unwrap();

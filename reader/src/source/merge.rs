@@ -8,9 +8,9 @@
 
 use std::ops::Range;
 
-use memtrack_format::mapped::Mapped;
+use memtrack_format::mapped::MappedFile;
 use memtrack_format::observe::Observation;
-use memtrack_format::record::Frame;
+use memtrack_format::record::RawFrame;
 
 use super::segment::{Batch, Compact, Definition, NameSource, Run};
 use super::tables::Tables;
@@ -116,7 +116,7 @@ impl Merger {
     }
 
     /// What the collector found out about an image, that of this ticket: files that its code is of.
-    pub(super) fn mapped(&mut self, ticket: u64, file: &Mapped) {
+    pub(super) fn mapped(&mut self, ticket: u64, file: &MappedFile) {
         let image = self.images.partition_point(|&first| first <= ticket);
         self.tables.mapped(image, file);
     }
@@ -140,7 +140,7 @@ impl Merger {
                 consumer.code(code.id, &String::from_utf8_lossy(&code.name), &String::from_utf8_lossy(&code.file));
             }
             if let Definition::Module(code, _) = definition {
-                let place = self.tables.native_place(cursor.image, Frame { code: *code, instruction: 0 });
+                let place = self.tables.native_place(cursor.image, RawFrame { code: *code, instruction: 0 });
                 place.into_iter().for_each(|(module, _)| consumer.module(&module));
             }
         }

@@ -29,7 +29,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use memtrack_format::block::Kind;
+use memtrack_format::block::BlockKind;
 use memtrack_format::meta::Process;
 
 pub use self::bytes::Bytes;
@@ -167,7 +167,7 @@ pub struct Capture {
 pub fn first_process(path: impl AsRef<Path>) -> Result<Process, Error> {
     let file = members::open(path.as_ref())?;
     let mut process = Process::default();
-    if let Some(payload) = file.first_block(Kind::Process)? {
+    if let Some(payload) = file.first_block(BlockKind::Process)? {
         process.update(&payload);
     }
     Ok(process)
@@ -352,7 +352,7 @@ impl Capture {
 
     /// Names of native code that were written into it: for [`Symbolizer::know`](crate::symbols::Symbolizer::know).
     #[must_use]
-    pub fn symbols(&self) -> &[memtrack_format::symbols::Named] {
+    pub fn symbols(&self) -> &[memtrack_format::symbols::ModuleSymbols] {
         &self.index.symbols
     }
 

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use memtrack_format::record::Frame;
+use memtrack_format::record::RawFrame;
 use rayon::prelude::{IntoParallelIterator, ParallelIterator};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -25,7 +25,7 @@ const BATCH: usize = 1 << 16;
 #[derive(Default)]
 struct Places {
     modules: FxHashMap<(usize, u32), NativeModule>,
-    frames: FxHashSet<(usize, Frame)>,
+    frames: FxHashSet<(usize, RawFrame)>,
 }
 
 /// Segments that tell most of the places.

@@ -9,7 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use memtrack_format::mapped::Mapped;
+use memtrack_format::mapped::MappedFile;
 use memtrack_format::observe::Observation;
 use rustc_hash::FxHashMap;
 
@@ -103,7 +103,7 @@ impl Online {
 
     /// Takes what the collector found out about the image that this ticket is of: a file, and code that is of it. To be
     /// said before the events that run it are given out.
-    pub fn mapped(&mut self, ticket: u64, file: &Mapped) {
+    pub fn mapped(&mut self, ticket: u64, file: &MappedFile) {
         self.merger.mapped(ticket, file);
     }
 

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use memtrack_format::observe::{Observation, Reader};
+use memtrack_format::observe::{Observation, ObservationReader};
 
 use super::ahead::{Ahead, Part, Room, Shop, Task};
 use super::brief::Brief;
@@ -61,7 +61,7 @@ fn timeline(file: &CaptureFile, index: &Index) -> Result<Timeline, Error> {
         for piece in index.observations.iter().rev() {
             let mut payload = Vec::new();
             file.payload(piece, &mut payload)?;
-            let snapshots = Reader::new(&payload).filter_map(|observation| match observation {
+            let snapshots = ObservationReader::new(&payload).filter_map(|observation| match observation {
                 Observation::Snapshot { tick, ticks, .. } => Some((ticks, tick.time_ns)),
                 _ => None,
             });
@@ -79,7 +79,7 @@ pub(super) fn last_tick_ns(file: &CaptureFile, index: &Index) -> Result<Option<u
     for piece in index.observations.iter().rev() {
         let mut payload = Vec::new();
         file.payload(piece, &mut payload)?;
-        let ticks = Reader::new(&payload).filter_map(|observation| match observation {
+        let ticks = ObservationReader::new(&payload).filter_map(|observation| match observation {
             Observation::Tick(tick) | Observation::Snapshot { tick, .. } => Some(tick.time_ns),
             Observation::Thread { .. } => None,
         });
@@ -96,7 +96,7 @@ pub(super) fn snapshots(file: &CaptureFile, index: &Index) -> Result<u64, Error>
     for piece in &index.observations {
         let mut payload = Vec::new();
         file.payload(piece, &mut payload)?;
-        let snapshots = Reader::new(&payload).filter(|seen| matches!(seen, Observation::Snapshot { .. }));
+        let snapshots = ObservationReader::new(&payload).filter(|seen| matches!(seen, Observation::Snapshot { .. }));
         number += snapshots.count() as u64;
     }
     Ok(number)
@@ -251,7 +251,7 @@ impl Reading {
             self.observation += 1;
             let mut payload = Vec::new();
             let mut intact = self.shop.file.payload(piece, &mut payload)?;
-            let mut reader = Reader::new(&payload);
+            let mut reader = ObservationReader::new(&payload);
             reader.by_ref().for_each(|observation| self.merger.observe(&observation));
             intact &= !reader.failed();
             if !intact {

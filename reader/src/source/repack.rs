@@ -6,7 +6,7 @@
 use std::io::Write;
 
 use crc32fast::hash as crc32;
-use memtrack_format::block::{BlockError, Codec, HEADER_LEN, Header, Kind};
+use memtrack_format::block::{BlockError, BlockHeader, BlockKind, Codec, HEADER_LEN};
 use memtrack_format::header;
 use rustc_hash::FxHashMap;
 
@@ -60,7 +60,7 @@ impl Copy<'_> {
         let mut bytes = [0; HEADER_LEN];
         let len = self.file.read_at(self.at, &mut bytes)?;
         let payload = self.at + HEADER_LEN as u64;
-        let header = match Header::decode(&bytes[..len]) {
+        let header = match BlockHeader::decode(&bytes[..len]) {
             Ok(header) => header,
             Err(BlockError::Unknown { stored_len }) => {
                 self.verbatim(payload.saturating_add(stored_len.into()).min(self.file.len()))?;
@@ -95,7 +95,7 @@ impl Copy<'_> {
     fn unpacked(&mut self, piece: &Piece) -> Result<Option<(Vec<u8>, usize)>, Error> {
         let header = &piece.header;
         let mut raw = match self.groups.remove(&header.stream) {
-            Some((segment, bytes)) if header.kind == Kind::Records => {
+            Some((segment, bytes)) if header.kind == BlockKind::Records => {
                 self.kept -= bytes.len();
                 let follows = segment == header.segment && bytes.len() == header.offset as usize;
                 if follows && header.offset > 0 { bytes } else { Vec::new() }
@@ -107,16 +107,16 @@ impl Copy<'_> {
             None => Vec::new(),
         };
         let from = raw.len();
-        let is_behind = header.kind == Kind::Records && header.offset as usize != from;
+        let is_behind = header.kind == BlockKind::Records && header.offset as usize != from;
         if is_behind && header.codec == Codec::ZstdPrefix {
             return Ok(None);
         }
         Ok(self.file.payload(piece, &mut raw)?.then_some((raw, from)))
     }
 
-    fn keep(&mut self, header: &Header, raw: Vec<u8>) {
+    fn keep(&mut self, header: &BlockHeader, raw: Vec<u8>) {
         let is_whole = header.offset as usize + header.raw_len as usize == raw.len();
-        if header.kind != Kind::Records || !is_whole {
+        if header.kind != BlockKind::Records || !is_whole {
             return;
         }
         if self.kept + raw.len() > MOST_KEPT {
@@ -156,6 +156,6 @@ impl Copy<'_> {
 }
 
 /// The header of a payload that is stored like this.
-fn packed(header: Header, codec: Codec, stored: &[u8]) -> Header {
-    Header { codec, stored_len: stored.len() as u32, payload_crc: crc32(stored), ..header }
+fn packed(header: BlockHeader, codec: Codec, stored: &[u8]) -> BlockHeader {
+    BlockHeader { codec, stored_len: stored.len() as u32, payload_crc: crc32(stored), ..header }
 }

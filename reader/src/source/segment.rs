@@ -11,11 +11,11 @@ use std::hash::BuildHasher;
 use std::num::NonZeroU64;
 
 use hashbrown::HashTable;
-use memtrack_format::record::{Block, CodeHead, Decoder, Frame, LineTable, MAX_TEXT, Module, Record};
+use memtrack_format::record::{BlockRecord, CodeHead, Decoder, LineTable, MAX_TEXT, ModuleRecord, RawFrame, Record};
 use rustc_hash::FxBuildHasher;
 
 use crate::event::EventKind;
-use crate::lines::Position;
+use crate::lines::SourcePosition;
 use crate::native::{self, NativeModule};
 
 /// An event but for what the merge adds.
@@ -40,7 +40,7 @@ pub(super) struct Run {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Node {
     pub(super) parent: u32,
-    pub(super) frame: Frame,
+    pub(super) frame: RawFrame,
 }
 
 /// What a segment says beside events.
@@ -49,7 +49,7 @@ pub(super) enum Definition {
     Code(Code),
     Module(u32, NativeModule),
     Lines { id: u32, bytes: Vec<u8> },
-    Located { frame: Frame, position: Position },
+    Located { frame: RawFrame, position: SourcePosition },
     ThreadName { tid: i32, name: Vec<u8>, source: NameSource },
 }
 
@@ -189,7 +189,7 @@ impl Nodes {
     fn add(&mut self, new: &mut Vec<Node>, node: Node, last: u32) -> u32 {
         if self.links.is_empty() {
             self.links.push(Link {
-                node: Node { parent: 0, frame: Frame { code: 0, instruction: 0 } },
+                node: Node { parent: 0, frame: RawFrame { code: 0, instruction: 0 } },
                 next: 0,
                 last: 0,
             });
@@ -253,8 +253,8 @@ impl SegmentReader {
     }
 
     #[inline(always)]
-    fn block(&mut self, block: &Block, batch: &mut Batch) {
-        let &Block { allocator, address, size, time } = block;
+    fn block(&mut self, block: &BlockRecord, batch: &mut Batch) {
+        let &BlockRecord { allocator, address, size, time } = block;
         batch.truncated += u64::from(self.truncated && allocator.is_some());
         let node = self.node(batch);
         batch.events.push(Compact { address, size, node, kind: allocator.map_or(EventKind::Free, EventKind::Alloc) });
@@ -383,8 +383,8 @@ impl SegmentReader {
     }
 }
 
-fn native(module: &Module<'_>) -> NativeModule {
-    let Module { bias, start, end, path, build_id, id: _ } = *module;
+fn native(module: &ModuleRecord<'_>) -> NativeModule {
+    let ModuleRecord { bias, start, end, path, build_id, id: _ } = *module;
     let source = native::Source::Process;
     let module = NativeModule { path: cut(path), bias, start, end, source, ..NativeModule::default() };
     module.with_identity(&cut(build_id))
@@ -407,7 +407,7 @@ mod tests {
     use super::{Batch, LOOKS, Node, Nodes, Progress, Run, SegmentReader};
     use crate::event::EventKind;
     use memtrack_format::Allocator;
-    use memtrack_format::record::{Encoder, Frame};
+    use memtrack_format::record::{Encoder, RawFrame};
 
     #[test]
     fn nodes_have_numbers_in_the_order_of_their_first_use() {
@@ -418,7 +418,7 @@ mod tests {
             // Some have few callees, and some more than are looked at.
             let parent = (seed >> 50) as u32 % (expected.len() as u32 / 8 + 1);
             let callees = if parent.is_multiple_of(5) { 10 * LOOKS as u32 } else { parent % 5 };
-            let node = Node { parent, frame: Frame { code: 7, instruction: (seed >> 33) as u32 % callees } };
+            let node = Node { parent, frame: RawFrame { code: 7, instruction: (seed >> 33) as u32 % callees } };
             let known = expected.iter().position(|known| *known == node).unwrap_or(expected.len());
             if known == expected.len() {
                 expected.push(node);

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use memtrack_format::mapped::Mapped;
-use memtrack_format::record::Frame;
+use memtrack_format::mapped::MappedFile;
+use memtrack_format::record::RawFrame;
 use rustc_hash::FxHashMap;
 
 use super::brief::Brief;
@@ -15,7 +15,7 @@ use super::segment::{Code, Definition, NameSource, Node};
 use crate::error::Error;
 use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{self, FrameId, Frames, NameId};
-use crate::lines::{Position, position};
+use crate::lines::{SourcePosition, position};
 use crate::native::NativeModule;
 use crate::symbols::{Symbolizer, UNKNOWN, frames_of};
 
@@ -48,11 +48,11 @@ struct Image {
     known: FxHashMap<(u32, u32), FrameId>,
     modules: FxHashMap<u32, NativeModule>,
     /// Files that pages outside of loaded objects are of, by the page's id.
-    files: FxHashMap<u32, Arc<Mapped>>,
+    files: FxHashMap<u32, Arc<MappedFile>>,
     /// The frames of native places, root first: a function, and those that are inlined there.
     native: FxHashMap<(u32, u32), Vec<FrameId>>,
     /// Where frames are, as the collector found it in tables that are not in the capture.
-    located: FxHashMap<(u32, u32), Position>,
+    located: FxHashMap<(u32, u32), SourcePosition>,
 }
 
 impl Tables {
@@ -84,7 +84,7 @@ impl Tables {
     }
 
     /// What the collector found out about pages of an image. Of two things about one page, the first holds.
-    pub(super) fn mapped(&mut self, image: usize, file: &Mapped) {
+    pub(super) fn mapped(&mut self, image: usize, file: &MappedFile) {
         let file = Arc::new(file.clone());
         for &code in &file.codes {
             self.image(image).files.entry(code).or_insert_with(|| Arc::clone(&file));
@@ -92,7 +92,7 @@ impl Tables {
     }
 
     /// The module that a native frame is in, and its offset there; `None`: it is no native frame.
-    pub(super) fn native_place(&self, image: usize, frame: Frame) -> Option<(Cow<'_, NativeModule>, u64)> {
+    pub(super) fn native_place(&self, image: usize, frame: RawFrame) -> Option<(Cow<'_, NativeModule>, u64)> {
         let image = self.images.get(image)?;
         Some(place(image.modules.get(&frame.code)?, image.files.get(&frame.code).map(|file| &**file), frame))
     }
@@ -139,12 +139,12 @@ impl Tables {
         Ok(())
     }
 
-    fn is_native(&self, image: usize, frame: Frame) -> bool {
+    fn is_native(&self, image: usize, frame: RawFrame) -> bool {
         self.images.get(image).is_some_and(|image| image.modules.contains_key(&frame.code))
     }
 
     /// The stack that a native frame makes, called from `parent`, with the functions that are inlined there.
-    fn native_stack(&mut self, image: usize, parent: StackId, frame: Frame) -> Result<StackId, Error> {
+    fn native_stack(&mut self, image: usize, parent: StackId, frame: RawFrame) -> Result<StackId, Error> {
         let key = (frame.code, frame.instruction);
         if !self.image(image).native.contains_key(&key) {
             let frames = self.native_frames(image, frame)?;
@@ -155,7 +155,7 @@ impl Tables {
         places.iter().try_fold(parent, |parent, &frame| stack_id(brief, frames, parent, frame))
     }
 
-    fn native_frames(&mut self, image: usize, frame: Frame) -> Result<Vec<FrameId>, Error> {
+    fn native_frames(&mut self, image: usize, frame: RawFrame) -> Result<Vec<FrameId>, Error> {
         let Some((module, offset)) = self.native_place(image, frame) else { return Ok(Vec::new()) };
         let module = module.into_owned();
         if self.without_names {
@@ -164,7 +164,7 @@ impl Tables {
         frames_of(&module, offset, &mut self.symbols, &mut self.frames)
     }
 
-    fn frame(&mut self, image: usize, frame: Frame) -> Result<FrameId, Error> {
+    fn frame(&mut self, image: usize, frame: RawFrame) -> Result<FrameId, Error> {
         let key = (frame.code, frame.instruction);
         let known = self.images.get(image).and_then(|image| image.known.get(&key));
         if let Some(&id) = known {
@@ -196,7 +196,11 @@ fn stack_id(brief: &mut Option<Brief>, frames: &mut Frames, parent: StackId, fra
 }
 
 /// Where a frame of this module is: in the module itself, or, where that is a page of a file, in the file.
-pub(super) fn place<'a>(module: &'a NativeModule, file: Option<&Mapped>, frame: Frame) -> (Cow<'a, NativeModule>, u64) {
+pub(super) fn place<'a>(
+    module: &'a NativeModule,
+    file: Option<&MappedFile>,
+    frame: RawFrame,
+) -> (Cow<'a, NativeModule>, u64) {
     let offset = frame.instruction.into();
     match file.filter(|_| module.path.is_empty()) {
         Some(file) => {

@@ -103,7 +103,7 @@ fn copied(id: FrameId, frame: &Frame, from: &Frames, to: &mut Frames) -> Result<
 #[cfg(test)]
 mod tests {
     use memtrack_format::Allocator;
-    use memtrack_format::symbols::{Named, Place, Symbol};
+    use memtrack_format::symbols::{ModuleSymbols, OffsetSymbols, Symbol};
 
     use super::{apply, places};
     use crate::analysis::{Analysis, Group, Sum};
@@ -130,8 +130,9 @@ mod tests {
         }
         assert_eq!(places(&frames).iter().map(|one| one.offsets.len()).collect::<Vec<_>>(), [2, 1]);
         let symbol = |function: &str| Symbol { function: function.into(), file: "a.c".into(), line: 3 };
-        let names = |offset| Place { offset, symbols: vec![symbol("inner"), symbol("outer")] };
-        let known = Named { path: module(1).path, build_id: module(1).build_id, places: vec![names(16), names(32)] };
+        let names = |offset| OffsetSymbols { offset, symbols: vec![symbol("inner"), symbol("outer")] };
+        let known =
+            ModuleSymbols { path: module(1).path, build_id: module(1).build_id, places: vec![names(16), names(32)] };
         let mut symbols = Symbolizer::default();
         symbols.know(&[known]);
         apply(&mut symbols, &mut frames, &mut analysis).unwrap();

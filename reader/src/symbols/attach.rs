@@ -5,9 +5,9 @@
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
-use memtrack_format::block::{HEADER_LEN, Header, Kind};
+use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN};
 use memtrack_format::header;
-use memtrack_format::symbols::Named;
+use memtrack_format::symbols::ModuleSymbols;
 
 use crate::rewrite::Blocks;
 
@@ -22,7 +22,7 @@ const COPIED: u64 = 1 << 20;
 /// each of those has names of its own.
 pub fn attach<W: Write>(
     capture: &mut (impl Read + Seek),
-    names: &[Named],
+    names: &[ModuleSymbols],
     mut out: W,
     mut progress: impl FnMut(u64),
 ) -> io::Result<()> {
@@ -33,8 +33,8 @@ pub fn attach<W: Write>(
     let mut at = header::LEN as u64;
     while let Some(block) = block_at(capture, at)? {
         match block.kind {
-            Kind::Symbols => at += HEADER_LEN as u64 + u64::from(block.stored_len),
-            Kind::Members => {
+            BlockKind::Symbols => at += HEADER_LEN as u64 + u64::from(block.stored_len),
+            BlockKind::Members => {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "several captures in one file"));
             }
             _ => break,
@@ -53,30 +53,30 @@ pub fn attach<W: Write>(
 }
 
 /// The intact header that stands here, if one does.
-fn block_at(capture: &mut (impl Read + Seek), at: u64) -> io::Result<Option<Header>> {
+fn block_at(capture: &mut (impl Read + Seek), at: u64) -> io::Result<Option<BlockHeader>> {
     capture.seek(SeekFrom::Start(at))?;
     let mut bytes = Vec::with_capacity(HEADER_LEN);
     capture.take(HEADER_LEN as u64).read_to_end(&mut bytes)?;
-    Ok(Header::decode(&bytes).ok())
+    Ok(BlockHeader::decode(&bytes).ok())
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{Cursor, Write};
 
-    use memtrack_format::block::{Header, Kind};
+    use memtrack_format::block::{BlockHeader, BlockKind};
     use memtrack_format::header;
     use memtrack_format::meta::Process;
-    use memtrack_format::symbols::{Named, Place, Symbol};
+    use memtrack_format::symbols::{ModuleSymbols, OffsetSymbols, Symbol};
 
     use super::attach;
     use crate::rewrite::Blocks;
     use crate::source::Capture;
 
-    fn names(function: &str) -> Vec<Named> {
+    fn names(function: &str) -> Vec<ModuleSymbols> {
         let symbol = Symbol { function: function.into(), file: "".into(), line: 0 };
-        let places = vec![Place { offset: 7, symbols: vec![symbol] }];
-        vec![Named { path: b"/bin/x".to_vec(), build_id: vec![1, 2, 3], places }]
+        let places = vec![OffsetSymbols { offset: 7, symbols: vec![symbol] }];
+        vec![ModuleSymbols { path: b"/bin/x".to_vec(), build_id: vec![1, 2, 3], places }]
     }
 
     fn capture() -> Vec<u8> {
@@ -91,7 +91,7 @@ mod tests {
         Capture::open(file.path()).unwrap()
     }
 
-    fn attached(capture: &[u8], names: &[Named]) -> Vec<u8> {
+    fn attached(capture: &[u8], names: &[ModuleSymbols]) -> Vec<u8> {
         let mut out = Vec::new();
         attach(&mut Cursor::new(capture), names, &mut out, |_| {}).unwrap();
         out
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_is_no_single_capture_is_refused() {
         let mut blocks = Blocks::new(Vec::new()).unwrap();
-        blocks.block(Header::plain(Kind::Members), &[]).unwrap();
+        blocks.block(BlockHeader::plain(BlockKind::Members), &[]).unwrap();
         for bytes in [b"no capture at all, but long enough".to_vec(), blocks.finish(false).unwrap()] {
             assert!(attach(&mut Cursor::new(bytes), &names("f"), Vec::new(), |_| {}).is_err());
         }

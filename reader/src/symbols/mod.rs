@@ -24,7 +24,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use memtrack_format::symbols::{Named, Place};
+use memtrack_format::symbols::{ModuleSymbols, OffsetSymbols};
 use rayon::prelude::{IntoParallelRefMutIterator, ParallelIterator};
 use rustc_hash::FxHashMap;
 
@@ -109,7 +109,7 @@ impl Symbolizer {
     }
 
     /// Takes over names that were written into a capture. They are preferred to what files say now.
-    pub fn know(&mut self, names: &[Named]) {
+    pub fn know(&mut self, names: &[ModuleSymbols]) {
         for named in names {
             let module = self.modules.entry((named.path.clone(), named.build_id.clone())).or_default();
             for place in &named.places {
@@ -156,7 +156,7 @@ impl Symbolizer {
 
     /// Everything that was found by now or known before, in the form that a capture keeps.
     #[must_use]
-    pub fn named(&self) -> Vec<Named> {
+    pub fn named(&self) -> Vec<ModuleSymbols> {
         let mut named: Vec<_> = self.modules.iter().map(|(key, module)| module.named(key)).collect();
         named.retain(|named| !named.places.is_empty());
         named.sort_by(|a, b| (&a.path, &a.build_id).cmp(&(&b.path, &b.build_id)));
@@ -217,11 +217,11 @@ impl Module {
         Some(Problem { module, reason: reason.clone() })
     }
 
-    fn named(&self, (path, build_id): &Key) -> Named {
+    fn named(&self, (path, build_id): &Key) -> ModuleSymbols {
         let found = self.names.iter().filter(|(_, names)| names.found);
         let mut places: Vec<_> = found.map(|(&offset, names)| place(offset, &names.symbols)).collect();
         places.sort_by_key(|place| place.offset);
-        Named { path: path.clone(), build_id: build_id.clone(), places }
+        ModuleSymbols { path: path.clone(), build_id: build_id.clone(), places }
     }
 }
 
@@ -231,13 +231,13 @@ fn key(module: &NativeModule) -> Key {
     (module.path.clone(), if unproven { vec![0] } else { module.identity() })
 }
 
-fn place(offset: u64, symbols: &[Symbol]) -> Place {
+fn place(offset: u64, symbols: &[Symbol]) -> OffsetSymbols {
     let symbols = symbols.iter().map(|symbol| memtrack_format::symbols::Symbol {
         function: Arc::clone(&symbol.function),
         file: symbol.file.clone().unwrap_or_else(|| Arc::from("")),
         line: symbol.line,
     });
-    Place { offset, symbols: symbols.collect() }
+    OffsetSymbols { offset, symbols: symbols.collect() }
 }
 
 impl From<&memtrack_format::symbols::Symbol> for Symbol {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crc32fast::hash as crc32;
-use memtrack_format::stamp::Stamp;
+use memtrack_format::stamp::FileStamp;
 
 use super::debuginfod::{Debuginfod, hex};
 use super::elf::{Elf, Source};
@@ -135,10 +135,10 @@ pub(super) fn own_file(module: &NativeModule) -> Result<Source, String> {
 }
 
 /// What the file system says of a file now.
-fn stamp(path: &Path) -> Option<Stamp> {
+fn stamp(path: &Path) -> Option<FileStamp> {
     let found = fs::metadata(path).ok()?;
     let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
-    Some(Stamp { inode: found.ino(), size: found.size(), modified_ns })
+    Some(FileStamp { inode: found.ino(), size: found.size(), modified_ns })
 }
 
 /// The file that is where one was that had gone while it was mapped: another copy of the same build.

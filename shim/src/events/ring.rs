@@ -11,9 +11,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable, MAX_RECORD, MAX_TEXT, Module};
-use memtrack_transport::clock::{Clock, monotonic_ns};
-use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, Slot};
+use memtrack_format::record::{CodeHead, Encoder, LineTable, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame};
+use memtrack_transport::clock::{StampingClock, monotonic_ns};
+use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, SlotHeader};
 use memtrack_transport::{Area, futex};
 
 use crate::events::order::{Block, Turn};
@@ -34,7 +34,7 @@ pub(crate) struct Ring {
     depth: usize,
     truncated: bool,
     encoder: Encoder,
-    wire: [Frame; MAX_DEPTH as usize],
+    wire: [RawFrame; MAX_DEPTH as usize],
 }
 
 /// What never changes of a slot.
@@ -45,10 +45,10 @@ struct Home {
     /// When a time was recorded last.
     known: &'static AtomicU64,
     area: &'static Area,
-    slot: &'static Slot,
+    slot: &'static SlotHeader,
     index: u32,
     timed: bool,
-    clock: Clock,
+    clock: StampingClock,
 }
 
 /// A time that is to be recorded.
@@ -109,9 +109,9 @@ impl Ring {
     ///
     /// # Safety
     /// `place` must be valid for writes of a `Ring`, and zeroed.
-    pub(crate) unsafe fn make(place: *mut Self, area: &'static Area, slot: &'static Slot, index: u32) {
+    pub(crate) unsafe fn make(place: *mut Self, area: &'static Area, slot: &'static SlotHeader, index: u32) {
         let control = area.control();
-        let clock = Clock::from_number(control.clock.load(Relaxed));
+        let clock = StampingClock::from_number(control.clock.load(Relaxed));
         let timed = control.timestamps.load(Relaxed) != 0;
         // SAFETY: a field of the caller's memory.
         let home = unsafe { &raw mut (*place).home };
@@ -170,7 +170,7 @@ impl Ring {
     }
 
     /// The slot's shared header.
-    pub(crate) const fn slot(&self) -> &'static Slot {
+    pub(crate) const fn slot(&self) -> &'static SlotHeader {
         self.home.slot
     }
 
@@ -180,13 +180,13 @@ impl Ring {
     }
 
     /// The frame at this place of the current stack, from the root.
-    pub(crate) fn frame_at(&self, place: usize) -> Option<Frame> {
+    pub(crate) fn frame_at(&self, place: usize) -> Option<RawFrame> {
         self.wire.get(..self.depth).and_then(|wire| wire.get(place)).copied()
     }
 
     /// Describes a loaded object, before the first frame in it.
     #[cold]
-    pub(crate) fn define_module(&mut self, module: &Module<'_>) {
+    pub(crate) fn define_module(&mut self, module: &ModuleRecord<'_>) {
         self.put(move |encoder, bytes, at| encoder.module(bytes, at, module));
     }
 
@@ -458,7 +458,7 @@ impl Ring {
     /// Notes a sampled duration, from `begun` until now, for all those that were not timed.
     #[cold]
     #[inline(never)]
-    pub(crate) fn note_sampled(&self, begun: u64, of: fn(&Slot) -> &AtomicU64) {
+    pub(crate) fn note_sampled(&self, begun: u64, of: fn(&SlotHeader) -> &AtomicU64) {
         let ticks = self.now().wrapping_sub(begun).min(LONGEST_SAMPLE).wrapping_mul(u64::from(SAMPLED_ONE_IN));
         add(of(self.home.slot), ticks);
     }
@@ -474,14 +474,14 @@ impl StackWriter for Ring {
     #[inline]
     fn pop(&mut self, count: u32) {
         let depth = self.depth.saturating_sub(count as usize);
-        let newest = depth.checked_sub(1).and_then(|level| self.wire.get(level)).copied().unwrap_or(Frame::NONE);
+        let newest = depth.checked_sub(1).and_then(|level| self.wire.get(level)).copied().unwrap_or(RawFrame::NONE);
         self.put(move |encoder, bytes, at| encoder.pop(bytes, at, count, newest));
         self.depth = depth;
     }
 
     #[inline]
     fn push(&mut self, code: u32, instruction: u32) {
-        let frame = Frame { code, instruction };
+        let frame = RawFrame { code, instruction };
         self.put(move |encoder, bytes, at| encoder.push(bytes, at, frame));
         if let Some(place) = self.wire.get_mut(self.depth) {
             *place = frame;

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::handshake::{Fork, Hello, receive_memory};
-use memtrack_transport::layout::{Control, state};
+use memtrack_transport::layout::{ControlPage, state};
 use memtrack_transport::{Area, barrier};
 
 use super::recorded_process;
@@ -88,7 +88,7 @@ struct Known {
 }
 
 impl Known {
-    fn of(control: &Control) -> Self {
+    fn of(control: &ControlPage) -> Self {
         Self {
             version: control.python_version.load(Relaxed),
             note_len: control.python_note_len.load(Relaxed),
@@ -98,7 +98,7 @@ impl Known {
         }
     }
 
-    fn tell(&self, control: &Control) {
+    fn tell(&self, control: &ControlPage) {
         control.python_note.iter().zip(self.note).for_each(|(word, value)| word.store(value, Relaxed));
         control.python_allocator.iter().zip(self.allocator).for_each(|(word, value)| word.store(value, Relaxed));
         control.python_note_len.store(self.note_len, Relaxed);

@@ -11,7 +11,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use memtrack_transport::layout::Slot;
+use memtrack_transport::layout::SlotHeader;
 use memtrack_transport::{Area, barrier};
 
 use crate::platform::errno::Errno;
@@ -30,7 +30,7 @@ static WAITED: AtomicBool = AtomicBool::new(false);
 
 /// Waits if the calling thread, whose slot this is and which is in a hook, finalizes the interpreter and has not waited.
 /// Only slots below `highest_slot` may belong to a thread.
-pub(crate) fn wait(own: &Slot, highest_slot: u32) {
+pub(crate) fn wait(own: &SlotHeader, highest_slot: u32) {
     if WAITED.load(Relaxed) || !python::finalizes_here() {
         return;
     }
@@ -45,7 +45,7 @@ pub(crate) fn wait(own: &Slot, highest_slot: u32) {
 }
 
 /// Waits until each other thread of the first `count` slots has been seen outside of hooks, for so many looks in all.
-fn wait_for_others(area: &Area, count: u32, own: &Slot, mut looks: u32) {
+fn wait_for_others(area: &Area, count: u32, own: &SlotHeader, mut looks: u32) {
     let slots = (0..count).filter_map(|index| area.slot(index));
     for slot in slots.filter(|slot| !std::ptr::eq(*slot, own)) {
         while slot.busy.load(Acquire) != 0 && looks > 0 {

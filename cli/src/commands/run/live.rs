@@ -7,7 +7,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use memtrack_collector::{Piece, Sink};
-use memtrack_format::mapped::Mapped;
+use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 use memtrack_reader::{Analysis, Frames, View};
 use rustc_hash::FxHashMap;
@@ -66,7 +66,7 @@ impl Sink for LiveSink {
         self.inner.observations(payload, first_ticket, last_ticket)
     }
 
-    fn mapped(&mut self, files: &[Mapped]) -> io::Result<()> {
+    fn mapped(&mut self, files: &[MappedFile]) -> io::Result<()> {
         self.running.iter_mut().for_each(|running| running.mapped(files));
         self.inner.mapped(files)
     }

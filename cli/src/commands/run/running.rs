@@ -6,9 +6,9 @@
 use std::io;
 
 use memtrack_collector::Piece;
-use memtrack_format::mapped::Mapped;
+use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
-use memtrack_format::observe::Reader;
+use memtrack_format::observe::ObservationReader;
 use memtrack_reader::source::{Online, ReadSummary};
 use memtrack_reader::{Analysis, Frames, Options, Replay, Thread};
 
@@ -53,11 +53,11 @@ impl Running {
 
     pub(super) fn observations(&mut self, payload: &[u8]) {
         if let Some(online) = &mut self.online {
-            Reader::new(payload).for_each(|observation| online.observe(&observation));
+            ObservationReader::new(payload).for_each(|observation| online.observe(&observation));
         }
     }
 
-    pub(super) fn mapped(&mut self, files: &[Mapped]) {
+    pub(super) fn mapped(&mut self, files: &[MappedFile]) {
         if let Some(online) = &mut self.online {
             files.iter().for_each(|file| online.mapped(self.image_ticket, file));
         }

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use crc32fast::hash as crc32;
 use memtrack_collector::{Compression, Packer, Piece, Sink};
 use memtrack_format::aggregate::PART;
-use memtrack_format::block::{HEADER_LEN, Header, Kind, MAX_RAW};
+use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN, MAX_RAW};
 use memtrack_format::header;
-use memtrack_format::mapped::Mapped;
+use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 use memtrack_reader::{Analysis, Frames, Thread, aggregate};
 
@@ -68,7 +68,7 @@ impl Sink for SumsSink {
         Ok(())
     }
 
-    fn mapped(&mut self, files: &[Mapped]) -> io::Result<()> {
+    fn mapped(&mut self, files: &[MappedFile]) -> io::Result<()> {
         self.running.mapped(files);
         Ok(())
     }
@@ -124,17 +124,17 @@ impl Sums {
         threads: &[Thread],
         complete: bool,
     ) -> io::Result<()> {
-        let mut bytes = block(&mut self.packer, Header::plain(Kind::Process), &process.encode())?;
+        let mut bytes = block(&mut self.packer, BlockHeader::plain(BlockKind::Process), &process.encode())?;
         let payload = payload(analysis, frames, threads);
         // One more than fill PART exactly: the last part is the one that is not full.
         for offset in (0..=payload.len()).step_by(PART) {
             let part = payload.get(offset..payload.len().min(offset + PART)).unwrap_or_default();
             let place = u32::try_from(offset).map_err(|_| too_large())?;
-            let header = Header { segment: self.round, offset: place, ..Header::plain(Kind::Aggregate) };
+            let header = BlockHeader { segment: self.round, offset: place, ..BlockHeader::plain(BlockKind::Aggregate) };
             bytes.extend(block(&mut self.packer, header, part)?);
         }
         if complete {
-            bytes.extend(block(&mut self.packer, Header::plain(Kind::End), &[])?);
+            bytes.extend(block(&mut self.packer, BlockHeader::plain(BlockKind::End), &[])?);
         }
         self.round += 1;
         self.put(&bytes)
@@ -161,11 +161,16 @@ fn payload(mut analysis: Analysis, frames: &Frames, threads: &[Thread]) -> Vec<u
     aggregate::save(&analysis, frames, threads).encode()
 }
 
-fn block(packer: &mut Packer, header: Header, payload: &[u8]) -> io::Result<Vec<u8>> {
+fn block(packer: &mut Packer, header: BlockHeader, payload: &[u8]) -> io::Result<Vec<u8>> {
     let (codec, stored) = packer.pack(payload, &[]);
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).ok().filter(|&len| len <= MAX_RAW).ok_or_else(too_large);
-    let header =
-        Header { codec, raw_len: length(payload)?, stored_len: length(stored)?, payload_crc: crc32(stored), ..header };
+    let header = BlockHeader {
+        codec,
+        raw_len: length(payload)?,
+        stored_len: length(stored)?,
+        payload_crc: crc32(stored),
+        ..header
+    };
     let mut bytes = Vec::with_capacity(HEADER_LEN + stored.len());
     bytes.extend(header.encode());
     bytes.extend_from_slice(stored);

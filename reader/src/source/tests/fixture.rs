@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use memtrack_format::block::{Codec, HEADER_LEN, Header, prefix};
+use memtrack_format::block::{BlockHeader, Codec, HEADER_LEN, prefix};
 use memtrack_format::header;
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
@@ -104,8 +104,9 @@ fn packed_again_the_blocks_are_the_same() {
     let bytes = std::fs::read(path(2)).unwrap();
     let copy = repacked(&bytes, &mut smallest);
     assert!(copy.len() < bytes.len(), "{} of {}", copy.len(), bytes.len());
-    let without_codec =
-        |bytes| blocks(bytes).into_iter().map(|(header, payload)| (Header { codec: Codec::Stored, ..header }, payload));
+    let without_codec = |bytes| {
+        blocks(bytes).into_iter().map(|(header, payload)| (BlockHeader { codec: Codec::Stored, ..header }, payload))
+    };
     assert!(without_codec(&copy).eq(without_codec(&bytes)));
     // There is nothing to be gained by storing them as they are.
     let stored = &mut |payload: &[u8], _: &[u8], stored: &mut Vec<u8>| {
@@ -132,10 +133,10 @@ fn packed_again_damage_stays_what_it_is() {
 }
 
 /// The blocks of a capture, decoded; without what depends on how well they were compressed.
-fn blocks(mut file: &[u8]) -> Vec<(Header, Vec<u8>)> {
+fn blocks(mut file: &[u8]) -> Vec<(BlockHeader, Vec<u8>)> {
     let (mut blocks, mut group) = (Vec::new(), Vec::new());
     file = &file[header::LEN..];
-    while let Ok(header) = Header::decode(file) {
+    while let Ok(header) = BlockHeader::decode(file) {
         let stored = &file[HEADER_LEN..][..header.stored_len as usize];
         file = &file[HEADER_LEN + stored.len()..];
         let mut payload = vec![0; header.raw_len as usize];
@@ -153,7 +154,7 @@ fn blocks(mut file: &[u8]) -> Vec<(Header, Vec<u8>)> {
             group.clear();
         }
         group.extend_from_slice(&payload);
-        blocks.push((Header { stored_len: 0, payload_crc: 0, ..header }, payload));
+        blocks.push((BlockHeader { stored_len: 0, payload_crc: 0, ..header }, payload));
     }
     blocks
 }

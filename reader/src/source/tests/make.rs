@@ -2,11 +2,11 @@
 
 use crc32fast::hash as crc32;
 use memtrack_collector::{FileSink, Piece, Sink};
-use memtrack_format::block::{Codec, Header, Kind};
+use memtrack_format::block::{BlockHeader, BlockKind, Codec};
 use memtrack_format::header;
 use memtrack_format::meta::Process;
-use memtrack_format::observe::{Observation, Tick, Writer};
-use memtrack_format::record::{CodeHead, Encoder, Frame, LineTable};
+use memtrack_format::observe::{Observation, ObservationWriter, Tick};
+use memtrack_format::record::{CodeHead, Encoder, LineTable, RawFrame};
 use memtrack_format::{Allocator, MapClass};
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
 
@@ -88,7 +88,7 @@ struct Stream {
     segment: u32,
     first_ticket: u64,
     ticket: u64,
-    stack: Vec<Frame>,
+    stack: Vec<RawFrame>,
 }
 
 /// A history as it is recorded, and as it must be read.
@@ -157,12 +157,12 @@ impl Stream {
                 encoder.map(bytes, at, (Allocator::PymallocArena, MapClass::Heap), (address, size), now)
             }
             Act::Push(code) => {
-                let frame = Frame { code, instruction: code };
+                let frame = RawFrame { code, instruction: code };
                 self.stack.push(frame);
                 encoder.push(bytes, at, frame)
             }
             Act::Pop if self.stack.pop().is_some() => {
-                encoder.pop(bytes, at, 1, self.stack.last().copied().unwrap_or(Frame::NONE))
+                encoder.pop(bytes, at, 1, self.stack.last().copied().unwrap_or(RawFrame::NONE))
             }
             Act::Move(instruction) if !self.stack.is_empty() => {
                 self.stack.last_mut().unwrap().instruction = instruction;
@@ -192,7 +192,7 @@ impl Stream {
     }
 
     fn frames(&self) -> Vec<(String, u32)> {
-        let line = |frame: &Frame| 10 * frame.code + [0, 1, 3][(frame.instruction as usize / 10).min(2)];
+        let line = |frame: &RawFrame| 10 * frame.code + [0, 1, 3][(frame.instruction as usize / 10).min(2)];
         self.stack.iter().map(|frame| (format!("f{}", frame.code), line(frame))).collect()
     }
 }
@@ -278,18 +278,22 @@ impl History {
     pub(super) fn file(&self, shuffle: &[u16], split: usize) -> Vec<u8> {
         let mut pieces: Vec<Made> = self.pieces.iter().flat_map(|piece| piece.split(split)).collect();
         let mut file = header::encode().to_vec();
-        push_block(&mut file, Header::plain(Kind::Process), &process().encode());
-        let mut writer = Writer::default();
+        push_block(&mut file, BlockHeader::plain(BlockKind::Process), &process().encode());
+        let mut writer = ObservationWriter::default();
         self.observations.iter().for_each(|observation| writer.add(observation));
         let (observed, first_ticket, last_ticket) = writer.take();
-        push_block(&mut file, Header { first_ticket, last_ticket, ..Header::plain(Kind::Observations) }, &observed);
+        push_block(
+            &mut file,
+            BlockHeader { first_ticket, last_ticket, ..BlockHeader::plain(BlockKind::Observations) },
+            &observed,
+        );
         for (i, &with) in (1..pieces.len()).rev().zip(shuffle.iter().cycle()) {
             pieces.swap(i, usize::from(with) % (i + 1));
         }
         for piece in &pieces {
             push_block(&mut file, piece.header(), &piece.bytes);
         }
-        push_block(&mut file, Header::plain(Kind::End), &[]);
+        push_block(&mut file, BlockHeader::plain(BlockKind::End), &[]);
         file
     }
 }
@@ -300,7 +304,7 @@ impl History {
         let mut file = Vec::new();
         let mut sink = FileSink::new(&mut file).unwrap();
         sink.process(&process()).unwrap();
-        let mut writer = Writer::default();
+        let mut writer = ObservationWriter::default();
         self.observations.iter().for_each(|observation| writer.add(observation));
         let (observed, first_ticket, last_ticket) = writer.take();
         sink.observations(&observed, first_ticket, last_ticket).unwrap();
@@ -318,10 +322,10 @@ impl History {
 }
 
 impl Made {
-    fn header(&self) -> Header {
+    fn header(&self) -> BlockHeader {
         let (first_ticket, last_ticket) = self.tickets;
         let (stream, segment, offset) = (self.stream, self.segment, self.offset);
-        Header { stream, segment, offset, first_ticket, last_ticket, ..Header::plain(Kind::Records) }
+        BlockHeader { stream, segment, offset, first_ticket, last_ticket, ..BlockHeader::plain(BlockKind::Records) }
     }
 
     fn split(&self, len: usize) -> Vec<Self> {
@@ -347,11 +351,11 @@ pub(super) fn process() -> Process {
 }
 
 /// Every second block compressed, whether that helps or not.
-pub(super) fn push_block(file: &mut Vec<u8>, header: Header, payload: &[u8]) {
+pub(super) fn push_block(file: &mut Vec<u8>, header: BlockHeader, payload: &[u8]) {
     let compressed = lz4_flex::block::compress(payload);
     let (codec, stored) =
         if file.len().is_multiple_of(2) { (Codec::Lz4, compressed.as_slice()) } else { (Codec::Stored, payload) };
     let (raw_len, stored_len) = (payload.len() as u32, stored.len() as u32);
-    file.extend(Header { codec, raw_len, stored_len, payload_crc: crc32(stored), ..header }.encode());
+    file.extend(BlockHeader { codec, raw_len, stored_len, payload_crc: crc32(stored), ..header }.encode());
     file.extend(stored);
 }

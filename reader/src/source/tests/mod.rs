@@ -6,9 +6,9 @@ mod make;
 use std::io::Write;
 
 use crc32fast::hash as crc32;
-use memtrack_format::block::{HEADER_LEN, Header, Kind, MAX_RAW, SYNC};
+use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN, MAX_RAW, SYNC};
 use memtrack_format::header;
-use memtrack_format::observe::{Observation, Tick, Writer};
+use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 use tempfile::NamedTempFile;
 
@@ -203,7 +203,7 @@ proptest! {
         let mut bytes = history.pieces[0].bytes.clone();
         bytes.extend(records);
         let mut file = header::encode().to_vec();
-        push_block(&mut file, Header::plain(Kind::Records), &bytes);
+        push_block(&mut file, BlockHeader::plain(BlockKind::Records), &bytes);
         let (_, notes, summary) = read(&file).unwrap();
         prop_assert!(notes.seen.len() <= bytes.len());
         prop_assert!(summary.lost.bytes <= bytes.len() as u64);
@@ -250,7 +250,11 @@ fn stamps_are_held_between_the_ticks_around_them() {
 fn an_exec_begins_another_image() {
     let history = History::of(&two_runs(), false);
     let mut file = history.file(&[0], 400);
-    push_block(&mut file, Header { first_ticket: 3, ..Header::plain(Kind::Process) }, &process().encode());
+    push_block(
+        &mut file,
+        BlockHeader { first_ticket: 3, ..BlockHeader::plain(BlockKind::Process) },
+        &process().encode(),
+    );
     let (_, notes, summary) = read(&file).unwrap();
     assert_eq!(notes.replaced_before, [1]);
     assert_eq!(summary.unknown_frames, 0);
@@ -326,7 +330,7 @@ fn a_segment_of_more_than_one_batch_is_whole() {
     }
     bytes.truncate(at);
     let mut file = header::encode().to_vec();
-    push_block(&mut file, Header::plain(Kind::Records), &bytes);
+    push_block(&mut file, BlockHeader::plain(BlockKind::Records), &bytes);
     let (_, notes, summary) = read_counted(&file);
     assert_eq!(summary.lost, Loss::default());
     assert_eq!(notes, 9 + (bytes.len() - one.bytes.len()) as u64 / 2);
@@ -355,12 +359,12 @@ fn read_counted(bytes: &[u8]) -> (Capture, u64, ReadSummary) {
 fn lengths_that_lie_are_damage() {
     let mut file = header::encode().to_vec();
     let stored = [0x10, 0x41];
-    let lying = Header {
+    let lying = BlockHeader {
         codec: memtrack_format::block::Codec::Lz4,
         raw_len: MAX_RAW,
         stored_len: 2,
         payload_crc: crc32(&stored),
-        ..Header::plain(Kind::Records)
+        ..BlockHeader::plain(BlockKind::Records)
     };
     file.extend(lying.encode());
     file.extend(stored);
@@ -386,7 +390,7 @@ fn bytes_that_are_missing_in_a_block_do_not_cost_the_next() {
 fn the_last_intact_aggregate_counts() {
     let mut file = header::encode().to_vec();
     for (segment, payload) in [(0, b"first "), (1, b"second"), (2, b"third ")] {
-        push_block(&mut file, Header { segment, ..Header::plain(Kind::Aggregate) }, payload);
+        push_block(&mut file, BlockHeader { segment, ..BlockHeader::plain(BlockKind::Aggregate) }, payload);
     }
     let capture = open(&file).unwrap();
     assert_eq!(capture.aggregate().unwrap().as_deref(), Some(b"third ".as_slice()));
@@ -401,11 +405,11 @@ fn the_last_intact_aggregate_counts() {
 fn names_of_threads_are_the_last_ones() {
     let history = History::of(&two_runs(), false);
     let mut file = history.file(&[0], 4000);
-    let mut writer = Writer::default();
+    let mut writer = ObservationWriter::default();
     for name in ["first", "last"] {
         writer.add(&Observation::Thread { tid: tid(1), name: name.into() });
     }
-    push_block(&mut file, Header::plain(Kind::Observations), &writer.take().0);
+    push_block(&mut file, BlockHeader::plain(BlockKind::Observations), &writer.take().0);
     let (_, _, summary) = read(&file).unwrap();
     let named = summary.threads.iter().find(|thread| thread.tid == tid(1)).unwrap();
     assert_eq!(named.name, "last");

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use memtrack_format::stamp::Stamp;
+use memtrack_format::stamp::FileStamp;
 
 use super::{FRAMES, Fixture, address, expected, frames, module, run};
 use crate::native::NativeModule;
@@ -111,13 +111,13 @@ fn without_a_build_id_the_file_must_be_the_one_that_was_loaded() {
     let mark = address(&program, "mark");
     let found = fs::metadata(&program).unwrap();
     let modified_ns = found.mtime() * 1_000_000_000 + found.mtime_nsec();
-    let stamp = Stamp { inode: found.ino(), size: found.size(), modified_ns };
+    let stamp = FileStamp { inode: found.ino(), size: found.size(), modified_ns };
     let module = |stamp| NativeModule { stamp: Some(stamp), ..module(&program) };
     assert_eq!(frames(&mut fixture.symbolizer(), &module(stamp), mark), expected());
     let others = [
-        Stamp { inode: stamp.inode + 1, ..stamp },
-        Stamp { size: stamp.size + 1, ..stamp },
-        Stamp { modified_ns: stamp.modified_ns - 1, ..stamp },
+        FileStamp { inode: stamp.inode + 1, ..stamp },
+        FileStamp { size: stamp.size + 1, ..stamp },
+        FileStamp { modified_ns: stamp.modified_ns - 1, ..stamp },
     ];
     for other in others {
         let mut symbolizer = fixture.symbolizer();

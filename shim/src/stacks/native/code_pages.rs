@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 use memtrack_format::record;
-use memtrack_transport::layout::{Control, PAGE, Question};
+use memtrack_transport::layout::{ControlPage, PAGE, Question};
 
 use super::modules;
 use crate::events::stack_model::new_id;
@@ -45,9 +45,9 @@ static TAKING: AtomicBool = AtomicBool::new(false);
 
 impl Page {
     /// As a record: a module of one page, without a path.
-    pub(super) const fn record(&self) -> record::Module<'static> {
+    pub(super) const fn record(&self) -> record::ModuleRecord<'static> {
         let (start, end) = (self.start as u64, self.start.wrapping_add(PAGE) as u64);
-        record::Module { id: self.id, bias: start, start, end, path: &[], build_id: &[] }
+        record::ModuleRecord { id: self.id, bias: start, start, end, path: &[], build_id: &[] }
     }
 
     /// An address in it as an offset.
@@ -89,7 +89,7 @@ fn learn(start: usize) -> Option<u32> {
     id
 }
 
-fn take(start: usize, control: &Control) -> Option<u32> {
+fn take(start: usize, control: &ControlPage) -> Option<u32> {
     let place = find(start).or_else(|| places(start).find(|place| place.start.load(Relaxed) == 0))?;
     let known = place.id.load(Relaxed);
     if known != 0 {
@@ -141,7 +141,7 @@ fn forget_pages(address: usize, length: usize) -> bool {
 }
 
 /// Takes questions about a range back.
-fn take_back(control: &Control, address: usize, length: usize) {
+fn take_back(control: &ControlPage, address: usize, length: usize) {
     let range = address as u64..address.saturating_add(length) as u64;
     for question in &control.questions {
         let code = question.code.load(Acquire);
@@ -176,7 +176,7 @@ mod tests {
     static ALONE: Mutex<()> = Mutex::new(());
 
     /// Runs a test with a table and questions of its own.
-    fn alone(test: impl FnOnce(&Control)) {
+    fn alone(test: impl FnOnce(&ControlPage)) {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (area, _file) = Area::create(8, &std::env::temp_dir()).unwrap();
         begin_again();
@@ -184,7 +184,7 @@ mod tests {
         begin_again();
     }
 
-    fn asked(control: &Control) -> Vec<(u32, u64)> {
+    fn asked(control: &ControlPage) -> Vec<(u32, u64)> {
         let asked = control.questions.iter().filter_map(|question| {
             let code = question.code.load(Acquire);
             (code != 0).then(|| (code, question.page.load(Relaxed)))

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 
 use libc::{PT_LOAD, PT_NOTE};
-use memtrack_format::stamp::{self, Stamp};
+use memtrack_format::stamp::{self, FileStamp};
 
 use super::modules::Description;
 use crate::platform::loaded_object::{LoadedObject, Range, build_id, holds};
@@ -25,10 +25,10 @@ pub(super) fn of(object: &LoadedObject<'_>) -> Description {
 }
 
 /// What the file system says of a file, by which another one will be told from it.
-fn stamp(path: &[u8]) -> Option<Stamp> {
+fn stamp(path: &[u8]) -> Option<FileStamp> {
     let found = std::fs::metadata(OsStr::from_bytes(path)).ok().filter(|_| path.starts_with(b"/"))?;
     let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
-    Some(Stamp { inode: found.ino(), size: found.size(), modified_ns })
+    Some(FileStamp { inode: found.ino(), size: found.size(), modified_ns })
 }
 
 /// The loader has no name for the program itself.

@@ -59,9 +59,9 @@ pub(super) fn forget(start: usize) {
 
 impl Early {
     /// As a record.
-    pub(super) fn record(&self) -> record::Module<'_> {
+    pub(super) fn record(&self) -> record::ModuleRecord<'_> {
         let range = self.object.range();
-        record::Module {
+        record::ModuleRecord {
             id: self.id,
             bias: self.object.bias() as u64,
             start: range.start as u64,

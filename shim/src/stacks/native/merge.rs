@@ -11,7 +11,7 @@
 
 use std::hint::cold_path;
 
-use memtrack_format::record::Frame;
+use memtrack_format::record::RawFrame;
 
 use super::level::{Level, Replaced};
 use super::python_frames::Python;
@@ -84,11 +84,11 @@ const HEAD: usize = MAX_DEPTH as usize - TAIL;
 
 /// Room for the newest frames, which is not made anew for each merge.
 #[derive(Debug)]
-pub(super) struct Tail([Frame; TAIL]);
+pub(super) struct Tail([RawFrame; TAIL]);
 
 impl Tail {
     pub(super) const fn new() -> Self {
-        Self([Frame::NONE; TAIL])
+        Self([RawFrame::NONE; TAIL])
     }
 }
 
@@ -106,7 +106,7 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     #[inline(always)]
-    fn put(&mut self, frame: Frame) {
+    fn put(&mut self, frame: RawFrame) {
         if self.at >= HEAD {
             cold_path();
             return self.hold(frame);
@@ -115,7 +115,7 @@ impl Writer<'_> {
     }
 
     #[cold]
-    fn hold(&mut self, frame: Frame) {
+    fn hold(&mut self, frame: RawFrame) {
         if let Some(place) = self.tail.0.get_mut(self.beyond % TAIL) {
             *place = frame;
         }
@@ -135,7 +135,7 @@ impl Writer<'_> {
     }
 
     #[inline(always)]
-    fn write(&mut self, frame: Frame) {
+    fn write(&mut self, frame: RawFrame) {
         if self.diverged {
             self.ring.push(frame.code, frame.instruction);
             self.at = self.at.wrapping_add(1);
@@ -146,7 +146,7 @@ impl Writer<'_> {
     }
 
     #[inline(never)]
-    fn compare(&mut self, frame: Frame) {
+    fn compare(&mut self, frame: RawFrame) {
         let there = self.ring.frame_at(self.at);
         if there == Some(frame) {
             return;
@@ -274,7 +274,7 @@ impl<'a> Merge<'a> {
         if level.is_replaced {
             self.python_until(end);
         } else if !(in_loop && self.by_tail_calls) {
-            self.writer.put(Frame { code: level.code, instruction: level.instruction });
+            self.writer.put(RawFrame { code: level.code, instruction: level.instruction });
         }
         if is_here {
             self.go_to(self.entry.wrapping_add(1));

@@ -145,8 +145,8 @@ impl Module {
     }
 
     /// As a record.
-    pub(super) fn record(&self) -> memtrack_format::record::Module<'_> {
-        memtrack_format::record::Module {
+    pub(super) fn record(&self) -> memtrack_format::record::ModuleRecord<'_> {
+        memtrack_format::record::ModuleRecord {
             id: self.id,
             bias: self.description.bias as u64,
             start: self.start as u64,

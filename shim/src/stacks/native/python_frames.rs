@@ -3,7 +3,7 @@
 //! Invariant: `frames[..length]` is the Python stack, root first, and what is below `changed` is as it was at the last
 //! merge.
 
-use memtrack_format::record::Frame;
+use memtrack_format::record::RawFrame;
 
 use crate::events::ring::Ring;
 use crate::events::stack_model::MAX_DEPTH;
@@ -64,9 +64,9 @@ impl Python {
         self.truncated
     }
 
-    pub(super) fn frame(&self, index: usize) -> Frame {
+    pub(super) fn frame(&self, index: usize) -> RawFrame {
         let Slot { code, instruction } = self.frames.get(index);
-        Frame { code, instruction }
+        RawFrame { code, instruction }
     }
 
     /// From which frame of the chain on its entries have to be read again, `changed` being the first one that is new in a

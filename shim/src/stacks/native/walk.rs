@@ -6,7 +6,7 @@
 //!
 //! Invariant: after [`Walk::run`], `levels[..length]` is what unwinding from the top would have found, root first.
 
-use memtrack_transport::layout::Slot;
+use memtrack_transport::layout::SlotHeader;
 
 use super::arch;
 use super::level::{Level, Replaced};
@@ -135,7 +135,7 @@ impl Walk {
 
     /// Whether the stack is what the last walk found. What every allocation asks: one straight line.
     #[inline(always)]
-    pub(super) fn is_same(&self, start: State, slot: &Slot) -> bool {
+    pub(super) fn is_same(&self, start: State, slot: &SlotHeader) -> bool {
         let seen = &self.start;
         let elsewhere = (start.pc ^ seen.pc) | (start.sp ^ seen.sp) | ((start.bp ^ seen.bp) & self.frame_mask);
         let since = (modules::generation() ^ self.generation) | (modules::additions() ^ self.additions);
@@ -443,7 +443,7 @@ fn caller(stack: &mut Stack, state: State, rule: &Rule, cfa: usize) -> Option<(S
 
 /// Counts levels for the statistics; the slot is this thread's.
 #[inline(always)]
-fn count(slot: &Slot, kept: usize, unwound: usize) {
+fn count(slot: &SlotHeader, kept: usize, unwound: usize) {
     add(&slot.native_kept, kept as u64);
     add(&slot.native_unwound, unwound as u64);
 }

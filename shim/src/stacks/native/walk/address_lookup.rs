@@ -63,8 +63,14 @@ impl Walk {
         let id = modules::unknown();
         if self.describes(0) {
             let nothing: &[u8] = &[];
-            let module =
-                memtrack_format::record::Module { id, bias: 0, start: 0, end: 0, path: nothing, build_id: nothing };
+            let module = memtrack_format::record::ModuleRecord {
+                id,
+                bias: 0,
+                start: 0,
+                end: 0,
+                path: nothing,
+                build_id: nothing,
+            };
             ring.define_module(&module);
         }
         Known { rule: self.signal_rule(address).unwrap_or_default(), module: id, ..Known::default() }

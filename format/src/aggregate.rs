@@ -21,7 +21,7 @@
 //!
 //! Invariant: a decoder allocates no more rows than there are bytes, and every index it returns is in range.
 
-use crate::rows::{FieldReader, FieldWriter};
+use crate::fields::{FieldReader, FieldWriter};
 
 /// Bytes of a part.
 pub const PART: usize = 8 << 20;
@@ -75,7 +75,7 @@ pub struct AggregateModule {
     pub source: u8,
     /// Path of its file.
     pub path: Vec<u8>,
-    /// Its build-id, or the [`crate::stamp`] of its file; empty when neither is known.
+    /// Its build-id, or the [`crate::file_stamp`] of its file; empty when neither is known.
     pub build_id: Vec<u8>,
 }
 

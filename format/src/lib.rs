@@ -4,24 +4,24 @@
 //! takes both apart) cannot disagree. Bytes only: no I/O, no `unsafe`, no dependencies, and the writing half never
 //! allocates, because it runs inside the malloc of the tracked program.
 //!
-//! From the inside out: [`varint`] numbers, [`record`]s with their delta [`model`] inside one *segment*, [`block`]s that
+//! From the inside out: [`varint`] numbers, [`record`]s with their delta state inside one *segment*, [`block`]s that
 //! carry segments (and [`meta`] data and [`aggregate`]s) in the file, and the file [`header`].
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
+pub mod allocator;
 pub mod block;
+mod delta_state;
+mod fields;
+pub mod file_stamp;
 pub mod header;
-pub mod kind;
 pub mod lines;
 pub mod mapped;
 pub mod members;
 pub mod meta;
-mod model;
 pub mod observe;
 pub mod record;
-mod rows;
-pub mod stamp;
 pub mod symbols;
 pub mod varint;
 
-pub use kind::{Allocator, MapClass, PythonDomain};
+pub use allocator::{Allocator, MapClass, PythonDomain};

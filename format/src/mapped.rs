@@ -12,7 +12,7 @@
 //!
 //! Invariant: `decode(encode(x)) = x`; a decoder allocates no more rows and ids than there are bytes.
 
-use crate::rows::{FieldReader, FieldWriter};
+use crate::fields::{FieldReader, FieldWriter};
 
 /// A file, and the pages that are of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -29,11 +29,11 @@
 
 mod decode;
 mod encode;
-mod located;
+mod location;
 
 pub use decode::{DecodeError, Decoder};
 pub use encode::{AllocHead, Encoder, MAX_RECORD, MAX_TEXT, Surprise};
-pub use located::LocationEncoder;
+pub use location::LocationEncoder;
 
 pub use crate::lines::LineTable;
 use crate::lines::SourcePosition;
@@ -86,7 +86,7 @@ pub struct ModuleRecord<'a> {
     pub end: u64,
     /// Path of its file; empty for code that is in no loaded object.
     pub path: &'a [u8],
-    /// Its GNU build-id, or the [`crate::stamp`] of its file where it has none; empty where neither is known.
+    /// Its GNU build-id, or the [`crate::file_stamp`] of its file where it has none; empty where neither is known.
     pub build_id: &'a [u8],
 }
 

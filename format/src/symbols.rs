@@ -17,7 +17,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::rows::{FieldReader, FieldWriter};
+use crate::fields::{FieldReader, FieldWriter};
 use crate::varint;
 
 /// Bytes that a payload is meant to have at most: [`encode`] begins another one then.
@@ -28,7 +28,7 @@ const PART: usize = 4 << 20;
 pub struct ModuleSymbols {
     /// The module's path.
     pub path: Vec<u8>,
-    /// Its build-id, or the [`crate::stamp`] of its file; empty when neither is known.
+    /// Its build-id, or the [`crate::file_stamp`] of its file; empty when neither is known.
     pub build_id: Vec<u8>,
     /// Its places, by ascending offset.
     pub places: Vec<OffsetSymbols>,

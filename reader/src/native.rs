@@ -4,8 +4,8 @@
 //! names come from [`crate::symbols`]. Invariant: a module is told by its path and its build-id together, never by its
 //! path alone, since another file may stand there by now; one without a build-id by what its file system said of the file.
 
+use memtrack_format::file_stamp::{self, FileStamp};
 use memtrack_format::mapped::MappedFile;
-use memtrack_format::stamp::{self, FileStamp};
 
 use crate::frames::{FrameId, Frames};
 
@@ -77,13 +77,13 @@ impl NativeModule {
     /// Its build-id or stamp as captures keep it.
     #[must_use]
     pub fn identity(&self) -> Vec<u8> {
-        stamp::join(&self.build_id, self.stamp)
+        file_stamp::join(&self.build_id, self.stamp)
     }
 
     /// The same module with what a capture has kept as its [`NativeModule::identity`].
     #[must_use]
     pub fn with_identity(self, identity: &[u8]) -> Self {
-        let (build_id, stamp) = stamp::split(identity);
+        let (build_id, stamp) = file_stamp::split(identity);
         Self { build_id: build_id.to_vec(), stamp, ..self }
     }
 

@@ -12,7 +12,7 @@ use crate::layout::{
     ALL_FREE, ControlPage, LAYOUT_VERSION, MAGIC, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
     SLOT_COUNTS, SegmentHeader, SlotHeader, total_bytes,
 };
-use crate::space::SegmentMappings;
+use crate::segment_mappings::SegmentMappings;
 
 /// The most slots of a file on a disk: 128 MiB.
 const MOST_RESERVED: u32 = 64;

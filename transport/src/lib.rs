@@ -15,6 +15,6 @@ pub mod clock;
 pub mod futex;
 pub mod handshake;
 pub mod layout;
-mod space;
+mod segment_mappings;
 
 pub use area::Area;

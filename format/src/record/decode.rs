@@ -3,9 +3,9 @@
 //! Invariant: any bytes whatever give records and then an end or an error; nothing is allocated but the stack of frames,
 //! which grows by at most one frame a byte.
 
-use super::located::LastLocation;
+use super::location::LastLocation;
 use super::{BlockRecord, CodeHead, LineTable, ModuleRecord, RawFrame, Record, extra, tag};
-use crate::model::{BlockByAge, DeltaState, bin};
+use crate::delta_state::{BlockByAge, DeltaState, bin};
 use crate::varint::{self, unzigzag};
 use crate::{Allocator, MapClass};
 

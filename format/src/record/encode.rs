@@ -9,7 +9,7 @@
 use std::hint::cold_path;
 
 use super::{CodeHead, ModuleRecord, RawFrame, extra, tag};
-use crate::model::{AgeByAddress, DeltaState, bin};
+use crate::delta_state::{AgeByAddress, DeltaState, bin};
 use crate::varint::{self, zigzag};
 use crate::{Allocator, MapClass};
 

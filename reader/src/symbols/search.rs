@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crc32fast::hash as crc32;
-use memtrack_format::stamp::FileStamp;
+use memtrack_format::file_stamp::FileStamp;
 
 use super::debuginfod::{Debuginfod, hex};
 use super::elf::{Elf, Source};

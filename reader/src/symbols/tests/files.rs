@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use memtrack_format::stamp::FileStamp;
+use memtrack_format::file_stamp::FileStamp;
 
 use super::{FRAMES, Fixture, address, expected, frames, module, run};
 use crate::native::NativeModule;

@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 
 use libc::{PT_LOAD, PT_NOTE};
-use memtrack_format::stamp::{self, FileStamp};
+use memtrack_format::file_stamp::{self, FileStamp};
 
 use super::modules::Description;
 use crate::platform::loaded_object::{LoadedObject, Range, build_id, holds};
@@ -19,7 +19,7 @@ pub(super) fn of(object: &LoadedObject<'_>) -> Description {
     let loaded = |range: &Range| segments.iter().any(|segment| holds(segment, range.start, range.len()));
     let path = path(object);
     let build_id = object.of_type(PT_NOTE).filter(loaded).find_map(|notes| build_id(&notes));
-    let build_id = build_id.map(<[u8]>::to_vec).unwrap_or_else(|| stamp::join(&[], stamp(&path)));
+    let build_id = build_id.map(<[u8]>::to_vec).unwrap_or_else(|| file_stamp::join(&[], stamp(&path)));
     let unwind_header = object.of_type(PT_GNU_EH_FRAME).find(loaded);
     Description { bias: object.base, unwind_header, path, build_id, segments }
 }

@@ -10,6 +10,7 @@ use memtrack_reader::{Options, Replay, source};
 
 use crate::load::{Request, facts};
 use crate::reports::facts::{Capture, Facts};
+use crate::reports::shown::Shown;
 use crate::terminal::Progress;
 
 /// What the filters of a request say, as an expression.
@@ -63,6 +64,12 @@ pub(crate) fn whole(file: &source::Capture, options: &Options) -> Result<(Captur
     let facts = Facts { unknown_frames: read.unknown_frames, time_uncertainty_ns, ..facts(file, read.lost) };
     facts.warn();
     let all = replay.allocated();
-    let capture = Capture { facts, analysis: replay.into_analysis(), frames: read.frames, threads: read.threads };
+    let capture = Capture {
+        facts,
+        analysis: replay.into_analysis(),
+        frames: read.frames,
+        threads: read.threads,
+        shown: Shown::default(),
+    };
     Ok((capture, all))
 }

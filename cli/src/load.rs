@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use memtrack_format::aggregate::Aggregate;
 use memtrack_reader::analysis::{Selection, Tally};
 use memtrack_reader::combine::beneath;
+use memtrack_reader::origin::Whose;
 use memtrack_reader::program::Program;
 use memtrack_reader::query::units::Time;
 use memtrack_reader::source::{self, Loss, ReadSummary};
@@ -21,6 +22,7 @@ use self::several::{combined, load_several, say_several};
 use crate::message;
 use crate::reports::account::Account;
 use crate::reports::facts::{Capture, Facts, ProcessRow, rfc3339};
+use crate::reports::shown::{Shown, Wish};
 use crate::sys;
 use crate::terminal::Progress;
 use crate::units::{count, size};
@@ -116,6 +118,10 @@ pub(crate) struct Request<'a> {
     pub(crate) without_names: bool,
     /// Say nothing of how several captures are put together.
     pub(crate) quiet: bool,
+    /// How people want it shown.
+    pub(crate) wish: Wish,
+    /// It is for people: see [`Request::for_people`].
+    pub(crate) shown: bool,
 }
 
 impl<'a> From<&'a PathBuf> for Request<'a> {
@@ -164,6 +170,9 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     }
     // Only of all captures together it is known where a line holds several calls.
     columns::keep_where_several(&mut capture.frames);
+    if request.shown {
+        capture.show(&request.wish)?;
+    }
     Ok(capture)
 }
 
@@ -197,6 +206,14 @@ impl Request<'_> {
             file.ignore_paths();
         }
         Ok(file)
+    }
+
+    /// Shows stacks folded, paths short, and leaks without what imports hold, unless something else is wished; where only
+    /// imports are asked for, they are what leaks are shown of.
+    pub(crate) fn for_people(mut self) -> Self {
+        self.shown = true;
+        self.wish.with_imports |= self.filter.whose.contains(&Whose::Imports);
+        self
     }
 
     /// Whether anything may be left out.
@@ -355,7 +372,7 @@ fn made(mut facts: Facts, read: ReadSummary, analysis: Analysis, unnamed: &mut V
     facts.lost_bytes = facts.lost_bytes.saturating_add(read.lost.bytes);
     (facts.unknown_frames, facts.time_uncertainty_ns) = (read.unknown_frames, Some(read.time_uncertainty_ns));
     unnamed.extend(read.unnamed);
-    Capture { facts, analysis, frames: read.frames, threads: read.threads }
+    Capture { facts, analysis, frames: read.frames, threads: read.threads, shown: Shown::default() }
 }
 
 /// Takes over sums that were made while the program ran.
@@ -384,7 +401,8 @@ fn restore(
         );
     }
     let all = analysis.totals.allocations;
-    Ok((Capture { facts: facts(file, file.lost()), analysis, frames, threads }, all))
+    let facts = facts(file, file.lost());
+    Ok((Capture { facts, analysis, frames, threads, shown: Shown::default() }, all))
 }
 
 /// What is said of a capture that was read.

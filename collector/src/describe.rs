@@ -11,7 +11,7 @@ use memtrack_transport::clock::{ClockPairing, StampingClock};
 use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocators, stop_reason, ticket};
 
 use crate::options::Options;
-use crate::{proc, speed};
+use crate::{directories, proc, speed};
 
 /// Who wrote the capture.
 const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
@@ -19,9 +19,11 @@ const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
 /// What is known when the process connects. `native`: its native stacks are recorded.
 pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &Options, native: bool) -> Process {
     let start = ClockPairing::measure(clock);
+    let (command_line, executable) = (proc::command_line(pid), proc::executable(pid));
+    let directories = directories::of(pid, &command_line, executable.as_deref());
     Process {
-        command_line: proc::command_line(pid),
-        executable: proc::executable(pid),
+        command_line,
+        executable,
         pid: u64::try_from(pid).ok(),
         ppid: u64::try_from(ppid).ok(),
         clock: Some(u64::from(clock as u32)),
@@ -33,7 +35,7 @@ pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &Opti
         native_traces: native.then_some(1),
         snapshot_interval_ms: Some(options.snapshot_interval.as_millis() as u64),
         recorder: Some(RECORDER.into()),
-        ..Process::default()
+        ..directories
     }
 }
 

@@ -16,6 +16,7 @@ use rustc_hash::FxHashMap;
 
 use crate::group::Group;
 use crate::pack::{Compression, Packer};
+use crate::packages::Packages;
 use crate::sink::{Piece, Sink};
 
 const BUFFER: usize = 256 * 1024;
@@ -31,6 +32,7 @@ pub struct FileSink<W: Write + Send> {
     groups: FxHashMap<u32, Group>,
     waiting: usize,
     image_ticket: u64,
+    packages: Packages,
 }
 
 impl<W: Write + Send> std::fmt::Debug for FileSink<W> {
@@ -56,7 +58,8 @@ impl<W: Write + Send> FileSink<W> {
         let mut out = BufWriter::with_capacity(BUFFER, out);
         out.write_all(&header::encode())?;
         out.flush()?;
-        Ok(Self { out, packer: Packer::new(compression)?, groups: FxHashMap::default(), waiting: 0, image_ticket: 0 })
+        let (packer, packages) = (Packer::new(compression)?, Packages::default());
+        Ok(Self { out, packer, groups: FxHashMap::default(), waiting: 0, image_ticket: 0, packages })
     }
 
     /// Writes one block, behind `before` in its group; the lengths, codec and checksum of `header` are filled in here.
@@ -81,6 +84,14 @@ impl<W: Write + Send> FileSink<W> {
         };
         self.waiting = self.waiting.saturating_sub(piece.bytes.len());
         self.block(header, piece.bytes, before)
+    }
+
+    /// Writes which directories are packages, if more are known than before.
+    fn write_packages(&mut self) -> io::Result<()> {
+        match self.packages.take_news() {
+            Some(packages) => self.process(&Process { packages, ..Process::default() }),
+            None => Ok(()),
+        }
     }
 
     fn write_all_groups(&mut self) -> io::Result<()> {
@@ -117,6 +128,7 @@ impl<W: Write + Send> Sink for FileSink<W> {
             group.written(true);
         }
         self.waiting += group.add(piece);
+        group.take_files().for_each(|file| self.packages.look(&file));
         self.groups.insert(piece.stream, group);
         if self.waiting > MOST_WAITING { self.write_all_groups() } else { Ok(()) }
     }
@@ -142,11 +154,13 @@ impl<W: Write + Send> Sink for FileSink<W> {
 
     fn checkpoint(&mut self) -> io::Result<()> {
         self.write_all_groups()?;
+        self.write_packages()?;
         self.out.flush()
     }
 
     fn finish(&mut self, complete: bool) -> io::Result<()> {
         self.write_all_groups()?;
+        self.write_packages()?;
         if complete {
             self.block(BlockHeader::plain(BlockKind::End), &[], &[])?;
         }

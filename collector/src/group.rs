@@ -54,6 +54,11 @@ impl Group {
         self.bytes.len() - before
     }
 
+    /// The files of code objects that came with what was added.
+    pub(crate) fn take_files(&mut self) -> impl Iterator<Item = Vec<u8>> {
+        self.places.take_files().into_iter()
+    }
+
     /// What waits, to be written as one block of this stream, and what is known of the group before it.
     pub(crate) fn piece(&self, stream: u32) -> Option<(Piece<'_>, &[u8])> {
         let &Self { segment, first_ticket, last_ticket, .. } = self;

@@ -29,6 +29,8 @@ struct Known {
     decoder: Decoder,
     locator: LocationEncoder,
     tables: FxHashMap<u32, Table>,
+    /// The files of code objects that were described since somebody asked.
+    files: FxHashSet<Vec<u8>>,
     kept: usize,
     seen: FxHashSet<RawFrame>,
 }
@@ -60,6 +62,13 @@ impl Places {
     }
 }
 
+impl Places {
+    /// The files of code objects that were described since this was asked before.
+    pub(crate) fn take_files(&mut self) -> FxHashSet<Vec<u8>> {
+        self.known.as_mut().map(|known| std::mem::take(&mut known.files)).unwrap_or_default()
+    }
+}
+
 impl Known {
     /// `false`: not all of it could be read.
     fn pass_on(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
@@ -88,6 +97,9 @@ impl Known {
     }
 
     fn describe(&mut self, head: &CodeHead<'_>) {
+        if !self.files.contains(head.file) {
+            self.files.insert(head.file.to_vec());
+        }
         let len = head.lines_len as usize;
         if self.kept.saturating_add(len) <= MOST_KEPT {
             self.kept += len;

@@ -7,13 +7,18 @@ use std::path::PathBuf;
 use clap::Args;
 use memtrack_format::Allocator;
 use memtrack_reader::Filter;
+use memtrack_reader::origin::Whose;
 use memtrack_reader::query::units::{Time, size, time};
+use regex::Regex;
 
 use super::View;
 use crate::load::{Request, search};
+use crate::reports::shown::Wish;
 
 /// Where the filters stand in a help text.
 const FILTERS: &str = "Filters";
+/// Where it is said how stacks are shown.
+const STACKS: &str = "Call stacks in text and pages";
 /// Where it is said where names are looked for.
 const NATIVE: &str = "Native code";
 
@@ -39,12 +44,25 @@ pub(crate) struct Filters {
     /// Only stacks with a source file whose path contains TEXT
     #[arg(long, help_heading = FILTERS, value_name = "TEXT")]
     pub(crate) file: Vec<String>,
-    /// Only what is put down to this module, as in 'memtrack stats'
+    /// Only what is put down to this module, as in 'memtrack stats', or to one that lies below it, as in shop.api
     #[arg(long, help_heading = FILTERS, value_name = "NAME")]
     pub(crate) module: Vec<String>,
     /// Only allocations by this function, such as malloc or mmap
     #[arg(long, help_heading = FILTERS, value_name = "NAME", value_parser = allocator)]
     pub(crate) allocator: Vec<Allocator>,
+    /// Only what own code asked for: code below the directory of the script, or below the working directory for -m, -c
+    /// and native programs; may be combined with the next three
+    #[arg(long, help_heading = FILTERS)]
+    pub(crate) own: bool,
+    /// Only what libraries allocated without own code in the call stack
+    #[arg(long, help_heading = FILTERS)]
+    pub(crate) libraries: bool,
+    /// Only what the standard library, the interpreter or the runtime allocated on their own
+    #[arg(long, help_heading = FILTERS)]
+    pub(crate) stdlib: bool,
+    /// Only what imports hold: code of modules, and what modules of others do while they are being imported
+    #[arg(long, help_heading = FILTERS)]
+    pub(crate) imports: bool,
     /// Only single allocations of at least SIZE, such as 512, 10kB or 1MB
     #[arg(long, help_heading = FILTERS, value_name = "SIZE", value_parser = size)]
     pub(crate) min_bytes: Option<u64>,
@@ -59,6 +77,22 @@ pub(crate) struct Filters {
     pub(crate) to: Option<Time>,
     #[command(flatten)]
     pub(crate) names: Names,
+    #[command(flatten)]
+    pub(crate) stacks: Stacks,
+}
+
+/// How stacks are shown to people; JSON and exports have them as they were recorded.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Stacks {
+    /// Show in leaks what imports hold, too
+    #[arg(long, help_heading = STACKS)]
+    pub(crate) with_imports: bool,
+    /// Show call stacks and paths as they were recorded: imports frame by frame, allocator wrappers and containers, too
+    #[arg(long, help_heading = STACKS)]
+    pub(crate) all_frames: bool,
+    /// Skip functions whose name matches REGEX, as allocator wrappers are; may be given several times
+    #[arg(long, help_heading = STACKS, value_name = "REGEX")]
+    pub(crate) skip_function: Vec<Regex>,
 }
 
 /// Where the names of native code are looked for.
@@ -94,15 +128,22 @@ impl<'a> From<(&'a [PathBuf], &Filters)> for Request<'a> {
 }
 
 impl Filters {
+    /// Whose memory is asked for; nothing for everybody's.
+    fn whose(&self) -> Vec<Whose> {
+        let asked = [self.own, self.libraries, self.stdlib, self.imports];
+        Whose::ALL.into_iter().zip(asked).filter_map(|(whose, asked)| asked.then_some(whose)).collect()
+    }
+
     fn request<'a>(&self, paths: &'a [PathBuf]) -> Request<'a> {
-        let Self { thread, function, file, module, allocator, min_bytes, from, to, names } = self.clone();
+        let Self { thread, function, file, module, allocator, min_bytes, from, to, names, stacks, .. } = self.clone();
+        let Stacks { with_imports, all_frames, skip_function } = stacks;
         let filter = Filter {
             threads: thread,
             functions: function,
             files: file,
             modules: module,
             allocators: allocator,
-            whose: Vec::new(),
+            whose: self.whose(),
         };
         Request {
             paths,
@@ -117,6 +158,8 @@ impl Filters {
             split_domains: false,
             without_names: false,
             quiet: false,
+            wish: Wish { with_imports, all_frames, skip: skip_function },
+            shown: false,
         }
     }
 }

@@ -23,7 +23,8 @@ use crate::reports::{arenas, page, places, summary, tree_json};
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
-    let mut capture = load((&options.input, &options.view), &options.view.reading())?;
+    let request = Request::from((&options.input, &options.view));
+    let mut capture = load(if options.json { request } else { request.for_people() }, &options.view.reading())?;
     let mut out = Report::printed(options.output.of(&options.input.captures))?;
     let look = options.text.colors.look(&out);
     let order = match options.sort {
@@ -49,7 +50,9 @@ pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn table(options: &args::Table) -> Result<u8> {
-    let mut capture = load((&options.input, &options.view), &options.view.reading())?;
+    let request = Request::from((&options.input, &options.view));
+    let request = if options.json || options.csv { request } else { request.for_people() };
+    let mut capture = load(request, &options.view.reading())?;
     let mut out = Report::printed(options.output.of(&options.input.captures))?;
     let is_text = !options.json && !options.csv;
     let held = is_text.then(|| capture.analysis.take_arenas_out_of_leaks(options.view.wanted()));

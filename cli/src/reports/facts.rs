@@ -12,6 +12,7 @@ use crate::message;
 use crate::units::{at_most, count, size};
 
 use super::account::Account;
+use super::shown::Shown;
 use super::view::title;
 
 /// A capture that was read, as reports take it.
@@ -25,6 +26,8 @@ pub(crate) struct Capture {
     pub(crate) frames: Frames,
     /// The threads that the sums refer to.
     pub(crate) threads: Vec<Thread>,
+    /// What was made of it to be shown to people.
+    pub(crate) shown: Shown,
 }
 
 impl Capture {

@@ -12,11 +12,18 @@ use memtrack_reader::{Analysis, Frames, Snapshot, StackId, Thread, ThreadId};
 
 use super::account::Account;
 use super::facts::{Capture, Facts};
+use super::shown::Shown;
 
 /// A capture of nothing.
 pub(crate) fn empty() -> Capture {
     let facts = Facts { file: "empty.bin".into(), format_version: 1, complete: true, ..Facts::default() };
-    Capture { facts, analysis: Analysis::default(), frames: Frames::new(), threads: Vec::new() }
+    Capture {
+        facts,
+        analysis: Analysis::default(),
+        frames: Frames::new(),
+        threads: Vec::new(),
+        shown: Shown::default(),
+    }
 }
 
 /// Three stacks, one of them empty, two threads, and an allocation of no bytes.
@@ -35,7 +42,7 @@ pub(crate) fn capture() -> Capture {
     let groups = groups.into_iter().collect();
     let analysis = Analysis { groups, totals: totals(), snapshots, exact_times: true, ..Analysis::default() };
     let threads = [(100, "main"), (107, "pool-0")].map(|(tid, name)| Thread { tid, name: name.into() });
-    Capture { facts: facts(), analysis, frames, threads: threads.into() }
+    Capture { facts: facts(), analysis, frames, threads: threads.into(), shown: Shown::default() }
 }
 
 /// Fails where `text` differs from the golden file.

@@ -1,18 +1,19 @@
-//! `table`: a row for each innermost frame and allocator, as text, JSON or CSV.
+//! `table`: who holds a view's memory, by place and allocator, as text, JSON or CSV.
 //!
-//! Invariant: the rows add up to the view's total; only text leaves any out, and says how many.
+//! JSON and CSV have a row for each innermost frame and allocator, as recorded. In text a row is of a line of own code
+//! ([`holders`]), and of an innermost frame where stacks are shown as they were recorded (`--all-frames`). Invariant: the
+//! rows add up to the view's total; only text leaves any out, and says how many.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use memtrack_format::Allocator;
 use memtrack_reader::analysis::Tally;
-use memtrack_reader::{FrameId, StackId, ThreadId, View};
+use memtrack_reader::{FrameId, StackId, View};
 use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
+use super::holders::{Key, holders};
 use super::table::{Table, left_out};
-use super::tree::named;
 use super::{NO_STACK, view};
 use crate::terminal::Look;
 use crate::units::{count, percent, size};
@@ -22,23 +23,29 @@ use crate::units::{count, percent, size};
 pub(crate) struct Places<'a> {
     capture: &'a Capture,
     view: View,
+    split_threads: bool,
+    split_processes: bool,
     rows: Vec<Row>,
+}
+
+/// A row of text.
+#[derive(Clone, Debug)]
+struct TextRow {
+    key: Key,
+    tally: Tally,
+    place: String,
+}
+
+impl From<(Key, Tally, String)> for TextRow {
+    fn from((key, tally, place): (Key, Tally, String)) -> Self {
+        Self { key, tally, place }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Row {
     key: Key,
     tally: Tally,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
-    frame: Option<FrameId>,
-    allocator: Allocator,
-    /// Where threads are kept apart.
-    thread: Option<ThreadId>,
-    /// Where processes are: the frame that names it.
-    process: Option<FrameId>,
 }
 
 impl<'a> Places<'a> {
@@ -59,7 +66,7 @@ impl<'a> Places<'a> {
             rows[place].tally.add(group.bytes, group.count);
         }
         rows.sort_by_key(|row| std::cmp::Reverse((row.tally.bytes, row.tally.count)));
-        Self { capture, view, rows }
+        Self { capture, view, split_threads, split_processes, rows }
     }
 
     /// Everything as `memtrack-table`, version 1.
@@ -106,24 +113,35 @@ impl<'a> Places<'a> {
         let title =
             format!("{}: {} in {} allocations", self.capture.title(self.view), size(total.bytes), count(total.count));
         writeln!(out, "{}", look.heading(&title))?;
-        let shown = limit.min(self.rows.len());
+        self.capture.say_left_out(self.view, &mut out)?;
+        let rows = self.text_rows();
+        let shown = limit.min(rows.len());
         if shown == 0 {
             return Ok(());
         }
         let mut table = Table::default();
-        let threads = self.rows.iter().any(|row| row.key.thread.is_some());
-        let processes = self.rows.iter().any(|row| row.key.process.is_some());
+        let threads = rows.iter().any(|row| row.key.thread.is_some());
+        let processes = rows.iter().any(|row| row.key.process.is_some());
         let head = ["Size", "Part", "Count", "Allocator", "Process", "Thread", "Place"];
         let is_shown = |title: &str| (threads || title != "Thread") && (processes || title != "Process");
         table.row(head.into_iter().filter(|title| is_shown(title)).map(Into::into));
-        self.rows[..shown].iter().for_each(|row| table.row(self.cells(row, total.bytes)));
+        rows[..shown].iter().for_each(|row| table.row(self.cells(row, total.bytes)));
         for (number, line) in table.lines(look.width).into_iter().enumerate() {
             writeln!(out, "{}", if number == 0 { look.heading(&line) } else { line })?;
         }
-        match self.rows.len() - shown {
+        match rows.len() - shown {
             0 => Ok(()),
             more => writeln!(out, "{}", left_out(more as u64)),
         }
+    }
+
+    fn text_rows(&self) -> Vec<TextRow> {
+        if self.capture.shown.folded {
+            let rows = holders(self.capture, self.view, self.split_threads, self.split_processes);
+            return rows.iter().map(|row| (row.key, row.tally, row.named(self.capture)).into()).collect();
+        }
+        let named = |row: &Row| row.key.frame.map_or_else(|| NO_STACK.into(), |id| self.capture.named(id));
+        self.rows.iter().map(|row| (row.key, row.tally, named(row)).into()).collect()
     }
 
     fn total(&self) -> Tally {
@@ -151,7 +169,7 @@ impl<'a> Places<'a> {
         value
     }
 
-    fn cells(&self, row: &Row, whole: u64) -> Vec<String> {
+    fn cells(&self, row: &TextRow, whole: u64) -> Vec<String> {
         let Tally { bytes, count: number } = row.tally;
         let mut cells = vec![size(bytes), percent(bytes, whole), count(number), row.key.allocator.name().into()];
         if let Some(id) = row.key.process {
@@ -161,8 +179,7 @@ impl<'a> Places<'a> {
             let (tid, name) = self.capture.thread(id);
             cells.push(visible(&format!("{} {name}", tid.map_or("?".into(), |tid| tid.to_string()))));
         }
-        let place = row.key.frame.map_or_else(|| NO_STACK.into(), |id| named(&self.capture.frames, id));
-        cells.push(visible(&place));
+        cells.push(visible(&row.place));
         cells
     }
 

@@ -13,7 +13,6 @@ use super::facts::{Capture, visible};
 use super::processes;
 use super::stats::{Rows, tells_python_apart};
 use super::table::Table;
-use super::tree::named;
 use crate::terminal::Look;
 use crate::units::{count, duration, percent, size};
 
@@ -203,7 +202,7 @@ fn frames(capture: &Capture, whole: Tally, rows: &[FrameRow]) -> Table {
 }
 
 fn place(capture: &Capture, row: &FrameRow) -> String {
-    row.frame.map_or_else(|| NO_STACK.into(), |id| named(&capture.frames, id))
+    row.frame.map_or_else(|| NO_STACK.into(), |id| capture.named(id))
 }
 
 fn modules(whole: Tally, rows: &[ModuleRow]) -> Table {

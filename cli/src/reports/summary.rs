@@ -51,6 +51,7 @@ pub(crate) fn write(
     });
     let title = format!("{}: {} in {} allocations", capture.title(view), size(whole.bytes), count(whole.count));
     writeln!(out, "{}", look.heading(&title))?;
+    capture.say_left_out(view, &mut out)?;
     if rows.is_empty() {
         return Ok(());
     }
@@ -137,7 +138,7 @@ impl Functions {
 
     fn name(&self, capture: &Capture, key: u32) -> String {
         let Some(&(function, file)) = self.list.get(key as usize) else { return NO_STACK.into() };
-        let (function, file) = (capture.frames.name(function), capture.frames.name(file));
+        let (function, file) = (capture.frames.name(function), capture.path(capture.frames.name(file)));
         visible(&if file.is_empty() { function.into() } else { format!("{function} at {file}") })
     }
 }

@@ -55,6 +55,9 @@ fn line(row: &[String], widths: &[usize], width: Option<usize>) -> String {
     line.trim_end().to_owned()
 }
 
+/// Stands between own code and what it called.
+const VIA: &str = ", via ";
+
 /// The last column keeps this many characters on the narrowest terminal.
 const MIN_LAST: usize = 16;
 
@@ -62,6 +65,12 @@ const MIN_LAST: usize = 16;
 fn cut(text: &str, width: Option<usize>) -> String {
     let len = text.chars().count();
     let Some(width) = width.filter(|width| len > *width) else { return text.into() };
+    // Own code comes first, and what it called has the room that is left.
+    if let Some((own, through)) = text.split_once(VIA) {
+        let left = width.checked_sub(own.chars().count() + VIA.len()).filter(|left| *left >= MIN_LAST);
+        let through = left.map(|left| format!("{VIA}{}", cut(through, Some(left))));
+        return cut(own, Some(width)) + through.as_deref().unwrap_or_default();
+    }
     let room = width - 1;
     let head = head(text, room);
     text.chars().take(head).chain(['…']).chain(text.chars().skip(len + head - room)).collect()
@@ -105,6 +114,9 @@ mod tests {
         assert_eq!(cut(text, Some(22)), "Block.co…blocks.py:822");
         assert_eq!(cut(text, Some(16)), "Block.c…s.py:822");
         assert_eq!(cut("f at /srv/ünï/é.py:1", Some(14)), "f at …ï/é.py:1");
+        let own = "load at report.py:5, via DataFrame.copy at pandas/core/frame.py:578";
+        assert_eq!(cut(own, Some(50)), "load at report.py:5, via DataFrame.co…frame.py:578");
+        assert_eq!([cut(own, Some(30)), cut(own, Some(16))], ["load at report.py:5", "load …report.py:5"]);
     }
 
     #[test]

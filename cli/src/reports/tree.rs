@@ -1,14 +1,14 @@
 //! `tree`: who called whom, with what each call allocated with everything below it, as text.
 //!
 //! Invariant: each line's figure is the sum of its own allocations and those of all it called, also of what is too small
-//! to be shown. Small calls are summed up in a line of their own where they are not small together.
+//! to be shown. Small calls are summed up in a line of their own where they are not small together. Where stacks are folded,
+//! of calls that others made one from the other, and nobody else from there, the first and the last are shown.
 
 use std::io::{self, Write};
 
 use memtrack_reader::analysis::{CallTree, GroupRow, Tally};
 use memtrack_reader::{FrameId, Frames, StackId, View};
 
-use super::NO_STACK;
 use super::facts::{Capture, visible};
 use super::table::Table;
 use crate::terminal::Look;
@@ -37,8 +37,22 @@ struct Line {
     branches: String,
     /// Whether it is all that its caller called.
     single: bool,
+    /// How many calls lie between it and the line above, which are not shown.
+    skipped: usize,
     /// Bytes and number of the calls that are too small to be shown, where the line stands for those.
     rest: Option<(Tally, usize)>,
+}
+
+/// What is directly below a call.
+struct Below {
+    /// The calls that are shown, largest first.
+    shown: Vec<u32>,
+    /// How many are too small.
+    small: usize,
+    /// Their sum.
+    rest: Tally,
+    /// Whether that is large enough to be said.
+    said: bool,
 }
 
 impl<'a> Calls<'a> {
@@ -58,6 +72,7 @@ impl<'a> Calls<'a> {
         let title =
             format!("{}: {} in {} allocations", self.capture.title(self.view), size(whole.bytes), count(whole.count));
         writeln!(out, "{}", look.heading(&title))?;
+        self.capture.say_left_out(self.view, &mut out)?;
         if whole.count == 0 {
             return Ok(());
         }
@@ -72,11 +87,13 @@ impl<'a> Calls<'a> {
                 .collect::<Vec<_>>()
         };
         table.row(kept(["Total", "Part", own, "Count", "Call"].map(Into::into)));
-        for line in self.lines(least) {
-            table.row(kept(self.cells(&line)));
-        }
-        for (number, line) in table.lines(look.width).into_iter().enumerate() {
-            writeln!(out, "{}", if number == 0 { look.heading(&line) } else { line })?;
+        let lines = self.lines(least);
+        lines.iter().for_each(|line| table.row(kept(self.cells(line))));
+        // The head and own code stand out.
+        let stands_out = |line: &Line| line.rest.is_none() && self.is_own(line.node);
+        let stand_out = std::iter::once(true).chain(lines.iter().map(stands_out));
+        for (line, stands_out) in table.lines(look.width).into_iter().zip(stand_out) {
+            writeln!(out, "{}", if stands_out { look.heading(&line) } else { line })?;
         }
         if least > 0.0 {
             writeln!(out, "  without calls of less than {least} % (--least 0 shows all)")?;
@@ -91,7 +108,7 @@ impl<'a> Calls<'a> {
             children[node.parent as usize].push(index);
         }
         let mut lines = Vec::new();
-        let root = Line { node: 0, branches: String::new(), single: false, rest: None };
+        let root = Line { node: 0, branches: String::new(), single: false, skipped: 0, rest: None };
         let mut open = self.below(&root, &children, least);
         open.reverse();
         while let Some(line) = open.pop() {
@@ -109,16 +126,8 @@ impl<'a> Calls<'a> {
     /// The lines directly below another. Calls in single file stay in one column, so that deep stacks stay readable: two
     /// └ below each other are a call and its caller, never siblings.
     fn below(&self, caller: &Line, children: &[Vec<u32>], least: f64) -> Vec<Line> {
-        let floor = self.totals[0].bytes as f64 * least / 100.0;
-        let mut kept = children[caller.node as usize].clone();
-        kept.sort_by_key(|child| std::cmp::Reverse((self.total(*child).bytes, self.total(*child).count)));
-        let shown = kept.partition_point(|child| self.total(*child).bytes as f64 >= floor);
-        let small = kept.split_off(shown);
-        let rest = small.iter().fold(Tally::default(), |mut rest, child| {
-            rest.add(self.total(*child).bytes, self.total(*child).count);
-            rest
-        });
-        let said = !small.is_empty() && rest.bytes as f64 >= floor;
+        let Below { shown: kept, small, rest, said } = self.kept_below(caller.node, children, least);
+        let shown = kept.len();
         let single = shown == 1 && !said;
         let inner = caller.branches.replace("├ ", "│ ").replace("└ ", "  ");
         let lines = shown + usize::from(said);
@@ -130,17 +139,57 @@ impl<'a> Calls<'a> {
         };
         let mut below: Vec<_> = (0..)
             .zip(&kept)
-            .map(|(number, child)| Line { node: *child, branches: branch(number), single, rest: None })
+            .map(|(number, child)| {
+                let skips = single && caller.node != 0 && !self.is_own(caller.node);
+                let (node, skipped) = if skips { self.last_of_others(*child, children, least) } else { (*child, 0) };
+                Line { node, branches: branch(number), single, skipped, rest: None }
+            })
             .collect();
         if said {
             below.push(Line {
                 node: caller.node,
                 branches: branch(shown),
                 single: false,
-                rest: Some((rest, small.len())),
+                skipped: 0,
+                rest: Some((rest, small)),
             });
         }
         below
+    }
+
+    /// The calls directly below a node, largest first.
+    fn kept_below(&self, node: u32, children: &[Vec<u32>], least: f64) -> Below {
+        let floor = self.totals[0].bytes as f64 * least / 100.0;
+        let mut kept = children[node as usize].clone();
+        kept.sort_by_key(|child| std::cmp::Reverse((self.total(*child).bytes, self.total(*child).count)));
+        let shown = kept.partition_point(|child| self.total(*child).bytes as f64 >= floor);
+        let small = kept.split_off(shown);
+        let rest = small.iter().fold(Tally::default(), |mut rest, child| {
+            rest.add(self.total(*child).bytes, self.total(*child).count);
+            rest
+        });
+        let said = !small.is_empty() && rest.bytes as f64 >= floor;
+        Below { shown: kept, small: small.len(), rest, said }
+    }
+
+    /// The last of the calls that follow each other from this one on in code of others, each all that is below the one
+    /// before, and how many come before it.
+    fn last_of_others(&self, first: u32, children: &[Vec<u32>], least: f64) -> (u32, usize) {
+        let (mut last, mut skipped) = (first, 0);
+        while self.capture.shown.folded && !self.is_own(last) && self.own[last as usize].bytes == 0 {
+            match self.kept_below(last, children, least) {
+                Below { shown, said: false, .. } if shown.len() == 1 && !self.is_own(shown[0]) => {
+                    (last, skipped) = (shown[0], skipped + 1);
+                }
+                _ => break,
+            }
+        }
+        (last, skipped)
+    }
+
+    /// Whether a call is of own code.
+    fn is_own(&self, node: u32) -> bool {
+        self.capture.is_own(FrameId(self.tree.nodes()[node as usize].key))
     }
 
     fn total(&self, node: u32) -> Tally {
@@ -155,14 +204,16 @@ impl<'a> Calls<'a> {
             None => (self.total(line.node), size(self.own[line.node as usize].bytes), self.name(line.node)),
         };
         let part = percent(total.bytes, self.totals[0].bytes);
+        let name = match line.skipped {
+            0 => name,
+            1 => format!("… 1 call, then {name}"),
+            more => format!("… {} calls, then {name}", count(more as u64)),
+        };
         [size(total.bytes), part, own, count(total.count), format!("{}{}", short(&line.branches), visible(&name))]
     }
 
     fn name(&self, node: u32) -> String {
-        match described(&self.capture.frames, self.tree.nodes()[node as usize].key) {
-            (function, place) if place.is_empty() => function.into(),
-            (function, place) => format!("{function} at {place}"),
-        }
+        self.capture.key_named(self.tree.nodes()[node as usize].key)
     }
 }
 
@@ -203,34 +254,6 @@ pub(crate) fn places(
         node => node,
     };
     stacks.into_iter().map(&mut place).collect()
-}
-
-/// File, line, and column where a line holds several calls, as far as they are known.
-pub(crate) fn place(frames: &Frames, id: FrameId) -> String {
-    let frame = frames.frame(id);
-    match (frames.file(id), frame.line, frame.column) {
-        ("", _, _) => String::new(),
-        (file, 0, _) => file.into(),
-        (file, line, 0) => format!("{file}:{line}"),
-        (file, line, column) => format!("{file}:{line}:{column}"),
-    }
-}
-
-/// A frame as one reads it: function and place.
-pub(crate) fn named(frames: &Frames, id: FrameId) -> String {
-    match (frames.function(id), place(frames, id)) {
-        (function, place) if place.is_empty() => function.into(),
-        (function, place) => format!("{function} at {place}"),
-    }
-}
-
-/// Function and place of a node with this key; the place is empty where it is not known.
-pub(crate) fn described(frames: &Frames, key: u32) -> (&str, String) {
-    if key == CallTree::NO_FRAME {
-        return (NO_STACK, String::new());
-    }
-    let id = FrameId(key);
-    (frames.function(id), place(frames, id))
 }
 
 /// Branches without their outer part where there are so many that names would have no room.

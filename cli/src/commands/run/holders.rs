@@ -11,7 +11,7 @@ use memtrack_reader::origin::{Origin, Whose, origins, whose};
 use memtrack_reader::{FrameId, Frames, View};
 
 use crate::reports::facts::{Capture, visible};
-use crate::reports::tree::named;
+use crate::reports::shown::named;
 use crate::units::{percent, size};
 
 /// So many lines for each view.

@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 
 use super::running::Running;
 use crate::message;
-use crate::reports::tree::named;
+use crate::reports::shown::named;
 use crate::units::{count, duration, size};
 
 /// Between two lines, at least.

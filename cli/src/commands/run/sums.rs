@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crc32fast::hash as crc32;
-use memtrack_collector::{Compression, Packer, Piece, Sink};
+use memtrack_collector::{Compression, Packages, Packer, Piece, Sink};
 use memtrack_format::aggregate::PART;
 use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN, MAX_RAW};
 use memtrack_format::header;
@@ -99,7 +99,10 @@ impl Sink for SumsSink {
 
     fn finish(&mut self, complete: bool) -> io::Result<()> {
         let Some((analysis, read)) = self.running.finish()? else { return Ok(()) };
-        self.file.write(&self.running.process, analysis, &read.frames, &read.threads, complete)
+        let mut packages = Packages::default();
+        read.frames.names().filter(|name| name.ends_with(".py")).for_each(|file| packages.look(file.as_bytes()));
+        let process = Process { packages: packages.take_news().unwrap_or_default(), ..self.running.process.clone() };
+        self.file.write(&process, analysis, &read.frames, &read.threads, complete)
     }
 }
 

@@ -10,7 +10,7 @@ use memtrack_reader::View;
 use memtrack_reader::analysis::{CallTree, Tally};
 
 use crate::reports::facts::Capture;
-use crate::reports::tree::{described, places};
+use crate::reports::tree::places;
 
 /// What puts siblings in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl<'a> Forest<'a> {
 
     /// Function and place of a node.
     pub(super) fn described(&self, node: u32) -> (&str, String) {
-        described(&self.capture.frames, self.key(node))
+        self.capture.described(self.key(node))
     }
 
     /// Whether anything below a node has something in this view.
@@ -154,7 +154,7 @@ impl<'a> Forest<'a> {
         let mut known: HashMap<u32, bool> = HashMap::new();
         let mut is_match = |key| {
             *known.entry(key).or_insert_with(|| {
-                let (function, place) = described(&self.capture.frames, key);
+                let (function, place) = self.capture.described(key);
                 function.to_lowercase().contains(&needle) || place.to_lowercase().contains(&needle)
             })
         };

@@ -18,7 +18,7 @@ use std::io::{self, IsTerminal};
 use anyhow::{Context, Result};
 
 use crate::args;
-use crate::load::load;
+use crate::load::{Request, load};
 use crate::output::Report;
 use crate::reports::tree::Calls;
 use crate::reports::tree_json;
@@ -30,7 +30,8 @@ use browser::{Browser, Start};
 /// # Errors
 /// A capture that cannot be read, an output that cannot be written, or a terminal that cannot be used.
 pub(crate) fn run(options: &args::Tree) -> Result<u8> {
-    let mut capture = load((&options.input, &options.view), &options.view.reading())?;
+    let request = Request::from((&options.input, &options.view));
+    let mut capture = load(if options.json { request } else { request.for_people() }, &options.view.reading())?;
     let (view, inverted, least) = (options.view.wanted(), options.inverted, options.least);
     if options.json {
         let mut out = Report::printed(options.output.of(&options.input.captures))?;

@@ -1,0 +1,143 @@
+//! What a report for people shows of a capture: folded stacks, short paths, and leaks without what imports hold.
+//!
+//! JSON and exports show captures as they are, and so does `--all-frames`. Invariant: totals of a view are of what is
+//! shown; what is left out is said beside them, with its bytes.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use anyhow::Result;
+use memtrack_reader::analysis::{CallTree, Tally};
+use memtrack_reader::fold::fold;
+use memtrack_reader::frames::Frame;
+use memtrack_reader::origin::{Origin, Whose, origins, whose};
+use memtrack_reader::paths;
+use memtrack_reader::plumbing::Plumbing;
+use memtrack_reader::{FrameId, Frames, View};
+use regex::Regex;
+
+use super::NO_STACK;
+use super::facts::Capture;
+use crate::units::size;
+
+/// How a capture is shown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wish {
+    /// Leaks have what imports hold, too.
+    pub(crate) with_imports: bool,
+    /// Stacks and paths as they were recorded.
+    pub(crate) all_frames: bool,
+    /// Functions that are skipped beside those of the table.
+    pub(crate) skip: Vec<Regex>,
+}
+
+/// What was made of a capture to be shown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shown {
+    /// Whether stacks are folded and paths short.
+    pub(crate) folded: bool,
+    /// Whose code each frame is, where stacks are folded.
+    origins: Vec<Origin>,
+    /// What was left out of the leaks, and of those at exit.
+    imports: [Tally; 2],
+}
+
+impl Capture {
+    /// Makes it ready to be shown to people.
+    ///
+    /// # Errors
+    /// More call stacks than can be told apart.
+    pub(crate) fn show(&mut self, wish: &Wish) -> Result<()> {
+        if !wish.with_imports {
+            self.leave_out_imports();
+        }
+        if !wish.all_frames {
+            let plumbing = Plumbing::with(wish.skip.clone());
+            fold(&mut self.analysis, &mut self.frames, &plumbing, |_| true)?;
+            self.shown.folded = true;
+            self.shown.origins = origins(&self.frames);
+        }
+        Ok(())
+    }
+
+    /// Takes what imports hold out of the leaks.
+    fn leave_out_imports(&mut self) {
+        let whose = whose(&self.frames);
+        let imports = &mut self.shown.imports;
+        self.analysis.groups.change_all(|group| {
+            // What an arena holds is not known: it is told apart by itself.
+            if whose.get(group.stack.0 as usize) == Some(&Whose::Imports) && !group.allocator.is_python_arena() {
+                for (sum, left_out) in [&mut group.leaked, &mut group.leaked_at_exit].into_iter().zip(&mut *imports) {
+                    let sum = std::mem::take(sum);
+                    left_out.add(sum.bytes, sum.count);
+                }
+            }
+        });
+    }
+
+    /// Says what is left out of a view.
+    ///
+    /// # Errors
+    /// What the writer says.
+    pub(crate) fn say_left_out(&self, view: View, mut out: impl Write) -> io::Result<()> {
+        let [leaked, at_exit] = self.shown.imports;
+        let left_out = match view {
+            View::Leaks => leaked,
+            View::LeaksAtExit => at_exit,
+            View::HighWaterMark | View::Temporary | View::Allocated => Tally::default(),
+        };
+        if left_out == Tally::default() {
+            return Ok(());
+        }
+        writeln!(out, "{} held by imports are left out; --with-imports", size(left_out.bytes))
+    }
+
+    /// Whether a frame is own code; never where stacks are not folded.
+    pub(crate) fn is_own(&self, frame: FrameId) -> bool {
+        self.shown.origins.get(frame.0 as usize) == Some(&Origin::Own)
+    }
+
+    /// Function and place of a node with this key; the place is empty where it is not known.
+    pub(crate) fn described(&self, key: u32) -> (&str, String) {
+        if key == CallTree::NO_FRAME {
+            return (NO_STACK, String::new());
+        }
+        let (frames, id) = (&self.frames, FrameId(key));
+        (frames.function(id), place(frames.frame(id), &self.path(frames.file(id))))
+    }
+
+    /// A node with this key as one reads it.
+    pub(crate) fn key_named(&self, key: u32) -> String {
+        let (function, place) = self.described(key);
+        joined(function, &place)
+    }
+
+    /// A frame as one reads it: function and place.
+    pub(crate) fn named(&self, id: FrameId) -> String {
+        self.key_named(id.0)
+    }
+
+    /// A path, short where stacks are folded.
+    pub(crate) fn path<'p>(&self, path: &'p str) -> Cow<'p, str> {
+        if self.shown.folded { paths::short(&self.frames, path) } else { path.into() }
+    }
+}
+
+/// A frame as one reads it, with its path as it was recorded.
+pub(crate) fn named(frames: &Frames, id: FrameId) -> String {
+    joined(frames.function(id), &place(frames.frame(id), frames.file(id)))
+}
+
+fn joined(function: &str, place: &str) -> String {
+    if place.is_empty() { function.into() } else { format!("{function} at {place}") }
+}
+
+/// File, line, and column where a line holds several calls, as far as they are known.
+fn place(frame: Frame, path: &str) -> String {
+    match (path, frame.line, frame.column) {
+        ("", _, _) => String::new(),
+        (path, 0, _) => path.into(),
+        (path, line, 0) => format!("{path}:{line}"),
+        (path, line, column) => format!("{path}:{line}:{column}"),
+    }
+}

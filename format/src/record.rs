@@ -32,7 +32,7 @@ mod encode;
 mod location;
 
 pub use decode::{DecodeError, Decoder};
-pub use encode::{AllocHead, Encoder, MAX_RECORD, MAX_TEXT, Surprise};
+pub use encode::{AllocHead, AllocStep, Encoder, MAX_RECORD, MAX_TEXT, PendingAlloc};
 pub use location::LocationEncoder;
 
 pub use crate::lines::LineTable;

@@ -38,14 +38,25 @@ impl From<Allocator> for AllocHead {
     }
 }
 
-/// What of an allocation was not as expected: the first of both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Surprise {
-    /// Its size.
-    Size,
-    /// Its address.
-    Address,
+/// What came of [`Encoder::expected_alloc`].
+#[must_use = "the record may still have to be written, by Encoder::finish_alloc"]
+#[derive(Debug)]
+pub enum AllocStep {
+    /// The record is written, up to here.
+    Written(usize),
+    /// There is no room for it.
+    NoRoom,
+    /// The size is not the expected one.
+    SizeDiffers(PendingAlloc<false>),
+    /// The size is the expected one, and the address is not.
+    AddressDiffers(PendingAlloc<true>),
 }
+
+/// An allocation whose first step is done, and whose record [`Encoder::finish_alloc`] writes: as long as this is there, the
+/// stream lacks it. `SIZE_EXPECTED`: its size was the expected one.
+#[must_use = "Encoder::finish_alloc has to write the record"]
+#[derive(Debug)]
+pub struct PendingAlloc<const SIZE_EXPECTED: bool>(());
 
 /// Writes the records of one stream.
 #[derive(Debug)]
@@ -202,17 +213,22 @@ impl Encoder {
     ) -> Option<usize> {
         open(bytes, at, 0)?;
         match self.expected_alloc(|| &mut *bytes, at, head, block, time) {
-            Ok(at) => at,
-            Err(surprise) => {
+            AllocStep::Written(at) => Some(at),
+            AllocStep::NoRoom => None,
+            AllocStep::SizeDiffers(pending) => {
                 cold_path();
-                self.surprising_alloc(bytes, at, head, block, (surprise, time))
+                self.finish_alloc(pending, bytes, at, head, block, time)
+            }
+            AllocStep::AddressDiffers(pending) => {
+                cold_path();
+                self.finish_alloc(pending, bytes, at, head, block, time)
             }
         }
     }
 
-    /// As [`Encoder::alloc_as`], of a block of this address and size, if both are as expected; else
-    /// [`Encoder::surprising_alloc`] has to follow. There must be room for a record at this position. The bytes are asked
-    /// for as late as they are needed: what is known early takes a register of the hook's for all the time.
+    /// The first step of [`Encoder::alloc_as`]: writes the record if size and address are as expected. There must be room
+    /// for a record at this position. The bytes are asked for as late as they are needed: what is known early takes a
+    /// register of the hook's for all the time.
     #[inline(always)]
     pub fn expected_alloc<'a>(
         &mut self,
@@ -221,13 +237,13 @@ impl Encoder {
         head: AllocHead,
         (address, size): (u64, u64),
         time: Option<u64>,
-    ) -> Result<Option<usize>, Surprise> {
+    ) -> AllocStep {
         let bin = bin(size);
         if !self.model.size_here(size) {
-            return Err(Surprise::Size);
+            return AllocStep::SizeDiffers(PendingAlloc(()));
         }
         if self.model.take_expected_address(bin) != address {
-            return Err(Surprise::Address);
+            return AllocStep::AddressDiffers(PendingAlloc(()));
         }
         self.model.replace_last(bin, address);
         self.finder.allocated(address, bin);
@@ -236,29 +252,29 @@ impl Encoder {
             self.stamp(&mut out, time)?;
             Some(out.at)
         };
-        Ok(open(bytes(), at, 0).and_then(write))
+        open(bytes(), at, 0).and_then(write).map_or(AllocStep::NoRoom, AllocStep::Written)
     }
 
-    /// The rest of [`Encoder::expected_alloc`].
+    /// The second step, for the same position, head, block and time.
     #[inline(always)]
-    pub fn surprising_alloc(
+    pub fn finish_alloc<const SIZE_EXPECTED: bool>(
         &mut self,
+        _pending: PendingAlloc<SIZE_EXPECTED>,
         bytes: &mut [u8],
         at: usize,
         head: AllocHead,
         (address, size): (u64, u64),
-        (surprise, time): (Surprise, Option<u64>),
+        time: Option<u64>,
     ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         let bin = bin(size);
-        let size_expected = matches!(surprise, Surprise::Address);
-        let address_expected = !size_expected && self.model.take_expected_address(bin) == address;
+        let address_expected = !SIZE_EXPECTED && self.model.take_expected_address(bin) == address;
         let last = self.model.replace_last(bin, address);
         self.finder.allocated(address, bin);
-        let size_bit = u8::from(size_expected) * tag::ALLOC_SIZE_EXPECTED;
+        let size_bit = u8::from(SIZE_EXPECTED) * tag::ALLOC_SIZE_EXPECTED;
         let address_bit = u8::from(address_expected) * tag::ALLOC_ADDRESS_EXPECTED;
         out.head(head, size_bit | address_bit)?;
-        if !size_expected {
+        if !SIZE_EXPECTED {
             out.number(size)?;
         }
         if !address_expected {

@@ -2,6 +2,7 @@
 //!
 //! Invariant: uses `platform` only; who produces stacks and events is unknown here.
 
+pub(crate) mod event_time;
 pub(crate) mod order;
 pub(crate) mod ring;
 pub(crate) mod sampled_timer;

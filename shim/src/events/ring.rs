@@ -16,6 +16,7 @@ use memtrack_transport::clock::{StampingClock, monotonic_ns};
 use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, SlotHeader};
 use memtrack_transport::{Area, futex};
 
+use crate::events::event_time::EventTime;
 use crate::events::order::{Block, Turn};
 use crate::events::sampled_timer::SAMPLED_ONE_IN;
 use crate::events::stack_model::{CodeObject, LineTableKind, MAX_DEPTH, StackWriter};
@@ -190,44 +191,29 @@ impl Ring {
         self.put(move |encoder, bytes, at| encoder.module(bytes, at, module));
     }
 
-    /// Whether the owner is inside a hook.
-    #[inline(always)]
-    pub(crate) fn busy(&self) -> bool {
-        self.home.slot.busy.load(Relaxed) != 0
-    }
-
-    /// A record may be under way, or is not any more.
-    #[inline(always)]
-    pub(crate) fn set_busy(&self, busy: bool) {
-        self.home.slot.busy.store(u32::from(busy), Relaxed);
-        // The collector reads `busy` behind a barrier that it makes every thread of ours execute; here only the
-        // compiler must be kept from moving the ticket's load across it.
-        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
-    }
-
     /// The place of the next event in the order of all, and its time in ticks (0 where times are not recorded).
     pub(crate) fn next_place_and_time(&mut self) -> u64 {
         let time = self.time();
         if self.turn.is_mine(self.home.ticket) { time } else { self.switch() }
     }
 
-    /// The time of an event that is about to be recorded, 0 where times are not recorded; `None`: reading it takes a call.
+    /// The time of an event that is about to be recorded; `None`: reading it takes a call.
     #[inline(always)]
-    pub(crate) fn time_at_once<const TIMED: bool>(&self) -> Option<u64> {
-        if TIMED { self.home.clock.now_at_once() } else { Some(0) }
+    pub(crate) fn time_at_once<const TIMED: bool>(&self) -> Option<EventTime> {
+        if TIMED { self.home.clock.now_at_once().map(EventTime::read) } else { Some(EventTime::UNREAD) }
     }
 
-    /// As [`Ring::next_place_and_time`], for an event of this block, where it is known whether times are recorded; `time` is
-    /// what has been read, or 0.
+    /// As [`Ring::next_place_and_time`], for an event of this block, where it is known whether times are recorded; reads the
+    /// time if that has not been done.
     #[inline(always)]
-    pub(crate) fn next_place<const TIMED: bool>(&mut self, block: Block, time: u64) -> u64 {
+    pub(crate) fn next_place<const TIMED: bool>(&mut self, block: Block, time: EventTime) -> EventTime {
         // Before the ticket is read: an event's time is then not later than the next tick of the collector's.
-        let time = if TIMED && time == 0 { self.home.clock.now() } else { time };
+        let time = if TIMED && time.is_unread() { EventTime::read(self.home.clock.now()) } else { time };
         if self.turn.is_mine(self.home.ticket) {
             return time;
         }
         cold_path();
-        if self.turn.share(self.home.ticket, block) { time } else { self.interrupted(block) }
+        if self.turn.share(self.home.ticket, block) { time } else { EventTime::read(self.interrupted(block)) }
     }
 
     /// Whether an event of this block is the next one without more ado.

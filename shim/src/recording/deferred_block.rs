@@ -30,13 +30,13 @@ pub(crate) fn are_held() -> bool {
 
 /// A block of one thread's whose record waits. Dropping it ends the wait: of a thread that has ended, nothing comes any
 /// more.
-pub(crate) struct Stray {
+pub(crate) struct DeferredBlock {
     head: AllocHead,
     address: usize,
     size: usize,
 }
 
-impl Stray {
+impl DeferredBlock {
     /// Holds a block.
     pub(crate) fn hold(head: AllocHead, address: usize, size: usize) -> Self {
         HELD.fetch_add(1, Relaxed);
@@ -54,7 +54,7 @@ impl Stray {
     }
 }
 
-impl Drop for Stray {
+impl Drop for DeferredBlock {
     fn drop(&mut self) {
         HELD.fetch_sub(1, Release);
     }

@@ -15,7 +15,7 @@ use memtrack_format::Allocator;
 
 use crate::interposition::got::Original;
 use crate::recording::thread::Recorder;
-use crate::recording::thread::{self, Freeing};
+use crate::recording::thread::{self, Freeing, PythonCall};
 
 /// The functions of a `PyMemAllocatorEx`, as addresses: malloc, calloc, realloc, free.
 pub(super) type Functions = [usize; 4];
@@ -164,7 +164,7 @@ unsafe extern "C" fn realloc<const DOMAIN: usize, const NUMBER: usize>(
     };
     if old != 0 {
         recorder.free_here(old);
-        recorder.frees_python(old, true);
+        recorder.frees_python(old, PythonCall::Moves);
     }
     // SAFETY: as above.
     let block = unsafe { real(context, old, size) };
@@ -179,14 +179,14 @@ unsafe extern "C" fn realloc<const DOMAIN: usize, const NUMBER: usize>(
 }
 
 unsafe extern "C" fn free<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize) {
-    let mut recorder = match thread::free_at_once(block) {
+    let recorder = match thread::free_at_once(block) {
         Freeing::Recorded(recorder) => recorder,
         // SAFETY: the interpreter's arguments, for the function it meant.
         Freeing::Begun(recorder) => return unsafe { begun::<DOMAIN, NUMBER>(context, block, recorder) },
         // SAFETY: as above.
         Freeing::Nothing => return unsafe { free_in_full::<DOMAIN, NUMBER>(context, block) },
     };
-    recorder.frees_python(block, false);
+    recorder.frees_python(block, PythonCall::Frees);
     // SAFETY: as above.
     unsafe { originals::<DOMAIN, NUMBER>().free.get()(context, block) };
     recorder.freed_python();
@@ -197,7 +197,7 @@ unsafe extern "C" fn free<const DOMAIN: usize, const NUMBER: usize>(context: usi
 #[inline(never)]
 unsafe fn begun<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize, mut recorder: Recorder) {
     recorder.free_begun(block);
-    recorder.frees_python(block, false);
+    recorder.frees_python(block, PythonCall::Frees);
     // SAFETY: the interpreter's arguments, for the function it meant.
     unsafe { originals::<DOMAIN, NUMBER>().free.get()(context, block) };
     recorder.freed_python();

@@ -1,35 +1,75 @@
-//! The two events that there are millions of: an allocation and a free.
+//! Hot path: records one allocation or free.
 //!
-//! What there is to know of a thread for good is known by which function records its allocations. In each of these, and in
-//! that for frees, the usual case is one straight line that calls nobody: where anything else is to be done it ends, and
-//! another function does the whole from the beginning. So the usual case needs no register to be saved and no stack,
-//! which had been a tenth of its instructions.
+//! A thread's [`AllocAndLeave`] is a function for what does not change: the version of Python, native stacks or not, times
+//! or not. In each of these, and in that for frees, the fast path is one straight line that calls nobody: where anything
+//! else is to be done it ends, and another function does the whole from the beginning. So the fast path needs no register
+//! to be saved and no stack, which had been a tenth of its instructions.
 //!
-//! Invariant: the usual case changes nothing before it is certain to be one.
+//! Which function records an allocation in a thread that may run Python (without native stacks; each leaves the hook):
+//!
+//! ```text
+//! alloc_first       chooses the thread's function: at its first allocation, and when an interpreter was found since
+//! alloc_as          the fast path; it goes on to one of these at the first question whose answer is not the usual one:
+//!   the time takes a call, the interpreter ends,
+//!   or another thread has recorded since (its turn is over) ...... alloc_in_full    takes the place in the order, then all the rest
+//!   the thread state takes a call ................................ alloc_in_full
+//!   the fast comparison of the stack says Unknown ................ alloc_looking    compares the whole stack, writes what changed
+//!   only the newest frame has moved .............................. alloc_moved      writes that
+//!   the segment has no room ...................................... alloc_in_full    -> the next segment
+//!   the size is not the expected one ............................. finish_size      the second step of the encoder
+//!   the address is not the expected one .......................... finish_address   the second step of the encoder
+//! alloc_looking, alloc_moved -> alloc_written (the stack is written): the record, its second step, or alloc_in_next (segment)
+//! ```
+//!
+//! Without Python, `alloc_without_python` asks the same questions but for the stack; with native stacks, every allocation
+//! goes by `record_alloc`. `defer` holds the one block that [`DeferredBlock`] describes.
+//!
+//! Invariant: the fast path changes nothing before it is certain to be the right one.
 
 use std::hint::{black_box, cold_path};
 
-use memtrack_format::record::{AllocHead, Surprise};
+use memtrack_format::record::{AllocHead, AllocStep, PendingAlloc};
 
-use super::Thread;
+use super::{RecordingState, StateAccess};
+use crate::events::event_time::EventTime;
 use crate::events::order::Block;
-use crate::recording::deferred_block::Stray;
-use crate::stacks::python::{self, ForVersion, Glance, Version, for_version};
+use crate::recording::deferred_block::DeferredBlock;
+use crate::stacks::python::{self, ForVersion, Glance, Naming, Version, for_version};
 
 /// Records an allocation and ends the hook's guard; gives the address back.
-pub(crate) type AllocAndLeave = fn(&mut Thread, AllocHead, usize, usize) -> usize;
+pub(super) type AllocAndLeave = fn(StateAccess<'static>, AllocHead, usize, usize) -> usize;
 
 /// The first of a thread's: decides which it is from now on.
-pub(crate) const ALLOC_FIRST: AllocAndLeave = Thread::alloc_first;
+pub(super) const ALLOC_FIRST: AllocAndLeave = StateAccess::alloc_first;
 
-/// [`Thread::alloc_as`] for the versions of Python.
+/// What came of the fast path of a free.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FreeStep {
+    /// The free is recorded.
+    Recorded,
+    /// Nothing has been done.
+    NotBegun,
+}
+
+/// What came of writing an allocation's record in one step.
+enum Write {
+    Done,
+    /// The segment has no room, and nothing has been done.
+    NoRoom,
+    /// The encoder's second step has to follow.
+    SizeDiffers(PendingAlloc<false>),
+    AddressDiffers(PendingAlloc<true>),
+}
+
+/// [`StateAccess::alloc_as`] for the versions of Python.
 struct AllocAs<const TIMED: bool>;
 
 impl<const TIMED: bool> ForVersion for AllocAs<TIMED> {
     type Made = AllocAndLeave;
 
     fn of<V: Version>() -> AllocAndLeave {
-        Thread::alloc_as::<V, TIMED>
+        StateAccess::alloc_as::<V, TIMED>
     }
 }
 
@@ -40,376 +80,420 @@ impl<const TIMED: bool> ForVersion for AllocWithNativeAs<TIMED> {
     type Made = AllocAndLeave;
 
     fn of<V: Version>() -> AllocAndLeave {
-        Thread::alloc_with_native_as::<V, TIMED>
+        StateAccess::alloc_with_native_as::<V, TIMED>
     }
 }
 
 /// Allocations.
-impl Thread {
-    fn alloc_first(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        let is_timed = self.ring.is_timed();
-        self.alloc_and_leave = match (&self.native, python::build()) {
+impl StateAccess<'_> {
+    fn alloc_first(mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        let state = self.state();
+        let is_timed = state.ring.is_timed();
+        state.alloc_and_leave = match (&state.native, python::build()) {
             (Some(_), Some(build)) if is_timed => for_version::<AllocWithNativeAs<true>>(build),
             (Some(_), Some(build)) => for_version::<AllocWithNativeAs<false>>(build),
-            (Some(_), None) if is_timed => Self::alloc_with_native::<true>,
-            (Some(_), None) => Self::alloc_with_native::<false>,
+            (Some(_), None) if is_timed => StateAccess::alloc_with_native::<true>,
+            (Some(_), None) => StateAccess::alloc_with_native::<false>,
             (None, Some(build)) if is_timed => for_version::<AllocAs<true>>(build),
             (None, Some(build)) => for_version::<AllocAs<false>>(build),
-            (None, None) if is_timed => Self::alloc_without_python::<true>,
-            (None, None) => Self::alloc_without_python::<false>,
+            (None, None) if is_timed => StateAccess::alloc_without_python::<true>,
+            (None, None) => StateAccess::alloc_without_python::<false>,
         };
-        self.alloc(head, address, size);
+        self.reborrow().alloc(head, address, size);
         self.leave(address)
     }
 
     /// The next event, if it is an allocation, may be beneath an allocator of Python's.
     #[cold]
-    pub(crate) fn expect_stray(&mut self) {
-        self.alloc_and_leave = Self::hold_stray;
+    pub(super) fn defer_next(&mut self) {
+        self.state().alloc_and_leave = StateAccess::defer;
     }
 
-    fn hold_stray(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        self.stray = Some(Stray::hold(head, address, size));
+    fn defer(mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        self.state().deferred = Some(DeferredBlock::hold(head, address, size));
         self.leave(address)
     }
 
-    /// Records what was held; allocations are recorded at once from now on.
+    /// Records what was deferred; allocations are recorded at once from now on.
     #[cold]
-    pub(crate) fn settle_stray(&mut self) {
-        self.alloc_and_leave = ALLOC_FIRST;
-        if let Some((head, address, size)) = self.stray.take().map(Stray::settle) {
-            self.ring.set_busy(true);
-            self.alloc(head, address, size);
-            self.ring.set_busy(false);
+    pub(super) fn settle_deferred(&mut self) {
+        let state = self.state();
+        state.alloc_and_leave = ALLOC_FIRST;
+        if let Some((head, address, size)) = state.deferred.take().map(DeferredBlock::settle) {
+            self.reborrow().alloc(head, address, size);
         }
     }
 
     /// Of a thread that may run Python.
-    fn alloc_as<V: Version, const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        let Some(time) = self.ring.time_at_once::<TIMED>() else {
-            return self.alloc_in_full::<V, TIMED>(head, address, size, 0);
+    fn alloc_as<V: Version, const TIMED: bool>(mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        let state = self.state();
+        let Some(time) = state.ring.time_at_once::<TIMED>() else {
+            return self.alloc_in_full::<V, TIMED>(head, address, size, EventTime::UNREAD);
         };
-        if !self.is_usual(Block::new(address, size)) {
+        if !state.is_usual(Block::new(address, size)) {
             cold_path();
             return self.alloc_in_full::<V, TIMED>(head, address, size, time);
         }
-        match self.chain.glance::<V>() {
+        match state.chain.glance::<V>() {
             Glance::Same => {}
             Glance::Moved(position) => return self.alloc_moved::<V, TIMED>(head, address, size, time, position),
             Glance::Unknown => return self.alloc_looking::<V, TIMED>(head, address, size, time),
             Glance::Unasked => return self.alloc_in_full::<V, TIMED>(head, address, size, time),
         }
-        let Some(written) = self.write_expected::<TIMED>(head, address, size, time) else {
-            cold_path();
-            return self.alloc_in_full::<V, TIMED>(head, address, size, time);
-        };
-        match written {
-            Ok(()) => self.leave(address),
-            Err(Surprise::Size) => self.write_surprising_size::<TIMED>(head, address, size, time),
-            Err(Surprise::Address) => self.write_surprising_address::<TIMED>(head, address, size, time),
+        match state.write_expected::<TIMED>(head, address, size, time) {
+            Write::Done => self.leave(address),
+            Write::SizeDiffers(pending) => self.finish_size::<TIMED>(pending, head, address, size, time),
+            Write::AddressDiffers(pending) => self.finish_address::<TIMED>(pending, head, address, size, time),
+            Write::NoRoom => {
+                cold_path();
+                self.alloc_in_full::<V, TIMED>(head, address, size, time)
+            }
         }
     }
 
     #[inline(never)]
     fn alloc_in_full<V: Version, const TIMED: bool>(
-        &mut self,
+        mut self,
         head: AllocHead,
         address: usize,
         size: usize,
-        time: u64,
+        time: EventTime,
     ) -> usize {
-        self.record_alloc::<TIMED>(head, address, size, time, |thread| thread.chain.update_as::<V>(&mut thread.ring));
+        let update = |state: &mut RecordingState| state.chain.update_as::<V>(&mut state.ring);
+        self.state().record_alloc::<TIMED>(head, address, size, time, update);
         self.leave_at_last(address)
     }
 
-    /// The event has its place in the order; a glance at the stack was not enough.
+    /// The event has its place in the order; the fast comparison of the stack was not enough.
     #[inline(never)]
     fn alloc_looking<V: Version, const TIMED: bool>(
-        &mut self,
+        mut self,
         head: AllocHead,
         address: usize,
         size: usize,
-        time: u64,
+        time: EventTime,
     ) -> usize {
-        if self.chain.update_looking::<V>(&mut self.ring) {
+        let state = self.state();
+        if state.chain.update_looking::<V>(&mut state.ring) == Naming::Due {
             cold_path();
-            self.write_alloc::<TIMED>(head, address, size, time);
-            self.name_from_python();
+            state.write_alloc::<TIMED>(head, address, size, time);
+            state.name_from_python();
             return self.leave_at_last(address);
         }
-        self.alloc_here::<TIMED>(head, address, size, time)
+        self.alloc_written::<TIMED>(head, address, size, time)
     }
 
     /// The event has its place in the order; the newest frame stands at another position.
     #[inline(never)]
     fn alloc_moved<V: Version, const TIMED: bool>(
-        &mut self,
+        mut self,
         head: AllocHead,
         address: usize,
         size: usize,
-        time: u64,
+        time: EventTime,
         position: usize,
     ) -> usize {
-        self.chain.update_moved::<V>(position, &mut self.ring);
-        self.alloc_here::<TIMED>(head, address, size, time)
+        let state = self.state();
+        state.chain.update_moved::<V>(position, &mut state.ring);
+        self.alloc_written::<TIMED>(head, address, size, time)
     }
 
     /// The event has its place in the order, and the stack is written.
     #[inline(never)]
-    fn alloc_here<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize, time: u64) -> usize {
-        match self.write_expected::<TIMED>(head, address, size, time) {
-            Some(Ok(())) => self.leave_at_last(address),
-            Some(Err(Surprise::Size)) => self.write_surprising_size::<TIMED>(head, address, size, time),
-            Some(Err(Surprise::Address)) => self.write_surprising_address::<TIMED>(head, address, size, time),
-            None => self.alloc_in_next::<TIMED>(head, address, size, time),
+    fn alloc_written<const TIMED: bool>(
+        mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: EventTime,
+    ) -> usize {
+        match self.state().write_expected::<TIMED>(head, address, size, time) {
+            Write::Done => self.leave_at_last(address),
+            Write::SizeDiffers(pending) => self.finish_size::<TIMED>(pending, head, address, size, time),
+            Write::AddressDiffers(pending) => self.finish_address::<TIMED>(pending, head, address, size, time),
+            Write::NoRoom => self.alloc_in_next::<TIMED>(head, address, size, time),
         }
     }
 
-    /// As [`Thread::alloc_here`], where the segment has no room.
+    /// As [`StateAccess::alloc_written`], where the segment has no room.
     #[cold]
     #[inline(never)]
-    fn alloc_in_next<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize, time: u64) -> usize {
-        self.write_alloc::<TIMED>(head, address, size, time);
+    fn alloc_in_next<const TIMED: bool>(
+        mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: EventTime,
+    ) -> usize {
+        self.state().write_alloc::<TIMED>(head, address, size, time);
         self.leave_at_last(address)
     }
 
     /// Of a program without Python.
-    fn alloc_without_python<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        let Some(time) = self.ring.time_at_once::<TIMED>() else {
-            return self.alloc_without_python_in_full::<TIMED>(head, address, size, 0);
+    fn alloc_without_python<const TIMED: bool>(mut self, head: AllocHead, address: usize, size: usize) -> usize {
+        let state = self.state();
+        let Some(time) = state.ring.time_at_once::<TIMED>() else {
+            return self.alloc_without_python_in_full::<TIMED>(head, address, size, EventTime::UNREAD);
         };
-        let is_usual = python::build().is_none() && self.is_usual(Block::new(address, size));
-        let written = if is_usual { self.write_expected::<TIMED>(head, address, size, time) } else { None };
-        match written {
-            Some(Ok(())) => self.leave(address),
-            Some(Err(Surprise::Size)) => self.write_surprising_size::<TIMED>(head, address, size, time),
-            Some(Err(Surprise::Address)) => self.write_surprising_address::<TIMED>(head, address, size, time),
-            None => self.alloc_without_python_in_full::<TIMED>(head, address, size, time),
+        let is_usual = python::build().is_none() && state.is_usual(Block::new(address, size));
+        let write = if is_usual { state.write_expected::<TIMED>(head, address, size, time) } else { Write::NoRoom };
+        match write {
+            Write::Done => self.leave(address),
+            Write::SizeDiffers(pending) => self.finish_size::<TIMED>(pending, head, address, size, time),
+            Write::AddressDiffers(pending) => self.finish_address::<TIMED>(pending, head, address, size, time),
+            Write::NoRoom => self.alloc_without_python_in_full::<TIMED>(head, address, size, time),
         }
     }
 
     #[inline(never)]
     fn alloc_without_python_in_full<const TIMED: bool>(
-        &mut self,
+        mut self,
         head: AllocHead,
         address: usize,
         size: usize,
-        time: u64,
+        time: EventTime,
     ) -> usize {
         if python::build().is_some() {
             cold_path();
             return self.alloc_first(head, address, size);
         }
-        self.record_alloc::<TIMED>(head, address, size, time, |_| false);
+        self.state().record_alloc::<TIMED>(head, address, size, time, |_| Naming::Done);
         self.leave_at_last(address)
     }
 
     /// Without Python.
-    fn alloc_with_native<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize) -> usize {
+    fn alloc_with_native<const TIMED: bool>(mut self, head: AllocHead, address: usize, size: usize) -> usize {
         if python::build().is_some() {
             cold_path();
             return self.alloc_first(head, address, size);
         }
-        self.record_alloc::<TIMED>(head, address, size, 0, |Self { ring, chain, native, .. }| {
+        let update = |RecordingState { ring, chain, native, .. }: &mut RecordingState| {
             if let Some(native) = native {
                 native.update_natives(chain, ring);
             }
-            false
-        });
+            Naming::Done
+        };
+        self.state().record_alloc::<TIMED>(head, address, size, EventTime::UNREAD, update);
         self.leave(address)
     }
 
     fn alloc_with_native_as<V: Version, const TIMED: bool>(
-        &mut self,
+        mut self,
         head: AllocHead,
         address: usize,
         size: usize,
     ) -> usize {
-        self.record_alloc::<TIMED>(head, address, size, 0, |Self { ring, chain, native, .. }| match native {
+        let update = |RecordingState { ring, chain, native, .. }: &mut RecordingState| match native {
             Some(native) => native.update_as::<V>(chain, ring),
-            None => false,
-        });
+            None => Naming::Done,
+        };
+        self.state().record_alloc::<TIMED>(head, address, size, EventTime::UNREAD, update);
         self.leave(address)
     }
 
-    /// Any allocation of any thread.
+    /// Any allocation of any thread. The guard of the hook stays.
     #[inline(never)]
-    pub(crate) fn alloc(&mut self, head: AllocHead, address: usize, size: usize) {
-        let update = |Self { ring, chain, native, .. }: &mut Self| match native {
-            None => chain.update(ring),
-            Some(native) => native.update(chain, ring),
-        };
-        if self.ring.is_timed() {
-            self.record_alloc::<true>(head, address, size, 0, update)
+    pub(super) fn alloc(mut self, head: AllocHead, address: usize, size: usize) {
+        let state = self.state();
+        if state.ring.is_timed() {
+            state.record_alloc::<true>(head, address, size, EventTime::UNREAD, RecordingState::update_stack);
         } else {
-            self.record_alloc::<false>(head, address, size, 0, update)
+            state.record_alloc::<false>(head, address, size, EventTime::UNREAD, RecordingState::update_stack);
         }
     }
 
+    #[inline(never)]
+    fn finish_size<const TIMED: bool>(
+        self,
+        pending: PendingAlloc<false>,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: EventTime,
+    ) -> usize {
+        self.finish::<TIMED, false>(pending, head, address, size, time)
+    }
+
+    #[inline(never)]
+    fn finish_address<const TIMED: bool>(
+        self,
+        pending: PendingAlloc<true>,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: EventTime,
+    ) -> usize {
+        self.finish::<TIMED, true>(pending, head, address, size, time)
+    }
+
+    /// The second step of [`RecordingState::write_expected`], which had found room; the hook ends.
+    #[inline(always)]
+    fn finish<const TIMED: bool, const SIZE_EXPECTED: bool>(
+        mut self,
+        pending: PendingAlloc<SIZE_EXPECTED>,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: EventTime,
+    ) -> usize {
+        let ring = &mut self.state().ring;
+        if let Some((encoder, room, at)) = ring.room() {
+            let (bytes, block) = (room.bytes(), (address as u64, size as u64));
+            if let Some(at) = encoder.finish_alloc(pending, bytes, at, head, block, time.recorded::<TIMED>()) {
+                ring.written(at);
+            }
+        }
+        self.leave_at_last(address)
+    }
+
+    /// The guard of the hook ends.
+    #[inline(always)]
+    fn leave(self, address: usize) -> usize {
+        self.thread.set_busy(false);
+        address
+    }
+
+    /// As [`StateAccess::leave`], in a function that the fast path ends with. If the compiler knew that this gives back what
+    /// it was given, the fast path would keep that itself, in a register that it has to save.
+    #[inline(always)]
+    fn leave_at_last(self, address: usize) -> usize {
+        black_box(self.leave(address))
+    }
+}
+
+/// What allocations have in common.
+impl RecordingState {
     /// Whether there is nothing to do for an event of this block but to write it.
     #[inline(always)]
     fn is_usual(&mut self, block: Block) -> bool {
         !python::finalizing() && self.ring.is_in_turn(block)
     }
 
-    /// Writes the record of an allocation whose size and address are as expected. `None`: it has no room, and has done
-    /// nothing.
+    /// Writes what has changed of the stack.
+    #[inline(always)]
+    pub(super) fn update_stack(&mut self) -> Naming {
+        let Self { ring, chain, native, .. } = self;
+        match native {
+            None => chain.update(ring),
+            Some(native) => native.update(chain, ring),
+        }
+    }
+
+    /// Writes the record of an allocation whose size and address are as expected.
     #[inline(always)]
     fn write_expected<const TIMED: bool>(
         &mut self,
         head: AllocHead,
         address: usize,
         size: usize,
-        time: u64,
-    ) -> Option<Result<(), Surprise>> {
-        let (encoder, room, at) = self.ring.room()?;
-        let written =
-            encoder.expected_alloc(|| room.bytes(), at, head, (address as u64, size as u64), TIMED.then_some(time));
-        Some(written.map(|at| at.map_or((), |at| self.ring.written(at))))
-    }
-
-    #[inline(never)]
-    fn write_surprising_size<const TIMED: bool>(
-        &mut self,
-        head: AllocHead,
-        address: usize,
-        size: usize,
-        time: u64,
-    ) -> usize {
-        self.write_surprising::<TIMED>(head, address, size, time, Surprise::Size)
-    }
-
-    #[inline(never)]
-    fn write_surprising_address<const TIMED: bool>(
-        &mut self,
-        head: AllocHead,
-        address: usize,
-        size: usize,
-        time: u64,
-    ) -> usize {
-        self.write_surprising::<TIMED>(head, address, size, time, Surprise::Address)
-    }
-
-    /// Goes on with what [`Thread::write_expected`] could not write, for which it had found room; the hook ends.
-    #[inline(always)]
-    fn write_surprising<const TIMED: bool>(
-        &mut self,
-        head: AllocHead,
-        address: usize,
-        size: usize,
-        time: u64,
-        surprise: Surprise,
-    ) -> usize {
-        if let Some((encoder, room, at)) = self.ring.room() {
-            let (bytes, how) = (room.bytes(), (surprise, TIMED.then_some(time)));
-            if let Some(at) = encoder.surprising_alloc(bytes, at, head, (address as u64, size as u64), how) {
+        time: EventTime,
+    ) -> Write {
+        let Some((encoder, room, at)) = self.ring.room() else { return Write::NoRoom };
+        let block = (address as u64, size as u64);
+        match encoder.expected_alloc(|| room.bytes(), at, head, block, time.recorded::<TIMED>()) {
+            AllocStep::Written(at) => {
                 self.ring.written(at);
+                Write::Done
             }
+            // There was room.
+            AllocStep::NoRoom => Write::Done,
+            AllocStep::SizeDiffers(pending) => Write::SizeDiffers(pending),
+            AllocStep::AddressDiffers(pending) => Write::AddressDiffers(pending),
         }
-        self.leave_at_last(address)
     }
 
     /// Writes the record of any allocation.
     #[inline(always)]
-    fn write_alloc<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize, time: u64) {
-        let (block, time) = ((address as u64, size as u64), TIMED.then_some(time));
+    fn write_alloc<const TIMED: bool>(&mut self, head: AllocHead, address: usize, size: usize, time: EventTime) {
+        let (block, time) = ((address as u64, size as u64), time.recorded::<TIMED>());
         self.ring.record(move |encoder, bytes, at| encoder.alloc_as(bytes, at, head, block, time));
     }
 
-    /// Records an allocation, after what `update` writes of the stack; that says whether the thread should be asked for
-    /// its name. `time` is what has been read, or 0.
+    /// Records an allocation, after what `update` writes of the stack.
     #[inline(always)]
     fn record_alloc<const TIMED: bool>(
         &mut self,
         head: AllocHead,
         address: usize,
         size: usize,
-        time: u64,
-        update: impl FnOnce(&mut Self) -> bool,
+        time: EventTime,
+        update: impl FnOnce(&mut Self) -> Naming,
     ) {
         self.note_finalizing();
         let time = self.ring.next_place::<TIMED>(Block::new(address, size), time);
-        let is_unnamed = update(self);
-        let (block, time) = ((address as u64, size as u64), TIMED.then_some(time));
+        let naming = update(self);
+        let (block, time) = ((address as u64, size as u64), time.recorded::<TIMED>());
         // Not by `write_alloc`, whose closure is one for all that call it, and so a function of its own.
         self.ring.record(move |encoder, bytes, at| encoder.alloc_as(bytes, at, head, block, time));
-        if is_unnamed {
+        if naming == Naming::Due {
             cold_path();
             self.name_from_python();
         }
     }
-
-    /// The guard of the hook ends.
-    #[inline(always)]
-    fn leave(&self, address: usize) -> usize {
-        self.ring.set_busy(false);
-        address
-    }
-
-    /// As [`Thread::leave`], in a function that the usual case ends with. If the compiler knew that this gives back what it
-    /// was given, the usual case would keep that itself, in a register that it has to save.
-    #[inline(always)]
-    fn leave_at_last(&self, address: usize) -> usize {
-        black_box(self.leave(address))
-    }
 }
 
 /// Frees.
-impl Thread {
-    /// Records a free without its time, if nothing else is to be done; `false`: it has done nothing.
+impl StateAccess<'_> {
+    /// Records a free without its time, if nothing else is to be done.
     #[inline(always)]
-    pub(crate) fn free_at_once(&mut self, address: usize) -> bool {
-        !self.ring.is_timed() && self.free_usual::<false>(address)
+    pub(super) fn free_at_once(&mut self, address: usize) -> FreeStep {
+        let state = self.state();
+        if state.ring.is_timed() { FreeStep::NotBegun } else { state.free_usual::<false>(address) }
     }
 
-    /// What [`Thread::free_at_once`] has not done.
+    /// What [`StateAccess::free_at_once`] has not done.
     #[inline(always)]
-    pub(crate) fn free_begun(&mut self, address: usize) {
-        if !self.ring.is_timed() || !self.free_usual::<true>(address) {
+    pub(super) fn free_begun(mut self, address: usize) {
+        let state = self.state();
+        if !state.ring.is_timed() || state.free_usual::<true>(address) == FreeStep::NotBegun {
             cold_path();
             self.free(address);
         }
     }
 
-    #[inline(always)]
-    fn free_usual<const TIMED: bool>(&mut self, address: usize) -> bool {
-        let Some(time) = self.ring.time_at_once::<TIMED>() else { return false };
-        if !self.is_usual(Block::new(address, 0)) {
-            cold_path();
-            return false;
-        }
-        let Some((encoder, room, at)) = self.ring.room() else { return false };
-        let time = TIMED.then_some(time);
-        let Some(at) = encoder.free_as(room.bytes(), at, address as u64, time) else { return false };
-        self.ring.written(at);
-        true
-    }
-
     /// Any free of any thread.
     #[inline(never)]
-    pub(crate) fn free(&mut self, address: usize) {
+    pub(super) fn free(self, address: usize) {
         self.free_here(address);
     }
 
     #[inline(always)]
-    pub(crate) fn free_here(&mut self, address: usize) {
-        if self.ring.is_timed() {
+    pub(super) fn free_here(mut self, address: usize) {
+        if self.state().ring.is_timed() {
             cold_path();
             return self.free_with_time(address);
         }
-        self.free_as::<false>(address);
+        self.state().free_as::<false>(address);
     }
 
     #[inline(never)]
-    fn free_with_time(&mut self, address: usize) {
-        self.free_as::<true>(address);
+    fn free_with_time(mut self, address: usize) {
+        self.state().free_as::<true>(address);
+    }
+}
+
+/// What frees have in common.
+impl RecordingState {
+    #[inline(always)]
+    fn free_usual<const TIMED: bool>(&mut self, address: usize) -> FreeStep {
+        let Some(time) = self.ring.time_at_once::<TIMED>() else { return FreeStep::NotBegun };
+        if !self.is_usual(Block::new(address, 0)) {
+            cold_path();
+            return FreeStep::NotBegun;
+        }
+        let Some((encoder, room, at)) = self.ring.room() else { return FreeStep::NotBegun };
+        let Some(at) = encoder.free_as(room.bytes(), at, address as u64, time.recorded::<TIMED>()) else {
+            return FreeStep::NotBegun;
+        };
+        self.ring.written(at);
+        FreeStep::Recorded
     }
 
     #[inline(always)]
     fn free_as<const TIMED: bool>(&mut self, address: usize) {
         self.note_finalizing();
-        let time = self.ring.next_place::<TIMED>(Block::new(address, 0), 0);
-        let (address, time) = (address as u64, TIMED.then_some(time));
+        let time = self.ring.next_place::<TIMED>(Block::new(address, 0), EventTime::UNREAD);
+        let (address, time) = (address as u64, time.recorded::<TIMED>());
         self.ring.record(move |encoder, bytes, at| encoder.free_as(bytes, at, address, time));
     }
 }

@@ -7,6 +7,7 @@
 //! Invariant: no call here can fail in a way the program would notice.
 
 use std::hint::cold_path;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,10 +16,11 @@ use memtrack_format::record::{AllocHead, Encoder};
 use memtrack_format::{Allocator, MapClass};
 use memtrack_transport::layout::image;
 
-use super::{Thread, highest_slot};
+use super::hot_path::FreeStep;
+use super::{PythonCall, RecordingState, StateAccess, slots};
 use crate::platform::{seccomp, shared_area};
 use crate::recording::finalize_barrier;
-use crate::stacks::python::{self, News, ThreadObject};
+use crate::stacks::python::{self, Naming, News, ThreadObject};
 
 /// 1 once the beginning of Python's finalization is recorded.
 static FINALIZING: AtomicU32 = AtomicU32::new(0);
@@ -27,65 +29,76 @@ static NAMES_ARE_LAST: AtomicU32 = AtomicU32::new(0);
 
 /// The guard of one hook, and what it may record. Dropping it ends both.
 pub(crate) struct Recorder {
-    thread: &'static mut Thread,
+    access: StateAccess<'static>,
 }
 
 impl Recorder {
-    /// For a thread whose ring was just made busy.
+    /// Of a thread that was just made busy.
     #[inline(always)]
-    pub(crate) fn new(thread: &'static mut Thread) -> Self {
-        Self { thread }
+    pub(super) const fn new(access: StateAccess<'static>) -> Self {
+        Self { access }
     }
 
     /// A block was allocated; the guard ends. Gives the address back.
     #[inline(always)]
     pub(crate) fn alloc(self, allocator: Allocator, address: usize, size: usize) -> usize {
-        let mut this = ManuallyDrop::new(self);
-        let thread = &mut *this.thread;
-        (thread.alloc_and_leave)(thread, AllocHead::of(allocator), address, size)
-    }
-
-    /// A block was allocated inside of what another guard is for, which goes on.
-    #[cold]
-    pub(crate) fn alloc_beneath(self, allocator: Allocator, address: usize, size: usize) {
-        ManuallyDrop::new(self).thread.alloc(AllocHead::of(allocator), address, size);
+        let this = ManuallyDrop::new(self);
+        let mut access = StateAccess { thread: this.access.thread, borrow: PhantomData };
+        let alloc_and_leave = access.state().alloc_and_leave;
+        alloc_and_leave(access, AllocHead::of(allocator), address, size)
     }
 
     /// A block is about to be freed.
     #[inline(always)]
     pub(crate) fn free(&mut self, address: usize) {
-        self.thread.free(address);
+        self.access.reborrow().free(address);
     }
 
-    /// The same, where [`free_at_once`](crate::recording::thread::free_at_once) has not done it.
+    /// The fast path of [`Recorder::free`].
+    #[inline(always)]
+    pub(super) fn free_at_once(&mut self, address: usize) -> FreeStep {
+        self.access.free_at_once(address)
+    }
+
+    /// As [`Recorder::free`], where [`free_at_once`](crate::recording::thread::free_at_once) has not done it.
     #[inline(always)]
     pub(crate) fn free_begun(&mut self, address: usize) {
-        self.thread.free_begun(address);
+        self.access.reborrow().free_begun(address);
     }
 
     /// As [`Recorder::free`], where it stands.
     #[inline(always)]
     pub(crate) fn free_here(&mut self, address: usize) {
-        self.thread.free_here(address);
+        self.access.reborrow().free_here(address);
     }
 
     /// An allocator of Python's is about to free or move a block, which is recorded; [`Recorder::freed_python`] follows.
     #[inline(always)]
-    pub(crate) fn frees_python(&mut self, block: usize, moves: bool) {
-        self.thread.python_block = block;
-        self.thread.python_moves = moves;
+    pub(crate) fn frees_python(&self, block: usize, call: PythonCall) {
+        self.access.thread.python_block.set(block);
+        self.access.thread.python_call.set(call);
     }
 
     /// It has done so, or failed to.
     #[inline(always)]
-    pub(crate) fn freed_python(&mut self) {
-        self.thread.python_block = 0;
+    pub(crate) fn freed_python(&self) {
+        self.access.thread.python_block.set(0);
+    }
+
+    /// Records what was deferred.
+    pub(super) fn settle_deferred(&mut self) {
+        self.access.settle_deferred();
+    }
+
+    /// Defers the next event, if it is an allocation.
+    pub(super) fn defer_next(&mut self) {
+        self.access.defer_next();
     }
 
     /// The free that this thread recorded last did not happen.
     #[cold]
     pub(crate) fn free_undo(&mut self) {
-        let ring = &mut self.thread.ring;
+        let ring = &mut self.access.state().ring;
         ring.next_place_and_time();
         ring.put(Encoder::free_undo);
         ring.publish();
@@ -93,19 +106,22 @@ impl Recorder {
 
     /// A range was mapped by `Mmap` or `Mremap`.
     pub(crate) fn map(&mut self, allocator: Allocator, address: usize, length: usize, class: MapClass) {
-        self.thread.note_finalizing();
-        let (time, unnamed) = self.thread.next_place_and_stack();
+        let state = self.access.state();
+        state.note_finalizing();
+        let time = state.ring.next_place_and_time();
+        let naming = state.update_stack();
         let range = (address as u64, length as u64);
-        self.thread.ring.record(move |encoder, bytes, at| encoder.map(bytes, at, (allocator, class), range, time));
-        if unnamed {
-            self.thread.name_from_python();
+        state.ring.record(move |encoder, bytes, at| encoder.map(bytes, at, (allocator, class), range, time));
+        if naming == Naming::Due {
+            state.name_from_python();
         }
     }
 
     /// A range is about to be unmapped.
     pub(crate) fn unmap(&mut self, address: usize, length: usize) {
-        self.thread.note_finalizing();
-        let ring = &mut self.thread.ring;
+        let state = self.access.state();
+        state.note_finalizing();
+        let ring = &mut state.ring;
         let time = ring.next_place_and_time();
         ring.put(move |encoder, bytes, at| encoder.unmap(bytes, at, address as u64, length as u64, time));
         ring.publish();
@@ -113,7 +129,7 @@ impl Recorder {
 
     /// A range is about to be moved or resized; [`Recorder::map`] or [`Recorder::unmap_undo`] follows.
     pub(crate) fn remap_from(&mut self, address: usize, length: usize) {
-        let ring = &mut self.thread.ring;
+        let ring = &mut self.access.state().ring;
         let time = ring.next_place_and_time();
         ring.put(move |encoder, bytes, at| encoder.remap_from(bytes, at, address as u64, length as u64, time));
         ring.publish();
@@ -122,7 +138,7 @@ impl Recorder {
     /// The unmapping that this thread recorded last did not happen.
     #[cold]
     pub(crate) fn unmap_undo(&mut self) {
-        let ring = &mut self.thread.ring;
+        let ring = &mut self.access.state().ring;
         ring.next_place_and_time();
         ring.put(Encoder::unmap_undo);
         ring.publish();
@@ -130,7 +146,7 @@ impl Recorder {
 
     /// A thread got a name.
     pub(crate) fn thread_name(&mut self, tid: i32, name: &[u8]) {
-        let ring = &mut self.thread.ring;
+        let ring = &mut self.access.state().ring;
         ring.next_place_and_time();
         ring.put(move |encoder, bytes, at| encoder.thread_name(bytes, at, tid, name));
         ring.publish();
@@ -139,7 +155,8 @@ impl Recorder {
     /// The process is about to fork.
     #[cold]
     pub(crate) fn fork_begins(&mut self) {
-        self.thread.fork_ticket = self.thread.ring.begin_run();
+        let ticket = self.access.state().ring.begin_run();
+        self.access.thread.fork_ticket.set(ticket);
     }
 
     /// The process is about to replace itself; whether it is the recorded one that does.
@@ -159,7 +176,7 @@ impl Recorder {
         if me != area.control().pid.load(Relaxed) {
             return false; // the child of a vfork: its exec is not this process's
         }
-        let ring = &mut self.thread.ring;
+        let ring = &mut self.access.state().ring;
         ring.next_place_and_time();
         ring.put(move |encoder, bytes, at| encoder.exec(bytes, at, state == image::RUNNING));
         ring.publish();
@@ -169,23 +186,10 @@ impl Recorder {
 }
 
 /// What is recorded seldom.
-impl Thread {
-    /// The place and the time of the next event, and whether this thread should be asked for its name, its stack being
-    /// written.
-    #[inline(always)]
-    fn next_place_and_stack(&mut self) -> (u64, bool) {
-        let Self { ring, chain, native, .. } = self;
-        let time = ring.next_place_and_time();
-        let unnamed = match native {
-            None => chain.update(ring),
-            Some(native) => native.update(chain, ring),
-        };
-        (time, unnamed)
-    }
-
+impl RecordingState {
     /// Tells the name that Python knows this thread by, where the operating system does not know it.
     #[cold]
-    pub(crate) fn name_from_python(&mut self) {
+    pub(super) fn name_from_python(&mut self) {
         let (object, mut buffer) = (python::object_of(self.ring.index()), [0; python::LONGEST_NAME]);
         if !self.chain.may_read_names() {
             return;
@@ -224,7 +228,7 @@ impl Thread {
 
     /// The moment that leak reports are about is the first event that sees it.
     #[inline(always)]
-    pub(crate) fn note_finalizing(&mut self) {
+    pub(super) fn note_finalizing(&mut self) {
         if python::finalizing() {
             cold_path();
             self.finalizing();
@@ -233,13 +237,13 @@ impl Thread {
 
     #[inline(never)]
     fn finalizing(&mut self) {
-        finalize_barrier::wait(self.ring.slot(), highest_slot());
+        finalize_barrier::wait(self.ring.slot(), slots::highest());
         if NAMES_ARE_LAST.load(Relaxed) == 0 && python::finalizes_here() {
             NAMES_ARE_LAST.store(1, Relaxed);
             // What a filter of system calls allows is not known.
             if !seccomp::is_confined() {
                 // Who finalizes the interpreter holds the GIL.
-                (0..highest_slot()).for_each(|slot| self.last_name_from_python(python::object_of(slot)));
+                (0..slots::highest()).for_each(|slot| self.last_name_from_python(python::object_of(slot)));
             }
         }
         if FINALIZING.load(Relaxed) == 0 && FINALIZING.swap(1, Relaxed) == 0 {
@@ -254,6 +258,6 @@ impl Thread {
 impl Drop for Recorder {
     #[inline(always)]
     fn drop(&mut self) {
-        self.thread.ring.set_busy(false);
+        self.access.thread.set_busy(false);
     }
 }

@@ -31,7 +31,7 @@ use crate::events::sampled_timer::SampledTimer;
 use crate::events::stack_model::StackWriter;
 use crate::platform::loaded_object::LoadedObject;
 use crate::platform::object_lookup;
-use crate::stacks::python::{Chain, Version};
+use crate::stacks::python::{Chain, Naming, Version};
 
 use merge::{Changes, Entries, Merge, Tail};
 use python_frames::{Python, Shadow};
@@ -123,18 +123,18 @@ impl Native {
 
     /// Writes what changed in the calling thread's stack. As of [`Chain::update`].
     #[inline(never)]
-    pub(crate) fn update(&mut self, chain: &mut Chain, ring: &mut Ring) -> bool {
-        let unnamed = chain.update(&mut Shadow { python: &mut self.python, ring });
+    pub(crate) fn update(&mut self, chain: &mut Chain, ring: &mut Ring) -> Naming {
+        let naming = chain.update(&mut Shadow { python: &mut self.python, ring });
         self.update_natives(chain, ring);
-        unnamed
+        naming
     }
 
     /// As [`Native::update`], for an interpreter that is known to be of version `V`.
     #[inline(always)]
-    pub(crate) fn update_as<V: Version>(&mut self, chain: &mut Chain, ring: &mut Ring) -> bool {
-        let unnamed = chain.update_as::<V>(&mut Shadow { python: &mut self.python, ring });
+    pub(crate) fn update_as<V: Version>(&mut self, chain: &mut Chain, ring: &mut Ring) -> Naming {
+        let naming = chain.update_as::<V>(&mut Shadow { python: &mut self.python, ring });
         self.update_natives(chain, ring);
-        unnamed
+        naming
     }
 
     /// As [`Native::update`], where there is no Python, or what changed in its stack is known.

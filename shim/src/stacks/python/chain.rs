@@ -57,6 +57,16 @@ impl Detail {
 // SAFETY: integers only.
 unsafe impl Plain for Detail {}
 
+/// Whether a thread is to be asked for the name that Python knows it by.
+#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// It has been, or has no name that could be asked for.
+    Done,
+    /// It may have got one.
+    Due,
+}
+
 /// The cached chain of one thread slot, root first.
 #[derive(Debug)]
 pub(crate) struct Chain {
@@ -64,8 +74,8 @@ pub(crate) struct Chain {
     newest: usize,
     length: usize,
     truncated: bool,
-    /// The oldest frame is new, or the name was not looked at for a while: the thread may have got another.
-    unnamed: bool,
+    /// Due when the oldest frame is new, or the name was not looked at for a while: the thread may have got another.
+    naming: Naming,
     /// When the name was to be looked at last, in ticks.
     asked: u64,
     codes: Codes,
@@ -102,7 +112,7 @@ impl Chain {
             newest: 0,
             length: 0,
             truncated: false,
-            unnamed: false,
+            naming: Naming::Done,
             asked: 0,
             codes: Codes::new(),
             marks: Marks::new(),
@@ -125,7 +135,7 @@ impl Chain {
         self.span = Span::UNKNOWN;
         self.marks.truncate(0);
         self.truncated = false;
-        self.unnamed = false;
+        self.naming = Naming::Done;
     }
 
     /// Forgets the stack and every code object: nothing was told yet.
@@ -138,7 +148,9 @@ impl Chain {
     #[cold]
     pub(crate) fn may_read_names(&mut self) -> bool {
         let is_attached = interpreter::interpreter().is_some_and(|python| python.is_attached(self.state));
-        self.unnamed &= !is_attached;
+        if is_attached {
+            self.naming = Naming::Done;
+        }
         // What a filter of system calls allows is not known.
         is_attached && !seccomp::is_confined()
     }
@@ -170,7 +182,7 @@ impl Chain {
         unsafe { ThreadState::<V>::new(state) }.newest()
     }
 
-    /// The newest frame stands at another position. `false`: the thread has a name.
+    /// The newest frame stands at another position. The thread has its name.
     #[cold]
     #[inline(never)]
     fn move_newest<V: Version>(
@@ -178,7 +190,7 @@ impl Chain {
         python: &Interpreter,
         position: usize,
         writer: &mut impl StackWriter,
-    ) -> bool {
+    ) -> Naming {
         let last = self.length.wrapping_sub(1);
         let executable = self.details.get(last).executable;
         if let Some(link) = self.links.get_mut(last) {
@@ -188,7 +200,7 @@ impl Chain {
         let frame = unsafe { Frame::<V>::new(self.newest) };
         self.settle(python, &frame, last);
         writer.move_top(frame.instruction(python, executable, position));
-        false
+        Naming::Done
     }
 
     /// The general case: finds what remains of the cached chain and writes the difference.
@@ -293,7 +305,9 @@ impl Chain {
         let (before, common) = (self.shown(self.length), self.shown(join.kept));
         writer.keeps(common);
         self.length = join.kept.wrapping_add(join.fresh);
-        self.unnamed |= join.kept == 0 && self.length > 0;
+        if join.kept == 0 && self.length > 0 {
+            self.naming = Naming::Due;
+        }
         self.marks.truncate(join.kept);
         self.read_fresh::<V>(newest, join.kept);
         if join.moved {

@@ -8,19 +8,19 @@ use super::super::interpreter::{self, Interpreter};
 use super::super::layout::{
     FREE_THREADED_13, FREE_THREADED_14, V38, V39, V310, V311, V312, V313, V313T, V314, V314T, V315, V315T, Version,
 };
-use super::Chain;
 use super::compare::Comparison;
 use super::fast_compare::Glance;
+use super::{Chain, Naming};
 use crate::events::stack_model::StackWriter;
 
 /// Ticks between two looks at a thread's name: a few hundredths of a second, of which a look takes some ten microseconds.
 const ASK_AGAIN: u64 = 1 << 26;
 
 impl Chain {
-    /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held. `true`: the thread
-    /// should be asked for its name.
-    pub(crate) fn update(&mut self, writer: &mut impl StackWriter) -> bool {
-        let Some(python) = interpreter::interpreter() else { return false };
+    /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held. The result says whether
+    /// the thread should be asked for its name.
+    pub(crate) fn update(&mut self, writer: &mut impl StackWriter) -> Naming {
+        let Some(python) = interpreter::interpreter() else { return Naming::Done };
         match python.build {
             8 => self.update_as::<V38>(writer),
             9 => self.update_as::<V39>(writer),
@@ -38,24 +38,24 @@ impl Chain {
 
     /// As [`Chain::update`], for an interpreter that is known to be of version `V`.
     #[inline(always)]
-    pub(crate) fn update_as<V: Version>(&mut self, writer: &mut impl StackWriter) -> bool {
+    pub(crate) fn update_as<V: Version>(&mut self, writer: &mut impl StackWriter) -> Naming {
         let Some(python) = interpreter::interpreter() else {
             cold_path();
-            return false;
+            return Naming::Done;
         };
         let newest = self.newest_frame::<V>(python);
         match self.glance_at::<V>(self.state, newest) {
-            Glance::Same => false,
+            Glance::Same => Naming::Done,
             Glance::Moved(position) => self.move_newest::<V>(python, position, writer),
             Glance::Unknown | Glance::Unasked => self.look_closer::<V>(python, newest, writer),
         }
     }
 
     /// As [`Chain::update_as`], after a glance that was not enough.
-    pub(crate) fn update_looking<V: Version>(&mut self, writer: &mut impl StackWriter) -> bool {
+    pub(crate) fn update_looking<V: Version>(&mut self, writer: &mut impl StackWriter) -> Naming {
         let Some(python) = interpreter::interpreter() else {
             cold_path();
-            return false;
+            return Naming::Done;
         };
         let newest = self.newest_frame::<V>(python);
         self.look_closer::<V>(python, newest, writer)
@@ -67,13 +67,18 @@ impl Chain {
             cold_path();
             return;
         };
-        self.move_newest::<V>(python, position, writer);
+        let _done = self.move_newest::<V>(python, position, writer);
     }
 
     /// The way to the closer look, which is out of the way of the glance.
     #[cold]
     #[inline(never)]
-    fn look_closer<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
+    fn look_closer<V: Version>(
+        &mut self,
+        python: &Interpreter,
+        newest: usize,
+        writer: &mut impl StackWriter,
+    ) -> Naming {
         if self.timer.is_due() {
             return self.look_timed::<V>(python, newest, writer);
         }
@@ -82,21 +87,21 @@ impl Chain {
 
     #[cold]
     #[inline(never)]
-    fn look_timed<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
+    fn look_timed<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> Naming {
         self.timer.begin();
         let begun = writer.now();
         if begun.wrapping_sub(self.asked) > ASK_AGAIN {
             self.asked = begun;
-            self.unnamed = true;
+            self.naming = Naming::Due;
         }
-        let unnamed = self.look::<V>(python, newest, writer);
+        let naming = self.look::<V>(python, newest, writer);
         writer.looked_since(begun);
-        unnamed
+        naming
     }
 
     /// The closer look, where a glance was not enough.
     #[inline(never)]
-    fn look<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> bool {
+    fn look<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> Naming {
         let comparison = if newest == self.newest && self.codes.is_current() {
             self.compare::<V>(python)
         } else {
@@ -106,11 +111,11 @@ impl Chain {
         match comparison {
             Comparison::Same => {}
             Comparison::Moved(position) => {
-                self.move_newest::<V>(python, position, writer);
+                let _done = self.move_newest::<V>(python, position, writer);
             }
             Comparison::Different => self.follow::<V>(python, newest, writer),
         }
         self.refocus::<V>();
-        self.unnamed
+        self.naming
     }
 }

@@ -1,0 +1,178 @@
+//! The slots of threads: how a thread claims one, and the memory of its state.
+//!
+//! A slot is taken once its thread has ended, by the next thread that looks at it. Invariant: the state of a slot, once made,
+//! is there for good, and is used by the thread that owns the slot only.
+
+use std::cell::{Cell, UnsafeCell};
+use std::ptr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
+
+use memtrack_transport::Area;
+use memtrack_transport::layout::SLOT_COUNTS;
+
+use super::hot_path::ALLOC_FIRST;
+use super::{PythonCall, RecordingState, RecordingThread, StateAccess};
+use crate::events::ring::Ring;
+use crate::platform::mapped_vec::Region;
+use crate::stacks::native::{self, Native};
+use crate::stacks::python::{self, Chain};
+
+/// The most slots an area has.
+const MAX_SLOTS: usize = SLOT_COUNTS[0] as usize;
+/// At how many slots a new thread looks for one whose thread has ended: with twice as many slots as there are threads, all
+/// but one in sixteen find one.
+const INHERITANCE_LOOKS: u32 = 4;
+
+/// The thread of each slot that was ever claimed.
+static THREADS: [AtomicPtr<RecordingThread>; MAX_SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_SLOTS];
+/// Slots below this one have been claimed before.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
+/// The slot at which the next new thread looks first for one whose thread has ended.
+static CURSOR: AtomicU32 = AtomicU32::new(0);
+/// Events without a slot since a slot was last looked for in vain.
+static PATIENCE: AtomicUsize = AtomicUsize::new(0);
+
+/// Slots below this one may belong to a thread.
+pub(super) fn highest() -> u32 {
+    HIGHEST.load(Acquire)
+}
+
+/// Forgets what was told of all threads, and that they have slots: none of them is in this process.
+pub(super) fn forget_all() {
+    let highest = HIGHEST.swap(0, Relaxed);
+    (0..highest).for_each(|slot| python::object_of(slot).forget());
+    for place in THREADS.iter().take(highest as usize) {
+        // SAFETY: null, or a slot's thread, which is never freed.
+        if let Some(thread) = unsafe { place.load(Acquire).as_ref() } {
+            // SAFETY: no thread of this process has the slot.
+            unsafe { StateAccess::new(thread) }.begin_again();
+        }
+    }
+}
+
+/// Claims a free slot and makes it this thread's. It is busy then.
+pub(super) fn claim(area: &'static Area) -> Option<&'static RecordingThread> {
+    // SAFETY: no arguments, cannot fail.
+    let tid = unsafe { libc::gettid() };
+    let Some(thread) = claim_slot(area, tid).and_then(|index| occupy(area, index)) else {
+        area.control().events_without_slot.fetch_add(1, Relaxed);
+        return None;
+    };
+    thread.set_busy(true);
+    // SAFETY: this thread owns the slot, and its hooks do not know of it yet.
+    unsafe { StateAccess::new(thread) }.begin_anew(tid);
+    Some(thread)
+}
+
+/// Makes sure that a claimed slot has its memory; gives it up again where there is none, as under a limit of the address
+/// space. Its next claim is tried only now and then.
+fn occupy(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
+    let place = THREADS.get(index as usize)?;
+    // SAFETY: null, or a slot's thread, which is never freed.
+    let known = unsafe { place.load(Acquire).as_ref() };
+    let or_new = || known.or_else(|| make(area, index));
+    if let Some(thread) = area.reach(index).then(or_new).flatten() {
+        place.store(ptr::from_ref(thread).cast_mut(), Release);
+        return Some(thread);
+    }
+    area.slot(index)?.owner.store(0, Release);
+    area.control().slot_hint.0.store(area.slot_count(), Release);
+    None
+}
+
+fn claim_slot(area: &Area, tid: i32) -> Option<u32> {
+    let hint = &area.control().slot_hint.0;
+    let first = hint.load(Acquire);
+    // Where there are none, look again only now and then: this is asked at every event of every thread that has none.
+    if first >= area.slot_count() && !PATIENCE.fetch_add(1, Relaxed).is_multiple_of(1024) {
+        return None;
+    }
+    if let Some(inherited) = inherit_slot(area, tid) {
+        return Some(inherited);
+    }
+    let start = if first >= area.slot_count() { 0 } else { first };
+    let found = (start..area.slot_count()).find(|&index| {
+        area.slot(index).is_some_and(|slot| slot.owner.compare_exchange(0, tid, AcqRel, Relaxed).is_ok())
+    });
+    let next = found.map_or(area.slot_count(), |index| index.wrapping_add(1));
+    // Fails when the collector has lowered it meanwhile, which is right.
+    let _ = hint.compare_exchange(first, next, AcqRel, Relaxed);
+    HIGHEST.fetch_max(next, Relaxed);
+    found
+}
+
+/// Takes the slot of a thread that has ended, if one is found at once. A program that starts and ends threads faster
+/// than the collector looks after them would else go through all slots.
+fn inherit_slot(area: &Area, tid: i32) -> Option<u32> {
+    let highest = HIGHEST.load(Relaxed).min(area.slot_count());
+    (0..INHERITANCE_LOOKS.min(highest)).find_map(|_| {
+        let index = CURSOR.fetch_add(1, Relaxed).checked_rem(highest)?;
+        let owner = &area.slot(index)?.owner;
+        let before = owner.load(Acquire);
+        let is_free = before == 0 || has_ended(before);
+        (is_free && owner.compare_exchange(before, tid, AcqRel, Relaxed).is_ok()).then_some(index)
+    })
+}
+
+/// Whether there is no such thread in this process any more.
+fn has_ended(tid: i32) -> bool {
+    // SAFETY: no arguments, cannot fail.
+    let process = unsafe { libc::getpid() };
+    // SAFETY: signal 0 sends nothing.
+    let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, tid, 0) };
+    // SAFETY: gives the address of this thread's errno, which is always valid.
+    let error = unsafe { libc::__errno_location() };
+    // SAFETY: this thread's errno can always be read.
+    sent != 0 && unsafe { error.read() } == libc::ESRCH
+}
+
+/// Memory for the thread of a slot, made in place: a new thread's stack may be small.
+fn make(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
+    let slot = area.slot(index)?;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), size_of::<RecordingThread>(), protection, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        return None;
+    }
+    let thread: *mut RecordingThread = memory.cast();
+    macro_rules! put {
+        ($owner:ident.$field:ident = $value:expr) => {
+            // SAFETY: a field of fresh memory of the right size, page-aligned.
+            let place = unsafe { &raw mut (*$owner).$field };
+            // SAFETY: nobody else knows the memory yet, and nothing is there to be dropped.
+            unsafe { place.write($value) };
+        };
+    }
+    put!(thread.slot = slot);
+    put!(thread.python_block = Cell::new(0));
+    put!(thread.python_call = Cell::new(PythonCall::Frees));
+    put!(thread.fork_ticket = Cell::new(0));
+    // SAFETY: a field of fresh memory of the right size, page-aligned.
+    let state: *mut RecordingState = UnsafeCell::raw_get(unsafe { &raw const (*thread).state });
+    put!(state.alloc_and_leave = ALLOC_FIRST);
+    put!(state.chain = Chain::new());
+    put!(state.deferred = None);
+    put!(state.native = if native::is_on() { make_native() } else { None });
+    // SAFETY: a field of fresh memory of the right size, page-aligned.
+    let ring = unsafe { &raw mut (*state).ring };
+    // SAFETY: it is zeroed, and nobody else knows it.
+    unsafe { Ring::make(ring, area, slot, index) };
+    // SAFETY: every field was written just now; the memory is never given back.
+    unsafe { thread.as_ref() }
+}
+
+/// Memory for the native side of a slot.
+fn make_native() -> Option<&'static mut Native> {
+    let mut memory: Region<u8> = Region::new();
+    if !memory.grow(size_of::<Native>()) {
+        return None;
+    }
+    let place: *mut Native = memory.as_mut_slice().as_mut_ptr().cast();
+    // SAFETY: fresh memory of the right size, page-aligned, that is never given back.
+    unsafe { place.write(Native::new()) };
+    // SAFETY: just written; the slot's state is its only owner.
+    unsafe { place.as_mut() }
+}

@@ -3,6 +3,8 @@
 //!
 //! Invariant: libdl's file is named in full, since newer systems have no `libdl.so` to link with.
 
+#![allow(clippy::disallowed_macros, reason = "a build script speaks to cargo by its output")]
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--push-state,--no-as-needed,-l:libdl.so.2,--pop-state");

@@ -13,7 +13,20 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::print_stdout,
-    clippy::print_stderr
+    clippy::print_stderr,
+    // The lists are in clippy.toml.
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    clippy::disallowed_macros
+)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_types,
+        clippy::disallowed_methods,
+        clippy::disallowed_macros,
+        reason = "tests run outside of hooks"
+    )
 )]
 
 mod events;
@@ -25,4 +38,4 @@ mod stacks;
 
 /// What the shim allocates at start-up and in a dlopen comes from mappings of its own, not from the measured heap.
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: platform::arena::CountingArena = platform::arena::CountingArena;

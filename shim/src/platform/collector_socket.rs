@@ -2,6 +2,8 @@
 //!
 //! Invariant: the path is set once, at start-up; only system calls are made, so a forked child may use all of this.
 
+#![expect(clippy::disallowed_types, reason = "the path is set at start-up")]
+
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;

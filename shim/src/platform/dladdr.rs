@@ -2,6 +2,8 @@
 //!
 //! Invariant: any address may be asked about; called at start-up and in a dlopen or dlsym only, for the loader takes a lock.
 
+#![expect(clippy::disallowed_methods, reason = "called at start-up and in a dlopen or dlsym only")]
+
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 

@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing here knows of events, stacks or hooks; it uses no other floor.
 
+pub(crate) mod arena;
 pub(crate) mod collector_socket;
 pub(crate) mod dladdr;
 pub(crate) mod environment;

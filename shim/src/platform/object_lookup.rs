@@ -4,6 +4,8 @@
 //! unwinders, which takes no lock and is safe in signal handlers (glibc 2.35); where there is none, nothing is found.
 //! Nothing here allocates.
 
+#![expect(clippy::disallowed_methods, reason = "looks the function up at start-up")]
+
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 

@@ -2,6 +2,8 @@
 //!
 //! Invariant: set once, at start-up, and never freed; a forked child maps its own memory in the same place.
 
+#![expect(clippy::disallowed_types, reason = "runs at start-up only")]
+
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Release};

@@ -5,6 +5,8 @@
 //! say where the entry stands. Invariant: nothing here allocates, and only memory inside a loaded segment is read,
 //! whatever the tables say.
 
+#![expect(clippy::disallowed_methods, reason = "called at start-up, and in a dlopen or dlsym")]
+
 use std::ffi::{CStr, c_int, c_void};
 
 use libc::{Elf64_Phdr, Elf64_Sym, PT_DYNAMIC, PT_LOAD, dl_phdr_info};

@@ -6,6 +6,8 @@
 //! to the parent. Invariant: where it cannot be made, the environment is the caller's, untouched; its strings are never
 //! written to.
 
+#![expect(clippy::disallowed_types, reason = "what is handed on is set at start-up")]
+
 use std::ffi::{CStr, CString, c_char};
 use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 

@@ -4,6 +4,8 @@
 //! A look at the file's headers, by system calls only, in what may be the child of a vfork. Invariant: where that tells
 //! nothing (a script, a file that cannot be read), the answer is yes.
 
+#![expect(clippy::disallowed_methods, reason = "whoever executes a program by its name reads PATH, too")]
+
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 

@@ -7,6 +7,8 @@
 //!
 //! Invariant: a word of the loader's is written only if it is a stub's address, and then leads where the stub did before.
 
+#![expect(clippy::disallowed_types, reason = "runs at start-up and in a dlopen only, outside of hooks")]
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{PROT_READ, PT_GNU_RELRO};

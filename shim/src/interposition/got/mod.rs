@@ -5,6 +5,12 @@
 //! here is touched only under the loader's own lock (see [`patch()`]), so no object can be half relocated or unmapped
 //! meanwhile, no lock of ours exists, and a fork child inherits none.
 
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "runs at start-up and in a dlopen only, outside of hooks"
+)]
+
 mod dlopen_scopes;
 mod dynamic;
 mod hook;

@@ -3,6 +3,13 @@
 //! Invariant: an original is the first definition in the global scope that is not the shim's own, never a linkage stub
 //! that would lead back into a hook, and the functions of a library's group are all of one object.
 
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "runs at start-up and in a dlopen or dlsym, outside of hooks"
+)]
+
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -3,6 +3,12 @@
 //! Invariant: a remembered object is trusted only while it is provably the same one. Addresses are reused after a
 //! dlclose, so once anything was unloaded, a patched slot of it must still hold what was written there.
 
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "runs at start-up and in a dlopen only, outside of hooks"
+)]
+
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, c_void, dl_phdr_info};

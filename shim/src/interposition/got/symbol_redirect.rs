@@ -14,6 +14,8 @@
 //!
 //! Invariant: an entry is changed only if what it gave was exactly the hook's original.
 
+#![expect(clippy::disallowed_types, reason = "runs at start-up and in a dlopen only, outside of hooks")]
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{Elf64_Sym, PF_R, PF_W, PF_X, PROT_EXEC, PROT_READ, PROT_WRITE, PT_LOAD};

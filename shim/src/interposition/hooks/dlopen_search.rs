@@ -3,6 +3,12 @@
 //! Why: the real dlopen takes the object it is called from as the one that asks, and that is now the shim. Invariant:
 //! a file is opened by the path that the loader itself would have found, or the question is put to the loader as it was.
 
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_macros,
+    reason = "runs in a dlopen of the program's, outside of other hooks"
+)]
+
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

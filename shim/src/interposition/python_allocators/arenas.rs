@@ -9,6 +9,8 @@
 //!
 //! Invariant: a mapping is called an arena only if the return address of the call and its arguments prove it.
 
+#![expect(clippy::disallowed_types, reason = "an interpreter is found outside of hooks")]
+
 use std::ffi::{CStr, c_int};
 use std::ops::Range;
 use std::ptr::null_mut;

@@ -132,6 +132,7 @@ pub(crate) fn interpreter_found(library: &Library) {
 }
 
 /// Puts the wrappers in, and has them looked after until the interpreter has started. Call it outside of hooks.
+#[expect(clippy::disallowed_types, reason = "the interface is stored outside of hooks")]
 fn trace(interface: Interface) {
     interface.wrap_all();
     INTERFACE.store(Box::into_raw(Box::new(interface)), Release);

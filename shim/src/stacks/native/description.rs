@@ -2,6 +2,8 @@
 //!
 //! Invariant: as everything here, used under the loader's lock, which keeps the object loaded meanwhile.
 
+#![expect(clippy::disallowed_types, reason = "runs at start-up and in a dlopen only, outside of hooks")]
+
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;

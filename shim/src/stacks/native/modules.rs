@@ -4,6 +4,8 @@
 //! only grows, and what is unloaded is marked. Invariant: a module has its id for as long as it stays loaded; what is
 //! loaded later has another, even at the same address.
 
+#![expect(clippy::disallowed_types, reason = "modules are added and removed outside of hooks")]
+
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use super::early_objects;

@@ -3,6 +3,8 @@
 //! It exists so that hooks need one load to know where they stand. Invariant: an interpreter is published whole, once,
 //! and only after every check.
 
+#![expect(clippy::disallowed_types, reason = "an interpreter is published outside of hooks")]
+
 use std::hint::cold_path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};

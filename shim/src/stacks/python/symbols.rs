@@ -2,6 +2,12 @@
 //!
 //! Invariant: symbols are looked up outside of hooks only, and a library in which they were found stays loaded.
 
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "runs at start-up and in a dlopen only, outside of hooks"
+)]
+
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
 

@@ -14,7 +14,7 @@ use std::num::{NonZeroU32, ParseIntError};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use memtrack_collector::{Compression, Native};
+use memtrack_collector::{Compression, NativeStacks};
 
 mod views;
 
@@ -192,11 +192,11 @@ pub(crate) struct Run {
 
 impl Run {
     /// Of which processes native call stacks are recorded.
-    pub(crate) fn native_stacks(&self) -> Native {
+    pub(crate) fn native_stacks(&self) -> NativeStacks {
         match (self.native, self.no_native) {
-            (true, _) => Native::Always,
-            (_, true) => Native::Never,
-            _ => Native::WithoutPython,
+            (true, _) => NativeStacks::Always,
+            (_, true) => NativeStacks::Never,
+            _ => NativeStacks::WithoutPython,
         }
     }
 }
@@ -300,7 +300,7 @@ pub(crate) struct Parse {
 #[cfg(test)]
 mod tests {
     use super::transform::{Order, Transform};
-    use super::{Arguments, Command, Compression, Native, Run};
+    use super::{Arguments, Command, Compression, NativeStacks, Run};
     use clap::{CommandFactory, Parser};
     use memtrack_reader::View as Wanted;
 
@@ -331,11 +331,11 @@ mod tests {
     #[test]
     fn the_last_word_on_native_stacks_counts() {
         let native = |words: &[&str]| run(&[words, &["a"]].concat()).unwrap().native_stacks();
-        assert_eq!(native(&[]), Native::WithoutPython);
-        assert_eq!(native(&["--native"]), Native::Always);
-        assert_eq!(native(&["--no-native"]), Native::Never);
-        assert_eq!(native(&["--no-native", "--native"]), Native::Always);
-        assert_eq!(native(&["--native", "--no-native"]), Native::Never);
+        assert_eq!(native(&[]), NativeStacks::WithoutPython);
+        assert_eq!(native(&["--native"]), NativeStacks::Always);
+        assert_eq!(native(&["--no-native"]), NativeStacks::Never);
+        assert_eq!(native(&["--no-native", "--native"]), NativeStacks::Always);
+        assert_eq!(native(&["--native", "--no-native"]), NativeStacks::Never);
     }
 
     #[test]

@@ -12,19 +12,19 @@ use memtrack_transport::{Area, futex};
 
 /// Wakes the draining thread.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct Waker {
     rung: AtomicU32,
     area: Mutex<Option<Arc<Area>>>,
 }
 
-impl Bell {
+impl Waker {
     /// The memory whose target may be slept for from now on.
     pub(crate) fn watch(&self, area: Arc<Area>) {
         *self.area.lock().unwrap_or_else(PoisonError::into_inner) = Some(area);
     }
 
     /// Wakes it, or makes its next nap end at once.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         self.rung.store(1, SeqCst);
         futex::wake(&self.rung);
         if let Some(area) = &*self.area.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -36,7 +36,7 @@ impl Bell {
     }
 
     /// Sleeps until rung, for `limit` at the most.
-    pub(crate) fn nap(&self, limit: Duration) {
+    pub(crate) fn sleep(&self, limit: Duration) {
         if self.rung.load(SeqCst) == 0 {
             futex::wait(&self.rung, 0, limit);
         }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, TryRecvError};
 use memtrack_format::meta::Process;
 
-use crate::bell::Bell;
-use crate::event::{Connection, Event};
-use crate::options::Options;
-use crate::output::Output;
-use crate::session::{Pace, Session};
+use crate::bell::Waker;
+use crate::event::{Connection, DrainCommand};
+use crate::options::RecordingOptions;
+use crate::output::SinkQueue;
+use crate::session::{DrainPace, Session};
 use crate::speed;
-use crate::summary::{Ended, Error, Exited, NothingRecorded, Summary};
-use crate::tree::Tree;
+use crate::summary::{Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
+use crate::tree::ProcessTree;
 
 /// Between rounds while events flow, and while rings fill quickly.
 const STEADY: Duration = Duration::from_millis(1);
@@ -23,29 +23,29 @@ const FAST: Duration = Duration::from_micros(200);
 
 /// The draining thread.
 #[derive(Debug)]
-pub(crate) struct Collect {
-    options: Options,
-    events: Receiver<Event>,
-    bell: Arc<Bell>,
-    tree: Arc<Tree>,
-    output: Output,
+pub(crate) struct DrainThread {
+    options: RecordingOptions,
+    events: Receiver<DrainCommand>,
+    bell: Arc<Waker>,
+    tree: Arc<ProcessTree>,
+    output: SinkQueue,
     /// The recording ends when its process does.
     by_itself: bool,
     session: Option<Session>,
     /// The session's process is gone, and drained.
     over: bool,
-    exited: Option<Exited>,
+    exited: Option<ProcessExit>,
     no_room: Option<String>,
     notes: Vec<String>,
 }
 
-impl Collect {
+impl DrainThread {
     pub(crate) fn new(
-        options: Options,
-        events: Receiver<Event>,
-        bell: Arc<Bell>,
-        tree: Arc<Tree>,
-        output: Output,
+        options: RecordingOptions,
+        events: Receiver<DrainCommand>,
+        bell: Arc<Waker>,
+        tree: Arc<ProcessTree>,
+        output: SinkQueue,
         by_itself: bool,
     ) -> Self {
         let notes = Vec::new();
@@ -65,31 +65,31 @@ impl Collect {
     }
 
     /// Runs until told to finish, or until the process has ended.
-    pub(crate) fn run(mut self) -> Result<Summary, Error> {
+    pub(crate) fn run(mut self) -> Result<RecordingSummary, Error> {
         loop {
             if self.over && self.by_itself {
-                return self.finish(Ended::Exited);
+                return self.finish(RecordingEnd::Exited);
             }
             let active = self.session.is_some() && !self.over;
             let wait = || self.events.recv().map_err(|_| TryRecvError::Disconnected);
             match if active { self.events.try_recv() } else { wait() } {
-                Ok(Event::Finish(ended)) => return self.finish(ended),
+                Ok(DrainCommand::Finish(ended)) => return self.finish(ended),
                 Ok(event) => self.handle(event),
                 Err(TryRecvError::Empty) => self.step(),
-                Err(TryRecvError::Disconnected) => return self.finish(Ended::Detached),
+                Err(TryRecvError::Disconnected) => return self.finish(RecordingEnd::Detached),
             }
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: DrainCommand) {
         match event {
-            Event::Connected(connection) => self.connected(*connection),
-            Event::NoRoom(reason) => self.no_room = Some(reason),
-            Event::ChildExited(exited) => {
+            DrainCommand::Connected(connection) => self.connected(*connection),
+            DrainCommand::NoRoom(reason) => self.no_room = Some(reason),
+            DrainCommand::ChildExited(exited) => {
                 self.exited = Some(exited);
                 self.end();
             }
-            Event::Finish(_) => {}
+            DrainCommand::Finish(_) => {}
         }
     }
 
@@ -111,10 +111,10 @@ impl Collect {
     fn step(&mut self) {
         let Some(session) = &mut self.session else { return };
         match session.round(&mut self.output) {
-            Pace::Fast => self.bell.nap(FAST),
-            Pace::Steady => self.bell.nap(STEADY),
-            Pace::Idle => session.rest(&mut self.output, || !self.events.is_empty()),
-            Pace::Over => self.end(),
+            DrainPace::Fast => self.bell.sleep(FAST),
+            DrainPace::Steady => self.bell.sleep(STEADY),
+            DrainPace::Idle => session.rest(&mut self.output, || !self.events.is_empty()),
+            DrainPace::Over => self.end(),
         }
     }
 
@@ -127,23 +127,23 @@ impl Collect {
         }
     }
 
-    fn finish(mut self, ended: Ended) -> Result<Summary, Error> {
+    fn finish(mut self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
         self.end();
         if let (Some(session), Some(exited)) = (&mut self.session, self.exited) {
             session.has_exited(&exited, &self.output);
         }
         self.notes.extend(self.session.as_ref().map(Session::notes).unwrap_or_default());
-        let complete = ended == Ended::Exited && self.notes.is_empty();
+        let complete = ended == RecordingEnd::Exited && self.notes.is_empty();
         let summary = self.summary(complete);
         self.output.finish(complete).map_err(Error::Sink)?;
         Ok(summary)
     }
 
-    fn summary(&self, complete: bool) -> Summary {
+    fn summary(&self, complete: bool) -> RecordingSummary {
         let process = self.session.as_ref().map(|session| session.process().clone());
         let time = |pick: fn(&Process) -> Option<u64>| process.as_ref().and_then(pick).unwrap_or(0);
         let duration = time(|known| known.end_monotonic_ns).saturating_sub(time(|known| known.start_monotonic_ns));
-        Summary {
+        RecordingSummary {
             record_bytes: self.output.record_bytes,
             pieces: self.output.pieces,
             duration: Duration::from_nanos(duration),
@@ -152,7 +152,7 @@ impl Collect {
             nothing: (self.output.record_bytes == 0).then(|| self.why_nothing()),
             notes: self.notes.clone(),
             process,
-            ..Summary::default()
+            ..RecordingSummary::default()
         }
     }
 

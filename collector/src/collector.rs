@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::desk::Openers;
-use crate::event::Event;
-use crate::options::Options;
-use crate::recording::Recording;
+use crate::desk::RecordingOpeners;
+use crate::event::DrainCommand;
+use crate::options::RecordingOptions;
+use crate::recording::ProcessRecording;
 use crate::server::Server;
 use crate::sink::{OpenSink, Sink};
-use crate::summary::{Ended, Error, Exited, Followed, Summary};
-use crate::tree::{Child, Tree};
+use crate::summary::{ChildSummary, Error, ProcessExit, RecordingEnd, RecordingSummary};
+use crate::tree::{ProcessTree, RecordedChild};
 
 /// How long a child that was announced may take to connect after everything else has ended.
 const GRACE: Duration = Duration::from_millis(250);
@@ -24,8 +24,8 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Collector {
     server: Server,
-    first: Recording,
-    tree: Arc<Tree>,
+    first: ProcessRecording,
+    tree: Arc<ProcessTree>,
 }
 
 impl Collector {
@@ -33,7 +33,7 @@ impl Collector {
     ///
     /// # Errors
     /// When the socket cannot be made or a thread cannot be started.
-    pub fn start(private_dir: &Path, options: Options, sink: Box<dyn Sink>) -> Result<Self, Error> {
+    pub fn start(private_dir: &Path, options: RecordingOptions, sink: Box<dyn Sink>) -> Result<Self, Error> {
         Self::start_tree(private_dir, options, sink, None)
     }
 
@@ -43,7 +43,7 @@ impl Collector {
     /// As [`Collector::start`].
     pub fn start_following(
         private_dir: &Path,
-        options: Options,
+        options: RecordingOptions,
         sink: Box<dyn Sink>,
         open: OpenSink,
     ) -> Result<Self, Error> {
@@ -52,13 +52,13 @@ impl Collector {
 
     fn start_tree(
         private_dir: &Path,
-        options: Options,
+        options: RecordingOptions,
         sink: Box<dyn Sink>,
         open: Option<OpenSink>,
     ) -> Result<Self, Error> {
-        let tree = Arc::new(Tree::default());
-        let first = Recording::start(options, sink, Arc::clone(&tree), false)?;
-        let openers = Openers { first: first.line().clone(), open };
+        let tree = Arc::new(ProcessTree::default());
+        let first = ProcessRecording::start(options, sink, Arc::clone(&tree), false)?;
+        let openers = RecordingOpeners { first: first.commands().clone(), open };
         let server = Server::start(private_dir, options, openers, Arc::clone(&tree))?;
         Ok(Self { server, first, tree })
     }
@@ -76,8 +76,8 @@ impl Collector {
     }
 
     /// The child has ended and was waited for: what it left is drained at once.
-    pub fn child_exited(&self, exited: Exited) {
-        self.first.line().tell(Event::ChildExited(exited));
+    pub fn child_exited(&self, exited: ProcessExit) {
+        self.first.commands().send(DrainCommand::ChildExited(exited));
     }
 
     /// Waits until every recorded process has ended, for as long as `go_on` says so when it is told how many live.
@@ -97,15 +97,15 @@ impl Collector {
     ///
     /// # Errors
     /// [`Error::Sink`] when writing failed, now or before.
-    pub fn finish(self, ended: Ended) -> Result<Summary, Error> {
+    pub fn finish(self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
         self.server.stop();
         let result = self.first.finish(ended);
         let children = self.tree.take_children();
-        let followed = |Child { pid, number, recording }| {
-            let summary = recording.finish(Ended::Detached);
-            Followed { pid, number, summary: summary.map_err(|error| error.to_string()).map(Box::new) }
+        let followed = |RecordedChild { pid, number, recording }| {
+            let summary = recording.finish(RecordingEnd::Detached);
+            ChildSummary { pid, number, summary: summary.map_err(|error| error.to_string()).map(Box::new) }
         };
-        let followed: Vec<Followed> = children.recordings.into_iter().map(followed).collect();
+        let followed: Vec<ChildSummary> = children.recordings.into_iter().map(followed).collect();
         let mut summary = result?;
         summary.refused = self.tree.refused();
         summary.missing = self.tree.missing();

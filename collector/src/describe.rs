@@ -10,14 +10,14 @@ use memtrack_transport::Area;
 use memtrack_transport::clock::{ClockPairing, StampingClock};
 use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocators, stop_reason, ticket};
 
-use crate::options::Options;
+use crate::options::RecordingOptions;
 use crate::{directories, proc, speed};
 
 /// Who wrote the capture.
 const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
 
 /// What is known when the process connects. `native`: its native stacks are recorded.
-pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &Options, native: bool) -> Process {
+pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &RecordingOptions, native: bool) -> Process {
     let start = ClockPairing::measure(clock);
     let (command_line, executable) = (proc::command_line(pid), proc::executable(pid));
     let directories = directories::of(pid, &command_line, executable.as_deref());

@@ -20,38 +20,38 @@ use memtrack_transport::handshake::{Hello, send_memory};
 use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, ticket};
 
 use crate::describe;
-use crate::event::{Connection, Event, Line};
+use crate::event::{CommandSender, Connection, DrainCommand};
 use crate::limits::explained;
-use crate::options::{Native, Options};
-use crate::proc::{self, Life, Resident};
-use crate::recording::Recording;
+use crate::options::{NativeStacks, RecordingOptions};
+use crate::proc::{self, ProcessHandle, ResidentMemory};
+use crate::recording::ProcessRecording;
 use crate::sink::{NewChild, OpenSink};
-use crate::tree::{Child, Tree};
+use crate::tree::{ProcessTree, RecordedChild};
 
 /// A process that has connected says who it is within this time.
 const HELLO_LIMIT: Duration = Duration::from_millis(500);
 
 /// Where the recordings of processes come from.
-pub(crate) struct Openers {
+pub(crate) struct RecordingOpeners {
     /// The first process's, which was started before.
-    pub(crate) first: Line,
+    pub(crate) first: CommandSender,
     /// Makes the sinks of children; `None`: they are not recorded.
     pub(crate) open: Option<OpenSink>,
 }
 
 /// The server's state.
-pub(crate) struct Desk {
+pub(crate) struct Admission {
     dir: PathBuf,
-    options: Options,
+    options: RecordingOptions,
     clock: StampingClock,
-    openers: Openers,
-    tree: Arc<Tree>,
+    openers: RecordingOpeners,
+    tree: Arc<ProcessTree>,
     /// Tells this tree's captures from those of others.
     tree_id: u64,
     /// Made before anybody asks, so that nobody waits for it.
     spare: Option<(Area, OwnedFd)>,
     /// Processes by the number that they have or had.
-    served: HashMap<i32, Served>,
+    served: HashMap<i32, ServedProcess>,
     /// The next number in the tree.
     next: u32,
     /// It was said that a child was not recorded.
@@ -59,26 +59,31 @@ pub(crate) struct Desk {
 }
 
 /// A process that is or was served.
-struct Served {
+struct ServedProcess {
     number: u32,
-    life: Arc<Life>,
-    line: Line,
+    life: Arc<ProcessHandle>,
+    line: CommandSender,
     /// Gone when its recording has ended.
     area: Weak<Area>,
-    place: Place,
+    place: MemoryOffer,
 }
 
 /// What a process is offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct MemoryOffer {
     /// Index of the first number of slots to try.
     attempt: usize,
     base: u32,
     replaces: Option<u64>,
 }
 
-impl Desk {
-    pub(crate) fn new(dir: PathBuf, options: Options, openers: Openers, tree: Arc<Tree>) -> Self {
+impl Admission {
+    pub(crate) fn new(
+        dir: PathBuf,
+        options: RecordingOptions,
+        openers: RecordingOpeners,
+        tree: Arc<ProcessTree>,
+    ) -> Self {
         let tree_id = realtime_ns();
         let clock = StampingClock::best();
         Self { dir, options, clock, openers, tree, tree_id, spare: None, served: HashMap::new(), next: 0, said: false }
@@ -103,7 +108,7 @@ impl Desk {
     pub(crate) fn turn_away(&mut self, error: &io::Error) {
         self.tree.refuse();
         if self.next == 0 {
-            self.openers.first.tell(Event::NoRoom(explained(error)));
+            self.openers.first.send(DrainCommand::NoRoom(explained(error)));
         } else {
             self.not_recorded(explained(error));
         }
@@ -137,22 +142,29 @@ impl Desk {
         self.prepare(&area, served.place, native);
         served.area = Arc::downgrade(&area);
         let process = self.describe(pid, &hello, &served, native);
-        served.line.tell(Event::Connected(Box::new(self.connection(area, pid, &hello, &served, process))));
+        served.line.send(DrainCommand::Connected(Box::new(self.connection(area, pid, &hello, &served, process))));
         self.served.insert(pid, served);
         send_memory(socket, memory.as_fd(), slots)?;
         Ok(true)
     }
 
-    fn connection(&self, area: Arc<Area>, pid: i32, hello: &Hello, served: &Served, process: Process) -> Connection {
+    fn connection(
+        &self,
+        area: Arc<Area>,
+        pid: i32,
+        hello: &Hello,
+        served: &ServedProcess,
+        process: Process,
+    ) -> Connection {
         let same_namespace = hello.pid == pid;
-        let name = same_namespace.then(|| proc::thread(pid, pid)).and_then(proc::Thread::name);
-        let Place { base, replaces, .. } = served.place;
+        let name = same_namespace.then(|| proc::thread(pid, pid)).and_then(proc::ThreadStatus::name);
+        let MemoryOffer { base, replaces, .. } = served.place;
         let life = Arc::clone(&served.life);
-        let resident = Resident::of(pid);
+        let resident = ResidentMemory::of(pid);
         Connection { area, pid, life, same_namespace, name, resident, clock: self.clock, process, base, replaces }
     }
 
-    fn describe(&self, pid: i32, hello: &Hello, served: &Served, native: bool) -> Process {
+    fn describe(&self, pid: i32, hello: &Hello, served: &ServedProcess, native: bool) -> Process {
         let is_new = served.place.replaces.is_none();
         let parent = self.served.get(&hello.ppid).filter(|_| is_new && served.number > 0);
         Process {
@@ -165,46 +177,46 @@ impl Desk {
     }
 
     /// A process that was here before, and what it was given. Not one that has ended, whose number is in use again.
-    fn known(&self, pid: i32) -> Option<(&Served, Arc<Area>)> {
+    fn known(&self, pid: i32) -> Option<(&ServedProcess, Arc<Area>)> {
         let served = self.served.get(&pid)?;
         let area = served.area.upgrade()?;
-        (!served.life.is_over()).then_some((served, area))
+        (!served.life.has_ended()).then_some((served, area))
     }
 
     /// What the process is to be offered, if it is to be served.
-    fn find_place(&self, pid: i32, hello: &Hello) -> Option<Place> {
+    fn find_place(&self, pid: i32, hello: &Hello) -> Option<MemoryOffer> {
         if let Some((served, area)) = self.known(pid) {
             return next_place(&area, served.place).filter(|_| hello.fork.is_none());
         }
         let is_expected = if self.next == 0 { self.tree.may_be_first(pid) } else { self.openers.open.is_some() };
         let slots = hello.fork.map_or(SLOT_COUNTS[0], |fork| fork.slots);
         let attempt = SLOT_COUNTS.iter().position(|&count| count == slots)?;
-        is_expected.then(|| Place { attempt, ..Place::default() })
+        is_expected.then(|| MemoryOffer { attempt, ..MemoryOffer::default() })
     }
 
     /// There is no shared memory for the process, which goes on without being recorded.
     fn has_no_memory(&mut self, pid: i32, error: &io::Error) {
         let reason = format!("no shared memory could be made: {}", explained(error));
         match self.known(pid) {
-            Some((served, _)) => served.line.tell(Event::NoRoom(reason)),
-            None if self.next == 0 => self.openers.first.tell(Event::NoRoom(reason)),
+            Some((served, _)) => served.line.send(DrainCommand::NoRoom(reason)),
+            None if self.next == 0 => self.openers.first.send(DrainCommand::NoRoom(reason)),
             None => self.not_recorded(reason),
         }
     }
 
     /// The process as it is to be served, if it is.
-    fn find(&mut self, pid: i32, place: Place) -> Option<Served> {
+    fn find(&mut self, pid: i32, place: MemoryOffer) -> Option<ServedProcess> {
         match self.known(pid) {
             Some((served, _)) => {
                 let (life, line) = (Arc::clone(&served.life), served.line.clone());
-                Some(Served { number: served.number, life, line, area: Weak::new(), place })
+                Some(ServedProcess { number: served.number, life, line, area: Weak::new(), place })
             }
             None => self.meet(pid, place),
         }
     }
 
     /// A process that was not here before.
-    fn meet(&mut self, pid: i32, place: Place) -> Option<Served> {
+    fn meet(&mut self, pid: i32, place: MemoryOffer) -> Option<ServedProcess> {
         let line = if self.next == 0 {
             self.tree.may_be_first(pid).then(|| self.openers.first.clone())?
         } else {
@@ -215,19 +227,19 @@ impl Desk {
         if number == 0 {
             self.tree.meet_first();
         }
-        Some(Served { number, life: Arc::new(Life::of(pid)), line, area: Weak::new(), place })
+        Some(ServedProcess { number, life: Arc::new(ProcessHandle::of(pid)), line, area: Weak::new(), place })
     }
 
     /// Starts the recording of a child.
-    fn start(&mut self, pid: i32) -> Option<Line> {
+    fn start(&mut self, pid: i32) -> Option<CommandSender> {
         let number = self.next;
         let open = self.openers.open.as_mut()?;
         let sink = open(NewChild { pid, number }).map_err(|error| error.to_string());
-        let start = |sink| Recording::start(self.options, sink, Arc::clone(&self.tree), true);
+        let start = |sink| ProcessRecording::start(self.options, sink, Arc::clone(&self.tree), true);
         match sink.and_then(|sink| start(sink).map_err(|error| error.to_string())) {
             Ok(recording) => {
-                let line = recording.line().clone();
-                self.tree.meet(Child { pid, number, recording });
+                let line = recording.commands().clone();
+                self.tree.meet(RecordedChild { pid, number, recording });
                 Some(line)
             }
             Err(error) => {
@@ -257,13 +269,13 @@ impl Desk {
     /// Whether native stacks of the program are recorded that the process runs now.
     fn records_native(&self, pid: i32) -> bool {
         match self.options.native {
-            Native::Never => false,
-            Native::WithoutPython => proc::runs_python(pid) == Some(false),
-            Native::Always => true,
+            NativeStacks::Never => false,
+            NativeStacks::WithoutPython => proc::runs_python(pid) == Some(false),
+            NativeStacks::Always => true,
         }
     }
 
-    fn prepare(&self, area: &Area, place: Place, native: bool) {
+    fn prepare(&self, area: &Area, place: MemoryOffer, native: bool) {
         let control = area.control();
         control.timestamps.store(self.options.timestamps.into(), Relaxed);
         control.native.store(native.into(), Relaxed);
@@ -279,16 +291,16 @@ impl Desk {
 }
 
 /// What to offer to a process that has something already, if anything.
-fn next_place(area: &Area, place: Place) -> Option<Place> {
+fn next_place(area: &Area, place: MemoryOffer) -> Option<MemoryOffer> {
     let control = area.control();
     if control.state.load(Acquire) == state::READY {
         // It could not map what it was offered.
         let attempt = place.attempt + 1;
-        (attempt < SLOT_COUNTS.len()).then_some(Place { attempt, ..place })
+        (attempt < SLOT_COUNTS.len()).then_some(MemoryOffer { attempt, ..place })
     } else if control.image.load(Acquire) == image::IN_EXEC {
         let base = place.base.saturating_add(area.slot_count());
         let last = ticket::sequence(control.ticket.0.load(SeqCst));
-        Some(Place { attempt: 0, base, replaces: Some(last.wrapping_add(1)) })
+        Some(MemoryOffer { attempt: 0, base, replaces: Some(last.wrapping_add(1)) })
     } else {
         None
     }

@@ -9,21 +9,21 @@ use memtrack_format::meta::Process;
 use memtrack_transport::Area;
 use memtrack_transport::clock::StampingClock;
 
-use crate::bell::Bell;
-use crate::proc::{Life, Resident};
-use crate::summary::{Ended, Exited};
+use crate::bell::Waker;
+use crate::proc::{ProcessHandle, ResidentMemory};
+use crate::summary::{ProcessExit, RecordingEnd};
 
 /// What a draining thread is told.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum DrainCommand {
     /// A process has connected, or its next image has.
     Connected(Box<Connection>),
     /// A process asked, and could not be let in.
     NoRoom(String),
     /// The first process has ended.
-    ChildExited(Exited),
+    ChildExited(ProcessExit),
     /// The recording shall end.
-    Finish(Ended),
+    Finish(RecordingEnd),
 }
 
 /// A process that has connected.
@@ -31,13 +31,13 @@ pub(crate) enum Event {
 pub(crate) struct Connection {
     pub(crate) area: Arc<Area>,
     pub(crate) pid: i32,
-    pub(crate) life: Arc<Life>,
+    pub(crate) life: Arc<ProcessHandle>,
     /// Whether it uses the same process ids as this side.
     pub(crate) same_namespace: bool,
     /// Its first thread's name, read before it could be gone.
     pub(crate) name: Option<String>,
     /// Its resident memory, the same.
-    pub(crate) resident: Resident,
+    pub(crate) resident: ResidentMemory,
     pub(crate) clock: StampingClock,
     pub(crate) process: Process,
     /// Stream number of slot 0: slots of an earlier image of the process come before.
@@ -48,19 +48,19 @@ pub(crate) struct Connection {
 
 /// The way to one draining thread.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
-    events: Sender<Event>,
-    bell: Arc<Bell>,
+pub(crate) struct CommandSender {
+    events: Sender<DrainCommand>,
+    bell: Arc<Waker>,
 }
 
-impl Line {
-    pub(crate) fn new(events: Sender<Event>, bell: Arc<Bell>) -> Self {
+impl CommandSender {
+    pub(crate) fn new(events: Sender<DrainCommand>, bell: Arc<Waker>) -> Self {
         Self { events, bell }
     }
 
     /// Tells it. Nothing happens when it has ended: then nobody is interested.
-    pub(crate) fn tell(&self, event: Event) {
+    pub(crate) fn send(&self, event: DrainCommand) {
         let _ = self.events.send(event);
-        self.bell.ring();
+        self.bell.wake();
     }
 }

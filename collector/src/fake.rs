@@ -14,11 +14,11 @@ use memtrack_transport::handshake::{Hello, receive_memory};
 use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, SlotHeader, state, ticket};
 use memtrack_transport::{Area, barrier, futex};
 
-pub(crate) struct Target {
+pub(crate) struct FakeTarget {
     pub(crate) area: Arc<Area>,
 }
 
-impl Target {
+impl FakeTarget {
     /// Shakes hands, without beginning to record.
     pub(crate) fn connect(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
@@ -38,24 +38,24 @@ impl Target {
     }
 
     /// The writer of the calling thread.
-    pub(crate) fn writer(&self) -> Writer {
+    pub(crate) fn writer(&self) -> FakeWriter {
         // SAFETY: returns a number.
         let tid = unsafe { libc::gettid() };
         let free = |&slot: &u32| self.area.slot(slot).unwrap().owner.compare_exchange(0, tid, SeqCst, SeqCst).is_ok();
         let slot = (0..self.area.slot_count()).find(free).unwrap();
         assert!(self.area.reach(slot));
         self.area.slot(slot).unwrap().owners.fetch_add(1, Relaxed);
-        Writer { area: Arc::clone(&self.area), slot, begun: false }
+        FakeWriter { area: Arc::clone(&self.area), slot, begun: false }
     }
 }
 
-pub(crate) struct Writer {
+pub(crate) struct FakeWriter {
     area: Arc<Area>,
     pub(crate) slot: u32,
     begun: bool,
 }
 
-impl Writer {
+impl FakeWriter {
     /// Records the bytes that `record` makes of the ticket sequence, as one event.
     pub(crate) fn event(&mut self, record: impl FnOnce(u64) -> Vec<u8>) -> u64 {
         let area = Arc::clone(&self.area);

@@ -14,10 +14,10 @@ use memtrack_format::mapped::{self, MappedFile};
 use memtrack_format::meta::Process;
 use rustc_hash::FxHashMap;
 
-use crate::group::Group;
+use crate::group::SegmentGroup;
 use crate::pack::{Compression, Packer};
 use crate::packages::Packages;
-use crate::sink::{Piece, Sink};
+use crate::sink::{RecordPiece, Sink};
 
 const BUFFER: usize = 256 * 1024;
 /// Bytes that may wait in all groups together.
@@ -29,7 +29,7 @@ const FEW: usize = 8;
 pub struct FileSink<W: Write + Send> {
     out: BufWriter<W>,
     packer: Packer,
-    groups: FxHashMap<u32, Group>,
+    groups: FxHashMap<u32, SegmentGroup>,
     waiting: usize,
     image_ticket: u64,
     packages: Packages,
@@ -72,7 +72,7 @@ impl<W: Write + Send> FileSink<W> {
     }
 
     /// Writes what waits of one stream.
-    fn write_group(&mut self, stream: u32, group: &Group) -> io::Result<()> {
+    fn write_group(&mut self, stream: u32, group: &SegmentGroup) -> io::Result<()> {
         let Some((piece, before)) = group.piece(stream) else { return Ok(()) };
         let header = BlockHeader {
             stream,
@@ -121,7 +121,7 @@ impl<W: Write + Send> Sink for FileSink<W> {
         )
     }
 
-    fn records(&mut self, piece: &Piece<'_>) -> io::Result<()> {
+    fn records(&mut self, piece: &RecordPiece<'_>) -> io::Result<()> {
         let mut group = self.groups.remove(&piece.stream).unwrap_or_default();
         if group.is_over(piece) {
             self.write_group(piece.stream, &group)?;

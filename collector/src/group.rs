@@ -5,16 +5,16 @@
 
 use memtrack_format::record::{Decoder, Record};
 
-use crate::places::Places;
-use crate::sink::Piece;
+use crate::places::LineTableFilter;
+use crate::sink::RecordPiece;
 
 /// A group of so many bytes takes no other segment: enough for a compressor, little to lose by damage.
 const FULL: usize = 1 << 20;
 
 /// What is gathered of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Group {
-    places: Places,
+pub(crate) struct SegmentGroup {
+    places: LineTableFilter,
     /// Number of its first segment.
     segment: u32,
     /// Its bytes, but for the first that are `forgotten`.
@@ -27,9 +27,9 @@ pub(crate) struct Group {
     last_ticket: u64,
 }
 
-impl Group {
+impl SegmentGroup {
     /// Whether what waits has to be taken out before this piece is added.
-    pub(crate) fn is_over(&self, piece: &Piece<'_>) -> bool {
+    pub(crate) fn is_over(&self, piece: &RecordPiece<'_>) -> bool {
         let begun = self.taken == 0 && self.forgotten == 0;
         let fits = begun && self.bytes.len() + piece.bytes.len() <= FULL && self.tid == tid(piece.bytes);
         piece.offset == 0 && self.waits() && !fits
@@ -40,7 +40,7 @@ impl Group {
     }
 
     /// Adds what the piece holds; returns by how many bytes the group has grown.
-    pub(crate) fn add(&mut self, piece: &Piece<'_>) -> usize {
+    pub(crate) fn add(&mut self, piece: &RecordPiece<'_>) -> usize {
         if !self.waits() {
             self.first_ticket = piece.first_ticket;
             if piece.offset == 0 {
@@ -60,12 +60,12 @@ impl Group {
     }
 
     /// What waits, to be written as one block of this stream, and what is known of the group before it.
-    pub(crate) fn piece(&self, stream: u32) -> Option<(Piece<'_>, &[u8])> {
+    pub(crate) fn piece(&self, stream: u32) -> Option<(RecordPiece<'_>, &[u8])> {
         let &Self { segment, first_ticket, last_ticket, .. } = self;
         let (before, bytes) = self.bytes.split_at_checked(self.taken)?;
         let offset = u32::try_from(self.forgotten + self.taken).unwrap_or(u32::MAX);
         let before = if self.forgotten == 0 { before } else { &[] };
-        let piece = Piece { stream, segment, offset, first_ticket, last_ticket, bytes };
+        let piece = RecordPiece { stream, segment, offset, first_ticket, last_ticket, bytes };
         (!bytes.is_empty()).then_some((piece, before))
     }
 
@@ -89,8 +89,8 @@ fn tid(bytes: &[u8]) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FULL, Group};
-    use crate::sink::Piece;
+    use super::{FULL, SegmentGroup};
+    use crate::sink::RecordPiece;
     use memtrack_format::record::Encoder;
 
     /// The beginning of a segment of this thread, or bytes that follow one.
@@ -104,8 +104,8 @@ mod tests {
 
     /// Adds pieces (segment, offset, thread, length) with a checkpoint wherever the length is 0; gives what is written.
     fn written(pieces: &[(u32, u32, i32, usize)], keep: bool) -> Vec<(u32, u32, usize, usize)> {
-        let (mut group, mut blocks) = (Group::default(), Vec::new());
-        let mut write = |group: &mut Group| {
+        let (mut group, mut blocks) = (SegmentGroup::default(), Vec::new());
+        let mut write = |group: &mut SegmentGroup| {
             let block = group.piece(5).map(|(piece, before)| {
                 assert_eq!((piece.stream, piece.first_ticket), (5, u64::from(piece.segment)));
                 (piece.segment, piece.offset, piece.bytes.len(), before.len())
@@ -116,7 +116,7 @@ mod tests {
         for &(segment, offset, tid, len) in pieces {
             let bytes = bytes(tid, len);
             let (first_ticket, last_ticket) = (u64::from(segment), u64::from(segment));
-            let piece = Piece { stream: 5, segment, offset, first_ticket, last_ticket, bytes: &bytes };
+            let piece = RecordPiece { stream: 5, segment, offset, first_ticket, last_ticket, bytes: &bytes };
             if len == 0 || group.is_over(&piece) {
                 write(&mut group);
             }

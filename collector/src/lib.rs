@@ -47,12 +47,12 @@ mod tests;
 pub use collector::Collector;
 pub use file::FileSink;
 pub use limits::{explained, remedy};
-pub use options::{Native, Options};
+pub use options::{NativeStacks, RecordingOptions};
 pub use pack::{Compression, Packer};
 pub use packages::Packages;
 pub use proc::{ProcessorTimes, processor_ns, resident_peak};
-pub use sink::{NewChild, OpenSink, Piece, Sink};
-pub use summary::{Ended, Error, Exited, Followed, NothingRecorded, Summary};
+pub use sink::{NewChild, OpenSink, RecordPiece, Sink};
+pub use summary::{ChildSummary, Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
 
 // What a target's environment is to hold; for whoever starts it, who need not know the transport.
 pub use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};

@@ -10,8 +10,8 @@ use memtrack_transport::Area;
 use memtrack_transport::clock::{StampingClock, monotonic_ns};
 use memtrack_transport::layout::{PAGE, SlotHeader, image, segments_offset, ticket};
 
-use crate::output::Output;
-use crate::proc::Resident;
+use crate::output::SinkQueue;
+use crate::proc::ResidentMemory;
 
 /// A tick that took longer than this, in nanoseconds, is taken again.
 const LOOSE_NS: u64 = 20_000;
@@ -28,7 +28,7 @@ const STILL_NS: u64 = 1_000_000_000;
 pub(crate) struct Observer {
     writer: ObservationWriter,
     clock: StampingClock,
-    resident: Resident,
+    resident: ResidentMemory,
     interval_ns: u64,
     next_snapshot_ns: u64,
     last_rss: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    pub(crate) fn new(resident: Resident, clock: StampingClock, interval_ns: u64) -> Self {
+    pub(crate) fn new(resident: ResidentMemory, clock: StampingClock, interval_ns: u64) -> Self {
         Self {
             writer: ObservationWriter::default(),
             clock,
@@ -122,7 +122,7 @@ impl Observer {
     }
 
     /// Hands over what was collected; `false`: nothing was.
-    pub(crate) fn hand_over(&mut self, output: &Output) -> bool {
+    pub(crate) fn hand_over(&mut self, output: &SinkQueue) -> bool {
         if self.writer.is_empty() {
             return false;
         }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 /// How to record.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct RecordingOptions {
     /// Every event carries its time.
     pub timestamps: bool,
     /// Blocks of Python's own allocators are recorded, and not what those take from the system.
     pub python_allocators: bool,
     /// Of which processes native call stacks are recorded.
-    pub native: Native,
+    pub native: NativeStacks,
     /// Frames of the interpreter may be marked, so that deep Python stacks need not be compared whole.
     pub frame_marks: bool,
     /// Between memory snapshots; 1 ms at the least.
@@ -21,12 +21,12 @@ pub struct Options {
     pub checkpoint: Duration,
 }
 
-impl Default for Options {
+impl Default for RecordingOptions {
     fn default() -> Self {
         Self {
             timestamps: false,
             python_allocators: false,
-            native: Native::Never,
+            native: NativeStacks::Never,
             frame_marks: true,
             snapshot_interval: Duration::from_millis(10),
             checkpoint: Duration::from_millis(500),
@@ -36,7 +36,7 @@ impl Default for Options {
 
 /// Of which processes native call stacks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Native {
+pub enum NativeStacks {
     /// Of none.
     Never,
     /// Of those that run another program than Python, whose allocations have no other stacks.

@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 
-use crate::sink::{Piece, Sink};
+use crate::sink::{RecordPiece, Sink};
 
 /// Messages that may wait: with pieces of 128 KiB at most, 64 MiB.
 const QUEUE: usize = 512;
@@ -21,9 +21,9 @@ const SPARE: usize = 32;
 
 /// One call of the sink.
 #[derive(Debug)]
-enum Message {
+enum SinkMessage {
     Process(Box<Process>),
-    Records { place: Place, bytes: Vec<u8> },
+    Records { place: PieceHead, bytes: Vec<u8> },
     Observations { payload: Vec<u8>, first: u64, last: u64 },
     Mapped(Vec<MappedFile>),
     Quiet { ticket: u64, busy: Vec<u32> },
@@ -34,7 +34,7 @@ enum Message {
 
 /// A [`Piece`] but for its bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct PieceHead {
     pub(crate) stream: u32,
     pub(crate) segment: u32,
     pub(crate) offset: u32,
@@ -44,8 +44,8 @@ pub(crate) struct Place {
 
 /// The draining thread's end.
 #[derive(Debug)]
-pub(crate) struct Output {
-    messages: Sender<Message>,
+pub(crate) struct SinkQueue {
+    messages: Sender<SinkMessage>,
     spare: Receiver<Vec<u8>>,
     failed: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<()>>,
@@ -54,14 +54,14 @@ pub(crate) struct Output {
     pub(crate) pieces: u64,
 }
 
-impl Output {
+impl SinkQueue {
     /// Starts the thread that calls the sink.
     pub(crate) fn start(mut sink: Box<dyn Sink>) -> io::Result<Self> {
         let (messages, inbox) = bounded(QUEUE);
         let (give_back, spare) = bounded(SPARE);
         let failed = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&failed);
-        let wants_quiet = sink.wants_quiet();
+        let wants_quiet = sink.wants_watermarks();
         let thread = std::thread::Builder::new()
             .name("memtrack-write".into())
             .spawn(move || feed(sink.as_mut(), &inbox, &give_back, &flag))?;
@@ -84,44 +84,44 @@ impl Output {
     }
 
     pub(crate) fn process(&self, process: Process) {
-        self.send(Message::Process(Box::new(process)));
+        self.send(SinkMessage::Process(Box::new(process)));
     }
 
-    pub(crate) fn records(&mut self, place: Place, bytes: Vec<u8>) {
+    pub(crate) fn records(&mut self, place: PieceHead, bytes: Vec<u8>) {
         self.record_bytes += bytes.len() as u64;
         self.pieces += 1;
-        self.send(Message::Records { place, bytes });
+        self.send(SinkMessage::Records { place, bytes });
     }
 
     /// What [`memtrack_format::observe::ObservationWriter::take`] gave.
     pub(crate) fn observations(&self, (payload, first, last): (Vec<u8>, u64, u64)) {
-        self.send(Message::Observations { payload, first, last });
+        self.send(SinkMessage::Observations { payload, first, last });
     }
 
     pub(crate) fn mapped(&self, files: Vec<MappedFile>) {
-        self.send(Message::Mapped(files));
+        self.send(SinkMessage::Mapped(files));
     }
 
     pub(crate) fn quiet(&self, ticket: u64, busy: Vec<u32>) {
-        self.send(Message::Quiet { ticket, busy });
+        self.send(SinkMessage::Quiet { ticket, busy });
     }
 
     pub(crate) fn replaced(&self, ticket: u64) {
-        self.send(Message::Replaced { ticket });
+        self.send(SinkMessage::Replaced { ticket });
     }
 
     pub(crate) fn checkpoint(&self) {
-        self.send(Message::Checkpoint);
+        self.send(SinkMessage::Checkpoint);
     }
 
     /// Finishes the sink and waits for it.
     pub(crate) fn finish(self, complete: bool) -> io::Result<()> {
-        self.send(Message::Finish { complete });
+        self.send(SinkMessage::Finish { complete });
         drop(self.messages);
         self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")))
     }
 
-    fn send(&self, message: Message) {
+    fn send(&self, message: SinkMessage) {
         if self.messages.send(message).is_err() {
             self.failed.store(true, Relaxed);
         }
@@ -130,7 +130,7 @@ impl Output {
 
 fn feed(
     sink: &mut dyn Sink,
-    inbox: &Receiver<Message>,
+    inbox: &Receiver<SinkMessage>,
     give_back: &Sender<Vec<u8>>,
     failed: &AtomicBool,
 ) -> io::Result<()> {
@@ -140,7 +140,7 @@ fn feed(
             result = call(sink, &message);
             failed.store(result.is_err(), Relaxed);
         }
-        if let Message::Records { mut bytes, .. } = message {
+        if let SinkMessage::Records { mut bytes, .. } = message {
             bytes.clear();
             // A full pool is no loss: the buffer is freed.
             let _ = give_back.try_send(bytes);
@@ -149,10 +149,10 @@ fn feed(
     result
 }
 
-fn call(sink: &mut dyn Sink, message: &Message) -> io::Result<()> {
+fn call(sink: &mut dyn Sink, message: &SinkMessage) -> io::Result<()> {
     match message {
-        Message::Process(process) => sink.process(process),
-        Message::Records { place, bytes } => sink.records(&Piece {
+        SinkMessage::Process(process) => sink.process(process),
+        SinkMessage::Records { place, bytes } => sink.records(&RecordPiece {
             stream: place.stream,
             segment: place.segment,
             offset: place.offset,
@@ -160,11 +160,11 @@ fn call(sink: &mut dyn Sink, message: &Message) -> io::Result<()> {
             last_ticket: place.last_ticket,
             bytes,
         }),
-        Message::Observations { payload, first, last } => sink.observations(payload, *first, *last),
-        Message::Mapped(files) => sink.mapped(files),
-        Message::Quiet { ticket, busy } => sink.quiet(*ticket, busy),
-        Message::Replaced { ticket } => sink.replaced(*ticket),
-        Message::Checkpoint => sink.checkpoint(),
-        Message::Finish { complete } => sink.finish(*complete),
+        SinkMessage::Observations { payload, first, last } => sink.observations(payload, *first, *last),
+        SinkMessage::Mapped(files) => sink.mapped(files),
+        SinkMessage::Quiet { ticket, busy } => sink.watermark(*ticket, busy),
+        SinkMessage::Replaced { ticket } => sink.replaced(*ticket),
+        SinkMessage::Checkpoint => sink.checkpoint(),
+        SinkMessage::Finish { complete } => sink.finish(*complete),
     }
 }

@@ -17,18 +17,18 @@ const MOST_KEPT: usize = 16 << 20;
 
 /// What is known of one stream.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct LineTableFilter {
     /// Absent until the stream has a code object: programs that are not Python are not looked into.
-    known: Option<Box<Known>>,
+    known: Option<Box<CodeLocations>>,
     /// The rest of the segment is passed on unread.
     unread: bool,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct CodeLocations {
     decoder: Decoder,
     locator: LocationEncoder,
-    tables: FxHashMap<u32, Table>,
+    tables: FxHashMap<u32, KeptLineTable>,
     /// The files of code objects that were described since somebody asked.
     files: FxHashSet<Vec<u8>>,
     kept: usize,
@@ -37,14 +37,14 @@ struct Known {
 
 /// A code object's way from instructions to lines.
 #[derive(Debug)]
-struct Table {
+struct KeptLineTable {
     first_line: u32,
     lines: LineTable,
     len: usize,
     bytes: Vec<u8>,
 }
 
-impl Places {
+impl LineTableFilter {
     /// Appends these records of the stream to `out`; `begins` where a segment begins with them.
     pub(crate) fn pass_on(&mut self, begins: bool, bytes: &[u8], out: &mut Vec<u8>) {
         if begins {
@@ -62,14 +62,14 @@ impl Places {
     }
 }
 
-impl Places {
+impl LineTableFilter {
     /// The files of code objects that were described since this was asked before.
     pub(crate) fn take_files(&mut self) -> FxHashSet<Vec<u8>> {
         self.known.as_mut().map(|known| std::mem::take(&mut known.files)).unwrap_or_default()
     }
 }
 
-impl Known {
+impl CodeLocations {
     /// `false`: not all of it could be read.
     fn pass_on(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         let (mut at, mut passed) = (0, 0);
@@ -103,7 +103,7 @@ impl Known {
         let len = head.lines_len as usize;
         if self.kept.saturating_add(len) <= MOST_KEPT {
             self.kept += len;
-            let table = Table { first_line: head.first_line, lines: head.lines, len, bytes: Vec::new() };
+            let table = KeptLineTable { first_line: head.first_line, lines: head.lines, len, bytes: Vec::new() };
             self.tables.insert(head.id, table);
         }
     }
@@ -140,7 +140,7 @@ fn has_code(bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Places, has_code};
+    use super::{LineTableFilter, has_code};
     use memtrack_format::Allocator;
     use memtrack_format::lines::SourcePosition;
     use memtrack_format::record::{CodeHead, Decoder, Encoder, LineTable, RawFrame, Record};
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_place_is_told_once_in_place_of_tables() {
-        let (mut places, mut encoder, mut out) = (Places::default(), Encoder::new(false), Vec::new());
+        let (mut places, mut encoder, mut out) = (LineTableFilter::default(), Encoder::new(false), Vec::new());
         let first = segment(&mut encoder, true, &[2, 12, 24, 12, RawFrame::NOT_STARTED]);
         // In pieces, as a segment comes that had to be saved unfinished.
         let (mut decoder, mut borders, mut at) = (Decoder::new(), vec![0], 0);
@@ -203,7 +203,7 @@ mod tests {
         // Its first piece holds no code object, so this segment is left as it is.
         assert_eq!(out, first);
 
-        let (mut places, mut out) = (Places::default(), Vec::new());
+        let (mut places, mut out) = (LineTableFilter::default(), Vec::new());
         places.pass_on(true, &first[..borders[4]], &mut out);
         places.pass_on(false, &first[borders[4]..], &mut out);
         assert_eq!(told(&out), (vec![(2, 10), (12, 11), (24, 13)], borders.len() - 1 - 2));
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_passed_on() {
-        let (mut places, mut encoder, mut out) = (Places::default(), Encoder::new(false), Vec::new());
+        let (mut places, mut encoder, mut out) = (LineTableFilter::default(), Encoder::new(false), Vec::new());
         let whole = segment(&mut encoder, true, &[2]);
         let mut damaged = whole.clone();
         damaged.extend_from_slice(&[0, 1, 2, 3]);

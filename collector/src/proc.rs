@@ -13,14 +13,14 @@ const MAX_COMMAND_LINE: u64 = 1 << 20;
 
 /// Resident memory of a process, read again and again.
 #[derive(Debug)]
-pub(crate) struct Resident {
+pub(crate) struct ResidentMemory {
     statm: Option<File>,
     page: u64,
     /// What it was at first.
     pub(crate) first: Option<u64>,
 }
 
-impl Resident {
+impl ResidentMemory {
     /// Of a process that lives; what it has by now is read at once, as it may be gone at the next look.
     pub(crate) fn of(pid: i32) -> Self {
         // SAFETY: reads a constant of the system.
@@ -106,7 +106,7 @@ const LIBPYTHON: &[u8] = b"/libpython";
 
 /// What is known of a thread.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Thread {
+pub(crate) enum ThreadStatus {
     /// It runs under this name.
     Named(String),
     /// It has ended.
@@ -115,7 +115,7 @@ pub(crate) enum Thread {
     Unknown,
 }
 
-impl Thread {
+impl ThreadStatus {
     /// Its name, where it has one.
     pub(crate) fn name(self) -> Option<String> {
         if let Self::Named(name) = self { Some(name) } else { None }
@@ -123,12 +123,14 @@ impl Thread {
 }
 
 /// Looks at a thread.
-pub(crate) fn thread(pid: i32, tid: i32) -> Thread {
+pub(crate) fn thread(pid: i32, tid: i32) -> ThreadStatus {
     match std::fs::read(format!("/proc/{pid}/task/{tid}/comm")) {
-        Ok(name) => Thread::Named(String::from_utf8_lossy(name.trim_ascii_end()).into_owned()),
+        Ok(name) => ThreadStatus::Named(String::from_utf8_lossy(name.trim_ascii_end()).into_owned()),
         // Without the process's own directory this says nothing: perhaps there is no proc file system.
-        Err(error) if is_gone(&error) && std::fs::exists(format!("/proc/{pid}/task")).unwrap_or(false) => Thread::Gone,
-        Err(_) => Thread::Unknown,
+        Err(error) if is_gone(&error) && std::fs::exists(format!("/proc/{pid}/task")).unwrap_or(false) => {
+            ThreadStatus::Gone
+        }
+        Err(_) => ThreadStatus::Unknown,
     }
 }
 
@@ -138,13 +140,13 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// A way to tell whether a process has ended that no later process of the same number can deceive.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct ProcessHandle {
     pid: i32,
     /// Of the process; `None` where the system has no such descriptors (before Linux 5.3).
     handle: Option<OwnedFd>,
 }
 
-impl Life {
+impl ProcessHandle {
     /// Of a process that lives.
     pub(crate) fn of(pid: i32) -> Self {
         // SAFETY: takes numbers only.
@@ -155,7 +157,7 @@ impl Life {
     }
 
     /// Whether it has ended; without a handle, whether it has ended and been waited for.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         let Some(handle) = &self.handle else { return !exists(self.pid) };
         let mut watched = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one live entry; does not wait.
@@ -190,45 +192,48 @@ pub(crate) fn executable(pid: i32) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Life, Resident, Thread, command_line, executable, exists, processor_ns, resident_peak, thread};
+    use super::{
+        ProcessHandle, ResidentMemory, ThreadStatus, command_line, executable, exists, processor_ns, resident_peak,
+        thread,
+    };
 
     #[test]
     fn this_process_is_described() {
         let pid = std::process::id().cast_signed();
-        let (resident, peak) = (Resident::of(pid), resident_peak(pid).unwrap());
+        let (resident, peak) = (ResidentMemory::of(pid), resident_peak(pid).unwrap());
         assert!(resident.first.is_some_and(|bytes| bytes > 100_000) && resident.bytes() > Some(100_000));
         // Rounded to whole batches of pages for each processor by some systems.
         assert!(peak + (8 << 20) > resident.bytes().unwrap(), "{peak}");
         assert_eq!(command_line(pid).len(), std::env::args_os().count());
         let path = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
         assert_eq!(executable(pid), Some(path));
-        assert!(!Life::of(pid).is_over() && exists(pid));
+        assert!(!ProcessHandle::of(pid).has_ended() && exists(pid));
     }
 
     #[test]
     fn a_process_that_was_not_waited_for_has_ended() {
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let life = Life::of(child.id().cast_signed());
-        assert!(!life.is_over());
+        let life = ProcessHandle::of(child.id().cast_signed());
+        assert!(!life.has_ended());
         drop(child.stdin.take());
         assert!(processor_ns(life.pid).is_some_and(|ns| ns > 0));
         // Without handles the system tells only after the wait.
-        while life.handle.is_some() && !life.is_over() {
+        while life.handle.is_some() && !life.has_ended() {
             std::thread::yield_now();
         }
         assert!(processor_ns(life.pid).is_some_and(|ns| ns > 0));
         child.wait().unwrap();
-        assert!(life.is_over());
+        assert!(life.has_ended());
         assert_eq!(processor_ns(life.pid), None);
     }
 
     #[test]
     fn ended_threads_and_processes_are_told_from_unknown_ones() {
         let pid = std::process::id().cast_signed();
-        assert!(matches!(thread(pid, pid), Thread::Named(_)));
-        assert_eq!(thread(pid, i32::MAX), Thread::Gone);
-        assert_eq!(thread(i32::MAX, i32::MAX), Thread::Unknown);
-        assert!(!exists(i32::MAX) && Life::of(i32::MAX).is_over());
-        assert_eq!((Resident::of(i32::MAX).first, resident_peak(i32::MAX)), (None, None));
+        assert!(matches!(thread(pid, pid), ThreadStatus::Named(_)));
+        assert_eq!(thread(pid, i32::MAX), ThreadStatus::Gone);
+        assert_eq!(thread(i32::MAX, i32::MAX), ThreadStatus::Unknown);
+        assert!(!exists(i32::MAX) && ProcessHandle::of(i32::MAX).has_ended());
+        assert_eq!((ResidentMemory::of(i32::MAX).first, resident_peak(i32::MAX)), (None, None));
     }
 }

@@ -8,51 +8,51 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::bounded;
 
-use crate::bell::Bell;
-use crate::collect::Collect;
-use crate::event::{Event, Line};
-use crate::options::Options;
-use crate::output::Output;
+use crate::bell::Waker;
+use crate::collect::DrainThread;
+use crate::event::{CommandSender, DrainCommand};
+use crate::options::RecordingOptions;
+use crate::output::SinkQueue;
 use crate::sink::Sink;
-use crate::summary::{Ended, Error, Summary};
-use crate::tree::Tree;
+use crate::summary::{Error, RecordingEnd, RecordingSummary};
+use crate::tree::ProcessTree;
 
 /// Events that may wait for the draining thread.
 const EVENTS: usize = 64;
 
 /// A running recording.
 #[derive(Debug)]
-pub(crate) struct Recording {
-    line: Line,
-    thread: JoinHandle<Result<Summary, Error>>,
+pub(crate) struct ProcessRecording {
+    line: CommandSender,
+    thread: JoinHandle<Result<RecordingSummary, Error>>,
 }
 
-impl Recording {
+impl ProcessRecording {
     /// Starts one. With `by_itself` it ends when its process has, else when it is told to.
     pub(crate) fn start(
-        options: Options,
+        options: RecordingOptions,
         sink: Box<dyn Sink>,
-        tree: Arc<Tree>,
+        tree: Arc<ProcessTree>,
         by_itself: bool,
     ) -> Result<Self, Error> {
         let (events, inbox) = bounded(EVENTS);
-        let bell = Arc::new(Bell::default());
-        let output = Output::start(sink).map_err(Error::Thread)?;
-        let collect = Collect::new(options, inbox, Arc::clone(&bell), tree, output, by_itself);
+        let bell = Arc::new(Waker::default());
+        let output = SinkQueue::start(sink).map_err(Error::Thread)?;
+        let collect = DrainThread::new(options, inbox, Arc::clone(&bell), tree, output, by_itself);
         let thread = std::thread::Builder::new()
             .name("memtrack-drain".into())
             .spawn(move || collect.run())
             .map_err(Error::Thread)?;
-        Ok(Self { line: Line::new(events, bell), thread })
+        Ok(Self { line: CommandSender::new(events, bell), thread })
     }
 
-    pub(crate) fn line(&self) -> &Line {
+    pub(crate) fn commands(&self) -> &CommandSender {
         &self.line
     }
 
     /// Ends it, if it has not ended by itself, and waits for it.
-    pub(crate) fn finish(self, ended: Ended) -> Result<Summary, Error> {
-        self.line.tell(Event::Finish(ended));
+    pub(crate) fn finish(self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
+        self.line.send(DrainCommand::Finish(ended));
         self.thread.join().unwrap_or(Err(Error::Panicked))
     }
 }

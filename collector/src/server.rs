@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::desk::{Desk, Openers};
-use crate::options::Options;
+use crate::desk::{Admission, RecordingOpeners};
+use crate::options::RecordingOptions;
 use crate::summary::Error;
-use crate::tree::Tree;
+use crate::tree::ProcessTree;
 
 /// A socket's address holds this many bytes of a path.
 const MAX_PATH: usize = 107;
@@ -35,7 +35,12 @@ pub(crate) struct Server {
 
 impl Server {
     /// Listens in `dir`, which is made if it does not exist.
-    pub(crate) fn start(dir: &Path, options: Options, openers: Openers, tree: Arc<Tree>) -> Result<Self, Error> {
+    pub(crate) fn start(
+        dir: &Path,
+        options: RecordingOptions,
+        openers: RecordingOpeners,
+        tree: Arc<ProcessTree>,
+    ) -> Result<Self, Error> {
         let path = dir.join("socket");
         let len = path.as_os_str().as_bytes().len();
         if len > MAX_PATH {
@@ -46,7 +51,7 @@ impl Server {
         let listener = UnixListener::bind(&path).map_err(failed)?;
         let (ask, asked) = UnixStream::pair().map_err(failed)?;
         let reserve = reserve().map_err(failed)?;
-        let desk = Desk::new(dir.to_owned(), options, openers, tree);
+        let desk = Admission::new(dir.to_owned(), options, openers, tree);
         let thread = std::thread::Builder::new()
             .name("memtrack-accept".into())
             .spawn(move || run(desk, &listener, &asked, Some(reserve)))
@@ -75,7 +80,7 @@ impl Server {
     }
 }
 
-fn run(mut desk: Desk, listener: &UnixListener, asked: &UnixStream, mut reserve: Option<File>) {
+fn run(mut desk: Admission, listener: &UnixListener, asked: &UnixStream, mut reserve: Option<File>) {
     while let Some(wish) = wait(listener, asked) {
         if wish == Wish::Prepare {
             desk.prepare_spare();

@@ -14,15 +14,15 @@ use memtrack_transport::{Area, barrier, futex};
 
 use crate::describe;
 use crate::event::Connection;
-use crate::maps::Asker;
+use crate::maps::MapsAsker;
 use crate::observer::Observer;
-use crate::options::Options;
-use crate::output::Output;
-use crate::proc::{self, Life, ProcessorTimes};
+use crate::options::RecordingOptions;
+use crate::output::SinkQueue;
+use crate::proc::{self, ProcessHandle, ProcessorTimes};
 use crate::quiet;
-use crate::slot::Follower;
-use crate::summary::Exited;
-use crate::threads::Threads;
+use crate::slot::SlotReader;
+use crate::summary::ProcessExit;
+use crate::threads::SlotOwners;
 
 /// Without events for this long, in nanoseconds, the process counts as idle.
 const IDLE_NS: u64 = 2_000_000;
@@ -46,7 +46,7 @@ const LAST_ROUNDS: u32 = 1000;
 #[derive(Debug)]
 pub(crate) struct Session {
     area: Arc<Area>,
-    life: Arc<Life>,
+    life: Arc<ProcessHandle>,
     pid: i32,
     /// Its processor times when this image began.
     before: ProcessorTimes,
@@ -57,11 +57,11 @@ pub(crate) struct Session {
     process: Process,
     /// What earlier images of the process counted.
     earlier: Process,
-    followers: Vec<Follower>,
-    threads: Threads,
+    followers: Vec<SlotReader>,
+    threads: SlotOwners,
     observer: Observer,
     /// Where native stacks are recorded.
-    maps: Option<Asker>,
+    maps: Option<MapsAsker>,
     rest: Duration,
     checkpoint_ns: u64,
     changed: bool,
@@ -82,7 +82,7 @@ pub(crate) struct Session {
 
 /// What a round advises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
+pub(crate) enum DrainPace {
     /// Rings fill quickly: look again soon.
     Fast,
     /// Events flow.
@@ -95,7 +95,12 @@ pub(crate) enum Pace {
 
 impl Session {
     /// `earlier`: what is known of the process's image before.
-    pub(crate) fn begin(connection: Connection, earlier: Process, options: &Options, output: &Output) -> Self {
+    pub(crate) fn begin(
+        connection: Connection,
+        earlier: Process,
+        options: &RecordingOptions,
+        output: &SinkQueue,
+    ) -> Self {
         let Connection { area, pid, life, same_namespace, name, resident, clock, process, base, replaces } = connection;
         if let Some(ticket) = replaces {
             output.replaced(ticket);
@@ -112,7 +117,7 @@ impl Session {
         observer.observe_first(&area);
         let before = ProcessorTimes::of(pid);
         let native = area.control().native.load(Acquire) == 1;
-        let maps = if native { Asker::start(pid, &area, &life, now) } else { None };
+        let maps = if native { MapsAsker::start(pid, &area, &life, now) } else { None };
         Self {
             area,
             life,
@@ -125,7 +130,7 @@ impl Session {
             process,
             earlier,
             followers: Vec::new(),
-            threads: Threads::new(pid, same_namespace),
+            threads: SlotOwners::new(pid, same_namespace),
             observer,
             maps,
             rest: Duration::from_nanos(interval).min(LONGEST_REST),
@@ -151,14 +156,14 @@ impl Session {
     }
 
     /// Observes, drains, and does what is due.
-    pub(crate) fn round(&mut self, output: &mut Output) -> Pace {
+    pub(crate) fn round(&mut self, output: &mut SinkQueue) -> DrainPace {
         // Where the order is followed, once more after the last record: it may be of a thread that had taken its ticket
         // before the last one that was taken here.
         let followed = self.changed && output.wants_quiet();
         self.round_with(followed || self.observer.is_behind(&self.area), output)
     }
 
-    fn round_with(&mut self, observe: bool, output: &mut Output) -> Pace {
+    fn round_with(&mut self, observe: bool, output: &mut SinkQueue) -> DrainPace {
         let now = monotonic_ns();
         self.find_slots(now);
         let ticket = observe.then(|| self.observer.observe(&self.area, now));
@@ -181,7 +186,7 @@ impl Session {
     }
 
     /// Sleeps until the target records again, somebody rings, or a snapshot is due. `pending`: whether somebody has rung.
-    pub(crate) fn rest(&mut self, output: &mut Output, pending: impl Fn() -> bool) {
+    pub(crate) fn rest(&mut self, output: &mut SinkQueue, pending: impl Fn() -> bool) {
         // The Arc keeps the word while self is used.
         let area = Arc::clone(&self.area);
         let control = area.control();
@@ -210,7 +215,7 @@ impl Session {
 
     /// The process has ended, or shall not be recorded any longer: drains what is left. Returns how many children it has
     /// announced that it had not announced at an earlier call.
-    pub(crate) fn end(&mut self, output: &mut Output) -> u32 {
+    pub(crate) fn end(&mut self, output: &mut SinkQueue) -> u32 {
         if std::mem::replace(&mut self.ended, true) {
             return 0;
         }
@@ -256,7 +261,7 @@ impl Session {
         self.next_peak_ns = now.saturating_add((age / 8).clamp(SHORTEST_PEAK_NS, LONGEST_PEAK_NS));
         let peak = proc::resident_peak(self.pid);
         // What was read may be another process's that has its number, if it has ended.
-        if let Some(peak) = peak.filter(|_| !self.life.is_over()) {
+        if let Some(peak) = peak.filter(|_| !self.life.has_ended()) {
             self.observer.note_peak(&self.area, peak);
         }
     }
@@ -267,7 +272,7 @@ impl Session {
     }
 
     /// What the system said when the process had ended.
-    pub(crate) fn has_exited(&mut self, exited: &Exited, output: &Output) {
+    pub(crate) fn has_exited(&mut self, exited: &ProcessExit, output: &SinkQueue) {
         if let Some(peak) = exited.resident_peak {
             self.observer.note_peak(&self.area, peak);
         }
@@ -276,7 +281,7 @@ impl Session {
     }
 
     /// Adds to what is known of the process.
-    pub(crate) fn learn(&mut self, news: Process, output: &Output) {
+    pub(crate) fn learn(&mut self, news: Process, output: &SinkQueue) {
         self.process.update(&news.encode());
         output.process(news);
     }
@@ -293,12 +298,12 @@ impl Session {
 
     /// What cannot be told of the process though nothing is missing, for a person; once.
     pub(crate) fn take_warning(&mut self) -> Option<String> {
-        self.maps.as_mut().and_then(Asker::take_trouble)
+        self.maps.as_mut().and_then(MapsAsker::take_trouble)
     }
 
     /// What went wrong, for a person.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let note = |follower: &Follower| {
+        let note = |follower: &SlotReader| {
             let reason = follower.given_up()?;
             let stream = follower.stream();
             Some(format!("records of stream {stream} were lost from here on: its shared memory was damaged ({reason})"))
@@ -319,13 +324,13 @@ impl Session {
             let end = if sweep { slots } else { count.saturating_add(AHEAD).min(slots) };
             let Some(last) = (count..end).rev().find(used) else { break };
             let base = self.base;
-            self.followers.extend((count..=last).map(|slot| Follower::new(slot, base + slot)));
+            self.followers.extend((count..=last).map(|slot| SlotReader::new(slot, base + slot)));
             self.observer.used_slots = last + 1;
         }
     }
 
     /// Visits all slots; returns the most segments that one of them had finished.
-    fn drain(&mut self, save: bool, output: &mut Output) -> u32 {
+    fn drain(&mut self, save: bool, output: &mut SinkQueue) -> u32 {
         let mut most = 0;
         self.changed = false;
         for follower in &mut self.followers {
@@ -346,7 +351,7 @@ impl Session {
         quiet::busy_streams(&self.area, self.followers.len() as u32, self.base)
     }
 
-    fn chores(&mut self, now: u64, checkpoint: bool, output: &Output) {
+    fn chores(&mut self, now: u64, checkpoint: bool, output: &SinkQueue) {
         self.threads.meet(&self.area, self.followers.len() as u32, &mut self.observer);
         let rare = if self.threads.owned > 1 { CHECK_NS } else { self.checkpoint_ns };
         if now.saturating_sub(self.last_check_ns) >= rare {
@@ -355,7 +360,7 @@ impl Session {
         }
         if now >= self.next_life_ns {
             self.look_at_clock();
-            self.over |= self.life.is_over();
+            self.over |= self.life.has_ended();
             self.next_life_ns = now.saturating_add(LIFE_NS);
         }
         self.look_at_peak(now);
@@ -374,7 +379,7 @@ impl Session {
     }
 
     /// Hands over what else is new, and has it made durable.
-    fn save(&mut self, output: &Output) {
+    fn save(&mut self, output: &SinkQueue) {
         self.dirty |= self.observer.hand_over(output);
         let python = describe::python(self.area.control());
         let mut known = self.process.clone();
@@ -388,15 +393,15 @@ impl Session {
         }
     }
 
-    fn pace(&self, now: u64, freed: u32) -> Pace {
+    fn pace(&self, now: u64, freed: u32) -> DrainPace {
         if self.over {
-            Pace::Over
+            DrainPace::Over
         } else if freed >= 4 {
-            Pace::Fast
+            DrainPace::Fast
         } else if now.saturating_sub(self.last_event_ns) < IDLE_NS {
-            Pace::Steady
+            DrainPace::Steady
         } else {
-            Pace::Idle
+            DrainPace::Idle
         }
     }
 }

@@ -9,7 +9,7 @@ use memtrack_format::meta::Process;
 
 /// Records of one stream that follow each other.
 #[derive(Clone, Copy, Debug)]
-pub struct Piece<'a> {
+pub struct RecordPiece<'a> {
     /// The slot of the writing thread, counted over all images of the process.
     pub stream: u32,
     /// Number of the segment in the stream, from 0.
@@ -36,7 +36,7 @@ pub trait Sink: Send {
     ///
     /// # Errors
     /// What the medium says.
-    fn records(&mut self, piece: &Piece<'_>) -> io::Result<()>;
+    fn records(&mut self, piece: &RecordPiece<'_>) -> io::Result<()>;
 
     /// The payload of an observations block, with the first and last ticket in it.
     ///
@@ -54,7 +54,7 @@ pub trait Sink: Send {
     }
 
     /// Whether [`Sink::quiet`] is wanted; asked once, at the start. It makes every round hand over all new records.
-    fn wants_quiet(&self) -> bool {
+    fn wants_watermarks(&self) -> bool {
         false
     }
 
@@ -63,7 +63,7 @@ pub trait Sink: Send {
     ///
     /// # Errors
     /// What the medium says.
-    fn quiet(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
+    fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
         let _ = (before_ticket, busy);
         Ok(())
     }

@@ -10,14 +10,14 @@ use memtrack_transport::layout::{
 };
 use memtrack_transport::{Area, futex};
 
-use crate::output::{Output, Place};
+use crate::output::{PieceHead, SinkQueue};
 
 /// Finished segments that are taken in one visit: no thread keeps the others waiting.
 const SEGMENTS_A_VISIT: u32 = 2 * SEGMENTS_PER_SLOT as u32;
 
 /// Where the reading of one slot stands.
 #[derive(Debug)]
-pub(crate) struct Follower {
+pub(crate) struct SlotReader {
     slot: u32,
     stream: u32,
     begun: bool,
@@ -36,7 +36,7 @@ pub(crate) struct Follower {
 
 /// What a visit found.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Visit {
+pub(crate) struct SlotVisit {
     /// There were new records.
     pub(crate) changed: bool,
     /// Segments that were taken whole and freed.
@@ -46,7 +46,7 @@ pub(crate) struct Visit {
 }
 
 /// Levels of one segment, read in the order that makes them agree.
-struct Levels {
+struct FillLevels {
     /// Read before `fill`: what is published after `fill` is of this ticket or a later one.
     ticket_before: u64,
     next: u32,
@@ -55,7 +55,7 @@ struct Levels {
     ticket_after: u64,
 }
 
-impl Levels {
+impl FillLevels {
     fn read(header: &SegmentHeader) -> Self {
         Self {
             ticket_before: header.last_ticket.load(Acquire),
@@ -67,7 +67,7 @@ impl Levels {
     }
 }
 
-impl Follower {
+impl SlotReader {
     pub(crate) fn new(slot: u32, stream: u32) -> Self {
         Self {
             slot,
@@ -93,8 +93,8 @@ impl Follower {
     }
 
     /// Takes all finished segments, and with `save` what the unfinished one holds by now.
-    pub(crate) fn visit(&mut self, area: &Area, save: bool, output: &mut Output) -> Visit {
-        let mut visit = Visit::default();
+    pub(crate) fn visit(&mut self, area: &Area, save: bool, output: &mut SinkQueue) -> SlotVisit {
+        let mut visit = SlotVisit::default();
         let Some(slot) = area.slot(self.slot) else { return visit };
         if self.given_up.is_some() {
             release(slot, ALL_FREE);
@@ -121,8 +121,8 @@ impl Follower {
         area: &Area,
         slot: &SlotHeader,
         save: bool,
-        output: &mut Output,
-        visit: &mut Visit,
+        output: &mut SinkQueue,
+        visit: &mut SlotVisit,
     ) -> Result<bool, &'static str> {
         let header = area.segment(self.slot, self.segment).ok_or("a segment index out of range")?;
         if header.number.load(Acquire) != self.number {
@@ -131,7 +131,7 @@ impl Follower {
         if self.saved == 0 {
             self.first_ticket = header.first_ticket.load(Acquire);
         }
-        let levels = Levels::read(header);
+        let levels = FillLevels::read(header);
         if levels.fill < self.seen {
             return Err("a fill level that sank");
         }
@@ -149,10 +149,10 @@ impl Follower {
         Ok(true)
     }
 
-    fn hand_over(&mut self, area: &Area, levels: &Levels, output: &mut Output) {
+    fn hand_over(&mut self, area: &Area, levels: &FillLevels, output: &mut SinkQueue) {
         let mut bytes = output.buffer();
         area.copy_records(self.slot, self.segment, self.saved, levels.fill, &mut bytes);
-        let place = Place {
+        let place = PieceHead {
             stream: self.stream,
             segment: self.number,
             offset: self.saved,

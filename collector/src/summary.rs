@@ -12,7 +12,7 @@ use crate::proc::ProcessorTimes;
 
 /// How the recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum RecordingEnd {
     /// The process has ended.
     Exited,
     /// The process runs on, without being recorded.
@@ -21,7 +21,7 @@ pub enum Ended {
 
 /// What the system said of the first process when it had ended, and was waited for.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Exited {
+pub struct ProcessExit {
     /// How it ended, as a shell gives it: 128+N for signal N.
     pub status: u8,
     /// Its processor time in nanoseconds, as [`processor_ns`](crate::processor_ns) gave it before it was waited for.
@@ -32,7 +32,7 @@ pub struct Exited {
 
 /// What was recorded.
 #[derive(Clone, Debug, Default)]
-pub struct Summary {
+pub struct RecordingSummary {
     /// What is known of the process; `None` when none connected.
     pub process: Option<Process>,
     /// Record bytes, before compression.
@@ -50,7 +50,7 @@ pub struct Summary {
     /// Processes that connected and were not recorded.
     pub refused: u32,
     /// The children that were recorded, where they are.
-    pub followed: Vec<Followed>,
+    pub followed: Vec<ChildSummary>,
     /// Children that were started and did not connect.
     pub missing: u32,
     /// What else a person should know.
@@ -59,13 +59,13 @@ pub struct Summary {
 
 /// A child that was recorded.
 #[derive(Clone, Debug)]
-pub struct Followed {
+pub struct ChildSummary {
     /// Its process id.
     pub pid: i32,
     /// Its number in the tree, from 1.
     pub number: u32,
     /// What was recorded of it, or why that failed.
-    pub summary: Result<Box<Summary>, String>,
+    pub summary: Result<Box<RecordingSummary>, String>,
 }
 
 /// Why nothing was recorded.

@@ -13,8 +13,8 @@ use memtrack_format::meta::Process;
 use memtrack_format::observe::{Observation, ObservationReader};
 use memtrack_transport::layout::{SEGMENT_ROOM, SLOT_COUNTS, image, state};
 
-use crate::fake::Target;
-use crate::{Collector, Ended, Error, Exited, FileSink, NothingRecorded, Options, Sink};
+use crate::fake::FakeTarget;
+use crate::{Collector, Error, FileSink, NothingRecorded, ProcessExit, RecordingEnd, RecordingOptions, Sink};
 
 mod sinks;
 
@@ -43,7 +43,7 @@ impl Write for Medium {
 
 /// A capture taken apart.
 #[derive(Default)]
-struct Capture {
+struct ParsedCapture {
     streams: BTreeMap<u32, Vec<u8>>,
     process: Process,
     observations: Vec<Observation>,
@@ -52,10 +52,10 @@ struct Capture {
 
 impl Medium {
     /// Takes apart what was written so far; asserts that groups and pieces follow each other.
-    fn read(&self) -> Capture {
+    fn read(&self) -> ParsedCapture {
         let bytes = self.bytes.lock().unwrap().clone();
         assert_eq!(header::decode(&bytes), Ok(header::VERSION));
-        let mut capture = Capture::default();
+        let mut capture = ParsedCapture::default();
         let mut places = BTreeMap::<u32, (u32, u32, u64)>::new();
         let mut rest = &bytes[header::LEN..];
         while let Ok(header) = BlockHeader::decode(rest) {
@@ -100,10 +100,10 @@ impl Medium {
 }
 
 fn start(dir: &Path, medium: &Medium) -> Collector {
-    start_with(dir, Options::default(), Box::new(FileSink::new(medium.clone()).unwrap()))
+    start_with(dir, RecordingOptions::default(), Box::new(FileSink::new(medium.clone()).unwrap()))
 }
 
-fn start_with(dir: &Path, options: Options, sink: Box<dyn Sink>) -> Collector {
+fn start_with(dir: &Path, options: RecordingOptions, sink: Box<dyn Sink>) -> Collector {
     Collector::start(dir, options, sink).unwrap()
 }
 
@@ -136,7 +136,7 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
 fn every_byte_of_every_thread_arrives_in_order() {
     let (dir, medium) = (directory(), Medium::default());
     let collector = start(dir.path(), &medium);
-    let target = Target::start(collector.socket_path());
+    let target = FakeTarget::start(collector.socket_path());
     let written = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|seed| {
@@ -151,8 +151,8 @@ fn every_byte_of_every_thread_arrives_in_order() {
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<BTreeMap<_, _>>()
     });
-    collector.child_exited(Exited { status: 3, cpu_ns: Some(77), resident_peak: Some(1 << 40) });
-    let summary = collector.finish(Ended::Exited).unwrap();
+    collector.child_exited(ProcessExit { status: 3, cpu_ns: Some(77), resident_peak: Some(1 << 40) });
+    let summary = collector.finish(RecordingEnd::Exited).unwrap();
     assert_eq!((summary.record_bytes, summary.nothing, summary.complete), (20_000_000, None, true));
     let capture = medium.read();
     assert!(capture.complete);
@@ -172,13 +172,13 @@ fn every_byte_of_every_thread_arrives_in_order() {
 fn ticks_and_snapshots_rise_and_tell_this_process() {
     let (dir, medium) = (directory(), Medium::default());
     let collector = start(dir.path(), &medium);
-    let target = Target::start(collector.socket_path());
+    let target = FakeTarget::start(collector.socket_path());
     let mut writer = target.writer();
     for part in 0..50 {
         writer.write(&noise(part, 100));
         std::thread::sleep(Duration::from_millis(1));
     }
-    collector.finish(Ended::Exited).unwrap();
+    collector.finish(RecordingEnd::Exited).unwrap();
     let capture = medium.read();
     let ticks: Vec<_> = capture
         .observations
@@ -203,9 +203,9 @@ fn ticks_and_snapshots_rise_and_tell_this_process() {
 #[test]
 fn an_unfinished_segment_can_be_read_while_it_is_written() {
     let (dir, medium) = (directory(), Medium::default());
-    let options = Options { checkpoint: Duration::from_millis(20), ..Options::default() };
+    let options = RecordingOptions { checkpoint: Duration::from_millis(20), ..RecordingOptions::default() };
     let collector = start_with(dir.path(), options, Box::new(FileSink::new(medium.clone()).unwrap()));
-    let target = Target::start(collector.socket_path());
+    let target = FakeTarget::start(collector.socket_path());
     let mut writer = target.writer();
     writer.write(b"one");
     eventually("the first piece", || medium.read().streams.get(&0).is_some_and(|bytes| bytes == b"one"));
@@ -215,7 +215,7 @@ fn an_unfinished_segment_can_be_read_while_it_is_written() {
     eventually("the version", || medium.read().process.python_version == Some(0x030b_0700));
     assert!(!medium.read().complete);
     drop(target);
-    collector.finish(Ended::Detached).unwrap();
+    collector.finish(RecordingEnd::Detached).unwrap();
     assert!(!medium.read().complete);
 }
 
@@ -223,7 +223,7 @@ fn an_unfinished_segment_can_be_read_while_it_is_written() {
 fn unpublished_bytes_of_a_vanished_target_are_left_out() {
     let (dir, medium) = (directory(), Medium::default());
     let collector = start(dir.path(), &medium);
-    let target = Target::start(collector.socket_path());
+    let target = FakeTarget::start(collector.socket_path());
     let all = noise(1, SEGMENT_ROOM + 1000);
     let mut writer = target.writer();
     all.chunks(50).for_each(|part| writer.write(part));
@@ -234,8 +234,8 @@ fn unpublished_bytes_of_a_vanished_target_are_left_out() {
     let beyond = unsafe { room.add(20_000) };
     // SAFETY: as above.
     unsafe { beyond.write(7) };
-    collector.child_exited(Exited { status: 137, ..Exited::default() });
-    collector.finish(Ended::Exited).unwrap();
+    collector.child_exited(ProcessExit { status: 137, ..ProcessExit::default() });
+    collector.finish(RecordingEnd::Exited).unwrap();
     let capture = medium.read();
     assert!(capture.streams[&0] == all);
     assert_eq!(capture.process.exit_status, Some(137));
@@ -243,11 +243,11 @@ fn unpublished_bytes_of_a_vanished_target_are_left_out() {
 }
 
 /// Writes a segment and a half, lets `damage` change the shared memory, writes on; returns what arrived and the notes.
-fn damaged(damage: impl Fn(&Target)) -> (Capture, Vec<u8>, Vec<String>) {
+fn damaged(damage: impl Fn(&FakeTarget)) -> (ParsedCapture, Vec<u8>, Vec<String>) {
     let (dir, medium) = (directory(), Medium::default());
-    let options = Options { checkpoint: Duration::from_millis(5), ..Options::default() };
+    let options = RecordingOptions { checkpoint: Duration::from_millis(5), ..RecordingOptions::default() };
     let collector = start_with(dir.path(), options, Box::new(FileSink::new(medium.clone()).unwrap()));
-    let target = Target::start(collector.socket_path());
+    let target = FakeTarget::start(collector.socket_path());
     let all = noise(5, SEGMENT_ROOM * 3 / 2);
     let mut writer = target.writer();
     all.chunks(100).for_each(|part| writer.write(part));
@@ -255,17 +255,17 @@ fn damaged(damage: impl Fn(&Target)) -> (Capture, Vec<u8>, Vec<String>) {
     damage(&target);
     let mut other = target.writer();
     other.write(b"other");
-    let notes = collector.finish(Ended::Exited).unwrap().notes;
+    let notes = collector.finish(RecordingEnd::Exited).unwrap().notes;
     (medium.read(), all, notes)
 }
 
 #[test]
 fn hostile_words_cost_their_slot_only() {
-    let current = |target: &Target| target.area.slot(0).unwrap().current.load(SeqCst) - 1;
-    let header = |target: &Target, change: &dyn Fn(&memtrack_transport::layout::SegmentHeader)| {
+    let current = |target: &FakeTarget| target.area.slot(0).unwrap().current.load(SeqCst) - 1;
+    let header = |target: &FakeTarget, change: &dyn Fn(&memtrack_transport::layout::SegmentHeader)| {
         change(target.area.segment(0, current(target)).unwrap());
     };
-    type Damage<'a> = &'a dyn Fn(&Target);
+    type Damage<'a> = &'a dyn Fn(&FakeTarget);
     let cases: [(&str, Damage<'_>); 4] = [
         ("out of sequence", &|target| header(target, &|header| header.number.store(77, SeqCst))),
         ("index out of range", &|target| header(target, &|header| header.next.store(u32::MAX, SeqCst))),
@@ -298,12 +298,12 @@ fn a_fill_level_beyond_the_segment_is_clamped() {
 fn a_full_disk_stops_the_recording_and_never_the_target() {
     let (dir, medium) = (directory(), Medium { room: Some(1_000_000), ..Medium::default() });
     let collector = start(dir.path(), &medium);
-    let target = Target::start(collector.socket_path());
+    let target = FakeTarget::start(collector.socket_path());
     let mut writer = target.writer();
     let all = noise(3, 12_000_000);
     all.chunks(1000).for_each(|part| writer.write(part));
     eventually("closing", || target.area.control().state.load(SeqCst) == state::CLOSED);
-    let failed = collector.finish(Ended::Exited);
+    let failed = collector.finish(RecordingEnd::Exited);
     assert!(matches!(failed, Err(Error::Sink(error)) if error.kind() == io::ErrorKind::StorageFull));
     let capture = medium.read();
     assert!(!capture.complete);
@@ -319,9 +319,9 @@ fn is_named(medium: &Medium, wanted: &str) -> bool {
 #[test]
 fn slots_of_ended_threads_are_used_again() {
     let (dir, medium) = (directory(), Medium::default());
-    let options = Options { checkpoint: Duration::from_millis(5), ..Options::default() };
+    let options = RecordingOptions { checkpoint: Duration::from_millis(5), ..RecordingOptions::default() };
     let collector = start_with(dir.path(), options, Box::new(FileSink::new(medium.clone()).unwrap()));
-    let target = Arc::new(Target::start(collector.socket_path()));
+    let target = Arc::new(FakeTarget::start(collector.socket_path()));
     let mut main = target.writer();
     let mut highest = 0;
     for round in 0..30_u8 {
@@ -340,7 +340,7 @@ fn slots_of_ended_threads_are_used_again() {
         eventually("the slot's release", || area.slot(slot).unwrap().owner.load(SeqCst) == 0);
         highest = highest.max(slot);
     }
-    let summary = collector.finish(Ended::Exited).unwrap();
+    let summary = collector.finish(RecordingEnd::Exited).unwrap();
     assert_eq!(highest, 1, "the lowest free slot each time");
     assert_eq!(summary.record_bytes, 60);
     let capture = medium.read();
@@ -352,9 +352,9 @@ fn slots_of_ended_threads_are_used_again() {
 #[test]
 fn an_idle_target_lets_the_collector_sleep_and_wakes_it() {
     let (dir, medium) = (directory(), Medium::default());
-    let options = Options { snapshot_interval: Duration::from_secs(60), ..Options::default() };
+    let options = RecordingOptions { snapshot_interval: Duration::from_secs(60), ..RecordingOptions::default() };
     let collector = start_with(dir.path(), options, Box::new(FileSink::new(medium.clone()).unwrap()));
-    let target = Target::start(collector.socket_path());
+    let target = FakeTarget::start(collector.socket_path());
     let mut writer = target.writer();
     let control = target.area.control();
     let wake = |_| {
@@ -367,7 +367,7 @@ fn an_idle_target_lets_the_collector_sleep_and_wakes_it() {
     };
     // Without being woken it would sleep for 100 ms.
     assert!((0..10).map(wake).min() < Some(Duration::from_millis(50)));
-    assert_eq!(collector.finish(Ended::Exited).unwrap().record_bytes, 10);
+    assert_eq!(collector.finish(RecordingEnd::Exited).unwrap().record_bytes, 10);
 }
 
 #[test]
@@ -375,10 +375,10 @@ fn others_are_refused_and_a_smaller_memory_is_offered() {
     let (dir, medium) = (directory(), Medium::default());
     let collector = start(dir.path(), &medium);
     for slots in SLOT_COUNTS {
-        assert_eq!(Target::connect(collector.socket_path()).unwrap().area.slot_count(), slots);
+        assert_eq!(FakeTarget::connect(collector.socket_path()).unwrap().area.slot_count(), slots);
     }
-    assert!(Target::connect(collector.socket_path()).is_err());
-    let summary = collector.finish(Ended::Exited).unwrap();
+    assert!(FakeTarget::connect(collector.socket_path()).is_err());
+    let summary = collector.finish(RecordingEnd::Exited).unwrap();
     assert_eq!((summary.nothing, summary.refused), (Some(NothingRecorded::NotBegun), 1));
 }
 
@@ -387,9 +387,9 @@ fn only_the_expected_child_is_served_and_silence_is_explained() {
     let (dir, medium) = (directory(), Medium::default());
     let collector = start(dir.path(), &medium);
     collector.expect_child(1);
-    assert!(Target::connect(collector.socket_path()).is_err());
+    assert!(FakeTarget::connect(collector.socket_path()).is_err());
     let socket = collector.socket_path().to_owned();
-    let summary = collector.finish(Ended::Exited).unwrap();
+    let summary = collector.finish(RecordingEnd::Exited).unwrap();
     assert_eq!(summary.nothing, Some(NothingRecorded::NotLoaded));
     assert!(summary.process.is_none() && !socket.exists());
 }
@@ -398,14 +398,14 @@ fn only_the_expected_child_is_served_and_silence_is_explained() {
 fn the_next_image_of_an_exec_continues_the_capture() {
     let (dir, medium) = (directory(), Medium::default());
     let collector = start(dir.path(), &medium);
-    let first = Target::start(collector.socket_path());
+    let first = FakeTarget::start(collector.socket_path());
     first.writer().write(b"first");
-    assert!(Target::connect(collector.socket_path()).is_err());
+    assert!(FakeTarget::connect(collector.socket_path()).is_err());
     first.area.control().image.store(image::IN_EXEC, SeqCst);
     let last = first.area.control().ticket.0.load(SeqCst) >> 16;
-    let second = Target::start(collector.socket_path());
+    let second = FakeTarget::start(collector.socket_path());
     assert!(second.writer().event(|_| b"second".to_vec()) > last);
-    collector.finish(Ended::Exited).unwrap();
+    collector.finish(RecordingEnd::Exited).unwrap();
     let capture = medium.read();
     assert_eq!(capture.streams.into_values().collect::<Vec<_>>(), [b"first".to_vec(), b"second".to_vec()]);
 }
@@ -413,6 +413,6 @@ fn the_next_image_of_an_exec_continues_the_capture() {
 #[test]
 fn a_long_path_is_refused_with_its_length() {
     let dir = directory().path().join("x".repeat(120));
-    let refused = Collector::start(&dir, Options::default(), Box::new(FileSink::new(io::sink()).unwrap()));
+    let refused = Collector::start(&dir, RecordingOptions::default(), Box::new(FileSink::new(io::sink()).unwrap()));
     assert!(matches!(refused, Err(Error::LongPath { len, .. }) if len > 120));
 }

@@ -9,14 +9,14 @@ use memtrack_transport::Area;
 use memtrack_transport::layout::SlotHeader;
 
 use crate::observer::Observer;
-use crate::proc::{self, Thread};
+use crate::proc::{self, ThreadStatus};
 
 /// Slots that are looked at in one check: with many threads a check takes several rounds.
 const A_CHECK: u32 = 32;
 
 /// What is known of the owner of each slot.
 #[derive(Debug)]
-pub(crate) struct Threads {
+pub(crate) struct SlotOwners {
     pid: i32,
     /// Thread ids in the slots are those of this process's proc file system.
     visible: bool,
@@ -33,7 +33,7 @@ struct Owner {
     name: String,
 }
 
-impl Threads {
+impl SlotOwners {
     pub(crate) fn new(pid: i32, visible: bool) -> Self {
         Self { pid, visible, known: Vec::new(), cursor: 0, owned: 0 }
     }
@@ -49,7 +49,7 @@ impl Threads {
             self.owned += u32::from(tid != 0);
             if tid != 0 && (known.tid, known.owners) != (tid, owners) {
                 *known = Owner { tid, owners, name: String::new() };
-                if let (true, Thread::Named(name)) = (visible, proc::thread(pid, tid)) {
+                if let (true, ThreadStatus::Named(name)) = (visible, proc::thread(pid, tid)) {
                     known.rename(name, observer);
                 }
             }
@@ -74,9 +74,9 @@ impl Threads {
             return;
         }
         match proc::thread(self.pid, known.tid) {
-            Thread::Named(name) => known.rename(name, observer),
-            Thread::Unknown => {}
-            Thread::Gone => {
+            ThreadStatus::Named(name) => known.rename(name, observer),
+            ThreadStatus::Unknown => {}
+            ThreadStatus::Gone => {
                 if slot.owner.compare_exchange(known.tid, 0, AcqRel, Relaxed).is_ok() {
                     area.control().slot_hint.0.fetch_min(index, AcqRel);
                 }

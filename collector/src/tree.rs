@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU32};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::recording::Recording;
+use crate::recording::ProcessRecording;
 
 /// The tree, as its threads share it.
 #[derive(Debug, Default)]
-pub(crate) struct Tree {
+pub(crate) struct ProcessTree {
     /// The first process to serve; 0: the first that connects.
     first: AtomicI32,
     refused: AtomicU32,
@@ -19,27 +19,27 @@ pub(crate) struct Tree {
     /// Children that were met, and processes that live.
     met: AtomicU32,
     living: AtomicU32,
-    children: Mutex<Children>,
+    children: Mutex<RecordedChildren>,
 }
 
 /// The children that were met.
 #[derive(Debug, Default)]
-pub(crate) struct Children {
-    pub(crate) recordings: Vec<Child>,
+pub(crate) struct RecordedChildren {
+    pub(crate) recordings: Vec<RecordedChild>,
     /// What a person should know of those that could not be recorded.
     pub(crate) notes: Vec<String>,
 }
 
 /// A child that is or was recorded.
 #[derive(Debug)]
-pub(crate) struct Child {
+pub(crate) struct RecordedChild {
     pub(crate) pid: i32,
     /// Its number in the tree; the first process has 0.
     pub(crate) number: u32,
-    pub(crate) recording: Recording,
+    pub(crate) recording: ProcessRecording,
 }
 
-impl Tree {
+impl ProcessTree {
     /// Only this process may be the first.
     pub(crate) fn expect_first(&self, pid: i32) {
         self.first.store(pid, SeqCst);
@@ -64,7 +64,7 @@ impl Tree {
     }
 
     /// A child was met.
-    pub(crate) fn meet(&self, child: Child) {
+    pub(crate) fn meet(&self, child: RecordedChild) {
         self.living.fetch_add(1, SeqCst);
         self.met.fetch_add(1, SeqCst);
         self.children().recordings.push(child);
@@ -99,11 +99,11 @@ impl Tree {
     }
 
     /// Takes the children out.
-    pub(crate) fn take_children(&self) -> Children {
+    pub(crate) fn take_children(&self) -> RecordedChildren {
         std::mem::take(&mut self.children())
     }
 
-    fn children(&self) -> MutexGuard<'_, Children> {
+    fn children(&self) -> MutexGuard<'_, RecordedChildren> {
         self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: the function returns for every input; it panics only where a promise is broken.
 
-use memtrack_collector::maps::{Mapping, Maps, parse};
+use memtrack_collector::maps::{FileMapping, Maps, parse};
 
 /// Mappings rise, are found, and are what the system would have to write for them; a cut loses one line.
 pub(crate) fn maps(data: &[u8]) {
@@ -26,8 +26,8 @@ pub(crate) fn maps(data: &[u8]) {
 }
 
 /// As the system writes it.
-fn line(mapping: &Mapping) -> Vec<u8> {
-    let Mapping { start, end, executable, offset, device: (major, minor), inode, path } = mapping;
+fn line(mapping: &FileMapping) -> Vec<u8> {
+    let FileMapping { start, end, executable, offset, device: (major, minor), inode, path } = mapping;
     let execute = if *executable { 'x' } else { '-' };
     let fields = format!("{start:08x}-{end:08x} r-{execute}p {offset:08x} {major:02x}:{minor:02x} {inode} ");
     [format!("{fields:<73}").as_bytes(), path, b"\n"].concat()

@@ -12,18 +12,18 @@ use memtrack_transport::Area;
 use memtrack_transport::layout::{PAGE, Question, image, state};
 use rustc_hash::FxHashMap;
 
-use super::elf::Elf;
-use super::open::{Found, find};
-use super::parse::{Mapping, Maps, parse};
+use super::elf::ElfSegments;
+use super::open::{OpenedFile, find};
+use super::parse::{FileMapping, Maps, parse};
 use super::read;
-use crate::proc::Life;
+use crate::proc::ProcessHandle;
 
 /// The longest path that is told: of a longer one its end.
 const LONGEST_PATH: usize = 4096;
 
 /// What is told.
 #[derive(Debug, Default)]
-pub(super) struct Answer {
+pub(super) struct MapsAnswer {
     /// Files, with the ids of the pages that are of them.
     pub(super) files: Vec<MappedFile>,
     /// Why questions could not be answered, for a person.
@@ -34,47 +34,47 @@ pub(super) struct Answer {
 pub(super) struct Answerer {
     pid: i32,
     area: Arc<Area>,
-    life: Arc<Life>,
+    life: Arc<ProcessHandle>,
     /// Device and number of the shared memory's file, as maps have them: what maps of this image must have.
     memory: Option<((u32, u32), u64)>,
-    latest: Option<Reading>,
+    latest: Option<MapsReading>,
 }
 
 /// A look at the maps.
-struct Reading {
+struct MapsReading {
     maps: Maps,
     /// How often the process had unmapped something before.
     unmaps: u32,
     /// What was found of files since.
-    files: FxHashMap<u64, Known>,
+    files: FxHashMap<u64, MappingFile>,
 }
 
 /// What is known of a mapping's file.
 #[derive(Clone, Debug)]
-struct Known {
+struct MappingFile {
     path: Vec<u8>,
-    elf: Option<Elf>,
+    elf: Option<ElfSegments>,
 }
 
 /// A question that stands.
-struct Asked<'a> {
+struct PendingQuestion<'a> {
     question: &'a Question,
     code: u32,
     page: u64,
 }
 
 impl Answerer {
-    pub(super) fn new(pid: i32, area: Arc<Area>, life: Arc<Life>) -> Self {
+    pub(super) fn new(pid: i32, area: Arc<Area>, life: Arc<ProcessHandle>) -> Self {
         Self { pid, area, life, memory: None, latest: None }
     }
 
     /// Looks at the maps, and answers the questions that stand.
-    pub(super) fn look(&mut self) -> Answer {
+    pub(super) fn look(&mut self) -> MapsAnswer {
         let pid = self.pid;
         self.look_at(|| read(pid))
     }
 
-    fn look_at(&mut self, read: impl FnOnce() -> io::Result<Vec<u8>>) -> Answer {
+    fn look_at(&mut self, read: impl FnOnce() -> io::Result<Vec<u8>>) -> MapsAnswer {
         let area = Arc::clone(&self.area);
         let asked = standing(&area);
         let unmaps = area.control().unmaps.load(SeqCst);
@@ -82,7 +82,7 @@ impl Answerer {
         let mut trouble = None;
         match text.as_deref().map(parse) {
             Ok(maps) if self.is_of_image(&maps) => {
-                self.latest = Some(Reading { maps, unmaps, files: FxHashMap::default() });
+                self.latest = Some(MapsReading { maps, unmaps, files: FxHashMap::default() });
             }
             Err(error) if !self.is_over(error) => {
                 self.latest = None;
@@ -92,8 +92,8 @@ impl Answerer {
             _ => drop(self.latest.take_if(|latest| latest.unmaps != area.control().unmaps.load(SeqCst))),
         }
         // What was taken back meanwhile may not be what was read.
-        let asked: Vec<_> = asked.iter().filter_map(Asked::take).collect();
-        Answer { files: self.files(&asked), trouble }
+        let asked: Vec<_> = asked.iter().filter_map(PendingQuestion::take).collect();
+        MapsAnswer { files: self.files(&asked), trouble }
     }
 
     /// Whether these are maps of the image that is recorded: it has the shared memory.
@@ -115,7 +115,7 @@ impl Answerer {
 
     fn is_over(&self, error: &io::Error) -> bool {
         let is_gone = error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH);
-        is_gone || self.life.is_over() || self.area.control().image.load(SeqCst) == image::IN_EXEC
+        is_gone || self.life.has_ended() || self.area.control().image.load(SeqCst) == image::IN_EXEC
     }
 
     fn trouble(&self, error: &io::Error) -> String {
@@ -131,7 +131,7 @@ impl Answerer {
         let Some(latest) = &mut self.latest else { return files };
         for &(code, page) in asked {
             let Some(mapping) = latest.maps.at(page).filter(|mapping| mapping.executable) else { continue };
-            let known = latest.files.entry(mapping.start).or_insert_with(|| Known::of(self.pid, mapping));
+            let known = latest.files.entry(mapping.start).or_insert_with(|| MappingFile::of(self.pid, mapping));
             let mapped = known.mapped(mapping, page);
             let same = |file: &&mut MappedFile| (file.start, file.bias) == (mapped.start, mapped.bias);
             match files.iter_mut().find(same) {
@@ -143,15 +143,15 @@ impl Answerer {
     }
 }
 
-impl Known {
-    fn of(pid: i32, mapping: &Mapping) -> Self {
-        let Found { path, file } = find(pid, mapping);
-        Self { path, elf: file.and_then(|file| Elf::read(&file)) }
+impl MappingFile {
+    fn of(pid: i32, mapping: &FileMapping) -> Self {
+        let OpenedFile { path, file } = find(pid, mapping);
+        Self { path, elf: file.and_then(|file| ElfSegments::read(&file)) }
     }
 
     /// The file as it is told of this page. Where nothing in it says what addresses it was made for, they are those of
     /// its bytes; and then no build-id, by which somebody might take it for more.
-    fn mapped(&self, mapping: &Mapping, page: u64) -> MappedFile {
+    fn mapped(&self, mapping: &FileMapping, page: u64) -> MappedFile {
         let bias = self.elf.as_ref().and_then(|elf| elf.bias(mapping, page, PAGE as u64));
         let build_id = self.elf.as_ref().filter(|_| bias.is_some()).map(|elf| elf.build_id.clone());
         let path = self.path.get(self.path.len().saturating_sub(LONGEST_PATH)..).unwrap_or_default();
@@ -167,16 +167,16 @@ impl Known {
 }
 
 /// The questions that stand.
-fn standing(area: &Area) -> Vec<Asked<'_>> {
+fn standing(area: &Area) -> Vec<PendingQuestion<'_>> {
     let asked = area.control().questions.iter().filter_map(|question| {
         let code = question.code.load(Acquire);
         let page = question.page.load(Relaxed);
-        (code != 0 && code != Question::CLAIMED).then_some(Asked { question, code, page })
+        (code != 0 && code != Question::CLAIMED).then_some(PendingQuestion { question, code, page })
     });
     asked.collect()
 }
 
-impl Asked<'_> {
+impl PendingQuestion<'_> {
     /// Takes it out, so that there is room for another; `None`: it was taken back.
     fn take(&self) -> Option<(u32, u64)> {
         let taken = self.question.code.compare_exchange(self.code, 0, SeqCst, Relaxed);
@@ -198,19 +198,19 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{Answerer, read};
-    use crate::proc::Life;
+    use crate::proc::ProcessHandle;
 
     const LENGTH: usize = 8192;
 
     /// This process as one that is recorded, with a file that it has mapped to run.
-    struct Process {
+    struct MappedProcess {
         dir: TempDir,
         area: Arc<Area>,
         answerer: Answerer,
         code: *mut libc::c_void,
     }
 
-    impl Process {
+    impl MappedProcess {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("code");
@@ -223,7 +223,7 @@ mod tests {
             let area = Arc::new(Area::create(8, dir.path()).unwrap().0);
             area.control().state.store(state::RECORDING, SeqCst);
             let pid = std::process::id().cast_signed();
-            let answerer = Answerer::new(pid, Arc::clone(&area), Arc::new(Life::of(pid)));
+            let answerer = Answerer::new(pid, Arc::clone(&area), Arc::new(ProcessHandle::of(pid)));
             Self { dir, area, answerer, code }
         }
 
@@ -240,7 +240,7 @@ mod tests {
         /// As if it had ended.
         fn end(&mut self) {
             let mut child = std::process::Command::new("true").spawn().unwrap();
-            let life = Life::of(child.id().cast_signed());
+            let life = ProcessHandle::of(child.id().cast_signed());
             child.wait().unwrap();
             self.answerer.life = Arc::new(life);
         }
@@ -252,7 +252,7 @@ mod tests {
         }
     }
 
-    impl Drop for Process {
+    impl Drop for MappedProcess {
         fn drop(&mut self) {
             // SAFETY: mapped by `new`, and referred to by number only.
             unsafe { libc::munmap(self.code, LENGTH) };
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn pages_of_files_are_told_and_others_taken_out() {
-        let mut process = Process::new();
+        let mut process = MappedProcess::new();
         process.ask(0, 7, 0);
         process.ask(3, 8, 1);
         process.ask(5, 9, usize::MAX >> 20);
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_question_that_is_taken_back_while_maps_are_read_is_not_answered() {
-        let mut process = Process::new();
+        let mut process = MappedProcess::new();
         process.ask(0, 7, 0);
         process.ask(1, 8, 0);
         let area = Arc::clone(&process.area);
@@ -295,7 +295,7 @@ mod tests {
     #[test]
     fn what_was_there_holds_for_a_process_that_has_ended_if_nothing_was_unmapped() {
         for unmaps in [0, 1] {
-            let mut process = Process::new();
+            let mut process = MappedProcess::new();
             assert!(process.answerer.look().files.is_empty());
             process.end();
             process.ask(0, 7, 0);
@@ -303,7 +303,7 @@ mod tests {
             let answer = process.answerer.look_at(|| Ok(Vec::new()));
             assert_eq!((answer.files.len(), answer.trouble), (1 - unmaps as usize, None));
         }
-        let mut process = Process::new();
+        let mut process = MappedProcess::new();
         process.answerer.look();
         process.ask(0, 7, 0);
         assert_eq!(process.refused(libc::ESRCH).0.len(), 1);
@@ -311,11 +311,11 @@ mod tests {
 
     #[test]
     fn maps_of_another_program_are_not_looked_at() {
-        let mut process = Process::new();
+        let mut process = MappedProcess::new();
         process.ask(0, 7, 0);
         process.area.control().image.store(image::IN_EXEC, SeqCst);
         assert!(process.answerer.look().files.is_empty());
-        let mut process = Process::new();
+        let mut process = MappedProcess::new();
         process.ask(0, 7, 0);
         let page = process.code.addr();
         let other = format!("{page:x}-{:x} r-xp 00000000 00:01 1 /other\n", page + LENGTH);
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn maps_that_may_not_be_read_are_trouble_where_something_was_asked() {
-        let mut process = Process::new();
+        let mut process = MappedProcess::new();
         assert_eq!(process.refused(libc::EACCES), (vec![], None));
         process.ask(0, 7, 0);
         let (files, trouble) = process.refused(libc::EACCES);

@@ -11,9 +11,9 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use memtrack_transport::Area;
 
-use super::answer::{Answer, Answerer};
-use crate::output::Output;
-use crate::proc::Life;
+use super::answer::{Answerer, MapsAnswer};
+use crate::output::SinkQueue;
+use crate::proc::ProcessHandle;
 
 /// Looks at the maps that are made as soon as something is asked, at most.
 const BURST: u32 = 16;
@@ -26,9 +26,9 @@ const LAST_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Who has the maps of one process image read.
 #[derive(Debug)]
-pub(crate) struct Asker {
+pub(crate) struct MapsAsker {
     looks: Sender<()>,
-    answers: Receiver<Answer>,
+    answers: Receiver<MapsAnswer>,
     /// A look was ordered and has not been answered.
     outstanding: bool,
     /// It is not waited for any longer.
@@ -40,9 +40,9 @@ pub(crate) struct Asker {
     trouble: Option<String>,
 }
 
-impl Asker {
+impl MapsAsker {
     /// Of a process that has connected: looks at its maps at once. `None`: there is no thread to be had.
-    pub(crate) fn start(pid: i32, area: &Arc<Area>, life: &Arc<Life>, now: u64) -> Option<Self> {
+    pub(crate) fn start(pid: i32, area: &Arc<Area>, life: &Arc<ProcessHandle>, now: u64) -> Option<Self> {
         let mut answerer = Answerer::new(pid, Arc::clone(area), Arc::clone(life));
         let (looks, orders) = bounded(1);
         let (tell, answers) = bounded(2);
@@ -64,7 +64,7 @@ impl Asker {
     }
 
     /// Orders a look if something was asked, and passes answers on. With `wait` they come before what is drained next.
-    pub(crate) fn round(&mut self, area: &Area, now: u64, wait: bool, output: &Output) {
+    pub(crate) fn round(&mut self, area: &Area, now: u64, wait: bool, output: &SinkQueue) {
         if now >= self.next_refill_ns {
             self.left = (self.left + 1).min(BURST);
             self.next_refill_ns = now.saturating_add(REFILL_NS);
@@ -81,7 +81,7 @@ impl Asker {
     }
 
     /// Answers what still can be answered of a process that has ended, or is not recorded any longer.
-    pub(crate) fn end(&mut self, area: &Area, output: &Output) {
+    pub(crate) fn end(&mut self, area: &Area, output: &SinkQueue) {
         self.take(LAST_PATIENCE, output);
         let asked = area.control().asked.load(Acquire);
         if asked != self.asked && !self.outstanding {
@@ -103,12 +103,12 @@ impl Asker {
     }
 
     /// Passes on the answer, if it has come, or comes within this time.
-    fn take(&mut self, patience: Duration, output: &Output) {
+    fn take(&mut self, patience: Duration, output: &SinkQueue) {
         if !self.outstanding {
             return;
         }
         let patience = if self.late { Duration::ZERO } else { patience };
-        let Ok(Answer { files, trouble }) = self.answers.recv_timeout(patience) else {
+        let Ok(MapsAnswer { files, trouble }) = self.answers.recv_timeout(patience) else {
             self.late |= patience > Duration::ZERO;
             return;
         };
@@ -130,17 +130,17 @@ mod tests {
     use memtrack_format::meta::Process;
 
     use super::*;
-    use crate::sink::{Piece, Sink};
+    use crate::sink::{RecordPiece, Sink};
 
     /// Keeps the paths of files.
-    struct Files(Arc<Mutex<Vec<Vec<u8>>>>);
+    struct FilePaths(Arc<Mutex<Vec<Vec<u8>>>>);
 
-    impl Sink for Files {
+    impl Sink for FilePaths {
         fn process(&mut self, _: &Process) -> io::Result<()> {
             Ok(())
         }
 
-        fn records(&mut self, _: &Piece<'_>) -> io::Result<()> {
+        fn records(&mut self, _: &RecordPiece<'_>) -> io::Result<()> {
             Ok(())
         }
 
@@ -166,14 +166,14 @@ mod tests {
         let (tell, answers) = bounded(2);
         let (outstanding, late, trouble) = (true, false, None);
         let mut asker =
-            Asker { looks, answers, outstanding, late, asked: 0, left: 1, next_refill_ns: u64::MAX, trouble };
+            MapsAsker { looks, answers, outstanding, late, asked: 0, left: 1, next_refill_ns: u64::MAX, trouble };
         area.control().asked.store(1, std::sync::atomic::Ordering::Release);
         for path in [&b"earlier"[..], b"asked for"] {
             let files = vec![MappedFile { path: path.to_vec(), ..MappedFile::default() }];
-            tell.send(Answer { files, trouble: None }).unwrap();
+            tell.send(MapsAnswer { files, trouble: None }).unwrap();
         }
         let told = Arc::new(Mutex::new(Vec::new()));
-        let output = Output::start(Box::new(Files(Arc::clone(&told)))).unwrap();
+        let output = SinkQueue::start(Box::new(FilePaths(Arc::clone(&told)))).unwrap();
         asker.round(&area, 0, true, &output);
         output.finish(true).unwrap();
         assert_eq!(orders.len(), 1);

@@ -9,7 +9,7 @@ use object::elf::{FileHeader64, NT_GNU_BUILD_ID, PF_X, PT_LOAD, PT_NOTE, Program
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{LittleEndian, ReadCache};
 
-use super::parse::Mapping;
+use super::parse::FileMapping;
 
 /// Files with more program headers are refused.
 const MOST_SEGMENTS: u16 = 512;
@@ -20,7 +20,7 @@ const LONGEST_ID: usize = 64;
 
 /// Segments and build-id of an ELF file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Elf {
+pub(super) struct ElfSegments {
     loads: Vec<LoadSegment>,
     /// Its GNU build-id; empty when it has none.
     pub(super) build_id: Vec<u8>,
@@ -35,7 +35,7 @@ struct LoadSegment {
     size: u64,
 }
 
-impl Elf {
+impl ElfSegments {
     /// Reads a file; `None`: it is no 64-bit little-endian ELF file, or cannot be read.
     pub(super) fn read(file: &File) -> Option<Self> {
         let cache = ReadCache::new(file);
@@ -57,7 +57,7 @@ impl Elf {
 
     /// What was added to the file's addresses where `mapping` has the page at `page`: told by the segment that the page's
     /// bytes in the file belong to, code first. `None`: they belong to none.
-    pub(super) fn bias(&self, mapping: &Mapping, page: u64, page_size: u64) -> Option<u64> {
+    pub(super) fn bias(&self, mapping: &FileMapping, page: u64, page_size: u64) -> Option<u64> {
         let first = page.checked_sub(mapping.start)?.checked_add(mapping.offset)?;
         let last = first.checked_add(page_size - 1)?;
         let holds = |segment: &&LoadSegment| segment.size > 0 && segment.offset <= last && segment.end() > first;
@@ -108,10 +108,10 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::parse::{Mapping, parse};
+    use super::super::parse::{FileMapping, parse};
     use object::elf::{PF_X, PT_LOAD, PT_NOTE};
 
-    use super::Elf;
+    use super::ElfSegments;
 
     const ID: [u8; 20] = [7; 20];
 
@@ -136,10 +136,10 @@ mod tests {
         bytes
     }
 
-    fn read(bytes: &[u8]) -> Option<Elf> {
+    fn read(bytes: &[u8]) -> Option<ElfSegments> {
         let mut file: File = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
-        Elf::read(&file)
+        ElfSegments::read(&file)
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
         let maps = parse(&std::fs::read("/proc/self/maps").unwrap());
         let here = this_program_is_where_the_loader_says as *const () as u64;
         let mapping = maps.at(here).unwrap();
-        let elf = Elf::read(&File::open("/proc/self/exe").unwrap()).unwrap();
+        let elf = ElfSegments::read(&File::open("/proc/self/exe").unwrap()).unwrap();
         // SAFETY: reads a value of the auxiliary vector, which every process has.
         let entry = unsafe { libc::getauxval(libc::AT_PHDR) };
         let table = 64;
@@ -164,7 +164,7 @@ mod tests {
         let elf = read(&file(&rows)).unwrap();
         assert_eq!(elf.build_id, ID);
         let bias = |start: u64, offset: u64, page: u64| {
-            let mapping = Mapping { start, end: start + 0x10_0000, offset, ..Mapping::default() };
+            let mapping = FileMapping { start, end: start + 0x10_0000, offset, ..FileMapping::default() };
             elf.bias(&mapping, page, 4096)
         };
         // The first page belongs to two segments: code is what runs.
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn what_is_no_elf_file_is_none() {
         let good = file(&[]);
-        assert_eq!(read(&good), Some(Elf { loads: vec![], build_id: ID.to_vec() }));
+        assert_eq!(read(&good), Some(ElfSegments { loads: vec![], build_id: ID.to_vec() }));
         assert_eq!(read(&good[..63]), None);
         assert_eq!(read(&good[..100]), None);
         for (at, byte) in [(0, 0), (4, 1), (5, 2), (54, 55)] {
@@ -192,7 +192,7 @@ mod tests {
         // A note segment that claims to be longer than the file: no build-id, and no memory for it.
         let mut huge = good;
         huge[64 + 32..64 + 40].fill(0xff);
-        assert_eq!(read(&huge), Some(Elf::default()));
+        assert_eq!(read(&huge), Some(ElfSegments::default()));
         // More program headers than are read.
         huge[56..58].fill(0xff);
         assert_eq!(read(&huge), None);
@@ -206,7 +206,7 @@ mod tests {
             bytes[at] ^= with;
             bytes.truncate(bytes.len() - cut.min(bytes.len()));
             if let Some(elf) = read(&bytes) {
-                elf.bias(&Mapping { start: page & !0xfff, ..Mapping::default() }, page, 4096);
+                elf.bias(&FileMapping { start: page & !0xfff, ..FileMapping::default() }, page, 4096);
             }
         }
     }

@@ -17,8 +17,8 @@ mod parse;
 use std::fs::File;
 use std::io::{self, Read};
 
-pub(crate) use asker::Asker;
-pub use parse::{Mapping, Maps, parse};
+pub(crate) use asker::MapsAsker;
+pub use parse::{FileMapping, Maps, parse};
 
 /// Bytes of a process's maps that are read: a hundred for each of as many mappings as the system allows by default.
 const MOST_TEXT: u64 = 16 << 20;

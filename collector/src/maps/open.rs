@@ -15,7 +15,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::parse::Mapping;
+use super::parse::FileMapping;
 use super::read;
 
 /// Open files that are looked at.
@@ -23,7 +23,7 @@ const MOST_OPEN: usize = 4096;
 
 /// What a mapping is of.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct OpenedFile {
     /// Its path as the process knows it; where it has gone, the system's text that says so.
     pub(super) path: Vec<u8>,
     /// `None`: it could not be had.
@@ -31,32 +31,32 @@ pub(super) struct Found {
 }
 
 /// Finds the file that this process has mapped there.
-pub(super) fn find(pid: i32, mapping: &Mapping) -> Found {
+pub(super) fn find(pid: i32, mapping: &FileMapping) -> OpenedFile {
     let direct = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", mapping.start, mapping.end));
     // Reading the link needs no privilege, and no line feed is escaped in it.
     let told = fs::read_link(&direct).ok().map(|path| path.into_os_string().into_vec());
     let spellings = match &told {
-        Some(path) => Mapping { path: path.clone(), ..mapping.clone() }.spellings(),
+        Some(path) => FileMapping { path: path.clone(), ..mapping.clone() }.spellings(),
         None => mapping.spellings(),
     };
     for path in spellings {
         if let Some(file) = at_path(pid, mapping, &path) {
-            return Found { path, file: Some(file) };
+            return OpenedFile { path, file: Some(file) };
         }
     }
     let file = regular(&direct, mapping).or_else(|| among_open(pid, mapping));
-    Found { path: told.unwrap_or_else(|| mapping.path.clone()), file }
+    OpenedFile { path: told.unwrap_or_else(|| mapping.path.clone()), file }
 }
 
 /// The file at this path of the process, if it is the mapped one.
-fn at_path(pid: i32, mapping: &Mapping, path: &[u8]) -> Option<File> {
+fn at_path(pid: i32, mapping: &FileMapping, path: &[u8]) -> Option<File> {
     let mut whole = format!("/proc/{pid}/root").into_bytes();
     whole.extend_from_slice(path);
     regular(Path::new(OsStr::from_bytes(&whole)), mapping)
 }
 
 /// The mapped file among those that the process has open.
-fn among_open(pid: i32, mapping: &Mapping) -> Option<File> {
+fn among_open(pid: i32, mapping: &FileMapping) -> Option<File> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     let paths = open.take(MOST_OPEN).filter_map(|entry| Some(entry.ok()?.path()));
     // Its number first: an unlike one is not worth opening.
@@ -65,7 +65,7 @@ fn among_open(pid: i32, mapping: &Mapping) -> Option<File> {
 }
 
 /// The regular file at this path, if it is the mapped one. What is not regular is not opened: that may wait, or be noticed.
-fn regular(path: &Path, mapping: &Mapping) -> Option<File> {
+fn regular(path: &Path, mapping: &FileMapping) -> Option<File> {
     if !fs::metadata(path).ok()?.is_file() {
         return None;
     }
@@ -76,14 +76,14 @@ fn regular(path: &Path, mapping: &Mapping) -> Option<File> {
     is_it.then_some(file)
 }
 
-fn agrees(metadata: &Metadata, mapping: &Mapping) -> bool {
+fn agrees(metadata: &Metadata, mapping: &FileMapping) -> bool {
     let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
     (device, metadata.ino()) == (mapping.device, mapping.inode)
 }
 
 /// Whether the file, mapped here, has the same device and number in maps: overlays and subvolumes give another device
 /// for a file than for its mappings.
-fn is_alike(file: &File, mapping: &Mapping) -> io::Result<bool> {
+fn is_alike(file: &File, mapping: &FileMapping) -> io::Result<bool> {
     let here = Here::map(file)?;
     let maps = super::parse(&read(std::process::id().cast_signed())?);
     let found = maps.at(here.0.addr() as u64);
@@ -119,7 +119,7 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::path::Path;
 
-    use super::super::parse::{Mapping, Maps, parse};
+    use super::super::parse::{FileMapping, Maps, parse};
     use super::{Here, find, is_alike, regular};
 
     fn pid() -> i32 {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     /// The file, mapped, and the line that the system has for it.
-    fn mapped(file: &File) -> (Here, Mapping) {
+    fn mapped(file: &File) -> (Here, FileMapping) {
         let here = Here::map(file).unwrap();
         let maps: Maps = parse(&fs::read("/proc/self/maps").unwrap());
         let mapping = maps.at(here.0.addr() as u64).unwrap().clone();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     /// What is found, and what is in it.
-    fn found(mapping: &Mapping) -> (Vec<u8>, Option<String>) {
+    fn found(mapping: &FileMapping) -> (Vec<u8>, Option<String>) {
         let found = find(pid(), mapping);
         (found.path, found.file.map(|file| std::io::read_to_string(file).unwrap()))
     }

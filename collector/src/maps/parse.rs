@@ -20,7 +20,7 @@ const PAGE: u64 = 4096;
 
 /// A mapped file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mapping {
+pub struct FileMapping {
     /// First address.
     pub start: u64,
     /// Address behind the last.
@@ -41,7 +41,7 @@ pub struct Mapping {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Maps {
     /// The mapped files, by rising address.
-    pub files: Vec<Mapping>,
+    pub files: Vec<FileMapping>,
     /// Lines that are none, a last one that was cut among them.
     pub malformed: u64,
 }
@@ -67,13 +67,13 @@ pub fn parse(text: &[u8]) -> Maps {
 impl Maps {
     /// The mapping at an address.
     #[must_use]
-    pub fn at(&self, address: u64) -> Option<&Mapping> {
+    pub fn at(&self, address: u64) -> Option<&FileMapping> {
         let after = self.files.partition_point(|mapping| mapping.start <= address);
         self.files.get(after.checked_sub(1)?).filter(|mapping| address < mapping.end)
     }
 }
 
-impl Mapping {
+impl FileMapping {
     /// `[heap]`, `anon_inode:…` and the like are none.
     fn is_file(&self) -> bool {
         self.inode != 0 && self.path.starts_with(b"/")
@@ -114,7 +114,7 @@ fn unescape(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// One line, without its end.
-fn parse_line(line: &[u8]) -> Option<Mapping> {
+fn parse_line(line: &[u8]) -> Option<FileMapping> {
     let mut rest = line;
     let start = number(&mut rest, 16, b"-")?;
     let end = number(&mut rest, 16, b" ")?;
@@ -128,7 +128,7 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     let path = rest.get(blanks..)?.to_vec();
     let device = (u32::try_from(major).ok()?, u32::try_from(minor).ok()?);
     let is_whole = start < end && start.is_multiple_of(PAGE) && end.is_multiple_of(PAGE);
-    is_whole.then_some(Mapping { start, end, executable, offset, device, inode, path })
+    is_whole.then_some(FileMapping { start, end, executable, offset, device, inode, path })
 }
 
 /// A number in lower-case digits, and what stands behind it; both are taken off.
@@ -155,11 +155,11 @@ fn protection(rest: &mut &[u8]) -> Option<bool> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Mapping, Maps, parse};
+    use super::{FileMapping, Maps, parse};
 
     /// As the system writes it.
-    fn line(mapping: &Mapping) -> Vec<u8> {
-        let Mapping { start, end, executable, offset, device: (major, minor), inode, path } = mapping;
+    fn line(mapping: &FileMapping) -> Vec<u8> {
+        let FileMapping { start, end, executable, offset, device: (major, minor), inode, path } = mapping;
         let execute = if *executable { 'x' } else { '-' };
         let fields = format!("{start:08x}-{end:08x} r-{execute}p {offset:08x} {major:02x}:{minor:02x} {inode} ");
         let mut line = if path.is_empty() { fields } else { format!("{fields:<73}") }.into_bytes();
@@ -168,11 +168,18 @@ mod tests {
         line
     }
 
-    fn mapping(path: &[u8]) -> Mapping {
-        Mapping { start: 0x7000, end: 0x9000, executable: true, inode: 7, path: path.to_vec(), ..Mapping::default() }
+    fn mapping(path: &[u8]) -> FileMapping {
+        FileMapping {
+            start: 0x7000,
+            end: 0x9000,
+            executable: true,
+            inode: 7,
+            path: path.to_vec(),
+            ..FileMapping::default()
+        }
     }
 
-    fn one(path: &[u8]) -> Mapping {
+    fn one(path: &[u8]) -> FileMapping {
         let Maps { mut files, malformed } = parse(&line(&mapping(path)));
         assert_eq!((files.len(), malformed), (1, 0));
         files.remove(0)
@@ -277,14 +284,14 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
             executable: bool,
             name in prop::collection::vec(prop_oneof![Just(b' '), Just(b'\n'), Just(b'/'), Just(b'a'), any::<u8>()], 0..40),
             gone: bool,
-        ) -> Mapping {
+        ) -> FileMapping {
             let (offset, major, minor, inode) = numbers;
             let mut path = [b"/".as_slice(), &name].concat();
             if gone {
                 path.extend(b" (deleted)");
             }
             let device = (major.into(), minor.into());
-            Mapping { start: 0, end: pages * 4096 + 4096, executable, offset, device, inode: inode.max(1), path }
+            FileMapping { start: 0, end: pages * 4096 + 4096, executable, offset, device, inode: inode.max(1), path }
         }
     }
 
@@ -301,7 +308,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
             prop_assert_eq!((maps.malformed, maps.files.len()), (0, mappings.len()));
             for (found, written) in maps.files.iter().zip(&mappings) {
                 prop_assert!(found.spellings().contains(&written.path));
-                prop_assert_eq!(&Mapping { path: written.path.clone(), ..found.clone() }, written);
+                prop_assert_eq!(&FileMapping { path: written.path.clone(), ..found.clone() }, written);
                 prop_assert_eq!(maps.at(written.start), Some(found));
             }
             // A cut loses the line that is cut, and no other.

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use memtrack_format::meta::Process;
 
 use super::{directory, eventually, noise, start_with};
-use crate::fake::Target;
-use crate::{Ended, Options, Piece, Sink};
+use crate::fake::FakeTarget;
+use crate::{RecordPiece, RecordingEnd, RecordingOptions, Sink};
 
 /// Waits before it takes anything, then compares lengths and a checksum.
 struct Slow {
@@ -29,7 +29,7 @@ impl Sink for Slow {
         Ok(())
     }
 
-    fn records(&mut self, piece: &Piece<'_>) -> io::Result<()> {
+    fn records(&mut self, piece: &RecordPiece<'_>) -> io::Result<()> {
         if self.sum.0 == 0 {
             self.go.recv().unwrap();
         }
@@ -52,8 +52,8 @@ fn a_slow_sink_makes_the_target_wait_and_loses_nothing() {
     let (go, wait) = mpsc::channel();
     let (done, result) = mpsc::channel();
     let sink = Slow { go: wait, done, sum: (0, 0) };
-    let collector = start_with(dir.path(), Options::default(), Box::new(sink));
-    let target = Target::start(collector.socket_path());
+    let collector = start_with(dir.path(), RecordingOptions::default(), Box::new(sink));
+    let target = FakeTarget::start(collector.socket_path());
     let area = Arc::clone(&target.area);
     let thread = std::thread::spawn(move || {
         let mut writer = target.writer();
@@ -67,7 +67,7 @@ fn a_slow_sink_makes_the_target_wait_and_loses_nothing() {
     assert!(!thread.is_finished());
     go.send(()).unwrap();
     let written = thread.join().unwrap();
-    let summary = collector.finish(Ended::Exited).unwrap();
+    let summary = collector.finish(RecordingEnd::Exited).unwrap();
     assert_eq!(result.recv().unwrap(), written);
     assert_eq!(summary.record_bytes, written.0);
     assert!(summary.process.unwrap().waits > Some(0));
@@ -88,7 +88,7 @@ impl Sink for Strict {
         Ok(())
     }
 
-    fn records(&mut self, piece: &Piece<'_>) -> io::Result<()> {
+    fn records(&mut self, piece: &RecordPiece<'_>) -> io::Result<()> {
         let open = self.open.entry(piece.stream).or_default();
         open.extend_from_slice(piece.bytes);
         let mut report = self.report.lock().unwrap();
@@ -108,11 +108,11 @@ impl Sink for Strict {
         Ok(())
     }
 
-    fn wants_quiet(&self) -> bool {
+    fn wants_watermarks(&self) -> bool {
         true
     }
 
-    fn quiet(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
+    fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
         assert!(before_ticket > self.all && busy.is_sorted());
         let limit = |stream: u32| *self.quiet.get(&stream).unwrap_or(&self.all);
         self.quiet = busy.iter().map(|&stream| (stream, limit(stream))).collect();
@@ -131,8 +131,8 @@ fn quiet_streams_bring_later_tickets_only() {
     let dir = directory();
     let sink = Strict::default();
     let report = Arc::clone(&sink.report);
-    let collector = start_with(dir.path(), Options::default(), Box::new(sink));
-    let target = Target::start(collector.socket_path());
+    let collector = start_with(dir.path(), RecordingOptions::default(), Box::new(sink));
+    let target = FakeTarget::start(collector.socket_path());
     let record = |events: u32| {
         let mut writer = target.writer();
         for _ in 0..events {
@@ -145,7 +145,7 @@ fn quiet_streams_bring_later_tickets_only() {
         // Threads that come and go: their first ticket is taken in a slot that nobody has looked at yet.
         (0..300).for_each(|_| scope.spawn(|| record(1000)).join().unwrap());
     });
-    collector.finish(Ended::Exited).unwrap();
+    collector.finish(RecordingEnd::Exited).unwrap();
     let (records, early, rounds) = *report.lock().unwrap();
     assert_eq!((records, early), (900_000, 0));
     assert!(rounds > 10, "{rounds} rounds");

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use anyhow::Result;
-use memtrack_collector::{Error, Followed, NothingRecorded, ProcessorTimes, Summary};
+use memtrack_collector::{ChildSummary, Error, NothingRecorded, ProcessorTimes, RecordingSummary};
 use memtrack_format::meta::Process;
 use memtrack_reader::{Options, View};
 
@@ -66,7 +66,7 @@ pub(super) fn report(
     (options, status): (&args::Run, ExitStatus),
     capture: CaptureFile,
     program: &Program,
-    result: std::result::Result<Summary, Error>,
+    result: std::result::Result<RecordingSummary, Error>,
     (children, unrecorded): (&Children, Option<Unrecorded>),
     then: Then<'_>,
 ) -> Vec<PathBuf> {
@@ -103,9 +103,9 @@ pub(super) fn report(
 }
 
 /// Says what went wrong with the children's captures, and removes those of processes that never began; gives the others.
-fn finish_children(quiet: bool, summary: &Summary, children: &Children) -> Vec<PathBuf> {
+fn finish_children(quiet: bool, summary: &RecordingSummary, children: &Children) -> Vec<PathBuf> {
     let mut captures = Vec::new();
-    for Followed { pid, number, summary } in &summary.followed {
+    for ChildSummary { pid, number, summary } in &summary.followed {
         let Some(capture) = children.take(*number) else { continue };
         match summary {
             Err(error) => message::error(format_args!("{}: {error}", capture.path().display())),
@@ -137,7 +137,7 @@ fn finish_children(quiet: bool, summary: &Summary, children: &Children) -> Vec<P
 fn recorded(
     (options, status): (&args::Run, ExitStatus),
     capture: &CaptureFile,
-    summary: &Summary,
+    summary: &RecordingSummary,
     (children, named): (&[PathBuf], &Children),
     unrecorded: Option<Unrecorded>,
 ) {
@@ -186,7 +186,7 @@ fn recorded(
 }
 
 /// Of the process and those that it started.
-fn record_bytes(summary: &Summary) -> u64 {
+fn record_bytes(summary: &RecordingSummary) -> u64 {
     let children = summary.followed.iter().filter_map(|followed| followed.summary.as_ref().ok());
     children.map(|child| child.record_bytes).fold(summary.record_bytes, u64::saturating_add)
 }
@@ -274,7 +274,7 @@ const SIGNALS: [(i32, &str); 16] = [
     (31, "SIGSYS: a forbidden system call"),
 ];
 
-fn nanos(summary: &Summary) -> u64 {
+fn nanos(summary: &RecordingSummary) -> u64 {
     u64::try_from(summary.duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

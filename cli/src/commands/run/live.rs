@@ -6,7 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use memtrack_collector::{Piece, Sink};
+use memtrack_collector::{RecordPiece, Sink};
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 use memtrack_reader::{Analysis, Frames, View};
@@ -56,7 +56,7 @@ impl Sink for LiveSink {
         self.inner.process(process)
     }
 
-    fn records(&mut self, piece: &Piece<'_>) -> io::Result<()> {
+    fn records(&mut self, piece: &RecordPiece<'_>) -> io::Result<()> {
         self.running.iter_mut().for_each(|running| running.records(piece));
         self.inner.records(piece)
     }
@@ -71,17 +71,17 @@ impl Sink for LiveSink {
         self.inner.mapped(files)
     }
 
-    fn wants_quiet(&self) -> bool {
+    fn wants_watermarks(&self) -> bool {
         true
     }
 
-    fn quiet(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
+    fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
         let told = self.running.as_mut().map_or(Ok(()), |running| running.quiet(before_ticket, busy));
         if let Err(error) = told {
             message::warning(format_args!("no more live figures: {error}"));
             self.running = None;
         }
-        self.inner.quiet(before_ticket, busy)
+        self.inner.watermark(before_ticket, busy)
     }
 
     fn replaced(&mut self, ticket: u64) -> io::Result<()> {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use memtrack_collector::{Collector, Compression, Ended, Exited, FileSink, Sink};
+use memtrack_collector::{Collector, Compression, FileSink, ProcessExit, RecordingEnd, Sink};
 
 use self::children::Children;
 use self::closing::Unrecorded;
@@ -119,11 +119,11 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
             children.name(capture.path());
             let Reaped { status, own_ns, all_ns, resident_peak } = child.reap()?;
             end_with(shell_status(status));
-            collector.child_exited(Exited { status: shell_status(status), cpu_ns: own_ns, resident_peak });
+            collector.child_exited(ProcessExit { status: shell_status(status), cpu_ns: own_ns, resident_peak });
             if options.follow {
                 wait_for_children(&collector, &waiting, options.quiet);
             }
-            let summary = collector.finish(Ended::Exited);
+            let summary = collector.finish(RecordingEnd::Exited);
             if let Err(error) = named {
                 message::error(format_args!("{error:#}; the capture is {}", capture.path().display()));
             }
@@ -194,13 +194,13 @@ fn launch(
     file: File,
     children: &Children,
 ) -> Result<Launched> {
-    let how = memtrack_collector::Options {
+    let how = memtrack_collector::RecordingOptions {
         timestamps: options.allocation_timestamps,
         python_allocators: options.trace_python_allocators,
         native: options.native_stacks(),
         frame_marks: !options.no_frame_marks,
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
-        ..memtrack_collector::Options::default()
+        ..memtrack_collector::RecordingOptions::default()
     };
     let form = Form { sums: options.aggregate, live: options.live, compression: repack::plan(options.compress).0 };
     // First, since files that may not become so large are reported by a signal, the shared memory's among them.

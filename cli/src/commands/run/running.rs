@@ -5,7 +5,7 @@
 
 use std::io;
 
-use memtrack_collector::Piece;
+use memtrack_collector::RecordPiece;
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 use memtrack_format::observe::ObservationReader;
@@ -45,7 +45,7 @@ impl Running {
         }
     }
 
-    pub(super) fn records(&mut self, piece: &Piece<'_>) {
+    pub(super) fn records(&mut self, piece: &RecordPiece<'_>) {
         if let Some(online) = &mut self.online {
             online.records(piece.stream, piece.segment, piece.offset, piece.bytes);
         }

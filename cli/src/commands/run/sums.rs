@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crc32fast::hash as crc32;
-use memtrack_collector::{Compression, Packages, Packer, Piece, Sink};
+use memtrack_collector::{Compression, Packages, Packer, RecordPiece, Sink};
 use memtrack_format::aggregate::PART;
 use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN, MAX_RAW};
 use memtrack_format::header;
@@ -58,7 +58,7 @@ impl Sink for SumsSink {
         Ok(())
     }
 
-    fn records(&mut self, piece: &Piece<'_>) -> io::Result<()> {
+    fn records(&mut self, piece: &RecordPiece<'_>) -> io::Result<()> {
         self.running.records(piece);
         Ok(())
     }
@@ -73,11 +73,11 @@ impl Sink for SumsSink {
         Ok(())
     }
 
-    fn wants_quiet(&self) -> bool {
+    fn wants_watermarks(&self) -> bool {
         true
     }
 
-    fn quiet(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
+    fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
         self.running.quiet(before_ticket, busy)
     }
 

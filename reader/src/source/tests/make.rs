@@ -1,7 +1,7 @@
 //! Makes captures whose total order is known.
 
 use crc32fast::hash as crc32;
-use memtrack_collector::{FileSink, Piece, Sink};
+use memtrack_collector::{FileSink, RecordPiece, Sink};
 use memtrack_format::block::{BlockHeader, BlockKind, Codec};
 use memtrack_format::header;
 use memtrack_format::meta::Process;
@@ -310,7 +310,7 @@ impl History {
         sink.observations(&observed, first_ticket, last_ticket).unwrap();
         for (i, piece) in (1..).zip(&self.pieces) {
             let &Made { stream, segment, offset, tickets: (first_ticket, last_ticket), ref bytes } = piece;
-            sink.records(&Piece { stream, segment, offset, first_ticket, last_ticket, bytes }).unwrap();
+            sink.records(&RecordPiece { stream, segment, offset, first_ticket, last_ticket, bytes }).unwrap();
             if i % every == 0 {
                 sink.checkpoint().unwrap();
             }

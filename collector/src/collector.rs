@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::desk::RecordingOpeners;
-use crate::event::DrainCommand;
+use crate::admission::RecordingOpeners;
+use crate::drain_command::DrainCommand;
 use crate::options::RecordingOptions;
-use crate::recording::ProcessRecording;
+use crate::process_recording::ProcessRecording;
+use crate::process_tree::{ProcessTree, RecordedChild};
 use crate::server::Server;
 use crate::sink::{OpenSink, Sink};
 use crate::summary::{ChildSummary, Error, ProcessExit, RecordingEnd, RecordingSummary};
-use crate::tree::{ProcessTree, RecordedChild};
 
 /// How long a child that was announced may take to connect after everything else has ended.
 const GRACE: Duration = Duration::from_millis(250);

@@ -11,7 +11,7 @@ use memtrack_transport::clock::{ClockPairing, StampingClock};
 use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocators, stop_reason, ticket};
 
 use crate::options::RecordingOptions;
-use crate::{directories, proc, speed};
+use crate::{directories, machine_speed, procfs};
 
 /// Who wrote the capture.
 const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
@@ -19,7 +19,7 @@ const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
 /// What is known when the process connects. `native`: its native stacks are recorded.
 pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &RecordingOptions, native: bool) -> Process {
     let start = ClockPairing::measure(clock);
-    let (command_line, executable) = (proc::command_line(pid), proc::executable(pid));
+    let (command_line, executable) = (procfs::command_line(pid), procfs::executable(pid));
     let directories = directories::of(pid, &command_line, executable.as_deref());
     Process {
         command_line,
@@ -80,7 +80,7 @@ pub(crate) fn at_end(area: &Area, start: &Process, end: ClockPairing, earlier: &
         // Of all images: a later one goes on counting.
         switches: Some(ticket::sequence(control.ticket.0.load(Acquire))),
         start_ns: and(begun, earlier.start_ns),
-        step_ps: Some(speed::step_ps()),
+        step_ps: Some(machine_speed::step_ps()),
         end_monotonic_ns: Some(end.monotonic_ns),
         end_ticks: Some(end.ticks),
         stop_reason: stopped(control.stop_reason.load(Acquire)).map(Into::into),

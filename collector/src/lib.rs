@@ -1,56 +1,56 @@
 //! The other end of a tracked process: it hands out the shared memory, drains it, watches resident memory, and passes
 //! everything on to a [`Sink`].
 //!
-//! One thread answers processes that connect ([`server`], [`desk`]), and each of these has a [`recording`] of two threads:
-//! [`collect`] drains ([`session`], [`slot`], [`observer`], [`threads`]), [`output`] feeds the sink; under `--native` a third
+//! One thread answers processes that connect ([`server`], [`admission`]), and each of these has a [`process_recording`] of two threads:
+//! [`drain_thread`] drains ([`session`], [`slot_reader`], [`observer`], [`slot_owners`]), [`sink_queue`] feeds the sink; under `--native` a third
 //! reads what the process has mapped ([`maps`]). They are coupled by
-//! bounded channels and the counters of the [`tree`] only. The library prints nothing; what a person should know is in
-//! the [`Summary`].
+//! bounded channels and the counters of the [`process_tree`] only. The library prints nothing; what a person should know is in
+//! the [`RecordingSummary`].
 //!
 //! Invariant: nothing that a target has published is dropped while the sink works. A sink that is slow makes targets
 //! wait; one that fails makes them stop recording and run on.
 
-mod bell;
-mod collect;
+mod admission;
+mod busy_writers;
 mod collector;
 mod describe;
-mod desk;
 mod directories;
-mod event;
-mod file;
-mod group;
+mod drain_command;
+mod drain_thread;
+mod file_sink;
 mod limits;
+mod line_table_filter;
+mod machine_speed;
 pub mod maps;
 mod observer;
 mod options;
-mod output;
 mod pack;
 mod packages;
-mod places;
-mod proc;
-mod quiet;
-mod recording;
+mod process_recording;
+mod process_tree;
+mod procfs;
+mod segment_group;
 mod server;
 mod session;
 mod sink;
-mod slot;
-mod speed;
+mod sink_queue;
+mod slot_owners;
+mod slot_reader;
 mod summary;
-mod threads;
-mod tree;
+mod waker;
 
 #[cfg(test)]
-mod fake;
+mod fake_target;
 #[cfg(test)]
 mod tests;
 
 pub use collector::Collector;
-pub use file::FileSink;
+pub use file_sink::FileSink;
 pub use limits::{explained, remedy};
 pub use options::{NativeStacks, RecordingOptions};
 pub use pack::{Compression, Packer};
 pub use packages::Packages;
-pub use proc::{ProcessorTimes, processor_ns, resident_peak};
+pub use procfs::{ProcessorTimes, processor_ns, resident_peak};
 pub use sink::{NewChild, OpenSink, RecordPiece, Sink};
 pub use summary::{ChildSummary, Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
 

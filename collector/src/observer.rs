@@ -10,8 +10,8 @@ use memtrack_transport::Area;
 use memtrack_transport::clock::{StampingClock, monotonic_ns};
 use memtrack_transport::layout::{PAGE, SlotHeader, image, segments_offset, ticket};
 
-use crate::output::SinkQueue;
-use crate::proc::ResidentMemory;
+use crate::procfs::ResidentMemory;
+use crate::sink_queue::SinkQueue;
 
 /// A tick that took longer than this, in nanoseconds, is taken again.
 const LOOSE_NS: u64 = 20_000;
@@ -122,11 +122,11 @@ impl Observer {
     }
 
     /// Hands over what was collected; `false`: nothing was.
-    pub(crate) fn hand_over(&mut self, output: &SinkQueue) -> bool {
+    pub(crate) fn hand_over(&mut self, queue: &SinkQueue) -> bool {
         if self.writer.is_empty() {
             return false;
         }
-        output.observations(self.writer.take());
+        queue.observations(self.writer.take());
         true
     }
 

@@ -1,4 +1,4 @@
-//! Listening for processes that connect: a thread that lets the [desk](crate::desk) answer them one by one.
+//! Listening for processes that connect: a thread that lets the [admission](crate::admission) answer them one by one.
 //!
 //! Invariant: whoever connects gets an answer at once (the shim waits for it in its constructor), whatever the draining
 //! threads are doing and however many descriptors are left; a refusal is a closed socket.
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::desk::{Admission, RecordingOpeners};
+use crate::admission::{Admission, RecordingOpeners};
 use crate::options::RecordingOptions;
+use crate::process_tree::ProcessTree;
 use crate::summary::Error;
-use crate::tree::ProcessTree;
 
 /// A socket's address holds this many bytes of a path.
 const MAX_PATH: usize = 107;
@@ -51,10 +51,10 @@ impl Server {
         let listener = UnixListener::bind(&path).map_err(failed)?;
         let (ask, asked) = UnixStream::pair().map_err(failed)?;
         let reserve = reserve().map_err(failed)?;
-        let desk = Admission::new(dir.to_owned(), options, openers, tree);
+        let admission = Admission::new(dir.to_owned(), options, openers, tree);
         let thread = std::thread::Builder::new()
             .name("memtrack-accept".into())
-            .spawn(move || run(desk, &listener, &asked, Some(reserve)))
+            .spawn(move || run(admission, &listener, &asked, Some(reserve)))
             .map_err(Error::Thread)?;
         Ok(Self { path, ask, thread })
     }
@@ -80,15 +80,15 @@ impl Server {
     }
 }
 
-fn run(mut desk: Admission, listener: &UnixListener, asked: &UnixStream, mut reserve: Option<File>) {
+fn run(mut admission: Admission, listener: &UnixListener, asked: &UnixStream, mut reserve: Option<File>) {
     while let Some(wish) = wait(listener, asked) {
         if wish == Wish::Prepare {
-            desk.prepare_spare();
+            admission.prepare_spare();
             continue;
         }
         match listener.accept() {
-            Ok((socket, _)) => desk.answer(&socket),
-            Err(error) if is_exhausted(&error) && turn_away(listener, &mut reserve) => desk.turn_away(&error),
+            Ok((socket, _)) => admission.answer(&socket),
+            Err(error) if is_exhausted(&error) && turn_away(listener, &mut reserve) => admission.turn_away(&error),
             // It waits in line meanwhile.
             Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }

@@ -12,17 +12,17 @@ use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
 use memtrack_transport::layout::{image, state};
 use memtrack_transport::{Area, barrier, futex};
 
+use crate::busy_writers;
 use crate::describe;
-use crate::event::Connection;
+use crate::drain_command::Connection;
 use crate::maps::MapsAsker;
 use crate::observer::Observer;
 use crate::options::RecordingOptions;
-use crate::output::SinkQueue;
-use crate::proc::{self, ProcessHandle, ProcessorTimes};
-use crate::quiet;
-use crate::slot::SlotReader;
+use crate::procfs::{self, ProcessHandle, ProcessorTimes};
+use crate::sink_queue::SinkQueue;
+use crate::slot_owners::SlotOwners;
+use crate::slot_reader::SlotReader;
 use crate::summary::ProcessExit;
-use crate::threads::SlotOwners;
 
 /// Without events for this long, in nanoseconds, the process counts as idle.
 const IDLE_NS: u64 = 2_000_000;
@@ -46,7 +46,7 @@ const LAST_ROUNDS: u32 = 1000;
 #[derive(Debug)]
 pub(crate) struct Session {
     area: Arc<Area>,
-    life: Arc<ProcessHandle>,
+    handle: Arc<ProcessHandle>,
     pid: i32,
     /// Its processor times when this image began.
     before: ProcessorTimes,
@@ -57,7 +57,7 @@ pub(crate) struct Session {
     process: Process,
     /// What earlier images of the process counted.
     earlier: Process,
-    followers: Vec<SlotReader>,
+    slot_readers: Vec<SlotReader>,
     threads: SlotOwners,
     observer: Observer,
     /// Where native stacks are recorded.
@@ -99,14 +99,15 @@ impl Session {
         connection: Connection,
         earlier: Process,
         options: &RecordingOptions,
-        output: &SinkQueue,
+        queue: &SinkQueue,
     ) -> Self {
-        let Connection { area, pid, life, same_namespace, name, resident, clock, process, base, replaces } = connection;
+        let Connection { area, pid, handle, same_namespace, name, resident, clock, process, base, replaces } =
+            connection;
         if let Some(ticket) = replaces {
-            output.replaced(ticket);
+            queue.replaced(ticket);
         }
-        output.process(process.clone());
-        output.checkpoint();
+        queue.process(process.clone());
+        queue.checkpoint();
         let interval = nanoseconds(options.snapshot_interval).max(1_000_000);
         let now = monotonic_ns();
         let mut observer = Observer::new(resident, clock, interval);
@@ -117,19 +118,19 @@ impl Session {
         observer.observe_first(&area);
         let before = ProcessorTimes::of(pid);
         let native = area.control().native.load(Acquire) == 1;
-        let maps = if native { MapsAsker::start(pid, &area, &life, now) } else { None };
+        let maps = if native { MapsAsker::start(pid, &area, &handle, now) } else { None };
         Self {
             area,
-            life,
+            handle,
             pid,
             before,
-            // A short life may be over before the next look.
+            // A short process may be over before the next look.
             cpu_ns: Some(before.own_ns).filter(|ns| *ns > 0),
             base,
             clock,
             process,
             earlier,
-            followers: Vec::new(),
+            slot_readers: Vec::new(),
             threads: SlotOwners::new(pid, same_namespace),
             observer,
             maps,
@@ -156,37 +157,37 @@ impl Session {
     }
 
     /// Observes, drains, and does what is due.
-    pub(crate) fn round(&mut self, output: &mut SinkQueue) -> DrainPace {
+    pub(crate) fn round(&mut self, queue: &mut SinkQueue) -> DrainPace {
         // Where the order is followed, once more after the last record: it may be of a thread that had taken its ticket
         // before the last one that was taken here.
-        let followed = self.changed && output.wants_quiet();
-        self.round_with(followed || self.observer.is_behind(&self.area), output)
+        let followed = self.changed && queue.wants_watermarks();
+        self.round_with(followed || self.observer.is_behind(&self.area), queue)
     }
 
-    fn round_with(&mut self, observe: bool, output: &mut SinkQueue) -> DrainPace {
+    fn round_with(&mut self, observe: bool, queue: &mut SinkQueue) -> DrainPace {
         let now = monotonic_ns();
         self.find_slots(now);
         let ticket = observe.then(|| self.observer.observe(&self.area, now));
-        let busy = ticket.filter(|_| output.wants_quiet()).map(|ticket| (ticket, self.busy(now)));
+        let busy = ticket.filter(|_| queue.wants_watermarks()).map(|ticket| (ticket, self.busy(now)));
         if let Some(maps) = &mut self.maps {
-            maps.round(&self.area, now, output.wants_quiet(), output);
+            maps.round(&self.area, now, queue.wants_watermarks(), queue);
         }
         let checkpoint = now >= self.next_checkpoint_ns;
-        let freed = self.drain(checkpoint || output.wants_quiet(), output);
+        let freed = self.drain(checkpoint || queue.wants_watermarks(), queue);
         if let Some((ticket, busy)) = busy {
-            self.observer.hand_over(output);
-            output.quiet(ticket, busy);
+            self.observer.hand_over(queue);
+            queue.watermark(ticket, busy);
         }
         if self.changed {
             self.last_event_ns = now;
             self.look_at_clock();
         }
-        self.chores(now, checkpoint, output);
+        self.chores(now, checkpoint, queue);
         self.pace(now, freed)
     }
 
     /// Sleeps until the target records again, somebody rings, or a snapshot is due. `pending`: whether somebody has rung.
-    pub(crate) fn rest(&mut self, output: &mut SinkQueue, pending: impl Fn() -> bool) {
+    pub(crate) fn rest(&mut self, queue: &mut SinkQueue, pending: impl Fn() -> bool) {
         // The Arc keeps the word while self is used.
         let area = Arc::clone(&self.area);
         let control = area.control();
@@ -195,7 +196,7 @@ impl Session {
             // somebody sleeps. What was recorded before that is drained now; one event of each thread may be too late
             // for this, and is found after the rest.
             control.sleeping.0.store(1, SeqCst);
-            self.round_with(true, output);
+            self.round_with(true, queue);
             if self.changed || pending() {
                 control.sleeping.0.store(0, SeqCst);
                 return;
@@ -215,40 +216,40 @@ impl Session {
 
     /// The process has ended, or shall not be recorded any longer: drains what is left. Returns how many children it has
     /// announced that it had not announced at an earlier call.
-    pub(crate) fn end(&mut self, output: &mut SinkQueue) -> u32 {
+    pub(crate) fn end(&mut self, queue: &mut SinkQueue) -> u32 {
         if std::mem::replace(&mut self.ended, true) {
             return 0;
         }
         self.begun = self.area.control().state.swap(state::CLOSED, SeqCst) != state::READY;
         self.next_sweep_ns = 0;
         self.find_slots(monotonic_ns());
-        self.threads.meet(&self.area, self.followers.len() as u32, &mut self.observer);
+        self.threads.meet(&self.area, self.slot_readers.len() as u32, &mut self.observer);
         let last = self.observer.observe(&self.area, monotonic_ns());
         let end = ClockPairing::measure(self.clock);
         if let Some(maps) = &mut self.maps {
-            maps.end(&self.area, output);
+            maps.end(&self.area, queue);
         }
         for _ in 0..LAST_ROUNDS {
-            if self.drain(true, output) == 0 && !self.changed {
+            if self.drain(true, queue) == 0 && !self.changed {
                 break;
             }
         }
-        self.observer.hand_over(output);
-        if output.wants_quiet() {
-            output.quiet(last, Vec::new());
+        self.observer.hand_over(queue);
+        if queue.wants_watermarks() {
+            queue.watermark(last, Vec::new());
         }
         self.look_at_clock();
         let (cpu_ns, resident_peak) = (self.cpu_ns, self.resident_peak());
-        let record_bytes = Some(output.record_bytes);
+        let record_bytes = Some(queue.record_bytes);
         let known = describe::at_end(&self.area, &self.process, end, &self.earlier);
-        self.learn(Process { cpu_ns, record_bytes, resident_peak, ..known }, output);
-        output.checkpoint();
+        self.learn(Process { cpu_ns, record_bytes, resident_peak, ..known }, queue);
+        queue.checkpoint();
         self.area.control().children.load(SeqCst)
     }
 
     /// Its processor time. It does not go back: what does is another process's, that has its number after its end.
     fn look_at_clock(&mut self) {
-        self.cpu_ns = proc::processor_ns(self.pid).max(self.cpu_ns);
+        self.cpu_ns = procfs::processor_ns(self.pid).max(self.cpu_ns);
     }
 
     /// Reads the kernel's high-water mark of resident memory, more often while the process is young: an eighth of its life
@@ -259,9 +260,9 @@ impl Session {
         }
         let age = now.saturating_sub(self.begun_ns);
         self.next_peak_ns = now.saturating_add((age / 8).clamp(SHORTEST_PEAK_NS, LONGEST_PEAK_NS));
-        let peak = proc::resident_peak(self.pid);
+        let peak = procfs::resident_peak(self.pid);
         // What was read may be another process's that has its number, if it has ended.
-        if let Some(peak) = peak.filter(|_| !self.life.has_ended()) {
+        if let Some(peak) = peak.filter(|_| !self.handle.has_ended()) {
             self.observer.note_peak(&self.area, peak);
         }
     }
@@ -272,18 +273,18 @@ impl Session {
     }
 
     /// What the system said when the process had ended.
-    pub(crate) fn has_exited(&mut self, exited: &ProcessExit, output: &SinkQueue) {
+    pub(crate) fn has_exited(&mut self, exited: &ProcessExit, queue: &SinkQueue) {
         if let Some(peak) = exited.resident_peak {
             self.observer.note_peak(&self.area, peak);
         }
         let (exit_status, resident_peak) = (Some(exited.status.into()), self.resident_peak());
-        self.learn(Process { exit_status, cpu_ns: exited.cpu_ns, resident_peak, ..Process::default() }, output);
+        self.learn(Process { exit_status, cpu_ns: exited.cpu_ns, resident_peak, ..Process::default() }, queue);
     }
 
     /// Adds to what is known of the process.
-    pub(crate) fn learn(&mut self, news: Process, output: &SinkQueue) {
+    pub(crate) fn learn(&mut self, news: Process, queue: &SinkQueue) {
         self.process.update(&news.encode());
-        output.process(news);
+        queue.process(news);
     }
 
     /// Its processor times when this image began.
@@ -303,12 +304,12 @@ impl Session {
 
     /// What went wrong, for a person.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let note = |follower: &SlotReader| {
-            let reason = follower.given_up()?;
-            let stream = follower.stream();
+        let note = |slot_reader: &SlotReader| {
+            let reason = slot_reader.given_up()?;
+            let stream = slot_reader.stream();
             Some(format!("records of stream {stream} were lost from here on: its shared memory was damaged ({reason})"))
         };
-        self.followers.iter().filter_map(note).collect()
+        self.slot_readers.iter().filter_map(note).collect()
     }
 
     /// Follows the slots that have come into use. They are used from the lowest on, so a few ahead are enough to look
@@ -320,21 +321,21 @@ impl Session {
         let slots = self.area.slot_count();
         let sweep = now >= self.next_sweep_ns;
         loop {
-            let count = self.followers.len() as u32;
+            let count = self.slot_readers.len() as u32;
             let end = if sweep { slots } else { count.saturating_add(AHEAD).min(slots) };
             let Some(last) = (count..end).rev().find(used) else { break };
             let base = self.base;
-            self.followers.extend((count..=last).map(|slot| SlotReader::new(slot, base + slot)));
+            self.slot_readers.extend((count..=last).map(|slot| SlotReader::new(slot, base + slot)));
             self.observer.used_slots = last + 1;
         }
     }
 
     /// Visits all slots; returns the most segments that one of them had finished.
-    fn drain(&mut self, save: bool, output: &mut SinkQueue) -> u32 {
+    fn drain(&mut self, save: bool, queue: &mut SinkQueue) -> u32 {
         let mut most = 0;
         self.changed = false;
-        for follower in &mut self.followers {
-            let visit = follower.visit(&self.area, save, output);
+        for slot_reader in &mut self.slot_readers {
+            let visit = slot_reader.visit(&self.area, save, queue);
             self.changed |= visit.changed;
             self.observer.segment_pages += visit.new_pages;
             most = most.max(visit.freed);
@@ -348,11 +349,11 @@ impl Session {
         barrier::raise();
         // Those that came since the last look may have taken a ticket before that one.
         self.find_slots(now);
-        quiet::busy_streams(&self.area, self.followers.len() as u32, self.base)
+        busy_writers::busy_streams(&self.area, self.slot_readers.len() as u32, self.base)
     }
 
-    fn chores(&mut self, now: u64, checkpoint: bool, output: &SinkQueue) {
-        self.threads.meet(&self.area, self.followers.len() as u32, &mut self.observer);
+    fn chores(&mut self, now: u64, checkpoint: bool, queue: &SinkQueue) {
+        self.threads.meet(&self.area, self.slot_readers.len() as u32, &mut self.observer);
         let rare = if self.threads.owned > 1 { CHECK_NS } else { self.checkpoint_ns };
         if now.saturating_sub(self.last_check_ns) >= rare {
             self.threads.check(&self.area, &mut self.observer);
@@ -360,36 +361,36 @@ impl Session {
         }
         if now >= self.next_life_ns {
             self.look_at_clock();
-            self.over |= self.life.has_ended();
+            self.over |= self.handle.has_ended();
             self.next_life_ns = now.saturating_add(LIFE_NS);
         }
         self.look_at_peak(now);
         if now >= self.next_sweep_ns {
             self.next_sweep_ns = now.saturating_add(SWEEP_NS);
         }
-        if output.failed() {
+        if queue.failed() {
             self.area.control().state.store(state::CLOSED, SeqCst);
         }
         if checkpoint {
-            self.save(output);
+            self.save(queue);
             self.next_checkpoint_ns = now.saturating_add(self.checkpoint_ns);
         } else if self.observer.is_full() {
-            self.observer.hand_over(output);
+            self.observer.hand_over(queue);
         }
     }
 
     /// Hands over what else is new, and has it made durable.
-    fn save(&mut self, output: &SinkQueue) {
-        self.dirty |= self.observer.hand_over(output);
+    fn save(&mut self, queue: &SinkQueue) {
+        self.dirty |= self.observer.hand_over(queue);
         let python = describe::python(self.area.control());
         let mut known = self.process.clone();
         known.update(&python.encode());
         if known != self.process {
-            self.learn(python, output);
+            self.learn(python, queue);
             self.dirty = true;
         }
         if std::mem::take(&mut self.dirty) {
-            output.checkpoint();
+            queue.checkpoint();
         }
     }
 

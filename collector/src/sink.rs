@@ -53,7 +53,7 @@ pub trait Sink: Send {
         Ok(())
     }
 
-    /// Whether [`Sink::quiet`] is wanted; asked once, at the start. It makes every round hand over all new records.
+    /// Whether [`Sink::watermark`] is wanted; asked once, at the start. It makes every round hand over all new records.
     fn wants_watermarks(&self) -> bool {
         false
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use memtrack_format::meta::Process;
 
-use crate::proc::ProcessorTimes;
+use crate::procfs::ProcessorTimes;
 
 /// How the recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use memtrack_format::meta::Process;
 use memtrack_format::observe::{Observation, ObservationReader};
 use memtrack_transport::layout::{SEGMENT_ROOM, SLOT_COUNTS, image, state};
 
-use crate::fake::FakeTarget;
+use crate::fake_target::FakeTarget;
 use crate::{Collector, Error, FileSink, NothingRecorded, ProcessExit, RecordingEnd, RecordingOptions, Sink};
 
 mod sinks;

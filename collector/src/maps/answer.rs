@@ -16,7 +16,7 @@ use super::elf::ElfSegments;
 use super::open::{OpenedFile, find};
 use super::parse::{FileMapping, Maps, parse};
 use super::read;
-use crate::proc::ProcessHandle;
+use crate::procfs::ProcessHandle;
 
 /// The longest path that is told: of a longer one its end.
 const LONGEST_PATH: usize = 4096;
@@ -34,7 +34,7 @@ pub(super) struct MapsAnswer {
 pub(super) struct Answerer {
     pid: i32,
     area: Arc<Area>,
-    life: Arc<ProcessHandle>,
+    handle: Arc<ProcessHandle>,
     /// Device and number of the shared memory's file, as maps have them: what maps of this image must have.
     memory: Option<((u32, u32), u64)>,
     latest: Option<MapsReading>,
@@ -64,8 +64,8 @@ struct PendingQuestion<'a> {
 }
 
 impl Answerer {
-    pub(super) fn new(pid: i32, area: Arc<Area>, life: Arc<ProcessHandle>) -> Self {
-        Self { pid, area, life, memory: None, latest: None }
+    pub(super) fn new(pid: i32, area: Arc<Area>, handle: Arc<ProcessHandle>) -> Self {
+        Self { pid, area, handle, memory: None, latest: None }
     }
 
     /// Looks at the maps, and answers the questions that stand.
@@ -115,7 +115,7 @@ impl Answerer {
 
     fn is_over(&self, error: &io::Error) -> bool {
         let is_gone = error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH);
-        is_gone || self.life.has_ended() || self.area.control().image.load(SeqCst) == image::IN_EXEC
+        is_gone || self.handle.has_ended() || self.area.control().image.load(SeqCst) == image::IN_EXEC
     }
 
     fn trouble(&self, error: &io::Error) -> String {
@@ -198,7 +198,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{Answerer, read};
-    use crate::proc::ProcessHandle;
+    use crate::procfs::ProcessHandle;
 
     const LENGTH: usize = 8192;
 
@@ -240,9 +240,9 @@ mod tests {
         /// As if it had ended.
         fn end(&mut self) {
             let mut child = std::process::Command::new("true").spawn().unwrap();
-            let life = ProcessHandle::of(child.id().cast_signed());
+            let handle = ProcessHandle::of(child.id().cast_signed());
             child.wait().unwrap();
-            self.answerer.life = Arc::new(life);
+            self.answerer.handle = Arc::new(handle);
         }
 
         /// What is told when reading gives an error.

@@ -12,8 +12,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use memtrack_transport::Area;
 
 use super::answer::{Answerer, MapsAnswer};
-use crate::output::SinkQueue;
-use crate::proc::ProcessHandle;
+use crate::procfs::ProcessHandle;
+use crate::sink_queue::SinkQueue;
 
 /// Looks at the maps that are made as soon as something is asked, at most.
 const BURST: u32 = 16;
@@ -42,8 +42,8 @@ pub(crate) struct MapsAsker {
 
 impl MapsAsker {
     /// Of a process that has connected: looks at its maps at once. `None`: there is no thread to be had.
-    pub(crate) fn start(pid: i32, area: &Arc<Area>, life: &Arc<ProcessHandle>, now: u64) -> Option<Self> {
-        let mut answerer = Answerer::new(pid, Arc::clone(area), Arc::clone(life));
+    pub(crate) fn start(pid: i32, area: &Arc<Area>, handle: &Arc<ProcessHandle>, now: u64) -> Option<Self> {
+        let mut answerer = Answerer::new(pid, Arc::clone(area), Arc::clone(handle));
         let (looks, orders) = bounded(1);
         let (tell, answers) = bounded(2);
         let answer = move || orders.iter().all(|()| tell.send(answerer.look()).is_ok());
@@ -64,29 +64,29 @@ impl MapsAsker {
     }
 
     /// Orders a look if something was asked, and passes answers on. With `wait` they come before what is drained next.
-    pub(crate) fn round(&mut self, area: &Area, now: u64, wait: bool, output: &SinkQueue) {
+    pub(crate) fn round(&mut self, area: &Area, now: u64, wait: bool, queue: &SinkQueue) {
         if now >= self.next_refill_ns {
             self.left = (self.left + 1).min(BURST);
             self.next_refill_ns = now.saturating_add(REFILL_NS);
         }
         let patience = if wait { PATIENCE } else { Duration::ZERO };
         // A look that was ordered earlier may have been too early for what has been asked since.
-        self.take(patience, output);
+        self.take(patience, queue);
         let asked = area.control().asked.load(Acquire);
         if asked != self.asked && self.left > 0 && !self.outstanding {
             self.left -= 1;
             self.order(asked);
-            self.take(patience, output);
+            self.take(patience, queue);
         }
     }
 
     /// Answers what still can be answered of a process that has ended, or is not recorded any longer.
-    pub(crate) fn end(&mut self, area: &Area, output: &SinkQueue) {
-        self.take(LAST_PATIENCE, output);
+    pub(crate) fn end(&mut self, area: &Area, queue: &SinkQueue) {
+        self.take(LAST_PATIENCE, queue);
         let asked = area.control().asked.load(Acquire);
         if asked != self.asked && !self.outstanding {
             self.order(asked);
-            self.take(LAST_PATIENCE, output);
+            self.take(LAST_PATIENCE, queue);
         }
     }
 
@@ -103,7 +103,7 @@ impl MapsAsker {
     }
 
     /// Passes on the answer, if it has come, or comes within this time.
-    fn take(&mut self, patience: Duration, output: &SinkQueue) {
+    fn take(&mut self, patience: Duration, queue: &SinkQueue) {
         if !self.outstanding {
             return;
         }
@@ -115,7 +115,7 @@ impl MapsAsker {
         self.outstanding = false;
         self.trouble = trouble.or(self.trouble.take());
         if !files.is_empty() {
-            output.mapped(files);
+            queue.mapped(files);
         }
     }
 }
@@ -173,9 +173,9 @@ mod tests {
             tell.send(MapsAnswer { files, trouble: None }).unwrap();
         }
         let told = Arc::new(Mutex::new(Vec::new()));
-        let output = SinkQueue::start(Box::new(FilePaths(Arc::clone(&told)))).unwrap();
-        asker.round(&area, 0, true, &output);
-        output.finish(true).unwrap();
+        let queue = SinkQueue::start(Box::new(FilePaths(Arc::clone(&told)))).unwrap();
+        asker.round(&area, 0, true, &queue);
+        queue.finish(true).unwrap();
         assert_eq!(orders.len(), 1);
         assert_eq!(*told.lock().unwrap(), [&b"earlier"[..], b"asked for"]);
     }

@@ -6,7 +6,7 @@
 //!
 //! The path goes to the end of the line, and its author is whoever named the file: it may hold spaces, anything that
 //! looks like another field, and ` (deleted)` in earnest. Only a line feed is escaped, as `\012`, and a backslash is not,
-//! so that a path can be read in more than one way: see [`Mapping::spellings`].
+//! so that a path can be read in more than one way: see [`FileMapping::spellings`].
 //!
 //! Invariant: mappings that are returned hold at least a page, rise, and do not overlap; whatever the text, they and
 //! their paths take no more memory than it does, times a constant.

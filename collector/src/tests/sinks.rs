@@ -1,4 +1,4 @@
-//! Sinks that are slow, and that hold the collector to what it says of quiet streams.
+//! Sinks that are slow, and that hold the collector to its watermarks.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use memtrack_format::meta::Process;
 
 use super::{directory, eventually, noise, start_with};
-use crate::fake::FakeTarget;
+use crate::fake_target::FakeTarget;
 use crate::{RecordPiece, RecordingEnd, RecordingOptions, Sink};
 
 /// Waits before it takes anything, then compares lengths and a checksum.
@@ -73,10 +73,10 @@ fn a_slow_sink_makes_the_target_wait_and_loses_nothing() {
     assert!(summary.process.unwrap().waits > Some(0));
 }
 
-/// Holds the collector to its word: after `quiet` only busy streams may bring earlier tickets.
+/// Holds the collector to its word: after a watermark only busy streams may bring earlier tickets.
 #[derive(Default)]
 struct Strict {
-    quiet: BTreeMap<u32, u64>,
+    limits: BTreeMap<u32, u64>,
     all: u64,
     open: BTreeMap<u32, Vec<u8>>,
     reached: BTreeMap<u32, u64>,
@@ -95,7 +95,7 @@ impl Sink for Strict {
         for record in open.chunks_exact(8) {
             let ticket = u64::from_le_bytes(record.try_into().unwrap());
             assert!((piece.first_ticket..=piece.last_ticket).contains(&ticket));
-            let limit = *self.quiet.get(&piece.stream).unwrap_or(&self.all);
+            let limit = *self.limits.get(&piece.stream).unwrap_or(&self.all);
             report.0 += 1;
             report.1 += u64::from(ticket <= limit);
             self.reached.insert(piece.stream, ticket);
@@ -114,8 +114,8 @@ impl Sink for Strict {
 
     fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
         assert!(before_ticket > self.all && busy.is_sorted());
-        let limit = |stream: u32| *self.quiet.get(&stream).unwrap_or(&self.all);
-        self.quiet = busy.iter().map(|&stream| (stream, limit(stream))).collect();
+        let limit = |stream: u32| *self.limits.get(&stream).unwrap_or(&self.all);
+        self.limits = busy.iter().map(|&stream| (stream, limit(stream))).collect();
         self.all = before_ticket;
         self.report.lock().unwrap().2 += 1;
         Ok(())

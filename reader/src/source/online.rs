@@ -1,7 +1,7 @@
 //! Events in their total order while they are being recorded: for the collector of an aggregated capture, and live views.
 //!
 //! Pieces of segments come as the collector drains them. A run can be given out when no stream can come up with an
-//! earlier one any more, or with more of the same: see [`Online::quiet`].
+//! earlier one any more, or with more of the same: see [`Online::watermark`].
 //!
 //! Invariant: the order is the one that reading a file of the same pieces would give; memory is bounded by what has come
 //! and cannot be given out yet, and by the tables.
@@ -119,7 +119,7 @@ impl Online {
     ///
     /// # Errors
     /// [`Error::TooMany`] when ids run out.
-    pub fn quiet<C: Consumer>(&mut self, before_ticket: u64, busy: &[u32], consumer: &mut C) -> Result<(), Error> {
+    pub fn watermark<C: Consumer>(&mut self, before_ticket: u64, busy: &[u32], consumer: &mut C) -> Result<(), Error> {
         let mut bound = before_ticket;
         for stream in busy {
             let at = self.streams.get(stream).map_or(self.floor, |stream| stream.past);

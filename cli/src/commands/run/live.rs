@@ -76,7 +76,7 @@ impl Sink for LiveSink {
     }
 
     fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
-        let told = self.running.as_mut().map_or(Ok(()), |running| running.quiet(before_ticket, busy));
+        let told = self.running.as_mut().map_or(Ok(()), |running| running.watermark(before_ticket, busy));
         if let Err(error) = told {
             message::warning(format_args!("no more live figures: {error}"));
             self.running = None;

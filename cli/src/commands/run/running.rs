@@ -65,10 +65,10 @@ impl Running {
 
     /// # Errors
     /// More call stacks than can be told apart.
-    pub(super) fn quiet(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
+    pub(super) fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
         match &mut self.online {
             Some(online) => {
-                online.quiet(before_ticket, busy, &mut self.replay).map_err(io::Error::other)?;
+                online.watermark(before_ticket, busy, &mut self.replay).map_err(io::Error::other)?;
                 self.process.time_uncertainty_ns = Some(online.time_uncertainty_ns());
                 Ok(())
             }
@@ -94,7 +94,7 @@ impl Running {
     /// The whole, at the end.
     ///
     /// # Errors
-    /// As [`Self::quiet`].
+    /// As [`Self::watermark`].
     pub(super) fn finish(&mut self) -> io::Result<Option<(Analysis, ReadSummary)>> {
         let Some(online) = self.online.take() else { return Ok(None) };
         let read = online.finish(&mut self.replay).map_err(io::Error::other)?;

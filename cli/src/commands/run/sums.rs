@@ -78,7 +78,7 @@ impl Sink for SumsSink {
     }
 
     fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
-        self.running.quiet(before_ticket, busy)
+        self.running.watermark(before_ticket, busy)
     }
 
     fn replaced(&mut self, ticket: u64) -> io::Result<()> {

@@ -128,7 +128,7 @@ proptest! {
             let behind: Vec<u32> = history.pieces[pieces_done..].iter().map(|piece| piece.stream).collect();
             let chosen = busy[i % busy.len()];
             let busy: Vec<u32> = (0..4).filter(|stream| behind.contains(stream) || chosen >> stream & 1 == 1).collect();
-            online.quiet(ticket, &busy, &mut notes).unwrap();
+            online.watermark(ticket, &busy, &mut notes).unwrap();
         }
         for piece in pieces {
             online.records(piece.stream, piece.segment, piece.offset, &piece.bytes);
@@ -279,16 +279,16 @@ fn a_run_is_given_out_once_every_stream_is_past_it() {
     give(&mut online, 2);
     online.observe(&history.observations[0]);
     // Stream 0 may add to its run, which another may share, and does so late: all runs from that on have to wait.
-    online.quiet(3, &[0], &mut notes).unwrap();
+    online.watermark(3, &[0], &mut notes).unwrap();
     assert_eq!(notes.seen, []);
     give(&mut online, 1);
-    online.quiet(3, &[0], &mut notes).unwrap();
+    online.watermark(3, &[0], &mut notes).unwrap();
     assert_eq!(notes.seen, []);
     // It shows a later ticket: all before that is closed.
     give(&mut online, 3);
-    online.quiet(5, &[0], &mut notes).unwrap();
+    online.watermark(5, &[0], &mut notes).unwrap();
     assert_eq!(notes.seen, history.seen[..4]);
-    online.quiet(5, &[], &mut notes).unwrap();
+    online.watermark(5, &[], &mut notes).unwrap();
     assert_eq!(notes.seen, history.seen);
 }
 

@@ -8,22 +8,22 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::bounded;
 
-use crate::bell::Waker;
-use crate::collect::DrainThread;
-use crate::event::{CommandSender, DrainCommand};
+use crate::drain_command::{CommandSender, DrainCommand};
+use crate::drain_thread::DrainThread;
 use crate::options::RecordingOptions;
-use crate::output::SinkQueue;
+use crate::process_tree::ProcessTree;
 use crate::sink::Sink;
+use crate::sink_queue::SinkQueue;
 use crate::summary::{Error, RecordingEnd, RecordingSummary};
-use crate::tree::ProcessTree;
+use crate::waker::Waker;
 
 /// Events that may wait for the draining thread.
-const EVENTS: usize = 64;
+const COMMANDS: usize = 64;
 
 /// A running recording.
 #[derive(Debug)]
 pub(crate) struct ProcessRecording {
-    line: CommandSender,
+    commands: CommandSender,
     thread: JoinHandle<Result<RecordingSummary, Error>>,
 }
 
@@ -35,24 +35,24 @@ impl ProcessRecording {
         tree: Arc<ProcessTree>,
         by_itself: bool,
     ) -> Result<Self, Error> {
-        let (events, inbox) = bounded(EVENTS);
-        let bell = Arc::new(Waker::default());
-        let output = SinkQueue::start(sink).map_err(Error::Thread)?;
-        let collect = DrainThread::new(options, inbox, Arc::clone(&bell), tree, output, by_itself);
+        let (commands, inbox) = bounded(COMMANDS);
+        let waker = Arc::new(Waker::default());
+        let queue = SinkQueue::start(sink).map_err(Error::Thread)?;
+        let collect = DrainThread::new(options, inbox, Arc::clone(&waker), tree, queue, by_itself);
         let thread = std::thread::Builder::new()
             .name("memtrack-drain".into())
             .spawn(move || collect.run())
             .map_err(Error::Thread)?;
-        Ok(Self { line: CommandSender::new(events, bell), thread })
+        Ok(Self { commands: CommandSender::new(commands, waker), thread })
     }
 
     pub(crate) fn commands(&self) -> &CommandSender {
-        &self.line
+        &self.commands
     }
 
     /// Ends it, if it has not ended by itself, and waits for it.
     pub(crate) fn finish(self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
-        self.line.send(DrainCommand::Finish(ended));
+        self.commands.send(DrainCommand::Finish(ended));
         self.thread.join().unwrap_or(Err(Error::Panicked))
     }
 }

@@ -143,23 +143,23 @@ fn is_gone(error: &io::Error) -> bool {
 pub(crate) struct ProcessHandle {
     pid: i32,
     /// Of the process; `None` where the system has no such descriptors (before Linux 5.3).
-    handle: Option<OwnedFd>,
+    pidfd: Option<OwnedFd>,
 }
 
 impl ProcessHandle {
     /// Of a process that lives.
     pub(crate) fn of(pid: i32) -> Self {
         // SAFETY: takes numbers only.
-        let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         // SAFETY: a new descriptor that nobody else owns.
-        let handle = i32::try_from(handle).ok().filter(|fd| *fd >= 0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        Self { pid, handle }
+        let pidfd = i32::try_from(pidfd).ok().filter(|fd| *fd >= 0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        Self { pid, pidfd }
     }
 
-    /// Whether it has ended; without a handle, whether it has ended and been waited for.
+    /// Whether it has ended; without a pidfd, whether it has ended and been waited for.
     pub(crate) fn has_ended(&self) -> bool {
-        let Some(handle) = &self.handle else { return !exists(self.pid) };
-        let mut watched = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let Some(pidfd) = &self.pidfd else { return !exists(self.pid) };
+        let mut watched = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one live entry; does not wait.
         unsafe { libc::poll(&raw mut watched, 1, 0) > 0 }
     }
@@ -213,18 +213,18 @@ mod tests {
     #[test]
     fn a_process_that_was_not_waited_for_has_ended() {
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let life = ProcessHandle::of(child.id().cast_signed());
-        assert!(!life.has_ended());
+        let handle = ProcessHandle::of(child.id().cast_signed());
+        assert!(!handle.has_ended());
         drop(child.stdin.take());
-        assert!(processor_ns(life.pid).is_some_and(|ns| ns > 0));
+        assert!(processor_ns(handle.pid).is_some_and(|ns| ns > 0));
         // Without handles the system tells only after the wait.
-        while life.handle.is_some() && !life.has_ended() {
+        while handle.pidfd.is_some() && !handle.has_ended() {
             std::thread::yield_now();
         }
-        assert!(processor_ns(life.pid).is_some_and(|ns| ns > 0));
+        assert!(processor_ns(handle.pid).is_some_and(|ns| ns > 0));
         child.wait().unwrap();
-        assert!(life.has_ended());
-        assert_eq!(processor_ns(life.pid), None);
+        assert!(handle.has_ended());
+        assert_eq!(processor_ns(handle.pid), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use memtrack_format::record::{Decoder, Record};
 
-use crate::places::LineTableFilter;
+use crate::line_table_filter::LineTableFilter;
 use crate::sink::RecordPiece;
 
 /// A group of so many bytes takes no other segment: enough for a compressor, little to lose by damage.

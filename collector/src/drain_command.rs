@@ -9,9 +9,9 @@ use memtrack_format::meta::Process;
 use memtrack_transport::Area;
 use memtrack_transport::clock::StampingClock;
 
-use crate::bell::Waker;
-use crate::proc::{ProcessHandle, ResidentMemory};
+use crate::procfs::{ProcessHandle, ResidentMemory};
 use crate::summary::{ProcessExit, RecordingEnd};
+use crate::waker::Waker;
 
 /// What a draining thread is told.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) enum DrainCommand {
 pub(crate) struct Connection {
     pub(crate) area: Arc<Area>,
     pub(crate) pid: i32,
-    pub(crate) life: Arc<ProcessHandle>,
+    pub(crate) handle: Arc<ProcessHandle>,
     /// Whether it uses the same process ids as this side.
     pub(crate) same_namespace: bool,
     /// Its first thread's name, read before it could be gone.
@@ -49,18 +49,18 @@ pub(crate) struct Connection {
 /// The way to one draining thread.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandSender {
-    events: Sender<DrainCommand>,
-    bell: Arc<Waker>,
+    commands: Sender<DrainCommand>,
+    waker: Arc<Waker>,
 }
 
 impl CommandSender {
-    pub(crate) fn new(events: Sender<DrainCommand>, bell: Arc<Waker>) -> Self {
-        Self { events, bell }
+    pub(crate) fn new(commands: Sender<DrainCommand>, waker: Arc<Waker>) -> Self {
+        Self { commands, waker }
     }
 
     /// Tells it. Nothing happens when it has ended: then nobody is interested.
     pub(crate) fn send(&self, event: DrainCommand) {
-        let _ = self.events.send(event);
-        self.bell.wake();
+        let _ = self.commands.send(event);
+        self.waker.wake();
     }
 }

@@ -26,13 +26,13 @@ enum SinkMessage {
     Records { place: PieceHead, bytes: Vec<u8> },
     Observations { payload: Vec<u8>, first: u64, last: u64 },
     Mapped(Vec<MappedFile>),
-    Quiet { ticket: u64, busy: Vec<u32> },
+    Watermark { ticket: u64, busy: Vec<u32> },
     Replaced { ticket: u64 },
     Checkpoint,
     Finish { complete: bool },
 }
 
-/// A [`Piece`] but for its bytes.
+/// A [`RecordPiece`] but for its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PieceHead {
     pub(crate) stream: u32,
@@ -49,7 +49,7 @@ pub(crate) struct SinkQueue {
     spare: Receiver<Vec<u8>>,
     failed: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<()>>,
-    wants_quiet: bool,
+    wants_watermarks: bool,
     pub(crate) record_bytes: u64,
     pub(crate) pieces: u64,
 }
@@ -61,11 +61,11 @@ impl SinkQueue {
         let (give_back, spare) = bounded(SPARE);
         let failed = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&failed);
-        let wants_quiet = sink.wants_watermarks();
+        let wants_watermarks = sink.wants_watermarks();
         let thread = std::thread::Builder::new()
             .name("memtrack-write".into())
             .spawn(move || feed(sink.as_mut(), &inbox, &give_back, &flag))?;
-        Ok(Self { messages, spare, failed, thread, wants_quiet, record_bytes: 0, pieces: 0 })
+        Ok(Self { messages, spare, failed, thread, wants_watermarks, record_bytes: 0, pieces: 0 })
     }
 
     /// Whether the sink has failed: what is sent now is thrown away.
@@ -73,9 +73,9 @@ impl SinkQueue {
         self.failed.load(Relaxed)
     }
 
-    /// See [`Sink::wants_quiet`].
-    pub(crate) fn wants_quiet(&self) -> bool {
-        self.wants_quiet
+    /// See [`Sink::wants_watermarks`].
+    pub(crate) fn wants_watermarks(&self) -> bool {
+        self.wants_watermarks
     }
 
     /// An empty buffer, used before where there is one.
@@ -102,8 +102,8 @@ impl SinkQueue {
         self.send(SinkMessage::Mapped(files));
     }
 
-    pub(crate) fn quiet(&self, ticket: u64, busy: Vec<u32>) {
-        self.send(SinkMessage::Quiet { ticket, busy });
+    pub(crate) fn watermark(&self, ticket: u64, busy: Vec<u32>) {
+        self.send(SinkMessage::Watermark { ticket, busy });
     }
 
     pub(crate) fn replaced(&self, ticket: u64) {
@@ -162,7 +162,7 @@ fn call(sink: &mut dyn Sink, message: &SinkMessage) -> io::Result<()> {
         }),
         SinkMessage::Observations { payload, first, last } => sink.observations(payload, *first, *last),
         SinkMessage::Mapped(files) => sink.mapped(files),
-        SinkMessage::Quiet { ticket, busy } => sink.watermark(*ticket, busy),
+        SinkMessage::Watermark { ticket, busy } => sink.watermark(*ticket, busy),
         SinkMessage::Replaced { ticket } => sink.replaced(*ticket),
         SinkMessage::Checkpoint => sink.checkpoint(),
         SinkMessage::Finish { complete } => sink.finish(*complete),

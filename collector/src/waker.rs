@@ -1,7 +1,7 @@
 //! Waking the draining thread, whichever of its two beds it sleeps in.
 //!
 //! While events flow it naps on a word of this process; while the target is idle it sleeps on the `sleeping` word of the
-//! shared memory, where the target can wake it. Invariant: after [`Bell::ring`] a nap or sleep that began before it ends.
+//! shared memory, where the target can wake it. Invariant: after [`Waker::wake`] a nap or sleep that began before it ends.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;

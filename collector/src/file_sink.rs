@@ -14,9 +14,9 @@ use memtrack_format::mapped::{self, MappedFile};
 use memtrack_format::meta::Process;
 use rustc_hash::FxHashMap;
 
-use crate::group::SegmentGroup;
 use crate::pack::{Compression, Packer};
 use crate::packages::Packages;
+use crate::segment_group::SegmentGroup;
 use crate::sink::{RecordPiece, Sink};
 
 const BUFFER: usize = 256 * 1024;

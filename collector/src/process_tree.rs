@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU32};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::recording::ProcessRecording;
+use crate::process_recording::ProcessRecording;
 
 /// The tree, as its threads share it.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use memtrack_transport::Area;
 use memtrack_transport::layout::SlotHeader;
 
 use crate::observer::Observer;
-use crate::proc::{self, ThreadStatus};
+use crate::procfs::{self, ThreadStatus};
 
 /// Slots that are looked at in one check: with many threads a check takes several rounds.
 const A_CHECK: u32 = 32;
@@ -49,7 +49,7 @@ impl SlotOwners {
             self.owned += u32::from(tid != 0);
             if tid != 0 && (known.tid, known.owners) != (tid, owners) {
                 *known = Owner { tid, owners, name: String::new() };
-                if let (true, ThreadStatus::Named(name)) = (visible, proc::thread(pid, tid)) {
+                if let (true, ThreadStatus::Named(name)) = (visible, procfs::thread(pid, tid)) {
                     known.rename(name, observer);
                 }
             }
@@ -73,7 +73,7 @@ impl SlotOwners {
         if known.tid == 0 || slot.owner.load(Acquire) != known.tid {
             return;
         }
-        match proc::thread(self.pid, known.tid) {
+        match procfs::thread(self.pid, known.tid) {
             ThreadStatus::Named(name) => known.rename(name, observer),
             ThreadStatus::Unknown => {}
             ThreadStatus::Gone => {

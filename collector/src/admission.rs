@@ -20,13 +20,13 @@ use memtrack_transport::handshake::{Hello, send_memory};
 use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, ticket};
 
 use crate::describe;
-use crate::event::{CommandSender, Connection, DrainCommand};
+use crate::drain_command::{CommandSender, Connection, DrainCommand};
 use crate::limits::explained;
 use crate::options::{NativeStacks, RecordingOptions};
-use crate::proc::{self, ProcessHandle, ResidentMemory};
-use crate::recording::ProcessRecording;
+use crate::process_recording::ProcessRecording;
+use crate::process_tree::{ProcessTree, RecordedChild};
+use crate::procfs::{self, ProcessHandle, ResidentMemory};
 use crate::sink::{NewChild, OpenSink};
-use crate::tree::{ProcessTree, RecordedChild};
 
 /// A process that has connected says who it is within this time.
 const HELLO_LIMIT: Duration = Duration::from_millis(500);
@@ -61,8 +61,8 @@ pub(crate) struct Admission {
 /// A process that is or was served.
 struct ServedProcess {
     number: u32,
-    life: Arc<ProcessHandle>,
-    line: CommandSender,
+    handle: Arc<ProcessHandle>,
+    commands: CommandSender,
     /// Gone when its recording has ended.
     area: Weak<Area>,
     place: MemoryOffer,
@@ -142,7 +142,7 @@ impl Admission {
         self.prepare(&area, served.place, native);
         served.area = Arc::downgrade(&area);
         let process = self.describe(pid, &hello, &served, native);
-        served.line.send(DrainCommand::Connected(Box::new(self.connection(area, pid, &hello, &served, process))));
+        served.commands.send(DrainCommand::Connected(Box::new(self.connection(area, pid, &hello, &served, process))));
         self.served.insert(pid, served);
         send_memory(socket, memory.as_fd(), slots)?;
         Ok(true)
@@ -157,11 +157,11 @@ impl Admission {
         process: Process,
     ) -> Connection {
         let same_namespace = hello.pid == pid;
-        let name = same_namespace.then(|| proc::thread(pid, pid)).and_then(proc::ThreadStatus::name);
+        let name = same_namespace.then(|| procfs::thread(pid, pid)).and_then(procfs::ThreadStatus::name);
         let MemoryOffer { base, replaces, .. } = served.place;
-        let life = Arc::clone(&served.life);
+        let handle = Arc::clone(&served.handle);
         let resident = ResidentMemory::of(pid);
-        Connection { area, pid, life, same_namespace, name, resident, clock: self.clock, process, base, replaces }
+        Connection { area, pid, handle, same_namespace, name, resident, clock: self.clock, process, base, replaces }
     }
 
     fn describe(&self, pid: i32, hello: &Hello, served: &ServedProcess, native: bool) -> Process {
@@ -180,7 +180,7 @@ impl Admission {
     fn known(&self, pid: i32) -> Option<(&ServedProcess, Arc<Area>)> {
         let served = self.served.get(&pid)?;
         let area = served.area.upgrade()?;
-        (!served.life.has_ended()).then_some((served, area))
+        (!served.handle.has_ended()).then_some((served, area))
     }
 
     /// What the process is to be offered, if it is to be served.
@@ -198,7 +198,7 @@ impl Admission {
     fn has_no_memory(&mut self, pid: i32, error: &io::Error) {
         let reason = format!("no shared memory could be made: {}", explained(error));
         match self.known(pid) {
-            Some((served, _)) => served.line.send(DrainCommand::NoRoom(reason)),
+            Some((served, _)) => served.commands.send(DrainCommand::NoRoom(reason)),
             None if self.next == 0 => self.openers.first.send(DrainCommand::NoRoom(reason)),
             None => self.not_recorded(reason),
         }
@@ -208,8 +208,8 @@ impl Admission {
     fn find(&mut self, pid: i32, place: MemoryOffer) -> Option<ServedProcess> {
         match self.known(pid) {
             Some((served, _)) => {
-                let (life, line) = (Arc::clone(&served.life), served.line.clone());
-                Some(ServedProcess { number: served.number, life, line, area: Weak::new(), place })
+                let (handle, commands) = (Arc::clone(&served.handle), served.commands.clone());
+                Some(ServedProcess { number: served.number, handle, commands, area: Weak::new(), place })
             }
             None => self.meet(pid, place),
         }
@@ -217,7 +217,7 @@ impl Admission {
 
     /// A process that was not here before.
     fn meet(&mut self, pid: i32, place: MemoryOffer) -> Option<ServedProcess> {
-        let line = if self.next == 0 {
+        let commands = if self.next == 0 {
             self.tree.may_be_first(pid).then(|| self.openers.first.clone())?
         } else {
             self.start(pid)?
@@ -227,7 +227,7 @@ impl Admission {
         if number == 0 {
             self.tree.meet_first();
         }
-        Some(ServedProcess { number, life: Arc::new(ProcessHandle::of(pid)), line, area: Weak::new(), place })
+        Some(ServedProcess { number, handle: Arc::new(ProcessHandle::of(pid)), commands, area: Weak::new(), place })
     }
 
     /// Starts the recording of a child.
@@ -238,9 +238,9 @@ impl Admission {
         let start = |sink| ProcessRecording::start(self.options, sink, Arc::clone(&self.tree), true);
         match sink.and_then(|sink| start(sink).map_err(|error| error.to_string())) {
             Ok(recording) => {
-                let line = recording.commands().clone();
+                let commands = recording.commands().clone();
                 self.tree.meet(RecordedChild { pid, number, recording });
-                Some(line)
+                Some(commands)
             }
             Err(error) => {
                 self.not_recorded(error);
@@ -270,7 +270,7 @@ impl Admission {
     fn records_native(&self, pid: i32) -> bool {
         match self.options.native {
             NativeStacks::Never => false,
-            NativeStacks::WithoutPython => proc::runs_python(pid) == Some(false),
+            NativeStacks::WithoutPython => procfs::runs_python(pid) == Some(false),
             NativeStacks::Always => true,
         }
     }

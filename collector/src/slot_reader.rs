@@ -10,7 +10,7 @@ use memtrack_transport::layout::{
 };
 use memtrack_transport::{Area, futex};
 
-use crate::output::{PieceHead, SinkQueue};
+use crate::sink_queue::{PieceHead, SinkQueue};
 
 /// Finished segments that are taken in one visit: no thread keeps the others waiting.
 const SEGMENTS_A_VISIT: u32 = 2 * SEGMENTS_PER_SLOT as u32;
@@ -93,7 +93,7 @@ impl SlotReader {
     }
 
     /// Takes all finished segments, and with `save` what the unfinished one holds by now.
-    pub(crate) fn visit(&mut self, area: &Area, save: bool, output: &mut SinkQueue) -> SlotVisit {
+    pub(crate) fn visit(&mut self, area: &Area, save: bool, queue: &mut SinkQueue) -> SlotVisit {
         let mut visit = SlotVisit::default();
         let Some(slot) = area.slot(self.slot) else { return visit };
         if self.given_up.is_some() {
@@ -103,7 +103,7 @@ impl SlotReader {
         // The first segment of a stream is the first of the slot, since all are free then.
         self.begun = self.begun || slot.current.load(Acquire) != 0;
         while self.begun && visit.freed < SEGMENTS_A_VISIT {
-            match self.look(area, slot, save, output, &mut visit) {
+            match self.look(area, slot, save, queue, &mut visit) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(reason) => {
@@ -121,7 +121,7 @@ impl SlotReader {
         area: &Area,
         slot: &SlotHeader,
         save: bool,
-        output: &mut SinkQueue,
+        queue: &mut SinkQueue,
         visit: &mut SlotVisit,
     ) -> Result<bool, &'static str> {
         let header = area.segment(self.slot, self.segment).ok_or("a segment index out of range")?;
@@ -139,7 +139,7 @@ impl SlotReader {
         self.seen = levels.fill;
         visit.new_pages += self.touch();
         if (save || levels.next != 0) && self.seen > self.saved {
-            self.hand_over(area, &levels, output);
+            self.hand_over(area, &levels, queue);
         }
         if levels.next == 0 {
             return Ok(false);
@@ -149,8 +149,8 @@ impl SlotReader {
         Ok(true)
     }
 
-    fn hand_over(&mut self, area: &Area, levels: &FillLevels, output: &mut SinkQueue) {
-        let mut bytes = output.buffer();
+    fn hand_over(&mut self, area: &Area, levels: &FillLevels, queue: &mut SinkQueue) {
+        let mut bytes = queue.buffer();
         area.copy_records(self.slot, self.segment, self.saved, levels.fill, &mut bytes);
         let place = PieceHead {
             stream: self.stream,
@@ -159,7 +159,7 @@ impl SlotReader {
             first_ticket: self.first_ticket,
             last_ticket: levels.ticket_after.max(self.first_ticket),
         };
-        output.records(place, bytes);
+        queue.records(place, bytes);
         self.saved = levels.fill;
         self.first_ticket = levels.ticket_before.max(self.first_ticket);
     }

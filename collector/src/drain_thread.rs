@@ -1,6 +1,6 @@
 //! The draining thread: takes what the others tell it, and gives the session its rounds and rests.
 //!
-//! Invariant: it never waits for anything but the bell, the target's word, and a full way to the sink.
+//! Invariant: it never waits for anything but the waker, the target's word, and a full way to the sink.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, TryRecvError};
 use memtrack_format::meta::Process;
 
-use crate::bell::Waker;
-use crate::event::{Connection, DrainCommand};
+use crate::drain_command::{Connection, DrainCommand};
+use crate::machine_speed;
 use crate::options::RecordingOptions;
-use crate::output::SinkQueue;
+use crate::process_tree::ProcessTree;
 use crate::session::{DrainPace, Session};
-use crate::speed;
+use crate::sink_queue::SinkQueue;
 use crate::summary::{Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
-use crate::tree::ProcessTree;
+use crate::waker::Waker;
 
 /// Between rounds while events flow, and while rings fill quickly.
 const STEADY: Duration = Duration::from_millis(1);
@@ -25,10 +25,10 @@ const FAST: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub(crate) struct DrainThread {
     options: RecordingOptions,
-    events: Receiver<DrainCommand>,
-    bell: Arc<Waker>,
+    commands: Receiver<DrainCommand>,
+    waker: Arc<Waker>,
     tree: Arc<ProcessTree>,
-    output: SinkQueue,
+    queue: SinkQueue,
     /// The recording ends when its process does.
     by_itself: bool,
     session: Option<Session>,
@@ -42,19 +42,19 @@ pub(crate) struct DrainThread {
 impl DrainThread {
     pub(crate) fn new(
         options: RecordingOptions,
-        events: Receiver<DrainCommand>,
-        bell: Arc<Waker>,
+        commands: Receiver<DrainCommand>,
+        waker: Arc<Waker>,
         tree: Arc<ProcessTree>,
-        output: SinkQueue,
+        queue: SinkQueue,
         by_itself: bool,
     ) -> Self {
         let notes = Vec::new();
         Self {
             options,
-            events,
-            bell,
+            commands,
+            waker,
             tree,
-            output,
+            queue,
             by_itself,
             session: None,
             over: false,
@@ -71,8 +71,8 @@ impl DrainThread {
                 return self.finish(RecordingEnd::Exited);
             }
             let active = self.session.is_some() && !self.over;
-            let wait = || self.events.recv().map_err(|_| TryRecvError::Disconnected);
-            match if active { self.events.try_recv() } else { wait() } {
+            let wait = || self.commands.recv().map_err(|_| TryRecvError::Disconnected);
+            match if active { self.commands.try_recv() } else { wait() } {
                 Ok(DrainCommand::Finish(ended)) => return self.finish(ended),
                 Ok(event) => self.handle(event),
                 Err(TryRecvError::Empty) => self.step(),
@@ -96,24 +96,24 @@ impl DrainThread {
     fn connected(&mut self, connection: Connection) {
         let mut known = Process::default();
         if let (Some(mut earlier), Some(_)) = (self.session.take(), connection.replaces) {
-            self.tree.announce(earlier.end(&mut self.output));
+            self.tree.announce(earlier.end(&mut self.queue));
             earlier.take_warning().into_iter().for_each(|warning| self.tree.note(warning));
             self.notes.extend(earlier.notes());
             known = earlier.process().clone();
         }
         self.over = false;
-        self.bell.watch(Arc::clone(&connection.area));
-        self.session = Some(Session::begin(connection, known, &self.options, &self.output));
+        self.waker.watch(Arc::clone(&connection.area));
+        self.session = Some(Session::begin(connection, known, &self.options, &self.queue));
         // While the program starts: nobody waits for this thread now, and everybody does at the end.
-        speed::step_ps();
+        machine_speed::step_ps();
     }
 
     fn step(&mut self) {
         let Some(session) = &mut self.session else { return };
-        match session.round(&mut self.output) {
-            DrainPace::Fast => self.bell.sleep(FAST),
-            DrainPace::Steady => self.bell.sleep(STEADY),
-            DrainPace::Idle => session.rest(&mut self.output, || !self.events.is_empty()),
+        match session.round(&mut self.queue) {
+            DrainPace::Fast => self.waker.sleep(FAST),
+            DrainPace::Steady => self.waker.sleep(STEADY),
+            DrainPace::Idle => session.rest(&mut self.queue, || !self.commands.is_empty()),
             DrainPace::Over => self.end(),
         }
     }
@@ -121,7 +121,7 @@ impl DrainThread {
     fn end(&mut self) {
         let was_over = std::mem::replace(&mut self.over, true);
         if let Some(session) = self.session.as_mut().filter(|_| !was_over) {
-            self.tree.announce(session.end(&mut self.output));
+            self.tree.announce(session.end(&mut self.queue));
             session.take_warning().into_iter().for_each(|warning| self.tree.note(warning));
             self.tree.leave();
         }
@@ -130,12 +130,12 @@ impl DrainThread {
     fn finish(mut self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
         self.end();
         if let (Some(session), Some(exited)) = (&mut self.session, self.exited) {
-            session.has_exited(&exited, &self.output);
+            session.has_exited(&exited, &self.queue);
         }
         self.notes.extend(self.session.as_ref().map(Session::notes).unwrap_or_default());
         let complete = ended == RecordingEnd::Exited && self.notes.is_empty();
         let summary = self.summary(complete);
-        self.output.finish(complete).map_err(Error::Sink)?;
+        self.queue.finish(complete).map_err(Error::Sink)?;
         Ok(summary)
     }
 
@@ -144,12 +144,12 @@ impl DrainThread {
         let time = |pick: fn(&Process) -> Option<u64>| process.as_ref().and_then(pick).unwrap_or(0);
         let duration = time(|known| known.end_monotonic_ns).saturating_sub(time(|known| known.start_monotonic_ns));
         RecordingSummary {
-            record_bytes: self.output.record_bytes,
-            pieces: self.output.pieces,
+            record_bytes: self.queue.record_bytes,
+            pieces: self.queue.pieces,
             duration: Duration::from_nanos(duration),
             before: self.session.as_ref().map(Session::before).unwrap_or_default(),
             complete,
-            nothing: (self.output.record_bytes == 0).then(|| self.why_nothing()),
+            nothing: (self.queue.record_bytes == 0).then(|| self.why_nothing()),
             notes: self.notes.clone(),
             process,
             ..RecordingSummary::default()

@@ -23,19 +23,25 @@ class Chart {
     canvas.addEventListener("pointerdown", (event) => this.down(event));
     canvas.addEventListener("pointermove", (event) => this.move(event));
     canvas.addEventListener("pointerup", (event) => this.up(event));
-    canvas.addEventListener("pointerleave", () => { this.pointer = null; this.draw(); });
+    canvas.addEventListener("pointerleave", () => {
+      this.pointer = null;
+      this.draw();
+    });
     if (!this.canSelect) canvas.style.cursor = "default";
   }
 
   x(us) {
-    const first = this.time[0], span = this.time[this.time.length - 1] - first || 1;
+    const first = this.time[0],
+      span = this.time[this.time.length - 1] - first || 1;
     return this.left + ((us - first) / span) * (this.width - this.left - 6);
   }
 
   moment(event) {
     const x = event.clientX - this.canvas.getBoundingClientRect().left;
     let best = 0;
-    this.time.forEach((us, at) => { if (Math.abs(this.x(us) - x) < Math.abs(this.x(this.time[best]) - x)) best = at; });
+    this.time.forEach((us, at) => {
+      if (Math.abs(this.x(us) - x) < Math.abs(this.x(this.time[best]) - x)) best = at;
+    });
     return best;
   }
 
@@ -74,8 +80,11 @@ class Chart {
   }
 
   paint() {
-    const { canvas } = this, ratio = window.devicePixelRatio || 1, context = canvas.getContext("2d");
-    const style = getComputedStyle(document.documentElement), color = (name) => style.getPropertyValue(`--${name}`).trim();
+    const { canvas } = this,
+      ratio = window.devicePixelRatio || 1,
+      context = canvas.getContext("2d");
+    const style = getComputedStyle(document.documentElement),
+      color = (name) => style.getPropertyValue(`--${name}`).trim();
     this.width = canvas.clientWidth;
     this.height = canvas.clientHeight;
     this.left = 62;
@@ -83,7 +92,9 @@ class Chart {
     canvas.height = this.height * ratio;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.font = "11px system-ui, sans-serif";
-    const { heap, rss } = this.model.data, most = Math.max(1, ...heap, ...rss, this.model.data.peak?.bytes || 0) * 1.2, floor = this.height - 17;
+    const { heap, rss } = this.model.data,
+      most = Math.max(1, ...heap, ...rss, this.model.data.peak?.bytes || 0) * 1.2,
+      floor = this.height - 17;
     const y = (bytes) => floor - (bytes / most) * (floor - 14);
     this.axes(context, color, y, most, floor);
     this.shade(context, color, floor);
@@ -99,7 +110,9 @@ class Chart {
     context.fillStyle = color("dim");
     context.lineWidth = 1;
     context.textAlign = "right";
-    const rough = most / 4.5, unit = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 2.5, 5, 10].find((n) => n * unit >= rough) * unit;
+    const rough = most / 4.5,
+      unit = 10 ** Math.floor(Math.log10(rough)),
+      step = [1, 2, 2.5, 5, 10].find((n) => n * unit >= rough) * unit;
     for (let bytes = 0; bytes < most; bytes += step) {
       context.beginPath();
       context.moveTo(this.left, Math.round(y(bytes)) + 0.5);
@@ -107,7 +120,9 @@ class Chart {
       context.stroke();
       context.fillText(formatSize(bytes), this.left - 6, y(bytes) + 3.5);
     }
-    const first = this.time[0], last = this.time[this.time.length - 1], tick = timeStep((last - first) / (this.width / 110));
+    const first = this.time[0],
+      last = this.time[this.time.length - 1],
+      tick = timeStep((last - first) / (this.width / 110));
     for (let us = Math.ceil(first / tick) * tick; us <= last; us += tick) {
       const x = this.x(us);
       context.fillRect(Math.round(x), floor, 1, 3);
@@ -119,7 +134,8 @@ class Chart {
   shade(context, color, floor) {
     const range = this.drag || this.range;
     if (!range) return;
-    const from = this.x(this.time[range[0]]), to = this.x(this.time[range[1]]);
+    const from = this.x(this.time[range[0]]),
+      to = this.x(this.time[range[1]]);
     context.fillStyle = color("select");
     context.fillRect(from, 0, Math.max(to - from, 1.5), floor);
     context.fillStyle = color("accent");
@@ -146,13 +162,16 @@ class Chart {
   peak(context, color, y) {
     const { peak } = this.model.data;
     if (!peak) return;
-    const x = this.x(peak.time), top = y(peak.bytes), text = `peak ${formatSize(peak.bytes)}`;
+    const x = this.x(peak.time),
+      top = y(peak.bytes),
+      text = `peak ${formatSize(peak.bytes)}`;
     context.fillStyle = color("heap");
     context.beginPath();
     context.arc(x, top, 3, 0, 2 * Math.PI);
     context.fill();
     // Above the point, with a rim, since the lines pass there.
-    const half = context.measureText(text).width / 2 + 2, at = Math.min(Math.max(x, this.left + half), this.width - half);
+    const half = context.measureText(text).width / 2 + 2,
+      at = Math.min(Math.max(x, this.left + half), this.width - half);
     context.textAlign = "center";
     context.lineWidth = 3;
     context.strokeStyle = color("bg");
@@ -162,10 +181,15 @@ class Chart {
   }
 
   cross(context, color, y, floor) {
-    const at = this.pointer, { heap, rss } = this.model.data, x = this.x(this.time[at]);
+    const at = this.pointer,
+      { heap, rss } = this.model.data,
+      x = this.x(this.time[at]);
     context.fillStyle = color("dim");
     context.fillRect(x, 14, 1, floor - 14);
-    for (const [name, value] of [["heap", heap[at]], ["rss", rss[at]]]) {
+    for (const [name, value] of [
+      ["heap", heap[at]],
+      ["rss", rss[at]],
+    ]) {
       context.fillStyle = color(name);
       context.fillRect(x - 2.5, y(value) - 2.5, 6, 6);
     }
@@ -173,11 +197,16 @@ class Chart {
 
   /** What the lines are, and their values at the pointer: below the chart, where it covers nothing. */
   readout() {
-    const at = this.pointer, { heap, rss } = this.model.data;
+    const at = this.pointer,
+      { heap, rss } = this.model.data;
     const value = (values) => (at == null ? "" : ` ${formatSize(values[at])}`);
-    const entries = [["heap", `Heap${value(heap)}`], ["rss", `Resident memory${value(rss)}`]];
+    const entries = [
+      ["heap", `Heap${value(heap)}`],
+      ["rss", `Resident memory${value(rss)}`],
+    ];
     const spans = entries.map(([name, text]) => {
-      const entry = element("span", "", text), swatch = element("i");
+      const entry = element("span", "", text),
+        swatch = element("i");
       swatch.style.background = `var(--${name})`;
       entry.prepend(swatch);
       return entry;

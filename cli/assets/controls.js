@@ -7,9 +7,28 @@ class Controls {
     this.page = page;
     const { model } = page;
     const { data } = model;
-    this.switch("views", ["Peak", "Leaks", "At exit", "Temporary", "All"].map((text, view) => [view, text]), "view");
-    this.switch("metrics", [["bytes", "Bytes"], ["count", "Number"]], "metric");
-    this.switch("panes", [["graph", "Graph"], ["function", "Functions"], ["line", "Lines"]], "pane");
+    this.switch(
+      "views",
+      ["Peak", "Leaks", "At exit", "Temporary", "All"].map((text, view) => [view, text]),
+      "view",
+    );
+    this.switch(
+      "metrics",
+      [
+        ["bytes", "Bytes"],
+        ["count", "Number"],
+      ],
+      "metric",
+    );
+    this.switch(
+      "panes",
+      [
+        ["graph", "Graph"],
+        ["function", "Functions"],
+        ["line", "Lines"],
+      ],
+      "pane",
+    );
     for (const id of SWITCHES) $(id).onchange = () => page.set({ [id]: $(id).checked, ...unlessLabels(id) });
     $("splitLabel").hidden = $("thread").hidden = data.threads.length < 2;
     $("thread").append(new Option("All threads", -1));
@@ -42,24 +61,33 @@ class Controls {
   }
 
   switch(id, options, key) {
-    $(id).replaceChildren(...options.map(([value, text]) => {
-      const button = element("button", "", text);
-      button.setAttribute("role", "radio");
-      button.dataset.value = value;
-      button.onclick = () => this.page.set({ [key]: value, ...(key === "pane" ? {} : { zoom: [] }) });
-      return button;
-    }));
+    $(id).replaceChildren(
+      ...options.map(([value, text]) => {
+        const button = element("button", "", text);
+        button.setAttribute("role", "radio");
+        button.dataset.value = value;
+        button.onclick = () => this.page.set({ [key]: value, ...(key === "pane" ? {} : { zoom: [] }) });
+        return button;
+      }),
+    );
   }
 
   show() {
     const { state, model } = this.page;
-    for (const [id, key] of [["views", "view"], ["metrics", "metric"], ["panes", "pane"]]) {
-      for (const button of $(id).children) button.setAttribute("aria-checked", String(button.dataset.value === String(state[key])));
+    for (const [id, key] of [
+      ["views", "view"],
+      ["metrics", "metric"],
+      ["panes", "pane"],
+    ]) {
+      for (const button of $(id).children)
+        button.setAttribute("aria-checked", String(button.dataset.value === String(state[key])));
     }
     for (const button of $("views").children) {
       const isTimeless = state.range !== null && +button.dataset.value > 2;
       button.disabled = isTimeless;
-      button.title = isTimeless ? "What no snapshot saw is not known for a range of time" : model.data.meanings[button.dataset.value];
+      button.title = isTimeless
+        ? "What no snapshot saw is not known for a range of time"
+        : model.data.meanings[button.dataset.value];
     }
     for (const id of SWITCHES) $(id).checked = state[id];
     for (const id of ["thread", "colorBy", "frames"]) $(id).value = state[id];
@@ -90,7 +118,8 @@ class Controls {
     const { page } = this;
     const { state } = page;
     const toggle = (name) => () => page.set({ [name]: !state[name], ...unlessLabels(name) });
-    const next = (key, values) => () => page.set({ [key]: values[(values.indexOf(state[key]) + 1) % values.length], zoom: [] });
+    const next = (key, values) => () =>
+      page.set({ [key]: values[(values.indexOf(state[key]) + 1) % values.length], zoom: [] });
     const views = [0, 1, 2, 3, 4].slice(0, state.range ? 3 : 5);
     const owners = OWNERS.map((_, owner) => [String(owner + 1), () => page.toggleOwner(owner)]);
     return {
@@ -100,7 +129,10 @@ class Controls {
       i: toggle("inverted"),
       u: toggle("flame"),
       s: toggle("split"),
-      f: next("frames", FRAMES.filter((name) => !$("frames").querySelector(`[value=${name}]`).hidden)),
+      f: next(
+        "frames",
+        FRAMES.filter((name) => !$("frames").querySelector(`[value=${name}]`).hidden),
+      ),
       a: () => page.set({ frames: state.frames === "all" ? "folded" : "all", zoom: [] }),
       g: next("pane", PANES),
       b: () => page.set({ metric: state.metric === "bytes" ? "count" : "bytes" }),

@@ -32,7 +32,11 @@ class Details {
     const part = formatPercent(block.value, this.layout.whole);
     const allocations = plural(count.total, "allocation", "allocations");
     const own = { bytes, count }[metric].own;
-    return element("p", "figures", `${formatSize(bytes.total)} in ${allocations} here, ${part}; ${formatAmount(own, metric)} of it its own`);
+    return element(
+      "p",
+      "figures",
+      `${formatSize(bytes.total)} in ${allocations} here, ${part}; ${formatAmount(own, metric)} of it its own`,
+    );
   }
 
   source(frame) {
@@ -56,14 +60,20 @@ class Details {
       const button = element("button", "frame");
       const swatch = element("i");
       swatch.style.background = this.palette.frame(frame, 0);
-      button.append(element("b", "", formatAmount(value, metric)), swatch, frame.brief, element("span", "", frame.fileLine));
+      button.append(
+        element("b", "", formatAmount(value, metric)),
+        swatch,
+        frame.brief,
+        element("span", "", frame.fileLine),
+      );
       button.title = `${frame.name}\n${frame.place}`;
       button.onclick = () => this.choose(number);
       item.append(button);
       list.append(item);
     }
     const more = rows.length > 8 ? ` (8 of ${formatCount(rows.length)})` : "";
-    const everywhere = this.model.frame.reduce((sum, frame) => sum + (frame === block.frame ? 1 : 0), 0) > block.nodes.length;
+    const everywhere =
+      this.model.frame.reduce((sum, frame) => sum + (frame === block.frame ? 1 : 0), 0) > block.nodes.length;
     return [element("h3", "", `${title}${everywhere ? ", in all contexts" : ""}${more}`), list];
   }
 

@@ -6,9 +6,22 @@ function showDifference(page) {
   $("vanishedLabel").hidden = !stacks && !state.vanished;
   $("vanishedText").textContent = `Vanished (${plural(stacks, "stack", "stacks")})`;
   const entries = state.vanished
-    ? [["gone", "only in the base"], ["same", "in both, calls what is only in the base"]]
-    : [["shrunk4", "-100 %"], ["shrunk3", "-50"], ["shrunk2", "-30"], ["shrunk1", "-15"], ["same", "within 15 %"],
-      ["grown1", "+15"], ["grown2", "+30"], ["grown3", "+50"], ["grown4", "+100 % and more"], ["new", "not in the base"]];
+    ? [
+        ["gone", "only in the base"],
+        ["same", "in both, calls what is only in the base"],
+      ]
+    : [
+        ["shrunk4", "-100 %"],
+        ["shrunk3", "-50"],
+        ["shrunk2", "-30"],
+        ["shrunk1", "-15"],
+        ["same", "within 15 %"],
+        ["grown1", "+15"],
+        ["grown2", "+30"],
+        ["grown3", "+50"],
+        ["grown4", "+100 % and more"],
+        ["new", "not in the base"],
+      ];
   const by = state.colorBy === "own" ? "what a function allocated itself" : "a function with its callees";
   const scale = model.data.scale || "absolute, nothing scaled";
   const swatch = (name) => {

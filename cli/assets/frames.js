@@ -11,7 +11,11 @@ const OWNERS = [
     title: "Standard library",
     meaning: "Asked for by the standard library, the interpreter or the runtime alone; what has no stack, too",
   },
-  { id: "imports", title: "Imports", meaning: "Held by imports: modules of others while they were being imported, and the code of all modules" },
+  {
+    id: "imports",
+    title: "Imports",
+    meaning: "Held by imports: modules of others while they were being imported, and the code of all modules",
+  },
   {
     id: "arenas",
     title: "Python's arenas",

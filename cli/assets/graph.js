@@ -84,7 +84,8 @@ class Graph {
   place() {
     this.drawn = [];
     this.deepest = 0;
-    for (let block = this.focus; block; block = block.parent) this.placeBlock(block, 0, this.width, block !== this.focus);
+    for (let block = this.focus; block; block = block.parent)
+      this.placeBlock(block, 0, this.width, block !== this.focus);
     if (this.focus.value) this.placeKids(this.focus, 0, this.width);
   }
 

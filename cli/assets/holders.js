@@ -32,7 +32,9 @@ class Holders {
     const rows = this.sums((node) => this.holder[node]);
     rows.delete(-1);
     const largest = [...rows].sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value)).slice(0, most);
-    return largest.filter(([, row]) => row.value).map(([frame, row]) => ({ frame, value: row.value, ...this.through(frame, row.nodes) }));
+    return largest
+      .filter(([, row]) => row.value)
+      .map(([frame, row]) => ({ frame, value: row.value, ...this.through(frame, row.nodes) }));
   }
 
   /** The same of code that no own code called: by the place that asked. */

@@ -117,7 +117,11 @@ class Layout {
   kidsOf(block) {
     if (block.frame === ARENAS) return [];
     if (block !== this.root) return this.options.inverted ? this.callers(block) : this.callees(block);
-    const kids = this.options.split ? this.threadKids() : this.options.inverted ? this.callers(block) : this.callees(block);
+    const kids = this.options.split
+      ? this.threadKids()
+      : this.options.inverted
+        ? this.callers(block)
+        : this.callees(block);
     if (this.arenas) {
       const arenas = new Block(ARENAS, block, this.figures);
       arenas.value = this.arenas;

@@ -10,8 +10,22 @@ const PANES = ["graph", "function", "line"];
 
 /** What is shown where neither the page's data nor a link says otherwise. */
 const DEFAULTS = {
-  view: 0, metric: "bytes", thread: -1, range: null, inverted: false, flame: false, split: false, frames: "folded",
-  sourceLabels: false, hide: 0, imports: null, q: "", zoom: [], pane: "graph", colorBy: "own", vanished: false,
+  view: 0,
+  metric: "bytes",
+  thread: -1,
+  range: null,
+  inverted: false,
+  flame: false,
+  split: false,
+  frames: "folded",
+  sourceLabels: false,
+  hide: 0,
+  imports: null,
+  q: "",
+  zoom: [],
+  pane: "graph",
+  colorBy: "own",
+  vanished: false,
 };
 
 /** Only what differs from the defaults. */

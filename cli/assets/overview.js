@@ -35,13 +35,20 @@ class Overview {
   leftOut() {
     const { hide } = this.layout.selection;
     const hidden = OWNERS.map((owner, at) => ({ ...owner, at, value: this.owners[at][this.metric] }));
-    return hidden.filter(({ at, value }) => value && (hide >> at) & 1).flatMap(({ at, id, title, value }) => {
-      const held = { imports: "held by imports", arenas: "of Python's arenas", own: "of own code" }[id] || `of the ${title.toLowerCase()}`;
-      const button = element("button", "inline", "show");
-      button.onclick = () => this.on.toggle(at);
-      const amount = this.metric === "bytes" ? formatSize(value) : plural(value, "allocation", "allocations");
-      return [element("b", "", ` ${amount} ${held} ${this.metric === "count" && value !== 1 ? "are" : "is"} left out `), button];
-    });
+    return hidden
+      .filter(({ at, value }) => value && (hide >> at) & 1)
+      .flatMap(({ at, id, title, value }) => {
+        const held =
+          { imports: "held by imports", arenas: "of Python's arenas", own: "of own code" }[id] ||
+          `of the ${title.toLowerCase()}`;
+        const button = element("button", "inline", "show");
+        button.onclick = () => this.on.toggle(at);
+        const amount = this.metric === "bytes" ? formatSize(value) : plural(value, "allocation", "allocations");
+        return [
+          element("b", "", ` ${amount} ${held} ${this.metric === "count" && value !== 1 ? "are" : "is"} left out `),
+          button,
+        ];
+      });
   }
 
   /** What has to be known of the figures stands in the dialog; here is the way to it. */
@@ -83,7 +90,11 @@ class Overview {
     const amount = this.model.diff ? formatChange(value, this.metric) : formatAmount(value, this.metric);
     const share = this.model.diff ? "" : formatPercent(value, this.layout.whole);
     const text = element("span", "what");
-    text.append(element("b", "", frame.shortPlace || "<no file>"), ` ${frame.brief}`, ...this.via(via, viaValue, value));
+    text.append(
+      element("b", "", frame.shortPlace || "<no file>"),
+      ` ${frame.brief}`,
+      ...this.via(via, viaValue, value),
+    );
     button.append(bar, element("span", "amount", amount), element("span", "share", share), text);
     const through = via >= 0 ? `\nvia ${this.model.frames[via].name} ${this.model.frames[via].place}` : "";
     button.title = `${frame.name}\n${frame.place}${through}\nClick to zoom in`;
@@ -104,19 +115,24 @@ class Overview {
     const { hide } = this.layout.selection;
     const sums = this.owners.map((owner) => owner[this.metric]);
     const all = sums.reduce((sum, value) => sum + value, 0);
-    const present = (at) => this.owners.some((owner, other) => other === at && (owner.bytes || owner.count || owner.baseBytes || owner.baseCount));
+    const present = (at) =>
+      this.owners.some(
+        (owner, other) => other === at && (owner.bytes || owner.count || owner.baseBytes || owner.baseCount),
+      );
     const shown = OWNERS.map((owner, at) => ({ ...owner, at })).filter(({ at }) => present(at));
-    $("owners").replaceChildren(...shown.map(({ at, title, meaning }) => {
-      const button = element("button", "owner");
-      const swatch = element("i");
-      swatch.style.background = this.palette.owner(at);
-      const isShown = !((hide >> at) & 1);
-      button.setAttribute("aria-pressed", String(isShown));
-      const amount = `${formatAmount(sums[at], this.metric)}, ${formatPercent(sums[at], all)}`;
-      button.append(swatch, `${title} `, element("span", "", amount));
-      button.title = `${meaning}. Click to ${isShown ? "leave it out" : "show it"}`;
-      button.onclick = () => this.on.toggle(at);
-      return button;
-    }));
+    $("owners").replaceChildren(
+      ...shown.map(({ at, title, meaning }) => {
+        const button = element("button", "owner");
+        const swatch = element("i");
+        swatch.style.background = this.palette.owner(at);
+        const isShown = !((hide >> at) & 1);
+        button.setAttribute("aria-pressed", String(isShown));
+        const amount = `${formatAmount(sums[at], this.metric)}, ${formatPercent(sums[at], all)}`;
+        button.append(swatch, `${title} `, element("span", "", amount));
+        button.title = `${meaning}. Click to ${isShown ? "leave it out" : "show it"}`;
+        button.onclick = () => this.on.toggle(at);
+        return button;
+      }),
+    );
   }
 }

@@ -31,7 +31,8 @@ class Page {
     this.graph = new Graph($("graph"), $("graphPane"), model, palette, {
       hover: (block, event) => this.tooltip.show(this.graph, block, event),
       choose: (block) => this.set({ zoom: block.path() }),
-      label: (frame) => (this.state.sourceLabels ? sources.line(model.frames[frame].file, model.frames[frame].line) : ""),
+      label: (frame) =>
+        this.state.sourceLabels ? sources.line(model.frames[frame].file, model.frames[frame].line) : "",
     });
     this.table = new Table($("tablePane"), model, palette, showFrame);
     this.sideTable = new Table($("sideTable"), model, palette, showFrame);
@@ -98,7 +99,8 @@ class Page {
     if (state.pane === "graph") {
       this.details.show(layout, focus);
       this.sideTable.show(layout, this.sideTable.by, matches, true);
-      for (const button of $("sideBy").children) button.setAttribute("aria-checked", String(button.dataset.value === this.sideTable.by));
+      for (const button of $("sideBy").children)
+        button.setAttribute("aria-checked", String(button.dataset.value === this.sideTable.by));
       this.graph.show(layout, focus, { ...state, matches });
     } else {
       this.table.show(layout, state.pane, matches, innerWidth < 700);
@@ -128,8 +130,11 @@ class Page {
 
   status(focus) {
     const { layout, graph, model, matches, state } = this;
-    $("status").textContent = focus === layout.root ? graph.name(layout.root) : `${graph.name(focus)}: ${this.amount(focus.value)} of all`;
-    $("matched").textContent = matches ? `Matched: ${this.amount(model.matchedTotal(layout.figures, state.metric, matches))}` : "";
+    $("status").textContent =
+      focus === layout.root ? graph.name(layout.root) : `${graph.name(focus)}: ${this.amount(focus.value)} of all`;
+    $("matched").textContent = matches
+      ? `Matched: ${this.amount(model.matchedTotal(layout.figures, state.metric, matches))}`
+      : "";
   }
 
   showRange() {

@@ -26,7 +26,8 @@ class Palette {
   frame({ origin, isNative, module }, shade) {
     const spread = this.spread(module);
     const step = [0, 3, 1.5, 4.5][shade];
-    const hsl = (hue, saturation, light, dark) => `hsl(${hue} ${saturation}% ${this.dark ? dark + step : light - step}%)`;
+    const hsl = (hue, saturation, light, dark) =>
+      `hsl(${hue} ${saturation}% ${this.dark ? dark + step : light - step}%)`;
     if (origin > ORIGIN.library) return hsl(220, this.dark ? 7 : 12, 88, 62);
     if (origin === ORIGIN.own) return hsl(28 + 14 * spread, this.dark ? 82 : 95, 61, 58);
     if (isNative) return hsl(58 + 14 * spread, this.dark ? 26 : 46, 80, 66);

@@ -11,7 +11,7 @@ class Sandwich {
   outermost() {
     const { model } = this;
     const nodes = [];
-    for (let node = 1; node < model.count; ) {
+    for (let node = 1; node < model.count;) {
       if (model.frame[node] === this.frame) {
         nodes.push(node);
         node = model.end[node];

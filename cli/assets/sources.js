@@ -24,7 +24,8 @@ class SourceLines {
     const lines = this.files.get(file);
     if (!lines?.has(number)) return [];
     const known = [];
-    for (let at = number - reach; at <= number + reach; at++) if (lines.has(at)) known.push({ number: at, text: lines.get(at) });
+    for (let at = number - reach; at <= number + reach; at++)
+      if (lines.has(at)) known.push({ number: at, text: lines.get(at) });
     return known;
   }
 }

@@ -20,7 +20,12 @@ class Table {
         { key: "change", title: "Own change", value: (row, m) => row[m][0] - row[this.base(m)][0], signed: true },
         { key: "own", title: "Own", value: (row, m) => row[m][0], wide: true },
         { key: "baseOwn", title: "Own in base", value: (row, m) => row[this.base(m)][0], wide: true },
-        { key: "totalChange", title: "Total change", value: (row, m) => row[m][1] - row[this.base(m)][1], signed: true },
+        {
+          key: "totalChange",
+          title: "Total change",
+          value: (row, m) => row[m][1] - row[this.base(m)][1],
+          signed: true,
+        },
         { key: "total", title: "Total", value: (row, m) => row[m][1], wide: true },
       ];
       return columns.filter((column) => !isBrief || !column.wide);
@@ -60,7 +65,8 @@ class Table {
     const change = (row) => Math.abs(row[this.metric][0] - row[this.base(this.metric)][0]);
     const total = (row) => Math.max(row[this.metric][1], row[this.base(this.metric)][1]);
     const weight = diff ? change : total;
-    const byOwner = (a, b) => this.rank(a) - this.rank(b) || weight(b) - weight(a) || b[this.metric][0] - a[this.metric][0];
+    const byOwner = (a, b) =>
+      this.rank(a) - this.rank(b) || weight(b) - weight(a) || b[this.metric][0] - a[this.metric][0];
     const byName = (a, b) => frames[b.frame].name.localeCompare(frames[a.frame].name);
     const byColumn = (a, b) => column.value(b, this.metric) - column.value(a, this.metric) || total(b) - total(a);
     const compare = key === "name" ? byName : column ? byColumn : byOwner;

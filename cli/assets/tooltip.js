@@ -62,13 +62,25 @@ class Tooltip {
     const base = layout.describeBase(block);
     const now = layout.selection.vanished ? layout.describe(block, block.figures.now) : layout.describe(block);
     this.row("", "Base", "New", "Difference", "Percent");
-    for (const [metric, of] of [["bytes", ""], ["count", ", number"]]) {
-      for (const [which, title] of [["total", "Total"], ["own", "Own"]]) {
+    for (const [metric, of] of [
+      ["bytes", ""],
+      ["count", ", number"],
+    ]) {
+      for (const [which, title] of [
+        ["total", "Total"],
+        ["own", "Own"],
+      ]) {
         const after = now[metric][which];
         const before = base[metric][which];
         if (metric === "count" && !after && !before) continue;
         const format = (value) => formatAmount(value, metric);
-        this.row(title + of, format(before), format(after), formatChange(after - before, metric), changePercent(before, after));
+        this.row(
+          title + of,
+          format(before),
+          format(after),
+          formatChange(after - before, metric),
+          changePercent(before, after),
+        );
       }
     }
   }

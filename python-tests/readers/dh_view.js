@@ -5,7 +5,14 @@ const fs = require("fs");
 const vm = require("vm");
 
 const [viewer, file] = process.argv.slice(2);
-const context = vm.createContext({ performance, window: {}, document: {}, console, URLSearchParams, data: fs.readFileSync(file, "utf8") });
+const context = vm.createContext({
+  performance,
+  window: {},
+  document: {},
+  console,
+  URLSearchParams,
+  data: fs.readFileSync(file, "utf8"),
+});
 const tail = `
 gSelect = { childNodes: gSelectData.map(() => ({})), selectedIndex: 0 };
 gData = JSON.parse(data);

@@ -26,7 +26,20 @@ const page = {
   requestAnimationFrame() {},
 };
 const context = vm.createContext({
-  ...page, window: page, self: page, TextDecoder, TextEncoder, URL, URLSearchParams, setTimeout, clearTimeout, performance, ArrayBuffer, Uint8Array, Buffer, atob,
+  ...page,
+  window: page,
+  self: page,
+  TextDecoder,
+  TextEncoder,
+  URL,
+  URLSearchParams,
+  setTimeout,
+  clearTimeout,
+  performance,
+  ArrayBuffer,
+  Uint8Array,
+  Buffer,
+  atob,
 });
 try {
   vm.runInContext(hooked, context);
@@ -44,7 +57,8 @@ context.importFile(path.basename(file), content).then(
       let own = 0;
       profile.forEachFrame((frame) => {
         own += frame.getSelfWeight();
-        if (frame.getTotalWeight() > heaviest.weight) Object.assign(heaviest, { name: frame.name, weight: frame.getTotalWeight() });
+        if (frame.getTotalWeight() > heaviest.weight)
+          Object.assign(heaviest, { name: frame.name, weight: frame.getTotalWeight() });
       });
       return { name: profile.getName(), unit: profile.getWeightUnit(), total: profile.getTotalWeight(), own, heaviest };
     });

@@ -8,8 +8,14 @@ import { join } from "node:path";
 import { readFile } from "node:fs/promises";
 import { chromium } from "playwright-core";
 
-const FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync"];
+const FLAGS = [
+  "--no-sandbox",
+  "--disable-gpu",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+];
 let browser;
 
 before(async () => {
@@ -20,8 +26,13 @@ after(() => browser?.close());
 /** Opens a page, runs the test in it, and fails on any message, error or request. */
 function inPage(name, file, run, options = {}) {
   test(name, async () => {
-    const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, acceptDownloads: true, ...options });
-    const page = await context.newPage(), complaints = [];
+    const context = await browser.newContext({
+      viewport: { width: 1280, height: 800 },
+      acceptDownloads: true,
+      ...options,
+    });
+    const page = await context.newPage(),
+      complaints = [];
     const address = pathToFileURL(join(process.env.MEMTRACK_PAGES, file)).href;
     page.on("console", (message) => complaints.push(message.text()));
     page.on("pageerror", (error) => complaints.push(error.stack));
@@ -38,14 +49,19 @@ function inPage(name, file, run, options = {}) {
 }
 
 /** The blocks that are drawn, with their names and values. */
-const drawn = (page) => page.evaluate(async () => {
-  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-  const { graph } = window.memtrack;
-  return graph.drawn.flat().map(({ block, x, width }) => ({
-    name: graph.name(block), value: block.value, depth: block.depth, x, width,
-    change: graph.model.diff && block.frame >= 0 ? graph.change(block) : null,
-  }));
-});
+const drawn = (page) =>
+  page.evaluate(async () => {
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    const { graph } = window.memtrack;
+    return graph.drawn.flat().map(({ block, x, width }) => ({
+      name: graph.name(block),
+      value: block.value,
+      depth: block.depth,
+      x,
+      width,
+      change: graph.model.diff && block.frame >= 0 ? graph.change(block) : null,
+    }));
+  });
 const named = async (page, name) => (await drawn(page)).find((block) => block.name === name);
 const pick = (page, group, text) => page.click(`#${group} button:text-is("${text}")`);
 /** Shows what imports hold where the view leaves it out. */
@@ -60,7 +76,12 @@ async function click(page, name) {
 
 inPage("views are switched, and their roots have their totals", "flamegraph.html", async (page) => {
   const expected = JSON.parse(await readFile(join(process.env.MEMTRACK_PAGES, "stats.json"), "utf8"));
-  const totals = { Peak: expected.peak, Leaks: expected.leaked, Temporary: expected.temporary, All: expected.allocations };
+  const totals = {
+    Peak: expected.peak,
+    Leaks: expected.leaked,
+    Temporary: expected.temporary,
+    All: expected.allocations,
+  };
   for (const [view, { bytes }] of Object.entries(totals)) {
     await pick(page, "views", view);
     await withImports(page);
@@ -82,7 +103,8 @@ inPage("zoom in, and out again with the keyboard", "flamegraph.html", async (pag
 });
 
 test("without JavaScript the page says so, and has the figures", async () => {
-  const context = await browser.newContext({ javaScriptEnabled: false }), page = await context.newPage();
+  const context = await browser.newContext({ javaScriptEnabled: false }),
+    page = await context.newPage();
   await page.goto(pathToFileURL(join(process.env.MEMTRACK_PAGES, "flamegraph.html")).href);
   const text = await page.innerText("body");
   assert.match(text, /needs JavaScript/);
@@ -100,10 +122,16 @@ inPage("the peak is where the heap was highest", "flamegraph.html", async (page)
 
 inPage("the first glance names the program, what the view is of, and who holds it", "flamegraph.html", async (page) => {
   assert.equal(await page.title(), "program.py - memtrack");
-  assert.match(await page.textContent("#meaning"), /^What was live when most memory was: [\d.]+ m?s after the start, of \d/);
+  assert.match(
+    await page.textContent("#meaning"),
+    /^What was live when most memory was: [\d.]+ m?s after the start, of \d/,
+  );
   const holders = await page.$$eval("#holders li", (rows) => rows.map((row) => row.textContent));
   assert.match(holders[0], /^3\.00 MB\d+\.\d %program\.py:\d+ only_in_base$/);
-  assert.ok(holders.some((row) => /^2\.00 MB\d+\.\d %program\.py:\d+ stays$/.test(row)), holders.join());
+  assert.ok(
+    holders.some((row) => /^2\.00 MB\d+\.\d %program\.py:\d+ stays$/.test(row)),
+    holders.join(),
+  );
   await page.click("#holders li:has-text('stays') button");
   assert.match(await page.textContent("#status"), /^stays: 2\.00 MB/);
   await pick(page, "views", "Leaks");
@@ -112,8 +140,13 @@ inPage("the first glance names the program, what the view is of, and who holds i
 
 inPage("memory is put down to its owners, who can be left out", "flamegraph.html", async (page) => {
   const [{ value }] = await drawn(page);
-  const owners = await page.evaluate(() => window.memtrack.model.byOwner(window.memtrack.selection()).map((owner) => owner.bytes));
-  assert.equal(owners.reduce((sum, bytes) => sum + bytes), value);
+  const owners = await page.evaluate(() =>
+    window.memtrack.model.byOwner(window.memtrack.selection()).map((owner) => owner.bytes),
+  );
+  assert.equal(
+    owners.reduce((sum, bytes) => sum + bytes),
+    value,
+  );
   await page.click('#owners button:has-text("Imports")');
   assert.equal((await drawn(page))[0].value, value - owners[3]);
   assert.match(await page.textContent("#meaning"), /held by imports is left out/);
@@ -129,7 +162,8 @@ inPage("memory is put down to its owners, who can be left out", "flamegraph.html
 inPage("what Python's arenas hold is a block of its own", "flamegraph.html", async (page) => {
   const [{ value }] = await drawn(page);
   const arenas = await page.evaluate(() => {
-    const page = window.memtrack, { model } = page;
+    const page = window.memtrack,
+      { model } = page;
     model.data.allocators = model.data.allocators.map((name) => (name === "mmap" ? "pymalloc_arena" : name));
     model.groupOwner = model.ownersOfGroups();
     model.sums.clear();
@@ -137,7 +171,8 @@ inPage("what Python's arenas hold is a block of its own", "flamegraph.html", asy
     page.update();
     return model.byOwner(page.selection())[4].bytes;
   });
-  const blocks = await drawn(page), block = blocks.find(({ name }) => name === "Python's arenas, in use or not");
+  const blocks = await drawn(page),
+    block = blocks.find(({ name }) => name === "Python's arenas, in use or not");
   assert.deepEqual([blocks[0].value, block.value, block.depth], [value, arenas, 1]);
   assert.ok(arenas > 0 && arenas < value);
   await page.click('#owners button:has-text("arenas")');
@@ -174,8 +209,12 @@ inPage("a range shows what was live in it", "flamegraph.html", async (page) => {
     await page.mouse.up();
   };
   await drag(70, chart.width - 30);
-  const { range } = await state(page), [root] = await drawn(page);
-  const heap = await page.evaluate(([from, to]) => Math.max(...window.memtrack.model.data.heap.slice(from, to + 1)), range);
+  const { range } = await state(page),
+    [root] = await drawn(page);
+  const heap = await page.evaluate(
+    ([from, to]) => Math.max(...window.memtrack.model.data.heap.slice(from, to + 1)),
+    range,
+  );
   assert.equal(root.value, heap);
   assert.equal(await page.isDisabled('#views button:text-is("Temporary")'), true);
   await page.click("#range button");
@@ -184,8 +223,10 @@ inPage("a range shows what was live in it", "flamegraph.html", async (page) => {
 
 inPage("every moment's flame graph adds up to the heap shown there", "flamegraph.html", async (page) => {
   const wrong = await page.evaluate(() => {
-    const { model } = window.memtrack, at = model.data.heap.map((heap, moment) => [heap, moment]);
-    const live = (moment) => model.figures({ view: 0, range: [moment, moment], thread: -1, metric: "bytes" }).bytes.total[0];
+    const { model } = window.memtrack,
+      at = model.data.heap.map((heap, moment) => [heap, moment]);
+    const live = (moment) =>
+      model.figures({ view: 0, range: [moment, moment], thread: -1, metric: "bytes" }).bytes.total[0];
     return at.filter(([heap, moment]) => live(moment) !== heap);
   });
   assert.deepEqual(wrong, []);
@@ -195,7 +236,8 @@ inPage("inverted, split by thread and hidden frames keep the total", "flamegraph
   const [{ value }] = await drawn(page);
   for (const id of ["inverted", "split", "flame"]) {
     await page.check(`#${id}`);
-    const blocks = await drawn(page), first = blocks.filter((block) => block.depth === 1);
+    const blocks = await drawn(page),
+      first = blocks.filter((block) => block.depth === 1);
     assert.equal(blocks[0].value, value, id);
     assert.ok(first.reduce((sum, block) => sum + block.value, 0) <= value, id);
   }
@@ -228,7 +270,15 @@ inPage("the tooltip has own, total, part, allocator and place", "flamegraph.html
   const block = await named(page, "stays");
   await page.hover("#graphPane", { position: { x: block.x + 3, y: block.depth * 19 + 9 } });
   const text = await page.textContent("#tooltip");
-  for (const part of [/stays/, /program\.py:\d+/, /Total2\.00 MB/, /Own2\.00 MB/, /1 allocation/, /% of all/, /m(alloc|map)2\.00 MB/]) {
+  for (const part of [
+    /stays/,
+    /program\.py:\d+/,
+    /Total2\.00 MB/,
+    /Own2\.00 MB/,
+    /1 allocation/,
+    /% of all/,
+    /m(alloc|map)2\.00 MB/,
+  ]) {
     assert.match(text, part);
   }
 });
@@ -238,7 +288,8 @@ inPage("a part is told of all and of the selection", "flamegraph.html", async (p
   const block = await named(page, "stays");
   await page.hover("#graphPane", { position: { x: block.x + 3, y: block.depth * 19 + 9 } });
   const part = await page.evaluate(() => {
-    const { graph, layout } = window.memtrack, stays = graph.drawn.flat().find(({ block }) => graph.name(block) === "stays").block;
+    const { graph, layout } = window.memtrack,
+      stays = graph.drawn.flat().find(({ block }) => graph.name(block) === "stays").block;
     return [layout.root.value, graph.focus.value].map((whole) => `${((stays.value * 100) / whole).toFixed(1)} %`);
   });
   assert.ok((await page.textContent("#tooltip")).includes(`Part${part[0]} of all${part[1]} of the selection`));
@@ -268,24 +319,30 @@ inPage("the tables sort, own code first, and go out as CSV", "flamegraph.html", 
   assert.match(csv, /stays,.*program\.py,\d+,20000\d\d,20000\d\d,1,1\r\n/);
 });
 
-inPage("beside the graph stand the functions, and callers, callees and source of the zoomed block", "sources.html", async (page) => {
-  assert.match(await page.textContent("#sideTable tbody tr:first-child"), /<module>  .*program\.py$/);
-  await page.click("#sideBy button:has-text('By line')");
-  assert.match(await page.textContent("#sideTable tbody tr:first-child"), /program\.py:\d+/);
-  await click(page, "stays");
-  const text = await page.textContent("#details");
-  for (const part of [/stays/, /own code/, /2\.00 MB in 1 allocation here/, /Called by.*main/s]) assert.match(text, part);
-  assert.match(await page.textContent("#details .at"), /kept\.append\(bytearray\(2_000_000\)\)/);
-  await page.click("#details .frame:has-text('main')");
-  assert.match(await page.textContent("#status"), /^main: /);
-  assert.match(await page.textContent("#details"), /Calls.*stays/s);
-});
+inPage(
+  "beside the graph stand the functions, and callers, callees and source of the zoomed block",
+  "sources.html",
+  async (page) => {
+    assert.match(await page.textContent("#sideTable tbody tr:first-child"), /<module>  .*program\.py$/);
+    await page.click("#sideBy button:has-text('By line')");
+    assert.match(await page.textContent("#sideTable tbody tr:first-child"), /program\.py:\d+/);
+    await click(page, "stays");
+    const text = await page.textContent("#details");
+    for (const part of [/stays/, /own code/, /2\.00 MB in 1 allocation here/, /Called by.*main/s])
+      assert.match(text, part);
+    assert.match(await page.textContent("#details .at"), /kept\.append\(bytearray\(2_000_000\)\)/);
+    await page.click("#details .frame:has-text('main')");
+    assert.match(await page.textContent("#status"), /^main: /);
+    assert.match(await page.textContent("#details"), /Calls.*stays/s);
+  },
+);
 
 inPage("source lines are labels on request", "sources.html", async (page) => {
-  const label = () => page.evaluate(() => {
-    const { graph } = window.memtrack;
-    return graph.labelText(graph.drawn.flat().find(({ block }) => graph.name(block) === "stays").block, 80);
-  });
+  const label = () =>
+    page.evaluate(() => {
+      const { graph } = window.memtrack;
+      return graph.labelText(graph.drawn.flat().find(({ block }) => graph.name(block) === "stays").block, 80);
+    });
   assert.match(await label(), /^stays  2\.00 MB  .*program\.py:\d+/);
   await page.check("#sourceLabels");
   assert.match(await label(), /^kept\.append\(bytearray\(2_000_000\)\)  2\.00 MB  program\.py:\d+/);
@@ -293,27 +350,34 @@ inPage("source lines are labels on request", "sources.html", async (page) => {
 
 inPage("the chart's values stand below it", "flamegraph.html", async (page) => {
   await page.hover("#chart", { position: { x: 300, y: 60 } });
-  await page.waitForFunction(() => /^Heap [\d.]+ \w+Resident memory [\d.]+ \w+at [\d.]+ s$/.test(document.querySelector("#readout").textContent));
+  await page.waitForFunction(() =>
+    /^Heap [\d.]+ \w+Resident memory [\d.]+ \w+at [\d.]+ s$/.test(document.querySelector("#readout").textContent),
+  );
   const [chart, readout] = await Promise.all(["#chart", "#readout"].map((id) => page.locator(id).boundingBox()));
   assert.ok(readout.y >= chart.y + chart.height);
 });
 
-inPage("on a phone the controls are folded away, and a touch zooms", "flamegraph.html", async (page) => {
-  assert.equal(await page.isVisible("#search"), false);
-  await page.tap("#menu");
-  assert.equal(await page.isVisible("#search"), true);
-  await page.tap("#menu");
-  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "nothing is cut off");
-  assert.match(await page.textContent("#holders li:first-child"), /program\.py:\d+ only_in_base/);
-  await page.tap("#holders li:first-child button");
-  assert.match(await page.textContent("#details"), /only_in_base/);
-  await page.tap("#back");
-  await page.locator("#graphPane").scrollIntoViewIfNeeded();
-  const block = await named(page, "main");
-  const row = await page.evaluate(() => window.memtrack.graph.row);
-  await page.tap("#graphPane", { position: { x: block.x + block.width / 2, y: block.depth * row + row / 2 } });
-  assert.match(await page.textContent("#status"), /^main: /);
-}, { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true });
+inPage(
+  "on a phone the controls are folded away, and a touch zooms",
+  "flamegraph.html",
+  async (page) => {
+    assert.equal(await page.isVisible("#search"), false);
+    await page.tap("#menu");
+    assert.equal(await page.isVisible("#search"), true);
+    await page.tap("#menu");
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "nothing is cut off");
+    assert.match(await page.textContent("#holders li:first-child"), /program\.py:\d+ only_in_base/);
+    await page.tap("#holders li:first-child button");
+    assert.match(await page.textContent("#details"), /only_in_base/);
+    await page.tap("#back");
+    await page.locator("#graphPane").scrollIntoViewIfNeeded();
+    const block = await named(page, "main");
+    const row = await page.evaluate(() => window.memtrack.graph.row);
+    await page.tap("#graphPane", { position: { x: block.x + block.width / 2, y: block.depth * row + row / 2 } });
+    assert.match(await page.textContent("#status"), /^main: /);
+  },
+  { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true },
+);
 
 inPage("keys move through the graph", "flamegraph.html", async (page) => {
   await page.focus("#graphPane");
@@ -326,12 +390,17 @@ inPage("keys move through the graph", "flamegraph.html", async (page) => {
   assert.notEqual(await page.getAttribute("html", "data-theme"), theme);
 });
 
-inPage("a link restores what was shown", "flamegraph.html", async (page) => {
-  const { view, inverted, q } = await state(page);
-  assert.deepEqual([view, inverted, q], [4, true, "load"]);
-  assert.equal(await page.getAttribute("html", "data-theme"), "dark");
-  assert.equal(await page.inputValue("#search"), "load");
-}, { hash: "#view=4&inverted=true&q=load&theme=dark" });
+inPage(
+  "a link restores what was shown",
+  "flamegraph.html",
+  async (page) => {
+    const { view, inverted, q } = await state(page);
+    assert.deepEqual([view, inverted, q], [4, true, "load"]);
+    assert.equal(await page.getAttribute("html", "data-theme"), "dark");
+    assert.equal(await page.inputValue("#search"), "load");
+  },
+  { hash: "#view=4&inverted=true&q=load&theme=dark" },
+);
 
 inPage("a difference colours what changed", "diff.html", async (page) => {
   const change = async (name) => (await named(page, name)).change;
@@ -345,24 +414,33 @@ inPage("a difference colours what changed", "diff.html", async (page) => {
   assert.equal(await change("only_in_new"), "new");
 });
 
-inPage("doubled is not new, moved is unchanged, and a renamed function changes nothing for its caller", "diff.html", async (page) => {
-  const change = async (name) => (await named(page, name)).change;
-  assert.equal(await change("doubles"), "grown4");
-  assert.equal(await change("new_name"), "new");
-  assert.equal(await change("calls_renamed"), "same");
-  await page.selectOption("#colorBy", "total");
-  assert.equal(await change("calls_renamed"), "same");
-  assert.equal(await change("nested"), "same");
-  assert.equal(await change("new_name"), "new");
-  assert.match(await page.textContent("#legend"), /absolute, nothing scaled/);
-});
+inPage(
+  "doubled is not new, moved is unchanged, and a renamed function changes nothing for its caller",
+  "diff.html",
+  async (page) => {
+    const change = async (name) => (await named(page, name)).change;
+    assert.equal(await change("doubles"), "grown4");
+    assert.equal(await change("new_name"), "new");
+    assert.equal(await change("calls_renamed"), "same");
+    await page.selectOption("#colorBy", "total");
+    assert.equal(await change("calls_renamed"), "same");
+    assert.equal(await change("nested"), "same");
+    assert.equal(await change("new_name"), "new");
+    assert.match(await page.textContent("#legend"), /absolute, nothing scaled/);
+  },
+);
 
 inPage("a difference's tooltip has both sides, their difference and percent", "diff.html", async (page) => {
   const block = await named(page, "doubles");
   await page.hover("#graphPane", { position: { x: block.x + 3, y: block.depth * 19 + 9 } });
-  const rows = await page.$$eval("#tooltip tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent).join("|")));
+  const rows = await page.$$eval("#tooltip tr", (rows) =>
+    rows.map((row) => [...row.cells].map((cell) => cell.textContent).join("|")),
+  );
   assert.equal(rows[0], "|Base|New|Difference|Percent");
-  assert.match(rows.find((row) => row.startsWith("Own|")), /^Own\|(.+)\|.+\|\+\1\|\+100\.0 %$/);
+  assert.match(
+    rows.find((row) => row.startsWith("Own|")),
+    /^Own\|(.+)\|.+\|\+\1\|\+100\.0 %$/,
+  );
 });
 
 inPage("a difference begins with whose lines changed most", "diff.html", async (page) => {
@@ -373,7 +451,10 @@ inPage("a difference begins with whose lines changed most", "diff.html", async (
 });
 
 inPage("what was scaled is said", "scaled.html", async (page) => {
-  assert.match(await page.textContent("#legend"), /the base's figures are multiplied by 3\.0000, for 1 and 3 units of work/);
+  assert.match(
+    await page.textContent("#legend"),
+    /the base's figures are multiplied by 3\.0000, for 1 and 3 units of work/,
+  );
   assert.equal((await named(page, "stays")).change, "shrunk3");
   assert.equal((await named(page, "only_in_new")).change, "new");
 });

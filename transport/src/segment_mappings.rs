@@ -152,7 +152,7 @@ impl SegmentMappings {
             && self.apart().all(|(group, start)| {
                 // SAFETY: a group that is mapped apart has a page before it.
                 let copy = unsafe { start.sub(PAGE) };
-                // SAFETY: as above.
+                // SAFETY: a group that is mapped apart has a page before it.
                 unsafe { map_over(file, copy, PAGE + self.bytes_of(group), self.offset(group) - PAGE) }
             })
     }

@@ -68,7 +68,7 @@ pub(crate) fn take(loaders: Environment) -> Taken {
         if let Some(kept) = keep(entry, text, &mut taken) {
             // SAFETY: `to` never passes `from`.
             unsafe { to.write(kept) };
-            // SAFETY: as above.
+            // SAFETY: `to` was not beyond `from`, which has moved on.
             to = unsafe { to.add(1) };
         }
     }

@@ -10,16 +10,16 @@ impl Errno {
     pub(crate) fn keep() -> Self {
         // SAFETY: gives the address of this thread's errno, which is always valid.
         let place = unsafe { libc::__errno_location() };
-        // SAFETY: see above.
+        // SAFETY: the errno of this thread can always be read.
         Self(unsafe { place.read() })
     }
 }
 
 impl Drop for Errno {
     fn drop(&mut self) {
-        // SAFETY: as in `keep`.
+        // SAFETY: gives the address of this thread's errno, which is always valid.
         let place = unsafe { libc::__errno_location() };
-        // SAFETY: as in `keep`.
+        // SAFETY: the errno of this thread can always be written.
         unsafe { place.write(self.0) };
     }
 }

@@ -12,6 +12,6 @@ pub(crate) fn is_readable(page: usize) -> bool {
     let result = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, -1, page, 0, 8) };
     // SAFETY: gives the address of this thread's errno, which is always valid.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: as above.
+    // SAFETY: the errno of this thread can always be read.
     result != 0 && unsafe { place.read() } == libc::EINVAL
 }

@@ -49,7 +49,7 @@ pub(crate) fn get() -> usize {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn set(value: usize) {
-    // SAFETY: as for `get`.
+    // SAFETY: the word lives as long as the thread, and only this thread uses it.
     unsafe {
         core::arch::asm!("mov qword ptr fs:[{}], {}", in(reg) offset(), in(reg) value, options(nostack, preserves_flags))
     };
@@ -85,6 +85,6 @@ pub(crate) fn get() -> usize {
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 pub(crate) fn set(value: usize) {
-    // SAFETY: as for `get`.
+    // SAFETY: the word lives as long as the thread, and only this thread uses it.
     unsafe { place().write(value) }
 }

@@ -37,7 +37,7 @@ pub(crate) fn at(path: *const c_char) -> bool {
     let _errno = Errno::keep();
     // SAFETY: the caller's string, which ends in zero.
     let name = unsafe { CStr::from_ptr(path) }.to_bytes();
-    // SAFETY: as above.
+    // SAFETY: the caller's string, which ends in zero.
     let file = unsafe { libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC) };
     if file < 0 {
         return true;

@@ -81,7 +81,7 @@ fn connect() -> Option<Area> {
         let stream = collector_socket::connect()?;
         // SAFETY: no arguments, cannot fail.
         let pid = unsafe { libc::getpid() };
-        // SAFETY: as above.
+        // SAFETY: no arguments, cannot fail.
         let ppid = unsafe { libc::getppid() };
         Hello { pid, ppid, fork: None }.send(&stream).ok()?;
         let (memory, slots) = receive_memory(&stream).ok()?;

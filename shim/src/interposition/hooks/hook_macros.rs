@@ -17,7 +17,7 @@ macro_rules! allocates {
                 thread::alloc_beneath(Allocator::$allocator, result, size);
                 return result;
             };
-            // SAFETY: as above.
+            // SAFETY: the caller's arguments, for the function it meant.
             let result = unsafe { $original.get()($($argument),+) };
             if result == 0 {
                 std::hint::cold_path();
@@ -53,12 +53,12 @@ macro_rules! frees {
 
             let _recorder = match thread::free_at_once($address) {
                 Freeing::Recorded(recorder) => recorder,
-                // SAFETY: as above.
+                // SAFETY: the caller's argument, for the function it meant.
                 Freeing::Begun(recorder) => return unsafe { begun($address, recorder) },
-                // SAFETY: as above.
+                // SAFETY: the caller's argument, for the function it meant.
                 Freeing::Nothing => return unsafe { in_full($address) },
             };
-            // SAFETY: as above.
+            // SAFETY: the caller's argument, for the function it meant.
             unsafe { $original.get()($address) };
         }
     };
@@ -76,11 +76,11 @@ macro_rules! frees {
 
             let recorder = if $address == 0 { None } else { thread::enter() };
             let Some(mut recorder) = recorder else {
-                // SAFETY: as above.
+                // SAFETY: the caller's arguments, for the function it meant.
                 return unsafe { beneath($address $(, $argument)*) };
             };
             recorder.free($address);
-            // SAFETY: as above.
+            // SAFETY: the caller's arguments, for the function it meant.
             unsafe { $original.get()($address $(, $argument)*) };
         }
     };
@@ -103,7 +103,7 @@ macro_rules! reallocates {
             if $address != 0 {
                 recorder.free($address);
             }
-            // SAFETY: as above.
+            // SAFETY: the caller's arguments, for the function it meant.
             let result = unsafe { real($address $(, $argument)+) };
             if result != 0 {
                 return recorder.alloc(Allocator::$allocator, result, size);
@@ -128,7 +128,7 @@ macro_rules! stores {
                 // SAFETY: the caller's arguments, for the function it meant.
                 return unsafe { real(place, alignment, size) };
             };
-            // SAFETY: as above.
+            // SAFETY: the caller's arguments, for the function it meant.
             let result = unsafe { real(place, alignment, size) };
             if result == 0 {
                 // SAFETY: the function has just stored the block's address there.

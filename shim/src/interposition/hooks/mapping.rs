@@ -57,7 +57,7 @@ macro_rules! maps {
                 // SAFETY: the caller's arguments, for the function it meant.
                 return unsafe { real(wish, length, protection, flags, file, offset) };
             };
-            // SAFETY: as above.
+            // SAFETY: the caller's arguments, for the function it meant.
             let result = unsafe { real(wish, length, protection, flags, file, offset) };
             if result != FAILED {
                 if protection & libc::PROT_EXEC != 0 && flags & libc::MAP_ANONYMOUS == 0 {
@@ -104,7 +104,7 @@ pub(crate) unsafe extern "C" fn munmap(address: usize, length: usize) -> c_int {
         return unsafe { real(address, length) };
     };
     recorder.unmap(address, length);
-    // SAFETY: as above.
+    // SAFETY: the caller's arguments, for the function it meant.
     let result = unsafe { real(address, length) };
     if result != 0 {
         recorder.unmap_undo();
@@ -124,7 +124,7 @@ pub(crate) unsafe extern "C" fn mremap(old: usize, from: usize, to: usize, flags
         return unsafe { real(old, from, to, flags, wish) };
     };
     recorder.remap_from(old, from);
-    // SAFETY: as above.
+    // SAFETY: the caller's arguments, for the function it meant.
     let result = unsafe { real(old, from, to, flags, wish) };
     if result == FAILED {
         recorder.unmap_undo();

@@ -64,11 +64,11 @@ impl Interface {
     /// The functions as this library, or what it depends on, exports them.
     fn of(library: &Library) -> Option<Self> {
         Some(Self {
-            // SAFETY: the documented type of this function in every version; so with those that follow.
+            // SAFETY: the documented type of this function in every version.
             get: unsafe { symbol(library, c"PyMem_GetAllocator") }?,
-            // SAFETY: as above.
+            // SAFETY: the documented type of this function in every version.
             set: unsafe { symbol(library, c"PyMem_SetAllocator") }?,
-            // SAFETY: as above.
+            // SAFETY: the documented type of this function in every version.
             thread_state: unsafe { symbol(library, c"PyGILState_GetThisThreadState") }?,
         })
     }

@@ -123,7 +123,7 @@ unsafe extern "C" fn malloc<const DOMAIN: usize, const NUMBER: usize>(context: u
         // SAFETY: the interpreter's arguments, for the function it meant.
         return unsafe { real(context, size) };
     };
-    // SAFETY: as above.
+    // SAFETY: the interpreter's arguments, for the function it meant.
     let block = unsafe { real(context, size) };
     if block == 0 {
         cold_path();
@@ -142,7 +142,7 @@ unsafe extern "C" fn calloc<const DOMAIN: usize, const NUMBER: usize>(
         // SAFETY: the interpreter's arguments, for the function it meant.
         return unsafe { real(context, count, size) };
     };
-    // SAFETY: as above.
+    // SAFETY: the interpreter's arguments, for the function it meant.
     let block = unsafe { real(context, count, size) };
     if block == 0 {
         cold_path();
@@ -166,7 +166,7 @@ unsafe extern "C" fn realloc<const DOMAIN: usize, const NUMBER: usize>(
         recorder.free_here(old);
         recorder.frees_python(old, PythonCall::Moves);
     }
-    // SAFETY: as above.
+    // SAFETY: the interpreter's arguments, for the function it meant.
     let block = unsafe { real(context, old, size) };
     recorder.freed_python();
     if block != 0 {
@@ -183,11 +183,11 @@ unsafe extern "C" fn free<const DOMAIN: usize, const NUMBER: usize>(context: usi
         Freeing::Recorded(recorder) => recorder,
         // SAFETY: the interpreter's arguments, for the function it meant.
         Freeing::Begun(recorder) => return unsafe { begun::<DOMAIN, NUMBER>(context, block, recorder) },
-        // SAFETY: as above.
+        // SAFETY: the interpreter's arguments, for the function it meant.
         Freeing::Nothing => return unsafe { free_in_full::<DOMAIN, NUMBER>(context, block) },
     };
     recorder.frees_python(block, PythonCall::Frees);
-    // SAFETY: as above.
+    // SAFETY: the interpreter's arguments, for the function it meant.
     unsafe { originals::<DOMAIN, NUMBER>().free.get()(context, block) };
     recorder.freed_python();
 }
@@ -213,7 +213,7 @@ unsafe fn free_in_full<const DOMAIN: usize, const NUMBER: usize>(context: usize,
         return unsafe { begun::<DOMAIN, NUMBER>(context, block, recorder) };
     }
     let _beneath = thread::free_beneath(block);
-    // SAFETY: as above.
+    // SAFETY: the interpreter's arguments, for the function it meant.
     unsafe { originals::<DOMAIN, NUMBER>().free.get()(context, block) };
 }
 

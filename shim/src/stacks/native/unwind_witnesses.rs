@@ -166,7 +166,7 @@ mod tests {
             let (first, last) = (block[0], block[2]);
             // SAFETY: a live local, to which nothing else refers.
             unsafe { (addresses[2] as *mut usize).write_volatile(last + 7) };
-            // SAFETY: as above.
+            // SAFETY: a live local, to which nothing else refers.
             unsafe { (addresses[0] as *mut usize).write_volatile(first + 7) };
             assert_eq!(words.differing(4, &mut stack), Some(2));
             assert_eq!(words.differing(2, &mut stack), Some(0));

@@ -213,11 +213,11 @@ fn write(layout: &Layout, code: Code, buffer: &mut [u8], give: impl FnOnce(&Code
     let (second, rest) = rest.split_at_mut_checked(LONGEST).unwrap_or_default();
     // SAFETY: a field of a live code object, which holds a reference to it.
     let name = unsafe { strings::utf8(layout, code.object(layout.name), first) };
-    // SAFETY: as above.
+    // SAFETY: a field of a live code object, which holds a reference to it.
     let filename = unsafe { strings::utf8(layout, code.object(layout.filename), second) };
-    // SAFETY: as above.
+    // SAFETY: a field of a live code object, which holds a reference to it.
     let qualname = layout.qualname.and_then(|offset| unsafe { strings::utf8(layout, code.object(offset), rest) });
-    // SAFETY: as above.
+    // SAFETY: a field of a live code object, which holds a reference to it.
     let line_table = unsafe { strings::data(layout, code.object(layout.line_table)) };
     give(&CodeObject {
         name: name.unwrap_or(UNKNOWN.name),

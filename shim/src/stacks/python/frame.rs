@@ -144,7 +144,7 @@ impl Code {
 
     /// An int field.
     pub(super) fn int(self, offset: usize) -> i32 {
-        // SAFETY: as in `object`.
+        // SAFETY: a field of a code object, whose type was checked.
         unsafe { half(self.0.wrapping_add(offset)).cast_signed() }
     }
 }

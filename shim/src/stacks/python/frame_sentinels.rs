@@ -277,7 +277,7 @@ impl<V: Version> Frame<V> {
         // SAFETY: a field of the frame.
         let value = unsafe { byte(word) };
         if value == unmarked {
-            // SAFETY: as above; to the interpreter the new value means the same.
+            // SAFETY: a field of the frame; to the interpreter the new value means the same.
             unsafe { set_byte(word, MARKED_BYTE) };
         }
         // Whoever marked it, it is marked for this evaluation.
@@ -289,7 +289,7 @@ impl<V: Version> Frame<V> {
         // SAFETY: a field of the frame.
         let value = unsafe { half(word) };
         if value == u32::MAX {
-            // SAFETY: as above; to the interpreter the new value means the same.
+            // SAFETY: a field of the frame; to the interpreter the new value means the same.
             unsafe { set_half(word, MARKED_DEPTH) };
         }
         (value == u32::MAX || value == MARKED_DEPTH).then_some(word)
@@ -360,7 +360,7 @@ mod tests {
         assert!(make(&mut marks, 3, caller, callee));
         assert!(is_there::<V39>(&marks, 0) && marks.newest_below(3).is_none());
         for value in [0, 1] {
-            // SAFETY: as above; what the interpreter does at the end and at the next beginning.
+            // SAFETY: a byte of the memory above, as the interpreter writes it at the end and at the next beginning.
             unsafe { executing.write_volatile(value) };
             assert!(!is_there::<V39>(&marks, 0));
         }
@@ -376,7 +376,7 @@ mod tests {
         // SAFETY: an int of the memory above.
         unsafe { depth.write_volatile(-1) };
         assert!(make(&mut marks, 0, caller, callee));
-        // SAFETY: as above.
+        // SAFETY: an int of the memory above.
         assert!(unsafe { depth.read_volatile() } < 0, "it still means nothing is on the stack");
     }
 
@@ -419,7 +419,7 @@ mod tests {
         };
         // SAFETY: words of the memory above: the code object's type, and the frame's code object.
         unsafe { ((code.address() + 8) as *mut usize).write_volatile(CODE_TYPE) };
-        // SAFETY: as above.
+        // SAFETY: words of the memory above: the code object's type, and the frame's code object.
         unsafe { (caller.address() as *mut usize).write_volatile(code.address()) };
         put(code, 72, 2); // two locals
         put(code, 64, 3); // three operands

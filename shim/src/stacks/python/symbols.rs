@@ -75,7 +75,7 @@ impl Symbols {
         };
         // SAFETY: the documented type of this function in every version.
         let version_text = *unsafe { library.get::<unsafe extern "C" fn() -> *const c_char>(c"Py_GetVersion") }.ok()?;
-        // SAFETY: as above.
+        // SAFETY: the documented type of this function in every version.
         let thread_state = unsafe { library.get::<thread_specific::Getter>(c"PyGILState_GetThisThreadState") };
         found(library);
         Some(Self {

@@ -237,7 +237,7 @@ fn is_bootstrap(layout: &Layout, code: Code) -> bool {
         return false;
     }
     let mut file = [0; LONGEST_PATH];
-    // SAFETY: as above, its file.
+    // SAFETY: a code object of this thread's chain holds the name of its file.
     let file = unsafe { strings::utf8(layout, code.object(layout.filename), &mut file) };
     file.is_some_and(|file| file.ends_with(b"/threading.py"))
 }

@@ -136,7 +136,7 @@ mod descriptor {
         fn drop(&mut self) {
             // SAFETY: a key that exists.
             unsafe { libc::pthread_setspecific(self.0, ptr::null()) };
-            // SAFETY: as above; nobody else knows it.
+            // SAFETY: a key of our own, which nobody uses any more.
             unsafe { libc::pthread_key_delete(self.0) };
         }
     }
@@ -173,13 +173,13 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 assert_eq!(descriptor::word(place), 0);
-                // SAFETY: as above.
+                // SAFETY: the key was just made.
                 unsafe { libc::pthread_setspecific(key, 77 as *const _) };
                 assert_eq!(descriptor::word(place), 77);
             });
         });
         assert_eq!(descriptor::word(place), mine);
-        // SAFETY: as above; the key is not used any more.
+        // SAFETY: a key of this test's, which is not used any more.
         unsafe { libc::pthread_key_delete(key) };
     }
 

@@ -82,7 +82,7 @@ fn alone() -> Option<&'static AtomicU8> {
     let flag = unsafe { global.get::<*const AtomicU8>(c"__libc_single_threaded") }.ok().map(|symbol| *symbol);
     // Closing has no use: the program itself stays.
     std::mem::forget(global);
-    // SAFETY: as above.
+    // SAFETY: the documented type, a char that only the library writes, and which lives as long as the process.
     flag.and_then(|flag| unsafe { flag.as_ref() })
 }
 
@@ -136,7 +136,8 @@ impl Lease {
         let executing = root.wrapping_add(EXECUTING);
         // SAFETY: a field of a frame of a state that this thread runs.
         if unsafe { byte(executing) } != 0 {
-            // SAFETY: as above; to the interpreter the new value means the same.
+            // SAFETY: a field of a frame of a state that this thread runs; to the interpreter the new value means the
+            // same.
             unsafe { set_byte(executing, self.number) };
             (self.state, self.root) = (state, root);
         }

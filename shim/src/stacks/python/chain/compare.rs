@@ -162,7 +162,7 @@ impl Chain {
         let address = |place: usize| self.links.get(place.wrapping_add(1)).previous;
         // SAFETY: reached from this thread's newest frame by links that were just confirmed.
         let frame = unsafe { Frame::<V>::new(address(place)) };
-        // SAFETY: as above.
+        // SAFETY: reached from this thread's newest frame by links that were just confirmed.
         let callee = unsafe { Frame::<V>::new(address(place.wrapping_add(1))) };
         self.details.get(place).id != 0 && self.marks.make(python.code_type, place, &frame, &callee)
     }

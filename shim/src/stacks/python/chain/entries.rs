@@ -71,7 +71,7 @@ impl Chain {
                 // The thread state's own frame is no loop's.
                 is_hidden
                     && (layout.minor < FIRST_WITH_BASE || self.links.get(position).previous != 0)
-                    // SAFETY: as above.
+                    // SAFETY: a field of a frame that was just reached from this thread's newest.
                     && unsafe { byte(frame.wrapping_add(owner)) >= OWNER_SHIM }
             }
         }

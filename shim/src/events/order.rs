@@ -51,12 +51,12 @@ const NEIGHBOURHOOD: u32 = 14;
 
 /// What an event is about: what its order among shared ones depends on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Block {
+pub(crate) struct EventBlock {
     address: usize,
     is_large: bool,
 }
 
-impl Block {
+impl EventBlock {
     /// One that is allocated, or with size 0 freed.
     #[inline(always)]
     pub(crate) const fn new(address: usize, size: usize) -> Self {
@@ -75,7 +75,7 @@ impl Block {
 /// A thread's place in the order.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub(crate) struct Turn {
+pub(crate) struct WriterTurn {
     /// The ticket word as long as it says that this thread wrote last.
     mine: u64,
     /// The ticket word of its run.
@@ -92,7 +92,7 @@ pub(crate) struct Turn {
     interrupted: u64,
 }
 
-impl Turn {
+impl WriterTurn {
     /// Another thread has it now, with this number.
     pub(crate) fn begin(&mut self, writer: u16) {
         *self = Self { writer, mine: NEVER, ..Self::default() };
@@ -117,7 +117,7 @@ impl Turn {
 
     /// Whether an event of this block is the next of the shared run that the thread is in.
     #[inline(always)]
-    pub(crate) fn share(&mut self, word: &AtomicU64, block: Block) -> bool {
+    pub(crate) fn share(&mut self, word: &AtomicU64, block: EventBlock) -> bool {
         // The word is read before the owner: see above.
         let goes_on = self.left != 0 && word.load(Acquire) == self.word;
         if !goes_on || block.is_large || block.owner().load(Relaxed) != self.writer {
@@ -129,7 +129,7 @@ impl Turn {
     }
 
     /// Begins a run for an event of this block, a shared one where threads record at full rate.
-    pub(crate) fn interrupted(&mut self, word: &AtomicU64, block: Block, now: u64) {
+    pub(crate) fn interrupted(&mut self, word: &AtomicU64, block: EventBlock, now: u64) {
         let is_hot = self.is_hot(now);
         if !is_hot || block.is_large || !self.begin_shared(word, block) {
             self.begin_own(word);
@@ -170,7 +170,7 @@ impl Turn {
     }
 
     /// Takes part in the shared run that is open, or opens one; `false`: an event of this block needs an own one.
-    fn begin_shared(&mut self, word: &AtomicU64, block: Block) -> bool {
+    fn begin_shared(&mut self, word: &AtomicU64, block: EventBlock) -> bool {
         self.shared_runs = self.shared_runs.wrapping_add(1);
         if self.shared_runs > SHARED_RUNS || !self.owns(block) {
             return false;
@@ -193,7 +193,7 @@ impl Turn {
     }
 
     /// Whether the block's neighbourhood was this thread's; it is from now on.
-    fn owns(&self, block: Block) -> bool {
+    fn owns(&self, block: EventBlock) -> bool {
         let owner = block.owner();
         let owned = owner.load(Relaxed) == self.writer;
         if !owned {
@@ -206,24 +206,24 @@ impl Turn {
 
 #[cfg(test)]
 mod tests {
-    use super::{AtomicU64, Block, HOT, LARGE, SHARED_RUNS, SOON, Turn, WINDOW, ticket};
+    use super::{AtomicU64, EventBlock, HOT, LARGE, SHARED_RUNS, SOON, WINDOW, WriterTurn, ticket};
     use std::sync::atomic::Ordering;
     use std::sync::{Barrier, Mutex};
 
     /// The next event's ticket, at a time at which everybody is interrupted soon.
-    fn event(turn: &mut Turn, word: &AtomicU64, block: Block) -> u64 {
+    fn event(turn: &mut WriterTurn, word: &AtomicU64, block: EventBlock) -> u64 {
         event_at(turn, word, block, 0)
     }
 
-    fn event_at(turn: &mut Turn, word: &AtomicU64, block: Block, now: u64) -> u64 {
+    fn event_at(turn: &mut WriterTurn, word: &AtomicU64, block: EventBlock, now: u64) -> u64 {
         if !turn.is_mine(word) && !turn.share(word, block) {
             turn.interrupted(word, block, now);
         }
         turn.sequence()
     }
 
-    fn turn(writer: u16) -> Turn {
-        let mut turn = Turn::default();
+    fn turn(writer: u16) -> WriterTurn {
+        let mut turn = WriterTurn::default();
         turn.begin(writer);
         turn
     }
@@ -233,12 +233,12 @@ mod tests {
     }
 
     /// Blocks of different neighbourhoods, far from those of other tests.
-    fn block(test: usize, number: usize, size: usize) -> Block {
-        Block::new(0x7000_0000_0000 + test * (1 << 36) + number * (1 << 20), size)
+    fn block(test: usize, number: usize, size: usize) -> EventBlock {
+        EventBlock::new(0x7000_0000_0000 + test * (1 << 36) + number * (1 << 20), size)
     }
 
     /// Two threads that take turns at full rate, up to the point at which the next event opens a shared run.
-    fn hot(test: usize, word: &AtomicU64) -> (Turn, Turn) {
+    fn hot(test: usize, word: &AtomicU64) -> (WriterTurn, WriterTurn) {
         let (mut a, mut b) = (turn(1), turn(2));
         while !is_shared(word) {
             event(&mut a, word, block(test, 0, 8));
@@ -333,7 +333,7 @@ mod tests {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let number = (state >> 33) as usize % (32 * blocks.len());
                 let Some(Ok(mut last)) = blocks.get(number).map(Mutex::try_lock) else { continue };
-                let ticket = event(&mut turn, &word, Block::new(0x7800_0000_0000 + number * 4096, 8));
+                let ticket = event(&mut turn, &word, EventBlock::new(0x7800_0000_0000 + number * 4096, 8));
                 let (last_writer, last_ticket) = std::mem::replace(&mut *last, (writer, ticket));
                 assert!(ticket > last_ticket || (ticket, writer) == (last_ticket, last_writer), "block {number}");
             }

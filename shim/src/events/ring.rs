@@ -17,7 +17,7 @@ use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, SlotHeader};
 use memtrack_transport::{Area, futex};
 
 use crate::events::event_time::EventTime;
-use crate::events::order::{Block, Turn};
+use crate::events::order::{EventBlock, WriterTurn};
 use crate::events::sampled_timer::SAMPLED_ONE_IN;
 use crate::events::stack_model::{CodeObject, LineTableKind, MAX_DEPTH, StackWriter};
 use crate::platform::errno::Errno;
@@ -28,8 +28,8 @@ mod wait;
 #[repr(C)]
 pub(crate) struct Ring {
     home: Home,
-    turn: Turn,
-    segment: Segment,
+    turn: WriterTurn,
+    segment: RingSegment,
     tid: i32,
     number: u32,
     depth: usize,
@@ -59,15 +59,15 @@ struct Missing {
     monotonic_us: u64,
 }
 
-/// The segment that is being written, or [`Segment::NONE`].
+/// The segment that is being written, or [`RingSegment::NONE`].
 #[derive(Clone, Copy)]
-struct Segment {
+struct RingSegment {
     header: &'static SegmentHeader,
     room: NonNull<u8>,
     at: usize,
 }
 
-impl Segment {
+impl RingSegment {
     /// No segment: no record finds room in it.
     const NONE: Self = Self { header: &NOWHERE, room: NonNull::dangling(), at: usize::MAX };
     /// The last place at which a record may begin.
@@ -79,9 +79,9 @@ impl Segment {
 }
 
 /// The bytes of the current segment, which has room for a record.
-pub(crate) struct Room<'a>(&'a Segment);
+pub(crate) struct SegmentRoom<'a>(&'a RingSegment);
 
-impl<'a> Room<'a> {
+impl<'a> SegmentRoom<'a> {
     /// Where they are is read only now.
     #[inline(always)]
     pub(crate) fn bytes(self) -> &'a mut [u8] {
@@ -123,7 +123,7 @@ impl Ring {
         // SAFETY: a field of the caller's memory.
         let segment = unsafe { &raw mut (*place).segment };
         // SAFETY: the caller's promise.
-        unsafe { segment.write(Segment::NONE) };
+        unsafe { segment.write(RingSegment::NONE) };
         // SAFETY: a field of the caller's memory.
         let encoder = unsafe { &raw mut (*place).encoder };
         // SAFETY: the caller's promise; a copy from memory to memory, not over the stack.
@@ -133,7 +133,7 @@ impl Ring {
 
     /// Forgets everything: the slot is a new one, of the same number.
     pub(crate) fn begin_again(&mut self) {
-        self.segment = Segment::NONE;
+        self.segment = RingSegment::NONE;
         self.number = 0;
     }
 
@@ -206,7 +206,7 @@ impl Ring {
     /// As [`Ring::next_place_and_time`], for an event of this block, where it is known whether times are recorded; reads the
     /// time if that has not been done.
     #[inline(always)]
-    pub(crate) fn next_place<const TIMED: bool>(&mut self, block: Block, time: EventTime) -> EventTime {
+    pub(crate) fn next_place<const TIMED: bool>(&mut self, block: EventBlock, time: EventTime) -> EventTime {
         // Before the ticket is read: an event's time is then not later than the next tick of the collector's.
         let time = if TIMED && time.is_unread() { EventTime::read(self.home.clock.now()) } else { time };
         if self.turn.is_mine(self.home.ticket) {
@@ -218,7 +218,7 @@ impl Ring {
 
     /// Whether an event of this block is the next one without more ado.
     #[inline(always)]
-    pub(crate) fn is_in_turn(&mut self, block: Block) -> bool {
+    pub(crate) fn is_in_turn(&mut self, block: EventBlock) -> bool {
         self.turn.is_mine(self.home.ticket) || {
             cold_path();
             self.turn.share(self.home.ticket, block)
@@ -233,7 +233,7 @@ impl Ring {
     /// Somebody else wrote since, or a shared run is over. Returns the time.
     #[cold]
     #[inline(never)]
-    fn interrupted(&mut self, block: Block) -> u64 {
+    fn interrupted(&mut self, block: EventBlock) -> u64 {
         let now = self.home.clock.now();
         if self.time_is_missing(now) {
             return self.switch();
@@ -318,7 +318,7 @@ impl Ring {
     /// Writes one record without texts and publishes it, with what was put before.
     #[inline(always)]
     pub(crate) fn record<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>>(&mut self, write: W) {
-        if self.segment.at > Segment::LAST {
+        if self.segment.at > RingSegment::LAST {
             cold_path();
             self.make_room();
         }
@@ -330,13 +330,13 @@ impl Ring {
     /// Where the next record goes, and what writes it, if the segment has room for one without texts. What was written
     /// counts after [`Ring::written`].
     #[inline(always)]
-    pub(crate) fn room(&mut self) -> Option<(&mut Encoder, Room<'_>, usize)> {
+    pub(crate) fn room(&mut self) -> Option<(&mut Encoder, SegmentRoom<'_>, usize)> {
         let at = self.segment.at;
-        if at > Segment::LAST {
+        if at > RingSegment::LAST {
             cold_path();
             return None;
         }
-        Some((&mut self.encoder, Room(&self.segment), at))
+        Some((&mut self.encoder, SegmentRoom(&self.segment), at))
     }
 
     /// A record has been written, up to here; it is published.
@@ -352,11 +352,11 @@ impl Ring {
     fn make_room(&mut self) {
         // Twice, for the segment that is begun may be all but full of a deep stack.
         for _ in 0..2 {
-            if self.next_segment() && self.segment.at <= Segment::LAST {
+            if self.next_segment() && self.segment.at <= RingSegment::LAST {
                 return;
             }
         }
-        self.segment = Segment::NONE;
+        self.segment = RingSegment::NONE;
     }
 
     #[inline(always)]
@@ -376,7 +376,7 @@ impl Ring {
     fn put_in_next<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize> + Copy>(&mut self, write: W) {
         // Twice, for the segment that is begun may be all but full of a deep stack.
         if !(self.next_segment() && (self.try_put(write) || (self.next_segment() && self.try_put(write)))) {
-            self.segment = Segment::NONE;
+            self.segment = RingSegment::NONE;
         }
     }
 
@@ -389,7 +389,7 @@ impl Ring {
     /// Ends this segment and begins a free one. `false`: recording has ended.
     fn next_segment(&mut self) -> bool {
         let Some(index) = self.free_segment() else {
-            self.segment = Segment::NONE;
+            self.segment = RingSegment::NONE;
             return false;
         };
         let (Some(header), Some(room)) =
@@ -404,7 +404,7 @@ impl Ring {
         header.first_ticket.store(sequence, Relaxed);
         header.last_ticket.store(sequence, Relaxed);
         self.number = self.number.wrapping_add(1);
-        let old = std::mem::replace(&mut self.segment, Segment { header, room, at: 0 });
+        let old = std::mem::replace(&mut self.segment, RingSegment { header, room, at: 0 });
         if old.is_some() {
             old.header.fill.store(old.at as u32, Release);
             old.header.next.store(index.wrapping_add(1), Release);

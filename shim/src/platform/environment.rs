@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
 
 /// An environment as exec functions take it: strings up to a null.
-pub(crate) type Environment = *const *const c_char;
+pub(crate) type ExecEnvironment = *const *const c_char;
 
 unsafe extern "C" {
     static mut environ: *mut *mut c_char;
@@ -55,7 +55,7 @@ pub(crate) fn program_name() -> &'static [u8] {
 
 /// Reads memtrack's variables and removes them; puts LD_PRELOAD back to what it was. Before the C library is set up, the
 /// environment is the one that the loader has got.
-pub(crate) fn take(loaders: Environment) -> Taken {
+pub(crate) fn take(loaders: ExecEnvironment) -> Taken {
     let mut taken = Taken::default();
     let mut from = if is_set_up() { current() } else { loaders }.cast_mut().cast::<*mut c_char>();
     if from.is_null() {
@@ -78,7 +78,7 @@ pub(crate) fn take(loaders: Environment) -> Taken {
 }
 
 /// The program's environment as it is now.
-pub(crate) fn current() -> Environment {
+pub(crate) fn current() -> ExecEnvironment {
     // SAFETY: the program's own pointer, which it may change only while no other thread reads it.
     unsafe { environ }.cast_const().cast()
 }

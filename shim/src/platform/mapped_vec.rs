@@ -19,12 +19,12 @@ unsafe impl Plain for u32 {}
 
 /// A growable array of plain values.
 #[derive(Debug)]
-pub(crate) struct Region<T> {
+pub(crate) struct MappedVec<T> {
     base: NonNull<T>,
     capacity: usize,
 }
 
-impl<T: Plain> Region<T> {
+impl<T: Plain> MappedVec<T> {
     pub(crate) const fn new() -> Self {
         Self { base: NonNull::dangling(), capacity: 0 }
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 #[repr(C, align(4096))]
-struct Page {
+struct SwitchPage {
     on: AtomicU32,
     rest: [u8; 4092],
 }
@@ -22,7 +22,7 @@ const ON: u32 = 1;
 /// Hooks record, and look after the wrappers of Python's allocators before.
 const WATCHING: u32 = 2;
 
-static PAGE: Page = Page { on: AtomicU32::new(OFF), rest: [0; 4092] };
+static PAGE: SwitchPage = SwitchPage { on: AtomicU32::new(OFF), rest: [0; 4092] };
 
 /// Whether hooks record.
 pub(crate) fn is_on() -> bool {
@@ -44,7 +44,7 @@ pub(crate) fn is_watching() -> bool {
 pub(crate) fn protect_children() -> bool {
     let page = (&raw const PAGE).cast_mut().cast();
     // SAFETY: the page is ours, zero-initialised and so in anonymous memory; its content in a child is what the advice is about.
-    let advised = unsafe { libc::madvise(page, size_of::<Page>(), libc::MADV_WIPEONFORK) } == 0;
+    let advised = unsafe { libc::madvise(page, size_of::<SwitchPage>(), libc::MADV_WIPEONFORK) } == 0;
     // SAFETY: the handler only stores to a static.
     advised || unsafe { libc::pthread_atfork(None, None, Some(off_in_child)) } == 0
 }

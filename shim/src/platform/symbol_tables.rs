@@ -20,13 +20,13 @@ const ENTRY: usize = 16;
 
 /// Whether some loaded object, of whatever scope, defines `name`.
 pub(crate) fn is_defined(name: &CStr) -> bool {
-    let mut search = Search { name: name.to_bytes_with_nul(), found: false };
+    let mut search = SymbolSearch { name: name.to_bytes_with_nul(), found: false };
     // SAFETY: the callback gets the address of `search`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(look_into), (&raw mut search).cast()) };
     search.found
 }
 
-struct Search<'a> {
+struct SymbolSearch<'a> {
     /// With the zero at its end.
     name: &'a [u8],
     found: bool,
@@ -36,7 +36,7 @@ unsafe extern "C" fn look_into(info: *mut dl_phdr_info, _size: usize, search: *m
     // SAFETY: the loader passes a valid description.
     let info = unsafe { &*info };
     // SAFETY: this is the address that `is_defined` passed.
-    let search = unsafe { &mut *search.cast::<Search<'_>>() };
+    let search = unsafe { &mut *search.cast::<SymbolSearch<'_>>() };
     if info.dlpi_phdr.is_null() {
         return 0;
     }
@@ -71,7 +71,7 @@ struct Object<'a> {
 
 /// Where what is needed of an object's dynamic section begins.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tables {
+struct SymbolSections {
     symbols: Option<usize>,
     strings: Option<usize>,
     gnu_hash: Option<usize>,
@@ -81,7 +81,8 @@ struct Tables {
 impl Object<'_> {
     /// Asks about the entries that define `name`, until one is it.
     fn any_definition(&self, name: &[u8], mut is_it: impl FnMut(usize) -> bool) -> Option<bool> {
-        let Tables { symbols: Some(symbols), strings: Some(strings), gnu_hash: modern, hash: old } = self.tables()?
+        let SymbolSections { symbols: Some(symbols), strings: Some(strings), gnu_hash: modern, hash: old } =
+            self.tables()?
         else {
             return None;
         };
@@ -137,11 +138,11 @@ impl Object<'_> {
     }
 
     /// The addresses that the dynamic section gives; the first entry of a kind counts.
-    fn tables(&self) -> Option<Tables> {
+    fn tables(&self) -> Option<SymbolSections> {
         let section = self.headers.iter().find(|header| header.p_type == PT_DYNAMIC)?;
         let start = self.base.wrapping_add(section.p_vaddr as usize);
         let end = start.saturating_add(section.p_memsz as usize).min(self.readable_end(start)?);
-        let mut tables = Tables::default();
+        let mut tables = SymbolSections::default();
         for at in (start..end.saturating_sub(ENTRY - 1)).step_by(ENTRY) {
             // SAFETY: both words lie in a readable segment.
             let [tag, value] = unsafe { (at as *const [u64; 2]).read_unaligned() };

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Acquire, Ordering::Release};
 
 use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
 
-use crate::platform::environment::Environment;
+use crate::platform::environment::ExecEnvironment;
 use crate::platform::errno::Errno;
 use crate::platform::seccomp;
 
@@ -64,7 +64,7 @@ pub(crate) fn variables() -> Option<[&'static CStr; 2]> {
 }
 
 /// Calls `start` with the environment in which a program is recorded; with `environment` itself where there is none.
-pub(crate) fn hand_on<R>(environment: Environment, start: impl FnOnce(Environment) -> R) -> R {
+pub(crate) fn hand_on<R>(environment: ExecEnvironment, start: impl FnOnce(ExecEnvironment) -> R) -> R {
     let Some(heritage) = usable() else { return start(environment) };
     // Two variables and the null come to them.
     let needed = length(environment).saturating_add(3);
@@ -82,8 +82,8 @@ pub(crate) fn hand_on<R>(environment: Environment, start: impl FnOnce(Environmen
 #[inline(never)]
 fn arrange<const ROOM: usize, R>(
     heritage: &Heritage,
-    environment: Environment,
-    start: impl FnOnce(Environment) -> R,
+    environment: ExecEnvironment,
+    start: impl FnOnce(ExecEnvironment) -> R,
 ) -> R {
     let mut array: [*const c_char; ROOM] = [std::ptr::null(); ROOM];
     let mut own = None;
@@ -141,7 +141,7 @@ fn with_both<R>(heritage: &Heritage, own: &CStr, then: impl FnOnce(Option<(&[u8]
 }
 
 /// The entry that `from` points to, which is moved on; `None` at the null, and for no environment at all.
-fn next(from: &mut Environment) -> Option<&'static CStr> {
+fn next(from: &mut ExecEnvironment) -> Option<&'static CStr> {
     if from.is_null() {
         return None;
     }
@@ -156,14 +156,14 @@ fn next(from: &mut Environment) -> Option<&'static CStr> {
     Some(unsafe { CStr::from_ptr(entry) })
 }
 
-fn length(mut environment: Environment) -> usize {
+fn length(mut environment: ExecEnvironment) -> usize {
     std::iter::from_fn(|| next(&mut environment)).count()
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 mod tests {
-    use super::{Environment, hand_on, keep, length, next};
+    use super::{ExecEnvironment, hand_on, keep, length, next};
     use std::ffi::CString;
 
     fn handed_on(variables: &[String]) -> Vec<String> {
@@ -173,7 +173,7 @@ mod tests {
         hand_on(array.as_ptr(), read)
     }
 
-    fn read(mut environment: Environment) -> Vec<String> {
+    fn read(mut environment: ExecEnvironment) -> Vec<String> {
         std::iter::from_fn(|| next(&mut environment)).map(|entry| entry.to_str().unwrap().to_owned()).collect()
     }
 

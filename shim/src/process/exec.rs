@@ -12,7 +12,7 @@ use super::recorded_process;
 use crate::interposition::got::Original;
 use crate::interposition::hooks::trampoline::call_with_array;
 use crate::platform::environment;
-use crate::platform::environment::Environment;
+use crate::platform::environment::ExecEnvironment;
 use crate::platform::recording_switch;
 use crate::recording::thread;
 
@@ -20,9 +20,9 @@ use crate::recording::thread;
 /// it takes the place of a recorded one or all children are recorded, and can load the library. It comes back only if it
 /// failed.
 fn replace_program(
-    environment: Environment,
+    environment: ExecEnvironment,
     can_load: impl FnOnce() -> bool,
-    exec: impl FnOnce(Environment) -> c_int,
+    exec: impl FnOnce(ExecEnvironment) -> c_int,
 ) -> c_int {
     let own = recorded_process::is_this();
     let followed = fork::is_followed();
@@ -60,24 +60,24 @@ macro_rules! replaces {
     };
 }
 
-replaces!(execve = EXECVE(path, arguments, environment), environment as Environment, preload_check::at(path as _) =>
+replaces!(execve = EXECVE(path, arguments, environment), environment as ExecEnvironment, preload_check::at(path as _) =>
           EXECVE(path, arguments));
 replaces!(execv = EXECV(path, arguments), environment::current(), preload_check::at(path as _) => EXECVE(path, arguments));
 replaces!(execvp = EXECVP(file, arguments), environment::current(), preload_check::named(file as _) =>
           EXECVPE(file, arguments));
-replaces!(execvpe = EXECVPE(file, arguments, environment), environment as Environment, preload_check::named(file as _) =>
+replaces!(execvpe = EXECVPE(file, arguments, environment), environment as ExecEnvironment, preload_check::named(file as _) =>
           EXECVPE(file, arguments));
-replaces!(fexecve = FEXECVE(file, arguments, environment), environment as Environment,
+replaces!(fexecve = FEXECVE(file, arguments, environment), environment as ExecEnvironment,
           preload_check::in_file(file as c_int, b"") => FEXECVE(file, arguments));
 
-type Execveat = unsafe extern "C" fn(c_int, usize, usize, Environment, c_int) -> c_int;
+type Execveat = unsafe extern "C" fn(c_int, usize, usize, ExecEnvironment, c_int) -> c_int;
 pub(super) static EXECVEAT: Original<Execveat> = Original::new();
 
 pub(super) unsafe extern "C" fn execveat(
     directory: c_int,
     path: usize,
     arguments: usize,
-    environment: Environment,
+    environment: ExecEnvironment,
     flags: c_int,
 ) -> c_int {
     let real = EXECVEAT.get();

@@ -79,7 +79,7 @@ extern "C" fn in_child() {
 }
 
 /// What the parent knew of the interpreter, which is the child's too.
-struct Known {
+struct InheritedNotes {
     version: u32,
     note_len: u32,
     note: [u64; 16],
@@ -87,7 +87,7 @@ struct Known {
     traced: u32,
 }
 
-impl Known {
+impl InheritedNotes {
     fn of(control: &ControlPage) -> Self {
         Self {
             version: control.python_version.load(Relaxed),
@@ -110,7 +110,7 @@ impl Known {
 /// Fetches the child's own shared memory into the place of its parent's.
 fn connect(area: &'static Area, ticket: u64) -> Option<()> {
     let stream = collector_socket::connect()?;
-    let known = Known::of(area.control());
+    let known = InheritedNotes::of(area.control());
     let ppid = area.control().pid.load(Relaxed);
     // SAFETY: no arguments, cannot fail.
     let pid = unsafe { libc::getpid() };

@@ -4,7 +4,7 @@
 //! stands here once.
 
 use super::{exec, spawn};
-use crate::interposition::got::{Group, Hook, HookTable, NameLeads, Target};
+use crate::interposition::got::{Hook, HookGroup, HookTable, HookTarget, NameLeads};
 use crate::interposition::hooks::{cxx, heap, jumps, loader, mapping, other_allocators, prctl, threads};
 
 /// The table: the group, then each imported name with its function and the original's place.
@@ -18,9 +18,9 @@ macro_rules! table {
                     Ok(name) => name,
                     Err(_) => panic!("a name with a zero in it"),
                 },
-                target: Target($module::$function as *const ()),
+                target: HookTarget($module::$function as *const ()),
                 original: $module::$original.word(),
-                group: Group::$group,
+                group: HookGroup::$group,
                 name_leads: NameLeads::new(),
             }
         ),*),*];

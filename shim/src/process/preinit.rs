@@ -14,10 +14,10 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use libc::{Elf64_Phdr, PT_DYNAMIC, PT_GNU_RELRO, PT_PHDR};
 
 use crate::platform::environment;
-use crate::platform::environment::Environment;
+use crate::platform::environment::ExecEnvironment;
 
 /// What the loader calls with the program's arguments and environment.
-type Constructor = extern "C" fn(c_int, *const *const c_char, Environment);
+type Constructor = extern "C" fn(c_int, *const *const c_char, ExecEnvironment);
 
 const DT_PREINIT_ARRAY: u64 = 32;
 const DT_PREINIT_ARRAYSZ: u64 = 33;
@@ -28,7 +28,7 @@ static REPLACED: AtomicUsize = AtomicUsize::new(0);
 static THEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the program goes first; then `begin` is called once it has.
-pub(crate) fn goes_first(environment: Environment, begin: Constructor) -> bool {
+pub(crate) fn goes_first(environment: ExecEnvironment, begin: Constructor) -> bool {
     // The C library has set it: so constructors have run, and what runs before them, too.
     if environment::is_set_up() {
         return false;
@@ -37,8 +37,8 @@ pub(crate) fn goes_first(environment: Environment, begin: Constructor) -> bool {
 }
 
 /// Where the address of the last function of the program's `.preinit_array` stands; `None` without such an array.
-fn last_place(environment: Environment) -> Option<Place> {
-    let program = Program::of(environment)?;
+fn last_place(environment: ExecEnvironment) -> Option<ArrayWord> {
+    let program = OwnProgram::of(environment)?;
     let dynamic = program.find(PT_DYNAMIC)?;
     let value = |wanted: u64| {
         let entries = (0..dynamic.p_memsz as usize / size_of::<[u64; 2]>()).map(|index| {
@@ -55,18 +55,18 @@ fn last_place(environment: Environment) -> Option<Place> {
         let start = program.address(relro);
         (start..start.wrapping_add(relro.p_memsz as usize)).contains(&word)
     });
-    word.is_multiple_of(align_of::<usize>()).then_some(Place { word, is_protected, page_size: program.page_size })
+    word.is_multiple_of(align_of::<usize>()).then_some(ArrayWord { word, is_protected, page_size: program.page_size })
 }
 
 /// A word of the program's.
-struct Place {
+struct ArrayWord {
     word: usize,
     /// The loader has made it read-only.
     is_protected: bool,
     page_size: usize,
 }
 
-impl Place {
+impl ArrayWord {
     fn protect(&self, protection: c_int) -> bool {
         let page = self.word & !self.page_size.wrapping_sub(1);
         // SAFETY: the page of data that the word lies on; nothing relies on it refusing writes.
@@ -74,7 +74,7 @@ impl Place {
     }
 }
 
-fn replace(place: Place, begin: Constructor) -> bool {
+fn replace(place: ArrayWord, begin: Constructor) -> bool {
     if place.is_protected && !place.protect(libc::PROT_READ | libc::PROT_WRITE) {
         return false;
     }
@@ -90,7 +90,7 @@ fn replace(place: Place, begin: Constructor) -> bool {
 }
 
 /// Runs in the place of the program's function.
-extern "C" fn in_place(count: c_int, arguments: *const *const c_char, environment: Environment) {
+extern "C" fn in_place(count: c_int, arguments: *const *const c_char, environment: ExecEnvironment) {
     for function in [&REPLACED, &THEN] {
         let address = function.load(Acquire);
         // The loader calls whatever stands there, null included; it would fail just so.
@@ -103,15 +103,15 @@ extern "C" fn in_place(count: c_int, arguments: *const *const c_char, environmen
 }
 
 /// The program itself, as the kernel describes it to the process.
-struct Program {
+struct OwnProgram {
     headers: &'static [Elf64_Phdr],
     bias: usize,
     page_size: usize,
 }
 
-impl Program {
+impl OwnProgram {
     /// The kernel's description lies behind the environment.
-    fn of(environment: Environment) -> Option<Self> {
+    fn of(environment: ExecEnvironment) -> Option<Self> {
         if environment.is_null() {
             return None;
         }
@@ -155,18 +155,18 @@ impl Program {
 
 #[cfg(test)]
 mod tests {
-    use super::{Program, goes_first, last_place};
+    use super::{OwnProgram, goes_first, last_place};
     use crate::platform::environment;
     use std::ffi::{c_char, c_int};
 
-    extern "C" fn never(_: c_int, _: *const *const c_char, _: super::Environment) {
+    extern "C" fn never(_: c_int, _: *const *const c_char, _: super::ExecEnvironment) {
         std::process::abort();
     }
 
     /// The harness has not changed its environment: it is the kernel's, and constructors have run.
     #[test]
     fn this_program_is_described_and_has_nothing_that_goes_first() {
-        let program = Program::of(environment::current());
+        let program = OwnProgram::of(environment::current());
         assert!(program.is_some_and(|program| program.find(libc::PT_LOAD).is_some() && program.page_size >= 4096));
         assert!(last_place(environment::current()).is_none());
         assert!(!goes_first(environment::current(), never));

@@ -112,9 +112,9 @@ fn runs_as_another(file: c_int) -> bool {
 }
 
 /// One line of a table in the file: of the program headers, or of the dynamic section.
-struct Line([u8; PROGRAM_HEADER]);
+struct TableLine([u8; PROGRAM_HEADER]);
 
-impl Line {
+impl TableLine {
     fn read(file: c_int, at: u64) -> Option<Self> {
         let mut bytes = [0; PROGRAM_HEADER];
         read(file, &mut bytes, at).then_some(Self(bytes))
@@ -126,10 +126,10 @@ impl Line {
 }
 
 /// The program headers of a type.
-fn headers(file: c_int, header: &[u8; HEADER], kind: u32) -> impl Iterator<Item = Line> {
+fn headers(file: c_int, header: &[u8; HEADER], kind: u32) -> impl Iterator<Item = TableLine> {
     let (table, count) = (number(header, 32, 8), number(header, 56, 2));
     let lines = (0..count.min(MOST_HEADERS as u64))
-        .map_while(move |index| Line::read(file, table.wrapping_add(index.wrapping_mul(PROGRAM_HEADER as u64))));
+        .map_while(move |index| TableLine::read(file, table.wrapping_add(index.wrapping_mul(PROGRAM_HEADER as u64))));
     lines.filter(move |line| number(&line.0, 0, 4) == u64::from(kind))
 }
 

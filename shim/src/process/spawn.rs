@@ -11,20 +11,24 @@ use super::child_environment::{self, hand_on};
 use super::fork;
 use super::preload_check;
 use crate::interposition::got::Original;
-use crate::platform::environment::Environment;
+use crate::platform::environment::ExecEnvironment;
 use crate::platform::errno::Errno;
 
-type Spawn = unsafe extern "C" fn(usize, usize, usize, usize, usize, Environment) -> c_int;
+type SpawnFunction = unsafe extern "C" fn(usize, usize, usize, usize, usize, ExecEnvironment) -> c_int;
 type System = unsafe extern "C" fn(*const c_char) -> c_int;
 type Popen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut c_void;
 
-pub(super) static POSIX_SPAWN: Original<Spawn> = Original::new();
-pub(super) static POSIX_SPAWNP: Original<Spawn> = Original::new();
+pub(super) static POSIX_SPAWN: Original<SpawnFunction> = Original::new();
+pub(super) static POSIX_SPAWNP: Original<SpawnFunction> = Original::new();
 pub(super) static SYSTEM: Original<System> = Original::new();
 pub(super) static POPEN: Original<Popen> = Original::new();
 
 /// Starts a child, with an environment in which it is recorded if it can load the library.
-fn start(environment: Environment, can_load: impl FnOnce() -> bool, start: impl FnOnce(Environment) -> c_int) -> c_int {
+fn start(
+    environment: ExecEnvironment,
+    can_load: impl FnOnce() -> bool,
+    start: impl FnOnce(ExecEnvironment) -> c_int,
+) -> c_int {
     if !fork::is_followed() {
         return start(environment);
     }
@@ -44,7 +48,7 @@ macro_rules! spawns {
             actions: usize,
             attributes: usize,
             arguments: usize,
-            environment: Environment,
+            environment: ExecEnvironment,
         ) -> c_int {
             let real = $original.get();
             // SAFETY: the caller's arguments, with an environment that outlives the call.
@@ -86,7 +90,9 @@ fn with_command<R>(command: *const c_char, run: impl FnOnce(*const c_char) -> R,
     if text.len() > LONGEST_COMMAND {
         return run(command);
     }
-    let Some(mut room) = Text::new(text.len().saturating_add(4096).saturating_mul(4)) else { return run(command) };
+    let Some(mut room) = CommandText::new(text.len().saturating_add(4096).saturating_mul(4)) else {
+        return run(command);
+    };
     room.add(FIRST);
     room.add_quoted(preload.to_bytes());
     room.add(SECOND);
@@ -103,13 +109,13 @@ fn with_command<R>(command: *const c_char, run: impl FnOnce(*const c_char) -> R,
 }
 
 /// Bytes in a mapping of their own, all zero at first.
-struct Text {
+struct CommandText {
     start: *mut u8,
     size: usize,
     length: usize,
 }
 
-impl Text {
+impl CommandText {
     fn new(size: usize) -> Option<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -149,7 +155,7 @@ impl Text {
     }
 }
 
-impl Drop for Text {
+impl Drop for CommandText {
     fn drop(&mut self) {
         let _errno = Errno::keep();
         // SAFETY: exactly the mapping that was made.
@@ -160,13 +166,13 @@ impl Drop for Text {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 mod tests {
-    use super::Text;
+    use super::CommandText;
     use std::ffi::CStr;
 
     #[test]
     fn words_are_quoted() {
         let quoted = |text: &[u8]| {
-            let mut room = Text::new(1000).unwrap();
+            let mut room = CommandText::new(1000).unwrap();
             room.add_quoted(text);
             // SAFETY: the mapping ends in zeroes.
             unsafe { CStr::from_ptr(room.start.cast()) }.to_str().unwrap().to_owned()

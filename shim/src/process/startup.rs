@@ -14,24 +14,24 @@ use memtrack_transport::{Area, barrier};
 use super::{child_environment, fork, hook_table, preinit, recorded_process};
 use crate::interposition::got::{self, ObjectWatcher};
 use crate::interposition::python_allocators;
-use crate::platform::environment::{self, Environment};
+use crate::platform::environment::{self, ExecEnvironment};
 use crate::platform::errno::Errno;
 use crate::platform::{collector_socket, recording_switch, shared_area};
 use crate::stacks::{native, python};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, Environment) = construct;
+static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, ExecEnvironment) = construct;
 
 /// The loader calls this before the constructors of all other libraries; of the C library's, too. Only with glibc before
 /// 2.34 and programs that load libpthread, it is called after those of the libraries that the program is linked with.
-extern "C" fn construct(count: c_int, arguments: *const *const c_char, environment: Environment) {
+extern "C" fn construct(count: c_int, arguments: *const *const c_char, environment: ExecEnvironment) {
     if !preinit::goes_first(environment, begin) {
         begin(count, arguments, environment);
     }
 }
 
-extern "C" fn begin(_count: c_int, arguments: *const *const c_char, environment: Environment) {
+extern "C" fn begin(_count: c_int, arguments: *const *const c_char, environment: ExecEnvironment) {
     let _errno = Errno::keep();
     environment::note_name(arguments);
     let taken = environment::take(environment);

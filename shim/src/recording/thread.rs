@@ -28,7 +28,7 @@ use crate::platform::errno::Errno;
 use crate::platform::shared_area::area;
 use crate::platform::{recording_switch, tls};
 use crate::recording::deferred_block::{self, DeferredBlock};
-use crate::stacks::native::Native;
+use crate::stacks::native::NativeStack;
 use crate::stacks::python::{self, Chain};
 
 mod hot_path;
@@ -70,7 +70,7 @@ struct RecordingState {
     /// The block whose record waits for the next event.
     deferred: Option<DeferredBlock>,
     /// What native stacks need; `None` where they are not recorded.
-    native: Option<&'static mut Native>,
+    native: Option<&'static mut NativeStack>,
 }
 
 /// What an allocator of Python's does with a block that it had.

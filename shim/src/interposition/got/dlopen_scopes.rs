@@ -61,9 +61,9 @@ impl Scope {
 }
 
 /// Takes its handle out again when it is dropped.
-pub(super) struct Entry(Option<&'static AtomicUsize>);
+pub(super) struct PendingScope(Option<&'static AtomicUsize>);
 
-impl Drop for Entry {
+impl Drop for PendingScope {
     fn drop(&mut self) {
         if let Some(place) = self.0 {
             place.store(0, Ordering::Release);
@@ -72,10 +72,10 @@ impl Drop for Entry {
 }
 
 /// Puts a handle in. With more dlopens at once than there are places, it is left out.
-pub(super) fn enter(scope: Scope) -> Entry {
+pub(super) fn enter(scope: Scope) -> PendingScope {
     let value = scope.handle as usize | usize::from(scope.deep);
     let free = |place: &&AtomicUsize| place.compare_exchange(0, value, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    Entry(PENDING.iter().find(free))
+    PendingScope(PENDING.iter().find(free))
 }
 
 /// All handles that stand here now.

@@ -44,7 +44,7 @@ impl Dynamic {
         let range = object.range();
         let section = object.dynamic().filter(|section| holds(&range, section.start, section.len()))?;
         let tags = tags(&section)?;
-        let tables = Tables { base: object.base, range: &range, tags: &tags };
+        let tables = DynamicTables { base: object.base, range: &range, tags: &tags };
         let sound = tables.symbols_and_strings() && tables.relocations() && tables.linkage();
         let symbols = tables.rebased(DT_SYMTAB)?;
         let strings = tables.rebased(DT_STRTAB)?;
@@ -117,13 +117,13 @@ fn tags(section: &Range) -> Option<Tags> {
 }
 
 /// The checks of the tables, over the tags of one object.
-struct Tables<'a> {
+struct DynamicTables<'a> {
     base: usize,
     range: &'a Range,
     tags: &'a Tags,
 }
 
-impl Tables<'_> {
+impl DynamicTables<'_> {
     fn symbols_and_strings(&self) -> bool {
         self.value(DT_SYMENT) == Some(SYMBOL) && self.inside(DT_SYMTAB, Some(SYMBOL), 8) && {
             self.inside(DT_STRTAB, self.value(DT_STRSZ), 1)

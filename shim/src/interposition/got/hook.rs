@@ -42,14 +42,14 @@ impl<F: Copy> Original<F> {
 
 /// The address of one of our functions, for a static table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target(pub(crate) *const ());
+pub(crate) struct HookTarget(pub(crate) *const ());
 
 // SAFETY: the address of a function is a constant; nothing is ever read or written through it.
-unsafe impl Sync for Target {}
+unsafe impl Sync for HookTarget {}
 
 /// Functions that come from one library, and are hooked together or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Group {
+pub(crate) enum HookGroup {
     /// The C library: looked up at start-up; each on its own.
     C,
     /// C++ `operator new` and `operator delete`.
@@ -64,7 +64,7 @@ pub(crate) enum Group {
     Tcmalloc,
 }
 
-impl Group {
+impl HookGroup {
     /// Number of groups, for tables indexed by `group as usize`.
     pub(crate) const COUNT: usize = 6;
 }
@@ -75,11 +75,11 @@ pub(crate) struct Hook {
     /// The symbol's name, with its terminating zero.
     pub(crate) name: &'static std::ffi::CStr,
     /// Our function.
-    pub(crate) target: Target,
+    pub(crate) target: HookTarget,
     /// Where the address of the function it stands in for is kept; 0 means unknown.
     pub(crate) original: &'static AtomicUsize,
     /// The library it belongs to.
-    pub(crate) group: Group,
+    pub(crate) group: HookGroup,
     /// What became of the name where its original is defined.
     pub(crate) name_leads: NameLeads,
 }

@@ -30,16 +30,16 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use plt_rs::{DynamicLibrary, LoadedLibrary};
 
 pub(crate) use dlopen_scopes::{Opening, Scope};
-pub(crate) use hook::{Group, Hook, NameLeads, Original, Target};
+pub(crate) use hook::{Hook, HookGroup, HookTarget, NameLeads, Original};
 pub(crate) use hook_lookup::HookTable;
 
 use crate::platform::loaded_object::LoadedObject;
-use seen_objects::{Known, Loaded};
-use slot::Outcome;
+use seen_objects::{Loaded, SeenObject};
+use slot::PatchOutcome;
 
 /// The objects seen so far, and who is at it.
-struct State {
-    known: UnsafeCell<Vec<Known>>,
+struct PatchState {
+    known: UnsafeCell<Vec<SeenObject>>,
     /// The process that is patching, 0 for none. A fork child may inherit its parent's number: then the list is void.
     patching: AtomicI32,
     /// A round was asked for while one was running.
@@ -48,9 +48,9 @@ struct State {
 }
 
 // SAFETY: `known` is touched only by the one thread that `patching` admits.
-unsafe impl Sync for State {}
+unsafe impl Sync for PatchState {}
 
-static STATE: State = State {
+static STATE: PatchState = PatchState {
     known: UnsafeCell::new(Vec::new()),
     patching: AtomicI32::new(0),
     again: AtomicBool::new(false),
@@ -154,7 +154,7 @@ fn patch_exclusively() {
     STATE.patching.store(0, Ordering::Release);
 }
 
-fn patch_round(known: &mut Vec<Known>) {
+fn patch_round(known: &mut Vec<SeenObject>) {
     let Some(hooks) = hook_lookup::table() else { return };
     let loaded = Loaded::now();
     let some_were_removed = loaded.some_were_removed();
@@ -181,7 +181,7 @@ fn patch_round(known: &mut Vec<Known>) {
                 loader_stubs::lead_past_stubs(object, program, hooks, skipped.page_size);
             }
             let outcome = patch_object(object, library, hooks, &scopes, &skipped).unwrap_or_default();
-            Known::new(object, outcome)
+            SeenObject::new(object, outcome)
         }));
     }
     symbol_redirect::redirect(&loaded.objects, skipped.page_size);
@@ -195,7 +195,7 @@ fn patch_object(
     hooks: &'static HookTable,
     scopes: &[Scope],
     skipped: &Skipped,
-) -> Option<Outcome> {
+) -> Option<PatchOutcome> {
     if library.addr() != object.base || skipped.has(object, &library) {
         return None;
     }

@@ -14,7 +14,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::dlopen_scopes::{self, Scope};
-use super::hook::{Group, Hook};
+use super::hook::{Hook, HookGroup};
 use super::hook_lookup::hooks;
 use crate::platform::dladdr::{is_import_stub, object_at};
 use crate::platform::loaded_object::Range;
@@ -26,17 +26,17 @@ const BUSY: u8 = 1;
 const READY: u8 = 2;
 const REFUSED: u8 = 3;
 
-static STATES: [AtomicU8; Group::COUNT] = [const { AtomicU8::new(UNKNOWN) }; Group::COUNT];
+static STATES: [AtomicU8; HookGroup::COUNT] = [const { AtomicU8::new(UNKNOWN) }; HookGroup::COUNT];
 unsafe extern "C" {
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
 /// Stores the C library's originals. Called once, at start-up.
 pub(super) fn c_library() {
-    for hook in hooks().iter().filter(|hook| hook.group == Group::C) {
+    for hook in hooks().iter().filter(|hook| hook.group == HookGroup::C) {
         hook.original.store(global(hook.name), Ordering::Release);
     }
-    state(Group::C).store(READY, Ordering::Release);
+    state(HookGroup::C).store(READY, Ordering::Release);
 }
 
 /// The original of `hook`, looked up with its whole group if this is the first time; 0 when there is none.
@@ -60,7 +60,7 @@ pub(super) fn known_original(hook: &Hook) -> usize {
 /// tell. Without scopes it is an object of the program's start. No slot needs to be decided on that will get the hook
 /// from the loader, if it would get the original.
 pub(super) fn leads_to(hook: &Hook, original: usize, scopes: &[Scope]) -> Option<bool> {
-    if hook.group == Group::C && !dlopen_scopes::is_any_deep() {
+    if hook.group == HookGroup::C && !dlopen_scopes::is_any_deep() {
         return Some(true);
     }
     if hook.name_leads.to_hook() {
@@ -77,12 +77,12 @@ pub(super) fn leads_to(hook: &Hook, original: usize, scopes: &[Scope]) -> Option
 
 /// Whether looking again cannot change what is known of this hook's original.
 pub(super) fn is_settled(hook: &Hook) -> bool {
-    hook.group == Group::C || state(hook.group).load(Ordering::Acquire) == REFUSED
+    hook.group == HookGroup::C || state(hook.group).load(Ordering::Acquire) == REFUSED
 }
 
 /// Forgets the groups whose functions lie in `range`, which was unloaded: all that imported them went before.
 pub(super) fn forget(range: &Range) {
-    for hook in hooks().iter().filter(|hook| hook.group != Group::C) {
+    for hook in hooks().iter().filter(|hook| hook.group != HookGroup::C) {
         if range.contains(&hook.original()) {
             hook.name_leads.forget();
             state(hook.group).store(UNKNOWN, Ordering::Release);
@@ -90,7 +90,7 @@ pub(super) fn forget(range: &Range) {
     }
 }
 
-fn state(group: Group) -> &'static AtomicU8 {
+fn state(group: HookGroup) -> &'static AtomicU8 {
     // The array has a place for every group.
     let [first, ..] = &STATES;
     STATES.get(group as usize).unwrap_or(first)
@@ -123,7 +123,7 @@ fn group(wanted: &Hook, scopes: &[Scope]) -> u8 {
 /// Whether this is an `operator delete`. mimalloc, for one, does not replace all of them: those of the C++ library call
 /// the ones that it does replace, and need no hook of their own.
 fn only_passes_on(hook: &Hook) -> bool {
-    hook.group == Group::Cxx && hook.name.to_bytes().starts_with(b"_Zd")
+    hook.group == HookGroup::Cxx && hook.name.to_bytes().starts_with(b"_Zd")
 }
 
 fn global(name: &CStr) -> usize {

@@ -14,7 +14,7 @@ use super::hook::Hook;
 use super::hook_lookup::HookTable;
 use super::originals;
 use super::protection::Protection;
-use super::slot::{Outcome, Slot};
+use super::slot::{PatchOutcome, PatchedSlot};
 use crate::platform::loaded_object::{LoadedObject, Range};
 
 /// Relocation types that hold the address of a symbol: a plain word, a data import, a call import.
@@ -31,7 +31,7 @@ pub(super) struct Patcher<'a> {
     scopes: &'a [Scope],
     range: Range,
     protection: Protection,
-    outcome: Outcome,
+    outcome: PatchOutcome,
 }
 
 impl<'a> Patcher<'a> {
@@ -45,11 +45,20 @@ impl<'a> Patcher<'a> {
         page_size: usize,
     ) -> Self {
         let protection = Protection::new(object.relro_pages(page_size), libc::PROT_READ);
-        Self { object, library, dynamic, hooks, scopes, range: object.range(), protection, outcome: Outcome::default() }
+        Self {
+            object,
+            library,
+            dynamic,
+            hooks,
+            scopes,
+            range: object.range(),
+            protection,
+            outcome: PatchOutcome::default(),
+        }
     }
 
     /// Looks at every relocation.
-    pub(super) fn run(mut self) -> Outcome {
+    pub(super) fn run(mut self) -> PatchOutcome {
         let library = self.library;
         let data = library.addend_relocs().map_or(&[][..], |table| table.entries());
         // Two thirds of a large library's.
@@ -86,7 +95,7 @@ impl<'a> Patcher<'a> {
             slot.store(hook.target(), Ordering::Release);
         }
         self.outcome.count = self.outcome.count.saturating_add(1);
-        self.outcome.slot = Some(Slot { address, value: hook.target() });
+        self.outcome.slot = Some(PatchedSlot { address, value: hook.target() });
     }
 
     /// Whether the slot leads to the hook's original, at once or when it is bound at the first call.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, c_void, dl_phdr_info};
 
-use super::slot::{Outcome, Slot};
+use super::slot::{PatchOutcome, PatchedSlot};
 use crate::platform::loaded_object::{LoadedObject, Range};
 
 /// Numbers of objects ever added and removed, at the last look; differing from the loader's means there is news.
@@ -29,18 +29,18 @@ struct Counters {
 
 /// An object that was seen before.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct SeenObject {
     base: usize,
     headers: usize,
     name: usize,
     /// The addresses it covers.
     pub(super) range: Range,
-    outcome: Outcome,
+    outcome: PatchOutcome,
 }
 
-impl Known {
+impl SeenObject {
     /// Remembers `object`, and what came of patching it.
-    pub(super) fn new(object: &LoadedObject<'_>, outcome: Outcome) -> Self {
+    pub(super) fn new(object: &LoadedObject<'_>, outcome: PatchOutcome) -> Self {
         if outcome.undecided {
             UNDECIDED.store(true, Ordering::Relaxed);
         }
@@ -57,7 +57,7 @@ impl Known {
     }
 }
 
-fn is_intact(slot: Slot, object: &LoadedObject<'_>) -> bool {
+fn is_intact(slot: PatchedSlot, object: &LoadedObject<'_>) -> bool {
     // SAFETY: the word was checked to lie in a writable segment of an object that is loaded now.
     let read = || unsafe { &*(slot.address as *const AtomicUsize) }.load(Ordering::Relaxed);
     object.has_writable_word(slot.address) && read() == slot.value
@@ -125,21 +125,25 @@ unsafe extern "C" fn compare_counters(info: *mut dl_phdr_info, _size: usize, new
 }
 
 /// How many objects at the front of both lists are the same: all that were known, unless some were unloaded.
-pub(super) fn unchanged(known: &[Known], objects: &[LoadedObject<'_>], some_were_removed: bool) -> usize {
+pub(super) fn unchanged(known: &[SeenObject], objects: &[LoadedObject<'_>], some_were_removed: bool) -> usize {
     known.iter().zip(objects).take_while(|(known, object)| known.is(object, some_were_removed)).count()
 }
 
 /// The known objects against the loaded ones.
-pub(super) struct Comparison {
+pub(super) struct ObjectComparison {
     /// For each loaded object: what is known of it, `None` for a new one.
-    pub(super) matches: Vec<Option<Known>>,
+    pub(super) matches: Vec<Option<SeenObject>>,
     /// What is no longer there.
-    pub(super) gone: Vec<Known>,
+    pub(super) gone: Vec<SeenObject>,
 }
 
 /// Compares in one pass: the loader keeps its order, takes out what is unloaded, and appends what is new.
-pub(super) fn compare(known: Vec<Known>, objects: &[LoadedObject<'_>], some_were_removed: bool) -> Comparison {
-    let mut comparison = Comparison { matches: Vec::with_capacity(objects.len()), gone: Vec::new() };
+pub(super) fn compare(
+    known: Vec<SeenObject>,
+    objects: &[LoadedObject<'_>],
+    some_were_removed: bool,
+) -> ObjectComparison {
+    let mut comparison = ObjectComparison { matches: Vec::with_capacity(objects.len()), gone: Vec::new() };
     let mut rest = known.into_iter();
     for object in objects {
         let found = rest.as_slice().iter().position(|known| known.is(object, some_were_removed));
@@ -160,11 +164,11 @@ mod tests {
         LoadedObject { base, headers: &[], name: base }
     }
 
-    fn known(bases: &[usize]) -> Vec<Known> {
-        bases.iter().map(|&base| Known::new(&object(base), Outcome::default())).collect()
+    fn known(bases: &[usize]) -> Vec<SeenObject> {
+        bases.iter().map(|&base| SeenObject::new(&object(base), PatchOutcome::default())).collect()
     }
 
-    fn bases(known: &[Known]) -> Vec<usize> {
+    fn bases(known: &[SeenObject]) -> Vec<usize> {
         known.iter().map(|known| known.base).collect()
     }
 

@@ -4,7 +4,7 @@
 
 /// A slot that was patched, with the value written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct PatchedSlot {
     /// Where it is.
     pub(super) address: usize,
     /// What it holds.
@@ -13,11 +13,11 @@ pub(super) struct Slot {
 
 /// What came of patching one object.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct PatchOutcome {
     /// Slots that hold a hook.
     pub(super) count: usize,
     /// One of them.
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<PatchedSlot>,
     /// Some slot could not be decided on yet: the dlopen that brought the object has still to be followed up.
     pub(super) undecided: bool,
 }

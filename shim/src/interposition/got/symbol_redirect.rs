@@ -41,14 +41,14 @@ pub(super) fn redirect(objects: &[LoadedObject<'_>], page_size: usize) {
     wanted.iter().for_each(|hook| hook.name_leads.set(false));
     for object in objects {
         let range = object.range();
-        let defined: Vec<Entry> = wanted
+        let defined: Vec<SymbolEntry> = wanted
             .iter()
             .filter(|hook| range.contains(&hook.original()))
             .flat_map(|hook| entries(object, hook))
             .collect();
         for segment in object.headers.iter().filter(|header| header.p_type == PT_LOAD) {
             let range = object.range_of(segment);
-            let within: Vec<&Entry> = defined.iter().filter(|entry| holds(&range, entry.value, 8)).collect();
+            let within: Vec<&SymbolEntry> = defined.iter().filter(|entry| holds(&range, entry.value, 8)).collect();
             write(object, &within, usual(segment.p_flags), page_size);
         }
     }
@@ -56,14 +56,14 @@ pub(super) fn redirect(objects: &[LoadedObject<'_>], page_size: usize) {
 
 /// The value of a symbol that defines a hook's original.
 #[derive(Debug)]
-struct Entry {
+struct SymbolEntry {
     /// Where it stands.
     value: usize,
     hook: &'static Hook,
 }
 
 /// The symbols by which `object` defines the original: of each version of the name that is the same function.
-fn entries(object: &LoadedObject<'_>, hook: &'static Hook) -> Vec<Entry> {
+fn entries(object: &LoadedObject<'_>, hook: &'static Hook) -> Vec<SymbolEntry> {
     let mut entries = Vec::new();
     for_each_definition(object.base, object.headers, hook.name, |symbol| {
         // SAFETY: an entry of the object's symbol table, which was read just now.
@@ -71,14 +71,14 @@ fn entries(object: &LoadedObject<'_>, hook: &'static Hook) -> Vec<Entry> {
         let value = symbol as usize + std::mem::offset_of!(Elf64_Sym, st_value);
         let is_original = object.base.wrapping_add(st_value as usize) == hook.original();
         if is_original && PLAIN.contains(&(st_info & 0xf)) && value.is_multiple_of(align_of::<u64>()) {
-            entries.push(Entry { value, hook });
+            entries.push(SymbolEntry { value, hook });
         }
     });
     entries
 }
 
 /// Writes entries that lie in one segment.
-fn write(object: &LoadedObject<'_>, entries: &[&Entry], usual: i32, page_size: usize) {
+fn write(object: &LoadedObject<'_>, entries: &[&SymbolEntry], usual: i32, page_size: usize) {
     let places = || entries.iter().map(|entry| entry.value);
     let (Some(first), Some(last)) = (places().min(), places().max()) else { return };
     let down = |address: usize| address & !page_size.wrapping_sub(1);

@@ -82,7 +82,7 @@ fn patch(opened: Option<Scope>) {
 
 /// A lookup's result in the first register, and in the second whether it was made at all.
 #[repr(C)]
-struct Answer {
+struct LookupAnswer {
     address: usize,
     known: usize,
 }
@@ -100,20 +100,20 @@ macro_rules! looks_up {
 looks_up!(dlsym = DLSYM, answer_dlsym);
 looks_up!(dlvsym = DLVSYM, answer_dlvsym);
 
-unsafe extern "C" fn answer_dlsym(handle: *mut c_void, name: *const c_char) -> Answer {
+unsafe extern "C" fn answer_dlsym(handle: *mut c_void, name: *const c_char) -> LookupAnswer {
     // SAFETY: the caller's arguments, for the function it meant.
     answer(handle, name, || unsafe { DLSYM.get()(handle, name) })
 }
 
-unsafe extern "C" fn answer_dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> Answer {
+unsafe extern "C" fn answer_dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> LookupAnswer {
     // SAFETY: the caller's arguments, for the function it meant.
     answer(handle, name, || unsafe { DLVSYM.get()(handle, name, version) })
 }
 
 /// Answers the lookups of hooked names that do not depend on who asks: the hook, where the truth is its original or
 /// is the hook already.
-fn answer(handle: *mut c_void, name: *const c_char, look_up: impl Fn() -> *mut c_void) -> Answer {
-    let unknown = Answer { address: 0, known: 0 };
+fn answer(handle: *mut c_void, name: *const c_char, look_up: impl Fn() -> *mut c_void) -> LookupAnswer {
+    let unknown = LookupAnswer { address: 0, known: 0 };
     if name.is_null() || handle == libc::RTLD_NEXT {
         return unknown;
     }
@@ -125,5 +125,5 @@ fn answer(handle: *mut c_void, name: *const c_char, look_up: impl Fn() -> *mut c
     };
     let address = look_up() as usize;
     let is_it = address != 0 && (address == original || address == hook.target());
-    Answer { address: if is_it { hook.target() } else { address }, known: usize::from(is_it) }
+    LookupAnswer { address: if is_it { hook.target() } else { address }, known: usize::from(is_it) }
 }

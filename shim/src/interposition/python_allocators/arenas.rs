@@ -37,7 +37,7 @@ const HUGE: usize = 2 << 20;
 /// `PyObjectArenaAllocator`: the same in every version.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Functions {
+struct ArenaFunctions {
     context: *mut c_void,
     alloc: usize,
     free: usize,
@@ -77,14 +77,14 @@ impl Arenas {
 
 /// From now on the arenas of the interpreter in `library` are known. Call it outside of hooks.
 pub(super) fn interpreter_found(library: &Library) {
-    type Getter = unsafe extern "C" fn(*mut Functions);
+    type ArenaGetter = unsafe extern "C" fn(*mut ArenaFunctions);
     const NAME: &CStr = c"PyObject_GetArenaAllocator";
     if !is_defined(NAME) {
         return;
     }
     // SAFETY: the documented type of this function in every version.
-    let Ok(getter) = (unsafe { library.get::<Getter>(NAME) }) else { return };
-    let mut functions = Functions { context: null_mut(), alloc: 0, free: 0 };
+    let Ok(getter) = (unsafe { library.get::<ArenaGetter>(NAME) }) else { return };
+    let mut functions = ArenaFunctions { context: null_mut(), alloc: 0, free: 0 };
     // SAFETY: copies three words to the place it is given, whether or not an interpreter runs.
     unsafe { getter(&raw mut functions) };
     let arenas = Arenas {

@@ -34,7 +34,7 @@ pub(crate) use arenas::arena_allocator;
 #[derive(Clone, Copy, Debug, Default)]
 struct Domain {
     context: usize,
-    functions: wrappers::Functions,
+    functions: wrappers::DomainFunctions,
 }
 
 /// `PyMemAllocatorDomain`: raw, mem, obj.

@@ -18,7 +18,7 @@ use crate::recording::thread::Recorder;
 use crate::recording::thread::{self, Freeing, PythonCall};
 
 /// The functions of a `PyMemAllocatorEx`, as addresses: malloc, calloc, realloc, free.
-pub(super) type Functions = [usize; 4];
+pub(super) type DomainFunctions = [usize; 4];
 
 type Malloc = unsafe extern "C" fn(usize, usize) -> usize;
 type Calloc = unsafe extern "C" fn(usize, usize, usize) -> usize;
@@ -48,7 +48,7 @@ impl Originals {
         [self.malloc.word(), self.calloc.word(), self.realloc.word(), self.free.word()]
     }
 
-    fn are(&self, functions: &Functions) -> bool {
+    fn are(&self, functions: &DomainFunctions) -> bool {
         self.words().iter().zip(functions).all(|(word, function)| word.load(Relaxed) == *function)
     }
 }
@@ -58,7 +58,7 @@ static ORIGINALS: [[Originals; SETS]; DOMAINS] = [const { [const { Originals::ne
 static USED: [AtomicUsize; DOMAINS] = [const { AtomicUsize::new(0) }; DOMAINS];
 
 /// Our functions in place of these of a domain; `None` when there are too many kinds. One thread at a time.
-pub(super) fn in_place_of(domain: usize, functions: &Functions) -> Option<Functions> {
+pub(super) fn in_place_of(domain: usize, functions: &DomainFunctions) -> Option<DomainFunctions> {
     let (all, counter) = (ORIGINALS.get(domain)?, USED.get(domain)?);
     let used = counter.load(Acquire);
     let known = all.iter().take(used).position(|originals| originals.are(functions));
@@ -80,15 +80,15 @@ pub(super) fn is_ours(malloc: usize) -> bool {
     sets().iter().flatten().any(|set| set.first() == Some(&malloc))
 }
 
-fn sets() -> [[Functions; SETS]; DOMAINS] {
+fn sets() -> [[DomainFunctions; SETS]; DOMAINS] {
     [domain::<0>(), domain::<1>(), domain::<2>()]
 }
 
-fn domain<const DOMAIN: usize>() -> [Functions; SETS] {
+fn domain<const DOMAIN: usize>() -> [DomainFunctions; SETS] {
     [set::<DOMAIN, 0>(), set::<DOMAIN, 1>(), set::<DOMAIN, 2>(), set::<DOMAIN, 3>()]
 }
 
-fn set<const DOMAIN: usize, const NUMBER: usize>() -> Functions {
+fn set<const DOMAIN: usize, const NUMBER: usize>() -> DomainFunctions {
     let malloc: Malloc = malloc::<DOMAIN, NUMBER>;
     let calloc: Calloc = calloc::<DOMAIN, NUMBER>;
     let realloc: Realloc = realloc::<DOMAIN, NUMBER>;

@@ -32,9 +32,9 @@ use memtrack_format::record::{AllocHead, AllocStep, PendingAlloc};
 
 use super::{RecordingState, StateAccess};
 use crate::events::event_time::EventTime;
-use crate::events::order::Block;
+use crate::events::order::EventBlock;
 use crate::recording::deferred_block::DeferredBlock;
-use crate::stacks::python::{self, ForVersion, Glance, Naming, Version, for_version};
+use crate::stacks::python::{self, FastComparison, ForVersion, Naming, Version, for_version};
 
 /// Records an allocation and ends the hook's guard; gives the address back.
 pub(super) type AllocAndLeave = fn(StateAccess<'static>, AllocHead, usize, usize) -> usize;
@@ -130,15 +130,17 @@ impl StateAccess<'_> {
         let Some(time) = state.ring.time_at_once::<TIMED>() else {
             return self.alloc_in_full::<V, TIMED>(head, address, size, EventTime::UNREAD);
         };
-        if !state.is_usual(Block::new(address, size)) {
+        if !state.is_usual(EventBlock::new(address, size)) {
             cold_path();
             return self.alloc_in_full::<V, TIMED>(head, address, size, time);
         }
         match state.chain.glance::<V>() {
-            Glance::Same => {}
-            Glance::Moved(position) => return self.alloc_moved::<V, TIMED>(head, address, size, time, position),
-            Glance::Unknown => return self.alloc_looking::<V, TIMED>(head, address, size, time),
-            Glance::Unasked => return self.alloc_in_full::<V, TIMED>(head, address, size, time),
+            FastComparison::Same => {}
+            FastComparison::Moved(position) => {
+                return self.alloc_moved::<V, TIMED>(head, address, size, time, position);
+            }
+            FastComparison::Unknown => return self.alloc_looking::<V, TIMED>(head, address, size, time),
+            FastComparison::Unasked => return self.alloc_in_full::<V, TIMED>(head, address, size, time),
         }
         match state.write_expected::<TIMED>(head, address, size, time) {
             Write::Done => self.leave(address),
@@ -235,7 +237,7 @@ impl StateAccess<'_> {
         let Some(time) = state.ring.time_at_once::<TIMED>() else {
             return self.alloc_without_python_in_full::<TIMED>(head, address, size, EventTime::UNREAD);
         };
-        let is_usual = python::build().is_none() && state.is_usual(Block::new(address, size));
+        let is_usual = python::build().is_none() && state.is_usual(EventBlock::new(address, size));
         let write = if is_usual { state.write_expected::<TIMED>(head, address, size, time) } else { Write::NoRoom };
         match write {
             Write::Done => self.leave(address),
@@ -365,7 +367,7 @@ impl StateAccess<'_> {
 impl RecordingState {
     /// Whether there is nothing to do for an event of this block but to write it.
     #[inline(always)]
-    fn is_usual(&mut self, block: Block) -> bool {
+    fn is_usual(&mut self, block: EventBlock) -> bool {
         !python::finalizing() && self.ring.is_in_turn(block)
     }
 
@@ -420,7 +422,7 @@ impl RecordingState {
         update: impl FnOnce(&mut Self) -> Naming,
     ) {
         self.note_finalizing();
-        let time = self.ring.next_place::<TIMED>(Block::new(address, size), time);
+        let time = self.ring.next_place::<TIMED>(EventBlock::new(address, size), time);
         let naming = update(self);
         let (block, time) = ((address as u64, size as u64), time.recorded::<TIMED>());
         // Not by `write_alloc`, whose closure is one for all that call it, and so a function of its own.
@@ -477,7 +479,7 @@ impl RecordingState {
     #[inline(always)]
     fn free_usual<const TIMED: bool>(&mut self, address: usize) -> FreeStep {
         let Some(time) = self.ring.time_at_once::<TIMED>() else { return FreeStep::NotBegun };
-        if !self.is_usual(Block::new(address, 0)) {
+        if !self.is_usual(EventBlock::new(address, 0)) {
             cold_path();
             return FreeStep::NotBegun;
         }
@@ -492,7 +494,7 @@ impl RecordingState {
     #[inline(always)]
     fn free_as<const TIMED: bool>(&mut self, address: usize) {
         self.note_finalizing();
-        let time = self.ring.next_place::<TIMED>(Block::new(address, 0), EventTime::UNREAD);
+        let time = self.ring.next_place::<TIMED>(EventBlock::new(address, 0), EventTime::UNREAD);
         let (address, time) = (address as u64, time.recorded::<TIMED>());
         self.ring.record(move |encoder, bytes, at| encoder.free_as(bytes, at, address, time));
     }

@@ -14,8 +14,8 @@ use memtrack_transport::layout::SLOT_COUNTS;
 use super::hot_path::ALLOC_FIRST;
 use super::{PythonCall, RecordingState, RecordingThread, StateAccess};
 use crate::events::ring::Ring;
-use crate::platform::mapped_vec::Region;
-use crate::stacks::native::{self, Native};
+use crate::platform::mapped_vec::MappedVec;
+use crate::stacks::native::{self, NativeStack};
 use crate::stacks::python::{self, Chain};
 
 /// The most slots an area has.
@@ -165,14 +165,14 @@ fn make(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
 }
 
 /// Memory for the native side of a slot.
-fn make_native() -> Option<&'static mut Native> {
-    let mut memory: Region<u8> = Region::new();
-    if !memory.grow(size_of::<Native>()) {
+fn make_native() -> Option<&'static mut NativeStack> {
+    let mut memory: MappedVec<u8> = MappedVec::new();
+    if !memory.grow(size_of::<NativeStack>()) {
         return None;
     }
-    let place: *mut Native = memory.as_mut_slice().as_mut_ptr().cast();
+    let place: *mut NativeStack = memory.as_mut_slice().as_mut_ptr().cast();
     // SAFETY: fresh memory of the right size, page-aligned, that is never given back.
-    unsafe { place.write(Native::new()) };
+    unsafe { place.write(NativeStack::new()) };
     // SAFETY: just written; the slot's state is its only owner.
     unsafe { place.as_mut() }
 }

@@ -1,10 +1,10 @@
 //! What unwinding has to know of the processor: its registers by number, how return addresses are kept, and how a
 //! signal's frame looks where no unwind table describes it.
 //!
-//! Invariant: what is not of this processor is not compiled; nothing here reads but through [`Stack`].
+//! Invariant: what is not of this processor is not compiled; nothing here reads but through [`StackMemory`].
 
-use super::rule::Rule;
-use super::stack_memory::Stack;
+use super::rule::UnwindRule;
+use super::stack_memory::StackMemory;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86_64::{FRAME, STACK, VENDOR, return_address, signal_rule};
@@ -14,7 +14,7 @@ pub(super) use aarch64::{FRAME, STACK, VENDOR, return_address, signal_rule};
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64 {
-    use super::{Rule, Stack};
+    use super::{StackMemory, UnwindRule};
     use gimli::Vendor;
 
     /// The frame pointer's number in unwind tables.
@@ -31,15 +31,15 @@ mod x86_64 {
     }
 
     /// The C library has a table for its trampoline.
-    pub(in super::super) const fn signal_rule(_pc: usize, _stack: &mut Stack) -> Option<Rule> {
+    pub(in super::super) const fn signal_rule(_pc: usize, _stack: &mut StackMemory) -> Option<UnwindRule> {
         None
     }
 }
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64 {
-    use super::super::rule::{Base, Kind, Place};
-    use super::{Rule, Stack};
+    use super::super::rule::{Base, RuleKind, SavedPlace};
+    use super::{StackMemory, UnwindRule};
     use gimli::Vendor;
 
     /// The frame pointer's number in unwind tables.
@@ -64,16 +64,16 @@ mod aarch64 {
     }
 
     /// How to leave a signal handler that returns to `pc`, if the kernel's trampoline is there.
-    pub(in super::super) fn signal_rule(pc: usize, stack: &mut Stack) -> Option<Rule> {
-        let saved = |offset| Place { base: Base::Stack, offset };
+    pub(in super::super) fn signal_rule(pc: usize, stack: &mut StackMemory) -> Option<UnwindRule> {
+        let saved = |offset| SavedPlace { base: Base::StackMemory, offset };
         let first = stack.word(pc & !7)?;
         let code = if pc & 4 == 0 { first } else { (first >> 32) | (stack.word((pc & !7).wrapping_add(8))? << 32) };
-        (code == TRAMPOLINE).then(|| Rule {
+        (code == TRAMPOLINE).then(|| UnwindRule {
             cfa: saved(SAVED_STACK),
             cfa_is_read: true,
             back: saved(SAVED_ADDRESS),
             frame: Some(saved(SAVED_FRAME)),
-            kind: Kind::Signal,
+            kind: RuleKind::Signal,
         })
     }
 }

@@ -8,10 +8,10 @@ use gimli::{
 };
 
 use super::arch;
-use super::rule::{Base, Kind, Place, Rule};
+use super::rule::{Base, RuleKind, SavedPlace, UnwindRule};
 
 type Section = EhFrame<EndianSlice<'static, NativeEndian>>;
-type Row = UnwindTableRow<usize, Storage>;
+type UnwindRow = UnwindTableRow<usize, Storage>;
 
 /// Rules for every register of a compiler's, and as deep a stack of rows as they make.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) fn rule(
     header: Option<(usize, usize)>,
     segment_end: impl Fn(usize) -> Option<usize>,
     address: usize,
-) -> Option<Rule> {
+) -> Option<UnwindRule> {
     let bytes = |start: usize, end: usize| {
         // SAFETY: a range inside a loaded segment of the module, which is on the stack and therefore loaded.
         let bytes = unsafe { std::slice::from_raw_parts(start as *const u8, end.saturating_sub(start)) };
@@ -49,14 +49,14 @@ pub(super) fn rule(
     of_row(row, &section, entry.cie().return_address_register(), entry.is_signal_trampoline())
 }
 
-fn of_row(row: &Row, section: &Section, back: Register, is_signal: bool) -> Option<Rule> {
+fn of_row(row: &UnwindRow, section: &Section, back: Register, is_signal: bool) -> Option<UnwindRule> {
     let (cfa, cfa_is_read) = match row.cfa() {
         CfaRule::RegisterAndOffset { register, offset } => (place(*register, *offset)?, false),
         CfaRule::Expression(expression) => expression_place(expression, section)?,
     };
-    let rule = Rule { cfa, cfa_is_read, ..Rule::default() };
+    let rule = UnwindRule { cfa, cfa_is_read, ..UnwindRule::default() };
     let back = match row.register(back)? {
-        RegisterRule::Undefined => return Some(Rule { kind: Kind::Outermost, ..rule }),
+        RegisterRule::Undefined => return Some(UnwindRule { kind: RuleKind::Outermost, ..rule }),
         other => saved(&other, section)??,
     };
     let frame = match row.register(Register(arch::FRAME)) {
@@ -64,15 +64,15 @@ fn of_row(row: &Row, section: &Section, back: Register, is_signal: bool) -> Opti
         None | Some(RegisterRule::Undefined) => None,
         Some(other) => saved(&other, section)?,
     };
-    Some(Rule { back, frame, kind: if is_signal { Kind::Signal } else { Kind::Called }, ..rule })
+    Some(UnwindRule { back, frame, kind: if is_signal { RuleKind::Signal } else { RuleKind::Called }, ..rule })
 }
 
 /// Where a register is saved; `Some(None)`: it is still in the register. `None`: not known.
 #[expect(clippy::option_option, reason = "the outer one is a rule that is not understood")]
-fn saved(rule: &RegisterRule<usize>, section: &Section) -> Option<Option<Place>> {
+fn saved(rule: &RegisterRule<usize>, section: &Section) -> Option<Option<SavedPlace>> {
     Some(match rule {
         RegisterRule::SameValue => None,
-        RegisterRule::Offset(offset) => Some(Place { base: Base::Cfa, offset: i32::try_from(*offset).ok()? }),
+        RegisterRule::Offset(offset) => Some(SavedPlace { base: Base::Cfa, offset: i32::try_from(*offset).ok()? }),
         RegisterRule::Expression(expression) => match expression_place(expression, section)? {
             (place, false) => Some(place),
             (_, true) => return None,
@@ -81,17 +81,17 @@ fn saved(rule: &RegisterRule<usize>, section: &Section) -> Option<Option<Place>>
     })
 }
 
-fn place(register: Register, offset: i64) -> Option<Place> {
+fn place(register: Register, offset: i64) -> Option<SavedPlace> {
     let base = match register.0 {
         arch::STACK => Base::Stack,
         arch::FRAME => Base::Frame,
         _ => return None,
     };
-    Some(Place { base, offset: i32::try_from(offset).ok()? })
+    Some(SavedPlace { base, offset: i32::try_from(offset).ok()? })
 }
 
 /// The two forms that compilers and signal frames have: a register and an offset, and what is written there.
-fn expression_place(expression: &UnwindExpression<usize>, section: &Section) -> Option<(Place, bool)> {
+fn expression_place(expression: &UnwindExpression<usize>, section: &Section) -> Option<(SavedPlace, bool)> {
     let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 4 };
     let mut operations = expression.get(section).ok()?.operations(encoding);
     let Operation::RegisterOffset { register, offset, .. } = operations.next().ok()?? else { return None };

@@ -24,26 +24,26 @@ const PROBES: usize = 64;
 
 /// A page with code.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Page {
+pub(super) struct CodePage {
     pub(super) id: u32,
     start: usize,
 }
 
-struct Place {
+struct PageEntry {
     /// Address of a page, which never changes; 0 for none.
     start: AtomicUsize,
     /// 0: forgotten.
     id: AtomicU32,
 }
 
-static PLACES_OF_PAGES: [Place; PLACES] =
-    [const { Place { start: AtomicUsize::new(0), id: AtomicU32::new(0) } }; PLACES];
+static PLACES_OF_PAGES: [PageEntry; PLACES] =
+    [const { PageEntry { start: AtomicUsize::new(0), id: AtomicU32::new(0) } }; PLACES];
 /// Places that are taken.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// A thread is taking a place.
 static TAKING: AtomicBool = AtomicBool::new(false);
 
-impl Page {
+impl CodePage {
     /// As a record: a module of one page, without a path.
     pub(super) const fn record(&self) -> record::ModuleRecord<'static> {
         let (start, end) = (self.start as u64, self.start.wrapping_add(PAGE) as u64);
@@ -58,23 +58,23 @@ impl Page {
 
 /// The page at an address, which is asked about if it is new. `None`: it cannot be known, or not now.
 #[cold]
-pub(super) fn at(address: usize) -> Option<Page> {
+pub(super) fn at(address: usize) -> Option<CodePage> {
     let start = address & !(PAGE.wrapping_sub(1));
     if start == 0 {
         return None;
     }
     let id = find(start).map_or(0, |place| place.id.load(Acquire));
     let id = if id == 0 { learn(start)? } else { id };
-    Some(Page { id, start })
+    Some(CodePage { id, start })
 }
 
 /// The places at which a page may be, its own one first.
-fn places(start: usize) -> impl Iterator<Item = &'static Place> {
+fn places(start: usize) -> impl Iterator<Item = &'static PageEntry> {
     let own = ((start as u64 / PAGE as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize;
     (0..PROBES).filter_map(move |step| PLACES_OF_PAGES.get(own.wrapping_add(step) & (PLACES.wrapping_sub(1))))
 }
 
-fn find(start: usize) -> Option<&'static Place> {
+fn find(start: usize) -> Option<&'static PageEntry> {
     // It would have taken the first free place.
     let reached = places(start).find(|place| [0, start].contains(&place.start.load(Acquire)))?;
     (reached.start.load(Acquire) == start).then_some(reached)
@@ -130,8 +130,8 @@ pub(crate) fn forget(address: usize, length: usize) {
 #[cold]
 fn forget_pages(address: usize, length: usize) -> bool {
     let end = address.saturating_add(length);
-    let forget = |place: &Place| place.id.swap(0, AcqRel) != 0;
-    let is_there = |place: &&Place| (address..end).contains(&place.start.load(Acquire));
+    let forget = |place: &PageEntry| place.id.swap(0, AcqRel) != 0;
+    let is_there = |place: &&PageEntry| (address..end).contains(&place.start.load(Acquire));
     if length / PAGE <= PLACES / PROBES {
         let pages = (address..end).step_by(PAGE).filter_map(find);
         pages.fold(false, |any, place| forget(place) | any)

@@ -14,14 +14,15 @@ use crate::platform::object_lookup::{FoundObject, object_holding};
 /// Objects that can be on their way at the same time; code in others is known by its page.
 const PLACES: usize = 256;
 
-struct Place {
+struct ObjectEntry {
     /// Where the object starts; 0 for none.
     start: AtomicUsize,
     /// 0: not given yet.
     id: AtomicU32,
 }
 
-static OBJECTS: [Place; PLACES] = [const { Place { start: AtomicUsize::new(0), id: AtomicU32::new(0) } }; PLACES];
+static OBJECTS: [ObjectEntry; PLACES] =
+    [const { ObjectEntry { start: AtomicUsize::new(0), id: AtomicU32::new(0) } }; PLACES];
 
 /// An object with its id.
 pub(super) struct Early {
@@ -38,7 +39,7 @@ pub(super) fn at(address: usize) -> Option<Early> {
 
 /// `None`: there is no room, or another thread is at it.
 fn id(start: usize) -> Option<u32> {
-    let is_it = |place: &&Place| {
+    let is_it = |place: &&ObjectEntry| {
         let taken = place.start.compare_exchange(0, start, AcqRel, Acquire);
         if taken.is_ok() {
             place.id.store(new_id(), Release);

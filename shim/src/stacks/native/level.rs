@@ -2,7 +2,7 @@
 //!
 //! Invariant: all zero bytes are a level of no frame.
 
-use super::rule::State;
+use super::rule::FrameState;
 use crate::platform::mapped_vec::Plain;
 
 /// One frame of native code.
@@ -12,7 +12,7 @@ pub(super) struct Level {
     pub(super) back_slot: usize,
     pub(super) frame_slot: usize,
     pub(super) cfa_slot: usize,
-    pub(super) state: State,
+    pub(super) state: FrameState,
     /// Id of the module, and the offset in it.
     pub(super) code: u32,
     pub(super) instruction: u32,

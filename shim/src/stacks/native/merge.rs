@@ -17,23 +17,23 @@ use super::level::{Level, Replaced};
 use super::python_frames::Python;
 use crate::events::ring::{Ring, add};
 use crate::events::stack_model::{MAX_DEPTH, StackWriter};
-use crate::platform::mapped_vec::{Plain, Region};
-use crate::stacks::python::{Chain, Entry, evaluates_by_tail_calls, evaluation_loop};
+use crate::platform::mapped_vec::{MappedVec, Plain};
+use crate::stacks::python::{Chain, EvaluationEntry, evaluates_by_tail_calls, evaluation_loop};
 
 // SAFETY: integers only.
-unsafe impl Plain for Entry {}
+unsafe impl Plain for EvaluationEntry {}
 
 /// The entries of a chain, root first: their addresses fall.
 #[derive(Debug)]
-pub(super) struct Entries {
-    list: Region<Entry>,
+pub(super) struct EvaluationEntries {
+    list: MappedVec<EvaluationEntry>,
     length: usize,
-    fresh: Region<Entry>,
+    fresh: MappedVec<EvaluationEntry>,
 }
 
-impl Entries {
+impl EvaluationEntries {
     pub(super) const fn new() -> Self {
-        Self { list: Region::new(), length: 0, fresh: Region::new() }
+        Self { list: MappedVec::new(), length: 0, fresh: MappedVec::new() }
     }
 
     pub(super) const fn reset(&mut self) {
@@ -67,7 +67,7 @@ impl Entries {
         }
     }
 
-    fn as_slice(&self) -> &[Entry] {
+    fn as_slice(&self) -> &[EvaluationEntry] {
         self.list.as_slice().get(..self.length).unwrap_or_default()
     }
 
@@ -93,7 +93,7 @@ impl Tail {
 }
 
 /// Writes frames over those that are on the wire.
-struct Writer<'a> {
+struct FrameWriter<'a> {
     ring: &'a mut Ring,
     /// Frames that are as they shall be.
     at: usize,
@@ -104,7 +104,7 @@ struct Writer<'a> {
     tail: &'a mut Tail,
 }
 
-impl Writer<'_> {
+impl FrameWriter<'_> {
     #[inline(always)]
     fn put(&mut self, frame: RawFrame) {
         if self.at >= HEAD {
@@ -167,12 +167,12 @@ impl Writer<'_> {
 
 /// Python frames that the wire still has one after the other, from place `at` on: up to the one at `until`.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct UnchangedFrames {
     at: usize,
     until: usize,
 }
 
-impl Known {
+impl UnchangedFrames {
     /// What the last merge wrote for this level, of which the Python frames from `changed` on are others now. Before it, there
     /// are `at` frames on the wire and `done` Python frames among them.
     #[inline(always)]
@@ -184,15 +184,15 @@ impl Known {
 }
 
 /// A merge on its way from the root to the newest frame.
-pub(super) struct Merge<'a> {
+pub(super) struct StackMerge<'a> {
     python: &'a Python,
-    entries: &'a Entries,
-    writer: Writer<'a>,
+    entries: &'a EvaluationEntries,
+    writer: FrameWriter<'a>,
     /// Python frames that are written, and the next entry with its address, 0 where there is none.
     done: usize,
     entry: usize,
     next: usize,
-    known: Known,
+    known: UnchangedFrames,
     /// What a loop's function calls is the loop, too.
     by_tail_calls: bool,
 }
@@ -210,12 +210,12 @@ pub(super) struct Changes {
     pub(super) cut: bool,
 }
 
-impl<'a> Merge<'a> {
+impl<'a> StackMerge<'a> {
     /// Writes the stack. `true`: it was too deep for that.
     #[inline(never)]
     pub(super) fn run(
         python: &'a Python,
-        entries: &'a Entries,
+        entries: &'a EvaluationEntries,
         levels: &mut [Level],
         tail: &'a mut Tail,
         ring: &'a mut Ring,
@@ -228,8 +228,8 @@ impl<'a> Merge<'a> {
         let entry = entries.as_slice().partition_point(|entry| (entry.shown as usize) < done);
         let stays = start < changes.level;
         let there = if stays { levels.get(start).map_or(Replaced::NONE, Level::replaced) } else { changes.displaced };
-        let known = Known::of(there, (at, done), changes.python);
-        let writer = Writer { ring, at, diverged: false, beyond: 0, tail };
+        let known = UnchangedFrames::of(there, (at, done), changes.python);
+        let writer = FrameWriter { ring, at, diverged: false, beyond: 0, tail };
         let by_tail_calls = evaluates_by_tail_calls();
         let mut merge = Self { python, entries, writer, done, entry: 0, next: 0, known, by_tail_calls };
         merge.go_to(entry);

@@ -33,9 +33,9 @@ use crate::platform::loaded_object::LoadedObject;
 use crate::platform::object_lookup;
 use crate::stacks::python::{Chain, Naming, Version};
 
-use merge::{Changes, Entries, Merge, Tail};
+use merge::{Changes, EvaluationEntries, StackMerge, Tail};
 use python_frames::{Python, Shadow};
-use rule::State;
+use rule::FrameState;
 use walk::Walk;
 
 /// Whether native stacks are recorded.
@@ -85,22 +85,22 @@ pub(crate) fn is_on() -> bool {
 
 /// The native side of one thread slot. All zero bytes are its beginning.
 #[derive(Debug)]
-pub(crate) struct Native {
+pub(crate) struct NativeStack {
     walk: Walk,
     python: Python,
-    entries: Entries,
+    entries: EvaluationEntries,
     tail: Tail,
     truncated: bool,
     timer: SampledTimer,
 }
 
-impl Native {
+impl NativeStack {
     /// Nothing is known yet.
     pub(crate) const fn new() -> Self {
         Self {
             walk: Walk::new(),
             python: Python::new(),
-            entries: Entries::new(),
+            entries: EvaluationEntries::new(),
             tail: Tail::new(),
             truncated: false,
             timer: SampledTimer::new(),
@@ -129,7 +129,7 @@ impl Native {
         naming
     }
 
-    /// As [`Native::update`], for an interpreter that is known to be of version `V`.
+    /// As [`NativeStack::update`], for an interpreter that is known to be of version `V`.
     #[inline(always)]
     pub(crate) fn update_as<V: Version>(&mut self, chain: &mut Chain, ring: &mut Ring) -> Naming {
         let naming = chain.update_as::<V>(&mut Shadow { python: &mut self.python, ring });
@@ -137,7 +137,7 @@ impl Native {
         naming
     }
 
-    /// As [`Native::update`], where there is no Python, or what changed in its stack is known.
+    /// As [`NativeStack::update`], where there is no Python, or what changed in its stack is known.
     #[inline(always)]
     pub(crate) fn update_natives(&mut self, chain: &Chain, ring: &mut Ring) {
         let start = walk::here();
@@ -150,7 +150,7 @@ impl Native {
 
     /// Something has changed: Python frames, or, unless `is_same`, native ones.
     #[inline(never)]
-    fn change(&mut self, chain: &Chain, ring: &mut Ring, start: State, is_same: bool) {
+    fn change(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, is_same: bool) {
         if self.timer.is_due() {
             return self.change_timed(chain, ring, start, is_same);
         }
@@ -159,7 +159,7 @@ impl Native {
 
     #[cold]
     #[inline(never)]
-    fn change_timed(&mut self, chain: &Chain, ring: &mut Ring, start: State, is_same: bool) {
+    fn change_timed(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, is_same: bool) {
         self.timer.begin();
         let begun = ring.now();
         self.change_now(chain, ring, start, is_same);
@@ -167,7 +167,7 @@ impl Native {
     }
 
     #[inline(never)]
-    fn change_now(&mut self, chain: &Chain, ring: &mut Ring, start: State, is_same: bool) {
+    fn change_now(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, is_same: bool) {
         let level = if is_same { None } else { self.walk.run(start, ring) };
         let (python, reshaped) = self.python.take_changed();
         if level.is_some() || python.is_some() {
@@ -186,7 +186,7 @@ impl Native {
         if let Some(from) = python.filter(|_| reshaped || !are_entered) {
             self.entries.update(chain, self.python.take_entries_from(from, chain.depth()), levels);
         }
-        let too_deep = Merge::run(&self.python, &self.entries, levels, &mut self.tail, ring, changes);
+        let too_deep = StackMerge::run(&self.python, &self.entries, levels, &mut self.tail, ring, changes);
         let truncated = changes.cut || too_deep || self.python.truncated();
         if truncated != self.truncated {
             self.truncated = truncated;

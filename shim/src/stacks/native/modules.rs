@@ -31,7 +31,7 @@ pub(super) struct Description {
 
 /// A loaded object.
 #[derive(Debug)]
-pub(super) struct Module {
+pub(super) struct LoadedModule {
     pub(super) id: u32,
     pub(super) start: usize,
     pub(super) end: usize,
@@ -42,7 +42,7 @@ pub(super) struct Module {
     description: Description,
 }
 
-static MODULES: [AtomicPtr<Module>; MOST] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST];
+static MODULES: [AtomicPtr<LoadedModule>; MOST] = [const { AtomicPtr::new(std::ptr::null_mut()) }; MOST];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Raised when what is known of an address may not hold any longer.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
@@ -85,7 +85,8 @@ pub(super) fn add(description: Description) {
     let end = segments.iter().map(|segment| segment.end).max().unwrap_or(0);
     let is_own = (start..end).contains(&(&raw const COUNT as usize));
     let is_loader = is_loader(&description, start..end);
-    let module = Module { id: new_id(), start, end, is_own, is_loader, is_gone: AtomicBool::new(false), description };
+    let module =
+        LoadedModule { id: new_id(), start, end, is_own, is_loader, is_gone: AtomicBool::new(false), description };
     let count = COUNT.load(Ordering::Relaxed);
     if let Some(place) = MODULES.get(count) {
         place.store(Box::into_raw(Box::new(module)), Ordering::Release);
@@ -113,7 +114,7 @@ pub(super) fn forget(start: usize) {
 }
 
 /// The modules with their numbers, the newest first.
-fn all() -> impl Iterator<Item = (usize, &'static Module)> {
+fn all() -> impl Iterator<Item = (usize, &'static LoadedModule)> {
     let known = MODULES.get(..COUNT.load(Ordering::Acquire)).unwrap_or_default();
     known.iter().enumerate().rev().filter_map(|(number, place)| {
         // SAFETY: null, or a module, which is never freed.
@@ -123,11 +124,11 @@ fn all() -> impl Iterator<Item = (usize, &'static Module)> {
 
 /// The module at an address, and its number in the list.
 #[cold]
-pub(super) fn at(address: usize) -> Option<(usize, &'static Module)> {
+pub(super) fn at(address: usize) -> Option<(usize, &'static LoadedModule)> {
     all().find(|(_, module)| module.holds(address))
 }
 
-impl Module {
+impl LoadedModule {
     fn holds(&self, address: usize) -> bool {
         (self.start..self.end).contains(&address)
             && !self.is_gone.load(Ordering::Acquire)

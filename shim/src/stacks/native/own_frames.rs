@@ -4,8 +4,8 @@
 //! Invariant: a way is taken only if each return address on it is the one it was noted with, at the same distance from
 //! the stack pointer; its frames are memtrack's own, which stay loaded and have rules that count from the stack pointer.
 
-use super::rule::{Rule, State};
-use super::stack_memory::Stack;
+use super::rule::{FrameState, UnwindRule};
+use super::stack_memory::StackMemory;
 use super::unwind_witnesses::Word;
 
 /// Most of memtrack's own frames.
@@ -40,7 +40,7 @@ pub(super) struct Ways {
 /// A way that is being noted.
 #[derive(Debug)]
 pub(super) struct Noted {
-    start: State,
+    start: FrameState,
     way: Way,
     /// The address that the last step led to.
     last: usize,
@@ -58,8 +58,8 @@ impl Way {
     /// The words that prove a walk from `start` to lead to `caller`, and to its frame pointer where that matters; how many.
     pub(super) fn words(
         &self,
-        start: State,
-        caller: State,
+        start: FrameState,
+        caller: FrameState,
         frame_matters: bool,
         words: &mut [Word; FRAMES + 2],
     ) -> usize {
@@ -76,19 +76,19 @@ impl Way {
 
     /// The caller of memtrack, if this is the way to it.
     #[inline(always)]
-    fn take(&self, start: State, stack: &mut Stack) -> Option<State> {
+    fn take(&self, start: FrameState, stack: &mut StackMemory) -> Option<FrameState> {
         if start.pc != self.start {
             return None;
         }
         let returns = self.returns.get(..self.count)?;
-        let read = |stack: &mut Stack, distance: usize| stack.word(start.sp.wrapping_add(distance));
+        let read = |stack: &mut StackMemory, distance: usize| stack.word(start.sp.wrapping_add(distance));
         for &(distance, address) in returns {
             if read(stack, distance) != Some(address) {
                 return None;
             }
         }
         let bp = if self.frame == 0 { start.bp } else { read(stack, self.frame)? };
-        Some(State { pc: read(stack, self.back)?, sp: start.sp.wrapping_add(self.stack), bp })
+        Some(FrameState { pc: read(stack, self.back)?, sp: start.sp.wrapping_add(self.stack), bp })
     }
 }
 
@@ -99,7 +99,7 @@ impl Ways {
 
     /// The caller of memtrack, if the way to it is known.
     #[inline(always)]
-    pub(super) fn take(&mut self, start: State, stack: &mut Stack) -> Option<State> {
+    pub(super) fn take(&mut self, start: FrameState, stack: &mut StackMemory) -> Option<FrameState> {
         let mut ways = self.ways.iter().take_while(|way| way.stack != 0).enumerate();
         let (last, caller) = ways.find_map(|(place, way)| Some((place, way.take(start, stack)?))).unzip();
         self.last = last;
@@ -124,13 +124,13 @@ impl Ways {
 }
 
 impl Noted {
-    pub(super) const fn from(start: State) -> Self {
+    pub(super) const fn from(start: FrameState) -> Self {
         Self { start, way: Way { start: start.pc, ..Way::NONE }, last: 0, is_good: true }
     }
 
     /// One of memtrack's own frames was left by this rule: to `next`, whose address stood in `back_slot`, and whose frame
     /// pointer, unless it was left alone, in `frame_slot`.
-    pub(super) fn step(&mut self, rule: &Rule, next: State, back_slot: usize, frame_slot: usize) {
+    pub(super) fn step(&mut self, rule: &UnwindRule, next: FrameState, back_slot: usize, frame_slot: usize) {
         let distance = |address: usize| address.wrapping_sub(self.start.sp);
         let way = &mut self.way;
         // What the step before led to is one of memtrack's, too.

@@ -8,22 +8,22 @@ use memtrack_format::record::RawFrame;
 use crate::events::ring::Ring;
 use crate::events::stack_model::MAX_DEPTH;
 use crate::events::stack_model::{CodeObject, StackWriter};
-use crate::platform::mapped_vec::{Plain, Region};
+use crate::platform::mapped_vec::{MappedVec, Plain};
 
 /// A frame, in a region.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Slot {
+pub(super) struct FrameSlot {
     code: u32,
     instruction: u32,
 }
 
 // SAFETY: integers only.
-unsafe impl Plain for Slot {}
+unsafe impl Plain for FrameSlot {}
 
 /// The Python stack.
 #[derive(Debug)]
 pub(super) struct Python {
-    frames: Region<Slot>,
+    frames: MappedVec<FrameSlot>,
     length: usize,
     changed: usize,
     /// Frames of the chain, with those that it is too deep for, that have stayed since the entries were read.
@@ -35,7 +35,7 @@ pub(super) struct Python {
 
 impl Python {
     pub(super) const fn new() -> Self {
-        Self { frames: Region::new(), length: 0, changed: usize::MAX, kept: 0, reshaped: false, truncated: false }
+        Self { frames: MappedVec::new(), length: 0, changed: usize::MAX, kept: 0, reshaped: false, truncated: false }
     }
 
     pub(super) fn reset(&mut self) {
@@ -65,7 +65,7 @@ impl Python {
     }
 
     pub(super) fn frame(&self, index: usize) -> RawFrame {
-        let Slot { code, instruction } = self.frames.get(index);
+        let FrameSlot { code, instruction } = self.frames.get(index);
         RawFrame { code, instruction }
     }
 
@@ -106,7 +106,7 @@ impl StackWriter for Shadow<'_> {
         self.python.reshaped = true;
         let place = self.python.length;
         if self.python.frames.grow(place.wrapping_add(1)) {
-            self.python.frames.set(place, Slot { code, instruction });
+            self.python.frames.set(place, FrameSlot { code, instruction });
             self.python.length = place.wrapping_add(1);
             self.python.touch(place);
         }
@@ -115,7 +115,7 @@ impl StackWriter for Shadow<'_> {
     #[inline]
     fn move_top(&mut self, instruction: u32) {
         if let Some(place) = self.python.length.checked_sub(1) {
-            self.python.frames.set(place, Slot { instruction, ..self.python.frames.get(place) });
+            self.python.frames.set(place, FrameSlot { instruction, ..self.python.frames.get(place) });
             self.python.touch(place);
         }
     }

@@ -3,17 +3,17 @@
 //! It exists because reading unwind tables takes a microsecond, and applying a rule nanoseconds. Invariant: a rule holds
 //! for its address as long as the module stays loaded; the cache is emptied when modules go.
 
-use crate::platform::mapped_vec::{Plain, Region};
+use crate::platform::mapped_vec::{MappedVec, Plain};
 
 /// The registers that are followed: the address that is executed, the stack pointer, and the frame pointer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct FrameState {
     pub(super) pc: usize,
     pub(super) sp: usize,
     pub(super) bp: usize,
 }
 
-impl State {
+impl FrameState {
     /// No thread's.
     pub(super) const NONE: Self = Self { pc: 0, sp: 0, bp: 0 };
 }
@@ -30,15 +30,15 @@ pub(super) enum Base {
 
 /// An address: a base and an offset in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SavedPlace {
     pub(super) base: Base,
     pub(super) offset: i32,
 }
 
-impl Place {
+impl SavedPlace {
     /// The address it stands for in a frame.
     #[inline(always)]
-    pub(super) const fn address(self, state: State, cfa: usize) -> usize {
+    pub(super) const fn address(self, state: FrameState, cfa: usize) -> usize {
         let base = match self.base {
             Base::Cfa => cfa,
             Base::Stack => state.sp,
@@ -50,7 +50,7 @@ impl Place {
 
 /// What kind of frame it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RuleKind {
     /// Its table does not say how to go on.
     #[default]
     Unknown,
@@ -66,32 +66,32 @@ pub(super) enum Kind {
 
 /// One row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(super) struct UnwindRule {
     /// Where the caller's frame begins; never counted from itself.
-    pub(super) cfa: Place,
+    pub(super) cfa: SavedPlace,
     /// That is written at the place, and is not the place itself.
     pub(super) cfa_is_read: bool,
     /// Where the return address is.
-    pub(super) back: Place,
+    pub(super) back: SavedPlace,
     /// Where the caller's frame pointer is; `None` where it is still in its register.
-    pub(super) frame: Option<Place>,
-    pub(super) kind: Kind,
+    pub(super) frame: Option<SavedPlace>,
+    pub(super) kind: RuleKind,
 }
 
-impl Rule {
+impl UnwindRule {
     /// Whether the frame pointer is needed to apply it.
     pub(super) fn uses_frame_pointer(&self) -> bool {
-        let needs = |place: Place| place.base == Base::Frame;
+        let needs = |place: SavedPlace| place.base == Base::Frame;
         needs(self.cfa) || needs(self.back) || self.frame.is_some_and(needs)
     }
 }
 
 /// A rule, and what the address is called.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Known {
+pub(super) struct KnownAddress {
     /// The address; 0 for a free place.
     pub(super) address: usize,
-    pub(super) rule: Rule,
+    pub(super) rule: UnwindRule,
     /// Id of the module.
     pub(super) module: u32,
     /// Of the address in it.
@@ -99,18 +99,18 @@ pub(super) struct Known {
 }
 
 // SAFETY: made of integers and of enumerations whose first variant is zero, and only ever written whole.
-unsafe impl Plain for Known {}
+unsafe impl Plain for KnownAddress {}
 
 /// Rules by address: each has one place.
 #[derive(Debug)]
-pub(super) struct Rules(Region<Known>);
+pub(super) struct RuleCache(MappedVec<KnownAddress>);
 
-impl Rules {
+impl RuleCache {
     /// A power of two.
     const PLACES: usize = 2048;
 
     pub(super) const fn new() -> Self {
-        Self(Region::new())
+        Self(MappedVec::new())
     }
 
     const fn place(address: usize) -> usize {
@@ -119,25 +119,25 @@ impl Rules {
     }
 
     #[inline(always)]
-    pub(super) fn find(&self, address: usize) -> Option<&Known> {
+    pub(super) fn find(&self, address: usize) -> Option<&KnownAddress> {
         self.0.as_slice().get(Self::place(address)).filter(|known| known.address == address)
     }
 
     /// Puts one in, over what has the same place.
-    pub(super) fn put(&mut self, address: usize, known: Known) {
+    pub(super) fn put(&mut self, address: usize, known: KnownAddress) {
         if self.0.grow(Self::PLACES) {
-            self.0.set(Self::place(address), Known { address, ..known });
+            self.0.set(Self::place(address), KnownAddress { address, ..known });
         }
     }
 
     /// Takes out those addresses of which nothing was known but where they are.
     #[cold]
     pub(super) fn clear_unknown(&mut self) {
-        let unknown = self.0.as_mut_slice().iter_mut().filter(|known| known.rule.kind == Kind::Unknown);
-        unknown.for_each(|known| *known = Known::default());
+        let unknown = self.0.as_mut_slice().iter_mut().filter(|known| known.rule.kind == RuleKind::Unknown);
+        unknown.for_each(|known| *known = KnownAddress::default());
     }
 
     pub(super) fn clear(&mut self) {
-        self.0.as_mut_slice().fill(Known::default());
+        self.0.as_mut_slice().fill(KnownAddress::default());
     }
 }

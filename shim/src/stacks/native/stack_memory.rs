@@ -12,14 +12,14 @@ const LARGEST: usize = 1 << 30;
 
 /// What is known of the calling thread's stack.
 #[derive(Debug)]
-pub(super) struct Stack {
+pub(super) struct StackMemory {
     low: usize,
     high: usize,
     /// A page outside, which was readable a moment ago; 0 for none.
     page: usize,
 }
 
-impl Stack {
+impl StackMemory {
     pub(super) const fn new() -> Self {
         Self { low: 0, high: 0, page: 0 }
     }
@@ -106,7 +106,7 @@ const fn page_of(address: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Stack, is_readable, page_of};
+    use super::{StackMemory, is_readable, page_of};
 
     #[test]
     fn pages_are_asked_about() {
@@ -122,7 +122,7 @@ mod tests {
                 let value = 7_usize;
                 let address = &raw const value as usize;
                 // SAFETY: no arguments, cannot fail.
-                let mut stack = Stack::of_thread(unsafe { libc::gettid() });
+                let mut stack = StackMemory::of_thread(unsafe { libc::gettid() });
                 stack.begin(address);
                 assert!(stack.low <= address && address < stack.high);
                 assert_eq!(stack.word(address), Some(7));

@@ -6,9 +6,9 @@
 //! and when modules come or go.
 
 use super::level::Level;
-use super::rule::State;
+use super::rule::FrameState;
 use super::unwind_witnesses::{Word, differences};
-use crate::platform::mapped_vec::{Plain, Region};
+use crate::platform::mapped_vec::{MappedVec, Plain};
 
 /// Most levels and words of one tip; of longer ones unwinding costs little in comparison.
 const LEVELS: usize = 12;
@@ -21,14 +21,14 @@ const SETS: usize = 8;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tip {
     /// Where the walk began, and which bits of its frame pointer matter. All zero: no tip.
-    start: State,
+    start: FrameState,
     frame_mask: usize,
     /// The words of the levels, then those of memtrack's own frames.
     words: [Word; WORDS],
     level_words: usize,
     word_count: usize,
     /// The level below the tip, and how many there are with it.
-    under: State,
+    under: FrameState,
     under_matters: bool,
     kept: usize,
     /// The oldest first; their words are counted from the tip's first.
@@ -43,7 +43,7 @@ unsafe impl Plain for Tip {}
 #[derive(Debug)]
 pub(super) struct Fresh<'a> {
     /// Where it began, and which bits of its frame pointer matter.
-    pub(super) start: State,
+    pub(super) start: FrameState,
     pub(super) frame_mask: usize,
     /// The level below the tip, and how many there are with it.
     pub(super) under: &'a Level,
@@ -56,8 +56,8 @@ pub(super) struct Fresh<'a> {
 
 /// Those that were met.
 #[derive(Debug)]
-pub(super) struct Tips {
-    list: Region<Tip>,
+pub(super) struct StackTopCache {
+    list: MappedVec<Tip>,
     /// Of each set, the one that is given up next.
     next: [u8; SETS],
 }
@@ -113,27 +113,27 @@ impl Tip {
     }
 
     /// Whether the stack of a walk from `start` ends in it, wherever it stands.
-    fn is_there(&self, start: State) -> bool {
+    fn is_there(&self, start: FrameState) -> bool {
         self.begins_at(start) && differences(self.words.get(..self.word_count).unwrap_or_default()) == 0
     }
 
     /// Whether a walk from `start` may find it.
-    const fn begins_at(&self, start: State) -> bool {
+    const fn begins_at(&self, start: FrameState) -> bool {
         start.pc == self.start.pc && start.sp == self.start.sp && (start.bp ^ self.start.bp) & self.frame_mask == 0
     }
 }
 
-impl Tips {
+impl StackTopCache {
     pub(super) const fn new() -> Self {
-        Self { list: Region::new(), next: [0; SETS] }
+        Self { list: MappedVec::new(), next: [0; SETS] }
     }
 
     pub(super) fn clear(&mut self) {
-        self.list.as_mut_slice().iter_mut().for_each(|tip| tip.start = State::NONE);
+        self.list.as_mut_slice().iter_mut().for_each(|tip| tip.start = FrameState::NONE);
     }
 
     /// The tip that the stack of a walk from `start` ends in.
-    pub(super) fn find(&self, start: State) -> Option<&Tip> {
+    pub(super) fn find(&self, start: FrameState) -> Option<&Tip> {
         let first = Self::set(start).wrapping_mul(WAYS);
         let ways = self.list.as_slice().get(first..first.wrapping_add(WAYS))?;
         ways.iter().find(|tip| tip.is_there(start))
@@ -156,7 +156,7 @@ impl Tips {
         }
     }
 
-    const fn set(start: State) -> usize {
+    const fn set(start: FrameState) -> usize {
         let mixed = ((start.sp ^ start.pc) as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed >> 40) as usize & (SETS - 1)
     }
@@ -165,14 +165,14 @@ impl Tips {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 mod tests {
-    use super::{Fresh, LEVELS, State, Tips, WAYS, Word};
+    use super::{FrameState, Fresh, LEVELS, StackTopCache, WAYS, Word};
     use crate::stacks::native::level::Level;
 
-    const START: State = State { pc: 0x10, sp: 0x20, bp: 0x30 };
+    const START: FrameState = FrameState { pc: 0x10, sp: 0x20, bp: 0x30 };
 
     fn level(sp: usize, words: u32) -> Level {
         let mut level = Level::default().with_words(words);
-        level.state = State { pc: 7, sp, bp: 0 };
+        level.state = FrameState { pc: 7, sp, bp: 0 };
         level
     }
 
@@ -185,12 +185,12 @@ mod tests {
             // SAFETY: a live local.
             unsafe { (&raw mut memory).write_volatile(values) };
         };
-        let put = |tips: &mut Tips, values: [usize; 2], frame_mask: usize, levels: &[Level]| {
+        let put = |tips: &mut StackTopCache, values: [usize; 2], frame_mask: usize, levels: &[Level]| {
             let words = [Word { address: places[0], value: values[0] }];
             let own = [Word { address: places[1], value: values[1] }];
             tips.put(&Fresh { start: START, frame_mask, under: &under, kept: 5, levels, words: &words, own: &own });
         };
-        let mut tips = Tips::new();
+        let mut tips = StackTopCache::new();
         assert!(tips.find(START).is_none());
         for values in [[1, 2], [1, 3], [4, 2]] {
             set(values);
@@ -210,10 +210,12 @@ mod tests {
         set([9, 9]);
         assert!(tips.find(START).is_none());
         set([1, 2]);
-        assert!(tips.find(State { sp: 0x28, ..START }).is_none() && tips.find(State { bp: 1, ..START }).is_some());
+        assert!(
+            tips.find(FrameState { sp: 0x28, ..START }).is_none() && tips.find(FrameState { bp: 1, ..START }).is_some()
+        );
         // What is there takes its own place, and others take turns.
         put(&mut tips, [1, 2], usize::MAX, &levels[..1]);
-        assert!(tips.find(State { bp: 1, ..START }).is_none());
+        assert!(tips.find(FrameState { bp: 1, ..START }).is_none());
         assert_eq!(tips.find(START).map(|tip| (tip.end(), tip.frame_mask())), Some((6, usize::MAX)));
         (0..WAYS).for_each(|more| put(&mut tips, [100, more], 0, &levels));
         assert!(tips.find(START).is_none());

@@ -6,8 +6,8 @@
 
 use std::hint::cold_path;
 
-use super::stack_memory::Stack;
-use crate::platform::mapped_vec::{Plain, Region};
+use super::stack_memory::StackMemory;
+use crate::platform::mapped_vec::{MappedVec, Plain};
 
 /// A word that was read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,8 +29,8 @@ static NOTHING: usize = 0;
 
 /// The words, of the oldest frames first, and after them those of memtrack's own frames.
 #[derive(Debug)]
-pub(super) struct Words {
-    list: Region<Word>,
+pub(super) struct UnwindWitnesses {
+    list: MappedVec<Word>,
     length: usize,
     /// With those of memtrack's own frames and with what fills the last group.
     whole: usize,
@@ -38,9 +38,9 @@ pub(super) struct Words {
     outside: usize,
 }
 
-impl Words {
+impl UnwindWitnesses {
     pub(super) const fn new() -> Self {
-        Self { list: Region::new(), length: 0, whole: 0, outside: usize::MAX }
+        Self { list: MappedVec::new(), length: 0, whole: 0, outside: usize::MAX }
     }
 
     pub(super) const fn length(&self) -> usize {
@@ -71,7 +71,7 @@ impl Words {
     }
 
     /// Adds one. `false`: there is no memory for it.
-    pub(super) fn push(&mut self, address: usize, value: usize, stack: &Stack) -> bool {
+    pub(super) fn push(&mut self, address: usize, value: usize, stack: &StackMemory) -> bool {
         if !self.list.grow(self.length.wrapping_add(1)) {
             return false;
         }
@@ -88,7 +88,7 @@ impl Words {
         self.list.as_slice().get(from..self.length).unwrap_or_default()
     }
 
-    /// Puts those of memtrack's own frames after the others, for [`Words::are_same`]. `false`: there is no memory for
+    /// Puts those of memtrack's own frames after the others, for [`UnwindWitnesses::are_same`]. `false`: there is no memory for
     /// them, or a word is not in the thread's own stack.
     pub(super) fn close(&mut self, own: &[Word]) -> bool {
         let count = self.length.wrapping_add(own.len());
@@ -104,7 +104,7 @@ impl Words {
         true
     }
 
-    /// Whether all are as they were. Only after [`Words::close`] has given `true`, and nothing was changed since.
+    /// Whether all are as they were. Only after [`UnwindWitnesses::close`] has given `true`, and nothing was changed since.
     #[inline(always)]
     pub(super) fn are_same(&self) -> bool {
         let mut rest = self.list.as_slice().get(..self.whole).unwrap_or_default();
@@ -121,7 +121,7 @@ impl Words {
 
     /// The last of the first `count` words that is not as it was.
     #[inline(always)]
-    pub(super) fn differing(&self, count: usize, stack: &mut Stack) -> Option<usize> {
+    pub(super) fn differing(&self, count: usize, stack: &mut StackMemory) -> Option<usize> {
         let words = self.list.as_slice().get(..count.min(self.length)).unwrap_or_default();
         if count > self.outside {
             return words.iter().rposition(|word| stack.word(word.address) != Some(word.value));
@@ -149,16 +149,17 @@ impl Word {
 #[cfg(test)]
 #[allow(clippy::indexing_slicing, reason = "a test fails by a panic")]
 mod tests {
-    use super::{Word, Words};
-    use crate::stacks::native::stack_memory::Stack;
+    use super::{UnwindWitnesses, Word};
+    use crate::stacks::native::stack_memory::StackMemory;
 
     #[test]
     fn the_last_word_that_changed_is_told() {
         let mut block = [1_usize, 2, 3, 4];
         let addresses = block.each_ref().map(|word| &raw const *word as usize);
         for is_own in [true, false] {
-            let mut stack = if is_own { Stack::between(addresses[0], addresses[3] + 8) } else { Stack::new() };
-            let mut words = Words::new();
+            let mut stack =
+                if is_own { StackMemory::between(addresses[0], addresses[3] + 8) } else { StackMemory::new() };
+            let mut words = UnwindWitnesses::new();
             for (address, value) in addresses.iter().zip(block) {
                 assert!(words.push(*address, value, &stack));
             }
@@ -182,9 +183,9 @@ mod tests {
     fn all_are_compared_with_those_of_the_own_frames() {
         let block: [usize; 70] = std::array::from_fn(|number| number);
         let address = |number: usize| &raw const block[number] as usize;
-        let stack = Stack::between(address(0), address(69) + 8);
+        let stack = StackMemory::between(address(0), address(69) + 8);
         for (count, own) in [(0, 1), (3, 1), (5, 2), (40, 4), (60, 8)] {
-            let mut words = Words::new();
+            let mut words = UnwindWitnesses::new();
             assert!((0..count).all(|number| words.push(address(number), number, &stack)));
             let mut last: Vec<Word> =
                 (count..count + own).map(|number| Word { address: address(number), value: number }).collect();

@@ -12,12 +12,12 @@ use super::arch;
 use super::level::{Level, Replaced};
 use super::modules;
 use super::own_frames::{FRAMES, Noted, Ways};
-use super::rule::{Kind, Known, Rule, Rules, State};
-use super::stack_memory::Stack;
-use super::stack_top_cache::{Fresh, Tips};
-use super::unwind_witnesses::{Word, Words};
+use super::rule::{FrameState, KnownAddress, RuleCache, RuleKind, UnwindRule};
+use super::stack_memory::StackMemory;
+use super::stack_top_cache::{Fresh, StackTopCache};
+use super::unwind_witnesses::{UnwindWitnesses, Word};
 use crate::events::ring::{Ring, add};
-use crate::platform::mapped_vec::Region;
+use crate::platform::mapped_vec::MappedVec;
 
 mod address_lookup;
 
@@ -27,32 +27,32 @@ pub(super) const DEEPEST: usize = 8000;
 /// What the last walk found.
 #[derive(Debug)]
 pub(super) struct Walk {
-    levels: Region<Level>,
+    levels: MappedVec<Level>,
     length: usize,
-    words: Words,
+    words: UnwindWitnesses,
     /// New levels, newest first, during a walk.
-    fresh: Region<Level>,
+    fresh: MappedVec<Level>,
     fresh_length: usize,
-    pub(super) rules: Rules,
+    pub(super) rules: RuleCache,
     ways: Ways,
     generation: u32,
     additions: u32,
-    pub(super) stack: Stack,
+    pub(super) stack: StackMemory,
     truncated: bool,
     /// Of the level whose place the first new one took in the last walk.
     displaced: Replaced,
     /// Where the walk began whose levels and words these are; all zero where the words do not prove all of them.
-    start: State,
+    start: FrameState,
     /// All ones where the frame pointer at the start is one of the proofs.
     frame_mask: usize,
-    tips: Tips,
+    tips: StackTopCache,
     /// The modules, by number, that were described in this slot's stream, and the unknown one at 0.
-    pub(super) described: Region<u8>,
+    pub(super) described: MappedVec<u8>,
 }
 
 /// How a level was left.
-enum Step {
-    To(State),
+enum WalkStep {
+    To(FrameState),
     /// There is no caller.
     End,
     /// It cannot be told whether there is one.
@@ -61,7 +61,7 @@ enum Step {
 
 /// The registers here: where a walk begins.
 #[inline(always)]
-pub(super) fn here() -> State {
+pub(super) fn here() -> FrameState {
     let (pc, sp, bp): (usize, usize, usize);
     #[cfg(target_arch = "x86_64")]
     // SAFETY: reads registers.
@@ -73,28 +73,28 @@ pub(super) fn here() -> State {
     unsafe {
         core::arch::asm!("adr {}, .", "mov {}, sp", "mov {}, x29", out(reg) pc, out(reg) sp, out(reg) bp, options(nomem, preserves_flags));
     }
-    State { pc, sp, bp }
+    FrameState { pc, sp, bp }
 }
 
 impl Walk {
     pub(super) const fn new() -> Self {
         Self {
-            levels: Region::new(),
+            levels: MappedVec::new(),
             length: 0,
-            words: Words::new(),
-            fresh: Region::new(),
+            words: UnwindWitnesses::new(),
+            fresh: MappedVec::new(),
             fresh_length: 0,
-            rules: Rules::new(),
+            rules: RuleCache::new(),
             ways: Ways::new(),
             generation: 0,
             additions: 0,
-            stack: Stack::new(),
+            stack: StackMemory::new(),
             truncated: false,
             displaced: Replaced::NONE,
-            start: State::NONE,
+            start: FrameState::NONE,
             frame_mask: 0,
-            tips: Tips::new(),
-            described: Region::new(),
+            tips: StackTopCache::new(),
+            described: MappedVec::new(),
         }
     }
 
@@ -102,13 +102,13 @@ impl Walk {
     pub(super) fn reset(&mut self, tid: i32) {
         self.forget();
         self.truncated = false;
-        self.stack = Stack::of_thread(tid);
+        self.stack = StackMemory::of_thread(tid);
     }
 
     /// No stack is known.
     fn forget(&mut self) {
         self.length = 0;
-        self.start = State::NONE;
+        self.start = FrameState::NONE;
         self.tips.clear();
     }
 
@@ -135,7 +135,7 @@ impl Walk {
 
     /// Whether the stack is what the last walk found. What every allocation asks: one straight line.
     #[inline(always)]
-    pub(super) fn is_same(&self, start: State, slot: &SlotHeader) -> bool {
+    pub(super) fn is_same(&self, start: FrameState, slot: &SlotHeader) -> bool {
         let seen = &self.start;
         let elsewhere = (start.pc ^ seen.pc) | (start.sp ^ seen.sp) | ((start.bp ^ seen.bp) & self.frame_mask);
         let since = (modules::generation() ^ self.generation) | (modules::additions() ^ self.additions);
@@ -148,7 +148,7 @@ impl Walk {
 
     /// Unwinds from the start, which is in a frame that stays till this returns. Gives the first level that is new, or was
     /// followed by one that is gone; `None`: all is as it was.
-    pub(super) fn run(&mut self, start: State, ring: &mut Ring) -> Option<usize> {
+    pub(super) fn run(&mut self, start: FrameState, ring: &mut Ring) -> Option<usize> {
         self.catch_up();
         add(&ring.slot().native_changed, 1);
         self.stack.begin(start.sp);
@@ -156,7 +156,7 @@ impl Walk {
             count(ring.slot(), self.length, 0);
             return Some(kept);
         }
-        self.start = State::NONE;
+        self.start = FrameState::NONE;
         self.fresh_length = 0;
         let before = self.length;
         let (caller, is_exact) = match self.ways.take(start, &mut self.stack) {
@@ -175,7 +175,7 @@ impl Walk {
     }
 
     /// Takes the levels from a tip that the stack ends in.
-    fn take_tip(&mut self, start: State) -> Option<usize> {
+    fn take_tip(&mut self, start: FrameState) -> Option<usize> {
         let Self { tips, levels, words, stack, .. } = self;
         let tip = tips.find(start)?;
         let kept = tip.kept();
@@ -184,7 +184,7 @@ impl Walk {
         if !tip.fits(under) || words.differing(proven, stack).is_some() || !levels.grow(tip.end()) {
             return None;
         }
-        self.start = State::NONE;
+        self.start = FrameState::NONE;
         self.displaced = replaced_at(levels, self.length, kept);
         self.length = kept;
         words.truncate(proven);
@@ -200,7 +200,7 @@ impl Walk {
     }
 
     /// The words prove the whole stack from now on, if they can, and its newest levels are kept as a tip.
-    fn settle(&mut self, start: State, caller: State, kept: usize) {
+    fn settle(&mut self, start: FrameState, caller: FrameState, kept: usize) {
         let Some(newest) = self.levels.as_slice().get(..self.length).and_then(<[Level]>::last) else { return };
         let Some(way) = self.ways.last() else { return };
         let mut own = [Word::default(); FRAMES + 2];
@@ -240,7 +240,7 @@ impl Walk {
 
     /// From this state on, newest first, into `fresh`; gives how many of the old levels remain.
     #[inline(always)]
-    fn unwind(&mut self, mut state: State, mut is_exact: bool, ring: &mut Ring) -> usize {
+    fn unwind(&mut self, mut state: FrameState, mut is_exact: bool, ring: &mut Ring) -> usize {
         let mut candidates = self.length;
         let mut steps = 0_usize;
         loop {
@@ -261,26 +261,26 @@ impl Walk {
                 None => self.learn(address, ring),
             };
             steps = steps.wrapping_add(1);
-            let step = if steps > DEEPEST { Step::Cut } else { self.step(state, &known) };
+            let step = if steps > DEEPEST { WalkStep::Cut } else { self.step(state, &known) };
             match step {
-                Step::To(next) => state = next,
-                Step::End => {
+                WalkStep::To(next) => state = next,
+                WalkStep::End => {
                     self.truncated = false;
                     return 0;
                 }
-                Step::Cut => {
+                WalkStep::Cut => {
                     self.truncated = true;
                     return 0;
                 }
             }
-            is_exact = known.rule.kind == Kind::Signal;
+            is_exact = known.rule.kind == RuleKind::Signal;
         }
     }
 
     /// Leaves memtrack's own frames, and remembers how. Gives the state of what called them, and whether that is the start.
     #[cold]
     #[inline(never)]
-    fn note_way(&mut self, start: State, ring: &mut Ring) -> (State, bool) {
+    fn note_way(&mut self, start: FrameState, ring: &mut Ring) -> (FrameState, bool) {
         let mut noted = Noted::from(start);
         let (mut state, mut is_exact) = (start, true);
         loop {
@@ -291,7 +291,7 @@ impl Walk {
             };
             let rule = &known.rule;
             let next = match rule.kind {
-                Kind::Own => caller(&mut self.stack, state, rule, rule.cfa.address(state, 0)),
+                RuleKind::Own => caller(&mut self.stack, state, rule, rule.cfa.address(state, 0)),
                 _ => None,
             };
             let Some((next, back_slot, frame_slot)) = next else { break };
@@ -304,7 +304,7 @@ impl Walk {
 
     /// The old level with this state. `candidates` are those that may still come.
     #[inline(always)]
-    fn join(&self, state: State, candidates: &mut usize) -> Option<usize> {
+    fn join(&self, state: FrameState, candidates: &mut usize) -> Option<usize> {
         let levels = self.levels.as_slice();
         while let Some(index) = candidates.checked_sub(1) {
             let level = levels.get(index)?;
@@ -338,15 +338,15 @@ impl Walk {
     /// at which unwinding goes on. The frame pointer, which is `bp` at `last`, may have been another in the old levels
     /// where none of them needed it; their new caller may.
     #[cold]
-    fn keep(&mut self, last: usize, from: usize, mut bp: usize) -> State {
+    fn keep(&mut self, last: usize, from: usize, mut bp: usize) -> FrameState {
         for index in (from.wrapping_add(1)..=last).rev() {
             let level = self.levels.get(index);
-            self.add(Level { state: State { bp, ..level.state }, ..level });
+            self.add(Level { state: FrameState { bp, ..level.state }, ..level });
             if level.frame_slot != 0 {
                 bp = self.stack.word(level.frame_slot).unwrap_or(bp);
             }
         }
-        State { bp, ..self.levels.get(from).state }
+        FrameState { bp, ..self.levels.get(from).state }
     }
 
     fn add(&mut self, level: Level) {
@@ -358,7 +358,7 @@ impl Walk {
 
     /// Leaves one level by its rule, and notes it.
     #[inline(always)]
-    fn step(&mut self, state: State, known: &Known) -> Step {
+    fn step(&mut self, state: FrameState, known: &KnownAddress) -> WalkStep {
         let rule = &known.rule;
         let level = Level {
             state,
@@ -368,21 +368,21 @@ impl Walk {
             keeps_frame: rule.frame.is_none(),
             ..Level::default()
         };
-        if matches!(rule.kind, Kind::Unknown | Kind::Outermost) {
+        if matches!(rule.kind, RuleKind::Unknown | RuleKind::Outermost) {
             self.add(level);
-            return if rule.kind == Kind::Outermost { Step::End } else { Step::Cut };
+            return if rule.kind == RuleKind::Outermost { WalkStep::End } else { WalkStep::Cut };
         }
         let place = rule.cfa.address(state, 0);
         let cfa = if rule.cfa_is_read { self.stack.word(place) } else { Some(place) };
         let next = cfa.and_then(|cfa| caller(&mut self.stack, state, rule, cfa));
         let Some((next, back_slot, frame_slot)) = next else {
             self.add(level);
-            return Step::Cut;
+            return WalkStep::Cut;
         };
-        if rule.kind != Kind::Own {
+        if rule.kind != RuleKind::Own {
             self.add(Level { back_slot, frame_slot, cfa_slot: if rule.cfa_is_read { place } else { 0 }, ..level });
         }
-        if next.pc == 0 { Step::End } else { Step::To(next) }
+        if next.pc == 0 { WalkStep::End } else { WalkStep::To(next) }
     }
 
     /// Puts the fresh levels on the first `kept` old ones.
@@ -422,23 +422,28 @@ impl Walk {
 
 /// What the last merge made of the level at this place, of so many.
 #[inline(always)]
-fn replaced_at(levels: &Region<Level>, length: usize, place: usize) -> Replaced {
+fn replaced_at(levels: &MappedVec<Level>, length: usize, place: usize) -> Replaced {
     let level = if place < length { levels.as_slice().get(place) } else { None };
     level.map_or(Replaced::NONE, Level::replaced)
 }
 
 /// The caller's state, and the places of the words that tell it.
 #[inline(always)]
-fn caller(stack: &mut Stack, state: State, rule: &Rule, cfa: usize) -> Option<(State, usize, usize)> {
+fn caller(
+    stack: &mut StackMemory,
+    state: FrameState,
+    rule: &UnwindRule,
+    cfa: usize,
+) -> Option<(FrameState, usize, usize)> {
     // Stacks grow down; only a signal may have come from another one.
-    if cfa <= state.sp && rule.kind != Kind::Signal {
+    if cfa <= state.sp && rule.kind != RuleKind::Signal {
         return None;
     }
     let back_slot = rule.back.address(state, cfa);
     let frame_slot = rule.frame.map_or(0, |place| place.address(state, cfa));
     let pc = arch::return_address(stack.word(back_slot)?);
     let bp = if frame_slot == 0 { state.bp } else { stack.word(frame_slot)? };
-    Some((State { pc, sp: cfa, bp }, back_slot, frame_slot))
+    Some((FrameState { pc, sp: cfa, bp }, back_slot, frame_slot))
 }
 
 /// Counts levels for the statistics; the slot is this thread's.

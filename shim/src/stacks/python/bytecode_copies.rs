@@ -9,7 +9,7 @@
 //! Invariant: a thread that is not attached reads arrays only in ways that may fail, and what is found counts only if the
 //! frame's position is in it.
 
-use super::frame::Code;
+use super::frame::LiveCode;
 use super::interpreter::Interpreter;
 use super::layout::Layout;
 use super::raw_memory;
@@ -17,7 +17,7 @@ use crate::platform::fallible_read;
 use std::ops::Range;
 
 /// The bytes of the copy of this number.
-pub(super) fn find(layout: &Layout, python: &Interpreter, code: Code, number: usize) -> Option<Range<usize>> {
+pub(super) fn find(layout: &Layout, python: &Interpreter, code: LiveCode, number: usize) -> Option<Range<usize>> {
     let array = code.object(layout.copies?.array);
     let read = if python.is_any_attached() { attached } else { fallible_read::word };
     if array == 0 || number >= read(array)? {

@@ -5,16 +5,16 @@
 //! that proves the rest (see `marks`), since equal newest frames prove nothing about the older ones: a caller may have
 //! moved to its next line and called the same functions again.
 
-use super::code::Codes;
-use super::frame::{Frame, ThreadState};
-use super::frame_sentinels::Marks;
+use super::code::CodeIds;
+use super::frame::{OwnThreadState, PythonFrame};
+use super::frame_sentinels::FrameSentinels;
 use super::interpreter::{self, Interpreter};
 use super::layout::Version;
 use super::thread_name::{self, ThreadObject};
-use super::thread_state_proof::Lease;
+use super::thread_state_proof::ThreadStateProof;
 use crate::events::sampled_timer::SampledTimer;
 use crate::events::stack_model::{MAX_DEPTH, StackWriter};
-use crate::platform::mapped_vec::{Plain, Region};
+use crate::platform::mapped_vec::{MappedVec, Plain};
 use crate::platform::seccomp;
 use std::hint::cold_path;
 
@@ -24,12 +24,12 @@ mod fast_compare;
 mod links;
 mod update;
 
-pub(crate) use entries::Entry;
-pub(crate) use fast_compare::Glance;
+pub(crate) use entries::EvaluationEntry;
+pub(crate) use fast_compare::FastComparison;
 
 use compare::same_code;
-use fast_compare::Span;
-use links::{Link, Links};
+use fast_compare::ComparedSpan;
+use links::{ChainLink, Links};
 
 /// Most links followed; a longer chain is taken for a broken one, and its thread's stack for empty and truncated.
 const LONGEST_WALK: usize = 200_000;
@@ -39,7 +39,7 @@ const INDEX_SHARE: usize = 2;
 
 /// What else is known of a frame.
 #[derive(Clone, Copy, Debug, Default)]
-struct Detail {
+struct FrameDetail {
     executable: usize,
     /// The code id, 0 for a frame that is not shown.
     id: u32,
@@ -50,12 +50,12 @@ struct Detail {
     setting: u32,
 }
 
-impl Detail {
+impl FrameDetail {
     const NONE: Self = Self { executable: 0, id: 0, shown: 0, shown_from: 0, setting: 0 };
 }
 
 // SAFETY: integers only.
-unsafe impl Plain for Detail {}
+unsafe impl Plain for FrameDetail {}
 
 /// Whether a thread is to be asked for the name that Python knows it by.
 #[must_use]
@@ -78,20 +78,20 @@ pub(crate) struct Chain {
     naming: Naming,
     /// When the name was to be looked at last, in ticks.
     asked: u64,
-    codes: Codes,
-    marks: Marks,
+    codes: CodeIds,
+    marks: FrameSentinels,
     /// The thread's state at this update.
     state: usize,
-    lease: Lease,
+    lease: ThreadStateProof,
     /// One more than `length`: the last holds the newest frame's address.
     links: Links,
-    details: Region<Detail>,
+    details: MappedVec<FrameDetail>,
     /// Where a frame address was last put; only a hint, always checked against `links`.
-    index: Region<u32>,
+    index: MappedVec<u32>,
     /// What is to be compared first.
-    span: Span,
+    span: ComparedSpan,
     /// Of the newest frame.
-    newest_detail: Detail,
+    newest_detail: FrameDetail,
     timer: SampledTimer,
 }
 
@@ -114,15 +114,15 @@ impl Chain {
             truncated: false,
             naming: Naming::Done,
             asked: 0,
-            codes: Codes::new(),
-            marks: Marks::new(),
+            codes: CodeIds::new(),
+            marks: FrameSentinels::new(),
             state: 0,
-            lease: Lease::new(),
+            lease: ThreadStateProof::new(),
             links: Links::new(),
-            details: Region::new(),
-            index: Region::new(),
-            span: Span::UNKNOWN,
-            newest_detail: Detail::NONE,
+            details: MappedVec::new(),
+            index: MappedVec::new(),
+            span: ComparedSpan::UNKNOWN,
+            newest_detail: FrameDetail::NONE,
             timer: SampledTimer::new(),
         }
     }
@@ -132,7 +132,7 @@ impl Chain {
         self.newest = 0;
         self.length = 0;
         self.lease.forget();
-        self.span = Span::UNKNOWN;
+        self.span = ComparedSpan::UNKNOWN;
         self.marks.truncate(0);
         self.truncated = false;
         self.naming = Naming::Done;
@@ -179,7 +179,7 @@ impl Chain {
         }
         self.state = state;
         // SAFETY: the interpreter says that this is the calling thread's own state, and nobody else is freeing it.
-        unsafe { ThreadState::<V>::new(state) }.newest()
+        unsafe { OwnThreadState::<V>::new(state) }.newest()
     }
 
     /// The newest frame stands at another position. The thread has its name.
@@ -197,7 +197,7 @@ impl Chain {
             link.position = position;
         }
         // SAFETY: the newest frame of this thread.
-        let frame = unsafe { Frame::<V>::new(self.newest) };
+        let frame = unsafe { PythonFrame::<V>::new(self.newest) };
         self.settle(python, &frame, last);
         writer.move_top(frame.instruction(python, executable, position));
         Naming::Done
@@ -227,7 +227,7 @@ impl Chain {
         let mut limit = self.length;
         while address != 0 {
             // SAFETY: reached from this thread's newest frame by links that were just read.
-            let frame = unsafe { Frame::<V>::new(address) };
+            let frame = unsafe { PythonFrame::<V>::new(address) };
             if let Some(position) = self.cached_at(address, limit) {
                 limit = self.links_equal_below::<V>(python, &frame, position);
                 if limit == 0 {
@@ -244,7 +244,12 @@ impl Chain {
     }
 
     /// 0 when the frame cached at `position` still has the same callers; else below which position that may be found.
-    fn links_equal_below<V: Version>(&mut self, python: &Interpreter, frame: &Frame<V>, position: usize) -> usize {
+    fn links_equal_below<V: Version>(
+        &mut self,
+        python: &Interpreter,
+        frame: &PythonFrame<V>,
+        position: usize,
+    ) -> usize {
         let previous = self.links.get(position).previous;
         if frame.previous() != previous {
             // Never 0: position 0 has no caller, and a caller where there was none is new.
@@ -254,7 +259,7 @@ impl Chain {
     }
 
     /// The join at a frame whose callers are unchanged: kept as it is, kept and moved, or replaced.
-    fn join_at<V: Version>(&self, python: &Interpreter, frame: &Frame<V>, position: usize, fresh: usize) -> Join {
+    fn join_at<V: Version>(&self, python: &Interpreter, frame: &PythonFrame<V>, position: usize, fresh: usize) -> Join {
         let kept = position.wrapping_add(1);
         if frame.position() == self.links.get(position).position && same_code(frame, &self.details.get(position)) {
             Join { kept, moved: false, fresh }
@@ -272,7 +277,7 @@ impl Chain {
     }
 
     fn reserve(&mut self, length: usize) -> bool {
-        self.span = Span::UNKNOWN;
+        self.span = ComparedSpan::UNKNOWN;
         let entries = length.wrapping_mul(INDEX_SHARE);
         self.links.grow(length.wrapping_add(1)) && self.details.grow(length) && self.grow_index(entries)
     }
@@ -340,13 +345,13 @@ impl Chain {
         let (mut address, mut position) = (newest, self.length);
         self.newest = newest;
         let end = self.links.get(position).position;
-        self.links.set(position, Link { previous: newest, position: end });
+        self.links.set(position, ChainLink { previous: newest, position: end });
         while position > from {
             position = position.wrapping_sub(1);
             // SAFETY: the walk of `find_join` over the same frames, which stand still.
-            let frame = unsafe { Frame::<V>::new(address) };
-            self.links.set(position, Link { previous: frame.previous(), position: frame.position() });
-            self.details.set(position, Detail { executable: frame.executable(), ..Detail::NONE });
+            let frame = unsafe { PythonFrame::<V>::new(address) };
+            self.links.set(position, ChainLink { previous: frame.previous(), position: frame.position() });
+            self.details.set(position, FrameDetail { executable: frame.executable(), ..FrameDetail::NONE });
             self.index.set(self.index_of(address), position as u32);
             address = frame.previous();
         }
@@ -355,7 +360,7 @@ impl Chain {
     /// Reads again where the frame at `position` stands.
     fn read_position<V: Version>(&mut self, python: &Interpreter, position: usize) {
         // SAFETY: a frame that was just reached from this thread's newest.
-        let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
+        let frame = unsafe { PythonFrame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
         if let Some(link) = self.links.get_mut(position) {
             link.position = frame.position();
         }
@@ -364,7 +369,7 @@ impl Chain {
 
     fn instruction<V: Version>(&self, python: &Interpreter, position: usize) -> u32 {
         // SAFETY: a frame that was just reached from this thread's newest.
-        let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
+        let frame = unsafe { PythonFrame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
         frame.instruction(python, self.details.get(position).executable, self.links.get(position).position)
     }
 
@@ -384,7 +389,7 @@ impl Chain {
         for position in from..self.length {
             let mut detail = self.details.get(position);
             // SAFETY: a frame that was just reached from this thread's newest.
-            let frame = unsafe { Frame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
+            let frame = unsafe { PythonFrame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
             (detail.setting, detail.shown_from) = (frame.setting(), frame.shown_from(python));
             if self.links.get(position).position >= detail.shown_from {
                 detail.id = self.codes.id(&V::L, python, detail.executable, writer);

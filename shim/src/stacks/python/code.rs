@@ -4,12 +4,12 @@
 //! object that got the id lives; a death known to this slot removes it before the next look-up.
 
 use super::code_deaths;
-use super::frame::Code;
+use super::frame::LiveCode;
 use super::interpreter::Interpreter;
 use super::layout::Layout;
 use super::strings::{self, LONGEST};
 use crate::events::stack_model::{CodeObject, LineTableKind, StackWriter, new_id};
-use crate::platform::mapped_vec::{Plain, Region};
+use crate::platform::mapped_vec::{MappedVec, Plain};
 
 /// What stands for an executable that is no code object.
 const UNKNOWN: CodeObject<'static> = CodeObject {
@@ -23,30 +23,30 @@ const UNKNOWN: CodeObject<'static> = CodeObject {
 
 /// An entry of the table; free where the address is 0.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct CodeEntry {
     address: usize,
     id: u32,
 }
 
 // SAFETY: integers only.
-unsafe impl Plain for Entry {}
+unsafe impl Plain for CodeEntry {}
 
 /// Code address to id, by linear probing over a power of two of entries.
 #[derive(Debug)]
-pub(super) struct Codes {
-    entries: Region<Entry>,
+pub(super) struct CodeIds {
+    entries: MappedVec<CodeEntry>,
     used: usize,
     /// Three buffers for strings that are not ASCII.
-    text: Region<u8>,
+    text: MappedVec<u8>,
     /// The id given to what is no code object, 0 before the first.
     unknown: u32,
     /// The deaths up to this number are removed.
     seen: u64,
 }
 
-impl Codes {
+impl CodeIds {
     pub(super) const fn new() -> Self {
-        Self { entries: Region::new(), used: 0, text: Region::new(), unknown: 0, seen: 0 }
+        Self { entries: MappedVec::new(), used: 0, text: MappedVec::new(), unknown: 0, seen: 0 }
     }
 
     /// Whether every death is known.
@@ -57,7 +57,7 @@ impl Codes {
 
     /// Forgets everything: the next use of any code object describes it again.
     pub(super) fn clear(&mut self) {
-        self.entries.as_mut_slice().fill(Entry::default());
+        self.entries.as_mut_slice().fill(CodeEntry::default());
         self.used = 0;
         self.unknown = 0;
     }
@@ -102,11 +102,11 @@ impl Codes {
         writer: &mut impl StackWriter,
     ) -> u32 {
         python.watch_deaths();
-        let Some(code) = Code::checked(layout, executable, python.code_type) else { return self.unknown(writer) };
+        let Some(code) = LiveCode::checked(layout, executable, python.code_type) else { return self.unknown(writer) };
         let id = new_id();
         self.text.grow(3 * LONGEST);
         write(layout, code, self.text.as_mut_slice(), |object| writer.define_code(id, object));
-        self.insert(Entry { address: code.address(), id });
+        self.insert(CodeEntry { address: code.address(), id });
         id
     }
 
@@ -151,7 +151,7 @@ impl Codes {
         self.position(address).map(|position| self.entries.get(position).id)
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: CodeEntry) {
         if (self.used.wrapping_add(1)).saturating_mul(4) > self.entries.capacity().saturating_mul(3) && !self.widen() {
             // Without memory the code object is described again at its next use.
             return;
@@ -160,7 +160,7 @@ impl Codes {
         self.used = self.used.wrapping_add(1);
     }
 
-    fn place(&mut self, entry: Entry) {
+    fn place(&mut self, entry: CodeEntry) {
         let mut position = self.home(entry.address);
         while self.entries.get(position).address != 0 {
             position = self.after(position);
@@ -172,7 +172,7 @@ impl Codes {
     #[cold]
     fn widen(&mut self) -> bool {
         let old = self.entries.capacity();
-        let mut wider = Region::new();
+        let mut wider = MappedVec::new();
         if !wider.grow(old.saturating_mul(2).max(256)) {
             return false;
         }
@@ -201,14 +201,14 @@ impl Codes {
             }
             position = self.after(position);
         }
-        self.entries.set(gap, Entry::default());
+        self.entries.set(gap, CodeEntry::default());
         self.used = self.used.wrapping_sub(1);
         Some(id)
     }
 }
 
 /// Reads a code object and gives it away; what is not as expected becomes `<unknown>`.
-fn write(layout: &Layout, code: Code, buffer: &mut [u8], give: impl FnOnce(&CodeObject<'_>)) {
+fn write(layout: &Layout, code: LiveCode, buffer: &mut [u8], give: impl FnOnce(&CodeObject<'_>)) {
     let (first, rest) = buffer.split_at_mut_checked(LONGEST).unwrap_or_default();
     let (second, rest) = rest.split_at_mut_checked(LONGEST).unwrap_or_default();
     // SAFETY: a field of a live code object, which holds a reference to it.
@@ -231,18 +231,18 @@ fn write(layout: &Layout, code: Code, buffer: &mut [u8], give: impl FnOnce(&Code
 
 #[cfg(test)]
 mod tests {
-    use super::{Codes, Entry};
+    use super::{CodeEntry, CodeIds};
     use std::collections::HashMap;
 
     #[test]
     fn the_table_agrees_with_a_map_through_growth_and_removals() {
-        let (mut codes, mut map) = (Codes::new(), HashMap::new());
+        let (mut codes, mut map) = (CodeIds::new(), HashMap::new());
         let mut state = 1_u64;
         for id in 1..20_000 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let address = (state >> 33) as usize % 3000 * 16 + 0x5000;
             if state >> 63 == 0 && !map.contains_key(&address) {
-                codes.insert(Entry { address, id });
+                codes.insert(CodeEntry { address, id });
                 map.insert(address, id);
             } else {
                 assert_eq!(codes.remove(address), map.remove(&address));

@@ -11,7 +11,7 @@ use std::ffi::c_void;
 use std::hint::cold_path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use super::thread_state_proof::{Gil, Lease};
+use super::thread_state_proof::{Gil, ThreadStateProof};
 use crate::platform::fallible_read;
 
 pub(super) type Getter = unsafe extern "C" fn() -> *mut c_void;
@@ -58,7 +58,7 @@ impl Current {
 
     /// The state that the calling thread runs, `first` being what its slot holds.
     #[inline(always)]
-    pub(super) fn state(&self, first: usize, lease: &mut Lease) -> usize {
+    pub(super) fn state(&self, first: usize, lease: &mut ThreadStateProof) -> usize {
         if self.is_sole() {
             return first;
         }
@@ -80,7 +80,7 @@ impl Current {
 
     #[cold]
     #[inline(never)]
-    fn proven(&self, first: usize, lease: &mut Lease) -> usize {
+    fn proven(&self, first: usize, lease: &mut ThreadStateProof) -> usize {
         let current = self.current();
         let is_proven = current == first
             || (current != 0
@@ -121,7 +121,7 @@ fn is_on_own_stack(address: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Current, Lease, is_on_own_stack};
+    use super::{Current, ThreadStateProof, is_on_own_stack};
     use std::ffi::c_void;
 
     #[test]
@@ -151,7 +151,7 @@ mod tests {
         runtime[5..7].copy_from_slice(&[1, 2]);
         // SAFETY: the words that are read of a runtime.
         let current = |minor| unsafe { Current::new(minor, runtime.as_ptr() as usize, 0, Some(state)) };
-        let lease = &mut Lease::new();
+        let lease = &mut ThreadStateProof::new();
         let address = &raw const STATE as usize;
         assert_eq!(current(12).state(77, lease), 77);
         assert_eq!(current(11).state(address, lease), address);

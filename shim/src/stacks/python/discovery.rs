@@ -68,7 +68,7 @@ fn decide(symbols: &Symbols) {
 }
 
 /// The layout for an interpreter that passes every check.
-fn known(symbols: &Symbols, version: u32) -> Result<(&'static Layout, thread_specific::Getter), Unsupported> {
+fn known(symbols: &Symbols, version: u32) -> Result<(&'static Layout, thread_specific::SlotGetter), Unsupported> {
     const RELEASE_CANDIDATE: u32 = 0xc;
     let [major, minor, _, level] = version.to_be_bytes();
     // SAFETY: the runtime of that version.
@@ -84,7 +84,7 @@ fn known(symbols: &Symbols, version: u32) -> Result<(&'static Layout, thread_spe
     Ok((layout, thread_state))
 }
 
-fn publish(symbols: &Symbols, layout: &'static Layout, thread_state: thread_specific::Getter) {
+fn publish(symbols: &Symbols, layout: &'static Layout, thread_state: thread_specific::SlotGetter) {
     let Symbols { code_type, str_type, frame_type, runtime, current, .. } = *symbols;
     // SAFETY: the runtime and the function of a version that was checked.
     let current = unsafe { Current::new(layout.minor, runtime, frame_type, current) };

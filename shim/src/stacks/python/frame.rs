@@ -13,12 +13,12 @@ use std::marker::PhantomData;
 const TAG_MASK: usize = 3;
 
 /// This thread's state.
-pub(super) struct ThreadState<V> {
+pub(super) struct OwnThreadState<V> {
     address: usize,
     version: PhantomData<V>,
 }
 
-impl<V: Version> ThreadState<V> {
+impl<V: Version> OwnThreadState<V> {
     /// # Safety
     /// `address` must be the calling thread's own `PyThreadState` of version `V`.
     #[inline(always)]
@@ -54,12 +54,12 @@ impl<V: Version> ThreadState<V> {
 }
 
 /// A frame of this thread's chain.
-pub(super) struct Frame<V> {
+pub(super) struct PythonFrame<V> {
     address: usize,
     version: PhantomData<V>,
 }
 
-impl<V: Version> Frame<V> {
+impl<V: Version> PythonFrame<V> {
     /// # Safety
     /// `address` must be that of a frame in the calling thread's chain of version `V`.
     #[inline(always)]
@@ -117,9 +117,9 @@ impl<V: Version> Frame<V> {
 
 /// A code object that a frame of this thread executes.
 #[derive(Clone, Copy)]
-pub(super) struct Code(usize);
+pub(super) struct LiveCode(usize);
 
-impl Code {
+impl LiveCode {
     /// A frame's executable, if it is a code object.
     #[inline]
     pub(super) fn checked(layout: &Layout, executable: usize, code_type: usize) -> Option<Self> {

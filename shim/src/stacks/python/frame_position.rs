@@ -3,12 +3,12 @@
 //! Invariant: as of the frames themselves, all that is read belongs to the calling thread's chain.
 
 use super::bytecode_copies;
-use super::frame::{Code, Frame};
+use super::frame::{LiveCode, PythonFrame};
 use super::interpreter::Interpreter;
 use super::layout::{OWNER_GENERATOR, OWNER_SHIM, Version};
 use super::raw_memory::half;
 
-impl<V: Version> Frame<V> {
+impl<V: Version> PythonFrame<V> {
     /// Where the bytecode begins that the frame's position is in, if it is in any, `executable` being the frame's; 0 where
     /// that is not known.
     #[inline]
@@ -24,7 +24,7 @@ impl<V: Version> Frame<V> {
     /// Where the copy of this number begins.
     #[inline(never)]
     fn copy(&self, python: &Interpreter, executable: usize, number: usize) -> usize {
-        let code = Code::checked(&V::L, executable, python.code_type);
+        let code = LiveCode::checked(&V::L, executable, python.code_type);
         let found = code.and_then(|code| bytecode_copies::find(&V::L, python, code, number));
         found.filter(|copy| copy.contains(&self.position())).map_or(0, |copy| copy.start)
     }
@@ -50,7 +50,7 @@ impl<V: Version> Frame<V> {
         if owner == OWNER_GENERATOR || owner >= OWNER_SHIM {
             return if owner == OWNER_GENERATOR { 0 } else { usize::MAX };
         }
-        let Some(code) = Code::checked(&V::L, self.executable(), python.code_type) else { return 0 };
+        let Some(code) = LiveCode::checked(&V::L, self.executable(), python.code_type) else { return 0 };
         // SAFETY: a field of a code object, whose type was checked.
         let first = unsafe { half(code.address().wrapping_add(completeness.first_traceable)) };
         self.bytecode(python, code.address()).wrapping_add((first as usize).wrapping_mul(2))

@@ -18,7 +18,7 @@
 //! result there. An exception may leave the mark, but P, or a later frame at its address, is at I again only after I's
 //! lowest operand was pushed into that word. So P's callers are unchanged. I must have such an operand. Calls, subscripts
 //! and attributes have, `SEND` has (the value that is sent); `FOR_ITER` has not, and neither has the frame that surrounds
-//! an inlined `__init__`, which is never shown. Hence the conditions in [`Frame::result_slot`]. A specialising compiler
+//! an inlined `__init__`, which is never shown. Hence the conditions in [`PythonFrame::result_slot`]. A specialising compiler
 //! to machine code is taken to keep operands in memory, as that of 3.13 does; that of 3.15 does not.
 //!
 //! **Creation marks** (3.14.5 on, 3.15). A frame has a byte that is 0 from its creation on (`visited`): whoever creates
@@ -42,10 +42,10 @@
 //! Invariant: a mark is made only by the thread whose frame it is, in a frame for which the above holds, and counts only
 //! as long as the cached chain below it is the one it was made for.
 
-use super::frame::{Code, Frame};
+use super::frame::{LiveCode, PythonFrame};
 use super::layout::{Marking, OWNER_GENERATOR, OWNER_THREAD, ResultSlot, Version};
 use super::raw_memory::{byte, half, set_byte, set_half, set_word, word};
-use crate::platform::mapped_vec::{Plain, Region};
+use crate::platform::mapped_vec::{MappedVec, Plain};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Frames between marks.
@@ -89,7 +89,7 @@ pub(super) fn forbid() {
 
 /// One mark.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Mark {
+pub(super) struct FrameSentinel {
     /// Its frame's place in the chain, counted from the root.
     pub(super) place: usize,
     /// Where its frame waits.
@@ -101,9 +101,9 @@ pub(super) struct Mark {
 }
 
 // SAFETY: integers only.
-unsafe impl Plain for Mark {}
+unsafe impl Plain for FrameSentinel {}
 
-impl Mark {
+impl FrameSentinel {
     /// None; it must not be read.
     pub(super) const NONE: Self = Self { place: 0, position: 0, word: 0, value: 0 };
 
@@ -152,8 +152,8 @@ impl Mark {
 
 /// The marks of one chain, by place.
 #[derive(Debug)]
-pub(super) struct Marks {
-    list: Region<Mark>,
+pub(super) struct FrameSentinels {
+    list: MappedVec<FrameSentinel>,
     length: usize,
     /// The next number, and how many are left.
     number: usize,
@@ -165,14 +165,22 @@ pub(super) struct Marks {
     audit_interval: u32,
 }
 
-impl Marks {
+impl FrameSentinels {
     pub(super) const fn new() -> Self {
-        Self { list: Region::new(), length: 0, number: 0, numbers: 0, patience: 0, until_audit: 1, audit_interval: 1 }
+        Self {
+            list: MappedVec::new(),
+            length: 0,
+            number: 0,
+            numbers: 0,
+            patience: 0,
+            until_audit: 1,
+            audit_interval: 1,
+        }
     }
 
     /// The newest mark below `place`.
     #[inline(always)]
-    pub(super) fn newest_below(&self, place: usize) -> Option<&Mark> {
+    pub(super) fn newest_below(&self, place: usize) -> Option<&FrameSentinel> {
         let marks = self.list.as_slice().get(..self.length).unwrap_or_default();
         marks.iter().rev().find(|mark| mark.place < place)
     }
@@ -229,15 +237,15 @@ impl Marks {
         &mut self,
         code_type: usize,
         place: usize,
-        frame: &Frame<V>,
-        callee: &Frame<V>,
+        frame: &PythonFrame<V>,
+        callee: &PythonFrame<V>,
     ) -> bool {
         if !self.list.grow(self.length.wrapping_add(1)) {
             return false;
         }
         let value = self.next_number();
         let Some(word) = frame.mark(code_type, callee, value) else { return false };
-        self.list.set(self.length, Mark { place, position: frame.position(), word, value });
+        self.list.set(self.length, FrameSentinel { place, position: frame.position(), word, value });
         self.length = self.length.wrapping_add(1);
         true
     }
@@ -253,7 +261,7 @@ impl Marks {
     }
 }
 
-impl<V: Version> Frame<V> {
+impl<V: Version> PythonFrame<V> {
     /// Writes a mark, if the frame, which waits for `callee`, can be marked; gives the word's address.
     fn mark(&self, code_type: usize, callee: &Self, value: usize) -> Option<usize> {
         match V::L.marking {
@@ -300,7 +308,7 @@ impl<V: Version> Frame<V> {
         if self.owner() > OWNER_GENERATOR || !self.entered(slot, callee) {
             return None;
         }
-        let code = Code::checked(&V::L, self.executable(), code_type)?;
+        let code = LiveCode::checked(&V::L, self.executable(), code_type)?;
         let (locals, operands) = (code.int(slot.locals_count), code.int(slot.stack_size));
         // SAFETY: a field of the frame.
         let top = unsafe { half(self.address().wrapping_add(slot.stack_top)) }.cast_signed();
@@ -330,21 +338,26 @@ impl<V: Version> Frame<V> {
 #[cfg(test)]
 mod tests {
     use super::super::layout::{V39, V310, V312, V314, Version};
-    use super::{Frame, GAP, Marks};
+    use super::{FrameSentinels, GAP, PythonFrame};
 
     const CODE_TYPE: usize = 0x1000;
 
     /// Frames in plain words, all zero; the caller keeps them alive.
-    fn frames<V: Version, const N: usize>(memory: &mut [[usize; 32]; N]) -> [Frame<V>; N] {
+    fn frames<V: Version, const N: usize>(memory: &mut [[usize; 32]; N]) -> [PythonFrame<V>; N] {
         // SAFETY: memory that is larger than any field's offset, and is read and written through this address alone.
-        memory.each_mut().map(|words| unsafe { Frame::new(words.as_mut_ptr() as usize) })
+        memory.each_mut().map(|words| unsafe { PythonFrame::new(words.as_mut_ptr() as usize) })
     }
 
-    fn make<V: Version>(marks: &mut Marks, place: usize, frame: &Frame<V>, callee: &Frame<V>) -> bool {
+    fn make<V: Version>(
+        marks: &mut FrameSentinels,
+        place: usize,
+        frame: &PythonFrame<V>,
+        callee: &PythonFrame<V>,
+    ) -> bool {
         marks.make(CODE_TYPE, place, frame, callee)
     }
 
-    fn is_there<V: Version>(marks: &Marks, position: usize) -> bool {
+    fn is_there<V: Version>(marks: &FrameSentinels, position: usize) -> bool {
         marks.newest_below(usize::MAX).is_some_and(|mark| mark.is_there::<V>(position))
     }
 
@@ -352,7 +365,7 @@ mod tests {
     fn a_running_mark_lasts_until_the_evaluation_ends() {
         let mut memory = [[0; 32]; 2];
         let [caller, callee] = &frames::<V39, 2>(&mut memory);
-        let mut marks = Marks::new();
+        let mut marks = FrameSentinels::new();
         assert!(!make(&mut marks, 3, caller, callee), "a frame that does not execute");
         let executing = (caller.address() + 116) as *mut u8;
         // SAFETY: a byte of the memory above.
@@ -370,7 +383,7 @@ mod tests {
     fn a_depth_is_marked_only_while_it_is_that_of_a_running_frame() {
         let mut memory = [[0; 32]; 2];
         let [caller, callee] = &frames::<V310, 2>(&mut memory);
-        let mut marks = Marks::new();
+        let mut marks = FrameSentinels::new();
         assert!(!make(&mut marks, 0, caller, callee), "a frame with a stack that may be looked at");
         let depth = (caller.address() + 80) as *mut i32;
         // SAFETY: an int of the memory above.
@@ -388,7 +401,7 @@ mod tests {
             // SAFETY: a byte of the memory above.
             unsafe { ((caller.address() + offset) as *mut u8).write_volatile(value) };
         };
-        let mut marks = Marks::new();
+        let mut marks = FrameSentinels::new();
         put(74, 1);
         assert!(!make(&mut marks, 3, caller, callee), "a generator's frame, which is resumed");
         put(74, 0);
@@ -403,7 +416,7 @@ mod tests {
 
     #[test]
     fn audits_become_rarer_and_never_cease() {
-        let mut marks = Marks::new();
+        let mut marks = FrameSentinels::new();
         let due: Vec<u32> = (1..=20_000).filter(|_| marks.is_audit_due()).collect();
         assert_eq!(due.get(..5), Some(&[1, 3, 7, 15, 31][..]));
         assert_eq!(due.last_chunk::<2>().map(|[one, next]| next - one), Some(super::AUDIT_INTERVAL));
@@ -413,7 +426,7 @@ mod tests {
     fn a_result_is_marked_only_where_the_same_loop_waits_with_an_operand_gone() {
         let mut memory = [[0; 32]; 3];
         let [caller, callee, code] = &frames::<V312, 3>(&mut memory);
-        let put = |frame: &Frame<V312>, offset: usize, value: i32| {
+        let put = |frame: &PythonFrame<V312>, offset: usize, value: i32| {
             // SAFETY: an int of the memory above.
             unsafe { ((frame.address() + offset) as *mut i32).write_volatile(value) };
         };
@@ -423,7 +436,7 @@ mod tests {
         unsafe { (caller.address() as *mut usize).write_volatile(code.address()) };
         put(code, 72, 2); // two locals
         put(code, 64, 3); // three operands
-        let mut marks = Marks::new();
+        let mut marks = FrameSentinels::new();
         for (depth, expected) in
             [(-1, false), (0, false), (1, false), (2, true), (4, true), (5, false), (1 << 30, false)]
         {
@@ -444,9 +457,9 @@ mod tests {
     fn marks_go_with_their_frames() {
         let mut memory = [[usize::MAX; 32]; 2];
         let [caller, callee] = &frames::<V310, 2>(&mut memory);
-        let mut marks = Marks::new();
+        let mut marks = FrameSentinels::new();
         (1..=5).for_each(|place| assert!(make(&mut marks, place * GAP, caller, callee)));
-        let newest = |marks: &Marks| marks.newest_below(usize::MAX).map(|mark| mark.place);
+        let newest = |marks: &FrameSentinels| marks.newest_below(usize::MAX).map(|mark| mark.place);
         assert_eq!(newest(&marks), Some(5 * GAP));
         marks.truncate(3 * GAP + 1);
         assert_eq!(newest(&marks), Some(3 * GAP));

@@ -13,7 +13,7 @@ use super::code_deaths;
 use super::current_state::Current;
 use super::layout::Layout;
 use super::thread_specific;
-use super::thread_state_proof::Lease;
+use super::thread_state_proof::ThreadStateProof;
 
 /// The first version whose evaluation loop may be built of tail calls.
 const FIRST_WITH_TAIL_CALLS: u8 = 14;
@@ -28,7 +28,7 @@ pub(super) struct Interpreter {
     pub(super) str_type: usize,
     /// Where the code of the function is that runs Python frames; empty when not known.
     pub(super) evaluation: std::ops::Range<usize>,
-    pub(super) thread_state: thread_specific::Getter,
+    pub(super) thread_state: thread_specific::SlotGetter,
     pub(super) current: Current,
 }
 
@@ -36,7 +36,7 @@ impl Interpreter {
     /// The state that the calling thread runs, whether or not it holds the GIL; 0 when it has none, or when it is not
     /// certain.
     #[inline(always)]
-    pub(super) fn own_thread_state(&self, lease: &mut Lease) -> usize {
+    pub(super) fn own_thread_state(&self, lease: &mut ThreadStateProof) -> usize {
         self.current.state(thread_specific::read(self.thread_state), lease)
     }
 

@@ -28,7 +28,7 @@ mod unsupported;
 mod verify_sentinels;
 
 pub(crate) use announce::{store_text, tell_collector};
-pub(crate) use chain::{Chain, Entry, Glance, Naming};
+pub(crate) use chain::{Chain, EvaluationEntry, FastComparison, Naming};
 pub(crate) use discovery::{after_dlopen, start, version_hex};
 pub(crate) use frame_sentinels::allow as allow_marks;
 pub(crate) use interpreter::{build, evaluates_by_tail_calls, evaluation_loop, finalizes_here, finalizing};

@@ -34,7 +34,7 @@ pub(super) struct Symbols {
     pub(super) evaluation: usize,
     version_number: *const u32,
     version_text: unsafe extern "C" fn() -> *const c_char,
-    pub(super) thread_state: Option<thread_specific::Getter>,
+    pub(super) thread_state: Option<thread_specific::SlotGetter>,
     pub(super) current: Option<Getter>,
 }
 
@@ -76,7 +76,7 @@ impl Symbols {
         // SAFETY: the documented type of this function in every version.
         let version_text = *unsafe { library.get::<unsafe extern "C" fn() -> *const c_char>(c"Py_GetVersion") }.ok()?;
         // SAFETY: the documented type of this function in every version.
-        let thread_state = unsafe { library.get::<thread_specific::Getter>(c"PyGILState_GetThisThreadState") };
+        let thread_state = unsafe { library.get::<thread_specific::SlotGetter>(c"PyGILState_GetThisThreadState") };
         found(library);
         Some(Self {
             runtime: address(c"_PyRuntime"),

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize};
 
 use memtrack_transport::layout::SLOT_COUNTS;
 
-use super::frame::Code;
+use super::frame::LiveCode;
 use super::interpreter::{self, Interpreter};
 use super::layout::Layout;
 use super::raw_memory;
@@ -47,7 +47,7 @@ const MA_VALUES: usize = 40;
 
 /// Where attributes are kept, by version.
 #[derive(Clone, Copy, Debug)]
-struct Places {
+struct AttributeOffsets {
     /// In a frame: the first local variable.
     first_local: usize,
     /// In a class: the keys that its instances share.
@@ -57,7 +57,7 @@ struct Places {
 }
 
 /// The tables for the versions whose threads do not tell the operating system their name.
-const fn places(minor: u8) -> Option<Places> {
+const fn places(minor: u8) -> Option<AttributeOffsets> {
     let (first_local, cached_keys, first_value) = match minor {
         8 | 9 => (360, 0, 0),
         10 => (352, 0, 0),
@@ -66,12 +66,12 @@ const fn places(minor: u8) -> Option<Places> {
         13 => (72, 880, 8),
         _ => return None,
     };
-    Some(Places { first_local, cached_keys, first_value })
+    Some(AttributeOffsets { first_local, cached_keys, first_value })
 }
 
 /// What an object's attributes are stored in: the keys, and the values where they are stored apart.
 #[derive(Clone, Copy, Debug)]
-struct Attributes {
+struct ObjectAttributes {
     keys: usize,
     values: Option<usize>,
 }
@@ -196,7 +196,7 @@ fn int(layout: &Layout, object: usize) -> Option<usize> {
 unsafe fn name_in<'a>(
     layout: &Layout,
     python: &Interpreter,
-    attributes: &Attributes,
+    attributes: &ObjectAttributes,
     buffer: &'a mut [u8; LONGEST],
 ) -> Option<&'a [u8]> {
     let name = attributes.find(layout, NAME)?;
@@ -221,7 +221,7 @@ pub(super) unsafe fn of_thread<'a>(
     let places = places(layout.minor).filter(|_| !layout.is_free_threaded)?;
     // SAFETY: the caller's promise.
     let executable = unsafe { raw_memory::word(frame.wrapping_add(layout.executable)) };
-    if !Code::checked(layout, executable, python.code_type).is_some_and(|code| is_bootstrap(layout, code)) {
+    if !LiveCode::checked(layout, executable, python.code_type).is_some_and(|code| is_bootstrap(layout, code)) {
         return None;
     }
     let thread = word(frame.wrapping_add(places.first_local))?;
@@ -231,7 +231,7 @@ pub(super) unsafe fn of_thread<'a>(
 }
 
 /// Whether a code object is that of `threading.Thread._bootstrap`.
-fn is_bootstrap(layout: &Layout, code: Code) -> bool {
+fn is_bootstrap(layout: &Layout, code: LiveCode) -> bool {
     // SAFETY: a code object of this thread's chain holds its name. Without a buffer only ASCII is read.
     if unsafe { strings::utf8(layout, code.object(layout.name), &mut []) } != Some(b"_bootstrap") {
         return false;
@@ -242,13 +242,13 @@ fn is_bootstrap(layout: &Layout, code: Code) -> bool {
     file.is_some_and(|file| file.ends_with(b"/threading.py"))
 }
 
-fn attributes(layout: &Layout, places: Places, object: usize) -> Option<Attributes> {
+fn attributes(layout: &Layout, places: AttributeOffsets, object: usize) -> Option<ObjectAttributes> {
     let Layout { minor, objects, .. } = *layout;
     let class = word(object.wrapping_add(objects.kind()))?;
     let flags = word(class.wrapping_add(objects.type_flags()))?;
     let shared = |values: usize| {
         let keys = word(class.wrapping_add(places.cached_keys))?;
-        Some(Attributes { keys, values: Some(values.wrapping_add(places.first_value)) })
+        Some(ObjectAttributes { keys, values: Some(values.wrapping_add(places.first_value)) })
     };
     if minor <= 10 {
         let offset = word(class.wrapping_add(TP_DICTOFFSET))?;
@@ -272,16 +272,16 @@ fn attributes(layout: &Layout, places: Places, object: usize) -> Option<Attribut
     }
 }
 
-fn of_dict(places: Places, dict: usize) -> Option<Attributes> {
+fn of_dict(places: AttributeOffsets, dict: usize) -> Option<ObjectAttributes> {
     let keys = word(dict.wrapping_add(MA_KEYS))?;
     let values = word(dict.wrapping_add(MA_VALUES))?;
-    Some(Attributes { keys, values: (values != 0).then(|| values.wrapping_add(places.first_value)) })
+    Some(ObjectAttributes { keys, values: (values != 0).then(|| values.wrapping_add(places.first_value)) })
 }
 
-impl Attributes {
+impl ObjectAttributes {
     /// The value of the attribute of this name.
     fn find(&self, layout: &Layout, name: &[u8]) -> Option<usize> {
-        let entries = Entries::of(layout.minor, self.keys)?;
+        let entries = DictEntries::of(layout.minor, self.keys)?;
         let place = (0..entries.count).find(|place| {
             let key = word(entries.at(*place));
             key.is_some_and(|key| is_attribute(layout, key, name))
@@ -294,14 +294,14 @@ impl Attributes {
 }
 
 /// The entries of a dict's keys.
-struct Entries {
+struct DictEntries {
     /// The first entry's key.
     first: usize,
     size: usize,
     count: usize,
 }
 
-impl Entries {
+impl DictEntries {
     fn of(minor: u8, keys: usize) -> Option<Self> {
         let word_at = |offset: usize| word(keys.wrapping_add(offset));
         let entries = if minor <= 10 {

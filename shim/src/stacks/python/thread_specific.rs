@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The interpreter's function that gives the calling thread's state.
-pub(super) type Getter = unsafe extern "C" fn() -> *mut c_void;
+pub(super) type SlotGetter = unsafe extern "C" fn() -> *mut c_void;
 
 /// The place has not been looked for, or cannot be used.
 const UNKNOWN: usize = 0;
@@ -25,7 +25,7 @@ static PLACE: AtomicUsize = AtomicUsize::new(UNKNOWN);
 
 /// The calling thread's state; 0 when it has none.
 #[inline(always)]
-pub(super) fn read(getter: Getter) -> usize {
+pub(super) fn read(getter: SlotGetter) -> usize {
     if let Some(state) = read_at_once() {
         return state;
     }
@@ -52,7 +52,7 @@ pub(crate) fn forget() {
 
 #[cold]
 #[inline(never)]
-fn ask(getter: Getter, place: usize) -> usize {
+fn ask(getter: SlotGetter, place: usize) -> usize {
     // SAFETY: the function may be called at any time from any thread: it reads this thread's slot.
     let state = unsafe { getter() } as usize;
     if place == UNKNOWN && state != 0 {
@@ -96,15 +96,15 @@ mod descriptor {
 
     /// The place of the value of key 0, on which two keys agree.
     fn first_place() -> Option<usize> {
-        let (one, other) = (Key::new()?, Key::new()?);
+        let (one, other) = (OwnKey::new()?, OwnKey::new()?);
         let place = one.first_place()?;
         (other.first_place()? == place).then_some(place)
     }
 
     /// A key of our own.
-    struct Key(libc::pthread_key_t);
+    struct OwnKey(libc::pthread_key_t);
 
-    impl Key {
+    impl OwnKey {
         fn new() -> Option<Self> {
             let mut key = 0;
             // SAFETY: a place for the new key; without a destructor.
@@ -132,7 +132,7 @@ mod descriptor {
         }
     }
 
-    impl Drop for Key {
+    impl Drop for OwnKey {
         fn drop(&mut self) {
             // SAFETY: a key that exists.
             unsafe { libc::pthread_setspecific(self.0, ptr::null()) };

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 use libloading::os::unix::Library;
 
-use super::frame::{Frame, ThreadState};
+use super::frame::{OwnThreadState, PythonFrame};
 use super::frame_sentinels;
 use super::layout::{V39, Version};
 use super::raw_memory::{byte, set_byte};
@@ -88,14 +88,14 @@ fn alone() -> Option<&'static AtomicU8> {
 
 /// What a thread has left in the state that it was last proven to run.
 #[derive(Debug)]
-pub(super) struct Lease {
+pub(super) struct ThreadStateProof {
     state: usize,
     root: usize,
     /// The thread's number; 0 before it needs one.
     number: u8,
 }
 
-impl Lease {
+impl ThreadStateProof {
     pub(super) const fn new() -> Self {
         Self { state: 0, root: 0, number: 0 }
     }
@@ -153,10 +153,10 @@ impl Lease {
 /// The oldest frame of a state that this thread runs.
 fn root(state: usize) -> Option<usize> {
     // SAFETY: the caller has proven that this thread runs the state; frames lie alike in both versions.
-    let mut address = unsafe { ThreadState::<V39>::new(state) }.newest();
+    let mut address = unsafe { OwnThreadState::<V39>::new(state) }.newest();
     for _ in 0..LONGEST_WALK {
         // SAFETY: reached from this thread's newest frame by links that were just read.
-        match unsafe { Frame::<V39>::new(address) } {
+        match unsafe { PythonFrame::<V39>::new(address) } {
             _ if address == 0 => return None,
             frame if frame.previous() == 0 => return Some(address),
             frame => address = frame.previous(),
@@ -167,20 +167,20 @@ fn root(state: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{EXECUTING, Gil, Lease, alone};
+    use super::{EXECUTING, Gil, ThreadStateProof, alone};
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     const FIRST: usize = 77;
     const FRAME_TYPE: usize = 0x1000;
 
     /// A state and its chain of two frames, as far as they are read.
-    struct Interpreter {
+    struct FakeInterpreter {
         state: [usize; 8],
         newest: [usize; 16],
         root: [usize; 16],
     }
 
-    impl Interpreter {
+    impl FakeInterpreter {
         fn new() -> Box<Self> {
             let mut made = Box::new(Self { state: [0; 8], newest: [0; 16], root: [0; 16] });
             made.state[3] = made.newest.as_ptr() as usize;
@@ -220,8 +220,8 @@ mod tests {
             gil.words[1].store(1, Relaxed);
         };
         super::frame_sentinels::allow();
-        let (mut mine, mut other) = (Lease::new(), Lease::new());
-        let mut interpreter = Interpreter::new();
+        let (mut mine, mut other) = (ThreadStateProof::new(), ThreadStateProof::new());
+        let mut interpreter = FakeInterpreter::new();
         let state = interpreter.state();
         held_by(5);
         assert!(!mine.proves(&gil, FIRST, state), "the GIL was last taken by another");
@@ -248,9 +248,9 @@ mod tests {
     #[test]
     fn without_a_frame_only_the_last_holder_counts() {
         let gil = gil();
-        let mut interpreter = Interpreter::new();
+        let mut interpreter = FakeInterpreter::new();
         interpreter.state[3] = 0;
-        let (state, mut lease) = (interpreter.state(), Lease::new());
+        let (state, mut lease) = (interpreter.state(), ThreadStateProof::new());
         gil.words[0].store(FIRST, Relaxed);
         assert!(!lease.proves(&gil, FIRST, state), "nobody holds the GIL");
         gil.words[1].store(1, Relaxed);

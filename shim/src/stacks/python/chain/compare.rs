@@ -3,16 +3,16 @@
 //! It exists because that is what an allocation costs: as much as is proven to be needed is compared, and no more. Invariant:
 //! what is reported as equal is equal, frame by frame or by the proof in [`super::super::frame_sentinels`].
 
-use super::super::frame::{Frame, ThreadState};
+use super::super::frame::{OwnThreadState, PythonFrame};
 use super::super::frame_sentinels::{CLEARANCE, GAP};
 use super::super::interpreter::Interpreter;
 use super::super::layout::{Marking, Version};
 #[cfg(feature = "verify-marks")]
 use super::super::verify_sentinels;
-use super::{Chain, Detail};
+use super::{Chain, FrameDetail};
 
 /// How the cached chain compares with the present one.
-pub(super) enum Comparison {
+pub(super) enum ChainComparison {
     Same,
     /// The same but for the newest frame's position.
     Moved(usize),
@@ -22,19 +22,23 @@ pub(super) enum Comparison {
 impl Chain {
     /// Compares the cached frames with memory.
     #[inline(always)]
-    pub(super) fn compare<V: Version>(&mut self, python: &Interpreter) -> Comparison {
-        let Some(newest) = self.length.checked_sub(1) else { return Comparison::Same };
+    pub(super) fn compare<V: Version>(&mut self, python: &Interpreter) -> ChainComparison {
+        let Some(newest) = self.length.checked_sub(1) else { return ChainComparison::Same };
         let last = self.links.get(newest);
         // SAFETY: the newest frame of this thread.
-        let frame = unsafe { Frame::<V>::new(self.newest) };
+        let frame = unsafe { PythonFrame::<V>::new(self.newest) };
         if frame.previous() != last.previous || self.matching_from::<V>(python, newest, last.previous) != 0 {
-            return Comparison::Different;
+            return ChainComparison::Different;
         }
         let position = frame.position();
         if position == last.position && same_code(&frame, &self.details.get(newest)) {
-            return Comparison::Same;
+            return ChainComparison::Same;
         }
-        if self.remains::<V>(python, &frame, newest) { Comparison::Moved(position) } else { Comparison::Different }
+        if self.remains::<V>(python, &frame, newest) {
+            ChainComparison::Moved(position)
+        } else {
+            ChainComparison::Different
+        }
     }
 
     /// Compares the frames below `length`, newest first, whose newest is at `address`; gives the length of the part
@@ -80,7 +84,7 @@ impl Chain {
         let details = self.details.as_slice().get(floor..length).unwrap_or_default();
         for (place, (link, detail)) in links.iter().zip(details).enumerate().rev() {
             // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
-            let frame = unsafe { Frame::<V>::new(address) };
+            let frame = unsafe { PythonFrame::<V>::new(address) };
             if frame.previous() != link.previous || frame.position() != link.position || !same_code(&frame, detail) {
                 return floor.wrapping_add(place).wrapping_add(1);
             }
@@ -107,7 +111,7 @@ impl Chain {
     pub(super) fn shows_below<V: Version>(&self, python: &Interpreter, mut length: usize, mut address: usize) -> bool {
         while address != 0 {
             // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
-            let frame = unsafe { Frame::<V>::new(address) };
+            let frame = unsafe { PythonFrame::<V>::new(address) };
             if frame.is_shown(python) {
                 let Some(place) = (0..length).rev().find(|place| self.details.get(*place).id != 0) else {
                     return false;
@@ -128,7 +132,7 @@ impl Chain {
     #[inline(always)]
     fn is_tracing<V: Version>(&self) -> bool {
         // SAFETY: the state from which this update reached its frames.
-        unsafe { ThreadState::<V>::new(self.state) }.is_tracing()
+        unsafe { OwnThreadState::<V>::new(self.state) }.is_tracing()
     }
 
     /// Makes marks, if there are too few, between the mark at `floor` (or the root) and the frame at `length`, all of which
@@ -161,22 +165,22 @@ impl Chain {
     fn make_mark<V: Version>(&mut self, python: &Interpreter, place: usize) -> bool {
         let address = |place: usize| self.links.get(place.wrapping_add(1)).previous;
         // SAFETY: reached from this thread's newest frame by links that were just confirmed.
-        let frame = unsafe { Frame::<V>::new(address(place)) };
+        let frame = unsafe { PythonFrame::<V>::new(address(place)) };
         // SAFETY: reached from this thread's newest frame by links that were just confirmed.
-        let callee = unsafe { Frame::<V>::new(address(place.wrapping_add(1))) };
+        let callee = unsafe { PythonFrame::<V>::new(address(place.wrapping_add(1))) };
         self.details.get(place).id != 0 && self.marks.make(python.code_type, place, &frame, &callee)
     }
 
     /// Whether the frame at `position` is the shown frame it was, at another instruction.
     #[inline(always)]
-    pub(super) fn remains<V: Version>(&self, python: &Interpreter, frame: &Frame<V>, position: usize) -> bool {
+    pub(super) fn remains<V: Version>(&self, python: &Interpreter, frame: &PythonFrame<V>, position: usize) -> bool {
         let detail = self.details.get(position);
         detail.id != 0 && frame.executable() == detail.executable && frame.is_shown(python)
     }
 
     /// The frame at `position`, which remains, may have gone on to another copy of its bytecode.
     #[inline(always)]
-    pub(super) fn settle<V: Version>(&mut self, python: &Interpreter, frame: &Frame<V>, position: usize) {
+    pub(super) fn settle<V: Version>(&mut self, python: &Interpreter, frame: &PythonFrame<V>, position: usize) {
         if V::L.copies.is_none() {
             return;
         }
@@ -212,6 +216,6 @@ impl Chain {
 
 /// Where a position does not tell the code object: whether that is the same, too.
 #[inline(always)]
-pub(super) fn same_code<V: Version>(frame: &Frame<V>, detail: &Detail) -> bool {
+pub(super) fn same_code<V: Version>(frame: &PythonFrame<V>, detail: &FrameDetail) -> bool {
     !V::L.position_needs_code() || frame.executable() == detail.executable
 }

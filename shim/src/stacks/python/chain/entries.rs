@@ -13,7 +13,7 @@ use super::Chain;
 
 /// A place at which C code entered an evaluation loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct EvaluationEntry {
     /// An address in the loop's C frame.
     pub(crate) address: usize,
     /// Shown frames that are older.
@@ -32,7 +32,12 @@ const FIRST_WITH_BASE: u8 = 15;
 impl Chain {
     /// Gives the entries that have at least `from` older shown frames, the newest first. Where the interpreter keeps no
     /// addresses, `loops` gives those of the C frames that execute the loop's function.
-    pub(crate) fn entries(&self, from: u32, mut loops: impl FnMut() -> Option<usize>, mut give: impl FnMut(Entry)) {
+    pub(crate) fn entries(
+        &self,
+        from: u32,
+        mut loops: impl FnMut() -> Option<usize>,
+        mut give: impl FnMut(EvaluationEntry),
+    ) {
         let Some(layout) = interpreter::interpreter().map(|python| python.layout) else { return };
         let minor = layout.minor;
         let mut record = match minor {
@@ -56,7 +61,7 @@ impl Chain {
                 _ => Some(frame),
             };
             let Some(address) = address else { break };
-            give(Entry { address, shown });
+            give(EvaluationEntry { address, shown });
         }
     }
 

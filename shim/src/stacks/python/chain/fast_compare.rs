@@ -4,37 +4,37 @@
 //! drop marks, costs twice as much for the same answer. Invariant: it answers only what [`Chain::compare`] would answer
 //! too; where that takes more than the frames of the span and the mark below them, it says that it does not know.
 
-use super::super::frame::{Frame, ThreadState};
-use super::super::frame_sentinels::{LONGEST_UNMARKED, Mark};
+use super::super::frame::{OwnThreadState, PythonFrame};
+use super::super::frame_sentinels::{FrameSentinel, LONGEST_UNMARKED};
 use super::super::interpreter::{self, Interpreter};
 use super::super::layout::Version;
 #[cfg(feature = "verify-marks")]
 use super::super::verify_sentinels;
 use super::compare::same_code;
-use super::links::{Link, MOST, Newest};
-use super::{Chain, Detail};
+use super::links::{ChainLink, MOST, Newest};
+use super::{Chain, FrameDetail};
 use std::hint::cold_path;
 
 const _: () = assert!(LONGEST_UNMARKED < MOST + 1, "nothing that is compared without a mark is too long for a glance");
 
 /// What a glance has to look at.
 #[derive(Debug)]
-pub(super) struct Span {
+pub(super) struct ComparedSpan {
     /// Frames to compare below the newest; past [`MOST`] where the chain must be looked at in full, or is empty.
     older: usize,
     /// What is known of them. Whoever gives the chain another length forgets the span before.
     links: Newest,
     /// The mark in the oldest of them; where that is the root and has none, what stands for one.
-    mark: Mark,
+    mark: FrameSentinel,
 }
 
-impl Span {
+impl ComparedSpan {
     /// Everything must be looked at.
-    pub(super) const UNKNOWN: Self = Self { older: usize::MAX, links: Newest::NONE, mark: Mark::NONE };
+    pub(super) const UNKNOWN: Self = Self { older: usize::MAX, links: Newest::NONE, mark: FrameSentinel::NONE };
 }
 
 /// What a glance at the chain says.
-pub(crate) enum Glance {
+pub(crate) enum FastComparison {
     Same,
     /// The same but for the newest frame's position.
     Moved(usize),
@@ -48,57 +48,57 @@ impl Chain {
     /// Compares the calling thread's chain with what was written last, the interpreter not being about to end. It changes
     /// nothing and calls nobody.
     #[inline(always)]
-    pub(crate) fn glance<V: Version>(&self) -> Glance {
+    pub(crate) fn glance<V: Version>(&self) -> FastComparison {
         let Some(state) = interpreter::interpreter().and_then(Interpreter::own_thread_state_at_once) else {
             cold_path();
-            return Glance::Unasked;
+            return FastComparison::Unasked;
         };
         if state == 0 {
             cold_path();
-            return if self.newest == 0 { Glance::Same } else { Glance::Unknown };
+            return if self.newest == 0 { FastComparison::Same } else { FastComparison::Unknown };
         }
         // SAFETY: the interpreter says that this is the calling thread's own state, and nobody else is freeing it.
-        let newest = unsafe { ThreadState::<V>::new(state) }.newest();
+        let newest = unsafe { OwnThreadState::<V>::new(state) }.newest();
         self.glance_at::<V>(state, newest)
     }
 
     /// Compares the frames of the span with memory, `newest` being the newest frame of the thread's state.
     #[inline(always)]
-    pub(super) fn glance_at<V: Version>(&self, state: usize, newest: usize) -> Glance {
+    pub(super) fn glance_at<V: Version>(&self, state: usize, newest: usize) -> FastComparison {
         if newest != self.newest || !self.codes.is_current() {
             cold_path();
-            return Glance::Unknown;
+            return FastComparison::Unknown;
         }
         if self.span.older > MOST {
             cold_path();
-            return if newest == 0 { Glance::Same } else { Glance::Unknown };
+            return if newest == 0 { FastComparison::Same } else { FastComparison::Unknown };
         }
         // SAFETY: the state from which the newest frame was reached.
-        if unsafe { ThreadState::<V>::new(state) }.is_tracing() {
+        if unsafe { OwnThreadState::<V>::new(state) }.is_tracing() {
             // No mark counts then. Without a trace function the closer look does not take that much longer.
             cold_path();
-            return Glance::Unknown;
+            return FastComparison::Unknown;
         }
         // SAFETY: of the chain's links; who gives them another length forgets the span.
         let [older @ .., link] = unsafe { self.span.links.links() };
         // SAFETY: the newest frame of this thread.
-        let frame = unsafe { Frame::<V>::new(newest) };
+        let frame = unsafe { PythonFrame::<V>::new(newest) };
         if frame.previous() != link.previous || !self.are_unchanged::<V>(link, older) {
             cold_path();
-            return Glance::Unknown;
+            return FastComparison::Unknown;
         }
         let position = frame.position();
         let detail = self.newest_detail;
         if position == link.position && same_code(&frame, &detail) {
-            return Glance::Same;
+            return FastComparison::Same;
         }
         cold_path();
-        if is_shown_at(&frame, &detail, position) { Glance::Moved(position) } else { Glance::Unknown }
+        if is_shown_at(&frame, &detail, position) { FastComparison::Moved(position) } else { FastComparison::Unknown }
     }
 
     /// Whether the frames below the newest, and what the mark stands for, are what they were.
     #[inline(always)]
-    fn are_unchanged<V: Version>(&self, newest: &Link, older: &[Link; MOST]) -> bool {
+    fn are_unchanged<V: Version>(&self, newest: &ChainLink, older: &[ChainLink; MOST]) -> bool {
         let mut address = newest.previous_from_cache();
         // Written out, so that only the branch that ends it is taken.
         macro_rules! compare {
@@ -134,9 +134,9 @@ impl Chain {
 
     /// Whether the frame at `address` is the one cached so many places below the newest, and unchanged.
     #[inline(always)]
-    fn is_unchanged<V: Version>(&self, address: usize, link: &Link, below: usize) -> bool {
+    fn is_unchanged<V: Version>(&self, address: usize, link: &ChainLink, below: usize) -> bool {
         // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
-        let frame = unsafe { Frame::<V>::new(address) };
+        let frame = unsafe { PythonFrame::<V>::new(address) };
         if frame.previous() != link.previous || frame.position() != link.position {
             return false;
         }
@@ -153,10 +153,10 @@ impl Chain {
         // Where that is too much to compare, the general comparison may want to make marks.
         let is_short = older <= MOST && (mark.is_some() || !cfg!(feature = "verify-marks"));
         let is_of_frame = mark.is_none_or(|mark| mark.is_of::<V>(self.links.get(floor).position));
-        let mark = mark.unwrap_or_else(Mark::of_nothing::<V>);
+        let mark = mark.unwrap_or_else(FrameSentinel::of_nothing::<V>);
         self.span = match self.links.newest(self.length) {
-            Some(links) if is_short && is_of_frame => Span { older, links, mark },
-            _ => Span::UNKNOWN,
+            Some(links) if is_short && is_of_frame => ComparedSpan { older, links, mark },
+            _ => ComparedSpan::UNKNOWN,
         };
         self.newest_detail = self.details.get(newest);
     }
@@ -164,7 +164,7 @@ impl Chain {
 
 /// Whether the cached frame is still the same shown frame, at another instruction.
 #[inline(always)]
-fn is_shown_at<V: Version>(frame: &Frame<V>, detail: &Detail, position: usize) -> bool {
+fn is_shown_at<V: Version>(frame: &PythonFrame<V>, detail: &FrameDetail, position: usize) -> bool {
     detail.id != 0
         && position >= detail.shown_from
         && frame.executable() == detail.executable

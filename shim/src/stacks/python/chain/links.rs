@@ -5,22 +5,22 @@
 
 use std::ptr::NonNull;
 
-use crate::platform::mapped_vec::{Plain, Region};
+use crate::platform::mapped_vec::{MappedVec, Plain};
 
 /// The most frames below the newest that a glance looks at.
 pub(super) const MOST: usize = 12;
 
 /// What is compared each time. The address of the frame at position `i` is `previous` of the link at `i + 1`.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Link {
+pub(super) struct ChainLink {
     pub(super) previous: usize,
     pub(super) position: usize,
 }
 
 // SAFETY: integers only.
-unsafe impl Plain for Link {}
+unsafe impl Plain for ChainLink {}
 
-impl Link {
+impl ChainLink {
     /// `previous`, in a read of its own. A compiler that knows it to be equal to what the frame holds would go on with
     /// that, and each frame's read would wait for the one before: twice the time on deep stacks.
     #[inline(always)]
@@ -33,33 +33,33 @@ impl Link {
 /// The links of one chain.
 #[derive(Debug)]
 pub(super) struct Links {
-    list: Region<Link>,
+    list: MappedVec<ChainLink>,
 }
 
 impl Links {
     pub(super) const fn new() -> Self {
-        Self { list: Region::new() }
+        Self { list: MappedVec::new() }
     }
 
     /// The link at `place`, or zeros beyond the room.
     #[inline]
-    pub(super) fn get(&self, place: usize) -> Link {
+    pub(super) fn get(&self, place: usize) -> ChainLink {
         self.list.get(place.wrapping_add(MOST))
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, place: usize) -> Option<&mut Link> {
+    pub(super) fn get_mut(&mut self, place: usize) -> Option<&mut ChainLink> {
         self.list.as_mut_slice().get_mut(place.wrapping_add(MOST))
     }
 
     #[inline]
-    pub(super) fn set(&mut self, place: usize, link: Link) {
+    pub(super) fn set(&mut self, place: usize, link: ChainLink) {
         self.list.set(place.wrapping_add(MOST), link);
     }
 
     /// Those from `floor` on and below `length`.
     #[inline]
-    pub(super) fn between(&self, floor: usize, length: usize) -> &[Link] {
+    pub(super) fn between(&self, floor: usize, length: usize) -> &[ChainLink] {
         self.list.as_slice().get(floor.wrapping_add(MOST)..length.wrapping_add(MOST)).unwrap_or_default()
     }
 
@@ -77,7 +77,7 @@ impl Links {
 
 /// Where the newest links are, so that a glance need not look for them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Newest(NonNull<[Link; MOST + 1]>);
+pub(super) struct Newest(NonNull<[ChainLink; MOST + 1]>);
 
 impl Newest {
     /// Of no chain; for whoever does not look.
@@ -88,7 +88,7 @@ impl Newest {
     /// # Safety
     /// The [`Links`] that gave this must be as they were then but for what stands in them: neither longer nor shorter.
     #[inline(always)]
-    pub(super) const unsafe fn links<'a>(self) -> &'a [Link; MOST + 1] {
+    pub(super) const unsafe fn links<'a>(self) -> &'a [ChainLink; MOST + 1] {
         // SAFETY: the caller's promise.
         unsafe { self.0.as_ref() }
     }

@@ -8,8 +8,8 @@ use super::super::interpreter::{self, Interpreter};
 use super::super::layout::{
     FREE_THREADED_13, FREE_THREADED_14, V38, V39, V310, V311, V312, V313, V313T, V314, V314T, V315, V315T, Version,
 };
-use super::compare::Comparison;
-use super::fast_compare::Glance;
+use super::compare::ChainComparison;
+use super::fast_compare::FastComparison;
 use super::{Chain, Naming};
 use crate::events::stack_model::StackWriter;
 
@@ -45,9 +45,9 @@ impl Chain {
         };
         let newest = self.newest_frame::<V>(python);
         match self.glance_at::<V>(self.state, newest) {
-            Glance::Same => Naming::Done,
-            Glance::Moved(position) => self.move_newest::<V>(python, position, writer),
-            Glance::Unknown | Glance::Unasked => self.look_closer::<V>(python, newest, writer),
+            FastComparison::Same => Naming::Done,
+            FastComparison::Moved(position) => self.move_newest::<V>(python, position, writer),
+            FastComparison::Unknown | FastComparison::Unasked => self.look_closer::<V>(python, newest, writer),
         }
     }
 
@@ -105,15 +105,15 @@ impl Chain {
         let comparison = if newest == self.newest && self.codes.is_current() {
             self.compare::<V>(python)
         } else {
-            Comparison::Different
+            ChainComparison::Different
         };
-        writer.looked(matches!(comparison, Comparison::Different));
+        writer.looked(matches!(comparison, ChainComparison::Different));
         match comparison {
-            Comparison::Same => {}
-            Comparison::Moved(position) => {
+            ChainComparison::Same => {}
+            ChainComparison::Moved(position) => {
                 let _done = self.move_newest::<V>(python, position, writer);
             }
-            Comparison::Different => self.follow::<V>(python, newest, writer),
+            ChainComparison::Different => self.follow::<V>(python, newest, writer),
         }
         self.refocus::<V>();
         self.naming

@@ -1,9 +1,12 @@
 //! The library that is injected into a tracked process.
 //!
-//! Loaded by `LD_PRELOAD`, it runs once before any other constructor: takes memtrack's variables out of the environment, fetches the
-//! shared memory from the collector, finds the interpreter, points the program's calls of allocation functions at its
-//! hooks ([`interposition`]) and switches recording on. From then on it runs inside those calls only: no thread, no descriptor, no work
-//! at exit.
+//! Loaded by `LD_PRELOAD`, its constructor runs before any other (`process::startup`): it takes memtrack's variables out of
+//! the environment, fetches the shared memory from the collector, finds the interpreter, redirects the program's calls of
+//! allocation functions to the hooks (`interposition`) and switches recording on. After that it runs inside those calls
+//! only: no thread, no descriptor, no work at exit.
+//!
+//! The modules stand on six floors, and each uses its own and lower ones only (`tests/modules.rs`): `platform`, `events`,
+//! `stacks`, `recording`, `interposition`, `process`.
 //!
 //! Invariant: whatever goes wrong, the program runs as it would without memtrack.
 

@@ -1,10 +1,10 @@
-//! One thread's way to the collector: records into the segments of its slot.
+//! The writing end of a slot: a thread's records, on their way to the collector in segments of shared memory.
 //!
-//! Everything in here belongs to the thread that owns the slot; only what `transport` lays out is shared. A record is
-//! published by one release store of the segment's fill level. When a segment is full, or its thread is a new one, the
-//! next free segment is begun with the whole stack, so that the reader can decode it by itself.
+//! Everything here belongs to the thread that owns the slot; only what `transport` lays out is shared. A record is
+//! published by one release store of the segment's fill level. When a segment is full, or the slot has a new thread,
+//! the next free segment begins with the whole stack, so that the reader can decode it on its own.
 //!
-//! Invariant: `wire` is the stack as the bytes of the current segment tell it.
+//! Invariant: `wire` is the stack as the bytes of the current segment describe it.
 
 use std::hint::cold_path;
 use std::ptr::NonNull;

@@ -1,8 +1,8 @@
-//! How long it takes to look closer at a stack: every so often it is timed.
+//! Decides which of many repeated operations is timed.
 //!
-//! It exists because what a closer look costs differs tenfold between programs, with the stacks and with what the processor's
-//! caches still have, so that no cost that was measured elsewhere fits. Invariant: which one is timed does not depend on
-//! how long it takes, so the sum of those that are, times [`SAMPLED_ONE_IN`], is as near as a sample comes to that of all.
+//! What a full stack comparison costs differs tenfold between programs, so no constant measured elsewhere fits.
+//! Invariant: which one is timed does not depend on how long it takes, so the sum of the timed ones, times
+//! [`SAMPLED_ONE_IN`], estimates that of all.
 
 /// One of so many is timed: a prime, so that it does not keep step with the program's loops.
 pub(crate) const SAMPLED_ONE_IN: u32 = 17;

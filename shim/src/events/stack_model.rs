@@ -1,8 +1,8 @@
-//! The border between the code that reads a call stack and the code that records it.
+//! The interface between the code that reads a call stack and the code that records it.
 //!
-//! It exists so that the Python walker knows neither rings nor records and can be run against a plain list of frames.
-//! Invariant: applied in order to an empty list, the calls of [`StackWriter`] give the thread's stack, root first; every
-//! code id is defined before the push that uses it.
+//! With it the Python walker needs neither rings nor records, and can be tested against a plain list of frames.
+//! Invariant: applied in order to an empty list, the calls of [`StackWriter`] give the thread's stack, root first;
+//! every code id is defined before the push that uses it.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 

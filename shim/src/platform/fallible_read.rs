@@ -1,7 +1,7 @@
-//! Reads that may fail.
+//! Reads of memory that may not be mapped.
 //!
-//! They exist for structures that are looked at seldom and whose soundness rests on more than this thread's own frames:
-//! what is not mapped is an answer, not a crash. Invariant: nothing is read but through the system, and errno stays.
+//! For structures that are read rarely, and whose soundness rests on more than this thread's own frames. Invariant:
+//! memory is read through a system call only, which fails instead of faulting, and errno is kept.
 
 use crate::platform::errno::Errno;
 

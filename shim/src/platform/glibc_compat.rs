@@ -1,12 +1,12 @@
-//! Binds functions of the C library in the versions that old ones have, so that the library loads there too.
+//! Binds C library functions in the versions that old C libraries have, so that the shim loads there too.
 //!
-//! The linker takes the newest version that it finds on the machine it runs on, and glibc 2.34 gave new versions to all
-//! that it moved out of libdl and libpthread. Each name here is defined for this library alone (hidden: the program
-//! never sees it), and jumps to the function of old, which every later glibc has too. It serves the standard library
-//! and other crates as well: the linker looks here first. What glibc 2.17 has not at all is a system call.
+//! The linker takes the newest version on the machine it runs on, and glibc 2.34 gave new versions to everything it
+//! moved out of libdl and libpthread. Each name here is hidden, so the program never sees it, and jumps to the old
+//! version, which every later glibc still has. It serves the standard library and other crates too: the linker looks
+//! here first. What glibc 2.17 lacks altogether is a system call.
 //!
-//! Invariant: no function needs a later version than glibc 2.17, and no other library than the C library and the loader;
-//! a test of the built library holds this.
+//! Invariant: no function needs a later version than glibc 2.17, and no other library than the C library and the
+//! loader. A test of the built library checks this.
 
 use std::arch::global_asm;
 use std::ffi::{c_char, c_int, c_uint, c_void};

@@ -1,7 +1,7 @@
-//! Arrays of a thread slot, in anonymous mappings of their own.
+//! A vector of plain values in an anonymous mapping of its own.
 //!
-//! They exist because a hook may not allocate from the heap that is measured. Invariant: every element up to the
-//! capacity is initialised (zero at first), so slices of it are always valid; nothing is ever given back to the heap.
+//! A hook may not allocate from the heap that is measured. Invariant: every element up to the capacity is initialised
+//! (zero at first), so slices of it are always valid; nothing is ever given back to the heap.
 
 use crate::platform::errno::Errno;
 use std::ptr::NonNull;

@@ -1,7 +1,7 @@
-//! Objects of which the walk over the loaded ones does not know yet: what a dlopen that has not returned has loaded.
+//! Finds the loaded object that holds an address, also while the dlopen that loads it has not returned.
 //!
-//! Their constructors run meanwhile, and allocate. Invariant: the loader is asked by the one function that it has for
-//! unwinders, which takes no lock and is safe in signal handlers (glibc 2.35); where there is none, nothing is found.
+//! Constructors run and allocate before their dlopen returns. Invariant: the loader is asked through `_dl_find_object`
+//! only, which takes no lock and is safe in signal handlers (glibc 2.35); where it is missing, nothing is found.
 //! Nothing here allocates.
 
 #![expect(clippy::disallowed_methods, reason = "looks the function up at start-up")]

@@ -1,10 +1,10 @@
-//! The on-switch of recording, which a forked child finds off.
+//! The switch that turns recording on and off; in a forked child it is off.
 //!
-//! It lies on a page of its own that the kernel wipes in the child of a fork, so that a child stops recording by
-//! construction: before any handler could run, whatever the parent's threads were doing. Where the kernel cannot, a
-//! handler in the child does it.
+//! It lies on a page of its own that the kernel wipes in the child of a fork (MADV_WIPEONFORK), so a child stops
+//! recording before any handler could run, whatever the parent's threads were doing. Where the kernel cannot do that, a
+//! handler in the child does.
 //!
-//! Invariant: off means that no hook touches the shared memory.
+//! Invariant: while it is off, no hook touches the shared memory.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

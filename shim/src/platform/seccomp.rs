@@ -1,10 +1,9 @@
-//! Programs that forbid themselves system calls (seccomp), often on pain of death.
+//! Whether the program has restricted its own system calls (seccomp), often on pain of death.
 //!
-//! What a filter allows is not known here. So from the moment that the program has set one, its children are not
-//! connected to the collector, and programs in its place not given this library: both open sockets, which are what filters
-//! forbid first. A thread in the strict mode may not even read the processor's clock: it records nothing any more.
+//! The shim does not know what a filter allows. So once the program has set one, its children are not connected to the
+//! collector, and programs that replace it are not given this library: both open sockets, which filters forbid first.
 //!
-//! Invariant: what the program did not forbid itself is recorded as before.
+//! Invariant: what the program still may do is recorded as before.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};

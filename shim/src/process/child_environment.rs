@@ -1,10 +1,10 @@
-//! The environment of programs that are started from here and are to be recorded: the caller's own, with what loads
-//! this library into the new program and tells it where memtrack is. The new program's copy of this library takes it
-//! out again, so that the program finds what the caller wrote.
+//! The environment of programs that this process starts and that are to be recorded: the caller's, with the variables
+//! that load the shim and name the collector's socket. The shim in the new program takes them out again, so that the
+//! program sees what the caller wrote.
 //!
-//! It is made on the stack: in the child of a vfork, where most calls come from, memory that is allocated would be lost
-//! to the parent. Invariant: where it cannot be made, the environment is the caller's, untouched; its strings are never
-//! written to.
+//! It is built on the stack: most calls come from the child of a vfork, where allocated memory would leak in the
+//! parent. Invariant: where it cannot be built, the environment is the caller's; the caller's strings are never written
+//! to.
 
 #![expect(clippy::disallowed_types, reason = "what is handed on is set at start-up")]
 

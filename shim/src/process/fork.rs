@@ -1,11 +1,11 @@
-//! A forked child gets shared memory of its own and goes on recording, where children are to be recorded.
+//! Recording of forked children: each gets shared memory of its own and goes on recording.
 //!
-//! Before the fork the thread that forks takes a ticket: what was recorded before it is what the child inherits. The
-//! child, which has no other thread, connects while its recording is off, maps its own memory in the place of its
-//! parent's, so that everything that points there stays right, and forgets what its parent has told of stacks and code.
-//! Only system calls are made there: whatever lock another thread of the parent held stays locked for ever.
+//! The thread that forks takes a ticket first: what was recorded before it is what the child inherits. The child, which
+//! has only this thread, connects while its recording is off, maps its own memory over its parent's, so that all
+//! pointers stay valid, and forgets which stacks and code objects its parent has described. It makes system calls only:
+//! a lock that another thread of the parent held stays locked for ever.
 //!
-//! Invariant: a child that cannot connect runs unrecorded; the parent does not wait for it and sees nothing of it.
+//! Invariant: a child that cannot connect runs unrecorded. The parent does not wait for it and does not notice.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;

@@ -1,11 +1,12 @@
-//! Lets the program go first where it insists: on functions that run even before constructors.
+//! Starts recording after the program's own `.preinit_array`, where it has one.
 //!
-//! This library is linked so that the loader runs its constructor before all others (`build.rs`), since what those
-//! allocate is to be recorded. But the runtime of a sanitizer (`-fsanitize=thread`) replaces functions of the C library,
-//! and ends the program if one is called before it is ready. It gets ready in the program's `.preinit_array`, which the
-//! loader runs after us; so the last function of that array is replaced by one that calls it and then begins.
+//! The shim is linked so that the loader runs its constructor before all others (`build.rs`), since their allocations
+//! are to be recorded. But a sanitizer's runtime (`-fsanitize=thread`) replaces C library functions, and ends the
+//! program if one is called before it has set itself up, which it does in the program's `.preinit_array`; the loader
+//! runs that after the shim. So the last function of that array is replaced by one that calls it and then starts
+//! recording.
 //!
-//! Invariant: no function of the C library is called here but `syscall`, which none of them replaces.
+//! Invariant: no C library function is called here but `syscall`, which no runtime replaces.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::AtomicUsize;

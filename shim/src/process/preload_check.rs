@@ -1,8 +1,8 @@
-//! Whether a program that is about to be executed can load this library: if not, its environment stays as it is, since
-//! nobody would take memtrack's variables out of it again.
+//! Whether a program that is about to be executed can load the shim; if not, its environment stays as it is, since
+//! nobody would take memtrack's variables out of it.
 //!
-//! A look at the file's headers, by system calls only, in what may be the child of a vfork. Invariant: where that tells
-//! nothing (a script, a file that cannot be read), the answer is yes.
+//! Reads the file's headers by system calls only, possibly in the child of a vfork. Invariant: where the headers do not
+//! tell (a script, an unreadable file), the answer is yes.
 
 #![expect(clippy::disallowed_methods, reason = "whoever executes a program by its name reads PATH, too")]
 

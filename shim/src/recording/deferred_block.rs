@@ -1,11 +1,11 @@
-//! The block that is being asked for while Python's allocators are without our wrappers.
+//! A block whose record waits for the next event: it was allocated while Python's allocators were without our wrappers.
 //!
-//! When the interpreter sets its allocators anew, what shows it is the next event: often the malloc beneath a function of
-//! the raw domain that was not ours. Where that is a debug hook, the block that Python gets begins behind the hook's
-//! words, and by that address it will be freed through our wrappers. So the record of this one block waits for the next
-//! event, by which time the hook has written its words.
+//! The next event after the interpreter replaces its allocators shows that it did: often the malloc beneath a
+//! raw-domain function that was not wrapped. If that is a debug hook, Python's block begins behind the hook's header,
+//! and by that address it will be freed through our wrappers. So the record of this one block waits for the next event,
+//! by which time the hook has written its header.
 //!
-//! Invariant: a block is held for one event only, and recorded as what the words in front of it say, else as it came.
+//! Invariant: a block is deferred for one event only, and recorded as its header says, else as it was allocated.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};

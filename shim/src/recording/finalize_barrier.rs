@@ -1,12 +1,11 @@
-//! Keeps the end of an interpreter from meeting those that still read its frames.
+//! Waits, when an interpreter finalizes, until no other thread reads its frames.
 //!
-//! It exists because hooks of threads that do not hold the GIL read their stacks, too, and the thread that finalizes the
-//! interpreter frees the states and the stacks of all others without asking them. Each hook asks whether finalization has
-//! begun before it reads; but it may have asked just before, and be interrupted for any time before it reads. Memory of
-//! states and stacks is given back by free and munmap. So the finalizing thread waits, at its first event, for every hook
-//! that may have asked too early.
+//! Hooks of threads without the GIL read their stacks too, and the thread that finalizes the interpreter frees the
+//! states and stacks of all others without asking. Each hook checks whether finalization has begun before it reads, but
+//! it may be interrupted between the two. States and stacks are released by free and munmap, which are hooked. So the
+//! finalizing thread waits, at its first event, for every hook that may have checked too early.
 //!
-//! Invariant: after [`wait`], as far as its patience went, no other thread reads frames of the interpreter that ends.
+//! Invariant: after [`wait`], unless its time was up, no other thread reads frames of the interpreter that ends.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};

@@ -1,6 +1,6 @@
-//! What a thread does that has no free segment: it waits for the collector, or gives up.
+//! What a thread does when no segment is free: it waits for the collector, for a bounded time.
 //!
-//! Invariant: the program goes on whatever became of the collector; whoever gives up says why.
+//! Invariant: the program goes on whatever happened to the collector, and who stops recording leaves the reason.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;

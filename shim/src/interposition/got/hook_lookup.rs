@@ -1,5 +1,5 @@
-//! The table of hooks, and from a symbol's name to its hook, fast: a large program has 150 000 relocations, and every one
-//! is asked about.
+//! The table of hooks, with an index from a symbol's name to its hook: a large program has 150 000 relocations to look
+//! up.
 //!
 //! Invariant: [`HookTable::find`] gives the row with exactly that name, or nothing.
 

@@ -1,11 +1,12 @@
-//! Keeps the loader's own memory out of what is recorded.
+//! Keeps the dynamic loader's own allocations out of the recording.
 //!
-//! It exists because the loader looks the four functions up that it takes memory with, when the program begins, and goes by
-//! pointers of its own from then on. In a program at a fixed address that takes the address of `free`, it finds the
-//! program's stub, behind which is a slot that leads to the hook; of `calloc`, whose address nobody takes, it finds the C
-//! library's. So the tables of threads that end were seen to be freed, and had never been allocated.
+//! At program start the loader looks up the four functions that it allocates with, and calls them through its own
+//! pointers from then on. In a program at a fixed address that takes the address of `free`, it finds the program's PLT
+//! stub, whose slot leads to the hook; for `calloc`, whose address nobody takes, it finds the C library's. So frees of
+//! thread tables were recorded that had never been allocated.
 //!
-//! Invariant: a word of the loader's is written only if it is a stub's address, and then leads where the stub did before.
+//! Invariant: a word of the loader's is written only if it is a stub's address, and then it leads where the stub did
+//! before.
 
 #![expect(clippy::disallowed_types, reason = "runs at start-up and in a dlopen only, outside of hooks")]
 

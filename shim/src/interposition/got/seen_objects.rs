@@ -1,7 +1,7 @@
-//! The loaded objects that have been seen, so that after a dlopen only the new ones are looked at.
+//! The loaded objects that were patched before, so that only new ones are patched after a dlopen.
 //!
-//! Invariant: a remembered object is trusted only while it is provably the same one. Addresses are reused after a
-//! dlclose, so once anything was unloaded, a patched slot of it must still hold what was written there.
+//! Invariant: an object is skipped only while it is provably the same one. Addresses are reused after a dlclose, so
+//! once anything was unloaded, a patched slot of the object must still hold what was written there.
 
 #![expect(
     clippy::disallowed_types,

@@ -1,7 +1,7 @@
-//! dlopen on behalf of another object: a bare file name is looked for where *that* object's RPATH and RUNPATH point.
+//! dlopen on behalf of another object: a bare file name is searched for along that object's RPATH and RUNPATH.
 //!
-//! Why: the real dlopen takes the object it is called from as the one that asks, and that is now the shim. Invariant:
-//! a file is opened by the path that the loader itself would have found, or the question is put to the loader as it was.
+//! The real dlopen takes its caller as the object that asks, and that is now the shim. Invariant: the file that is
+//! opened is the one that the loader itself would have found; otherwise the loader is asked as the program asked it.
 
 #![expect(
     clippy::disallowed_types,

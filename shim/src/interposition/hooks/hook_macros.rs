@@ -1,8 +1,8 @@
-//! The shapes that allocation functions come in, as macros: one place for the order in which things are recorded.
+//! Macros for the kinds of allocation functions: the one place that decides the order of recording and calling.
 //!
-//! Invariant of all of them: a free is recorded before the real call and an allocation after it; the real function runs
-//! under the guard, so that what it calls in turn passes straight through; what it returned is what the caller gets.
-//! Arguments and results are passed on as whole words, which is how the calling convention passes them.
+//! Invariant: a free is recorded before the real call and an allocation after it. The real function runs under the
+//! guard, so hooks that it calls in turn pass straight through. The caller gets what the real function returned.
+//! Arguments and results are passed as whole words, as the calling convention does.
 
 /// A function that returns a new block, or null: `name = ORIGINAL(arguments) -> Allocator, requested bytes`.
 macro_rules! allocates {

@@ -1,8 +1,8 @@
-//! Jumps out of frames (longjmp), hooks' frames among them: out of a signal handler that a fault inside of free has
-//! called, say.
+//! longjmp and its variants, which may leave hooks: out of a signal handler that a fault inside of free has called,
+//! say.
 //!
-//! Who jumps inside of a hook never comes back to it: its guard is opened, and the thread goes on to record in a new
-//! segment, since the last record may be half written. Invariant: where no hook is left, nothing is done.
+//! A thread that jumps out of a hook never returns to it. So its guard is released, and the thread goes on recording in
+//! a new segment, since the last record may be half written. Invariant: outside of hooks, nothing is done.
 
 use std::ffi::c_int;
 

@@ -1,6 +1,6 @@
-//! Threads that wait for each other: what they record then has its place after what the others had recorded.
+//! Functions that wait for other threads: what is recorded after them is ordered after what those threads recorded.
 //!
-//! Invariant: the real function is called last, with nothing of ours left to do when it returns, or never does.
+//! Invariant: the real function is called last, and nothing is left to do when it returns, or if it never does.
 
 use std::ffi::c_int;
 

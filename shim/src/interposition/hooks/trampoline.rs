@@ -1,7 +1,7 @@
-//! The bodies of hooks that must leave no frame, or have to know their caller: a few instructions for each processor.
+//! Bodies of hooks in assembly, for hooks that must leave no frame or need their caller's address.
 //!
 //! Invariant: where the real function is jumped to, registers and stack are as the program left them, so it cannot tell
-//! that it was not called directly: its exceptions unwind to the program, its return address is the program's.
+//! that it was not called directly: exceptions unwind to the program, and its return address is the program's.
 
 /// Calls `attempt` with the same first two arguments; returns its result unless that is 0, then goes on into `original`.
 #[cfg(target_arch = "x86_64")]

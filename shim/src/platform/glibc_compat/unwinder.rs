@@ -1,7 +1,7 @@
-//! An unwinder that finds nothing, in the place of the C compiler's.
+//! An unwinder that finds no frames, in place of the C compiler's.
 //!
-//! Why: the standard library wants one for the backtrace of a panic, and its library would have to be loaded into every
-//! process that is recorded. No panic gets out of this library anyway, and native stacks are unwound in `native/`.
+//! The standard library wants one for panic backtraces, and its library would have to be loaded into every recorded
+//! process. No panic leaves this library, and native stacks are unwound in `stacks/native`.
 //!
 //! Invariant: whoever unwinds through a frame of this library finds no landing pad there, and goes on.
 

@@ -1,7 +1,7 @@
-//! What unwinding has to know of the processor: its registers by number, how return addresses are kept, and how a
-//! signal's frame looks where no unwind table describes it.
+//! Unwinding, the part that depends on the processor: register numbers, the form of return addresses, and signal frames
+//! that have no unwind table.
 //!
-//! Invariant: what is not of this processor is not compiled; nothing here reads but through [`StackMemory`].
+//! Invariant: code for other processors is not compiled; memory is read through [`StackMemory`] only.
 
 use super::rule::UnwindRule;
 use super::stack_memory::StackMemory;

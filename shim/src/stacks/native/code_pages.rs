@@ -1,10 +1,11 @@
-//! Code in no loaded object: mapped by hand, made while the program runs. Known by the page, since a page is of one file.
+//! Code outside of any loaded object, identified by its page: mapped by hand, or generated at run time.
 //!
-//! What file a page is of, if it is of one, cannot be found out in a hook. So the page gets an id, and the collector is
-//! asked ([`Question`]), which reads it from the process's maps. When the page is unmapped or mapped over, its id is
-//! forgotten before, and the question taken back.
+//! A hook cannot find out which file a page belongs to. So the page gets an id, and the shim asks the collector
+//! ([`Question`]), which reads it from the process's maps. Before the page is unmapped or mapped over, its id is
+//! dropped and the question withdrawn.
 //!
-//! Invariant: an id stands for one page while nothing else is mapped there; it is found without a lock, and nothing waits.
+//! Invariant: an id stands for one page while nothing else is mapped there. It is found without a lock, and nothing
+//! waits.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};

@@ -1,6 +1,6 @@
-//! A loaded object as native frames need it described: its segments, its unwind tables, its name and its build-id.
+//! Describes a loaded object for native frames: its segments, unwind tables, path and build-id.
 //!
-//! Invariant: as everything here, used under the loader's lock, which keeps the object loaded meanwhile.
+//! Invariant: called under the loader's lock, which keeps the object loaded meanwhile.
 
 #![expect(clippy::disallowed_types, reason = "runs at start-up and in a dlopen only, outside of hooks")]
 

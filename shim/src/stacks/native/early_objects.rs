@@ -1,6 +1,6 @@
-//! Ids for the objects that constructors run in while their dlopen has not returned: they are no modules yet.
+//! Ids for objects whose constructors run before their dlopen has returned: they are no modules yet.
 //!
-//! Invariant: an id stands for one object until that becomes a module or is unloaded; it is found without a lock, and
+//! Invariant: an id stands for one object until that becomes a module or is unloaded. It is found without a lock, and
 //! nothing waits.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};

@@ -1,11 +1,15 @@
 //! Native call stacks, unwound in place: what [`Recorder`](crate::recording::thread::Recorder) writes under `--native`.
 //!
-//! They exist so that memory held by C, C++ and Rust code has a name. `modules` knows the loaded objects, `loading` those
-//! that are on their way, `pages` the code outside of them, `cfi` reads their unwind tables into a `rule` for each return
-//! address (`learn`), `memory` reads the stack and nothing else, `walk` unwinds as far as the stack is new (`top` leads it
-//! out of memtrack's own frames, `tips` knows what was unwound before) and verifies the rest (`words`), `python` holds the
-//! interpreter's frames, and `merge` puts the two together. Invariant: nothing here allocates from the heap, locks, or
-//! writes to the program's stack; what cannot be unwound is left out and told as a stack that is cut.
+//! They exist so that memory held by C, C++ and Rust code has a name. `modules` lists the loaded objects (`description`
+//! reads them), `early_objects` those whose dlopen has not returned, `code_pages` code outside of any object. `cfi`
+//! turns an unwind table's row into a `rule`, which `walk::address_lookup` caches for each return address.
+//! `stack_memory` reads the stack. `walk` unwinds as far as the stack is new: `own_frames` leads it out of memtrack's
+//! own frames, `stack_top_cache` holds stack tops met before, and `unwind_witnesses` the words that prove the older
+//! `level`s to be unchanged. `python_frames` holds the interpreter's frames, and `merge` puts them in place of its
+//! evaluation loops.
+//!
+//! Invariant: nothing here allocates from the heap, locks, or writes to the program's stack. What cannot be unwound is
+//! left out, and the stack is recorded as truncated.
 
 mod arch;
 mod cfi;

@@ -1,8 +1,8 @@
-//! The way from where a walk begins to the function that called memtrack: always through memtrack's own frames, and almost
-//! always through the same ones.
+//! Memtrack's own frames, between where a walk begins and the function that called a hook: nearly always the same few.
 //!
-//! Invariant: a way is taken only if each return address on it is the one it was noted with, at the same distance from
-//! the stack pointer; its frames are memtrack's own, which stay loaded and have rules that count from the stack pointer.
+//! Invariant: a noted sequence of own frames is used only if each return address is the one it was noted with, at the
+//! same distance from the stack pointer. The frames are memtrack's own: they stay loaded, and their rules count from
+//! the stack pointer.
 
 use super::rule::{FrameState, UnwindRule};
 use super::stack_memory::StackMemory;

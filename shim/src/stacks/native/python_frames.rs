@@ -1,7 +1,7 @@
-//! The interpreter's frames of a thread, as the Python walker tells them, kept for the merge.
+//! The Python frames of a thread, as the chain reported them, for the merge with native frames.
 //!
-//! Invariant: `frames[..length]` is the Python stack, root first, and what is below `changed` is as it was at the last
-//! merge.
+//! Invariant: `frames[..length]` is the Python stack, root first, and frames below `changed` are as they were at the
+//! last merge.
 
 use memtrack_format::record::RawFrame;
 

@@ -1,8 +1,8 @@
-//! Reads of the thread's stack, and of stacks that are not known.
+//! Reads of the thread's stack, and of other stacks that code may run on.
 //!
 //! Invariant: no read faults. A thread's own stack is known from its upper end down to the deepest page that was found
-//! readable, all pages between included: it stays while the thread lives. Any other page (of a signal's stack, of a
-//! coroutine's) is asked about each time it is come to.
+//! readable, all pages between included, and stays while the thread lives. Any other page (an alternate signal stack, a
+//! coroutine's) is checked each time it is reached.
 
 use crate::platform::readable::is_readable;
 

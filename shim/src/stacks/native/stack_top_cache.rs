@@ -1,9 +1,11 @@
-//! The newest levels of stacks that were met before: what spares a program unwinding where it takes turns between them.
+//! Cache of recent stack tops, for programs that alternate between call paths.
 //!
-//! A tip begins above a level that older walks had in common. It holds for a stack again where the walk begins at the same
-//! place, every word that led from there down to the common level is as it was, and that level stands where it stood.
-//! Invariant: all words of a tip lie in the known part of the thread's own stack; tips are forgotten with the thread's stack
-//! and when modules come or go.
+//! A stack top ("tip") is the levels above one that older walks had in common. It is used again where a walk begins at
+//! the same place, every word that led from there down to the common level is unchanged, and that level is where it
+//! was.
+//!
+//! Invariant: all words of a tip lie in the known part of the thread's own stack. Tips are dropped with the thread's
+//! stack, and when modules come or go.
 
 use super::level::Level;
 use super::rule::FrameState;

@@ -1,7 +1,10 @@
-//! The words of a stack that prove its older frames to be as they were: what has to be compared at each allocation.
+//! Unwind witnesses: the words of a stack that prove its older frames unchanged; all of them are compared at each
+//! allocation.
 //!
-//! Apart from the levels, since this is the loop that native stacks cost most in: as many words as fit stand together.
-//! Invariant: each word was readable when it was put in, and those before `outside` lie in the thread's own stack, whose
+//! They are kept apart from the levels because comparing them is the hottest loop of native stacks: as many words as
+//! fit stand together.
+//!
+//! Invariant: each word was readable when it was added, and those before `outside` lie in the thread's own stack, whose
 //! known part stays readable while the thread lives.
 
 use std::hint::cold_path;

@@ -1,8 +1,8 @@
-//! Watches code objects die.
+//! Log of code objects that were deallocated.
 //!
-//! It exists because CPython gives a dead code object's address to the next one at once; without it most dynamic code
-//! would be attributed to what lived there before. Invariant: an address is in the log, and the count raised, before the
-//! interpreter frees the object; so whoever meets a new object at that address also meets the raised count.
+//! CPython gives a dead code object's address to the next one at once; without the log, most dynamic code would be
+//! attributed to the code that lived there before. Invariant: an address is in the log, and the count raised, before
+//! the interpreter frees the object, so who finds a new object at that address also finds the raised count.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

@@ -1,11 +1,13 @@
 //! Which of a thread's states runs, in a process with several interpreters.
 //!
 //! Up to 3.11 the slot in which a thread keeps its state goes on holding the first one while the thread runs another
-//! interpreter. The state that is "current" is that of whichever thread holds the GIL, and says of itself which thread
-//! made it, not which thread runs it. Invariant: with several interpreters a state is given only when it is proven that
-//! the calling thread runs it: its own state while that is current, the current one whose evaluation loop stands on this
-//! thread's stack (3.10 and 3.11), or what `lease` proves (3.8 and 3.9). Else none is given: a frame less rather than a
-//! wrong one.
+//! interpreter. The "current" state is that of whichever thread holds the GIL, and names the thread that made it, not
+//! the one that runs it.
+//!
+//! Invariant: with several interpreters a state is given only when it is proven that the calling thread runs it: its
+//! own state while that is current, the current one whose evaluation loop stands on this thread's stack (3.10 and
+//! 3.11), or by a `thread_state_proof` (3.8 and 3.9). Otherwise there is none: a missing frame is better than a wrong
+//! one.
 
 use std::ffi::c_void;
 use std::hint::cold_path;

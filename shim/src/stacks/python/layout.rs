@@ -2,7 +2,7 @@
 //! free-threaded build from 3.13 on.
 //!
 //! It exists because frames are read in place, without the interpreter's help. Invariant: a table holds for release
-//! builds on 64-bit Linux (x86_64 and aarch64 agree); `check` refuses an interpreter that contradicts it.
+//! builds on 64-bit Linux (x86_64 and aarch64 agree); `layout_check` refuses an interpreter that contradicts it.
 
 use crate::events::stack_model::{LineTableKind, NOT_STARTED};
 
@@ -39,7 +39,7 @@ pub(super) struct Completeness {
     pub(super) bytecode: usize,
 }
 
-/// Which word of a frame can be marked, so that the interpreter is bound to destroy the mark; see `marks`.
+/// Which word of a frame can be marked, so that the interpreter is bound to destroy the mark; see `frame_sentinels`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Marking {
     /// Not known of this version.

@@ -1,7 +1,7 @@
 //! Checks a layout against the interpreter it is for.
 //!
-//! It exists because a wrong offset would mean wrong stacks or a crash. Invariant: only static data that is valid before
-//! the interpreter is initialised is read.
+//! A wrong offset would mean wrong stacks or a crash. Invariant: only static data that is valid before the interpreter
+//! is initialised is read.
 
 use super::layout::Layout;
 use super::raw_memory::{bytes, word};

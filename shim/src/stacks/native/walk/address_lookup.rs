@@ -1,6 +1,6 @@
-//! What is known of an address: the rule that leads to its caller, and what the address is called.
+//! Looks an address up: the rule that leads to its caller, and the module and offset that name it.
 //!
-//! Invariant: an id that this gives is described in the slot's stream before the first frame that has it.
+//! Invariant: the module is described in the slot's stream before the first frame that refers to it.
 
 use super::Walk;
 use crate::events::ring::{Ring, add};

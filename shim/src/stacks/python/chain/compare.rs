@@ -1,7 +1,7 @@
-//! The comparison of the cached chain with the present one.
+//! Compares the cached chain with the thread's present one.
 //!
-//! It exists because that is what an allocation costs: as much as is proven to be needed is compared, and no more. Invariant:
-//! what is reported as equal is equal, frame by frame or by the proof in [`super::super::frame_sentinels`].
+//! This is what an allocation in Python costs, so no more is compared than has to be. Invariant: what is reported as
+//! equal is equal, frame by frame, or by the proof in [`frame_sentinels`](super::super::frame_sentinels).
 
 use super::super::frame::{OwnThreadState, PythonFrame};
 use super::super::frame_sentinels::{CLEARANCE, GAP};

@@ -1,8 +1,8 @@
-//! The comparison of the usual case: nothing has changed since the last record, or only where the newest frame stands.
+//! Fast path of the stack comparison: unchanged since the last record, or only the newest frame has moved.
 //!
-//! It exists because this is what nearly every allocation needs, and the general comparison, which can also make and
-//! drop marks, costs twice as much for the same answer. Invariant: it answers only what [`Chain::compare`] would answer
-//! too; where that takes more than the frames of the span and the mark below them, it says that it does not know.
+//! Nearly every allocation needs just this. The general comparison, which can also make and drop sentinels, costs twice
+//! as much for the same answer. Invariant: it gives only answers that [`Chain::compare`] would give too; where more
+//! than the frames of the span and the sentinel below them would have to be read, it answers that it does not know.
 
 use super::super::frame::{OwnThreadState, PythonFrame};
 use super::super::frame_sentinels::{FrameSentinel, LONGEST_UNMARKED};

@@ -1,7 +1,7 @@
-//! What is compared of each frame of a chain, the oldest first.
+//! The part of each cached frame that is compared, oldest first.
 //!
-//! It exists for the glance, which looks at the newest few as an array, whose places are known when it is compiled: so
-//! there is room below the oldest. Invariant: whoever asks for links by place never meets that room.
+//! The fast comparison reads the newest few as an array with places known at compile time, so there is padding below
+//! the oldest. Invariant: who asks for links by place never sees that padding.
 
 use std::ptr::NonNull;
 

@@ -1,6 +1,6 @@
-//! From an allocation to what changed of the stack: a glance, and a closer look where that is not enough.
+//! Updates the recorded Python stack: the fast comparison, and the full one where that does not answer.
 //!
-//! Invariant: whatever way an update takes, the writer is given the same changes.
+//! Invariant: the writer is given the same changes, whichever comparison found them.
 
 use std::hint::cold_path;
 

@@ -8,9 +8,9 @@
 //! tags the reference to the code object anew, which leaves its address, and so does not matter here. A frame's reference
 //! keeps its code object, counted or not: the collector looks for those that are not counted in the frames of all threads.
 //! An address, of a code object or of copied bytecode, goes to another one only by way of the allocator, which orders that
-//! after the note of the death (see `death`).
+//! after the note of the death (see `code_deaths`).
 //!
-//! Why marks are sound as they are with the GIL (see `marks`). A frame of the thread's is created, evaluated and removed by
+//! Why frame sentinels are sound as they are with the GIL (see `frame_sentinels`). A frame of the thread's is created, evaluated and removed by
 //! that thread alone, through the same functions. Of the words that are marked others only read: in 3.13 nobody, as the
 //! collector does not look at frames; later the collector, operands below the stack's top, and never the byte that is
 //! set on creation. Machine code is not generated.

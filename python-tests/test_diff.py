@@ -247,9 +247,41 @@ def test_a_normalization_that_does_not_exist_is_wrong_usage(pair):
 # --- what is news -----------------------------------------------------------------------------------------------------
 
 
-def test_two_runs_have_no_rows_and_a_leak_of_one_part_in_a_thousand_has_one(record, pair):
-    text = diff(pair[0], record(BASE)).stdout.decode()
-    assert not re.search("^(Grown|New|Shrunk|Vanished)", text, re.MULTILINE), text
-    leak = BASE.replace("def main():", "def leaks():\n    kept.append(bytearray(12_000))\n\ndef main():\n    leaks()")
-    text = diff(pair[0], record(leak)).stdout.decode()
-    assert re.search(r"^New .*\n +\+12[.]. kB +new +0 B +-> +12[.]. kB +leaks at ", text, re.MULTILINE), text
+def news(text):
+    """The names of the functions that have a row, in their order."""
+    return re.findall(r"^ +[+-].*  ->  +[\d.]+ k?M?B  (\S+)(?: at .*)?$", text, re.MULTILINE)
+
+
+def test_two_runs_have_no_rows_and_a_small_leak_has_the_first(record, pair):
+    for metric in "peak", "leaks", "allocated":
+        assert not news(diff(pair[0], record(BASE), "--metric", metric).stdout.decode())
+    leak = BASE.replace("def main():", "def leaks():\n    kept.append(bytearray(5_000))\n\ndef calls():\n    leaks()\n\ndef main():\n    calls()")
+    for metric in "peak", "leaks", "allocated":
+        text = diff(pair[0], record(leak), "--metric", metric).stdout.decode()
+        assert news(text) == ["leaks", "calls"], text
+        assert re.search(r"^New .*\n +\+5[.].. kB +new +0 B +-> +5[.].. kB +leaks at app.py", text, re.MULTILINE), text
+
+
+def test_another_checkout_has_the_same_functions(module_memtrack):
+    """Two copies of a package, one of which leaks: only the function that does is news, by the path from its directory."""
+    captures = []
+    for name, size in ("first", 10), ("second", 60_000):
+        package = module_memtrack.directory / name / "shop"
+        (package / "api").mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        (package / "api" / "views.py").write_text(
+            f"kept = []\n\ndef same():\n    kept.append(bytearray(500_000))\n\ndef changed():\n    kept.append(bytearray(90_000 + {size}))\n"
+        )
+        (package / "__main__.py").write_text("from shop.api import views\n\nviews.same()\nviews.changed()\n")
+        # The first run compiles the modules.
+        for options in ["-c", "import shop.api.views"], ["-m", "shop"]:
+            command = ["env", "-C", package.parent, "PYTHONHASHSEED=0", sys.executable, "-S", *options]
+            capture = module_memtrack.record(*command)
+        captures.append(capture)
+    text = diff(*captures).stdout.decode()
+    assert news(text) == ["changed"], text
+    assert " changed at shop/api/views.py" in text
+    found = rows(compared(*captures))
+    assert (found["same"]["status"], found["changed"]["status"]) == ("unchanged", "grown")
+    page_rows = page(*captures)
+    assert page_rows["vanishedStacks"][0] == 0

@@ -8,8 +8,8 @@
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
-use memtrack_reader::analysis::diff::{DiffRow, Difference, Functions, Merged, Pair};
-use memtrack_reader::analysis::{Quiet, Tally};
+use memtrack_reader::analysis::diff::{DiffRow, Difference, Functions, Merged, Pair, SharedFunction};
+use memtrack_reader::analysis::{CallTree, Quiet, Tally};
 use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
@@ -100,7 +100,7 @@ impl Diff {
         writeln!(out, "\n]}}")
     }
 
-    /// The largest growth first, then what is new, shrunk and vanished; at most `limit` functions each, all for 0.
+    /// What has grown and is new, then what has shrunk and vanished; at most `limit` functions each, all for 0.
     pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "{}", look.heading(&self.headline()))?;
         writeln!(out, "{}", self.stacks())?;
@@ -108,11 +108,7 @@ impl Diff {
         if let Some(scale) = &self.scale {
             writeln!(out, "Scaled: {scale}")?;
         }
-        for (title, status) in SECTIONS {
-            let rows = self.section(status);
-            if rows.is_empty() {
-                continue;
-            }
+        for (title, status, rows) in self.sections() {
             let shown = limit.min(rows.len());
             let heading = format!("{title} ({}, by {} figures)", count(rows.len() as u64), self.by(status));
             writeln!(out, "\n{}", look.heading(&heading))?;
@@ -134,11 +130,7 @@ impl Diff {
         for note in scaled.chain(self.doubts.iter().cloned()) {
             writeln!(out, "\n> {}", visible(&note))?;
         }
-        for (title, status) in SECTIONS {
-            let rows = self.section(status);
-            if rows.is_empty() {
-                continue;
-            }
+        for (title, _, rows) in self.sections() {
             let shown = limit.min(rows.len());
             writeln!(out, "\n### {title}\n")?;
             writeln!(out, "| change | percent | base | new | function |\n|---:|---:|---:|---:|:---|")?;
@@ -155,29 +147,34 @@ impl Diff {
 
     /// The change below which text leaves a function out, and what was set apart.
     fn floor(&self) -> u64 {
-        let [base, new] = [self.quiet.whole.base, self.quiet.whole.new].map(|whole| self.figure(whole));
-        let part = base.max(new) / FLOOR_PART;
-        if self.metric.counts { part.max(1) } else { part.max(FLOOR_BYTES) }
+        let [base, new] = self.whole();
+        self.metric.floor(base.max(new))
     }
 
-    fn is_news(&self, change: i128) -> bool {
-        change.unsigned_abs() >= u128::from(self.floor())
+    /// Whether a change is more than what two runs of one program differ by.
+    fn is_news(&self, pair: &Pair) -> bool {
+        let [base, new] = self.whole();
+        let largest = self.figure(pair.base).max(self.figure(pair.new));
+        self.change(pair).unsigned_abs() >= u128::from(self.metric.least_news(base.max(new), largest))
     }
 
     /// What has no row, where it changed.
     fn apart(&self) -> Vec<String> {
         let parts = [("Held by Python's allocator, free or not", &self.arenas), ("Held by imports", &self.imports)];
-        let changed = parts.into_iter().filter(|(_, pair)| self.is_news(self.change(pair)));
+        let changed = parts.into_iter().filter(|(_, pair)| self.is_news(pair));
         changed.map(|(what, pair)| format!("{what}: {}", self.before_and_after(pair))).collect()
     }
 
     /// How many functions have no row since they hardly changed.
     fn below_floor(&self) -> Option<String> {
-        let is_below = |row: &&DiffRow| self.changed(row) != 0 && !self.is_news(self.changed(row));
+        let is_below = |row: &&DiffRow| self.changed(row) != 0 && !self.is_news(self.chosen(row));
         let number = self.quiet.rows.iter().filter(is_below).count() as u64;
         let functions = plural(number, "function", "functions");
         (number > 0).then(|| {
-            format!("{functions} that changed by less than {} left out (--json has all)", self.amount(self.floor()))
+            format!(
+                "{functions} that hardly changed left out: by less than {}, or 0.5 % (--json has all)",
+                self.amount(self.floor())
+            )
         })
     }
 
@@ -203,13 +200,30 @@ impl Diff {
         }
     }
 
-    /// The functions of a section whose chosen figure changed, the largest change first.
+    /// The sections that have rows: what more memory went to first, and of that the section with the largest change.
+    fn sections(&self) -> Vec<(&'static str, Status, Vec<&DiffRow>)> {
+        let mut sections = SECTIONS.map(|(title, status)| (title, status, self.section(status))).to_vec();
+        sections.retain(|(_, _, rows)| !rows.is_empty());
+        let largest = |rows: &[&DiffRow]| rows.first().map(|row| self.rank(row));
+        sections.sort_by_key(|(_, status, rows)| (status.is_less(), Reverse(largest(rows))));
+        sections
+    }
+
+    /// The functions of a section whose chosen figure changed, those that allocate themselves before their callers.
     fn section(&self, status: Status) -> Vec<&DiffRow> {
         let rows = self.quiet.rows.iter();
-        let is_shown = |row: &&DiffRow| self.section_of(row) == status && self.is_news(self.changed(row));
+        let is_shown = |row: &&DiffRow| self.section_of(row) == status && self.is_news(self.chosen(row));
         let mut rows: Vec<_> = rows.filter(is_shown).collect();
-        rows.sort_by_key(|row| Reverse(self.changed(row).unsigned_abs()));
+        rows.sort_by_key(|row| Reverse(self.rank(row)));
         rows
+    }
+
+    /// What rows are sorted by: the change of a function's own figure, then that of its total; with `--by total` the
+    /// total first. What no function is known of comes last.
+    fn rank(&self, row: &DiffRow) -> (bool, u128, u128) {
+        let is_function = row.function != CallTree::NO_FRAME;
+        let [own, total] = [&row.own, &row.total].map(|pair| self.change(pair).unsigned_abs());
+        if self.by_total { (is_function, total, own) } else { (is_function, own, total) }
     }
 
     fn section_of(&self, row: &DiffRow) -> Status {
@@ -254,8 +268,8 @@ impl Diff {
     fn name(&self, row: &DiffRow) -> String {
         match self.functions.get(row.function) {
             None => NO_STACK.into(),
-            Some((function, "")) => function.into(),
-            Some((function, file)) => format!("{function} at {file}"),
+            Some(SharedFunction { name, short, .. }) if short.is_empty() => name.into(),
+            Some(SharedFunction { name, short, .. }) => format!("{name} at {short}"),
         }
     }
 
@@ -280,7 +294,8 @@ impl Diff {
     }
 
     fn object(&self, row: &DiffRow) -> Value {
-        let (function, file) = self.functions.get(row.function).unwrap_or((NO_STACK, ""));
+        let (function, file) =
+            self.functions.get(row.function).map_or((NO_STACK, ""), |known| (&*known.name, &*known.file));
         let side = |own: Tally, total: Tally| {
             json!({
                 "own_bytes": own.bytes, "total_bytes": total.bytes, "own_count": own.count, "total_count": total.count,
@@ -296,9 +311,6 @@ impl Diff {
     }
 }
 
-/// Of the whole, a change of less than one part in so many is left out of text, and one of less than so many bytes.
-const FLOOR_PART: u64 = 1000;
-const FLOOR_BYTES: u64 = 1000;
 /// From here on a percentage only says that the base had next to nothing.
 const MOST_PERCENT: f64 = 1000.0;
 
@@ -309,6 +321,11 @@ impl Status {
     /// Whether only one of the captures has it.
     fn is_one_sided(self) -> bool {
         matches!(self, Self::New | Self::Vanished)
+    }
+
+    /// Whether the new capture has less.
+    fn is_less(self) -> bool {
+        matches!(self, Self::Shrunk | Self::Vanished)
     }
 
     fn name(self) -> &'static str {

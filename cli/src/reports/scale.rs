@@ -23,6 +23,34 @@ pub(crate) struct Metric {
     pub(crate) counts: bool,
 }
 
+impl Metric {
+    /// The change below which a difference of two such wholes is not shown, in bytes or allocations.
+    ///
+    /// What is live at a moment hardly differs between two runs of a program, however large it is, so that a leak of a
+    /// kilobyte can be told in any of them; in a program of less than 1 MB, a smaller one. What was allocated over the
+    /// whole run grows with the run, and so does what chance adds to it.
+    pub(crate) fn floor(self, whole: u64) -> u64 {
+        let is_of_run = self.counts || matches!(self.view, View::Allocated | View::Temporary);
+        let of_run = if is_of_run { whole / RUN_PART } else { 0 };
+        if self.counts { of_run.max(1) } else { (whole / LIVE_PART).clamp(1, FLOOR_BYTES).max(of_run) }
+    }
+
+    /// The same for something that has so much itself: half a percent of that is what chance makes of many small blocks,
+    /// as long as it is no part of the whole that somebody would look for.
+    pub(crate) fn least_news(self, whole: u64, own: u64) -> u64 {
+        self.floor(whole).max((own / OWN_PART).min(whole / LIVE_PART))
+    }
+}
+
+/// Below so many bytes a change is not shown.
+const FLOOR_BYTES: u64 = 1000;
+/// Unless it is one part in so many of the whole.
+const LIVE_PART: u64 = 1000;
+/// Nor one part in so many of what a function has itself.
+const OWN_PART: u64 = 200;
+/// One part in so many of a sum over the run is not shown.
+const RUN_PART: u64 = 10_000;
+
 /// What both captures shall have the same of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Measure {
@@ -126,6 +154,18 @@ mod tests {
     use crate::reports::fixture;
 
     const ALLOCATED: Metric = Metric { name: "allocated", view: View::Allocated, counts: false };
+
+    #[test]
+    fn a_leak_of_a_kilobyte_is_shown_in_a_program_of_any_size() {
+        let live = Metric { name: "leaks", view: View::Leaks, counts: false };
+        let of_run = Metric { name: "allocated", view: View::Allocated, counts: false };
+        let number = Metric { name: "count", counts: true, ..of_run };
+        assert_eq!([0, 100_000, 10_000_000, u64::MAX].map(|whole| live.floor(whole)), [1, 100, 1000, 1000]);
+        assert_eq!([100_000, 100_000_000].map(|whole| of_run.floor(whole)), [100, 10_000]);
+        assert_eq!([100, 100_000].map(|whole| number.floor(whole)), [1, 10]);
+        let least = [10_000, 5_000_000, 50_000_000].map(|own| live.least_news(60_000_000, own));
+        assert_eq!(least, [1000, 25_000, 60_000]);
+    }
 
     #[test]
     fn figures_are_multiplied_and_none_disappears() {

@@ -17,28 +17,39 @@ use crate::paths::short;
 pub struct Functions {
     /// By name and shortened path.
     numbers: FxHashMap<(String, String), u32>,
-    /// Name and path, as in the capture that was the first to have it.
-    list: Vec<(String, String)>,
+    list: Vec<SharedFunction>,
+}
+
+/// A function that either capture has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedFunction {
+    /// Its name.
+    pub name: String,
+    /// The path of its file, as in the capture that was the first to have it; empty where it is not known.
+    pub file: String,
+    /// The path without where the file is installed or checked out: the same in both.
+    pub short: String,
 }
 
 impl Functions {
     /// The number of this function, the path of whose file is `short` without where it is installed.
     pub fn number(&mut self, function: &str, file: &str, short: &str) -> u32 {
         *self.numbers.entry((function.to_owned(), short.to_owned())).or_insert_with(|| {
-            self.list.push((function.to_owned(), file.to_owned()));
+            let [name, file, short] = [function, file, short].map(str::to_owned);
+            self.list.push(SharedFunction { name, file, short });
             (self.list.len() - 1) as u32
         })
     }
 
-    /// Name and file of a function; `None` for [`CallTree::NO_FRAME`]. The file is empty where it is not known.
+    /// `None` for [`CallTree::NO_FRAME`].
     #[must_use]
-    pub fn get(&self, number: u32) -> Option<(&str, &str)> {
-        self.list.get(number as usize).map(|(function, file)| (function.as_str(), file.as_str()))
+    pub fn get(&self, number: u32) -> Option<&SharedFunction> {
+        self.list.get(number as usize)
     }
 
     /// All of them by number.
     #[must_use]
-    pub fn list(&self) -> &[(String, String)] {
+    pub fn list(&self) -> &[SharedFunction] {
         &self.list
     }
 }
@@ -200,7 +211,7 @@ mod tests {
         fn row(&self, name: &str) -> &DiffRow {
             let Self(merged, difference) = self;
             let named =
-                |row: &&DiffRow| merged.functions.get(row.function).is_some_and(|(function, _)| function == name);
+                |row: &&DiffRow| merged.functions.get(row.function).is_some_and(|function| function.name == name);
             difference.rows.iter().find(named).unwrap()
         }
 

@@ -57,7 +57,7 @@ impl<'a> Names<'a> {
     /// The functions of two captures.
     pub(super) fn of_functions(functions: &Functions, frames: [&'a Frames; 2]) -> Self {
         let numbers: HashMap<(&str, &str), u32> =
-            functions.list().iter().zip(0..).map(|((name, file), number)| ((&**name, &**file), number)).collect();
+            functions.list().iter().zip(0..).map(|(known, number)| ((&*known.name, &*known.file), number)).collect();
         let mut known = HashMap::new();
         for (table, frames) in frames.into_iter().enumerate() {
             for id in (0..frames.frames().len() as u32).map(FrameId) {

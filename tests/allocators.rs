@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::support::{Dir, Outcome, Stats, Tally};
 
 /// An allocator that Debian has a package of.
-struct Allocator {
+struct PackagedAllocator {
     /// Its library; the loader finds it by this name.
     library: &'static str,
     package: &'static str,
@@ -18,14 +18,14 @@ struct Allocator {
     prefix: Option<&'static str>,
 }
 
-const ALLOCATORS: [Allocator; 3] = [
-    Allocator { library: "libjemalloc.so.2", package: "libjemalloc2", prefix: None },
-    Allocator { library: "libmimalloc.so.2", package: "libmimalloc2.0", prefix: Some("mi_") },
-    Allocator { library: "libtcmalloc_minimal.so.4", package: "libtcmalloc-minimal4", prefix: Some("tc_") },
+const ALLOCATORS: [PackagedAllocator; 3] = [
+    PackagedAllocator { library: "libjemalloc.so.2", package: "libjemalloc2", prefix: None },
+    PackagedAllocator { library: "libmimalloc.so.2", package: "libmimalloc2.0", prefix: Some("mi_") },
+    PackagedAllocator { library: "libtcmalloc_minimal.so.4", package: "libtcmalloc-minimal4", prefix: Some("tc_") },
 ];
 
 /// Those that are installed; the others are named.
-fn installed() -> impl Iterator<Item = &'static Allocator> {
+fn installed() -> impl Iterator<Item = &'static PackagedAllocator> {
     ALLOCATORS.iter().filter(|allocator| {
         let dir = Dir::new();
         let found = dir.compiles("allocators", "program", &["-pthread", &link(allocator)]);
@@ -36,7 +36,7 @@ fn installed() -> impl Iterator<Item = &'static Allocator> {
     })
 }
 
-fn link(allocator: &Allocator) -> String {
+fn link(allocator: &PackagedAllocator) -> String {
     format!("-Wl,--no-as-needed,-l:{}", allocator.library)
 }
 

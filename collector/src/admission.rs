@@ -55,7 +55,7 @@ pub(crate) struct Admission {
     /// The next number in the tree.
     next: u32,
     /// It was said that a child was not recorded.
-    said: bool,
+    child_noted: bool,
 }
 
 /// A process that is or was served.
@@ -86,7 +86,18 @@ impl Admission {
     ) -> Self {
         let tree_id = realtime_ns();
         let clock = StampingClock::best();
-        Self { dir, options, clock, openers, tree, tree_id, spare: None, served: HashMap::new(), next: 0, said: false }
+        Self {
+            dir,
+            options,
+            clock,
+            openers,
+            tree,
+            tree_id,
+            spare: None,
+            served: HashMap::new(),
+            next: 0,
+            child_noted: false,
+        }
     }
 
     /// Makes the memory for the next process that will ask.
@@ -99,14 +110,14 @@ impl Admission {
     /// Answers one process; refuses it by closing its socket.
     pub(crate) fn answer(&mut self, socket: &UnixStream) {
         if !matches!(self.serve(socket), Ok(true)) {
-            self.tree.refuse();
+            self.tree.add_refused();
         }
         self.prepare_spare();
     }
 
     /// A process was sent away before it was asked who it is, because of this.
-    pub(crate) fn turn_away(&mut self, error: &io::Error) {
-        self.tree.refuse();
+    pub(crate) fn note_refused(&mut self, error: &io::Error) {
+        self.tree.add_refused();
         if self.next == 0 {
             self.openers.first.send(DrainCommand::NoRoom(explained(error)));
         } else {
@@ -116,7 +127,7 @@ impl Admission {
 
     /// Says it once: how many there were is said anyway.
     fn not_recorded(&mut self, error: impl std::fmt::Display) {
-        if !std::mem::replace(&mut self.said, true) {
+        if !std::mem::replace(&mut self.child_noted, true) {
             self.tree.note(format!("a child was not recorded, and others after it may not be: {error}"));
         }
     }
@@ -211,12 +222,12 @@ impl Admission {
                 let (handle, commands) = (Arc::clone(&served.handle), served.commands.clone());
                 Some(ServedProcess { number: served.number, handle, commands, area: Weak::new(), place })
             }
-            None => self.meet(pid, place),
+            None => self.admit_new(pid, place),
         }
     }
 
     /// A process that was not here before.
-    fn meet(&mut self, pid: i32, place: MemoryOffer) -> Option<ServedProcess> {
+    fn admit_new(&mut self, pid: i32, place: MemoryOffer) -> Option<ServedProcess> {
         let commands = if self.next == 0 {
             self.tree.may_be_first(pid).then(|| self.openers.first.clone())?
         } else {
@@ -225,7 +236,7 @@ impl Admission {
         let number = self.next;
         self.next += 1;
         if number == 0 {
-            self.tree.meet_first();
+            self.tree.add_first();
         }
         Some(ServedProcess { number, handle: Arc::new(ProcessHandle::of(pid)), commands, area: Weak::new(), place })
     }
@@ -239,7 +250,7 @@ impl Admission {
         match sink.and_then(|sink| start(sink).map_err(|error| error.to_string())) {
             Ok(recording) => {
                 let commands = recording.commands().clone();
-                self.tree.meet(RecordedChild { pid, number, recording });
+                self.tree.add_child(RecordedChild { pid, number, recording });
                 Some(commands)
             }
             Err(error) => {

@@ -32,7 +32,7 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
         return known;
     }
     let environment = environment(pid);
-    let start = Start::of(command_line, &directory);
+    let start = InterpreterArguments::of(command_line, &directory);
     known.script = start.script.as_deref().map(bytes);
     known.own_directories = start.own.iter().map(|path| bytes(path)).collect();
     let roots = start.roots.into_iter().chain(python_path(&environment, &directory));
@@ -42,14 +42,14 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
 
 /// What the arguments of an interpreter say.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Start {
+struct InterpreterArguments {
     /// The script, or what frames have as their file of code that is given as text.
     script: Option<PathBuf>,
     own: Vec<PathBuf>,
     roots: Vec<PathBuf>,
 }
 
-impl Start {
+impl InterpreterArguments {
     fn of(command_line: &[Vec<u8>], directory: &Path) -> Self {
         let here = || vec![directory.to_path_buf()];
         let text = |name: &str| Self { script: Some(name.into()), own: here(), roots: here() };
@@ -164,13 +164,13 @@ fn bytes(path: &Path) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Start, of, python_path, variable};
+    use super::{InterpreterArguments, of, python_path, variable};
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    fn start(words: &[&str], directory: &Path) -> Start {
+    fn start(words: &[&str], directory: &Path) -> InterpreterArguments {
         let words: Vec<_> = ["python3"].iter().chain(words).map(|word| word.as_bytes().to_vec()).collect();
-        Start::of(&words, directory)
+        InterpreterArguments::of(&words, directory)
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl<W: Write + Send> Sink for FileSink<W> {
 
     fn records(&mut self, piece: &RecordPiece<'_>) -> io::Result<()> {
         let mut group = self.groups.remove(&piece.stream).unwrap_or_default();
-        if group.is_over(piece) {
+        if group.must_write_before(piece) {
             self.write_group(piece.stream, &group)?;
             group.written(true);
         }

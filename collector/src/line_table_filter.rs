@@ -8,7 +8,7 @@
 //! Invariant: nothing else is changed; and whatever cannot be read as records is passed on as it is.
 
 use memtrack_format::lines::{SourcePosition, position};
-use memtrack_format::record::{CODE_MARK, CodeHead, Decoder, LineTable, LocationEncoder, RawFrame, Record};
+use memtrack_format::record::{CODE_MARK, CodeHead, Decoder, LineTableFormat, LocationEncoder, RawFrame, Record};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Bytes of line tables that are kept for one stream. Tables beyond that go into the file: a program that makes code
@@ -39,7 +39,7 @@ struct CodeLocations {
 #[derive(Debug)]
 struct KeptLineTable {
     first_line: u32,
-    lines: LineTable,
+    lines: LineTableFormat,
     len: usize,
     bytes: Vec<u8>,
 }
@@ -80,7 +80,7 @@ impl CodeLocations {
                     passed = next;
                 }
                 Record::Push(_) | Record::Move { .. } => {
-                    if let Some((frame, place)) = self.met() {
+                    if let Some((frame, place)) = self.new_location() {
                         out.extend_from_slice(bytes.get(passed..at).unwrap_or_default());
                         passed = at;
                         self.locator.put(out, frame, &place);
@@ -118,7 +118,7 @@ impl CodeLocations {
 
     /// The newest frame, and where it is, if it was never met there before and its table is kept.
     #[inline]
-    fn met(&mut self) -> Option<(RawFrame, SourcePosition)> {
+    fn new_location(&mut self) -> Option<(RawFrame, SourcePosition)> {
         let frame = *self.decoder.stack().last()?;
         // Before its first instruction it is at the function's first line, which is known without a table.
         if self.seen.contains(&frame) || frame.instruction == RawFrame::NOT_STARTED {
@@ -126,7 +126,7 @@ impl CodeLocations {
         }
         let table = self.tables.get(&frame.code)?;
         self.seen.insert(frame);
-        let place = position(table.lines.into(), &table.bytes, table.first_line, frame.instruction);
+        let place = position(table.lines, &table.bytes, table.first_line, frame.instruction);
         Some((frame, place))
     }
 }
@@ -143,7 +143,7 @@ mod tests {
     use super::{LineTableFilter, has_code};
     use memtrack_format::Allocator;
     use memtrack_format::lines::SourcePosition;
-    use memtrack_format::record::{CodeHead, Decoder, Encoder, LineTable, RawFrame, Record};
+    use memtrack_format::record::{CodeHead, Decoder, Encoder, LineTableFormat, RawFrame, Record};
 
     const NAME: &[u8] = b"function";
 
@@ -152,8 +152,14 @@ mod tests {
         let mut bytes = vec![0; 1 << 16];
         let mut at = encoder.begin(&mut bytes, 0, 1, 2, 3).unwrap();
         if describe {
-            let head =
-                CodeHead { id: 7, first_line: 10, lines: LineTable::Lnotab, lines_len: 6, name: NAME, file: b"f" };
+            let head = CodeHead {
+                id: 7,
+                first_line: 10,
+                lines: LineTableFormat::Lnotab,
+                lines_len: 6,
+                name: NAME,
+                file: b"f",
+            };
             at = encoder.code(&mut bytes, at, &head).unwrap();
             at = encoder.code_lines(&mut bytes, at, 7, &[10, 1, 10]).unwrap();
             at = encoder.code_lines(&mut bytes, at, 7, &[2, 10, 3]).unwrap();

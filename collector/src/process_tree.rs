@@ -50,7 +50,7 @@ impl ProcessTree {
         first == 0 || first == pid
     }
 
-    pub(crate) fn refuse(&self) {
+    pub(crate) fn add_refused(&self) {
         self.refused.fetch_add(1, Relaxed);
     }
 
@@ -59,24 +59,24 @@ impl ProcessTree {
     }
 
     /// The first process was met.
-    pub(crate) fn meet_first(&self) {
+    pub(crate) fn add_first(&self) {
         self.living.fetch_add(1, SeqCst);
     }
 
     /// A child was met.
-    pub(crate) fn meet(&self, child: RecordedChild) {
+    pub(crate) fn add_child(&self, child: RecordedChild) {
         self.living.fetch_add(1, SeqCst);
         self.met.fetch_add(1, SeqCst);
         self.children().recordings.push(child);
     }
 
     /// An image of a process has ended, which had announced so many children.
-    pub(crate) fn announce(&self, children: u32) {
+    pub(crate) fn add_announced(&self, children: u32) {
         self.announced.fetch_add(children, SeqCst);
     }
 
     /// A process has ended, and everything it recorded was handed over.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn process_ended(&self) {
         self.living.fetch_sub(1, SeqCst);
     }
 

@@ -14,12 +14,12 @@ const FULL: usize = 1 << 20;
 /// What is gathered of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentGroup {
-    places: LineTableFilter,
+    line_tables: LineTableFilter,
     /// Number of its first segment.
     segment: u32,
     /// Its bytes, but for the first that are `forgotten`.
     bytes: Vec<u8>,
-    forgotten: usize,
+    discarded: usize,
     /// How many of `bytes` were taken out.
     taken: usize,
     tid: Option<i32>,
@@ -29,8 +29,8 @@ pub(crate) struct SegmentGroup {
 
 impl SegmentGroup {
     /// Whether what waits has to be taken out before this piece is added.
-    pub(crate) fn is_over(&self, piece: &RecordPiece<'_>) -> bool {
-        let begun = self.taken == 0 && self.forgotten == 0;
+    pub(crate) fn must_write_before(&self, piece: &RecordPiece<'_>) -> bool {
+        let begun = self.taken == 0 && self.discarded == 0;
         let fits = begun && self.bytes.len() + piece.bytes.len() <= FULL && self.tid == tid(piece.bytes);
         piece.offset == 0 && self.waits() && !fits
     }
@@ -45,26 +45,26 @@ impl SegmentGroup {
             self.first_ticket = piece.first_ticket;
             if piece.offset == 0 {
                 self.bytes.clear();
-                (self.segment, self.forgotten, self.taken, self.tid) = (piece.segment, 0, 0, tid(piece.bytes));
+                (self.segment, self.discarded, self.taken, self.tid) = (piece.segment, 0, 0, tid(piece.bytes));
             }
         }
         let before = self.bytes.len();
         self.last_ticket = piece.last_ticket;
-        self.places.pass_on(piece.offset == 0, piece.bytes, &mut self.bytes);
+        self.line_tables.pass_on(piece.offset == 0, piece.bytes, &mut self.bytes);
         self.bytes.len() - before
     }
 
     /// The files of code objects that came with what was added.
     pub(crate) fn take_files(&mut self) -> impl Iterator<Item = Vec<u8>> {
-        self.places.take_files().into_iter()
+        self.line_tables.take_files().into_iter()
     }
 
     /// What waits, to be written as one block of this stream, and what is known of the group before it.
     pub(crate) fn piece(&self, stream: u32) -> Option<(RecordPiece<'_>, &[u8])> {
         let &Self { segment, first_ticket, last_ticket, .. } = self;
         let (before, bytes) = self.bytes.split_at_checked(self.taken)?;
-        let offset = u32::try_from(self.forgotten + self.taken).unwrap_or(u32::MAX);
-        let before = if self.forgotten == 0 { before } else { &[] };
+        let offset = u32::try_from(self.discarded + self.taken).unwrap_or(u32::MAX);
+        let before = if self.discarded == 0 { before } else { &[] };
         let piece = RecordPiece { stream, segment, offset, first_ticket, last_ticket, bytes };
         (!bytes.is_empty()).then_some((piece, before))
     }
@@ -72,7 +72,7 @@ impl SegmentGroup {
     /// It is written. Its bytes are kept for what follows them if `keep`.
     pub(crate) fn written(&mut self, keep: bool) {
         if !keep {
-            self.forgotten += self.bytes.len();
+            self.discarded += self.bytes.len();
             self.bytes = Vec::new();
         }
         self.taken = self.bytes.len();
@@ -117,7 +117,7 @@ mod tests {
             let bytes = bytes(tid, len);
             let (first_ticket, last_ticket) = (u64::from(segment), u64::from(segment));
             let piece = RecordPiece { stream: 5, segment, offset, first_ticket, last_ticket, bytes: &bytes };
-            if len == 0 || group.is_over(&piece) {
+            if len == 0 || group.must_write_before(&piece) {
                 write(&mut group);
             }
             if len > 0 {

@@ -82,13 +82,13 @@ impl Server {
 
 fn run(mut admission: Admission, listener: &UnixListener, asked: &UnixStream, mut reserve: Option<File>) {
     while let Some(wish) = wait(listener, asked) {
-        if wish == Wish::Prepare {
+        if wish == ServerRequest::Prepare {
             admission.prepare_spare();
             continue;
         }
         match listener.accept() {
             Ok((socket, _)) => admission.answer(&socket),
-            Err(error) if is_exhausted(&error) && turn_away(listener, &mut reserve) => admission.turn_away(&error),
+            Err(error) if is_exhausted(&error) && turn_away(listener, &mut reserve) => admission.note_refused(&error),
             // It waits in line meanwhile.
             Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
@@ -115,7 +115,7 @@ fn turn_away(listener: &UnixListener, reserve: &mut Option<File>) -> bool {
 
 /// What the server is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
+enum ServerRequest {
     /// Somebody has connected.
     Connect,
     /// Somebody will.
@@ -123,18 +123,18 @@ enum Wish {
 }
 
 /// Waits until something is wanted; `None`: the server shall stop.
-fn wait(listener: &UnixListener, mut asked: &UnixStream) -> Option<Wish> {
+fn wait(listener: &UnixListener, mut asked: &UnixStream) -> Option<ServerRequest> {
     let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut watched = [watch(listener.as_raw_fd()), watch(asked.as_raw_fd())];
     loop {
         // SAFETY: the array is ours and its length is given.
         let ready = unsafe { libc::poll(watched.as_mut_ptr(), 2, -1) };
         if ready > 0 && watched[1].revents == 0 {
-            return Some(Wish::Connect);
+            return Some(ServerRequest::Connect);
         }
         if ready > 0 {
             match asked.read(&mut [0]) {
-                Ok(1..) => return Some(Wish::Prepare),
+                Ok(1..) => return Some(ServerRequest::Prepare),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 _ => return None,
             }

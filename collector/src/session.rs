@@ -166,7 +166,7 @@ impl Session {
 
     fn round_with(&mut self, observe: bool, queue: &mut SinkQueue) -> DrainPace {
         let now = monotonic_ns();
-        self.find_slots(now);
+        self.find_used_slots(now);
         let ticket = observe.then(|| self.observer.observe(&self.area, now));
         let busy = ticket.filter(|_| queue.wants_watermarks()).map(|ticket| (ticket, self.busy(now)));
         if let Some(maps) = &mut self.maps {
@@ -182,7 +182,7 @@ impl Session {
             self.last_event_ns = now;
             self.look_at_clock();
         }
-        self.chores(now, checkpoint, queue);
+        self.do_due_work(now, checkpoint, queue);
         self.pace(now, freed)
     }
 
@@ -222,8 +222,8 @@ impl Session {
         }
         self.begun = self.area.control().state.swap(state::CLOSED, SeqCst) != state::READY;
         self.next_sweep_ns = 0;
-        self.find_slots(monotonic_ns());
-        self.threads.meet(&self.area, self.slot_readers.len() as u32, &mut self.observer);
+        self.find_used_slots(monotonic_ns());
+        self.threads.find_new(&self.area, self.slot_readers.len() as u32, &mut self.observer);
         let last = self.observer.observe(&self.area, monotonic_ns());
         let end = ClockPairing::measure(self.clock);
         if let Some(maps) = &mut self.maps {
@@ -242,7 +242,7 @@ impl Session {
         let (cpu_ns, resident_peak) = (self.cpu_ns, self.resident_peak());
         let record_bytes = Some(queue.record_bytes);
         let known = describe::at_end(&self.area, &self.process, end, &self.earlier);
-        self.learn(Process { cpu_ns, record_bytes, resident_peak, ..known }, queue);
+        self.update_process(Process { cpu_ns, record_bytes, resident_peak, ..known }, queue);
         queue.checkpoint();
         self.area.control().children.load(SeqCst)
     }
@@ -278,11 +278,11 @@ impl Session {
             self.observer.note_peak(&self.area, peak);
         }
         let (exit_status, resident_peak) = (Some(exited.status.into()), self.resident_peak());
-        self.learn(Process { exit_status, cpu_ns: exited.cpu_ns, resident_peak, ..Process::default() }, queue);
+        self.update_process(Process { exit_status, cpu_ns: exited.cpu_ns, resident_peak, ..Process::default() }, queue);
     }
 
     /// Adds to what is known of the process.
-    pub(crate) fn learn(&mut self, news: Process, queue: &SinkQueue) {
+    pub(crate) fn update_process(&mut self, news: Process, queue: &SinkQueue) {
         self.process.update(&news.encode());
         queue.process(news);
     }
@@ -314,7 +314,7 @@ impl Session {
 
     /// Follows the slots that have come into use. They are used from the lowest on, so a few ahead are enough to look
     /// at, and a sweep now and then finds what that rule does not cover.
-    fn find_slots(&mut self, now: u64) {
+    fn find_used_slots(&mut self, now: u64) {
         let used = |slot: &u32| {
             self.area.slot(*slot).is_some_and(|slot| slot.owner.load(Acquire) != 0 || slot.current.load(Acquire) != 0)
         };
@@ -348,12 +348,12 @@ impl Session {
     fn busy(&mut self, now: u64) -> Vec<u32> {
         barrier::raise();
         // Those that came since the last look may have taken a ticket before that one.
-        self.find_slots(now);
+        self.find_used_slots(now);
         busy_writers::busy_streams(&self.area, self.slot_readers.len() as u32, self.base)
     }
 
-    fn chores(&mut self, now: u64, checkpoint: bool, queue: &SinkQueue) {
-        self.threads.meet(&self.area, self.slot_readers.len() as u32, &mut self.observer);
+    fn do_due_work(&mut self, now: u64, checkpoint: bool, queue: &SinkQueue) {
+        self.threads.find_new(&self.area, self.slot_readers.len() as u32, &mut self.observer);
         let rare = if self.threads.owned > 1 { CHECK_NS } else { self.checkpoint_ns };
         if now.saturating_sub(self.last_check_ns) >= rare {
             self.threads.check(&self.area, &mut self.observer);
@@ -386,7 +386,7 @@ impl Session {
         let mut known = self.process.clone();
         known.update(&python.encode());
         if known != self.process {
-            self.learn(python, queue);
+            self.update_process(python, queue);
             self.dirty = true;
         }
         if std::mem::take(&mut self.dirty) {

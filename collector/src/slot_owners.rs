@@ -39,7 +39,7 @@ impl SlotOwners {
     }
 
     /// Looks for new owners in the first `count` slots and notes their names.
-    pub(crate) fn meet(&mut self, area: &Area, count: u32, observer: &mut Observer) {
+    pub(crate) fn find_new(&mut self, area: &Area, count: u32, observer: &mut Observer) {
         self.known.resize_with(count as usize, Owner::default);
         let (pid, visible) = (self.pid, self.visible);
         self.owned = 0;

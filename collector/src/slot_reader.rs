@@ -103,7 +103,7 @@ impl SlotReader {
         // The first segment of a stream is the first of the slot, since all are free then.
         self.begun = self.begun || slot.current.load(Acquire) != 0;
         while self.begun && visit.freed < SEGMENTS_A_VISIT {
-            match self.look(area, slot, save, queue, &mut visit) {
+            match self.read_segment(area, slot, save, queue, &mut visit) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(reason) => {
@@ -116,7 +116,7 @@ impl SlotReader {
     }
 
     /// Looks at the current segment; `true`: it was finished, and the next one is current now.
-    fn look(
+    fn read_segment(
         &mut self,
         area: &Area,
         slot: &SlotHeader,
@@ -137,7 +137,7 @@ impl SlotReader {
         }
         visit.changed |= levels.fill > self.seen;
         self.seen = levels.fill;
-        visit.new_pages += self.touch();
+        visit.new_pages += self.note_touched_pages();
         if (save || levels.next != 0) && self.seen > self.saved {
             self.hand_over(area, &levels, queue);
         }
@@ -178,7 +178,7 @@ impl SlotReader {
     }
 
     /// Notes how far the current segment was written; returns the pages that are new.
-    fn touch(&mut self) -> u64 {
+    fn note_touched_pages(&mut self) -> u64 {
         let pages = (SEGMENT_HEADER + self.seen as usize).div_ceil(PAGE) as u16;
         let Some(known) = self.pages.get_mut(self.segment as usize) else { return 0 };
         let new = pages.saturating_sub(*known);

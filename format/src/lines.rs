@@ -12,49 +12,26 @@
 //!
 //! Invariant: any bytes are answered, in time linear in the table, with a place that is unknown where they make no sense.
 
-/// Which of the three tables a code object has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LineFormat {
-    /// `co_lnotab` of 3.8 and 3.9.
-    Lnotab,
-    /// `co_linetable` of 3.10.
-    Ranges,
-    /// `co_linetable` of 3.11 and later.
-    Locations,
-}
-
-/// How the line table of a code object is to be read.
+/// The encoding of a code object's line table, by CPython version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum LineTable {
+pub enum LineTableFormat {
     /// `co_lnotab` of CPython 3.8 and 3.9.
     Lnotab = 0,
     /// `co_linetable` of CPython 3.10.
-    Python310 = 1,
+    Ranges = 1,
     /// `co_linetable` of CPython 3.11 and later.
-    Python311 = 2,
+    Locations = 2,
 }
 
-impl LineTable {
-    /// The kind with this number; `None` for a number that no version has used.
+impl LineTableFormat {
+    /// The format with this number; `None` for a number that no version has used.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Lnotab, Self::Python310, Self::Python311].get(usize::from(number)).copied()
+        [Self::Lnotab, Self::Ranges, Self::Locations].get(usize::from(number)).copied()
     }
-}
 
-impl From<LineTable> for LineFormat {
-    fn from(table: LineTable) -> Self {
-        match table {
-            LineTable::Lnotab => Self::Lnotab,
-            LineTable::Python310 => Self::Ranges,
-            LineTable::Python311 => Self::Locations,
-        }
-    }
-}
-
-impl LineFormat {
-    /// The table of CPython 3.`minor`; `None` for versions before 3.8.
+    /// The format of CPython 3.`minor`; `None` for versions before 3.8.
     #[must_use]
     pub fn of_python3(minor: u8) -> Option<Self> {
         match minor {
@@ -90,15 +67,15 @@ impl SourcePosition {
 
 /// The place of the instruction at byte `offset` in the code object with this table and first line.
 #[must_use]
-pub fn position(format: LineFormat, table: &[u8], first_line: u32, offset: u32) -> SourcePosition {
+pub fn position(format: LineTableFormat, table: &[u8], first_line: u32, offset: u32) -> SourcePosition {
     if offset == NOT_STARTED {
         return SourcePosition { line: first_line, ..SourcePosition::default() };
     }
     let (line, offset) = (i64::from(first_line), u64::from(offset));
     match format {
-        LineFormat::Lnotab => lnotab(table, line, offset),
-        LineFormat::Ranges => ranges(table, line, offset),
-        LineFormat::Locations => locations(table, line, offset).unwrap_or_default(),
+        LineTableFormat::Lnotab => lnotab(table, line, offset),
+        LineTableFormat::Ranges => ranges(table, line, offset),
+        LineTableFormat::Locations => locations(table, line, offset).unwrap_or_default(),
     }
 }
 
@@ -215,7 +192,7 @@ mod tests {
     use proptest::prelude::{Strategy, any, prop};
     use proptest::{prop_assert_eq, proptest};
 
-    use super::{LineFormat, NOT_STARTED, SourcePosition, position};
+    use super::{LineTableFormat, NOT_STARTED, SourcePosition, position};
 
     /// Tables of real code objects with CPython's own answers; `lines.py` beside the file makes it.
     const FIXTURE: &str = include_str!("../fixtures/lines.txt");
@@ -246,7 +223,7 @@ mod tests {
     fn check_code(line: &str) -> u32 {
         let fields: Vec<&str> = line.split(' ').collect();
         let [minor, name, first_line, size, table, places @ ..] = fields.as_slice() else { panic!("{line}") };
-        let format = LineFormat::of_python3(u8::try_from(number(minor)).unwrap()).unwrap();
+        let format = LineTableFormat::of_python3(u8::try_from(number(minor)).unwrap()).unwrap();
         let (table, first_line, size) = (bytes(table), number(first_line), number(size));
         let places: Vec<_> = places.iter().map(|field| place(field)).collect();
         for offset in (0..size).step_by(2) {
@@ -268,19 +245,22 @@ mod tests {
 
     #[test]
     fn versions() {
-        assert_eq!(LineFormat::of_python3(7), None);
-        assert_eq!(LineFormat::of_python3(9), Some(LineFormat::Lnotab));
-        assert_eq!(LineFormat::of_python3(10), Some(LineFormat::Ranges));
-        assert_eq!(LineFormat::of_python3(15), Some(LineFormat::Locations));
+        assert_eq!(LineTableFormat::of_python3(7), None);
+        assert_eq!(LineTableFormat::of_python3(9), Some(LineTableFormat::Lnotab));
+        assert_eq!(LineTableFormat::of_python3(10), Some(LineTableFormat::Ranges));
+        assert_eq!(LineTableFormat::of_python3(15), Some(LineTableFormat::Locations));
     }
 
     #[test]
     fn lines_go_back_and_ranges_may_have_none() {
         let line = |format, table: &[u8], offset| position(format, table, 10, offset).line;
         let lnotab = [0, 1, 4, 2, 4, 0xff];
-        assert_eq!([0, 2, 4, 8, 100].map(|offset| line(LineFormat::Lnotab, &lnotab, offset)), [11, 11, 13, 12, 12]);
+        assert_eq!(
+            [0, 2, 4, 8, 100].map(|offset| line(LineTableFormat::Lnotab, &lnotab, offset)),
+            [11, 11, 13, 12, 12]
+        );
         let ranges = [4, 1, 2, 0x80, 2, 0xff];
-        assert_eq!([0, 4, 6, 8].map(|offset| line(LineFormat::Ranges, &ranges, offset)), [11, 0, 10, 0]);
+        assert_eq!([0, 4, 6, 8].map(|offset| line(LineTableFormat::Ranges, &ranges, offset)), [11, 0, 10, 0]);
     }
 
     /// An entry of 3.11 and later: length in units, line advance, line span and columns.
@@ -313,7 +293,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_answered(table: Vec<u8>, first_line: u32, offset: u32) {
-            for format in [LineFormat::Lnotab, LineFormat::Ranges, LineFormat::Locations] {
+            for format in [LineTableFormat::Lnotab, LineTableFormat::Ranges, LineTableFormat::Locations] {
                 let found = position(format, &table, first_line, offset % 1000);
                 prop_assert_eq!(found, position(format, &table, first_line, offset % 1000));
                 prop_assert_eq!(position(format, &table, first_line, NOT_STARTED).line, first_line);
@@ -333,11 +313,11 @@ mod tests {
                     column: Some(column.into()),
                     end_column: Some(end_column.into()),
                 };
-                prop_assert_eq!(position(LineFormat::Locations, &table, 1_000_000, offset), expected);
+                prop_assert_eq!(position(LineTableFormat::Locations, &table, 1_000_000, offset), expected);
                 offset += 2 * u32::from(units);
-                prop_assert_eq!(position(LineFormat::Locations, &table, 1_000_000, offset - 2), expected);
+                prop_assert_eq!(position(LineTableFormat::Locations, &table, 1_000_000, offset - 2), expected);
             }
-            prop_assert_eq!(position(LineFormat::Locations, &table, 1, offset), SourcePosition::default());
+            prop_assert_eq!(position(LineTableFormat::Locations, &table, 1, offset), SourcePosition::default());
         }
     }
 }

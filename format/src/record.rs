@@ -35,7 +35,7 @@ pub use decode::{DecodeError, Decoder};
 pub use encode::{AllocHead, AllocStep, Encoder, MAX_RECORD, MAX_TEXT, PendingAlloc};
 pub use location::LocationEncoder;
 
-pub use crate::lines::LineTable;
+pub use crate::lines::LineTableFormat;
 use crate::lines::SourcePosition;
 use crate::{Allocator, MapClass};
 
@@ -63,7 +63,7 @@ pub struct CodeHead<'a> {
     /// First line of the function, from 1; 0 when not known.
     pub first_line: u32,
     /// How to read the line table.
-    pub lines: LineTable,
+    pub lines: LineTableFormat,
     /// Bytes of the line table, all parts together.
     pub lines_len: u32,
     /// Name; the qualified one where the interpreter knows it.

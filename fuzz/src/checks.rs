@@ -13,7 +13,7 @@ use crc32fast::hash as crc32;
 use memtrack_format::aggregate::Aggregate;
 use memtrack_format::block::{BlockHeader, BlockKind, Codec};
 use memtrack_format::header;
-use memtrack_format::lines::{LineFormat, position};
+use memtrack_format::lines::{LineTableFormat, position};
 use memtrack_format::record::{Decoder, Record};
 use memtrack_reader::source::{Capture, members};
 use memtrack_reader::{Options, Replay, aggregate};
@@ -46,11 +46,12 @@ fn decode(bytes: &[u8]) -> Vec<Record<'_>> {
 /// Line tables: every offset is answered, and columns belong to a line.
 pub(crate) fn lines(mut data: &[u8]) {
     let Some([format, a, b, c]) = take(&mut data) else { return };
-    let format = [LineFormat::Lnotab, LineFormat::Ranges, LineFormat::Locations][usize::from(format % 3)];
+    let format =
+        [LineTableFormat::Lnotab, LineTableFormat::Ranges, LineTableFormat::Locations][usize::from(format % 3)];
     let offset = u32::from_le_bytes([a, b, 0, 0]);
     for offset in [offset, offset.wrapping_sub(1)] {
         let place = position(format, data, u32::from(c), offset);
-        assert!(place.line != 0 || place.column.is_none() || format == LineFormat::Locations, "{place:?}");
+        assert!(place.line != 0 || place.column.is_none() || format == LineTableFormat::Locations, "{place:?}");
     }
 }
 

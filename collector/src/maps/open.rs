@@ -84,18 +84,18 @@ fn agrees(metadata: &Metadata, mapping: &FileMapping) -> bool {
 /// Whether the file, mapped here, has the same device and number in maps: overlays and subvolumes give another device
 /// for a file than for its mappings.
 fn is_alike(file: &File, mapping: &FileMapping) -> io::Result<bool> {
-    let here = Here::map(file)?;
+    let here = MappedPage::map(file)?;
     let maps = super::parse(&read(std::process::id().cast_signed())?);
     let found = maps.at(here.0.addr() as u64);
     Ok(found.is_some_and(|found| (found.device, found.inode) == (mapping.device, mapping.inode)))
 }
 
 /// The first page of a file, mapped and never read.
-struct Here(*mut libc::c_void);
+struct MappedPage(*mut libc::c_void);
 
 const HERE_BYTES: usize = 4096;
 
-impl Here {
+impl MappedPage {
     fn map(file: &File) -> io::Result<Self> {
         let (null, fd) = (std::ptr::null_mut(), file.as_raw_fd());
         // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
@@ -104,7 +104,7 @@ impl Here {
     }
 }
 
-impl Drop for Here {
+impl Drop for MappedPage {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `map`, and nobody refers to what is in it.
         unsafe { libc::munmap(self.0, HERE_BYTES) };
@@ -120,15 +120,15 @@ mod tests {
     use std::path::Path;
 
     use super::super::parse::{FileMapping, Maps, parse};
-    use super::{Here, find, is_alike, regular};
+    use super::{MappedPage, find, is_alike, regular};
 
     fn pid() -> i32 {
         std::process::id().cast_signed()
     }
 
     /// The file, mapped, and the line that the system has for it.
-    fn mapped(file: &File) -> (Here, FileMapping) {
-        let here = Here::map(file).unwrap();
+    fn mapped(file: &File) -> (MappedPage, FileMapping) {
+        let here = MappedPage::map(file).unwrap();
         let maps: Maps = parse(&fs::read("/proc/self/maps").unwrap());
         let mapping = maps.at(here.0.addr() as u64).unwrap().clone();
         (here, mapping)

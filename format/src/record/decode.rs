@@ -4,7 +4,7 @@
 //! which grows by at most one frame a byte.
 
 use super::location::LastLocation;
-use super::{BlockRecord, CodeHead, LineTable, ModuleRecord, RawFrame, Record, extra, tag};
+use super::{BlockRecord, CodeHead, LineTableFormat, ModuleRecord, RawFrame, Record, extra, tag};
 use crate::delta_state::{BlockByAge, DeltaState, bin};
 use crate::varint::{self, unzigzag};
 use crate::{Allocator, MapClass};
@@ -21,12 +21,12 @@ pub struct DecodeError {
 /// Reads the records of one segment, given whole or in pieces.
 #[derive(Debug)]
 pub struct Decoder {
-    model: DeltaState,
-    ring: BlockByAge,
+    state: DeltaState,
+    recent: BlockByAge,
     timed: bool,
     stack: Vec<RawFrame>,
     /// How many of its oldest frames have not changed since somebody asked.
-    kept: usize,
+    unchanged_frames: usize,
     located: LastLocation,
 }
 
@@ -88,11 +88,11 @@ impl Decoder {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            model: DeltaState::new(),
-            ring: BlockByAge::new(),
+            state: DeltaState::new(),
+            recent: BlockByAge::new(),
             timed: false,
             stack: Vec::new(),
-            kept: 0,
+            unchanged_frames: 0,
             located: LastLocation::new(),
         }
     }
@@ -142,8 +142,8 @@ impl Decoder {
 
     /// How many of the oldest frames of the stack have stayed what they were since the last call.
     #[inline]
-    pub fn kept(&mut self) -> usize {
-        std::mem::replace(&mut self.kept, self.stack.len())
+    pub fn take_unchanged_frames(&mut self) -> usize {
+        std::mem::replace(&mut self.unchanged_frames, self.stack.len())
     }
 
     /// The current stack, oldest frame first.
@@ -164,8 +164,8 @@ impl Decoder {
             }),
             stack_tags!() => self.stack_record(input, first),
             tag::SWITCH => {
-                self.model.ticket = self.model.ticket.wrapping_add(input.number()?);
-                Some(Record::Switch { ticket: self.model.ticket })
+                self.state.ticket = self.state.ticket.wrapping_add(input.number()?);
+                Some(Record::Switch { ticket: self.state.ticket })
             }
             tag::EXTRA => self.extra(input),
             _ => None,
@@ -184,9 +184,9 @@ impl Decoder {
             let age = usize::try_from(input.number()?).ok()?;
             return self.free(input, age);
         }
-        let address = address(input.number()?, self.model.last_freed);
+        let address = address(input.number()?, self.state.last_freed);
         // The encoder has looked for it in vain.
-        self.model.last_freed = address;
+        self.state.last_freed = address;
         Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input)? })
     }
 
@@ -199,14 +199,14 @@ impl Decoder {
             return self.pop(u32::from(first & 15) + 1);
         }
         match first {
-            tag::PUSH_EXPECTED => self.push(self.model.expected_callee()),
+            tag::PUSH_EXPECTED => self.push(self.state.expected_callee()),
             tag::PUSH_EXPECTED_CODE => {
-                let frame = RawFrame { instruction: input.small()?.wrapping_sub(1), ..self.model.expected_callee() };
+                let frame = RawFrame { instruction: input.small()?.wrapping_sub(1), ..self.state.expected_callee() };
                 self.push(frame)
             }
             tag::PUSH => {
                 let code =
-                    u32::try_from(i64::from(self.model.last_code).checked_add(unzigzag(input.number()?))?).ok()?;
+                    u32::try_from(i64::from(self.state.last_code).checked_add(unzigzag(input.number()?))?).ok()?;
                 let frame = RawFrame { code, instruction: input.small()?.wrapping_sub(1) };
                 self.push(frame)
             }
@@ -221,30 +221,30 @@ impl Decoder {
             Allocator::SHORT => Allocator::from_number(input.byte()?).filter(|one| *one as u8 > Allocator::SHORT)?,
             short => Allocator::from_number(short)?,
         };
-        let size = if first & tag::ALLOC_SIZE_EXPECTED != 0 { self.model.expected_size() } else { input.number()? };
+        let size = if first & tag::ALLOC_SIZE_EXPECTED != 0 { self.state.expected_size() } else { input.number()? };
         let bin = bin(size);
-        let expected = self.model.take_expected_address(bin);
+        let expected = self.state.take_expected_address(bin);
         let expected = (first & tag::ALLOC_ADDRESS_EXPECTED != 0).then_some(expected);
         let address = match expected {
             Some(address) => address,
-            None => address(input.number()?, self.model.last_of(bin)),
+            None => address(input.number()?, self.state.last_of(bin)),
         };
-        self.model.size_here(size);
-        self.model.replace_last(bin, address);
-        self.ring.allocated(address, bin);
+        self.state.size_here(size);
+        self.state.replace_last(bin, address);
+        self.recent.allocated(address, bin);
         Some(BlockRecord { allocator: Some(allocator), address, size, time: self.time(input)? })
     }
 
     #[inline(always)]
     fn free(&mut self, input: &mut ByteReader<'_>, age: usize) -> Option<BlockRecord> {
-        let (address, bin) = self.ring.at(age)?;
-        self.model.freed(bin, address);
+        let (address, bin) = self.recent.at(age)?;
+        self.state.freed(bin, address);
         Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input)? })
     }
 
     #[inline]
     fn push<'a>(&mut self, frame: RawFrame) -> Option<Record<'a>> {
-        self.model.pushed(frame);
+        self.state.pushed(frame);
         self.stack.push(frame);
         Some(Record::Push(frame))
     }
@@ -253,8 +253,8 @@ impl Decoder {
     fn pop<'a>(&mut self, count: u32) -> Option<Record<'a>> {
         let depth = self.stack.len().checked_sub(count as usize)?;
         self.stack.truncate(depth);
-        self.kept = self.kept.min(depth);
-        self.model.set_top(self.stack.last().copied().unwrap_or(RawFrame::NONE));
+        self.unchanged_frames = self.unchanged_frames.min(depth);
+        self.state.set_top(self.stack.last().copied().unwrap_or(RawFrame::NONE));
         Some(Record::Pop { count })
     }
 
@@ -263,8 +263,8 @@ impl Decoder {
         let top = self.stack.last_mut()?;
         top.instruction = u32::try_from(i64::from(top.instruction).checked_add(delta)?).ok()?;
         let top = *top;
-        self.kept = self.kept.min(self.stack.len() - 1);
-        self.model.set_top(top);
+        self.unchanged_frames = self.unchanged_frames.min(self.stack.len() - 1);
+        self.state.set_top(top);
         Some(Record::Move { instruction: top.instruction })
     }
 
@@ -298,15 +298,15 @@ impl Decoder {
             extra::CODE => Record::Code(CodeHead {
                 id: input.small()?,
                 first_line: input.small()?,
-                lines: LineTable::from_number(input.byte()?)?,
+                lines: LineTableFormat::from_number(input.byte()?)?,
                 lines_len: input.small()?,
                 name: input.text()?,
                 file: input.text()?,
             }),
             extra::CODE_LINES => Record::CodeLines { id: input.small()?, bytes: input.text()? },
             extra::CLOCK => {
-                self.model.last_clock_us = self.model.last_clock_us.wrapping_add(input.number()?);
-                Record::Clock { monotonic_us: self.model.last_clock_us }
+                self.state.last_clock_us = self.state.last_clock_us.wrapping_add(input.number()?);
+                Record::Clock { monotonic_us: self.state.last_clock_us }
             }
             extra::LOCATED => {
                 let (frame, position) = self.located.read(|| input.number())?;
@@ -328,17 +328,17 @@ impl Decoder {
         let (ticket, ticks) = (input.number()?, input.number()?);
         let tid = input.small()?.cast_signed();
         self.stack.clear();
-        self.kept = 0;
+        self.unchanged_frames = 0;
         self.located = LastLocation::new();
         self.timed = timed;
-        self.model.reset(ticket, ticks);
-        self.ring = BlockByAge::new();
+        self.state.reset(ticket, ticks);
+        self.recent = BlockByAge::new();
         Some(Record::Begin { ticket, ticks, tid, timed })
     }
 
     fn range(&mut self, input: &mut ByteReader<'_>) -> Option<(u64, u64, Option<u64>)> {
-        let address = address(input.number()?, self.model.last_mapped);
-        self.model.last_mapped = address;
+        let address = address(input.number()?, self.state.last_mapped);
+        self.state.last_mapped = address;
         Some((address, input.number()?, self.time(input)?))
     }
 
@@ -349,8 +349,8 @@ impl Decoder {
         if !self.timed {
             return Some(None);
         }
-        self.model.last_time = self.model.last_time.wrapping_add(unzigzag(input.number()?).cast_unsigned());
-        Some(Some(self.model.last_time))
+        self.state.last_time = self.state.last_time.wrapping_add(unzigzag(input.number()?).cast_unsigned());
+        Some(Some(self.state.last_time))
     }
 }
 

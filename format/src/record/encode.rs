@@ -61,8 +61,8 @@ pub struct PendingAlloc<const SIZE_EXPECTED: bool>(());
 /// Writes the records of one stream.
 #[derive(Debug)]
 pub struct Encoder {
-    model: DeltaState,
-    finder: AgeByAddress,
+    state: DeltaState,
+    ages: AgeByAddress,
     timed: bool,
 }
 
@@ -145,7 +145,7 @@ impl Encoder {
     /// An encoder whose first record must be [`Encoder::begin`].
     #[must_use]
     pub const fn new(timed: bool) -> Self {
-        Self { model: DeltaState::new(), finder: AgeByAddress::new(), timed }
+        Self { state: DeltaState::new(), ages: AgeByAddress::new(), timed }
     }
 
     /// Whether records carry times, from the next segment on.
@@ -155,8 +155,8 @@ impl Encoder {
 
     /// A segment begins.
     pub fn begin(&mut self, bytes: &mut [u8], at: usize, ticket: u64, ticks: u64, tid: i32) -> Option<usize> {
-        self.model.reset(ticket, ticks);
-        self.finder.reset();
+        self.state.reset(ticket, ticks);
+        self.ages.reset();
         let mut out = open(bytes, at, 0)?;
         out.byte(tag::EXTRA)?;
         out.byte(if self.timed { extra::BEGIN_TIMED } else { extra::BEGIN })?;
@@ -171,8 +171,8 @@ impl Encoder {
     pub fn switch(&mut self, bytes: &mut [u8], at: usize, ticket: u64) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         out.byte(tag::SWITCH)?;
-        out.number(ticket.wrapping_sub(self.model.ticket))?;
-        self.model.ticket = ticket;
+        out.number(ticket.wrapping_sub(self.state.ticket))?;
+        self.state.ticket = ticket;
         Some(out.at)
     }
 
@@ -181,8 +181,8 @@ impl Encoder {
         let mut out = open(bytes, at, 0)?;
         out.byte(tag::EXTRA)?;
         out.byte(extra::CLOCK)?;
-        out.number(monotonic_us.wrapping_sub(self.model.last_clock_us))?;
-        self.model.last_clock_us = monotonic_us;
+        out.number(monotonic_us.wrapping_sub(self.state.last_clock_us))?;
+        self.state.last_clock_us = monotonic_us;
         Some(out.at)
     }
 
@@ -239,14 +239,14 @@ impl Encoder {
         time: Option<u64>,
     ) -> AllocStep {
         let bin = bin(size);
-        if !self.model.size_here(size) {
+        if !self.state.size_here(size) {
             return AllocStep::SizeDiffers(PendingAlloc(()));
         }
-        if self.model.take_expected_address(bin) != address {
+        if self.state.take_expected_address(bin) != address {
             return AllocStep::AddressDiffers(PendingAlloc(()));
         }
-        self.model.replace_last(bin, address);
-        self.finder.allocated(address, bin);
+        self.state.replace_last(bin, address);
+        self.ages.allocated(address, bin);
         let write = |mut out: ByteWriter<'_>| {
             out.head(head, tag::ALLOC_SIZE_EXPECTED | tag::ALLOC_ADDRESS_EXPECTED)?;
             self.stamp(&mut out, time)?;
@@ -268,9 +268,9 @@ impl Encoder {
     ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         let bin = bin(size);
-        let address_expected = !SIZE_EXPECTED && self.model.take_expected_address(bin) == address;
-        let last = self.model.replace_last(bin, address);
-        self.finder.allocated(address, bin);
+        let address_expected = !SIZE_EXPECTED && self.state.take_expected_address(bin) == address;
+        let last = self.state.replace_last(bin, address);
+        self.ages.allocated(address, bin);
         let size_bit = u8::from(SIZE_EXPECTED) * tag::ALLOC_SIZE_EXPECTED;
         let address_bit = u8::from(address_expected) * tag::ALLOC_ADDRESS_EXPECTED;
         out.head(head, size_bit | address_bit)?;
@@ -294,8 +294,8 @@ impl Encoder {
     #[inline(always)]
     pub fn free_as(&mut self, bytes: &mut [u8], at: usize, address: u64, time: Option<u64>) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
-        if let Some((age, bin)) = self.finder.take(address) {
-            self.model.freed(bin, address);
+        if let Some((age, bin)) = self.ages.take(address) {
+            self.state.freed(bin, address);
             if age < 128 {
                 out.byte(tag::FREE_YOUNG | age as u8)?;
             } else {
@@ -306,8 +306,8 @@ impl Encoder {
         } else {
             cold_path();
             out.byte(tag::FREE)?;
-            out.number(address_delta(address, self.model.last_freed))?;
-            self.model.last_freed = address;
+            out.number(address_delta(address, self.state.last_freed))?;
+            self.state.last_freed = address;
         }
         self.stamp(&mut out, time)?;
         Some(out.at)
@@ -361,7 +361,7 @@ impl Encoder {
                 out.number(u64::from(count))?;
             }
         }
-        self.model.set_top(newest);
+        self.state.set_top(newest);
         Some(out.at)
     }
 
@@ -369,7 +369,7 @@ impl Encoder {
     #[inline(always)]
     pub fn push(&mut self, bytes: &mut [u8], at: usize, frame: RawFrame) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
-        let expected = self.model.expected_callee();
+        let expected = self.state.expected_callee();
         if frame == expected {
             out.byte(tag::PUSH_EXPECTED)?;
         } else {
@@ -377,11 +377,11 @@ impl Encoder {
                 out.byte(tag::PUSH_EXPECTED_CODE)?;
             } else {
                 out.byte(tag::PUSH)?;
-                out.number(zigzag(i64::from(frame.code) - i64::from(self.model.last_code)))?;
+                out.number(zigzag(i64::from(frame.code) - i64::from(self.state.last_code)))?;
             }
             out.number(u64::from(frame.instruction.wrapping_add(1)))?;
         }
-        self.model.pushed(frame);
+        self.state.pushed(frame);
         Some(out.at)
     }
 
@@ -389,7 +389,7 @@ impl Encoder {
     #[inline(always)]
     pub fn move_top(&mut self, bytes: &mut [u8], at: usize, instruction: u32) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
-        let top = self.model.top;
+        let top = self.state.top;
         let delta = i64::from(instruction) - i64::from(top.instruction);
         let units = zigzag(delta >> 1);
         if delta & 1 == 0 && units < 32 {
@@ -398,7 +398,7 @@ impl Encoder {
             out.byte(tag::MOVE_FAR)?;
             out.number(zigzag(delta))?;
         }
-        self.model.set_top(RawFrame { instruction, ..top });
+        self.state.set_top(RawFrame { instruction, ..top });
         Some(out.at)
     }
 
@@ -483,9 +483,9 @@ impl Encoder {
     }
 
     fn range(&mut self, out: &mut ByteWriter<'_>, address: u64, length: u64, time: u64) -> Option<()> {
-        out.number(address_delta(address, self.model.last_mapped))?;
+        out.number(address_delta(address, self.state.last_mapped))?;
         out.number(length)?;
-        self.model.last_mapped = address;
+        self.state.last_mapped = address;
         self.time(out, time)
     }
 
@@ -498,8 +498,8 @@ impl Encoder {
     #[inline(always)]
     fn stamp(&mut self, out: &mut ByteWriter<'_>, time: Option<u64>) -> Option<()> {
         let Some(time) = time else { return Some(()) };
-        out.number(zigzag(time.wrapping_sub(self.model.last_time).cast_signed()))?;
-        self.model.last_time = time;
+        out.number(zigzag(time.wrapping_sub(self.state.last_time).cast_signed()))?;
+        self.state.last_time = time;
         Some(())
     }
 }

@@ -1,6 +1,6 @@
 //! Round trips of record streams, and decoders on damaged ones.
 
-use super::{BlockRecord, CodeHead, Decoder, Encoder, LineTable, RawFrame, Record};
+use super::{BlockRecord, CodeHead, Decoder, Encoder, LineTableFormat, RawFrame, Record};
 use crate::{Allocator, MapClass};
 use proptest::prelude::*;
 
@@ -143,9 +143,9 @@ fn decode(bytes: &[u8]) -> (Vec<Record<'_>>, bool) {
 }
 
 /// What a decoder shows, but for the records of the stack: the stack itself, after each.
-type Shown<'a> = (Vec<(Record<'a>, Vec<RawFrame>)>, bool);
+type DecodedRecord<'a> = (Vec<(Record<'a>, Vec<RawFrame>)>, bool);
 
-fn decode_stacks(bytes: &[u8], blocks: bool) -> Shown<'_> {
+fn decode_stacks(bytes: &[u8], blocks: bool) -> DecodedRecord<'_> {
     let (mut decoder, mut at, mut out, mut known) = (Decoder::new(), 0, Vec::new(), Vec::new());
     loop {
         let block = if blocks { decoder.block(bytes, &mut at) } else { None };
@@ -166,7 +166,7 @@ fn decode_stacks(bytes: &[u8], blocks: bool) -> Shown<'_> {
                 }
             },
         };
-        let kept = decoder.kept();
+        let kept = decoder.take_unchanged_frames();
         assert_eq!(decoder.stack().get(..kept), known.get(..kept), "what is said to have stayed did");
         decoder.stack().clone_into(&mut known);
         if !matches!(record, Record::Push(_) | Record::Pop { .. } | Record::Move { .. }) {
@@ -213,7 +213,7 @@ fn texts_round_trip_and_are_cut() {
     let code = CodeHead {
         id: 3,
         first_line: 9,
-        lines: LineTable::Python311,
+        lines: LineTableFormat::Locations,
         lines_len: 70_000,
         name: b"f.<locals>.g",
         file: &long,

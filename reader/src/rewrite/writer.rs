@@ -12,7 +12,7 @@ use memtrack_format::mapped::{self, MappedFile};
 use memtrack_format::meta::{CLOCK_MONOTONIC, Process};
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use memtrack_format::record::{
-    CodeHead, Encoder, LineTable, LocationEncoder, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame,
+    CodeHead, Encoder, LineTableFormat, LocationEncoder, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame,
 };
 use memtrack_format::symbols::ModuleSymbols;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -427,7 +427,7 @@ impl Segment {
         let head = CodeHead {
             id: code,
             first_line: describe.frames.frame(id).line,
-            lines: LineTable::Python311,
+            lines: LineTableFormat::Locations,
             lines_len: 0,
             name: name.as_bytes(),
             file: file.as_bytes(),

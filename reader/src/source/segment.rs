@@ -11,7 +11,9 @@ use std::hash::BuildHasher;
 use std::num::NonZeroU64;
 
 use hashbrown::HashTable;
-use memtrack_format::record::{BlockRecord, CodeHead, Decoder, LineTable, MAX_TEXT, ModuleRecord, RawFrame, Record};
+use memtrack_format::record::{
+    BlockRecord, CodeHead, Decoder, LineTableFormat, MAX_TEXT, ModuleRecord, RawFrame, Record,
+};
 use rustc_hash::FxBuildHasher;
 
 use crate::event::EventKind;
@@ -70,7 +72,7 @@ pub(super) enum NameSource {
 pub(super) struct Code {
     pub(super) id: u32,
     pub(super) first_line: u32,
-    pub(super) lines: LineTable,
+    pub(super) lines: LineTableFormat,
     pub(super) lines_len: u32,
     pub(super) name: Vec<u8>,
     pub(super) file: Vec<u8>,
@@ -354,7 +356,7 @@ impl SegmentReader {
     /// The node of the current stack.
     #[inline]
     fn node(&mut self, batch: &mut Batch) -> u32 {
-        self.path.truncate(self.decoder.kept());
+        self.path.truncate(self.decoder.take_unchanged_frames());
         let stack = self.decoder.stack();
         let mut node = self.path.last().copied().unwrap_or(0);
         while let Some(&frame) = stack.get(self.path.len()) {

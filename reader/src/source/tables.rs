@@ -176,7 +176,7 @@ impl Tables {
             return self.frames.frame_id(function, NameId::default(), 0);
         };
         let met = self.images.get(image).and_then(|image| image.located.get(&key)).copied();
-        let place = met.unwrap_or_else(|| position(code.lines.into(), table, code.first_line, frame.instruction));
+        let place = met.unwrap_or_else(|| position(code.lines, table, code.first_line, frame.instruction));
         let function = self.frames.name_id(&String::from_utf8_lossy(&code.name))?;
         let file = self.frames.name_id(&String::from_utf8_lossy(&code.file))?;
         // Columns count from 1 here, as in editors, so that 0 is none.

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use memtrack_format::record::{CodeHead, Encoder, LineTable, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame};
+use memtrack_format::record::{CodeHead, Encoder, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame};
 use memtrack_transport::clock::{StampingClock, monotonic_ns};
 use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, SlotHeader};
 use memtrack_transport::{Area, futex};
@@ -19,7 +19,7 @@ use memtrack_transport::{Area, futex};
 use crate::events::event_time::EventTime;
 use crate::events::order::{EventBlock, WriterTurn};
 use crate::events::sampled_timer::SAMPLED_ONE_IN;
-use crate::events::stack_model::{CodeObject, LineTableKind, MAX_DEPTH, StackWriter};
+use crate::events::stack_model::{CodeObject, MAX_DEPTH, StackWriter};
 use crate::platform::errno::Errno;
 
 mod wait;
@@ -508,15 +508,10 @@ impl StackWriter for Ring {
 
     #[cold]
     fn define_code(&mut self, id: u32, code: &CodeObject<'_>) {
-        let lines = match code.line_table_kind {
-            LineTableKind::Lnotab38 => LineTable::Lnotab,
-            LineTableKind::Linetable310 => LineTable::Python310,
-            LineTableKind::Linetable311 => LineTable::Python311,
-        };
         let head = CodeHead {
             id,
             first_line: u32::try_from(code.first_line).unwrap_or(0),
-            lines,
+            lines: code.line_table_format,
             lines_len: u32::try_from(code.line_table.len()).unwrap_or(u32::MAX),
             name: if code.qualname.is_empty() { code.name } else { code.qualname },
             file: code.filename,

@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use memtrack_format::lines::LineTableFormat;
+
 /// Most frames on the written stack; of a deeper one the oldest `MAX_DEPTH - 1` and the newest are written.
 pub(crate) const MAX_DEPTH: u32 = 8000;
 
@@ -15,17 +17,6 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 /// A new id, of a code object, a module or a page of code.
 pub(crate) fn new_id() -> u32 {
     NEXT_ID.fetch_add(1, Relaxed)
-}
-
-/// How the line table of a code object is encoded; each is the form of some versions of CPython.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LineTableKind {
-    /// `co_lnotab` of 3.8 and 3.9: pairs of an unsigned step in bytes of bytecode and a signed step in lines.
-    Lnotab38,
-    /// `co_linetable` of 3.10: pairs of the length of a range in bytes of bytecode and its signed step in lines.
-    Linetable310,
-    /// `co_linetable` of 3.11 and later: entries of variable length with lines and columns.
-    Linetable311,
 }
 
 /// What is recorded once about a code object. The strings are UTF-8; they borrow memory that is valid during the call only.
@@ -40,7 +31,7 @@ pub(crate) struct CodeObject<'a> {
     /// `co_firstlineno`, where the line table starts to count.
     pub(crate) first_line: i32,
     /// The form of `line_table`.
-    pub(crate) line_table_kind: LineTableKind,
+    pub(crate) line_table_format: LineTableFormat,
     /// The line table's bytes, to be decoded by the reader.
     pub(crate) line_table: &'a [u8],
 }

@@ -6,7 +6,7 @@ use memtrack_format::block::{BlockHeader, BlockKind, Codec};
 use memtrack_format::header;
 use memtrack_format::meta::Process;
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
-use memtrack_format::record::{CodeHead, Encoder, LineTable, RawFrame};
+use memtrack_format::record::{CodeHead, Encoder, LineTableFormat, RawFrame};
 use memtrack_format::{Allocator, MapClass};
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
 
@@ -121,7 +121,7 @@ impl Stream {
         if self.segment == 0 {
             for id in 0..6 {
                 let name = format!("f{id}");
-                let (name, lines) = (name.as_bytes(), LineTable::Lnotab);
+                let (name, lines) = (name.as_bytes(), LineTableFormat::Lnotab);
                 let head = CodeHead { id, first_line: 10 * id, lines, lines_len: 4, name, file: b"app.py" };
                 self.at = self.encoder.code(&mut self.bytes, self.at, &head).unwrap();
                 // Line + 1 from offset 10 on, + 2 from 20 on.

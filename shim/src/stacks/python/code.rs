@@ -8,8 +8,9 @@ use super::frame::LiveCode;
 use super::interpreter::Interpreter;
 use super::layout::Layout;
 use super::strings::{self, LONGEST};
-use crate::events::stack_model::{CodeObject, LineTableKind, StackWriter, new_id};
+use crate::events::stack_model::{CodeObject, StackWriter, new_id};
 use crate::platform::mapped_vec::{MappedVec, Plain};
+use memtrack_format::lines::LineTableFormat;
 
 /// What stands for an executable that is no code object.
 const UNKNOWN: CodeObject<'static> = CodeObject {
@@ -17,7 +18,7 @@ const UNKNOWN: CodeObject<'static> = CodeObject {
     qualname: b"",
     filename: b"<unknown>",
     first_line: 0,
-    line_table_kind: LineTableKind::Linetable311,
+    line_table_format: LineTableFormat::Locations,
     line_table: b"",
 };
 
@@ -224,7 +225,7 @@ fn write(layout: &Layout, code: LiveCode, buffer: &mut [u8], give: impl FnOnce(&
         qualname: qualname.unwrap_or_default(),
         filename: filename.unwrap_or(UNKNOWN.filename),
         first_line: code.int(layout.first_line),
-        line_table_kind: layout.line_table_kind,
+        line_table_format: layout.line_table_format,
         line_table: line_table.unwrap_or_default(),
     });
 }

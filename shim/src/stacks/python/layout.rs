@@ -4,7 +4,8 @@
 //! It exists because frames are read in place, without the interpreter's help. Invariant: a table holds for release
 //! builds on 64-bit Linux (x86_64 and aarch64 agree); `layout_check` refuses an interpreter that contradicts it.
 
-use crate::events::stack_model::{LineTableKind, NOT_STARTED};
+use crate::events::stack_model::NOT_STARTED;
+use memtrack_format::lines::LineTableFormat;
 
 mod free_threaded;
 
@@ -172,7 +173,7 @@ pub(super) struct Layout {
     pub(super) qualname: Option<usize>,
     pub(super) line_table: usize,
     pub(super) first_line: usize,
-    pub(super) line_table_kind: LineTableKind,
+    pub(super) line_table_format: LineTableFormat,
     /// `PyCode_Type.tp_basicsize`.
     pub(super) code_size: usize,
     /// `PyFrame_Type.tp_basicsize` where the frames of the chain are such objects (up to 3.10).
@@ -271,7 +272,7 @@ const L38: Layout = Layout {
     qualname: None,
     line_table: 120,
     first_line: 40,
-    line_table_kind: LineTableKind::Lnotab38,
+    line_table_format: LineTableFormat::Lnotab,
     code_size: 176,
     frame_size: Some(368),
     ascii_data: 48,
@@ -286,7 +287,7 @@ const L310: Layout = Layout {
     minor: 10,
     position: Position::Index { offset: 96, scale: 2 },
     marking: Marking::RunningDepth(80),
-    line_table_kind: LineTableKind::Linetable310,
+    line_table_format: LineTableFormat::Ranges,
     frame_size: Some(360),
     ..L38
 };
@@ -312,7 +313,7 @@ const L311: Layout = Layout {
     qualname: Some(128),
     line_table: 136,
     first_line: 72,
-    line_table_kind: LineTableKind::Linetable311,
+    line_table_format: LineTableFormat::Locations,
     code_size: 184,
     frame_size: None,
     ..L38

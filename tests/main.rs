@@ -21,6 +21,7 @@ mod mapped;
 mod mappings;
 mod modules;
 mod native;
+mod order_model;
 mod processes;
 mod python;
 mod recordings;

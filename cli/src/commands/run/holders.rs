@@ -1,75 +1,109 @@
 //! Who holds most of a view's memory, in few lines: the answer that `run` ends with.
 //!
-//! Memory that own code asked for is put down to the innermost line of own code on the stack, with what that called beside
-//! it. Invariant: memory of imports, libraries and of Python itself is one line for each kind, so that it never hides the
-//! program's lines.
+//! Memory that own code asked for is put down to the innermost line of own code on the stack, with what most of it went
+//! through. Invariant: memory of imports, libraries and of Python itself is one line together, below the program's lines.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
 
 use memtrack_reader::analysis::{GroupRow, Tally};
+use memtrack_reader::frames::Frame;
 use memtrack_reader::origin::{Origin, Whose, origins, whose};
+use memtrack_reader::paths;
 use memtrack_reader::{FrameId, Frames, View};
+use rustc_hash::FxHashMap;
 
 use crate::reports::facts::{Capture, visible};
-use crate::reports::shown::named;
 use crate::units::{percent, size};
 
-/// So many lines for each view.
+/// Lines of own code that are named for each view.
 const SHOWN: usize = 3;
 /// A line of less than this part of the whole, in percent, is not worth one.
 const LEAST_PERCENT: u64 = 1;
 
-/// What memory is put down to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Holder {
-    /// A line of own code, and the innermost frame below it that is no runtime's.
-    Own(FrameId, Option<FrameId>),
-    /// All code of a kind.
-    Others(Whose),
+/// What a line of own code asked for.
+#[derive(Clone, Debug, Default)]
+struct OwnLine {
+    tally: Tally,
+    /// Bytes by the innermost frame below that line that is no runtime's.
+    through: FxHashMap<FrameId, u64>,
 }
 
 /// The biggest holders, a line each: bytes, part of the view's whole, place.
 pub(super) fn lines(capture: &Capture, view: View) -> Vec<String> {
     let frames = &capture.frames;
     let (origins, whose) = (origins(frames), whose(frames));
-    let mut held: HashMap<Holder, Tally> = HashMap::new();
-    let mut whole = Tally::default();
+    let mut own: FxHashMap<Frame, OwnLine> = FxHashMap::default();
+    let mut others: FxHashMap<Whose, u64> = FxHashMap::default();
+    let mut whole = 0_u64;
     let leaks = view == View::Leaks;
     // The figure of leaks leaves arenas of Python's allocators out.
     for row in capture.analysis.view(view).iter().filter(|row| !(leaks && row.allocator.is_python_arena())) {
+        whole = whole.saturating_add(row.bytes);
         let of = whose.get(row.stack.0 as usize).copied().unwrap_or_default();
-        held.entry(holder(row, of, frames, &origins)).or_default().add(row.bytes, row.count);
-        whole.add(row.bytes, row.count);
+        match own_line(row, frames, &origins).filter(|_| of == Whose::Own) {
+            Some((line, through)) => own.entry(line).or_default().add(row, through),
+            None => *others.entry(of).or_default() += row.bytes,
+        }
     }
-    let mut held: Vec<(String, Tally)> =
-        held.into_iter().map(|(holder, tally)| (text(holder, frames), tally)).collect();
-    held.sort_by(|(a, one), (b, other)| other.bytes.cmp(&one.bytes).then_with(|| a.cmp(b)));
-    held.into_iter()
-        .filter(|(_, tally)| tally.bytes > whole.bytes / (100 / LEAST_PERCENT))
-        .take(SHOWN)
-        .map(|(text, tally)| format!("{:>9} {:>7}  {text}", size(tally.bytes), percent(tally.bytes, whole.bytes)))
+    let least = whole / (100 / LEAST_PERCENT);
+    let mut own: Vec<_> = own.into_iter().filter(|(_, line)| line.tally.bytes > least).collect();
+    own.sort_by_key(|(frame, line)| (Reverse(line.tally.bytes), frame.file, frame.line));
+    let own = own.iter().take(SHOWN).map(|(frame, line)| (line.tally.bytes, line.named(frame, frames)));
+    own.chain(not_own(others, least))
+        .map(|(bytes, text)| format!("{:>9} {:>7}  {text}", size(bytes), percent(bytes, whole)))
         .collect()
 }
 
-fn holder(row: &GroupRow, whose: Whose, frames: &Frames, origins: &[Origin]) -> Holder {
-    let origin = |frame: &FrameId| origins.get(frame.0 as usize).copied().unwrap_or(Origin::Runtime);
-    let stack = || frames.leaf_to_root(row.stack);
-    match stack().find(|frame| origin(frame) == Origin::Own).filter(|_| whose == Whose::Own) {
-        Some(own) => {
-            let called = stack().take_while(|frame| *frame != own);
-            Holder::Own(own, called.into_iter().find(|frame| origin(frame) != Origin::Runtime))
+impl OwnLine {
+    fn add(&mut self, row: &GroupRow, through: Option<FrameId>) {
+        self.tally.add(row.bytes, row.count);
+        if let Some(through) = through {
+            *self.through.entry(through).or_default() += row.bytes;
         }
-        None => Holder::Others(whose),
+    }
+
+    fn named(&self, frame: &Frame, frames: &Frames) -> String {
+        let path = paths::short(frames, frames.name(frame.file));
+        let mut text = frames.name(frame.function).to_owned();
+        if !path.is_empty() {
+            text = if frame.line > 0 { format!("{path}:{} {text}", frame.line) } else { format!("{path} {text}") };
+        }
+        let most = self.through.iter().max_by_key(|(frame, bytes)| (**bytes, Reverse(**frame)));
+        if let Some((through, _)) = most {
+            text = format!("{text}, via {}", frames.function(*through));
+        }
+        visible(&text)
     }
 }
 
-fn text(holder: Holder, frames: &Frames) -> String {
-    match holder {
-        Holder::Own(own, None) => visible(&named(frames, own)),
-        Holder::Own(own, Some(called)) => visible(&format!("{} via {}", named(frames, own), frames.function(called))),
-        Holder::Others(Whose::Own) => "the program, without a line".into(),
-        Holder::Others(Whose::Libraries) => "libraries, not called by own code".into(),
-        Holder::Others(Whose::Standard) => "Python itself, the standard library and the C library".into(),
-        Holder::Others(Whose::Imports) => "imports: modules and what they set up".into(),
+/// The innermost line of own code, and what it called.
+fn own_line(row: &GroupRow, frames: &Frames, origins: &[Origin]) -> Option<(Frame, Option<FrameId>)> {
+    let origin = |frame: &FrameId| origins.get(frame.0 as usize).copied().unwrap_or(Origin::Runtime);
+    let mut stack = frames.leaf_to_root(row.stack);
+    let mut through = None;
+    let own = stack.find(|frame| {
+        through =
+            through.or_else(|| Some(*frame).filter(|frame| !matches!(origin(frame), Origin::Runtime | Origin::Own)));
+        origin(frame) == Origin::Own
+    })?;
+    // Calls in one line are one.
+    Some((Frame { column: 0, ..frames.frame(own) }, through))
+}
+
+/// What no line of own code asked for, in one line.
+fn not_own(others: FxHashMap<Whose, u64>, least: u64) -> Option<(u64, String)> {
+    let bytes = others.values().sum();
+    let mut kinds: Vec<_> = others.into_iter().filter(|(_, bytes)| *bytes > least).collect();
+    kinds.sort_by_key(|(whose, bytes)| (Reverse(*bytes), *whose));
+    let kinds: Vec<_> = kinds.into_iter().map(|(whose, bytes)| format!("{} {}", kind(whose), size(bytes))).collect();
+    (bytes > least).then(|| (bytes, format!("not by a line of own code: {}", kinds.join(", "))))
+}
+
+fn kind(whose: Whose) -> &'static str {
+    match whose {
+        Whose::Own => "the program, without a line",
+        Whose::Libraries => "libraries",
+        Whose::Standard => "Python and its standard library",
+        Whose::Imports => "imports",
     }
 }

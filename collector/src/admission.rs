@@ -1,8 +1,8 @@
-//! Who is let in, and what they get: the first process, its later images after an exec, and its children where they are
-//! to be recorded.
+//! Admission of processes that connect: the first process, its later images after an exec, and its children if they are
+//! recorded. Each gets shared memory of its own.
 //!
-//! Invariant: a process has one recording and one number, and memory of its own for each of its images; who it is, is
-//! what the system says of its socket.
+//! Invariant: a process has one recording and one number, and separate memory for each of its images. Its identity comes from
+//! the credentials of its socket.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,33 +28,33 @@ use crate::process_tree::{ProcessTree, RecordedChild};
 use crate::procfs::{self, ProcessHandle, ResidentMemory};
 use crate::sink::{NewChild, OpenSink};
 
-/// A process that has connected says who it is within this time.
+/// Time limit for the Hello of a process that has connected.
 const HELLO_LIMIT: Duration = Duration::from_millis(500);
 
-/// Where the recordings of processes come from.
+/// The recordings that admitted processes are given to.
 pub(crate) struct RecordingOpeners {
-    /// The first process's, which was started before.
+    /// The first process's recording, which is already started.
     pub(crate) first: CommandSender,
     /// Makes the sinks of children; `None`: they are not recorded.
     pub(crate) open: Option<OpenSink>,
 }
 
-/// The server's state.
+/// The state of the server.
 pub(crate) struct Admission {
     dir: PathBuf,
     options: RecordingOptions,
     clock: StampingClock,
     openers: RecordingOpeners,
     tree: Arc<ProcessTree>,
-    /// Tells this tree's captures from those of others.
+    /// Id of this recording, which its captures share.
     tree_id: u64,
-    /// Made before anybody asks, so that nobody waits for it.
+    /// Memory that is created before a process connects, so that the process need not wait for it.
     spare: Option<(Area, OwnedFd)>,
-    /// Processes by the number that they have or had.
+    /// Processes by their process id, ended ones included.
     served: HashMap<i32, ServedProcess>,
     /// The next number in the tree.
     next: u32,
-    /// It was said that a child was not recorded.
+    /// Whether a note about a child without a recording was made.
     child_noted: bool,
 }
 
@@ -68,7 +68,7 @@ struct ServedProcess {
     place: MemoryOffer,
 }
 
-/// What a process is offered.
+/// The memory that a process is offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct MemoryOffer {
     /// Index of the first number of slots to try.
@@ -100,14 +100,14 @@ impl Admission {
         }
     }
 
-    /// Makes the memory for the next process that will ask.
+    /// Creates the memory for the next process that connects.
     pub(crate) fn prepare_spare(&mut self) {
         if self.spare.is_none() && (self.served.is_empty() || self.openers.open.is_some()) {
             self.spare = self.make(0).ok();
         }
     }
 
-    /// Answers one process; refuses it by closing its socket.
+    /// Answers one process; a refusal closes its socket.
     pub(crate) fn answer(&mut self, socket: &UnixStream) {
         if !matches!(self.serve(socket), Ok(true)) {
             self.tree.add_refused();
@@ -115,7 +115,7 @@ impl Admission {
         self.prepare_spare();
     }
 
-    /// A process was sent away before it was asked who it is, because of this.
+    /// Notes that a process was refused before its Hello was read, for this reason.
     pub(crate) fn note_refused(&mut self, error: &io::Error) {
         self.tree.add_refused();
         if self.next == 0 {
@@ -125,7 +125,7 @@ impl Admission {
         }
     }
 
-    /// Says it once: how many there were is said anyway.
+    /// Adds a note for the first such child; the summary has their number.
     fn not_recorded(&mut self, error: impl std::fmt::Display) {
         if !std::mem::replace(&mut self.child_noted, true) {
             self.tree.note(format!("a child was not recorded, and others after it may not be: {error}"));
@@ -215,7 +215,7 @@ impl Admission {
         }
     }
 
-    /// The process as it is to be served, if it is.
+    /// The process as it is to be served; `None` if it is refused.
     fn find(&mut self, pid: i32, place: MemoryOffer) -> Option<ServedProcess> {
         match self.known(pid) {
             Some((served, _)) => {
@@ -226,7 +226,7 @@ impl Admission {
         }
     }
 
-    /// A process that was not here before.
+    /// Admits a process that connects for the first time.
     fn admit_new(&mut self, pid: i32, place: MemoryOffer) -> Option<ServedProcess> {
         let commands = if self.next == 0 {
             self.tree.may_be_first(pid).then(|| self.openers.first.clone())?
@@ -277,7 +277,7 @@ impl Admission {
         Err(last)
     }
 
-    /// Whether native stacks of the program are recorded that the process runs now.
+    /// Whether native stacks are recorded of the program that the process runs now.
     fn records_native(&self, pid: i32) -> bool {
         match self.options.native {
             NativeStacks::Never => false,
@@ -301,11 +301,11 @@ impl Admission {
     }
 }
 
-/// What to offer to a process that has something already, if anything.
+/// The next offer to a process that has been offered memory before; `None`: it is refused.
 fn next_place(area: &Area, place: MemoryOffer) -> Option<MemoryOffer> {
     let control = area.control();
     if control.state.load(Acquire) == state::READY {
-        // It could not map what it was offered.
+        // It could not map the memory that it was offered.
         let attempt = place.attempt + 1;
         (attempt < SLOT_COUNTS.len()).then_some(MemoryOffer { attempt, ..place })
     } else if control.image.load(Acquire) == image::IN_EXEC {
@@ -317,7 +317,7 @@ fn next_place(area: &Area, place: MemoryOffer) -> Option<MemoryOffer> {
     }
 }
 
-/// The process at the other end, as this side numbers it.
+/// The process id of the other end, in this process's namespace.
 fn peer(socket: &UnixStream) -> io::Result<i32> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;

@@ -1,6 +1,6 @@
-//! The collector as its caller sees it: start it, start the program, tell it how that ended, take the summary.
+//! The public interface: start the collector, start the program, report its exit status, take the summary.
 //!
-//! Invariant: once started it serves its targets until finished or dropped, whatever the caller does meanwhile.
+//! Invariant: a started collector serves its targets until it is finished or dropped, whatever the caller does meanwhile.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use crate::server::Server;
 use crate::sink::{OpenSink, Sink};
 use crate::summary::{ChildSummary, Error, ProcessExit, RecordingEnd, RecordingSummary};
 
-/// How long a child that was announced may take to connect after everything else has ended.
+/// How long to wait for an announced child to connect after all other processes have ended.
 const GRACE: Duration = Duration::from_millis(250);
-/// Between looks at whether all have ended.
+/// Polling interval for the end of all processes.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A running recording.

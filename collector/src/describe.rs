@@ -1,4 +1,4 @@
-//! The description of the process: what is known when it connects, and what the control page tells later.
+//! Metadata of a process for the capture: from the system when it connects, from the control page later.
 //!
 //! Invariant: texts from the control page are cut at the size of their fields, whatever length it claims.
 
@@ -13,10 +13,10 @@ use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocato
 use crate::options::RecordingOptions;
 use crate::{directories, machine_speed, procfs};
 
-/// Who wrote the capture.
+/// The version that wrote the capture.
 const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
 
-/// What is known when the process connects. `native`: its native stacks are recorded.
+/// The fields that are known when the process connects. `native`: its native stacks are recorded.
 pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &RecordingOptions, native: bool) -> Process {
     let start = ClockPairing::measure(clock);
     let (command_line, executable) = (procfs::command_line(pid), procfs::executable(pid));
@@ -39,7 +39,7 @@ pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &Reco
     }
 }
 
-/// What the target has told of its interpreter by now.
+/// The fields about the interpreter, as the target has set them by now.
 pub(crate) fn python(control: &ControlPage) -> Process {
     let version = control.python_version.load(Acquire);
     let note_len = control.python_note_len.load(Acquire) as usize;
@@ -53,8 +53,8 @@ pub(crate) fn python(control: &ControlPage) -> Process {
     }
 }
 
-/// What is known at the end, with the moment of the end. `start`: what was known when the process connected; `earlier`: of
-/// its earlier images, whose counts go on.
+/// The fields that are known at the end, with the time of the end. `start`: those from when the process connected;
+/// `earlier`: those of its earlier images, whose counts continue.
 pub(crate) fn at_end(area: &Area, start: &Process, end: ClockPairing, earlier: &Process) -> Process {
     let control = area.control();
     let native = control.native.load(Acquire) == 1;
@@ -92,14 +92,14 @@ pub(crate) fn at_end(area: &Area, start: &Process, end: ClockPairing, earlier: &
     }
 }
 
-/// This many ticks of the stamping clock, at the rate that it had since the start.
+/// Converts ticks of the stamping clock to nanoseconds, at the clock's mean rate since the start.
 fn nanoseconds(ticks: u64, start: &Process, end: ClockPairing) -> Option<u64> {
     let all_ticks = end.ticks.saturating_sub(start.start_ticks?).max(1);
     let all_ns = end.monotonic_ns.saturating_sub(start.start_monotonic_ns?);
     u64::try_from(u128::from(ticks) * u128::from(all_ns) / u128::from(all_ticks)).ok()
 }
 
-/// The sum of what is known; the numbers are the target's, and may be anything.
+/// The sum of the known numbers; saturating, since the target may have written any number.
 fn and(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.map(|one| one.saturating_add(other.unwrap_or(0))).or(other)
 }

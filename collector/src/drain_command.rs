@@ -1,6 +1,6 @@
-//! What a draining thread is told, and the way to tell it.
+//! Commands to a draining thread, and their sender.
 //!
-//! Invariant: whoever tells does not wait for what the thread does about it.
+//! Invariant: a sender does not wait for the execution of its command.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use crate::procfs::{ProcessHandle, ResidentMemory};
 use crate::summary::{ProcessExit, RecordingEnd};
 use crate::waker::Waker;
 
-/// What a draining thread is told.
+/// A command to a draining thread.
 #[derive(Debug)]
 pub(crate) enum DrainCommand {
-    /// A process has connected, or its next image has.
+    /// A process has connected, or its next image after an exec.
     Connected(Box<Connection>),
-    /// A process asked, and could not be let in.
+    /// A process connected and could not be admitted, for this reason.
     NoRoom(String),
     /// The first process has ended.
     ChildExited(ProcessExit),
-    /// The recording shall end.
+    /// End the recording.
     Finish(RecordingEnd),
 }
 
-/// A process that has connected.
+/// A process that was admitted.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) area: Arc<Area>,
@@ -34,19 +34,19 @@ pub(crate) struct Connection {
     pub(crate) handle: Arc<ProcessHandle>,
     /// Whether it uses the same process ids as this side.
     pub(crate) same_namespace: bool,
-    /// Its first thread's name, read before it could be gone.
+    /// Its first thread's name, read at once, since the thread may end soon.
     pub(crate) name: Option<String>,
-    /// Its resident memory, the same.
+    /// Its resident memory, read at once for the same reason.
     pub(crate) resident: ResidentMemory,
     pub(crate) clock: StampingClock,
     pub(crate) process: Process,
-    /// Stream number of slot 0: slots of an earlier image of the process come before.
+    /// Stream number of slot 0; lower numbers are those of the process's earlier images.
     pub(crate) base: u32,
-    /// The first ticket of a later image.
+    /// For an image after an exec: its first ticket.
     pub(crate) replaces: Option<u64>,
 }
 
-/// The way to one draining thread.
+/// Sends commands to one draining thread.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandSender {
     commands: Sender<DrainCommand>,
@@ -58,7 +58,7 @@ impl CommandSender {
         Self { commands, waker }
     }
 
-    /// Tells it. Nothing happens when it has ended: then nobody is interested.
+    /// Sends a command; without effect if the thread has ended.
     pub(crate) fn send(&self, event: DrainCommand) {
         let _ = self.commands.send(event);
         self.waker.wake();

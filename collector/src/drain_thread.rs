@@ -1,6 +1,6 @@
-//! The draining thread: takes what the others tell it, and gives the session its rounds and rests.
+//! The draining thread of a recording: executes commands, and runs the session's rounds of draining and its rests.
 //!
-//! Invariant: it never waits for anything but the waker, the target's word, and a full way to the sink.
+//! Invariant: it waits for nothing but the waker, the target's `sleeping` word and a full sink queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::sink_queue::SinkQueue;
 use crate::summary::{Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
 use crate::waker::Waker;
 
-/// Between rounds while events flow, and while rings fill quickly.
+/// Time between rounds while events flow, and while rings fill quickly.
 const STEADY: Duration = Duration::from_millis(1);
 const FAST: Duration = Duration::from_micros(200);
 
@@ -29,10 +29,10 @@ pub(crate) struct DrainThread {
     waker: Arc<Waker>,
     tree: Arc<ProcessTree>,
     queue: SinkQueue,
-    /// The recording ends when its process does.
+    /// Whether the recording ends with its process, without a command.
     by_itself: bool,
     session: Option<Session>,
-    /// The session's process is gone, and drained.
+    /// The session's process has ended and is drained.
     over: bool,
     exited: Option<ProcessExit>,
     no_room: Option<String>,
@@ -64,7 +64,7 @@ impl DrainThread {
         }
     }
 
-    /// Runs until told to finish, or until the process has ended.
+    /// Runs until the Finish command, or until the process has ended.
     pub(crate) fn run(mut self) -> Result<RecordingSummary, Error> {
         loop {
             if self.over && self.by_itself {

@@ -1,4 +1,4 @@
-//! A target inside the test process: the real handshake, and slots written as the shim writes them.
+//! A target inside the test process, which does the real handshake and writes slots as the shim does.
 //!
 //! Invariant: it follows the protocol of [`memtrack_transport::layout`]; tests that break it say so.
 
@@ -134,7 +134,7 @@ impl FakeWriter {
         assert!(fill + bytes.len() <= SEGMENT_ROOM);
         // SAFETY: in the segment's room, as was just checked.
         let to = unsafe { room.add(fill) };
-        // SAFETY: as above; only this thread writes here.
+        // SAFETY: the bytes fit into the rest of the segment, and only the owner of the slot writes here.
         unsafe { to.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         header.fill.store((fill + bytes.len()) as u32, Release);
     }

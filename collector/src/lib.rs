@@ -1,14 +1,14 @@
-//! The other end of a tracked process: it hands out the shared memory, drains it, watches resident memory, and passes
-//! everything on to a [`Sink`].
+//! The collector: gives recorded processes their shared memory, drains it, samples resident memory, and passes all data on
+//! to a [`Sink`].
 //!
 //! One thread answers processes that connect ([`server`], [`admission`]), and each of these has a [`process_recording`] of two threads:
 //! [`drain_thread`] drains ([`session`], [`slot_reader`], [`observer`], [`slot_owners`]), [`sink_queue`] feeds the sink; under `--native` a third
 //! reads what the process has mapped ([`maps`]). They are coupled by
-//! bounded channels and the counters of the [`process_tree`] only. The library prints nothing; what a person should know is in
+//! bounded channels and the counters of the [`process_tree`] only. The library prints nothing; messages for the user are in
 //! the [`RecordingSummary`].
 //!
-//! Invariant: nothing that a target has published is dropped while the sink works. A sink that is slow makes targets
-//! wait; one that fails makes them stop recording and run on.
+//! Invariant: no published record is dropped while the sink works. If the sink is slow, targets wait; if it fails, they stop
+//! recording and run on.
 
 mod admission;
 mod busy_writers;
@@ -54,5 +54,5 @@ pub use procfs::{ProcessorTimes, processor_ns, resident_peak};
 pub use sink::{NewChild, OpenSink, RecordPiece, Sink};
 pub use summary::{ChildSummary, Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
 
-// What a target's environment is to hold; for whoever starts it, who need not know the transport.
+// The variables of a target's environment, for callers that start it and do not use the transport.
 pub use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};

@@ -1,6 +1,6 @@
-//! What the proc file system tells of a process.
+//! Facts about a process from the proc file system, and a handle to it.
 //!
-//! Invariant: every answer is optional; a process may be gone, another program, or hidden at any moment.
+//! Invariant: every answer is optional: at any moment the process may have ended, run another program, or be hidden.
 
 use std::fs::File;
 use std::io;
@@ -11,17 +11,17 @@ use std::os::unix::fs::FileExt;
 /// Longest part of a command line that is read, in bytes.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
 
-/// Resident memory of a process, read again and again.
+/// Reads the resident memory of a process, repeatedly.
 #[derive(Debug)]
 pub(crate) struct ResidentMemory {
     statm: Option<File>,
     page: u64,
-    /// What it was at first.
+    /// Resident bytes when this was created.
     pub(crate) first: Option<u64>,
 }
 
 impl ResidentMemory {
-    /// Of a process that lives; what it has by now is read at once, as it may be gone at the next look.
+    /// For a running process; reads its resident memory at once, since the process may end before the next read.
     pub(crate) fn of(pid: i32) -> Self {
         // SAFETY: reads a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
@@ -31,7 +31,7 @@ impl ResidentMemory {
         made
     }
 
-    /// Resident bytes now; `None` when it cannot be known, or the process has no memory any more.
+    /// Resident bytes now; `None` if unknown, or if the process has released its memory.
     pub(crate) fn bytes(&self) -> Option<u64> {
         let mut text = [0; 128];
         let len = self.statm.as_ref()?.read_at(&mut text, 0).ok()?;
@@ -41,7 +41,7 @@ impl ResidentMemory {
     }
 }
 
-/// The most resident memory that a process's present image has had, in bytes; `None` of one that has ended.
+/// The kernel's high-water mark of resident memory (`VmHWM`) of a process's current image, in bytes; `None` if it has ended.
 #[must_use]
 pub fn resident_peak(pid: i32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -49,7 +49,7 @@ pub fn resident_peak(pid: i32) -> Option<u64> {
     Some(line.trim().parse::<u64>().ok()?.saturating_mul(1024))
 }
 
-/// Processor time that a process has taken, in nanoseconds; of one that has ended, until it is waited for.
+/// Processor time of a process in nanoseconds; available until the process is waited for.
 #[must_use]
 pub fn processor_ns(pid: i32) -> Option<u64> {
     let mut clock = 0;
@@ -58,7 +58,7 @@ pub fn processor_ns(pid: i32) -> Option<u64> {
         return None;
     }
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: as above.
+    // SAFETY: writes to a live local of the type that the function expects.
     let got = unsafe { libc::clock_gettime(clock, &raw mut time) };
     let (seconds, rest) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
     (got == 0).then(|| seconds.saturating_mul(1_000_000_000).saturating_add(rest))
@@ -69,12 +69,12 @@ pub fn processor_ns(pid: i32) -> Option<u64> {
 pub struct ProcessorTimes {
     /// Its own.
     pub own_ns: u64,
-    /// That of the children that it has waited for, and of theirs; the system tells it in hundredths of a second.
+    /// That of the children that it has waited for, and of theirs; in steps of a hundredth of a second.
     pub children_ns: u64,
 }
 
 impl ProcessorTimes {
-    /// Those of a process that lives, as far as the system tells.
+    /// Those of a running process; 0 where unknown.
     pub(crate) fn of(pid: i32) -> Self {
         Self { own_ns: processor_ns(pid).unwrap_or(0), children_ns: children_ns(pid).unwrap_or(0) }
     }
@@ -90,8 +90,8 @@ fn children_ns(pid: i32) -> Option<u64> {
     Some(user?.saturating_add(system?).saturating_mul(1_000_000_000 / a_second))
 }
 
-/// Whether the program of a process is Python, or is linked with it; `None` where the system does not tell. A library of
-/// Python that is loaded later is not known.
+/// Whether a process runs Python or a program that is linked with libpython; `None` if unknown. A libpython that is loaded
+/// later is not seen.
 pub(crate) fn runs_python(pid: i32) -> Option<bool> {
     let path = executable(pid)?;
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -104,14 +104,14 @@ pub(crate) fn runs_python(pid: i32) -> Option<bool> {
 
 const LIBPYTHON: &[u8] = b"/libpython";
 
-/// What is known of a thread.
+/// The state of a thread.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ThreadStatus {
-    /// It runs under this name.
+    /// It is alive and has this name.
     Named(String),
     /// It has ended.
     Gone,
-    /// The system does not tell.
+    /// The proc file system does not show it.
     Unknown,
 }
 
@@ -122,11 +122,11 @@ impl ThreadStatus {
     }
 }
 
-/// Looks at a thread.
+/// Reads the state of a thread.
 pub(crate) fn thread(pid: i32, tid: i32) -> ThreadStatus {
     match std::fs::read(format!("/proc/{pid}/task/{tid}/comm")) {
         Ok(name) => ThreadStatus::Named(String::from_utf8_lossy(name.trim_ascii_end()).into_owned()),
-        // Without the process's own directory this says nothing: perhaps there is no proc file system.
+        // If the process's own directory is missing, too, there may be no proc file system.
         Err(error) if is_gone(&error) && std::fs::exists(format!("/proc/{pid}/task")).unwrap_or(false) => {
             ThreadStatus::Gone
         }
@@ -138,16 +138,16 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// A way to tell whether a process has ended that no later process of the same number can deceive.
+/// A handle to a process (a pidfd) that tells whether it has ended, even if its process id is reused.
 #[derive(Debug)]
 pub(crate) struct ProcessHandle {
     pid: i32,
-    /// Of the process; `None` where the system has no such descriptors (before Linux 5.3).
+    /// `None` where the system has no pidfds (before Linux 5.3).
     pidfd: Option<OwnedFd>,
 }
 
 impl ProcessHandle {
-    /// Of a process that lives.
+    /// A handle to a running process.
     pub(crate) fn of(pid: i32) -> Self {
         // SAFETY: takes numbers only.
         let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -156,7 +156,7 @@ impl ProcessHandle {
         Self { pid, pidfd }
     }
 
-    /// Whether it has ended; without a pidfd, whether it has ended and been waited for.
+    /// Whether the process has ended; without a pidfd, whether it has ended and been waited for.
     pub(crate) fn has_ended(&self) -> bool {
         let Some(pidfd) = &self.pidfd else { return !exists(self.pid) };
         let mut watched = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };

@@ -232,7 +232,7 @@ fn unpublished_bytes_of_a_vanished_target_are_left_out() {
     let room = target.area.segment_room(0, slot.current.load(SeqCst) - 1).unwrap();
     // SAFETY: inside the segment, which nobody else writes.
     let beyond = unsafe { room.add(20_000) };
-    // SAFETY: as above.
+    // SAFETY: the address is inside the segment, behind its published records, where no other thread writes.
     unsafe { beyond.write(7) };
     collector.child_exited(ProcessExit { status: 137, ..ProcessExit::default() });
     collector.finish(RecordingEnd::Exited).unwrap();

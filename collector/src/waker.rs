@@ -1,7 +1,7 @@
-//! Waking the draining thread, whichever of its two beds it sleeps in.
+//! Wakes the draining thread from either of its two futex waits.
 //!
-//! While events flow it naps on a word of this process; while the target is idle it sleeps on the `sleeping` word of the
-//! shared memory, where the target can wake it. Invariant: after [`Waker::wake`] a nap or sleep that began before it ends.
+//! While events flow it sleeps for short times on a word of this process; while the target is idle it sleeps on the
+//! `sleeping` word of the shared memory, where the target can wake it, too. Invariant: after [`Waker::wake`] every wait that began before ends.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
@@ -18,12 +18,12 @@ pub(crate) struct Waker {
 }
 
 impl Waker {
-    /// The memory whose target may be slept for from now on.
+    /// Sets the shared memory on whose `sleeping` word the thread may wait from now on.
     pub(crate) fn watch(&self, area: Arc<Area>) {
         *self.area.lock().unwrap_or_else(PoisonError::into_inner) = Some(area);
     }
 
-    /// Wakes it, or makes its next nap end at once.
+    /// Wakes the thread, or makes its next sleep end at once.
     pub(crate) fn wake(&self) {
         self.rung.store(1, SeqCst);
         futex::wake(&self.rung);
@@ -35,7 +35,7 @@ impl Waker {
         }
     }
 
-    /// Sleeps until rung, for `limit` at the most.
+    /// Sleeps until woken, for `limit` at the most.
     pub(crate) fn sleep(&self, limit: Duration) {
         if self.rung.load(SeqCst) == 0 {
             futex::wait(&self.rung, 0, limit);

@@ -1,4 +1,4 @@
-//! Sums instead of records: what an aggregated capture holds.
+//! The payload of an aggregate block: sums by group in place of records (`run --aggregate`).
 //!
 //! The payload is a sequence of sections, each a count and that many rows, all numbers prefix varints:
 //!
@@ -7,39 +7,39 @@
 //! frames     function file line                                    indices of names
 //! stacks     parent frame                                          stack i+1 is row i; 0 is the empty stack
 //! threads    tid length name
-//! groups     stack allocator thread, then for each Sum: count, and if it is not 0: bytes first_order first_time
+//! groups     stack allocator thread, then for each AggregateSum: count, and if it is not 0: bytes first_order first_time
 //! snapshots  time rss heap order
 //! totals     value                                                 by position, see the reader; new ones are added at the end
 //! bins       count                                                 of the size histogram
 //! columns    column                                                of frames, from 1; 0 is none; missing in older payloads
 //! modules    source length path length build-id                    of native code; this and the next missing in older payloads
-//! places     frame module offset                                   frames that are native places, by rows of frames and modules
+//! places     frame module offset                                   frames of native code without a name, by rows of frames and modules
 //! ```
 //!
-//! A payload is cut into parts of at most [`PART`] bytes, one block each, whose `segment` is the number of the
-//! checkpoint and whose `offset` is where the part stands; the last part ends before a multiple of [`PART`] or is empty.
+//! A payload is split into parts of at most [`PART`] bytes, one block each. A block's `segment` is the number of the
+//! checkpoint, its `offset` the position of the part in the payload. The last part is shorter than [`PART`], or empty.
 //!
 //! Invariant: a decoder allocates no more rows than there are bytes, and every index it returns is in range.
 
 use crate::fields::{FieldReader, FieldWriter};
 
-/// Bytes of a part.
+/// Maximum size of a part, in bytes.
 pub const PART: usize = 8 << 20;
 
-/// The sums of one question about one group. See the reader's analysis for their meaning.
+/// The sums of one group for one of the [`SUMS`] questions. The reader's `analysis` module defines them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AggregateSum {
     /// Allocations.
     pub count: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Order of the first that contributes; meaningless when `count` is 0.
+    /// Position in the total order of the first contributing event; meaningless when `count` is 0.
     pub first_order: u64,
     /// Its time in nanoseconds; meaningless when `count` is 0.
     pub first_time_ns: u64,
 }
 
-/// Number of questions about each group: allocated, peak, leaked, leaked at exit, temporary, in this order.
+/// Number of questions that each group has sums for: allocated, peak, leaked, leaked at exit, temporary, in this order.
 pub const SUMS: usize = 5;
 
 /// One group: a stack, an allocator, a thread.
@@ -64,14 +64,14 @@ pub struct AggregateSnapshot {
     pub rss: u64,
     /// Live heap bytes.
     pub heap: u64,
-    /// Its place in the total order of events.
+    /// Its position in the total order of events.
     pub order: u64,
 }
 
 /// A module of native code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AggregateModule {
-    /// Who says so: 0 the process, 1 the system's maps.
+    /// Where this comes from: 0 the process itself, 1 `/proc/PID/maps`.
     pub source: u8,
     /// Path of its file.
     pub path: Vec<u8>,
@@ -79,7 +79,7 @@ pub struct AggregateModule {
     pub build_id: Vec<u8>,
 }
 
-/// A frame whose name is to be found where a report is made.
+/// A native frame whose function name is looked up when a report is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AggregateNativePlace {
     /// A row of `frames`.
@@ -105,7 +105,7 @@ pub struct Aggregate {
     pub groups: Vec<AggregateGroup>,
     /// The snapshots, in order.
     pub snapshots: Vec<AggregateSnapshot>,
-    /// Figures of the whole, by position.
+    /// Totals of the capture, by position; the reader's `aggregate` module defines the positions.
     pub totals: Vec<u64>,
     /// Counts of the size histogram.
     pub bins: Vec<u64>,
@@ -113,7 +113,7 @@ pub struct Aggregate {
     pub columns: Vec<u32>,
     /// The modules of `places`.
     pub modules: Vec<AggregateModule>,
-    /// The frames that are native places.
+    /// The native frames whose names are not known yet.
     pub places: Vec<AggregateNativePlace>,
 }
 
@@ -145,7 +145,7 @@ impl Aggregate {
         out.0
     }
 
-    /// Takes a payload apart; `None` when it is not one.
+    /// Decodes a payload; `None` if it is malformed.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut input = FieldReader::new(bytes);
@@ -186,7 +186,7 @@ impl Aggregate {
     }
 }
 
-/// Lets an index through that is in range.
+/// A check that returns an index only if it is below `len`.
 fn below(len: usize) -> impl Fn(u32) -> Option<u32> {
     move |index| ((index as usize) < len).then_some(index)
 }

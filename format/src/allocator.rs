@@ -1,4 +1,4 @@
-//! The kinds of allocation and of mapping, with the numbers that stand for them in a capture.
+//! Allocators, domains of Python's allocators and classes of mappings, with their numbers in a capture.
 //!
 //! Invariant: a number, once released, keeps its meaning.
 
@@ -48,20 +48,20 @@ pub enum Allocator {
     PymallocCallocRaw = 20,
     /// `PyMem_RawRealloc`.
     PymallocReallocRaw = 21,
-    /// A mapping that pymalloc cuts objects from, whether or not objects lie in it.
+    /// An arena of pymalloc: a mapping from which it serves small objects, used or not.
     PymallocArena = 22,
-    /// The same of the mimalloc that is part of CPython 3.13 and later.
+    /// An arena of the mimalloc that is part of CPython 3.13 and later.
     MimallocArena = 23,
 }
 
-/// The domain of Python's allocators that a block was asked of.
+/// The allocator domain of CPython that a block was requested from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PythonDomain {
-    /// What may be asked for without the GIL.
+    /// `PyMem_Raw…`: may be called without the GIL.
     Raw,
-    /// Buffers.
+    /// `PyMem_…`: buffers.
     Mem,
-    /// Objects.
+    /// `PyObject_…`: objects.
     Obj,
 }
 
@@ -81,7 +81,8 @@ impl PythonDomain {
 }
 
 impl Allocator {
-    /// Every allocator but for the domain of Python's: those below [`Allocator::SHORT`] by number, then the others.
+    /// Every allocator, with one entry for all domains of Python's: those below [`Allocator::SHORT`] by number, then the
+    /// others.
     pub const ALL: [Self; 17] = [
         Self::Malloc,
         Self::Calloc,
@@ -102,10 +103,11 @@ impl Allocator {
         Self::MimallocArena,
     ];
 
-    /// Numbers below this one are written in four bits, and the others behind four bits that say this.
+    /// A record has numbers below this one in the low four bits of its first byte; other numbers follow in a byte of their
+    /// own, and the four bits are this value.
     pub const SHORT: u8 = 15;
 
-    /// Those from [`Allocator::SHORT`] + 1 on.
+    /// The allocators with numbers from [`Allocator::SHORT`] + 1 on.
     const LONG: [Self; 8] = [
         Self::PymallocMallocMem,
         Self::PymallocCallocMem,
@@ -126,7 +128,8 @@ impl Allocator {
         Self::LONG.get(usize::from(number.checked_sub(Self::SHORT + 1)?)).copied()
     }
 
-    /// Whether this is memory that Python's own allocator holds, free or not: an arena, not a block that was asked for.
+    /// Whether this is an arena, which Python's allocator holds whether it is in use or not, and no block that the program
+    /// requested.
     #[must_use]
     pub const fn is_python_arena(self) -> bool {
         matches!(self, Self::PymallocArena | Self::MimallocArena)
@@ -179,7 +182,7 @@ impl Allocator {
     }
 }
 
-/// What a mapping is, and so where reports count it.
+/// The class of a mapping, by which reports count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum MapClass {

@@ -1,4 +1,4 @@
-//! Blocks: the unit that is written, lost and found again.
+//! Block headers. A block is the unit of writing, of checksums and of recovery after damage.
 //!
 //! After the file header a capture is a sequence of blocks, each a header and its stored payload:
 //!
@@ -18,25 +18,26 @@
 //! 52  4  CRC-32 of bytes 0..52
 //! ```
 //!
-//! A *segment* of records is the unit in which delta state begins anew. Segments of one thread that follow each other
-//! make a *group*, which goes by the number of its first segment. The collector writes a group as one block, or as
-//! several pieces (`offset`) when it had to save an unfinished segment; a piece needs those before it.
+//! A *segment* of records is the unit of delta coding: the state is reset at its start. Consecutive segments of one thread
+//! form a *group*, which is identified by the number of its first segment. The collector writes a group as one block, or
+//! as several pieces (at rising `offset`s) if it had to save an unfinished segment; a piece can be decoded only after the
+//! pieces before it.
 //!
-//! Invariant: a header that passes its checksum gives lengths that are bounded by [`MAX_RAW`], so a reader can skip or
-//! allocate for any block it meets; what fails is found by the next sync marker.
+//! Invariant: the lengths in a header that passes its checksum are bounded by [`MAX_RAW`], so a reader can skip any such
+//! block or allocate memory for it. After damage a reader resumes at the next sync marker.
 
 use crc32fast::hash as crc32;
 
 /// Bytes of a block's header.
 pub const HEADER_LEN: usize = 56;
-/// Where a reader finds its feet again.
+/// The sync marker: the first bytes of each block, for which a reader searches after damage.
 pub const SYNC: [u8; 8] = [0x0d, b'm', b't', b'B', b'L', b'K', 0x8a, 0x1a];
 /// The largest payload, decoded, in bytes.
 pub const MAX_RAW: u32 = 16 << 20;
-/// At most this many bytes may be made of one that is stored, by any codec: more is the work of somebody who wants a
-/// reader to run out of memory. It is what LZ4 can do; a writer stores with LZ4 what Zstandard would make smaller.
+/// The largest accepted compression ratio of any codec, so that a hostile file cannot make a reader run out of memory. It
+/// is the limit of LZ4; a writer uses LZ4 for a payload that Zstandard would compress further.
 pub const MAX_RATIO: u32 = 255;
-/// The largest stored payload: what LZ4 may make of an incompressible one.
+/// The largest stored payload: LZ4's worst case for an incompressible payload.
 pub const MAX_STORED: u32 = MAX_RAW + MAX_RAW / 255 + 64;
 
 /// What a block holds.
@@ -45,19 +46,19 @@ pub const MAX_STORED: u32 = MAX_RAW + MAX_RAW / 255 + 64;
 pub enum BlockKind {
     /// Records of a group of segments: see [`crate::record`].
     Records = 1,
-    /// What is known of the process: see [`crate::meta`]. A later one overrides an earlier, field by field.
+    /// Metadata of the process: see [`crate::meta`]. A later block overrides an earlier one, field by field.
     Process = 2,
-    /// What the collector saw: see [`crate::observe`].
+    /// Ticks, memory snapshots and thread names that the collector took: see [`crate::observe`].
     Observations = 3,
-    /// Sums instead of records: see [`crate::aggregate`]. A later one replaces all earlier.
+    /// Sums in place of records: see [`crate::aggregate`]. A later checkpoint replaces all earlier ones.
     Aggregate = 4,
     /// The capture is complete; empty.
     End = 5,
     /// Names of native code: see [`crate::symbols`].
     Symbols = 6,
-    /// Files that the collector found native code to be of: see [`crate::mapped`].
+    /// Files that the collector found for code outside loaded objects: see [`crate::mapped`].
     Mapped = 7,
-    /// What follows is several captures: see [`crate::members`].
+    /// The file holds several captures, which follow: see [`crate::members`].
     Members = 8,
 }
 
@@ -71,7 +72,7 @@ pub enum Codec {
     Lz4 = 1,
     /// One Zstandard frame, since format version 2.
     Zstd = 2,
-    /// A Zstandard frame that refers to the [`prefix`] of what comes before it in its group; since version 2.
+    /// A Zstandard frame with the [`prefix`] of the group's earlier bytes as its dictionary; since version 2.
     ZstdPrefix = 3,
 }
 
@@ -115,7 +116,7 @@ pub enum BlockError {
 }
 
 impl BlockHeader {
-    /// A header for a payload without place in a stream.
+    /// A header for a payload that belongs to no stream.
     #[must_use]
     pub fn plain(kind: BlockKind) -> Self {
         Self {
@@ -179,20 +180,20 @@ impl BlockHeader {
         })
     }
 
-    /// Whether so few bytes may stand for so many.
+    /// Whether the ratio of the lengths is within [`MAX_RATIO`].
     #[must_use]
     pub fn is_plausible(&self) -> bool {
         u64::from(self.raw_len) <= u64::from(self.stored_len) * u64::from(MAX_RATIO)
     }
 
-    /// Whether these stored bytes are the payload that this header was written for.
+    /// Whether these stored bytes have this header's length and checksum.
     #[must_use]
     pub fn fits(&self, stored: &[u8]) -> bool {
         stored.len() == self.stored_len as usize && crc32(stored) == self.payload_crc
     }
 }
 
-/// What of a group's earlier bytes a [`Codec::ZstdPrefix`] refers to: the last of them, 256 KiB at most.
+/// The part of a group's earlier bytes that [`Codec::ZstdPrefix`] uses as its dictionary: the last 256 KiB at most.
 #[must_use]
 pub fn prefix(before: &[u8]) -> &[u8] {
     before.get(before.len().saturating_sub(256 << 10)..).unwrap_or_default()

@@ -1,35 +1,37 @@
-//! What both ends of a segment predict of the next record, so that what is as expected costs no bytes.
+//! The predictor of the record codec: encoder and decoder predict the next record's fields from the segment's earlier
+//! records, and a field that equals its prediction takes no bytes.
 //!
-//!  - A block that is freed is usually one of the last allocated, and programs repeat themselves: its age, counted in
-//!    allocations since, is a small number that recurs. [`AgeByAddress`] and [`BlockByAge`] know the ages, one on each side.
-//!  - An allocator hands out the block of a size that was freed last: [`DeltaState::freed`] keeps the last 8 freed addresses
-//!    of each size class, newest first. A block it does not predict lies near the last of its class: [`DeltaState::last_of`].
-//!  - A place in the program allocates the same size again: [`DeltaState::sizes`], by the newest frame.
+//!  - A freed block is usually a recently allocated one. Its age (the number of allocations since its own) is a small number
+//!    that recurs. The encoder finds it by address ([`AgeByAddress`]), the decoder finds the block by age ([`BlockByAge`]).
+//!  - An allocator reuses the block of a size class that was freed last: [`DeltaState::freed`] keeps the last 8 freed
+//!    addresses of each size class. A block at another address is usually close to the last one of its class:
+//!    [`DeltaState::last_of`].
+//!  - A call site allocates the same size again: [`DeltaState::sizes`], by the newest frame.
 //!  - A call site calls the same function, whose first allocation is at the same instruction: [`DeltaState::callees`].
 //!
-//! Invariant: encoder and decoder make the same calls in the same order, and the model depends on nothing else; so the
-//! decoder always predicts what the encoder did.
+//! Invariant: encoder and decoder make the same calls in the same order, and the state depends on nothing else, so their
+//! predictions are equal.
 
 use std::hint::{cold_path, select_unpredictable};
 
 use crate::record::RawFrame;
 
-/// Ages that can be told; also the slots that the encoder looks addresses up in.
+/// Ages that can be encoded; also the number of slots of the encoder's address table.
 const RECENT: usize = 512;
-/// Size classes of freed blocks, and numbers between them that are none.
+/// Upper bound of size class numbers; not every number below it is a class.
 const BINS: usize = LARGE as usize + 64;
 /// The class of large blocks, beside the binary logarithm of their size.
 const LARGE: u32 = 128;
-/// Room for them: for each value of a byte, so that nothing is asked before a class is looked up.
+/// Length of the arrays that are indexed by size class: 256, so that a byte needs no bounds check.
 const BIN_ROOM: usize = 256;
-/// Freed addresses that are remembered for each size class.
+/// Freed addresses that are kept for each size class.
 const BIN_DEPTH: usize = 8;
-/// Places in the program that are told apart.
+/// Call sites that are distinguished, by a hash of the newest frame.
 const SITES: usize = 64;
-/// Room for them, as for classes.
+/// Length of the arrays that are indexed by call site, as for size classes.
 const SITE_ROOM: usize = 256;
 
-/// The state that begins anew with each segment.
+/// The state of the predictor, which is reset at the start of each segment.
 #[derive(Debug)]
 pub(crate) struct DeltaState {
     /// Address of the last free that was written out.
@@ -40,7 +42,7 @@ pub(crate) struct DeltaState {
     pub(crate) last_time: u64,
     /// Ticket of the current run.
     pub(crate) ticket: u64,
-    /// The last time that a record of its own told, in microseconds.
+    /// The time in the last Clock record, in microseconds.
     pub(crate) last_clock_us: u64,
     /// Code id of the last push.
     pub(crate) last_code: u32,
@@ -76,7 +78,7 @@ impl DeltaState {
         }
     }
 
-    /// Back to the start of a segment, in place: the state is larger than a small thread's stack would like to see twice.
+    /// Resets to the start of a segment, in place: a temporary copy of the state would be too large for a small stack.
     pub(crate) fn reset(&mut self, ticket: u64, time: u64) {
         (self.last_freed, self.last_mapped) = (0, 0);
         (self.ticket, self.last_time, self.last_clock_us) = (ticket, time, 0);
@@ -88,7 +90,7 @@ impl DeltaState {
         self.callees.iter_mut().take(SITES).for_each(|callee| *callee = RawFrame::NONE);
     }
 
-    /// The newest frame is now this one.
+    /// Sets the newest frame.
     #[inline]
     pub(crate) fn set_top(&mut self, frame: RawFrame) {
         self.top = frame;
@@ -96,20 +98,20 @@ impl DeltaState {
         self.site = (hash as usize % SITES) as u8;
     }
 
-    /// Whether the newest frame allocated this size last; it has now.
+    /// Whether this call site's last allocation had this size; stores the size.
     #[inline]
     pub(crate) fn size_here(&mut self, size: u64) -> bool {
         std::mem::replace(&mut self.sizes[usize::from(self.site)], size) == size
     }
 
-    /// The size that is expected here.
+    /// The predicted size at this call site.
     #[inline]
     #[must_use]
     pub(crate) fn expected_size(&self) -> u64 {
         self.sizes[usize::from(self.site)]
     }
 
-    /// The address that an allocation of this class is expected to get; 0 for none. Forgets it.
+    /// Takes the predicted address of an allocation of this class out; 0 for none.
     #[inline]
     pub(crate) fn take_expected_address(&mut self, bin: usize) -> u64 {
         let next = &mut self.freed_next[bin % BIN_ROOM];
@@ -131,7 +133,7 @@ impl DeltaState {
         std::mem::replace(&mut self.last_of[bin % BIN_ROOM], address)
     }
 
-    /// A block of this class was freed.
+    /// Notes that a block of this class was freed.
     #[inline]
     pub(crate) fn freed(&mut self, bin: usize, address: u64) {
         let next = &mut self.freed_next[bin % BIN_ROOM];
@@ -139,14 +141,14 @@ impl DeltaState {
         *next = next.wrapping_add(1);
     }
 
-    /// The frame that a call from the newest frame is expected to enter.
+    /// The predicted frame of a call from the newest frame.
     #[inline]
     #[must_use]
     pub(crate) fn expected_callee(&self) -> RawFrame {
         self.callees[usize::from(self.site)]
     }
 
-    /// The newest frame called this one, which is the newest now.
+    /// Notes a call from the newest frame to this one, which becomes the newest.
     #[inline]
     pub(crate) fn pushed(&mut self, frame: RawFrame) {
         self.callees[usize::from(self.site)] = frame;
@@ -161,7 +163,8 @@ impl Default for DeltaState {
     }
 }
 
-/// The size class of a block, without a branch: a branch that is taken costs the shim more than both ways. glibc's chunk sizes where it keeps free lists for each of them, powers of two above.
+/// The size class of a block: glibc's chunk sizes up to 1032 bytes, where it has a free list for each, and powers of two
+/// above. Without a branch: computing both is cheaper in the shim than a branch.
 #[inline]
 pub(crate) fn bin(size: u64) -> usize {
     let small = (size as u32).wrapping_add(23) >> 4;
@@ -169,13 +172,13 @@ pub(crate) fn bin(size: u64) -> usize {
     select_unpredictable(size <= 1032, small, large) as usize % BIN_ROOM
 }
 
-/// Where the freed address with this number is kept of a class.
+/// Index into [`DeltaState::freed`] for the freed address of this number in a class.
 #[inline]
 const fn place(bin: usize, number: u32) -> usize {
     (bin % BIN_ROOM * BIN_DEPTH) | (number as usize % BIN_DEPTH)
 }
 
-/// The encoder's side of ages: from an address to the age of its block.
+/// The encoder's table of recent blocks: from an address to the age of the block.
 #[derive(Debug)]
 pub(crate) struct AgeByAddress {
     /// Allocations so far.
@@ -186,12 +189,12 @@ pub(crate) struct AgeByAddress {
 }
 
 impl AgeByAddress {
-    /// Nothing was allocated yet.
+    /// An empty table.
     pub(crate) const fn new() -> Self {
         Self { count: 0, addresses: [0; RECENT], births: [(0, 0); RECENT] }
     }
 
-    /// Back to that.
+    /// Empties the table.
     pub(crate) fn reset(&mut self) {
         self.count = 0;
         self.addresses.fill(0);
@@ -208,7 +211,7 @@ impl AgeByAddress {
         }
     }
 
-    /// The age and the class of a block, if it is young enough; it is free then.
+    /// Takes a block out; its age and class, or `None` if it is not in the table or too old.
     #[inline]
     pub(crate) fn take(&mut self, address: u64) -> Option<(u32, usize)> {
         let slot = slot(address);
@@ -224,7 +227,7 @@ impl AgeByAddress {
     }
 }
 
-/// The decoder's side of ages: from an age to the block.
+/// The decoder's table of recent blocks: from an age to the block.
 #[derive(Debug)]
 pub(crate) struct BlockByAge {
     count: usize,
@@ -232,7 +235,7 @@ pub(crate) struct BlockByAge {
 }
 
 impl BlockByAge {
-    /// Nothing was allocated yet.
+    /// An empty table.
     pub(crate) const fn new() -> Self {
         Self { count: 0, blocks: [(0, 0); RECENT] }
     }
@@ -246,7 +249,7 @@ impl BlockByAge {
         self.count = self.count.wrapping_add(1);
     }
 
-    /// Address and class of the block of this age; `None`: there is none.
+    /// Address and class of the block of this age, if there is one.
     #[inline]
     pub(crate) fn at(&self, age: usize) -> Option<(u64, usize)> {
         if age >= RECENT || age >= self.count {
@@ -256,8 +259,8 @@ impl BlockByAge {
     }
 }
 
-/// The slot of an address: the high bits of a product, which spreads addresses at any distance. The factor is a
-/// sixteenth of the golden section, since blocks lie at multiples of 16.
+/// The slot of an address: Fibonacci hashing (the high bits of a product). The factor is a sixteenth of the usual one,
+/// since blocks are aligned to 16 bytes.
 #[inline]
 fn slot(address: u64) -> usize {
     (address.wrapping_mul(0x09e3_779b_97f4_a7c1) >> (64 - RECENT.ilog2())) as usize

@@ -1,14 +1,13 @@
-//! Payloads that are tables: numbers, texts and counted rows, one after the other.
+//! Reader and writer of payloads that are tables: numbers, byte strings and counted rows.
 //!
-//! What stands in blocks beside records ([`aggregate`](crate::aggregate), [`symbols`](crate::symbols),
-//! [`mapped`](crate::mapped)) is written whole, by a process that may allocate, and made of nothing else: numbers are
-//! prefix varints, a length stands before bytes, a count before rows.
+//! The payloads of [`aggregate`](crate::aggregate), [`symbols`](crate::symbols) and [`mapped`](crate::mapped) blocks are made
+//! of these only. Numbers are prefix varints, byte strings have their length before them, rows their count.
 //!
 //! Invariant: reading allocates no more rows than there are bytes, and no text longer than the payload.
 
 use crate::varint;
 
-/// A payload in the making.
+/// Writes a payload.
 #[derive(Debug, Default)]
 pub(crate) struct FieldWriter(pub(crate) Vec<u8>);
 
@@ -35,7 +34,7 @@ impl FieldWriter {
     }
 }
 
-/// A payload that is taken apart; everything is `None` where it ends too early.
+/// Reads a payload; every method returns `None` if the payload ends too early.
 #[derive(Debug)]
 pub(crate) struct FieldReader<'a> {
     bytes: &'a [u8],

@@ -1,7 +1,7 @@
-//! What tells a module's file where it has no build-id: what the file system said of it when it was loaded.
+//! File stamps: identify the file of a module that has no build-id by its inode number, size and modification time.
 //!
-//! It exists because another file may stand at the path by the time that names are looked up. In a capture it stands in the
-//! place of the build-id, 32 bytes little-endian, and its first eight are what no build-id begins with:
+//! When names are looked up, another file may be at the module's path; a stamp that differs shows it. In a capture a stamp
+//! takes the place of the build-id: 32 bytes, little-endian, with a magic number that no build-id begins with:
 //!
 //! ```text
 //! 0   8  magic: 00 'n' 'o' ' ' 'i' 'd' 00 ff
@@ -15,7 +15,7 @@
 /// The first bytes of a stamp.
 const MAGIC: [u8; 8] = *b"\0no id\0\xff";
 
-/// What a file system says of a file.
+/// Inode number, size and modification time of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FileStamp {
     /// Its number in its file system.
@@ -26,7 +26,7 @@ pub struct FileStamp {
     pub modified_ns: i64,
 }
 
-/// What stands in a capture for a build-id: that, or the stamp, or nothing.
+/// The bytes of the build-id field: the build-id, else the stamp, else nothing.
 #[must_use]
 pub fn join(build_id: &[u8], stamp: Option<FileStamp>) -> Vec<u8> {
     match stamp.filter(|_| build_id.is_empty()) {
@@ -37,7 +37,7 @@ pub fn join(build_id: &[u8], stamp: Option<FileStamp>) -> Vec<u8> {
     }
 }
 
-/// The build-id (empty where there is none) and the stamp that these bytes stand for.
+/// Build-id (empty if there is none) and stamp in the bytes of a build-id field.
 #[must_use]
 pub fn split(bytes: &[u8]) -> (&[u8], Option<FileStamp>) {
     let stamp = bytes.strip_prefix(&MAGIC).and_then(|rest| {

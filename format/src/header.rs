@@ -1,4 +1,4 @@
-//! The first sixteen bytes of a capture: what it is and which version of the format follows.
+//! The file header: the first sixteen bytes of a capture, with the format version.
 //!
 //! ```text
 //! 0   8  magic: 89 'M' 'E' 'M' 'T' 'R' 'K' 0a   (not text, damaged by a text-mode transfer)
@@ -9,7 +9,7 @@
 //! | version | new in it |
 //! |---|---|
 //! | 2 | line tables stay with the collector; groups of segments, with Zstandard |
-//! | 3 | arenas of Python's allocators ([`crate::Allocator::PymallocArena`]) |
+//! | 3 | arenas of Python's allocators ([`crate::Allocator::PymallocArena`]); the [`Clock`](crate::record::Record::Clock) record |
 //!
 //! Invariant: [`VERSION`] is raised by every change that an older reader would misread, and this reader reads every
 //! version up to it.
@@ -28,7 +28,7 @@ pub const LEN: usize = 16;
 pub enum HeaderError {
     /// Fewer bytes than a header has.
     Short,
-    /// Another kind of file.
+    /// Not a capture.
     Foreign,
     /// The version field contradicts its checksum.
     Damaged,

@@ -1,8 +1,8 @@
-//! The capture file of memtrack: what its bytes mean, and nothing else.
+//! The format of memtrack's capture file.
 //!
-//! It exists so that the shim (which writes records), the collector (which wraps them in blocks) and the reader (which
-//! takes both apart) cannot disagree. Bytes only: no I/O, no `unsafe`, no dependencies, and the writing half never
-//! allocates, because it runs inside the malloc of the tracked program.
+//! The shim encodes records, the collector stores them in blocks, and the reader decodes both; all three use this crate, so
+//! they cannot disagree. It works on bytes only: no I/O, no `unsafe`. The encoder of records never allocates, because it
+//! runs inside the malloc of the recorded program.
 //!
 //! From the inside out: [`varint`] numbers, [`record`]s with their delta state inside one *segment*, [`block`]s that
 //! carry segments (and [`meta`] data and [`aggregate`]s) in the file, and the file [`header`].

@@ -1,8 +1,8 @@
-//! From an instruction of a Python code object to its place in the source.
+//! Line tables of CPython: the source position of an instruction of a code object.
 //!
-//! The recorder describes a code object with its table as it is, and a frame by its instruction's byte offset; which
-//! line that is gets worked out here, by the collector for a capture file (which holds the places that were met, and not
-//! the tables), and by the reader where it is given tables. CPython has had three of them since 3.8:
+//! The shim records a code object with its line table as it is, and a frame by the byte offset of its instruction. The
+//! collector decodes the positions that occurred and writes those into a capture file in place of the tables; the reader
+//! decodes the tables that a capture still holds. CPython has had three formats since 3.8:
 //!
 //! | versions | entries |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | 3.10 (`co_linetable`) | pairs: range length u8, line advance i8 (-128: the range has no line); it holds for its own range |
 //! | 3.11 and later (`co_linetable`) | a head byte (bit 7 set, 4 bits form, 3 bits length - 1 in 2-byte units), then by form the line advance and the columns |
 //!
-//! Invariant: any bytes are answered, in time linear in the table, with a place that is unknown where they make no sense.
+//! Invariant: any bytes give an answer in time linear in the table; positions that cannot be decoded are unknown.
 
 /// The encoding of a code object's line table, by CPython version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,10 +43,10 @@ impl LineTableFormat {
     }
 }
 
-/// The offset of a frame that has not begun: its place is the function's first line.
+/// The offset of a frame that has not executed an instruction: its line is the function's first line.
 pub const NOT_STARTED: u32 = u32::MAX;
 
-/// A place in a source file.
+/// A position in a source file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SourcePosition {
     /// The line, from 1; 0 when unknown.
@@ -65,7 +65,7 @@ impl SourcePosition {
     }
 }
 
-/// The place of the instruction at byte `offset` in the code object with this table and first line.
+/// The source position of the instruction at byte `offset` in the code object with this table and first line.
 #[must_use]
 pub fn position(format: LineTableFormat, table: &[u8], first_line: u32, offset: u32) -> SourcePosition {
     if offset == NOT_STARTED {
@@ -125,7 +125,7 @@ fn locations(table: &[u8], first_line: i64, offset: u64) -> Option<SourcePositio
     }
 }
 
-/// What is left of a table of 3.11 or later.
+/// Reads the entries of a location table (3.11 and later).
 struct LocationTableReader<'a>(&'a [u8]);
 
 impl LocationTableReader<'_> {
@@ -135,7 +135,7 @@ impl LocationTableReader<'_> {
         Some(first)
     }
 
-    /// The body of an entry: by how much it advances the line, and its place.
+    /// The body of an entry: by how much it advances the line, and its position.
     fn location(&mut self, form: u8, line: i64) -> Option<(i64, SourcePosition)> {
         let (lines, end_lines, columns) = match form {
             0..=9 => {

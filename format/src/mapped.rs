@@ -1,31 +1,32 @@
-//! Files that code outside of every loaded object was found to be of: the payload of a mapped block.
+//! The payload of a mapped block: the files of executable pages that belong to no loaded object.
 //!
-//! A process describes its loaded objects itself ([`crate::record::ModuleRecord`]). Code that it meets beside them has a module
-//! record of one page without a path; where the collector, which reads the process's maps, has found that page to be of a
-//! file, this says of which. A sequence of rows to the end of the payload, all numbers prefix varints:
+//! The shim describes the loaded objects ([`crate::record::ModuleRecord`]). For code outside of them it writes a module
+//! record of one page, without a path. The collector looks the page up in `/proc/PID/maps` and writes the file that is
+//! mapped there. The payload is a sequence of rows, all numbers prefix varints:
 //!
 //! ```text
 //! number of ids, ids, bias, start, end, length path, length build-id
 //! ```
 //!
-//! The block's first ticket tells the image of the process that the ids are of.
+//! The block's first ticket identifies the image of the process to which the ids belong.
 //!
 //! Invariant: `decode(encode(x)) = x`; a decoder allocates no more rows and ids than there are bytes.
 
 use crate::fields::{FieldReader, FieldWriter};
 
-/// A file, and the pages that are of it.
+/// A mapped file, and the recorded pages that belong to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MappedFile {
     /// Ids of the pages, as of [`crate::record::ModuleRecord::id`].
     pub codes: Vec<u32>,
-    /// What was added to the addresses of the file; to its offsets, if it is no ELF file that could be read.
+    /// The load bias: runtime address minus the address in the file (minus the file offset, if the file could not be read
+    /// as ELF).
     pub bias: u64,
     /// First address of the mapping.
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// Path of the file, as the process knew it; ends with ` (deleted)` where it had gone.
+    /// Path of the file in the process's own file system; ends with ` (deleted)` if the file had been removed.
     pub path: Vec<u8>,
     /// Its GNU build-id; empty when it has none, or the file could not be read.
     pub build_id: Vec<u8>,

@@ -1,7 +1,7 @@
-//! Several captures in one file, for what belongs together, such as the processes of a tree.
+//! The payload of a members block: several captures in one file, such as those of a process tree (`memtrack merge`).
 //!
 //! After the file header stands one block of kind [`Members`](crate::block::BlockKind::Members), whose payload is a sequence of
-//! lengths in bytes (prefix varints), and behind it whole captures of these lengths, file headers and all.
+//! lengths in bytes (prefix varints); complete captures of these lengths, with their file headers, follow.
 //!
 //! Invariant: a capture in such a file has the same bytes as it had in a file of its own.
 
@@ -16,7 +16,7 @@ pub fn encode(lengths: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// The lengths that this payload says; `None` where it is none.
+/// The lengths in this payload; `None` if it is malformed.
 #[must_use]
 pub fn decode(payload: &[u8]) -> Option<Vec<u64>> {
     let (mut lengths, mut at) = (Vec::new(), 0);

@@ -1,14 +1,14 @@
-//! What is known of the recorded process, as far as it is known: the payload of a process block.
+//! The payload of a process block: metadata of the recorded process and of its recording.
 //!
 //! A sequence of fields `tag length bytes` (tag and length as prefix varints); numbers are prefix varints inside their
-//! bytes. A reader skips tags it does not know, and a later block overrides an earlier one field by field, so that the
-//! collector can write what it knows at once and the rest when it learns it.
+//! bytes. A reader skips tags it does not know, and a later block overrides an earlier one field by field, so the
+//! collector writes the fields that it knows when the process connects, and others when it learns them.
 //!
 //! Invariant: a tag, once released, keeps its meaning.
 
 use crate::varint;
 
-/// What is known of the recorded process. `None` and empty: not known.
+/// Metadata of the recorded process and of its recording. `None` and empty: unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Process {
     /// Arguments of the process, the program first.
@@ -23,7 +23,7 @@ pub struct Process {
     pub python_version: Option<u64>,
     /// Name of Python's allocator.
     pub python_allocator: Option<Vec<u8>>,
-    /// Why there are no Python frames, where there might have been.
+    /// Why Python frames are missing although an interpreter was found.
     pub python_note: Option<Vec<u8>>,
     /// The stamping clock ([`CLOCK_MONOTONIC`] or [`CLOCK_TSC`]).
     pub clock: Option<u64>,
@@ -35,7 +35,7 @@ pub struct Process {
     pub start_realtime_ns: Option<u64>,
     /// The three start times lie within this many nanoseconds.
     pub clock_uncertainty_ns: Option<u64>,
-    /// By how much times may be too early, in nanoseconds; of aggregated captures, whose sums do not tell it.
+    /// By how much times may be too early, in nanoseconds; in aggregated captures, where it cannot be computed from the sums.
     pub time_uncertainty_ns: Option<u64>,
     /// 1: every event carries its time.
     pub timestamps: Option<u64>,
@@ -47,77 +47,77 @@ pub struct Process {
     pub end_ticks: Option<u64>,
     /// Exit status of the process as a shell gives it: 128+N for signal N.
     pub exit_status: Option<u64>,
-    /// Why the target switched recording off before its end.
+    /// Why the process stopped recording before its end.
     pub stop_reason: Option<Vec<u8>>,
-    /// Events that could not be recorded because more threads ran at once than there are slots.
+    /// Events that were not recorded because more threads ran at once than there are slots.
     pub events_without_slot: Option<u64>,
     /// How often threads waited for the collector.
     pub waits: Option<u64>,
-    /// How long, in sum, in nanoseconds.
+    /// Total time of these waits, in nanoseconds.
     pub wait_ns: Option<u64>,
     /// 1: the process replaced itself by exec.
     pub ended_by_exec: Option<u64>,
-    /// 1: blocks of Python's own allocators are recorded, and not what those take from the system.
+    /// 1: blocks of Python's allocators are recorded, in place of the memory that those take from the system.
     pub traces_python_allocators: Option<u64>,
     /// 1: stacks have native frames.
     pub native_traces: Option<u64>,
-    /// Native frames that were as in the record before, and those that had to be unwound.
+    /// Native frames that were unchanged since the thread's previous record.
     pub native_kept: Option<u64>,
-    /// See `native_kept`.
+    /// Native frames that were unwound.
     pub native_unwound: Option<u64>,
-    /// How often a glance at the Python stack did not tell what had changed since the thread's last record.
+    /// How often the fast comparison could not tell how the Python stack had changed since the thread's previous record.
     pub python_compared: Option<u64>,
-    /// In how many of those more had changed than where the newest frame stood.
+    /// How often, of these, more had changed than the newest frame's instruction.
     pub python_changed: Option<u64>,
-    /// How often the native stack was not as in the record before.
+    /// How often the native stack had changed since the thread's previous record.
     pub native_changed: Option<u64>,
-    /// How many native frames were put together with Python's anew.
+    /// Native frames that were merged again with Python's.
     pub native_levels: Option<u64>,
-    /// Of how many addresses it had to be found out how to leave them.
+    /// Addresses for which an unwind rule had to be computed.
     pub native_learned: Option<u64>,
-    /// How long looking closer at Python stacks took, in nanoseconds, as far as a sample tells.
+    /// Time of the full comparisons of Python stacks, in nanoseconds, estimated from samples.
     pub python_look_ns: Option<u64>,
-    /// How long it took to find what of native stacks had changed, and to write it, in the same way.
+    /// Time to find and write the changes of native stacks, in nanoseconds, estimated from samples.
     pub native_change_ns: Option<u64>,
-    /// How often memory was allocated or freed inside of allocators that were recorded themselves.
+    /// Calls of hooked functions from inside other hooked functions, which are not recorded.
     pub inner_calls: Option<u64>,
     /// Bytes of records before compression.
     pub record_bytes: Option<u64>,
-    /// How often another thread recorded than the one before; memtrack's own looks count, too.
+    /// How often the recording thread changed; the collector's own tickets count as changes.
     pub switches: Option<u64>,
-    /// How often a thread took part in a run of several threads at once, of up to 64 events of each.
+    /// How often a thread took part in a shared run (of up to 64 events of each thread).
     pub shared_runs: Option<u64>,
-    /// Processor time of the process up to its end, in nanoseconds, with what memtrack's hooks took of it.
+    /// Processor time of the process up to its end, in nanoseconds, including memtrack's hooks.
     pub cpu_ns: Option<u64>,
-    /// How long the process waited in its start for memtrack's library, in nanoseconds.
+    /// Time that memtrack's library took to start in the process, in nanoseconds.
     pub start_ns: Option<u64>,
-    /// How fast the machine was: picoseconds of a step of the collector's measuring loop.
+    /// Speed of the machine: picoseconds for a step of the collector's measuring loop.
     pub step_ps: Option<u64>,
-    /// In words, which allocations were dropped from the capture after recording.
+    /// A description of the allocations that `memtrack strip` dropped after recording.
     pub stripped_rule: Option<Vec<u8>>,
-    /// How many allocations that were.
+    /// Number of dropped allocations.
     pub stripped_allocations: Option<u64>,
     /// Their bytes.
     pub stripped_bytes: Option<u64>,
     /// 1: names, paths and arguments were replaced.
     pub anonymized: Option<u64>,
-    /// Blocks of the recording that were lost before the capture was written anew.
+    /// Damaged or missing blocks of the capture from which this one was rewritten.
     pub lost_blocks: Option<u64>,
     /// Their bytes.
     pub lost_bytes: Option<u64>,
     /// Version of memtrack that recorded.
     pub recorder: Option<Vec<u8>>,
-    /// The most resident memory that the process had, in bytes, without memtrack's: the kernel's own high-water mark as far
-    /// as it was read. Snapshots may have seen more.
+    /// Peak of resident memory in bytes, without memtrack's own: the kernel's high-water mark (`VmHWM`) when it was last
+    /// read. Snapshots may show more.
     pub resident_peak: Option<u64>,
-    /// The recording: tells its captures from those of others. Absent in captures of memtrack's first version where children
-    /// were not recorded.
+    /// Id of the recording, which all its captures share. Absent in captures of memtrack's first version if children were
+    /// not recorded.
     pub tree: Option<u64>,
     /// The process's number in the tree, where children were recorded; the first has 0.
     pub tree_number: Option<u64>,
     /// Its parent's number in the tree.
     pub parent_number: Option<u64>,
-    /// It was forked, and has inherited what its parent recorded with earlier tickets.
+    /// For a fork child: it inherited the heap that its parent had recorded with earlier tickets.
     pub fork_ticket: Option<u64>,
     /// The working directory when the process connected.
     pub working_directory: Option<Vec<u8>>,
@@ -125,10 +125,10 @@ pub struct Process {
     pub script: Option<Vec<u8>>,
     /// Directories below which the program's own code lies.
     pub own_directories: Vec<Vec<u8>>,
-    /// Directories that modules are imported from, as far as they are known without asking the interpreter.
+    /// Directories that modules are imported from, as far as the collector can find them from outside the process.
     pub import_roots: Vec<Vec<u8>>,
-    /// Directories with an `__init__.py`, of those that the recorded code objects come from and of those above them; none
-    /// of the standard library and of installed packages, whose paths tell.
+    /// Package directories (with an `__init__.py`) of recorded code objects, without those of the standard library and of
+    /// installed packages, which are known by their paths.
     pub packages: Vec<Vec<u8>>,
 }
 
@@ -139,7 +139,7 @@ pub const CLOCK_TSC: u64 = 1;
 
 const COMMAND_LINE: u64 = 1;
 
-/// Most entries of a list that are kept: arguments, directories.
+/// Maximum number of entries of a list (arguments, directories).
 const MAX_ENTRIES: usize = 4096;
 
 impl Process {
@@ -160,7 +160,7 @@ impl Process {
         out
     }
 
-    /// Takes over every field that this payload holds. `false`: it ended with something that is no field.
+    /// Overrides the fields that this payload holds. `false`: the payload is malformed from some point on.
     pub fn update(&mut self, payload: &[u8]) -> bool {
         let mut at = 0;
         let mut news = Self::default();

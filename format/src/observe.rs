@@ -1,6 +1,6 @@
-//! What the collector saw: the ticks that give tickets their time, memory snapshots, and names of threads.
+//! The payload of an observations block: ticks (tickets with their time), memory snapshots and thread names.
 //!
-//! The payload of an observations block is a sequence of
+//! It is a sequence of
 //!
 //! ```text
 //! 1 Tick      ticket+ time+                       events with a later ticket were recorded after this time
@@ -8,24 +8,24 @@
 //! 3 Thread    tid length name                     the system's name of a thread
 //! ```
 //!
-//! all numbers prefix varints; `+` marks a difference to the one before in the same block. Times are CLOCK_MONOTONIC in nanoseconds.
+//! All numbers are prefix varints; `+` marks a difference to the previous one in the same block. Times are CLOCK_MONOTONIC in nanoseconds.
 //!
 //! Invariant: tickets and times rise within a block.
 
 use crate::varint;
 
-/// One thing that the collector saw.
+/// One entry of an observations block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
     /// The collector took this ticket at this time.
     Tick(Tick),
-    /// A tick at which memory was looked at.
+    /// A tick with a memory snapshot.
     Snapshot {
         /// The tick.
         tick: Tick,
         /// The stamping clock at the tick.
         ticks: u64,
-        /// Resident memory of the target in bytes, without memtrack's own segments.
+        /// Resident memory of the process in bytes, without memtrack's shared memory.
         rss: u64,
     },
     /// The system's name of a thread.
@@ -50,7 +50,7 @@ const TICK: u8 = 1;
 const SNAPSHOT: u8 = 2;
 const THREAD: u8 = 3;
 
-/// Makes the payload of an observations block.
+/// Writes the payload of an observations block.
 #[derive(Debug, Default)]
 pub struct ObservationWriter {
     bytes: Vec<u8>,
@@ -89,7 +89,7 @@ impl ObservationWriter {
         self.bytes.is_empty()
     }
 
-    /// The payload with its first and last ticket; begins anew.
+    /// Takes the payload out, with its first and last ticket.
     pub fn take(&mut self) -> (Vec<u8>, u64, u64) {
         let taken = std::mem::take(self);
         (taken.bytes, taken.first_ticket.unwrap_or(0), taken.last.ticket)
@@ -111,7 +111,8 @@ impl ObservationWriter {
     }
 }
 
-/// Takes the payload of an observations block apart; ends early at what it cannot read, which [`ObservationReader::failed`] tells.
+/// Reads the payload of an observations block; ends at the first malformed entry, and [`ObservationReader::failed`] is true
+/// then.
 #[derive(Debug)]
 pub struct ObservationReader<'a> {
     bytes: &'a [u8],
@@ -127,7 +128,7 @@ impl<'a> ObservationReader<'a> {
         Self { bytes, at: 0, last: Tick::default(), failed: false }
     }
 
-    /// Whether the payload ended with something that is no observation.
+    /// Whether reading ended at a malformed entry.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.failed

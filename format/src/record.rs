@@ -1,4 +1,4 @@
-//! Records: what happened in one thread, in order, as bytes of a segment.
+//! Records: the events of one thread, its stack changes and its definitions, as bytes of a segment.
 //!
 //! The first byte of a record:
 //!
@@ -21,9 +21,9 @@
 //! Numbers are prefix varints. The age of a block is the number of allocations since its own, in the same segment. An
 //! address of an allocation is a difference to the last one of its size class (a free: to the last freed that was
 //! written so), in units of 16 with a 0 bit below, or in bytes with a 1 bit below. `[time]` is there in timed segments:
-//! zigzag difference in ticks. Zero is no record, so that unwritten memory is never taken for one.
+//! zigzag difference in ticks. A zero byte is no record, so unwritten memory is never decoded as one.
 //!
-//! Every segment begins with a Begin (which says whether it is timed) and with an empty stack of frames.
+//! Every segment begins with a Begin record (which says whether it is timed) and an empty stack of frames.
 //!
 //! Invariant: `decode(encode(r)) = r` for every sequence of records; the writing half neither allocates nor panics.
 
@@ -39,7 +39,7 @@ pub use crate::lines::LineTableFormat;
 use crate::lines::SourcePosition;
 use crate::{Allocator, MapClass};
 
-/// A frame of a stack: a code object by its id, and where in it.
+/// A frame as it was recorded: a code object by its id, and an instruction in it. Its name and line are looked up later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RawFrame {
     /// Id from a [`CodeHead`].
@@ -51,11 +51,11 @@ pub struct RawFrame {
 impl RawFrame {
     /// No frame.
     pub const NONE: Self = Self { code: 0, instruction: 0 };
-    /// An instruction offset that says: the frame has not begun to run.
+    /// The instruction offset of a frame that has not executed an instruction.
     pub const NOT_STARTED: u32 = u32::MAX;
 }
 
-/// A code object, but for its line table, which follows in [`Record::CodeLines`].
+/// A code object without its line table, which follows in [`Record::CodeLines`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeHead<'a> {
     /// Unique in the process.
@@ -72,13 +72,13 @@ pub struct CodeHead<'a> {
     pub file: &'a [u8],
 }
 
-/// A loaded object, whose frames have its id in place of a code object's, and for an instruction the offset of the
+/// A loaded object. Its frames have its id in [`RawFrame::code`], and in [`RawFrame::instruction`] the offset of the
 /// call's last byte from `bias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModuleRecord<'a> {
     /// Unique in the process, among modules and code objects.
     pub id: u32,
-    /// What was added to the addresses of the file.
+    /// The load bias: runtime address minus the address in the file.
     pub bias: u64,
     /// First address.
     pub start: u64,
@@ -90,14 +90,14 @@ pub struct ModuleRecord<'a> {
     pub build_id: &'a [u8],
 }
 
-/// What most records say: a block was allocated, or is about to be freed.
+/// An Alloc or Free record, in the form that decoding in bulk gives: see [`Decoder::block`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRecord {
-    /// By which function it was allocated; `None` where it is about to be freed.
+    /// The allocating function; `None` for a Free.
     pub allocator: Option<Allocator>,
     /// Its address.
     pub address: u64,
-    /// Bytes requested; 0 where it is about to be freed.
+    /// Bytes requested; 0 for a Free.
     pub size: u64,
     /// When, in ticks of the stamping clock; `None` in segments that are not timed.
     pub time: Option<u64>,
@@ -106,7 +106,7 @@ pub struct BlockRecord {
 /// One record. Times are in ticks of the stamping clock, `None` in segments that are not timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// A segment begins: an empty stack, and the run goes on that has this ticket.
+    /// A segment begins, with an empty stack; the run with this ticket continues.
     Begin {
         /// Ticket of the run that the next records belong to.
         ticket: u64,
@@ -117,13 +117,13 @@ pub enum Record<'a> {
         /// Whether the records of this segment carry times.
         timed: bool,
     },
-    /// A new run begins: the records up to the next Switch come after all of earlier tickets, in any thread.
+    /// A new run begins: the records up to the next Switch come after all records of earlier tickets, in any thread.
     Switch {
         /// Its ticket.
         ticket: u64,
     },
-    /// What follows, and every run of a later ticket, was recorded after this time. Of segments that are not timed, in a run
-    /// that no other thread has.
+    /// The records that follow, and every run of a later ticket, were recorded after this time. Written in segments without
+    /// times, in a run of this thread alone, when the last known time is too long ago.
     Clock {
         /// CLOCK_MONOTONIC, in microseconds.
         monotonic_us: u64,
@@ -146,7 +146,7 @@ pub enum Record<'a> {
         /// When.
         time: Option<u64>,
     },
-    /// The last Free of this thread did not happen: a realloc that failed.
+    /// The last Free of this thread is undone: its realloc failed.
     FreeUndo,
     /// A range was mapped, with the current stack.
     Map {
@@ -179,7 +179,7 @@ pub enum Record<'a> {
         /// When.
         time: Option<u64>,
     },
-    /// The last Unmap or RemapFrom of this thread did not happen: the call failed.
+    /// The last Unmap or RemapFrom of this thread is undone: the call failed.
     UnmapUndo,
     /// Frames leave the stack, newest first.
     Pop {
@@ -193,22 +193,22 @@ pub enum Record<'a> {
         /// See [`RawFrame::instruction`].
         instruction: u32,
     },
-    /// From here on the stacks are (not) cut: the oldest frames and the newest one are there.
+    /// From here on stacks are (not) truncated; a truncated one has its oldest frames and its newest.
     Truncated(bool),
     /// Python's finalization begins.
     Finalizing,
     /// The process is about to replace itself by exec.
     ExecBegins,
-    /// It did not: exec failed.
+    /// Exec failed; the process runs on.
     ExecFailed,
     /// A thread got a name.
     ThreadName {
-        /// Which, by the operating system's id.
+        /// The operating system's id of the thread.
         tid: i32,
         /// The name.
         name: &'a [u8],
     },
-    /// The name that Python knows a thread by, which the operating system was not told.
+    /// A thread's name in Python's `threading` module, of which the operating system does not know.
     PythonName {
         /// Which, by the operating system's id.
         tid: i32,
@@ -219,11 +219,11 @@ pub enum Record<'a> {
     Code(CodeHead<'a>),
     /// A loaded object, before the first native frame in it in this stream.
     Module(ModuleRecord<'a>),
-    /// Where a frame is in the source, before the first record of this stream that has the frame there.
+    /// The source position of a frame, before the first record of this stream with this frame.
     Located {
-        /// Which code object, and which instruction of it.
+        /// The code object and the instruction.
         frame: RawFrame,
-        /// The place.
+        /// Its source position.
         position: SourcePosition,
     },
     /// The next bytes of a code object's line table.
@@ -238,7 +238,7 @@ pub enum Record<'a> {
 /// The first two bytes of a [`Record::Code`].
 pub const CODE_MARK: [u8; 2] = [tag::EXTRA, extra::CODE];
 
-/// First bytes and their parts: see the module's table.
+/// First bytes of records and their bits: see the table at the head of this module.
 pub(crate) mod tag {
     pub(crate) const FREE_YOUNG: u8 = 0x80;
     pub(crate) const ALLOC: u8 = 0x40;

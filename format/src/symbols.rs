@@ -1,7 +1,7 @@
-//! Names of native code that were written into a capture: the payload of a symbols block.
+//! The payload of a symbols block: names of native code that were looked up and stored (`memtrack symbolize`).
 //!
-//! Every block stands for itself: a table of texts, then modules with their places, all numbers prefix varints. A count
-//! stands before the rows of each table:
+//! Each block is self-contained: a table of texts, then modules with offsets and their symbols. All numbers are prefix
+//! varints, and each table begins with the count of its rows:
 //!
 //! ```text
 //! texts      length bytes                                          UTF-8
@@ -10,7 +10,7 @@
 //!     symbols  function file line                                  indices of texts, innermost function first
 //! ```
 //!
-//! File, if it is not known, is the empty text. Where two blocks name the same place, either may be believed.
+//! An unknown file is the empty text. If two blocks have the same offset of a module, a reader may use either.
 //!
 //! Invariant: `decode(encode(x)) = x`; a decoder allocates no more rows than there are bytes, and texts are shared.
 
@@ -20,30 +20,30 @@ use std::sync::Arc;
 use crate::fields::{FieldReader, FieldWriter};
 use crate::varint;
 
-/// Bytes that a payload is meant to have at most: [`encode`] begins another one then.
+/// Intended maximum size of a payload, in bytes: [`encode`] begins another one then.
 const PART: usize = 4 << 20;
 
-/// The names of one module's places.
+/// The symbols of one module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModuleSymbols {
     /// The module's path.
     pub path: Vec<u8>,
     /// Its build-id, or the [`crate::file_stamp`] of its file; empty when neither is known.
     pub build_id: Vec<u8>,
-    /// Its places, by ascending offset.
+    /// Its symbols, by ascending offset.
     pub places: Vec<OffsetSymbols>,
 }
 
-/// What stands at one offset.
+/// The symbols of one offset in a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetSymbols {
-    /// In the module: its runtime address less the load bias.
+    /// The runtime address minus the load bias.
     pub offset: u64,
-    /// The function, after those that are inlined in it there.
+    /// The functions that are inlined at this offset, innermost first, and then the function itself.
     pub symbols: Vec<Symbol>,
 }
 
-/// A place in the source.
+/// A function with its source position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
     /// The function, demangled.
@@ -54,7 +54,7 @@ pub struct Symbol {
     pub line: u32,
 }
 
-/// The payloads of as many blocks as it takes.
+/// Encodes into one payload or several.
 #[must_use]
 pub fn encode(modules: &[ModuleSymbols]) -> Vec<Vec<u8>> {
     let mut payloads = Vec::new();
@@ -78,7 +78,7 @@ pub fn encode(modules: &[ModuleSymbols]) -> Vec<Vec<u8>> {
     payloads
 }
 
-/// Takes a payload apart; `None` when it is not one.
+/// Decodes a payload; `None` if it is malformed.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> Option<Vec<ModuleSymbols>> {
     let mut input = FieldReader::new(bytes);
@@ -95,7 +95,7 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<ModuleSymbols>> {
     input.is_at_end().then_some(modules)
 }
 
-/// A payload in the making.
+/// Collects the rows of one payload.
 #[derive(Debug, Default)]
 struct SymbolsPayload<'a> {
     ids: HashMap<&'a str, u64>,
@@ -105,7 +105,7 @@ struct SymbolsPayload<'a> {
 }
 
 impl<'a> SymbolsPayload<'a> {
-    /// How many of these places have room here; at least one in an empty part.
+    /// How many of these offsets fit into this payload; at least one into an empty one.
     fn fit(&self, places: &[OffsetSymbols]) -> usize {
         let mut bytes = self.texts.0.len() + self.rows.0.len();
         let size = |place: &OffsetSymbols| {

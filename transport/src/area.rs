@@ -1,7 +1,7 @@
-//! The mapped shared memory: the one place that turns its addresses into references.
+//! The mapped shared memory of a recorded process. Only this module turns its addresses into references.
 //!
-//! Invariant: what an [`Area`] has mapped of its file stays mapped for as long as it lives; every reference it hands
-//! out is to atomics or to bytes that are copied, so what the other side does to them is never undefined here.
+//! Invariant: what an [`Area`] has mapped stays mapped for as long as it lives. It hands out references to atomics only, and
+//! copies of bytes, so concurrent writes by the other process are no undefined behaviour here.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -14,7 +14,7 @@ use crate::layout::{
 };
 use crate::segment_mappings::SegmentMappings;
 
-/// The most slots of a file on a disk: 128 MiB.
+/// The maximum number of slots of a file on a disk: 128 MiB.
 const MOST_RESERVED: u32 = 64;
 
 /// The mapped shared memory.
@@ -26,7 +26,7 @@ impl Area {
     /// system has no memory files), maps it and initialises it. A memory file is sparse: untouched slots cost nothing.
     ///
     /// # Errors
-    /// What the system says when neither kind of file can be had, sized or mapped.
+    /// The system's error when neither kind of file can be created, sized or mapped.
     pub fn create(slots: u32, fallback_dir: &std::path::Path) -> io::Result<(Self, OwnedFd)> {
         let file = memory_file().or_else(|_| unlinked_file(fallback_dir, slots))?;
         let bytes = total_bytes(slots);
@@ -43,7 +43,7 @@ impl Area {
     /// of most slots are mapped only when they are [reached](Self::reach).
     ///
     /// # Errors
-    /// What the system says when it cannot be mapped; `InvalidData` when it is not of this layout.
+    /// The system's error when it cannot be mapped; `InvalidData` when it has another layout.
     pub fn open(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
         if !SLOT_COUNTS.contains(&slots) {
             return Err(io::ErrorKind::InvalidData.into());
@@ -52,13 +52,13 @@ impl Area {
         if area.has_layout() { Ok(area) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
-    /// Maps the memory behind a descriptor that came from a collector where this area is, in its place. It must have as
-    /// many slots. `false`: it could not be mapped, or is not of this layout. Allocates nothing.
+    /// Maps the memory behind a descriptor from a collector at this area's addresses, in place of its own. It must have the
+    /// same number of slots. `false`: it could not be mapped, or has another layout. Allocates nothing.
     ///
     /// # Safety
     /// Nobody may use the area while this is done, which is so in the child of a fork.
     pub unsafe fn replace(&self, file: BorrowedFd<'_>) -> bool {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that nobody uses the area meanwhile.
         let replaced = unsafe { self.0.replace(file) };
         replaced && self.has_layout()
     }
@@ -169,8 +169,8 @@ fn memory_file() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A file on a disk. Who writes to a page that the disk has no room for is ended by a signal, so room is reserved for all
-/// of it, and it is not for many slots.
+/// An unlinked file on a disk. A write to a page for which the disk has no space raises SIGBUS, so the whole file is
+/// allocated at once, which limits the number of slots.
 fn unlinked_file(dir: &std::path::Path, slots: u32) -> io::Result<OwnedFd> {
     if slots > MOST_RESERVED {
         return Err(io::ErrorKind::StorageFull.into());

@@ -1,8 +1,8 @@
-//! A memory barrier in all threads of a process at once, raised by one thread of it or of another process.
+//! A memory barrier in all threads of a process at once (`membarrier`), raised from any process.
 //!
-//! It exists so that hooks need no fence of their own: they set `busy` and read on, and whoever has to know that they see
-//! what it wrote raises the barrier. Invariant: after [`raise`] each thread of every registered process, seen not busy,
-//! reads anew in its next hook.
+//! Because of it hooks need no fence of their own: a hook sets `busy` and reads shared words; a thread that must know that
+//! hooks see its writes raises the barrier. Invariant: after [`raise`], a thread of a registered process that is seen not
+//! busy reads current values in its next hook.
 
 /// Lets [`raise`] reach this process without delay.
 pub fn register() {

@@ -1,6 +1,7 @@
-//! The clock that both sides stamp events with.
+//! The stamping clock, with which shim and collector time events.
 //!
-//! Invariant: stamps of one [`StampingClock`] never go back on one thread, and a [`ClockPairing`] ties them to CLOCK_MONOTONIC.
+//! Invariant: readings of one [`StampingClock`] never go back on one thread; a [`ClockPairing`] relates them to
+//! CLOCK_MONOTONIC.
 
 /// Which clock stamps events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,13 +14,13 @@ pub enum StampingClock {
 }
 
 impl StampingClock {
-    /// The clock with this number; the one that always works for any other.
+    /// The clock with this number; CLOCK_MONOTONIC for an unknown number.
     #[must_use]
     pub fn from_number(number: u32) -> Self {
         if number == Self::Tsc as u32 { Self::Tsc } else { Self::Monotonic }
     }
 
-    /// The best clock that is safe here: the counter only where the kernel's own clock runs on it.
+    /// The fastest clock that is reliable on this machine: the time-stamp counter only if the kernel's clock source is `tsc`.
     #[must_use]
     pub fn best() -> Self {
         let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
@@ -28,7 +29,7 @@ impl StampingClock {
         if trusted { Self::Tsc } else { Self::Monotonic }
     }
 
-    /// As [`StampingClock::now`], where reading it takes no call.
+    /// As [`StampingClock::now`], if the clock can be read by an instruction; else `None`.
     #[inline(always)]
     #[must_use]
     pub fn now_at_once(self) -> Option<u64> {
@@ -40,7 +41,7 @@ impl StampingClock {
         }
     }
 
-    /// Ticks that take half a millisecond at most, by any processor's counter of 2 GHz and more.
+    /// A number of ticks that lasts half a millisecond at most, for time-stamp counters of 2 GHz and more.
     #[inline(always)]
     #[must_use]
     pub const fn half_a_millisecond(self) -> u64 {
@@ -78,7 +79,7 @@ fn system_clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.cast_unsigned())
 }
 
-/// One moment as several clocks tell it.
+/// The readings of several clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockPairing {
     /// In ticks of the stamping clock.

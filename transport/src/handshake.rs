@@ -1,8 +1,8 @@
-//! How a tracked process comes by its shared memory: it connects to the collector's socket, says who it is, and gets a
-//! descriptor and the number of slots, or a refusal.
+//! The handshake: a recorded process connects to the collector's socket, sends a [`Hello`], and receives the descriptor of
+//! its shared memory with the number of slots. The collector refuses it by closing the socket.
 //!
-//! Both sides close everything at once: no descriptor stays open in the target, so a program that closes all its
-//! descriptors loses nothing. Invariant: each message is one fixed-size datagram-like write, checked by magic and version.
+//! Both sides close socket and descriptor after it: none stays open in the process, so a program that closes all descriptors
+//! loses nothing. Invariant: each message has a fixed size and is checked by magic number and version.
 
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
@@ -13,29 +13,29 @@ use crate::layout::LAYOUT_VERSION;
 
 /// The environment variable that names the collector's socket.
 pub const SOCKET_VARIABLE: &str = "MEMTRACK_SOCKET";
-/// The environment variable that keeps the LD_PRELOAD which the program is to see; absent where it was not set.
+/// The environment variable with the program's own LD_PRELOAD; absent if that was not set.
 pub const PRELOAD_VARIABLE: &str = "MEMTRACK_LD_PRELOAD";
 
 const HELLO: u32 = u32::from_le_bytes(*b"MThi");
 const WELCOME: u32 = u32::from_le_bytes(*b"MTok");
 
-/// What a target says first.
+/// The first message of a process that connects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// Its process id, in its own namespace.
     pub pid: i32,
-    /// Its parent's; of a forked child, the process that was forked, which may have ended.
+    /// Its parent's process id; for a fork child, the process that forked, which may have ended.
     pub ppid: i32,
-    /// What it was forked from; `None` for a program that has just been started.
+    /// For a fork child: its place in its parent's recording; `None` for a program that was just started.
     pub fork: Option<Fork>,
 }
 
-/// How a forked child came to be.
+/// A fork child's place in its parent's recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fork {
-    /// What its parent recorded with an earlier ticket happened before the fork.
+    /// The parent's records with earlier tickets happened before the fork.
     pub ticket: u64,
-    /// The number of slots that it needs: its mapping takes the place of its parent's.
+    /// The number of slots that it needs, since its mapping replaces its parent's.
     pub slots: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What lies where in the shared memory.
+//! The layout of the shared memory.
 //!
 //! ```text
 //! 0                 control page: ticket word, switches, what the target tells of itself
@@ -6,10 +6,11 @@
 //! (page boundary)   segment memory: slot 0 segments 0..16, slot 1 segments 0..16, …
 //! ```
 //!
-//! A *slot* is the place of one writing thread; the thread's number in the ticket word is its slot index plus one (the
-//! collector is 0, and a run that several threads take part in has [`ticket::SHARED`]). A slot owns [`SEGMENTS_PER_SLOT`] segments. The thread fills one, then links it to the free one with the lowest
-//! index (so that a collector that keeps up leaves most of them untouched, and resident memory small). The *stream* of a slot is the
-//! chain of its segments; it outlives the thread, whose slot the next thread takes over at a new segment.
+//! A *slot* belongs to one writing thread; the thread's number in the ticket word is its slot index plus one (the collector
+//! is 0, a shared run has [`ticket::SHARED`]). A slot owns [`SEGMENTS_PER_SLOT`] segments. The thread fills one, then links it
+//! to the free one with the lowest index, so that with a collector that keeps up most segments stay untouched and resident
+//! memory small. The *stream* of a slot is the chain of its segments; it outlives the thread: the next owner of the slot
+//! continues it with a new segment.
 //!
 //! Invariant: the memory of a segment below its published fill level never changes until the collector has freed it.
 
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
-/// Bump at every change of this module: shim and collector must come from the same build of it.
+/// Raised by each change of this module: shim and collector must have the same layout.
 pub const LAYOUT_VERSION: u32 = 7;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
@@ -31,20 +32,20 @@ pub const SEGMENT_ROOM: usize = SEGMENT_BYTES - SEGMENT_HEADER;
 pub const SEGMENTS_PER_SLOT: usize = 16;
 /// The mask of a slot whose segments are all free.
 pub const ALL_FREE: u32 = (1 << SEGMENTS_PER_SLOT) - 1;
-/// Questions that can wait for an answer at a time.
+/// Maximum number of pending questions.
 pub const QUESTIONS: usize = 64;
-/// Slots that are offered first, then what is tried where address space is limited.
+/// Numbers of slots to offer, in this order: later ones for processes with limited address space.
 pub const SLOT_COUNTS: [u32; 4] = [4096, 512, 64, 8];
 
 /// Values of [`ControlPage::state`].
 pub mod state {
-    /// The collector has made the memory, the target has not begun.
+    /// The collector has created the memory, the target does not record yet.
     pub const READY: u32 = 0;
     /// The target records.
     pub const RECORDING: u32 = 1;
     /// The target has switched recording off, for [`super::ControlPage::stop_reason`].
     pub const STOPPED: u32 = 2;
-    /// The collector wants no more records.
+    /// The collector accepts no more records.
     pub const CLOSED: u32 = 3;
 }
 
@@ -52,13 +53,13 @@ pub mod state {
 pub mod stop_reason {
     /// Nothing stopped it.
     pub const NONE: u32 = 0;
-    /// The collector has gone.
+    /// The collector has ended.
     pub const COLLECTOR_GONE: u32 = 1;
     /// The collector did not free a segment within the longest wait.
     pub const COLLECTOR_STUCK: u32 = 2;
-    /// Memory for the shim's own tables could not be had.
+    /// Memory for the shim's own tables could not be allocated.
     pub const NO_MEMORY: u32 = 3;
-    /// A thread may only read and write any more; the others go on.
+    /// A thread entered seccomp's strict mode and records no longer; other threads go on.
     pub const CONFINED: u32 = 4;
 }
 
@@ -66,9 +67,9 @@ pub mod stop_reason {
 pub mod python_allocators {
     /// Blocks of Python's allocators are not recorded.
     pub const OFF: u32 = 0;
-    /// They shall be; collector.
+    /// Requested by the collector.
     pub const WANTED: u32 = 1;
-    /// They are; target.
+    /// Confirmed by the target.
     pub const TRACED: u32 = 2;
 }
 
@@ -80,7 +81,7 @@ pub mod image {
     pub const IN_EXEC: u32 = 1;
 }
 
-/// The first page.
+/// The first page. Each word names the side that writes it: target or collector.
 #[repr(C, align(4096))]
 #[derive(Debug)]
 pub struct ControlPage {
@@ -92,7 +93,7 @@ pub struct ControlPage {
     pub slot_count: AtomicU32,
     /// 1: every event carries its time; collector.
     pub timestamps: AtomicU32,
-    /// 1: the target may write marks into frames of the interpreter; collector.
+    /// 1: the target may write sentinels into frames of the interpreter; collector.
     pub frame_marks: AtomicU32,
     /// A [`crate::clock::StampingClock`] as a number; collector.
     pub clock: AtomicU32,
@@ -116,62 +117,61 @@ pub struct ControlPage {
     pub native: AtomicU32,
     /// 1: the target's children are to be recorded, too; collector.
     pub follow: AtomicU32,
-    /// Processes that the target has set out to start, while its children are to be recorded; target, by addition.
+    /// Children that the target has begun to start, if children are recorded; target, by addition.
     pub children: AtomicU32,
-    /// Events that had no slot to go to; target, by addition.
+    /// Events of threads without a slot, which are not recorded; target, by addition.
     pub events_without_slot: AtomicU64,
-    /// How often, and in sum how many nanoseconds, threads waited for a free segment; target, by addition.
+    /// How often threads waited for a free segment; target, by addition.
     pub waits: AtomicU64,
-    /// See `waits`.
+    /// Total time of these waits, in nanoseconds; target, by addition.
     pub wait_ns: AtomicU64,
-    /// How long the target took to begin, in nanoseconds; target, once.
+    /// Time that the shim took to start, in nanoseconds; target, once.
     pub start_ns: AtomicU64,
-    /// Why Python frames are not read, or how memory is allocated: short UTF-8 texts; target.
+    /// Why Python frames are not recorded: a short UTF-8 text; target.
     pub python_note: [AtomicU64; 16],
     /// Name of Python's allocator (`pymalloc`, `malloc`, …), NUL-padded; target.
     pub python_allocator: [AtomicU64; 4],
-    /// Questions that were asked so far, raised after each; target, by addition.
+    /// Number of questions asked so far; target, by addition.
     pub asked: AtomicU32,
-    /// How often the target has set out to unmap memory or to map over it, where native stacks are recorded; target, by
-    /// addition.
+    /// How often the target has begun to unmap memory or to map over it, if native stacks are recorded; target, by addition.
     pub unmaps: AtomicU32,
-    /// What the target's native stacks have met and its loader does not know; see [`Question`].
+    /// Pages of code on native stacks that belong to no loaded object; see [`Question`].
     pub questions: [Question; QUESTIONS],
-    /// `sequence << 16 | writer`: who wrote last, and which run that is; everybody, by CAS.
+    /// The ticket word, `sequence << 16 | writer`: the last run and its writer; both sides, by CAS.
     pub ticket: CacheLine<AtomicU64>,
-    /// 1 while the collector sleeps until somebody writes (a futex word); set by the collector, cleared by whoever wakes it.
+    /// 1 while the collector sleeps until a record is written (a futex word); set by the collector, cleared by its waker.
     pub sleeping: CacheLine<AtomicU32>,
     /// The stamping clock at the last moment whose time is recorded, set after its ticket was taken: by the collector at its
     /// ticks, and by a thread of the target that records the time itself, because this is too long ago.
     pub timed: CacheLine<AtomicU64>,
-    /// No slot below this one is free (a hint); everybody.
+    /// No slot below this one is free (a hint); both sides.
     pub slot_hint: CacheLine<AtomicU32>,
 }
 
-/// Which file is this page of code of? Asked by the target of the collector, which looks into `/proc/PID/maps`.
+/// A question of the target: which file does this page of code belong to? The collector looks into `/proc/PID/maps`.
 ///
-/// The target claims a free one, writes the page, then its id. The collector reads the maps and takes the id out, if it is
-/// still there: before the target unmaps the page, it takes the question back, so an answer is never of what came later.
+/// The target claims a free entry, writes the page, then its id. The collector reads the maps and then takes the id out by
+/// CAS. Before the target unmaps the page it withdraws the question, so an answer is never about a later mapping.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Question {
-    /// The id that the page goes by in records; 0: free; [`Question::CLAIMED`]: being written; both, by CAS.
+    /// The id of the page in records; 0: free; [`Question::CLAIMED`]: being written; both sides, by CAS.
     pub code: AtomicU32,
     /// Its first address; target.
     pub page: AtomicU64,
 }
 
 impl Question {
-    /// Of [`Question::code`]: it belongs to a thread that has not asked yet.
+    /// Value of [`Question::code`] while a thread writes the entry.
     pub const CLAIMED: u32 = u32::MAX;
 }
 
-/// One value on a cache line of its own.
+/// A value on a cache line of its own.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct CacheLine<T>(pub T);
 
-/// One slot.
+/// The header of a slot. Counters are of all owners so far.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct SlotHeader {
@@ -186,35 +186,33 @@ pub struct SlotHeader {
     pub free: AtomicU32,
     /// 1 while the owner waits for `free`; target.
     pub waiting: AtomicU32,
-    /// Threads that have owned this slot so far; target.
+    /// Number of threads that have owned this slot so far; target.
     pub owners: AtomicU32,
-    /// Levels of native stacks that were as in the record before, and that were unwound; target.
+    /// Native frames that were unchanged since the previous record; target.
     pub native_kept: AtomicU64,
-    /// See `native_kept`.
+    /// Native frames that were unwound; target.
     pub native_unwound: AtomicU64,
-    /// How often a glance at the Python stack was not enough, and how often it had changed by more than a line; target.
+    /// How often the fast comparison of the Python stack could not tell what had changed; target.
     pub python_compared: AtomicU64,
-    /// See `python_compared`.
+    /// How often, of these, more than the newest frame's instruction had changed; target.
     pub python_changed: AtomicU64,
-    /// How often the owners have taken part in a run of several threads; target.
+    /// How often the owners have taken part in a shared run; target.
     pub shared_runs: AtomicU64,
-    /// How often the native stack was not as in the record before, how many of its levels were written or compared with what
-    /// was, and of how many addresses nothing was known yet; target.
+    /// How often the native stack had changed since the previous record; target.
     pub native_changed: AtomicU64,
-    /// See `native_changed`.
+    /// Native frames that were then written or compared; target.
     pub native_levels: AtomicU64,
-    /// See `native_changed`.
+    /// Addresses without a cached unwind rule; target.
     pub native_learned: AtomicU64,
-    /// How long the closer looks at Python stacks took, and what native stacks that had changed took over and above, in ticks
-    /// of the clock, as far as a sample tells; target.
+    /// Time of the full comparisons of Python stacks, in ticks of the stamping clock, estimated from samples; target.
     pub python_ticks: AtomicU64,
-    /// See `python_ticks`.
+    /// Additional time of changed native stacks, estimated in the same way; target.
     pub native_ticks: AtomicU64,
-    /// Calls of hooked functions inside of others, of which nothing is recorded; target.
+    /// Calls of hooked functions from inside others, which are not recorded; target.
     pub inner_calls: AtomicU64,
 }
 
-/// The head of one segment.
+/// The header of a segment.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct SegmentHeader {
@@ -238,7 +236,7 @@ const _: () = assert!(size_of::<SegmentHeader>() == SEGMENT_HEADER, "SEGMENT_HEA
 pub mod ticket {
     /// The writer number of the collector.
     pub const COLLECTOR: u64 = 0;
-    /// The writer number of a run that all threads may take part in. No slot has it.
+    /// The writer number of shared runs. No slot has it.
     pub const SHARED: u64 = 0xffff;
 
     /// The sequence number of a ticket word.
@@ -263,13 +261,13 @@ pub mod ticket {
     }
 }
 
-/// Where the segment memory begins, in bytes, for this many slots.
+/// Offset of the segment memory in bytes, for this many slots.
 #[must_use]
 pub const fn segments_offset(slot_count: u32) -> usize {
     (PAGE + slot_count as usize * size_of::<SlotHeader>()).next_multiple_of(PAGE)
 }
 
-/// Bytes of the whole, for this many slots.
+/// Size of the shared memory in bytes, for this many slots.
 #[must_use]
 pub const fn total_bytes(slot_count: u32) -> usize {
     segments_offset(slot_count) + slot_count as usize * SEGMENTS_PER_SLOT * SEGMENT_BYTES

@@ -1,13 +1,12 @@
 //! The shared memory and the handshake between a tracked process and its collector.
 //!
-//! The tracked process writes records into *segments* of shared memory, the collector reads them there: nothing is
-//! copied, sent or flushed, so nothing is lost when the process is killed. [`layout`] says what lies where, [`area`] maps
-//! it, [`futex`] waits on it, [`barrier`] orders what both sides see of it,
-//! [`handshake`] passes it from the collector to the process, [`clock`] is the time both sides
-//! stamp. This crate knows nothing of what the bytes in a segment mean.
+//! The recorded process writes records into *segments* of shared memory and the collector reads them there. Nothing is
+//! copied, sent or flushed, so nothing is lost when the process is killed. [`layout`] defines the memory, [`area`] maps it,
+//! [`futex`] waits on its words, [`barrier`] orders the accesses of both sides, [`handshake`] passes it from the collector to
+//! the process, and [`clock`] is the clock of both. The content of segments is defined by `memtrack-format`.
 //!
-//! Invariant: each word has one writing side, named at its definition, but for the ticket word and the slot masks, which
-//! are changed by atomic read-modify-write only.
+//! Invariant: each word has one writing side, named at its definition; words that both sides write are changed by atomic
+//! read-modify-write only.
 
 pub mod area;
 pub mod barrier;

@@ -1,10 +1,10 @@
-//! Which parts of the shared memory are mapped, and where.
+//! The mappings of the shared memory: headers, and segments by groups of slots.
 //!
-//! A target maps the headers and the segments of a few slots; those of others when threads come that need them. For its
-//! address space may be limited, from the start or by itself later (RLIMIT_AS), and what is mapped counts as used. No
-//! descriptor is kept for that: mremap with an old size of 0 maps a shared file once more, from a mapped page of it on.
+//! A target maps the headers and the segments of a few slots at first, and those of others when threads need them, because
+//! its address space may be limited (RLIMIT_AS), now or later, and mapped memory counts towards the limit. It keeps no
+//! descriptor for that: mremap with an old size of 0 maps a shared file once more, from a mapped page of it on.
 //!
-//! Invariant: a group's address, once it can be seen, is that of its segments for as long as the space lives.
+//! Invariant: the address of a group, once published, is valid for as long as the mappings live.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -32,7 +32,7 @@ pub(crate) struct SegmentMappings {
 
 // SAFETY: the memory is shared by design; it is reached through atomics and copies only.
 unsafe impl Send for SegmentMappings {}
-// SAFETY: as for Send.
+// SAFETY: shared references give access to atomics and addresses only; the memory behind them is shared by design.
 unsafe impl Sync for SegmentMappings {}
 
 const fn group_of(slot: u32) -> usize {
@@ -77,7 +77,7 @@ impl SegmentMappings {
         // SAFETY: the mapping holds the segments of the first group.
         let start = unsafe { space.base.add(space.offset(0)) };
         space.groups[0].store(start.as_ptr(), Relaxed);
-        // Does the system do it? It may be an emulated one.
+        // Some emulated kernels do not support this use of mremap.
         match space.copy_of_end(0, PAGE) {
             Some(copy) => {
                 unmap(copy, 2 * PAGE);
@@ -141,7 +141,7 @@ impl SegmentMappings {
         (copy != libc::MAP_FAILED).then(|| NonNull::new(copy.cast()))?
     }
 
-    /// Maps another file in the place of this one, whatever is mapped of it. `false`: it could not be done.
+    /// Maps another file over all mapped parts of this one. `false`: that failed.
     ///
     /// # Safety
     /// Nobody may use the space while this is done.
@@ -209,7 +209,7 @@ fn map(file: BorrowedFd<'_>, bytes: usize) -> io::Result<NonNull<u8>> {
 unsafe fn map_over(file: BorrowedFd<'_>, place: NonNull<u8>, bytes: usize, offset: usize) -> bool {
     let (place, flags) = (place.as_ptr().cast(), SHARED | libc::MAP_FIXED);
     let offset = offset.cast_signed() as libc::off_t;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that nobody uses what is mapped there, so replacing it invalidates no reference.
     let at = unsafe { libc::mmap(place, bytes, PROTECTION, flags, file.as_raw_fd(), offset) };
     if at == place {
         keep_out_of_dumps(at, bytes);
@@ -217,7 +217,7 @@ unsafe fn map_over(file: BorrowedFd<'_>, place: NonNull<u8>, bytes: usize, offse
     at == place
 }
 
-/// A core dump of the target shall not hold it.
+/// Excludes the range from core dumps of the target.
 fn keep_out_of_dumps(at: *mut libc::c_void, bytes: usize) {
     // SAFETY: the range was just mapped. Failure changes nothing.
     unsafe { libc::madvise(at, bytes, libc::MADV_DONTDUMP) };

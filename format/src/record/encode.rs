@@ -1,7 +1,7 @@
-//! The writing half: records into the bytes of a segment.
+//! The encoder: from records to the bytes of a segment.
 //!
 //! It runs inside the tracked program's malloc. Each call writes one record at a position and returns the position after
-//! it, or `None` (with nothing written that counts) when fewer than [`MAX_RECORD`] bytes are left; then the caller
+//! it, or `None` if fewer than [`MAX_RECORD`] bytes are left; what was written then does not count, and the caller
 //! begins a new segment.
 //!
 //! Invariant: no allocation, no panic, and no byte is written beyond the given slice.
@@ -13,12 +13,12 @@ use crate::delta_state::{AgeByAddress, DeltaState, bin};
 use crate::varint::{self, zigzag};
 use crate::{Allocator, MapClass};
 
-/// Room that a record without texts needs, in bytes.
+/// Maximum size of a record without its texts, in bytes.
 pub const MAX_RECORD: usize = 64;
-/// Longest text or part of a line table in one record, in bytes; longer texts are cut, tables continue.
+/// Maximum size of a text, or of a part of a line table, in one record; longer texts are truncated, tables continue.
 pub const MAX_TEXT: usize = 4096;
 
-/// How the record of an allocation by one allocator begins.
+/// The first byte (or two) of an allocation's record, by allocator.
 #[derive(Clone, Copy, Debug)]
 pub struct AllocHead(u32);
 
@@ -38,7 +38,7 @@ impl From<Allocator> for AllocHead {
     }
 }
 
-/// What came of [`Encoder::expected_alloc`].
+/// The result of [`Encoder::expected_alloc`].
 #[must_use = "the record may still have to be written, by Encoder::finish_alloc"]
 #[derive(Debug)]
 pub enum AllocStep {
@@ -58,7 +58,7 @@ pub enum AllocStep {
 #[derive(Debug)]
 pub struct PendingAlloc<const SIZE_EXPECTED: bool>(());
 
-/// Writes the records of one stream.
+/// Encodes the records of one stream.
 #[derive(Debug)]
 pub struct Encoder {
     state: DeltaState,
@@ -66,7 +66,7 @@ pub struct Encoder {
     timed: bool,
 }
 
-/// Where the next byte goes.
+/// Writes at a position in the bytes of a segment.
 pub(super) struct ByteWriter<'a> {
     bytes: &'a mut [u8],
     at: usize,

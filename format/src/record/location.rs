@@ -1,23 +1,23 @@
-//! Where an instruction stands in the source: written by the collector into a capture, in place of line tables.
+//! Located records: source positions of instructions, which the collector writes into a capture in place of line tables.
 //!
-//! A program runs few of the instructions that its line tables tell of, and the tables are most of what a short run
-//! records; so a capture has the places of those instructions that a frame was at, each once in a stream.
+//! A program executes few of the instructions that its line tables describe, and the tables are most of the bytes of a
+//! short recording. So a capture has the positions of those instructions that occur in frames, each once per stream.
 //!
-//! Invariant: the decoder's [`LastLocation`] is what the encoder's was, since both begin anew with each segment.
+//! Invariant: the [`LastLocation`] of decoder and encoder are equal, since both are reset with each segment.
 
 use super::encode::open;
 use super::{MAX_RECORD, RawFrame, extra, tag};
 use crate::lines::SourcePosition;
 use crate::varint::{unzigzag, zigzag};
 
-/// What the next place is told as a difference to: the last one.
+/// The last location, to which the next one is encoded as a difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LastLocation {
     code: u32,
     line: u32,
 }
 
-/// Writes [`super::Record::Located`].
+/// Encodes [`super::Record::Located`].
 #[derive(Debug, Default)]
 pub struct LocationEncoder {
     last: LastLocation,
@@ -29,7 +29,7 @@ impl LocationEncoder {
         self.last = LastLocation::new();
     }
 
-    /// Appends the record that says where this frame is.
+    /// Appends the record with this frame's position.
     pub fn put(&mut self, out: &mut Vec<u8>, frame: RawFrame, position: &SourcePosition) {
         let mut bytes = [0; MAX_RECORD];
         let len = self.write(&mut bytes, frame, position).unwrap_or(0);

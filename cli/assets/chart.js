@@ -1,4 +1,4 @@
-// Memory over time: heap and resident memory, with a range to select by dragging.
+// Memory over time: heap and resident memory as steps, with a range to select by dragging.
 
 /** The next step of time, in microseconds, that reads well. */
 function timeStep(least) {
@@ -14,59 +14,107 @@ function tickText(us, step) {
   return `${(us / 1e6).toFixed(Math.max(0, Math.ceil(-Math.log10(step / 1e6))))} s`;
 }
 
+/** Bytes that stay as they are from each time until the next. */
+class Steps {
+  constructor(time, bytes) {
+    this.time = time;
+    this.bytes = bytes;
+    this.most = bytes.reduce((most, value) => Math.max(most, value), 0);
+  }
+
+  /** The last step that began by a time; -1 before the first. */
+  at(us) {
+    return lowerBound(this.time, Math.floor(us) + 1) - 1;
+  }
+
+  /** The step with the most bytes of those that were there from just before a time until another; -1 for none. */
+  highest(from, to) {
+    const last = this.at(to);
+    let high = Math.min(Math.max(lowerBound(this.time, Math.ceil(from)) - 1, 0), last);
+    for (let at = high; at <= last; at++) if (this.bytes[at] > this.bytes[high]) high = at;
+    return high;
+  }
+}
+
 class Chart {
   /** `select(range)` is called with indices of moments, or null. */
   constructor(canvas, model, select) {
-    Object.assign(this, { canvas, model, select });
-    this.time = model.time;
-    this.canSelect = !!model.liveGroup && this.time.length > 1;
+    const { data, time } = model;
+    Object.assign(this, { canvas, model, select, time });
+    this.heap = new Steps(model.heapTime, data.heapBytes);
+    this.rss = new Steps(undelta(data.rssTime), data.rssBytes);
+    this.first = Math.min(time[0], ...this.heap.time.slice(0, 1));
+    this.last = Math.max(time[time.length - 1], ...this.heap.time.slice(-1));
+    this.canSelect = !!model.liveGroup && time.length > 1;
     canvas.addEventListener("pointerdown", (event) => this.down(event));
     canvas.addEventListener("pointermove", (event) => this.move(event));
     canvas.addEventListener("pointerup", (event) => this.up(event));
-    canvas.addEventListener("pointerleave", () => {
-      this.pointer = null;
-      this.draw();
-    });
+    canvas.addEventListener("pointerleave", () => this.leave());
     if (!this.canSelect) canvas.style.cursor = "default";
   }
 
   x(us) {
-    const first = this.time[0],
-      span = this.time[this.time.length - 1] - first || 1;
-    return this.left + ((us - first) / span) * (this.width - this.left - 6);
+    return this.left + ((us - this.first) / (this.last - this.first || 1)) * (this.width - this.left - 6);
   }
 
-  moment(event) {
-    const x = event.clientX - this.canvas.getBoundingClientRect().left;
-    let best = 0;
-    this.time.forEach((us, at) => {
-      if (Math.abs(this.x(us) - x) < Math.abs(this.x(this.time[best]) - x)) best = at;
-    });
-    return best;
+  timeAt(x) {
+    const us = this.first + ((x - this.left) / (this.width - this.left - 6)) * (this.last - this.first);
+    return Math.min(Math.max(us, this.first), this.last);
+  }
+
+  pointerX(event) {
+    return event.clientX - this.canvas.getBoundingClientRect().left;
+  }
+
+  /** The range of moments that has what the line shows between two places, with the peak if that is there. */
+  momentsOf(fromX, toX) {
+    const [from, to] = [Math.min(fromX, toX), Math.max(fromX, toX)].map((x) => this.timeAt(x));
+    const { peak } = this.model.data;
+    const first = this.momentAt(from);
+    let last = Math.max(first, this.momentAt(to));
+    const hasPeak = peak && from <= peak.time && peak.time <= to;
+    if (hasPeak && this.time[last] <= peak.time) last = Math.min(last + 1, this.time.length - 1);
+    return [first, last];
+  }
+
+  /**
+   * The moment that shows what is live at a time: the last until then. But in captures that put events down to the time
+   * before a pause it may show what was there before them, and the next one shows them.
+   */
+  momentAt(us) {
+    const { heap } = this.model.data;
+    const last = Math.max(0, lowerBound(this.time, Math.floor(us) + 1) - 1);
+    const live = this.heap.bytes[this.heap.at(us)] ?? 0;
+    return heap[last] !== live && heap[last + 1] === live ? last + 1 : last;
   }
 
   down(event) {
     if (!this.canSelect) return;
     this.canvas.setPointerCapture(event.pointerId);
-    this.dragFrom = this.moment(event);
-    this.dragX = event.clientX;
+    this.dragFrom = this.pointerX(event);
+  }
+
+  isDragged() {
+    return this.dragFrom !== undefined && Math.abs(this.pointer - this.dragFrom) > 3;
   }
 
   move(event) {
-    this.pointer = this.moment(event);
-    if (this.dragFrom !== undefined && Math.abs(event.clientX - this.dragX) > 3) this.drag = this.ordered(this.pointer);
+    this.pointer = this.pointerX(event);
+    if (this.isDragged()) this.drag = this.momentsOf(this.dragFrom, this.pointer);
     this.draw();
   }
 
   up(event) {
     if (this.dragFrom === undefined) return;
-    const range = Math.abs(event.clientX - this.dragX) > 3 ? this.ordered(this.moment(event)) : null;
+    this.pointer = this.pointerX(event);
+    const range = this.isDragged() ? this.momentsOf(this.dragFrom, this.pointer) : null;
     this.dragFrom = this.drag = undefined;
     this.select(range);
   }
 
-  ordered(moment) {
-    return [Math.min(this.dragFrom, moment), Math.max(this.dragFrom, moment)];
+  leave() {
+    this.pointer = null;
+    this.draw();
   }
 
   show(range) {
@@ -80,29 +128,29 @@ class Chart {
   }
 
   paint() {
-    const { canvas } = this,
-      ratio = window.devicePixelRatio || 1,
-      context = canvas.getContext("2d");
-    const style = getComputedStyle(document.documentElement),
-      color = (name) => style.getPropertyValue(`--${name}`).trim();
+    const { canvas, heap, rss } = this;
+    const context = canvas.getContext("2d");
+    const style = getComputedStyle(document.documentElement);
+    const color = (name) => style.getPropertyValue(`--${name}`).trim();
+    this.ratio = window.devicePixelRatio || 1;
     this.width = canvas.clientWidth;
     this.height = canvas.clientHeight;
     this.left = 62;
-    canvas.width = this.width * ratio;
-    canvas.height = this.height * ratio;
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    canvas.width = this.width * this.ratio;
+    canvas.height = this.height * this.ratio;
+    context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     context.font = "11px system-ui, sans-serif";
-    const { heap, rss } = this.model.data,
-      most = Math.max(1, ...heap, ...rss, this.model.data.peak?.bytes || 0) * 1.2,
-      floor = this.height - 17;
+    const most = Math.max(1, heap.most, rss.most) * 1.2;
+    const floor = this.height - 17;
     const y = (bytes) => floor - (bytes / most) * (floor - 14);
     this.axes(context, color, y, most, floor);
-    this.shade(context, color, floor);
+    this.shade(context, color, y, floor);
     this.line(context, color("rss"), rss, y);
     this.line(context, color("heap"), heap, y, floor);
-    this.peak(context, color, y);
-    if (this.pointer != null) this.cross(context, color, y, floor);
-    this.readout();
+    this.mark(context, color, y);
+    const under = this.pointer == null ? null : this.under();
+    if (under) this.cross(context, color, y, floor, under);
+    this.readout(under);
   }
 
   axes(context, color, y, most, floor) {
@@ -110,9 +158,9 @@ class Chart {
     context.fillStyle = color("dim");
     context.lineWidth = 1;
     context.textAlign = "right";
-    const rough = most / 4.5,
-      unit = 10 ** Math.floor(Math.log10(rough)),
-      step = [1, 2, 2.5, 5, 10].find((n) => n * unit >= rough) * unit;
+    const rough = most / 4.5;
+    const unit = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 2.5, 5, 10].find((n) => n * unit >= rough) * unit;
     for (let bytes = 0; bytes < most; bytes += step) {
       context.beginPath();
       context.moveTo(this.left, Math.round(y(bytes)) + 0.5);
@@ -120,9 +168,8 @@ class Chart {
       context.stroke();
       context.fillText(formatSize(bytes), this.left - 6, y(bytes) + 3.5);
     }
-    const first = this.time[0],
-      last = this.time[this.time.length - 1],
-      tick = timeStep((last - first) / (this.width / 110));
+    const { first, last } = this;
+    const tick = timeStep((last - first) / (this.width / 110));
     for (let us = Math.ceil(first / tick) * tick; us <= last; us += tick) {
       const x = this.x(us);
       context.fillRect(Math.round(x), floor, 1, 3);
@@ -131,47 +178,71 @@ class Chart {
     }
   }
 
-  shade(context, color, floor) {
+  /** The range, and the time in it of which the figures are. */
+  shade(context, color, y, floor) {
     const range = this.drag || this.range;
     if (!range) return;
-    const from = this.x(this.time[range[0]]),
-      to = this.x(this.time[range[1]]);
+    const [from, to] = this.model.span(range).map((us) => this.x(us));
     context.fillStyle = color("select");
     context.fillRect(from, 0, Math.max(to - from, 1.5), floor);
     context.fillStyle = color("accent");
     context.fillRect(from, 0, 1, floor);
     context.fillRect(to, 0, 1, floor);
+    const high = this.model.highest(range);
+    context.beginPath();
+    context.arc(this.x(high.time), y(high.bytes), 5, 0, 2 * Math.PI);
+    context.fill();
   }
 
-  line(context, color, values, y, floor) {
+  line(context, color, steps, y, floor) {
+    if (!steps.time.length) return;
     context.strokeStyle = context.fillStyle = color;
     context.lineWidth = 1.5;
     context.beginPath();
-    values.forEach((value, at) => context.lineTo(this.x(this.time[at]), y(value)));
-    if (values.length === 1) context.rect(this.x(this.time[0]) - 2, y(values[0]) - 2, 4, 4);
+    this.trace(context, steps, y, floor);
     context.stroke();
-    if (floor === undefined || values.length < 2) return;
-    context.lineTo(this.x(this.time[values.length - 1]), floor);
-    context.lineTo(this.x(this.time[0]), floor);
+    if (floor === undefined) return;
+    context.lineTo(this.x(this.last), floor);
+    context.lineTo(this.x(steps.time[0]), floor);
     context.globalAlpha = 0.12;
     context.fill();
     context.globalAlpha = 1;
   }
 
-  /** The high-water mark, which may lie between two snapshots. */
-  peak(context, color, y) {
-    const { peak } = this.model.data;
-    if (!peak) return;
-    const x = this.x(peak.time),
-      top = y(peak.bytes),
-      text = `peak ${formatSize(peak.bytes)}`;
+  /** The path along steps, horizontally and then vertically, with no more lines than the screen has columns. */
+  trace(context, steps, y, floor) {
+    const column = (at) => Math.round(this.x(steps.time[at]) * this.ratio) / this.ratio;
+    let x = column(0);
+    context.moveTo(x, floor ?? y(steps.bytes[0]));
+    for (let at = 0; at < steps.time.length;) {
+      let low = steps.bytes[at];
+      let high = low;
+      let last = low;
+      for (at++; at < steps.time.length && column(at) === x; at++) {
+        last = steps.bytes[at];
+        low = Math.min(low, last);
+        high = Math.max(high, last);
+      }
+      for (const bytes of [high, low, last]) context.lineTo(x, y(bytes));
+      x = at < steps.time.length ? column(at) : this.x(this.last);
+      context.lineTo(x, y(last));
+    }
+  }
+
+  /** The high-water mark; a line of what a filter left out, too, goes past it. */
+  mark(context, color, y) {
+    const { peak, heapOfEverything } = this.model.data;
+    if (!peak || heapOfEverything) return;
+    const x = this.x(peak.time);
+    const top = y(peak.bytes);
+    const text = `peak ${formatSize(peak.bytes)}`;
     context.fillStyle = color("heap");
     context.beginPath();
     context.arc(x, top, 3, 0, 2 * Math.PI);
     context.fill();
     // Above the point, with a rim, since the lines pass there.
-    const half = context.measureText(text).width / 2 + 2,
-      at = Math.min(Math.max(x, this.left + half), this.width - half);
+    const half = context.measureText(text).width / 2 + 2;
+    const at = Math.min(Math.max(x, this.left + half), this.width - half);
     context.textAlign = "center";
     context.lineWidth = 3;
     context.strokeStyle = color("bg");
@@ -180,37 +251,39 @@ class Chart {
     context.fillText(text, at, top - 7);
   }
 
-  cross(context, color, y, floor) {
-    const at = this.pointer,
-      { heap, rss } = this.model.data,
-      x = this.x(this.time[at]);
+  /** The time under the pointer, and the highest steps in that column of the screen. */
+  under() {
+    const span = [this.timeAt(this.pointer - 0.5), this.timeAt(this.pointer + 0.5)];
+    return { time: this.timeAt(this.pointer), heap: this.heap.highest(...span), rss: this.rss.highest(...span) };
+  }
+
+  cross(context, color, y, floor, under) {
+    const x = this.x(under.time);
     context.fillStyle = color("dim");
     context.fillRect(x, 14, 1, floor - 14);
-    for (const [name, value] of [
-      ["heap", heap[at]],
-      ["rss", rss[at]],
-    ]) {
+    for (const name of ["heap", "rss"]) {
+      if (under[name] < 0) continue;
       context.fillStyle = color(name);
-      context.fillRect(x - 2.5, y(value) - 2.5, 6, 6);
+      context.fillRect(x - 2.5, y(this[name].bytes[under[name]]) - 2.5, 6, 6);
     }
   }
 
-  /** What the lines are, and their values at the pointer: below the chart, where it covers nothing. */
-  readout() {
-    const at = this.pointer,
-      { heap, rss } = this.model.data;
-    const value = (values) => (at == null ? "" : ` ${formatSize(values[at])}`);
-    const entries = [
-      ["heap", `Heap${value(heap)}`],
-      ["rss", `Resident memory${value(rss)}`],
-    ];
+  /** What the lines are, and their steps at the pointer: below the chart, where it covers nothing. */
+  readout(under) {
+    const { timePrecision: precision, heapOfEverything } = this.model.data;
+    const value = (name) => (under ? ` ${formatSize(this[name].bytes[under[name]] ?? 0)}` : "");
+    const since = under && under.heap >= 0 ? ` since ${exactTime(this.heap.time[under.heap], precision)}` : "";
+    const entries = [["heap", `Heap${heapOfEverything ? " of everything" : ""}${value("heap")}${since}`]];
+    if (this.rss.time.length) entries.push(["rss", `Resident memory${value("rss")}`]);
     const spans = entries.map(([name, text]) => {
-      const entry = element("span", "", text),
-        swatch = element("i");
+      const entry = element("span", "", text);
+      const swatch = element("i");
       swatch.style.background = `var(--${name})`;
       entry.prepend(swatch);
       return entry;
     });
-    $("readout").replaceChildren(...spans, element("span", "", at == null ? "" : `at ${formatTime(this.time[at])}`));
+    const column = (this.last - this.first) / (this.width - this.left);
+    const time = under ? `at ${exactTime(under.time, Math.max(precision, column))}` : "";
+    $("readout").replaceChildren(...spans, element("span", "", time));
   }
 }

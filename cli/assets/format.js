@@ -34,6 +34,13 @@ function formatTime(us) {
   return `${Math.floor(us / 6e7)} min ${String(Math.floor((us % 6e7) / 1e6)).padStart(2, "0")} s`;
 }
 
+/** A time with as many digits as a precision in microseconds warrants. */
+function exactTime(us, precision) {
+  const digits = Math.min(6, Math.max(0, Math.ceil(6 - Math.log10(precision))));
+  if (us < 6e7) return `${(us / 1e6).toFixed(digits)} s`;
+  return `${Math.floor(us / 6e7)} min ${((us % 6e7) / 1e6).toFixed(digits).padStart(digits ? digits + 3 : 2, "0")} s`;
+}
+
 const plural = (count, one, many) => `${formatCount(count)} ${count === 1 ? one : many}`;
 
 /** A thread, its name first. */

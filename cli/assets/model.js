@@ -40,6 +40,7 @@ class Model {
     this.sums = new Map();
     if (data.time) {
       this.time = undelta(data.time);
+      this.heapTime = undelta(data.heapTime);
       if (data.liveGroup) this.liveGroup = Int32Array.from(undelta(data.liveGroup));
     }
   }
@@ -84,7 +85,8 @@ class Model {
     const bytes = new Float64Array(this.groupNode.length);
     const count = new Float64Array(this.groupNode.length);
     const [from, to] = range;
-    const high = this.highest(range);
+    const high = this.highest(range).moment;
+    if (view === 0 && high === null) return this.groupFigures({ view, range: null }, side);
     for (let i = 0; i < this.liveGroup.length; i++) {
       const first = liveFirst[i];
       const end = liveEnd[i];
@@ -96,11 +98,21 @@ class Model {
     return { bytes, count };
   }
 
-  /** The moment of a range at which most was live, the first of them. */
+  /** When most was live in a range, the first such time, and how much. `moment` is null for a peak between moments. */
   highest([from, to]) {
-    let high = from;
-    for (let at = from; at <= to; at++) if (this.data.heap[at] > this.data.heap[high]) high = at;
-    return high;
+    const { heap, peak } = this.data;
+    let moment = from;
+    for (let at = from; at <= to; at++) if (heap[at] > heap[moment]) moment = at;
+    const hasPeak = peak && peak.time >= this.time[from] && peak.time < this.time[to];
+    if (hasPeak && peak.bytes > heap[moment]) return { moment: null, ...peak };
+    return { moment, time: this.time[moment], bytes: heap[moment] };
+  }
+
+  /** From when until when a range is: what its last moment shows stays until the next event or moment. */
+  span([from, to]) {
+    const { time, heapTime } = this;
+    const next = heapTime[lowerBound(heapTime, time[to] + 1)] ?? Infinity;
+    return [time[from], Math.min(next, time[to + 1] ?? time[to])];
   }
 
   /** Own and total figures of every node for a selection: of bytes and of counts, and those of the base. */

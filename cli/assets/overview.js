@@ -24,12 +24,12 @@ class Overview {
     $("meaning").replaceChildren(meaning, ...this.leftOut(), ...this.notes());
   }
 
-  rangeMeaning([from, to], view) {
-    const { time, data } = this.model;
-    const span = `${formatTime(time[from])} to ${formatTime(time[to])}`;
-    if (view !== 0) return `Allocated between ${span} and not freed by the end of that.`;
-    const high = this.model.highest([from, to]);
-    return `Live at the highest moment of ${span}: at ${formatTime(time[high])}, with ${formatSize(data.heap[high])} of heap.`;
+  rangeMeaning(range, view) {
+    const text = (us) => exactTime(us, this.model.data.timePrecision);
+    const [from, to] = this.model.span(range).map(text);
+    if (view !== 0) return `Allocated from ${from} to ${to} and not freed by the end of that.`;
+    const high = this.model.highest(range);
+    return `Live at the highest moment of ${from} to ${to}: at ${text(high.time)}, with ${formatSize(high.bytes)} of heap.`;
   }
 
   leftOut() {

@@ -321,6 +321,7 @@ fn finished(
     let account = Account::of(process, &capture.analysis.totals, all.count, file_bytes);
     capture.facts.account = account.with_loss(*lost_blocks, *lost_bytes, *complete);
     capture.facts.stackless = capture.facts.lacks_stacks(&capture.frames);
+    capture.facts.narrowed = request.narrows();
     let (warnings, path) = (capture.facts.warnings(), &capture.facts.file);
     told.warnings.extend(warnings.into_iter().map(|warning| (path.clone(), warning)));
     request.filter.apply(&mut capture.analysis, &capture.frames, &capture.threads);

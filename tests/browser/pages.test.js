@@ -118,6 +118,127 @@ inPage("the peak is where the heap was highest", "flamegraph.html", async (page)
   const peak = await page.evaluate(() => window.memtrack.model.data.peak);
   assert.equal(peak.bytes, expected.peak.bytes);
   assert.ok(Math.abs(peak.time / 1000 - expected.peak.time_ms) <= 1);
+  const { bytes, most } = await page.evaluate(() => {
+    const { heap } = window.memtrack.chart,
+      { peak } = window.memtrack.model.data;
+    return { bytes: heap.bytes[heap.highest(peak.time, peak.time)], most: heap.most };
+  });
+  assert.deepEqual([bytes, most], [peak.bytes, peak.bytes]);
+});
+
+/** What the chart draws when it paints itself: the ends of lines, and the centres of dots. */
+const painted = (page) =>
+  page.evaluate(() => {
+    const lines = [],
+      dots = [],
+      { prototype } = CanvasRenderingContext2D,
+      { moveTo, lineTo, arc } = prototype;
+    let at;
+    const of = (kept, own) =>
+      function (x, y, ...rest) {
+        kept(x, y);
+        own.call(this, x, y, ...rest);
+      };
+    prototype.moveTo = of((x, y) => (at = [x, y]), moveTo);
+    prototype.lineTo = of((x, y) => {
+      lines.push([...at, x, y]);
+      at = [x, y];
+    }, lineTo);
+    prototype.arc = of((x, y) => dots.push([x, y]), arc);
+    window.memtrack.chart.paint();
+    Object.assign(prototype, { moveTo, lineTo, arc });
+    return { lines, dots };
+  });
+
+/** Drags over the chart from one time to another, in seconds. */
+async function dragOver(page, from, to) {
+  const box = await page.locator("#chart").boundingBox();
+  const x = (seconds) => page.evaluate((seconds) => window.memtrack.chart.x(seconds * 1e6), seconds);
+  await page.mouse.move(box.x + (await x(from)), box.y + 50);
+  await page.mouse.down();
+  await page.mouse.move(box.x + (await x(to)), box.y + 50, { steps: 4 });
+  await page.mouse.up();
+}
+
+/** When the block of steps.py that stays was made and freed, and the other one was there, in seconds. */
+const timesOfSteps = (page) =>
+  page.evaluate(() => {
+    const { time, bytes } = window.memtrack.chart.heap;
+    const first = (is) => time[bytes.findIndex((value, at) => is(value - (bytes[at - 1] || 0)))] / 1e6;
+    return [
+      first((change) => change > 19e6),
+      first((change) => change > 59e6),
+      first((change) => change < -19e6 && change > -21e6),
+    ];
+  });
+
+inPage("memory over time is drawn in steps, and the peak's dot lies on them", "steps.html", async (page) => {
+  const { lines, dots } = await painted(page);
+  const slopes = lines.filter(([x, y, toX, toY]) => Math.abs(x - toX) > 0.01 && Math.abs(y - toY) > 0.01);
+  assert.deepEqual(slopes, []);
+  const [x, y] = dots[0];
+  assert.equal(dots.length, 1);
+  const isBetween = (value, a, b) => Math.min(a, b) - 0.6 <= value && value <= Math.max(a, b) + 0.6;
+  assert.ok(
+    lines.some(([fromX, fromY, toX, toY]) => isBetween(x, fromX, toX) && isBetween(y, fromY, toY)),
+    `${dots}`,
+  );
+  const [made, spike, freed] = await timesOfSteps(page);
+  assert.ok(spike - made > 0.9 && freed - spike > 0.9, `${[made, spike, freed]}`);
+});
+
+inPage("the readout has the step under the pointer", "steps.html", async (page) => {
+  const [made, spike] = await timesOfSteps(page);
+  const x = await page.evaluate((us) => window.memtrack.chart.x(us), (made + spike) * 5e5);
+  await page.hover("#chart", { position: { x, y: 60 } });
+  const expected = await page.evaluate(
+    (us) => {
+      const { heap } = window.memtrack.chart,
+        at = heap.at(us);
+      return `Heap ${formatSize(heap.bytes[at])} since ${(heap.time[at] / 1e6).toFixed(6)} s`;
+    },
+    (made + spike) * 5e5,
+  );
+  await page.waitForFunction((text) => document.querySelector("#readout").textContent.startsWith(text), expected);
+});
+
+inPage("a range of idle time has what the line shows there", "steps.html", async (page) => {
+  const [made, spike, freed] = await timesOfSteps(page);
+  const shown = (from, to) =>
+    page.evaluate(
+      ([from, to]) => {
+        const { heap } = window.memtrack.chart;
+        return heap.bytes[heap.highest(from * 1e6, to * 1e6)];
+      },
+      [from, to],
+    );
+  for (const [from, to] of [
+    [made + 0.3, made + 0.6],
+    [spike + 0.3, spike + 0.6],
+    [freed + 0.1, freed + 0.3],
+  ]) {
+    await dragOver(page, from, to);
+    await withImports(page);
+    assert.equal((await drawn(page))[0].value, await shown(from, to), `${[from, to]}`);
+    assert.match(
+      await page.textContent("#meaning"),
+      /^Live at the highest moment of [\d.]+ s to [\d.]+ s: at [\d.]{8,} s, with /,
+    );
+  }
+});
+
+inPage("a range over the peak shows the peak, whether or not a moment saw it", "steps.html", async (page) => {
+  const [, spike] = await timesOfSteps(page);
+  await dragOver(page, spike - 0.3, spike + 0.3);
+  const peak = await page.evaluate(() => window.memtrack.model.data.peak.bytes);
+  assert.equal((await drawn(page))[0].value, peak);
+  assert.match(await page.textContent("#meaning"), /with 8\d\.\d MB of heap/);
+});
+
+inPage("of what a filter leaves the chart and its moments are, too", "filtered.html", async (page) => {
+  const [most, heap] = await page.evaluate(() => [window.memtrack.chart.heap.most, window.memtrack.model.data.heap]);
+  assert.equal(most, 0);
+  assert.ok(heap.every((bytes) => bytes === 0));
 });
 
 inPage("the first glance names the program, what the view is of, and who holds it", "flamegraph.html", async (page) => {
@@ -211,11 +332,8 @@ inPage("a range shows what was live in it", "flamegraph.html", async (page) => {
   await drag(70, chart.width - 30);
   const { range } = await state(page),
     [root] = await drawn(page);
-  const heap = await page.evaluate(
-    ([from, to]) => Math.max(...window.memtrack.model.data.heap.slice(from, to + 1)),
-    range,
-  );
-  assert.equal(root.value, heap);
+  const { heap, peak } = await page.evaluate(() => window.memtrack.model.data);
+  assert.equal(root.value, Math.max(...heap.slice(range[0], range[1] + 1), peak.bytes), "the peak is in it");
   assert.equal(await page.isDisabled('#views button:text-is("Temporary")'), true);
   await page.click("#range button");
   assert.equal((await state(page)).range, null);
@@ -351,7 +469,9 @@ inPage("source lines are labels on request", "sources.html", async (page) => {
 inPage("the chart's values stand below it", "flamegraph.html", async (page) => {
   await page.hover("#chart", { position: { x: 300, y: 60 } });
   await page.waitForFunction(() =>
-    /^Heap [\d.]+ \w+Resident memory [\d.]+ \w+at [\d.]+ s$/.test(document.querySelector("#readout").textContent),
+    /^Heap [\d.]+ \w+ since [\d.]+ sResident memory [\d.]+ \w+at [\d.]+ s$/.test(
+      document.querySelector("#readout").textContent,
+    ),
   );
   const [chart, readout] = await Promise.all(["#chart", "#readout"].map((id) => page.locator(id).boundingBox()));
   assert.ok(readout.y >= chart.y + chart.height);

@@ -33,8 +33,13 @@ pub(crate) struct Capture {
 impl Capture {
     /// The title of a view for people.
     pub(super) fn title(&self, view: View) -> &'static str {
-        let apart = self.facts.several.as_ref().is_some_and(|several| several.apart.is_some());
-        if apart && view == View::HighWaterMark { "Each process's own high-water mark" } else { title(view) }
+        let each = view == View::HighWaterMark && self.has_several_peaks();
+        if each { "Each process's own high-water mark" } else { title(view) }
+    }
+
+    /// Whether its high-water mark is several, each of another moment.
+    pub(super) fn has_several_peaks(&self) -> bool {
+        self.facts.several.as_ref().is_some_and(|several| several.apart.is_some())
     }
 
     /// The operating system's number of a thread and its name, where it has one.
@@ -67,6 +72,8 @@ pub(crate) struct Facts {
     pub(crate) lost_bytes: u64,
     /// Frames whose description is missing, shown as `<unknown>`.
     pub(crate) unknown_frames: u64,
+    /// Whether a filter may have left out a part of its allocations.
+    pub(crate) narrowed: bool,
     /// Further captures that the report is about.
     pub(crate) others: usize,
     /// The processes of several captures.

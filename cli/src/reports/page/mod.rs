@@ -266,8 +266,7 @@ fn peak_text(capture: &Capture) -> String {
 /// When the high-water mark was, in microseconds, and its bytes: nothing where several processes had one each.
 fn peak(capture: &Capture) -> serde_json::Value {
     let peak = &capture.analysis.totals.peak;
-    let apart = capture.facts.several.as_ref().is_some_and(|several| several.apart.is_some());
-    let at = peak.at.filter(|_| !apart && !capture.analysis.snapshots.is_empty());
+    let at = peak.at.filter(|_| !capture.has_several_peaks() && !capture.analysis.snapshots.is_empty());
     at.map_or(serde_json::Value::Null, |at| serde_json::json!({"time": at.time_ns / 1000, "bytes": peak.bytes}))
 }
 

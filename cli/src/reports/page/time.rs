@@ -1,13 +1,15 @@
-//! Memory over time for a page: the snapshots, and in which of them each group's allocations were live.
+//! Memory over time for a page: the heap and resident memory as steps, the snapshots as moments, and at which of them
+//! each group's allocations were live.
 //!
-//! Every snapshot is a moment at which the page can be asked what was live. Where there are too many of them, the
-//! highest of each few neighbours is kept, so peaks stay. Invariant: at each kept moment the live allocations add up to
-//! the heap shown there, exactly.
+//! Steps are drawn: they are of every event where the capture has those, and else of the snapshots and the peak. A moment
+//! is a snapshot at which the page can be asked what was live. Where there are too many of them, the highest of each few
+//! neighbours is kept, so peaks stay. Invariant: at each kept moment the live allocations add up to the heap that is
+//! said of it, exactly.
 
 use std::io;
 
 use memtrack_reader::Snapshot;
-use memtrack_reader::analysis::{Intervals, Tally};
+use memtrack_reader::analysis::{Curve, Intervals, Tally};
 use rustc_hash::FxHashMap;
 
 use super::columns::Columns;
@@ -22,6 +24,14 @@ const FEWEST_MOMENTS: usize = 64;
 
 /// (group, first moment, end moment) -> bytes and count; the end is one past the last moment for what stays.
 type Lives = FxHashMap<(u32, u32, u32), Tally>;
+
+/// Of how much time one is the unit of what is written.
+const MICROSECOND_NS: u64 = 1000;
+/// How exact times are where nothing else is known: a snapshot is taken in every millisecond with events.
+const SNAPSHOT_NS: u64 = 1_000_000;
+
+/// Times, and the bytes from each of them on.
+type Steps = Vec<(u64, u64)>;
 
 /// Writes the columns, with at most so many entries in the table of lives as long as there are moments to do without;
 /// says what was merged.
@@ -39,10 +49,14 @@ pub(super) fn write(
         step *= 2;
         (kept, lives) = moments.thinned(intervals, sites, step);
     }
-    let of_kept = |figure: fn(&Snapshot) -> u64| kept.iter().map(&figure).collect::<Vec<_>>();
-    data.steps("time", of_kept(|moment| moment.time_ns / 1000))?;
-    data.column("rss", of_kept(|moment| moment.rss_bytes))?;
-    data.column("heap", of_kept(|moment| moment.heap_bytes))?;
+    data.steps("time", kept.iter().map(|moment| moment.time_ns / MICROSECOND_NS))?;
+    data.column("heap", kept.iter().map(|moment| moment.heap_bytes))?;
+    write_steps("heap", &heap(capture, &kept), data)?;
+    data.json("heapOfEverything", &is_of_everything(capture).into())?;
+    write_steps("rss", &resident(&capture.analysis.snapshots), data)?;
+    let exact_ns =
+        if capture.analysis.exact_times { 0 } else { capture.facts.time_uncertainty_ns.unwrap_or(SNAPSHOT_NS) };
+    data.json("timePrecision", &exact_ns.div_ceil(MICROSECOND_NS).max(1).into())?;
     if intervals.is_some() {
         write_lives(&lives, data)?;
     }
@@ -96,8 +110,72 @@ impl Moments {
                 lives.entry((group, first, end)).or_default().add(interval.bytes, interval.count);
             }
         }
-        (kept.into_iter().map(|at| self.all[at as usize]).collect(), lives)
+        let mut kept: Vec<_> = kept.into_iter().map(|at| self.all[at as usize]).collect();
+        if intervals.is_some() {
+            // The snapshots know the whole heap; a filter leaves less.
+            kept.iter_mut().zip(heaps(&lives)).for_each(|(moment, bytes)| moment.heap_bytes = bytes);
+        }
+        (kept, lives)
     }
+}
+
+/// What was live at each moment, from the first on.
+fn heaps(lives: &Lives) -> impl Iterator<Item = u64> {
+    let mut changes: Vec<_> = lives
+        .iter()
+        .flat_map(|(&(_, first, end), live)| [(first, i128::from(live.bytes)), (end, -i128::from(live.bytes))])
+        .collect();
+    changes.sort_unstable_by_key(|(moment, _)| *moment);
+    let (mut next, mut live) = (0, 0);
+    (0..).map(move |moment| {
+        while let Some((_, change)) = changes.get(next).filter(|(at, _)| *at <= moment) {
+            (next, live) = (next + 1, live + change);
+        }
+        u64::try_from(live).unwrap_or(0)
+    })
+}
+
+/// Whether steps of the heap are of what a filter left out, too: what is left is known at moments alone.
+fn is_of_everything(capture: &Capture) -> bool {
+    capture.facts.narrowed && capture.analysis.intervals.is_none()
+}
+
+/// The heap: of all events where they were looked at, else of the moments; always with the peak.
+fn heap(capture: &Capture, moments: &[Snapshot]) -> Steps {
+    let whole = is_of_everything(capture);
+    let mut steps: Steps = match &capture.analysis.curve {
+        Some(curve) if whole || !capture.facts.narrowed => curve.points().collect(),
+        _ => moments.iter().map(|moment| (moment.time_ns, moment.heap_bytes)).collect(),
+    };
+    let peak = &capture.analysis.totals.peak;
+    if let Some(at) = peak.at.filter(|_| !whole && !capture.has_several_peaks()) {
+        let place = steps.partition_point(|(time_ns, _)| *time_ns <= at.time_ns);
+        let (before, _) = steps.split_at(place);
+        let at_its_time = before.iter().rev().take_while(|(time_ns, _)| *time_ns == at.time_ns);
+        let reached = at_its_time.chain(before.last()).map(|(_, bytes)| *bytes).max();
+        if reached.is_none_or(|bytes| bytes < peak.bytes) {
+            steps.insert(place, (at.time_ns, peak.bytes));
+        }
+    }
+    steps.dedup_by_key(|(_, bytes)| *bytes);
+    steps
+}
+
+/// Resident memory, from when it was first looked at.
+fn resident(snapshots: &[Snapshot]) -> Steps {
+    let mut curve = Curve::default();
+    let mut last = 0;
+    for snapshot in
+        snapshots.iter().filter(|snapshot| snapshot.rss_bytes != std::mem::replace(&mut last, snapshot.rss_bytes))
+    {
+        curve.add(snapshot.time_ns, snapshot.rss_bytes);
+    }
+    curve.points().collect()
+}
+
+fn write_steps(name: &str, steps: &Steps, data: &mut Columns) -> io::Result<()> {
+    data.steps(&format!("{name}Time"), steps.iter().map(|(time_ns, _)| time_ns / MICROSECOND_NS))?;
+    data.column(&format!("{name}Bytes"), steps.iter().map(|(_, bytes)| *bytes))
 }
 
 fn write_lives(lives: &Lives, data: &mut Columns) -> io::Result<()> {
@@ -112,14 +190,14 @@ fn write_lives(lives: &Lives, data: &mut Columns) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Moments, write};
+    use super::{Moments, heap, resident, write};
     use crate::reports::facts::Capture;
     use crate::reports::fixture;
     use crate::reports::page::columns::Columns;
     use crate::reports::page::heaviest::Heaviest;
     use crate::reports::page::sites::Sites;
     use memtrack_reader::Snapshot;
-    use memtrack_reader::analysis::{Interval, Tally};
+    use memtrack_reader::analysis::{Curve, Interval, Moment, Peak, Tally};
 
     /// Six snapshots of one group, whose heap goes up and down, and one allocation that stays.
     fn capture() -> Capture {
@@ -179,5 +257,32 @@ mod tests {
         data.ended().unwrap().write(&mut text).unwrap();
         let text = crate::reports::page::testing::unpacked(&text);
         assert!(text.contains("\"heap\":[") && !text.contains("liveGroup"), "{text}");
+    }
+
+    #[test]
+    fn the_peak_lies_on_the_steps_of_the_heap() {
+        let mut capture = capture();
+        capture.analysis.totals.peak =
+            Peak { bytes: 600, at: Some(Moment { order: 9, time_ns: 1_500_000 }), ..Peak::default() };
+        let snapshots = capture.analysis.snapshots.clone();
+        // Between two snapshots that did not see it, which stay as they are.
+        assert_eq!(heap(&capture, &snapshots)[1..4], [(1_000_000, 517), (1_500_000, 600), (2_000_000, 507)]);
+        let mut curve = Curve::default();
+        let events = [(900_000, 500), (1_500_000, 600), (1_500_000, 0), (4_000_000, 30)];
+        events.into_iter().for_each(|(time, bytes)| curve.add(time, bytes));
+        capture.analysis.curve = Some(curve);
+        assert_eq!(heap(&capture, &snapshots), events, "of events it is known");
+        capture.facts.narrowed = true;
+        assert_eq!(heap(&capture, &snapshots).len(), 7, "they are of what was left out, too");
+        capture.analysis.intervals = None;
+        assert_eq!(heap(&capture, &snapshots), events, "nothing else is known");
+    }
+
+    #[test]
+    fn resident_memory_has_a_step_where_it_changes() {
+        let rss = [0, 0, 5, 5, 9, 9, 0];
+        let snapshot = |(index, rss_bytes)| Snapshot { index, time_ns: index.into(), rss_bytes, ..Snapshot::default() };
+        let snapshots: Vec<_> = (0..).zip(rss).map(snapshot).collect();
+        assert_eq!(resident(&snapshots), [(2, 5), (4, 9), (6, 0)]);
     }
 }

@@ -113,6 +113,8 @@ pub(crate) enum Command {
     Completions(shell::Completions),
     /// Write manual pages
     Man(shell::Man),
+    /// Print a document (tutorial, troubleshooting, formats, …) or the help of a command
+    Help(shell::Help),
 }
 
 impl Command {

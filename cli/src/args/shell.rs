@@ -1,4 +1,4 @@
-//! The options of `memtrack completions` and `memtrack man`.
+//! The options of `memtrack completions`, `memtrack man` and `memtrack help`.
 //!
 //! Invariant: only shells whose completions are tested are known.
 
@@ -31,4 +31,12 @@ pub(crate) struct Man {
     /// Where the pages are written
     #[arg(value_name = "DIRECTORY")]
     pub(crate) directory: PathBuf,
+}
+
+/// `memtrack help`.
+#[derive(Debug, Args)]
+pub(crate) struct Help {
+    /// A document or a command; without it, all are listed
+    #[arg(value_name = "TOPIC")]
+    pub(crate) topic: Vec<String>,
 }

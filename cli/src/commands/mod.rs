@@ -1,6 +1,7 @@
 //! The commands, one file each: from options to what is done.
 
 pub(crate) mod diff;
+pub(crate) mod help;
 pub(crate) mod parse;
 pub(crate) mod query;
 pub(crate) mod rewrite;

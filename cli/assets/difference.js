@@ -15,7 +15,10 @@ function showDifference(page) {
         ["shrunk3", "-50"],
         ["shrunk2", "-30"],
         ["shrunk1", "-15"],
-        ["same", "within 15 %"],
+        [
+          "same",
+          `within 15 %, below ${formatAmount(model.floor(page.selection()), state.metric)}, or as much less elsewhere`,
+        ],
         ["grown1", "+15"],
         ["grown2", "+30"],
         ["grown3", "+50"],

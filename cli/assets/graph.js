@@ -193,13 +193,16 @@ class Graph {
     const by = this.state.colorBy;
     const { metric, vanished } = this.layout.selection;
     if (block.changeBy !== by) {
-      const now = this.layout.describe(block);
-      const base = this.layout.describeBase(block);
+      const { news } = block.figures;
+      const now = vanished ? this.layout.describe(block) : this.layout.describe(block, news.now);
+      const base = this.layout.describe(block, vanished ? block.figures.base : news.base);
       const inBase = base.bytes.total > 0 || base.count.total > 0;
       // Callers of what vanished are shown with it; grey, where the new capture has them.
       const after = vanished ? this.layout.describe(block, block.figures.now) : null;
       const stays = after && (after.bytes.total > 0 || after.count.total > 0);
-      block.change = stays ? "same" : changeClass(now[metric][by], base[metric][by], inBase, vanished);
+      block.change = stays
+        ? "same"
+        : changeClass(now[metric][by], base[metric][by], inBase, vanished, this.model.floor(this.layout.selection));
       block.changeBy = by;
     }
     return block.change;

@@ -23,8 +23,9 @@ class Holders {
 
   /** What a node has: of a difference, how that changed. */
   value(node) {
-    const { own } = this.figures[this.metric];
-    return own[node] - (this.figures.base?.[this.metric].own[node] || 0);
+    const { news } = this.figures;
+    if (news) return news.now[this.metric].own[node] - news.base[this.metric].own[node];
+    return this.figures[this.metric].own[node];
   }
 
   /** The lines of own code that hold most, the largest first: frame, value, and the largest place that they got it through. */

@@ -263,7 +263,7 @@ class Layout {
   }
 
   describeArenas(metric, figures) {
-    const isBase = figures === this.figures.base;
+    const isBase = figures === this.figures.base || figures === this.figures.news?.base;
     const key = isBase ? { bytes: "baseBytes", count: "baseCount" }[metric] : metric;
     const value = this.arenaFigures[key];
     return { total: value, own: value };
@@ -338,10 +338,10 @@ class Layout {
 }
 
 /** How a figure changed, as a class of colour: the steps are 15, 30, 50 and 100 percent. New is what the base lacks. */
-function changeClass(now, base, inBase, vanished) {
+function changeClass(now, base, inBase, vanished, floor) {
   if (vanished) return "gone";
+  if (Math.abs(now - base) < floor) return "same";
   if (!inBase) return "new";
-  if (now === base) return "same";
   const percent = base ? ((now - base) * 100) / base : 100 * Math.sign(now);
   const size = Math.abs(percent);
   if (size < 15) return "same";

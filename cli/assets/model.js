@@ -125,6 +125,7 @@ class Model {
     const base = this.diff ? this.ownFigures(selection, "base") : null;
     const shown = vanished ? this.gone(own, base) : own;
     const figures = { ...this.withTotals(shown), base: base && this.withTotals(base) };
+    if (base) figures.news = { now: this.news(selection, own, "new"), base: this.news(selection, base, "base") };
     if (vanished) figures.now = this.withTotals(own);
     this.sums.set(key, figures);
     return figures;
@@ -140,6 +141,18 @@ class Model {
       count[node] += groups.count[group];
     });
     return { bytes, count };
+  }
+
+  /** A side of a difference without the blocks that another function has on the other side. */
+  news(selection, own, side) {
+    const setOff = this.ownFigures(selection, `${side}SetOff`);
+    const less = (metric) => own[metric].map((value, node) => value - setOff[metric][node]);
+    return this.withTotals({ bytes: less("bytes"), count: less("count") });
+  }
+
+  /** The change below which a difference of a selection is not shown. */
+  floor({ view, metric }) {
+    return this.data.floors[view][metric === "bytes" ? 0 : 1];
   }
 
   /** Whether a group is of the selection's thread and of an owner who is shown. */

@@ -35,20 +35,31 @@ class Overview {
   leftOut() {
     const { hide } = this.layout.selection;
     const hidden = OWNERS.map((owner, at) => ({ ...owner, at, value: this.owners[at][this.metric] }));
+    const inBase = (at) => this.owners[at][this.metric === "bytes" ? "baseBytes" : "baseCount"];
     return hidden
-      .filter(({ at, value }) => value && (hide >> at) & 1)
+      .filter(({ at, value }) => (value || inBase(at)) && (hide >> at) & 1)
       .flatMap(({ at, id, title, value }) => {
         const held =
           { imports: "held by imports", arenas: "of Python's arenas", own: "of own code" }[id] ||
           `of the ${title.toLowerCase()}`;
         const button = element("button", "inline", "show");
         button.onclick = () => this.on.toggle(at);
-        const amount = this.metric === "bytes" ? formatSize(value) : plural(value, "allocation", "allocations");
+        const amount = this.model.diff
+          ? this.change(this.owners[at])
+          : this.metric === "bytes"
+            ? formatSize(value)
+            : plural(value, "allocation", "allocations");
         return [
           element("b", "", ` ${amount} ${held} ${this.metric === "count" && value !== 1 ? "are" : "is"} left out `),
           button,
         ];
       });
+  }
+
+  /** A figure of the base and of the new capture. */
+  change(owner) {
+    const base = owner[this.metric === "bytes" ? "baseBytes" : "baseCount"];
+    return `${formatAmount(base, this.metric)} → ${formatAmount(owner[this.metric], this.metric)}`;
   }
 
   /** What has to be known of the figures stands in the dialog; here is the way to it. */
@@ -66,11 +77,14 @@ class Overview {
     const own = holders.own(MOST_HOLDERS);
     const all = own.length ? own : holders.others(MOST_HOLDERS);
     // What is below a thousandth is no answer, unless there is nothing else.
-    const rows = all.filter(({ value }, at) => at === 0 || Math.abs(value) * 1000 >= this.layout.whole);
+    const floor = this.model.diff ? this.model.floor(this.layout.selection) : this.layout.whole / 1000;
+    const rows = all.filter(({ value }, at) => (at === 0 && !this.model.diff) || Math.abs(value) >= floor);
     const what = this.model.diff ? "Who changed" : this.holdersTitle();
     $("holdersTitle").textContent = own.length || !rows.length ? what : `${what} (no own code on any stack)`;
     $("holders").replaceChildren(...rows.map((row) => this.holder(row)));
     $("noHolders").hidden = rows.length > 0;
+    if (this.model.diff)
+      $("noHolders").textContent = "Nobody: no function changed by more than two runs of one program differ.";
   }
 
   holdersTitle() {
@@ -127,7 +141,9 @@ class Overview {
         swatch.style.background = this.palette.owner(at);
         const isShown = !((hide >> at) & 1);
         button.setAttribute("aria-pressed", String(isShown));
-        const amount = `${formatAmount(sums[at], this.metric)}, ${formatPercent(sums[at], all)}`;
+        const amount = this.model.diff
+          ? this.change(this.owners[at])
+          : `${formatAmount(sums[at], this.metric)}, ${formatPercent(sums[at], all)}`;
         button.append(swatch, `${title} `, element("span", "", amount));
         button.title = `${meaning}. Click to ${isShown ? "leave it out" : "show it"}`;
         button.onclick = () => this.on.toggle(at);

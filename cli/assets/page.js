@@ -52,10 +52,11 @@ class Page {
     this.update();
   }
 
-  /** Leaks leave out what imports hold unless it is asked for: modules are meant to stay. */
+  /** Leaks leave out what imports hold unless it is asked for: modules are meant to stay. Differences do, too: what
+      imports hold depends on which modules were compiled anew. */
   get hidesImports() {
     const { imports, view } = this.state;
-    return imports === null ? view === 1 || view === 2 : !imports;
+    return imports === null ? this.model.diff || view === 1 || view === 2 : !imports;
   }
 
   selection() {

@@ -540,12 +540,13 @@ inPage(
   async (page) => {
     const change = async (name) => (await named(page, name)).change;
     assert.equal(await change("doubles"), "grown4");
-    assert.equal(await change("new_name"), "new");
+    // As many blocks of the size vanished with the old name.
+    assert.equal(await change("new_name"), "same");
     assert.equal(await change("calls_renamed"), "same");
     await page.selectOption("#colorBy", "total");
     assert.equal(await change("calls_renamed"), "same");
     assert.equal(await change("nested"), "same");
-    assert.equal(await change("new_name"), "new");
+    assert.equal(await change("new_name"), "same");
     assert.match(await page.textContent("#legend"), /absolute, nothing scaled/);
   },
 );
@@ -568,6 +569,16 @@ inPage("a difference begins with whose lines changed most", "diff.html", async (
   const rows = await page.$$eval("#holders li", (rows) => rows.map((row) => row.textContent));
   const largest = ["+4.00 MBprogram.py grows", "+4.00 MBprogram.py only_in_new", "-3.00 MBprogram.py only_in_base"];
   assert.deepEqual(rows.slice(0, 3).sort(), largest.sort());
+});
+
+inPage("a difference of two runs of one program has no colours, and nobody changed", "again.html", async (page) => {
+  assert.match(await page.textContent("#noHolders"), /^Nobody/);
+  assert.equal((await page.$$("#holders li")).length, 0);
+  for (const colorBy of ["own", "total"]) {
+    await page.selectOption("#colorBy", colorBy);
+    for (const name of ["stays", "grows", "nested"]) assert.equal((await named(page, name)).change, "same");
+  }
+  assert.match(await page.textContent("#owners"), /→/);
 });
 
 inPage("what was scaled is said", "scaled.html", async (page) => {

@@ -31,6 +31,8 @@ pub struct Quiet {
     pub arenas: Pair,
     /// What imports hold.
     pub imports: Pair,
+    /// What was set off of each row that was given, of the base and of the new capture.
+    pub set_off: [Vec<Tally>; 2],
 }
 
 /// Blocks that are as good as each other: of one allocator, within a quarter of a power of two.
@@ -42,15 +44,20 @@ impl Quiet {
     /// Takes two captures' rows apart.
     #[must_use]
     pub fn of(base: (&Frames, Vec<GroupRow>), new: (&Frames, Vec<GroupRow>)) -> Self {
-        let mut quiet = Self::default();
+        let mut quiet =
+            Self { set_off: [base.1.len(), new.1.len()].map(|len| vec![Tally::default(); len]), ..Self::default() };
         let functions = [base.0, new.0].map(Innermost::of);
-        quiet.base = set_apart(base, &mut quiet.arenas.base, &mut quiet.imports.base);
-        quiet.new = set_apart(new, &mut quiet.arenas.new, &mut quiet.imports.new);
-        quiet.set_off(functions);
+        let at_base = set_apart(base, &mut quiet.base, &mut quiet.arenas.base, &mut quiet.imports.base);
+        let at_new = set_apart(new, &mut quiet.new, &mut quiet.arenas.new, &mut quiet.imports.new);
+        let left = quiet.set_off_few(functions);
+        for (all, (at, taken)) in quiet.set_off.iter_mut().zip([at_base, at_new].into_iter().zip(left)) {
+            at.into_iter().zip(taken).for_each(|(at, taken)| all[at] = taken);
+        }
         quiet
     }
 
-    fn set_off(&mut self, [mut base, mut new]: [Innermost<'_>; 2]) {
+    /// Takes the blocks to set off out of the rows; what was taken of each.
+    fn set_off_few(&mut self, [mut base, mut new]: [Innermost<'_>; 2]) -> [Vec<Tally>; 2] {
         let mut numbers: FxHashMap<(Class, Function), [u64; 2]> = FxHashMap::default();
         for (side, rows, innermost) in [(0, &self.base, &mut base), (1, &self.new, &mut new)] {
             for row in rows {
@@ -65,47 +72,57 @@ impl Quiet {
         }
         let each = surplus.into_iter().map(|(class, [base, new])| (class, base.min(new)));
         let room: FxHashMap<Class, u64> = each.filter(|(_, number)| *number > 0).collect();
-        for (side, rows, innermost) in [(0, &mut self.base, &mut base), (1, &mut self.new, &mut new)] {
+        [(0, &mut self.base, &mut base), (1, &mut self.new, &mut new)].map(|(side, rows, innermost)| {
             take(rows, room.clone(), |row| {
                 let [base, new] = numbers.get(&(class(row), innermost.function(row))).copied().unwrap_or_default();
                 if side == 0 { base.saturating_sub(new) } else { new.saturating_sub(base) }
-            });
-        }
+            })
+        })
     }
 }
 
 /// Takes blocks out of rows: of each class as many as there is room for, of each row as many as `surplus` says.
-fn take(rows: &mut Vec<GroupRow>, mut room: FxHashMap<Class, u64>, mut surplus: impl FnMut(&GroupRow) -> u64) {
-    for row in rows.iter_mut() {
+fn take(
+    rows: &mut Vec<GroupRow>,
+    mut room: FxHashMap<Class, u64>,
+    mut surplus: impl FnMut(&GroupRow) -> u64,
+) -> Vec<Tally> {
+    let mut taken = vec![Tally::default(); rows.len()];
+    for (row, taken) in rows.iter_mut().zip(&mut taken) {
         let Some(left) = room.get_mut(&class(row)) else { continue };
         let number = surplus(row).min(row.count).min(*left);
         if number > 0 {
             *left -= number;
-            row.bytes -= row.bytes / row.count * number;
+            let bytes = if number == row.count { row.bytes } else { row.bytes / row.count * number };
+            taken.add(bytes, number);
+            row.bytes -= bytes;
             row.count -= number;
-            row.bytes = if row.count == 0 { 0 } else { row.bytes };
         }
     }
     rows.retain(|row| row.count > 0 || row.bytes > 0);
+    taken
 }
 
-fn set_apart((frames, rows): (&Frames, Vec<GroupRow>), arenas: &mut Tally, imports: &mut Tally) -> Vec<GroupRow> {
+/// Fills in the rows that are left, and gives their indices.
+fn set_apart(
+    (frames, rows): (&Frames, Vec<GroupRow>),
+    left: &mut Vec<GroupRow>,
+    arenas: &mut Tally,
+    imports: &mut Tally,
+) -> Vec<usize> {
     let whose = whose(frames);
-    let mut left = rows;
-    left.retain(|row| {
-        let apart = if row.allocator.is_python_arena() {
-            Some(&mut *arenas)
+    let mut indices = Vec::new();
+    for (index, row) in rows.into_iter().enumerate() {
+        if row.allocator.is_python_arena() {
+            arenas.add(row.bytes, row.count);
+        } else if whose.get(row.stack.0 as usize) == Some(&Whose::Imports) {
+            imports.add(row.bytes, row.count);
         } else {
-            let imported = whose.get(row.stack.0 as usize) == Some(&Whose::Imports);
-            imported.then_some(&mut *imports)
-        };
-        let stays = apart.is_none();
-        if let Some(apart) = apart {
-            apart.add(row.bytes, row.count);
+            indices.push(index);
+            left.push(row);
         }
-        stays
-    });
-    left
+    }
+    indices
 }
 
 /// The class of the row's blocks, of which it is the mean size that counts.
@@ -140,7 +157,7 @@ mod tests {
     use memtrack_format::Allocator::{self, Calloc, Malloc, PymallocArena};
 
     use super::Quiet;
-    use crate::analysis::GroupRow;
+    use crate::analysis::{GroupRow, Tally};
     use crate::event::ThreadId;
     use crate::frames::Frames;
 
@@ -184,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_block_that_another_function_came_upon_is_set_off() {
-        let [base, new] = left(&[("a", Malloc, 50_000, 1), ("b", Malloc, 90, 3)], &[("c", Malloc, 48_000, 1)]);
+        let [base, new] = left(&[("a", Malloc, 50_000, 1), ("b", Malloc, 90, 3)], &[("c", Malloc, 52_000, 1)]);
         assert_eq!((base, new), (vec![("b".into(), 90, 3)], vec![]));
         let table = ("a", Malloc, 50_000, 1);
         assert_eq!(left(&[table], &[("c", Calloc, 50_000, 1)]).map(|rows| rows.len()), [1, 1], "another allocator");
@@ -209,5 +226,14 @@ mod tests {
         assert_eq!((quiet.arenas.base.bytes, quiet.arenas.new.bytes), (1 << 20, 2 << 20));
         assert_eq!((quiet.imports.base.bytes, quiet.imports.new.bytes), (700, 900));
         assert_eq!(left[0], left[1]);
+        assert_eq!(quiet.set_off, [vec![Tally::default(); 3], vec![Tally::default(); 3]]);
+    }
+
+    #[test]
+    fn what_was_set_off_is_known_of_each_row() {
+        let arena = ("a", PymallocArena, 1 << 20, 1);
+        let (quiet, _) = quiet(&[arena, ("a", Malloc, 50_000, 1)], &[("c", Malloc, 104_000, 2)]);
+        let taken = quiet.set_off.map(|rows| rows.iter().map(|row| (row.bytes, row.count)).collect::<Vec<_>>());
+        assert_eq!(taken, [vec![(0, 0), (50_000, 1)], vec![(52_000, 1)]]);
     }
 }

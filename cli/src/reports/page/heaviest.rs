@@ -33,7 +33,7 @@ impl Heaviest {
         let stack = |node: u32| if node == no_frame { StackId::EMPTY } else { StackId(node) };
         let caller = |node: u32| frames.node(stack(node)).map_or(0, |node| node.parent.0);
         let of_group = |group: Group| if group.stack == StackId::EMPTY { no_frame } else { group.stack.0 };
-        let sides = [Side { capture, places: groups.iter().map(of_group).collect() }];
+        let sides = [Side::new(capture, groups.iter().map(of_group).collect())];
         let Kept { nodes, all } = Kept::new(&sides, (no_frame + 1, caller), most);
 
         let [Side { mut places, .. }] = sides;
@@ -54,7 +54,7 @@ impl Heaviest {
                 (at, node) = (tree.nodes()[at as usize].parent, caller(node));
             }
         }
-        (Self { tree, weights, all }, Side { capture, places })
+        (Self { tree, weights, all }, Side::new(capture, places))
     }
 
     /// So many of the tree in which the sides have their places; those of what is left out become those of the nearest callers.
@@ -261,7 +261,7 @@ mod tests {
         for most in [1, 2, 10, 100, 500, 10_000] {
             let (kept, side) = Heaviest::of_stacks(&capture, most);
             let (tree, places) = CallTree::of_stacks(&capture.frames, stacks());
-            let (all, mut sides) = (tree.nodes().len(), [Side { capture: &capture, places }]);
+            let (all, mut sides) = (tree.nodes().len(), [Side::new(&capture, places)]);
             let expected = Heaviest::of_tree(&tree, &mut sides, most);
             assert_eq!((kept.tree.nodes(), &kept.weights), (expected.tree.nodes(), &expected.weights), "{most}");
             assert_eq!((&side.places, kept.all, expected.all), (&sides[0].places, all, all));

@@ -14,10 +14,12 @@ mod time;
 
 use std::io::{self, Write};
 
-use memtrack_reader::analysis::diff::Merged;
+use memtrack_reader::analysis::Quiet;
+use memtrack_reader::analysis::diff::{Merged, Pair};
 use memtrack_reader::{Options, View};
 
 use super::facts::{Capture, visible};
+use super::scale::Metric;
 use super::source::Sources;
 use super::{arenas, stats, view};
 use crate::units::{count, duration, size};
@@ -95,7 +97,7 @@ pub(crate) fn flamegraph(
     let (tree, Side { places, .. }) = Heaviest::of_stacks(capture, MOST_SITES);
     let places = capture.analysis.merge_at(&places);
     let (capture, frames) = (&*capture, &capture.frames);
-    let sides = [Side { capture, places }];
+    let sides = [Side::new(capture, places)];
     let mut names = Names::of_frames(frames, sources);
     let title = capture.facts.title();
     let (held, leaked) = (capture.analysis.python_arenas(View::Leaks), capture.analysis.totals.leaked);
@@ -135,13 +137,21 @@ pub(crate) fn difference(
     let mut merged = Merged::default();
     let mut sides = [new, base].map(|capture| {
         let stacks = capture.analysis.groups.iter().map(|group| group.stack);
-        Side { capture, places: merged.places(&capture.frames, stacks) }
+        Side::new(capture, merged.places(&capture.frames, stacks))
     });
-    let vanished = VIEWS.map(|view| {
-        let own = |merged: &mut Merged, capture: &Capture| merged.own(&capture.frames, &capture.analysis.view(view));
-        let (base, new) = (own(&mut merged, base), own(&mut merged, new));
-        merged.compare(&base, &new).vanished_stacks
-    });
+    let (mut floors, mut vanished) = (Vec::new(), Vec::new());
+    for (number, view) in VIEWS.into_iter().enumerate() {
+        let rows = [base, new].map(|capture| capture.analysis.view(view));
+        let own = [(base, &rows[0]), (new, &rows[1])].map(|(capture, rows)| merged.own(&capture.frames, rows));
+        let [base_rows, new_rows] = rows;
+        let quiet = Quiet::of((&base.frames, base_rows), (&new.frames, new_rows));
+        let [of_new, of_base] = &mut sides;
+        of_base.set_off(number, view, &quiet.set_off[0]);
+        of_new.set_off(number, view, &quiet.set_off[1]);
+        let compared = merged.compare(&own[0], &own[1]);
+        floors.push(floors_of(view, &compared.whole));
+        vanished.push(compared.vanished_stacks);
+    }
     let tree = Heaviest::of_tree(&std::mem::take(&mut merged.tree), &mut sides, MOST_SITES);
     let title = format!("{} -> {}", base.facts.file.display(), new.facts.file.display());
     let data = bounded(MOST_BYTES, |most| {
@@ -154,7 +164,8 @@ pub(crate) fn difference(
         });
         data.json("meanings", &meanings.to_vec().into())?;
         data.json("facts", &[facts(base), facts(new)].concat().into())?;
-        data.json("vanishedStacks", &vanished.to_vec().into())?;
+        data.json("vanishedStacks", &vanished.clone().into())?;
+        data.json("floors", &floors.clone().into())?;
         data.json("scale", &scale.clone().into())?;
         sites.write(&mut data, &mut Names::of_functions(&merged.functions, [&base.frames, &new.frames]))?;
         data.json("notes", &notes.iter().cloned().chain(sites.note()).collect::<Vec<_>>().into())?;
@@ -164,6 +175,12 @@ pub(crate) fn difference(
     let heading = [format!("{}, compared", new.facts.program()), title];
     let title = format!("{} compared - memtrack", new.facts.program());
     document(&Frame { title, heading, facts }, &data, out)
+}
+
+/// The changes of bytes and of numbers below which nothing of a view has a colour.
+fn floors_of(view: View, whole: &Pair) -> Vec<u64> {
+    let floor = |counts, base: u64, new: u64| Metric { name: "", view, counts }.floor(base.max(new));
+    vec![floor(false, whole.base.bytes, whole.new.bytes), floor(true, whole.base.count, whole.new.count)]
 }
 
 /// Builds the data with fewer and fewer call sites until the page is small enough, or is small in sites at least.

@@ -34,6 +34,8 @@ pub(super) struct Sites {
     groups: Vec<Key>,
     /// The figures of each group, on one side after the other.
     sums: Vec<Sums>,
+    /// The same of what is set off.
+    set_off: Vec<Sums>,
     sides: usize,
     /// For the first side the page's group of each of its groups.
     pub(super) group_numbers: Vec<u32>,
@@ -68,10 +70,15 @@ impl Sites {
         self.groups = keys.iter().flatten().copied().collect::<FxHashSet<Key>>().into_iter().collect();
         self.groups.sort_unstable();
         self.sums = vec![Sums::default(); self.groups.len() * sides.len()];
+        self.set_off = vec![Sums::default(); if sides.len() > 1 { self.sums.len() } else { 0 }];
         let order: FxHashMap<Key, u32> = self.groups.iter().copied().zip(0..).collect();
         for (number, (side, keys)) in sides.iter().zip(&keys).enumerate() {
             for (group, key) in side.capture.analysis.groups.iter().zip(keys) {
                 add(&mut self.sums[order[key] as usize * sides.len() + number], &group);
+            }
+            for (set_off, key) in side.set_off.iter().zip(keys) {
+                let sums = &mut self.set_off[order[key] as usize * sides.len() + number];
+                sums.iter_mut().zip(set_off).for_each(|(sum, part)| sum.add(part.bytes, part.count));
             }
         }
         self.group_numbers = keys.first().map_or(Vec::new(), |first| first.iter().map(|key| order[key]).collect());
@@ -100,11 +107,20 @@ impl Sites {
         data.column("groupAllocator", self.groups.iter().map(|key| allocators[&key.1]))?;
         data.column("groupThread", self.groups.iter().map(|key| u64::from(key.2)))?;
         for (side, prefix) in ["new", "base"].iter().enumerate().take(self.sides) {
-            for view in 0..VIEWS.len() {
-                let sums = self.sums.iter().skip(side).step_by(self.sides).map(|sums| &sums[view]);
-                data.column(&format!("{prefix}Bytes{view}"), sums.clone().map(|sum| sum.bytes))?;
-                data.column(&format!("{prefix}Count{view}"), sums.map(|sum| sum.count))?;
-            }
+            self.write_sums(&self.sums, side, prefix, data)?;
+        }
+        if self.set_off.is_empty() {
+            return Ok(());
+        }
+        self.write_sums(&self.set_off, 0, "newSetOff", data)?;
+        self.write_sums(&self.set_off, 1, "baseSetOff", data)
+    }
+
+    fn write_sums(&self, of_groups: &[Sums], side: usize, prefix: &str, data: &mut Columns) -> io::Result<()> {
+        for view in 0..VIEWS.len() {
+            let sums = of_groups.iter().skip(side).step_by(self.sides).map(|sums| &sums[view]);
+            data.column(&format!("{prefix}Bytes{view}"), sums.clone().map(|sum| sum.bytes))?;
+            data.column(&format!("{prefix}Count{view}"), sums.map(|sum| sum.count))?;
         }
         Ok(())
     }

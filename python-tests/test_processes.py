@@ -104,3 +104,60 @@ def test_children_find_what_they_would_without_memtrack(memtrack, plain, python,
     command = (python, programs / "tree.py", "surroundings")
     outcome, _ = memtrack.run(*command, options=options)
     assert outcome.stdout == plain(*command).stdout
+
+
+def started_ns(memtrack, path):
+    """When a recording began, by the wall clock: the first part of the run's number."""
+    return int(json.loads(memtrack("transform", "jsonl", "-o", "-", path).stdout.split(b"\n", 1)[0])["run_id"][:16], 16)
+
+
+def events(memtrack, path):
+    """What `parse` prints of a capture: (time, (address, size)) of each event, 0 where memory is given back, and its end."""
+    began = started_ns(memtrack, path)
+    last, found = began, []
+    for line in memtrack("parse", path).stdout.decode().splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind in ("ALLOC", "FREE", "MAP", "UNMAP"):
+            fields = dict(part.split("=", 1) for part in rest.split())
+            last = began + int(fields["time_ns"])
+            heap = kind == "ALLOC" or fields.get("class") == "heap"
+            size = int(fields["size"]) if heap else 0
+            found.append((last, (int(fields["address"], 16), size)))
+    stats = json.loads(memtrack("stats", "--json", path).stdout)
+    return [*found, (max(last, began + stats["capture"]["duration_ms"] * 1_000_000), None)]
+
+
+def merged_peak(memtrack, captures):
+    """The largest sum of what is live in all processes, and the number of blocks, with their events in the order of time."""
+    processes = [events(memtrack, path) for path in captures]
+    order = [(time, n, change) for n, changes in enumerate(processes) for time, change in changes]
+    order.sort(key=lambda event: event[0])
+    live = [{} for _ in captures]
+    total, peak = 0, (0, 0)
+    for _, n, change in order:
+        if change is None:
+            total -= sum(live[n].values())
+            live[n].clear()
+            continue
+        address, size = change
+        total += size - live[n].pop(address, 0)
+        if size:
+            live[n][address] = size
+        if total > peak[0]:
+            peak = (total, sum(map(len, live)))
+    return peak
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_the_peak_of_a_tree_is_that_of_its_events_merged_by_time(memtrack, python, programs, way):
+    _, captures = recorded(memtrack, python, programs / "tree.py", way, options=(*FOLLOW, "--allocation-timestamps"))
+    size, number = merged_peak(memtrack, captures)
+    peak = json.loads(memtrack("stats", "--json", *captures).stdout)["peak"]
+    assert (peak["bytes"], peak["allocations"]) == (size, number)
+    rows = json.loads(memtrack("table", "--json", *captures).stdout)["rows"]
+    assert (sum(row["bytes"] for row in rows), sum(row["count"] for row in rows)) == (size, number)
+    tree = json.loads(memtrack("tree", "--json", *captures).stdout)
+    assert tree["total"] == {"bytes": size, "count": number}
+    flame = json.loads(memtrack("flamegraph", "--json", "-o", "-", *captures).stdout)
+    assert [tree["total"] for tree in flame["trees"]] == [{"bytes": size, "count": number}]
+    assert sum(call["own"]["bytes"] for tree in flame["trees"] for call in tree["calls"]) == size

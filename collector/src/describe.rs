@@ -31,8 +31,8 @@ pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &Reco
         start_monotonic_ns: Some(start.monotonic_ns),
         start_realtime_ns: Some(start.realtime_ns),
         clock_uncertainty_ns: Some(start.uncertainty_ns),
-        timestamps: Some(u64::from(options.timestamps)),
-        native_traces: native.then_some(1),
+        timestamps: options.timestamps,
+        native_traces: native,
         snapshot_interval_ms: Some(options.snapshot_interval.as_millis() as u64),
         recorder: Some(RECORDER.into()),
         ..directories
@@ -48,7 +48,7 @@ pub(crate) fn python(control: &ControlPage) -> Process {
         python_version: (version != 0).then(|| version.into()),
         python_note: text(&control.python_note, note_len),
         python_allocator: text(&control.python_allocator, usize::MAX),
-        traces_python_allocators: traced.then_some(1),
+        traces_python_allocators: traced,
         ..Process::default()
     }
 }
@@ -87,7 +87,7 @@ pub(crate) fn at_end(area: &Area, start: &Process, end: ClockPairing, earlier: &
         events_without_slot: and(Some(control.events_without_slot.load(Acquire)), earlier.events_without_slot),
         waits: and(Some(control.waits.load(Acquire)), earlier.waits),
         wait_ns: and(Some(control.wait_ns.load(Acquire)), earlier.wait_ns),
-        ended_by_exec: (control.image.load(Acquire) == image::IN_EXEC).then_some(1),
+        ended_by_exec: (control.image.load(Acquire) == image::IN_EXEC),
         ..python(control)
     }
 }

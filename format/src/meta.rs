@@ -37,8 +37,8 @@ pub struct Process {
     pub clock_uncertainty_ns: Option<u64>,
     /// By how much times may be too early, in nanoseconds; in aggregated captures, where it cannot be computed from the sums.
     pub time_uncertainty_ns: Option<u64>,
-    /// 1: every event carries its time.
-    pub timestamps: Option<u64>,
+    /// Whether every event carries its time.
+    pub timestamps: bool,
     /// Between memory snapshots, in milliseconds.
     pub snapshot_interval_ms: Option<u64>,
     /// CLOCK_MONOTONIC at the end, in nanoseconds.
@@ -55,12 +55,12 @@ pub struct Process {
     pub waits: Option<u64>,
     /// Total time of these waits, in nanoseconds.
     pub wait_ns: Option<u64>,
-    /// 1: the process replaced itself by exec.
-    pub ended_by_exec: Option<u64>,
-    /// 1: blocks of Python's allocators are recorded, in place of the memory that those take from the system.
-    pub traces_python_allocators: Option<u64>,
-    /// 1: stacks have native frames.
-    pub native_traces: Option<u64>,
+    /// Whether the process replaced itself by exec.
+    pub ended_by_exec: bool,
+    /// Whether blocks of Python's allocators are recorded, in place of the memory that those take from the system.
+    pub traces_python_allocators: bool,
+    /// Whether stacks have native frames.
+    pub native_traces: bool,
     /// Native frames that were unchanged since the thread's previous record.
     pub native_kept: Option<u64>,
     /// Native frames that were unwound.
@@ -99,8 +99,8 @@ pub struct Process {
     pub stripped_allocations: Option<u64>,
     /// Their bytes.
     pub stripped_bytes: Option<u64>,
-    /// 1: names, paths and arguments were replaced.
-    pub anonymized: Option<u64>,
+    /// Whether names, paths and arguments were replaced.
+    pub anonymized: bool,
     /// Damaged or missing blocks of the capture from which this one was rewritten.
     pub lost_blocks: Option<u64>,
     /// Their bytes.
@@ -154,6 +154,9 @@ impl Process {
         for (tag, field) in copy.texts() {
             field.iter().for_each(|text| put(&mut out, tag, text));
         }
+        for (tag, _) in copy.flags().into_iter().filter(|(_, flag)| **flag) {
+            put(&mut out, tag, &number_bytes(1));
+        }
         for (tag, field) in copy.numbers() {
             field.iter().for_each(|&number| put(&mut out, tag, &number_bytes(number)));
         }
@@ -184,6 +187,8 @@ impl Process {
     fn set(&mut self, tag: u64, bytes: &[u8]) {
         if let Some((_, field)) = self.texts().into_iter().find(|(known, _)| *known == tag) {
             *field = Some(bytes.to_vec());
+        } else if let Some((_, flag)) = self.flags().into_iter().find(|(known, _)| *known == tag) {
+            *flag = varint::read(bytes, 0).is_some_and(|(value, _)| value == 1);
         } else if let Some((_, field)) = self.numbers().into_iter().find(|(known, _)| *known == tag) {
             *field = varint::read(bytes, 0).map(|(value, _)| value);
         }
@@ -213,8 +218,19 @@ impl Process {
         ]
     }
 
+    /// The fields that are flags, with their tags: a field with 1 where the flag is set.
+    fn flags(&mut self) -> [(u64, &mut bool); 5] {
+        [
+            (40, &mut self.timestamps),
+            (48, &mut self.ended_by_exec),
+            (49, &mut self.traces_python_allocators),
+            (50, &mut self.native_traces),
+            (72, &mut self.anonymized),
+        ]
+    }
+
     /// The fields that are numbers, with their tags.
-    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 46] {
+    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 41] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -224,7 +240,6 @@ impl Process {
             (37, &mut self.start_monotonic_ns),
             (38, &mut self.start_realtime_ns),
             (39, &mut self.clock_uncertainty_ns),
-            (40, &mut self.timestamps),
             (41, &mut self.snapshot_interval_ms),
             (42, &mut self.end_monotonic_ns),
             (43, &mut self.end_ticks),
@@ -232,9 +247,6 @@ impl Process {
             (45, &mut self.events_without_slot),
             (46, &mut self.waits),
             (47, &mut self.wait_ns),
-            (48, &mut self.ended_by_exec),
-            (49, &mut self.traces_python_allocators),
-            (50, &mut self.native_traces),
             (51, &mut self.native_kept),
             (52, &mut self.native_unwound),
             (53, &mut self.python_compared),
@@ -254,7 +266,6 @@ impl Process {
             (76, &mut self.time_uncertainty_ns),
             (70, &mut self.stripped_allocations),
             (71, &mut self.stripped_bytes),
-            (72, &mut self.anonymized),
             (73, &mut self.lost_blocks),
             (74, &mut self.lost_bytes),
             (78, &mut self.resident_peak),
@@ -310,6 +321,20 @@ mod tests {
         assert_eq!(read, example());
         assert!(read.update(&Process { exit_status: Some(139), ..Process::default() }.encode()));
         assert_eq!(read, Process { exit_status: Some(139), ..example() });
+    }
+
+    #[test]
+    fn a_flag_is_set_by_a_field_of_1_only() {
+        for (value, set) in [(0, false), (1, true), (2, false)] {
+            let mut payload = Vec::new();
+            super::put(&mut payload, 40, &super::number_bytes(value));
+            let mut read = Process::default();
+            assert!(read.update(&payload));
+            assert_eq!(read, Process { timestamps: set, ..Process::default() });
+        }
+        let whole = Process { native_traces: true, anonymized: true, ..Process::default() };
+        let mut read = Process::default();
+        assert!(read.update(&whole.encode()) && read == whole);
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn wanted(capture: &source::Capture) -> Result<Vec<Wanted>> {
 
 fn without_places(capture: &source::Capture) -> String {
     let path = capture.path().display();
-    if capture.aggregated() && capture.process().native_traces == Some(1) {
+    if capture.aggregated() && capture.process().native_traces {
         return format!(
             "{path}: no native places; aggregated captures of older versions have their names from the start"
         );

@@ -366,7 +366,7 @@ pub(crate) fn doubts(base: &Capture, new: &Capture) -> Vec<String> {
         stats::traces_python_allocators(base),
         stats::traces_python_allocators(new),
     );
-    let native = |capture: &Capture| capture.facts.process.native_traces == Some(1);
+    let native = |capture: &Capture| capture.facts.process.native_traces;
     differ("has native call stacks", native(base), native(new));
     differ("has its whole recording", base.facts.complete, new.facts.complete);
     differ("has damaged parts", base.facts.lost_blocks > 0, new.facts.lost_blocks > 0);
@@ -459,7 +459,7 @@ mod tests {
         let text = doubts(&fixture::empty(), &fixture::capture()).join("\n");
         assert!(text.contains("base: none, new: 3.11.7") && text.contains("new: pymalloc"), "{text}");
         let mut native = fixture::capture();
-        native.facts.process.native_traces = Some(1);
+        native.facts.process.native_traces = true;
         let text = doubts(&fixture::capture(), &native).join("\n");
         assert_eq!(text, "only the new capture has native call stacks: figures that depend on it do not compare");
     }

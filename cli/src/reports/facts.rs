@@ -225,7 +225,7 @@ impl Facts {
     pub(crate) fn lacks_stacks(&self, frames: &Frames) -> bool {
         let Process { python_version, python_note, native_traces, .. } = &self.process;
         let python = python_version.is_some() || python_note.is_some();
-        !python && *native_traces != Some(1) && frames.frames().is_empty() && self.account.has_events()
+        !python && !*native_traces && frames.frames().is_empty() && self.account.has_events()
     }
 
     /// Says behind a report of call stacks why there are none.
@@ -274,7 +274,7 @@ impl Facts {
                 text(rule)
             ));
         }
-        if self.process.ended_by_exec == Some(1) {
+        if self.process.ended_by_exec {
             warnings.push(REPLACED.into());
         }
         if let Some(reason) = &process.stop_reason {
@@ -382,7 +382,7 @@ mod tests {
         let cut = Facts { complete: false, lost_blocks: 2, lost_bytes: 99, ..Facts::default() };
         let warnings = cut.warnings().join("\n");
         assert!(warnings.contains("2 blocks (99 bytes)") && warnings.contains("incomplete"), "{warnings}");
-        let replaced = facts(Process { ended_by_exec: Some(1), ..Process::default() });
+        let replaced = facts(Process { ended_by_exec: true, ..Process::default() });
         assert!(replaced.warnings().join("\n").contains("replaced by one that was not recorded"));
     }
 }

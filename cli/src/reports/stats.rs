@@ -65,7 +65,7 @@ impl Rows {
 
 /// Whether the capture has allocations of Python's own allocators.
 pub(crate) fn traces_python_allocators(capture: &Capture) -> bool {
-    capture.facts.process.traces_python_allocators == Some(1)
+    capture.facts.process.traces_python_allocators
 }
 
 /// Whether stacks tell what of Python's allocators is the program's: without Python frames nothing does.

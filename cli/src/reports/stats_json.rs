@@ -132,7 +132,7 @@ fn capture_value(capture: &Capture) -> Value {
         "duration_ms": millis(facts.duration_ns(&capture.analysis)),
         "has_allocation_timestamps": capture.analysis.exact_times,
         "time_uncertainty_ns": facts.time_uncertainty_ns,
-        "has_native_traces": facts.process.native_traces == Some(1),
+        "has_native_traces": facts.process.native_traces,
         "native_frames": facts.process.native_kept.map(|kept| {
             json!({"kept": kept, "unwound": facts.process.native_unwound})
         }),
@@ -148,7 +148,7 @@ fn capture_value(capture: &Capture) -> Value {
         "stripped": facts.process.stripped_allocations.map(|number| {
             json!({"count": number, "bytes": facts.process.stripped_bytes})
         }),
-        "anonymized": facts.process.anonymized == Some(1),
+        "anonymized": facts.process.anonymized,
     })
 }
 

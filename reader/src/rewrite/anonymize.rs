@@ -132,7 +132,7 @@ impl Anonymizer {
         };
         removed(&mut process.python_note);
         removed(&mut process.stop_reason);
-        process.anonymized = Some(1);
+        process.anonymized = true;
         process
     }
 

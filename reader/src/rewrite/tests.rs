@@ -70,7 +70,7 @@ fn process() -> Process {
         command_line: vec![b"python3".to_vec(), b"--password=xyzzy".to_vec()],
         start_monotonic_ns: Some(5_000_000),
         end_monotonic_ns: Some(9_000_000_000),
-        timestamps: Some(1),
+        timestamps: true,
         stop_reason: Some(b"no room in /home/alice".to_vec()),
         ..Process::default()
     }
@@ -297,7 +297,7 @@ impl Consumer for Order {
 #[test]
 fn threads_that_shared_a_ticket_keep_their_order() {
     let frames = frames();
-    let untimed = Process { timestamps: None, ..process() };
+    let untimed = Process { timestamps: false, ..process() };
     let mut rewriter = Rewriter::new(Vec::new(), (&untimed, &[]), None, None).unwrap();
     let runs = [(4, 7), (4, 5), (5, 5), (6, 5), (6, 7), (6, 9), (8, 7)];
     for (order, (ticket, tid)) in (0..).zip(runs) {

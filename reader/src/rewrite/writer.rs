@@ -227,7 +227,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
         self.truncated -= u64::from(truncated);
         let place = self.stream()?;
         let time = event.time_ns.saturating_add(self.process.start_ticks.unwrap_or(0));
-        let timed = self.process.timestamps == Some(1);
+        let timed = self.process.timestamps;
         let Self { streams, codes, names, depths, place: now, mapped, image, .. } = self;
         let stream = &mut streams[place];
         let segment = stream.open.get_or_insert_with(|| Box::new(Segment::new(now, time, timed)));

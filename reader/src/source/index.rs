@@ -227,7 +227,7 @@ impl Scan<'_> {
         let first_ticket = piece.header.first_ticket;
         if first_ticket > index.images.last().copied().unwrap_or(0) {
             index.images.push(first_ticket);
-            index.process.ended_by_exec = None;
+            index.process.ended_by_exec = false;
         }
         let mut payload = Vec::new();
         let before = index.process.clone();

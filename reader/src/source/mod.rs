@@ -189,7 +189,7 @@ struct How {
 impl How {
     /// What finds the names of this capture: those in it first. What has stand-ins for the names of files has no files.
     fn symbolizer(&self, index: &Index) -> Symbolizer {
-        let anonymized = index.process.anonymized == Some(1);
+        let anonymized = index.process.anonymized;
         let mut symbolizer = if anonymized { Symbolizer::nowhere() } else { Symbolizer::new(self.search.clone()) };
         symbolizer.know(&index.symbols);
         symbolizer
@@ -335,7 +335,7 @@ impl Capture {
     /// Whether events carry exact times.
     #[must_use]
     pub fn has_timestamps(&self) -> bool {
-        self.index.process.timestamps == Some(1)
+        self.index.process.timestamps
     }
 
     /// Whether its first image is the child of a fork, which has inherited its parent's memory.
@@ -363,7 +363,7 @@ impl Capture {
     /// # Errors
     /// [`Error::Io`] when reading fails.
     pub fn native_places(&self, progress: impl Fn(u64) + Sync) -> Result<Vec<crate::symbols::Wanted>, Error> {
-        if self.index.process.native_traces != Some(1) {
+        if !self.index.process.native_traces {
             return Ok(Vec::new());
         }
         natives::places(&self.file, &self.index, &progress)

@@ -120,7 +120,7 @@ impl Reading {
         let mut merger = Merger::new(timeline(file, index)?, index.images.clone());
         merger.tables.symbols = how.symbolizer(index);
         merger.tables.frames.add_program(Arc::new(Program::of(&index.process)));
-        if how.names && index.process.native_traces == Some(1) {
+        if how.names && index.process.native_traces {
             merger.tables.symbols.prefetch(&natives::first_places(file, index)?);
         }
         index.mapped.iter().for_each(|(ticket, file)| merger.mapped(*ticket, file));

@@ -150,7 +150,7 @@ fn recorded(
     let all: Vec<PathBuf> = own.iter().chain(children).cloned().collect();
     let bytes = all.iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum();
     let read = path.is_file() && record_bytes(summary) <= MAX_RECORD_BYTES;
-    let is_native = |process: &Process| process.native_traces == Some(1) && process.python_version.is_none();
+    let is_native = |process: &Process| process.native_traces && process.python_version.is_none();
     let native = summary.process.as_ref().is_some_and(is_native);
     let read = read.then(|| read_back(&all, !native));
     let took = match &read {
@@ -229,7 +229,7 @@ fn figures(options: &args::Run, capture: &Capture, captures: usize) {
     }
     let account = &capture.facts.account;
     let process = &capture.facts.process;
-    let native_by_itself = !options.native && process.native_traces == Some(1) && process.python_version.is_none();
+    let native_by_itself = !options.native && process.native_traces && process.python_version.is_none();
     let stacks = match capture.facts.stackless {
         true => Some(STACKLESS.into()),
         false => native_by_itself.then(|| NATIVE.to_owned()),

@@ -78,7 +78,7 @@ impl Running {
 
     pub(super) fn replaced(&mut self, ticket: u64) {
         self.image_ticket = ticket;
-        self.process.ended_by_exec = None;
+        self.process.ended_by_exec = false;
         if let Some(online) = &mut self.online {
             online.replaced(ticket);
         }

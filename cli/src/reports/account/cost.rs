@@ -170,7 +170,7 @@ impl Cost {
 fn numbers(process: &Process, events: &Events, rarity: f64) -> Option<[u64; PARTS]> {
     let all = events.stacks.saturating_add(events.frees);
     let has_python = process.python_version.is_some();
-    let has_native = process.native_traces == Some(1);
+    let has_native = process.native_traces;
     let timed = |applies: bool, ns: Option<u64>, times: u64| {
         Some(if applies { ns?.saturating_sub(times.saturating_mul(READING)) } else { 0 })
     };
@@ -178,7 +178,7 @@ fn numbers(process: &Process, events: &Events, rarity: f64) -> Option<[u64; PART
     let same = events.stacks.saturating_sub(events.changes) as f64 / events.stacks.max(1) as f64;
     Some([
         all,
-        if process.timestamps == Some(1) { all } else { 0 },
+        if process.timestamps { all } else { 0 },
         timed(has_python, process.python_look_ns, events.looks)?,
         (events.kept as f64 * same) as u64,
         timed(has_native, process.native_change_ns, events.changes)?,
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn each_number_has_its_cost() {
         let plain = process(300_000_000);
-        let timed = Process { timestamps: Some(1), inner_calls: Some(3000), ..plain.clone() };
+        let timed = Process { timestamps: true, inner_calls: Some(3000), ..plain.clone() };
         let events = Events { frees: 1000, stacks: 2000, kept: 40_000, ..Events::default() };
         assert_eq!(part("events", &plain, events), cost("events", 3000));
         assert_eq!(part("native_frames_kept", &plain, events), cost("native_frames_kept", 40_000));
@@ -258,7 +258,7 @@ mod tests {
     fn what_the_library_has_timed_is_of_this_machine() {
         let looks = Process {
             python_version: Some(1),
-            native_traces: Some(1),
+            native_traces: true,
             python_look_ns: Some(1_000_000),
             native_change_ns: Some(3_000_000),
             step_ps: Some(2 * STEP_PS),

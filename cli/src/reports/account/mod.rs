@@ -267,7 +267,7 @@ impl Levels {
     fn of(process: &Process) -> Self {
         match process.native_kept.zip(process.native_unwound) {
             Some((kept, unwound)) => Self { kept, unwound, steps: Steps::of(process), unknown: false },
-            None => Self { unknown: process.native_traces == Some(1), ..Self::default() },
+            None => Self { unknown: process.native_traces, ..Self::default() },
         }
     }
 
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn what_an_old_capture_does_not_tell_is_not_available() {
-        let old = Process { python_version: Some(0x030b_07f0), native_traces: Some(1), ..Process::default() };
+        let old = Process { python_version: Some(0x030b_07f0), native_traces: true, ..Process::default() };
         let account = account(&old);
         let text = text(&account);
         for label in ["Python stacks", "Native frames", "Waiting", "Slow-down"] {
@@ -421,9 +421,9 @@ mod tests {
             stripped_allocations: all,
             python_look_ns: all,
             native_change_ns: all,
-            native_traces: Some(1),
+            native_traces: true,
             inner_calls: all,
-            timestamps: Some(1),
+            timestamps: true,
             ..process()
         };
         let account = account(&forged).with_loss(u64::MAX, u64::MAX, true);

@@ -291,7 +291,7 @@ fn peak(capture: &Capture) -> serde_json::Value {
 fn how_recorded(capture: &Capture) -> String {
     let process = &capture.facts.process;
     let options = [
-        (process.native_traces == Some(1), "native call stacks"),
+        (process.native_traces, "native call stacks"),
         (stats::traces_python_allocators(capture), "every Python object"),
         (capture.analysis.exact_times, "exact times"),
         (capture.facts.aggregated, "sums instead of events"),

@@ -1,9 +1,10 @@
-//! Which threads may still append to a run that is over: what an online replay must wait for.
+//! Finds the threads that are inside a hook: they may still append to a run after a later ticket was taken, and an online
+//! replay must wait for them.
 //!
-//! A hook sets `busy`, then reads the ticket word. Without a fence of its own (that would cost every event) the two may be
-//! seen in the other order, so a barrier is raised from here, in all threads of the target.
+//! A hook sets `busy`, then reads the ticket word. It has no fence between them, which would cost every event; so the
+//! collector raises a barrier in all threads of the target before it reads `busy`.
 //!
-//! Invariant: after that barrier a thread that is seen not busy reads the ticket word anew before it records.
+//! Invariant: after that barrier, a thread that is seen not busy reads the current ticket word before it records.
 
 use std::sync::atomic::Ordering::Acquire;
 

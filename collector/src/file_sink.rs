@@ -1,9 +1,9 @@
 //! The sink that writes a capture: the file header, then blocks.
 //!
-//! Records wait in the group of their stream until it is full, or until the next checkpoint: so what a collector that is
-//! killed has not written is what came since the last checkpoint, as it would be without groups.
+//! Records wait in the group of their stream until it is full or until the next checkpoint. So a collector that is killed
+//! loses the records since the last checkpoint, no more than it would without groups.
 //!
-//! Invariant: what has been written is always a readable capture, but for a last block that may be cut.
+//! Invariant: what has been written is always a readable capture, but for a last block that may be incomplete.
 
 use std::io::{self, BufWriter, Write};
 
@@ -22,7 +22,7 @@ use crate::sink::{RecordPiece, Sink};
 const BUFFER: usize = 256 * 1024;
 /// Bytes that may wait in all groups together.
 const MOST_WAITING: usize = 16 << 20;
-/// With so few streams, each keeps its memory.
+/// Up to this number of streams, each group keeps its bytes as a dictionary.
 const FEW: usize = 8;
 
 /// Writes a capture file.
@@ -42,7 +42,7 @@ impl<W: Write + Send> std::fmt::Debug for FileSink<W> {
 }
 
 impl<W: Write + Send> FileSink<W> {
-    /// Begins a capture with its header, so that a medium that cannot be written to is found at once.
+    /// Begins a capture by writing its header, so that a medium that cannot be written is found at once.
     ///
     /// # Errors
     /// What the medium says.
@@ -71,7 +71,7 @@ impl<W: Write + Send> FileSink<W> {
         self.out.write_all(stored)
     }
 
-    /// Writes what waits of one stream.
+    /// Writes the waiting bytes of one stream.
     fn write_group(&mut self, stream: u32, group: &SegmentGroup) -> io::Result<()> {
         let Some((piece, before)) = group.piece(stream) else { return Ok(()) };
         let header = BlockHeader {

@@ -1,26 +1,24 @@
-//! What of one stream's records is worth a place in the file: all but line tables, of which the places are kept that
-//! frames were at.
+//! Replaces the line tables in a stream's records by the source positions of the instructions that occur in frames.
 //!
-//! The recorder describes a code object with its whole line table, since it cannot know what will run; that is most of
-//! the bytes of a short recording. Here the tables are kept aside, and what one says of an instruction is written when
-//! the first frame is there.
+//! The shim records a code object with its whole line table, which is most of the bytes of a short recording. This filter
+//! keeps the tables in memory, and writes a Located record before the first record with a frame at a new instruction.
 //!
-//! Invariant: nothing else is changed; and whatever cannot be read as records is passed on as it is.
+//! Invariant: all other records pass unchanged, and so do bytes that cannot be decoded.
 
 use memtrack_format::lines::{SourcePosition, position};
 use memtrack_format::record::{CODE_MARK, CodeHead, Decoder, LineTableFormat, LocationEncoder, RawFrame, Record};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Bytes of line tables that are kept for one stream. Tables beyond that go into the file: a program that makes code
-/// objects without end does not make this process grow.
+/// Maximum size of the line tables that are kept for one stream. Further tables pass into the file, so that a program that
+/// creates code objects without end does not make the collector grow.
 const MOST_KEPT: usize = 16 << 20;
 
-/// What is known of one stream.
+/// The filter of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct LineTableFilter {
-    /// Absent until the stream has a code object: programs that are not Python are not looked into.
+    /// Absent until the stream has a code object: the records of other programs are not decoded.
     known: Option<Box<CodeLocations>>,
-    /// The rest of the segment is passed on unread.
+    /// The rest of the segment passes without being decoded.
     unread: bool,
 }
 
@@ -35,7 +33,7 @@ struct CodeLocations {
     seen: FxHashSet<RawFrame>,
 }
 
-/// A code object's way from instructions to lines.
+/// The line table of a code object.
 #[derive(Debug)]
 struct KeptLineTable {
     first_line: u32,
@@ -52,7 +50,7 @@ impl LineTableFilter {
         }
         if self.known.is_none() && has_code(bytes) {
             self.known = Some(Box::default());
-            // What came before in this segment was not read.
+            // The earlier records of this segment were not decoded.
             self.unread = !begins;
         }
         match &mut self.known {
@@ -70,7 +68,7 @@ impl LineTableFilter {
 }
 
 impl CodeLocations {
-    /// `false`: not all of it could be read.
+    /// `false`: not all of the bytes could be decoded.
     fn pass_on(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         let (mut at, mut passed) = (0, 0);
         while let Ok(Some((record, next))) = self.decoder.next(bytes, at) {
@@ -116,11 +114,11 @@ impl CodeLocations {
         true
     }
 
-    /// The newest frame, and where it is, if it was never met there before and its table is kept.
+    /// The newest frame and its source position, if they are new and its table is kept.
     #[inline]
     fn new_location(&mut self) -> Option<(RawFrame, SourcePosition)> {
         let frame = *self.decoder.stack().last()?;
-        // Before its first instruction it is at the function's first line, which is known without a table.
+        // Before its first instruction a frame is at the function's first line, which needs no table.
         if self.seen.contains(&frame) || frame.instruction == RawFrame::NOT_STARTED {
             return None;
         }
@@ -131,9 +129,9 @@ impl CodeLocations {
     }
 }
 
-/// Whether a code object may be described in these bytes; never `false` where one is.
+/// Whether these bytes may hold a Code record; never `false` if they do.
 fn has_code(bytes: &[u8]) -> bool {
-    // Without an early end inside a chunk, so that many bytes are compared at once.
+    // No early exit inside a chunk, so that the comparison is vectorised.
     let any = |chunk: &[u8]| chunk.windows(2).fold(false, |found, pair| found | (*pair == CODE_MARK));
     (0..bytes.len()).step_by(256).any(|at| any(bytes.get(at..bytes.len().min(at + 257)).unwrap_or_default()))
 }

@@ -1,7 +1,7 @@
-//! Ticks and memory snapshots: the collector as a writer of the ticket word.
+//! Takes ticks and memory snapshots, each with a ticket of its own.
 //!
-//! Invariant: the time of a tick is read before its ticket is taken, so an event with a later ticket was recorded after
-//! that time; and hardly later, because a reading that was interrupted is made again.
+//! Invariant: the time of a tick is read before its ticket is taken, so an event with a later ticket was recorded after that
+//! time. A tick whose two steps were far apart in time is taken again.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -13,14 +13,14 @@ use memtrack_transport::layout::{PAGE, SlotHeader, image, segments_offset, ticke
 use crate::procfs::ResidentMemory;
 use crate::sink_queue::SinkQueue;
 
-/// A tick that took longer than this, in nanoseconds, is taken again.
+/// A tick that took longer than this, in nanoseconds, is repeated.
 const LOOSE_NS: u64 = 20_000;
 const ATTEMPTS: u32 = 3;
-/// Pages that the system maps at once where they are in memory already (its default).
+/// The kernel's default number of pages to map around a fault on pages that are in memory (fault-around).
 const FAULT_AROUND_PAGES: usize = 16;
 /// Observations are handed over when they are this many bytes.
 const FULL: usize = 32 * 1024;
-/// Between snapshots of an idle process whose memory does not change, in nanoseconds.
+/// Interval of snapshots of an idle process whose memory does not change, in nanoseconds.
 const STILL_NS: u64 = 1_000_000_000;
 
 /// Takes ticks and snapshots and collects them.
@@ -62,8 +62,8 @@ impl Observer {
         }
     }
 
-    /// Whether somebody has taken a ticket since the last one taken here. Else the next event of each thread takes one, and
-    /// with it its time if that is not known (see [`ControlPage::timed`](memtrack_transport::layout::ControlPage::timed)).
+    /// Whether a thread has taken a ticket since the last one taken here. If not, the next event of each thread takes one, and
+    /// records its time if that is unknown (see [`ControlPage::timed`](memtrack_transport::layout::ControlPage::timed)).
     pub(crate) fn is_behind(&self, area: &Area) -> bool {
         area.control().ticket.0.load(SeqCst) != self.word
     }
@@ -76,15 +76,15 @@ impl Observer {
         }
     }
 
-    /// Takes the first snapshot. Of a process that is gone by now it has what was read when it connected.
+    /// Takes the first snapshot; if the process has ended by now, with its resident memory from when it connected.
     pub(crate) fn observe_first(&mut self, area: &Area) {
         if let Some(rss) = self.rss(area).or(self.resident.first) {
             self.snapshot(area, rss);
         }
     }
 
-    /// The kernel's high-water mark of resident memory is this by now. What it has grown by since it was last read came
-    /// while memtrack's pages were at most those of now, which are taken out.
+    /// Notes the kernel's current high-water mark of resident memory. If it has risen since the last call, memtrack's resident
+    /// pages are subtracted: those of now, which are at least as many as there were at the mark.
     pub(crate) fn note_peak(&mut self, area: &Area, peak: u64) {
         if peak > self.seen_peak {
             self.seen_peak = peak;
@@ -92,12 +92,12 @@ impl Observer {
         }
     }
 
-    /// The most resident memory that the process is known to have had, without memtrack's.
+    /// The peak of resident memory without memtrack's own, as far as it is known.
     pub(crate) fn peak(&self) -> Option<u64> {
         (self.own_peak > 0).then_some(self.own_peak)
     }
 
-    /// Takes a snapshot of an idle process, where one is due and says something new.
+    /// Takes a snapshot of an idle process if one is due and its memory has changed.
     pub(crate) fn observe_idle(&mut self, area: &Area, now_ns: u64) {
         if !self.due(now_ns) {
             return;
@@ -134,7 +134,7 @@ impl Observer {
         now_ns >= self.next_snapshot_ns
     }
 
-    /// Resident bytes of the target without memtrack's; `None` when they would be another program's, or are not known.
+    /// Resident bytes of the target without memtrack's own; `None` if unknown, or if another program may be running by now.
     fn rss(&self, area: &Area) -> Option<u64> {
         if area.control().image.load(SeqCst) == image::IN_EXEC {
             return None;
@@ -142,7 +142,7 @@ impl Observer {
         Some(self.resident.bytes()?.saturating_sub(self.memtracks_bytes(area)))
     }
 
-    /// Shared memory that is resident in the target.
+    /// Bytes of the shared memory that are resident in the target.
     fn memtracks_bytes(&self, area: &Area) -> u64 {
         (self.segment_pages + header_pages(area.slot_count(), self.used_slots)) * PAGE as u64
     }
@@ -177,15 +177,15 @@ impl Observer {
     }
 }
 
-/// Pages of the control page and the slot headers that are resident in the target once it uses so many slots. All of
-/// them are in memory here, and the system maps what is in memory around a page that is read.
+/// Pages of the headers (control page and slots) that are resident in the target if it uses this many slots. The collector
+/// has initialised all of them, so the kernel maps neighbours with each page that faults.
 fn header_pages(slots: u32, used: u32) -> u64 {
     let touched = PAGE + used as usize * size_of::<SlotHeader>();
     let mapped = touched.div_ceil(PAGE).next_multiple_of(FAULT_AROUND_PAGES);
     mapped.min(segments_offset(slots) / PAGE) as u64
 }
 
-/// Takes the next ticket; its word.
+/// Takes the next ticket; returns its word.
 fn take_ticket(area: &Area) -> u64 {
     let word = &area.control().ticket.0;
     let mut seen = word.load(SeqCst);

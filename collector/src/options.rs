@@ -9,15 +9,15 @@ use std::time::Duration;
 pub struct RecordingOptions {
     /// Every event carries its time.
     pub timestamps: bool,
-    /// Blocks of Python's own allocators are recorded, and not what those take from the system.
+    /// Blocks of Python's allocators are recorded, in place of the memory that those take from the system.
     pub python_allocators: bool,
-    /// Of which processes native call stacks are recorded.
+    /// The processes whose native call stacks are recorded.
     pub native: NativeStacks,
-    /// Frames of the interpreter may be marked, so that deep Python stacks need not be compared whole.
+    /// The shim may write sentinels into frames of the interpreter, so that deep stacks need not be compared as a whole.
     pub frame_marks: bool,
-    /// Between memory snapshots; 1 ms at the least.
+    /// Interval of memory snapshots; at least 1 ms.
     pub snapshot_interval: Duration,
-    /// How often unfinished segments are saved, so that a capture can be read while it is written.
+    /// Interval of checkpoints, at which unfinished segments are written, so that a growing capture can be read.
     pub checkpoint: Duration,
 }
 
@@ -34,13 +34,13 @@ impl Default for RecordingOptions {
     }
 }
 
-/// Of which processes native call stacks are recorded.
+/// The processes whose native call stacks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NativeStacks {
-    /// Of none.
+    /// None.
     Never,
-    /// Of those that run another program than Python, whose allocations have no other stacks.
+    /// Those that do not run Python, whose allocations have no other stacks.
     WithoutPython,
-    /// Of all.
+    /// All.
     Always,
 }

@@ -1,7 +1,6 @@
-//! Payloads made small: the codec that suits each, of those that are wanted.
+//! Compression of payloads: tries the codecs of the chosen compression in turn.
 //!
-//! Invariant: what is packed is plausible (see `memtrack_format::block::MAX_RATIO`), and smaller than the payload or the
-//! payload itself.
+//! Invariant: the result is smaller than the payload, within `memtrack_format::block::MAX_RATIO`, or else the payload itself.
 
 use std::{fmt, io};
 
@@ -10,7 +9,7 @@ use memtrack_format::block::{Codec, MAX_RATIO, prefix};
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
-/// How payloads are made small.
+/// How payloads are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     /// Not at all.
@@ -37,7 +36,7 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// For payloads that are made small like this.
+    /// A packer with this compression.
     ///
     /// # Errors
     /// When there is no memory for a compressor.
@@ -46,7 +45,7 @@ impl Packer {
         Ok(Self { compression, zstd, lz4: CompressTable::large(), packed: Vec::new() })
     }
 
-    /// The payload as it is to be stored, behind `before` in its group.
+    /// The payload as it is to be stored; `before`: the earlier bytes of its group.
     pub fn pack<'a>(&'a mut self, payload: &'a [u8], before: &[u8]) -> (Codec, &'a [u8]) {
         let room = compress_bound(payload.len()).max(get_maximum_output_size(payload.len()));
         self.packed.resize(self.packed.len().max(room), 0);
@@ -59,7 +58,7 @@ impl Packer {
         (Codec::Stored, payload)
     }
 
-    /// Into `packed`.
+    /// Compresses into `packed`; the length.
     fn with(&mut self, codec: Codec, payload: &[u8], before: &[u8]) -> Option<usize> {
         match codec {
             Codec::ZstdPrefix if before.is_empty() => None,
@@ -82,7 +81,7 @@ impl fmt::Debug for Packer {
     }
 }
 
-/// What is tried, until one is plausible and makes the payload smaller.
+/// The codecs to try, until a result is smaller and within the ratio.
 const fn codecs(compression: Compression) -> &'static [Codec] {
     match compression {
         Compression::None => &[],

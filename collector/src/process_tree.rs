@@ -1,6 +1,6 @@
-//! What is known of the tree of processes: how many were expected, met and have ended, and the recordings of the children.
+//! The tree of recorded processes: how many were announced, were admitted and have ended, and the recordings of children.
 //!
-//! Invariant: a process counts as living from before its answer until all it recorded was handed over.
+//! Invariant: a process counts as living from before its admission is sent until all its records were handed over.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU32};
@@ -8,29 +8,29 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::process_recording::ProcessRecording;
 
-/// The tree, as its threads share it.
+/// The state of the tree, which all threads of the collector share.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessTree {
     /// The first process to serve; 0: the first that connects.
     first: AtomicI32,
     refused: AtomicU32,
-    /// Processes that recorded ones said they would start.
+    /// Children that recorded processes have announced.
     announced: AtomicU32,
-    /// Children that were met, and processes that live.
+    /// Children that were admitted, and processes that are living.
     met: AtomicU32,
     living: AtomicU32,
     children: Mutex<RecordedChildren>,
 }
 
-/// The children that were met.
+/// The children that were admitted.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedChildren {
     pub(crate) recordings: Vec<RecordedChild>,
-    /// What a person should know of those that could not be recorded.
+    /// Messages for the user about children that could not be recorded.
     pub(crate) notes: Vec<String>,
 }
 
-/// A child that is or was recorded.
+/// A child that is recorded, or was.
 #[derive(Debug)]
 pub(crate) struct RecordedChild {
     pub(crate) pid: i32,
@@ -40,7 +40,7 @@ pub(crate) struct RecordedChild {
 }
 
 impl ProcessTree {
-    /// Only this process may be the first.
+    /// Sets the process that must be the first.
     pub(crate) fn expect_first(&self, pid: i32) {
         self.first.store(pid, SeqCst);
     }
@@ -58,39 +58,39 @@ impl ProcessTree {
         self.refused.load(Relaxed)
     }
 
-    /// The first process was met.
+    /// Adds the first process.
     pub(crate) fn add_first(&self) {
         self.living.fetch_add(1, SeqCst);
     }
 
-    /// A child was met.
+    /// Adds a child.
     pub(crate) fn add_child(&self, child: RecordedChild) {
         self.living.fetch_add(1, SeqCst);
         self.met.fetch_add(1, SeqCst);
         self.children().recordings.push(child);
     }
 
-    /// An image of a process has ended, which had announced so many children.
+    /// Adds the number of children that an ended image of a process had announced.
     pub(crate) fn add_announced(&self, children: u32) {
         self.announced.fetch_add(children, SeqCst);
     }
 
-    /// A process has ended, and everything it recorded was handed over.
+    /// Notes that a process has ended and all its records were handed over.
     pub(crate) fn process_ended(&self) {
         self.living.fetch_sub(1, SeqCst);
     }
 
-    /// Processes that live.
+    /// Number of living processes.
     pub(crate) fn living(&self) -> u32 {
         self.living.load(SeqCst)
     }
 
-    /// Children that ended processes had announced and that were not met: because they could not connect, or not yet.
+    /// Number of announced children that have not connected.
     pub(crate) fn missing(&self) -> u32 {
         self.announced.load(SeqCst).saturating_sub(self.met.load(SeqCst))
     }
 
-    /// A child could not be recorded, for this reason.
+    /// Adds a message about a child that could not be recorded.
     pub(crate) fn note(&self, note: String) {
         let mut children = self.children();
         if !children.notes.contains(&note) {

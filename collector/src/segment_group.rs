@@ -1,17 +1,17 @@
-//! The records of one stream on their way into blocks: segments are gathered, so that what repeats is found again.
+//! Collects the segments of one stream into groups, which compress better than single segments.
 //!
-//! Invariant: a group has segments of one thread that follow each other, at most [`FULL`] bytes and one segment of them,
-//! and the pieces taken out of it are the group's bytes, each once and in order.
+//! Invariant: a group has consecutive segments of one thread, at most [`FULL`] bytes and one segment; the pieces that are
+//! taken out of it are the group's bytes, each once and in order.
 
 use memtrack_format::record::{Decoder, Record};
 
 use crate::line_table_filter::LineTableFilter;
 use crate::sink::RecordPiece;
 
-/// A group of so many bytes takes no other segment: enough for a compressor, little to lose by damage.
+/// A group of this many bytes takes no further segment: enough for a compressor, and little to lose by damage.
 const FULL: usize = 1 << 20;
 
-/// What is gathered of one stream.
+/// The current group of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct SegmentGroup {
     line_tables: LineTableFilter,
@@ -20,7 +20,7 @@ pub(crate) struct SegmentGroup {
     /// Its bytes, but for the first that are `forgotten`.
     bytes: Vec<u8>,
     discarded: usize,
-    /// How many of `bytes` were taken out.
+    /// How many of `bytes` are written.
     taken: usize,
     tid: Option<i32>,
     first_ticket: u64,
@@ -28,7 +28,7 @@ pub(crate) struct SegmentGroup {
 }
 
 impl SegmentGroup {
-    /// Whether what waits has to be taken out before this piece is added.
+    /// Whether the waiting bytes must be written before this piece is added.
     pub(crate) fn must_write_before(&self, piece: &RecordPiece<'_>) -> bool {
         let begun = self.taken == 0 && self.discarded == 0;
         let fits = begun && self.bytes.len() + piece.bytes.len() <= FULL && self.tid == tid(piece.bytes);
@@ -39,7 +39,7 @@ impl SegmentGroup {
         self.taken < self.bytes.len()
     }
 
-    /// Adds what the piece holds; returns by how many bytes the group has grown.
+    /// Adds the piece's records; returns by how many bytes the group has grown.
     pub(crate) fn add(&mut self, piece: &RecordPiece<'_>) -> usize {
         if !self.waits() {
             self.first_ticket = piece.first_ticket;
@@ -59,7 +59,7 @@ impl SegmentGroup {
         self.line_tables.take_files().into_iter()
     }
 
-    /// What waits, to be written as one block of this stream, and what is known of the group before it.
+    /// The waiting bytes, to be written as one block of this stream, and the earlier bytes of the group.
     pub(crate) fn piece(&self, stream: u32) -> Option<(RecordPiece<'_>, &[u8])> {
         let &Self { segment, first_ticket, last_ticket, .. } = self;
         let (before, bytes) = self.bytes.split_at_checked(self.taken)?;
@@ -69,7 +69,7 @@ impl SegmentGroup {
         (!bytes.is_empty()).then_some((piece, before))
     }
 
-    /// It is written. Its bytes are kept for what follows them if `keep`.
+    /// Notes that the waiting bytes are written. With `keep` they stay in memory, as a dictionary for later pieces.
     pub(crate) fn written(&mut self, keep: bool) {
         if !keep {
             self.discarded += self.bytes.len();
@@ -79,7 +79,7 @@ impl SegmentGroup {
     }
 }
 
-/// The thread that a segment is of.
+/// The thread that wrote a segment, by its Begin record.
 fn tid(bytes: &[u8]) -> Option<i32> {
     match Decoder::new().next(bytes, 0) {
         Ok(Some((Record::Begin { tid, .. }, _))) => Some(tid),

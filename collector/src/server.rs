@@ -1,7 +1,7 @@
 //! Listening for processes that connect: a thread that lets the [admission](crate::admission) answer them one by one.
 //!
-//! Invariant: whoever connects gets an answer at once (the shim waits for it in its constructor), whatever the draining
-//! threads are doing and however many descriptors are left; a refusal is a closed socket.
+//! Invariant: a process that connects gets an answer at once (the shim waits for it in its constructor), whatever the
+//! draining threads do and even if no descriptors are left; a refusal is a closed socket.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -19,16 +19,16 @@ use crate::options::RecordingOptions;
 use crate::process_tree::ProcessTree;
 use crate::summary::Error;
 
-/// A socket's address holds this many bytes of a path.
+/// Maximum length of the path of a socket, in bytes.
 const MAX_PATH: usize = 107;
-/// Before somebody who could not be let in is tried again.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The running server.
 #[derive(Debug)]
 pub(crate) struct Server {
     path: PathBuf,
-    /// A byte asks for memory to be made ready; closing it ends the thread.
+    /// A byte requests spare memory; closing it ends the thread.
     ask: UnixStream,
     thread: JoinHandle<()>,
 }
@@ -95,7 +95,7 @@ fn run(mut admission: Admission, listener: &UnixListener, asked: &UnixStream, mu
     }
 }
 
-/// A descriptor to be given up when there is no other left.
+/// A spare descriptor, to be closed when no other is left.
 fn reserve() -> io::Result<File> {
     File::open("/dev/null")
 }
@@ -113,16 +113,16 @@ fn turn_away(listener: &UnixListener, reserve: &mut Option<File>) -> bool {
     refused
 }
 
-/// What the server is wanted for.
+/// A request to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerRequest {
-    /// Somebody has connected.
+    /// A process has connected.
     Connect,
-    /// Somebody will.
+    /// A process will connect soon.
     Prepare,
 }
 
-/// Waits until something is wanted; `None`: the server shall stop.
+/// Waits for a request; `None`: the server is to stop.
 fn wait(listener: &UnixListener, mut asked: &UnixStream) -> Option<ServerRequest> {
     let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut watched = [watch(listener.as_raw_fd()), watch(asked.as_raw_fd())];

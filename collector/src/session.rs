@@ -1,7 +1,7 @@
-//! One tracked process image and its shared memory: rounds of draining and observing, rests while it is idle, its end.
+//! The recording of one process image: rounds of draining and observing, rests while it is idle, and its end.
 //!
-//! Invariant: the sink gets what a round has seen before it gets what a later round sees; and when [`Session::end`]
-//! returns for a process that has ended, everything it published has been handed over.
+//! Invariant: the sink gets the data of rounds in their order; and when [`Session::end`] returns for a process that has
+//! ended, all its published records have been handed over.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
@@ -26,20 +26,20 @@ use crate::summary::ProcessExit;
 
 /// Without events for this long, in nanoseconds, the process counts as idle.
 const IDLE_NS: u64 = 2_000_000;
-/// Between looks at the threads, in nanoseconds.
+/// Interval of checking the threads, in nanoseconds.
 const CHECK_NS: u64 = 20_000_000;
-/// Between looks at all slots, in nanoseconds.
+/// Interval of scanning all slots, in nanoseconds.
 const SWEEP_NS: u64 = 100_000_000;
-/// Between looks at whether the process still lives, in nanoseconds.
+/// Interval of checking whether the process is alive, in nanoseconds.
 const LIFE_NS: u64 = 10_000_000;
-/// Between looks at the high-water mark of resident memory, in nanoseconds.
+/// Interval of reading the high-water mark of resident memory, in nanoseconds: shortest and longest.
 const SHORTEST_PEAK_NS: u64 = 1_000_000;
 const LONGEST_PEAK_NS: u64 = 100_000_000;
-/// Slots beyond the last used one that every round looks at.
+/// Slots beyond the last used one that every round checks.
 const AHEAD: u32 = 4;
 /// The longest sleep while the process is idle.
 const LONGEST_REST: Duration = Duration::from_millis(100);
-/// Rounds at the end of a process; a target that goes on writing after its own end is not waited for.
+/// Maximum number of rounds at the end of a process, in case a target goes on writing after its end.
 const LAST_ROUNDS: u32 = 1000;
 
 /// One tracked process image.
@@ -55,7 +55,7 @@ pub(crate) struct Session {
     base: u32,
     clock: StampingClock,
     process: Process,
-    /// What earlier images of the process counted.
+    /// Metadata of the process's earlier images, whose counts continue.
     earlier: Process,
     slot_readers: Vec<SlotReader>,
     threads: SlotOwners,
@@ -73,28 +73,28 @@ pub(crate) struct Session {
     next_life_ns: u64,
     begun_ns: u64,
     next_peak_ns: u64,
-    /// The process is gone.
+    /// The process has ended.
     over: bool,
-    /// Everything was drained for the last time.
+    /// The last drain is done.
     ended: bool,
     begun: bool,
 }
 
-/// What a round advises.
+/// How soon the next round is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DrainPace {
-    /// Rings fill quickly: look again soon.
+    /// Rings fill quickly: the next round comes soon.
     Fast,
     /// Events flow.
     Steady,
-    /// Nothing has happened for a while.
+    /// No events for a while.
     Idle,
-    /// The process is gone.
+    /// The process has ended.
     Over,
 }
 
 impl Session {
-    /// `earlier`: what is known of the process's image before.
+    /// Begins the recording of an image. `earlier`: the metadata of the process's previous image.
     pub(crate) fn begin(
         connection: Connection,
         earlier: Process,
@@ -151,12 +151,12 @@ impl Session {
         }
     }
 
-    /// Whether the target has begun to record.
+    /// Whether the target has started to record.
     pub(crate) fn has_begun(&self) -> bool {
         if self.ended { self.begun } else { self.area.control().state.load(Acquire) != state::READY }
     }
 
-    /// Observes, drains, and does what is due.
+    /// One round: takes a ticket, drains, and does periodic work that is due.
     pub(crate) fn round(&mut self, queue: &mut SinkQueue) -> DrainPace {
         // Where the order is followed, once more after the last record: it may be of a thread that had taken its ticket
         // before the last one that was taken here.
@@ -186,7 +186,7 @@ impl Session {
         self.pace(now, freed)
     }
 
-    /// Sleeps until the target records again, somebody rings, or a snapshot is due. `pending`: whether somebody has rung.
+    /// Sleeps until the target records again, a command comes, or a snapshot is due. `pending`: whether a command waits.
     pub(crate) fn rest(&mut self, queue: &mut SinkQueue, pending: impl Fn() -> bool) {
         // The Arc keeps the word while self is used.
         let area = Arc::clone(&self.area);
@@ -214,8 +214,8 @@ impl Session {
         }
     }
 
-    /// The process has ended, or shall not be recorded any longer: drains what is left. Returns how many children it has
-    /// announced that it had not announced at an earlier call.
+    /// Ends the recording of a process, which has ended or runs on: drains the rest. Returns the number of children that it
+    /// announced; 0 at later calls.
     pub(crate) fn end(&mut self, queue: &mut SinkQueue) -> u32 {
         if std::mem::replace(&mut self.ended, true) {
             return 0;
@@ -247,7 +247,7 @@ impl Session {
         self.area.control().children.load(SeqCst)
     }
 
-    /// Its processor time. It does not go back: what does is another process's, that has its number after its end.
+    /// Reads the processor time. A smaller value is that of another process with the same id, and is ignored.
     fn look_at_clock(&mut self) {
         self.cpu_ns = procfs::processor_ns(self.pid).max(self.cpu_ns);
     }
@@ -267,12 +267,12 @@ impl Session {
         }
     }
 
-    /// The most resident memory that this image and earlier ones are known to have had.
+    /// The peak of resident memory, of this image and earlier ones.
     fn resident_peak(&self) -> Option<u64> {
         self.observer.peak().max(self.earlier.resident_peak)
     }
 
-    /// What the system said when the process had ended.
+    /// Adds what the system reported when the process was waited for.
     pub(crate) fn has_exited(&mut self, exited: &ProcessExit, queue: &SinkQueue) {
         if let Some(peak) = exited.resident_peak {
             self.observer.note_peak(&self.area, peak);
@@ -281,7 +281,7 @@ impl Session {
         self.update_process(Process { exit_status, cpu_ns: exited.cpu_ns, resident_peak, ..Process::default() }, queue);
     }
 
-    /// Adds to what is known of the process.
+    /// Updates the metadata of the process, and passes the changes to the sink.
     pub(crate) fn update_process(&mut self, news: Process, queue: &SinkQueue) {
         self.process.update(&news.encode());
         queue.process(news);
@@ -292,17 +292,17 @@ impl Session {
         self.before
     }
 
-    /// All that is known of the process.
+    /// The metadata of the process.
     pub(crate) fn process(&self) -> &Process {
         &self.process
     }
 
-    /// What cannot be told of the process though nothing is missing, for a person; once.
+    /// Takes out a message for the user about names that could not be found; no records are missing.
     pub(crate) fn take_warning(&mut self) -> Option<String> {
         self.maps.as_mut().and_then(MapsAsker::take_trouble)
     }
 
-    /// What went wrong, for a person.
+    /// Messages for the user about lost records.
     pub(crate) fn notes(&self) -> Vec<String> {
         let note = |slot_reader: &SlotReader| {
             let reason = slot_reader.given_up()?;
@@ -312,8 +312,8 @@ impl Session {
         self.slot_readers.iter().filter_map(note).collect()
     }
 
-    /// Follows the slots that have come into use. They are used from the lowest on, so a few ahead are enough to look
-    /// at, and a sweep now and then finds what that rule does not cover.
+    /// Adds readers for slots that have come into use. Slots are taken from the lowest on, so a round checks a few beyond
+    /// the last one; a periodic scan of all slots finds exceptions.
     fn find_used_slots(&mut self, now: u64) {
         let used = |slot: &u32| {
             self.area.slot(*slot).is_some_and(|slot| slot.owner.load(Acquire) != 0 || slot.current.load(Acquire) != 0)
@@ -330,7 +330,7 @@ impl Session {
         }
     }
 
-    /// Visits all slots; returns the most segments that one of them had finished.
+    /// Visits all slots; returns the largest number of segments that one of them had finished.
     fn drain(&mut self, save: bool, queue: &mut SinkQueue) -> u32 {
         let mut most = 0;
         self.changed = false;
@@ -344,10 +344,10 @@ impl Session {
         most
     }
 
-    /// Streams that may still add to runs before the ticket that was just taken.
+    /// Streams that may still add records with tickets before the one that was just taken.
     fn busy(&mut self, now: u64) -> Vec<u32> {
         barrier::raise();
-        // Those that came since the last look may have taken a ticket before that one.
+        // Slots that came into use since the last scan may have taken an earlier ticket.
         self.find_used_slots(now);
         busy_writers::busy_streams(&self.area, self.slot_readers.len() as u32, self.base)
     }
@@ -379,7 +379,7 @@ impl Session {
         }
     }
 
-    /// Hands over what else is new, and has it made durable.
+    /// Hands over all other changes and requests a checkpoint.
     fn save(&mut self, queue: &SinkQueue) {
         self.dirty |= self.observer.hand_over(queue);
         let python = describe::python(self.area.control());

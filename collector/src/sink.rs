@@ -1,4 +1,4 @@
-//! Where drained data goes: the seam between draining, and what is made of it (a capture file, or sums kept online).
+//! The consumer of drained data: a capture file, or sums that are computed while the program runs.
 //!
 //! Invariant: a sink is called from one thread; after an error it is not called again.
 
@@ -7,26 +7,26 @@ use std::io;
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 
-/// Records of one stream that follow each other.
+/// Consecutive records of one stream.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordPiece<'a> {
     /// The slot of the writing thread, counted over all images of the process.
     pub stream: u32,
     /// Number of the segment in the stream, from 0.
     pub segment: u32,
-    /// Where in the segment these bytes stand.
+    /// Offset of these bytes in the segment.
     pub offset: u32,
-    /// The bytes hold nothing of an earlier ticket sequence.
+    /// No record in the bytes has an earlier ticket.
     pub first_ticket: u64,
-    /// The bytes hold nothing of a later ticket sequence.
+    /// No record in the bytes has a later ticket.
     pub last_ticket: u64,
     /// The records. Pieces of a segment come in order and without gaps.
     pub bytes: &'a [u8],
 }
 
-/// Where drained data goes. Every method may report an error, which ends the recording.
+/// A consumer of drained data. An error of any method ends the recording.
 pub trait Sink: Send {
-    /// What is known of the process: the whole of it first, then what was learnt since.
+    /// Metadata of the process: all known fields first, then those that have changed.
     ///
     /// # Errors
     /// What the medium says.
@@ -44,7 +44,7 @@ pub trait Sink: Send {
     /// What the medium says.
     fn observations(&mut self, payload: &[u8], first_ticket: u64, last_ticket: u64) -> io::Result<()>;
 
-    /// Files that code of the process's present image was found to be of: code that it has described as being in none.
+    /// Files that the collector found for code outside loaded objects, of the process's current image.
     ///
     /// # Errors
     /// What the medium says.
@@ -53,13 +53,13 @@ pub trait Sink: Send {
         Ok(())
     }
 
-    /// Whether [`Sink::watermark`] is wanted; asked once, at the start. It makes every round hand over all new records.
+    /// Whether the sink needs [`Sink::watermark`]; asked once, at the start. If so, each round hands over all new records.
     fn wants_watermarks(&self) -> bool {
         false
     }
 
-    /// Every record with a ticket up to `before_ticket` has been handed over, but for those that the streams in `busy`
-    /// (ascending) may still add before they reach a later ticket.
+    /// Every record with a ticket up to `before_ticket` has been handed over, except that the streams in `busy` (ascending)
+    /// may still add such records before their first one with a later ticket.
     ///
     /// # Errors
     /// What the medium says.
@@ -68,7 +68,8 @@ pub trait Sink: Send {
         Ok(())
     }
 
-    /// The process replaced itself by exec and is recorded again: later tickets belong to an image with an empty heap.
+    /// The process replaced itself by exec and is recorded again: tickets from this one on belong to a new image, with an
+    /// empty heap.
     ///
     /// # Errors
     /// What the medium says.
@@ -77,7 +78,7 @@ pub trait Sink: Send {
         Ok(())
     }
 
-    /// All that is known by now was handed over: a moment to make it durable against the end of this process.
+    /// All drained data was handed over: the sink writes it out, so that it survives the end of the collector.
     ///
     /// # Errors
     /// What the medium says.
@@ -97,7 +98,7 @@ pub trait Sink: Send {
 pub struct NewChild {
     /// Its process id.
     pub pid: i32,
-    /// Its number in the tree, from 1: unlike a process id it is never used again.
+    /// Its number in the tree, from 1; unlike a process id it is never reused.
     pub number: u32,
 }
 

@@ -1,7 +1,7 @@
-//! The way from the draining thread to the sink: a bounded channel and the one thread that calls the sink.
+//! The queue from the draining thread to the sink: a bounded channel and the thread that calls the sink.
 //!
-//! Invariant: at most [`QUEUE`] pieces of at most a segment each wait here, 64 MiB; then the draining thread waits too.
-//! After an error of the sink everything is taken and thrown away, so that nobody ever waits for a medium that is gone.
+//! Invariant: at most [`QUEUE`] pieces of at most a segment each wait here, 64 MiB; then the draining thread waits.
+//! After an error of the sink all messages are discarded, so that no thread waits for a medium that has failed.
 
 use std::io;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use memtrack_format::meta::Process;
 
 use crate::sink::{RecordPiece, Sink};
 
-/// Messages that may wait: with pieces of 128 KiB at most, 64 MiB.
+/// Capacity of the queue in messages: with pieces of 128 KiB at most, 64 MiB.
 const QUEUE: usize = 512;
-/// Buffers that are kept for the next pieces.
+/// Capacity of the pool of buffers.
 const SPARE: usize = 32;
 
 /// One call of the sink.
@@ -32,7 +32,7 @@ enum SinkMessage {
     Finish { complete: bool },
 }
 
-/// A [`RecordPiece`] but for its bytes.
+/// A [`RecordPiece`] without its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PieceHead {
     pub(crate) stream: u32,
@@ -68,7 +68,7 @@ impl SinkQueue {
         Ok(Self { messages, spare, failed, thread, wants_watermarks, record_bytes: 0, pieces: 0 })
     }
 
-    /// Whether the sink has failed: what is sent now is thrown away.
+    /// Whether the sink has failed; messages are discarded then.
     pub(crate) fn failed(&self) -> bool {
         self.failed.load(Relaxed)
     }
@@ -78,7 +78,7 @@ impl SinkQueue {
         self.wants_watermarks
     }
 
-    /// An empty buffer, used before where there is one.
+    /// An empty buffer, from the pool if it has one.
     pub(crate) fn buffer(&self) -> Vec<u8> {
         self.spare.try_recv().unwrap_or_default()
     }
@@ -93,7 +93,7 @@ impl SinkQueue {
         self.send(SinkMessage::Records { place, bytes });
     }
 
-    /// What [`memtrack_format::observe::ObservationWriter::take`] gave.
+    /// Sends the result of [`memtrack_format::observe::ObservationWriter::take`].
     pub(crate) fn observations(&self, (payload, first, last): (Vec<u8>, u64, u64)) {
         self.send(SinkMessage::Observations { payload, first, last });
     }

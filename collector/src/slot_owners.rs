@@ -1,7 +1,7 @@
-//! The threads behind the slots: their names, and the slots that those which ended have left behind.
+//! The threads that own the slots: notes their names, and releases the slots of threads that have ended.
 //!
-//! A new thread may take such a slot before it is released here. Invariant: a slot is released only for the thread that
-//! owned it when that thread was seen to be gone.
+//! A new thread may take such a slot before it is released here. Invariant: a slot is released only if its owner is the
+//! thread that was found to have ended.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
@@ -11,14 +11,14 @@ use memtrack_transport::layout::SlotHeader;
 use crate::observer::Observer;
 use crate::procfs::{self, ThreadStatus};
 
-/// Slots that are looked at in one check: with many threads a check takes several rounds.
+/// Slots that one check covers: with many threads it takes several calls to check all.
 const A_CHECK: u32 = 32;
 
-/// What is known of the owner of each slot.
+/// The known owner of each slot.
 #[derive(Debug)]
 pub(crate) struct SlotOwners {
     pid: i32,
-    /// Thread ids in the slots are those of this process's proc file system.
+    /// Whether the thread ids in the slots are valid in the collector's proc file system.
     visible: bool,
     known: Vec<Owner>,
     cursor: u32,
@@ -56,7 +56,7 @@ impl SlotOwners {
         }
     }
 
-    /// Looks at the next few owners again: takes new names, and releases the slots of those that have ended.
+    /// Checks the next few owners: notes new names, and releases the slots of threads that have ended.
     pub(crate) fn check(&mut self, area: &Area, observer: &mut Observer) {
         let count = self.known.len() as u32;
         for _ in 0..count.min(A_CHECK) {

@@ -1,7 +1,7 @@
-//! Following one slot: from segment to segment along the chain that its threads write.
+//! Reads one slot: follows the chain of segments that its threads write.
 //!
-//! Invariant: the bytes handed over for a stream are its published bytes, each once and in order. Nothing that stands
-//! in the shared memory is believed: levels are clamped, indices checked, numbers compared, loops bounded.
+//! Invariant: the bytes handed over for a stream are its published bytes, each once and in order. Values in the shared
+//! memory are not trusted: fill levels are clamped, indices checked, numbers compared, loops bounded.
 
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
 
@@ -12,29 +12,29 @@ use memtrack_transport::{Area, futex};
 
 use crate::sink_queue::{PieceHead, SinkQueue};
 
-/// Finished segments that are taken in one visit: no thread keeps the others waiting.
+/// Maximum number of finished segments that are taken in one visit, so that one slot does not delay the others.
 const SEGMENTS_A_VISIT: u32 = 2 * SEGMENTS_PER_SLOT as u32;
 
-/// Where the reading of one slot stands.
+/// The reader of one slot.
 #[derive(Debug)]
 pub(crate) struct SlotReader {
     slot: u32,
     stream: u32,
     begun: bool,
-    /// Index of the segment that is read, and its number in the stream.
+    /// Index of the current segment, and its number in the stream.
     segment: u32,
     number: u32,
-    /// Bytes of it that were handed over, and that were seen.
+    /// Bytes of the current segment that were handed over, and that were seen.
     saved: u32,
     seen: u32,
-    /// No byte from `saved` on is of an earlier ticket.
+    /// No record from `saved` on has an earlier ticket.
     first_ticket: u64,
     /// The highest page touched in each segment, plus one.
     pages: [u16; SEGMENTS_PER_SLOT],
     given_up: Option<&'static str>,
 }
 
-/// What a visit found.
+/// The result of a visit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlotVisit {
     /// There were new records.
@@ -45,7 +45,7 @@ pub(crate) struct SlotVisit {
     pub(crate) new_pages: u64,
 }
 
-/// Levels of one segment, read in the order that makes them agree.
+/// The words of a segment header, read in an order that makes them consistent.
 struct FillLevels {
     /// Read before `fill`: what is published after `fill` is of this ticket or a later one.
     ticket_before: u64,
@@ -87,12 +87,12 @@ impl SlotReader {
         self.stream
     }
 
-    /// Why the slot is not read any more.
+    /// Why the slot is no longer read.
     pub(crate) fn given_up(&self) -> Option<&'static str> {
         self.given_up
     }
 
-    /// Takes all finished segments, and with `save` what the unfinished one holds by now.
+    /// Takes all finished segments, and with `save` the published bytes of the unfinished one.
     pub(crate) fn visit(&mut self, area: &Area, save: bool, queue: &mut SinkQueue) -> SlotVisit {
         let mut visit = SlotVisit::default();
         let Some(slot) = area.slot(self.slot) else { return visit };
@@ -115,7 +115,7 @@ impl SlotReader {
         visit
     }
 
-    /// Looks at the current segment; `true`: it was finished, and the next one is current now.
+    /// Reads the current segment; `true`: it was finished, and the next one is current now.
     fn read_segment(
         &mut self,
         area: &Area,
@@ -177,7 +177,7 @@ impl SlotReader {
         Ok(())
     }
 
-    /// Notes how far the current segment was written; returns the pages that are new.
+    /// Notes how far the current segment was written; returns the number of newly touched pages.
     fn note_touched_pages(&mut self) -> u64 {
         let pages = (SEGMENT_HEADER + self.seen as usize).div_ceil(PAGE) as u16;
         let Some(known) = self.pages.get_mut(self.segment as usize) else { return 0 };

@@ -1,6 +1,6 @@
-//! What a finished recording tells its caller, and why one may fail.
+//! The summary of a finished recording, and the errors of a recording.
 //!
-//! Invariant: a recording of which nothing came says why.
+//! Invariant: a recording without records has a reason for it.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,21 +19,21 @@ pub enum RecordingEnd {
     Detached,
 }
 
-/// What the system said of the first process when it had ended, and was waited for.
+/// What the system reported when the first process was waited for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessExit {
-    /// How it ended, as a shell gives it: 128+N for signal N.
+    /// Its exit status as a shell gives it: 128+N for signal N.
     pub status: u8,
     /// Its processor time in nanoseconds, as [`processor_ns`](crate::processor_ns) gave it before it was waited for.
     pub cpu_ns: Option<u64>,
-    /// The most resident memory that it had, in bytes, where that is known to be its own.
+    /// Its peak of resident memory in bytes, if that is known to be its own.
     pub resident_peak: Option<u64>,
 }
 
 /// What was recorded.
 #[derive(Clone, Debug, Default)]
 pub struct RecordingSummary {
-    /// What is known of the process; `None` when none connected.
+    /// Metadata of the process; `None` if none connected.
     pub process: Option<Process>,
     /// Record bytes, before compression.
     pub record_bytes: u64,
@@ -47,13 +47,13 @@ pub struct RecordingSummary {
     pub complete: bool,
     /// Why nothing was recorded, if nothing was.
     pub nothing: Option<NothingRecorded>,
-    /// Processes that connected and were not recorded.
+    /// Number of processes that connected and were refused.
     pub refused: u32,
-    /// The children that were recorded, where they are.
+    /// The recorded children.
     pub followed: Vec<ChildSummary>,
-    /// Children that were started and did not connect.
+    /// Number of children that were announced and did not connect.
     pub missing: u32,
-    /// What else a person should know.
+    /// Other messages for the user.
     pub notes: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct ChildSummary {
     pub pid: i32,
     /// Its number in the tree, from 1.
     pub number: u32,
-    /// What was recorded of it, or why that failed.
+    /// The summary of its recording, or why that failed.
     pub summary: Result<Box<RecordingSummary>, String>,
 }
 
@@ -77,7 +77,7 @@ pub enum NothingRecorded {
          architecture, or was started with a cleared environment"
     )]
     NotLoaded,
-    /// A process asked, and could not be let in.
+    /// A process connected, and could not be admitted.
     #[error("the program could not be let in: {0}")]
     NoRoom(String),
     /// A process connected and did not begin.

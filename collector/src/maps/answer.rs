@@ -1,7 +1,7 @@
-//! Answers to what a process asks of its own code: one reading of its maps for all questions that wait.
+//! Answers the pending questions of a process about its code, all from one reading of its maps.
 //!
-//! Invariant: a question is answered from a reading that was made while it stood, or from an earlier one if nothing has
-//! been unmapped since.
+//! Invariant: a question is answered from a reading that was made while it was pending, or from an earlier one if nothing
+//! has been unmapped since.
 
 use std::io;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use super::parse::{FileMapping, Maps, parse};
 use super::read;
 use crate::procfs::ProcessHandle;
 
-/// The longest path that is told: of a longer one its end.
+/// Maximum length of a path; of a longer one the end is kept.
 const LONGEST_PATH: usize = 4096;
 
-/// What is told.
+/// The answer to all pending questions.
 #[derive(Debug, Default)]
 pub(super) struct MapsAnswer {
     /// Files, with the ids of the pages that are of them.
     pub(super) files: Vec<MappedFile>,
-    /// Why questions could not be answered, for a person.
+    /// Why questions could not be answered, for the user.
     pub(super) trouble: Option<String>,
 }
 
-/// Who answers for one process image.
+/// Answers the questions of one process image.
 pub(super) struct Answerer {
     pid: i32,
     area: Arc<Area>,
@@ -40,7 +40,7 @@ pub(super) struct Answerer {
     latest: Option<MapsReading>,
 }
 
-/// A look at the maps.
+/// A reading of the maps.
 struct MapsReading {
     maps: Maps,
     /// How often the process had unmapped something before.
@@ -49,14 +49,14 @@ struct MapsReading {
     files: FxHashMap<u64, MappingFile>,
 }
 
-/// What is known of a mapping's file.
+/// The file of a mapping.
 #[derive(Clone, Debug)]
 struct MappingFile {
     path: Vec<u8>,
     elf: Option<ElfSegments>,
 }
 
-/// A question that stands.
+/// A pending question.
 struct PendingQuestion<'a> {
     question: &'a Question,
     code: u32,
@@ -166,7 +166,7 @@ impl MappingFile {
     }
 }
 
-/// The questions that stand.
+/// The pending questions.
 fn standing(area: &Area) -> Vec<PendingQuestion<'_>> {
     let asked = area.control().questions.iter().filter_map(|question| {
         let code = question.code.load(Acquire);

@@ -1,7 +1,7 @@
-//! When a process's maps are read: at its beginning, and when it has asked; and what is done with the answers.
+//! Schedules the readings of a process's maps (at its start, and when it has asked) and passes the answers on.
 //!
-//! Reading waits for the file system, which may wait for anybody, the recorded process included; so it has a thread of
-//! its own, which the draining thread waits for only a moment where order matters. Invariant: however much a process asks,
+//! Reading maps can block, even on the recorded process, so it has a thread of its own; the draining thread waits for that
+//! only for a short time, and only where order matters. Invariant: however often a process asks,
 //! its maps are read [`BURST`] times, and then once in [`REFILL_NS`].
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_millis(5);
 /// The same, at the end.
 const LAST_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Who has the maps of one process image read.
+/// Requests readings of the maps of one process image.
 #[derive(Debug)]
 pub(crate) struct MapsAsker {
     looks: Sender<()>,

@@ -1,7 +1,7 @@
-//! What a process has mapped, read from outside while it lives: the names of code that its loader does not know.
+//! Finds the files of code that the dynamic loader does not know, from `/proc/PID/maps` of the running process.
 //!
-//! A process describes its loaded objects itself, and what it says holds. Code beside them (mapped by hand, in a file
-//! without a name, loaded by another loader) it cannot name; it asks ([`memtrack_transport::layout::Question`]), and the
+//! The shim describes the loaded objects. Code outside of them (mapped by hand, from a file without a name, by another
+//! loader) it cannot name; it asks ([`memtrack_transport::layout::Question`]), and the
 //! answer is read from `/proc/PID/maps`: `parse` takes the text apart, `open` finds the file, `elf` reads where its
 //! code belongs, `answer` puts that together, and `asker` decides when.
 //!

@@ -1,4 +1,4 @@
-//! The file of a mapping, opened as the process has it, whatever stands at its path by now.
+//! Opens the file of a mapping, even if another file is at its path by now.
 //!
 //! Two ways lead to it: `/proc/PID/map_files`, which is that very file but needs privileges, and its path below
 //! `/proc/PID/root`, where another file may stand. A file that has gone, or never had a path, may still be among those
@@ -21,12 +21,12 @@ use super::read;
 /// Open files that are looked at.
 const MOST_OPEN: usize = 4096;
 
-/// What a mapping is of.
+/// The file of a mapping.
 #[derive(Debug)]
 pub(super) struct OpenedFile {
     /// Its path as the process knows it; where it has gone, the system's text that says so.
     pub(super) path: Vec<u8>,
-    /// `None`: it could not be had.
+    /// `None`: it could not be opened.
     pub(super) file: Option<File>,
 }
 

@@ -1,8 +1,8 @@
 //! Admission of processes that connect: the first process, its later images after an exec, and its children if they are
 //! recorded. Each gets shared memory of its own.
 //!
-//! Invariant: a process has one recording and one number, and separate memory for each of its images. Its identity comes from
-//! the credentials of its socket.
+//! Invariant: a process has one recording and one number, and separate memory for each of its images. It is
+//! identified by the credentials of its socket.
 
 use std::collections::HashMap;
 use std::io;

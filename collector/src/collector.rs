@@ -29,7 +29,8 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts to listen in `private_dir`, which only this user may be able to enter; it is made (with mode 0700) if it does not exist.
+    /// Starts to listen in `private_dir`, which must be accessible to this user only; it is created (with mode 0700) if it
+    /// does not exist.
     ///
     /// # Errors
     /// When the socket cannot be made or a thread cannot be started.
@@ -37,7 +38,7 @@ impl Collector {
         Self::start_tree(private_dir, options, sink, None)
     }
 
-    /// The same, where children of the program and their children are recorded, too.
+    /// As [`Collector::start`], and records the program's descendants, too.
     ///
     /// # Errors
     /// As [`Collector::start`].
@@ -63,24 +64,24 @@ impl Collector {
         Ok(Self { server, first, tree })
     }
 
-    /// What the target's environment is to name in [`memtrack_transport::handshake::SOCKET_VARIABLE`].
+    /// The path of the socket, for [`memtrack_transport::handshake::SOCKET_VARIABLE`] in the target's environment.
     #[must_use]
     pub fn socket_path(&self) -> &Path {
         self.server.path()
     }
 
-    /// The first process to be recorded is this one (and not whichever connects first, if none has); it runs already.
+    /// Sets the process that must be the first to be recorded; it is running. Without this call it is the first that connects.
     pub fn expect_child(&self, pid: u32) {
         self.tree.expect_first(pid.cast_signed());
         self.server.expect();
     }
 
-    /// The child has ended and was waited for: what it left is drained at once.
+    /// Reports that the child has ended and was waited for; the rest of its records is drained at once.
     pub fn child_exited(&self, exited: ProcessExit) {
         self.first.commands().send(DrainCommand::ChildExited(exited));
     }
 
-    /// Waits until every recorded process has ended, for as long as `go_on` says so when it is told how many live.
+    /// Waits until every recorded process has ended, or `go_on`, called with the number of living ones, returns `false`.
     pub fn wait_for_all(&self, mut go_on: impl FnMut(u32) -> bool) {
         let mut quiet = Instant::now();
         while go_on(self.tree.living()) {
@@ -93,7 +94,7 @@ impl Collector {
         }
     }
 
-    /// Drains and writes what is left, and ends the recording. A target that still runs records nothing any longer.
+    /// Drains and writes the remaining records, and ends the recording. A target that still runs stops recording.
     ///
     /// # Errors
     /// [`Error::Sink`] when writing failed, now or before.

@@ -1,4 +1,4 @@
-//! Where a program's code lies: facts for reports, which may be made on another machine.
+//! The directories of a program's own code and of its imports, for reports, which may be made on another machine.
 //!
 //! Python puts the directory of its script first among the roots of imports, the working directory for `-m` and `-c`, then
 //! `PYTHONPATH` and what `.pth` files name, as editable installations do. Own code lies below that first directory; of a
@@ -23,7 +23,7 @@ const MOST_FILES: usize = 64;
 /// Directories whose scripts were written by installers, beside those that hold an interpreter.
 const INSTALLED: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
 
-/// What is known of a process that was called like this.
+/// The directory fields of a process with this command line.
 pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) -> Process {
     let Ok(directory) = fs::read_link(format!("/proc/{pid}/cwd")) else { return Process::default() };
     let mut known = Process { working_directory: Some(bytes(&directory)), ..Process::default() };
@@ -40,7 +40,7 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
     known
 }
 
-/// What the arguments of an interpreter say.
+/// The script and directories that follow from an interpreter's arguments.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct InterpreterArguments {
     /// The script, or what frames have as their file of code that is given as text.

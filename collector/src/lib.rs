@@ -1,11 +1,11 @@
 //! The collector: gives recorded processes their shared memory, drains it, samples resident memory, and passes all data on
 //! to a [`Sink`].
 //!
-//! One thread answers processes that connect ([`server`], [`admission`]), and each of these has a [`process_recording`] of two threads:
-//! [`drain_thread`] drains ([`session`], [`slot_reader`], [`observer`], [`slot_owners`]), [`sink_queue`] feeds the sink; under `--native` a third
-//! reads what the process has mapped ([`maps`]). They are coupled by
-//! bounded channels and the counters of the [`process_tree`] only. The library prints nothing; messages for the user are in
-//! the [`RecordingSummary`].
+//! One thread answers processes that connect ([`server`], [`admission`]). Each admitted process has a
+//! [`process_recording`] of two threads: [`drain_thread`] drains ([`session`], [`slot_reader`], [`observer`],
+//! [`slot_owners`]), [`sink_queue`] calls the sink. With native stacks a third thread reads the process's mappings
+//! ([`maps`]). Threads communicate through bounded channels and the counters of the [`process_tree`] only. The library
+//! prints nothing; messages for the user are in the [`RecordingSummary`].
 //!
 //! Invariant: no published record is dropped while the sink works. If the sink is slow, targets wait; if it fails, they stop
 //! recording and run on.

@@ -1,11 +1,11 @@
-//! Limits of the system that keep memtrack from recording, and what can be done about each.
+//! Explains errors that come from system limits, with the command that raises the limit.
 //!
-//! It exists because the system's own words ("Too many open files") do not say whose files, or which limit. Invariant: an
-//! error that is no limit is told as it is.
+//! The system's messages ("Too many open files") do not name the process or the limit. Invariant: other errors are shown
+//! unchanged.
 
 use std::io;
 
-/// What raises the limit that an error tells of; `None`: it tells of none.
+/// How to raise the limit that caused an error; `None`: no known limit caused it.
 #[must_use]
 pub fn remedy(error: &io::Error) -> Option<&'static str> {
     Some(match error.raw_os_error()? {
@@ -20,7 +20,7 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
     })
 }
 
-/// An error with what can be done about it, where that is known.
+/// The message of an error, with the remedy if one is known.
 #[must_use]
 pub fn explained(error: &io::Error) -> String {
     match remedy(error) {

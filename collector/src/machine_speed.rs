@@ -1,6 +1,6 @@
-//! How fast this machine is, in one number: what a step of a fixed loop takes.
+//! Measures the speed of this machine: the time of a step of a fixed loop.
 //!
-//! What hooks cost was measured on one machine; this number, kept in the capture, tells reports how to apply that to
+//! The cost of hooks was measured on one machine; with this number, which is kept in the capture, reports scale it to
 //! another. Invariant: the loop never changes, for the numbers of all captures are compared with one that was measured
 //! with it.
 

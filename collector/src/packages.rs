@@ -1,7 +1,7 @@
-//! Which directories are packages: those of code objects and those above them that have an `__init__.py`.
+//! Finds package directories: of the directories of code objects and their parents, those that have an `__init__.py`.
 //!
-//! Reports need it for the names of modules, and may be made where these files are not. Each directory is looked at once,
-//! when its first code object is described. Invariant: all looks together take a few milliseconds at most.
+//! Reports need them for the names of modules, and may be made where these files do not exist. Each directory is checked
+//! once, when its first code object is described. Invariant: all checks together take a few milliseconds at most.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -14,10 +14,10 @@ use rustc_hash::FxHashSet;
 const MOST_TIME: Duration = Duration::from_millis(5);
 /// The most directories that are looked at.
 const MOST_DIRECTORIES: usize = 4096;
-/// Below these the path itself tells what is a package.
+/// Below these, packages are known by their paths.
 const TOLD_BY_PATH: [&[u8]; 3] = [b"/site-packages/", b"/dist-packages/", b"/lib/python3"];
 
-/// What was found so far.
+/// The package directories found so far.
 #[derive(Debug, Default)]
 pub struct Packages {
     seen: FxHashSet<Vec<u8>>,

@@ -1,7 +1,8 @@
 //! The recording of one process: its draining thread, with the thread that feeds its sink.
 //!
-//! Every process has threads of its own, so that a busy one keeps no other waiting. Invariant: a recording that has
-//! ended has handed over all it will.
+//! Every process has threads of its own, so that a busy one does not delay the others.
+//!
+//! Invariant: a recording that has ended has handed over all its records.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

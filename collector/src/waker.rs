@@ -1,7 +1,9 @@
 //! Wakes the draining thread from either of its two futex waits.
 //!
 //! While events flow it sleeps for short times on a word of this process; while the target is idle it sleeps on the
-//! `sleeping` word of the shared memory, where the target can wake it, too. Invariant: after [`Waker::wake`] every wait that began before ends.
+//! `sleeping` word of the shared memory, where the target can wake it, too.
+//!
+//! Invariant: [`Waker::wake`] ends every wait that began before it.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;

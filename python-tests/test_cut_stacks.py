@@ -89,7 +89,7 @@ def test_how_many_stacks_were_cut_is_told(memtrack, options, tmp_path):
         capture = record(memtrack, tmp_path, REPEATED, interpreter_path("3.11"), frames, blocks, options=options)
         stats = capture.stats()
         assert stats["account"]["truncated_stacks"] == stats["capture"]["truncated_stacks"]
-        text = capture.reading("stats", capture.path)
+        text = capture.reading("stats", "--recording", capture.path)
         assert f"\n  Stacks cut     {stats['account']['truncated_stacks']:,}\n" in text
         return stats["account"]["truncated_stacks"]
 

@@ -252,6 +252,9 @@ pub(crate) struct Stats {
     /// Show how long allocations lived, by function, and what threads freed that others had made
     #[arg(long)]
     pub(crate) lifetimes: bool,
+    /// Show what recording took: bytes, how stacks were read, waiting, processor time ('account' in the JSON, always)
+    #[arg(long)]
+    pub(crate) recording: bool,
     #[command(flatten)]
     pub(crate) text: Text<5>,
     #[command(flatten)]

@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering::Acquire;
 use memtrack_format::meta::Process;
 use memtrack_transport::Area;
 use memtrack_transport::clock::{ClockPairing, StampingClock};
-use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocators, stop_reason, ticket};
+use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocators, stop_reason};
 
 use crate::options::RecordingOptions;
-use crate::{directories, machine_speed, procfs};
+use crate::{directories, procfs};
 
 /// The version that wrote the capture.
 const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
@@ -75,12 +75,7 @@ pub(crate) fn at_end(area: &Area, start: &Process, end: ClockPairing, earlier: &
         native_learned: and(sum(native, |slot| &slot.native_learned), earlier.native_learned),
         python_look_ns: and(ns(sum(has_python, |slot| &slot.python_ticks)), earlier.python_look_ns),
         native_change_ns: and(ns(sum(native, |slot| &slot.native_ticks)), earlier.native_change_ns),
-        inner_calls: and(sum(true, |slot| &slot.inner_calls), earlier.inner_calls),
-        shared_runs: and(sum(true, |slot| &slot.shared_runs), earlier.shared_runs),
-        // Of all images: a later one goes on counting.
-        switches: Some(ticket::sequence(control.ticket.0.load(Acquire))),
         start_ns: and(begun, earlier.start_ns),
-        step_ps: Some(machine_speed::step_ps()),
         end_monotonic_ns: Some(end.monotonic_ns),
         end_ticks: Some(end.ticks),
         stop_reason: stopped(control.stop_reason.load(Acquire)).map(Into::into),

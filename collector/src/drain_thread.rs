@@ -9,7 +9,6 @@ use crossbeam_channel::{Receiver, TryRecvError};
 use memtrack_format::meta::Process;
 
 use crate::drain_command::{Connection, DrainCommand};
-use crate::machine_speed;
 use crate::options::RecordingOptions;
 use crate::process_tree::ProcessTree;
 use crate::session::{DrainPace, Session};
@@ -104,8 +103,6 @@ impl DrainThread {
         self.over = false;
         self.waker.watch(Arc::clone(&connection.area));
         self.session = Some(Session::begin(connection, known, &self.options, &self.queue));
-        // While the program starts: nobody waits for this thread now, and everybody does at the end.
-        machine_speed::step_ps();
     }
 
     fn step(&mut self) {

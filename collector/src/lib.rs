@@ -20,7 +20,6 @@ mod drain_thread;
 mod file_sink;
 mod limits;
 mod line_table_filter;
-mod machine_speed;
 pub mod maps;
 mod observer;
 mod options;

@@ -57,6 +57,11 @@ pub fn processor_ns(pid: i32) -> Option<u64> {
     if unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0 {
         return None;
     }
+    clock_ns(clock)
+}
+
+/// What a clock shows, in nanoseconds.
+pub(crate) fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to a live local of the type that the function expects.
     let got = unsafe { libc::clock_gettime(clock, &raw mut time) };

@@ -240,9 +240,9 @@ impl Session {
         }
         self.look_at_clock();
         let (cpu_ns, resident_peak) = (self.cpu_ns, self.resident_peak());
-        let record_bytes = Some(queue.record_bytes);
+        let (record_bytes, collector_cpu_ns) = (Some(queue.record_bytes), queue.processor_ns());
         let known = describe::at_end(&self.area, &self.process, end, &self.earlier);
-        self.update_process(Process { cpu_ns, record_bytes, resident_peak, ..known }, queue);
+        self.update_process(Process { cpu_ns, record_bytes, collector_cpu_ns, resident_peak, ..known }, queue);
         queue.checkpoint();
         self.area.control().children.load(SeqCst)
     }

@@ -4,6 +4,7 @@
 //! After an error of the sink all messages are discarded, so that no thread waits for a medium that has failed.
 
 use std::io;
+use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -12,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 
+use crate::procfs;
 use crate::sink::{RecordPiece, Sink};
 
 /// Capacity of the queue in messages: with pieces of 128 KiB at most, 64 MiB.
@@ -112,6 +114,15 @@ impl SinkQueue {
 
     pub(crate) fn checkpoint(&self) {
         self.send(SinkMessage::Checkpoint);
+    }
+
+    /// Processor time of the calling thread, which drains, and of the one that writes.
+    pub(crate) fn processor_ns(&self) -> Option<u64> {
+        let mut clock = 0;
+        // SAFETY: the thread is not joined before `self` is gone; writes to a live local.
+        let found = unsafe { libc::pthread_getcpuclockid(self.thread.as_pthread_t(), &raw mut clock) } == 0;
+        let writing = found.then(|| procfs::clock_ns(clock)).flatten()?;
+        Some(procfs::clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)?.saturating_add(writing))
     }
 
     /// Finishes the sink and waits for it.

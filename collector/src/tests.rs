@@ -162,7 +162,7 @@ fn every_byte_of_every_thread_arrives_in_order() {
     let resident = capture.process.resident_peak.unwrap();
     assert!(((1 << 40) - (9 << 20)..1 << 40).contains(&resident), "{resident}");
     assert_eq!(capture.process.record_bytes, Some(20_000_000));
-    assert!(capture.process.step_ps > Some(0) && capture.process.switches > Some(4));
+    assert!(capture.process.collector_cpu_ns > Some(0));
     assert_eq!(capture.process.pid, Some(u64::from(std::process::id())));
     assert!(capture.process.end_monotonic_ns > capture.process.start_monotonic_ns);
     assert_eq!(summary.process, Some(capture.process));

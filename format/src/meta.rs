@@ -79,20 +79,14 @@ pub struct Process {
     pub python_look_ns: Option<u64>,
     /// Time to find and write the changes of native stacks, in nanoseconds, estimated from samples.
     pub native_change_ns: Option<u64>,
-    /// Calls of hooked functions from inside other hooked functions, which are not recorded.
-    pub inner_calls: Option<u64>,
     /// Bytes of records before compression.
     pub record_bytes: Option<u64>,
-    /// How often the recording thread changed; the collector's own tickets count as changes.
-    pub switches: Option<u64>,
-    /// How often a thread took part in a shared run (of up to 64 events of each thread).
-    pub shared_runs: Option<u64>,
     /// Processor time of the process up to its end, in nanoseconds, including memtrack's hooks.
     pub cpu_ns: Option<u64>,
+    /// Processor time of the collector's threads for this process, in nanoseconds.
+    pub collector_cpu_ns: Option<u64>,
     /// Time that memtrack's library took to start in the process, in nanoseconds.
     pub start_ns: Option<u64>,
-    /// Speed of the machine: picoseconds for a step of the collector's measuring loop.
-    pub step_ps: Option<u64>,
     /// A description of the allocations that `memtrack strip` dropped after recording.
     pub stripped_rule: Option<Vec<u8>>,
     /// Number of dropped allocations.
@@ -229,8 +223,8 @@ impl Process {
         ]
     }
 
-    /// The fields that are numbers, with their tags.
-    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 41] {
+    /// The fields that are numbers, with their tags. 56, 59, 60 and 75 stand in older captures, and are not used again.
+    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 38] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -252,23 +246,20 @@ impl Process {
             (53, &mut self.python_compared),
             (54, &mut self.python_changed),
             (55, &mut self.record_bytes),
-            (56, &mut self.switches),
             (57, &mut self.cpu_ns),
             (58, &mut self.start_ns),
-            (59, &mut self.step_ps),
-            (60, &mut self.shared_runs),
             (61, &mut self.native_changed),
             (62, &mut self.native_levels),
             (63, &mut self.native_learned),
             (68, &mut self.python_look_ns),
             (69, &mut self.native_change_ns),
-            (75, &mut self.inner_calls),
             (76, &mut self.time_uncertainty_ns),
             (70, &mut self.stripped_allocations),
             (71, &mut self.stripped_bytes),
             (73, &mut self.lost_blocks),
             (74, &mut self.lost_bytes),
             (78, &mut self.resident_peak),
+            (79, &mut self.collector_cpu_ns),
             (64, &mut self.tree),
             (65, &mut self.tree_number),
             (66, &mut self.parent_number),

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 7;
+pub const LAYOUT_VERSION: u32 = 8;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header.
@@ -196,8 +196,6 @@ pub struct SlotHeader {
     pub python_compared: AtomicU64,
     /// How often, of these, more than the newest frame's instruction had changed; target.
     pub python_changed: AtomicU64,
-    /// How often the owners have taken part in a shared run; target.
-    pub shared_runs: AtomicU64,
     /// How often the native stack had changed since the previous record; target.
     pub native_changed: AtomicU64,
     /// Native frames that were then written or compared; target.
@@ -208,8 +206,6 @@ pub struct SlotHeader {
     pub python_ticks: AtomicU64,
     /// Additional time of changed native stacks, estimated in the same way; target.
     pub native_ticks: AtomicU64,
-    /// Calls of hooked functions from inside others, which are not recorded; target.
-    pub inner_calls: AtomicU64,
 }
 
 /// The header of a segment.

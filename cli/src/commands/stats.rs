@@ -36,6 +36,9 @@ pub(crate) fn run(options: &args::Stats) -> Result<u8> {
         if let Some(lifetimes) = &lifetimes {
             lifetimes.text(options.text.rows, look, &mut out)?;
         }
+        if options.recording {
+            capture.facts.account.text(look, &mut out)?;
+        }
     }
     out.finish()?;
     Ok(0)

@@ -110,12 +110,10 @@ fn facts() -> Facts {
         python_compared: Some(12),
         python_changed: Some(8),
         python_look_ns: Some(9_000),
-        inner_calls: Some(0),
         record_bytes: Some(9_000),
         cpu_ns: Some(3_000_000_000),
         start_ns: Some(3_000_000),
-        step_ps: Some(2_000),
-        switches: Some(3_000),
+        collector_cpu_ns: Some(40_000_000),
         ..Process::default()
     };
     let account = Account::of(&process, &totals(), 96, 4_000);

@@ -36,9 +36,7 @@ pub(crate) fn write(capture: &Capture, view: View, limit: usize, look: Look, mut
     section(&of("Biggest by size"), &frames(capture, rows.whole, &rows.top_by_size), look, &mut out)?;
     section(&of("Biggest by number"), &frames(capture, rows.whole, &rows.top_by_count), look, &mut out)?;
     section(&of("Modules by size"), &modules(rows.whole, &rows.modules_by_size), look, &mut out)?;
-    section(&of("Modules by number"), &modules(rows.whole, &rows.modules_by_count), look, &mut out)?;
-    writeln!(out, "\n{}", look.heading("Recording"))?;
-    capture.facts.account.text(&mut out)
+    section(&of("Modules by number"), &modules(rows.whole, &rows.modules_by_count), look, &mut out)
 }
 
 fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<()> {

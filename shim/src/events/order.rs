@@ -100,11 +100,6 @@ impl WriterTurn {
         *self = Self { writer, mine: NEVER, ..Self::default() };
     }
 
-    /// Whether the current run is a shared one.
-    pub(crate) const fn is_shared(&self) -> bool {
-        self.mine == NEVER
-    }
-
     /// The ticket of the current run.
     #[inline(always)]
     pub(crate) const fn sequence(&self) -> u64 {

@@ -239,9 +239,6 @@ impl Ring {
             return self.switch();
         }
         self.turn.interrupted(self.home.ticket, block, now);
-        if self.turn.is_shared() {
-            add(&self.home.slot.shared_runs, 1);
-        }
         self.say_run();
         self.time()
     }

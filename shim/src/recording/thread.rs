@@ -23,7 +23,7 @@ use memtrack_format::Allocator;
 use memtrack_format::record::AllocHead;
 use memtrack_transport::layout::SlotHeader;
 
-use crate::events::ring::{Ring, add};
+use crate::events::ring::Ring;
 use crate::platform::errno::Errno;
 use crate::platform::shared_area::area;
 use crate::platform::{recording_switch, tls};
@@ -288,7 +288,6 @@ pub(crate) fn free_at_once(address: usize) -> Freeing {
 #[cold]
 fn beneath() -> Option<&'static RecordingThread> {
     let thread = inside()?;
-    add(&thread.slot.inner_calls, 1);
     (thread.python_block.get() != 0).then_some(thread)
 }
 

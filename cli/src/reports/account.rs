@@ -1,9 +1,7 @@
-//! The tracker's own account: what recording took, and how much of it went the cheap way.
+//! The recorder's own account: what recording took, as measured in that run, and how much of it went the cheap way.
 //!
 //! It is about the recording, whatever a report's filters leave out. Invariant: what a capture does not tell, as those of
 //! earlier versions do not, is not available, and never zero; of several captures a sum is known if each part is.
-
-mod cost;
 
 use std::io::{self, Write};
 
@@ -11,7 +9,7 @@ use memtrack_format::meta::Process;
 use memtrack_reader::analysis::Totals;
 use serde_json::{Value, json};
 
-use self::cost::{Cost, Events};
+use crate::terminal::Look;
 use crate::units::{bytes_each, count, duration, percent, plural};
 
 /// Characters that labels take, with the blanks before them.
@@ -35,9 +33,22 @@ pub(crate) struct Account {
     lost_events: Option<u64>,
     /// The recording, or the file, ended before the program did.
     cut: bool,
-    /// Of the processes whose slow-down can be told; how many others there are.
-    cost: Option<Cost>,
-    costless: u64,
+    times: Times,
+}
+
+/// What was measured, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Times {
+    /// Processor time of the program, with that of the hooks.
+    cpu: Option<u64>,
+    /// Processor time of the collector.
+    collector: Option<u64>,
+    /// Until the program could begin.
+    start: Option<u64>,
+    /// In hooks, finding what had changed of Python stacks, as far as a sample tells.
+    python: Option<u64>,
+    /// The same of native stacks.
+    native: Option<u64>,
 }
 
 /// Python stacks, and how it was found what had changed of them.
@@ -76,26 +87,19 @@ impl Account {
         let other = [mappings.reserved, mappings.file, mappings.shared].map(|class| class.count);
         let stripped = process.stripped_allocations.unwrap_or(0);
         let stacks = other.iter().fold(allocations, |sum, count| sum.saturating_add(*count)).saturating_add(stripped);
-        let frees = totals.events.saturating_add(stripped.saturating_mul(2)).saturating_sub(stacks);
-        let python = Looks::of(process, stacks);
-        let native = Levels::of(process);
-        let (looks, changes) = (python.whole.saturating_add(python.changed), native.steps.unwrap_or_default().changed);
-        let events = Events { stacks, frees, looks, kept: native.kept, changes };
-        let cost = Cost::of(process, &events);
         Self {
             events: totals.events,
             file_bytes,
             record_bytes: process.record_bytes,
             waits: process.waits.zip(process.wait_ns),
-            python,
-            native,
+            python: Looks::of(process, stacks),
+            native: Levels::of(process),
             truncated_stacks: totals.truncated_stacks,
             lost_blocks: 0,
             lost_bytes: 0,
             lost_events: process.events_without_slot,
             cut: false,
-            cost,
-            costless: u64::from(cost.is_none()),
+            times: Times::of(process),
         }
     }
 
@@ -111,7 +115,6 @@ impl Account {
 
     /// Of two captures together.
     pub(crate) fn and(self, other: &Self) -> Self {
-        let both = |one: Option<u64>, other: Option<u64>| Some(one?.saturating_add(other?));
         Self {
             events: self.events.saturating_add(other.events),
             file_bytes: self.file_bytes.saturating_add(other.file_bytes),
@@ -127,8 +130,7 @@ impl Account {
             lost_bytes: self.lost_bytes.saturating_add(other.lost_bytes),
             lost_events: both(self.lost_events, other.lost_events),
             cut: self.cut || other.cut,
-            cost: self.cost.zip(other.cost).map(|(one, other)| one.and(other)).or(self.cost).or(other.cost),
-            costless: self.costless.saturating_add(other.costless),
+            times: self.times.and(other.times),
         }
     }
 
@@ -151,7 +153,11 @@ impl Account {
             })),
             "truncated_stacks": self.truncated_stacks,
             "lost": {"blocks": self.lost_blocks, "bytes": self.lost_bytes, "events": self.lost_events},
-            "slow_down": self.cost.map(|cost| cost.json(self.costless)),
+            "cpu_ns": self.times.cpu,
+            "collector_cpu_ns": self.times.collector,
+            "start_ns": self.times.start,
+            "python_changes_ns": self.times.python,
+            "native_changes_ns": self.times.native,
         })
     }
 
@@ -159,7 +165,8 @@ impl Account {
     ///
     /// # Errors
     /// What the writer says.
-    pub(crate) fn text(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn text(&self, look: Look, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "\n{}", look.heading("Recording"))?;
         let mut line = |label: &str, text: String| writeln!(out, "  {label:width$}{text}", width = LABEL - 2);
         line("Events", self.events())?;
         if let Some(stacks) = self.python.text() {
@@ -171,12 +178,21 @@ impl Account {
         line("Stacks cut", count(self.truncated_stacks))?;
         line("Lost", self.lost())?;
         line("Waiting", self.waiting())?;
-        line("Start", self.cost.map_or(UNKNOWN.into(), |cost| format!("{} until the program began", cost.start())))?;
-        line("Slow-down", self.slow_down().unwrap_or(UNKNOWN.into()))
+        let Times { cpu, collector, start, python, native } = self.times;
+        line("Start", start.map_or(UNKNOWN.into(), |ns| format!("{} until the program began", duration(ns))))?;
+        line("Program", cpu.map_or(UNKNOWN.into(), |ns| format!("{} of processor time, with hooks", duration(ns))))?;
+        line("Collector", collector.map_or(UNKNOWN.into(), |ns| format!("{} of processor time", duration(ns))))?;
+        let times = [(python, "Python stacks"), (native, "native stacks")];
+        let times: Vec<_> =
+            times.iter().filter_map(|(ns, what)| Some(format!("{} of {what}", duration((*ns)?)))).collect();
+        if times.is_empty() {
+            return Ok(());
+        }
+        line("In hooks", format!("to find changes: {} (by a sample)", times.join(", ")))
     }
 
     /// How many events there were, and what each took in the file.
-    pub(crate) fn events(&self) -> String {
+    fn events(&self) -> String {
         let before = self.record_bytes.map(|bytes| format!(", {} before compression", bytes_each(bytes, self.events)));
         format!("{}, {} each", count(self.events), bytes_each(self.file_bytes, self.events))
             + &before.unwrap_or_default()
@@ -185,12 +201,6 @@ impl Account {
     /// How many stacks were cut; `None` where there is nothing to say.
     pub(crate) fn cut_in_short(&self) -> Option<String> {
         (self.truncated_stacks > 0).then(|| plural(self.truncated_stacks, "stack", "stacks"))
-    }
-
-    /// The estimate; `None` where there is none.
-    pub(crate) fn slow_down(&self) -> Option<String> {
-        let others = (self.costless > 0).then(|| format!("; not of {}", plural(self.costless, "process", "processes")));
-        Some(self.cost?.text() + &others.unwrap_or_default())
     }
 
     fn lost(&self) -> String {
@@ -213,6 +223,28 @@ impl Account {
             None => UNKNOWN.into(),
             Some((0, _)) => "never for memtrack".into(),
             Some((times, ns)) => format!("{} for memtrack, {}", duration(ns), plural(times, "time", "times")),
+        }
+    }
+}
+
+/// The sum of two numbers, known if both are.
+fn both(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    Some(one?.saturating_add(other?))
+}
+
+impl Times {
+    fn of(process: &Process) -> Self {
+        let (python, native) = (process.python_look_ns, process.native_change_ns);
+        Self { cpu: process.cpu_ns, collector: process.collector_cpu_ns, start: process.start_ns, python, native }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            cpu: both(self.cpu, other.cpu),
+            collector: both(self.collector, other.collector),
+            start: both(self.start, other.start),
+            python: both(self.python, other.python),
+            native: both(self.native, other.native),
         }
     }
 }
@@ -315,7 +347,7 @@ impl Steps {
 
 #[cfg(test)]
 mod tests {
-    use super::Account;
+    use super::{Account, Look};
     use memtrack_format::meta::Process;
     use memtrack_reader::analysis::Totals;
     use serde_json::Value;
@@ -331,10 +363,8 @@ mod tests {
             events_without_slot: Some(0),
             cpu_ns: Some(1_000_000_000),
             start_ns: Some(4_000_000),
-            step_ps: Some(2000),
-            python_look_ns: Some(4000),
-            inner_calls: Some(0),
-            switches: Some(9),
+            collector_cpu_ns: Some(30_000_000),
+            python_look_ns: Some(4_000_000),
             ..Process::default()
         }
     }
@@ -345,7 +375,7 @@ mod tests {
 
     fn text(account: &Account) -> String {
         let mut text = Vec::new();
-        account.text(&mut text).unwrap();
+        account.text(Look { width: None, color: false }, &mut text).unwrap();
         String::from_utf8(text).unwrap()
     }
 
@@ -358,6 +388,10 @@ mod tests {
             "70.0 % told at a glance, 20.0 % compared whole, 10.0 % changed",
             "5 ms for memtrack, 2 times",
             "Lost           nothing",
+            "Start          4 ms until the program began",
+            "Program        1.00 s of processor time, with hooks",
+            "Collector      30 ms of processor time",
+            "In hooks       to find changes: 4 ms of Python stacks (by a sample)",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
@@ -367,7 +401,8 @@ mod tests {
         assert_eq!(json["python_stacks"]["glance"], 70);
         assert_eq!(json["waits"]["ns"], 5_000_000);
         assert_eq!(json["native_frames"], Value::Null);
-        assert!(json["slow_down"]["estimate"].as_f64().unwrap() > 1.0);
+        assert_eq!((&json["cpu_ns"], &json["collector_cpu_ns"]), (&1_000_000_000.into(), &30_000_000.into()));
+        assert_eq!((&json["python_changes_ns"], &json["native_changes_ns"]), (&4_000_000.into(), &Value::Null));
     }
 
     #[test]
@@ -375,15 +410,14 @@ mod tests {
         let old = Process { python_version: Some(0x030b_07f0), native_traces: true, ..Process::default() };
         let account = account(&old);
         let text = text(&account);
-        for label in ["Python stacks", "Native frames", "Waiting", "Slow-down"] {
+        for label in ["Python stacks", "Native frames", "Waiting", "Start", "Program", "Collector"] {
             assert!(text.contains(&format!("  {label:15}not available\n")), "{label}: {text}");
         }
         let json = account.json();
-        for key in ["record_bytes", "waits", "python_stacks", "native_frames", "slow_down"] {
+        for key in ["record_bytes", "waits", "python_stacks", "native_frames", "cpu_ns", "start_ns"] {
             assert_eq!(json[key], Value::Null, "{key}");
         }
         assert_eq!(json["lost"]["events"], Value::Null);
-        assert_eq!(account.slow_down(), None);
     }
 
     #[test]
@@ -395,10 +429,7 @@ mod tests {
         assert_eq!((mixed.events, mixed.record_bytes, mixed.waits), (400, None, None));
         // There was no interpreter in the other one.
         assert!(mixed.python.is_known());
-        // What can be told of its slow-down is, and of how many processes it cannot.
-        assert_eq!((mixed.cost, mixed.costless), (account(&process()).cost, 1));
-        assert!(mixed.slow_down().unwrap().ends_with("; not of 1 process"), "{:?}", mixed.slow_down());
-        assert_eq!(mixed.json()["slow_down"]["processes_without"], 1);
+        assert_eq!((sum.times.cpu, sum.times.python, mixed.times.cpu), (Some(2_000_000_000), Some(8_000_000), None));
     }
 
     #[test]
@@ -415,14 +446,10 @@ mod tests {
             waits: all,
             wait_ns: all,
             events_without_slot: all,
-            switches: all,
-            shared_runs: all,
-            step_ps: all,
             stripped_allocations: all,
             python_look_ns: all,
             native_change_ns: all,
             native_traces: true,
-            inner_calls: all,
             timestamps: true,
             ..process()
         };

@@ -4,7 +4,7 @@
 //! interpreter, the C, C++ and Rust runtimes). Own code lies below the directories that the capture names
 //! ([`Program`](crate::program::Program)): that of the script; the working directory for `-m`, `-c`, what `pip` writes to
 //! start a package (`venv/bin/gunicorn`), and sources of native programs. Of a native program the executable is own code,
-//! too, but for what was compiled into it from libraries. What lies in `site-packages`, `dist-packages` or the standard
+//! too, but for what was compiled into it from libraries, and for what starts a program before its `main`. What lies in `site-packages`, `dist-packages` or the standard
 //! library is never own.
 //!
 //! Memory is put down to who asked for it. From the outermost frame to the innermost, own code takes it over from
@@ -17,6 +17,7 @@
 use crate::frames::{FrameId, Frames, NameId};
 use crate::modules::{below_packages, below_standard_library, is_runtime};
 use crate::native::is_interpreter_object;
+use crate::plumbing::is_start;
 use rustc_hash::FxHashMap;
 
 /// Whose code a frame is.
@@ -83,6 +84,9 @@ pub fn origins(frames: &Frames) -> Vec<Origin> {
         .zip(frames.frames())
         .map(|(id, frame)| {
             let place = (frames.module_id(id), frame.file);
+            if place.0.is_some() && is_start(frames.function(id)) {
+                return Origin::Runtime;
+            }
             *known.entry(place).or_insert_with(|| match frames.module(id) {
                 Some(object) => of_native(frames, object, frames.file(id)),
                 None => of_python(frames, frames.file(id)),
@@ -222,6 +226,23 @@ mod tests {
         ] {
             assert_eq!(origin(file, Some(object)), expected, "{file} in {object}");
         }
+    }
+
+    #[test]
+    fn what_starts_a_program_is_the_runtimes_wherever_it_is_linked_to() {
+        let mut frames = frames();
+        let file = frames.name_id("").unwrap();
+        let mut id = |function: &str| {
+            let function = frames.name_id(function).unwrap();
+            let id = frames.frame_id(function, file, 0).unwrap();
+            frames.set_module(id, "/srv/server").unwrap();
+            id
+        };
+        let [start, main, other] = ["_start", "main", "__libc_start_call_main"].map(&mut id);
+        let started = frames.stack_of(&[start, other]).unwrap();
+        let own = frames.stack_of(&[start, other, main]).unwrap();
+        assert_eq!(origins(&frames), [Origin::Runtime, Origin::Own, Origin::Runtime]);
+        assert_eq!([started, own].map(|stack| whose(&frames)[stack.0 as usize]), [Whose::Standard, Whose::Own]);
     }
 
     #[test]

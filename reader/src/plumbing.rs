@@ -2,6 +2,7 @@
 //!
 //! They are skipped when a stack's place is looked for: that `std::vector` grew by `operator new` says nothing about who
 //! filled it. Names are compared as [`qualified`], without return types and parameters. `--skip-function` adds to the table.
+//! Beside it stands what starts programs and threads, which is the runtime's wherever it was linked to.
 //!
 //! Invariant: whether a function is skipped depends on its name alone.
 
@@ -284,9 +285,38 @@ fn qualified(function: &str) -> &str {
     if start >= function.len() { function } else { &function[start..] }
 }
 
+/// Whether native code of this name starts a program or a thread before its own code runs: of C's start files, which are
+/// part of every executable, of the C library, which may be, and of Rust's runtime.
+pub(crate) fn is_start(function: &str) -> bool {
+    matches!(
+        qualified(function),
+        "_start"
+            | "_start_c"
+            | "_init"
+            | "__libc_start_main"
+            | "__libc_start_main_impl"
+            | "__libc_start_call_main"
+            | "libc_start_main_stage2"
+            | "__libc_csu_init"
+            | "__libc_init_first"
+            | "call_init"
+            | "_dl_init"
+            | "_dl_start_user"
+            | "_dl_relocate_static_pie"
+            | "start_thread"
+            | "__clone"
+            | "__clone3"
+            | "clone"
+            | "clone3"
+            | "__rust_begin_short_backtrace"
+    ) || ["std::rt::lang_start", "std::sys::backtrace::__rust_", "std::sys_common::backtrace::__rust_"]
+        .iter()
+        .any(|start| qualified(function).starts_with(start))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Plumbing, qualified};
+    use super::{Plumbing, is_start, qualified};
     use regex::Regex;
 
     #[test]
@@ -304,6 +334,23 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(qualified(function), name);
+        }
+    }
+
+    #[test]
+    fn what_starts_programs_and_threads_is_known() {
+        for function in [
+            "_start",
+            "__libc_start_main_impl",
+            "call_init.part.0",
+            "std::rt::lang_start<()>",
+            "std::rt::lang_start::{{closure}}",
+            "std::sys::backtrace::__rust_begin_short_backtrace<fn(), ()>",
+        ] {
+            assert!(is_start(function), "{function}");
+        }
+        for function in ["main", "start", "shop::_start", "std::rt::panic", "_init_cache"] {
+            assert!(!is_start(function), "{function}");
         }
     }
 

@@ -1,6 +1,6 @@
 // What is known of each frame: its name, its place, and whose code it is.
 
-/** Whose memory something is. Arenas are told by their allocator. */
+/** Whose memory something is, by the numbers of the page's data. Arenas are told by their allocator. */
 const OWNER = { own: 0, library: 1, stdlib: 2, imports: 3, arenas: 4 };
 
 const OWNERS = [
@@ -26,13 +26,6 @@ const OWNERS = [
 /** Whose code a frame is, by the numbers of the page's data. */
 const ORIGIN = { own: 0, library: 1, standard: 2, importing: 3, runtime: 4 };
 const ORIGINS = ["own code", "library", "standard library", "import system", "runtime"];
-
-/** Whose memory it is when that of `owner` called a frame of an origin: own code and imports take over, others do not. */
-function ownerBelow(owner, origin) {
-  if (origin === ORIGIN.own) return OWNER.own;
-  if (origin === ORIGIN.importing) return OWNER.imports;
-  return owner === OWNER.stdlib && origin === ORIGIN.library ? OWNER.library : owner;
-}
 
 /** All frames of the page. */
 function describeFrames(data) {

@@ -16,8 +16,10 @@ class Holders {
     for (let node = 1; node < count; node++) {
       const { isOwn, isPlumbing, isImporting } = frames[frame[node]];
       // What a line imported is not its own memory.
-      this.holder[node] = isOwn ? frame[node] : isImporting ? -1 : this.holder[parent[node]];
-      this.place[node] = isPlumbing || isImporting ? this.place[parent[node]] : frame[node];
+      this.holder[node] = isOwn && !isPlumbing ? frame[node] : isImporting ? -1 : this.holder[parent[node]];
+      // Plumbing is the place where nothing else is.
+      const isPassed = isImporting || (isPlumbing && this.place[parent[node]] >= 0);
+      this.place[node] = isPassed ? this.place[parent[node]] : frame[node];
     }
   }
 

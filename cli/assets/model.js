@@ -60,21 +60,11 @@ class Model {
     }
   }
 
-  /** Whose memory each node is: from the outermost call to the innermost. */
-  ownersOfNodes() {
-    const owners = new Uint8Array(this.count).fill(OWNER.stdlib);
-    for (let node = 1; node < this.count; node++) {
-      owners[node] = ownerBelow(owners[this.parent[node]], this.frames[this.frame[node]].origin);
-    }
-    return owners;
-  }
-
   /** Whose memory each group is: Python's arenas are a class of their own, as nobody knows what is live in them. */
   ownersOfGroups() {
-    const { allocators, groupAllocator } = this.data;
-    const ofNode = this.ownersOfNodes();
-    return Uint8Array.from(this.groupNode, (node, group) =>
-      allocators[groupAllocator[group]].endsWith("_arena") ? OWNER.arenas : ofNode[node],
+    const { allocators, groupAllocator, groupOwner } = this.data;
+    return Uint8Array.from(groupOwner, (owner, group) =>
+      allocators[groupAllocator[group]].endsWith("_arena") ? OWNER.arenas : owner,
     );
   }
 

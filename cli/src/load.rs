@@ -212,8 +212,14 @@ impl Request<'_> {
     /// imports are asked for, they are what leaks are shown of.
     pub(crate) fn for_people(mut self) -> Self {
         self.shown = true;
-        self.wish.with_imports |= self.filter.whose.contains(&Whose::Imports);
+        self.wish = self.wish();
         self
+    }
+
+    /// How people want it shown: with what imports hold, where that is asked for.
+    pub(crate) fn wish(&self) -> Wish {
+        let with_imports = self.wish.with_imports || self.filter.whose.contains(&Whose::Imports);
+        Wish { with_imports, ..self.wish.clone() }
     }
 
     /// Whether anything may be left out.

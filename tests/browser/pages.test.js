@@ -1,81 +1,14 @@
-// The pages in a real browser. Needs in the environment: MEMTRACK_PAGES, a directory with flamegraph.html and diff.html,
-// and CHROMIUM, the browser. Started by scripts/test-browser.
+// What a page shows of a capture and of a difference, and how it is used.
 
 import assert from "node:assert/strict";
-import { after, before, test } from "node:test";
-import { pathToFileURL } from "node:url";
-import { join } from "node:path";
 import { readFile } from "node:fs/promises";
-import { chromium } from "playwright-core";
-
-const FLAGS = [
-  "--no-sandbox",
-  "--disable-gpu",
-  "--no-first-run",
-  "--disable-background-networking",
-  "--disable-component-update",
-  "--disable-sync",
-];
-let browser;
-
-before(async () => {
-  browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: FLAGS });
-});
-after(() => browser?.close());
-
-/** Opens a page, runs the test in it, and fails on any message, error or request. */
-function inPage(name, file, run, options = {}) {
-  test(name, async () => {
-    const context = await browser.newContext({
-      viewport: { width: 1280, height: 800 },
-      acceptDownloads: true,
-      ...options,
-    });
-    const page = await context.newPage(),
-      complaints = [];
-    const address = pathToFileURL(join(process.env.MEMTRACK_PAGES, file)).href;
-    page.on("console", (message) => complaints.push(message.text()));
-    page.on("pageerror", (error) => complaints.push(error.stack));
-    page.on("request", (request) => {
-      const own = request.url().startsWith(address) || /^(data|blob):/.test(request.url());
-      if (!own) complaints.push(`request of ${request.url()}`);
-    });
-    await page.goto(address + (options.hash || ""));
-    await page.waitForFunction(() => window.memtrack?.graph.drawn.length > 0);
-    await run(page);
-    await context.close();
-    assert.deepEqual(complaints, []);
-  });
-}
-
-/** The blocks that are drawn, with their names and values. */
-const drawn = (page) =>
-  page.evaluate(async () => {
-    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
-    const { graph } = window.memtrack;
-    return graph.drawn.flat().map(({ block, x, width }) => ({
-      name: graph.name(block),
-      value: block.value,
-      depth: block.depth,
-      x,
-      width,
-      change: graph.model.diff && block.frame >= 0 ? graph.change(block) : null,
-    }));
-  });
-const named = async (page, name) => (await drawn(page)).find((block) => block.name === name);
-const pick = (page, group, text) => page.click(`#${group} button:text-is("${text}")`);
-/** Shows what imports hold where the view leaves it out. */
-const withImports = (page) => page.evaluate(() => window.memtrack.set({ imports: true }));
-const state = (page) => page.evaluate(() => window.memtrack.state);
-
-/** Clicks on a block. */
-async function click(page, name) {
-  const block = await named(page, name);
-  await page.click("#graphPane", { position: { x: block.x + Math.min(10, block.width / 2), y: block.depth * 19 + 9 } });
-}
+import { join } from "node:path";
+import { test } from "node:test";
+import { pathToFileURL } from "node:url";
+import { browser, click, drawn, inPage, named, pick, report, state, withImports } from "./browser.js";
 
 inPage("views are switched, and their roots have their totals", "flamegraph.html", async (page) => {
-  const expected = JSON.parse(await readFile(join(process.env.MEMTRACK_PAGES, "stats.json"), "utf8"));
+  const expected = await report("stats");
   const totals = {
     Peak: expected.peak,
     Leaks: expected.leaked,
@@ -114,7 +47,7 @@ test("without JavaScript the page says so, and has the figures", async () => {
 });
 
 inPage("the peak is where the heap was highest", "flamegraph.html", async (page) => {
-  const expected = JSON.parse(await readFile(join(process.env.MEMTRACK_PAGES, "stats.json"), "utf8"));
+  const expected = await report("stats");
   const peak = await page.evaluate(() => window.memtrack.model.data.peak);
   assert.equal(peak.bytes, expected.peak.bytes);
   assert.ok(Math.abs(peak.time / 1000 - expected.peak.time_ms) <= 1);
@@ -591,7 +524,7 @@ inPage("what was scaled is said", "scaled.html", async (page) => {
 });
 
 inPage("what vanished has its own view, with its count of stacks", "diff.html", async (page) => {
-  const expected = JSON.parse(await readFile(join(process.env.MEMTRACK_PAGES, "diff.json"), "utf8"));
+  const expected = await report("diff");
   const text = await page.textContent("#vanishedText");
   assert.equal(Number(text.replace(/\D/g, "")), expected.vanished_stacks);
   await page.check("#vanished");

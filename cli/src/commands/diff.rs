@@ -10,7 +10,7 @@ use memtrack_reader::View;
 use crate::args::{self, By, Limit};
 use crate::commands::views::{refuse_open_without_file, show};
 use crate::failure;
-use crate::load::load;
+use crate::load::{Request, load};
 use crate::message;
 use crate::output::Report;
 use crate::reports::diff::{Diff, doubts};
@@ -65,7 +65,8 @@ fn html(
     doubts: &[String],
 ) -> Result<()> {
     let mut out = Report::file(options.output.of(&captures(options)), "diff", "html")?;
-    let start = page::Start { view: metric.view, counts: metric.counts, ..page::Start::default() };
+    let wish = Request::from((&options.new, &options.filters)).wish();
+    let start = page::Start { view: metric.view, counts: metric.counts, wish, ..page::Start::default() };
     page::difference(base, new, start, scale.map(ToString::to_string), doubts, &mut out)?;
     show(out.finish()?.as_deref(), options.open);
     Ok(())

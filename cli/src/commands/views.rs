@@ -86,13 +86,14 @@ pub(crate) fn flamegraph(options: &args::Flamegraph) -> Result<u8> {
         return flamegraph_json(options);
     }
     refuse_open_without_file(options.open, &options.output)?;
+    let request = Request::from((&options.input, &options.view));
     let start = page::Start {
         view: options.view.wanted(),
         inverted: options.inverted,
         split_threads: options.split_threads,
         counts: false,
+        wish: request.wish(),
     };
-    let request = Request::from((&options.input, &options.view));
     let out = Report::file(options.output.of(&options.input.captures), "flamegraph", "html")?;
     let path = write_page(request, options.view.reading(), (start, options.embed_sources), out)?;
     show(path.as_deref(), options.open);

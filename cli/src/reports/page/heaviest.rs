@@ -36,7 +36,7 @@ impl Heaviest {
         let sides = [Side::new(capture, groups.iter().map(of_group).collect())];
         let Kept { nodes, all } = Kept::new(&sides, (no_frame + 1, caller), most);
 
-        let [Side { mut places, .. }] = sides;
+        let [Side { mut places, whose, .. }] = sides;
         nearest(&mut places, no_frame + 1, caller, &nodes);
         let (tree, placed) =
             CallTree::of_stacks(frames, places.iter().filter(|&&node| node != 0).map(|&node| stack(node)));
@@ -54,7 +54,7 @@ impl Heaviest {
                 (at, node) = (tree.nodes()[at as usize].parent, caller(node));
             }
         }
-        (Self { tree, weights, all }, Side::new(capture, places))
+        (Self { tree, weights, all }, Side { capture, places, whose, set_off: Vec::new() })
     }
 
     /// So many of the tree in which the sides have their places; those of what is left out become those of the nearest callers.

@@ -16,10 +16,12 @@ use std::io::{self, Write};
 
 use memtrack_reader::analysis::Quiet;
 use memtrack_reader::analysis::diff::{Merged, Pair};
+use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{Options, View};
 
 use super::facts::{Capture, visible};
 use super::scale::Metric;
+use super::shown::Wish;
 use super::source::Sources;
 use super::{arenas, stats, view};
 use crate::units::{count, duration, size};
@@ -63,8 +65,8 @@ const MOST_BYTES: usize = 4_800_000;
 /// The views of the page, in the order of its switch.
 const VIEWS: [View; 5] = [View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Temporary, View::Allocated];
 
-/// What the page shows at first; a reader may switch.
-#[derive(Clone, Copy, Debug, Default)]
+/// What the page shows at first; a reader may switch, but for functions that are skipped.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Start {
     /// The view.
     pub(crate) view: View,
@@ -74,6 +76,15 @@ pub(crate) struct Start {
     pub(crate) split_threads: bool,
     /// Numbers of allocations instead of bytes.
     pub(crate) counts: bool,
+    /// Frames and imports.
+    pub(crate) wish: Wish,
+}
+
+impl Start {
+    /// Which functions are skipped.
+    fn plumbing(&self) -> Plumbing {
+        Plumbing::with(self.wish.skip.clone())
+    }
 }
 
 /// How a capture has to be read for its page.
@@ -94,11 +105,11 @@ pub(crate) fn flamegraph(
     sources: Option<Sources>,
     out: impl Write,
 ) -> io::Result<()> {
-    let (tree, Side { places, .. }) = Heaviest::of_stacks(capture, MOST_SITES);
-    let places = capture.analysis.merge_at(&places);
+    let (tree, Side { places, whose, .. }) = Heaviest::of_stacks(capture, MOST_SITES);
+    let (places, whose) = side::merge(capture, &places, &whose);
     let (capture, frames) = (&*capture, &capture.frames);
-    let sides = [Side::new(capture, places)];
-    let mut names = Names::of_frames(frames, sources);
+    let sides = [Side { capture, places, whose, set_off: Vec::new() }];
+    let mut names = Names::of_frames(frames, start.plumbing(), sources);
     let title = capture.facts.title();
     let (held, leaked) = (capture.analysis.python_arenas(View::Leaks), capture.analysis.totals.leaked);
     let arenas = arenas::warning(held, arenas::without(leaked, held)).map(|text| format!("among the leaks: {text}"));
@@ -106,7 +117,7 @@ pub(crate) fn flamegraph(
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = Columns::new();
-        head(&mut data, "capture", &title, start)?;
+        head(&mut data, "capture", &title, &start)?;
         data.json("meanings", &VIEWS.map(|view| meaning(view, capture)).to_vec().into())?;
         data.json("facts", &facts(capture).into())?;
         data.json("peak", &peak(capture))?;
@@ -157,7 +168,7 @@ pub(crate) fn difference(
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = Columns::new();
-        head(&mut data, "diff", &title, start)?;
+        head(&mut data, "diff", &title, &start)?;
         let meanings = VIEWS.map(|view| {
             let of_any = meaning_of_any(view);
             format!("Of both captures: {}{}", of_any[..1].to_lowercase(), &of_any[1..])
@@ -167,7 +178,8 @@ pub(crate) fn difference(
         data.json("vanishedStacks", &vanished.clone().into())?;
         data.json("floors", &floors.clone().into())?;
         data.json("scale", &scale.clone().into())?;
-        sites.write(&mut data, &mut Names::of_functions(&merged.functions, [&base.frames, &new.frames]))?;
+        let mut names = Names::of_functions(&merged.functions, start.plumbing(), [&base.frames, &new.frames]);
+        sites.write(&mut data, &mut names)?;
         data.json("notes", &notes.iter().cloned().chain(sites.note()).collect::<Vec<_>>().into())?;
         data.ended()
     })?;
@@ -196,13 +208,16 @@ fn bounded(most_bytes: usize, mut build: impl FnMut(usize) -> io::Result<Packed>
     }
 }
 
-fn head(data: &mut Columns, kind: &str, title: &str, start: Start) -> io::Result<()> {
+fn head(data: &mut Columns, kind: &str, title: &str, start: &Start) -> io::Result<()> {
     data.json("kind", &kind.into())?;
     data.json("title", &visible(title).into())?;
     data.json("views", &VIEWS.map(view::title).to_vec().into())?;
     let view = VIEWS.iter().position(|view| *view == start.view).unwrap_or(0);
-    let Start { inverted, split_threads, counts, .. } = start;
-    let start = serde_json::json!({"view": view, "inverted": inverted, "split": split_threads, "counts": counts});
+    let Start { inverted, split_threads, counts, wish, .. } = start;
+    let start = serde_json::json!({
+        "view": view, "inverted": inverted, "split": split_threads, "counts": counts,
+        "allFrames": wish.all_frames, "imports": wish.with_imports,
+    });
     data.json("start", &start)
 }
 

@@ -50,12 +50,12 @@ impl<'a> Table<'a> {
 }
 
 impl<'a> Names<'a> {
-    pub(super) fn of_frames(frames: &'a Frames, sources: Option<Sources>) -> Self {
-        Self { tables: vec![Table::of(frames)], functions: None, plumbing: Plumbing::default(), sources }
+    pub(super) fn of_frames(frames: &'a Frames, plumbing: Plumbing, sources: Option<Sources>) -> Self {
+        Self { tables: vec![Table::of(frames)], functions: None, plumbing, sources }
     }
 
     /// The functions of two captures.
-    pub(super) fn of_functions(functions: &Functions, frames: [&'a Frames; 2]) -> Self {
+    pub(super) fn of_functions(functions: &Functions, plumbing: Plumbing, frames: [&'a Frames; 2]) -> Self {
         let numbers: HashMap<(&str, &str), u32> =
             functions.list().iter().zip(0..).map(|(known, number)| ((&*known.name, &*known.file), number)).collect();
         let mut known = HashMap::new();
@@ -67,7 +67,7 @@ impl<'a> Names<'a> {
             }
         }
         let tables = frames.map(Table::of).into();
-        Self { tables, functions: Some(known), plumbing: Plumbing::default(), sources: None }
+        Self { tables, functions: Some(known), plumbing, sources: None }
     }
 
     /// What has to be said of the source lines.

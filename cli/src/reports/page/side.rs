@@ -1,14 +1,16 @@
-//! A capture of a page, and where in the page's call tree its allocations belong.
+//! A capture of a page, where in the page's call tree its allocations belong, and whose memory they are.
 //!
-//! Invariant: there is a place for each group of the capture, in their order.
+//! Invariant: there is a place and a [`Whose`] for each group of the capture, in their order. Whose memory a group is
+//! depends on its recorded stack, so that it stays the same where its call site is merged into a caller.
 
-use memtrack_reader::View;
 use memtrack_reader::analysis::Tally;
+use memtrack_reader::origin::{Whose, whose};
+use memtrack_reader::{StackId, View};
 
 use super::VIEWS;
 use crate::reports::facts::Capture;
 
-/// A capture and the place of each of its groups in the tree.
+/// A capture, the place of each of its groups in the tree, and whose memory each is.
 #[derive(Debug)]
 pub(super) struct Side<'a> {
     pub(super) capture: &'a Capture,
@@ -16,12 +18,16 @@ pub(super) struct Side<'a> {
     /// Of a difference, for each view and group: the blocks that another function has in the other capture. They are
     /// there, but no news. Empty else.
     pub(super) set_off: Vec<[Tally; VIEWS.len()]>,
+    pub(super) whose: Vec<Whose>,
 }
 
 impl<'a> Side<'a> {
-    /// A capture in whose groups nothing is set off.
+    /// A capture whose groups have these places, in which nothing is set off.
     pub(super) fn new(capture: &'a Capture, places: Vec<u32>) -> Self {
-        Self { capture, places, set_off: Vec::new() }
+        let of_stack = whose(&capture.frames);
+        let of_group = |stack: StackId| of_stack.get(stack.0 as usize).copied().unwrap_or_default();
+        let whose = capture.analysis.groups.iter().map(|group| of_group(group.stack)).collect();
+        Self { capture, places, whose, set_off: Vec::new() }
     }
 
     /// Takes over what was set off of the rows of a view: those of the groups that have something in it.
@@ -31,5 +37,47 @@ impl<'a> Side<'a> {
         let has_row = groups.iter().map(|group| (group.sum(view).count, group.sum(view).bytes) != (0, 0));
         let with_row = self.set_off.iter_mut().zip(has_row).filter(|(_, has_row)| *has_row);
         with_row.zip(rows).for_each(|((set_off, _), row)| set_off[number] = *row);
+    }
+}
+
+/// Merges the groups of a capture that are of one place, allocator, thread and owner: the places and owners of those that
+/// are left.
+pub(super) fn merge(capture: &mut Capture, places: &[u32], whose: &[Whose]) -> (Vec<u32>, Vec<Whose>) {
+    let number = |whose: &Whose| Whose::ALL.iter().position(|one| one == whose).unwrap_or(0);
+    let keys: Vec<u32> =
+        places.iter().zip(whose).map(|(place, whose)| place * Whose::ALL.len() as u32 + number(whose) as u32).collect();
+    let left = capture.analysis.merge_at(&keys).into_iter();
+    left.map(|key| (key / Whose::ALL.len() as u32, Whose::ALL[key as usize % Whose::ALL.len()])).unzip()
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::Allocator;
+    use memtrack_reader::ThreadId;
+    use memtrack_reader::analysis::Group;
+    use memtrack_reader::origin::Whose;
+
+    use super::{Side, merge};
+    use crate::reports::fixture;
+
+    #[test]
+    fn groups_of_one_place_stay_apart_where_their_owners_differ() {
+        let mut capture = fixture::empty();
+        let mut stack = |files: &[&str]| {
+            let mut id = |file: &&str| {
+                let (function, file) = (capture.frames.name_id("f").unwrap(), capture.frames.name_id(file).unwrap());
+                capture.frames.frame_id(function, file, 1).unwrap()
+            };
+            let ids: Vec<_> = files.iter().map(&mut id).collect();
+            capture.frames.stack_of(&ids).unwrap()
+        };
+        let import = "<frozen importlib._bootstrap>";
+        let stacks = [stack(&["/srv/app.py"]), stack(&["/srv/app.py", import]), stack(&["/srv/app.py", "/srv/a.py"])];
+        for stack in stacks {
+            capture.analysis.groups.push(&Group::new(stack, Allocator::Malloc, ThreadId(0)));
+        }
+        let whose = Side::new(&capture, vec![1; 3]).whose;
+        assert_eq!(whose, [Whose::Own, Whose::Imports, Whose::Own]);
+        assert_eq!(merge(&mut capture, &[1; 3], &whose), (vec![1, 1], vec![Whose::Own, Whose::Imports]));
     }
 }

@@ -9,6 +9,7 @@ use std::io;
 use memtrack_format::Allocator;
 use memtrack_reader::ThreadId;
 use memtrack_reader::analysis::{Group, Tally};
+use memtrack_reader::origin::Whose;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::VIEWS;
@@ -22,8 +23,8 @@ use crate::units::count;
 /// The figures of one group in every view.
 type Sums = [Tally; VIEWS.len()];
 
-/// What tells groups of a page apart: place in preorder, allocator, thread.
-type Key = (u32, Allocator, u32);
+/// What tells groups of a page apart: place in preorder, allocator, thread, whose memory it is.
+type Key = (u32, Allocator, u32, Whose);
 
 /// Everything that a page says of call sites.
 #[derive(Debug, Default)]
@@ -106,6 +107,7 @@ impl Sites {
         data.steps("groupNode", self.groups.iter().map(|key| u64::from(key.0)))?;
         data.column("groupAllocator", self.groups.iter().map(|key| allocators[&key.1]))?;
         data.column("groupThread", self.groups.iter().map(|key| u64::from(key.2)))?;
+        data.column("groupOwner", self.groups.iter().map(|key| key.3 as u64))?;
         for (side, prefix) in ["new", "base"].iter().enumerate().take(self.sides) {
             self.write_sums(&self.sums, side, prefix, data)?;
         }
@@ -157,11 +159,11 @@ impl Side<'_> {
     /// The key of each group.
     fn keys(&self, numbers: &[u32], threads: &mut Threads, name_only: bool) -> Vec<Key> {
         let mut known: HashMap<ThreadId, u32> = HashMap::new();
-        let groups = self.capture.analysis.groups.iter().zip(&self.places);
-        let keys = groups.map(|(group, place)| {
+        let groups = self.capture.analysis.groups.iter().zip(&self.places).zip(&self.whose);
+        let keys = groups.map(|((group, place), whose)| {
             let name = || threads.number(thread_name(self.capture, &group, name_only));
             let thread = *known.entry(group.thread).or_insert_with(name);
-            (numbers[*place as usize], group.allocator, thread)
+            (numbers[*place as usize], group.allocator, thread, *whose)
         });
         keys.collect()
     }

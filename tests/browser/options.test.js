@@ -1,0 +1,71 @@
+// What the options of the command line make of a page, and that its sums are those of the other reports.
+
+import assert from "node:assert/strict";
+import { drawn, inPage, named, report, state } from "./browser.js";
+
+const OWNERS = ["own", "libraries", "stdlib", "imports"];
+const ALL = 4;
+const LEAKS = 1;
+
+/** Bytes and count of a sum in `stats --json`. */
+const figures = ({ bytes, count, allocations }) => [bytes, count ?? allocations];
+
+/** Bytes and count of each owner in a view. */
+const byOwner = (page, view) =>
+  page.evaluate((view) => {
+    const { model } = window.memtrack;
+    return model.byOwner({ view, range: null, thread: -1, hide: 0 }).map(({ bytes, count }) => [bytes, count]);
+  }, view);
+
+inPage("each owner has what the command line's filters give him", "owners.html", async (page) => {
+  const [all, leaked] = [await byOwner(page, ALL), await byOwner(page, LEAKS)];
+  for (const [at, owner] of OWNERS.entries()) {
+    const expected = await report(`owners-${owner}`);
+    assert.deepEqual(all[at], figures(expected.allocations), owner);
+    assert.deepEqual(leaked[at], figures(expected.leaked), owner);
+    assert.ok(leaked[at][0] >= 500_000, `${owner} has something: ${leaked[at][0]}`);
+  }
+});
+
+for (const [at, owner] of OWNERS.entries()) {
+  inPage(`a page of --${owner} alone`, `owners-${owner}.html`, async (page) => {
+    const expected = await report(`owners-${owner}`);
+    const found = await byOwner(page, ALL);
+    assert.deepEqual(found[at], figures(expected.allocations));
+    const others = found.filter((_, other) => other !== at);
+    assert.ok(others.flat().every((figure) => figure === 0));
+    // The page was asked for with --leaks, where imports are left out unless they are what is asked for.
+    assert.equal((await drawn(page))[0].value, expected.leaked.bytes);
+    assert.doesNotMatch(await page.textContent("#meaning"), /left out/);
+  });
+}
+
+inPage("leaks leave out imports, and say how much that is", "leaks.html", async (page) => {
+  assert.match(await page.textContent("#meaning"), /[\d.]+ MB held by imports is left out/);
+  assert.equal((await state(page)).frames, "folded");
+  assert.ok(await named(page, "keep"));
+});
+
+inPage("--with-imports, --all-frames and --skip-function", "wishes.html", async (page) => {
+  const imports = await report("owners-imports");
+  assert.doesNotMatch(await page.textContent("#meaning"), /left out/);
+  const names = (await drawn(page)).map(({ name }) => name);
+  assert.ok(names.includes("_find_and_load"), "the import system's frames are drawn");
+  assert.ok(names.includes("keep"), "a function that is skipped is drawn where all are");
+  const found = (await byOwner(page, LEAKS))[OWNERS.indexOf("imports")];
+  assert.deepEqual(found, figures(imports.leaked));
+  await page.selectOption("#frames", "folded");
+  const folded = (await drawn(page)).map(({ name }) => name);
+  assert.ok(!folded.includes("keep") && !folded.includes("_find_and_load"), folded.join());
+  const holders = await page.$$eval("#holders li", (rows) => rows.map((row) => row.textContent));
+  assert.match(holders[0], /owners\.py:\d+ main/, "who called it holds what it allocated");
+});
+
+inPage("a difference takes the same options", "wishes-diff.html", async (page) => {
+  assert.equal((await state(page)).frames, "all");
+  const skipped = await page.evaluate(() => {
+    const { frames } = window.memtrack.model;
+    return frames.filter(({ isPlumbing, isNative }) => isPlumbing && !isNative).map(({ name }) => name);
+  });
+  assert.deepEqual(skipped, ["keep"]);
+});

@@ -10,6 +10,7 @@ mod constructors;
 mod crowds;
 mod damage;
 mod endings;
+mod failed;
 mod faults;
 mod heap;
 mod hindered;

@@ -43,6 +43,7 @@ impl<'a> KeptEvents<'a> {
                 };
                 taken
             }
+            EventKind::FailedAlloc(_) => self.kept.takes(event),
             EventKind::Free | EventKind::Unmap | EventKind::RemapFrom => self.live.remove(&event.address),
             EventKind::FreeUndo | EventKind::UnmapUndo | EventKind::Finalizing | EventKind::Exec => true,
         }
@@ -76,7 +77,9 @@ impl Kept {
         let kept = request.filter.apply(&mut capture.analysis, &capture.frames, &capture.threads);
         say_filtered(kept, all);
         let groups = capture.analysis.groups.iter();
-        let groups = groups.map(|group| (group.stack, Some(group.allocator), group.thread)).collect();
+        let groups = groups.map(|group| (group.stack, Some(group.allocator), group.thread));
+        let failed = capture.analysis.failed.iter().map(|failed| (failed.stack, Some(failed.allocator), failed.thread));
+        let groups = groups.chain(failed).collect();
         Ok(Self { groups: Some(groups), selection })
     }
 
@@ -88,7 +91,9 @@ impl Kept {
     /// Whether the allocation is kept that this event makes.
     pub(crate) fn takes(&self, event: &Event) -> bool {
         let allocator = match event.kind {
-            EventKind::Alloc(allocator) | EventKind::Map(allocator, _) => Some(allocator),
+            EventKind::Alloc(allocator) | EventKind::Map(allocator, _) | EventKind::FailedAlloc(allocator) => {
+                Some(allocator)
+            }
             _ => None,
         };
         self.selection.takes(event)

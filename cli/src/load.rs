@@ -116,7 +116,7 @@ pub(crate) struct Request<'a> {
     pub(crate) without_paths: bool,
     /// Leave native frames places: for what shows none.
     pub(crate) without_names: bool,
-    /// Say nothing of how several captures are put together.
+    /// Say nothing of how several captures are put together, and of native code without names.
     pub(crate) quiet: bool,
     /// How people want it shown.
     pub(crate) wish: Wish,
@@ -144,7 +144,9 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
         several => load_several(several, &request, options, &mut told).map(|(all, several)| (all, Some(several)))?,
     };
     warn(&told.warnings, paths.len());
-    warn_unnamed(&each_once(told.unnamed));
+    if !request.quiet {
+        warn_unnamed(&each_once(told.unnamed));
+    }
     let sum = |tally: fn(&(Capture, Tally)) -> Tally| {
         captures.iter().map(tally).fold(Tally::default(), |mut sum, tally| {
             sum.add(tally.bytes, tally.count);

@@ -14,6 +14,7 @@
 //! columns    column                                                of frames, from 1; 0 is none; missing in older payloads
 //! modules    source length path length build-id                    of native code; this and the next missing in older payloads
 //! places     frame module offset                                   frames of native code without a name, by rows of frames and modules
+//! failed     stack allocator thread bytes count largest time       calls for memory that failed; missing in older payloads
 //! ```
 //!
 //! A payload is split into parts of at most [`PART`] bytes, one block each. A block's `segment` is the number of the
@@ -53,6 +54,25 @@ pub struct AggregateGroup {
     pub thread: u32,
     /// See [`SUMS`].
     pub sums: [AggregateSum; SUMS],
+}
+
+/// The failed calls of one stack, allocator and thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AggregateFailed {
+    /// 0, or a row of `stacks` plus one.
+    pub stack: u32,
+    /// An [`Allocator`](crate::Allocator) by number.
+    pub allocator: u8,
+    /// A row of `threads`.
+    pub thread: u32,
+    /// Bytes requested by all of them.
+    pub bytes: u64,
+    /// How many.
+    pub count: u64,
+    /// Bytes requested by the largest of them.
+    pub largest_bytes: u64,
+    /// When the first of that size failed, in nanoseconds.
+    pub largest_time_ns: u64,
 }
 
 /// Memory at one moment.
@@ -115,6 +135,8 @@ pub struct Aggregate {
     pub modules: Vec<AggregateModule>,
     /// The native frames whose names are not known yet.
     pub places: Vec<AggregateNativePlace>,
+    /// Calls for memory that failed.
+    pub failed: Vec<AggregateFailed>,
 }
 
 impl Aggregate {
@@ -142,6 +164,10 @@ impl Aggregate {
             out.bytes(&module.build_id);
         });
         out.rows(&self.places, |out, place| out.numbers(&[place.frame.into(), place.module.into(), place.offset]));
+        out.rows(&self.failed, |out, row| {
+            out.numbers(&[row.stack.into(), row.allocator.into(), row.thread.into()]);
+            out.numbers(&[row.bytes, row.count, row.largest_bytes, row.largest_time_ns]);
+        });
         out.0
     }
 
@@ -182,7 +208,9 @@ impl Aggregate {
             })
         };
         let places = if input.is_at_end() { Vec::new() } else { input.rows(places)? };
-        Some(Self { names, frames, stacks, threads, groups, snapshots, totals, bins, columns, modules, places })
+        let failed = |input: &mut FieldReader<'_>| read_failed(input, &stack, &thread);
+        let failed = if input.is_at_end() { Vec::new() } else { input.rows(failed)? };
+        Some(Self { names, frames, stacks, threads, groups, snapshots, totals, bins, columns, modules, places, failed })
     }
 }
 
@@ -218,6 +246,22 @@ fn read_group(
     Some(AggregateGroup { stack, allocator, thread, sums })
 }
 
+fn read_failed(
+    input: &mut FieldReader<'_>,
+    stack: &impl Fn(u32) -> Option<u32>,
+    thread: &impl Fn(u32) -> Option<u32>,
+) -> Option<AggregateFailed> {
+    Some(AggregateFailed {
+        stack: stack(input.small()?)?,
+        allocator: u8::try_from(input.number()?).ok()?,
+        thread: thread(input.small()?)?,
+        bytes: input.number()?,
+        count: input.number()?,
+        largest_bytes: input.number()?,
+        largest_time_ns: input.number()?,
+    })
+}
+
 fn text(input: &mut FieldReader<'_>) -> Option<String> {
     Some(String::from_utf8_lossy(input.bytes()?).into_owned())
 }
@@ -229,7 +273,10 @@ fn module(input: &mut FieldReader<'_>) -> Option<AggregateModule> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Aggregate, AggregateGroup, AggregateModule, AggregateNativePlace, AggregateSnapshot, AggregateSum};
+    use super::{
+        Aggregate, AggregateFailed, AggregateGroup, AggregateModule, AggregateNativePlace, AggregateSnapshot,
+        AggregateSum,
+    };
     use proptest::prelude::*;
 
     fn example() -> Aggregate {
@@ -250,6 +297,15 @@ mod tests {
             columns: vec![5, 0],
             modules: vec![AggregateModule { source: 1, path: b"/bin/x".to_vec(), build_id: vec![7] }],
             places: vec![AggregateNativePlace { frame: 1, module: 0, offset: 1 << 40 }],
+            failed: vec![AggregateFailed {
+                stack: 1,
+                allocator: 2,
+                thread: 0,
+                bytes: 1 << 50,
+                count: 3,
+                largest_bytes: 1 << 49,
+                largest_time_ns: 77,
+            }],
         }
     }
 
@@ -261,9 +317,11 @@ mod tests {
     #[test]
     fn payloads_of_before_there_were_columns_have_none() {
         let bytes = example().encode();
-        let before_places = Aggregate { modules: Vec::new(), places: Vec::new(), ..example() };
+        let before_failed = Aggregate { failed: Vec::new(), ..example() };
+        let before_places = Aggregate { modules: Vec::new(), places: Vec::new(), ..before_failed.clone() };
         let before_columns = Aggregate { columns: Vec::new(), ..before_places.clone() };
-        let empty = 2; // bytes: two counts
+        let empty = 3; // bytes: three counts
+        assert_eq!(Aggregate::decode(&bytes[..before_failed.encode().len() - 1]), Some(before_failed));
         let columns = 3; // bytes: the count and two rows
         let end = before_places.encode().len() - empty;
         assert_eq!(Aggregate::decode(&bytes[..end]), Some(before_places));

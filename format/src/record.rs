@@ -181,6 +181,15 @@ pub enum Record<'a> {
     },
     /// The last Unmap or RemapFrom of this thread is undone: the call failed.
     UnmapUndo,
+    /// A call that allocates failed, with the current stack: there was no memory for it. It has changed nothing.
+    FailedAlloc {
+        /// Which function.
+        allocator: Allocator,
+        /// Bytes requested.
+        size: u64,
+        /// When.
+        time: Option<u64>,
+    },
     /// Frames leave the stack, newest first.
     Pop {
         /// How many, at least 1.
@@ -278,6 +287,7 @@ pub(crate) mod extra {
     pub(crate) const LOCATED: u8 = 17;
     pub(crate) const MODULE: u8 = 18;
     pub(crate) const CLOCK: u8 = 19;
+    pub(crate) const FAILED_ALLOC: u8 = 20;
 }
 
 #[cfg(test)]

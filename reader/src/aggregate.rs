@@ -7,7 +7,9 @@ use memtrack_format::Allocator;
 use memtrack_format::aggregate::{self, Aggregate};
 use rustc_hash::FxHashMap;
 
-use crate::analysis::{Analysis, ClassTotals, Group, MappingTotals, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
+use crate::analysis::{
+    Analysis, ClassTotals, FailedGroup, Group, MappingTotals, Moment, Peak, SizeHistogram, Sum, Tally, Totals,
+};
 use crate::error::Error;
 use crate::event::{Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId, Native};
@@ -28,6 +30,7 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
         columns: frames.frames().iter().map(|frame| frame.column).collect(),
         modules: frames.native_modules().iter().map(save_module).collect(),
         places: (0..).zip(frames.frames()).filter_map(|(frame, _)| save_place(frame, frames)).collect(),
+        failed: analysis.failed.iter().map(save_failed).collect(),
     }
 }
 
@@ -59,7 +62,8 @@ pub fn restore(aggregate: &Aggregate) -> Result<(Analysis, Frames, Vec<Thread>),
     let mut totals = restore_totals(&aggregate.totals);
     totals.size_histogram = SizeHistogram::from_counts(&aggregate.bins);
     let threads = aggregate.threads.iter().map(|(tid, name)| Thread { tid: *tid, name: name.clone() }).collect();
-    Ok((Analysis { groups, totals, snapshots, ..Analysis::default() }, frames, threads))
+    let failed = aggregate.failed.iter().filter_map(|group| restore_failed(group, stack(group.stack))).collect();
+    Ok((Analysis { groups, totals, failed, snapshots, ..Analysis::default() }, frames, threads))
 }
 
 /// The tables, and the stack that each stack number of the aggregate stands for.
@@ -104,6 +108,19 @@ fn restore_group(group: &aggregate::AggregateGroup, stack: StackId) -> Option<Gr
     let allocator = Allocator::from_number(group.allocator)?;
     let thread = ThreadId(group.thread);
     Some(Group { stack, allocator, thread, allocated, peak, leaked, leaked_at_exit, temporary })
+}
+
+fn save_failed(group: &FailedGroup) -> aggregate::AggregateFailed {
+    let FailedGroup { stack, allocator, thread, bytes, count, largest_bytes, largest_time_ns } = *group;
+    let (stack, allocator, thread) = (stack.0, allocator as u8, thread.0);
+    aggregate::AggregateFailed { stack, allocator, thread, bytes, count, largest_bytes, largest_time_ns }
+}
+
+/// `None` for an allocator of a later version.
+fn restore_failed(group: &aggregate::AggregateFailed, stack: StackId) -> Option<FailedGroup> {
+    let aggregate::AggregateFailed { allocator, thread, bytes, count, largest_bytes, largest_time_ns, .. } = *group;
+    let (allocator, thread) = (Allocator::from_number(allocator)?, ThreadId(thread));
+    Some(FailedGroup { stack, allocator, thread, bytes, count, largest_bytes, largest_time_ns })
 }
 
 fn save_snapshot(snapshot: &Snapshot) -> aggregate::AggregateSnapshot {
@@ -199,6 +216,7 @@ mod tests {
             (EventKind::Map(Allocator::Mmap, MapClass::Heap), 0x10_0000, 4096, StackId::EMPTY),
             (EventKind::Free, 0x10, 0, StackId::EMPTY),
             (EventKind::Alloc(Allocator::Calloc), 0x20, 7, stack),
+            (EventKind::FailedAlloc(Allocator::Malloc), 0, 1 << 40, stack),
             (EventKind::Finalizing, 0, 0, StackId::EMPTY),
             (EventKind::Free, 0x999, 0, StackId::EMPTY),
         ];

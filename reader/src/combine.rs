@@ -5,7 +5,7 @@
 //! so capture order is one process after the other, and there are no intervals. Invariant: every sum over allocations is
 //! the sum over the captures; live and resident memory over time are of those processes that ran.
 
-use crate::analysis::{Analysis, ClassTotals, Group, Moment, Sum, Totals};
+use crate::analysis::{Analysis, ClassTotals, FailedGroup, Group, Moment, Sum, Totals};
 use crate::error::Error;
 use crate::event::{Snapshot, StackId, Thread, ThreadId};
 use crate::frames::Frames;
@@ -72,7 +72,9 @@ pub fn beneath(analysis: &mut Analysis, frames: &mut Frames, name: &str) -> Resu
         let parent = moved.get(node.parent.0 as usize).copied().unwrap_or_default();
         moved.push(frames.stack_id(parent, node.frame)?);
     }
-    analysis.groups.change_stacks(|stack| moved.get(stack.0 as usize).copied().unwrap_or_default());
+    let stack = |stack: StackId| moved.get(stack.0 as usize).copied().unwrap_or_default();
+    analysis.groups.change_stacks(stack);
+    analysis.failed.merge(|group| (stack(group.stack), group.allocator));
     Ok(())
 }
 
@@ -99,6 +101,14 @@ fn add_groups(whole: &mut Part, part: &Part, shift: u64, first_order: u64) -> Re
             leaked: moved(&group.leaked),
             leaked_at_exit: moved(&group.leaked_at_exit),
             temporary: moved(&group.temporary),
+        });
+    }
+    for failed in part.analysis.failed.iter() {
+        whole.analysis.failed.push(&FailedGroup {
+            stack: stacks.get(failed.stack.0 as usize).copied().unwrap_or_default(),
+            thread: ThreadId(failed.thread.0.saturating_add(first_thread)),
+            largest_time_ns: failed.largest_time_ns.saturating_add(shift),
+            ..*failed
         });
     }
     Ok(next_order)

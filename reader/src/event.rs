@@ -65,6 +65,8 @@ pub enum EventKind {
     RemapFrom,
     /// This thread's last [`Unmap`](Self::Unmap) or [`RemapFrom`](Self::RemapFrom) did not happen.
     UnmapUndo,
+    /// A call for `size` bytes failed, and has changed nothing.
+    FailedAlloc(Allocator),
     /// The Python interpreter begins to finalize: the moment of the leak report.
     Finalizing,
     /// The process is about to replace its image. Tracking ends here; should events follow, the exec failed.

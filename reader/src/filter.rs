@@ -57,6 +57,7 @@ impl Filter {
         if !self.is_everything() {
             let judge = Judge::new(&self.expr(), &Known { frames, threads, duration_ns: 0 });
             analysis.retain(|_, group| judge.takes_group(group.stack, group.allocator, group.thread));
+            analysis.failed.retain(|failed| judge.takes_group(failed.stack, failed.allocator, failed.thread));
         }
         analysis.totals.allocations
     }

@@ -179,8 +179,11 @@ fn event_line(out: &mut impl Write, event: &Event, tid: i32) -> io::Result<()> {
     let name = name(event.kind);
     write!(out, "{name} time_ns={time} order={order} tid={tid}")?;
     match event.kind {
-        EventKind::Alloc(allocator) => {
-            write!(out, " address={address:#x} size={size} allocator={}", allocator.name())?;
+        EventKind::Alloc(allocator) | EventKind::FailedAlloc(allocator) => {
+            if matches!(event.kind, EventKind::Alloc(_)) {
+                write!(out, " address={address:#x}")?;
+            }
+            write!(out, " size={size} allocator={}", allocator.name())?;
             if let Some(domain) = allocator.python_domain() {
                 write!(out, " domain={}", domain.name())?;
             }
@@ -206,6 +209,7 @@ fn name(kind: EventKind) -> &'static str {
         EventKind::Unmap => "UNMAP",
         EventKind::RemapFrom => "REMAP_FROM",
         EventKind::UnmapUndo => "UNMAP_UNDO",
+        EventKind::FailedAlloc(_) => "FAILED_ALLOC",
         EventKind::Finalizing => "FINALIZING",
         EventKind::Exec => "EXEC",
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use memtrack_format::Allocator;
 use memtrack_format::meta::Process;
-use memtrack_reader::analysis::{Group, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
+use memtrack_reader::analysis::{FailedGroup, Group, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
 use memtrack_reader::{Analysis, Frames, Snapshot, StackId, Thread, ThreadId};
 
 use super::account::Account;
@@ -40,7 +40,18 @@ pub(crate) fn capture() -> Capture {
     ];
     let snapshots = vec![Snapshot { index: 0, time_ns: 1_500_000_000, rss_bytes: 9 << 20, heap_bytes: 1000, order: 3 }];
     let groups = groups.into_iter().collect();
-    let analysis = Analysis { groups, totals: totals(), snapshots, exact_times: true, ..Analysis::default() };
+    let failed = [(deep, 4_000_000_000, 1), (shallow, 4_000_000_000, 0)];
+    let failed = failed.into_iter().map(|(stack, bytes, time)| FailedGroup {
+        stack,
+        allocator: Allocator::Malloc,
+        thread: ThreadId(0),
+        bytes,
+        count: 1,
+        largest_bytes: bytes,
+        largest_time_ns: time,
+    });
+    let failed = failed.collect();
+    let analysis = Analysis { groups, totals: totals(), failed, snapshots, exact_times: true, ..Analysis::default() };
     let threads = [(100, "main"), (107, "pool-0")].map(|(tid, name)| Thread { tid, name: name.into() });
     Capture { facts: facts(), analysis, frames, threads: threads.into(), shown: Shown::default() }
 }

@@ -6,6 +6,7 @@ pub(crate) mod account;
 pub(crate) mod arenas;
 pub(crate) mod diff;
 pub(crate) mod facts;
+pub(crate) mod failed;
 pub(crate) mod formats;
 pub(crate) mod holders;
 pub(crate) mod lifetimes;

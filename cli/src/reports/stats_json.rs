@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::NO_STACK;
 use super::facts::Capture;
+use super::failed;
 use super::lifetimes::Report;
 use super::processes;
 use super::stats::{Rows, tells_python_apart, traces_python_allocators};
@@ -49,6 +50,7 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
         "peak": peak(capture),
         "leaked": leaked(capture, &rows),
         "temporary": {"count": totals.temporary.count, "bytes": totals.temporary.bytes},
+        "failed_allocations": failed::json(capture),
         "rss": rss(capture),
         "mappings": {
             "reserved_bytes": totals.mappings.reserved.peak_bytes,
@@ -208,7 +210,7 @@ mod tests {
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
         assert_eq!(
             keys(&report),
-            "account allocations allocators capture deallocations leaked mappings modules_by_count modules_by_size peak processes \
+            "account allocations allocators capture deallocations failed_allocations leaked mappings modules_by_count modules_by_size peak processes \
              rss schema size_histogram temporary threads top_by_count top_by_size version"
         );
         assert_eq!(

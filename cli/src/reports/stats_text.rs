@@ -10,6 +10,7 @@ use memtrack_reader::native::Source;
 use super::NO_STACK;
 use super::arenas;
 use super::facts::{Capture, visible};
+use super::failed;
 use super::processes;
 use super::stats::{Rows, tells_python_apart};
 use super::table::Table;
@@ -70,6 +71,9 @@ fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<(
         line("  of these", held)?;
     }
     line("Temporary", tally(totals.temporary))?;
+    if let Some(failed) = failed::text(capture) {
+        line("Failed", failed)?;
+    }
     line("Resident memory", resident(totals))?;
     if let Some(several) = facts.several.as_ref().filter(|_| totals.resident_peak().is_some()) {
         line("  sum of peaks", format!("{}, each process's at its own time", size(several.rss_sum_of_peaks)))?;

@@ -8,12 +8,14 @@ mod abort;
 pub(crate) mod hangup;
 mod inherited;
 mod leftover;
+mod limits;
 mod process;
 mod signals;
 mod witness;
 
 pub(crate) use abort::end_with;
 pub(crate) use leftover::EndSignals;
+pub(crate) use limits::{ResourceLimits, oom_kills};
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};
 pub(crate) use signals::{Signals, Waiting};
 pub(crate) use witness::stop as stop_witness;

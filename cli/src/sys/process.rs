@@ -13,6 +13,7 @@ use std::process::ExitStatus;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
+use super::limits::ResourceLimits;
 use super::signals::program_has_ended;
 use super::{inherited, kill};
 
@@ -52,6 +53,8 @@ pub(crate) struct Reaped {
     pub(crate) all_ns: u64,
     /// The most resident memory that it had, in bytes, where that is known to be its own.
     pub(crate) resident_peak: Option<u64>,
+    /// The limits that it ended with.
+    pub(crate) limits: ResourceLimits,
 }
 
 /// The status that a shell gives: 128+N for signal N.
@@ -181,6 +184,7 @@ impl Child {
     pub(crate) fn reap(&self) -> io::Result<Reaped> {
         self.wait_for_end()?;
         let own_ns = memtrack_collector::processor_ns(self.pid);
+        let limits = ResourceLimits::of(self.pid);
         let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
         // SAFETY: wait4 writes to live locals; the process has ended, so that it does not wait.
@@ -197,7 +201,8 @@ impl Child {
         let has_waited = own_ns.is_none_or(|own_ns| all_ns.saturating_sub(own_ns) > LEAST_CHILD_NS);
         let peak = u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1024);
         let is_own = !has_waited && self.inherited_peak.is_some_and(|inherited| peak > inherited);
-        Ok(Reaped { status: ExitStatus::from_raw(status), own_ns, all_ns, resident_peak: is_own.then_some(peak) })
+        let (status, resident_peak) = (ExitStatus::from_raw(status), is_own.then_some(peak));
+        Ok(Reaped { status, own_ns, all_ns, resident_peak, limits })
     }
 }
 

@@ -288,6 +288,11 @@ impl Decoder {
                 Record::RemapFrom { address, length, time }
             }
             extra::UNMAP_UNDO => Record::UnmapUndo,
+            extra::FAILED_ALLOC => Record::FailedAlloc {
+                allocator: Allocator::from_number(input.byte()?)?,
+                size: input.number()?,
+                time: self.time(input)?,
+            },
             extra::TRUNCATED => Record::Truncated(true),
             extra::NOT_TRUNCATED => Record::Truncated(false),
             extra::FINALIZING => Record::Finalizing,

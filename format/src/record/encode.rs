@@ -349,6 +349,24 @@ impl Encoder {
         Some(out.at)
     }
 
+    /// See [`super::Record::FailedAlloc`].
+    pub fn failed_alloc(
+        &mut self,
+        bytes: &mut [u8],
+        at: usize,
+        allocator: Allocator,
+        size: u64,
+        time: u64,
+    ) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        out.byte(tag::EXTRA)?;
+        out.byte(extra::FAILED_ALLOC)?;
+        out.byte(allocator as u8)?;
+        out.number(size)?;
+        self.time(&mut out, time)?;
+        Some(out.at)
+    }
+
     /// See [`super::Record::Pop`]; `newest` is the frame that is the newest then.
     #[inline(always)]
     pub fn pop(&mut self, bytes: &mut [u8], at: usize, count: u32, newest: RawFrame) -> Option<usize> {

@@ -21,9 +21,11 @@ fn records() -> impl Strategy<Value = Vec<Record<'static>>> {
         8 => (allocator.clone(), address.clone(), size, time.clone())
             .prop_map(|(allocator, address, size, time)| Record::Alloc { allocator, address, size, time }),
         8 => (address.clone(), time.clone()).prop_map(|(address, time)| Record::Free { address, time }),
-        1 => (allocator, class, address.clone(), any::<u64>(), time.clone())
+        1 => (allocator.clone(), class, address.clone(), any::<u64>(), time.clone())
             .prop_map(|(allocator, class, address, length, time)| Record::Map { allocator, class, address, length, time }),
         1 => (address.clone(), any::<u64>(), time.clone()).prop_map(|(address, length, time)| Record::Unmap { address, length, time }),
+        1 => (allocator, any::<u64>(), time.clone())
+            .prop_map(|(allocator, size, time)| Record::FailedAlloc { allocator, size, time }),
         1 => (address, any::<u64>(), time).prop_map(|(address, length, time)| Record::RemapFrom { address, length, time }),
         4 => frame.prop_map(Record::Push),
         3 => (1u32..30).prop_map(|count| Record::Pop { count }),
@@ -71,6 +73,7 @@ fn fit(record: Record<'static>, stack: &[RawFrame], timed: bool) -> Option<Recor
         }
         Record::Unmap { address, length, time } => Record::Unmap { address, length, time: keep(time) },
         Record::RemapFrom { address, length, time } => Record::RemapFrom { address, length, time: keep(time) },
+        Record::FailedAlloc { allocator, size, time } => Record::FailedAlloc { allocator, size, time: keep(time) },
         other => other,
     })
 }
@@ -103,6 +106,9 @@ fn encode_one(
         Record::Unmap { address, length, time } => encoder.unmap(bytes, at, address, length, time.unwrap_or(5)),
         Record::RemapFrom { address, length, time } => {
             encoder.remap_from(bytes, at, address, length, time.unwrap_or(5))
+        }
+        Record::FailedAlloc { allocator, size, time } => {
+            encoder.failed_alloc(bytes, at, allocator, size, time.unwrap_or(5))
         }
         Record::Push(frame) => encoder.push(bytes, at, frame),
         Record::Pop { count } => encoder.pop(bytes, at, count, newest),

@@ -18,7 +18,7 @@ use super::groups::{Part, Row};
 use super::intervals::{Intervals, Rows};
 use super::lives::Lives;
 use super::since::Since;
-use super::{Analysis, Detail, Group, Groups, Moment, Selection, Sum, Tally, Totals};
+use super::{Analysis, Detail, Failed, Group, Groups, Moment, Selection, Sum, Tally, Totals};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 use crate::replay::Options;
 
@@ -92,6 +92,7 @@ pub(crate) struct Accounts {
     selected: Vec<bool>,
     /// The group last used for each hash of a key; checked against the key before use.
     recent: Box<[u32]>,
+    failed: Failed,
     live_bytes: u64,
     live_count: u64,
     /// The order after the peak's: allocations with a smaller one may have been live at the peak. 0: no peak yet.
@@ -123,6 +124,7 @@ impl Accounts {
             index: HashTable::new(),
             selected: Vec::new(),
             recent: vec![0; RECENT].into_boxed_slice(),
+            failed: Failed::default(),
             live_bytes: 0,
             live_count: 0,
             peak_end: 0,
@@ -166,6 +168,13 @@ impl Accounts {
         self.live_count = self.live_count.wrapping_add(1);
         self.raise_peak(event);
         *block = Block { size: event.size, order: event.order, time_ns: event.time_ns, group, nth };
+    }
+
+    /// A call for memory failed.
+    pub(crate) fn failed(&mut self, event: &Event, allocator: Allocator) {
+        if self.selection.is_none_or(|selection| selection.takes(event)) {
+            self.failed.add(event, allocator);
+        }
     }
 
     /// `bytes` of the block end by this event, and with them the block itself if `whole`. What is needed to take that back
@@ -299,7 +308,8 @@ impl Accounts {
         let totals = self.totals_of(&groups);
         let snapshots = self.snapshots.clone();
         let exact_times = self.exact_times;
-        let mut analysis = Analysis { groups, totals, snapshots, intervals, details, exact_times, curve: None };
+        let failed = self.failed.clone();
+        let mut analysis = Analysis { groups, totals, failed, snapshots, intervals, details, exact_times, curve: None };
         if self.selection.is_some() {
             analysis.retain(|at, _| self.selected.get(at).copied().unwrap_or(false));
         }

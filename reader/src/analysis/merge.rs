@@ -12,13 +12,15 @@ use crate::event::StackId;
 impl Analysis {
     /// Merges groups that differ in the domain of Python's allocators alone.
     pub fn merge_domains(&mut self) {
-        if self.groups.iter().any(|group| group.allocator != group.allocator.function()) {
+        let of_groups = self.groups.iter().map(|group| group.allocator);
+        if of_groups.chain(self.failed.iter().map(|failed| failed.allocator)).any(|one| one != one.function()) {
             self.merge_groups(|group| (group.stack, group.allocator.function()));
         }
     }
 
     /// Gives each group another stack and allocator, and merges those of a thread that are then the same.
     pub fn merge_groups(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) {
+        self.failed.merge(&key);
         let numbers = self.groups.merge(key);
         self.merge_details(&numbers);
         if let Some(intervals) = &mut self.intervals {

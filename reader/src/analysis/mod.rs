@@ -13,6 +13,7 @@ mod calls;
 mod curve;
 mod detail;
 pub mod diff;
+mod failed;
 mod group;
 mod groups;
 mod histogram;
@@ -31,6 +32,7 @@ pub use breakdown::{AllocatorRow, FrameRow, ModuleRow, ThreadRow, by_allocator, 
 pub use calls::{CallNode, CallTree, KeyRow};
 pub use curve::Curve;
 pub use detail::Detail;
+pub use failed::{Failed, FailedGroup};
 pub use group::{Group, Sum};
 pub use groups::Groups;
 pub use histogram::SizeHistogram;
@@ -54,6 +56,8 @@ pub struct Analysis {
     pub groups: Groups,
     /// Sums over the whole capture.
     pub totals: Totals,
+    /// Calls for memory that failed.
+    pub failed: Failed,
     /// The memory snapshots, in order.
     pub snapshots: Vec<Snapshot>,
     /// How long allocations lived, in snapshots; present when [`Options::moments`](crate::Options) asked for it.

@@ -307,7 +307,7 @@ impl<S: FnMut(&Life)> Consumer for Lives<S> {
                 self.cut(event);
             }
             EventKind::FreeUndo | EventKind::UnmapUndo => self.undo(event),
-            EventKind::Finalizing | EventKind::Exec => {}
+            EventKind::FailedAlloc(_) | EventKind::Finalizing | EventKind::Exec => {}
         }
     }
 

@@ -299,6 +299,7 @@ impl Replay {
                 self.unmap(event);
             }
             EventKind::UnmapUndo => self.undo_unmap(event),
+            EventKind::FailedAlloc(allocator) => self.accounts.failed(event, allocator),
             EventKind::Finalizing => self.accounts.finalizing(event),
             EventKind::Exec => {
                 self.accounts.totals.exec = Some(Moment { order: event.order, time_ns: event.time_ns });

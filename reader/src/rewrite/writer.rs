@@ -222,7 +222,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
             self.blocks.process(&self.process, self.image)?;
         }
         self.measure(frames);
-        let makes = matches!(event.kind, EventKind::Alloc(_) | EventKind::Map(..));
+        let makes = matches!(event.kind, EventKind::Alloc(_) | EventKind::Map(..) | EventKind::FailedAlloc(_));
         let truncated = makes && self.truncated > 0;
         self.truncated -= u64::from(truncated);
         let place = self.stream()?;
@@ -364,6 +364,7 @@ impl Segment {
             EventKind::Unmap => encoder.unmap(bytes, at, address, size, time),
             EventKind::RemapFrom => encoder.remap_from(bytes, at, address, size, time),
             EventKind::UnmapUndo => encoder.unmap_undo(bytes, at),
+            EventKind::FailedAlloc(allocator) => encoder.failed_alloc(bytes, at, allocator, size, time),
             EventKind::Finalizing => encoder.finalizing(bytes, at),
             EventKind::Exec => encoder.exec(bytes, at, false),
         });

@@ -309,6 +309,10 @@ impl SegmentReader {
             }
             Record::FreeUndo => self.undo(batch, EventKind::FreeUndo, &[EventKind::Free]),
             Record::UnmapUndo => self.undo(batch, EventKind::UnmapUndo, &[EventKind::Unmap, EventKind::RemapFrom]),
+            Record::FailedAlloc { allocator, size, time } => {
+                batch.truncated += u64::from(self.truncated);
+                self.event(batch, EventKind::FailedAlloc(allocator), 0, size, time);
+            }
             Record::Finalizing => self.event(batch, EventKind::Finalizing, 0, 0, None),
             Record::ExecBegins => self.event(batch, EventKind::Exec, 0, 0, None),
             Record::Located { frame, position } => batch.definitions.push(Definition::Located { frame, position }),

@@ -197,13 +197,19 @@ impl Module {
             if self.names.contains_key(&offset) {
                 continue;
             }
-            if let (Files::Unopened, Some(search)) = (&self.files, search) {
+            let is_in_time = search.is_none_or(Search::has_time);
+            if let (Files::Unopened, Some(search), true) = (&self.files, search, is_in_time)
+                && search.has_time_to_open(module)
+            {
                 self.files = search.opened(module).unwrap_or_else(|| match Image::open(module, search) {
                     Ok(image) => Files::Open(Box::new(image)),
                     Err(reason) => Files::None(reason),
                 });
             }
-            let symbols = if let Files::Open(image) = &self.files { image.symbols(offset) } else { Vec::new() };
+            let symbols = match &self.files {
+                Files::Open(image) if is_in_time => image.symbols(offset),
+                _ => Vec::new(),
+            };
             let found = !symbols.is_empty();
             let unnamed = || Symbol { function: module.place(offset).into(), file: None, line: 0 };
             let symbols = if found { symbols } else { vec![unnamed()] };

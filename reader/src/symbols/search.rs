@@ -9,7 +9,10 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use crc32fast::hash as crc32;
 use memtrack_format::file_stamp::FileStamp;
@@ -27,12 +30,25 @@ const GONE: &[u8] = b" (deleted)";
 /// The largest debug file whose checksum is looked at, in bytes.
 const LARGEST_CHECKED: u64 = 2 << 30;
 
+/// The largest file that is opened where there is little time, in bytes: no part of its opening can be broken off.
+const LARGEST_IN_TIME: u64 = 1 << 30;
+
 /// Where files are looked for.
 #[derive(Clone, Debug)]
 pub struct Search {
     debug_dirs: Vec<PathBuf>,
     debuginfod: Option<Arc<Debuginfod>>,
     opened: Opened,
+    limit: Option<Arc<TimeLimit>>,
+}
+
+/// How long names may be looked for.
+#[derive(Debug)]
+struct TimeLimit {
+    most: Duration,
+    /// When the first was looked for.
+    begun: OnceLock<Instant>,
+    is_over: AtomicBool,
 }
 
 impl Default for Search {
@@ -48,7 +64,45 @@ impl Search {
     pub fn new(debug_dirs: &[PathBuf], debuginfod: Option<Debuginfod>) -> Self {
         let mut debug_dirs = debug_dirs.to_vec();
         debug_dirs.push(SYSTEM.into());
-        Self { debug_dirs, debuginfod: debuginfod.map(Arc::new), opened: Opened::default() }
+        Self { debug_dirs, debuginfod: debuginfod.map(Arc::new), opened: Opened::default(), limit: None }
+    }
+
+    /// On this machine only, and for so long: what is not found by then has no name. Clones share the time.
+    #[must_use]
+    pub fn limited(most: Duration) -> Self {
+        let limit = TimeLimit { most, begun: OnceLock::new(), is_over: AtomicBool::new(false) };
+        Self { limit: Some(Arc::new(limit)), ..Self::new(&[], None) }
+    }
+
+    /// Whether its time was over before all names were found.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.limit.as_ref().is_some_and(|limit| limit.is_over.load(Relaxed))
+    }
+
+    /// Whether there is time left to look for a name.
+    pub(super) fn has_time(&self) -> bool {
+        let Some(limit) = &self.limit else { return true };
+        let has_time = !self.is_over() && limit.begun.get_or_init(Instant::now).elapsed() < limit.most;
+        if !has_time {
+            limit.is_over.store(true, Relaxed);
+        }
+        has_time
+    }
+
+    /// Whether there is time to open the files of a module, of which its own is the one whose size tells.
+    pub(super) fn has_time_to_open(&self, module: &NativeModule) -> bool {
+        let is_large = || {
+            let path = Path::new(OsStr::from_bytes(&module.path));
+            fs::metadata(path).is_ok_and(|file| file.len() > LARGEST_IN_TIME)
+        };
+        match &self.limit {
+            Some(limit) if is_large() => {
+                limit.is_over.store(true, Relaxed);
+                false
+            }
+            _ => self.has_time(),
+        }
     }
 
     /// The files of a module that another symbolizer has left here.

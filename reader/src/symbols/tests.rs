@@ -5,6 +5,7 @@ mod servers;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use object::{Object, ObjectSymbol};
 use tempfile::TempDir;
@@ -92,4 +93,18 @@ fn frames(symbolizer: &mut Symbolizer, module: &NativeModule, offset: u64) -> Ve
 
 fn expected() -> Vec<(String, u32)> {
     FRAMES.map(|(function, line)| (function.to_owned(), line)).to_vec()
+}
+
+#[test]
+fn without_time_there_are_no_names_and_it_says_so() {
+    let fixture = Fixture::new();
+    let program = fixture.inlined(&[]);
+    let (module, offset) = (module(&program), address(&program, "mark"));
+    let plenty = Search::limited(Duration::from_secs(600));
+    assert_eq!(frames(&mut Symbolizer::new(plenty.clone()), &module, offset), expected());
+    assert!(!plenty.is_over());
+    let none = Search::limited(Duration::ZERO);
+    let unnamed = frames(&mut Symbolizer::new(none.clone()), &module, offset);
+    assert_eq!(unnamed, [(module.place(offset), 0)]);
+    assert!(none.is_over());
 }

@@ -336,6 +336,11 @@ impl Ring {
         Some((&mut self.encoder, SegmentRoom(&self.segment), at))
     }
 
+    /// Where the records in the segment end.
+    pub(crate) fn position(&self) -> usize {
+        self.segment.at
+    }
+
     /// A record has been written, up to here; it is published.
     #[inline(always)]
     pub(crate) fn written(&mut self, at: usize) {

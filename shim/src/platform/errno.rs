@@ -13,6 +13,11 @@ impl Errno {
         // SAFETY: the errno of this thread can always be read.
         Self(unsafe { place.read() })
     }
+
+    /// What it was.
+    pub(crate) fn value(&self) -> i32 {
+        self.0
+    }
 }
 
 impl Drop for Errno {

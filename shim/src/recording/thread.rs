@@ -71,6 +71,8 @@ struct RecordingState {
     deferred: Option<DeferredBlock>,
     /// What native stacks need; `None` where they are not recorded.
     native: Option<&'static mut NativeStack>,
+    /// Where the records ended when an `operator new` had failed, and the bytes that it was asked for.
+    failed_new: (usize, usize),
 }
 
 /// What an allocator of Python's does with a block that it had.
@@ -140,6 +142,7 @@ impl StateAccess<'_> {
             native.reset(tid);
         }
         state.deferred = None;
+        state.failed_new = (0, 0);
         state.ring.take_over(tid);
     }
 

@@ -4,23 +4,24 @@
 //! read, only their size is said.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::ExitStatus;
+use std::time::Duration;
 
 use anyhow::Result;
 use memtrack_collector::{ChildSummary, Error, NothingRecorded, ProcessorTimes, RecordingSummary};
 use memtrack_format::meta::Process;
+use memtrack_reader::symbols::Search;
 use memtrack_reader::{Options, View};
 
 use super::children::Children;
+use super::ending::Ending;
 use super::holders;
 use crate::args;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::CaptureFile;
-use crate::reports::arenas;
 use crate::reports::facts::{Capture, quoted};
+use crate::reports::{arenas, failed};
 use crate::target::Program;
 use crate::units::{count, duration, plural, size};
 
@@ -31,6 +32,11 @@ const MAX_RECORD_BYTES: u64 = 64 << 20;
 const STACKLESS: &str = "none: no Python runs in it; --native records those of C, C++ and Rust";
 /// Programs without Python are recorded with native call stacks unless somebody says no.
 const NATIVE: &str = "native, since no Python runs in it; --no-native leaves them out, and costs less";
+
+/// So long names of native code are looked for. Unoptimized, memtrack takes ten times as long, and more beside tests.
+const NAMES_TAKE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 30_000 } else { 800 });
+/// What is said where that is not enough.
+const UNNAMED: &str = "not looked up: names of native code as large as this take long; the commands below find them";
 
 /// Of the processor time, what children must have taken at least for it to be said that they are not recorded: so many
 /// nanoseconds, and one part in so many.
@@ -63,7 +69,7 @@ pub(super) type Then<'a> = &'a dyn Fn(&[PathBuf]);
 /// Says how the recording went; what went wrong also when `quiet`. What is to be done with captures that stay is done before.
 /// Gives the captures that stay, the program's own first.
 pub(super) fn report(
-    (options, status): (&args::Run, ExitStatus),
+    (options, ending): (&args::Run, &Ending),
     capture: CaptureFile,
     program: &Program,
     result: std::result::Result<RecordingSummary, Error>,
@@ -97,7 +103,7 @@ pub(super) fn report(
     then(&own);
     if !quiet {
         summary.notes.iter().for_each(message::warning);
-        recorded((options, status), &capture, &summary, (&captures, children), unrecorded);
+        recorded((options, ending), &capture, &summary, (&captures, children), unrecorded);
     }
     [own, captures].concat()
 }
@@ -135,7 +141,7 @@ fn finish_children(quiet: bool, summary: &RecordingSummary, children: &Children)
 }
 
 fn recorded(
-    (options, status): (&args::Run, ExitStatus),
+    (options, ending): (&args::Run, &Ending),
     capture: &CaptureFile,
     summary: &RecordingSummary,
     (children, named): (&[PathBuf], &Children),
@@ -143,7 +149,7 @@ fn recorded(
 ) {
     let path = capture.path();
     let shown = quoted(&path.display().to_string());
-    if let Some(text) = signal_text(status) {
+    if let Some(text) = ending.signal_text() {
         message::line(format_args!("\nmemtrack: the program was {text}"));
     }
     let own = [path.to_path_buf()];
@@ -152,17 +158,22 @@ fn recorded(
     let read = path.is_file() && record_bytes(summary) <= MAX_RECORD_BYTES;
     let is_native = |process: &Process| process.native_traces && process.python_version.is_none();
     let native = summary.process.as_ref().is_some_and(is_native);
-    let read = read.then(|| read_back(&all, !native));
+    let names = Search::limited(NAMES_TAKE);
+    let read = read.then(|| read_back(&all, (!native, names.clone())));
     let took = match &read {
         Some(Ok(capture)) => capture.facts.duration_ns(&capture.analysis),
         _ => nanos(summary),
     };
-    message::line(format_args!("\nmemtrack: {} in {shown}, recorded in {}", size(bytes), duration(took)));
+    let took = duration(took);
     if !path.is_file() {
+        message::line(format_args!("\nmemtrack: {shown} is gone: it was removed while the program ran, for {took}"));
         return;
     }
+    message::line(format_args!("\nmemtrack: {} in {shown}, recorded in {took}", size(bytes)));
     match read {
-        Some(Ok(capture)) => figures(options, &capture, all.len()),
+        Some(Ok(capture)) => {
+            figures((options, ending), &capture, all.len(), names.is_over());
+        }
         Some(Err(error)) => message::error(format_args!("{error:#}")),
         None => {}
     }
@@ -192,12 +203,18 @@ fn record_bytes(summary: &RecordingSummary) -> u64 {
 }
 
 /// Native code gets its names where a program has no other stacks: they take time.
-fn read_back(captures: &[PathBuf], without_names: bool) -> Result<Capture> {
-    let request = Request { paths: captures, quiet: true, without_names, ..Request::default() };
+fn read_back(captures: &[PathBuf], (without_names, search): (bool, Search)) -> Result<Capture> {
+    let request = Request { paths: captures, quiet: true, without_names, search, ..Request::default() };
     load(request, &Options::default())
 }
 
-fn figures(options: &args::Run, capture: &Capture, captures: usize) {
+/// Who holds the memory is left out where native code is `unnamed`.
+fn figures((options, ending): (&args::Run, &Ending), capture: &Capture, captures: usize, unnamed: bool) {
+    let held = |view| {
+        if !unnamed {
+            held(capture, view);
+        }
+    };
     let totals = &capture.analysis.totals;
     let (peak, leaked) = (totals.peak, totals.leaked);
     match capture.facts.several.as_ref().filter(|several| several.apart.is_some()) {
@@ -215,17 +232,24 @@ fn figures(options: &args::Run, capture: &Capture, captures: usize) {
                 size(peak.bytes),
                 count(peak.allocations)
             ));
-            held(capture, View::HighWaterMark);
+            held(View::HighWaterMark);
         }
     }
     let arenas = capture.analysis.python_arenas(View::Leaks);
     let leaked = arenas::without(leaked, arenas);
     message::line(format_args!("  leaked      {} in {} allocations", size(leaked.bytes), count(leaked.count)));
     if leaked.bytes > 0 {
-        held(capture, View::Leaks);
+        held(View::Leaks);
     }
     if let Some(text) = arenas::warning(arenas, leaked) {
         message::line(format_args!("  apart from  {text}"));
+    }
+    let failed = failed::text(capture);
+    let limits = failed.as_ref().and_then(|_| ending.memory_limits());
+    for (label, text) in [("failed", failed), ("limit", limits), ("holders", unnamed.then(|| UNNAMED.into()))] {
+        if let Some(text) = text {
+            message::line(format_args!("  {label:12}{text}"));
+        }
     }
     let account = &capture.facts.account;
     let process = &capture.facts.process;
@@ -246,34 +270,6 @@ fn held(capture: &Capture, view: View) {
     holders::lines(capture, view).iter().for_each(|line| message::line(format_args!("  {line}")));
 }
 
-/// What ended the program, if a signal did.
-fn signal_text(status: ExitStatus) -> Option<String> {
-    let signal = status.signal()?;
-    let name = SIGNALS.iter().find(|(number, _)| *number == signal).map(|(_, name)| format!(" ({name})"));
-    let core = if status.core_dumped() { ", with a core dump" } else { "" };
-    Some(format!("ended by signal {signal}{}{core}", name.unwrap_or_default()))
-}
-
-/// The signals that end programs, with what sends them where that is not obvious.
-const SIGNALS: [(i32, &str); 16] = [
-    (1, "SIGHUP"),
-    (2, "SIGINT"),
-    (3, "SIGQUIT"),
-    (4, "SIGILL"),
-    (5, "SIGTRAP"),
-    (6, "SIGABRT"),
-    (7, "SIGBUS"),
-    (8, "SIGFPE"),
-    (9, "SIGKILL: by somebody, or by the system for want of memory"),
-    (11, "SIGSEGV"),
-    (13, "SIGPIPE"),
-    (14, "SIGALRM"),
-    (15, "SIGTERM"),
-    (24, "SIGXCPU: its limit of processor time"),
-    (25, "SIGXFSZ: its limit of file size"),
-    (31, "SIGSYS: a forbidden system call"),
-];
-
 fn nanos(summary: &RecordingSummary) -> u64 {
     u64::try_from(summary.duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -282,19 +278,7 @@ fn nanos(summary: &RecordingSummary) -> u64 {
 mod tests {
     use memtrack_collector::ProcessorTimes;
 
-    use std::os::unix::process::ExitStatusExt;
-    use std::process::ExitStatus;
-
-    use super::{MUCH_NS, Unrecorded, signal_text};
-
-    #[test]
-    fn signals_are_named() {
-        let text = |raw| signal_text(ExitStatus::from_raw(raw));
-        assert_eq!(text(11).as_deref(), Some("ended by signal 11 (SIGSEGV)"));
-        assert_eq!(text(0x80 | 6).as_deref(), Some("ended by signal 6 (SIGABRT), with a core dump"));
-        assert_eq!(text(35).as_deref(), Some("ended by signal 35"));
-        assert_eq!(text(3 << 8), None);
-    }
+    use super::{MUCH_NS, Unrecorded};
 
     #[test]
     fn children_are_told_of_that_did_much_of_the_work() {

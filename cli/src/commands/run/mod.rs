@@ -5,6 +5,7 @@
 
 mod children;
 mod closing;
+mod ending;
 mod holders;
 mod live;
 mod page;
@@ -25,6 +26,7 @@ use memtrack_collector::{Collector, Compression, FileSink, ProcessExit, Recordin
 
 use self::children::Children;
 use self::closing::Unrecorded;
+use self::ending::Ending;
 use self::live::LiveSink;
 use self::shim::Private;
 use self::sums::SumsSink;
@@ -32,7 +34,7 @@ use crate::args;
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
-use crate::sys::{Child, Reaped, Signals, Spawn, Waiting, end_with, shell_status};
+use crate::sys::{Child, Reaped, Signals, Spawn, Waiting, end_with, oom_kills, shell_status};
 use crate::target::{Environment, Program, Target, options_behind};
 use crate::units;
 
@@ -113,11 +115,14 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
     let private = Private::new()?;
     let children = Children::default();
     let (mut capture, file) = open(options, &children)?;
+    let killed_before = oom_kills();
     match launch(options, program, &private, shim, file, &children) {
         Ok(Launched { collector, child, waiting }) => {
             let named = capture.name(&target.name(), child.pid());
             children.name(capture.path());
-            let Reaped { status, own_ns, all_ns, resident_peak } = child.reap()?;
+            let Reaped { status, own_ns, all_ns, resident_peak, limits } = child.reap()?;
+            let oom_killed = killed_before.zip(oom_kills()).is_some_and(|(before, after)| after > before);
+            let ending = Ending { status, limits, cpu_ns: own_ns, oom_killed };
             end_with(shell_status(status));
             collector.child_exited(ProcessExit { status: shell_status(status), cpu_ns: own_ns, resident_peak });
             if options.follow {
@@ -135,7 +140,7 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
             let unrecorded = own_ns.filter(|_| !options.follow);
             let unrecorded = unrecorded.map(|own_ns| Unrecorded { own_ns, all_ns });
             let recorded =
-                closing::report((options, status), capture, program, summary, (&children, unrecorded), &repack);
+                closing::report((options, &ending), capture, program, summary, (&children, unrecorded), &repack);
             if options.flamegraph {
                 page::make(options, &recorded);
             }

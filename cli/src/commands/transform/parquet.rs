@@ -301,11 +301,12 @@ impl Writer<'_> {
             EventKind::RemapFrom => ("remap_from", None, None),
             EventKind::FreeUndo => ("free_undo", None, None),
             EventKind::UnmapUndo => ("unmap_undo", None, None),
+            EventKind::FailedAlloc(allocator) => ("failed_alloc", Some(allocator), None),
             EventKind::Finalizing => ("finalizing", None, None),
             EventKind::Exec => ("exec", None, None),
         };
         let sized = allocator.is_some() || matches!(event.kind, EventKind::Unmap | EventKind::RemapFrom);
-        let addressed = sized || event.kind == EventKind::Free;
+        let addressed = (sized || event.kind == EventKind::Free) && !matches!(event.kind, EventKind::FailedAlloc(_));
         self.events.row([
             Cell::Int64(Some(event.order)),
             Cell::Int64(Some(event.time_ns)),

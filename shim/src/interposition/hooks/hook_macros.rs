@@ -21,7 +21,7 @@ macro_rules! allocates {
             let result = unsafe { $original.get()($($argument),+) };
             if result == 0 {
                 std::hint::cold_path();
-                return result;
+                return recorder.failed(Allocator::$allocator, size);
             }
             recorder.alloc(Allocator::$allocator, result, size)
         }
@@ -98,7 +98,13 @@ macro_rules! reallocates {
             let requested: Option<usize> = $size;
             let (Some(size), Some(mut recorder)) = (requested, thread::enter()) else {
                 // SAFETY: the caller's arguments, for the function it meant.
-                return unsafe { real($address $(, $argument)+) };
+                let result = unsafe { real($address $(, $argument)+) };
+                if requested.is_none() {
+                    std::hint::cold_path();
+                    // More than can be told.
+                    return thread::enter().map_or(result, |recorder| recorder.failed(Allocator::$allocator, usize::MAX));
+                }
+                return result;
             };
             if $address != 0 {
                 recorder.free($address);
@@ -108,8 +114,12 @@ macro_rules! reallocates {
             if result != 0 {
                 return recorder.alloc(Allocator::$allocator, result, size);
             }
-            if $address != 0 && size != 0 {
-                recorder.free_undo();
+            if size != 0 {
+                std::hint::cold_path();
+                if $address != 0 {
+                    recorder.free_undo();
+                }
+                return recorder.failed(Allocator::$allocator, size);
             }
             result
         }
@@ -136,6 +146,8 @@ macro_rules! stores {
                 if address != 0 {
                     recorder.alloc(Allocator::$allocator, address, size);
                 }
+            } else if result == libc::ENOMEM {
+                recorder.failed(Allocator::$allocator, size);
             }
             result
         }
@@ -166,7 +178,11 @@ macro_rules! throws {
             let real = $sibling.get();
             // SAFETY: the caller's arguments, and the address of the empty object that selects this overload.
             let result = unsafe { real($size, $($argument,)* (&raw const NOTHROW) as usize) };
-            if result == 0 { 0 } else { recorder.alloc(Allocator::OperatorNew, result, $size) }
+            if result == 0 {
+                std::hint::cold_path();
+                return recorder.failed_new($size);
+            }
+            recorder.alloc(Allocator::OperatorNew, result, $size)
         }
     };
 }

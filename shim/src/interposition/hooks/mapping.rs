@@ -71,6 +71,8 @@ macro_rules! maps {
                     _ => Allocator::Mmap,
                 };
                 recorder.map(allocator, result, length, class);
+            } else if class(protection, flags) == MapClass::Heap {
+                recorder.failed(Allocator::Mmap, length);
             }
             result
         }
@@ -128,6 +130,10 @@ pub(crate) unsafe extern "C" fn mremap(old: usize, from: usize, to: usize, flags
     let result = unsafe { real(old, from, to, flags, wish) };
     if result == FAILED {
         recorder.unmap_undo();
+        // Without leave to move, it asks for no memory but for that place.
+        if flags & libc::MREMAP_MAYMOVE != 0 {
+            recorder.failed(Allocator::Mremap, to);
+        }
         return result;
     }
     recorder.map(Allocator::Mremap, result, to, MapClass::Inherited);

@@ -127,7 +127,7 @@ unsafe extern "C" fn malloc<const DOMAIN: usize, const NUMBER: usize>(context: u
     let block = unsafe { real(context, size) };
     if block == 0 {
         cold_path();
-        return block;
+        return recorder.failed(allocator::<DOMAIN>(Allocator::PymallocMalloc), size);
     }
     recorder.alloc(allocator::<DOMAIN>(Allocator::PymallocMalloc), block, size)
 }
@@ -146,7 +146,7 @@ unsafe extern "C" fn calloc<const DOMAIN: usize, const NUMBER: usize>(
     let block = unsafe { real(context, count, size) };
     if block == 0 {
         cold_path();
-        return block;
+        return recorder.failed(allocator::<DOMAIN>(Allocator::PymallocCalloc), count.wrapping_mul(size));
     }
     recorder.alloc(allocator::<DOMAIN>(Allocator::PymallocCalloc), block, count.wrapping_mul(size))
 }
@@ -172,10 +172,11 @@ unsafe extern "C" fn realloc<const DOMAIN: usize, const NUMBER: usize>(
     if block != 0 {
         return recorder.alloc(allocator::<DOMAIN>(Allocator::PymallocRealloc), block, size);
     }
+    cold_path();
     if old != 0 {
         recorder.free_undo();
     }
-    block
+    recorder.failed(allocator::<DOMAIN>(Allocator::PymallocRealloc), size)
 }
 
 unsafe extern "C" fn free<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize) {

@@ -18,6 +18,7 @@ use memtrack_transport::layout::image;
 
 use super::hot_path::FreeStep;
 use super::{PythonCall, RecordingState, StateAccess, slots};
+use crate::platform::errno::Errno;
 use crate::platform::{seccomp, shared_area};
 use crate::recording::finalize_barrier;
 use crate::stacks::python::{self, Naming, News, ThreadObject};
@@ -104,6 +105,42 @@ impl Recorder {
         ring.publish();
     }
 
+    /// A call for memory failed; the guard ends. Gives null.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn failed(mut self, allocator: Allocator, size: usize) -> usize {
+        self.note_failed(allocator, size);
+        0
+    }
+
+    /// The same of an `operator new` that is now called to throw. Before it does, it asks other hooked functions for the
+    /// same memory once more: until this thread's next record, such calls are not counted again.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn failed_new(mut self, size: usize) -> usize {
+        self.note_failed(Allocator::OperatorNew, size);
+        let state = self.access.state();
+        state.failed_new = (state.ring.position(), size);
+        0
+    }
+
+    fn note_failed(&mut self, allocator: Allocator, size: usize) {
+        let errno = Errno::keep();
+        let state = self.access.state();
+        let is_counted = state.failed_new == (state.ring.position(), size);
+        if size == 0 || is_counted || !is_for_want_of_memory(allocator, errno.value()) {
+            return;
+        }
+        state.note_finalizing();
+        let time = state.ring.next_place_and_time();
+        let naming = state.update_stack();
+        let size = size as u64;
+        state.ring.record(move |encoder, bytes, at| encoder.failed_alloc(bytes, at, allocator, size, time));
+        if naming == Naming::Due {
+            state.name_from_python();
+        }
+    }
+
     /// A range was mapped by `Mmap` or `Mremap`.
     pub(crate) fn map(&mut self, allocator: Allocator, address: usize, length: usize, class: MapClass) {
         let state = self.access.state();
@@ -182,6 +219,15 @@ impl Recorder {
         ring.publish();
         area.control().image.store(state, Relaxed);
         true
+    }
+}
+
+/// Whether a call that failed with this errno was refused memory: others had wrong arguments, or their place was taken.
+fn is_for_want_of_memory(allocator: Allocator, errno: i32) -> bool {
+    match allocator {
+        Allocator::Mmap | Allocator::Mremap => matches!(errno, libc::ENOMEM | libc::EAGAIN),
+        Allocator::AlignedAlloc | Allocator::Memalign => errno != libc::EINVAL,
+        _ => true,
     }
 }
 

@@ -155,6 +155,7 @@ fn make(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     put!(state.alloc_and_leave = ALLOC_FIRST);
     put!(state.chain = Chain::new());
     put!(state.deferred = None);
+    put!(state.failed_new = (0, 0));
     put!(state.native = if native::is_on() { make_native() } else { None });
     // SAFETY: a field of fresh memory of the right size, page-aligned.
     let ring = unsafe { &raw mut (*state).ring };

@@ -1,0 +1,143 @@
+//! What ended the program: a signal, and the limit behind it, where that is known.
+//!
+//! Invariant: a limit is named only where the system says that the program ran under it.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use crate::sys::ResourceLimits;
+use crate::units::{count, size};
+
+/// How the program ended, and under which limits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending {
+    pub(super) status: ExitStatus,
+    pub(super) limits: ResourceLimits,
+    /// Its processor time in nanoseconds.
+    pub(super) cpu_ns: Option<u64>,
+    /// The system has killed a process of its control group for want of memory while it ran.
+    pub(super) oom_killed: bool,
+}
+
+impl Ending {
+    /// The signal that ended the program, if one did.
+    pub(super) fn signal_text(&self) -> Option<String> {
+        let signal = self.status.signal()?;
+        let name = SIGNALS.iter().find(|(number, _)| *number == signal).map(|(_, name)| *name);
+        let name = match (name, self.signal_reason(signal)) {
+            (Some(name), Some(reason)) => format!(" ({name}: {reason})"),
+            (Some(name), None) => format!(" ({name})"),
+            (None, _) => String::new(),
+        };
+        let core = if self.status.core_dumped() { ", with a core dump" } else { "" };
+        Some(format!("ended by signal {signal}{name}{core}"))
+    }
+
+    /// Why the system sends a signal, where that is not obvious.
+    fn signal_reason(&self, signal: i32) -> Option<String> {
+        let limits = &self.limits;
+        let seconds = |seconds| format!("its limit of processor time (ulimit -t), {} s", count(seconds));
+        let is_over = |limit: &u64| self.cpu_ns.unwrap_or(0) / 1_000_000_000 >= *limit;
+        let killed_at = limits.most_cpu_seconds.filter(is_over);
+        // With the signal the system puts the limit a second higher.
+        let told_at = limits.cpu_seconds.map(|raised| raised.saturating_sub(1)).filter(is_over);
+        Some(match signal {
+            libc::SIGKILL if self.oom_killed => {
+                "meanwhile the system killed a process of its control group for want of memory".into()
+            }
+            libc::SIGKILL => match killed_at {
+                Some(most) => seconds(most),
+                None => "by somebody, or by the system for want of memory".into(),
+            },
+            libc::SIGXCPU => told_at.map_or_else(|| "its limit of processor time".into(), seconds),
+            libc::SIGXFSZ => {
+                let bytes = limits.file_size.map(|bytes| format!(" (ulimit -f), {}", size(bytes)));
+                format!("its limit of file size{}", bytes.unwrap_or_default())
+            }
+            libc::SIGSYS => "a forbidden system call".into(),
+            _ => return None,
+        })
+    }
+
+    /// The limits of memory that it ran under; `None`: none.
+    pub(super) fn memory_limits(&self) -> Option<String> {
+        let of = |name: &str, limit: Option<u64>| limit.map(|bytes| format!("{name} {}", size(bytes)));
+        let all = [
+            of("address space limit (ulimit -v)", self.limits.address_space),
+            of("data limit (ulimit -d)", self.limits.data),
+        ];
+        let all: Vec<_> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+}
+
+/// The signals that end programs.
+const SIGNALS: [(i32, &str); 16] = [
+    (1, "SIGHUP"),
+    (2, "SIGINT"),
+    (3, "SIGQUIT"),
+    (4, "SIGILL"),
+    (5, "SIGTRAP"),
+    (6, "SIGABRT"),
+    (7, "SIGBUS"),
+    (8, "SIGFPE"),
+    (9, "SIGKILL"),
+    (11, "SIGSEGV"),
+    (13, "SIGPIPE"),
+    (14, "SIGALRM"),
+    (15, "SIGTERM"),
+    (24, "SIGXCPU"),
+    (25, "SIGXFSZ"),
+    (31, "SIGSYS"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::Ending;
+    use crate::sys::ResourceLimits;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    fn ending(raw: i32) -> Ending {
+        let (status, limits) = (ExitStatus::from_raw(raw), ResourceLimits::default());
+        Ending { status, limits, cpu_ns: Some(1_010_000_000), oom_killed: false }
+    }
+
+    #[test]
+    fn signals_are_named() {
+        let text = |raw| ending(raw).signal_text();
+        assert_eq!(text(11).as_deref(), Some("ended by signal 11 (SIGSEGV)"));
+        assert_eq!(text(0x80 | 6).as_deref(), Some("ended by signal 6 (SIGABRT), with a core dump"));
+        assert_eq!(text(35).as_deref(), Some("ended by signal 35"));
+        assert_eq!(text(3 << 8), None);
+    }
+
+    #[test]
+    fn the_limit_behind_a_signal_is_told_where_it_is_known() {
+        let limits = ResourceLimits {
+            cpu_seconds: Some(2),
+            most_cpu_seconds: Some(1),
+            file_size: Some(1000),
+            ..ResourceLimits::default()
+        };
+        let text = |raw, limits, oom_killed| Ending { limits, oom_killed, ..ending(raw) }.signal_text().unwrap();
+        let none = ResourceLimits::default();
+        let cpu = "its limit of processor time (ulimit -t), 1 s)";
+        assert_eq!(text(24, limits, false), format!("ended by signal 24 (SIGXCPU: {cpu}"));
+        assert_eq!(text(24, none, false), "ended by signal 24 (SIGXCPU: its limit of processor time)");
+        assert_eq!(text(9, limits, false), format!("ended by signal 9 (SIGKILL: {cpu}"));
+        assert!(text(9, none, false).ends_with("(SIGKILL: by somebody, or by the system for want of memory)"));
+        assert!(text(9, none, true).contains("killed a process of its control group for want of memory"));
+        let longer = ResourceLimits { most_cpu_seconds: Some(2), ..limits };
+        assert!(text(9, longer, false).contains("by somebody"));
+        assert!(text(25, limits, false).ends_with("its limit of file size (ulimit -f), 1.00 kB)"));
+    }
+
+    #[test]
+    fn limits_of_memory_are_told() {
+        let limits = ResourceLimits { address_space: Some(500_000_000), ..ResourceLimits::default() };
+        let told = |limits| Ending { limits, ..ending(0) }.memory_limits();
+        assert_eq!(told(limits).as_deref(), Some("address space limit (ulimit -v) 500 MB"));
+        assert_eq!(told(ResourceLimits::default()), None);
+    }
+}

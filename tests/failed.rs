@@ -1,0 +1,80 @@
+//! Calls for memory that fail: they are counted with their place, and change nothing else.
+
+use serde_json::{Value, json};
+
+use crate::support::{Dir, Outcome, Stats, Tally};
+
+const HUGE: u64 = 1 << 46;
+
+fn failed(stats: &Stats) -> Tally {
+    Tally::new(stats.number("/failed_allocations/count"), stats.number("/failed_allocations/bytes"))
+}
+
+#[test]
+fn every_function_that_fails_is_counted_once() {
+    let dir = Dir::new();
+    let program = dir.program("failed");
+    let plain = Outcome::of(dir.command(&program).arg("fails"));
+    for options in [&[][..], &["--allocation-timestamps"], &["--aggregate"], &["--native"]] {
+        let stats = dir.run_as(&plain, options, &program, &["fails".into()]).stats();
+        assert_eq!(failed(&stats), Tally::new(5, (1 + 2 + 3 + 4 + 5) * HUGE), "{options:?}");
+        assert_eq!(stats.number("/failed_allocations/largest/bytes"), 5 * HUGE);
+        assert_eq!(stats.0["failed_allocations"]["largest"]["allocator"], "mmap");
+        // The block that was not moved, and nothing else.
+        assert_eq!((stats.allocated(), stats.leaked()), (Tally::new(1, 1000), Tally::new(1, 1000)), "{options:?}");
+        if options == ["--native"] {
+            assert_eq!(stats.0["failed_allocations"]["largest"]["function"], "fails");
+        }
+    }
+}
+
+#[test]
+fn a_call_with_wrong_arguments_has_not_failed_for_want_of_memory() {
+    let dir = Dir::new();
+    let stats = dir.stats("failed", "is_wrong");
+    assert_eq!(stats.0["failed_allocations"], json!({"count": 0, "bytes": 0, "largest": Value::Null}));
+}
+
+/// `operator new` tries again by other functions before it throws.
+#[test]
+fn what_new_is_refused_is_counted_once() {
+    let dir = Dir::new();
+    let Some(program) = dir.compile_cpp("failed_new.cc", &[]) else { return };
+    let run = dir.run(&program, [""; 0]);
+    assert_eq!(run.outcome.stdout, "bad_alloc\n1\n1\n");
+    assert_eq!(failed(&run.stats()), Tally::new(3, 3 << 45));
+}
+
+#[test]
+fn the_last_lines_name_the_largest_and_the_limit() {
+    let (dir, memtrack) = (Dir::new(), crate::support::memtrack());
+    let program = dir.program("failed");
+    let mut command = dir.command("sh");
+    command.args(["-c", "ulimit -v 4000000; exec \"$0\" run -o capture.bin -- \"$@\""]);
+    let outcome = Outcome::of(command.arg(memtrack.get_program()).arg(&program).arg("fails"));
+    let said = &outcome.stderr;
+    assert!(said.contains("  failed      352 TB at ") && said.contains(" fails, the largest of 5\n"), "{said}");
+    assert!(said.contains("  limit       address space limit (ulimit -v) 4.10 GB\n"), "{said}");
+    assert!(!said.contains("no names for"), "{said}");
+}
+
+#[test]
+fn the_limit_behind_a_signal_is_named() {
+    let (dir, memtrack) = (Dir::new(), crate::support::memtrack());
+    let script = "ulimit -S -t 1; exec \"$0\" run -o capture.bin -- sh -c 'while :; do :; done'";
+    let outcome = Outcome::of(dir.command("sh").args(["-c", script]).arg(memtrack.get_program()));
+    let expected = "ended by signal 24 (SIGXCPU: its limit of processor time (ulimit -t), 1 s)";
+    assert!(outcome.stderr.contains(expected), "{outcome:?}");
+}
+
+#[test]
+fn a_capture_that_the_program_removed_is_said_to_be_gone() {
+    let dir = Dir::new();
+    let outcome = Outcome::of(&mut dir.memtrack(["run", "-o", "capture.bin", "--", "rm", "capture.bin"]));
+    assert_eq!(outcome.status, 0);
+    let said = &outcome.stderr;
+    assert!(
+        said.contains("memtrack: capture.bin is gone: it was removed while the program ran") && !said.contains("0 B"),
+        "{said}"
+    );
+}

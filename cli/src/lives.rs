@@ -5,7 +5,7 @@
 
 use anyhow::{Result, bail};
 use memtrack_reader::analysis::Tally;
-use memtrack_reader::query::{Amount, Comparison, Expr, Judge, Known, Life, Lives, Moments, Number};
+use memtrack_reader::query::{AllocationScan, Amount, Comparison, Expr, Judge, Life, MatchContext, Moments, Number};
 use memtrack_reader::{Options, Replay, source};
 
 use crate::load::{Request, facts};
@@ -37,10 +37,10 @@ pub(crate) fn each(file: &source::Capture, expr: &Expr, mut take: impl FnMut(&Ca
         bail!("{}: an aggregated capture holds sums of many allocations, and no single ones", file.path().display());
     }
     let (capture, _) = whole(file, &Options::default())?;
-    let known = Known { frames: &capture.frames, threads: &capture.threads, duration_ns: file.duration_ns()? };
+    let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: file.duration_ns()? };
     let judge = Judge::new(expr, &known);
     let moments = Moments::of(&capture.analysis.totals, Options::default().temporary_threshold);
-    let mut lives = Lives::new(moments, |life: &Life| {
+    let mut lives = AllocationScan::new(moments, |life: &Life| {
         if judge.takes(life) {
             take(&capture, life);
         }

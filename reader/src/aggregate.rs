@@ -13,7 +13,7 @@ use crate::analysis::{
 use crate::error::Error;
 use crate::event::{Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId, Native};
-use crate::native::{NativeModule, Source};
+use crate::native::{ModuleSource, NativeModule};
 
 /// The content of an aggregated capture.
 #[must_use]
@@ -35,7 +35,7 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
 }
 
 fn save_module(module: &NativeModule) -> aggregate::AggregateModule {
-    let source = u8::from(module.source == Source::Maps);
+    let source = u8::from(module.source == ModuleSource::Maps);
     aggregate::AggregateModule { source, path: module.path.clone(), build_id: module.identity() }
 }
 
@@ -45,7 +45,7 @@ fn save_place(frame: u32, frames: &Frames) -> Option<aggregate::AggregateNativeP
 }
 
 fn restore_module(module: &aggregate::AggregateModule) -> NativeModule {
-    let source = if module.source == 1 { Source::Maps } else { Source::Process };
+    let source = if module.source == 1 { ModuleSource::Maps } else { ModuleSource::Process };
     NativeModule { path: module.path.clone(), source, ..NativeModule::default() }.with_identity(&module.build_id)
 }
 

@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::frames::{Frame, Frames, NameId};
 
 /// A line of a function.
-type Line = (NameId, NameId, u32);
+type FunctionLine = (NameId, NameId, u32);
 
 /// Keeps columns only where calls of one line have several. Where a line has one, no two frames become the same without
 /// it: so no stack changes, and no group.
@@ -26,13 +26,13 @@ pub fn keep_where_several(frames: &mut Frames) {
     }
 }
 
-fn line_of(frame: &Frame) -> Line {
+fn line_of(frame: &Frame) -> FunctionLine {
     (frame.function, frame.file, frame.line)
 }
 
 /// For each line its column, or `None` if there are several.
-fn lines_with_several(frames: &Frames) -> FxHashMap<Line, Option<u32>> {
-    let mut columns: FxHashMap<Line, Option<u32>> = FxHashMap::default();
+fn lines_with_several(frames: &Frames) -> FxHashMap<FunctionLine, Option<u32>> {
+    let mut columns: FxHashMap<FunctionLine, Option<u32>> = FxHashMap::default();
     for frame in frames.frames() {
         let column = columns.entry(line_of(frame)).or_insert(Some(frame.column));
         if *column != Some(frame.column) {

@@ -12,7 +12,7 @@ use crate::frames::Frames;
 
 /// An analysis with the tables that it refers to.
 #[derive(Clone, Debug, Default)]
-pub struct Part {
+pub struct CapturePart {
     /// The sums.
     pub analysis: Analysis,
     /// Their stacks.
@@ -29,9 +29,9 @@ pub struct Part {
 ///
 /// # Errors
 /// [`Error::TooMany`] when the tables together are larger than this version can hold.
-pub fn combine(parts: Vec<Part>) -> Result<Part, Error> {
+pub fn combine(parts: Vec<CapturePart>) -> Result<CapturePart, Error> {
     let start_ns = parts.iter().map(|part| part.start_ns).min().unwrap_or(0);
-    let mut whole = Part { start_ns, ..Part::default() };
+    let mut whole = CapturePart { start_ns, ..CapturePart::default() };
     whole.analysis.exact_times = parts.iter().all(|part| part.analysis.exact_times);
     whole.analysis.details = parts.iter().all(|part| part.analysis.details.is_some()).then(Vec::new);
     let mut snapshots = Vec::new();
@@ -79,7 +79,7 @@ pub fn beneath(analysis: &mut Analysis, frames: &mut Frames, name: &str) -> Resu
 }
 
 /// Adds the groups; the order after the largest among them.
-fn add_groups(whole: &mut Part, part: &Part, shift: u64, first_order: u64) -> Result<u64, Error> {
+fn add_groups(whole: &mut CapturePart, part: &CapturePart, shift: u64, first_order: u64) -> Result<u64, Error> {
     let stacks = whole.frames.take_over(&part.frames, |frame| frame)?;
     let first_thread = u32::try_from(whole.threads.len()).unwrap_or(u32::MAX);
     let mut next_order = first_order;
@@ -188,14 +188,14 @@ fn add_snapshots(mut snapshots: Vec<(u64, usize, Option<Snapshot>)>) -> Vec<Snap
 mod tests {
     use memtrack_format::Allocator;
 
-    use super::{Part, beneath, combine};
+    use super::{CapturePart, beneath, combine};
     use crate::analysis::View;
     use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
     use crate::frames::Frames;
     use crate::replay::{Options, Replay};
 
     /// A process whose one function makes two allocations and frees the first.
-    fn part(function: &str, size: u64, start_ns: u64) -> Part {
+    fn part(function: &str, size: u64, start_ns: u64) -> CapturePart {
         let mut frames = Frames::new();
         let name = frames.name_id(function).unwrap();
         let frame = frames.frame_id(name, name, 1).unwrap();
@@ -212,7 +212,7 @@ mod tests {
         }
         replay.snapshot(5, 100);
         let threads = vec![Thread { tid: 7, name: function.into() }];
-        Part { analysis: replay.finish(), frames, threads, start_ns, end_ns: start_ns + 20 }
+        CapturePart { analysis: replay.finish(), frames, threads, start_ns, end_ns: start_ns + 20 }
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn stacks_are_put_below_a_frame() {
-        let Part { mut analysis, mut frames, .. } = part("work", 100, 0);
+        let CapturePart { mut analysis, mut frames, .. } = part("work", 100, 0);
         beneath(&mut analysis, &mut frames, "process 7").unwrap();
         let stack = frames.root_to_leaf(analysis.groups.get(0).unwrap().stack);
         let names: Vec<_> = stack.iter().map(|&frame| frames.function(frame)).collect();

@@ -45,14 +45,14 @@ pub fn fold(
 #[derive(Debug)]
 pub struct Folder<'a> {
     frames: &'a mut Frames,
-    kinds: Vec<Kind>,
+    kinds: Vec<FrameFate>,
     known: Vec<Option<Folded>>,
     imports: FxHashMap<FrameId, [FrameId; 2]>,
 }
 
 /// What becomes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FrameFate {
     /// It stays.
     Kept,
     /// It stays; of a module that is executed by the import system, it says what is imported.
@@ -69,11 +69,11 @@ enum Kind {
 #[derive(Clone, Copy, Debug)]
 struct Folded {
     stack: StackId,
-    state: State,
+    state: FoldState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FoldState {
     /// Something that stays is on it.
     Solid,
     /// Nothing but what is left out as soon as something stays.
@@ -86,7 +86,7 @@ impl<'a> Folder<'a> {
     /// For the stacks of these tables, where folded ones come, too.
     pub fn new(frames: &'a mut Frames, plumbing: &Plumbing) -> Self {
         let kinds = kinds(frames, plumbing);
-        let empty = Folded { stack: StackId::EMPTY, state: State::Weak };
+        let empty = Folded { stack: StackId::EMPTY, state: FoldState::Weak };
         let mut known = vec![None; frames.stacks().len() + 1];
         known[0] = Some(empty);
         Self { frames, kinds, known, imports: FxHashMap::default() }
@@ -116,27 +116,27 @@ impl<'a> Folder<'a> {
             self.known[next.0 as usize] = Some(folded);
         }
         match folded.state {
-            State::Importing => self.unknown_import(folded.stack),
-            State::Solid | State::Weak => Ok(folded.stack),
+            FoldState::Importing => self.unknown_import(folded.stack),
+            FoldState::Solid | FoldState::Weak => Ok(folded.stack),
         }
     }
 
     /// The folded stack that this frame, called from that one, makes.
     fn with(&mut self, caller: Folded, frame: FrameId) -> Result<Folded, Error> {
-        let kind = self.kinds.get(frame.0 as usize).copied().unwrap_or(Kind::Kept);
-        let solid = if caller.state == State::Weak { StackId::EMPTY } else { caller.stack };
+        let kind = self.kinds.get(frame.0 as usize).copied().unwrap_or(FrameFate::Kept);
+        let solid = if caller.state == FoldState::Weak { StackId::EMPTY } else { caller.stack };
         let stack = match (kind, caller.state) {
-            (Kind::Import, _) => return Ok(Folded { stack: solid, state: State::Importing }),
-            (Kind::Runtime, State::Weak) => {
+            (FrameFate::Import, _) => return Ok(Folded { stack: solid, state: FoldState::Importing }),
+            (FrameFate::Runtime, FoldState::Weak) => {
                 let stack = self.frames.stack_id(caller.stack, frame)?;
-                return Ok(Folded { stack, state: State::Weak });
+                return Ok(Folded { stack, state: FoldState::Weak });
             }
-            (Kind::Plumbing, State::Weak) if caller.stack == StackId::EMPTY => {
+            (FrameFate::Plumbing, FoldState::Weak) if caller.stack == StackId::EMPTY => {
                 let stack = self.frames.stack_id(StackId::EMPTY, frame)?;
-                return Ok(Folded { stack, state: State::Weak });
+                return Ok(Folded { stack, state: FoldState::Weak });
             }
-            (Kind::Runtime | Kind::Plumbing, _) => return Ok(caller),
-            (Kind::Module { own }, State::Importing) => {
+            (FrameFate::Runtime | FrameFate::Plumbing, _) => return Ok(caller),
+            (FrameFate::Module { own }, FoldState::Importing) => {
                 let [import, executed] = self.import(frame)?;
                 match own {
                     true => {
@@ -146,13 +146,15 @@ impl<'a> Folder<'a> {
                     false => self.frames.stack_id(solid, executed)?,
                 }
             }
-            (Kind::Kept, State::Importing) => {
+            (FrameFate::Kept, FoldState::Importing) => {
                 let stack = self.unknown_import(solid)?;
                 self.frames.stack_id(stack, frame)?
             }
-            (Kind::Kept | Kind::Module { .. }, State::Solid | State::Weak) => self.frames.stack_id(solid, frame)?,
+            (FrameFate::Kept | FrameFate::Module { .. }, FoldState::Solid | FoldState::Weak) => {
+                self.frames.stack_id(solid, frame)?
+            }
         };
-        Ok(Folded { stack, state: State::Solid })
+        Ok(Folded { stack, state: FoldState::Solid })
     }
 
     fn unknown_import(&mut self, caller: StackId) -> Result<StackId, Error> {
@@ -177,7 +179,7 @@ impl<'a> Folder<'a> {
 }
 
 /// What becomes of each frame.
-fn kinds(frames: &Frames, plumbing: &Plumbing) -> Vec<Kind> {
+fn kinds(frames: &Frames, plumbing: &Plumbing) -> Vec<FrameFate> {
     let origins = origins(frames);
     let mut skipped = FxHashMap::default();
     (0..)
@@ -190,11 +192,11 @@ fn kinds(frames: &Frames, plumbing: &Plumbing) -> Vec<Kind> {
                 false => plumbing.skips(frames.name(name)),
             });
             match origin {
-                _ if is_skipped => Kind::Plumbing,
-                Origin::Import => Kind::Import,
-                Origin::Runtime => Kind::Runtime,
-                _ if !native && frames.name(name) == "<module>" => Kind::Module { own: origin == Origin::Own },
-                _ => Kind::Kept,
+                _ if is_skipped => FrameFate::Plumbing,
+                Origin::Import => FrameFate::Import,
+                Origin::Runtime => FrameFate::Runtime,
+                _ if !native && frames.name(name) == "<module>" => FrameFate::Module { own: origin == Origin::Own },
+                _ => FrameFate::Kept,
             }
         })
         .collect()

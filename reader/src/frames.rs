@@ -15,9 +15,9 @@ use rustc_hash::FxHashMap;
 use crate::error::Error;
 use crate::event::StackId;
 use crate::interner::Interner;
-use crate::native::{NativeModule, Source};
+use crate::native::{ModuleSource, NativeModule};
 use crate::program::Program;
-use crate::stacks::Stacks;
+use crate::stacks::StackTable;
 
 /// An interned string: a function's or a file's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,11 +63,11 @@ pub struct Native {
 pub struct Frames {
     names: Interner<Arc<str>>,
     frames: Interner<Frame>,
-    stacks: Stacks,
+    stacks: StackTable,
     /// The modules of native frames, by their paths.
     modules: FxHashMap<FrameId, NameId>,
     /// Who tells of the object at a path.
-    sources: FxHashMap<NameId, Source>,
+    sources: FxHashMap<NameId, ModuleSource>,
     native_modules: Interner<NativeModule>,
     natives: FxHashMap<FrameId, Native>,
     native_ids: FxHashMap<Native, FrameId>,
@@ -89,7 +89,7 @@ impl Frames {
         Self {
             names: Interner::starting_with(empty),
             frames: Interner::default(),
-            stacks: Stacks::default(),
+            stacks: StackTable::default(),
             modules: FxHashMap::default(),
             sources: FxHashMap::default(),
             native_modules: Interner::default(),
@@ -141,23 +141,23 @@ impl Frames {
     }
 
     /// Says who tells of the object at a path. Where the process does, it does not matter who else.
-    pub fn set_source(&mut self, path: &str, source: Source) -> Result<(), Error> {
+    pub fn set_source(&mut self, path: &str, source: ModuleSource) -> Result<(), Error> {
         let path = self.name_id(path)?;
         let known = self.sources.entry(path).or_insert(source);
-        if source == Source::Process {
+        if source == ModuleSource::Process {
             *known = source;
         }
         Ok(())
     }
 
     /// The paths of native objects, and who tells of each; in no order.
-    pub fn sources(&self) -> impl Iterator<Item = (&str, Source)> + '_ {
+    pub fn sources(&self) -> impl Iterator<Item = (&str, ModuleSource)> + '_ {
         self.sources.iter().map(|(&path, &source)| (self.name(path), source))
     }
 
     /// Who tells of the object at a path.
     #[must_use]
-    pub fn source(&self, path: &str) -> Option<Source> {
+    pub fn source(&self, path: &str) -> Option<ModuleSource> {
         self.sources.get(&NameId(self.names.id(path)?)).copied()
     }
 
@@ -346,7 +346,7 @@ impl Frames {
 
 #[cfg(test)]
 mod tests {
-    use super::{Frame, FrameId, Frames, NameId, Source, StackId};
+    use super::{Frame, FrameId, Frames, ModuleSource, NameId, StackId};
 
     fn frame(frames: &mut Frames, function: &str, line: u32) -> FrameId {
         let function = frames.name_id(function).unwrap();
@@ -402,10 +402,10 @@ mod tests {
         let mut frames = Frames::new();
         let main = frame(&mut frames, "main", 1);
         frames.set_module(main, "/lib/a.so").unwrap();
-        frames.set_source("/lib/a.so", Source::Maps).unwrap();
+        frames.set_source("/lib/a.so", ModuleSource::Maps).unwrap();
         let mut other = Frames::new();
         other.take_over(&frames, |frame| frame).unwrap();
-        assert_eq!((other.module(main), other.source("/lib/a.so")), (Some("/lib/a.so"), Some(Source::Maps)));
+        assert_eq!((other.module(main), other.source("/lib/a.so")), (Some("/lib/a.so"), Some(ModuleSource::Maps)));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 
 use crate::event::StackId;
 use crate::frames::{FrameId, Frames, NameId};
-use crate::native::{Source, is_interpreter_object};
+use crate::native::{ModuleSource, is_interpreter_object};
 use crate::program::Program;
 
 /// The name for stacks without any frame outside the standard library.
@@ -29,16 +29,16 @@ pub struct Module(u32);
 /// The modules met so far; each file name is taken apart once.
 #[derive(Clone, Debug, Default)]
 pub struct Modules {
-    of_file: FxHashMap<NameId, Option<Place>>,
+    of_file: FxHashMap<NameId, Option<FilePlace>>,
     /// By path of a native object.
-    of_object: FxHashMap<NameId, Option<Place>>,
+    of_object: FxHashMap<NameId, Option<FilePlace>>,
     ids: FxHashMap<String, Module>,
     names: Vec<String>,
 }
 
 /// Where a file stands among modules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
+struct FilePlace {
     /// The first part of its name.
     top: Module,
     /// The whole name.
@@ -65,7 +65,7 @@ impl Modules {
         }
     }
 
-    fn place(&mut self, frames: &Frames, stack: StackId) -> Place {
+    fn place(&mut self, frames: &Frames, stack: StackId) -> FilePlace {
         frames.leaf_to_root(stack).find_map(|frame| self.place_of_frame(frames, frame)).unwrap_or_default()
     }
 
@@ -75,7 +75,7 @@ impl Modules {
         self.place_of_frame(frames, frame).map(|place| place.top)
     }
 
-    fn place_of_frame(&mut self, frames: &Frames, frame: FrameId) -> Option<Place> {
+    fn place_of_frame(&mut self, frames: &Frames, frame: FrameId) -> Option<FilePlace> {
         let object = frames.module_id(frame);
         let (known, name) = match object {
             Some(object) => (&self.of_object, object),
@@ -86,7 +86,7 @@ impl Modules {
         }
         let place = whole_name(frames, frame).map(|whole| {
             let top = if object.is_none() { top(&whole) } else { &whole };
-            Place { top: self.numbered(top), whole: self.numbered(&whole) }
+            FilePlace { top: self.numbered(top), whole: self.numbered(&whole) }
         });
         let known = if object.is_some() { &mut self.of_object } else { &mut self.of_file };
         known.insert(name, place);
@@ -138,12 +138,12 @@ fn module_of_object(object: &str) -> Option<&str> {
 
 /// Who tells of the native objects of each module that has any: the process, if it tells of one.
 #[must_use]
-pub fn sources(frames: &Frames) -> FxHashMap<&str, Source> {
+pub fn sources(frames: &Frames) -> FxHashMap<&str, ModuleSource> {
     let mut sources = FxHashMap::default();
     for (object, source) in frames.sources() {
         let Some(module) = module_of_object(object) else { continue };
         let known = sources.entry(module).or_insert(source);
-        if source == Source::Process {
+        if source == ModuleSource::Process {
             *known = source;
         }
     }

@@ -25,7 +25,7 @@ pub fn is_interpreter_object(path: &str) -> bool {
 
 /// Who says that a module is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum ModuleSource {
     /// The process, which asked its loader.
     #[default]
     Process,
@@ -33,7 +33,7 @@ pub enum Source {
     Maps,
 }
 
-impl Source {
+impl ModuleSource {
     /// The word for it.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -60,7 +60,7 @@ pub struct NativeModule {
     /// Address behind the last.
     pub end: u64,
     /// Who says so.
-    pub source: Source,
+    pub source: ModuleSource,
 }
 
 impl NativeModule {
@@ -71,7 +71,7 @@ impl NativeModule {
         let MappedFile { bias, start, end, path, build_id, codes: _ } = file.clone();
         let address = self.bias.wrapping_add(offset);
         let stamp = None;
-        (Self { path, build_id, stamp, bias, start, end, source: Source::Maps }, address.wrapping_sub(bias))
+        (Self { path, build_id, stamp, bias, start, end, source: ModuleSource::Maps }, address.wrapping_sub(bias))
     }
 
     /// Its build-id or stamp as captures keep it.

@@ -22,7 +22,7 @@ const BITS: u32 = u64::BITS;
 
 /// All stacks; the first is the empty one.
 #[derive(Clone, Debug)]
-pub(crate) struct Stacks {
+pub(crate) struct StackTable {
     /// The innermost frame of each.
     frames: FrameIds,
     jumps: Vec<Jumps>,
@@ -75,7 +75,7 @@ struct Jumps {
     before: u32,
 }
 
-impl Default for Stacks {
+impl Default for StackTable {
     fn default() -> Self {
         // No interned frame has this number, so that nobody finds the empty stack as somebody's callee.
         let mut frames = FrameIds::default();
@@ -88,7 +88,7 @@ fn hash(node: StackNode) -> u64 {
     FxBuildHasher.hash_one(node)
 }
 
-impl Stacks {
+impl StackTable {
     /// Their number, with the empty one.
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
@@ -185,7 +185,7 @@ mod tests {
     use proptest::prelude::{any, prop, prop_assert_eq, proptest};
     use rustc_hash::FxHashMap;
 
-    use super::{FrameIds, StackNode, Stacks};
+    use super::{FrameIds, StackNode, StackTable};
     use crate::event::StackId;
     use crate::frames::FrameId;
 
@@ -204,7 +204,7 @@ mod tests {
         fn it_numbers_stacks_like_a_map(
             steps in prop::collection::vec((any::<u16>(), 1_u32..40, 0_u32..3), 1..100), forgets in any::<u8>(),
         ) {
-            let (mut stacks, mut map, mut nodes) = (Stacks::default(), FxHashMap::default(), vec![None]);
+            let (mut stacks, mut map, mut nodes) = (StackTable::default(), FxHashMap::default(), vec![None]);
             for (at, (seed, len, frame)) in steps.into_iter().enumerate() {
                 let mut parent = StackId(u32::from(seed) % nodes.len() as u32);
                 for step in 0..len {

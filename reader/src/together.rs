@@ -16,7 +16,7 @@ use crate::analysis::{Analysis, Curve, Peak, Tally};
 use crate::error::Error;
 use crate::replay::watch::Watch;
 use crate::replay::{Options, Replay};
-use crate::source::{Capture, ReadSummary, Reading};
+use crate::source::{Capture, MergeReader, ReadSummary};
 
 /// One of several captures, read to its end.
 #[derive(Debug)]
@@ -41,8 +41,8 @@ pub struct Together {
 }
 
 /// A capture while it is read.
-struct Running {
-    reading: Reading,
+struct RunningCapture {
+    reading: MergeReader,
     replay: Replay,
     /// From its own time to that of all.
     shift_ns: u64,
@@ -54,9 +54,9 @@ struct Running {
     over: bool,
 }
 
-enum State {
+enum RunningState {
     Waiting,
-    Running(Box<Running>),
+    Running(Box<RunningCapture>),
     Ended(Box<Member>, u64),
 }
 
@@ -71,32 +71,32 @@ pub fn read<E: From<Error>>(
     mut progress: impl FnMut(u64),
 ) -> Result<Together, E> {
     let first_ns = starts_ns.iter().copied().min().unwrap_or(0);
-    let mut states: Vec<State> = starts_ns.iter().map(|_| State::Waiting).collect();
+    let mut states: Vec<RunningState> = starts_ns.iter().map(|_| RunningState::Waiting).collect();
     let mut turns: BinaryHeap<Reverse<(u64, usize)>> =
         starts_ns.iter().zip(0..).map(|(start, number)| Reverse((start - first_ns, number))).collect();
-    let mut sum = Sum { watch: Box::default(), live_bytes: 0, marks: 0 };
+    let mut sum = JointSum { watch: Box::default(), live_bytes: 0, marks: 0 };
     while let Some(Reverse((now_ns, number))) = turns.pop() {
         let until_ns = turns.peek().map_or(u64::MAX, |&Reverse((next, _))| next);
         let state = &mut states[number];
-        match std::mem::replace(state, State::Waiting) {
-            State::Waiting => {
+        match std::mem::replace(state, RunningState::Waiting) {
+            RunningState::Waiting => {
                 let (capture, options) = open(number)?;
-                *state = State::Running(Box::new(Running::new(&capture, &options, now_ns)?));
+                *state = RunningState::Running(Box::new(RunningCapture::new(&capture, &options, now_ns)?));
                 turns.push(Reverse((now_ns, number)));
             }
-            State::Running(mut running) if !running.over => {
+            RunningState::Running(mut running) if !running.over => {
                 let next_ns = sum.turn(&mut running, until_ns, &mut progress)?;
                 turns.push(Reverse((next_ns.max(now_ns), number)));
-                *state = State::Running(running);
+                *state = RunningState::Running(running);
             }
-            State::Running(running) => *state = sum.end(*running, now_ns),
-            ended @ State::Ended(..) => *state = ended,
+            RunningState::Running(running) => *state = sum.end(*running, now_ns),
+            ended @ RunningState::Ended(..) => *state = ended,
         }
     }
     Ok(sum.finish(states))
 }
 
-impl Running {
+impl RunningCapture {
     fn new(capture: &Capture, options: &Options, shift_ns: u64) -> Result<Self, Error> {
         Ok(Self {
             reading: capture.reading()?,
@@ -112,16 +112,21 @@ impl Running {
 }
 
 /// What all processes hold.
-struct Sum {
+struct JointSum {
     watch: Box<Watch>,
     live_bytes: u64,
     /// How often the peak was raised.
     marks: u64,
 }
 
-impl Sum {
+impl JointSum {
     /// Replays what one process did up to this time; when it goes on, or ends.
-    fn turn(&mut self, running: &mut Running, until_ns: u64, progress: &mut dyn FnMut(u64)) -> Result<u64, Error> {
+    fn turn(
+        &mut self,
+        running: &mut RunningCapture,
+        until_ns: u64,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<u64, Error> {
         self.mark(running);
         self.watch.elsewhere = Some(self.live_bytes.saturating_sub(running.live_bytes));
         self.watch.shift_ns = running.shift_ns;
@@ -139,7 +144,7 @@ impl Sum {
     }
 
     /// What is live in this process was so when another raised the peak, since it has not had a turn meanwhile.
-    fn mark(&self, running: &mut Running) {
+    fn mark(&self, running: &mut RunningCapture) {
         if running.mark != self.marks {
             running.replay.mark_peak();
             running.mark = self.marks;
@@ -147,19 +152,19 @@ impl Sum {
     }
 
     /// The process has ended, and what it held is gone.
-    fn end(&mut self, mut running: Running, now_ns: u64) -> State {
+    fn end(&mut self, mut running: RunningCapture, now_ns: u64) -> RunningState {
         self.mark(&mut running);
         self.live_bytes = self.live_bytes.saturating_sub(running.live_bytes);
         self.watch.curve.add(now_ns, self.live_bytes);
-        let Running { reading, replay, mark, .. } = running;
+        let RunningCapture { reading, replay, mark, .. } = running;
         let (allocated, own_peak) = (replay.allocated(), replay.own_peak());
         let member = Member { read: reading.finish(), analysis: replay.into_analysis(), allocated, own_peak };
-        State::Ended(Box::new(member), mark)
+        RunningState::Ended(Box::new(member), mark)
     }
 
-    fn finish(self, states: Vec<State>) -> Together {
+    fn finish(self, states: Vec<RunningState>) -> Together {
         let ended = states.into_iter().filter_map(|state| match state {
-            State::Ended(member, mark) => Some((*member, mark)),
+            RunningState::Ended(member, mark) => Some((*member, mark)),
             _ => None,
         });
         let members = ended.map(|(mut member, mark)| {
@@ -173,7 +178,7 @@ impl Sum {
     }
 }
 
-impl Running {
+impl RunningCapture {
     fn go_on(&mut self, until_ns: u64, progress: &mut dyn FnMut(u64)) -> Result<u64, Error> {
         let Self { reading, replay, shift_ns, end_ns, over, .. } = self;
         let own_until_ns = until_ns.saturating_sub(*shift_ns);

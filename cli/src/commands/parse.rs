@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Result, bail};
 use memtrack_reader::native::NativeModule;
-use memtrack_reader::source::{self, Consumer, Place};
+use memtrack_reader::source::{self, Consumer, RunPosition};
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId};
 
 use crate::args;
@@ -129,7 +129,7 @@ impl<W: Write> Consumer for Printer<'_, W> {
         self.print(|out| writeln!(out, "TRUNCATED stacks={count}"));
     }
 
-    fn run(&mut self, place: &Place) {
+    fn run(&mut self, place: &RunPosition) {
         self.tid = place.tid;
     }
 
@@ -225,7 +225,7 @@ fn text(value: &str) -> String {
 mod tests {
     use super::{Consumer, Kept, Printer};
     use memtrack_format::{Allocator, MapClass};
-    use memtrack_reader::source::Place;
+    use memtrack_reader::source::RunPosition;
     use memtrack_reader::{Event, EventKind, Frames, StackId, ThreadId};
 
     fn event(kind: EventKind, stack: StackId) -> Event {
@@ -244,7 +244,7 @@ mod tests {
         let stack = frames.stack_of(&[main, work]).unwrap();
         let kept = Kept::default();
         let mut printer = Printer::new(&kept, Vec::new());
-        printer.run(&Place { ticket: 1, thread: ThreadId(0), tid: 42 });
+        printer.run(&RunPosition { ticket: 1, thread: ThreadId(0), tid: 42 });
         for kind in
             [EventKind::Alloc(Allocator::Malloc), EventKind::Free, EventKind::Map(Allocator::Mmap, MapClass::Heap)]
         {

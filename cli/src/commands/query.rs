@@ -6,7 +6,7 @@
 use anyhow::{Result, bail};
 use memtrack_reader::Options;
 use memtrack_reader::analysis::Tally;
-use memtrack_reader::query::{Expr, Judge, Known};
+use memtrack_reader::query::{Expr, Judge, MatchContext};
 
 use crate::args::query::{By, Query};
 use crate::lives;
@@ -85,7 +85,7 @@ fn sums(request: Request<'_>, by: By, expr: &Expr, groups: &mut Groups, matched:
         );
     }
     let capture = load(request, &Options::default())?;
-    let known = Known { frames: &capture.frames, threads: &capture.threads, duration_ns: 0 };
+    let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: 0 };
     let judge = Judge::new(expr, &known);
     for group in capture.analysis.groups.iter() {
         if judge.takes_group(group.stack, group.allocator, group.thread) {

@@ -14,7 +14,9 @@ use memtrack_format::meta::Process;
 use memtrack_format::symbols::ModuleSymbols;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::query::Expr;
-use memtrack_reader::rewrite::{Anonymizer, Blocks, Plan, Rewriter, Rule, anonymized_aggregate, write_aggregate};
+use memtrack_reader::rewrite::{
+    Anonymizer, CaptureBlocks, Plan, Rewriter, StripRule, anonymized_aggregate, write_aggregate,
+};
 use memtrack_reader::symbols::{Wanted, places};
 use memtrack_reader::{aggregate, source};
 
@@ -35,7 +37,7 @@ pub(crate) fn merge(options: &Merge) -> Result<u8> {
     let paths = expanded(&options.captures)?;
     let captures = paths.iter().map(source::Capture::open).collect::<Result<Vec<_>, _>>()?;
     let lengths: Vec<u64> = captures.iter().map(source::Capture::file_bytes).collect();
-    let mut blocks = Blocks::new(&mut out)?;
+    let mut blocks = CaptureBlocks::new(&mut out)?;
     blocks.block(BlockHeader::plain(BlockKind::Members), &members::encode(&lengths))?;
     blocks.finish(false)?;
     let mut progress = Progress::new(lengths.iter().sum(), "merging");
@@ -57,7 +59,7 @@ pub(crate) fn strip(options: &Strip) -> Result<u8> {
     }
     let output = &options.output;
     let mut out = Report::capture(output.output.as_deref(), output.force, &options.capture, "stripped")?;
-    let mut plan = Plan::new(Rule { lived_less_ns: options.lived_less, smaller: options.smaller });
+    let mut plan = Plan::new(StripRule { lived_less_ns: options.lived_less, smaller: options.smaller });
     lives::each(&capture, &Expr::And(Vec::new()), |_, life| plan.add(life))?;
     let dropped = plan.allocations;
     let process = stripped(capture.process(), options, dropped);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use memtrack_reader::Options;
 use memtrack_reader::analysis::Tally;
-use memtrack_reader::combine::{Part, combine};
+use memtrack_reader::combine::{CapturePart, combine};
 use memtrack_reader::source::{self, Loss};
 use memtrack_reader::together::{self, Member, Together};
 
@@ -150,9 +150,9 @@ pub(super) fn combined(mut captures: Vec<Capture>, several: Several) -> Result<C
         let start_ns = start(&capture);
         let end_ns = start_ns.saturating_add(capture.facts.duration_ns(&capture.analysis));
         let Capture { analysis, frames, threads, .. } = capture;
-        Part { analysis, frames, threads, start_ns, end_ns }
+        CapturePart { analysis, frames, threads, start_ns, end_ns }
     });
-    let Part { mut analysis, frames, threads, .. } = combine(parts.collect())?;
+    let CapturePart { mut analysis, frames, threads, .. } = combine(parts.collect())?;
     if facts.several.as_ref().is_some_and(|several| several.apart.is_none()) {
         analysis.curve = curve;
     }

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
-use memtrack_reader::analysis::diff::{DiffRow, Difference, Functions, Merged, Pair, SharedFunction};
+use memtrack_reader::analysis::diff::{DiffRow, Difference, Merged, Pair, SharedFunction, SharedFunctions};
 use memtrack_reader::analysis::{CallTree, Quiet, Tally};
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ pub(crate) struct Diff {
     metric: Metric,
     /// Functions go by their totals instead of their own figures.
     by_total: bool,
-    functions: Functions,
+    functions: SharedFunctions,
     /// Everything, as it is.
     difference: Difference,
     /// What is left without what differs between equal runs, for text.

@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 
 use memtrack_reader::analysis::{FrameRow, Kept, ModuleRow, Tally, Totals, View, kept};
-use memtrack_reader::native::Source;
+use memtrack_reader::native::ModuleSource;
 
 use super::NO_STACK;
 use super::arenas;
@@ -210,7 +210,7 @@ fn place(capture: &Capture, row: &FrameRow) -> String {
 fn modules(whole: Tally, rows: &[ModuleRow]) -> Table {
     let mut table = Table::default();
     for row in rows {
-        let known = if row.source == Some(Source::Maps) { "  (mapped by hand)" } else { "" };
+        let known = if row.source == Some(ModuleSource::Maps) { "  (mapped by hand)" } else { "" };
         table.row(cells(whole, row.tally, format!("{}{known}", row.module)));
     }
     table

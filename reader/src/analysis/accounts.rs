@@ -14,9 +14,9 @@ use hashbrown::HashTable;
 use memtrack_format::Allocator;
 use rustc_hash::FxBuildHasher;
 
-use super::groups::{Part, Row};
-use super::intervals::{Intervals, Rows};
-use super::lives::Lives;
+use super::groups::{OptionalSum, StoredGroup};
+use super::intervals::{Intervals, PackedRows};
+use super::lives::IntervalTracker;
 use super::since::Since;
 use super::{Analysis, Detail, Failed, Group, Groups, Moment, Selection, Sum, Tally, Totals};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
@@ -24,22 +24,22 @@ use crate::replay::Options;
 
 /// A live allocation. There may be many millions, so: small.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Block {
+pub(crate) struct LiveBlock {
     /// Bytes requested.
     pub(crate) size: u64,
     /// Where in the total order it was made.
     pub(crate) order: u64,
     /// When, in nanoseconds since recording began.
     pub(crate) time_ns: u64,
-    /// Its group; [`Block::NO_GROUP`] for mappings that are not heap.
+    /// Its group; [`LiveBlock::NO_GROUP`] for mappings that are not heap.
     pub(crate) group: u32,
     /// Which allocation of its thread it was, modulo 2^32.
     nth: u32,
 }
 
-const _: () = assert!(size_of::<Block>() == 32, "a block is stored for each live allocation");
+const _: () = assert!(size_of::<LiveBlock>() == 32, "a block is stored for each live allocation");
 
-impl Block {
+impl LiveBlock {
     const NO_GROUP: u32 = u32::MAX;
 
     /// A block that belongs to no group: for mappings that are not heap.
@@ -50,7 +50,7 @@ impl Block {
 
 /// What must be known of a release to take it back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ended {
+pub(crate) struct ReleasedBlock {
     /// The order of the event that ended it.
     order: u64,
     /// It was counted in its group's temporary sum, with its bytes and its count.
@@ -62,7 +62,7 @@ pub(crate) struct Ended {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct GroupKey {
     stack: StackId,
     thread: ThreadId,
     allocator: Allocator,
@@ -72,7 +72,7 @@ struct Key {
 
 /// How long what is live has lived, in moments.
 #[derive(Debug)]
-pub(crate) struct Surviving(Rows);
+pub(crate) struct Surviving(PackedRows);
 
 /// Entries of the cache in front of the group index: a power of two; more than this measures no better.
 const RECENT: usize = 8192;
@@ -108,7 +108,7 @@ pub(crate) struct Accounts {
     snapshots: Vec<Snapshot>,
     /// The order of the last moment whose lives are kept: only what was made before has been shown by one. 0: none.
     shown: u64,
-    lives: Option<Lives>,
+    lives: Option<IntervalTracker>,
     details: Option<Vec<Detail>>,
     /// `None` for everything.
     selection: Option<Selection>,
@@ -134,7 +134,7 @@ impl Accounts {
             thread_counts: Vec::new(),
             snapshots: Vec::new(),
             shown: 0,
-            lives: (options.moments > 0).then(|| Lives::new(options.moments, options.snapshots)),
+            lives: (options.moments > 0).then(|| IntervalTracker::new(options.moments, options.snapshots)),
             details: options.details.then(Vec::new),
             selection: Some(options.selection).filter(|selection| !selection.is_everything()),
             exact_times: options.exact_times,
@@ -155,9 +155,9 @@ impl Accounts {
 
     /// An allocation by the event's thread and stack begins, which becomes `block`.
     #[inline]
-    pub(crate) fn allocate(&mut self, event: &Event, allocator: Allocator, block: &mut Block) {
+    pub(crate) fn allocate(&mut self, event: &Event, allocator: Allocator, block: &mut LiveBlock) {
         let selected = self.selection.is_none_or(|selection| selection.takes(event));
-        let group = self.group(Key { stack: event.stack, thread: event.thread, allocator, selected });
+        let group = self.group(GroupKey { stack: event.stack, thread: event.thread, allocator, selected });
         self.detail(group, |detail| detail.allocate(event.size));
         self.groups.row_mut(group).allocate(event.size, event.order, event.time_ns);
         self.totals.size_histogram.add(event.size);
@@ -167,7 +167,7 @@ impl Accounts {
         self.live_bytes = self.live_bytes.wrapping_add(event.size);
         self.live_count = self.live_count.wrapping_add(1);
         self.raise_peak(event);
-        *block = Block { size: event.size, order: event.order, time_ns: event.time_ns, group, nth };
+        *block = LiveBlock { size: event.size, order: event.order, time_ns: event.time_ns, group, nth };
     }
 
     /// A call for memory failed.
@@ -180,7 +180,14 @@ impl Accounts {
     /// `bytes` of the block end by this event, and with them the block itself if `whole`. What is needed to take that back
     /// is written to `ended`.
     #[inline]
-    pub(crate) fn release(&mut self, block: &Block, bytes: u64, whole: bool, event: &Event, ended: &mut Ended) {
+    pub(crate) fn release(
+        &mut self,
+        block: &LiveBlock,
+        bytes: u64,
+        whole: bool,
+        event: &Event,
+        ended: &mut ReleasedBlock,
+    ) {
         (ended.order, ended.temporary) = (event.order, false);
         if whole {
             self.end_temporary(block, event, ended);
@@ -191,13 +198,13 @@ impl Accounts {
     }
 
     /// The block is gone without its end having been seen.
-    pub(crate) fn replace(&mut self, block: &Block) {
+    pub(crate) fn replace(&mut self, block: &LiveBlock) {
         self.totals.replaced += 1;
         self.drop_live(block, block.size, true);
     }
 
     /// The block, or a part of it, went with the process's old image.
-    pub(crate) fn discard(&mut self, block: &Block, bytes: u64, whole: bool) {
+    pub(crate) fn discard(&mut self, block: &LiveBlock, bytes: u64, whole: bool) {
         self.totals.discarded += u64::from(whole);
         self.drop_live(block, bytes, whole);
     }
@@ -207,7 +214,7 @@ impl Accounts {
     /// The sums come out as if the block had been there all along. So does the peak, except where other threads changed
     /// the heap in between such that only the undone bytes make a new maximum: that one is taken at the undo, not at
     /// its first moment. A source that sees the undo coming may leave out both events; then nothing is inexact.
-    pub(crate) fn restore(&mut self, block: &Block, bytes: u64, whole: bool, ended: &Ended, event: &Event) {
+    pub(crate) fn restore(&mut self, block: &LiveBlock, bytes: u64, whole: bool, ended: &ReleasedBlock, event: &Event) {
         let count = u64::from(whole);
         self.totals.undone += 1;
         self.totals.deallocations = self.totals.deallocations.saturating_sub(count);
@@ -218,7 +225,7 @@ impl Accounts {
         self.detail(block.group, |detail| detail.restore(bytes, count, lived_ns));
         ended.take_back(block, &mut self.groups);
         if block.order < self.finalizing && self.finalizing <= ended.order {
-            self.groups.part_mut(block.group, Part::Leaked).subtract(bytes, count);
+            self.groups.part_mut(block.group, OptionalSum::Leaked).subtract(bytes, count);
         }
         if self.totals.peak.at.is_some_and(|at| ended.order <= at.order) {
             self.totals.peak.bytes = self.totals.peak.bytes.saturating_add(bytes);
@@ -254,7 +261,7 @@ impl Accounts {
     }
 
     /// The analysis, given all that is live: block, its live bytes, and whether it is the first part of its block.
-    pub(crate) fn finish(&self, live: impl Iterator<Item = (Block, u64, bool)>) -> Analysis {
+    pub(crate) fn finish(&self, live: impl Iterator<Item = (LiveBlock, u64, bool)>) -> Analysis {
         let (mut groups, mut details, mut lives) = (self.groups.clone(), self.details.clone(), self.lives.clone());
         let surviving = self.survive((&mut groups, &mut details, &mut lives), live);
         let intervals = lives.map(|ended| ended.into_intervals(&surviving.0, self.snapshots.len() as u32));
@@ -263,7 +270,7 @@ impl Accounts {
 
     /// The first half of the same, as the last thing that is asked for: what is live may be gone before the second, so that
     /// nothing is in memory longer than it must, or twice.
-    pub(crate) fn close(&mut self, live: impl Iterator<Item = (Block, u64, bool)>) -> Surviving {
+    pub(crate) fn close(&mut self, live: impl Iterator<Item = (LiveBlock, u64, bool)>) -> Surviving {
         (self.index, self.recent) = (HashTable::new(), Box::default());
         let (mut groups, mut details, mut lives) =
             (std::mem::take(&mut self.groups), self.details.take(), self.lives.take());
@@ -283,11 +290,11 @@ impl Accounts {
     /// Adds to the groups what is live.
     fn survive(
         &self,
-        (groups, details, lives): (&mut Groups, &mut Option<Vec<Detail>>, &mut Option<Lives>),
-        live: impl Iterator<Item = (Block, u64, bool)>,
+        (groups, details, lives): (&mut Groups, &mut Option<Vec<Detail>>, &mut Option<IntervalTracker>),
+        live: impl Iterator<Item = (LiveBlock, u64, bool)>,
     ) -> Surviving {
-        self.since_peak.iter().for_each(|(group, sum)| *groups.part_mut(group, Part::Peak) = sum);
-        let mut surviving = Rows::default();
+        self.since_peak.iter().for_each(|(group, sum)| *groups.part_mut(group, OptionalSum::Peak) = sum);
+        let mut surviving = PackedRows::default();
         for (block, bytes, first) in live {
             let count = u64::from(first);
             self.add_survivor(groups, &block, bytes, count);
@@ -299,7 +306,7 @@ impl Accounts {
             }
         }
         if self.totals.finalizing.is_none() {
-            groups.copy_part(Part::LeakedAtExit, Part::Leaked);
+            groups.copy_part(OptionalSum::LeakedAtExit, OptionalSum::Leaked);
         }
         Surviving(surviving)
     }
@@ -318,7 +325,7 @@ impl Accounts {
 
     /// The group with this key. Neighbouring events mostly share theirs, so a small cache saves most hashing.
     #[inline]
-    fn group(&mut self, key: Key) -> u32 {
+    fn group(&mut self, key: GroupKey) -> u32 {
         let mixed = key.stack.0 ^ key.thread.0.wrapping_mul(0x9e5) ^ ((key.allocator as u32) << 8);
         let slot = mixed as usize % RECENT;
         let recent = self.recent[slot];
@@ -338,7 +345,7 @@ impl Accounts {
     }
 
     #[cold]
-    fn indexed_group(&mut self, key: Key) -> u32 {
+    fn indexed_group(&mut self, key: GroupKey) -> u32 {
         let is_same = |&group: &u32| {
             self.groups.row(group).is_some_and(|row| key.is_of(row)) && self.is_selected(group) == key.selected
         };
@@ -356,7 +363,8 @@ impl Accounts {
             details.push(Detail::default());
         }
         let groups = &self.groups;
-        self.index.insert_unique(key.hash(), group, |&group| groups.row(group).map_or(0, |row| Key::from(row).hash()));
+        self.index
+            .insert_unique(key.hash(), group, |&group| groups.row(group).map_or(0, |row| GroupKey::from(row).hash()));
         group
     }
 
@@ -403,19 +411,19 @@ impl Accounts {
 
     /// Counts the block as temporary if its thread freed it soon enough.
     #[inline]
-    fn end_temporary(&mut self, block: &Block, event: &Event, ended: &mut Ended) {
+    fn end_temporary(&mut self, block: &LiveBlock, event: &Event, ended: &mut ReleasedBlock) {
         let Some(count) = self.thread_counts.get(event.thread.0 as usize) else { return };
         let further = count.wrapping_sub(block.nth);
         // The order tells apart what the counter, modulo 2^32, cannot.
         let recent = event.order.wrapping_sub(block.order) <= u64::from(u32::MAX);
         let is_own = || self.groups.row(block.group).is_some_and(|row| row.thread == event.thread);
         if further <= self.totals.temporary_threshold && recent && is_own() {
-            ended.count(block, self.groups.part_mut(block.group, Part::Temporary));
+            ended.count(block, self.groups.part_mut(block.group, OptionalSum::Temporary));
         }
     }
 
     #[inline]
-    fn drop_live(&mut self, block: &Block, bytes: u64, whole: bool) {
+    fn drop_live(&mut self, block: &LiveBlock, bytes: u64, whole: bool) {
         let count = u64::from(whole);
         self.live_bytes = self.live_bytes.wrapping_sub(bytes);
         self.live_count = self.live_count.wrapping_sub(count);
@@ -424,7 +432,7 @@ impl Accounts {
             self.since_peak.sum(block.group).add(bytes, count, block.order, block.time_ns);
         }
         if block.order < self.finalizing {
-            self.groups.part_mut(block.group, Part::Leaked).add(bytes, count, block.order, block.time_ns);
+            self.groups.part_mut(block.group, OptionalSum::Leaked).add(bytes, count, block.order, block.time_ns);
         }
         if block.order < self.shown
             && let Some(lives) = &mut self.lives
@@ -433,14 +441,14 @@ impl Accounts {
         }
     }
 
-    fn add_survivor(&self, groups: &mut Groups, block: &Block, bytes: u64, count: u64) {
+    fn add_survivor(&self, groups: &mut Groups, block: &LiveBlock, bytes: u64, count: u64) {
         let mut add = |part| groups.part_mut(block.group, part).add(bytes, count, block.order, block.time_ns);
-        add(Part::LeakedAtExit);
+        add(OptionalSum::LeakedAtExit);
         if block.order < self.peak_end {
-            add(Part::Peak);
+            add(OptionalSum::Peak);
         }
         if block.order < self.finalizing {
-            add(Part::Leaked);
+            add(OptionalSum::Leaked);
         }
     }
 
@@ -470,18 +478,18 @@ impl Accounts {
     }
 }
 
-impl Ended {
+impl ReleasedBlock {
     #[inline]
-    fn count(&mut self, block: &Block, sum: &mut Sum) {
+    fn count(&mut self, block: &LiveBlock, sum: &mut Sum) {
         self.temporary = true;
         self.earliest = block.order < sum.first_order || block.time_ns < sum.first_time_ns;
         (self.first_order, self.first_time_ns) = (sum.first_order, sum.first_time_ns);
         sum.add(block.size, 1, block.order, block.time_ns);
     }
 
-    fn take_back(&self, block: &Block, groups: &mut Groups) {
+    fn take_back(&self, block: &LiveBlock, groups: &mut Groups) {
         if self.temporary {
-            let sum = groups.part_mut(block.group, Part::Temporary);
+            let sum = groups.part_mut(block.group, OptionalSum::Temporary);
             sum.subtract(block.size, 1);
             if self.earliest {
                 (sum.first_order, sum.first_time_ns) = (self.first_order, self.first_time_ns);
@@ -490,9 +498,9 @@ impl Ended {
     }
 }
 
-impl Key {
+impl GroupKey {
     #[inline]
-    fn is_of(self, row: &Row) -> bool {
+    fn is_of(self, row: &StoredGroup) -> bool {
         row.is_of(self.stack, self.thread, self.allocator)
     }
 
@@ -502,8 +510,8 @@ impl Key {
     }
 }
 
-impl From<&Row> for Key {
-    fn from(row: &Row) -> Self {
+impl From<&StoredGroup> for GroupKey {
+    fn from(row: &StoredGroup) -> Self {
         Self { stack: row.stack, thread: row.thread, allocator: row.allocator(), selected: true }
     }
 }

@@ -12,7 +12,7 @@ use super::{GroupRow, Tally};
 use crate::event::ThreadId;
 use crate::frames::{FrameId, Frames};
 use crate::modules::{self, Module, Modules};
-use crate::native::Source;
+use crate::native::ModuleSource;
 
 /// What one innermost frame allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct ModuleRow {
     /// The module's name, or [`crate::modules::ROOT`].
     pub module: String,
     /// Who tells of its native code; `None` where it has none.
-    pub source: Option<Source>,
+    pub source: Option<ModuleSource>,
     /// Bytes and number.
     pub tally: Tally,
 }

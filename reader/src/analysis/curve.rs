@@ -12,7 +12,7 @@ const MOST: usize = 8192;
 
 /// Values of one window of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
+struct CurveWindow {
     /// When the largest was first reached, in nanoseconds since the start.
     most_ns: u64,
     most: u64,
@@ -26,7 +26,7 @@ struct Piece {
 pub struct Curve {
     /// Windows are so many binary places of nanoseconds long.
     width: u32,
-    pieces: Vec<Piece>,
+    pieces: Vec<CurveWindow>,
 }
 
 impl Curve {
@@ -48,7 +48,7 @@ impl Curve {
 
     #[cold]
     fn begin(&mut self, time_ns: u64, bytes: u64) {
-        self.pieces.push(Piece { most_ns: time_ns, most: bytes, last_ns: time_ns, last: bytes });
+        self.pieces.push(CurveWindow { most_ns: time_ns, most: bytes, last_ns: time_ns, last: bytes });
         while self.pieces.len() > MOST {
             self.width += 1;
             let width = self.width;

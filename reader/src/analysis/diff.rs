@@ -14,7 +14,7 @@ use crate::paths::short;
 
 /// Functions that are equal in both captures have one number.
 #[derive(Clone, Debug, Default)]
-pub struct Functions {
+pub struct SharedFunctions {
     /// By name and shortened path.
     numbers: FxHashMap<(String, String), u32>,
     list: Vec<SharedFunction>,
@@ -31,7 +31,7 @@ pub struct SharedFunction {
     pub short: String,
 }
 
-impl Functions {
+impl SharedFunctions {
     /// The number of this function, the path of whose file is `short` without where it is installed.
     pub fn number(&mut self, function: &str, file: &str, short: &str) -> u32 {
         *self.numbers.entry((function.to_owned(), short.to_owned())).or_insert_with(|| {
@@ -58,7 +58,7 @@ impl Functions {
 #[derive(Clone, Debug, Default)]
 pub struct Merged {
     /// The functions that the tree's keys stand for.
-    pub functions: Functions,
+    pub functions: SharedFunctions,
     /// The paths of both.
     pub tree: CallTree,
 }
@@ -177,9 +177,9 @@ mod tests {
     use memtrack_format::Allocator;
 
     /// A capture: stacks as `function:line` words, outermost first, with their bytes.
-    type Stacks<'a> = &'a [(&'a str, u64)];
+    type StackBytes<'a> = &'a [(&'a str, u64)];
 
-    fn rows(frames: &mut Frames, stacks: Stacks<'_>) -> Vec<GroupRow> {
+    fn rows(frames: &mut Frames, stacks: StackBytes<'_>) -> Vec<GroupRow> {
         let file = frames.name_id("app.py").unwrap();
         let mut stack_of = |text: &str| {
             let ids: Vec<_> = text
@@ -205,9 +205,9 @@ mod tests {
         stacks.iter().map(row).collect()
     }
 
-    struct Outcome(Merged, Difference);
+    struct ComparedStacks(Merged, Difference);
 
-    impl Outcome {
+    impl ComparedStacks {
         fn row(&self, name: &str) -> &DiffRow {
             let Self(merged, difference) = self;
             let named =
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    fn diff(base: Stacks<'_>, new: Stacks<'_>) -> Outcome {
+    fn diff(base: StackBytes<'_>, new: StackBytes<'_>) -> ComparedStacks {
         let mut merged = Merged::default();
         let mut side = |stacks| {
             let mut frames = Frames::new();
@@ -231,7 +231,7 @@ mod tests {
         };
         let (base, new) = (side(base), side(new));
         let difference = merged.compare(&base, &new);
-        Outcome(merged, difference)
+        ComparedStacks(merged, difference)
     }
 
     #[test]

@@ -17,20 +17,20 @@ use crate::event::{StackId, ThreadId};
 
 /// The sums of a group that may be empty.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum OptionalSum {
     Peak,
     Leaked,
     LeakedAtExit,
     Temporary,
 }
 
-impl Part {
+impl OptionalSum {
     const ALL: [Self; 4] = [Self::Peak, Self::Leaked, Self::LeakedAtExit, Self::Temporary];
 }
 
 /// A group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
+pub(super) struct StoredGroup {
     bytes: u64,
     first_order: u64,
     first_time_ns: u64,
@@ -44,12 +44,12 @@ pub(super) struct Row {
     others: u32,
 }
 
-const _: () = assert!(size_of::<Row>() == 48, "a row is stored for each group");
+const _: () = assert!(size_of::<StoredGroup>() == 48, "a row is stored for each group");
 
-/// One allocation in [`Row::count_by`].
+/// One allocation in [`StoredGroup::count_by`].
 const ONE: u64 = 1 << u8::BITS;
 
-impl Row {
+impl StoredGroup {
     fn new(group: &Group) -> Self {
         let Group { stack, thread, .. } = *group;
         let none =
@@ -105,9 +105,9 @@ fn hash(key: impl Hash) -> u64 {
 /// The groups.
 #[derive(Clone, Debug)]
 pub struct Groups {
-    rows: Vec<Row>,
+    rows: Vec<StoredGroup>,
     /// Where the sums of rows stand that are not of what was temporary; the first is of rows that have none.
-    others: Vec<[u32; Part::Temporary as usize]>,
+    others: Vec<[u32; OptionalSum::Temporary as usize]>,
     /// The first is the empty one.
     sums: Vec<Sum>,
 }
@@ -144,7 +144,7 @@ impl Groups {
 
     /// Adds one, which is the last.
     pub fn push(&mut self, group: &Group) {
-        self.rows.push(Row::new(group));
+        self.rows.push(StoredGroup::new(group));
         self.set_parts(self.rows.len() - 1, group);
     }
 
@@ -154,7 +154,7 @@ impl Groups {
         change(&mut group);
         let Group { stack, allocator, thread, allocated, .. } = group;
         let row = &mut self.rows[number];
-        *row = Row { stack, thread, ..*row }.with(allocator, &allocated);
+        *row = StoredGroup { stack, thread, ..*row }.with(allocator, &allocated);
         self.set_parts(number, &group);
     }
 
@@ -169,7 +169,7 @@ impl Groups {
     }
 
     /// Gives each a copy of one of its sums as another.
-    pub(super) fn copy_part(&mut self, from: Part, to: Part) {
+    pub(super) fn copy_part(&mut self, from: OptionalSum, to: OptionalSum) {
         for number in 0..self.rows.len() as u32 {
             let sum = *self.part(number, from);
             if sum != *self.part(number, to) {
@@ -192,7 +192,7 @@ impl Groups {
         for at in 0..self.rows.len() {
             let mut row = self.rows[at];
             let (stack, allocator) = key(&self.group(&row));
-            row = Row { stack, ..row }.with(allocator, &row.allocated());
+            row = StoredGroup { stack, ..row }.with(allocator, &row.allocated());
             let rows = &self.rows;
             let is_same = |&number: &u32| rows[number as usize].key() == row.key();
             match known.entry(row.hash(), is_same, |&number| rows[number as usize].hash()) {
@@ -215,7 +215,7 @@ impl Groups {
     }
 
     /// Adds the sums of a row that will be no more to those of another.
-    fn absorb(&mut self, number: usize, other: &Row) {
+    fn absorb(&mut self, number: usize, other: &StoredGroup) {
         let mut row = self.rows[number];
         let mut allocated = row.allocated();
         allocated.merge(&other.allocated());
@@ -242,23 +242,23 @@ impl Groups {
         own
     }
 
-    fn group(&self, row: &Row) -> Group {
+    fn group(&self, row: &StoredGroup) -> Group {
         let part = |part| self.sums[self.place(row, part)];
         Group {
             stack: row.stack,
             allocator: row.allocator(),
             thread: row.thread,
             allocated: row.allocated(),
-            peak: part(Part::Peak),
-            leaked: part(Part::Leaked),
-            leaked_at_exit: part(Part::LeakedAtExit),
-            temporary: part(Part::Temporary),
+            peak: part(OptionalSum::Peak),
+            leaked: part(OptionalSum::Leaked),
+            leaked_at_exit: part(OptionalSum::LeakedAtExit),
+            temporary: part(OptionalSum::Temporary),
         }
     }
 
     fn set_parts(&mut self, number: usize, group: &Group) {
         let parts = [group.peak, group.leaked, group.leaked_at_exit, group.temporary];
-        for (part, sum) in Part::ALL.into_iter().zip(parts) {
+        for (part, sum) in OptionalSum::ALL.into_iter().zip(parts) {
             if *self.part(number as u32, part) != sum {
                 *self.part_mut(number as u32, part) = sum;
             }
@@ -267,26 +267,26 @@ impl Groups {
 
     /// The row of a group that is there.
     #[inline]
-    pub(super) fn row(&self, number: u32) -> Option<&Row> {
+    pub(super) fn row(&self, number: u32) -> Option<&StoredGroup> {
         self.rows.get(number as usize)
     }
 
     #[inline]
-    pub(super) fn row_mut(&mut self, number: u32) -> &mut Row {
+    pub(super) fn row_mut(&mut self, number: u32) -> &mut StoredGroup {
         &mut self.rows[number as usize]
     }
 
     /// One of the other sums of a group that is there.
     #[inline]
-    pub(super) fn part(&self, number: u32, part: Part) -> &Sum {
+    pub(super) fn part(&self, number: u32, part: OptionalSum) -> &Sum {
         &self.sums[self.place(&self.rows[number as usize], part)]
     }
 
     /// Where one of a row's sums stands.
     #[inline]
-    fn place(&self, row: &Row, part: Part) -> usize {
+    fn place(&self, row: &StoredGroup, part: OptionalSum) -> usize {
         let place = match part {
-            Part::Temporary => row.temporary,
+            OptionalSum::Temporary => row.temporary,
             other => self.others[row.others as usize][other as usize],
         };
         place as usize
@@ -294,11 +294,11 @@ impl Groups {
 
     /// The same, to be changed: from now on it takes room.
     #[inline]
-    pub(super) fn part_mut(&mut self, number: u32, part: Part) -> &mut Sum {
+    pub(super) fn part_mut(&mut self, number: u32, part: OptionalSum) -> &mut Sum {
         let Self { rows, others, sums } = self;
         let row = &mut rows[number as usize];
         let place = match part {
-            Part::Temporary => &mut row.temporary,
+            OptionalSum::Temporary => &mut row.temporary,
             other => {
                 if row.others == 0 {
                     row.others = others.len() as u32;
@@ -334,7 +334,7 @@ impl FromIterator<Group> for Groups {
 mod tests {
     use memtrack_format::Allocator;
 
-    use super::{Group, Groups, Part, Sum};
+    use super::{Group, Groups, OptionalSum, Sum};
     use crate::event::{StackId, ThreadId};
 
     fn sum(bytes: u64) -> Sum {
@@ -367,8 +367,11 @@ mod tests {
         groups.change(1, |group| (group.temporary, group.leaked.bytes) = (sum(9), 8));
         let changed = Group { temporary: sum(9), leaked: Sum { bytes: 8, ..sum(1) }, ..group(1) };
         assert_eq!(groups.iter().collect::<Vec<_>>(), [group(0), changed, group(2), group(3)]);
-        groups.part_mut(3, Part::LeakedAtExit).add(5, 1, 0, 0);
-        assert_eq!((groups.part(0, Part::LeakedAtExit).bytes, groups.part(3, Part::LeakedAtExit).bytes), (0, 5));
+        groups.part_mut(3, OptionalSum::LeakedAtExit).add(5, 1, 0, 0);
+        assert_eq!(
+            (groups.part(0, OptionalSum::LeakedAtExit).bytes, groups.part(3, OptionalSum::LeakedAtExit).bytes),
+            (0, 5)
+        );
     }
 
     #[test]

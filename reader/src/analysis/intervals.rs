@@ -37,7 +37,7 @@ pub struct Intervals {
     pub(super) step: u32,
     /// The snapshots that are moments, and one past the last of all; empty where each is one.
     pub(super) moments: Vec<u32>,
-    pub(super) rows: Rows,
+    pub(super) rows: PackedRows,
 }
 
 impl Intervals {
@@ -51,7 +51,7 @@ impl Intervals {
     /// All of them, some perhaps in several parts. They begin and end with snapshots at which it is known what was live.
     pub fn iter(&self) -> impl Iterator<Item = Interval> + '_ {
         let snapshot = |moment: u32| self.moments.get(moment as usize).copied().unwrap_or(moment);
-        self.rows.iter().map(move |Row { group, first, end, bytes, count }| Interval {
+        self.rows.iter().map(move |MomentRow { group, first, end, bytes, count }| Interval {
             group,
             first_snapshot: snapshot(first),
             end_snapshot: end.map(snapshot),
@@ -62,7 +62,7 @@ impl Intervals {
 
     /// Gives each group another number, and leaves out those that get none.
     pub(super) fn renumber(&mut self, number: impl Fn(u32) -> Option<u32>) {
-        self.rows.rewrite(|row| number(row.group).map(|group| Row { group, ..row }));
+        self.rows.rewrite(|row| number(row.group).map(|group| MomentRow { group, ..row }));
     }
 
     /// Sorted, and those that are parts of one added up.
@@ -85,7 +85,7 @@ impl FromIterator<Interval> for Intervals {
     fn from_iter<I: IntoIterator<Item = Interval>>(intervals: I) -> Self {
         let mut all = Self::default();
         for Interval { group, first_snapshot, end_snapshot, bytes, count } in intervals {
-            all.rows.push(&Row { group, first: first_snapshot, end: end_snapshot, bytes, count });
+            all.rows.push(&MomentRow { group, first: first_snapshot, end: end_snapshot, bytes, count });
         }
         all
     }
@@ -93,7 +93,7 @@ impl FromIterator<Interval> for Intervals {
 
 /// The same in moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct MomentRow {
     pub(super) group: u32,
     pub(super) first: u32,
     pub(super) end: Option<u32>,
@@ -106,15 +106,15 @@ const NUMBERS: usize = 5;
 
 /// Rows as bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rows {
+pub(super) struct PackedRows {
     bytes: Vec<u8>,
     /// The end of the last row.
     last: u32,
 }
 
-impl Rows {
+impl PackedRows {
     /// Adds a row, which ends after it begins.
-    pub(super) fn push(&mut self, row: &Row) {
+    pub(super) fn push(&mut self, row: &MomentRow) {
         let end = row.end.unwrap_or(row.first);
         let numbers: [u64; NUMBERS] = [
             row.group.into(),
@@ -130,20 +130,20 @@ impl Rows {
         self.bytes.extend_from_slice(&buffer[..len]);
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Row> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = MomentRow> + '_ {
         let (mut at, mut last) = (0, 0);
         std::iter::from_fn(move || next(&self.bytes, &mut at, &mut last))
     }
 
     /// Makes other rows of them, or none.
-    pub(super) fn rewrite(&mut self, mut change: impl FnMut(Row) -> Option<Row>) {
+    pub(super) fn rewrite(&mut self, mut change: impl FnMut(MomentRow) -> Option<MomentRow>) {
         let mut rewritten = Self { bytes: Vec::with_capacity(self.bytes.len()), last: 0 };
         self.iter().filter_map(&mut change).for_each(|row| rewritten.push(&row));
         *self = rewritten;
     }
 }
 
-fn next(bytes: &[u8], at: &mut usize, last: &mut u32) -> Option<Row> {
+fn next(bytes: &[u8], at: &mut usize, last: &mut u32) -> Option<MomentRow> {
     let mut number = || {
         let (number, next) = read(bytes, *at)?;
         *at = next;
@@ -154,7 +154,7 @@ fn next(bytes: &[u8], at: &mut usize, last: &mut u32) -> Option<Row> {
     *last = last.wrapping_add(unzigzag(number()?) as u32);
     let distance = number()? as u32;
     let end = (distance > 0).then_some(*last);
-    Some(Row { group, first: last.wrapping_sub(distance), end, bytes: number()?, count: number()? })
+    Some(MomentRow { group, first: last.wrapping_sub(distance), end, bytes: number()?, count: number()? })
 }
 
 #[cfg(test)]

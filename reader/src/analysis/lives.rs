@@ -10,13 +10,13 @@ use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
 
-use super::intervals::{Intervals, Row, Rows};
-use super::{Block, Tally};
+use super::intervals::{Intervals, MomentRow, PackedRows};
+use super::{LiveBlock, Tally};
 use crate::event::Snapshot;
 
 /// A snapshot that is a moment.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct SnapshotMoment {
     order: u64,
     heap_bytes: u64,
     snapshot: u32,
@@ -24,22 +24,22 @@ struct Kept {
 
 /// The sums of lives that have ended.
 #[derive(Clone, Debug)]
-pub(super) struct Lives {
+pub(super) struct IntervalTracker {
     /// Neighbouring snapshots of which one is a moment.
     step: u32,
-    moments: Vec<Kept>,
+    moments: Vec<SnapshotMoment>,
     /// How many of the last moment's neighbours have come, itself among them; 0: all of them.
     neighbours: u32,
     /// What waits, by group and first moment.
     waiting: FxHashMap<(u32, u32), Tally>,
-    ended: Rows,
+    ended: PackedRows,
     /// What did not end though it is among what ended, by group, first moment and end.
     undone: FxHashMap<(u32, u32, u32), Tally>,
     /// The answer of the last look-up of a moment: blocks that end together were mostly made together.
     last_found: u32,
 }
 
-impl Lives {
+impl IntervalTracker {
     /// Keeps at most so many moments and two more, if no more than so many snapshots come.
     pub(super) fn new(most_moments: u32, snapshots: u64) -> Self {
         let step = snapshots.saturating_add(1).div_ceil(u64::from(most_moments.max(1)));
@@ -48,7 +48,7 @@ impl Lives {
             moments: Vec::new(),
             neighbours: 0,
             waiting: FxHashMap::default(),
-            ended: Rows::default(),
+            ended: PackedRows::default(),
             undone: FxHashMap::default(),
             last_found: 0,
         }
@@ -56,7 +56,7 @@ impl Lives {
 
     /// A snapshot is taken. Returns the order up to which the last moment can show what was made.
     pub(super) fn snapshot(&mut self, &Snapshot { index, heap_bytes, order, .. }: &Snapshot) -> u64 {
-        let moment = Kept { order, heap_bytes, snapshot: index };
+        let moment = SnapshotMoment { order, heap_bytes, snapshot: index };
         match self.moments.last() {
             Some(last) if self.neighbours > 0 => {
                 if heap_bytes > last.heap_bytes {
@@ -71,12 +71,12 @@ impl Lives {
     }
 
     /// What waits has ended by this moment, which comes next.
-    fn end(&mut self, moment: Kept) {
+    fn end(&mut self, moment: SnapshotMoment) {
         let end = self.number();
         for ((group, first), Tally { bytes, count }) in self.waiting.drain() {
             // What was first shown by a moment that is none any more was shown by none.
             if first < end && (bytes > 0 || count > 0) {
-                self.ended.push(&Row { group, first, end: Some(end), bytes, count });
+                self.ended.push(&MomentRow { group, first, end: Some(end), bytes, count });
             }
         }
         self.moments.push(moment);
@@ -84,13 +84,13 @@ impl Lives {
 
     /// A block, or a part of it, ends that was made before the last moment.
     #[inline]
-    pub(super) fn add(&mut self, block: &Block, bytes: u64, count: u64) {
+    pub(super) fn add(&mut self, block: &LiveBlock, bytes: u64, count: u64) {
         let first = self.first(block.order);
         self.waiting.entry((block.group, first)).or_default().add(bytes, count);
     }
 
     /// It has not ended by the event of this order.
-    pub(super) fn take_back(&mut self, block: &Block, bytes: u64, count: u64, order: u64) {
+    pub(super) fn take_back(&mut self, block: &LiveBlock, bytes: u64, count: u64, order: u64) {
         let (first, end) = (self.first(block.order), self.moment_after(order));
         if end == self.number() {
             if let Some(sum) = self.waiting.get_mut(&(block.group, first)) {
@@ -102,13 +102,13 @@ impl Lives {
     }
 
     /// What is live at the end, or a part of it.
-    pub(super) fn survivor(&mut self, block: &Block, bytes: u64, count: u64) -> Row {
-        Row { group: block.group, first: self.first(block.order), end: None, bytes, count }
+    pub(super) fn survivor(&mut self, block: &LiveBlock, bytes: u64, count: u64) -> MomentRow {
+        MomentRow { group: block.group, first: self.first(block.order), end: None, bytes, count }
     }
 
     /// These, which have ended, and those that have not, after so many snapshots.
-    pub(super) fn into_intervals(mut self, surviving: &Rows, snapshots: u32) -> Intervals {
-        let end = Kept { order: u64::MAX, heap_bytes: 0, snapshot: snapshots };
+    pub(super) fn into_intervals(mut self, surviving: &PackedRows, snapshots: u32) -> Intervals {
+        let end = SnapshotMoment { order: u64::MAX, heap_bytes: 0, snapshot: snapshots };
         self.end(end);
         if !self.undone.is_empty() {
             let Self { ended, undone, .. } = &mut self;
@@ -148,13 +148,13 @@ impl Lives {
 }
 
 /// What is left of a row when what is undone is taken from it, and from that what was.
-fn without(row: Row, undone: &mut FxHashMap<(u32, u32, u32), Tally>) -> Option<Row> {
+fn without(row: MomentRow, undone: &mut FxHashMap<(u32, u32, u32), Tally>) -> Option<MomentRow> {
     let Entry::Occupied(mut undone) = undone.entry((row.group, row.first, row.end?)) else { return Some(row) };
     let mut left = Tally { bytes: row.bytes, count: row.count };
     let Tally { bytes, count } = *undone.get();
     subtract(&mut left, bytes, count);
     subtract(undone.get_mut(), row.bytes, row.count);
-    (left != Tally::default()).then_some(Row { bytes: left.bytes, count: left.count, ..row })
+    (left != Tally::default()).then_some(MomentRow { bytes: left.bytes, count: left.count, ..row })
 }
 
 fn subtract(sum: &mut Tally, bytes: u64, count: u64) {

@@ -43,7 +43,7 @@ pub use quiet::Quiet;
 pub use selection::Selection;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
 
-pub(crate) use accounts::{Accounts, Block, Ended};
+pub(crate) use accounts::{Accounts, LiveBlock, ReleasedBlock};
 
 use memtrack_format::Allocator;
 

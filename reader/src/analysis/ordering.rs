@@ -36,7 +36,7 @@ impl Ordering {
 
 /// The rows of one full stack, summed over allocators and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct StackSample {
     /// The full call stack.
     pub stack: StackId,
     /// Bytes requested.
@@ -53,7 +53,7 @@ pub struct Sample {
 
 /// The rows merged by stack, in this order.
 #[must_use]
-pub fn samples(rows: &[GroupRow], ordering: Ordering) -> Vec<Sample> {
+pub fn samples(rows: &[GroupRow], ordering: Ordering) -> Vec<StackSample> {
     let mut samples = merged(rows);
     match ordering {
         Ordering::Exact => samples.sort_by_key(|sample| (sample.first_time_ns, sample.first_order)),
@@ -63,29 +63,29 @@ pub fn samples(rows: &[GroupRow], ordering: Ordering) -> Vec<Sample> {
     samples
 }
 
-fn merged(rows: &[GroupRow]) -> Vec<Sample> {
+fn merged(rows: &[GroupRow]) -> Vec<StackSample> {
     let mut places: FxHashMap<StackId, usize> = FxHashMap::default();
-    let mut samples: Vec<Sample> = Vec::new();
+    let mut samples: Vec<StackSample> = Vec::new();
     for row in rows {
         match places.get(&row.stack) {
             Some(&place) => samples[place].add(row),
             None => {
                 places.insert(row.stack, samples.len());
-                samples.push(Sample::from(row));
+                samples.push(StackSample::from(row));
             }
         }
     }
     samples
 }
 
-impl From<&GroupRow> for Sample {
+impl From<&GroupRow> for StackSample {
     fn from(row: &GroupRow) -> Self {
         let &GroupRow { stack, bytes, count, first_order, first_time_ns, first_snapshot, .. } = row;
         Self { stack, bytes, count, first_order, first_time_ns, first_snapshot }
     }
 }
 
-impl Sample {
+impl StackSample {
     fn add(&mut self, row: &GroupRow) {
         self.bytes = self.bytes.saturating_add(row.bytes);
         self.count = self.count.saturating_add(row.count);

@@ -36,9 +36,9 @@ pub struct Quiet {
 }
 
 /// Blocks that are as good as each other: of one allocator, within a quarter of a power of two.
-type Class = (Allocator, u32);
+type SizeClass = (Allocator, u32);
 /// Name and shortened path of the innermost function; empty for no stack.
-type Function = (String, String);
+type FunctionKey = (String, String);
 
 impl Quiet {
     /// Takes two captures' rows apart.
@@ -58,20 +58,20 @@ impl Quiet {
 
     /// Takes the blocks to set off out of the rows; what was taken of each.
     fn set_off_few(&mut self, [mut base, mut new]: [Innermost<'_>; 2]) -> [Vec<Tally>; 2] {
-        let mut numbers: FxHashMap<(Class, Function), [u64; 2]> = FxHashMap::default();
+        let mut numbers: FxHashMap<(SizeClass, FunctionKey), [u64; 2]> = FxHashMap::default();
         for (side, rows, innermost) in [(0, &self.base, &mut base), (1, &self.new, &mut new)] {
             for row in rows {
                 numbers.entry((class(row), innermost.function(row))).or_default()[side] += row.count;
             }
         }
-        let mut surplus: FxHashMap<Class, [u64; 2]> = FxHashMap::default();
+        let mut surplus: FxHashMap<SizeClass, [u64; 2]> = FxHashMap::default();
         numbers.retain(|_, [base, new]| (1..=FEW).contains(&base.abs_diff(*new)));
         for ((class, _), [base, new]) in &numbers {
             let of_class = surplus.entry(*class).or_default();
             of_class[usize::from(new > base)] += base.abs_diff(*new);
         }
         let each = surplus.into_iter().map(|(class, [base, new])| (class, base.min(new)));
-        let room: FxHashMap<Class, u64> = each.filter(|(_, number)| *number > 0).collect();
+        let room: FxHashMap<SizeClass, u64> = each.filter(|(_, number)| *number > 0).collect();
         [(0, &mut self.base, &mut base), (1, &mut self.new, &mut new)].map(|(side, rows, innermost)| {
             take(rows, room.clone(), |row| {
                 let [base, new] = numbers.get(&(class(row), innermost.function(row))).copied().unwrap_or_default();
@@ -84,7 +84,7 @@ impl Quiet {
 /// Takes blocks out of rows: of each class as many as there is room for, of each row as many as `surplus` says.
 fn take(
     rows: &mut Vec<GroupRow>,
-    mut room: FxHashMap<Class, u64>,
+    mut room: FxHashMap<SizeClass, u64>,
     mut surplus: impl FnMut(&GroupRow) -> u64,
 ) -> Vec<Tally> {
     let mut taken = vec![Tally::default(); rows.len()];
@@ -126,7 +126,7 @@ fn set_apart(
 }
 
 /// The class of the row's blocks, of which it is the mean size that counts.
-fn class(row: &GroupRow) -> Class {
+fn class(row: &GroupRow) -> SizeClass {
     let size = row.bytes.checked_div(row.count).unwrap_or(0).max(4);
     let power = size.ilog2();
     (row.allocator.function(), power * 4 + ((size >> (power - 2)) & 3) as u32)
@@ -135,7 +135,7 @@ fn class(row: &GroupRow) -> Class {
 /// The innermost functions of a capture's stacks.
 struct Innermost<'a> {
     frames: &'a Frames,
-    known: FxHashMap<(NameId, NameId), Function>,
+    known: FxHashMap<(NameId, NameId), FunctionKey>,
 }
 
 impl<'a> Innermost<'a> {
@@ -143,8 +143,8 @@ impl<'a> Innermost<'a> {
         Self { frames, known: FxHashMap::default() }
     }
 
-    fn function(&mut self, row: &GroupRow) -> Function {
-        let Some(node) = self.frames.node(row.stack) else { return Function::default() };
+    fn function(&mut self, row: &GroupRow) -> FunctionKey {
+        let Some(node) = self.frames.node(row.stack) else { return FunctionKey::default() };
         let id: FrameId = node.frame;
         let frame = self.frames.frame(id);
         let name = || (self.frames.function(id).to_owned(), short(self.frames, self.frames.file(id)).into_owned());
@@ -162,13 +162,13 @@ mod tests {
     use crate::frames::Frames;
 
     /// Function, allocator, bytes and number.
-    type Blocks<'a> = (&'a str, Allocator, u64, u64);
+    type RowFigures<'a> = (&'a str, Allocator, u64, u64);
 
     /// Function, bytes and number, of the base and of the new capture.
     type Left = [Vec<(String, u64, u64)>; 2];
 
-    fn rows(frames: &mut Frames, blocks: &[Blocks<'_>], import: &str) -> Vec<GroupRow> {
-        let mut row = |&(function, allocator, bytes, count): &Blocks<'_>| {
+    fn rows(frames: &mut Frames, blocks: &[RowFigures<'_>], import: &str) -> Vec<GroupRow> {
+        let mut row = |&(function, allocator, bytes, count): &RowFigures<'_>| {
             let file = if function == import { "<frozen importlib._bootstrap>" } else { "app.py" };
             let (name, file) = (frames.name_id(function).unwrap(), frames.name_id(file).unwrap());
             let frame = frames.frame_id(name, file, 1).unwrap();
@@ -180,7 +180,7 @@ mod tests {
         blocks.iter().map(&mut row).collect()
     }
 
-    fn quiet(base: &[Blocks<'_>], new: &[Blocks<'_>]) -> (Quiet, Left) {
+    fn quiet(base: &[RowFigures<'_>], new: &[RowFigures<'_>]) -> (Quiet, Left) {
         let mut frames = [Frames::new(), Frames::new()];
         let [base, new] = [(0, base), (1, new)].map(|(side, blocks)| rows(&mut frames[side], blocks, "load"));
         let quiet = Quiet::of((&frames[0], base), (&frames[1], new));
@@ -195,7 +195,7 @@ mod tests {
         (quiet, left)
     }
 
-    fn left(base: &[Blocks<'_>], new: &[Blocks<'_>]) -> Left {
+    fn left(base: &[RowFigures<'_>], new: &[RowFigures<'_>]) -> Left {
         quiet(base, new).1
     }
 

@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 /// What is known of a capture when its allocations are judged.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
+pub struct MatchContext<'a> {
     /// Its stacks.
     pub frames: &'a Frames,
     /// Its threads.
@@ -27,11 +27,11 @@ pub struct Known<'a> {
 /// An expression with what its texts mean in one capture.
 #[derive(Debug)]
 pub struct Judge {
-    node: Node,
+    node: MatchNode,
 }
 
 #[derive(Debug)]
-enum Node {
+enum MatchNode {
     And(Vec<Self>),
     Or(Vec<Self>),
     Not(Box<Self>),
@@ -48,7 +48,7 @@ enum Node {
 impl Judge {
     /// Looks the expression's texts up.
     #[must_use]
-    pub fn new(expr: &Expr, known: &Known<'_>) -> Self {
+    pub fn new(expr: &Expr, known: &MatchContext<'_>) -> Self {
         Self { node: node(expr, known) }
     }
 
@@ -65,47 +65,49 @@ impl Judge {
     }
 }
 
-fn node(expr: &Expr, known: &Known<'_>) -> Node {
+fn node(expr: &Expr, known: &MatchContext<'_>) -> MatchNode {
     let nodes = |all: &[Expr]| all.iter().map(|one| node(one, known)).collect();
     match expr {
-        Expr::And(all) => Node::And(nodes(all)),
-        Expr::Or(all) => Node::Or(nodes(all)),
-        Expr::Not(one) => Node::Not(Box::new(node(one, known))),
-        Expr::Text(Text::Function, test) => Node::Stacks(stacks_of_functions(known.frames, test)),
-        Expr::Text(Text::File, test) => Node::Stacks(stacks_of_files(known.frames, test)),
-        Expr::Text(Text::Module, test) => Node::Stacks(stacks_of_modules(known.frames, test)),
-        Expr::Text(Text::Thread, test) => Node::Threads(threads(known.threads, test)),
-        Expr::Text(Text::FreedBy, test) => Node::FreedBy(threads(known.threads, test)),
-        Expr::Allocator(allocator) => Node::Allocator(*allocator),
-        Expr::Whose(wanted) => Node::Stacks(whose(known.frames).into_iter().map(|whose| whose == *wanted).collect()),
+        Expr::And(all) => MatchNode::And(nodes(all)),
+        Expr::Or(all) => MatchNode::Or(nodes(all)),
+        Expr::Not(one) => MatchNode::Not(Box::new(node(one, known))),
+        Expr::Text(Text::Function, test) => MatchNode::Stacks(stacks_of_functions(known.frames, test)),
+        Expr::Text(Text::File, test) => MatchNode::Stacks(stacks_of_files(known.frames, test)),
+        Expr::Text(Text::Module, test) => MatchNode::Stacks(stacks_of_modules(known.frames, test)),
+        Expr::Text(Text::Thread, test) => MatchNode::Threads(threads(known.threads, test)),
+        Expr::Text(Text::FreedBy, test) => MatchNode::FreedBy(threads(known.threads, test)),
+        Expr::Allocator(allocator) => MatchNode::Allocator(*allocator),
+        Expr::Whose(wanted) => {
+            MatchNode::Stacks(whose(known.frames).into_iter().map(|whose| whose == *wanted).collect())
+        }
         Expr::Number(number, comparison, amount) => {
             let amount = match *amount {
                 Amount::Plain(amount) => amount,
                 Amount::Moment(time) => time.ns(known.duration_ns),
             };
-            Node::Number(*number, *comparison, amount)
+            MatchNode::Number(*number, *comparison, amount)
         }
-        Expr::Flag(flag) => Node::Flag(*flag),
+        Expr::Flag(flag) => MatchNode::Flag(*flag),
     }
 }
 
-fn takes(node: &Node, stack: StackId, allocator: Allocator, thread: ThreadId, life: Option<&Life>) -> bool {
-    let inner = |node: &Node| takes(node, stack, allocator, thread, life);
+fn takes(node: &MatchNode, stack: StackId, allocator: Allocator, thread: ThreadId, life: Option<&Life>) -> bool {
+    let inner = |node: &MatchNode| takes(node, stack, allocator, thread, life);
     match node {
-        Node::And(all) => all.iter().all(inner),
-        Node::Or(all) => all.iter().any(inner),
-        Node::Not(one) => !inner(one),
-        Node::Stacks(stacks) => at(stacks, stack.0),
-        Node::Threads(threads) => at(threads, thread.0),
-        Node::FreedBy(threads) => life.is_some_and(|life| match life.fate {
+        MatchNode::And(all) => all.iter().all(inner),
+        MatchNode::Or(all) => all.iter().any(inner),
+        MatchNode::Not(one) => !inner(one),
+        MatchNode::Stacks(stacks) => at(stacks, stack.0),
+        MatchNode::Threads(threads) => at(threads, thread.0),
+        MatchNode::FreedBy(threads) => life.is_some_and(|life| match life.fate {
             Fate::Freed { thread, .. } => at(threads, thread.0),
             Fate::Live | Fate::Lost { .. } => false,
         }),
-        Node::Allocator(wanted) => allocator == *wanted,
-        Node::Number(number, comparison, amount) => {
+        MatchNode::Allocator(wanted) => allocator == *wanted,
+        MatchNode::Number(number, comparison, amount) => {
             life.is_some_and(|life| comparison.holds(number_of(*number, life), *amount))
         }
-        Node::Flag(flag) => life.is_some_and(|life| has(*flag, life)),
+        MatchNode::Flag(flag) => life.is_some_and(|life| has(*flag, life)),
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::hash_map::Entry;
 use memtrack_format::{Allocator, MapClass};
 use rustc_hash::FxHashMap;
 
-use crate::analysis::{Block, Totals};
+use crate::analysis::{LiveBlock, Totals};
 use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
 use crate::frames::Frames;
 use crate::replay::mappings::{Cut, Mappings};
@@ -101,15 +101,15 @@ struct Alive {
 }
 
 #[derive(Debug, Default)]
-struct ThreadState {
+struct ScanThread {
     allocations: u64,
     /// What its last event ended, which its next one may undo.
-    ended: Vec<Ended>,
+    ended: Vec<AllocationEnd>,
     remap_class: Option<MapClass>,
 }
 
 #[derive(Debug)]
-enum Ended {
+enum AllocationEnd {
     Block(u64, Alive, Life),
     /// A piece of a mapping; with its end, where nothing was left of it.
     Piece(Cut, Option<(Alive, Life)>),
@@ -117,19 +117,19 @@ enum Ended {
 
 /// A consumer of events that gives whole allocations to its `sink`.
 #[derive(Debug)]
-pub struct Lives<S> {
+pub struct AllocationScan<S> {
     moments: Moments,
     sink: S,
     heap: FxHashMap<u64, Alive>,
     mappings: Mappings,
     /// Mappings that count as heap, by the order of their event.
     mapped: FxHashMap<u64, Alive>,
-    threads: Vec<ThreadState>,
+    threads: Vec<ScanThread>,
     now_ns: u64,
     next_order: u64,
 }
 
-impl<S: FnMut(&Life)> Lives<S> {
+impl<S: FnMut(&Life)> AllocationScan<S> {
     /// Nothing is live yet.
     pub fn new(moments: Moments, sink: S) -> Self {
         Self {
@@ -160,10 +160,10 @@ impl<S: FnMut(&Life)> Lives<S> {
         self.sink
     }
 
-    fn thread(&mut self, thread: ThreadId) -> &mut ThreadState {
+    fn thread(&mut self, thread: ThreadId) -> &mut ScanThread {
         let index = thread.0 as usize;
         if index >= self.threads.len() {
-            self.threads.resize_with(index + 1, ThreadState::default);
+            self.threads.resize_with(index + 1, ScanThread::default);
         }
         &mut self.threads[index]
     }
@@ -173,7 +173,7 @@ impl<S: FnMut(&Life)> Lives<S> {
     fn settle(&mut self, thread: usize) {
         let Some(state) = self.threads.get_mut(thread).filter(|state| !state.ended.is_empty()) else { return };
         for ended in state.ended.drain(..) {
-            if let Ended::Block(_, _, life) | Ended::Piece(_, Some((_, life))) = ended {
+            if let AllocationEnd::Block(_, _, life) | AllocationEnd::Piece(_, Some((_, life))) = ended {
                 (self.sink)(&life);
             }
         }
@@ -233,7 +233,7 @@ impl<S: FnMut(&Life)> Lives<S> {
     fn free(&mut self, event: &Event) {
         let Some(alive) = self.heap.remove(&event.address) else { return };
         let life = self.life(&alive, Fate::Freed { thread: event.thread, order: event.order }, event.time_ns);
-        self.thread(event.thread).ended.push(Ended::Block(event.address, alive, life));
+        self.thread(event.thread).ended.push(AllocationEnd::Block(event.address, alive, life));
     }
 
     fn map(&mut self, event: &Event, allocator: Allocator, class: MapClass) {
@@ -244,7 +244,7 @@ impl<S: FnMut(&Life)> Lives<S> {
         let class = if class == MapClass::Inherited { inherited } else { class };
         self.cut(event);
         self.settle(event.thread.0 as usize);
-        let block = Block::outside(event);
+        let block = LiveBlock::outside(event);
         self.mappings.insert(event.address, block, class);
         if class == MapClass::Heap {
             let alive = self.alive(event, allocator);
@@ -261,7 +261,7 @@ impl<S: FnMut(&Life)> Lives<S> {
             let alive = if cut.last { self.mapped.remove(&order) } else { None };
             let fate = Fate::Freed { thread: event.thread, order: event.order };
             let end = alive.map(|alive| (alive, self.life(&alive, fate, event.time_ns)));
-            self.thread(event.thread).ended.push(Ended::Piece(cut, end));
+            self.thread(event.thread).ended.push(AllocationEnd::Piece(cut, end));
         }
     }
 
@@ -269,14 +269,14 @@ impl<S: FnMut(&Life)> Lives<S> {
         let ended = std::mem::take(&mut self.thread(event.thread).ended);
         for ended in ended.into_iter().rev() {
             match ended {
-                Ended::Block(address, alive, life) => match self.heap.entry(address) {
+                AllocationEnd::Block(address, alive, life) => match self.heap.entry(address) {
                     Entry::Vacant(place) => {
                         place.insert(alive);
                     }
                     // Another block stands there by now: the free did take place.
                     Entry::Occupied(_) => (self.sink)(&life),
                 },
-                Ended::Piece(cut, end) => {
+                AllocationEnd::Piece(cut, end) => {
                     let restored = self.mappings.restore(&cut).is_some();
                     match end {
                         Some((alive, _)) if restored => drop(self.mapped.insert(alive.order, alive)),
@@ -289,7 +289,7 @@ impl<S: FnMut(&Life)> Lives<S> {
     }
 }
 
-impl<S: FnMut(&Life)> Consumer for Lives<S> {
+impl<S: FnMut(&Life)> Consumer for AllocationScan<S> {
     fn event(&mut self, event: &Event, _frames: &Frames) {
         self.now_ns = self.now_ns.max(event.time_ns);
         self.next_order = event.order.saturating_add(1);

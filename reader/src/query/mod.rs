@@ -2,7 +2,7 @@
 //!
 //! `function ~ "json.*" and bytes > 1MB and lifetime > 2s` is taken apart into an [`Expr`], the same form that the
 //! [filters](crate::Filter) of reports become, and a [`Judge`] says of an allocation, or of a group of them, whether it
-//! is meant. [`Lives`] makes whole allocations of events: made here and then, ended there and then.
+//! is meant. [`AllocationScan`] makes whole allocations of events: made here and then, ended there and then.
 //!
 //! `~` is a regular expression that may match anywhere in the text (`^` and `$` bind it to its ends), `=` the whole text.
 //! Invariant: one implementation judges for filters and expressions alike.
@@ -15,8 +15,8 @@ mod parse;
 pub mod units;
 
 pub use expr::{Amount, Comparison, Expr, Flag, Number, Test, Text};
-pub use judge::{Judge, Known};
-pub use lives::{Fate, Life, Lives, Moments};
+pub use judge::{Judge, MatchContext};
+pub use lives::{AllocationScan, Fate, Life, Moments};
 
 /// Why an expression is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

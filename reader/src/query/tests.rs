@@ -2,7 +2,7 @@
 
 use memtrack_format::{Allocator, MapClass};
 
-use super::{Expr, Fate, Judge, Known, Life, Lives, Moments};
+use super::{AllocationScan, Expr, Fate, Judge, Life, MatchContext, Moments};
 use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
 use crate::frames::Frames;
 use crate::replay::{Options, Replay};
@@ -39,7 +39,7 @@ fn life() -> Life {
 fn takes(text: &str) -> bool {
     let (frames, expr) = (frames(), text.parse::<Expr>().unwrap_or_else(|error| panic!("{text}: {error}")));
     let threads = [(7, "main"), (8, "pool-1")].map(|(tid, name)| Thread { tid, name: name.into() });
-    Judge::new(&expr, &Known { frames: &frames, threads: &threads, duration_ns: 4_000_000_000 }).takes(&life())
+    Judge::new(&expr, &MatchContext { frames: &frames, threads: &threads, duration_ns: 4_000_000_000 }).takes(&life())
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn lives_add_up_to_the_replay() {
     events.iter().for_each(|event| replay.event(event));
     let totals = replay.finish().totals;
     let mut all = Vec::new();
-    let mut lives = Lives::new(Moments::of(&totals, 1), |life: &Life| all.push(*life));
+    let mut lives = AllocationScan::new(Moments::of(&totals, 1), |life: &Life| all.push(*life));
     events.iter().for_each(|event| lives.event(event, &frames));
     let _ = lives.finish();
     let count = |keep: fn(&Life) -> bool| all.iter().filter(|life| keep(life)).count() as u64;

@@ -30,9 +30,9 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// A line of the cache.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
-struct Node([u32; 1 << LEVEL]);
+struct LookupLine([u32; 1 << LEVEL]);
 
-impl Node {
+impl LookupLine {
     fn is_empty(&self) -> bool {
         self.0.iter().all(|&part| part == 0)
     }
@@ -40,7 +40,7 @@ impl Node {
 
 /// A region and its node.
 #[derive(Clone, Copy, Debug, Default)]
-struct Region {
+struct AddressRegion {
     key: u64,
     /// 0: no region.
     node: u32,
@@ -58,11 +58,11 @@ impl Bottom {
 #[derive(Debug)]
 pub(super) struct Addresses {
     /// Open addressing, linear probing, and no tombstones. As many as a power of two.
-    regions: Vec<Region>,
+    regions: Vec<AddressRegion>,
     used: usize,
     /// Of this process's own, so that no capture can be made whose regions all have one home.
     key: u64,
-    nodes: Vec<Node>,
+    nodes: Vec<LookupLine>,
     vacant: Vec<u32>,
     /// Nodes in use at which the next sweep is due.
     sweep_at: usize,
@@ -71,10 +71,10 @@ pub(super) struct Addresses {
 impl Default for Addresses {
     fn default() -> Self {
         Self {
-            regions: vec![Region::default(); FIRST_REGIONS],
+            regions: vec![AddressRegion::default(); FIRST_REGIONS],
             used: 0,
             key: RandomState::new().hash_one(GOLDEN),
-            nodes: vec![Node::default()],
+            nodes: vec![LookupLine::default()],
             vacant: Vec::new(),
             sweep_at: FIRST_SWEEP,
         }
@@ -194,7 +194,7 @@ impl Addresses {
 
     fn new_node(&mut self) -> u32 {
         self.vacant.pop().unwrap_or_else(|| {
-            self.nodes.push(Node::default());
+            self.nodes.push(LookupLine::default());
             // Never cut off: 2^32 nodes would take a quarter of a terabyte of memory first.
             (self.nodes.len() - 1) as u32
         })
@@ -211,7 +211,7 @@ impl Addresses {
 
     fn new_region(&mut self, at: usize, key: u64) -> u32 {
         let node = self.new_node();
-        self.regions[at] = Region { key, node };
+        self.regions[at] = AddressRegion { key, node };
         self.used += 1;
         if self.used > self.regions.len() / 2 {
             self.resize_regions(self.regions.len() * 2);
@@ -237,7 +237,7 @@ impl Addresses {
 
     /// Puts all regions into a table of this size.
     fn resize_regions(&mut self, len: usize) {
-        let regions = vec![Region::default(); len];
+        let regions = vec![AddressRegion::default(); len];
         for region in std::mem::replace(&mut self.regions, regions).into_iter().filter(|region| region.node != 0) {
             let at = self.find(region.key);
             self.regions[at] = region;

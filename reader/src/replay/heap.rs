@@ -7,7 +7,7 @@
 //! Invariant: each address in use has a place of the row, and no place has two.
 
 use super::addresses::{Addresses, Bottom};
-use crate::analysis::Block;
+use crate::analysis::LiveBlock;
 
 /// Live blocks from which on the row and the addresses outgrow the smaller of today's second-level caches.
 const FAR: usize = 1 << 14;
@@ -16,26 +16,26 @@ pub(super) const TOGETHER: usize = 16;
 
 /// All live blocks.
 #[derive(Debug)]
-pub(super) struct Heap {
+pub(super) struct LiveHeap {
     /// The place of each address, as a number.
     places: Addresses,
     /// The first place is nobody's, so that no look-up has to ask whether it found one.
-    row: Vec<Block>,
+    row: Vec<LiveBlock>,
     /// Places of the row that nobody refers to.
-    vacant: Vec<Place>,
+    vacant: Vec<BlockIndex>,
 }
 
 /// Where in the row a block stands; 0 is nobody's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place(u32);
+pub(super) struct BlockIndex(u32);
 
-impl Default for Heap {
+impl Default for LiveHeap {
     fn default() -> Self {
-        Self { places: Addresses::default(), row: vec![Block::default()], vacant: Vec::new() }
+        Self { places: Addresses::default(), row: vec![LiveBlock::default()], vacant: Vec::new() }
     }
 }
 
-impl Heap {
+impl LiveHeap {
     /// Where blocks at these addresses are to be looked for, which is looked up here on a large heap, and the blocks are
     /// touched for nothing but the side effect that they come into the processor's cache: look-ups that do not wait for
     /// each other wait for memory side by side. What was found before it is void.
@@ -54,7 +54,7 @@ impl Heap {
 
     /// The block at an address, made if there is none; whether there was one.
     #[inline]
-    pub(super) fn put(&mut self, address: u64, bottom: Bottom) -> (bool, &mut Block) {
+    pub(super) fn put(&mut self, address: u64, bottom: Bottom) -> (bool, &mut LiveBlock) {
         let number = self.places.number(address, bottom);
         let was = *number != 0;
         if !was {
@@ -66,21 +66,21 @@ impl Heap {
 
     /// Ends the block at an address. Its place keeps what it was until it is [vacated](Self::vacate).
     #[inline]
-    pub(super) fn end(&mut self, address: u64, bottom: Bottom) -> Option<(Place, &Block)> {
+    pub(super) fn end(&mut self, address: u64, bottom: Bottom) -> Option<(BlockIndex, &LiveBlock)> {
         match self.places.remove(address, bottom) {
             0 => None,
-            place => self.row.get(place as usize).map(|block| (Place(place), block)),
+            place => self.row.get(place as usize).map(|block| (BlockIndex(place), block)),
         }
     }
 
     /// Nobody will ask for the block that ended at this place any more.
     #[inline]
-    pub(super) fn vacate(&mut self, place: Place) {
+    pub(super) fn vacate(&mut self, place: BlockIndex) {
         self.vacant.push(place);
     }
 
     /// Brings back the block that ended at this place, at its address; `None` if another stands there by now.
-    pub(super) fn bring_back(&mut self, place: Place, address: u64) -> Option<&Block> {
+    pub(super) fn bring_back(&mut self, place: BlockIndex, address: u64) -> Option<&LiveBlock> {
         let number = self.places.number(address, Bottom::UNKNOWN);
         if *number != 0 {
             self.vacate(place);
@@ -91,34 +91,34 @@ impl Heap {
     }
 
     /// All blocks, in no order.
-    pub(super) fn blocks(&self) -> impl Iterator<Item = &Block> {
+    pub(super) fn blocks(&self) -> impl Iterator<Item = &LiveBlock> {
         self.places.numbers().filter_map(|place| self.row.get(place as usize))
     }
 }
 
 #[inline]
-fn take_vacant(vacant: &mut Vec<Place>, row: &mut Vec<Block>) -> Place {
+fn take_vacant(vacant: &mut Vec<BlockIndex>, row: &mut Vec<LiveBlock>) -> BlockIndex {
     vacant.pop().unwrap_or_else(|| {
-        row.push(Block::default());
+        row.push(LiveBlock::default());
         // Never cut off: 2^32 live blocks would take a hundred gigabytes of memory first.
-        Place((row.len() - 1) as u32)
+        BlockIndex((row.len() - 1) as u32)
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Block, Bottom, Heap, Place};
+    use super::{BlockIndex, Bottom, LiveBlock, LiveHeap};
 
-    fn put(heap: &mut Heap, address: u64) -> (bool, &mut Block) {
+    fn put(heap: &mut LiveHeap, address: u64) -> (bool, &mut LiveBlock) {
         heap.put(address, Bottom::UNKNOWN)
     }
 
-    fn end(heap: &mut Heap, address: u64) -> Option<(Place, &Block)> {
+    fn end(heap: &mut LiveHeap, address: u64) -> Option<(BlockIndex, &LiveBlock)> {
         heap.end(address, Bottom::UNKNOWN)
     }
 
     /// The sizes of what is live, smallest first.
-    fn sizes(heap: &Heap) -> Vec<u64> {
+    fn sizes(heap: &LiveHeap) -> Vec<u64> {
         let mut sizes: Vec<u64> = heap.blocks().map(|block| block.size).collect();
         sizes.sort_unstable();
         sizes
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn every_block_is_found_while_the_table_grows_and_holes_close() {
         const BLOCKS: u64 = 10_000;
-        let mut heap = Heap::default();
+        let mut heap = LiveHeap::default();
         for i in 1..=BLOCKS {
             let (was_live, block) = put(&mut heap, i * 48);
             assert!(!was_live);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_ended_comes_back_unless_another_block_stands_there() {
-        let mut heap = Heap::default();
+        let mut heap = LiveHeap::default();
         for (address, size) in [(0, 1), (u64::MAX, 2)] {
             put(&mut heap, address).1.size = size;
         }

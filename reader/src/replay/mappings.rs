@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use memtrack_format::MapClass;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::Block;
+use crate::analysis::LiveBlock;
 
 /// The kernel works on whole pages, so a range unmaps all of its last page. Larger pages than this exist, but nothing
 /// in an event tells, and rounding up to this is right for all of them as far as it goes.
@@ -19,7 +19,7 @@ const PAGE: u64 = 4096;
 /// A mapping as one call made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
-    pub(crate) block: Block,
+    pub(crate) block: LiveBlock,
     /// Never [`MapClass::Inherited`].
     pub(crate) class: MapClass,
     /// How many pieces of it are mapped.
@@ -44,7 +44,7 @@ impl Cut {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct MappingPiece {
     end: u64,
     /// The mapping it is of.
     id: u64,
@@ -54,7 +54,7 @@ struct Piece {
 #[derive(Debug, Default)]
 pub(crate) struct Mappings {
     /// By start address.
-    pieces: BTreeMap<u64, Piece>,
+    pieces: BTreeMap<u64, MappingPiece>,
     /// Those with pieces. Numbers are not used twice, so that an undo finds its mapping or sees that it is gone.
     mappings: FxHashMap<u64, Mapping>,
     next_id: u64,
@@ -62,11 +62,11 @@ pub(crate) struct Mappings {
 
 impl Mappings {
     /// Adds a mapping. The range must have been [cleared](Self::cut) before.
-    pub(crate) fn insert(&mut self, start: u64, block: Block, class: MapClass) {
+    pub(crate) fn insert(&mut self, start: u64, block: LiveBlock, class: MapClass) {
         let id = self.next_id;
         self.next_id += 1;
         self.mappings.insert(id, Mapping { block, class, pieces: 1 });
-        self.pieces.insert(start, Piece { end: start.saturating_add(block.size), id });
+        self.pieces.insert(start, MappingPiece { end: start.saturating_add(block.size), id });
     }
 
     /// Unmaps the range, up to the end of its last page, and appends what was cut to `cuts`, highest address first.
@@ -84,7 +84,7 @@ impl Mappings {
         if self.is_mapped(cut.start, cut.end) {
             return None;
         }
-        self.pieces.insert(cut.start, Piece { end: cut.end, id: cut.id });
+        self.pieces.insert(cut.start, MappingPiece { end: cut.end, id: cut.id });
         let mapping = self.mappings.entry(cut.id).or_insert(Mapping { pieces: 0, ..cut.mapping });
         mapping.pieces += 1;
         Some(mapping.pieces == 1)
@@ -111,11 +111,11 @@ impl Mappings {
 
     /// Takes the part of this piece (already removed) that lies in `start..end` out; what sticks out on either side
     /// goes back.
-    fn cut_piece(&mut self, at: u64, piece: Piece, start: u64, end: u64) -> Option<Cut> {
+    fn cut_piece(&mut self, at: u64, piece: MappingPiece, start: u64, end: u64) -> Option<Cut> {
         let (from, to) = (at.max(start), piece.end.min(end));
         let (below, above) = (at < from, to < piece.end);
         if below {
-            self.pieces.insert(at, Piece { end: from, id: piece.id });
+            self.pieces.insert(at, MappingPiece { end: from, id: piece.id });
         }
         if above {
             self.pieces.insert(to, piece);

@@ -18,10 +18,12 @@ pub(crate) mod watch;
 use memtrack_format::{Allocator, MapClass};
 
 use self::addresses::Bottom;
-use self::heap::{Heap, Place, TOGETHER};
+use self::heap::{BlockIndex, LiveHeap, TOGETHER};
 use self::mappings::{Cut, Mappings};
 use self::watch::Watch;
-use crate::analysis::{Accounts, Analysis, Block, ClassTotals, Ended, MappingTotals, Moment, Peak, Selection, Tally};
+use crate::analysis::{
+    Accounts, Analysis, ClassTotals, LiveBlock, MappingTotals, Moment, Peak, ReleasedBlock, Selection, Tally,
+};
 use crate::event::{Event, EventKind, Snapshot, ThreadId};
 
 /// What to look at, and what is known beforehand.
@@ -65,9 +67,9 @@ impl Default for Options {
 #[derive(Debug)]
 pub struct Replay {
     accounts: Accounts,
-    heap: Heap,
+    heap: LiveHeap,
     mappings: Mappings,
-    threads: Vec<ThreadState>,
+    threads: Vec<ReplayThread>,
     /// Room for what the event at hand cuts out of mappings.
     cuts: Vec<Cut>,
     next_order: u64,
@@ -79,10 +81,10 @@ pub struct Replay {
 
 /// What the undo and remap events of a thread refer to.
 #[derive(Debug)]
-struct ThreadState {
+struct ReplayThread {
     last_free: LastFree,
     /// What the last unmap cut out, with what is needed to take it back; empty once taken back.
-    last_cuts: Vec<(Cut, Option<Ended>)>,
+    last_cuts: Vec<(Cut, Option<ReleasedBlock>)>,
     last_unmap_matched: bool,
     remap_class: MapClass,
 }
@@ -92,9 +94,9 @@ struct ThreadState {
 #[derive(Debug, Default)]
 struct LastFree {
     /// What ended, whose place is kept for it.
-    place: Option<Place>,
+    place: Option<BlockIndex>,
     address: u64,
-    ended: Ended,
+    ended: ReleasedBlock,
     /// Nothing was known to be there.
     unmatched: bool,
 }
@@ -105,7 +107,7 @@ impl Replay {
     pub fn new(options: &Options) -> Self {
         Self {
             accounts: Accounts::new(options),
-            heap: Heap::default(),
+            heap: LiveHeap::default(),
             mappings: Mappings::default(),
             threads: Vec::new(),
             cuts: Vec::new(),
@@ -334,7 +336,7 @@ impl Replay {
         }
         self.cuts = overlaid;
         self.class_totals(class).map(event.size);
-        let mut block = Block::outside(event);
+        let mut block = LiveBlock::outside(event);
         if class == MapClass::Heap {
             self.accounts.allocate(event, allocator, &mut block);
         }
@@ -371,17 +373,17 @@ impl Replay {
     }
 
     /// Part of a mapping ended by this event.
-    fn end_cut(&mut self, cut: &Cut, event: &Event) -> Option<Ended> {
+    fn end_cut(&mut self, cut: &Cut, event: &Event) -> Option<ReleasedBlock> {
         self.class_totals(cut.mapping.class).unmap(cut.bytes());
         let is_heap = cut.mapping.class == MapClass::Heap;
         is_heap.then(|| {
-            let mut ended = Ended::default();
+            let mut ended = ReleasedBlock::default();
             self.accounts.release(&cut.mapping.block, cut.bytes(), cut.last, event, &mut ended);
             ended
         })
     }
 
-    fn restore_cut(&mut self, cut: &Cut, whole: bool, ended: Option<&Ended>, event: &Event) {
+    fn restore_cut(&mut self, cut: &Cut, whole: bool, ended: Option<&ReleasedBlock>, event: &Event) {
         self.class_totals(cut.mapping.class).grow(cut.bytes());
         match ended {
             Some(ended) => self.accounts.restore(&cut.mapping.block, cut.bytes(), whole, ended, event),
@@ -404,28 +406,28 @@ impl Replay {
         }
     }
 
-    fn thread(&mut self, number: ThreadId) -> &mut ThreadState {
+    fn thread(&mut self, number: ThreadId) -> &mut ReplayThread {
         thread(&mut self.threads, number)
     }
 }
 
 /// All that is live of the heap: block, its live bytes, and whether it is the first part of its block.
-fn live<'a>(heap: &'a Heap, mappings: &'a Mappings) -> impl Iterator<Item = (Block, u64, bool)> + 'a {
+fn live<'a>(heap: &'a LiveHeap, mappings: &'a Mappings) -> impl Iterator<Item = (LiveBlock, u64, bool)> + 'a {
     let blocks = heap.blocks().map(|block| (*block, block.size, true));
     let mapped = mappings.live().filter(|(mapping, ..)| mapping.class == MapClass::Heap);
     blocks.chain(mapped.map(|(mapping, bytes, first)| (mapping.block, bytes, first)))
 }
 
 #[inline]
-fn thread(threads: &mut Vec<ThreadState>, number: ThreadId) -> &mut ThreadState {
+fn thread(threads: &mut Vec<ReplayThread>, number: ThreadId) -> &mut ReplayThread {
     let index = number.0 as usize;
     if index >= threads.len() {
-        threads.resize_with(index + 1, ThreadState::default);
+        threads.resize_with(index + 1, ReplayThread::default);
     }
     &mut threads[index]
 }
 
-impl Default for ThreadState {
+impl Default for ReplayThread {
     fn default() -> Self {
         Self {
             last_free: LastFree::default(),

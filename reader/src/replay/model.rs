@@ -19,7 +19,7 @@ const PAGE: u64 = 4096;
 const PAGES: usize = 24;
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum ModelStep {
     Event(Event),
     Snapshot(u64),
 }
@@ -79,14 +79,14 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 }
 
 /// The steps of these operations. With `jitter`, times contradict the order a little, as real clocks do.
-fn steps(ops: &[Op], jitter: bool) -> Vec<Step> {
+fn steps(ops: &[Op], jitter: bool) -> Vec<ModelStep> {
     let mut steps = Vec::new();
     let mut order = 0;
     for op in ops {
         let mut put = |kind, address, size| {
             let (stack, thread) = (StackId(op.stack.into()), ThreadId(op.thread.into()));
             let time_ns = 100 + order * 10 + if jitter { u64::from(op.jitter) } else { 0 };
-            steps.push(Step::Event(Event { kind, address, size, stack, thread, order, time_ns }));
+            steps.push(ModelStep::Event(Event { kind, address, size, stack, thread, order, time_ns }));
             order += 1;
         };
         let block = 0x100 + u64::from(op.slot);
@@ -109,18 +109,18 @@ fn steps(ops: &[Op], jitter: bool) -> Vec<Step> {
                 put(EventKind::Map(Allocator::Mremap, MapClass::Inherited), page + 3 * PAGE, pages);
             }
             What::Finalizing => put(EventKind::Finalizing, 0, 0),
-            What::Snapshot => steps.push(Step::Snapshot(100 + order * 10 - 5)),
+            What::Snapshot => steps.push(ModelStep::Snapshot(100 + order * 10 - 5)),
         }
     }
     steps
 }
 
-fn replayed(steps: &[Step], options: &Options) -> Analysis {
+fn replayed(steps: &[ModelStep], options: &Options) -> Analysis {
     let mut replay = Replay::new(options);
     for step in steps {
         match step {
-            Step::Event(event) => replay.event(event),
-            Step::Snapshot(time_ns) => {
+            ModelStep::Event(event) => replay.event(event),
+            ModelStep::Snapshot(time_ns) => {
                 replay.snapshot(*time_ns, 0);
             }
         }
@@ -128,13 +128,13 @@ fn replayed(steps: &[Step], options: &Options) -> Analysis {
     replay.finish()
 }
 
-type Key = (StackId, Allocator, ThreadId);
+type ModelKey = (StackId, Allocator, ThreadId);
 /// Live bytes of each allocation, by its number.
-type State = BTreeMap<usize, u64>;
+type ModelState = BTreeMap<usize, u64>;
 
 #[derive(Clone, Copy, Debug)]
-struct Made {
-    key: Key,
+struct ModelBlock {
+    key: ModelKey,
     size: u64,
     order: u64,
     time_ns: u64,
@@ -144,16 +144,16 @@ struct Made {
 
 /// What happened at one event, and the state after it.
 #[derive(Debug)]
-struct Seen {
+struct ModelSeen {
     event: Event,
     snapshot: u32,
-    live: State,
+    live: ModelState,
 }
 
 #[derive(Debug, Default)]
 struct Model {
-    made: Vec<Made>,
-    seen: Vec<Seen>,
+    made: Vec<ModelBlock>,
+    seen: Vec<ModelSeen>,
     blocks: BTreeMap<u64, usize>,
     pages: [Option<(usize, MapClass)>; PAGES],
     remap_class: BTreeMap<ThreadId, MapClass>,
@@ -161,20 +161,20 @@ struct Model {
 }
 
 impl Model {
-    fn of(steps: &[Step]) -> Self {
+    fn of(steps: &[ModelStep]) -> Self {
         let mut model = Self::default();
         let mut snapshot = 0;
         let undone = |index: usize| {
             let next = steps.get(index + 1);
             let undoes = |kind| matches!(kind, EventKind::FreeUndo | EventKind::UnmapUndo);
-            matches!(next, Some(Step::Event(event)) if undoes(event.kind))
+            matches!(next, Some(ModelStep::Event(event)) if undoes(event.kind))
         };
         for (index, step) in steps.iter().enumerate() {
             match step {
-                Step::Snapshot(_) => snapshot += 1,
-                Step::Event(event)
+                ModelStep::Snapshot(_) => snapshot += 1,
+                ModelStep::Event(event)
                     if undone(index) || matches!(event.kind, EventKind::FreeUndo | EventKind::UnmapUndo) => {}
-                Step::Event(event) => model.step(*event, snapshot),
+                ModelStep::Event(event) => model.step(*event, snapshot),
             }
         }
         model
@@ -203,12 +203,12 @@ impl Model {
             _ => {}
         }
         let live = self.state();
-        self.seen.push(Seen { event, snapshot, live });
+        self.seen.push(ModelSeen { event, snapshot, live });
     }
 
     fn make(&mut self, event: &Event, allocator: Allocator, snapshot: u32) -> usize {
         let &Event { stack, thread, size, order, time_ns, .. } = event;
-        self.made.push(Made { key: (stack, allocator, thread), size, order, time_ns, snapshot });
+        self.made.push(ModelBlock { key: (stack, allocator, thread), size, order, time_ns, snapshot });
         self.made.len() - 1
     }
 
@@ -221,16 +221,16 @@ impl Model {
         }
     }
 
-    fn state(&self) -> State {
-        let mut state: State = self.blocks.values().map(|&id| (id, self.made[id].size)).collect();
+    fn state(&self) -> ModelState {
+        let mut state: ModelState = self.blocks.values().map(|&id| (id, self.made[id].size)).collect();
         for &(id, _) in self.pages.iter().flatten().filter(|page| page.1 == MapClass::Heap) {
             *state.entry(id).or_default() += PAGE;
         }
         state
     }
 
-    fn sums<'a>(&self, parts: impl Iterator<Item = (&'a usize, &'a u64)>) -> BTreeMap<Key, Sum> {
-        let mut sums: BTreeMap<Key, Sum> = BTreeMap::new();
+    fn sums<'a>(&self, parts: impl Iterator<Item = (&'a usize, &'a u64)>) -> BTreeMap<ModelKey, Sum> {
+        let mut sums: BTreeMap<ModelKey, Sum> = BTreeMap::new();
         for (&id, &bytes) in parts {
             let made = self.made[id];
             sums.entry(made.key).or_default().add(bytes, 1, made.order, made.time_ns);
@@ -238,18 +238,18 @@ impl Model {
         sums
     }
 
-    fn peak(&self) -> (u64, State) {
-        let bytes = |seen: &Seen| seen.live.values().sum::<u64>();
+    fn peak(&self) -> (u64, ModelState) {
+        let bytes = |seen: &ModelSeen| seen.live.values().sum::<u64>();
         let most = self.seen.iter().map(bytes).max().unwrap_or(0);
         let first = self.seen.iter().find(|seen| bytes(seen) == most && most > 0);
         (most, first.map(|seen| seen.live.clone()).unwrap_or_default())
     }
 
-    fn at_exit(&self) -> State {
+    fn at_exit(&self) -> ModelState {
         self.seen.last().map(|seen| seen.live.clone()).unwrap_or_default()
     }
 
-    fn at_finalization(&self) -> State {
+    fn at_finalization(&self) -> ModelState {
         match self.seen.iter().find(|seen| seen.event.kind == EventKind::Finalizing) {
             Some(seen) => seen.live.clone(),
             None => self.at_exit(),
@@ -257,7 +257,7 @@ impl Model {
     }
 
     /// (number, bytes lost, nothing left, event) for each allocation that lost bytes at an event.
-    fn losses(&self) -> Vec<(usize, u64, bool, &Seen)> {
+    fn losses(&self) -> Vec<(usize, u64, bool, &ModelSeen)> {
         let mut losses = Vec::new();
         for pair in self.seen.windows(2) {
             for (&id, &before) in &pair[0].live {
@@ -270,10 +270,10 @@ impl Model {
         losses
     }
 
-    fn temporary(&self, threshold: usize) -> State {
-        let is_temporary = |id: usize, seen: &Seen| {
+    fn temporary(&self, threshold: usize) -> ModelState {
+        let is_temporary = |id: usize, seen: &ModelSeen| {
             let (made, event) = (self.made[id], seen.event);
-            let between = |other: &&Made| other.order > made.order && other.order < event.order;
+            let between = |other: &&ModelBlock| other.order > made.order && other.order < event.order;
             let further = self.made.iter().filter(between).filter(|other| other.key.2 == event.thread).count();
             let replaced = matches!(event.kind, EventKind::Alloc(_));
             made.key.2 == event.thread && further <= threshold && !replaced
@@ -282,7 +282,7 @@ impl Model {
         ended.map(|(id, ..)| (id, self.made[id].size)).collect()
     }
 
-    fn intervals(&self) -> BTreeMap<(Key, u32, Option<u32>), Tally> {
+    fn intervals(&self) -> BTreeMap<(ModelKey, u32, Option<u32>), Tally> {
         let mut intervals: BTreeMap<_, Tally> = BTreeMap::new();
         for (id, bytes, whole, seen) in self.losses() {
             let made = self.made[id];
@@ -304,7 +304,7 @@ fn page_range(event: &Event) -> std::ops::Range<usize> {
     page(event.address)..page(event.address + event.size)
 }
 
-fn sums_of(analysis: &Analysis, view: View) -> BTreeMap<Key, Sum> {
+fn sums_of(analysis: &Analysis, view: View) -> BTreeMap<ModelKey, Sum> {
     let rows = analysis.view(view).into_iter();
     rows.map(|row| {
         let sum =
@@ -314,7 +314,7 @@ fn sums_of(analysis: &Analysis, view: View) -> BTreeMap<Key, Sum> {
     .collect()
 }
 
-fn keyed(analysis: &Analysis, interval: &Interval) -> ((Key, u32, Option<u32>), Tally) {
+fn keyed(analysis: &Analysis, interval: &Interval) -> ((ModelKey, u32, Option<u32>), Tally) {
     let group = analysis.groups.get(interval.group as usize).unwrap();
     let key = (group.stack, group.allocator, group.thread);
     let tally = Tally { bytes: interval.bytes, count: interval.count };
@@ -328,7 +328,7 @@ proptest! {
         let analysis = replayed(&steps, &Options { temporary_threshold, moments: u32::MAX, exact_times: true, ..Options::default() });
         let model = Model::of(&steps);
         let (peak_bytes, peak_state) = model.peak();
-        let all: State = model.made.iter().map(|made| made.size).enumerate().collect();
+        let all: ModelState = model.made.iter().map(|made| made.size).enumerate().collect();
         prop_assert_eq!(analysis.totals.peak.bytes, peak_bytes);
         prop_assert_eq!(analysis.totals.peak.allocations, peak_state.len() as u64);
         prop_assert_eq!(sums_of(&analysis, View::HighWaterMark), model.sums(peak_state.iter()));
@@ -351,7 +351,7 @@ proptest! {
     #[test]
     fn what_is_live_at_moments_is_exact(ops in ops(), moments in 1u32..6) {
         let steps = steps(&ops, false);
-        let snapshots = steps.iter().filter(|step| matches!(step, Step::Snapshot(_))).count();
+        let snapshots = steps.iter().filter(|step| matches!(step, ModelStep::Snapshot(_))).count();
         let options = Options { moments: u32::MAX, exact_times: true, ..Options::default() };
         let whole = replayed(&steps, &options);
         let few = replayed(&steps, &Options { moments, snapshots: snapshots as u64, ..options });

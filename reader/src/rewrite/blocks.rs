@@ -17,19 +17,19 @@ use zstd::bulk::Compressor;
 const LEVEL: i32 = 3;
 
 /// Writes blocks.
-pub struct Blocks<W> {
+pub struct CaptureBlocks<W> {
     out: W,
     /// `None` in captures of versions that know only LZ4.
     zstd: Option<Compressor<'static>>,
 }
 
-impl<W: fmt::Debug> fmt::Debug for Blocks<W> {
+impl<W: fmt::Debug> fmt::Debug for CaptureBlocks<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Blocks").field("out", &self.out).field("zstd", &self.zstd.is_some()).finish()
     }
 }
 
-impl<W: Write> Blocks<W> {
+impl<W: Write> CaptureBlocks<W> {
     /// Begins a capture.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ pub fn write_aggregate<W: Write>(
     payload: &[u8],
     complete: bool,
 ) -> io::Result<W> {
-    let mut blocks = Blocks::new(out)?;
+    let mut blocks = CaptureBlocks::new(out)?;
     blocks.symbols(symbols)?;
     blocks.process(process, 0)?;
     let mut offset = 0;

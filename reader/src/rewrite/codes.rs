@@ -16,7 +16,7 @@ const INSTRUCTION: u32 = 2;
 
 /// The code objects so far.
 #[derive(Debug, Default)]
-pub(super) struct Codes {
+pub(super) struct CodeTable {
     /// By function and file: the id, and how many instructions there are.
     ids: FxHashMap<(NameId, NameId), (u32, u32)>,
     /// By number of a native module: its id among code objects.
@@ -24,7 +24,7 @@ pub(super) struct Codes {
     frames: FxHashMap<FrameId, record::RawFrame>,
 }
 
-impl Codes {
+impl CodeTable {
     /// The code object and the instruction that stand for a frame.
     pub(super) fn frame(&mut self, id: FrameId, frames: &Frames) -> record::RawFrame {
         if let Some(known) = self.frames.get(&id) {

@@ -13,8 +13,8 @@ mod strip;
 mod writer;
 
 pub use anonymize::{Anonymizer, anonymized_aggregate};
-pub use blocks::{Blocks, write_aggregate};
-pub use strip::{Plan, Rule};
+pub use blocks::{CaptureBlocks, write_aggregate};
+pub use strip::{Plan, StripRule};
 pub use writer::Rewriter;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::query::{Fate, Life};
 
 /// What is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct StripRule {
     /// Allocations that lived for less than this, in nanoseconds,
     pub lived_less_ns: u64,
     /// and have fewer bytes than this.
@@ -21,7 +21,7 @@ pub struct Rule {
 /// The events that are dropped.
 #[derive(Debug)]
 pub struct Plan {
-    rule: Rule,
+    rule: StripRule,
     /// A bit for each event, by order.
     dropped: Vec<u64>,
     /// Allocations that are the only sign of the end of another, whose address they got.
@@ -33,7 +33,7 @@ pub struct Plan {
 impl Plan {
     /// Nothing is dropped yet.
     #[must_use]
-    pub fn new(rule: Rule) -> Self {
+    pub fn new(rule: StripRule) -> Self {
         Self { rule, dropped: Vec::new(), ends: FxHashSet::default(), allocations: Tally::default() }
     }
 
@@ -48,7 +48,7 @@ impl Plan {
             }
             _ => return,
         };
-        let Rule { lived_less_ns, smaller } = self.rule;
+        let StripRule { lived_less_ns, smaller } = self.rule;
         let mapping = matches!(life.allocator, Allocator::Mmap | Allocator::Mremap);
         if life.lifetime_ns < lived_less_ns && life.size < smaller && !(mapping || life.peak || life.leaked) {
             self.allocations.add(life.size, 1);

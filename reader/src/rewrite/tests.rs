@@ -6,13 +6,13 @@ use std::io::Write;
 use memtrack_format::meta::Process;
 use memtrack_format::{Allocator, MapClass};
 
-use super::{Anonymizer, Plan, Rewriter, Rule};
+use super::{Anonymizer, Plan, Rewriter, StripRule};
 use crate::event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{Frame, Frames};
-use crate::native::{NativeModule, Source};
-use crate::query::{Life, Lives, Moments};
+use crate::native::{ModuleSource, NativeModule};
+use crate::query::{AllocationScan, Life, Moments};
 use crate::replay::{Options, Replay};
-use crate::source::{Capture, Consumer, Loss, Place};
+use crate::source::{Capture, Consumer, Loss, RunPosition};
 
 const TIDS: u64 = 100; // more than there are streams
 
@@ -44,7 +44,7 @@ fn feed(consumer: &mut impl Consumer, frames: &Frames) {
             consumer.snapshot(&Snapshot { time_ns: order * 100, rss_bytes: run << 12, ..Snapshot::default() });
         }
         // Two of them share one.
-        consumer.run(&Place { ticket: run / 2 * 4, thread, tid: 1000 + thread.0 as i32 });
+        consumer.run(&RunPosition { ticket: run / 2 * 4, thread, tid: 1000 + thread.0 as i32 });
         for step in 0..3 {
             let stack = StackId((seed >> (20 + step)) as u32 % (frames.stacks().len() as u32 + 1));
             let slot = seed >> (30 + step * 3) & 31;
@@ -141,8 +141,8 @@ fn nothing_changes_but_what_shall() {
 fn stripping_keeps_peak_and_leaks() {
     let (original, frames) = (original(), frames());
     let before = original.finish().totals;
-    let mut plan = Plan::new(Rule { lived_less_ns: 20_000, smaller: 200 });
-    let mut lives = Lives::new(Moments::of(&before, 1), |life: &Life| plan.add(life));
+    let mut plan = Plan::new(StripRule { lived_less_ns: 20_000, smaller: 200 });
+    let mut lives = AllocationScan::new(Moments::of(&before, 1), |life: &Life| plan.add(life));
     feed(&mut lives, &frames);
     let _ = lives.finish();
     let dropped = plan.allocations;
@@ -197,12 +197,12 @@ fn native_frames() -> Frames {
         bias: 1 << 40,
         start: 1 << 40,
         end: 2 << 40,
-        source: Source::Process,
+        source: ModuleSource::Process,
     };
     let mapped = NativeModule {
         path: b"/home/alice/secret (deleted)".to_vec(),
         build_id: vec![],
-        source: Source::Maps,
+        source: ModuleSource::Maps,
         ..loaded.clone()
     };
     for (module, offset) in [(&loaded, 16), (&loaded, 4096), (&mapped, 16)] {
@@ -280,16 +280,16 @@ fn names_of_native_code_are_replaced() {
 
 /// Notes whose events come.
 #[derive(Default)]
-struct Order(Vec<i32>, i32);
+struct EventOrder(Vec<i32>, i32);
 
-impl Consumer for Order {
+impl Consumer for EventOrder {
     fn event(&mut self, _event: &Event, _frames: &Frames) {
         self.0.push(self.1);
     }
 
     fn snapshot(&mut self, _snapshot: &Snapshot) {}
 
-    fn run(&mut self, place: &Place) {
+    fn run(&mut self, place: &RunPosition) {
         self.1 = place.tid;
     }
 }
@@ -301,14 +301,14 @@ fn threads_that_shared_a_ticket_keep_their_order() {
     let mut rewriter = Rewriter::new(Vec::new(), (&untimed, &[]), None, None).unwrap();
     let runs = [(4, 7), (4, 5), (5, 5), (6, 5), (6, 7), (6, 9), (8, 7)];
     for (order, (ticket, tid)) in (0..).zip(runs) {
-        rewriter.run(&Place { ticket, thread: ThreadId(tid), tid: tid as i32 });
+        rewriter.run(&RunPosition { ticket, thread: ThreadId(tid), tid: tid as i32 });
         let (kind, stack, thread) = (EventKind::Alloc(Allocator::Malloc), StackId::EMPTY, ThreadId(tid));
         rewriter.event(&Event { kind, address: 16 + order, size: 8, stack, thread, order, time_ns: 0 }, &frames);
     }
     let bytes = rewriter.finish(&threads(), Loss::default(), true).unwrap();
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&bytes).unwrap();
-    let mut order = Order::default();
+    let mut order = EventOrder::default();
     Capture::open(file.path()).unwrap().read(&mut order, |_| ()).unwrap();
     assert_eq!(order.0, runs.map(|(_, tid)| tid as i32));
 }

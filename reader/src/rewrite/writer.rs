@@ -18,13 +18,13 @@ use memtrack_format::symbols::ModuleSymbols;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::anonymize::Anonymizer;
-use super::blocks::Blocks;
-use super::codes::{Codes, position};
+use super::blocks::CaptureBlocks;
+use super::codes::{CodeTable, position};
 use super::strip::Plan;
 use crate::event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{FrameId, Frames};
-use crate::native::{NativeModule, Source};
-use crate::source::{Consumer, Loss, Place};
+use crate::native::{ModuleSource, NativeModule};
+use crate::source::{Consumer, Loss, RunPosition};
 
 /// Segments that are open at a time.
 const STREAMS: usize = 64;
@@ -36,18 +36,18 @@ const OBSERVATIONS: usize = 1 << 16;
 /// A consumer of events that writes them as a capture.
 #[derive(Debug)]
 pub struct Rewriter<'a, W> {
-    blocks: Blocks<W>,
+    blocks: CaptureBlocks<W>,
     written: io::Result<()>,
     process: Process,
     plan: Option<&'a Plan>,
     names: Option<Anonymizer>,
-    codes: Codes,
+    codes: CodeTable,
     /// The number of frames of each stack.
     depths: Vec<u32>,
-    streams: Vec<Stream>,
+    streams: Vec<SegmentStream>,
     /// Which stream a thread has.
     places: FxHashMap<i32, usize>,
-    place: Place,
+    place: RunPosition,
     /// By how much tickets are higher than they were: runs of several threads that shared one get one each, in the order
     /// in which they were read.
     raised: u64,
@@ -65,10 +65,10 @@ pub struct Rewriter<'a, W> {
 
 /// A stream of segments; those of one thread, and then those of another.
 #[derive(Debug)]
-struct Stream {
+struct SegmentStream {
     tid: i32,
     segments: u32,
-    open: Option<Box<Segment>>,
+    open: Option<Box<OpenSegment>>,
     /// What the stream has described.
     codes: FxHashSet<u32>,
     located: FxHashSet<FrameId>,
@@ -77,7 +77,7 @@ struct Stream {
 }
 
 #[derive(Debug)]
-struct Segment {
+struct OpenSegment {
     encoder: Encoder,
     locator: LocationEncoder,
     bytes: Vec<u8>,
@@ -90,7 +90,7 @@ struct Segment {
 /// How descriptions are written.
 struct Describe<'a> {
     frames: &'a Frames,
-    codes: &'a mut Codes,
+    codes: &'a mut CodeTable,
     names: Option<&'a mut Anonymizer>,
     depths: &'a [u32],
     image: u64,
@@ -118,7 +118,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
         process.start_monotonic_ns = Some(start);
         (process.clock, process.start_ticks) = (Some(CLOCK_MONOTONIC), Some(start));
         process.end_ticks = process.end_monotonic_ns;
-        let mut blocks = Blocks::new(out)?;
+        let mut blocks = CaptureBlocks::new(out)?;
         match &mut names {
             Some(names) => blocks.symbols(&names.symbols(symbols))?,
             None => blocks.symbols(symbols)?,
@@ -130,11 +130,11 @@ impl<'a, W: Write> Rewriter<'a, W> {
             process,
             plan,
             names,
-            codes: Codes::default(),
+            codes: CodeTable::default(),
             depths: vec![0],
             streams: Vec::new(),
             places: FxHashMap::default(),
-            place: Place { ticket: 0, thread: ThreadId(0), tid: 0 },
+            place: RunPosition { ticket: 0, thread: ThreadId(0), tid: 0 },
             raised: 0,
             observations: ObservationWriter::default(),
             last_tick: Tick::default(),
@@ -185,7 +185,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
             self.streams[known].used = self.place.ticket;
             return Ok(known);
         }
-        let new = || Stream {
+        let new = || SegmentStream {
             tid,
             segments: 0,
             open: None,
@@ -230,7 +230,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
         let timed = self.process.timestamps;
         let Self { streams, codes, names, depths, place: now, mapped, image, .. } = self;
         let stream = &mut streams[place];
-        let segment = stream.open.get_or_insert_with(|| Box::new(Segment::new(now, time, timed)));
+        let segment = stream.open.get_or_insert_with(|| Box::new(OpenSegment::new(now, time, timed)));
         segment.switch(now.ticket);
         if makes {
             segment.truncate(truncated);
@@ -261,7 +261,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
     }
 }
 
-fn observe<W: Write>(observations: &mut ObservationWriter, blocks: &mut Blocks<W>) -> io::Result<()> {
+fn observe<W: Write>(observations: &mut ObservationWriter, blocks: &mut CaptureBlocks<W>) -> io::Result<()> {
     let (payload, first_ticket, last_ticket) = observations.take();
     if payload.is_empty() {
         return Ok(());
@@ -269,7 +269,7 @@ fn observe<W: Write>(observations: &mut ObservationWriter, blocks: &mut Blocks<W
     blocks.block(BlockHeader { first_ticket, last_ticket, ..BlockHeader::plain(BlockKind::Observations) }, &payload)
 }
 
-fn close<W: Write>(stream: &mut Stream, place: usize, blocks: &mut Blocks<W>) -> io::Result<()> {
+fn close<W: Write>(stream: &mut SegmentStream, place: usize, blocks: &mut CaptureBlocks<W>) -> io::Result<()> {
     let Some(segment) = stream.open.take() else { return Ok(()) };
     let header = BlockHeader {
         stream: u32::try_from(place).unwrap_or(u32::MAX),
@@ -299,10 +299,10 @@ impl<W: Write> Consumer for Rewriter<'_, W> {
         self.truncated = self.truncated.saturating_add(count);
     }
 
-    fn run(&mut self, place: &Place) {
+    fn run(&mut self, place: &RunPosition) {
         let shared = place.ticket.saturating_add(self.raised) == self.place.ticket && place.tid != self.place.tid;
         self.raised += u64::from(shared);
-        self.place = Place { ticket: place.ticket.saturating_add(self.raised), ..*place };
+        self.place = RunPosition { ticket: place.ticket.saturating_add(self.raised), ..*place };
     }
 
     fn tick(&mut self, ticket: u64, time_ns: u64) {
@@ -316,8 +316,8 @@ impl<W: Write> Consumer for Rewriter<'_, W> {
     }
 }
 
-impl Segment {
-    fn new(place: &Place, ticks: u64, timed: bool) -> Self {
+impl OpenSegment {
+    fn new(place: &RunPosition, ticks: u64, timed: bool) -> Self {
         let mut segment = Self {
             encoder: Encoder::new(timed),
             locator: LocationEncoder::default(),
@@ -408,7 +408,7 @@ impl Segment {
         let build_id = module.identity();
         let NativeModule { path, bias, start, end, source, .. } = module;
         let mut head = ModuleRecord { id: code, bias, start, end, path: &path, build_id: &build_id };
-        if source == Source::Maps {
+        if source == ModuleSource::Maps {
             // Of this module the process itself said nothing but where it is.
             (head.path, head.build_id) = (&[], &[]);
             self.put(0, |encoder, bytes, at| encoder.module(bytes, at, &head));

@@ -11,9 +11,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use memtrack_format::block::MAX_RAW;
 
 use super::Loss;
-use super::file::{CaptureFile, Piece};
-use super::index::{Index, Segment};
-use super::segment::{Batch, Progress, SegmentReader};
+use super::file::{OpenCaptureFile, StoredPiece};
+use super::index::{Index, IndexedSegment};
+use super::segment::{Batch, DecodeProgress, SegmentReader};
 use crate::error::Error;
 
 /// How much of a capture is decoded before it is needed.
@@ -33,7 +33,7 @@ impl Room {
 }
 
 /// A part of a segment, and how it goes on.
-pub(super) struct Part {
+pub(super) struct SegmentPart {
     pub(super) batch: Batch,
     pub(super) rest: Option<Box<Rest>>,
     pub(super) lost: Loss,
@@ -46,10 +46,10 @@ pub(super) struct Rest {
     at: usize,
 }
 
-enum State {
+enum BatchState {
     Open(Work),
     Taken,
-    Done(Result<Part, Error>),
+    Done(Result<SegmentPart, Error>),
 }
 
 enum Work {
@@ -59,20 +59,20 @@ enum Work {
 
 /// A batch that is being made, or will be.
 pub(super) struct Task {
-    state: Mutex<State>,
+    state: Mutex<BatchState>,
     changed: Condvar,
 }
 
 impl Task {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self) -> Option<Work> {
         // One lock for look and change, or an outcome that comes between would be overwritten.
         let mut state = self.lock();
-        match std::mem::replace(&mut *state, State::Taken) {
-            State::Open(work) => Some(work),
+        match std::mem::replace(&mut *state, BatchState::Taken) {
+            BatchState::Open(work) => Some(work),
             other => {
                 *state = other;
                 None
@@ -82,15 +82,15 @@ impl Task {
 }
 
 /// What the threads share.
-pub(super) struct Shop {
-    pub(super) file: Arc<CaptureFile>,
+pub(super) struct DecodePool {
+    pub(super) file: Arc<OpenCaptureFile>,
     pub(super) index: Arc<Index>,
     room: Room,
     used: Mutex<Vec<Batch>>,
 }
 
-impl Shop {
-    pub(super) fn new(file: &Arc<CaptureFile>, index: &Arc<Index>, room: Room) -> Self {
+impl DecodePool {
+    pub(super) fn new(file: &Arc<OpenCaptureFile>, index: &Arc<Index>, room: Room) -> Self {
         Self { file: Arc::clone(file), index: Arc::clone(index), room, used: Mutex::default() }
     }
 
@@ -103,7 +103,7 @@ impl Shop {
         }
     }
 
-    fn work(&self, work: Work) -> Result<Part, Error> {
+    fn work(&self, work: Work) -> Result<SegmentPart, Error> {
         let mut lost = Loss::default();
         let mut rest = match work {
             Work::Rest(rest) => rest,
@@ -117,17 +117,22 @@ impl Shop {
         };
         let mut batch = self.used.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         let progress = rest.reader.decode(&rest.bytes, &mut rest.at, &mut batch, self.room.batch);
-        if progress == Progress::Damaged {
+        if progress == DecodeProgress::Damaged {
             lost.add(1, (rest.bytes.len() - rest.at) as u64);
         }
-        Ok(Part { batch, rest: (progress == Progress::Full).then_some(rest), lost })
+        Ok(SegmentPart { batch, rest: (progress == DecodeProgress::Full).then_some(rest), lost })
     }
 }
 
 /// Joins the pieces of a segment up to the first hole; what is behind it is lost.
-pub(super) fn join(file: &CaptureFile, index: &Index, segment: &Segment, bytes: &mut Vec<u8>) -> Result<Loss, Error> {
+pub(super) fn join(
+    file: &OpenCaptureFile,
+    index: &Index,
+    segment: &IndexedSegment,
+    bytes: &mut Vec<u8>,
+) -> Result<Loss, Error> {
     let mut lost = Loss::default();
-    let pieces: &[Piece] = index.records.get(segment.pieces.clone()).unwrap_or_default();
+    let pieces: &[StoredPiece] = index.records.get(segment.pieces.clone()).unwrap_or_default();
     for (i, piece) in pieces.iter().enumerate() {
         let fits = piece.header.offset as usize == bytes.len()
             && bytes.len() + piece.header.raw_len as usize <= MAX_RAW as usize;
@@ -141,7 +146,7 @@ pub(super) fn join(file: &CaptureFile, index: &Index, segment: &Segment, bytes: 
 
 /// Makes parts, here or on other threads.
 pub(super) struct Ahead {
-    shop: Arc<Shop>,
+    shop: Arc<DecodePool>,
     /// For each segment of the index: its first part, while it has been ordered and not fetched.
     ordered: Vec<Option<Arc<Task>>>,
     /// The first segment that was not ordered.
@@ -152,14 +157,14 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    pub(super) fn new(shop: Arc<Shop>) -> Self {
+    pub(super) fn new(shop: Arc<DecodePool>) -> Self {
         let ordered = vec![None; shop.index.segments.len()];
         let most = shop.room.ahead.min(2 * rayon::current_num_threads() + 2);
         Self { shop, ordered, next: 0, waiting: 0, most }
     }
 
     /// The first part of a segment.
-    pub(super) fn first(&mut self, segment: usize) -> Result<Part, Error> {
+    pub(super) fn first(&mut self, segment: usize) -> Result<SegmentPart, Error> {
         let task = self.ordered.get_mut(segment).and_then(Option::take);
         if task.is_some() {
             self.waiting -= 1;
@@ -183,12 +188,12 @@ impl Ahead {
     }
 
     fn order(&self, work: Work) -> Arc<Task> {
-        let task = Arc::new(Task { state: Mutex::new(State::Open(work)), changed: Condvar::new() });
+        let task = Arc::new(Task { state: Mutex::new(BatchState::Open(work)), changed: Condvar::new() });
         let (shop, theirs) = (Arc::clone(&self.shop), Arc::clone(&task));
         rayon::spawn_fifo(move || {
             if let Some(work) = theirs.take() {
                 let done = shop.work(work);
-                *theirs.lock() = State::Done(done);
+                *theirs.lock() = BatchState::Done(done);
                 theirs.changed.notify_one();
             }
         });
@@ -196,14 +201,14 @@ impl Ahead {
     }
 
     /// The part that was ordered.
-    pub(super) fn fetch(&self, task: &Task) -> Result<Part, Error> {
+    pub(super) fn fetch(&self, task: &Task) -> Result<SegmentPart, Error> {
         if let Some(work) = task.take() {
             return self.shop.work(work);
         }
         let mut state = task.lock();
         loop {
-            match std::mem::replace(&mut *state, State::Taken) {
-                State::Done(done) => return done,
+            match std::mem::replace(&mut *state, BatchState::Taken) {
+                BatchState::Done(done) => return done,
                 other => *state = other,
             }
             state = task.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

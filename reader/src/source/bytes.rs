@@ -4,17 +4,17 @@
 
 use std::io::{self, Read, Seek, SeekFrom};
 
-use super::file::CaptureFile;
+use super::file::OpenCaptureFile;
 use crate::error::Error;
 
 /// A reader of a capture's bytes.
 #[derive(Debug)]
-pub struct Bytes<'a> {
-    pub(super) file: &'a CaptureFile,
+pub struct CaptureBytes<'a> {
+    pub(super) file: &'a OpenCaptureFile,
     pub(super) at: u64,
 }
 
-impl Read for Bytes<'_> {
+impl Read for CaptureBytes<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let len = self.file.read_at(self.at, into).map_err(|error| match error {
             Error::Io { source, .. } => source,
@@ -25,7 +25,7 @@ impl Read for Bytes<'_> {
     }
 }
 
-impl Seek for Bytes<'_> {
+impl Seek for CaptureBytes<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let outside = || io::Error::new(io::ErrorKind::InvalidInput, "before the capture");
         self.at = match to {

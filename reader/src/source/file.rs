@@ -16,14 +16,14 @@ use crate::error::Error;
 
 /// A block that stands in the file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct StoredPiece {
     /// Where its payload begins.
     pub(super) payload: u64,
     /// Its header.
     pub(super) header: BlockHeader,
 }
 
-impl Piece {
+impl StoredPiece {
     /// Bytes it takes up in the file.
     pub(super) fn stored_bytes(&self) -> u64 {
         HEADER_LEN as u64 + u64::from(self.header.stored_len)
@@ -32,7 +32,7 @@ impl Piece {
 
 /// An open capture.
 #[derive(Debug)]
-pub(super) struct CaptureFile {
+pub(super) struct OpenCaptureFile {
     path: PathBuf,
     file: File,
     /// Where the capture begins in the file, which may be one of several.
@@ -41,7 +41,7 @@ pub(super) struct CaptureFile {
     version: u32,
 }
 
-impl CaptureFile {
+impl OpenCaptureFile {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let unusable = |found: &str, remedy: &'static str| Error::Unusable {
             file: path.to_owned(),
@@ -100,11 +100,11 @@ impl CaptureFile {
         Ok(self.payload(&piece, &mut payload)?.then_some(payload))
     }
 
-    fn first_piece(&self) -> Result<Option<Piece>, Error> {
+    fn first_piece(&self) -> Result<Option<StoredPiece>, Error> {
         let mut bytes = [0; HEADER_LEN];
         let len = self.read_at(header::LEN as u64, &mut bytes)?;
         let header = BlockHeader::decode(&bytes[..len]).ok();
-        Ok(header.map(|header| Piece { payload: (header::LEN + HEADER_LEN) as u64, header }))
+        Ok(header.map(|header| StoredPiece { payload: (header::LEN + HEADER_LEN) as u64, header }))
     }
 
     /// The capture that stands in this place of the file.
@@ -172,13 +172,13 @@ impl CaptureFile {
     }
 
     /// Whether the piece's payload is as it was written.
-    pub(super) fn is_intact(&self, piece: &Piece) -> Result<bool, Error> {
+    pub(super) fn is_intact(&self, piece: &StoredPiece) -> Result<bool, Error> {
         Ok(self.stored(piece)?.is_some())
     }
 
     /// Appends the piece's decoded payload to `out`, which has what comes before it in its group. `false`: it is damaged,
     /// and `out` is as it was.
-    pub(super) fn payload(&self, piece: &Piece, out: &mut Vec<u8>) -> Result<bool, Error> {
+    pub(super) fn payload(&self, piece: &StoredPiece, out: &mut Vec<u8>) -> Result<bool, Error> {
         let before = out.len();
         let Some(stored) = self.stored(piece)? else { return Ok(false) };
         let intact = unpack(&piece.header, &stored, out);
@@ -189,7 +189,7 @@ impl CaptureFile {
     }
 
     /// The payload as it is stored; `None` where it is damaged.
-    fn stored(&self, piece: &Piece) -> Result<Option<Vec<u8>>, Error> {
+    fn stored(&self, piece: &StoredPiece) -> Result<Option<Vec<u8>>, Error> {
         let header = &piece.header;
         if piece.payload.saturating_add(u64::from(header.stored_len)) > self.len {
             return Ok(None);

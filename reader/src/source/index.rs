@@ -17,7 +17,7 @@ use memtrack_format::symbols::{self, ModuleSymbols};
 use memtrack_format::aggregate::PART;
 
 use super::Loss;
-use super::file::{CaptureFile, Piece};
+use super::file::{OpenCaptureFile, StoredPiece};
 use crate::error::Error;
 
 /// Bytes that are searched at a time.
@@ -25,7 +25,7 @@ const WINDOW: usize = 1 << 20;
 
 /// The pieces of one segment of records.
 #[derive(Clone, Debug)]
-pub(super) struct Segment {
+pub(super) struct IndexedSegment {
     pub(super) stream: u32,
     pub(super) number: u32,
     /// No event in it has an earlier ticket.
@@ -40,15 +40,15 @@ pub(super) struct Index {
     pub(super) process: Process,
     /// First tickets of later images of the process, in order.
     pub(super) images: Vec<u64>,
-    pub(super) records: Vec<Piece>,
+    pub(super) records: Vec<StoredPiece>,
     /// Sorted by first ticket, stream and number.
-    pub(super) segments: Vec<Segment>,
+    pub(super) segments: Vec<IndexedSegment>,
     /// In the order they were written.
-    pub(super) observations: Vec<Piece>,
+    pub(super) observations: Vec<StoredPiece>,
     /// Whether there are aggregates, damaged or not.
     pub(super) aggregated: bool,
     /// The parts of the newest aggregate that is intact.
-    pub(super) aggregates: Vec<Piece>,
+    pub(super) aggregates: Vec<StoredPiece>,
     /// Names of native code.
     pub(super) symbols: Vec<ModuleSymbols>,
     /// Files of native code outside of loaded objects, each with the first ticket of the image that it is of.
@@ -59,7 +59,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    pub(super) fn build(file: &CaptureFile) -> Result<Self, Error> {
+    pub(super) fn build(file: &OpenCaptureFile) -> Result<Self, Error> {
         let mut scan = Scan { file, index: Self::default(), last: None, recheck: file.len() };
         scan.run()?;
         let mut index = scan.index;
@@ -70,7 +70,7 @@ impl Index {
     }
 
     /// Of the aggregates found, keeps the one of the last checkpoint that is whole.
-    fn keep_newest_aggregate(&mut self, file: &CaptureFile) -> Result<(), Error> {
+    fn keep_newest_aggregate(&mut self, file: &OpenCaptureFile) -> Result<(), Error> {
         let mut found = std::mem::take(&mut self.aggregates);
         found.sort_by_key(|part| (part.header.segment, part.header.offset));
         while let Some(newest) = found.last().map(|part| part.header.segment) {
@@ -79,7 +79,7 @@ impl Index {
                 self.aggregates = parts;
                 break;
             }
-            self.lost.add(parts.len() as u64, parts.iter().map(Piece::stored_bytes).sum());
+            self.lost.add(parts.len() as u64, parts.iter().map(StoredPiece::stored_bytes).sum());
         }
         Ok(())
     }
@@ -87,12 +87,12 @@ impl Index {
     /// Bytes that a segment takes up in the file.
     pub(super) fn stored_bytes(&self, segment: usize) -> u64 {
         let pieces = self.segments.get(segment).and_then(|segment| self.records.get(segment.pieces.clone()));
-        pieces.unwrap_or_default().iter().map(Piece::stored_bytes).sum()
+        pieces.unwrap_or_default().iter().map(StoredPiece::stored_bytes).sum()
     }
 }
 
 /// Whether these parts are all of an aggregate, and intact.
-fn is_whole(file: &CaptureFile, parts: &[Piece]) -> Result<bool, Error> {
+fn is_whole(file: &OpenCaptureFile, parts: &[StoredPiece]) -> Result<bool, Error> {
     let mut end = 0;
     for part in parts {
         if u64::from(part.header.offset) != end || !file.payload(part, &mut Vec::new())? {
@@ -114,12 +114,12 @@ fn keep_start(process: &mut Process, before: &Process) {
     start(&mut process.clock_uncertainty_ns, before.clock_uncertainty_ns);
 }
 
-fn segments(records: &[Piece]) -> Vec<Segment> {
-    let mut segments: Vec<Segment> = Vec::new();
-    for (i, Piece { header, .. }) in records.iter().enumerate() {
+fn segments(records: &[StoredPiece]) -> Vec<IndexedSegment> {
+    let mut segments: Vec<IndexedSegment> = Vec::new();
+    for (i, StoredPiece { header, .. }) in records.iter().enumerate() {
         match segments.last_mut() {
             Some(last) if (last.stream, last.number) == (header.stream, header.segment) => last.pieces.end = i + 1,
-            _ => segments.push(Segment {
+            _ => segments.push(IndexedSegment {
                 stream: header.stream,
                 number: header.segment,
                 first_ticket: header.first_ticket,
@@ -132,10 +132,10 @@ fn segments(records: &[Piece]) -> Vec<Segment> {
 }
 
 struct Scan<'a> {
-    file: &'a CaptureFile,
+    file: &'a OpenCaptureFile,
     index: Index,
     /// The block before, while its payload has not been read.
-    last: Option<Piece>,
+    last: Option<StoredPiece>,
     /// Bytes of payloads that may yet be checked on suspicion, so that a hostile file costs no more than its size.
     recheck: u64,
 }
@@ -146,7 +146,7 @@ impl Scan<'_> {
         while at < self.file.len() {
             at = match self.header(at)? {
                 Ok(header) if self.ends(at, header.stored_len) <= self.file.len() => {
-                    self.block(Piece { payload: at + HEADER_LEN as u64, header })?;
+                    self.block(StoredPiece { payload: at + HEADER_LEN as u64, header })?;
                     self.ends(at, header.stored_len)
                 }
                 Err(BlockError::Unknown { stored_len }) if self.ends(at, stored_len) <= self.file.len() => {
@@ -170,7 +170,7 @@ impl Scan<'_> {
         Ok(BlockHeader::decode(&bytes[..len]))
     }
 
-    fn block(&mut self, piece: Piece) -> Result<(), Error> {
+    fn block(&mut self, piece: StoredPiece) -> Result<(), Error> {
         match piece.header.kind {
             BlockKind::Records => {
                 self.index.records.push(piece);
@@ -199,7 +199,7 @@ impl Scan<'_> {
     }
 
     /// Names that were written into the capture.
-    fn symbols(&mut self, piece: &Piece) -> Result<(), Error> {
+    fn symbols(&mut self, piece: &StoredPiece) -> Result<(), Error> {
         let mut payload = Vec::new();
         let intact = self.file.payload(piece, &mut payload)?;
         match symbols::decode(&payload).filter(|_| intact) {
@@ -210,7 +210,7 @@ impl Scan<'_> {
     }
 
     /// Files that the collector found code to be of.
-    fn mapped(&mut self, piece: &Piece) -> Result<(), Error> {
+    fn mapped(&mut self, piece: &StoredPiece) -> Result<(), Error> {
         let mut payload = Vec::new();
         let intact = self.file.payload(piece, &mut payload)?;
         let ticket = piece.header.first_ticket;
@@ -222,7 +222,7 @@ impl Scan<'_> {
     }
 
     /// An exec begins another image of the process, with a description of its own; but time counts from the first.
-    fn process(&mut self, piece: &Piece) -> Result<(), Error> {
+    fn process(&mut self, piece: &StoredPiece) -> Result<(), Error> {
         let index = &mut self.index;
         let first_ticket = piece.header.first_ticket;
         if first_ticket > index.images.last().copied().unwrap_or(0) {

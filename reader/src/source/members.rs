@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::file::CaptureFile;
+use super::file::OpenCaptureFile;
 use crate::error::Error;
 
 /// The captures of a file.
@@ -28,7 +28,7 @@ pub fn members(path: impl AsRef<Path>) -> Result<Members, Error> {
     if of_several(path).is_some() {
         return Ok(alone());
     }
-    let file = CaptureFile::open(path)?;
+    let file = OpenCaptureFile::open(path)?;
     let Some(places) = file.members()? else { return Ok(alone()) };
     let there = places.iter().filter(|place| place.start < file.len()).count();
     let named = |number: usize| {
@@ -40,17 +40,17 @@ pub fn members(path: impl AsRef<Path>) -> Result<Members, Error> {
 }
 
 /// Opens one capture: a file of one, or one of a file of several.
-pub(super) fn open(path: &Path) -> Result<CaptureFile, Error> {
+pub(super) fn open(path: &Path) -> Result<OpenCaptureFile, Error> {
     let unusable = |expected, found: String, remedy| Error::Unusable { file: path.to_owned(), expected, found, remedy };
     if let Some((whole, number)) = of_several(path) {
-        let file = CaptureFile::open(&whole)?;
+        let file = OpenCaptureFile::open(&whole)?;
         let places = file.members()?.unwrap_or_default();
         return match number.checked_sub(1).and_then(|place| places.get(place)) {
             Some(place) => file.member(path, place),
             None => Err(unusable("one of several captures", format!("a file of {}", places.len()), "check the number")),
         };
     }
-    let file = CaptureFile::open(path)?;
+    let file = OpenCaptureFile::open(path)?;
     let several: Option<Vec<Range<u64>>> = file.members()?;
     match several {
         None => Ok(file),
@@ -81,11 +81,11 @@ mod tests {
     use memtrack_format::meta::Process;
 
     use super::members;
-    use crate::rewrite::Blocks;
+    use crate::rewrite::CaptureBlocks;
     use crate::source::Capture;
 
     fn capture(pid: u64) -> Vec<u8> {
-        let mut blocks = Blocks::new(Vec::new()).unwrap();
+        let mut blocks = CaptureBlocks::new(Vec::new()).unwrap();
         blocks.process(&Process { pid: Some(pid), ..Process::default() }, 0).unwrap();
         blocks.finish(true).unwrap()
     }
@@ -101,7 +101,7 @@ mod tests {
         let path = directory.path().join("all.bin");
         let parts = [capture(7), capture(8), capture(9)];
         let lengths = parts.each_ref().map(|part| part.len() as u64);
-        let mut blocks = Blocks::new(Vec::new()).unwrap();
+        let mut blocks = CaptureBlocks::new(Vec::new()).unwrap();
         blocks.block(BlockHeader::plain(BlockKind::Members), &encode(&lengths)).unwrap();
         let mut bytes = blocks.finish(false).unwrap();
         bytes.extend(parts.concat());

@@ -1,6 +1,6 @@
 //! From runs of many streams to one sequence of events: the part that reading a file and following a process share.
 //!
-//! Whoever drives it decides which stream's run comes next, by [`Turn`]; here the run's events get their stacks, thread,
+//! Whoever drives it decides which stream's run comes next, by [`RunTurn`]; here the run's events get their stacks, thread,
 //! time and number, and the ticks and snapshots before it are given out first.
 //!
 //! Invariant: each event, snapshot and tick is given out once, and nothing is looked up for an event but its stack in
@@ -12,10 +12,10 @@ use memtrack_format::mapped::MappedFile;
 use memtrack_format::observe::Observation;
 use memtrack_format::record::RawFrame;
 
-use super::segment::{Batch, Compact, Definition, NameSource, Run};
-use super::tables::Tables;
+use super::segment::{Batch, Compact, Definition, NameSource, TicketRun};
+use super::tables::IdTables;
 use super::timeline::Timeline;
-use super::{Consumer, Place};
+use super::{Consumer, RunPosition};
 use crate::error::Error;
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 
@@ -23,13 +23,13 @@ use crate::event::{Event, Snapshot, StackId, ThreadId};
 /// rate take it together; such runs come event by event in the order of exact times, where those are recorded, else one
 /// after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Turn {
+pub(super) struct RunTurn {
     pub(super) ticket: u64,
     /// Of its next event, in ticks; 0 where it is not known.
     time: u64,
 }
 
-impl Turn {
+impl RunTurn {
     /// Of something with this ticket that begins before all events.
     pub(super) const fn first(ticket: u64) -> Self {
         Self { ticket, time: 0 }
@@ -70,9 +70,9 @@ pub(super) struct Cursor {
 impl Cursor {
     /// When its next run comes, or what is left of one.
     #[inline]
-    pub(super) fn next(&self) -> Option<Turn> {
+    pub(super) fn next(&self) -> Option<RunTurn> {
         let ticket = self.batch.runs.get(self.run)?.ticket;
-        Some(Turn { ticket, time: self.batch.times.get(self.given).copied().unwrap_or(0) })
+        Some(RunTurn { ticket, time: self.batch.times.get(self.given).copied().unwrap_or(0) })
     }
 
     /// Takes what is left of the next run, but for what is later than `until`, in ticks, where times are known.
@@ -91,7 +91,7 @@ impl Cursor {
 /// What all streams share.
 #[derive(Debug, Default)]
 pub(super) struct Merger {
-    pub(super) tables: Tables,
+    pub(super) tables: IdTables,
     pub(super) timeline: Timeline,
     /// Events given out so far.
     pub(super) events: u64,
@@ -153,14 +153,14 @@ impl Merger {
 
     /// Gives out the cursor's next run, if it has one; of one with times, what is not later than `until`, in ticks.
     pub(super) fn give_run<C: Consumer>(&mut self, cursor: &mut Cursor, until: u64, consumer: &mut C) {
-        let Some(&Run { ticket, began_us, .. }) = cursor.batch.runs.get(cursor.run) else { return };
+        let Some(&TicketRun { ticket, began_us, .. }) = cursor.batch.runs.get(cursor.run) else { return };
         self.pass(ticket, consumer);
         if let Some(began_us) = began_us {
             consumer.tick(ticket, self.timeline.begin_run(began_us.get().saturating_mul(1000)));
         }
         let (range, batch) = (cursor.take(until), &cursor.batch);
         let Some(events) = batch.events.get(range.clone()) else { return };
-        consumer.run(&Place { ticket, thread: cursor.thread, tid: cursor.tid });
+        consumer.run(&RunPosition { ticket, thread: cursor.thread, tid: cursor.tid });
         let times = batch.times.get(range).unwrap_or_default();
         let first = self.events;
         self.events += events.len() as u64;
@@ -179,7 +179,7 @@ impl Merger {
 
     /// The time that the cursor's next event will have, once what comes before it was given out.
     pub(super) fn next_ns(&self, cursor: &Cursor) -> u64 {
-        let Some(Run { ticket, began_us, .. }) = cursor.batch.runs.get(cursor.run) else { return u64::MAX };
+        let Some(TicketRun { ticket, began_us, .. }) = cursor.batch.runs.get(cursor.run) else { return u64::MAX };
         let began_ns = began_us.map_or(0, |began_us| began_us.get().saturating_mul(1000));
         self.timeline.time_at(*ticket, began_ns, cursor.batch.times.get(cursor.given).copied())
     }

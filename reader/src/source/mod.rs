@@ -32,15 +32,15 @@ use std::sync::Arc;
 use memtrack_format::block::BlockKind;
 use memtrack_format::meta::Process;
 
-pub use self::bytes::Bytes;
+pub use self::bytes::CaptureBytes;
 pub use self::members::{Members, members};
 pub use self::online::Online;
 pub use self::repack::Pack;
 
-pub(crate) use self::read::Reading;
+pub(crate) use self::read::MergeReader;
 
 use self::ahead::Room;
-use self::file::CaptureFile;
+use self::file::OpenCaptureFile;
 use self::index::Index;
 use crate::error::Error;
 use crate::event::{Event, Snapshot, Thread, ThreadId};
@@ -67,7 +67,7 @@ pub trait Consumer {
     /// Allocations of the coming events have cut stacks, this many.
     fn truncated_stacks(&mut self, _count: u64) {}
     /// A run begins: the next events are of this thread.
-    fn run(&mut self, _place: &Place) {}
+    fn run(&mut self, _place: &RunPosition) {}
     /// This ticket was taken at this time, in nanoseconds since the start, after all events so far: by the collector, or by
     /// the run that comes next.
     fn tick(&mut self, _ticket: u64, _time_ns: u64) {}
@@ -105,7 +105,7 @@ impl Consumer for Replay {
 
 /// Where a run stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RunPosition {
     /// Its ticket: runs are in the order of their tickets.
     pub ticket: u64,
     /// Its thread.
@@ -154,7 +154,7 @@ pub struct ReadSummary {
 /// An open capture.
 #[derive(Debug)]
 pub struct Capture {
-    file: Arc<CaptureFile>,
+    file: Arc<OpenCaptureFile>,
     index: Arc<Index>,
     how: How,
 }
@@ -237,8 +237,8 @@ impl Capture {
 
     /// Its bytes.
     #[must_use]
-    pub fn bytes(&self) -> Bytes<'_> {
-        Bytes { file: &self.file, at: 0 }
+    pub fn bytes(&self) -> CaptureBytes<'_> {
+        CaptureBytes { file: &self.file, at: 0 }
     }
 
     /// Its path, as it was opened.
@@ -401,7 +401,7 @@ impl Capture {
     }
 
     /// The same piece by piece, for several captures that are read side by side.
-    pub(crate) fn reading(&self) -> Result<Reading, Error> {
-        Reading::new(&self.file, (&self.index, &self.how), Room::SHARED)
+    pub(crate) fn reading(&self) -> Result<MergeReader, Error> {
+        MergeReader::new(&self.file, (&self.index, &self.how), Room::SHARED)
     }
 }

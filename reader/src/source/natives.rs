@@ -10,9 +10,9 @@ use rayon::prelude::{IntoParallelIterator, ParallelIterator};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::ahead::join;
-use super::file::CaptureFile;
-use super::index::{Index, Segment};
-use super::segment::{Batch, Definition, Progress, SegmentReader};
+use super::file::OpenCaptureFile;
+use super::index::{Index, IndexedSegment};
+use super::segment::{Batch, DecodeProgress, Definition, SegmentReader};
 use super::tables::place;
 use crate::error::Error;
 use crate::native::NativeModule;
@@ -23,7 +23,7 @@ const BATCH: usize = 1 << 16;
 
 /// Of some segments: modules and frames by the image of the process that they are of.
 #[derive(Default)]
-struct Places {
+struct NativeIds {
     modules: FxHashMap<(usize, u32), NativeModule>,
     frames: FxHashSet<(usize, RawFrame)>,
 }
@@ -32,28 +32,32 @@ struct Places {
 const FIRST: usize = 16;
 
 /// Every native place of the capture, by module.
-pub(super) fn places(file: &CaptureFile, index: &Index, progress: &(dyn Fn(u64) + Sync)) -> Result<Vec<Wanted>, Error> {
+pub(super) fn places(
+    file: &OpenCaptureFile,
+    index: &Index,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<Wanted>, Error> {
     places_in(file, index, 0..index.segments.len(), progress)
 }
 
 /// The native places of the capture's beginning: those of most of its modules, without reading all of it twice.
-pub(super) fn first_places(file: &CaptureFile, index: &Index) -> Result<Vec<Wanted>, Error> {
+pub(super) fn first_places(file: &OpenCaptureFile, index: &Index) -> Result<Vec<Wanted>, Error> {
     places_in(file, index, 0..index.segments.len().min(FIRST), &|_| ())
 }
 
 fn places_in(
-    file: &CaptureFile,
+    file: &OpenCaptureFile,
     index: &Index,
     segments: Range<usize>,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<Wanted>, Error> {
-    let both = |one: Places, other: Places| Ok(one.and(other));
+    let both = |one: NativeIds, other: NativeIds| Ok(one.and(other));
     let places = |segment: usize| {
         let places = of(file, index, &index.segments[segment]);
         progress(index.stored_bytes(segment));
         places
     };
-    let all = segments.into_par_iter().map(places).try_reduce(Places::default, both)?;
+    let all = segments.into_par_iter().map(places).try_reduce(NativeIds::default, both)?;
     let mut files = FxHashMap::default();
     for (ticket, file) in &index.mapped {
         let image = index.images.partition_point(|first| first <= ticket);
@@ -72,7 +76,7 @@ fn places_in(
     Ok(wanted)
 }
 
-impl Places {
+impl NativeIds {
     fn and(mut self, other: Self) -> Self {
         self.frames.extend(other.frames);
         for (key, module) in other.modules {
@@ -91,10 +95,10 @@ impl Places {
     }
 }
 
-fn of(file: &CaptureFile, index: &Index, segment: &Segment) -> Result<Places, Error> {
+fn of(file: &OpenCaptureFile, index: &Index, segment: &IndexedSegment) -> Result<NativeIds, Error> {
     let (mut bytes, mut at) = (Vec::new(), 0);
     join(file, index, segment, &mut bytes)?;
-    let (mut places, mut reader, mut image) = (Places::default(), SegmentReader::default(), 0);
+    let (mut places, mut reader, mut image) = (NativeIds::default(), SegmentReader::default(), 0);
     loop {
         let mut batch = Batch::default();
         let progress = reader.decode(&bytes, &mut at, &mut batch, BATCH);
@@ -102,7 +106,7 @@ fn of(file: &CaptureFile, index: &Index, segment: &Segment) -> Result<Places, Er
             image = index.images.partition_point(|&first| first <= begin.ticket);
         }
         places.add(image, batch);
-        if progress != Progress::Full {
+        if progress != DecodeProgress::Full {
             return Ok(places);
         }
     }

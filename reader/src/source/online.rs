@@ -13,8 +13,8 @@ use memtrack_format::mapped::MappedFile;
 use memtrack_format::observe::Observation;
 use rustc_hash::FxHashMap;
 
-use super::merge::{Cursor, Merger, Turn};
-use super::segment::{Batch, Progress, SegmentReader};
+use super::merge::{Cursor, Merger, RunTurn};
+use super::segment::{Batch, DecodeProgress, SegmentReader};
 use super::timeline::Timeline;
 use super::{Consumer, Loss, ReadSummary};
 use crate::error::Error;
@@ -23,7 +23,7 @@ use crate::frames::Frames;
 
 /// One stream on its way through the merge.
 #[derive(Debug, Default)]
-struct Stream {
+struct OnlineStream {
     reader: SegmentReader,
     /// Which segment is being decoded, and up to which byte; `None`: the rest of it cannot be read.
     at: Option<(u32, u32)>,
@@ -33,7 +33,7 @@ struct Stream {
     past: u64,
 }
 
-impl Stream {
+impl OnlineStream {
     fn decode(&mut self, segment: u32, offset: u32, bytes: &[u8], lost: &mut Loss) {
         if offset == 0 {
             self.reader = SegmentReader::default();
@@ -47,7 +47,7 @@ impl Stream {
         let (mut batch, mut at) = (Batch::default(), 0);
         let progress = self.reader.decode(bytes, &mut at, &mut batch, usize::MAX);
         self.at = u32::try_from(bytes.len()).ok().and_then(|len| Some((segment, offset.checked_add(len)?)));
-        if progress == Progress::Damaged {
+        if progress == DecodeProgress::Damaged {
             lost.add(1, (bytes.len() - at) as u64);
             self.at = None;
         }
@@ -56,7 +56,7 @@ impl Stream {
     }
 
     /// The turn of the next run; loads what it is in.
-    fn next<C: Consumer>(&mut self, merger: &mut Merger, consumer: &mut C) -> Result<Option<Turn>, Error> {
+    fn next<C: Consumer>(&mut self, merger: &mut Merger, consumer: &mut C) -> Result<Option<RunTurn>, Error> {
         loop {
             if let Some(turn) = self.cursor.next() {
                 return Ok(Some(turn));
@@ -70,7 +70,7 @@ impl Stream {
 /// The merge of streams that go on.
 #[derive(Debug, Default)]
 pub struct Online {
-    streams: FxHashMap<u32, Stream>,
+    streams: FxHashMap<u32, OnlineStream>,
     merger: Merger,
     lost: Loss,
     /// Streams of which nothing has come yet will only show later tickets.
@@ -92,7 +92,8 @@ impl Online {
     /// does not follow what came before is lost, and counted.
     pub fn records(&mut self, stream: u32, segment: u32, offset: u32, bytes: &[u8]) {
         let floor = self.floor;
-        let stream = self.streams.entry(stream).or_insert_with(|| Stream { past: floor, ..Stream::default() });
+        let stream =
+            self.streams.entry(stream).or_insert_with(|| OnlineStream { past: floor, ..OnlineStream::default() });
         stream.decode(segment, offset, bytes, &mut self.lost);
     }
 
@@ -133,7 +134,7 @@ impl Online {
         // A stream that is busy before anything of it came is not past this ticket, so it must be known by name.
         for &number in busy {
             let floor = self.floor;
-            self.streams.entry(number).or_insert_with(|| Stream { past: floor, ..Stream::default() });
+            self.streams.entry(number).or_insert_with(|| OnlineStream { past: floor, ..OnlineStream::default() });
         }
         self.floor = self.floor.max(before_ticket);
         self.give(bound, consumer)

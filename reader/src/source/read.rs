@@ -11,20 +11,20 @@ use std::sync::Arc;
 
 use memtrack_format::observe::{Observation, ObservationReader};
 
-use super::ahead::{Ahead, Part, Room, Shop, Task};
+use super::ahead::{Ahead, DecodePool, Room, SegmentPart, Task};
 use super::brief::Brief;
-use super::file::CaptureFile;
+use super::file::OpenCaptureFile;
 use super::index::Index;
-use super::merge::{Cursor, Merger, Turn};
+use super::merge::{Cursor, Merger, RunTurn};
 use super::natives;
-use super::timeline::{Scale, Timeline};
+use super::timeline::{ClockScale, Timeline};
 use super::{Consumer, How, Loss, ReadSummary};
 use crate::error::Error;
 use crate::program::Program;
 
 /// One stream on its way through the merge.
 #[derive(Default)]
-struct Stream {
+struct FileStream {
     /// Its segments that were not opened, newest first.
     segments: Vec<usize>,
     cursor: Cursor,
@@ -33,28 +33,28 @@ struct Stream {
 
 /// Gives every event and snapshot to `consumer`; `progress` gets the bytes of the file that were dealt with since.
 pub(super) fn read<C: Consumer>(
-    file: &Arc<CaptureFile>,
+    file: &Arc<OpenCaptureFile>,
     (index, how): (&Arc<Index>, &How),
     consumer: &mut C,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ReadSummary, Error> {
-    let mut reading = Reading::new(file, (index, how), Room::ALONE)?;
+    let mut reading = MergeReader::new(file, (index, how), Room::ALONE)?;
     while reading.step(u64::MAX, consumer, progress)? {}
     reading.end(consumer)?;
     Ok(reading.finish())
 }
 
 /// The segments of each stream; streams in the order of their numbers.
-fn streams(index: &Index) -> Vec<Stream> {
+fn streams(index: &Index) -> Vec<FileStream> {
     let stream = |i: usize| index.segments[i].stream;
     let mut sorted: Vec<usize> = (0..index.segments.len()).collect();
     sorted.sort_by_key(|&i| (stream(i), Reverse(index.segments[i].number)));
     let streams = sorted.chunk_by(|&a, &b| stream(a) == stream(b));
-    streams.map(|segments| Stream { segments: segments.to_vec(), ..Stream::default() }).collect()
+    streams.map(|segments| FileStream { segments: segments.to_vec(), ..FileStream::default() }).collect()
 }
 
 /// The clocks' relation: by the process's start and end, else by its last snapshot.
-fn timeline(file: &CaptureFile, index: &Index) -> Result<Timeline, Error> {
+fn timeline(file: &OpenCaptureFile, index: &Index) -> Result<Timeline, Error> {
     let process = &index.process;
     let mut last = None;
     if process.end_ticks.is_none() {
@@ -71,11 +71,11 @@ fn timeline(file: &CaptureFile, index: &Index) -> Result<Timeline, Error> {
             }
         }
     }
-    Ok(Timeline::new(process.start_monotonic_ns, Scale::new(process, last)))
+    Ok(Timeline::new(process.start_monotonic_ns, ClockScale::new(process, last)))
 }
 
 /// The time of the last tick that can be read, on the monotonic clock.
-pub(super) fn last_tick_ns(file: &CaptureFile, index: &Index) -> Result<Option<u64>, Error> {
+pub(super) fn last_tick_ns(file: &OpenCaptureFile, index: &Index) -> Result<Option<u64>, Error> {
     for piece in index.observations.iter().rev() {
         let mut payload = Vec::new();
         file.payload(piece, &mut payload)?;
@@ -91,7 +91,7 @@ pub(super) fn last_tick_ns(file: &CaptureFile, index: &Index) -> Result<Option<u
 }
 
 /// The number of snapshots that can be read.
-pub(super) fn snapshots(file: &CaptureFile, index: &Index) -> Result<u64, Error> {
+pub(super) fn snapshots(file: &OpenCaptureFile, index: &Index) -> Result<u64, Error> {
     let mut number = 0;
     for piece in &index.observations {
         let mut payload = Vec::new();
@@ -103,20 +103,24 @@ pub(super) fn snapshots(file: &CaptureFile, index: &Index) -> Result<u64, Error>
 }
 
 /// A capture that is being read, as far as it has been given out.
-pub(crate) struct Reading {
-    shop: Arc<Shop>,
+pub(crate) struct MergeReader {
+    shop: Arc<DecodePool>,
     ahead: Ahead,
     merger: Merger,
     /// The first observation that was not read.
     observation: usize,
-    streams: Vec<Stream>,
+    streams: Vec<FileStream>,
     /// Streams by the turn of their next run or segment.
-    turns: BinaryHeap<Reverse<(Turn, usize)>>,
+    turns: BinaryHeap<Reverse<(RunTurn, usize)>>,
     lost: Loss,
 }
 
-impl Reading {
-    pub(super) fn new(file: &Arc<CaptureFile>, (index, how): (&Arc<Index>, &How), room: Room) -> Result<Self, Error> {
+impl MergeReader {
+    pub(super) fn new(
+        file: &Arc<OpenCaptureFile>,
+        (index, how): (&Arc<Index>, &How),
+        room: Room,
+    ) -> Result<Self, Error> {
         let mut merger = Merger::new(timeline(file, index)?, index.images.clone());
         merger.tables.symbols = how.symbolizer(index);
         merger.tables.frames.add_program(Arc::new(Program::of(&index.process)));
@@ -126,7 +130,7 @@ impl Reading {
         index.mapped.iter().for_each(|(ticket, file)| merger.mapped(*ticket, file));
         (merger.tables.without_columns, merger.tables.without_names) = (!how.columns, !how.names);
         merger.tables.brief = how.brief.then(Brief::default);
-        let shop = Arc::new(Shop::new(file, index, room));
+        let shop = Arc::new(DecodePool::new(file, index, room));
         let (ahead, streams) = (Ahead::new(Arc::clone(&shop)), streams(index));
         let turns = BinaryHeap::with_capacity(streams.len());
         let mut reading = Self { shop, ahead, merger, observation: 0, streams, turns, lost: index.lost };
@@ -137,8 +141,8 @@ impl Reading {
         Ok(reading)
     }
 
-    fn first_turn(&self, segment: usize) -> Turn {
-        Turn::first(self.shop.index.segments.get(segment).map_or(0, |segment| segment.first_ticket))
+    fn first_turn(&self, segment: usize) -> RunTurn {
+        RunTurn::first(self.shop.index.segments.get(segment).map_or(0, |segment| segment.first_ticket))
     }
 
     /// The time of the next event, in nanoseconds since the start; `None`: all were given out.
@@ -207,11 +211,11 @@ impl Reading {
     }
 
     /// Notes when the stream's turn is next, which was at its `last` turn just now.
-    fn queue(&mut self, stream: usize, last: Turn) {
-        let Stream { cursor, rest, segments } = &self.streams[stream];
+    fn queue(&mut self, stream: usize, last: RunTurn) {
+        let FileStream { cursor, rest, segments } = &self.streams[stream];
         let next = match cursor.next() {
             Some(turn) => Some(turn),
-            None if rest.is_some() => Some(Turn::first(cursor.batch.last_ticket)),
+            None if rest.is_some() => Some(RunTurn::first(cursor.batch.last_ticket)),
             None => segments.last().map(|&next| self.first_turn(next)),
         };
         // Tickets rise in a stream.
@@ -226,7 +230,7 @@ impl Reading {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
         let stream = &mut self.streams[stream];
-        let Part { batch, rest, lost } = match (stream.rest.take(), stream.segments.pop()) {
+        let SegmentPart { batch, rest, lost } = match (stream.rest.take(), stream.segments.pop()) {
             (Some(task), segment) => {
                 stream.segments.extend(segment);
                 self.ahead.fetch(&task)?

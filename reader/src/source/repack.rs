@@ -10,7 +10,7 @@ use memtrack_format::block::{BlockError, BlockHeader, BlockKind, Codec, HEADER_L
 use memtrack_format::header;
 use rustc_hash::FxHashMap;
 
-use super::file::{CaptureFile, Piece};
+use super::file::{OpenCaptureFile, StoredPiece};
 use crate::error::Error;
 
 /// Bytes of groups that are kept for what follows in them.
@@ -25,7 +25,7 @@ pub type Pack<'a> = dyn FnMut(&[u8], &[u8], &mut Vec<u8>) -> Codec + 'a;
 
 /// Copies the capture. `go_on` is told how many bytes of it were dealt with since; `Ok(false)`: it said no.
 pub(super) fn repack(
-    file: &CaptureFile,
+    file: &OpenCaptureFile,
     out: &mut dyn Write,
     pack: &mut Pack<'_>,
     go_on: &mut dyn FnMut(u64) -> bool,
@@ -46,7 +46,7 @@ pub(super) fn repack(
 }
 
 struct Copy<'a> {
-    file: &'a CaptureFile,
+    file: &'a OpenCaptureFile,
     out: &'a mut dyn Write,
     at: u64,
     /// Of each stream, the first segment of its present group and the group's bytes.
@@ -68,7 +68,7 @@ impl Copy<'_> {
             }
             Err(_) => return Ok(false),
         };
-        let piece = Piece { payload, header };
+        let piece = StoredPiece { payload, header };
         let end = self.at.saturating_add(piece.stored_bytes());
         if end > self.file.len() {
             return Ok(false);
@@ -92,7 +92,7 @@ impl Copy<'_> {
     }
 
     /// The payload, behind what comes before it in its group; `None`: it is damaged, or that is not known.
-    fn unpacked(&mut self, piece: &Piece) -> Result<Option<(Vec<u8>, usize)>, Error> {
+    fn unpacked(&mut self, piece: &StoredPiece) -> Result<Option<(Vec<u8>, usize)>, Error> {
         let header = &piece.header;
         let mut raw = match self.groups.remove(&header.stream) {
             Some((segment, bytes)) if header.kind == BlockKind::Records => {

@@ -31,7 +31,7 @@ pub(super) struct Compact {
 
 /// Events with one ticket, from `start` to the start of the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct TicketRun {
     pub(super) ticket: u64,
     pub(super) start: usize,
     /// CLOCK_MONOTONIC, if the run says that it began at this time.
@@ -40,7 +40,7 @@ pub(super) struct Run {
 
 /// A node of the segment's stack tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Node {
+pub(super) struct SegmentNode {
     pub(super) parent: u32,
     pub(super) frame: RawFrame,
 }
@@ -48,7 +48,7 @@ pub(super) struct Node {
 /// What a segment says beside events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Definition {
-    Code(Code),
+    Code(CodeDescription),
     Module(u32, NativeModule),
     Lines { id: u32, bytes: Vec<u8> },
     Located { frame: RawFrame, position: SourcePosition },
@@ -69,7 +69,7 @@ pub(super) enum NameSource {
 
 /// A code object without its line table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Code {
+pub(super) struct CodeDescription {
     pub(super) id: u32,
     pub(super) first_line: u32,
     pub(super) lines: LineTableFormat,
@@ -92,9 +92,9 @@ pub(super) struct Batch {
     pub(super) events: Vec<Compact>,
     /// Ticks of the stamping clock for each event; empty in segments that are not timed.
     pub(super) times: Vec<u64>,
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<TicketRun>,
     /// Nodes that are new in this batch.
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<SegmentNode>,
     pub(super) definitions: Vec<Definition>,
     /// Present in the first batch of a segment.
     pub(super) begin: Option<Begin>,
@@ -118,7 +118,7 @@ impl Batch {
 
 /// How far a call of [`SegmentReader::decode`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum DecodeProgress {
     /// The batch is full; the bytes go on.
     Full,
     /// To the end of the bytes.
@@ -135,14 +135,14 @@ const LOOKS: usize = 8;
 #[derive(Debug, Default)]
 struct Nodes {
     /// By their numbers; the empty stack first, once there are any.
-    links: Vec<Link>,
+    links: Vec<StackLink>,
     /// Their numbers by what they are.
     numbers: HashTable<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Link {
-    node: Node,
+struct StackLink {
+    node: SegmentNode,
     /// The next callee of its caller.
     next: u32,
     /// The callee used last; 0: none.
@@ -152,7 +152,7 @@ struct Link {
 impl Nodes {
     /// The number of a node, which is put among the `new` ones if it is one.
     #[inline]
-    fn intern(&mut self, new: &mut Vec<Node>, node: Node) -> u32 {
+    fn intern(&mut self, new: &mut Vec<SegmentNode>, node: SegmentNode) -> u32 {
         let last = self.links.get(node.parent as usize).map_or(0, |caller| caller.last);
         if last == 0 {
             return self.add(new, node, last);
@@ -175,7 +175,7 @@ impl Nodes {
     }
 
     #[inline(never)]
-    fn look_up(&mut self, new: &mut Vec<Node>, node: Node, last: u32) -> u32 {
+    fn look_up(&mut self, new: &mut Vec<SegmentNode>, node: SegmentNode, last: u32) -> u32 {
         let links = &self.links;
         match self.numbers.find(hash(&node), |&id| links[id as usize].node == node) {
             Some(&id) => {
@@ -188,10 +188,10 @@ impl Nodes {
 
     /// Adds one, behind the callee of its caller that was used last.
     #[inline(never)]
-    fn add(&mut self, new: &mut Vec<Node>, node: Node, last: u32) -> u32 {
+    fn add(&mut self, new: &mut Vec<SegmentNode>, node: SegmentNode, last: u32) -> u32 {
         if self.links.is_empty() {
-            self.links.push(Link {
-                node: Node { parent: 0, frame: RawFrame { code: 0, instruction: 0 } },
+            self.links.push(StackLink {
+                node: SegmentNode { parent: 0, frame: RawFrame { code: 0, instruction: 0 } },
                 next: 0,
                 last: 0,
             });
@@ -199,7 +199,7 @@ impl Nodes {
         // A segment has fewer nodes than bytes, and those fit in 32 bits.
         let id = self.links.len() as u32;
         let next = if last == 0 { id } else { std::mem::replace(&mut self.links[last as usize].next, id) };
-        self.links.push(Link { node, next, last: 0 });
+        self.links.push(StackLink { node, next, last: 0 });
         self.links[node.parent as usize].last = id;
         let links = &self.links;
         self.numbers.insert_unique(hash(&node), id, |&id| hash(&links[id as usize].node));
@@ -208,7 +208,7 @@ impl Nodes {
     }
 }
 
-fn hash(node: &Node) -> u64 {
+fn hash(node: &SegmentNode) -> u64 {
     FxBuildHasher.hash_one(node)
 }
 
@@ -227,11 +227,11 @@ pub(super) struct SegmentReader {
 
 impl SegmentReader {
     /// Decodes from `at` on, until the batch has `limit` events or the bytes end; moves `at`.
-    pub(super) fn decode(&mut self, bytes: &[u8], at: &mut usize, batch: &mut Batch, limit: usize) -> Progress {
-        batch.runs.push(Run { ticket: self.ticket, start: batch.events.len(), began_us: None });
+    pub(super) fn decode(&mut self, bytes: &[u8], at: &mut usize, batch: &mut Batch, limit: usize) -> DecodeProgress {
+        batch.runs.push(TicketRun { ticket: self.ticket, start: batch.events.len(), began_us: None });
         let progress = loop {
             if batch.events.len() >= limit {
-                break if *at < bytes.len() { Progress::Full } else { Progress::End };
+                break if *at < bytes.len() { DecodeProgress::Full } else { DecodeProgress::End };
             }
             if self.begin.is_some()
                 && let Some(block) = self.decoder.block(bytes, at)
@@ -242,12 +242,12 @@ impl SegmentReader {
             match self.decoder.next(bytes, *at) {
                 Ok(Some((record, next))) => {
                     if !self.record(&record, batch) {
-                        break Progress::Damaged;
+                        break DecodeProgress::Damaged;
                     }
                     *at = next;
                 }
-                Ok(None) => break Progress::End,
-                Err(_) => break Progress::Damaged,
+                Ok(None) => break DecodeProgress::End,
+                Err(_) => break DecodeProgress::Damaged,
             }
         };
         batch.last_ticket = self.ticket;
@@ -317,7 +317,7 @@ impl SegmentReader {
             Record::ExecBegins => self.event(batch, EventKind::Exec, 0, 0, None),
             Record::Located { frame, position } => batch.definitions.push(Definition::Located { frame, position }),
             Record::Module(ref module) => batch.definitions.push(Definition::Module(module.id, native(module))),
-            Record::Code(ref head) => batch.definitions.push(Definition::Code(Code::from(head))),
+            Record::Code(ref head) => batch.definitions.push(Definition::Code(CodeDescription::from(head))),
             Record::CodeLines { id, bytes } => {
                 batch.definitions.push(Definition::Lines { id, bytes: bytes.to_vec() });
             }
@@ -364,7 +364,7 @@ impl SegmentReader {
         let stack = self.decoder.stack();
         let mut node = self.path.last().copied().unwrap_or(0);
         while let Some(&frame) = stack.get(self.path.len()) {
-            node = self.nodes.intern(&mut batch.nodes, Node { parent: node, frame });
+            node = self.nodes.intern(&mut batch.nodes, SegmentNode { parent: node, frame });
             self.path.push(node);
         }
         node
@@ -376,7 +376,7 @@ impl SegmentReader {
         let start = batch.events.len();
         match batch.runs.last_mut() {
             Some(run) if run.start == start && run.began_us.is_none() => run.ticket = ticket,
-            _ => batch.runs.push(Run { ticket, start, began_us: None }),
+            _ => batch.runs.push(TicketRun { ticket, start, began_us: None }),
         }
     }
 
@@ -384,19 +384,19 @@ impl SegmentReader {
         let (start, began_us) = (batch.events.len(), NonZeroU64::new(monotonic_us));
         match batch.runs.last_mut() {
             Some(run) if run.start == start && run.ticket == self.ticket => run.began_us = began_us,
-            _ => batch.runs.push(Run { ticket: self.ticket, start, began_us }),
+            _ => batch.runs.push(TicketRun { ticket: self.ticket, start, began_us }),
         }
     }
 }
 
 fn native(module: &ModuleRecord<'_>) -> NativeModule {
     let ModuleRecord { bias, start, end, path, build_id, id: _ } = *module;
-    let source = native::Source::Process;
+    let source = native::ModuleSource::Process;
     let module = NativeModule { path: cut(path), bias, start, end, source, ..NativeModule::default() };
     module.with_identity(&cut(build_id))
 }
 
-impl From<&CodeHead<'_>> for Code {
+impl From<&CodeHead<'_>> for CodeDescription {
     fn from(head: &CodeHead<'_>) -> Self {
         let CodeHead { id, first_line, lines, lines_len, name, file } = *head;
         Self { id, first_line, lines, lines_len, name: cut(name), file: cut(file) }
@@ -410,7 +410,7 @@ fn cut(text: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Batch, LOOKS, Node, Nodes, Progress, Run, SegmentReader};
+    use super::{Batch, DecodeProgress, LOOKS, Nodes, SegmentNode, SegmentReader, TicketRun};
     use crate::event::EventKind;
     use memtrack_format::Allocator;
     use memtrack_format::record::{Encoder, RawFrame};
@@ -424,7 +424,7 @@ mod tests {
             // Some have few callees, and some more than are looked at.
             let parent = (seed >> 50) as u32 % (expected.len() as u32 / 8 + 1);
             let callees = if parent.is_multiple_of(5) { 10 * LOOKS as u32 } else { parent % 5 };
-            let node = Node { parent, frame: RawFrame { code: 7, instruction: (seed >> 33) as u32 % callees } };
+            let node = SegmentNode { parent, frame: RawFrame { code: 7, instruction: (seed >> 33) as u32 % callees } };
             let known = expected.iter().position(|known| *known == node).unwrap_or(expected.len());
             if known == expected.len() {
                 expected.push(node);
@@ -447,11 +447,11 @@ mod tests {
 
         let (mut batch, mut at) = (Batch::default(), 0);
         let progress = SegmentReader::default().decode(&bytes[..end], &mut at, &mut batch, usize::MAX);
-        assert_eq!(progress, Progress::End);
+        assert_eq!(progress, DecodeProgress::End);
         let kinds: Vec<_> = batch.events.iter().map(|event| event.kind).collect();
         assert_eq!(kinds, [EventKind::Alloc(Allocator::Malloc), EventKind::Alloc(Allocator::Calloc)]);
         assert_eq!(batch.times, [110, 130]);
-        let run = |ticket, start| Run { ticket, start, began_us: None };
+        let run = |ticket, start| TicketRun { ticket, start, began_us: None };
         assert_eq!(batch.runs, [run(1, 0), run(5, 1)]);
     }
 }

@@ -11,7 +11,7 @@ use memtrack_format::record::RawFrame;
 use rustc_hash::FxHashMap;
 
 use super::brief::Brief;
-use super::segment::{Code, Definition, NameSource, Node};
+use super::segment::{CodeDescription, Definition, NameSource, SegmentNode};
 use crate::error::Error;
 use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{self, FrameId, Frames, NameId};
@@ -21,7 +21,7 @@ use crate::symbols::{Symbolizer, UNKNOWN, frames_of};
 
 /// All tables of one capture.
 #[derive(Debug, Default)]
-pub(super) struct Tables {
+pub(super) struct IdTables {
     pub(super) frames: Frames,
     pub(super) threads: Vec<Thread>,
     /// Nodes whose frame's code object was not known.
@@ -38,13 +38,13 @@ pub(super) struct Tables {
     /// The names of native frames.
     pub(super) symbols: Symbolizer,
     /// For each image of the process, the first one's at 0.
-    images: Vec<Image>,
+    images: Vec<CodeImage>,
 }
 
 /// Code objects of one image of the process: an exec begins another, whose ids mean something else.
 #[derive(Debug, Default)]
-struct Image {
-    codes: FxHashMap<u32, (Code, Vec<u8>)>,
+struct CodeImage {
+    codes: FxHashMap<u32, (CodeDescription, Vec<u8>)>,
     known: FxHashMap<(u32, u32), FrameId>,
     modules: FxHashMap<u32, NativeModule>,
     /// Files that pages outside of loaded objects are of, by the page's id.
@@ -55,7 +55,7 @@ struct Image {
     located: FxHashMap<(u32, u32), SourcePosition>,
 }
 
-impl Tables {
+impl IdTables {
     /// Takes a definition of an image over. The first one of a code object holds; a later one adds what is missing of its line table.
     pub(super) fn define(&mut self, image: usize, definition: &Definition) {
         match definition {
@@ -97,9 +97,9 @@ impl Tables {
         Some(place(image.modules.get(&frame.code)?, image.files.get(&frame.code).map(|file| &**file), frame))
     }
 
-    fn image(&mut self, number: usize) -> &mut Image {
+    fn image(&mut self, number: usize) -> &mut CodeImage {
         if self.images.len() <= number {
-            self.images.resize_with(number + 1, Image::default);
+            self.images.resize_with(number + 1, CodeImage::default);
         }
         &mut self.images[number]
     }
@@ -126,7 +126,12 @@ impl Tables {
     }
 
     /// Adds the stacks of a segment's new nodes to `map`, which knows those before them.
-    pub(super) fn map_nodes(&mut self, image: usize, nodes: &[Node], map: &mut Vec<StackId>) -> Result<(), Error> {
+    pub(super) fn map_nodes(
+        &mut self,
+        image: usize,
+        nodes: &[SegmentNode],
+        map: &mut Vec<StackId>,
+    ) -> Result<(), Error> {
         for node in nodes {
             let parent = map.get(node.parent as usize).copied().unwrap_or_default();
             map.push(if self.is_native(image, node.frame) {

@@ -13,12 +13,12 @@ use std::collections::VecDeque;
 use memtrack_format::meta::{CLOCK_MONOTONIC, Process};
 use memtrack_format::observe::{Observation, Tick};
 
-/// Binary places of [`Scale::ns_per_tick`].
+/// Binary places of [`ClockScale::ns_per_tick`].
 const FRACTION: u32 = 32;
 
 /// A tick on its way into the total order; times are since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct TimelineTick {
     pub(super) ticket: u64,
     pub(super) time_ns: u64,
     /// Resident memory, if it was looked at.
@@ -27,13 +27,13 @@ pub(super) struct Mark {
 
 /// From the stamping clock to nanoseconds since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Scale {
+pub(super) struct ClockScale {
     start_ticks: u64,
     /// A fixed-point number.
     ns_per_tick: u64,
 }
 
-impl Scale {
+impl ClockScale {
     /// Through the start and the last moment at which both clocks were read; `None` when they are not known.
     pub(super) fn new(process: &Process, last: Option<(u64, u64)>) -> Option<Self> {
         let (start_ticks, start_ns) = (process.start_ticks?, process.start_monotonic_ns?);
@@ -66,12 +66,12 @@ impl Scale {
 pub(super) struct Timeline {
     /// CLOCK_MONOTONIC at the start; the first tick's where the capture does not say.
     start_ns: Option<u64>,
-    scale: Option<Scale>,
+    scale: Option<ClockScale>,
     /// Time of the last mark that was passed.
     floor: u64,
     /// Time of the next.
     ceiling: Option<u64>,
-    marks: VecDeque<Mark>,
+    marks: VecDeque<TimelineTick>,
     /// Of the last mark that was added.
     last: Tick,
     /// Events without stamps have come since the last mark.
@@ -81,7 +81,7 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    pub(super) fn new(start_ns: Option<u64>, scale: Option<Scale>) -> Self {
+    pub(super) fn new(start_ns: Option<u64>, scale: Option<ClockScale>) -> Self {
         Self { start_ns, scale, ..Self::default() }
     }
 
@@ -95,7 +95,7 @@ impl Timeline {
         let start = *self.start_ns.get_or_insert(tick.time_ns);
         let time_ns = tick.time_ns.saturating_sub(start).max(self.last.time_ns);
         self.last = Tick { ticket: tick.ticket.max(self.last.ticket), time_ns };
-        self.marks.push_back(Mark { ticket: self.last.ticket, time_ns, rss });
+        self.marks.push_back(TimelineTick { ticket: self.last.ticket, time_ns, rss });
         self.ceiling = self.marks.front().map(|mark| mark.time_ns);
     }
 
@@ -107,12 +107,12 @@ impl Timeline {
 
     /// The next mark that comes before a run with this ticket, which is passed by that.
     #[inline]
-    pub(super) fn pass(&mut self, ticket: u64) -> Option<Mark> {
+    pub(super) fn pass(&mut self, ticket: u64) -> Option<TimelineTick> {
         self.marks.front().filter(|mark| mark.ticket <= ticket)?;
         let mark = self.marks.pop_front()?;
         let time_ns = self.reach(mark.time_ns);
         self.ceiling = self.marks.front().map(|next| next.time_ns);
-        Some(Mark { time_ns, ..mark })
+        Some(TimelineTick { time_ns, ..mark })
     }
 
     /// A run begins, at this time on the monotonic clock as its thread says; the time since the start.

@@ -9,7 +9,7 @@ use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN};
 use memtrack_format::header;
 use memtrack_format::symbols::ModuleSymbols;
 
-use crate::rewrite::Blocks;
+use crate::rewrite::CaptureBlocks;
 
 /// Bytes that are copied at a time.
 const COPIED: u64 = 1 << 20;
@@ -40,7 +40,7 @@ pub fn attach<W: Write>(
             _ => break,
         }
     }
-    let mut blocks = Blocks::after(&mut out);
+    let mut blocks = CaptureBlocks::after(&mut out);
     blocks.symbols(names)?;
     capture.seek(SeekFrom::Start(at))?;
     loop {
@@ -70,7 +70,7 @@ mod tests {
     use memtrack_format::symbols::{ModuleSymbols, OffsetSymbols, Symbol};
 
     use super::attach;
-    use crate::rewrite::Blocks;
+    use crate::rewrite::CaptureBlocks;
     use crate::source::Capture;
 
     fn names(function: &str) -> Vec<ModuleSymbols> {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     fn capture() -> Vec<u8> {
-        let mut blocks = Blocks::new(Vec::new()).unwrap();
+        let mut blocks = CaptureBlocks::new(Vec::new()).unwrap();
         blocks.process(&Process { pid: Some(7), ..Process::default() }, 0).unwrap();
         blocks.finish(true).unwrap()
     }
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn what_is_no_single_capture_is_refused() {
-        let mut blocks = Blocks::new(Vec::new()).unwrap();
+        let mut blocks = CaptureBlocks::new(Vec::new()).unwrap();
         blocks.block(BlockHeader::plain(BlockKind::Members), &[]).unwrap();
         for bytes in [b"no capture at all, but long enough".to_vec(), blocks.finish(false).unwrap()] {
             assert!(attach(&mut Cursor::new(bytes), &names("f"), Vec::new(), |_| {}).is_err());

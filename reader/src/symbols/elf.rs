@@ -15,16 +15,16 @@ use object::{Endianness, Object, ObjectSection};
 /// At most this many bytes are made of one: a little more than zlib can, and far more than debug information needs.
 const RATIO: u64 = 1100;
 
-type Reader<'d> = &'d ReadCache<File>;
+type CacheReader<'d> = &'d ReadCache<File>;
 
 /// The bytes of an open file.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct FileBytes {
     path: PathBuf,
     cache: ReadCache<File>,
 }
 
-impl Source {
+impl FileBytes {
     /// Opens a regular file.
     ///
     /// # Errors
@@ -53,8 +53,8 @@ fn reason(error: &std::io::Error) -> String {
 
 /// An ELF file that was parsed.
 #[derive(Debug)]
-pub(super) struct Elf<'d> {
-    file: ElfFile<'d, FileHeader64<Endianness>, Reader<'d>>,
+pub(super) struct SymbolFile<'d> {
+    file: ElfFile<'d, FileHeader64<Endianness>, CacheReader<'d>>,
 }
 
 /// A symbol as it stands in the file.
@@ -67,12 +67,12 @@ pub(super) struct Raw<'a> {
     pub(super) local: bool,
 }
 
-impl<'d> Elf<'d> {
+impl<'d> SymbolFile<'d> {
     /// Parses the headers.
     ///
     /// # Errors
     /// The reason, for a person.
-    pub(super) fn parse(source: &'d Source) -> Result<Self, String> {
+    pub(super) fn parse(source: &'d FileBytes) -> Result<Self, String> {
         let file = ElfFile::parse(&source.cache).map_err(|error| format!("it is no 64-bit ELF file ({error})"))?;
         Ok(Self { file })
     }
@@ -131,7 +131,7 @@ impl<'d> Elf<'d> {
         self.functions_of(if full.is_empty() { self.file.elf_dynamic_symbol_table() } else { full })
     }
 
-    fn functions_of(&self, table: &SymbolTable<'d, FileHeader64<Endianness>, Reader<'d>>) -> Vec<Raw<'d>> {
+    fn functions_of(&self, table: &SymbolTable<'d, FileHeader64<Endianness>, CacheReader<'d>>) -> Vec<Raw<'d>> {
         // The strings at once: one by one each of them would be read from the file.
         let strings = self.file.section_by_index(table.string_section()).and_then(|section| section.data());
         let strings = strings.unwrap_or_default();

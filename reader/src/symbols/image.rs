@@ -10,9 +10,9 @@ use addr2line::Context;
 use gimli::{EndianArcSlice, RunTimeEndian, SectionId};
 
 use super::demangle::demangle;
-use super::elf::Elf;
+use super::elf::SymbolFile;
 use super::search::Search;
-use super::table::Table;
+use super::table::FunctionTable;
 use super::{Symbol, search};
 use crate::native::NativeModule;
 
@@ -23,35 +23,35 @@ type Slice = EndianArcSlice<RunTimeEndian>;
 type Dwarf = gimli::Dwarf<Slice>;
 
 /// What the files of a module name.
-pub(super) struct Image {
-    table: Table,
+pub(super) struct ModuleNames {
+    table: FunctionTable,
     dwarf: Option<Context<Slice>>,
 }
 
-impl fmt::Debug for Image {
+impl fmt::Debug for ModuleNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Image").field("dwarf", &self.dwarf.is_some()).finish_non_exhaustive()
     }
 }
 
-impl Image {
+impl ModuleNames {
     /// Finds and opens the module's files.
     ///
     /// # Errors
     /// Why none can be used, for a person.
     pub(super) fn open(module: &NativeModule, search: &Search) -> Result<Self, String> {
         let main = search::own_file(module);
-        let main_elf = main.as_ref().ok().and_then(|source| Elf::parse(source).ok());
-        let whole = main_elf.as_ref().is_some_and(Elf::has_dwarf);
+        let main_elf = main.as_ref().ok().and_then(|source| SymbolFile::parse(source).ok());
+        let whole = main_elf.as_ref().is_some_and(SymbolFile::has_dwarf);
         let debug = if whole { Err(String::new()) } else { search.debug_file(module, main.as_ref().ok()) };
-        let debug_elf = debug.as_ref().ok().and_then(|source| Elf::parse(source).ok());
+        let debug_elf = debug.as_ref().ok().and_then(|source| SymbolFile::parse(source).ok());
         let files: Vec<_> = [(&debug, &debug_elf), (&main, &main_elf)]
             .into_iter()
             .filter_map(|(source, elf)| Some((source.as_ref().ok()?.path(), elf.as_ref()?)))
             .collect();
         let dwarf = files.iter().find(|(_, elf)| elf.has_dwarf()).and_then(|(path, elf)| context(path, elf, search));
         let table = files.iter().find(|(_, elf)| elf.has_symbols()).or(files.last());
-        let image = Self { table: table.map(|(_, elf)| Table::read(elf)).unwrap_or_default(), dwarf };
+        let image = Self { table: table.map(|(_, elf)| FunctionTable::read(elf)).unwrap_or_default(), dwarf };
         match (image.is_empty(), main, debug) {
             (false, ..) => Ok(image),
             (true, Err(reason), Err(more)) => Err(search::join(&reason, &more)),
@@ -110,18 +110,18 @@ fn frames(dwarf: &Context<Slice>, address: u64) -> Vec<Symbol> {
 }
 
 /// The DWARF of a file; `None` when it cannot be read.
-fn context(path: &Path, elf: &Elf<'_>, search: &Search) -> Option<Context<Slice>> {
+fn context(path: &Path, elf: &SymbolFile<'_>, search: &Search) -> Option<Context<Slice>> {
     let mut dwarf = load(elf);
     if let Some((name, build_id)) = elf.alternate()
         && let Some(source) = search.alternate_file(path, name, build_id)
-        && let Ok(shared) = Elf::parse(&source)
+        && let Ok(shared) = SymbolFile::parse(&source)
     {
         dwarf.set_sup(load(&shared));
     }
     Context::from_dwarf(dwarf).ok()
 }
 
-fn load(elf: &Elf<'_>) -> Dwarf {
+fn load(elf: &SymbolFile<'_>) -> Dwarf {
     let endian = if elf.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     let section = |id: SectionId| {
         let bytes = if is_needed(id) { elf.debug_section(id.name()) } else { Arc::from([]) };

@@ -34,8 +34,8 @@ pub use self::attach::attach;
 pub use self::debuginfod::Debuginfod;
 pub use self::search::Search;
 
-use self::image::Image;
-use crate::native::{NativeModule, Source};
+use self::image::ModuleNames;
+use crate::native::{ModuleSource, NativeModule};
 
 /// A place in the source that an address stands for: the function that was called, or one that was inlined there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,14 +49,14 @@ pub struct Symbol {
 }
 
 /// What a module's names are kept under: its path and its identity.
-type Key = (Vec<u8>, Vec<u8>);
+type ModuleKey = (Vec<u8>, Vec<u8>);
 
 /// Finds names, and remembers them.
 #[derive(Debug)]
 pub struct Symbolizer {
     /// `None`: there are no files to look for.
     search: Option<Search>,
-    modules: FxHashMap<Key, Module>,
+    modules: FxHashMap<ModuleKey, ResolvedModule>,
 }
 
 impl Default for Symbolizer {
@@ -115,7 +115,7 @@ impl Symbolizer {
             for place in &named.places {
                 let symbols = place.symbols.iter().map(Symbol::from).collect::<Vec<_>>();
                 if !symbols.is_empty() {
-                    module.names.insert(place.offset, Names { symbols, found: true });
+                    module.names.insert(place.offset, AddressNames { symbols, found: true });
                 }
             }
         }
@@ -132,7 +132,7 @@ impl Symbolizer {
 
     /// Finds the names of many offsets at once, one thread for each module; [`Symbolizer::resolve`] has them then.
     pub fn prefetch(&mut self, wanted: &[Wanted]) {
-        let mut by_module: FxHashMap<Key, (&NativeModule, Vec<u64>)> = FxHashMap::default();
+        let mut by_module: FxHashMap<ModuleKey, (&NativeModule, Vec<u64>)> = FxHashMap::default();
         for one in wanted {
             let (_, offsets) = by_module.entry(key(&one.module)).or_insert_with(|| (&one.module, Vec::new()));
             offsets.extend_from_slice(&one.offsets);
@@ -166,14 +166,14 @@ impl Symbolizer {
 
 /// What is known of one module.
 #[derive(Debug, Default)]
-struct Module {
-    names: FxHashMap<u64, Names>,
+struct ResolvedModule {
+    names: FxHashMap<u64, AddressNames>,
     files: Files,
 }
 
 /// The names of one place.
 #[derive(Debug)]
-struct Names {
+struct AddressNames {
     symbols: Vec<Symbol>,
     /// Whether they are more than the module and the offset.
     found: bool,
@@ -186,12 +186,12 @@ enum Files {
     #[default]
     Unopened,
     /// They were found.
-    Open(Box<Image>),
+    Open(Box<ModuleNames>),
     /// There are none that can be used, because of this.
     None(String),
 }
 
-impl Module {
+impl ResolvedModule {
     fn find(&mut self, module: &NativeModule, search: Option<&Search>, offsets: &[u64]) {
         for &offset in offsets {
             if self.names.contains_key(&offset) {
@@ -201,7 +201,7 @@ impl Module {
             if let (Files::Unopened, Some(search), true) = (&self.files, search, is_in_time)
                 && search.has_time_to_open(module)
             {
-                self.files = search.opened(module).unwrap_or_else(|| match Image::open(module, search) {
+                self.files = search.opened(module).unwrap_or_else(|| match ModuleNames::open(module, search) {
                     Ok(image) => Files::Open(Box::new(image)),
                     Err(reason) => Files::None(reason),
                 });
@@ -213,7 +213,7 @@ impl Module {
             let found = !symbols.is_empty();
             let unnamed = || Symbol { function: module.place(offset).into(), file: None, line: 0 };
             let symbols = if found { symbols } else { vec![unnamed()] };
-            self.names.insert(offset, Names { symbols, found });
+            self.names.insert(offset, AddressNames { symbols, found });
         }
     }
 
@@ -223,7 +223,7 @@ impl Module {
         Some(Problem { module, reason: reason.clone() })
     }
 
-    fn named(&self, (path, build_id): &Key) -> ModuleSymbols {
+    fn named(&self, (path, build_id): &ModuleKey) -> ModuleSymbols {
         let found = self.names.iter().filter(|(_, names)| names.found);
         let mut places: Vec<_> = found.map(|(&offset, names)| place(offset, &names.symbols)).collect();
         places.sort_by_key(|place| place.offset);
@@ -231,9 +231,9 @@ impl Module {
     }
 }
 
-fn key(module: &NativeModule) -> Key {
+fn key(module: &NativeModule) -> ModuleKey {
     // Of a mapped file without a build-id nothing is believed, whatever is known of one that was loaded from there.
-    let unproven = module.source == Source::Maps && module.build_id.is_empty();
+    let unproven = module.source == ModuleSource::Maps && module.build_id.is_empty();
     (module.path.clone(), if unproven { vec![0] } else { module.identity() })
 }
 

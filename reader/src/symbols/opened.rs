@@ -7,23 +7,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-use super::{Files, Key};
+use super::{Files, ModuleKey};
 
 /// Modules that are kept at once; with one more, all are let go.
 const MOST: usize = 64;
 
 /// Files that nobody uses at the moment.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Opened(Arc<Mutex<FxHashMap<Key, Files>>>);
+pub(super) struct Opened(Arc<Mutex<FxHashMap<ModuleKey, Files>>>);
 
 impl Opened {
     /// Hands out the files of a module, if they are here.
-    pub(super) fn take(&self, key: &Key) -> Option<Files> {
+    pub(super) fn take(&self, key: &ModuleKey) -> Option<Files> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key)
     }
 
     /// Keeps the files of a module for the next who asks.
-    pub(super) fn put(&self, key: Key, files: Files) {
+    pub(super) fn put(&self, key: ModuleKey, files: Files) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= MOST {
             kept.clear();

@@ -18,9 +18,9 @@ use crc32fast::hash as crc32;
 use memtrack_format::file_stamp::FileStamp;
 
 use super::debuginfod::{Debuginfod, hex};
-use super::elf::{Elf, Source};
+use super::elf::{FileBytes, SymbolFile};
 use super::opened::Opened;
-use super::{Files, Key, key};
+use super::{Files, ModuleKey, key};
 use crate::native::{self, NativeModule};
 
 /// Where distributions put debug files.
@@ -111,7 +111,7 @@ impl Search {
     }
 
     /// Leaves a module's files to the next symbolizer; those of a module without a build-id are let go.
-    pub(super) fn leave(&self, key: Key, files: Files) {
+    pub(super) fn leave(&self, key: ModuleKey, files: Files) {
         // A build-id has more bytes than what stands for none.
         if key.1.len() > 1 {
             self.opened.put(key, files);
@@ -119,7 +119,7 @@ impl Search {
     }
 
     /// The module's debug file, or another copy of the module itself; `main` is its own file, where that can be used.
-    pub(super) fn debug_file(&self, module: &NativeModule, main: Option<&Source>) -> Result<Source, String> {
+    pub(super) fn debug_file(&self, module: &NativeModule, main: Option<&FileBytes>) -> Result<FileBytes, String> {
         if let Some(found) = self.by_build_id(&module.build_id) {
             return Ok(found);
         }
@@ -133,14 +133,14 @@ impl Search {
     }
 
     /// The file that debug information of the file at `path` refers to.
-    pub(super) fn alternate_file(&self, path: &Path, name: &[u8], build_id: &[u8]) -> Option<Source> {
+    pub(super) fn alternate_file(&self, path: &Path, name: &[u8], build_id: &[u8]) -> Option<FileBytes> {
         // Relative names are relative to the real file, not to a link to it.
         let real = fs::canonicalize(path).ok()?;
         let named = real.parent()?.join(OsStr::from_bytes(name));
         with_build_id(&named, build_id).ok().or_else(|| self.by_build_id(build_id))
     }
 
-    fn by_build_id(&self, build_id: &[u8]) -> Option<Source> {
+    fn by_build_id(&self, build_id: &[u8]) -> Option<FileBytes> {
         let (first, rest) = build_id.split_first().filter(|(_, rest)| !rest.is_empty())?;
         let rest = hex(rest);
         let candidates = self.debug_dirs.iter().flat_map(|dir| {
@@ -151,8 +151,8 @@ impl Search {
     }
 
     /// The debug file that the module's own file names, beside it or in a debug directory.
-    fn by_link(&self, module: &NativeModule, main: &Source) -> Option<Source> {
-        let elf = Elf::parse(main).ok()?;
+    fn by_link(&self, module: &NativeModule, main: &FileBytes) -> Option<FileBytes> {
+        let elf = SymbolFile::parse(main).ok()?;
         let (name, checksum) = elf.debug_link()?;
         if name.is_empty() || name.contains(&b'/') || name == b".." {
             return None;
@@ -167,7 +167,7 @@ impl Search {
 }
 
 /// The module's own file, if it is the one that was recorded.
-pub(super) fn own_file(module: &NativeModule) -> Result<Source, String> {
+pub(super) fn own_file(module: &NativeModule) -> Result<FileBytes, String> {
     if module.path.is_empty() {
         return Err("its path is not known".to_owned());
     }
@@ -176,7 +176,7 @@ pub(super) fn own_file(module: &NativeModule) -> Result<Source, String> {
         return Err("its path is not absolute, and no build-id was recorded to tell its file by".to_owned());
     }
     // Nobody vouches that the file of a mapping is the one at its path.
-    if module.source == native::Source::Maps && module.build_id.is_empty() {
+    if module.source == native::ModuleSource::Maps && module.build_id.is_empty() {
         return Err("no build-id was recorded to tell its file by".to_owned());
     }
     let own = with_build_id(path, &module.build_id).or_else(|reason| without_mark(module).ok_or(reason))?;
@@ -196,15 +196,15 @@ fn stamp(path: &Path) -> Option<FileStamp> {
 }
 
 /// The file that is where one was that had gone while it was mapped: another copy of the same build.
-fn without_mark(module: &NativeModule) -> Option<Source> {
+fn without_mark(module: &NativeModule) -> Option<FileBytes> {
     let path = module.path.strip_suffix(GONE).filter(|_| !module.build_id.is_empty())?;
     with_build_id(Path::new(OsStr::from_bytes(path)), &module.build_id).ok()
 }
 
 /// The file, if it has this build-id.
-fn with_build_id(path: &Path, build_id: &[u8]) -> Result<Source, String> {
-    let source = Source::open(path)?;
-    let found = Elf::parse(&source)?.build_id();
+fn with_build_id(path: &Path, build_id: &[u8]) -> Result<FileBytes, String> {
+    let source = FileBytes::open(path)?;
+    let found = SymbolFile::parse(&source)?.build_id();
     match (build_id, found) {
         _ if build_id == found => Ok(source),
         ([], _) => Err(format!("the file is another one: it has build-id {}, the recorded one had none", hex(found))),
@@ -214,9 +214,9 @@ fn with_build_id(path: &Path, build_id: &[u8]) -> Result<Source, String> {
 }
 
 /// The debug file, if it is the one that is linked to.
-fn linked(path: &Path, build_id: &[u8], checksum: u32) -> Option<Source> {
-    let source = Source::open(path).ok()?;
-    let own = Elf::parse(&source).ok()?.build_id().to_vec();
+fn linked(path: &Path, build_id: &[u8], checksum: u32) -> Option<FileBytes> {
+    let source = FileBytes::open(path).ok()?;
+    let own = SymbolFile::parse(&source).ok()?.build_id().to_vec();
     let belongs = if own.is_empty() || build_id.is_empty() {
         let small = fs::metadata(path).is_ok_and(|metadata| metadata.len() <= LARGEST_CHECKED);
         small && fs::read(path).is_ok_and(|bytes| crc32(&bytes) == checksum)

@@ -3,17 +3,17 @@
 //! Invariant: an address is given a name only if it lies in the function: between its start and the end that the table
 //! tells, or, for those without a size, the next function's start.
 
-use super::elf::{Elf, Raw};
+use super::elf::{Raw, SymbolFile};
 
 /// Functions, sorted by address, no two at the same.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    functions: Vec<Function>,
+pub(super) struct FunctionTable {
+    functions: Vec<TableFunction>,
     names: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Function {
+struct TableFunction {
     start: u64,
     end: u64,
     /// Into `names`.
@@ -21,9 +21,9 @@ struct Function {
     name_len: u32,
 }
 
-impl Table {
+impl FunctionTable {
     /// The functions of the file's symbol table, or of what it exports where it has no other.
-    pub(super) fn read(elf: &Elf<'_>) -> Self {
+    pub(super) fn read(elf: &SymbolFile<'_>) -> Self {
         Self::new(elf.functions())
     }
 
@@ -40,7 +40,7 @@ impl Table {
                 break; // 4 GB of names
             };
             table.names.extend_from_slice(one.name);
-            table.functions.push(Function { start: one.address, end, name, name_len });
+            table.functions.push(TableFunction { start: one.address, end, name, name_len });
         }
         table
     }
@@ -60,7 +60,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use super::{Raw, Table};
+    use super::{FunctionTable, Raw};
 
     fn raw(address: u64, size: u64, name: &str) -> Raw<'_> {
         Raw { address, size, name: name.as_bytes(), local: false }
@@ -68,19 +68,19 @@ mod tests {
 
     #[test]
     fn addresses_between_functions_have_no_name() {
-        let table = Table::new(vec![raw(0x30, 0, "asm"), raw(0x10, 0x10, "first"), raw(0x40, 4, "last")]);
+        let table = FunctionTable::new(vec![raw(0x30, 0, "asm"), raw(0x10, 0x10, "first"), raw(0x40, 4, "last")]);
         let name = |address| table.name(address).map(|name| std::str::from_utf8(name).unwrap());
         assert_eq!([name(0), name(0xf), name(0x20), name(0x44)], [None; 4]);
         assert_eq!([name(0x10), name(0x1f)], [Some("first"); 2]);
         assert_eq!([name(0x30), name(0x3f)], [Some("asm"); 2]);
         assert_eq!(name(0x43), Some("last"));
-        assert!(!table.is_empty() && Table::default().is_empty());
+        assert!(!table.is_empty() && FunctionTable::default().is_empty());
     }
 
     #[test]
     fn the_public_name_is_taken() {
         let local = Raw { local: true, ..raw(1, 9, "a") };
-        let table = Table::new(vec![raw(1, 9, "__libc_malloc"), raw(1, 9, "malloc"), local, raw(1, 0, "m")]);
+        let table = FunctionTable::new(vec![raw(1, 9, "__libc_malloc"), raw(1, 9, "malloc"), local, raw(1, 0, "m")]);
         assert_eq!(table.name(5), Some(b"malloc".as_slice()));
     }
 }

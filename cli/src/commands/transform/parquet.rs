@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use memtrack_reader::modules::{Module, Modules};
-use memtrack_reader::source::{self, Consumer, Place, ReadSummary};
+use memtrack_reader::source::{self, Consumer, ReadSummary, RunPosition};
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Options, Replay, Snapshot};
 use parquet::basic::{Compression, Encoding};
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
@@ -339,7 +339,7 @@ impl Consumer for Writer<'_> {
         }
     }
 
-    fn run(&mut self, place: &Place) {
+    fn run(&mut self, place: &RunPosition) {
         self.tid = place.tid;
     }
 

@@ -6,7 +6,7 @@ use std::io::Write;
 
 use anyhow::Result;
 use memtrack_reader::View;
-use memtrack_reader::analysis::ordering::{Ordering, Sample, samples};
+use memtrack_reader::analysis::ordering::{Ordering, StackSample, samples};
 
 use super::{Format, Metric, frame_text, root_to_leaf};
 use crate::reports::facts::Capture;
@@ -43,7 +43,7 @@ impl Format for Collapsed {
 }
 
 impl Collapsed {
-    fn weight(&self, sample: &Sample) -> u64 {
+    fn weight(&self, sample: &StackSample) -> u64 {
         match self.0 {
             Metric::Bytes => sample.bytes,
             Metric::Allocations => sample.count,

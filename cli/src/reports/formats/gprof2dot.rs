@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 
 use anyhow::Result;
-use memtrack_reader::analysis::ordering::{Ordering, Sample, samples};
+use memtrack_reader::analysis::ordering::{Ordering, StackSample, samples};
 use memtrack_reader::{FrameId, Frames, View};
 use serde_json::json;
 
@@ -53,7 +53,7 @@ impl Format for Gprof2dot {
 }
 
 impl Gprof2dot {
-    fn weight(&self, sample: &Sample) -> u64 {
+    fn weight(&self, sample: &StackSample) -> u64 {
         match self.0 {
             Metric::Bytes => sample.bytes,
             Metric::Allocations => sample.count,
@@ -68,7 +68,7 @@ struct Functions<'a> {
 }
 
 impl Functions<'_> {
-    fn event(&mut self, sample: &Sample, weight: u64, out: &mut dyn Write) -> io::Result<()> {
+    fn event(&mut self, sample: &StackSample, weight: u64, out: &mut dyn Write) -> io::Result<()> {
         let chain: Vec<_> =
             leaf_to_root(self.frames, sample.stack).into_iter().map(|frame| self.number(frame)).collect();
         write!(out, "{{\"callchain\":{},\"cost\":[{weight}]}}", json!(chain))

@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 
 use anyhow::{Result, bail};
-use memtrack_reader::analysis::ordering::{Ordering, Sample, samples};
+use memtrack_reader::analysis::ordering::{Ordering, StackSample, samples};
 use memtrack_reader::{FrameId, Frames, View};
 use serde_json::json;
 
@@ -84,7 +84,7 @@ impl Wanted {
 }
 
 /// The frames that samples use, numbered in the order of their first use; `None` is the one that stands for no stack.
-fn frame_table(samples: &[Sample], frames: &Frames) -> Numbering<Option<FrameId>> {
+fn frame_table(samples: &[StackSample], frames: &Frames) -> Numbering<Option<FrameId>> {
     let mut table = Numbering::new();
     for sample in samples {
         root_to_leaf(frames, sample.stack).into_iter().for_each(|frame| {
@@ -104,7 +104,7 @@ fn ordering_name(ordering: Ordering) -> &'static str {
 
 struct File<'a> {
     capture: &'a Capture,
-    samples: &'a [Sample],
+    samples: &'a [StackSample],
     table: Numbering<Option<FrameId>>,
 }
 
@@ -117,7 +117,7 @@ impl File<'_> {
         self.profile(&format!("{title}: bytes"), "bytes", |sample| sample.bytes, out)?;
         write!(out, ",")?;
         self.profile(&format!("{title}: allocations"), "none", |sample| sample.count, out)?;
-        let total = |weight: fn(&Sample) -> u64| sum(self.samples, weight);
+        let total = |weight: fn(&StackSample) -> u64| sum(self.samples, weight);
         let done = json!({
             "view": view::name(view),
             "ordering": ordering_name(ordering),
@@ -146,8 +146,14 @@ impl File<'_> {
     }
 
     /// One profile; samples without weight are left out.
-    fn profile(&self, name: &str, unit: &str, weight: impl Fn(&Sample) -> u64, out: &mut dyn Write) -> io::Result<()> {
-        let weighty: Vec<&Sample> = self.samples.iter().filter(|sample| weight(sample) > 0).collect();
+    fn profile(
+        &self,
+        name: &str,
+        unit: &str,
+        weight: impl Fn(&StackSample) -> u64,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let weighty: Vec<&StackSample> = self.samples.iter().filter(|sample| weight(sample) > 0).collect();
         let end = sum(self.samples, &weight);
         let (name, unit) = (json!(name), json!(unit));
         write!(
@@ -165,7 +171,7 @@ impl File<'_> {
     }
 }
 
-fn sum(samples: &[Sample], weight: impl Fn(&Sample) -> u64) -> u64 {
+fn sum(samples: &[StackSample], weight: impl Fn(&StackSample) -> u64) -> u64 {
     samples.iter().fold(0, |sum: u64, sample| sum.saturating_add(weight(sample)))
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 
 use memtrack_reader::analysis::CallTree;
-use memtrack_reader::analysis::diff::Functions;
+use memtrack_reader::analysis::diff::SharedFunctions;
 use memtrack_reader::frames::Frame;
 use memtrack_reader::modules::{Modules, dotted};
 use memtrack_reader::origin::{Origin, origins};
@@ -55,7 +55,7 @@ impl<'a> Names<'a> {
     }
 
     /// The functions of two captures.
-    pub(super) fn of_functions(functions: &Functions, plumbing: Plumbing, frames: [&'a Frames; 2]) -> Self {
+    pub(super) fn of_functions(functions: &SharedFunctions, plumbing: Plumbing, frames: [&'a Frames; 2]) -> Self {
         let numbers: HashMap<(&str, &str), u32> =
             functions.list().iter().zip(0..).map(|(known, number)| ((&*known.name, &*known.file), number)).collect();
         let mut known = HashMap::new();

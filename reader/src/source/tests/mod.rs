@@ -13,7 +13,7 @@ use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 use tempfile::NamedTempFile;
 
 use self::make::{Act, History, START_NS, Seen, Step, process, push_block, steps, tid};
-use super::{Capture, Consumer, Loss, Online, Place, ReadSummary};
+use super::{Capture, Consumer, Loss, Online, ReadSummary, RunPosition};
 use crate::error::Error;
 use crate::event::{Event, EventKind, Snapshot};
 use crate::frames::Frames;
@@ -45,7 +45,7 @@ impl Consumer for Notes {
         self.seen.push(Seen::Snapshot { time_ns: snapshot.time_ns, rss: snapshot.rss_bytes });
     }
 
-    fn run(&mut self, place: &Place) {
+    fn run(&mut self, place: &RunPosition) {
         self.tid = place.tid;
     }
 

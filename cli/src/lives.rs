@@ -5,7 +5,7 @@
 
 use anyhow::{Result, bail};
 use memtrack_reader::analysis::Tally;
-use memtrack_reader::query::{AllocationScan, Amount, Comparison, Expr, Judge, Life, MatchContext, Moments, Number};
+use memtrack_reader::query::{AllocationScan, Amount, Comparison, Expr, Life, MatchContext, Matcher, Moments, Number};
 use memtrack_reader::{Options, Replay, source};
 
 use crate::load::{Request, facts};
@@ -38,7 +38,7 @@ pub(crate) fn each(file: &source::Capture, expr: &Expr, mut take: impl FnMut(&Ca
     }
     let (capture, _) = whole(file, &Options::default())?;
     let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: file.duration_ns()? };
-    let judge = Judge::new(expr, &known);
+    let judge = Matcher::new(expr, &known);
     let moments = Moments::of(&capture.analysis.totals, Options::default().temporary_threshold);
     let mut lives = AllocationScan::new(moments, |life: &Life| {
         if judge.takes(life) {

@@ -10,7 +10,7 @@ use crate::analysis::{Analysis, Tally};
 use crate::event::Thread;
 use crate::frames::Frames;
 use crate::origin::Whose;
-use crate::query::{Expr, Judge, MatchContext, Test, Text};
+use crate::query::{Expr, MatchContext, Matcher, Test, Text};
 
 /// What to keep. An empty list stands for everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Filter {
     /// Drops the groups that are not kept. Gives everything ever allocated by those that are.
     pub fn apply(&self, analysis: &mut Analysis, frames: &Frames, threads: &[Thread]) -> Tally {
         if !self.is_everything() {
-            let judge = Judge::new(&self.expr(), &MatchContext { frames, threads, duration_ns: 0 });
+            let judge = Matcher::new(&self.expr(), &MatchContext { frames, threads, duration_ns: 0 });
             analysis.retain(|_, group| judge.takes_group(group.stack, group.allocator, group.thread));
             analysis.failed.retain(|failed| judge.takes_group(failed.stack, failed.allocator, failed.thread));
         }

@@ -6,7 +6,7 @@
 use anyhow::{Result, bail};
 use memtrack_reader::Options;
 use memtrack_reader::analysis::Tally;
-use memtrack_reader::query::{Expr, Judge, MatchContext};
+use memtrack_reader::query::{Expr, MatchContext, Matcher};
 
 use crate::args::query::{By, Query};
 use crate::lives;
@@ -86,7 +86,7 @@ fn sums(request: Request<'_>, by: By, expr: &Expr, groups: &mut Groups, matched:
     }
     let capture = load(request, &Options::default())?;
     let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: 0 };
-    let judge = Judge::new(expr, &known);
+    let judge = Matcher::new(expr, &known);
     for group in capture.analysis.groups.iter() {
         if judge.takes_group(group.stack, group.allocator, group.thread) {
             matched.matched.add(group.allocated.bytes, group.allocated.count);

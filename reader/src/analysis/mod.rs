@@ -1,12 +1,11 @@
 //! What a capture says, as plain sums: everything reports are made of, and what an aggregated capture holds.
 //!
-//! The replay fills `Accounts` event by event, one pass for all questions; [`Analysis`] is its outcome. It is plain
+//! The replay fills `GroupTotals` event by event, one pass for all questions; [`Analysis`] is its outcome. It is plain
 //! data with public fields, so that it can be saved, restored, and made by hand. Definitions: the design's section 5.
 //!
 //! Invariant: every sum in a view belongs to one group (full stack, allocator, thread), and a view's sums add up to the
 //! total of its kind.
 
-mod accounts;
 mod arenas;
 mod breakdown;
 mod calls;
@@ -15,11 +14,12 @@ mod detail;
 pub mod diff;
 mod failed;
 mod group;
+mod group_totals;
 mod groups;
 mod histogram;
+mod interval_tracker;
 mod intervals;
 mod lifetimes;
-mod lives;
 mod merge;
 pub mod ordering;
 mod own;
@@ -43,7 +43,7 @@ pub use quiet::Quiet;
 pub use selection::Selection;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
 
-pub(crate) use accounts::{Accounts, LiveBlock, ReleasedBlock};
+pub(crate) use group_totals::{GroupTotals, LiveBlock, ReleasedBlock};
 
 use memtrack_format::Allocator;
 

@@ -1,22 +1,22 @@
 //! Questions about single allocations: which of them an expression means, and what became of them.
 //!
 //! `function ~ "json.*" and bytes > 1MB and lifetime > 2s` is taken apart into an [`Expr`], the same form that the
-//! [filters](crate::Filter) of reports become, and a [`Judge`] says of an allocation, or of a group of them, whether it
+//! [filters](crate::Filter) of reports become, and a [`Matcher`] says of an allocation, or of a group of them, whether it
 //! is meant. [`AllocationScan`] makes whole allocations of events: made here and then, ended there and then.
 //!
 //! `~` is a regular expression that may match anywhere in the text (`^` and `$` bind it to its ends), `=` the whole text.
 //! Invariant: one implementation judges for filters and expressions alike.
 
+mod allocation_scan;
 mod expr;
-mod judge;
 mod lexer;
-mod lives;
+mod matcher;
 mod parse;
 pub mod units;
 
+pub use allocation_scan::{AllocationScan, Fate, Life, Moments};
 pub use expr::{Amount, Comparison, Expr, Flag, Number, Test, Text};
-pub use judge::{Judge, MatchContext};
-pub use lives::{AllocationScan, Fate, Life, Moments};
+pub use matcher::{MatchContext, Matcher};
 
 /// Why an expression is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

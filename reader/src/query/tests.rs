@@ -2,7 +2,7 @@
 
 use memtrack_format::{Allocator, MapClass};
 
-use super::{AllocationScan, Expr, Fate, Judge, Life, MatchContext, Moments};
+use super::{AllocationScan, Expr, Fate, Life, MatchContext, Matcher, Moments};
 use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
 use crate::frames::Frames;
 use crate::replay::{Options, Replay};
@@ -39,7 +39,7 @@ fn life() -> Life {
 fn takes(text: &str) -> bool {
     let (frames, expr) = (frames(), text.parse::<Expr>().unwrap_or_else(|error| panic!("{text}: {error}")));
     let threads = [(7, "main"), (8, "pool-1")].map(|(tid, name)| Thread { tid, name: name.into() });
-    Judge::new(&expr, &MatchContext { frames: &frames, threads: &threads, duration_ns: 4_000_000_000 }).takes(&life())
+    Matcher::new(&expr, &MatchContext { frames: &frames, threads: &threads, duration_ns: 4_000_000_000 }).takes(&life())
 }
 
 #[test]

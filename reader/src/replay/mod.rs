@@ -22,7 +22,7 @@ use self::heap::{BlockIndex, LiveHeap, TOGETHER};
 use self::mappings::{Cut, Mappings};
 use self::watch::Watch;
 use crate::analysis::{
-    Accounts, Analysis, ClassTotals, LiveBlock, MappingTotals, Moment, Peak, ReleasedBlock, Selection, Tally,
+    Analysis, ClassTotals, GroupTotals, LiveBlock, MappingTotals, Moment, Peak, ReleasedBlock, Selection, Tally,
 };
 use crate::event::{Event, EventKind, Snapshot, ThreadId};
 
@@ -66,7 +66,7 @@ impl Default for Options {
 /// The state of a traced process, and the sums over its past.
 #[derive(Debug)]
 pub struct Replay {
-    accounts: Accounts,
+    accounts: GroupTotals,
     heap: LiveHeap,
     mappings: Mappings,
     threads: Vec<ReplayThread>,
@@ -106,7 +106,7 @@ impl Replay {
     #[must_use]
     pub fn new(options: &Options) -> Self {
         Self {
-            accounts: Accounts::new(options),
+            accounts: GroupTotals::new(options),
             heap: LiveHeap::default(),
             mappings: Mappings::default(),
             threads: Vec::new(),

@@ -4,7 +4,7 @@
 //! What was live at P is what is live now and was made up to P, plus what was made up to P and has ended since. So each
 //! end of such an allocation is added to its group's sum [`Since`] the peak; when a better peak comes, these sums are
 //! worth nothing. What was live when finalization began is found in the same way, with a moment that never moves. The
-//! peak of several processes together is a moment that is told from outside: see [`Accounts::mark_peak`].
+//! peak of several processes together is a moment that is told from outside: see [`GroupTotals::mark_peak`].
 //!
 //! Invariant: `live_bytes` is the sum over everything allocated and not yet released, at every event.
 
@@ -15,8 +15,8 @@ use memtrack_format::Allocator;
 use rustc_hash::FxBuildHasher;
 
 use super::groups::{OptionalSum, StoredGroup};
+use super::interval_tracker::IntervalTracker;
 use super::intervals::{Intervals, PackedRows};
-use super::lives::IntervalTracker;
 use super::since::Since;
 use super::{Analysis, Detail, Failed, Group, Groups, Moment, Selection, Sum, Tally, Totals};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
@@ -79,7 +79,7 @@ const RECENT: usize = 8192;
 
 /// The running sums.
 #[derive(Debug)]
-pub(crate) struct Accounts {
+pub(crate) struct GroupTotals {
     /// The totals that are not sums over groups.
     pub(crate) totals: Totals,
     /// What they hold of moments is what has ended since, until the end.
@@ -115,7 +115,7 @@ pub(crate) struct Accounts {
     exact_times: bool,
 }
 
-impl Accounts {
+impl GroupTotals {
     pub(crate) fn new(options: &Options) -> Self {
         Self {
             totals: Totals { temporary_threshold: options.temporary_threshold, ..Totals::default() },

@@ -1,11 +1,11 @@
 //! Whether an allocation satisfies an expression.
 //!
 //! Texts belong to stacks and threads, of which there are few, and are looked at once for each; numbers are compared
-//! for each allocation. Invariant: a judgement depends on the allocation and the tables alone, never on what was judged
+//! for each allocation. Invariant: a judgement depends on the allocation and the tables alone, never on what was matched
 //! before.
 
+use super::allocation_scan::{Fate, Life};
 use super::expr::{Amount, Expr, Flag, Number, Test, Text};
-use super::lives::{Fate, Life};
 use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId};
 use crate::modules::{Module, Modules, dotted};
@@ -26,7 +26,7 @@ pub struct MatchContext<'a> {
 
 /// An expression with what its texts mean in one capture.
 #[derive(Debug)]
-pub struct Judge {
+pub struct Matcher {
     node: MatchNode,
 }
 
@@ -45,7 +45,7 @@ enum MatchNode {
     Flag(Flag),
 }
 
-impl Judge {
+impl Matcher {
     /// Looks the expression's texts up.
     #[must_use]
     pub fn new(expr: &Expr, known: &MatchContext<'_>) -> Self {

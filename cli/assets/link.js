@@ -21,6 +21,7 @@ const DEFAULTS = {
   sourceLabels: false,
   hide: 0,
   imports: null,
+  arenas: null,
   q: "",
   zoom: [],
   pane: "graph",
@@ -46,6 +47,7 @@ function stateOf(hash, model) {
   const { data, liveGroup, time } = model;
   const text = (key) => link.get(key) || "";
   const one = (key, known) => (known.includes(text(key)) ? text(key) : known[0]);
+  const asked = (key) => (link.has(key) ? text(key) === "true" : null);
   const numbers = (key) => text(key).split(".").filter(Boolean).map(Number).filter(Number.isInteger);
   const state = Object.fromEntries(SWITCHES.map((key) => [key, link.get(key) === "true"]));
   const view = +text("view");
@@ -61,7 +63,8 @@ function stateOf(hash, model) {
     frames: one("frames", FRAMES),
     colorBy: one("colorBy", ["own", "total"]),
     hide: +text("hide") & 31,
-    imports: link.has("imports") ? link.get("imports") === "true" : null,
+    imports: asked("imports"),
+    arenas: asked("arenas"),
     q: text("q"),
     zoom: numbers("zoom").slice(0, 5000),
     range: isRange ? range : null,

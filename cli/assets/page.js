@@ -59,14 +59,22 @@ class Page {
     return imports === null ? this.model.diff || view === 1 || view === 2 : !imports;
   }
 
+  /** Leaks leave out Python's arenas, too, as all reports do: nobody knows what of them is in use. */
+  get hidesArenas() {
+    const { arenas, view } = this.state;
+    return arenas === null ? view === 1 || view === 2 : !arenas;
+  }
+
   selection() {
     const { view, metric, thread, range, vanished, hide } = this.state;
-    const hidden = (hide & ~(1 << OWNER.imports)) | (this.hidesImports ? 1 << OWNER.imports : 0);
+    const others = hide & ~(1 << OWNER.imports) & ~(1 << OWNER.arenas);
+    const hidden = others | (this.hidesImports << OWNER.imports) | (this.hidesArenas << OWNER.arenas);
     return { view, metric, thread, range, vanished: vanished && this.model.diff, hide: hidden };
   }
 
   toggleOwner(owner) {
     if (owner === OWNER.imports) this.set({ imports: this.hidesImports, zoom: [] });
+    else if (owner === OWNER.arenas) this.set({ arenas: this.hidesArenas, zoom: [] });
     else this.set({ hide: this.state.hide ^ (1 << owner), zoom: [] });
   }
 

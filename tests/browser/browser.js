@@ -64,8 +64,8 @@ export const drawn = (page) =>
   });
 export const named = async (page, name) => (await drawn(page)).find((block) => block.name === name);
 export const pick = (page, group, text) => page.click(`#${group} button:text-is("${text}")`);
-/** Shows what imports hold where the view leaves it out. */
-export const withImports = (page) => page.evaluate(() => window.memtrack.set({ imports: true }));
+/** Shows what imports and arenas hold where the view leaves it out. */
+export const withEverything = (page) => page.evaluate(() => window.memtrack.set({ imports: true, arenas: true }));
 export const state = (page) => page.evaluate(() => window.memtrack.state);
 
 /** Clicks on a block. */

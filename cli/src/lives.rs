@@ -6,7 +6,7 @@
 use anyhow::{Result, bail};
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::query::{AllocationScan, Amount, Comparison, Expr, Life, MatchContext, Matcher, Moments, Number};
-use memtrack_reader::{Options, Replay, source};
+use memtrack_reader::{Options, Replay, columns, source};
 
 use crate::load::{Request, facts};
 use crate::reports::facts::{Capture, Facts};
@@ -28,15 +28,25 @@ pub(crate) fn filters(request: &Request<'_>) -> Expr {
     Expr::And(all)
 }
 
-/// Gives `take` every allocation of one capture that satisfies `expr`, in the order of their ends; the capture.
+/// Gives `take` every allocation of one capture that satisfies `expr`, in the order of their ends; the capture. It is
+/// shown to people if the request says so, and searched as it was recorded.
 ///
 /// # Errors
 /// A capture that cannot be read or that holds no single allocations.
-pub(crate) fn each(file: &source::Capture, expr: &Expr, mut take: impl FnMut(&Capture, &Life)) -> Result<Capture> {
+pub(crate) fn each(
+    file: &source::Capture,
+    request: &Request<'_>,
+    expr: &Expr,
+    mut take: impl FnMut(&Capture, &Life),
+) -> Result<Capture> {
     if file.aggregated() {
         bail!("{}: an aggregated capture holds sums of many allocations, and no single ones", file.path().display());
     }
-    let (capture, _) = whole(file, &Options::default())?;
+    let (mut capture, _) = whole(file, &Options::default())?;
+    if request.shown {
+        columns::keep_where_several(&mut capture.frames);
+        capture.fold_beside(&request.wish)?;
+    }
     let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: file.duration_ns()? };
     let judge = Matcher::new(expr, &known);
     let moments = Moments::of(&capture.analysis.totals, Options::default().temporary_threshold);

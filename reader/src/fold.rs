@@ -41,6 +41,16 @@ pub fn fold(
     Ok(())
 }
 
+/// How every stack looks folded, by its number. The stacks themselves stay as they are, and folded ones come behind them.
+///
+/// # Errors
+/// As [`fold`].
+pub fn all_folded(frames: &mut Frames, plumbing: &Plumbing) -> Result<Vec<StackId>, Error> {
+    let recorded = frames.stacks().len();
+    let mut folder = Folder::new(frames, plumbing);
+    (0..).take(recorded + 1).map(|stack| folder.folded(StackId(stack))).collect()
+}
+
 /// Folds stacks one by one.
 #[derive(Debug)]
 pub struct Folder<'a> {

@@ -78,21 +78,29 @@ impl Whose {
 /// The origin of every frame, by its number.
 #[must_use]
 pub fn origins(frames: &Frames) -> Vec<Origin> {
-    let mut known: FxHashMap<(Option<NameId>, NameId), Origin> = FxHashMap::default();
-    (0..)
-        .map(FrameId)
-        .zip(frames.frames())
-        .map(|(id, frame)| {
-            let place = (frames.module_id(id), frame.file);
-            if place.0.is_some() && is_start(frames.function(id)) {
-                return Origin::Runtime;
-            }
-            *known.entry(place).or_insert_with(|| match frames.module(id) {
-                Some(object) => of_native(frames, object, frames.file(id)),
-                None => of_python(frames, frames.file(id)),
-            })
+    let mut known = Origins::default();
+    (0..).map(FrameId).zip(frames.frames()).map(|(id, _)| known.of(frames, id)).collect()
+}
+
+/// The origins of the frames that were asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Origins {
+    /// By object and file.
+    known: FxHashMap<(Option<NameId>, NameId), Origin>,
+}
+
+impl Origins {
+    /// The origin of a frame.
+    pub(crate) fn of(&mut self, frames: &Frames, id: FrameId) -> Origin {
+        let place = (frames.module_id(id), frames.frame(id).file);
+        if place.0.is_some() && is_start(frames.function(id)) {
+            return Origin::Runtime;
+        }
+        *self.known.entry(place).or_insert_with(|| match frames.module(id) {
+            Some(object) => of_native(frames, object, frames.file(id)),
+            None => of_python(frames, frames.file(id)),
         })
-        .collect()
+    }
 }
 
 /// Whose memory every stack holds, by its number; the first is the empty one.

@@ -3,6 +3,8 @@
 //! Invariant: nothing is printed before the expression and the captures have been understood, except JSON rows, which
 //! are written while they are found.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
 use memtrack_reader::Options;
 use memtrack_reader::analysis::Tally;
@@ -22,6 +24,7 @@ use crate::terminal::Look;
 /// A capture that cannot be read or does not have what is asked for, or an output that cannot be written.
 pub(crate) fn run(options: &Query) -> Result<u8> {
     let request = Request::from((options.captures.as_slice(), &options.filters));
+    let request = if options.json { request } else { request.for_people() };
     let expr = Expr::And(vec![lives::filters(&request), options.expression.expr.clone()]);
     let mut out = Report::printed(options.output.of(&options.captures))?;
     let look = options.text.colors.look(&out);
@@ -47,10 +50,9 @@ fn grouped(
     for path in &of_one_recording(request.paths)? {
         let file = request.open(path)?;
         let capture = if file.aggregated() {
-            let request = Request { paths: std::slice::from_ref(path), ..without_filters(request) };
-            sums(request, by, expr, &mut groups, &mut matched)?
+            sums(path, request, (by, expr), &mut groups, &mut matched)?
         } else {
-            lives::each(&file, expr, |capture, life| {
+            lives::each(&file, request, expr, |capture, life| {
                 matched.matched.add(life.size, 1);
                 groups.add(capture, life);
             })?
@@ -76,15 +78,25 @@ fn without_filters(request: &Request<'_>) -> Request<'static> {
 }
 
 /// Groups of sums that were made while the program ran.
-fn sums(request: Request<'_>, by: By, expr: &Expr, groups: &mut Groups, matched: &mut Matched) -> Result<Capture> {
+fn sums(
+    path: &PathBuf,
+    request: &Request<'_>,
+    (by, expr): (By, &Expr),
+    groups: &mut Groups,
+    matched: &mut Matched,
+) -> Result<Capture> {
     if !expr.is_of_groups() || by == By::Size {
         bail!(
             "{}: an aggregated capture holds sums of many allocations, none of which can be told by its size, time or \
              end; ask for function, file, module, thread or allocator only",
-            request.paths[0].display()
+            path.display()
         );
     }
-    let capture = load(request, &Options::default())?;
+    let unfiltered = Request { paths: std::slice::from_ref(path), ..without_filters(request) };
+    let mut capture = load(unfiltered, &Options::default())?;
+    if request.shown {
+        capture.fold_beside(&request.wish)?;
+    }
     let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: 0 };
     let judge = Matcher::new(expr, &known);
     for group in capture.analysis.groups.iter() {
@@ -101,7 +113,7 @@ fn largest(options: &Query, request: &Request<'_>, expr: &Expr, look: Look, out:
     let mut matched = Matched::default();
     let mut times = Facts::default();
     for path in &of_one_recording(request.paths)? {
-        let capture = lives::each(&request.open(path)?, expr, |capture, life| {
+        let capture = lives::each(&request.open(path)?, request, expr, |capture, life| {
             matched.matched.add(life.size, 1);
             rows.add(capture, life);
         })?;
@@ -119,7 +131,7 @@ fn stream(options: &Query, request: &Request<'_>, expr: &Expr, out: &mut Report)
     let mut rows = Stream::new(&options.expression.text, &mut *out);
     let mut matched = Matched::default();
     for path in &of_one_recording(request.paths)? {
-        let capture = lives::each(&request.open(path)?, expr, |capture, life| {
+        let capture = lives::each(&request.open(path)?, request, expr, |capture, life| {
             matched.matched.add(life.size, 1);
             rows.add(capture, life);
         })?;

@@ -21,7 +21,7 @@ use memtrack_reader::symbols::{Wanted, places};
 use memtrack_reader::{aggregate, source};
 
 use crate::args::rewrite::{Anonymize, Merge, Strip};
-use crate::load::{expanded, facts, warn_unnamed};
+use crate::load::{Request, expanded, facts, warn_unnamed};
 use crate::output::Report;
 use crate::terminal::Progress;
 use crate::units::{count, duration, size};
@@ -60,7 +60,7 @@ pub(crate) fn strip(options: &Strip) -> Result<u8> {
     let output = &options.output;
     let mut out = Report::capture(output.output.as_deref(), output.force, &options.capture, "stripped")?;
     let mut plan = Plan::new(StripRule { lived_less_ns: options.lived_less, smaller: options.smaller });
-    lives::each(&capture, &Expr::And(Vec::new()), |_, life| plan.add(life))?;
+    lives::each(&capture, &Request::default(), &Expr::And(Vec::new()), |_, life| plan.add(life))?;
     let dropped = plan.allocations;
     let process = stripped(capture.process(), options, dropped);
     rewrite(&capture, (&process, capture.symbols()), Some(&plan), None, &mut out)?;

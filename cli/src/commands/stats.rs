@@ -7,7 +7,6 @@ use memtrack_reader::View;
 use memtrack_reader::analysis::SizeHistogram;
 
 use crate::args;
-use crate::args::input::Input;
 use crate::lives;
 use crate::load::{Request, load, of_one_recording};
 use crate::message;
@@ -20,19 +19,22 @@ use crate::reports::{self, stats_json, stats_text};
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &args::Stats) -> Result<u8> {
     let view = options.which.wanted().unwrap_or(View::Allocated);
-    let without_paths = view == View::Allocated;
-    let request = Request { split_domains: true, without_paths, ..Request::from(&options.input) };
-    let capture = load(request, &options.which.reading())?;
+    let request = Request::from(&options.input).for_people();
+    let wish = request.wish.clone();
+    // Lines of own code are told by whole stacks.
+    let without_paths = view == View::Allocated && (options.json || wish.all_frames);
+    let request = Request { split_domains: true, without_paths, shown: false, ..request };
+    let mut capture = load(request, &options.which.reading())?;
     if capture.facts.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {
         message::warning("aggregated captures keep the sizes of allocations for the whole only: no sizes are shown");
     }
-    let lifetimes = if options.lifetimes { Some(lifetimes(&options.input)?) } else { None };
+    let lifetimes = if options.lifetimes { Some(lifetimes(options)?) } else { None };
     let mut out = Report::printed(options.output.of(&options.input.captures))?;
     if options.json {
         stats_json::write(&capture, view, lifetimes.as_ref(), options.text.rows, &mut out)?;
     } else {
         let look = options.text.colors.look(&out);
-        stats_text::write(&capture, view, options.text.rows, look, &mut out)?;
+        stats_text::write(&mut capture, &wish, view, options.text.rows, look, &mut out)?;
         if let Some(lifetimes) = &lifetimes {
             lifetimes.text(options.text.rows, look, &mut out)?;
         }
@@ -45,12 +47,13 @@ pub(crate) fn run(options: &args::Stats) -> Result<u8> {
 }
 
 /// How long the allocations lived that the filters keep.
-fn lifetimes(input: &Input) -> Result<reports::lifetimes::Report> {
-    let request = Request::from(input);
+fn lifetimes(options: &args::Stats) -> Result<reports::lifetimes::Report> {
+    let request = Request::from(&options.input);
+    let request = if options.json { request } else { request.for_people() };
     let expr = lives::filters(&request);
     let mut report = reports::lifetimes::Report::default();
     for path in &of_one_recording(request.paths)? {
-        let capture = lives::each(&request.open(path)?, &expr, |capture, life| report.add(capture, life))?;
+        let capture = lives::each(&request.open(path)?, &request, &expr, |capture, life| report.add(capture, life))?;
         report.end_capture(&capture);
     }
     Ok(report)

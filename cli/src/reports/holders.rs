@@ -1,13 +1,13 @@
 //! Who holds a view's memory: the line of own code that asked for it, and the place that it went through.
 //!
-//! A row is of one line of own code, however many places of libraries it reached; the place with the most bytes is named.
-//! Without own code on the stack it is of the place; of an import it is of the line that imports. Invariant: the rows add
+//! A row is of one line of own code, however many allocators and places of libraries it reached; those with the most bytes
+//! are named. Without own code on the stack it is of the place; of an import it is of the line that imports. Invariant: the rows add
 //! up to the view's total.
 
 use std::cmp::Reverse;
 
 use memtrack_format::Allocator;
-use memtrack_reader::analysis::Tally;
+use memtrack_reader::analysis::{GroupRow, Tally};
 use memtrack_reader::{FrameId, StackId, ThreadId, View};
 use rustc_hash::FxHashMap;
 
@@ -19,7 +19,6 @@ use super::facts::Capture;
 pub(crate) struct Key {
     /// The line of own code, or the place; `None` without any frame.
     pub(crate) frame: Option<FrameId>,
-    pub(crate) allocator: Allocator,
     /// Where threads are kept apart.
     pub(crate) thread: Option<ThreadId>,
     /// Where processes are: the frame that names it.
@@ -31,6 +30,8 @@ pub(crate) struct Key {
 pub(crate) struct Holder {
     pub(crate) key: Key,
     pub(crate) tally: Tally,
+    /// Bytes by allocator.
+    allocators: FxHashMap<Allocator, u64>,
     /// Bytes by the place that was gone through, where there is any.
     through: FxHashMap<FrameId, u64>,
 }
@@ -43,22 +44,49 @@ pub(crate) fn holders(capture: &Capture, view: View, threads: bool, processes: b
     for group in capture.analysis.view(view) {
         let path = *paths.entry(group.stack).or_insert_with(|| Path::of(capture, group.stack, processes));
         let thread = threads.then_some(group.thread);
-        let key = Key { frame: path.frame, allocator: group.allocator, thread, process: path.process };
+        let key = Key { frame: path.frame, thread, process: path.process };
         let place = *places.entry(key).or_insert(rows.len());
         if place == rows.len() {
-            rows.push(Holder { key, tally: Tally::default(), through: FxHashMap::default() });
+            rows.push(Holder::new(key));
         }
-        rows[place].tally.add(group.bytes, group.count);
-        if let Some(through) = path.through {
-            let bytes = rows[place].through.entry(through).or_default();
-            *bytes = bytes.saturating_add(group.bytes);
-        }
+        rows[place].add(&group, path.through);
     }
     rows.sort_by_key(|row| Reverse((row.tally.bytes, row.tally.count)));
     rows
 }
 
+/// A stack as one reads it in one line: own code first, then the place that it went through.
+pub(crate) fn named(capture: &Capture, stack: StackId) -> String {
+    let Path { frame, through, .. } = Path::of(capture, stack, false);
+    let Some(frame) = frame else { return NO_STACK.into() };
+    let through = through.map(|through| format!(", via {}", capture.named(through)));
+    capture.named(frame) + &through.unwrap_or_default()
+}
+
 impl Holder {
+    fn new(key: Key) -> Self {
+        Self { key, tally: Tally::default(), allocators: FxHashMap::default(), through: FxHashMap::default() }
+    }
+
+    fn add(&mut self, group: &GroupRow, through: Option<FrameId>) {
+        self.tally.add(group.bytes, group.count);
+        let more = |bytes: &mut u64| *bytes = bytes.saturating_add(group.bytes);
+        more(self.allocators.entry(group.allocator).or_default());
+        if let Some(through) = through {
+            more(self.through.entry(through).or_default());
+        }
+    }
+
+    /// The allocator, of several the one with the most bytes and how many there are besides.
+    pub(crate) fn allocators(&self) -> String {
+        let most = self.allocators.iter().max_by_key(|(allocator, bytes)| (**bytes, Reverse(allocator.name())));
+        match (most, self.allocators.len()) {
+            (None, _) => String::new(),
+            (Some((allocator, _)), 1) => allocator.name().into(),
+            (Some((allocator, _)), all) => format!("{} +{}", allocator.name(), all - 1),
+        }
+    }
+
     /// The row as one reads it: own code first, then what it went through.
     pub(crate) fn named(&self, capture: &Capture) -> String {
         let Some(frame) = self.key.frame else { return NO_STACK.into() };
@@ -138,6 +166,18 @@ mod tests {
         capture.show(wish).unwrap();
         let rows = holders(capture, View::Leaks, false, false);
         rows.iter().map(|row| format!("{} {}", row.tally.bytes, row.named(capture))).collect()
+    }
+
+    #[test]
+    fn a_line_is_one_row_whatever_its_allocators() {
+        let main = ("<module>", "/srv/main.py");
+        let mut capture = capture(&[(&[main, LOAD], 50), (&[main, LOAD], 20), (&[main], 60)]);
+        capture.analysis.groups.change(1, |group| group.allocator = Allocator::Calloc);
+        capture.show(&Wish::default()).unwrap();
+        let rows = holders(&capture, View::Leaks, false, false);
+        let rows: Vec<_> = rows.iter().map(|row| (row.tally.bytes, row.allocators(), row.named(&capture))).collect();
+        let load = (70, "malloc +1".to_owned(), "load at /srv/report.py:7".to_owned());
+        assert_eq!(rows, [load, (60, "malloc".to_owned(), "<module> at /srv/main.py:7".to_owned())]);
     }
 
     #[test]

@@ -36,7 +36,8 @@ pub(crate) struct Report {
 impl Report {
     /// Takes an allocation of the capture at hand.
     pub(crate) fn add(&mut self, capture: &Capture, life: &Life) {
-        let frame = capture.frames.node(life.stack).map(|node| capture.frames.frame(node.frame)).unwrap_or_default();
+        let stack = capture.stack(life.stack);
+        let frame = capture.frames.node(stack).map(|node| capture.frames.frame(node.frame)).unwrap_or_default();
         self.open.entry((frame.function.0, frame.file.0)).or_default().add(life);
         self.open_pairs.add(life);
     }
@@ -46,7 +47,8 @@ impl Report {
         let name = |id| capture.frames.name(memtrack_reader::frames::NameId(id)).to_owned();
         for ((function, file), lifetimes) in std::mem::take(&mut self.open) {
             self.whole.merge(&lifetimes);
-            self.functions.entry((name(function), name(file))).or_default().merge(&lifetimes);
+            let file = capture.path(&name(file)).into_owned();
+            self.functions.entry((name(function), file)).or_default().merge(&lifetimes);
         }
         let named = |id| {
             let (tid, name) = capture.thread(id);

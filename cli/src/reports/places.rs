@@ -1,18 +1,19 @@
 //! `table`: who holds a view's memory, by place and allocator, as text, JSON or CSV.
 //!
 //! JSON and CSV have a row for each innermost frame and allocator, as recorded. In text a row is of a line of own code
-//! ([`holders`]), and of an innermost frame where stacks are shown as they were recorded (`--all-frames`). Invariant: the
+//! with all its allocators ([`holders`]), and as in JSON where stacks are shown as they were recorded (`--all-frames`). Invariant: the
 //! rows add up to the view's total; only text leaves any out, and says how many.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use memtrack_format::Allocator;
 use memtrack_reader::analysis::Tally;
-use memtrack_reader::{FrameId, StackId, View};
+use memtrack_reader::{FrameId, StackId, ThreadId, View};
 use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
-use super::holders::{Key, holders};
+use super::holders::{Holder, holders};
 use super::table::{Table, left_out};
 use super::{NO_STACK, view};
 use crate::terminal::Look;
@@ -31,15 +32,23 @@ pub(crate) struct Places<'a> {
 /// A row of text.
 #[derive(Clone, Debug)]
 struct TextRow {
-    key: Key,
+    thread: Option<ThreadId>,
+    process: Option<FrameId>,
+    allocators: String,
     tally: Tally,
     place: String,
 }
 
-impl From<(Key, Tally, String)> for TextRow {
-    fn from((key, tally, place): (Key, Tally, String)) -> Self {
-        Self { key, tally, place }
-    }
+/// What tells rows of JSON apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    /// The innermost frame; `None` without any.
+    frame: Option<FrameId>,
+    allocator: Allocator,
+    /// Where threads are kept apart.
+    thread: Option<ThreadId>,
+    /// Where processes are: the frame that names it.
+    process: Option<FrameId>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -120,8 +129,8 @@ impl<'a> Places<'a> {
             return Ok(());
         }
         let mut table = Table::default();
-        let threads = rows.iter().any(|row| row.key.thread.is_some());
-        let processes = rows.iter().any(|row| row.key.process.is_some());
+        let threads = rows.iter().any(|row| row.thread.is_some());
+        let processes = rows.iter().any(|row| row.process.is_some());
         let head = ["Size", "Part", "Count", "Allocator", "Process", "Thread", "Place"];
         let is_shown = |title: &str| (threads || title != "Thread") && (processes || title != "Process");
         table.row(head.into_iter().filter(|title| is_shown(title)).map(Into::into));
@@ -138,10 +147,29 @@ impl<'a> Places<'a> {
     fn text_rows(&self) -> Vec<TextRow> {
         if self.capture.shown.folded {
             let rows = holders(self.capture, self.view, self.split_threads, self.split_processes);
-            return rows.iter().map(|row| (row.key, row.tally, row.named(self.capture)).into()).collect();
+            return rows.iter().map(|row| self.of_holder(row)).collect();
         }
-        let named = |row: &Row| row.key.frame.map_or_else(|| NO_STACK.into(), |id| self.capture.named(id));
-        self.rows.iter().map(|row| (row.key, row.tally, named(row)).into()).collect()
+        self.rows.iter().map(|row| self.as_recorded(row)).collect()
+    }
+
+    fn of_holder(&self, row: &Holder) -> TextRow {
+        TextRow {
+            thread: row.key.thread,
+            process: row.key.process,
+            allocators: row.allocators(),
+            tally: row.tally,
+            place: row.named(self.capture),
+        }
+    }
+
+    fn as_recorded(&self, row: &Row) -> TextRow {
+        TextRow {
+            thread: row.key.thread,
+            process: row.key.process,
+            allocators: row.key.allocator.name().into(),
+            tally: row.tally,
+            place: row.key.frame.map_or_else(|| NO_STACK.into(), |id| self.capture.named(id)),
+        }
     }
 
     fn total(&self) -> Tally {
@@ -171,11 +199,11 @@ impl<'a> Places<'a> {
 
     fn cells(&self, row: &TextRow, whole: u64) -> Vec<String> {
         let Tally { bytes, count: number } = row.tally;
-        let mut cells = vec![size(bytes), percent(bytes, whole), count(number), row.key.allocator.name().into()];
-        if let Some(id) = row.key.process {
+        let mut cells = vec![size(bytes), percent(bytes, whole), count(number), row.allocators.clone()];
+        if let Some(id) = row.process {
             cells.push(visible(&short(self.capture.frames.function(id))));
         }
-        if let Some(id) = row.key.thread {
+        if let Some(id) = row.thread {
             let (tid, name) = self.capture.thread(id);
             cells.push(visible(&format!("{} {name}", tid.map_or("?".into(), |tid| tid.to_string()))));
         }

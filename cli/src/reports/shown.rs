@@ -8,12 +8,12 @@ use std::io::{self, Write};
 
 use anyhow::Result;
 use memtrack_reader::analysis::{CallTree, Tally};
-use memtrack_reader::fold::fold;
+use memtrack_reader::fold::{all_folded, fold};
 use memtrack_reader::frames::Frame;
 use memtrack_reader::origin::{Origin, Whose, origins, whose};
 use memtrack_reader::paths;
 use memtrack_reader::plumbing::Plumbing;
-use memtrack_reader::{FrameId, Frames, View};
+use memtrack_reader::{FrameId, Frames, StackId, View};
 use regex::Regex;
 
 use super::NO_STACK;
@@ -40,6 +40,8 @@ pub(crate) struct Shown {
     origins: Vec<Origin>,
     /// What was left out of the leaks, and of those at exit.
     imports: [Tally; 2],
+    /// How recorded stacks look folded, where groups keep theirs.
+    stacks: Vec<StackId>,
 }
 
 impl Capture {
@@ -48,20 +50,50 @@ impl Capture {
     /// # Errors
     /// More call stacks than can be told apart.
     pub(crate) fn show(&mut self, wish: &Wish) -> Result<()> {
-        if !wish.with_imports {
-            self.leave_out_imports();
+        self.leave_out_imports(wish);
+        self.fold(wish)
+    }
+
+    /// Folds the stacks of all groups, unless they are wished as they were recorded.
+    ///
+    /// # Errors
+    /// As [`Capture::show`].
+    pub(crate) fn fold(&mut self, wish: &Wish) -> Result<()> {
+        if wish.all_frames {
+            return Ok(());
         }
-        if !wish.all_frames {
-            let plumbing = Plumbing::with(wish.skip.clone());
-            fold(&mut self.analysis, &mut self.frames, &plumbing, |_| true)?;
-            self.shown.folded = true;
-            self.shown.origins = origins(&self.frames);
-        }
+        let plumbing = Plumbing::with(wish.skip.clone());
+        fold(&mut self.analysis, &mut self.frames, &plumbing, |_| true)?;
+        self.shown.folded = true;
+        self.shown.origins = origins(&self.frames);
         Ok(())
     }
 
-    /// Takes what imports hold out of the leaks.
-    fn leave_out_imports(&mut self) {
+    /// Notes how stacks look folded, and leaves them to the groups as they are: for reports of single allocations, which
+    /// are found by whole stacks.
+    ///
+    /// # Errors
+    /// As [`Capture::show`].
+    pub(crate) fn fold_beside(&mut self, wish: &Wish) -> Result<()> {
+        if wish.all_frames {
+            return Ok(());
+        }
+        self.shown.stacks = all_folded(&mut self.frames, &Plumbing::with(wish.skip.clone()))?;
+        self.shown.folded = true;
+        self.shown.origins = origins(&self.frames);
+        Ok(())
+    }
+
+    /// A recorded stack as it is shown.
+    pub(crate) fn stack(&self, recorded: StackId) -> StackId {
+        self.shown.stacks.get(recorded.0 as usize).copied().unwrap_or(recorded)
+    }
+
+    /// Takes what imports hold out of the leaks, unless it is wished there.
+    pub(crate) fn leave_out_imports(&mut self, wish: &Wish) {
+        if wish.with_imports {
+            return;
+        }
         let whose = whose(&self.frames);
         let imports = &mut self.shown.imports;
         self.analysis.groups.change_all(|group| {
@@ -80,16 +112,19 @@ impl Capture {
     /// # Errors
     /// What the writer says.
     pub(crate) fn say_left_out(&self, view: View, mut out: impl Write) -> io::Result<()> {
+        self.left_out(view).map_or(Ok(()), |left_out| writeln!(out, "{left_out}"))
+    }
+
+    /// What is left out of a view, in words.
+    pub(crate) fn left_out(&self, view: View) -> Option<String> {
         let [leaked, at_exit] = self.shown.imports;
         let left_out = match view {
             View::Leaks => leaked,
             View::LeaksAtExit => at_exit,
             View::HighWaterMark | View::Temporary | View::Allocated => Tally::default(),
         };
-        if left_out == Tally::default() {
-            return Ok(());
-        }
-        writeln!(out, "{} held by imports are left out; --with-imports", size(left_out.bytes))
+        let any = left_out != Tally::default();
+        any.then(|| format!("{} held by imports are left out; --with-imports", size(left_out.bytes)))
     }
 
     /// Whether a frame is own code; never where stacks are not folded.

@@ -37,10 +37,8 @@ impl Rows {
     /// The tables of a capture, of what `view` has, with at most `limit` frames and modules.
     pub(crate) fn new(capture: &Capture, view: View, limit: usize) -> Self {
         let totals = &capture.analysis.totals;
-        let (leaks, leaked) = match view {
-            View::LeaksAtExit => (view, totals.leaked_at_exit),
-            _ => (View::Leaks, totals.leaked),
-        };
+        let leaks = leaks(view);
+        let leaked = if leaks == View::LeaksAtExit { totals.leaked_at_exit } else { totals.leaked };
         let rows = capture.analysis.view(view);
         let whole = rows.iter().fold(Tally::default(), |mut whole, row| {
             whole.add(row.bytes, row.count);
@@ -61,6 +59,11 @@ impl Rows {
             modules_by_count: top(modules, limit, |row| number(&row.tally)),
         }
     }
+}
+
+/// What counts as leaked where this view is listed.
+pub(crate) fn leaks(view: View) -> View {
+    if view == View::LeaksAtExit { view } else { View::Leaks }
 }
 
 /// Whether the capture has allocations of Python's own allocators.

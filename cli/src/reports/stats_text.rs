@@ -2,8 +2,10 @@
 //!
 //! Invariant: the figures are those of `stats --json`, but that arenas of Python's allocators stand apart from leaks.
 
+use std::cmp::Reverse;
 use std::io::{self, Write};
 
+use anyhow::Result;
 use memtrack_reader::analysis::{FrameRow, Kept, ModuleRow, Tally, Totals, View, kept};
 use memtrack_reader::native::ModuleSource;
 
@@ -11,8 +13,10 @@ use super::NO_STACK;
 use super::arenas;
 use super::facts::{Capture, visible};
 use super::failed;
+use super::holders::{Holder, holders};
 use super::processes;
-use super::stats::{Rows, tells_python_apart};
+use super::shown::Wish;
+use super::stats::{Rows, leaks, tells_python_apart};
 use super::table::Table;
 use crate::terminal::Look;
 use crate::units::{count, duration, percent, size};
@@ -22,25 +26,70 @@ const BAR: usize = 40;
 /// Characters that labels of figures take.
 const LABEL: usize = 17;
 
-/// Writes the report, with at most `limit` processes, threads, frames and modules.
+/// Writes the report, with at most `limit` processes, threads, frames and modules. Afterwards the capture is as it was
+/// shown.
 ///
 /// # Errors
-/// What the writer says.
-pub(crate) fn write(capture: &Capture, view: View, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
+/// What the writer says, and more call stacks than can be told apart.
+pub(crate) fn write(
+    capture: &mut Capture,
+    wish: &Wish,
+    view: View,
+    limit: usize,
+    look: Look,
+    mut out: impl Write,
+) -> Result<()> {
+    let held = held_anyway(capture, leaks(view));
+    capture.leave_out_imports(wish);
+    // Modules are told by whole stacks.
     let rows = Rows::new(capture, view, limit);
-    figures(capture, &rows, &mut out)?;
+    capture.fold(wish)?;
+    figures(capture, &rows, held, &mut out)?;
+    Ok(lists(capture, &rows, view, limit, look, &mut out)?)
+}
+
+fn lists(
+    capture: &Capture,
+    rows: &Rows,
+    view: View,
+    limit: usize,
+    look: Look,
+    mut out: &mut impl Write,
+) -> io::Result<()> {
     let of = |title: &str| format!("{title}, of {}", subject(view));
+    if let Some(left_out) = capture.left_out(view) {
+        writeln!(out, "{:LABEL$}{left_out}", "Lists below")?;
+    }
+    let [by_size, by_count] = places(capture, rows, view, limit);
     section("Processes", &processes::table(&capture.facts.processes, limit), look, &mut out)?;
     section("Sizes, of everything ever allocated", &sizes(capture), look, &mut out)?;
-    section(&of("Allocators"), &allocators(&rows), look, &mut out)?;
-    section(&of("Threads"), &threads(capture, &rows).first(limit), look, &mut out)?;
-    section(&of("Biggest by size"), &frames(capture, rows.whole, &rows.top_by_size), look, &mut out)?;
-    section(&of("Biggest by number"), &frames(capture, rows.whole, &rows.top_by_count), look, &mut out)?;
+    section(&of("Allocators"), &allocators(rows), look, &mut out)?;
+    section(&of("Threads"), &threads(capture, rows).first(limit), look, &mut out)?;
+    section(&of("Biggest by size"), &by_size, look, &mut out)?;
+    section(&of("Biggest by number"), &by_count, look, &mut out)?;
     section(&of("Modules by size"), &modules(rows.whole, &rows.modules_by_size), look, &mut out)?;
     section(&of("Modules by number"), &modules(rows.whole, &rows.modules_by_count), look, &mut out)
 }
 
-fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<()> {
+/// Who holds most, by size and by number: lines of own code, or innermost frames where stacks are as they were recorded.
+fn places(capture: &Capture, rows: &Rows, view: View, limit: usize) -> [Table; 2] {
+    if !capture.shown.folded {
+        return [&rows.top_by_size, &rows.top_by_count].map(|top| frames(capture, rows.whole, top));
+    }
+    let mut all = holders(capture, view, false, false);
+    let table = |all: &[Holder]| {
+        let mut table = Table::default();
+        for row in all.iter().take(limit) {
+            table.row(cells(rows.whole, row.tally, row.named(capture)));
+        }
+        table
+    };
+    let by_size = table(&all);
+    all.sort_by_key(|row| Reverse((row.tally.count, row.tally.bytes)));
+    [by_size, table(&all)]
+}
+
+fn figures(capture: &Capture, rows: &Rows, held: Option<String>, out: &mut impl Write) -> io::Result<()> {
     let facts = &capture.facts;
     let totals = &capture.analysis.totals;
     let mut line = |label: &str, text: String| writeln!(out, "{label:LABEL$}{text}");
@@ -67,7 +116,7 @@ fn figures(capture: &Capture, rows: &Rows, out: &mut impl Write) -> io::Result<(
     if let Some(note) = arenas::note(arenas) {
         line("  apart from", note)?;
     }
-    if let Some(held) = held_anyway(capture, rows) {
+    if let Some(held) = held {
         line("  of these", held)?;
     }
     line("Temporary", tally(totals.temporary))?;
@@ -136,9 +185,9 @@ fn resident(totals: &Totals) -> String {
 }
 
 /// Where every block of Python's allocators is recorded, the interpreter's own are most of what a small program holds.
-fn held_anyway(capture: &Capture, rows: &Rows) -> Option<String> {
+fn held_anyway(capture: &Capture, leaks: View) -> Option<String> {
     let Kept { interpreter, imports } =
-        tells_python_apart(capture).then(|| kept(&capture.analysis.view(rows.leaks), &capture.frames))?;
+        tells_python_apart(capture).then(|| kept(&capture.analysis.view(leaks), &capture.frames))?;
     let part = |tally: Tally| format!("{} in {}", size(tally.bytes), count(tally.count));
     Some(format!("{} by Python itself, {} by imports", part(interpreter), part(imports)))
 }
@@ -220,12 +269,21 @@ fn modules(whole: Tally, rows: &[ModuleRow]) -> Table {
 mod tests {
     use super::{Tally, View, write};
     use crate::reports::fixture;
+    use crate::reports::shown::Wish;
     use crate::terminal::Look;
 
     #[test]
     fn golden() {
         let mut text = Vec::new();
-        write(&fixture::capture(), View::Allocated, 5, Look { width: Some(80), color: false }, &mut text).unwrap();
+        write(
+            &mut fixture::capture(),
+            &Wish::default(),
+            View::Allocated,
+            5,
+            Look { width: Some(80), color: false },
+            &mut text,
+        )
+        .unwrap();
         fixture::compare("stats.txt", &text);
     }
 
@@ -235,7 +293,8 @@ mod tests {
         capture.analysis.totals.leaked_at_exit = Tally { bytes: 77_000, count: 7 };
         capture.analysis.groups.change(0, |group| group.leaked_at_exit = group.allocated);
         let mut text = Vec::new();
-        write(&capture, View::LeaksAtExit, 5, Look { width: Some(80), color: false }, &mut text).unwrap();
+        write(&mut capture, &Wish::default(), View::LeaksAtExit, 5, Look { width: Some(80), color: false }, &mut text)
+            .unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("\nLeaked           77.0 kB in 7 allocations\n"), "{text}");
         let listed = text
@@ -251,7 +310,15 @@ mod tests {
     #[test]
     fn an_empty_capture_has_figures_and_no_tables() {
         let mut text = Vec::new();
-        write(&fixture::empty(), View::Allocated, 5, Look { width: None, color: false }, &mut text).unwrap();
+        write(
+            &mut fixture::empty(),
+            &Wish::default(),
+            View::Allocated,
+            5,
+            Look { width: None, color: false },
+            &mut text,
+        )
+        .unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("Peak             0 B in 0 allocations\n") && !text.contains("Sizes"), "{text}");
         assert!(text.contains("\nResident memory  not sampled\n"), "{text}");

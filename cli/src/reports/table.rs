@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(cut("f at /srv/ünï/é.py:1", Some(14)), "f at …ï/é.py:1");
         let own = "load at report.py:5, via DataFrame.copy at pandas/core/frame.py:578";
         assert_eq!(cut(own, Some(50)), "load at report.py:5, via DataFrame.co…frame.py:578");
-        assert_eq!([cut(own, Some(30)), cut(own, Some(16))], ["load at report.py:5", "load …report.py:5"]);
+        assert_eq!([cut(own, Some(30)), cut(own, Some(16))], ["load at report.py:5", "load at…ort.py:5"]);
     }
 
     #[test]

@@ -1,78 +1,54 @@
 //! What is held whatever the program does, told apart from what it holds by its own calls.
 //!
 //! Where every block of Python's allocators is recorded, a leak report of the smallest script has thousands of rows: type
-//! objects, interned strings, the modules of the start-up. The interpreter's own are known by their stack: it has no
-//! Python frame, or its Python frames begin in the import machinery, as only an import by the interpreter itself does,
-//! and never leave the standard library. What imports hold is what the import machinery allocated itself, for whomever:
-//! the code of modules with its interned names and constants, which stay as long as the module. What the interpreter
-//! keeps from the program's own calls, as a free list does, stays with those calls: that such a block is not in use is
-//! nothing an allocator could tell. Native frames are looked through, so that the figures are the same with `--native`.
+//! objects, interned strings, the modules of the start-up. The interpreter's own blocks are those without any Python frame.
+//! What imports hold is what [`whose`] puts down to them, the modules that the interpreter imports when it starts among it.
+//! What the interpreter keeps from the program's own calls, as a free list does, stays with those calls: that such a block
+//! is not in use is nothing an allocator could tell.
 //!
-//! Invariant: a row whose innermost Python frame is of the program or of an installed package is never counted.
+//! Invariant: no allocation is in both, and none that own code or a library asked for outside imports is in either.
 
 use memtrack_format::Allocator;
 
 use super::{GroupRow, Tally};
 use crate::event::StackId;
-use crate::frames::{FrameId, Frames};
-use crate::modules::Modules;
-
-/// The source of the import machinery, as every version calls it.
-const IMPORT: &str = "<frozen importlib._bootstrap>";
+use crate::frames::Frames;
+use crate::origin::{Whose, whose};
 
 /// What is held whatever the program does. No allocation is in both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// The interpreter's own.
     pub interpreter: Tally,
-    /// The code of imported modules.
+    /// What imports hold.
     pub imports: Tally,
 }
 
-/// The rows' blocks of Python's allocators that are not the program's.
+/// The rows' blocks that are not the program's. What an arena of Python's allocators holds is not known.
 #[must_use]
 pub fn kept(rows: &[GroupRow], frames: &Frames) -> Kept {
-    let mut modules = Modules::default();
+    let whose = whose(frames);
     let mut kept = Kept::default();
-    for row in rows.iter().filter(|row| is_python(row.allocator)) {
-        if is_own(row.stack, frames, &mut modules) {
-            kept.interpreter.add(row.bytes, row.count);
-        } else if is_import(row.stack, frames) {
-            kept.imports.add(row.bytes, row.count);
+    for row in rows.iter().filter(|row| !row.allocator.is_python_arena()) {
+        match whose.get(row.stack.0 as usize) {
+            Some(Whose::Imports) => kept.imports.add(row.bytes, row.count),
+            Some(Whose::Standard) if is_interpreters(row.allocator, row.stack, frames) => {
+                kept.interpreter.add(row.bytes, row.count);
+            }
+            _ => {}
         }
     }
     kept
 }
 
-/// Whether the import machinery itself allocated it: its two modules have names of this form in every version.
-fn is_import(stack: StackId, frames: &Frames) -> bool {
-    python_frames(stack, frames)
-        .next()
-        .is_some_and(|leaf| frames.file(leaf).starts_with("<frozen importlib._bootstrap"))
-}
-
-/// Innermost first.
-fn python_frames(stack: StackId, frames: &Frames) -> impl Iterator<Item = FrameId> + '_ {
-    frames.leaf_to_root(stack).filter(|&frame| frames.module_id(frame).is_none())
-}
-
-fn is_python(allocator: Allocator) -> bool {
-    allocator.python_domain().is_some()
-}
-
-fn is_own(stack: StackId, frames: &Frames, modules: &mut Modules) -> bool {
-    match python_frames(stack, frames).last() {
-        Some(root) => {
-            let mut files = python_frames(stack, frames);
-            frames.file(root) == IMPORT && files.all(|frame| modules.of_frame(frames, frame).is_none())
-        }
-        None => true,
-    }
+fn is_interpreters(allocator: Allocator, stack: StackId, frames: &Frames) -> bool {
+    let is_python = |frame| frames.module_id(frame).is_none();
+    allocator.python_domain().is_some() && !frames.leaf_to_root(stack).any(is_python)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{IMPORT, Kept, kept};
+    use super::{Kept, kept};
     use crate::analysis::GroupRow;
     use crate::event::{StackId, ThreadId};
     use crate::frames::Frames;
@@ -83,22 +59,23 @@ mod tests {
         const NONE: (u64, u64) = (0, 0);
         const INTERPRETER: (u64, u64) = (100, 0);
         const IMPORTS: (u64, u64) = (0, 100);
-        const PROGRAM: &str = "/usr/bin/python3.so";
+        const IMPORT: &str = "<frozen importlib._bootstrap>";
+        const PROGRAM: &str = "/usr/bin/python3.11";
         let library = "/usr/lib/python3.11/os.py";
         for (files, allocator, expected) in [
             (&[][..], Allocator::PymallocMalloc, INTERPRETER),
             (&[], Allocator::PymallocMallocRaw, INTERPRETER),
             (&[], Allocator::Malloc, NONE),
-            (&[IMPORT, library], Allocator::PymallocRealloc, INTERPRETER),
-            (&[IMPORT, library], Allocator::Mmap, NONE),
+            (&[library], Allocator::PymallocMalloc, NONE),
+            (&["/app/start.py"], Allocator::PymallocMalloc, NONE),
+            (&[IMPORT, library], Allocator::PymallocRealloc, IMPORTS),
+            (&[IMPORT, library], Allocator::Mmap, IMPORTS),
+            (&[IMPORT, library], Allocator::PymallocArena, NONE),
             (&[IMPORT, "/app/start.py", library], Allocator::PymallocMalloc, NONE),
-            (&["/app/start.py", IMPORT, library], Allocator::PymallocMalloc, NONE),
-            (&["/app/start.py", IMPORT], Allocator::PymallocCallocMem, IMPORTS),
+            (&["/app/start.py", IMPORT, library], Allocator::PymallocMalloc, IMPORTS),
             (&["/app/start.py", "<frozen importlib._bootstrap_external>"], Allocator::PymallocMalloc, IMPORTS),
-            (&["/app/start.py", IMPORT], Allocator::Malloc, NONE),
             (&[PROGRAM], Allocator::PymallocMalloc, INTERPRETER),
-            (&[PROGRAM, IMPORT, PROGRAM, library, "/lib/extension.so"], Allocator::PymallocMalloc, INTERPRETER),
-            (&[PROGRAM, "/app/start.py", PROGRAM, IMPORT, "/lib/extension.so"], Allocator::PymallocMalloc, IMPORTS),
+            (&[PROGRAM, IMPORT, PROGRAM, library, "/usr/lib/python3.11/lib-dynload/x.so"], Allocator::Malloc, IMPORTS),
             (&[PROGRAM, IMPORT, "/app/start.py", PROGRAM], Allocator::PymallocMalloc, NONE),
         ] {
             let (frames, row) = example(files, allocator);
@@ -114,7 +91,7 @@ mod tests {
         let stack = files.iter().fold(StackId::EMPTY, |parent, file| {
             let (function, file_id) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
             let frame = frames.frame_id(function, file_id, 1).unwrap();
-            if file.ends_with(".so") {
+            if file.ends_with(".so") || *file == "/usr/bin/python3.11" {
                 frames.set_module(frame, file).unwrap();
             }
             frames.stack_id(parent, frame).unwrap()

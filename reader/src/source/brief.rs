@@ -1,8 +1,8 @@
 //! Stacks in brief: of each only the frames by which a report of places and modules tells it.
 //!
 //! A capture may have many millions of different stacks where such a report tells some ten thousand apart. It asks for the
-//! innermost frame, for the module that the stack is put down to, and whether it is the interpreter's own; and what answers
-//! that beside the innermost frame are the files of a few others. So a stack is made of these alone, in their order, and
+//! innermost frame, for the module that the stack is put down to, and for whose memory it is; and what answers that beside
+//! the innermost frame are the files of a few others. So a stack is made of these alone, in their order, and
 //! of all frames in a file one stands for them, but for the innermost.
 //!
 //! Invariant: of a stack in brief, [`by_frame`](crate::analysis::by_frame), [`by_module`](crate::analysis::by_module) and
@@ -14,13 +14,15 @@ use crate::error::Error;
 use crate::event::StackId;
 use crate::frames::{FrameId, Frames, NameId};
 use crate::modules::Modules;
+use crate::origin::{Origin, Origins};
 
 /// What makes stacks brief.
 #[derive(Debug, Default)]
 pub(super) struct Brief {
     modules: Modules,
-    /// The frame that stands for those of a native object, and of a file there.
-    of_file: FxHashMap<(Option<NameId>, NameId), FrameId>,
+    origins: Origins,
+    /// The frame that stands for those of a native object, of a file there, whose code is the same people's.
+    of_file: FxHashMap<(Option<NameId>, NameId, Origin), FrameId>,
     /// Each stack as a caller: without an innermost frame that must stay what it is.
     callers: FxHashMap<StackId, StackId>,
     known: FxHashMap<(StackId, FrameId), StackId>,
@@ -47,7 +49,7 @@ impl Brief {
     fn caller(&mut self, frames: &mut Frames, stack: StackId) -> Result<StackId, Error> {
         let mut path = frames.root_to_leaf(stack);
         if let Some(leaf) = path.last_mut() {
-            let file = (frames.module_id(*leaf), frames.frame(*leaf).file);
+            let file = (frames.module_id(*leaf), frames.frame(*leaf).file, self.origins.of(frames, *leaf));
             *leaf = *self.of_file.entry(file).or_insert(*leaf);
         }
         let caller = frames.stack_of(&path)?;
@@ -67,6 +69,11 @@ impl Brief {
         if !told.iter().any(|at| is_python(at) && has_module(at)) {
             told.extend(all.clone().find(|at| is_python(at) && has_module(at)));
         }
+        // Whose memory it is: the innermost frame that takes it over tells, or any of a library.
+        let origins: Vec<Origin> = path.iter().map(|frame| self.origins.of(frames, *frame)).collect();
+        let last = |origin| origins.iter().rposition(|of| *of == origin);
+        let library = origins.iter().position(|of| *of == Origin::Library);
+        told.extend([last(Origin::Own), last(Origin::Import), library].into_iter().flatten());
         told.sort_unstable();
         told.dedup();
         told
@@ -132,7 +139,7 @@ mod tests {
                 let whole = row(frames.stack_of(&path).unwrap());
                 let stack = path.iter().fold(StackId::EMPTY, |parent, &frame| brief.stack_id(&mut frames, parent, frame).unwrap());
                 let short = row(stack);
-                prop_assert!(frames.root_to_leaf(stack).len() <= 5);
+                prop_assert!(frames.root_to_leaf(stack).len() <= 8);
                 prop_assert_eq!(by_frame(&[short], &frames), by_frame(&[whole], &frames));
                 prop_assert_eq!(by_module(&[short], &frames), by_module(&[whole], &frames));
                 prop_assert_eq!(kept(&[short], &frames), kept(&[whole], &frames));

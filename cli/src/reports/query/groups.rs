@@ -127,7 +127,8 @@ impl Groups {
     }
 
     fn key(&mut self, capture: &Capture, stack: StackId, allocator: Allocator, thread: ThreadId, bytes: u64) -> Key {
-        let frame = || capture.frames.node(stack).map(|node| capture.frames.frame(node.frame));
+        let shown = capture.stack(stack);
+        let frame = || capture.frames.node(shown).map(|node| capture.frames.frame(node.frame));
         match self.by {
             By::Function => frame().map_or(Key::Names(0, 0), |frame| Key::Names(frame.function.0, frame.file.0)),
             By::File => Key::Names(0, frame().map_or(0, |frame| frame.file.0)),
@@ -135,7 +136,7 @@ impl Groups {
             By::Thread => Key::Thread(thread),
             By::Allocator => Key::Allocator(allocator),
             By::Size => Key::Size(SizeHistogram::bounds_of(bytes).1),
-            By::Stack => Key::Stack(stack),
+            By::Stack => Key::Stack(shown),
         }
     }
 
@@ -147,12 +148,14 @@ impl Groups {
         match key {
             Key::Names(function, file) if self.by == By::File => {
                 debug_assert_eq!(function, 0);
-                (known(name(file)).unwrap_or_else(|| "<unknown>".into()), json!({"file": known(name(file))}))
+                let text = known(&capture.path(name(file)));
+                (text.unwrap_or_else(|| "<unknown>".into()), json!({"file": known(name(file))}))
             }
             Key::Names(function, file) => {
                 let function = known(name(function)).unwrap_or_else(|| NO_STACK.into());
                 let file = known(name(file));
-                let text = file.as_ref().map_or(function.clone(), |file| format!("{function} at {file}"));
+                let path = file.as_deref().map(|file| capture.path(file));
+                let text = path.map_or_else(|| function.clone(), |path| format!("{function} at {path}"));
                 (text, json!({"function": function, "file": file}))
             }
             Key::Module(module) => {

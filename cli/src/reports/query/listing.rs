@@ -79,7 +79,6 @@ fn cells(capture: &Capture, life: &Life) -> Vec<String> {
         Fate::Freed { thread, .. } if thread == life.thread => "freed".into(),
         Fate::Freed { thread, .. } => format!("freed by {}", tid(thread)),
     };
-    let frame = capture.frames.node(life.stack).map(|node| node.frame);
     vec![
         size(life.size),
         span(life.time_ns),
@@ -87,7 +86,7 @@ fn cells(capture: &Capture, life: &Life) -> Vec<String> {
         end,
         tid(life.thread),
         life.allocator.name().into(),
-        visible(&place(capture, frame)),
+        visible(&place(capture, life.stack)),
     ]
 }
 

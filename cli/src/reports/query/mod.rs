@@ -9,8 +9,8 @@ use memtrack_reader::analysis::Tally;
 use memtrack_reader::{FrameId, StackId};
 use serde_json::{Value, json};
 
-use super::NO_STACK;
 use super::facts::Capture;
+use super::{NO_STACK, holders};
 use crate::units::{count, size};
 
 pub(crate) use groups::{By, Groups};
@@ -60,15 +60,13 @@ fn stack_value(capture: &Capture, stack: StackId) -> Value {
     capture.frames.leaf_to_root(stack).map(|frame| frame_value(capture, Some(frame))).collect()
 }
 
-/// A frame as text.
-fn place(capture: &Capture, frame: Option<FrameId>) -> String {
-    let Some(id) = frame else { return NO_STACK.into() };
-    let frames = &capture.frames;
-    match (frames.function(id), frames.file(id), frames.frame(id).line) {
-        (function, "", _) => function.into(),
-        (function, file, 0) => format!("{function} at {file}"),
-        (function, file, line) => format!("{function} at {file}:{line}"),
+/// A stack as text: the line of own code and the place, or the innermost frame where stacks are shown as recorded.
+fn place(capture: &Capture, recorded: StackId) -> String {
+    let stack = capture.stack(recorded);
+    if capture.shown.folded {
+        return holders::named(capture, stack);
     }
+    capture.frames.node(stack).map_or_else(|| NO_STACK.into(), |node| capture.named(node.frame))
 }
 
 /// A span of time with two or three digits, from microseconds on.

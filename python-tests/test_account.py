@@ -81,6 +81,19 @@ def test_times_are_measured(recorded):
     assert native is None or 0 < account["native_changes_ns"] < account["cpu_ns"]
 
 
+def test_allocated_is_freed_and_live(recorded):
+    """Also under a filter, and of a capture of sums."""
+    _, capture, stats = recorded
+    for report in (stats, json.loads(capture.reading("stats", "--json", "--function", "one", capture.path))):
+        for key in ("count", "bytes"):
+            assert report["allocations"][key] == report["freed"][key] + report["live_at_exit"][key], key
+        assert report["freed"]["count"] >= REPEATED
+    unseen = stats["freed"]["count"] - stats["deallocations"]["count"]
+    assert 0 <= unseen < 100, stats["capture"]
+    text = capture.reading("stats", capture.path)
+    assert f"\n  freed          {stats['freed']['count']:,}, " in text, text
+
+
 def test_the_account_is_shown_on_request(recorded):
     _, capture, stats = recorded
     assert "\nRecording\n" not in capture.reading("stats", capture.path)

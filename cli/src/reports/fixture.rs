@@ -95,6 +95,7 @@ fn totals() -> Totals {
         deallocations: 94,
         peak: Peak { bytes: 1_505_096, allocations: 96, at: Some(Moment { order: 9, time_ns: 3_000_000_000 }) },
         leaked: Tally { bytes: 4_096, count: 2 },
+        leaked_at_exit: Tally { bytes: 4_096, count: 2 },
         size_histogram: SizeHistogram::from_counts(&counts),
         rss_peak_bytes: 9 << 20,
         rss_last_bytes: 8 << 20,

@@ -4,7 +4,7 @@
 
 use memtrack_format::Allocator;
 use memtrack_reader::View;
-use memtrack_reader::analysis::{self, AllocatorRow, FrameRow, ModuleRow, Tally, ThreadRow};
+use memtrack_reader::analysis::{self, AllocatorRow, FrameRow, ModuleRow, Tally, ThreadRow, Totals};
 
 use super::facts::Capture;
 
@@ -64,6 +64,12 @@ impl Rows {
 /// What counts as leaked where this view is listed.
 pub(crate) fn leaks(view: View) -> View {
     if view == View::LeaksAtExit { view } else { View::Leaks }
+}
+
+/// What was allocated and is not live at exit: freed, or gone without a free that was seen.
+pub(crate) fn freed(totals: &Totals) -> Tally {
+    let (all, live) = (totals.allocations, totals.leaked_at_exit);
+    Tally { bytes: all.bytes.saturating_sub(live.bytes), count: all.count.saturating_sub(live.count) }
 }
 
 /// Whether the capture has allocations of Python's own allocators.

@@ -12,7 +12,7 @@ use super::facts::Capture;
 use super::failed;
 use super::lifetimes::Report;
 use super::processes;
-use super::stats::{Rows, tells_python_apart, traces_python_allocators};
+use super::stats::{Rows, freed, tells_python_apart, traces_python_allocators};
 use super::view::name;
 
 /// Writes the report, with at most `limit` frames and modules.
@@ -47,6 +47,8 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
         "capture": capture_value(capture),
         "allocations": {"count": totals.allocations.count, "bytes": totals.allocations.bytes},
         "deallocations": {"count": totals.deallocations},
+        "freed": {"count": freed(totals).count, "bytes": freed(totals).bytes},
+        "live_at_exit": {"count": totals.leaked_at_exit.count, "bytes": totals.leaked_at_exit.bytes},
         "peak": peak(capture),
         "leaked": leaked(capture, &rows),
         "temporary": {"count": totals.temporary.count, "bytes": totals.temporary.bytes},
@@ -210,7 +212,7 @@ mod tests {
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
         assert_eq!(
             keys(&report),
-            "account allocations allocators capture deallocations failed_allocations leaked mappings modules_by_count modules_by_size peak processes \
+            "account allocations allocators capture deallocations failed_allocations freed leaked live_at_exit mappings modules_by_count modules_by_size peak processes \
              rss schema size_histogram temporary threads top_by_count top_by_size version"
         );
         assert_eq!(

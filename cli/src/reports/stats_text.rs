@@ -16,7 +16,7 @@ use super::failed;
 use super::holders::{Holder, holders};
 use super::processes;
 use super::shown::Wish;
-use super::stats::{Rows, leaks, tells_python_apart};
+use super::stats::{Rows, freed, leaks, tells_python_apart};
 use super::table::Table;
 use crate::terminal::Look;
 use crate::units::{count, duration, percent, size};
@@ -106,7 +106,9 @@ fn figures(capture: &Capture, rows: &Rows, held: Option<String>, out: &mut impl 
         line("Times", format!("{times}; --allocation-timestamps records exact ones"))?;
     }
     line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
-    line("Deallocations", count(totals.deallocations))?;
+    let (freed, live) = (freed(totals), totals.leaked_at_exit);
+    line("  freed", format!("{}, {}", count(freed.count), size(freed.bytes)))?;
+    line("  live at exit", format!("{}, {}", count(live.count), size(live.bytes)))?;
     line("Peak", peak(capture))?;
     if let Some(bytes) = facts.several.as_ref().and_then(|several| several.sum_of_peaks) {
         line("  sum of peaks", format!("{}, each process's at its own time", size(bytes)))?;

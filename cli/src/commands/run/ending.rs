@@ -37,7 +37,8 @@ impl Ending {
     fn signal_reason(&self, signal: i32) -> Option<String> {
         let limits = &self.limits;
         let seconds = |seconds| format!("its limit of processor time (ulimit -t), {} s", count(seconds));
-        let is_over = |limit: &u64| self.cpu_ns.unwrap_or(0) / 1_000_000_000 >= *limit;
+        let cpu_ns = self.cpu_ns.unwrap_or(0).saturating_add(INEXACT_NS);
+        let is_over = |limit: &u64| cpu_ns / 1_000_000_000 >= *limit;
         let killed_at = limits.most_cpu_seconds.filter(is_over);
         // With the signal the system puts the limit a second higher.
         let told_at = limits.cpu_seconds.map(|raised| raised.saturating_sub(1)).filter(is_over);
@@ -70,6 +71,9 @@ impl Ending {
         (!all.is_empty()).then(|| all.join(", "))
     }
 }
+
+/// The system judges limits by ticks of its clock, which differ by this from the processor time that it tells.
+const INEXACT_NS: u64 = 500_000_000;
 
 /// The signals that end programs.
 const SIGNALS: [(i32, &str); 16] = [

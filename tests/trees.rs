@@ -185,7 +185,9 @@ fn what_all_processes_lack_is_told_once() {
     let stats = Outcome::of(dir.memtrack(["stats"]).args(captures.iter().map(|(path, _)| path)));
     let unnamed = stats.stderr.lines().filter(|line| line.contains("no names for") && line.contains("/trees:"));
     assert_eq!((stats.status, unnamed.count()), (0, 1), "{}", stats.stderr);
-    let [_, threads] = stats.stdout.split("\nThreads\n").collect::<Vec<_>>()[..] else { panic!("{}", stats.stdout) };
+    let [_, threads] = stats.stdout.split("\nThreads, of everything ever allocated\n").collect::<Vec<_>>()[..] else {
+        panic!("{}", stats.stdout)
+    };
     let threads: Vec<&str> = threads.lines().take_while(|line| !line.is_empty()).collect();
     assert_eq!((threads.len(), threads.last()), (6, Some(&"  and 5 more (-n 0 shows all)")), "{threads:?}");
     assert!(stats.stdout.contains(", in all processes together, after "), "{}", stats.stdout);

@@ -10,6 +10,7 @@ mod inherited;
 mod leftover;
 mod limits;
 mod process;
+mod reserve;
 mod signals;
 mod witness;
 
@@ -17,6 +18,7 @@ pub(crate) use abort::end_with;
 pub(crate) use leftover::EndSignals;
 pub(crate) use limits::{ResourceLimits, oom_kills};
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};
+pub(crate) use reserve::keep_reserve;
 pub(crate) use signals::{Signals, Waiting};
 pub(crate) use witness::stop as stop_witness;
 

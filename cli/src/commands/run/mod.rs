@@ -52,6 +52,7 @@ pub(crate) fn run(options: &args::Run) -> Result<u8> {
     if let Some(text) = options_behind(&target).filter(|_| !options.quiet) {
         message::warning(text);
     }
+    crate::sys::keep_reserve();
     let status = match &program.untrackable {
         Some(reason) => run_untracked(options, &program, reason)?,
         None => match record(options, &target, &program) {

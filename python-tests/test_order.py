@@ -144,6 +144,9 @@ def test_name_of_the_file(module_memtrack, untimed):
     assert (outcome.status, outcome.stdout) == (0, b"")
     written = untimed.path.with_name(f"memtrack-speedscope-{untimed.path.stem}.speedscope.json")
     assert written.is_file() and str(written.name).encode() in outcome.stderr
+    # A report of the same capture is made anew; whatever else stands there is not touched.
+    assert module_memtrack("transform", "speedscope", untimed.path).status == 0
+    written.write_text("notes")
     again = module_memtrack("transform", "speedscope", untimed.path)
-    assert again.status == 1 and b"--force" in again.stderr
+    assert again.status == 1 and b"--force" in again.stderr and written.read_text() == "notes"
     assert module_memtrack("transform", "speedscope", untimed.path, "-f").status == 0

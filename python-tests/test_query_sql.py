@@ -29,7 +29,7 @@ with recursive up(stack, here, level) as (
 )
 select up.stack, level, f.* from up join '@stacks.parquet' s on s.stack = up.here join '@frames.parquet' f on f.frame = s.frame
 """
-NOT_MAPPED = "not (allocator = mmap or allocator = mremap or allocator ~ _arena$)"
+NOT_MAPPED = 'not (allocator = mmap or allocator = mremap or allocator ~ "_arena$")'
 
 QUESTIONS = {
     "bytes >= 50kB and bytes < 1MiB": "select count(*), sum(size) from lives where size >= 50000 and size < 1048576",

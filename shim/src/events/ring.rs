@@ -165,6 +165,11 @@ impl Ring {
         self.turn.expect_others();
     }
 
+    /// The system's id of the thread that owns the slot.
+    pub(crate) const fn tid(&self) -> i32 {
+        self.tid
+    }
+
     /// The slot's number.
     pub(crate) const fn index(&self) -> u32 {
         self.home.index

@@ -240,11 +240,11 @@ impl RecordingState {
         if !self.chain.may_read_names() {
             return;
         }
-        // SAFETY: no arguments, cannot fail.
-        if object.tid() != unsafe { libc::gettid() } {
+        let tid = self.ring.tid();
+        if object.tid() != tid {
             self.last_name_from_python(object);
         }
-        if let Some(name) = self.chain.thread_name((object, &mut buffer)) {
+        if let Some(name) = self.chain.thread_name(tid, (object, &mut buffer)) {
             self.tell_python_name(object, name);
         }
     }

@@ -159,13 +159,14 @@ impl Chain {
     #[cold]
     pub(crate) fn thread_name<'a>(
         &self,
+        tid: i32,
         (object, buffer): (&ThreadObject, &'a mut [u8; thread_name::LONGEST]),
     ) -> Option<&'a [u8]> {
         let python = interpreter::interpreter().filter(|python| python.is_attached(self.state))?;
         let oldest = (0..self.length).find(|place| self.details.get(*place).id != 0)?;
         let frame = self.links.get(oldest.wrapping_add(1)).previous;
         // SAFETY: a frame that was just reached from this thread's newest, while the thread holds the GIL.
-        unsafe { thread_name::of_thread(python.layout, python, frame, (object, buffer)) }
+        unsafe { thread_name::of_thread(python.layout, python, frame, tid, (object, buffer)) }
     }
 
     /// The calling thread's newest frame; 0 when it runs no Python code, or when the interpreter is being torn down by

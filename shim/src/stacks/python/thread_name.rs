@@ -24,12 +24,12 @@ pub(crate) const LONGEST: usize = 256;
 /// Longest path of the threading module that is known for one, in bytes, where it is not all ASCII.
 const LONGEST_PATH: usize = 1024;
 
-/// The attributes that hold the name, and what `pthread_self` gives in the thread.
+/// The attributes that hold the name, and the system's id of the thread (3.8 on; None until it runs).
 const NAME: &[u8] = b"_name";
-const IDENT: &[u8] = b"_ident";
+const NATIVE_ID: &[u8] = b"_native_id";
 /// References to an object that lives: of one that is freed there are none, or its memory holds something else.
 const LIVE: std::ops::Range<usize> = 1..1 << 30;
-/// Bits of a digit of an int, and where the digits begin after its header and its size.
+/// Bits of a digit of an int; the digits begin after its header and its size.
 const DIGIT: u32 = 30;
 /// More attributes than this are no thread's.
 const MAX_ATTRIBUTES: usize = 64;
@@ -81,7 +81,6 @@ struct ObjectAttributes {
 pub(crate) struct ThreadObject {
     address: AtomicUsize,
     class: AtomicUsize,
-    ident: AtomicUsize,
     tid: AtomicI32,
     /// A hash of the name.
     told: AtomicU64,
@@ -113,7 +112,6 @@ impl ThreadObject {
         Self {
             address: AtomicUsize::new(0),
             class: AtomicUsize::new(0),
-            ident: AtomicUsize::new(0),
             tid: AtomicI32::new(0),
             told: AtomicU64::new(0),
         }
@@ -126,15 +124,12 @@ impl ThreadObject {
     }
 
     /// Notes the calling thread's object.
-    pub(super) fn note(&self, layout: &Layout, address: usize) {
-        // SAFETY: no arguments, cannot fail.
-        let (ident, tid) = (unsafe { libc::pthread_self() } as usize, unsafe { libc::gettid() });
+    pub(super) fn note(&self, layout: &Layout, address: usize, tid: i32) {
         let is_known = self.tid.load(Relaxed) == tid && self.address.load(Relaxed) == address;
         if !is_known {
             self.tid.store(tid, Relaxed);
             self.address.store(address, Relaxed);
             self.class.store(word(address.wrapping_add(layout.objects.kind())).unwrap_or(0), Relaxed);
-            self.ident.store(ident, Relaxed);
             self.told.store(0, Relaxed);
         }
     }
@@ -171,7 +166,8 @@ impl ThreadObject {
             return None;
         }
         let attributes = attributes(layout, places, object)?;
-        if int(layout, attributes.find(layout, IDENT)?)? != self.ident.load(Relaxed) {
+        // The next thread may have the same address, class and `pthread_self`, but not the same id.
+        if int(layout, attributes.find(layout, NATIVE_ID)?)? != usize::try_from(self.tid()).ok()? {
             return None;
         }
         // SAFETY: the object is that of the thread, and lives.
@@ -179,14 +175,18 @@ impl ThreadObject {
     }
 }
 
-/// A number of two digits, as addresses are.
+/// A number of one or two digits, as ids of threads are.
 fn int(layout: &Layout, object: usize) -> Option<usize> {
     let digits = word(object.wrapping_add(layout.objects.length().wrapping_add(8)))?;
     let size = word(object.wrapping_add(layout.objects.length()))?;
     // Since 3.12 the lower bits are a sign.
     let size = if layout.minor >= 12 { size >> 3 } else { size };
     let (low, high) = (digits & 0xffff_ffff, digits >> 32);
-    if size == 2 { Some(high << DIGIT | low) } else { None }
+    match size {
+        1 => Some(low),
+        2 => Some(high << DIGIT | low),
+        _ => None,
+    }
 }
 
 /// The name among these attributes.
@@ -216,6 +216,7 @@ pub(super) unsafe fn of_thread<'a>(
     layout: &Layout,
     python: &Interpreter,
     frame: usize,
+    tid: i32,
     (object, buffer): (&ThreadObject, &'a mut [u8; LONGEST]),
 ) -> Option<&'a [u8]> {
     let places = places(layout.minor).filter(|_| !layout.is_free_threaded)?;
@@ -225,7 +226,7 @@ pub(super) unsafe fn of_thread<'a>(
         return None;
     }
     let thread = word(frame.wrapping_add(places.first_local))?;
-    object.note(layout, thread);
+    object.note(layout, thread, tid);
     // SAFETY: the frame holds the thread's object, and the caller the GIL.
     unsafe { name_in(layout, python, &attributes(layout, places, thread)?, buffer) }
 }
@@ -326,7 +327,7 @@ impl DictEntries {
 
 /// Whether a key is this name, of eight bytes at most.
 fn is_attribute(layout: &Layout, key: usize, name: &[u8]) -> bool {
-    let mut bytes = [0; 8];
+    let mut bytes = [0; 16];
     let Some(bytes) = bytes.get_mut(..name.len()) else { return false };
     word(key.wrapping_add(layout.objects.length())) == Some(name.len())
         && fill(key.wrapping_add(layout.ascii_data), bytes)

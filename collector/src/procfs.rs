@@ -221,7 +221,8 @@ mod tests {
         let handle = ProcessHandle::of(child.id().cast_signed());
         assert!(!handle.has_ended());
         drop(child.stdin.take());
-        assert!(processor_ns(handle.pid).is_some_and(|ns| ns > 0));
+        // It may not have run yet.
+        assert!(processor_ns(handle.pid).is_some());
         // Without handles the system tells only after the wait.
         while handle.pidfd.is_some() && !handle.has_ended() {
             std::thread::yield_now();

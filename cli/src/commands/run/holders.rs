@@ -9,6 +9,7 @@ use memtrack_reader::analysis::{GroupRow, Tally};
 use memtrack_reader::frames::Frame;
 use memtrack_reader::origin::{Origin, Whose, origins, whose};
 use memtrack_reader::paths;
+use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{FrameId, Frames, View};
 use rustc_hash::FxHashMap;
 
@@ -31,7 +32,7 @@ struct OwnLine {
 /// The biggest holders, a line each: bytes, part of the view's whole, place.
 pub(super) fn lines(capture: &Capture, view: View) -> Vec<String> {
     let frames = &capture.frames;
-    let (origins, whose) = (origins(frames), whose(frames));
+    let (origins, whose, plumbing) = (origins(frames), whose(frames), Plumbing::default());
     let mut own: FxHashMap<Frame, OwnLine> = FxHashMap::default();
     let mut others: FxHashMap<Whose, u64> = FxHashMap::default();
     let mut whole = 0_u64;
@@ -40,7 +41,7 @@ pub(super) fn lines(capture: &Capture, view: View) -> Vec<String> {
     for row in capture.analysis.view(view).iter().filter(|row| !(leaks && row.allocator.is_python_arena())) {
         whole = whole.saturating_add(row.bytes);
         let of = whose.get(row.stack.0 as usize).copied().unwrap_or_default();
-        match own_line(row, frames, &origins).filter(|_| of == Whose::Own) {
+        match own_line(row, frames, &origins, &plumbing).filter(|_| of == Whose::Own) {
             Some((line, through)) => own.entry(line).or_default().add(row, through),
             None => *others.entry(of).or_default() += row.bytes,
         }
@@ -76,18 +77,28 @@ impl OwnLine {
     }
 }
 
-/// The innermost line of own code, and what it called.
-fn own_line(row: &GroupRow, frames: &Frames, origins: &[Origin]) -> Option<(Frame, Option<FrameId>)> {
-    let origin = |frame: &FrameId| origins.get(frame.0 as usize).copied().unwrap_or(Origin::Runtime);
-    let mut stack = frames.leaf_to_root(row.stack);
-    let mut through = None;
-    let own = stack.find(|frame| {
-        through =
-            through.or_else(|| Some(*frame).filter(|frame| !matches!(origin(frame), Origin::Runtime | Origin::Own)));
-        origin(frame) == Origin::Own
-    })?;
-    // Calls in one line are one.
-    Some((Frame { column: 0, ..frames.frame(own) }, through))
+/// The innermost line of own code that is no plumbing, and what it called; plumbing's own where there is nothing else.
+fn own_line(
+    row: &GroupRow,
+    frames: &Frames,
+    origins: &[Origin],
+    plumbing: &Plumbing,
+) -> Option<(Frame, Option<FrameId>)> {
+    let (mut through, mut skipped) = (None, None);
+    for frame in frames.leaf_to_root(row.stack) {
+        let is_plumbing = || match frames.module_id(frame) {
+            Some(_) => plumbing.skips_native(frames.function(frame)),
+            None => plumbing.skips(frames.function(frame)),
+        };
+        match origins.get(frame.0 as usize).copied().unwrap_or(Origin::Runtime) {
+            Origin::Runtime => {}
+            // Calls in one line are one.
+            Origin::Own if is_plumbing() => skipped = skipped.or(Some(Frame { column: 0, ..frames.frame(frame) })),
+            Origin::Own => return Some((Frame { column: 0, ..frames.frame(frame) }, through)),
+            _ => through = through.or(Some(frame)),
+        }
+    }
+    skipped.map(|frame| (frame, None))
 }
 
 /// What no line of own code asked for, in one line.
@@ -103,7 +114,7 @@ fn kind(whose: Whose) -> &'static str {
     match whose {
         Whose::Own => "the program, without a line",
         Whose::Libraries => "libraries",
-        Whose::Standard => "Python and its standard library",
+        Whose::Standard => "the interpreter and standard libraries",
         Whose::Imports => "imports",
     }
 }

@@ -227,7 +227,7 @@ mod tests {
             ("/rustc/0a1b/library/alloc/src/vec/mod.rs", "/srv/server", Origin::Runtime),
             ("/usr/include/c++/12/bits/stl_vector.h", "/srv/server", Origin::Runtime),
             ("/usr/include/boost/x.hpp", "/srv/server", Origin::Library),
-            ("/root/.cargo/registry/src/x/serde-1.0/src/de.rs", "/srv/server", Origin::Library),
+            ("/home/me/.cargo/registry/src/x/serde-1.0/src/de.rs", "/srv/server", Origin::Library),
             ("crypto/mem.c", "/usr/lib/libssl.so.3", Origin::Library),
             ("malloc.c", "/usr/lib/libc.so.6", Origin::Runtime),
             ("obmalloc.c", "/usr/bin/python3.11", Origin::Runtime),

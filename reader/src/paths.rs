@@ -43,10 +43,7 @@ mod tests {
             ("/usr/lib/python3.11/json/decoder.py", "json/decoder.py"),
             ("<frozen importlib._bootstrap>", "importlib/_bootstrap.py"),
             ("/rustc/0a1b2c/library/alloc/src/vec/mod.rs", "alloc/src/vec/mod.rs"),
-            (
-                "/root/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/serde-1.0.1/src/de.rs",
-                "serde-1.0.1/src/de.rs",
-            ),
+            ("/home/me/.cargo/registry/src/index-1949cf8c6b5b557f/serde-1.0.1/src/de.rs", "serde-1.0.1/src/de.rs"),
             ("/usr/include/c++/12/bits/stl_vector.h", "c++/12/bits/stl_vector.h"),
             ("/opt/tools/x.py", "/opt/tools/x.py"),
             ("<string>", "<string>"),

@@ -38,6 +38,6 @@ def test_the_last_lines_name_the_call_and_the_limit(memtrack, tmp_path):
     command = [memtrack.executable, "run", "-o", tmp_path / "x.bin", script]
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 3
-    assert re.search(r"^  failed      1\.00 GB at \S*app\.py:4 load$", ended.stderr, re.M), ended.stderr
+    assert re.search(r"^  failed      1\.00 GB in load at \S*app\.py:4(:\d+)?$", ended.stderr, re.M), ended.stderr
     # The limit is the program's own, not memtrack's.
     assert "  limit       address space limit (ulimit -v) 700 MB" in ended.stderr

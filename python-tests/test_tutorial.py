@@ -45,7 +45,7 @@ def test_the_first_row_names_the_culprit(said, command, culprit):
 
 def test_run_ends_with_the_culprit(said):
     leaked = said["run -f -o leak.bin leak.py"].split("leaked")[1].splitlines()
-    assert "leak.py:9 parse" in leaked[1]
+    assert "parse at leak.py:9" in leaked[1]
 
 
 def test_the_tree_names_the_callers(said):

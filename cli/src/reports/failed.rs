@@ -7,29 +7,26 @@ use memtrack_reader::origin::{Origin, origins};
 use memtrack_reader::{FrameId, StackId, paths};
 use serde_json::{Value, json};
 
-use super::NO_STACK;
 use super::facts::{Capture, visible};
+use super::{NO_STACK, shown};
 use crate::units::{count, size};
 
 /// In a few words; `None`: none has failed.
 pub(crate) fn text(capture: &Capture) -> Option<String> {
     let failed = &capture.analysis.failed;
     let largest = failed.largest()?;
-    let place = place(capture, largest.stack).map_or_else(|| NO_STACK.to_owned(), |frame| named(capture, frame));
+    let frames = &capture.frames;
+    let place = place(capture, largest.stack).map_or_else(
+        || NO_STACK.to_owned(),
+        |frame| {
+            let path = paths::short(frames, frames.file(frame));
+            visible(&shown::joined(frames.function(frame), &shown::place(frames.frame(frame), &path)))
+        },
+    );
     let bytes = size(largest.largest_bytes);
     Some(match failed.total().count {
-        1 => format!("{bytes} at {place}"),
-        number => format!("{bytes} at {place}, the largest of {}", count(number)),
-    })
-}
-
-fn named(capture: &Capture, frame: FrameId) -> String {
-    let frames = &capture.frames;
-    let (function, line) = (frames.function(frame), frames.frame(frame).line);
-    visible(&match (paths::short(frames, frames.file(frame)), line) {
-        (file, _) if file.is_empty() => function.to_owned(),
-        (file, 0) => format!("{file} {function}"),
-        (file, line) => format!("{file}:{line} {function}"),
+        1 => format!("{bytes} in {place}"),
+        number => format!("{bytes} in {place}, the largest of {}", count(number)),
     })
 }
 
@@ -72,7 +69,7 @@ mod tests {
     #[test]
     fn the_largest_is_named_with_its_place() {
         let capture = fixture::capture();
-        let expected = "4.00 GB at /home/user/project/application/app.py:12 work, the largest of 2";
+        let expected = "4.00 GB in work at /home/user/project/application/app.py:12, the largest of 2";
         assert_eq!(text(&capture).as_deref(), Some(expected));
         assert_eq!(json(&capture)["largest"]["function"], "work");
     }

@@ -163,12 +163,13 @@ pub(crate) fn named(frames: &Frames, id: FrameId) -> String {
     joined(frames.function(id), &place(frames.frame(id), frames.file(id)))
 }
 
-fn joined(function: &str, place: &str) -> String {
+/// A function and its place as one reads them.
+pub(crate) fn joined(function: &str, place: &str) -> String {
     if place.is_empty() { function.into() } else { format!("{function} at {place}") }
 }
 
 /// File, line, and column where a line holds several calls, as far as they are known.
-fn place(frame: Frame, path: &str) -> String {
+pub(crate) fn place(frame: Frame, path: &str) -> String {
     match (path, frame.line, frame.column) {
         ("", _, _) => String::new(),
         (path, 0, _) => path.into(),

@@ -35,7 +35,7 @@ pub(super) fn arguments_before(rest: usize) -> Option<(*mut u8, usize)> {
     let start = unsafe { *all };
     // SAFETY: the place of one of the others.
     let end = unsafe { all.add(place) };
-    // SAFETY: as above.
+    // SAFETY: `end` is the place of an argument below `count`, which the loader has filled.
     let end = unsafe { *end };
     // The system lays them out one behind the other.
     let len = end.addr().checked_sub(start.addr()).filter(|len| *len < 1 << 20)?;

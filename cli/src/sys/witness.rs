@@ -6,8 +6,8 @@
 //! what it receives, too, was sent to all.
 //!
 //! Its command line is `witness` and the program's: what is sent by name (`pkill -f app.py`) reaches it where it reaches
-//! the program, and not where it means memtrack. It holds no descriptor but its pipe's end, and ends with memtrack. Invariant: without the witness, or when in doubt, a signal is
-//! passed on: the program gets each at least once.
+//! the program, and not where it means memtrack. It holds no descriptor but its pipe's end, and ends with memtrack.
+//! Invariant: without the witness, or when in doubt, a signal is passed on: the program gets each at least once.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -126,7 +126,7 @@ fn watch(end: i32, all: *const libc::sigset_t, parent: i32, front: Option<(*mut 
         // SAFETY: this process's copy of memtrack's own arguments, that nothing reads here but the system.
         unsafe { ptr::write_bytes(start, 0, len) };
         let name = NAME.to_bytes();
-        // SAFETY: as above; a zero stays behind the name.
+        // SAFETY: copies at most `len - 1` bytes into those `len` bytes, whose last zero stays.
         unsafe { ptr::copy_nonoverlapping(name.as_ptr(), start, name.len().min(len.saturating_sub(1))) };
     }
     let end = end.cast_unsigned();

@@ -37,11 +37,13 @@ impl Ending {
     fn signal_reason(&self, signal: i32) -> Option<String> {
         let limits = &self.limits;
         let seconds = |seconds| format!("its limit of processor time (ulimit -t), {} s", count(seconds));
-        let cpu_ns = self.cpu_ns.unwrap_or(0).saturating_add(INEXACT_NS);
-        let is_over = |limit: &u64| cpu_ns / 1_000_000_000 >= *limit;
-        let killed_at = limits.most_cpu_seconds.filter(is_over);
+        let is_over =
+            |limit: u64, inexact_ns: u64| self.cpu_ns.unwrap_or(0).saturating_add(inexact_ns) / SECOND_NS >= limit;
+        // Anybody may send SIGKILL, so only the program's time speaks for the limit; SIGXCPU speaks for itself.
+        let killed_at = limits.most_cpu_seconds.filter(|limit| is_over(*limit, TICKS_NS));
         // With the signal the system puts the limit a second higher.
-        let told_at = limits.cpu_seconds.map(|raised| raised.saturating_sub(1)).filter(is_over);
+        let told_at =
+            limits.cpu_seconds.map(|raised| raised.saturating_sub(1)).filter(|limit| is_over(*limit, SECOND_NS / 2));
         Some(match signal {
             libc::SIGKILL if self.oom_killed => {
                 "meanwhile the system killed a process of its control group for want of memory".into()
@@ -72,8 +74,9 @@ impl Ending {
     }
 }
 
-/// The system judges limits by ticks of its clock, which differ by this from the processor time that it tells.
-const INEXACT_NS: u64 = 500_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+/// The system judges limits by ticks of its clock, and the processor time that it tells is exact: they differ by some ticks.
+const TICKS_NS: u64 = 50_000_000;
 
 /// The signals that end programs.
 const SIGNALS: [(i32, &str); 16] = [
@@ -134,6 +137,9 @@ mod tests {
         assert!(text(9, none, true).contains("killed a process of its control group for want of memory"));
         let longer = ResourceLimits { most_cpu_seconds: Some(2), ..limits };
         assert!(text(9, longer, false).contains("by somebody"));
+        // Killed at 0.6 s by somebody, under a limit of 1 s.
+        let early = Ending { limits, cpu_ns: Some(600_000_000), ..ending(9) };
+        assert!(early.signal_text().unwrap().contains("by somebody"));
         assert!(text(25, limits, false).ends_with("its limit of file size (ulimit -f), 1.00 kB)"));
     }
 

@@ -14,6 +14,7 @@ use memtrack_reader::{FrameId, Frames, View};
 use rustc_hash::FxHashMap;
 
 use crate::reports::facts::{Capture, visible};
+use crate::reports::shown::{joined, place};
 use crate::units::{percent, size};
 
 /// Lines of own code that are named for each view.
@@ -65,10 +66,7 @@ impl OwnLine {
 
     fn named(&self, frame: &Frame, frames: &Frames) -> String {
         let path = paths::short(frames, frames.name(frame.file));
-        let mut text = frames.name(frame.function).to_owned();
-        if !path.is_empty() {
-            text = if frame.line > 0 { format!("{path}:{} {text}", frame.line) } else { format!("{path} {text}") };
-        }
+        let mut text = joined(frames.name(frame.function), &place(*frame, &path));
         let most = self.through.iter().max_by_key(|(frame, bytes)| (**bytes, Reverse(**frame)));
         if let Some((through, _)) = most {
             text = format!("{text}, via {}", frames.function(*through));

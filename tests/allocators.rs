@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Dir, Outcome, Stats, Tally};
+use crate::support::{Dir, Outcome, ReportedTally, Stats};
 
 /// An allocator that Debian has a package of.
 struct PackagedAllocator {
@@ -69,13 +69,13 @@ impl Added {
     }
 
     #[track_caller]
-    fn allocator(&self, name: &str) -> Tally {
+    fn allocator(&self, name: &str) -> ReportedTally {
         minus(self.busy.allocator(name), self.idle.allocator(name))
     }
 
     /// What an allocator maps for itself is its own affair.
     #[track_caller]
-    fn leaked(&self) -> Tally {
+    fn leaked(&self) -> ReportedTally {
         let [busy, idle] = [&self.busy, &self.idle].map(|stats| minus(stats.leaked(), stats.allocator("mmap")));
         minus(busy, idle)
     }
@@ -86,22 +86,22 @@ impl Added {
         let each = 1..=2000_u64;
         let handed: u64 = (10_000..10_100).sum();
         let expected = [
-            ("malloc", Tally::new(4 * 2100 + 1, 4 * (each.clone().sum::<u64>() + handed) + (50 << 20))),
-            ("calloc", Tally::new(4 * 2000, 4 * each.clone().map(|size| 3 * size).sum::<u64>())),
-            ("realloc", Tally::new(4 * 2000, 4 * each.clone().map(|size| 2 * size - 1).sum::<u64>())),
-            ("posix_memalign", Tally::new(4 * 2000, 4 * each.sum::<u64>())),
-            ("memalign", Tally::new(4 * 2000, 4 * 2000 * 100)),
+            ("malloc", ReportedTally::new(4 * 2100 + 1, 4 * (each.clone().sum::<u64>() + handed) + (50 << 20))),
+            ("calloc", ReportedTally::new(4 * 2000, 4 * each.clone().map(|size| 3 * size).sum::<u64>())),
+            ("realloc", ReportedTally::new(4 * 2000, 4 * each.clone().map(|size| 2 * size - 1).sum::<u64>())),
+            ("posix_memalign", ReportedTally::new(4 * 2000, 4 * each.sum::<u64>())),
+            ("memalign", ReportedTally::new(4 * 2000, 4 * 2000 * 100)),
         ];
         for (name, tally) in expected {
             assert_eq!(self.allocator(name), tally, "{case}, {name}");
         }
-        assert_eq!(self.leaked(), Tally::new(101, handed + (50 << 20)), "{case}");
+        assert_eq!(self.leaked(), ReportedTally::new(101, handed + (50 << 20)), "{case}");
     }
 }
 
 #[track_caller]
-fn minus(all: Tally, part: Tally) -> Tally {
-    Tally::new(all.count - part.count, all.bytes - part.bytes)
+fn minus(all: ReportedTally, part: ReportedTally) -> ReportedTally {
+    ReportedTally::new(all.count - part.count, all.bytes - part.bytes)
 }
 
 #[test]
@@ -138,8 +138,8 @@ fn operators_new_and_delete_are_counted_to_the_byte() {
         let [count, bytes, deleted] = [(); 3].map(|()| told.next().expect("a number"));
         let added = Added::by(&dir, &program, None, &[]);
         // The first block is made before main.
-        assert_eq!(added.allocator("operator_new"), Tally::new(count - 1, bytes - 7_000_001), "{options:?}");
-        assert_eq!(added.leaked(), Tally::new(count - 1 - deleted, 0), "{options:?}");
+        assert_eq!(added.allocator("operator_new"), ReportedTally::new(count - 1, bytes - 7_000_001), "{options:?}");
+        assert_eq!(added.leaked(), ReportedTally::new(count - 1 - deleted, 0), "{options:?}");
     }
 }
 
@@ -154,8 +154,8 @@ fn functions_that_allocators_have_besides_the_usual_ones() {
         // The C library has blocks for threads.
         let threads = added.allocator("calloc").count - 8000;
         assert!(threads <= 4, "{added:?}");
-        assert_eq!(added.allocator("memalign"), Tally::new(8000, 800_000), "{added:?}");
-        assert_eq!(added.allocator("realloc"), Tally::new(8000, 16_000_000), "{added:?}");
+        assert_eq!(added.allocator("memalign"), ReportedTally::new(8000, 800_000), "{added:?}");
+        assert_eq!(added.allocator("realloc"), ReportedTally::new(8000, 16_000_000), "{added:?}");
     }
 }
 

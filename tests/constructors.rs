@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{Dir, Outcome, Run, Stacks, Stats, Tally};
+use crate::support::{Dir, Outcome, PairedRun, ParsedStacks, ReportedTally, Stats};
 
 /// What the constructor of constructs.c allocates, by allocator.
 const CALLS: [(&str, u64, u64); 4] = [("malloc", 11, 15), ("calloc", 1, 2), ("realloc", 2, 4), ("mmap", 1, 16)];
@@ -23,14 +23,14 @@ fn are_seen(stats: &Stats, bases: &[u64]) {
         // The ten blocks of malloc's have from 0 to 9 bytes more.
         let more = if allocator == "malloc" { 45 } else { 0 };
         let bytes = bases.iter().map(|base| base * bytes + more).sum();
-        let expected = Tally::new(count * bases.len() as u64, bytes);
+        let expected = ReportedTally::new(count * bases.len() as u64, bytes);
         assert_eq!(stats.allocator(allocator), expected, "{allocator}");
     }
-    assert_eq!(stats.leaked(), Tally::default());
+    assert_eq!(stats.leaked(), ReportedTally::default());
 }
 
 #[track_caller]
-fn run(dir: &Dir, program: &Path, arguments: &[&str]) -> Run {
+fn run(dir: &Dir, program: &Path, arguments: &[&str]) -> PairedRun {
     let run = dir.run(program, arguments);
     assert_eq!(run.outcome.status, 0, "{:?}", run.outcome);
     run
@@ -56,7 +56,7 @@ fn stacks_of_constructors_inside_dlopen_are_whole() {
     let plain = Outcome::of(dir.command(&program).args(&arguments));
     let run = dir.run_as(&plain, &["--native"], &program, &arguments);
     assert_eq!(run.stats().number("/capture/truncated_stacks"), 0);
-    let stacks = Stacks::of(&run.capture);
+    let stacks = ParsedStacks::of(&run.capture);
     let functions = |size| stacks.functions(stacks.block(size));
     for size in [1001, 1002, 1009, 3000] {
         let functions = functions(size);
@@ -115,9 +115,9 @@ fn a_program_with_allocation_functions_of_its_own() {
     for flags in ["now", "lazy", "deep", "global"] {
         let stats = run(&dir, &program, &["close_again", library.to_str().expect("a path"), flags]).stats();
         // With RTLD_DEEPBIND the library does not call the program's functions, and so nothing that is recorded.
-        let expected = if flags == "deep" { Tally::new(0, 0) } else { Tally::new(11, 15_045) };
+        let expected = if flags == "deep" { ReportedTally::new(0, 0) } else { ReportedTally::new(11, 15_045) };
         assert_eq!(stats.allocator("malloc"), expected, "{flags}");
-        assert_eq!(stats.leaked(), Tally::default(), "{flags}");
+        assert_eq!(stats.leaked(), ReportedTally::default(), "{flags}");
     }
 }
 
@@ -125,8 +125,8 @@ fn a_program_with_allocation_functions_of_its_own() {
 fn the_next_function_of_a_name() {
     let dir = Dir::new();
     let stats = run(&dir, &dir.program("loading"), &["next"]).stats();
-    assert_eq!(stats.allocator("malloc"), Tally::new(3, 123 + 456 + 789));
-    assert_eq!(stats.leaked(), Tally::new(2, 123 + 456));
+    assert_eq!(stats.allocator("malloc"), ReportedTally::new(3, 123 + 456 + 789));
+    assert_eq!(stats.leaked(), ReportedTally::new(2, 123 + 456));
 }
 
 /// The C++ library comes with the library that needs it: its operators are not known before both are there, and the
@@ -140,11 +140,11 @@ fn static_objects_of_cpp_libraries() {
     let Some(second) = dir.compile_cpp("constructs.cc", &["-shared", "-fPIC", "-DBLOCKS=20"]) else { return };
     let [first, second] = [&first, &second].map(|path| path.to_str().expect("a path"));
     let stats = run(&dir, &dir.program("loading"), &["both", first, second]).stats();
-    assert_eq!(stats.allocator("operator_new"), Tally::new(20, 20 * 12_345));
+    assert_eq!(stats.allocator("operator_new"), ReportedTally::new(20, 20 * 12_345));
     let malloc = stats.allocator("malloc");
     // The C++ library's constructor allocates one block for exceptions when memory is out.
     assert_eq!(malloc.count, 30 + 1, "{malloc:?}");
-    assert_eq!(stats.leaked(), Tally::new(1, malloc.bytes - 30 * 12_345));
+    assert_eq!(stats.leaked(), ReportedTally::new(1, malloc.bytes - 30 * 12_345));
 }
 
 /// Their runtimes replace functions of the C library, and none of these may be called before they are ready. Where the
@@ -152,12 +152,12 @@ fn static_objects_of_cpp_libraries() {
 #[test]
 fn programs_that_are_built_with_sanitizers() {
     let dir = Dir::new();
-    let seen = Tally::new(100_000, 64 * 100_000);
+    let seen = ReportedTally::new(100_000, 64 * 100_000);
     for (options, expected) in [
         (&["-fsanitize=thread"][..], seen),
         (&["-fsanitize=leak"], seen),
-        (&["-fsanitize=thread", "-static-libtsan"], Tally::default()),
-        (&["-fsanitize=address", "-static-libasan"], Tally::default()),
+        (&["-fsanitize=thread", "-static-libtsan"], ReportedTally::default()),
+        (&["-fsanitize=address", "-static-libasan"], ReportedTally::default()),
     ] {
         if !dir.compiles("heap", "heap", options) {
             eprintln!("skipped: the compiler has no {options:?}");

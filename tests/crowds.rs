@@ -1,7 +1,7 @@
 //! 1 to 1000 threads that allocate at once and free each other's blocks: counts are exact, no event stands before the one
 //! that it follows, and no thread ever waits for another one that memtrack has interrupted.
 
-use crate::support::{Dir, Outcome, Stats, Tally};
+use crate::support::{Dir, Outcome, ReportedTally, Stats};
 
 /// An address that is handed out again before its block was freed would be two live blocks, and an unmatched free later.
 #[track_caller]
@@ -12,8 +12,12 @@ fn exchange(options: &[&str], threads: u64, rounds: u64) {
     let plain = Outcome { stdout: "exchange done\n".into(), stderr: String::new(), status: 0 };
     let stats = dir.run_as(&plain, options, &program, &arguments).stats();
     let blocks = threads * rounds;
-    assert_eq!(stats.allocator("malloc"), Tally::new(blocks, 40 * blocks), "{options:?}");
-    assert_eq!((stats.number("/deallocations/count"), stats.leaked()), (blocks, Tally::new(0, 0)), "{options:?}");
+    assert_eq!(stats.allocator("malloc"), ReportedTally::new(blocks, 40 * blocks), "{options:?}");
+    assert_eq!(
+        (stats.number("/deallocations/count"), stats.leaked()),
+        (blocks, ReportedTally::new(0, 0)),
+        "{options:?}"
+    );
     assert!(stats.peak().count <= 256 + threads, "more than the shelf and the threads hold: {:?}", stats.peak());
     let own: Vec<u64> = own_counts(&stats, rounds);
     assert_eq!(own.len() as u64, threads, "{options:?}: {own:?}");
@@ -57,7 +61,7 @@ fn a_thousand_threads() {
 #[test]
 fn a_thread_that_stands_still_in_the_middle_of_anything() {
     let stats = Dir::new().stats("crowds", "frozen");
-    assert_eq!(stats.leaked(), Tally::new(0, 0));
+    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
     let others = own_counts(&stats, 20_000);
     assert_eq!(others.len(), 600, "{}", stats.0);
 }

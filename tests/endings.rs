@@ -1,16 +1,16 @@
 //! The ways in which a program can end: its status is passed on, and the capture has everything up to there.
 
-use crate::support::{Dir, Tally};
+use crate::support::{Dir, ReportedTally};
 
 #[track_caller]
-fn ends(case: &str, status: i32, allocated: Tally) {
+fn ends(case: &str, status: i32, allocated: ReportedTally) {
     let dir = Dir::new();
     let run = dir.run(&dir.program("processes"), [case]);
     assert_eq!(run.outcome.status, status, "{:?}", run.outcome);
     assert_eq!(run.stats().allocated(), allocated);
 }
 
-const WHOLE: Tally = Tally { count: 100_000, bytes: 1_600_000 };
+const WHOLE: ReportedTally = ReportedTally { count: 100_000, bytes: 1_600_000 };
 
 #[test]
 fn exit() {
@@ -47,5 +47,5 @@ fn exit_handlers_are_recorded() {
     let dir = Dir::new();
     let run = dir.run(&dir.program("processes"), ["ends_atexit"]);
     // atexit's own table has room for 32 functions before the C library allocates more.
-    assert_eq!(run.stats().allocated(), Tally::new(110, 1700));
+    assert_eq!(run.stats().allocated(), ReportedTally::new(110, 1700));
 }

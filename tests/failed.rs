@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Dir, Outcome, Stats, Tally};
+use crate::support::{Dir, Outcome, ReportedTally, Stats};
 
 const HUGE: u64 = 1 << 46;
 
-fn failed(stats: &Stats) -> Tally {
-    Tally::new(stats.number("/failed_allocations/count"), stats.number("/failed_allocations/bytes"))
+fn failed(stats: &Stats) -> ReportedTally {
+    ReportedTally::new(stats.number("/failed_allocations/count"), stats.number("/failed_allocations/bytes"))
 }
 
 #[test]
@@ -17,11 +17,15 @@ fn every_function_that_fails_is_counted_once() {
     let plain = Outcome::of(dir.command(&program).arg("fails"));
     for options in [&[][..], &["--allocation-timestamps"], &["--aggregate"], &["--native"]] {
         let stats = dir.run_as(&plain, options, &program, &["fails".into()]).stats();
-        assert_eq!(failed(&stats), Tally::new(5, (1 + 2 + 3 + 4 + 5) * HUGE), "{options:?}");
+        assert_eq!(failed(&stats), ReportedTally::new(5, (1 + 2 + 3 + 4 + 5) * HUGE), "{options:?}");
         assert_eq!(stats.number("/failed_allocations/largest/bytes"), 5 * HUGE);
         assert_eq!(stats.0["failed_allocations"]["largest"]["allocator"], "mmap");
         // The block that was not moved, and nothing else.
-        assert_eq!((stats.allocated(), stats.leaked()), (Tally::new(1, 1000), Tally::new(1, 1000)), "{options:?}");
+        assert_eq!(
+            (stats.allocated(), stats.leaked()),
+            (ReportedTally::new(1, 1000), ReportedTally::new(1, 1000)),
+            "{options:?}"
+        );
         if options == ["--native"] {
             assert_eq!(stats.0["failed_allocations"]["largest"]["function"], "fails");
         }
@@ -42,7 +46,7 @@ fn what_new_is_refused_is_counted_once() {
     let Some(program) = dir.compile_cpp("failed_new.cc", &[]) else { return };
     let run = dir.run(&program, [""; 0]);
     assert_eq!(run.outcome.stdout, "bad_alloc\n1\n1\n");
-    assert_eq!(failed(&run.stats()), Tally::new(3, 3 << 45));
+    assert_eq!(failed(&run.stats()), ReportedTally::new(3, 3 << 45));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 
-use crate::support::{Dir, Outcome, Stats, Tally, figures};
+use crate::support::{Dir, Outcome, ReportedTally, Stats, figures};
 
 /// Runs a case of faults.c (with its argument, if it has one) plain and tracked, with these options of `memtrack run`.
 #[track_caller]
@@ -34,7 +34,7 @@ fn the_c_library_finds_its_heap_corrupted_in_the_middle_of_malloc() {
     assert_eq!(outcome.status, 128 + libc::SIGABRT);
     assert!(outcome.stderr.contains("corrupted"), "{outcome:?}");
     // The call that found out has not returned.
-    assert_eq!(stats.allocated(), Tally::new(10_001, 161_000));
+    assert_eq!(stats.allocated(), ReportedTally::new(10_001, 161_000));
     stats.is_whole();
 }
 
@@ -42,8 +42,8 @@ fn the_c_library_finds_its_heap_corrupted_in_the_middle_of_malloc() {
 fn a_block_is_freed_twice() {
     let (outcome, stats) = with(&[], "freed_twice");
     assert_eq!(outcome.status, 128 + libc::SIGABRT);
-    assert_eq!(stats.allocated(), Tally::new(10_001, 161_000));
-    assert_eq!(stats.leaked(), Tally::new(10_000, 160_000));
+    assert_eq!(stats.allocated(), ReportedTally::new(10_001, 161_000));
+    assert_eq!(stats.leaked(), ReportedTally::new(10_000, 160_000));
     assert_eq!(stats.number("/capture/unmatched_frees"), 1);
 }
 
@@ -52,7 +52,7 @@ fn a_block_is_freed_twice() {
 fn jumps_out_of_the_allocator() {
     let (outcome, stats) = with(&[], "jumps_out_of_the_allocator");
     assert_eq!(outcome.status, 0, "{outcome:?}");
-    assert_eq!(stats.allocator("malloc"), Tally::new(1000, 24_000));
+    assert_eq!(stats.allocator("malloc"), ReportedTally::new(1000, 24_000));
     assert_eq!(stats.number("/capture/unmatched_frees"), 10);
 }
 
@@ -62,8 +62,8 @@ fn jumps_out_of_deep_frames() {
         let stats = whole(options, "jumps_out_of_deep_frames");
         // 50 rounds of 1, 21, 41 … calls, and one block at the end.
         let calls = (0..50).map(|round| 20 * round + 1).sum::<u64>();
-        assert_eq!(stats.allocated(), Tally::new(2 * calls + 1, 110 * calls + 77), "{options:?}");
-        assert_eq!(stats.leaked(), Tally::new(calls + 1, 10 * calls + 77), "{options:?}");
+        assert_eq!(stats.allocated(), ReportedTally::new(2 * calls + 1, 110 * calls + 77), "{options:?}");
+        assert_eq!(stats.leaked(), ReportedTally::new(calls + 1, 10 * calls + 77), "{options:?}");
     }
 }
 
@@ -71,8 +71,8 @@ fn jumps_out_of_deep_frames() {
 fn jumps_out_of_a_callback_of_qsort() {
     for options in [[].as_slice(), &["--native"]] {
         let stats = whole(options, "jumps_out_of_a_callback");
-        assert_eq!(stats.allocated(), Tally::new(8000 + 200, 8000 * 20 + 200 * 30), "{options:?}");
-        assert_eq!(stats.leaked(), Tally::new(8000, 160_000), "{options:?}");
+        assert_eq!(stats.allocated(), ReportedTally::new(8000 + 200, 8000 * 20 + 200 * 30), "{options:?}");
+        assert_eq!(stats.leaked(), ReportedTally::new(8000, 160_000), "{options:?}");
     }
 }
 
@@ -81,8 +81,8 @@ fn jumps_out_of_a_callback_of_qsort() {
 fn signals_as_fast_as_they_can_be_sent() {
     for options in [[].as_slice(), &["--native", "--allocation-timestamps"]] {
         let stats = whole(options, "signals_without_end");
-        assert_eq!(stats.allocator("malloc"), Tally::new(100_000, 1_600_000), "{options:?}");
-        assert_eq!(stats.leaked(), Tally::new(0, 0), "{options:?}");
+        assert_eq!(stats.allocator("malloc"), ReportedTally::new(100_000, 1_600_000), "{options:?}");
+        assert_eq!(stats.leaked(), ReportedTally::new(0, 0), "{options:?}");
         let mmap = stats.allocator("mmap");
         // The sender's stack comes from the C library's own mmap, which is not the program's.
         assert_eq!(mmap.bytes, mmap.count * 65_536, "{options:?}");
@@ -92,7 +92,7 @@ fn signals_as_fast_as_they_can_be_sent() {
 /// Two threads fork at the same time, while two others allocate; the children make threads, too.
 #[test]
 fn forks_in_threads_while_others_allocate() {
-    let own = Tally::new(200_010, 100_000 * 300 + 70);
+    let own = ReportedTally::new(200_010, 100_000 * 300 + 70);
     assert_eq!(whole(&[], "forks_in_threads").allocated(), own);
 }
 
@@ -104,7 +104,7 @@ fn children_of_threads_are_followed_while_others_allocate() {
     assert_eq!(Outcome::of(command.arg(&program).arg("forks_in_threads")).success(), "forks_in_threads done\n");
     let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
     let captures = files.filter(|path| path.extension().is_some_and(|suffix| suffix == "bin"));
-    let mut found: Vec<Tally> = captures
+    let mut found: Vec<ReportedTally> = captures
         .map(|path| {
             let stats = Stats::of(&path);
             stats.is_whole();
@@ -112,9 +112,9 @@ fn children_of_threads_are_followed_while_others_allocate() {
         })
         .collect();
     found.sort();
-    let child = Tally::new(1000 + 100_000, 1000 * 3000 + 50_000 * 300);
+    let child = ReportedTally::new(1000 + 100_000, 1000 * 3000 + 50_000 * 300);
     let mut expected = vec![child; 30];
-    expected.push(Tally::new(200_010, 100_000 * 300 + 70));
+    expected.push(ReportedTally::new(200_010, 100_000 * 300 + 70));
     expected.sort();
     assert_eq!(found, expected);
 }
@@ -131,14 +131,14 @@ fn another_allocator_is_preloaded() {
     assert_eq!(stdout, "forks_in_threads done\n");
     let stats = Stats::of(&capture);
     stats.is_whole();
-    assert_eq!(stats.allocator("realloc"), Tally::new(100_000, 100_000 * 200));
-    assert_eq!(stats.allocator("malloc"), Tally::new(100_010, 100_000 * 100 + 70));
-    assert_eq!(stats.leaked(), Tally::new(10, 70));
+    assert_eq!(stats.allocator("realloc"), ReportedTally::new(100_000, 100_000 * 200));
+    assert_eq!(stats.allocator("malloc"), ReportedTally::new(100_010, 100_000 * 100 + 70));
+    assert_eq!(stats.leaked(), ReportedTally::new(10, 70));
 }
 
 #[test]
 fn many_threads_that_live_for_one_block() {
     let threads = figures().threads;
     let stats = whole(&[], &format!("many_threads {threads}"));
-    assert_eq!(stats.allocated(), Tally::new(threads, threads * 100));
+    assert_eq!(stats.allocated(), ReportedTally::new(threads, threads * 100));
 }

@@ -7,17 +7,17 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Control, Dir, Outcome, Running, Stats, Tally, figures, kill, limit, wait_until};
+use crate::support::{Control, Dir, Outcome, ReportedTally, RunningProcess, Stats, figures, kill, limit, wait_until};
 
 /// A program of counting.c under memtrack, which waits to be let go.
-struct Waiting {
+struct WaitingProgram {
     dir: Dir,
     control: Control,
     capture: PathBuf,
-    memtrack: Running,
+    memtrack: RunningProcess,
 }
 
-impl Waiting {
+impl WaitingProgram {
     fn of(case: &str, options: &[&str]) -> Self {
         let dir = Dir::new();
         let capture = dir.path("capture.bin");
@@ -28,7 +28,7 @@ impl Waiting {
         let (program, control) = (dir.program("counting"), dir.control("control"));
         let mut command = dir.memtrack(["run", "--no-native", "-o"]);
         command.arg(&capture).args(options).arg("--").arg(program).arg(case).arg(control.path());
-        let memtrack = Running::start(&mut command);
+        let memtrack = RunningProcess::start(&mut command);
         wait_until("the program waits", || control.phase() == 1);
         Self { dir, control, capture, memtrack }
     }
@@ -77,7 +77,7 @@ fn is_whole_with(capture: &Path, malloc: u64) {
 
 #[test]
 fn a_program_waits_for_a_stopped_memtrack_and_loses_nothing() {
-    let program = Waiting::of("phases", &[]);
+    let program = WaitingProgram::of("phases", &[]);
     kill(program.memtrack.pid(), libc::SIGSTOP);
     program.until_it_waits_for_memtrack(100_000);
     assert!(program.control.count() < 1_300_000, "its ring holds everything");
@@ -88,7 +88,7 @@ fn a_program_waits_for_a_stopped_memtrack_and_loses_nothing() {
 
 #[test]
 fn four_threads_wait_for_a_stopped_memtrack() {
-    let program = Waiting::of("four", &["--allocation-timestamps"]);
+    let program = WaitingProgram::of("four", &["--allocation-timestamps"]);
     kill(program.memtrack.pid(), libc::SIGSTOP);
     program.until_it_waits_for_memtrack(0);
     assert!(program.control.count() < 4_000_000, "their rings hold everything");
@@ -99,7 +99,7 @@ fn four_threads_wait_for_a_stopped_memtrack() {
 
 #[test]
 fn a_child_waits_for_a_stopped_memtrack_to_be_let_in() {
-    let program = Waiting::of("forks", &["--follow"]);
+    let program = WaitingProgram::of("forks", &["--follow"]);
     let pid = program.control.pid();
     kill(program.memtrack.pid(), libc::SIGSTOP);
     program.control.let_go(1);
@@ -109,18 +109,18 @@ fn a_child_waits_for_a_stopped_memtrack_to_be_let_in() {
     });
     program.waits_on();
     let (dir, capture, _) = program.ends("");
-    assert_eq!(Stats::of(&capture).allocated(), Tally::new(100, 1200));
+    assert_eq!(Stats::of(&capture).allocated(), ReportedTally::new(100, 1200));
     let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
     let mut captures = files.filter(|path| path.extension().is_some_and(|suffix| suffix == "bin") && *path != capture);
     let child = captures.find(|path| path.file_name() != capture.file_name()).expect("the child's capture");
-    assert_eq!(Stats::of(&child).allocated(), Tally::new(1000, 11_000));
+    assert_eq!(Stats::of(&child).allocated(), ReportedTally::new(1000, 11_000));
 }
 
 /// The capture reaches the largest size that memtrack's files may have.
 #[test]
 fn a_capture_that_may_not_grow_ends_and_the_program_does_not() {
     for options in [[].as_slice(), &["--aggregate"]] {
-        let program = Waiting::of("little", options);
+        let program = WaitingProgram::of("little", options);
         limit(program.memtrack.pid(), libc::RLIMIT_FSIZE, 300);
         program.control.let_go(1);
         let (_dir, capture, said) = program.ends("200000 blocks\n");
@@ -166,7 +166,7 @@ fn a_program_waits_for_a_slow_medium_and_loses_nothing() {
     let pipe = dir.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
     let mut end = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).expect("the pipe");
-    let program = Waiting::writing_to(dir, pipe, "much", &["--allocation-timestamps"]);
+    let program = WaitingProgram::writing_to(dir, pipe, "much", &["--allocation-timestamps"]);
     program.until_it_waits_for_memtrack(0);
     let counted = program.control.count();
     assert!(counted < 12_000_000, "everything was taken");
@@ -189,7 +189,7 @@ fn a_program_waits_for_a_slow_medium_and_loses_nothing() {
 /// passed on all the same.
 #[test]
 fn memtrack_gets_no_more_memory() {
-    let program = Waiting::of("little", &[]);
+    let program = WaitingProgram::of("little", &[]);
     let pid = program.memtrack.pid();
     limit(pid, libc::RLIMIT_AS, 1 << 20);
     program.control.let_go(1);

@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::support::{Dir, Outcome, Stats, Tally};
+use crate::support::{Dir, Outcome, ReportedTally, Stats};
 
 /// The commands that read a capture.
 const READERS: [&[&str]; 4] = [&["stats"], &["stats", "--json"], &["parse"], &["transform", "speedscope", "-o", "-"]];
@@ -185,7 +185,7 @@ fn a_quiet_run_adds_nothing_and_a_usual_one_only_to_stderr() {
     for word in ["usual.bin", "peak", "leaked", "memtrack stats"] {
         assert!(usual.stderr.contains(word), "{word:?} is not in {usual:?}");
     }
-    assert_eq!(Stats::of(&dir.path("usual.bin")).allocated(), Tally::new(24, (1 << 24) - 1));
+    assert_eq!(Stats::of(&dir.path("usual.bin")).allocated(), ReportedTally::new(24, (1 << 24) - 1));
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn memtrack_under_memtrack() {
     let arguments = ["run".as_ref(), "-q".as_ref(), "-o".as_ref(), inner.as_os_str()];
     let nested = [&[memtrack.get_program()][..], &arguments, &[program.as_os_str(), "powers".as_ref()]].concat();
     assert_eq!(Outcome::of(&mut dir.recording(&outer, &nested)).success(), "powers done\n");
-    assert_eq!(Stats::of(&inner).allocated(), Tally::new(24, (1 << 24) - 1));
+    assert_eq!(Stats::of(&inner).allocated(), ReportedTally::new(24, (1 << 24) - 1));
     assert_eq!(Stats::of(&outer).0["capture"]["complete"], true);
 }
 

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use crate::support::{Control, Dir, Running, Stats, figures, kill, wait_until};
+use crate::support::{Control, Dir, RunningProcess, Stats, figures, kill, wait_until};
 
 /// Kills a program that allocates without end once it has counted up to `count`; what it had counted, and its capture.
 fn killed_at(dir: &Dir, case: &str, round: u64, count: u64) -> (u64, Stats) {
     let (program, control) = (dir.path("counting"), dir.control(&format!("control{round}")));
     let capture = dir.path(&format!("capture{round}.bin"));
     let command = [program.as_os_str(), case.as_ref(), control.path().as_os_str()];
-    let memtrack = Running::start(&mut dir.recording(&capture, &command));
+    let memtrack = RunningProcess::start(&mut dir.recording(&capture, &command));
     wait_until("the program has counted far enough", || control.count() >= count);
     kill(control.pid(), libc::SIGKILL);
     let outcome = memtrack.wait();
@@ -57,7 +57,7 @@ fn a_program_runs_on_when_memtrack_is_killed() {
     let dir = Dir::new();
     let (program, control, capture) = (dir.program("counting"), dir.control("control"), dir.path("capture.bin"));
     let command = [program.as_os_str(), "phases".as_ref(), control.path().as_os_str()];
-    let mut memtrack = Running::start(&mut dir.recording(&capture, &command));
+    let mut memtrack = RunningProcess::start(&mut dir.recording(&capture, &command));
     wait_until("the program waits", || control.phase() == 1);
     kill(memtrack.pid(), libc::SIGKILL);
     control.let_go(1);
@@ -75,7 +75,7 @@ fn a_busy_program_runs_on_when_memtrack_is_killed() {
     let (program, control, capture) = (dir.program("counting"), dir.control("control"), dir.path("capture.bin"));
     control.let_go(1);
     let command = [program.as_os_str(), "phases".as_ref(), control.path().as_os_str()];
-    let mut memtrack = Running::start(&mut dir.recording(&capture, &command));
+    let mut memtrack = RunningProcess::start(&mut dir.recording(&capture, &command));
     wait_until("the program is at work", || control.count() > 150_000);
     kill(memtrack.pid(), libc::SIGKILL);
     wait_until("the program has come to its end", || has_ended(&control));
@@ -93,7 +93,7 @@ fn a_capture_that_is_being_written_can_be_read() {
     let dir = Dir::new();
     let (program, control, capture) = (dir.program("counting"), dir.control("control"), dir.path("capture.bin"));
     let command = [program.as_os_str(), "phases".as_ref(), control.path().as_os_str()];
-    let memtrack = Running::start(&mut dir.recording(&capture, &command));
+    let memtrack = RunningProcess::start(&mut dir.recording(&capture, &command));
     wait_until("the program waits", || control.phase() == 1);
     // The collector writes what a waiting program has left behind within a while.
     wait_until("all that has happened can be read", || {

@@ -5,14 +5,14 @@ use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::support::{Dir, Outcome, Running, Stats, Tally, wait_until};
+use crate::support::{Dir, Outcome, ReportedTally, RunningProcess, Stats, wait_until};
 
 /// What `go_on` of limits.c allocates, but for its child.
-const GOES_ON: Tally = Tally { count: 402_000, bytes: 400_000 * 64 + 1000 * 50 };
-const CHILD: Tally = Tally { count: 1000, bytes: 40_000 };
+const GOES_ON: ReportedTally = ReportedTally { count: 402_000, bytes: 400_000 * 64 + 1000 * 50 };
+const CHILD: ReportedTally = ReportedTally { count: 1000, bytes: 40_000 };
 
-fn and(one: Tally, count: u64, bytes: u64) -> Tally {
-    Tally::new(one.count + count, one.bytes + bytes)
+fn and(one: ReportedTally, count: u64, bytes: u64) -> ReportedTally {
+    ReportedTally::new(one.count + count, one.bytes + bytes)
 }
 
 fn program(dir: &Dir) -> PathBuf {
@@ -32,7 +32,7 @@ fn tracked(dir: &Dir, options: &[&str], arguments: &[&OsStr]) -> Stats {
 }
 
 /// The captures of children, beside the program's own.
-fn children(dir: &Dir) -> Vec<Tally> {
+fn children(dir: &Dir) -> Vec<ReportedTally> {
     let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
     let is_child = |path: &PathBuf| path.to_string_lossy().ends_with("-1.bin");
     files.filter(is_child).map(|path| Stats::of(&path).allocated()).collect()
@@ -40,7 +40,7 @@ fn children(dir: &Dir) -> Vec<Tally> {
 
 /// With and without `--follow`, where children cannot be followed: what memtrack says of them.
 #[track_caller]
-fn without_children(arguments: &[&OsStr], expected: Tally) {
+fn without_children(arguments: &[&OsStr], expected: ReportedTally) {
     let dir = Dir::new();
     assert_eq!(tracked(&dir, &[], arguments).allocated(), expected);
     assert_eq!(tracked(&dir, &["--follow"], arguments).allocated(), expected);
@@ -92,7 +92,7 @@ fn a_program_of_another_root_directory() {
     assert!(plain.stdout.ends_with("nothing done\n"), "{plain:?}");
     for options in [[].as_slice(), &["--follow"]] {
         let run = dir.run_as(&plain, options, &program, &arguments);
-        assert_eq!(Stats::of(&run.capture).allocated(), Tally::new(10, 100), "{options:?}");
+        assert_eq!(Stats::of(&run.capture).allocated(), ReportedTally::new(10, 100), "{options:?}");
     }
 }
 
@@ -126,7 +126,7 @@ fn a_set_user_id_program() {
     let plain = Outcome::of(dir.command(&first).args(&arguments));
     for options in [[].as_slice(), &["--follow"]] {
         let run = dir.run_as(&plain, options, &first, &arguments);
-        assert_eq!(Stats::of(&run.capture).allocated(), Tally::new(1000, 10_000), "{options:?}");
+        assert_eq!(Stats::of(&run.capture).allocated(), ReportedTally::new(1000, 10_000), "{options:?}");
     }
 }
 
@@ -240,7 +240,7 @@ fn a_program_that_limits_its_address_space() {
     let dir = Dir::new();
     let run = dir.run(&program(&dir), ["limited_space"]);
     assert_eq!(run.outcome.stdout, "16 blocks\nlimited_space done\n");
-    assert_eq!(run.stats().allocated(), Tally::new(26, 16 * 64_000_000 + 100));
+    assert_eq!(run.stats().allocated(), ReportedTally::new(26, 16 * 64_000_000 + 100));
 }
 
 /// A shell's limit holds for memtrack, too.
@@ -266,8 +266,11 @@ fn a_program_that_runs_out_of_memory() {
     let blocks: u64 = std::fs::read_to_string(dir.path("blocks")).expect("its number").parse().expect("a number");
     assert!(blocks > 1000, "{blocks}");
     let stats = run.stats();
-    assert_eq!(stats.allocated(), Tally::new(blocks + 100_000, blocks * 100_000 + 6_400_000));
-    assert_eq!((stats.peak(), stats.leaked()), (Tally::new(blocks, blocks * 100_000), Tally::new(0, 0)));
+    assert_eq!(stats.allocated(), ReportedTally::new(blocks + 100_000, blocks * 100_000 + 6_400_000));
+    assert_eq!(
+        (stats.peak(), stats.leaked()),
+        (ReportedTally::new(blocks, blocks * 100_000), ReportedTally::new(0, 0))
+    );
 }
 
 #[test]
@@ -286,7 +289,7 @@ fn a_program_that_may_only_read_and_write() {
     let dir = Dir::new();
     let run = dir.run(&program(&dir), ["strictly"]);
     assert_eq!((run.outcome.stdout.as_str(), run.outcome.status), ("strictly done\n", 0));
-    assert_eq!(run.stats().allocated(), Tally::new(1, 100_000));
+    assert_eq!(run.stats().allocated(), ReportedTally::new(1, 100_000));
     let report = Outcome::of(dir.memtrack(["stats"]).arg(&run.capture));
     assert!(report.stderr.contains("strict mode"), "{report:?}");
 }
@@ -306,9 +309,9 @@ fn without_memory_files() {
 }
 
 /// A group of processes with limited memory; removed with the value.
-struct Group(PathBuf);
+struct MemoryCgroup(PathBuf);
 
-impl Group {
+impl MemoryCgroup {
     /// `None`: this user or system has none.
     fn new(bytes: u64) -> Option<Self> {
         let name = format!("memtrack-test-{}", std::process::id());
@@ -324,7 +327,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for MemoryCgroup {
     fn drop(&mut self) {
         // The last process may not have been taken out of it yet; a group that stays is empty.
         for _ in 0..1000 {
@@ -339,7 +342,7 @@ impl Drop for Group {
 /// In a group with memtrack, as in a container, the system kills the one that has most.
 #[test]
 fn a_program_that_is_killed_for_its_memory() {
-    let Some(group) = Group::new(96 << 20) else {
+    let Some(group) = MemoryCgroup::new(96 << 20) else {
         eprintln!("skipped: no memory groups for this user");
         return;
     };
@@ -349,7 +352,7 @@ fn a_program_that_is_killed_for_its_memory() {
     let mut command = dir.command("sh");
     command.args(["-c", script]).arg(&group.0).arg(memtrack.get_program());
     command.args(["run", "--no-native", "-q", "-o", "capture.bin", "--"]).arg(program).arg("eats").arg(control.path());
-    let running = Running::start(&mut command);
+    let running = RunningProcess::start(&mut command);
     wait_until("the program waits", || control.phase() == 1);
     control.let_go(1);
     let outcome = running.wait();

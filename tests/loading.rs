@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use crate::support::{Dir, Stats, Tally};
+use crate::support::{Dir, ReportedTally, Stats};
 
 /// How library.c is compiled.
 const LIBRARY: [&str; 2] = ["-shared", "-fPIC"];
 /// Where a name is looked for by memtrack first, the C library may keep 24 bytes for the error text of each thread.
-const ERROR_TEXT: Tally = Tally { count: 1, bytes: 24 };
+const ERROR_TEXT: ReportedTally = ReportedTally { count: 1, bytes: 24 };
 
 fn library(dir: &Dir, output: &str) -> PathBuf {
     dir.compile("library", output, &LIBRARY)
@@ -22,9 +22,9 @@ fn stats(dir: &Dir, arguments: &[&OsStr]) -> Stats {
 }
 
 #[track_caller]
-fn allocated_besides_error_text(stats: &Stats, expected: Tally) {
+fn allocated_besides_error_text(stats: &Stats, expected: ReportedTally) {
     let malloc = stats.allocator("malloc");
-    let with_text = Tally::new(expected.count + ERROR_TEXT.count, expected.bytes + ERROR_TEXT.bytes);
+    let with_text = ReportedTally::new(expected.count + ERROR_TEXT.count, expected.bytes + ERROR_TEXT.bytes);
     assert!(malloc == expected || malloc == with_text, "{malloc:?}");
 }
 
@@ -32,8 +32,8 @@ fn allocated_besides_error_text(stats: &Stats, expected: Tally) {
 fn what_an_opened_library_allocates_is_seen() {
     let dir = Dir::new();
     let stats = stats(&dir, &["one".as_ref(), library(&dir, "lib.so").as_ref()]);
-    assert_eq!(stats.allocator("malloc"), Tally::new(3, 6000));
-    assert_eq!(stats.leaked(), Tally::new(2, 3000));
+    assert_eq!(stats.allocator("malloc"), ReportedTally::new(3, 6000));
+    assert_eq!(stats.leaked(), ReportedTally::new(2, 3000));
 }
 
 #[test]
@@ -44,23 +44,23 @@ fn four_hundred_libraries() {
         std::fs::copy(&library, dir.path(&format!("lib{number}.so"))).expect("a copy");
     }
     let stats = stats(&dir, &["four_hundred".as_ref(), dir.path(".").as_ref()]);
-    assert_eq!(stats.allocator("malloc"), Tally::new(400 * 2, 400 * 3000));
+    assert_eq!(stats.allocator("malloc"), ReportedTally::new(400 * 2, 400 * 3000));
 }
 
 #[test]
 fn a_library_closed_and_opened_again() {
     let dir = Dir::new();
     let stats = stats(&dir, &["again".as_ref(), library(&dir, "lib.so").as_ref()]);
-    assert_eq!(stats.allocator("malloc"), Tally::new(50 * 2, 50 * 1007));
-    assert_eq!(stats.leaked(), Tally::new(100, 50 * 1007));
+    assert_eq!(stats.allocator("malloc"), ReportedTally::new(50 * 2, 50 * 1007));
+    assert_eq!(stats.leaked(), ReportedTally::new(100, 50 * 1007));
 }
 
 #[test]
 fn a_library_opened_and_closed_ten_thousand_times() {
     let dir = Dir::new();
     let stats = stats(&dir, &["ten_thousand".as_ref(), library(&dir, "lib.so").as_ref()]);
-    assert_eq!(stats.allocator("malloc"), Tally::new(10_000, 10_000_000));
-    assert_eq!(stats.leaked(), Tally::new(0, 0));
+    assert_eq!(stats.allocator("malloc"), ReportedTally::new(10_000, 10_000_000));
+    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn two_libraries_in_turn_at_one_place() {
     let dir = Dir::new();
     let (first, second) = (library(&dir, "first.so"), dir.compile("library", "second.so", &["-shared", "-fPIC"]));
     let stats = stats(&dir, &["in_turn".as_ref(), first.as_ref(), second.as_ref()]);
-    assert_eq!(stats.allocator("malloc"), Tally::new(50, 50_000));
-    assert_eq!(stats.leaked(), Tally::new(50, 50_000));
+    assert_eq!(stats.allocator("malloc"), ReportedTally::new(50, 50_000));
+    assert_eq!(stats.leaked(), ReportedTally::new(50, 50_000));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_library_that_only_the_programs_runpath_finds() {
     library(&dir, "libs/liballocates.so");
     let program = dir.compile("loading", "loading", &["-pthread", "-Wl,--enable-new-dtags,-rpath,$ORIGIN/libs"]);
     let stats = dir.run(&program, ["by_runpath", "liballocates.so"]).stats();
-    allocated_besides_error_text(&stats, Tally::new(1, 1000));
+    allocated_besides_error_text(&stats, ReportedTally::new(1, 1000));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_library_that_only_the_runpath_of_another_library_finds() {
     let options = ["-shared", "-fPIC", "-Wl,--enable-new-dtags,-rpath,$ORIGIN/b"];
     let middleman = dir.compile("middleman", "a/libmiddleman.so", &options);
     let stats = stats(&dir, &["by_librarys_runpath".as_ref(), middleman.as_ref(), "liballocates.so".as_ref()]);
-    allocated_besides_error_text(&stats, Tally::new(1, 1000));
+    allocated_besides_error_text(&stats, ReportedTally::new(1, 1000));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_library_in_a_name_space_of_its_own_runs_unharmed() {
     assert_eq!(run.outcome.stdout, "name_space done\n");
     // What is in the other name space may be seen or not; what is in the program's own is, once.
     let malloc = run.stats().allocator("malloc");
-    assert!(malloc == Tally::new(1, 11) || malloc == Tally::new(2, 1011), "{malloc:?}");
+    assert!(malloc == ReportedTally::new(1, 11) || malloc == ReportedTally::new(2, 1011), "{malloc:?}");
 }
 
 #[test]
@@ -116,8 +116,8 @@ fn a_failing_dlopen_says_why() {
 fn threads_allocate_while_libraries_come_and_go() {
     let dir = Dir::new();
     let stats = stats(&dir, &["with_threads".as_ref(), library(&dir, "lib.so").as_ref()]);
-    assert_eq!(stats.allocator("malloc"), Tally::new(50 * 2, 50 * 1007));
-    assert_eq!(stats.leaked(), Tally::new(100, 50 * 1007));
+    assert_eq!(stats.allocator("malloc"), ReportedTally::new(50 * 2, 50 * 1007));
+    assert_eq!(stats.leaked(), ReportedTally::new(100, 50 * 1007));
 }
 
 /// The program prints the protection of its RELRO pages: as without memtrack, and read-only.
@@ -132,7 +132,7 @@ fn relro(binding: &str) {
         assert!(pages.iter().any(|line| line.starts_with(object)), "{object}: {pages:?}");
     }
     assert!(pages.iter().all(|line| line.ends_with("r--p")), "{pages:?}");
-    assert_eq!(run.stats().allocator("malloc"), Tally::new(2, 1017));
+    assert_eq!(run.stats().allocator("malloc"), ReportedTally::new(2, 1017));
 }
 
 #[test]

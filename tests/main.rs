@@ -34,4 +34,5 @@ mod symbolize;
 mod threads;
 mod trees;
 mod turns;
+mod type_names;
 mod volume;

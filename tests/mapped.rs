@@ -7,8 +7,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::Stacks;
-use crate::support::{Control, Dir, Outcome, Running, memtrack, wait_until};
+use crate::support::ParsedStacks;
+use crate::support::{Control, Dir, Outcome, RunningProcess, memtrack, wait_until};
 
 /// The fixture's first block.
 const BLOCK: u64 = 2_000_000;
@@ -19,7 +19,7 @@ const NOBODY: u32 = 65534;
 struct Recording {
     dir: Dir,
     control: Control,
-    running: Running,
+    running: RunningProcess,
 }
 
 /// Compiles code that is to be mapped; its function is called so.
@@ -46,7 +46,7 @@ impl Recording {
         let mut command = dir.memtrack(["run", "--native", "-f", "-o", "capture.bin"]);
         command.args(options).arg("--").args(wrapper).arg(program).arg(case).arg(control.path()).args(files);
         prepare(&mut command);
-        let running = Running::start(&mut command);
+        let running = RunningProcess::start(&mut command);
         Self { dir, control, running }
     }
 
@@ -77,7 +77,7 @@ fn of_maps(capture: &Path) -> Vec<String> {
 
 /// The functions of the block of this size, innermost first.
 fn functions(capture: &Path, size: u64) -> Vec<String> {
-    let stacks = Stacks::of(capture);
+    let stacks = ParsedStacks::of(capture);
     stacks.functions(stacks.block(size)).into_iter().map(str::to_owned).collect()
 }
 
@@ -161,7 +161,7 @@ fn files_at_one_address_in_turn_are_told_apart() {
     wait_until("the last file", || recording.control.phase() == 2);
     wait_until("the last answer", || {
         let named = |size| functions(&recording.capture(), size)[0] == "inner";
-        let blocks = Stacks::of(&recording.capture()).blocks;
+        let blocks = ParsedStacks::of(&recording.capture()).blocks;
         blocks.iter().any(|block| block.size == BLOCK + 20) && named(BLOCK + 20)
     });
     let (dir, _) = recording.end();
@@ -252,12 +252,12 @@ fn a_library_of_any_name_that_is_replaced_afterwards() {
         let arguments = ["one".into(), path.clone().into_os_string()];
         let plain = Outcome::of(dir.command(&program).args(&arguments));
         let run = dir.run_as(&plain, &["--native"], &program, &arguments);
-        let stacks = Stacks::of(&run.capture);
+        let stacks = ParsedStacks::of(&run.capture);
         assert_eq!(stacks.functions(stacks.block(1000))[0], "library_allocate", "{name:?}");
         assert!(of_maps(&run.capture).is_empty(), "{name:?}");
         let other = library("other.so", &["-O0", "-Dlibrary_allocate=decoy"]);
         std::fs::rename(other, &path).expect("a file");
-        let stacks = Stacks::of(&run.capture);
+        let stacks = ParsedStacks::of(&run.capture);
         let innermost = stacks.functions(stacks.block(1000))[0];
         assert!(innermost.contains("+0x"), "{innermost}");
     }

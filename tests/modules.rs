@@ -13,11 +13,11 @@ const FLOORS: [&str; 6] = ["platform", "events", "stacks", "recording", "interpo
 /// The crates whose modules form no circle.
 const WITHOUT_CIRCLES: [&str; 2] = ["shim", "transport"];
 
-type Module = Vec<String>;
+type ModulePath = Vec<String>;
 
 #[test]
 fn no_module_of_the_shim_uses_a_higher_floor() {
-    let modules = Modules::read("shim");
+    let modules = ModuleGraph::read("shim");
     let folders = modules.imports.keys().filter_map(|module| module.first().map(String::as_str));
     assert_eq!(folders.collect::<BTreeSet<_>>(), BTreeSet::from(FLOORS), "every module stands on a floor");
     let floor = |module: &[String]| FLOORS.iter().position(|floor| module.first().is_some_and(|first| first == floor));
@@ -32,14 +32,14 @@ fn no_module_of_the_shim_uses_a_higher_floor() {
 #[test]
 fn modules_form_no_circle() {
     for name in WITHOUT_CIRCLES {
-        let circles = Modules::read(name).circles();
+        let circles = ModuleGraph::read(name).circles();
         assert!(circles.is_empty(), "{name}: {circles:#?}");
     }
 }
 
 #[test]
 fn arrows_and_circles_are_found() {
-    let modules = Modules::of(&[
+    let modules = ModuleGraph::of(&[
         ("lib", "mod low; mod high;"),
         ("low", "pub(crate) mod a; pub(crate) mod b;"),
         ("low/a", "use super::b::B;\nfn f() { \"crate::high::no\"; crate::high::f(); } // crate::high::neither"),
@@ -48,7 +48,7 @@ fn arrows_and_circles_are_found() {
         ("high/part", "use super::Other;"),
         ("high/other", "use super::Part;"),
     ]);
-    let module = |path: &str| path.split('/').map(str::to_owned).collect::<Module>();
+    let module = |path: &str| path.split('/').map(str::to_owned).collect::<ModulePath>();
     let imports: Vec<_> = modules.all_imports().map(|(from, to)| (from.clone(), to.clone())).collect();
     assert!(imports.contains(&(module("low/a"), module("high"))), "{imports:?}");
     assert!(imports.contains(&(module("high/other"), module("high/part"))), "{imports:?}");
@@ -57,11 +57,11 @@ fn arrows_and_circles_are_found() {
 }
 
 /// The modules of a crate, and which others each of them names.
-struct Modules {
-    imports: BTreeMap<Module, BTreeSet<Module>>,
+struct ModuleGraph {
+    imports: BTreeMap<ModulePath, BTreeSet<ModulePath>>,
 }
 
-impl Modules {
+impl ModuleGraph {
     fn read(name: &str) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
         let mut files = Vec::new();
@@ -71,13 +71,13 @@ impl Modules {
 
     /// Of files by their paths without `.rs`.
     fn of(files: &[(&str, &str)]) -> Self {
-        let module = |path: &str| -> Module {
+        let module = |path: &str| -> ModulePath {
             let path = path.strip_suffix("/mod").unwrap_or(path);
             if path == "lib" || path == "main" { Vec::new() } else { path.split('/').map(str::to_owned).collect() }
         };
-        let codes: BTreeMap<Module, String> = files.iter().map(|(path, text)| (module(path), code(text))).collect();
-        let names: BTreeSet<&Module> = codes.keys().collect();
-        let handed_on: BTreeMap<Module, Module> = codes
+        let codes: BTreeMap<ModulePath, String> = files.iter().map(|(path, text)| (module(path), code(text))).collect();
+        let names: BTreeSet<&ModulePath> = codes.keys().collect();
+        let handed_on: BTreeMap<ModulePath, ModulePath> = codes
             .iter()
             .flat_map(|(module, code)| uses(code).into_iter().map(move |path| (module, path)))
             .filter_map(|(module, path)| {
@@ -100,7 +100,7 @@ impl Modules {
         modules
     }
 
-    fn all_imports(&self) -> impl Iterator<Item = (&Module, &Module)> {
+    fn all_imports(&self) -> impl Iterator<Item = (&ModulePath, &ModulePath)> {
         self.imports.iter().flat_map(|(from, all)| all.iter().map(move |to| (from, to)))
     }
 
@@ -173,14 +173,14 @@ fn code(text: &str) -> String {
 }
 
 /// The paths of `use` statements, groups resolved.
-fn uses(code: &str) -> Vec<Module> {
+fn uses(code: &str) -> Vec<ModulePath> {
     let statements = code.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
     statements.flat_map(|tree| expand(&[], tree)).collect()
 }
 
 /// All paths that begin with `crate` or `super`, groups resolved.
-fn paths(code: &str) -> Vec<Module> {
-    let mut paths: Vec<Module> = uses(code);
+fn paths(code: &str) -> Vec<ModulePath> {
+    let mut paths: Vec<ModulePath> = uses(code);
     let is_name = |character: char| character.is_alphanumeric() || character == '_';
     for start in ["crate::", "super::"] {
         for (at, _) in code.match_indices(start) {
@@ -195,7 +195,7 @@ fn paths(code: &str) -> Vec<Module> {
     paths
 }
 
-fn expand(before: &[String], tree: &str) -> Vec<Module> {
+fn expand(before: &[String], tree: &str) -> Vec<ModulePath> {
     let tree = tree.trim();
     let Some((head, group)) = tree.split_once('{') else {
         let path = tree.split(" as ").next().unwrap_or_default().split("::");
@@ -203,7 +203,7 @@ fn expand(before: &[String], tree: &str) -> Vec<Module> {
         return vec![before.iter().cloned().chain(path).collect()];
     };
     let parts = head.split("::").map(|part| part.trim().to_owned()).filter(|part| !part.is_empty());
-    let before: Module = before.iter().cloned().chain(parts).collect();
+    let before: ModulePath = before.iter().cloned().chain(parts).collect();
     let (mut depth, mut trees) = (0, vec![String::new()]);
     for character in group.trim_end().strip_suffix('}').unwrap_or(group).chars() {
         match character {
@@ -220,7 +220,7 @@ fn expand(before: &[String], tree: &str) -> Vec<Module> {
 }
 
 /// A path from the crate's root on; `None` for one that leads out of the crate.
-fn absolute(module: &[String], path: &[String], names: &BTreeSet<&Module>) -> Option<Module> {
+fn absolute(module: &[String], path: &[String], names: &BTreeSet<&ModulePath>) -> Option<ModulePath> {
     let first = path.first()?;
     if first == "crate" {
         return Some(path[1..].to_vec());
@@ -234,6 +234,6 @@ fn absolute(module: &[String], path: &[String], names: &BTreeSet<&Module>) -> Op
     names.contains(&child).then(|| [module, path].concat())
 }
 
-fn longest_module(path: &[String], names: &BTreeSet<&Module>) -> Option<Module> {
+fn longest_module(path: &[String], names: &BTreeSet<&ModulePath>) -> Option<ModulePath> {
     (1..=path.len()).rev().map(|length| path[..length].to_vec()).find(|module| names.contains(module))
 }

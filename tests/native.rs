@@ -1,18 +1,18 @@
 //! Native call stacks: those that programs tell of themselves, by backtrace(), against those in their captures.
 
-use crate::support::{Block, Dir, Outcome, Run, Stacks, Stats};
+use crate::support::{Block, Dir, Outcome, PairedRun, ParsedStacks, Stats};
 
 /// The smallest block that a fixture marks; nothing else comes near.
 const MARKED: u64 = 1_000_000;
 
 /// The marked blocks, in their order.
-fn marked(stacks: &Stacks) -> Vec<&Block> {
+fn marked(stacks: &ParsedStacks) -> Vec<&Block> {
     stacks.blocks.iter().filter(|block| block.size > MARKED).collect()
 }
 
 /// Runs a fixture under `--native`.
 #[track_caller]
-fn recorded(dir: &Dir, options: &[&str]) -> Run {
+fn recorded(dir: &Dir, options: &[&str]) -> PairedRun {
     let program = dir.compile("native", "native", &[&["-pthread", "-rdynamic", "-ldl"], options].concat());
     let plain = Outcome::of(&mut dir.command(&program));
     assert_eq!(plain.status, 0, "{plain:?}");
@@ -21,8 +21,8 @@ fn recorded(dir: &Dir, options: &[&str]) -> Run {
 
 /// That each marked block has the stack that the program tells; frames of libraries are left out of both.
 #[track_caller]
-fn agrees(run: &Run) {
-    let stacks = Stacks::of(&run.capture);
+fn agrees(run: &PairedRun) {
+    let stacks = ParsedStacks::of(&run.capture);
     let blocks = marked(&stacks);
     let told: Vec<Vec<&str>> = run.outcome.stdout.lines().map(|line| line.split(' ').collect()).collect();
     assert_eq!(blocks.len(), told.len(), "{stacks:?}");
@@ -58,7 +58,7 @@ fn without_and_with_frame_pointers_and_optimized() {
 fn without_the_option_there_are_no_native_frames() {
     let dir = Dir::new();
     let run = dir.run(&dir.compile("native", "native", &["-pthread", "-rdynamic", "-ldl"]), [""; 0]);
-    let stacks = Stacks::of(&run.capture);
+    let stacks = ParsedStacks::of(&run.capture);
     assert!(stacks.is_empty(), "{stacks:?}");
     assert_eq!(Stats::of(&run.capture).0["capture"]["has_native_traces"], false);
 }
@@ -75,7 +75,7 @@ fn libraries_closed_and_opened_in_turn_at_one_place() {
     let run = dir.run_as(&plain, &["--native"], &program, &arguments);
     let stats = run.stats();
     assert_eq!(stats.number("/capture/truncated_stacks"), 0);
-    let stacks = Stacks::of(&run.capture);
+    let stacks = ParsedStacks::of(&run.capture);
     let blocks = stacks.blocks.iter().filter(|block| block.size == 1000);
     let innermost: Vec<&str> = blocks.map(|block| *stacks.functions(block).first().expect("a frame")).collect();
     assert_eq!(innermost, ["library_allocate"; 50]);
@@ -90,7 +90,7 @@ fn odd(case: &str) -> (Vec<Vec<String>>, u64) {
     let plain = Outcome::of(dir.command(&program).args(&arguments));
     assert_eq!(plain.status, 0, "{plain:?}");
     let run = dir.run_as(&plain, &["--native"], &program, &arguments);
-    let stacks = Stacks::of(&run.capture);
+    let stacks = ParsedStacks::of(&run.capture);
     let blocks = marked(&stacks);
     assert_eq!(plain.stdout, format!("{}\n", blocks.len()));
     let named = |block: &&Block| stacks.functions(block).into_iter().map(str::to_owned).collect();

@@ -23,7 +23,7 @@ const EVENTS: usize = 12;
 const SCHEDULES: usize = 200;
 
 /// How the address of a block is seen by the thread that records an event of it.
-type Seen = fn(address: usize, writer: u16) -> usize;
+type SeenAddress = fn(address: usize, writer: u16) -> usize;
 
 #[test]
 fn what_happens_to_one_block_keeps_its_order() {
@@ -40,7 +40,7 @@ fn without_the_owners_of_neighbourhoods_the_order_is_lost() {
     assert!(found.is_err(), "no schedule showed the fault");
 }
 
-fn hand_over(seen: Seen) {
+fn hand_over(seen: SeenAddress) {
     let word = Arc::new(AtomicU64::new(0));
     // Before the schedules part ways, all threads record at full rate, and have opened a shared run.
     let mut turns: Vec<WriterTurn> = (1..=THREADS).map(turn).collect();

@@ -1,6 +1,6 @@
 //! Programs that start others: their own figures stay exact, and their children run unharmed and unrecorded.
 
-use crate::support::{Dir, Outcome, Stats, Tally};
+use crate::support::{Dir, Outcome, ReportedTally, Stats};
 
 fn processes(case: &str) -> Stats {
     Dir::new().stats("processes", case)
@@ -9,28 +9,28 @@ fn processes(case: &str) -> Stats {
 #[test]
 fn a_fork_child_is_not_recorded() {
     let stats = processes("forks");
-    assert_eq!(stats.allocated(), Tally::new(175, 100_000 + 500 + 2500));
+    assert_eq!(stats.allocated(), ReportedTally::new(175, 100_000 + 500 + 2500));
     assert_eq!(stats.leaked(), stats.allocated());
 }
 
 #[test]
 fn fork_children_that_are_killed() {
-    assert_eq!(processes("forks_killed").allocated(), Tally::new(200, 20_000));
+    assert_eq!(processes("forks_killed").allocated(), ReportedTally::new(200, 20_000));
 }
 
 #[test]
 fn vfork_and_exec() {
-    assert_eq!(processes("vforks").allocated(), Tally::new(20, 11_000));
+    assert_eq!(processes("vforks").allocated(), ReportedTally::new(20, 11_000));
 }
 
 #[test]
 fn posix_spawn() {
-    assert_eq!(processes("spawns").allocated(), Tally::new(20, 11_000));
+    assert_eq!(processes("spawns").allocated(), ReportedTally::new(20, 11_000));
 }
 
 #[test]
 fn system() {
-    assert_eq!(processes("systems").allocated(), Tally::new(20, 11_000));
+    assert_eq!(processes("systems").allocated(), ReportedTally::new(20, 11_000));
 }
 
 /// The C library allocates streams for popen, how many bytes is its own business: all but 10 blocks are small.
@@ -44,12 +44,12 @@ fn popen() {
 
 #[test]
 fn fork_and_exec() {
-    assert_eq!(processes("forks_and_execs").allocated(), Tally::new(200, 2000));
+    assert_eq!(processes("forks_and_execs").allocated(), ReportedTally::new(200, 2000));
 }
 
 #[test]
 fn exec_that_fails_changes_nothing() {
-    assert_eq!(processes("exec_fails").allocated(), Tally::new(200, 2000));
+    assert_eq!(processes("exec_fails").allocated(), ReportedTally::new(200, 2000));
 }
 
 /// The program that takes the place of another is recorded in the same capture, and finds its environment as it should be.
@@ -66,8 +66,8 @@ fn a_program_that_replaces_itself_goes_on_being_recorded() {
     let stats = Stats::of(&dir.path("capture.bin"));
     stats.is_whole();
     // Two images with 10 blocks each; the command line that they handed on is the C library's own business.
-    assert_eq!(stats.allocated(), Tally::new(20 + 11, 20 * 7001 + 11 * 7011));
-    assert_eq!(stats.leaked(), Tally::new(11, 11 * 7011));
+    assert_eq!(stats.allocated(), ReportedTally::new(20 + 11, 20 * 7001 + 11 * 7011));
+    assert_eq!(stats.leaked(), ReportedTally::new(11, 11 * 7011));
     assert_eq!(stats.0.pointer("/capture/command_line/1").unwrap(), "leaf");
 }
 
@@ -82,7 +82,7 @@ fn wrappers_do_not_take_the_programs_capture() {
         let arguments: Vec<_> = wrapper[1..].iter().map(Into::into).chain([script.clone().into()]).collect();
         let plain = Outcome::of(dir.command(program).args(&arguments));
         let run = dir.run_as(&plain, &[], program.as_ref(), &arguments);
-        assert_eq!(run.stats().leaked(), Tally::new(9, 9 * 1009), "{wrapper:?}");
+        assert_eq!(run.stats().leaked(), ReportedTally::new(9, 9 * 1009), "{wrapper:?}");
         assert_eq!(run.stats().0.pointer("/capture/command_line/1").unwrap(), "leaf", "{wrapper:?}");
     }
 }
@@ -110,13 +110,13 @@ fn a_program_that_closes_all_descriptors() {
     let dir = Dir::new();
     let run = dir.run(&dir.program("processes"), ["closes_descriptors"]);
     assert_eq!(run.outcome.stdout, "next descriptor: 3\ncloses_descriptors done\n");
-    assert_eq!(run.stats().allocated(), Tally::new(100_000, 1_000_000));
+    assert_eq!(run.stats().allocated(), ReportedTally::new(100_000, 1_000_000));
 }
 
 /// Descriptors, environment, signal dispositions and mask: the run compares what the program prints of them.
 #[test]
 fn the_program_finds_its_surroundings_unchanged() {
-    assert_eq!(processes("looks_around").allocated(), Tally::new(1, 1));
+    assert_eq!(processes("looks_around").allocated(), ReportedTally::new(1, 1));
 }
 
 /// LD_PRELOAD as it was, also for the program itself.
@@ -132,5 +132,5 @@ fn a_preloaded_library_stays() {
     assert_eq!(Outcome::of(command.env("LD_PRELOAD", &library)), plain);
     // The preloaded library's constructor allocates 50 bytes, before or after recording begins.
     let allocated = Stats::of(&capture).allocated();
-    assert!(allocated == Tally::new(2, 51) || allocated == Tally::new(1, 1), "{allocated:?}");
+    assert!(allocated == ReportedTally::new(2, 51) || allocated == ReportedTally::new(1, 1), "{allocated:?}");
 }

@@ -1,6 +1,6 @@
 //! Signals: handlers that allocate in the middle of an allocation, and signals that are sent to memtrack.
 
-use crate::support::{Control, Dir, Outcome, Running, Stats, Tally, kill, wait_until};
+use crate::support::{Control, Dir, Outcome, ReportedTally, RunningProcess, Stats, kill, wait_until};
 
 /// What the handler allocates inside a call of the program's is not promised to be recorded; the program's own calls are.
 #[test]
@@ -11,7 +11,7 @@ fn a_handler_allocates_every_millisecond() {
     let blocks = std::fs::read_to_string(dir.path("blocks")).expect("the tracked run's number");
     let stats = run.stats();
     assert_eq!(stats.allocator("malloc").count, blocks.parse::<u64>().expect("a number"));
-    assert_eq!(stats.leaked(), Tally::new(0, 0));
+    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
     let calloc = stats.allocator("calloc");
     assert_eq!(calloc.bytes, calloc.count * 500);
 }
@@ -21,7 +21,7 @@ fn signalled(case: &str, signal: i32) -> (Outcome, Stats) {
     let dir = Dir::new();
     let (program, control, capture) = (dir.program("counting"), dir.control("control"), dir.path("capture.bin"));
     let command = [program.as_os_str(), case.as_ref(), control.path().as_os_str()];
-    let memtrack = Running::start(&mut dir.recording(&capture, &command));
+    let memtrack = RunningProcess::start(&mut dir.recording(&capture, &command));
     wait_until("the program waits", || control.phase() == 1);
     kill(memtrack.pid(), signal);
     let outcome = memtrack.wait();
@@ -62,7 +62,7 @@ fn counted(send: impl Fn(i32)) -> String {
     let dir = Dir::new();
     let (program, capture) = (dir.program("counts_signals"), dir.path("capture.bin"));
     let mut command = dir.recording(&capture, &[program.as_os_str()]);
-    let mut memtrack = Running::start(std::os::unix::process::CommandExt::process_group(&mut command, 0));
+    let mut memtrack = RunningProcess::start(std::os::unix::process::CommandExt::process_group(&mut command, 0));
     wait_until("the program waits", || memtrack.stdout() == "ready\n");
     send(memtrack.pid());
     let outcome = memtrack.wait();
@@ -120,7 +120,7 @@ fn a_report_that_is_interrupted_leaves_nothing_behind() {
         let report = dir.path("report.html");
         let arguments =
             ["flamegraph".as_ref(), "-f".as_ref(), "-o".as_ref(), report.as_os_str(), run.capture.as_os_str()];
-        let memtrack = Running::start(&mut dir.memtrack(arguments));
+        let memtrack = RunningProcess::start(&mut dir.memtrack(arguments));
         wait_until("the report has been begun", || !leftovers(&dir).is_empty() || report.exists());
         kill(memtrack.pid(), signal);
         let outcome = memtrack.wait();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::support::{Block, Dir, Labels, Outcome, Stacks};
+use crate::support::{Block, Dir, Labels, Outcome, ParsedStacks};
 
 /// How the fixtures are compiled, unless a test is about that.
 const PLAIN: &[&str] = &["-O1", "-fno-optimize-sibling-calls"];
@@ -23,32 +23,32 @@ const START: &str = "…";
 
 /// Records a program that must run as it does plain, and whose stacks must be whole.
 #[track_caller]
-fn recorded(dir: &Dir, program: &Path, arguments: &[PathBuf]) -> Stacks {
+fn recorded(dir: &Dir, program: &Path, arguments: &[PathBuf]) -> ParsedStacks {
     let arguments: Vec<_> = arguments.iter().map(|argument| argument.clone().into_os_string()).collect();
     let plain = Outcome::of(dir.command(program).args(&arguments));
     assert_eq!(plain.status, 0, "{plain:?}");
     let run = dir.run_as(&plain, &["--native"], program, &arguments);
     assert_eq!(run.stats().number("/capture/truncated_stacks"), 0);
-    Stacks::of(&run.capture)
+    ParsedStacks::of(&run.capture)
 }
 
 /// The stacks of the cases of stacks.c.
 #[track_caller]
-fn cases(options: &[&str]) -> Stacks {
+fn cases(options: &[&str]) -> ParsedStacks {
     let dir = Dir::new();
     let program = dir.compile("stacks", "stacks", &[&["-pthread"], options].concat());
     recorded(&dir, &program, &[])
 }
 
 /// The same for each of [`OPTIONS`], recorded once for all tests.
-fn compiled_in_each_way() -> &'static [Stacks] {
-    static ALL: OnceLock<Vec<Stacks>> = OnceLock::new();
+fn compiled_in_each_way() -> &'static [ParsedStacks] {
+    static ALL: OnceLock<Vec<ParsedStacks>> = OnceLock::new();
     ALL.get_or_init(|| OPTIONS.map(cases).into())
 }
 
 /// That the block has this stack, innermost frame first, below the line that called malloc.
 #[track_caller]
-fn marked(stacks: &Stacks, labels: &Labels, size: u64, expected: &[&str]) {
+fn marked(stacks: &ParsedStacks, labels: &Labels, size: u64, expected: &[&str]) {
     let expected = [&["mark@mark"], expected, &[START]].concat();
     assert_eq!(stacks.told(labels, size), expected, "{:?}", stacks.frames(stacks.block(size)));
 }
@@ -142,11 +142,11 @@ fn stripped_programs_with_separate_debug_files() {
     let labels = Labels::of("stacks.c");
     let expected = ["innermost@innermost", "middle@middle", "outer@outer", "main@main-outer"];
     let capture = dir.path("capture.bin");
-    marked(&Stacks::of(&capture), &labels, 1_000_001, &expected);
+    marked(&ParsedStacks::of(&capture), &labels, 1_000_001, &expected);
 
     std::fs::create_dir(dir.path(".debug")).expect("a directory");
     std::fs::rename(dir.path("stacks.debug"), dir.path(".debug/stacks.debug")).expect("a file");
-    marked(&Stacks::of(&capture), &labels, 1_000_001, &expected);
+    marked(&ParsedStacks::of(&capture), &labels, 1_000_001, &expected);
 
     // Or from a directory that is laid out like the system's.
     let id = build_id(&program);
@@ -155,9 +155,9 @@ fn stripped_programs_with_separate_debug_files() {
     std::fs::rename(dir.path(".debug/stacks.debug"), by_id.join(format!("{}.debug", &id[2..]))).expect("a file");
     let debug_dir = dir.path("debug");
     let options = ["--debug-dir".as_ref(), debug_dir.as_os_str()];
-    marked(&Stacks::with(&options, &capture), &labels, 1_000_001, &expected);
+    marked(&ParsedStacks::with(&options, &capture), &labels, 1_000_001, &expected);
 
-    let stacks = Stacks::of(&capture);
+    let stacks = ParsedStacks::of(&capture);
     let [mark, outer, main, ..] = stacks.functions(stacks.block(1_000_001))[..] else { panic!("{stacks:?}") };
     for name in [mark, outer, main] {
         assert!(name.starts_with("stacks+0x"), "{name}");

@@ -1,6 +1,6 @@
 //! Several threads: one order for all of them, and every thread's own share.
 
-use crate::support::{Dir, Stats, Tally};
+use crate::support::{Dir, ReportedTally, Stats};
 
 fn threads(case: &str) -> Stats {
     Dir::new().stats("threads", case)
@@ -16,13 +16,13 @@ fn wander(case: &str, options: &[&str], allocations: u64) {
     command.args(options).arg("-o").arg(&capture).arg("--").arg(program).arg(case);
     let stdout = crate::support::Outcome::of(&mut command).success();
     let (count, bytes) = stdout.lines().next().and_then(|line| line.split_once(' ')).expect("two numbers");
-    let allocated = Tally::new(count.parse().expect("a number"), bytes.parse().expect("a number"));
+    let allocated = ReportedTally::new(count.parse().expect("a number"), bytes.parse().expect("a number"));
     assert_eq!(allocated.count, allocations);
     let stats = Stats::of(&capture);
     stats.is_whole();
     assert_eq!(stats.allocated(), allocated);
     assert_eq!(stats.number("/deallocations/count"), allocated.count);
-    assert_eq!(stats.leaked(), Tally::new(0, 0));
+    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn blocks_that_busy_threads_hand_over_end_once() {
 
 #[test]
 fn what_busy_threads_hold_at_a_barrier_is_the_peak() {
-    assert_eq!(threads("holding").peak(), Tally::new(40_000, 4_000_000));
+    assert_eq!(threads("holding").peak(), ReportedTally::new(40_000, 4_000_000));
 }
 
 #[test]
@@ -47,19 +47,23 @@ fn eight_threads_at_once_have_their_own_totals() {
     let stats = threads("known_totals");
     for index in 0..8 {
         let count = 1000 * (index + 1);
-        assert_eq!(stats.thread(&format!("w{index}")), Tally::new(count, count * (10 + index)), "thread {index}");
+        assert_eq!(
+            stats.thread(&format!("w{index}")),
+            ReportedTally::new(count, count * (10 + index)),
+            "thread {index}"
+        );
     }
     assert_eq!(stats.allocator("malloc").count, 36_000);
-    assert_eq!(stats.leaked(), Tally::new(0, 0));
+    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
 }
 
 #[test]
 fn threads_have_their_last_names() {
     let stats = threads("names");
-    assert_eq!(stats.thread("own-name"), Tally::new(1, 101));
-    assert_eq!(stats.thread("others-name"), Tally::new(2, 103 + 107));
-    assert_eq!(stats.thread("prctl-name"), Tally::new(1, 109));
-    assert_eq!(stats.thread("threads"), Tally::new(1, 113));
+    assert_eq!(stats.thread("own-name"), ReportedTally::new(1, 101));
+    assert_eq!(stats.thread("others-name"), ReportedTally::new(2, 103 + 107));
+    assert_eq!(stats.thread("prctl-name"), ReportedTally::new(1, 109));
+    assert_eq!(stats.thread("threads"), ReportedTally::new(1, 113));
     let tids = stats.0["threads"].as_array().expect("threads").iter().map(|row| row["tid"].as_u64());
     let mut tids: Vec<_> = tids.collect();
     tids.sort_unstable();
@@ -71,21 +75,21 @@ fn threads_have_their_last_names() {
 #[test]
 fn three_thousand_brief_threads() {
     let stats = threads("many_brief");
-    assert_eq!(stats.allocator("malloc"), Tally::new(6000, 3000 * 110));
-    assert_eq!(stats.leaked(), Tally::new(0, 0));
+    assert_eq!(stats.allocator("malloc"), ReportedTally::new(6000, 3000 * 110));
+    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
 }
 
 #[test]
 fn the_smallest_stack_is_enough() {
     let stats = threads("small_stack");
-    assert_eq!(stats.allocator("realloc"), Tally::new(10_000, 2_000_000));
-    assert_eq!(stats.leaked(), Tally::new(0, 0));
+    assert_eq!(stats.allocator("realloc"), ReportedTally::new(10_000, 2_000_000));
+    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
 }
 
 #[test]
 fn a_thread_outlives_main() {
     let stats = threads("main_leaves");
-    assert_eq!(stats.allocator("malloc"), Tally::new(1001, 10_020));
+    assert_eq!(stats.allocator("malloc"), ReportedTally::new(1001, 10_020));
 }
 
 /// The loader's tables of threads are not the program's memory, whatever way it takes to the C library's `free`.
@@ -100,6 +104,6 @@ fn the_loaders_own_memory_is_not_seen() {
         let stats = Stats::of(&capture);
         stats.is_whole();
         assert_eq!(stats.number("/capture/unmatched_frees"), 0, "{name}");
-        assert_eq!(stats.allocated(), Tally::new(36, 36_000), "{name}");
+        assert_eq!(stats.allocated(), ReportedTally::new(36, 36_000), "{name}");
     }
 }

@@ -7,16 +7,16 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::support::{Dir, Outcome, Stats, Tally};
+use crate::support::{Dir, Outcome, ReportedTally, Stats};
 
 /// The captures of one recording.
-struct Tree {
+struct RecordedTree {
     dir: Dir,
     captures: Vec<(PathBuf, Stats)>,
     messages: String,
 }
 
-impl Tree {
+impl RecordedTree {
     /// Runs a case plain and with `--follow`, and compares what they print.
     #[track_caller]
     fn of(case: &str) -> Self {
@@ -37,7 +37,7 @@ impl Tree {
     }
 
     /// What each process allocated, by size of its blocks.
-    fn allocated(&self) -> BTreeMap<u64, Tally> {
+    fn allocated(&self) -> BTreeMap<u64, ReportedTally> {
         let tallies = self.captures.iter().map(|(_, stats)| stats.allocated()).filter(|tally| tally.count > 0);
         tallies.map(|tally| (tally.bytes / tally.count, tally)).collect()
     }
@@ -71,18 +71,18 @@ fn captures(dir: &Dir) -> Vec<(PathBuf, Stats)> {
 }
 
 /// The number at a pointer, summed over all captures.
-fn sum(tree: &Tree, pointer: &str) -> u64 {
+fn sum(tree: &RecordedTree, pointer: &str) -> u64 {
     tree.captures.iter().map(|(_, stats)| stats.number(pointer)).sum()
 }
 
 #[test]
 fn every_process_of_a_tree_of_51_has_its_own_figures() {
-    let tree = Tree::of("forty");
+    let tree = RecordedTree::of("forty");
     assert_eq!(tree.captures.len(), 51, "{}", tree.messages);
-    let mut expected = vec![Tally::new(53, 50 * 100 + 3 * 77)];
-    expected.extend((1..=40).map(|i| Tally::new(i + 1, i * (1000 + i) + 5000)));
-    expected.extend((1..=10).map(|i| Tally::new(4 * i, 4 * i * (2000 + 4 * i))));
-    let mut found: Vec<Tally> = tree.captures.iter().map(|(_, stats)| stats.allocated()).collect();
+    let mut expected = vec![ReportedTally::new(53, 50 * 100 + 3 * 77)];
+    expected.extend((1..=40).map(|i| ReportedTally::new(i + 1, i * (1000 + i) + 5000)));
+    expected.extend((1..=10).map(|i| ReportedTally::new(4 * i, 4 * i * (2000 + 4 * i))));
+    let mut found: Vec<ReportedTally> = tree.captures.iter().map(|(_, stats)| stats.allocated()).collect();
     expected.sort();
     found.sort();
     assert_eq!(found, expected);
@@ -97,7 +97,7 @@ fn every_process_of_a_tree_of_51_has_its_own_figures() {
 
 #[test]
 fn parents_and_names_of_captures() {
-    let tree = Tree::of("forty");
+    let tree = RecordedTree::of("forty");
     let first = tree.captures.iter().find(|(path, _)| path.ends_with("capture.bin")).expect("the first process");
     let pid = |stats: &Stats| stats.number("/capture/pid");
     let children = tree.captures.iter().filter(|(_, stats)| stats.number("/capture/ppid") == pid(&first.1));
@@ -110,17 +110,17 @@ fn parents_and_names_of_captures() {
 
 #[test]
 fn forks_from_a_thread_while_others_allocate() {
-    let tree = Tree::of("from_a_thread");
+    let tree = RecordedTree::of("from_a_thread");
     let allocated = tree.allocated();
     for round in 1..=20 {
-        assert_eq!(allocated[&(3000 + round)], Tally::new(round, round * (3000 + round)));
+        assert_eq!(allocated[&(3000 + round)], ReportedTally::new(round, round * (3000 + round)));
     }
     assert_eq!((tree.captures.len(), sum(&tree, "/capture/inherited_frees")), (21, 0));
 }
 
 #[test]
 fn posix_spawn_vfork_and_fork_with_exec() {
-    let tree = Tree::of("starts");
+    let tree = RecordedTree::of("starts");
     let leaks: BTreeMap<u64, u64> = tree
         .captures
         .iter()
@@ -133,28 +133,31 @@ fn posix_spawn_vfork_and_fork_with_exec() {
 
 #[test]
 fn commands_of_system_and_popen() {
-    let tree = Tree::of("shells");
+    let tree = RecordedTree::of("shells");
     let allocated = tree.allocated();
-    assert_eq!((allocated[&4008], allocated[&4009]), (Tally::new(8, 8 * 4008), Tally::new(9, 9 * 4009)));
+    assert_eq!(
+        (allocated[&4008], allocated[&4009]),
+        (ReportedTally::new(8, 8 * 4008), ReportedTally::new(9, 9 * 4009))
+    );
     // The two shells, and the program itself.
     assert_eq!(tree.captures.len(), 5, "{}", tree.messages);
 }
 
 #[test]
 fn a_grandchild_that_outlives_its_parents_is_recorded_to_its_end() {
-    let tree = Tree::of("daemon");
-    assert_eq!((tree.allocated()[&5005], tree.captures.len()), (Tally::new(50, 50 * 5005), 3));
+    let tree = RecordedTree::of("daemon");
+    assert_eq!((tree.allocated()[&5005], tree.captures.len()), (ReportedTally::new(50, 50 * 5005), 3));
 }
 
 #[test]
 fn workers_that_are_killed() {
-    let tree = Tree::of("killed");
+    let tree = RecordedTree::of("killed");
     assert_eq!((tree.captures.len(), sum(&tree, "/allocations/count")), (11, 1000));
 }
 
 #[test]
 fn a_child_that_cannot_connect_runs_and_is_told_of() {
-    let tree = Tree::of("without_descriptors");
+    let tree = RecordedTree::of("without_descriptors");
     assert!(tree.messages.contains("1 process that was started was not recorded"), "{}", tree.messages);
     assert_eq!(tree.allocated().into_keys().collect::<Vec<_>>(), [6001, 6002]);
 }
@@ -162,7 +165,7 @@ fn a_child_that_cannot_connect_runs_and_is_told_of() {
 /// A tree by processes: of each, the stacks stand below a frame of its own.
 #[test]
 fn reports_can_keep_processes_apart() {
-    let tree = Tree::of("killed");
+    let tree = RecordedTree::of("killed");
     let rows = |table: Value| table["rows"].as_array().expect("rows").clone();
     assert_eq!(rows(tree.json(&["table", "--leaks"])).len(), 1);
     let apart = rows(tree.json(&["table", "--leaks", "--split-processes"]));
@@ -200,7 +203,7 @@ fn what_all_processes_lack_is_told_once() {
 /// the last of them to 75 MB, if one that has ended counted.
 #[test]
 fn the_peak_of_a_tree_is_of_one_moment() {
-    let tree = Tree::with(&["--allocation-timestamps"], "peaks");
+    let tree = RecordedTree::with(&["--allocation-timestamps"], "peaks");
     let whole = tree.whole();
     let peak = &whole["peak"];
     assert_eq!((&peak["bytes"], &peak["allocations"]), (&70_000_024.into(), &2.into()), "{whole}");
@@ -231,7 +234,7 @@ fn own_bytes(row: &Value) -> u64 {
 /// Sums do not tell what was live in all processes at one moment, and no report says that they did.
 #[test]
 fn of_aggregated_captures_no_peak_of_the_tree_is_said() {
-    let tree = Tree::with(&["--aggregate"], "peaks");
+    let tree = RecordedTree::with(&["--aggregate"], "peaks");
     let peak = &tree.whole()["peak"];
     assert_eq!((&peak["bytes"], &peak["allocations"], &peak["time_ms"]), (&Value::Null, &Value::Null, &Value::Null));
     assert_eq!((&peak["at_least"], &peak["sum_of_peaks"]), (&60_000_007.into(), &150_000_037.into()));

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::support::{Dir, Labels, Outcome, Stacks};
+use crate::support::{Dir, Labels, Outcome, ParsedStacks};
 
 const OPTIONS: [&[&str]; 3] = [
     &["-O1", "-fno-optimize-sibling-calls"],
@@ -43,7 +43,7 @@ fn each_block_has_its_own_stack_whatever_came_before() {
         assert_eq!(plain.status, 0, "{plain:?}");
         for timestamps in [&["--native"][..], &["--native", "--allocation-timestamps"]] {
             let run = dir.run_as(&plain, timestamps, &program, &[]);
-            let stacks = Stacks::of(&run.capture);
+            let stacks = ParsedStacks::of(&run.capture);
             let mut met: HashMap<u64, usize> = HashMap::new();
             for block in stacks.blocks.iter().filter(|block| (1001..5000).contains(&block.size)) {
                 *met.entry(block.size).or_default() += 1;

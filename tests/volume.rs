@@ -1,7 +1,7 @@
 //! A capture of many events: 10 GB of them where the whole figures are asked for. What is reported of it is compared with
 //! what the program's sequence of sizes gives when it is gone through here, and neither side's memory grows with it.
 
-use crate::support::{Dir, Running, Stats, Tally, figures};
+use crate::support::{Dir, ReportedTally, RunningProcess, Stats, figures};
 
 /// kB that memtrack may have, with its program and that of its library, while it records and while it reads.
 const MOST_MEMORY: u64 = 300_000;
@@ -14,11 +14,11 @@ const PLACES: usize = 256;
 /// What the heap of `counting noise` comes to.
 #[derive(Debug, Default, PartialEq)]
 struct Heap {
-    allocated: Tally,
-    leaked: Tally,
-    peak: Tally,
+    allocated: ReportedTally,
+    leaked: ReportedTally,
+    peak: ReportedTally,
     /// Freed after at most one further allocation.
-    temporary: Tally,
+    temporary: ReportedTally,
 }
 
 impl Heap {
@@ -40,7 +40,7 @@ impl Heap {
     /// A block of this size, unless it is 0, goes, which was made `ago` blocks before the one that comes.
     fn replace(&mut self, gone: u64, ago: u64, size: u64) {
         if gone > 0 {
-            self.leaked = Tally::new(self.leaked.count - 1, self.leaked.bytes - gone);
+            self.leaked = ReportedTally::new(self.leaked.count - 1, self.leaked.bytes - gone);
             if ago <= 2 {
                 self.temporary = self.temporary.with(gone);
             }
@@ -53,7 +53,7 @@ impl Heap {
     }
 
     fn reported(stats: &Stats) -> Self {
-        let temporary = Tally::new(stats.number("/temporary/count"), stats.number("/temporary/bytes"));
+        let temporary = ReportedTally::new(stats.number("/temporary/count"), stats.number("/temporary/bytes"));
         Self { allocated: stats.allocated(), leaked: stats.leaked(), peak: stats.peak(), temporary }
     }
 }
@@ -68,13 +68,13 @@ fn a_large_capture_is_exact_to_the_byte() {
         ["run", "--no-native", "-q", "--allocation-timestamps", "--compress", "none", "-o", "capture.bin", "--"];
     let mut command = dir.memtrack(options);
     command.arg(program).arg("noise").arg(control.path()).arg(blocks.to_string());
-    let (outcome, recording) = Running::start(&mut command).wait_with_memory();
+    let (outcome, recording) = RunningProcess::start(&mut command).wait_with_memory();
     assert_eq!((outcome.stdout, outcome.stderr.as_str(), outcome.status), (format!("{blocks} blocks\n"), "", 0));
     let length = std::fs::metadata(dir.path("capture.bin")).expect("the capture").len();
     assert!(length >= blocks * BYTES_OF_A_BLOCK, "{length}");
 
     let mut command = dir.memtrack(["stats", "--json", "capture.bin"]);
-    let (outcome, reading) = Running::start(&mut command).wait_with_memory();
+    let (outcome, reading) = RunningProcess::start(&mut command).wait_with_memory();
     let stats = Stats(serde_json::from_str(&outcome.success()).expect("JSON"));
     stats.is_whole();
     assert_eq!(Heap::reported(&stats), Heap::after(blocks));

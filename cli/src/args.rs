@@ -18,11 +18,13 @@ use memtrack_collector::{Compression, NativeStacks};
 
 mod views;
 
-pub(crate) use views::{By, Diff, Flamegraph, Limit, Metric, Normalize, Sort, Summary, Table, Tree};
+pub(crate) use views::{
+    DiffArgs, DiffFigure, DiffMetric, FlamegraphArgs, Limit, Normalize, SummaryArgs, TableArgs, TreeArgs,
+};
 
-use crate::output::{Destination, Report};
+use crate::output::{Destination, ReportOutput};
 use crate::terminal::{Color, Look};
-use input::Input;
+use input::InputArgs;
 use transform::Transform;
 
 /// Finds out who holds the memory of a Python or native program: at its peak, at its end, and in between.
@@ -43,7 +45,7 @@ pub(crate) struct Colors {
 
 /// How much text is printed, in which colours; without -n at most `ROWS` rows.
 #[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct Text<const ROWS: usize> {
+pub(crate) struct TextArgs<const ROWS: usize> {
     /// At most N rows of text in each list, the first; 0 for all
     // Not default_value_t: it keeps one text for all ROWS, that of the command which is built first.
     #[arg(short = 'n', value_name = "N", default_value = const { decimal(ROWS) }, value_parser = rows)]
@@ -72,8 +74,8 @@ const fn decimal(rows: usize) -> &'static str {
 
 impl Colors {
     /// The look of text that goes there.
-    pub(crate) fn look(self, out: &Report) -> Look {
-        Look::new(self.color, matches!(out, Report::Stdout(_)))
+    pub(crate) fn look(self, out: &ReportOutput) -> Look {
+        Look::new(self.color, matches!(out, ReportOutput::Stdout(_)))
     }
 }
 
@@ -81,40 +83,40 @@ impl Colors {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a program and record its allocations
-    Run(Run),
+    Run(RunArgs),
     /// Show the numbers of a capture: totals, peak, leaks, sizes, allocators, threads, biggest functions
-    Stats(Stats),
+    Stats(StatsArgs),
     /// Show for every function what it allocated itself, and with everything it called
-    Summary(Summary),
+    Summary(SummaryArgs),
     /// Show what was allocated at each place in the program by each allocator
-    Table(Table),
+    Table(TableArgs),
     /// Walk through who called whom, with what each call allocated with everything below it
-    Tree(Tree),
+    Tree(TreeArgs),
     /// Write a page with flame graphs and memory over time: one HTML file that needs no network
-    Flamegraph(Flamegraph),
+    Flamegraph(FlamegraphArgs),
     /// Compare two captures: what grew, what is new, what has vanished
-    Diff(Diff),
+    Diff(DiffArgs),
     /// Find single allocations by function, size, lifetime, thread and more, or group them
-    Query(query::Query),
+    Query(query::QueryArgs),
     /// Convert a capture for a viewer
     #[command(subcommand)]
     Transform(Transform),
     /// Put several captures into one file
-    Merge(rewrite::Merge),
+    Merge(rewrite::MergeArgs),
     /// Write a smaller capture, without what was small and soon freed: peak and leaks stay exact
-    Strip(rewrite::Strip),
+    Strip(rewrite::StripArgs),
     /// Write a capture without names: of functions, files, threads and arguments
-    Anonymize(rewrite::Anonymize),
+    Anonymize(rewrite::AnonymizeArgs),
     /// Write the names of native code into a capture, so that it reads the same on any machine
-    Symbolize(symbolize::Symbolize),
+    Symbolize(symbolize::SymbolizeArgs),
     /// Print the records of a capture as text, one a line
-    Parse(Parse),
+    Parse(ParseArgs),
     /// Print completions for a shell
-    Completions(shell::Completions),
+    Completions(shell::CompletionsArgs),
     /// Write manual pages
-    Man(shell::Man),
+    Man(shell::ManArgs),
     /// Print a document (tutorial, troubleshooting, formats, …) or the help of a command
-    Help(shell::Help),
+    Help(shell::HelpArgs),
 }
 
 impl Command {
@@ -137,7 +139,7 @@ impl Command {
 /// `memtrack run`.
 #[derive(Debug, Args)]
 #[command(override_usage = "memtrack run [OPTIONS] [--] TARGET [ARGS]...")]
-pub(crate) struct Run {
+pub(crate) struct RunArgs {
     /// Write the capture to FILE [default: memtrack-<program>.<pid>.bin in the working directory]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -192,7 +194,7 @@ pub(crate) struct Run {
     pub(crate) target: Vec<OsString>,
 }
 
-impl Run {
+impl RunArgs {
     /// Of which processes native call stacks are recorded.
     pub(crate) fn native_stacks(&self) -> NativeStacks {
         match (self.native, self.no_native) {
@@ -243,9 +245,9 @@ impl Output {
 
 /// `memtrack stats`.
 #[derive(Debug, Args)]
-pub(crate) struct Stats {
+pub(crate) struct StatsArgs {
     #[command(flatten)]
-    pub(crate) input: Input,
+    pub(crate) input: InputArgs,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -256,7 +258,7 @@ pub(crate) struct Stats {
     #[arg(long)]
     pub(crate) recording: bool,
     #[command(flatten)]
-    pub(crate) text: Text<5>,
+    pub(crate) text: TextArgs<5>,
     #[command(flatten)]
     pub(crate) output: Output,
     #[command(flatten, next_help_heading = "What the tables list [default: everything ever allocated]")]
@@ -285,7 +287,7 @@ pub(crate) struct Which {
 
 /// Which allocations a report is about, at the high-water mark unless something else is asked for, and of which process.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct View {
+pub(crate) struct ViewArgs {
     #[command(flatten)]
     pub(crate) which: Which,
     /// Keep processes apart: the stacks of each stand below a frame with its number and command line
@@ -295,21 +297,22 @@ pub(crate) struct View {
 
 /// `memtrack parse`.
 #[derive(Debug, Args)]
-pub(crate) struct Parse {
+pub(crate) struct ParseArgs {
     #[command(flatten)]
-    pub(crate) input: Input,
+    pub(crate) input: InputArgs,
     #[command(flatten)]
     pub(crate) output: Output,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::transform::{Order, Transform};
-    use super::{Arguments, Command, Compression, NativeStacks, Run};
+    use super::transform::Transform;
+    use super::{Arguments, Command, Compression, NativeStacks, RunArgs};
+    use crate::reports::formats::SampleOrder;
     use clap::{CommandFactory, Parser};
     use memtrack_reader::View as Wanted;
 
-    fn run(words: &[&str]) -> Result<Run, clap::Error> {
+    fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
         match Arguments::try_parse_from(["memtrack", "run"].iter().chain(words))?.command {
             Command::Run(run) => Ok(run),
             _ => unreachable!("run was typed"),
@@ -390,7 +393,7 @@ mod tests {
         for leaks in [&["--leaks", "--at-exit"] as &[_], &["--at-exit"]] {
             let parsed = speedscope(&[leaks, &["--order", "snapshot"]].concat()).unwrap();
             let Command::Transform(Transform::Speedscope(parsed)) = parsed.command else { unreachable!("as typed") };
-            assert_eq!((parsed.common.view.wanted(), parsed.order), (Wanted::LeaksAtExit, Order::Snapshot));
+            assert_eq!((parsed.common.view.wanted(), parsed.order), (Wanted::LeaksAtExit, SampleOrder::Snapshot));
         }
         assert!(Arguments::try_parse_from(["memtrack", "diff", "a", "b", "--metric", "peak", "--leaks"]).is_err());
     }

@@ -15,7 +15,7 @@ use memtrack_reader::origin::Whose;
 use memtrack_reader::program::Program;
 use memtrack_reader::query::units::Time;
 use memtrack_reader::source::{self, Loss, ReadSummary};
-use memtrack_reader::symbols::{Debuginfod, Problem, Search, apply};
+use memtrack_reader::symbols::{DebugFileSearch, Debuginfod, SymbolProblem, apply};
 use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, aggregate, columns};
 
 use self::several::{combined, load_several, say_several};
@@ -40,7 +40,7 @@ pub(crate) fn of_one_recording(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut recordings: Vec<(Option<u64>, PathBuf, Option<u64>)> = Vec::new();
     for path in paths {
         let first = source::members(path)?.paths.into_iter().next();
-        let process = source::Capture::open(first.as_ref().unwrap_or(path))?.process().clone();
+        let process = source::CaptureReader::open(first.as_ref().unwrap_or(path))?.process().clone();
         let is_known = |(run, ..): &(Option<u64>, PathBuf, Option<u64>)| run.is_some() && *run == process.tree;
         if !recordings.iter().any(is_known) {
             recordings.push((process.tree, path.clone(), process.start_realtime_ns));
@@ -105,7 +105,7 @@ pub(crate) struct Request<'a> {
     /// The time before which an allocation was made.
     pub(crate) to: Option<Time>,
     /// Where files with names of native code are looked for; captures share what it has opened.
-    pub(crate) search: Search,
+    pub(crate) search: DebugFileSearch,
     /// Calls in one line are one: for what has no room for columns.
     pub(crate) without_columns: bool,
     /// Put the stacks of each process below a frame that names it.
@@ -194,8 +194,8 @@ impl Request<'_> {
     ///
     /// # Errors
     /// A file that is no capture.
-    pub(crate) fn open(&self, path: &Path) -> Result<source::Capture> {
-        let mut file = source::Capture::open(path)?;
+    pub(crate) fn open(&self, path: &Path) -> Result<source::CaptureReader> {
+        let mut file = source::CaptureReader::open(path)?;
         file.look_in(self.search.clone());
         if self.without_columns {
             file.ignore_columns();
@@ -243,7 +243,7 @@ impl Request<'_> {
     ///
     /// # Errors
     /// What reading its duration says.
-    pub(crate) fn selection(&self, file: &source::Capture) -> Result<Selection> {
+    pub(crate) fn selection(&self, file: &source::CaptureReader) -> Result<Selection> {
         let relative = [self.from, self.to].iter().any(|time| matches!(time, Some(Time::Percent(_))));
         let duration_ns = if relative { file.duration_ns()? } else { 0 };
         let to = self.latest();
@@ -259,7 +259,7 @@ impl Request<'_> {
 #[derive(Default)]
 struct Told {
     /// Modules without names.
-    unnamed: Vec<Problem>,
+    unnamed: Vec<SymbolProblem>,
     /// What is missing, with the capture in which it is.
     warnings: Vec<(PathBuf, String)>,
 }
@@ -290,7 +290,7 @@ fn load_one(path: &Path, request: &Request<'_>, options: &Options, told: &mut To
 }
 
 /// Opens a capture, and says how it is to be replayed.
-fn opened(path: &Path, request: &Request<'_>, options: &Options) -> Result<(source::Capture, Options)> {
+fn opened(path: &Path, request: &Request<'_>, options: &Options) -> Result<(source::CaptureReader, Options)> {
     let file = request.open(path)?;
     if file.aggregated() && request.selects() {
         bail!(
@@ -344,12 +344,12 @@ fn finished(
 }
 
 /// Looks for debug files in these directories first.
-pub(crate) fn search(debug_dirs: &[PathBuf]) -> Search {
-    Search::new(debug_dirs, Debuginfod::from_environment())
+pub(crate) fn search(debug_dirs: &[PathBuf]) -> DebugFileSearch {
+    DebugFileSearch::new(debug_dirs, Debuginfod::from_environment())
 }
 
 /// Says which modules of native code have no names, and why.
-pub(crate) fn warn_unnamed(problems: &[Problem]) {
+pub(crate) fn warn_unnamed(problems: &[SymbolProblem]) {
     for problem in problems.iter().take(UNNAMED_TOLD) {
         message::warning(format_args!("no names for {}: {}", problem.module, problem.reason));
     }
@@ -359,14 +359,18 @@ pub(crate) fn warn_unnamed(problems: &[Problem]) {
 }
 
 /// Captures of a process tree have most modules in common.
-fn each_once(mut problems: Vec<Problem>) -> Vec<Problem> {
+fn each_once(mut problems: Vec<SymbolProblem>) -> Vec<SymbolProblem> {
     problems.sort_by(|a, b| (&a.module, &a.reason).cmp(&(&b.module, &b.reason)));
     problems.dedup();
     problems
 }
 
 /// Replays the records.
-fn replay(file: &source::Capture, options: &Options, unnamed: &mut Vec<Problem>) -> Result<(Capture, Tally)> {
+fn replay(
+    file: &source::CaptureReader,
+    options: &Options,
+    unnamed: &mut Vec<SymbolProblem>,
+) -> Result<(Capture, Tally)> {
     let mut replay = Replay::new(options);
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
@@ -376,7 +380,7 @@ fn replay(file: &source::Capture, options: &Options, unnamed: &mut Vec<Problem>)
 }
 
 /// A capture of what reading it has left.
-fn made(mut facts: Facts, read: ReadSummary, analysis: Analysis, unnamed: &mut Vec<Problem>) -> Capture {
+fn made(mut facts: Facts, read: ReadSummary, analysis: Analysis, unnamed: &mut Vec<SymbolProblem>) -> Capture {
     facts.lost_blocks = facts.lost_blocks.saturating_add(read.lost.blocks);
     facts.lost_bytes = facts.lost_bytes.saturating_add(read.lost.bytes);
     (facts.unknown_frames, facts.time_uncertainty_ns) = (read.unknown_frames, Some(read.time_uncertainty_ns));
@@ -386,10 +390,10 @@ fn made(mut facts: Facts, read: ReadSummary, analysis: Analysis, unnamed: &mut V
 
 /// Takes over sums that were made while the program ran.
 fn restore(
-    file: &source::Capture,
+    file: &source::CaptureReader,
     request: &Request<'_>,
     options: &Options,
-    unnamed: &mut Vec<Problem>,
+    unnamed: &mut Vec<SymbolProblem>,
 ) -> Result<(Capture, Tally)> {
     let payload = file.aggregate()?;
     let aggregate = payload.and_then(|payload| Aggregate::decode(&payload));
@@ -415,7 +419,7 @@ fn restore(
 }
 
 /// What is said of a capture that was read.
-pub(crate) fn facts(file: &source::Capture, lost: Loss) -> Facts {
+pub(crate) fn facts(file: &source::CaptureReader, lost: Loss) -> Facts {
     Facts {
         file: file.path().into(),
         format_version: file.format_version(),

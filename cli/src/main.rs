@@ -8,11 +8,11 @@
 // Doc comments of options are their help texts, which show addresses and `<names>` as they are typed.
 #![allow(rustdoc::bare_urls, rustdoc::invalid_html_tags)]
 
+mod allocation_filter;
+mod allocation_records;
 mod args;
 mod commands;
 mod failure;
-mod kept;
-mod lives;
 mod load;
 mod message;
 mod newest;

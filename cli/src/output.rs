@@ -47,7 +47,7 @@ impl Destination<'_> {
 
 /// Where a report is written.
 #[derive(Debug)]
-pub(crate) enum Report {
+pub(crate) enum ReportOutput {
     /// To standard output.
     Stdout(BufWriter<StdoutLock<'static>>),
     /// To a temporary file beside the one that it becomes, which is marked with what it was made of.
@@ -56,7 +56,7 @@ pub(crate) enum Report {
     Device(BufWriter<File>, PathBuf),
 }
 
-impl Report {
+impl ReportOutput {
     /// A report that is printed unless a file was named.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Report {
     /// A report that goes to a file, see [`Destination::file`].
     ///
     /// # Errors
-    /// As [`Report::printed`].
+    /// As [`ReportOutput::printed`].
     pub(crate) fn file(to: Destination<'_>, report: &str, suffix: &str) -> Result<Self> {
         Self::at(&to.file(report, suffix), to)
     }
@@ -80,7 +80,7 @@ impl Report {
     /// is overwritten with `force` alone.
     ///
     /// # Errors
-    /// As [`Report::printed`].
+    /// As [`ReportOutput::printed`].
     pub(crate) fn capture(named: Option<&Path>, force: bool, from: &Path, how: &str) -> Result<Self> {
         let path = named.map_or_else(|| derived(from, how, "bin"), Path::to_path_buf);
         Self::at(&path, Destination { named, force, captures: &[] })
@@ -132,7 +132,7 @@ impl Report {
     }
 }
 
-impl Write for Report {
+impl Write for ReportOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stdout(stdout) => stdout.write(bytes).map_err(|error| explained("standard output", &error)),
@@ -290,7 +290,7 @@ fn cannot_write(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{CaptureFile, Destination, Report, derived};
+    use super::{CaptureFile, Destination, ReportOutput, derived};
     use std::fs;
     use std::io::Write;
     use std::path::Path;
@@ -311,9 +311,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("report");
         fs::write(&path, "old").unwrap();
-        let refused = Report::printed(named(&path, false)).unwrap_err().to_string();
+        let refused = ReportOutput::printed(named(&path, false)).unwrap_err().to_string();
         assert!(refused.contains("--force"), "{refused}");
-        let mut report = Report::printed(named(&path, true)).unwrap();
+        let mut report = ReportOutput::printed(named(&path, true)).unwrap();
         report.write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(report.finish().unwrap().unwrap(), path);
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn a_failed_report_leaves_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        let mut report = Report::printed(named(&directory.path().join("report"), false)).unwrap();
+        let mut report = ReportOutput::printed(named(&directory.path().join("report"), false)).unwrap();
         report.write_all(b"half").unwrap();
         drop(report);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn missing_directories_are_named() {
-        let error = format!("{:#}", Report::printed(named(Path::new("/no/such/report"), false)).unwrap_err());
+        let error = format!("{:#}", ReportOutput::printed(named(Path::new("/no/such/report"), false)).unwrap_err());
         assert!(error.contains("no directory /no/such"), "{error}");
         let error = format!("{:#}", CaptureFile::named(Path::new("/no/such/capture"), false).unwrap_err());
         assert!(error.contains("no directory /no/such"), "{error}");

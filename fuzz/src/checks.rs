@@ -15,7 +15,7 @@ use memtrack_format::block::{BlockHeader, BlockKind, Codec};
 use memtrack_format::header;
 use memtrack_format::lines::{LineTableFormat, position};
 use memtrack_format::record::{Decoder, Record};
-use memtrack_reader::source::{Capture, members};
+use memtrack_reader::source::{CaptureReader, members};
 use memtrack_reader::{Options, Replay, aggregate};
 
 /// Takes the first `N` bytes off.
@@ -96,7 +96,7 @@ fn blocks(mut data: &[u8]) -> Vec<u8> {
 }
 
 /// What an aggregated capture has is taken over, or refused.
-fn sums(capture: &Capture) {
+fn sums(capture: &CaptureReader) {
     let payload = capture.aggregate().ok().flatten();
     if let Some(sums) = payload.and_then(|payload| Aggregate::decode(&payload)) {
         let _ = aggregate::restore(&sums);
@@ -104,7 +104,7 @@ fn sums(capture: &Capture) {
 }
 
 /// Stored in another way it has the same blocks, and one that is not made smaller is the same to the byte.
-fn packed_again(capture: &Capture, bytes: &[u8]) {
+fn packed_again(capture: &CaptureReader, bytes: &[u8]) {
     let mut copy = Vec::new();
     let mut larger = |payload: &[u8], _: &[u8], stored: &mut Vec<u8>| {
         stored.extend_from_slice(payload);
@@ -132,11 +132,11 @@ fn read(bytes: &[u8]) -> Option<u64> {
     file.write_all(bytes).expect("room for it");
     file.rewind().expect("a file");
     let paths = members(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?.paths;
-    let events = paths.iter().map(|path| events(&Capture::open(path).ok()?, bytes));
+    let events = paths.iter().map(|path| events(&CaptureReader::open(path).ok()?, bytes));
     events.collect::<Option<Vec<u64>>>().map(|all| all.iter().sum())
 }
 
-fn events(capture: &Capture, bytes: &[u8]) -> Option<u64> {
+fn events(capture: &CaptureReader, bytes: &[u8]) -> Option<u64> {
     sums(capture);
     if capture.file_bytes() == bytes.len() as u64 {
         packed_again(capture, bytes);

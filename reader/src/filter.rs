@@ -10,7 +10,7 @@ use crate::analysis::{Analysis, Tally};
 use crate::event::Thread;
 use crate::frames::Frames;
 use crate::origin::Whose;
-use crate::query::{Expr, MatchContext, Matcher, Test, Text};
+use crate::query::{Expr, MatchContext, Matcher, Test, TextField};
 
 /// What to keep. An empty list stands for everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,10 +43,10 @@ impl Filter {
         let whose = self.whose.iter().copied().map(Expr::Whose).collect();
         let one_of = |all: Vec<Expr>| if all.is_empty() { Expr::And(all) } else { Expr::Or(all) };
         Expr::And(vec![
-            Expr::any_of(Text::Thread, &self.threads, Test::Is),
-            Expr::any_of(Text::Function, &self.functions, Test::Contains),
-            Expr::any_of(Text::File, &self.files, Test::Contains),
-            Expr::any_of(Text::Module, &self.modules, Test::Is),
+            Expr::any_of(TextField::Thread, &self.threads, Test::Is),
+            Expr::any_of(TextField::Function, &self.functions, Test::Contains),
+            Expr::any_of(TextField::File, &self.files, Test::Contains),
+            Expr::any_of(TextField::Module, &self.modules, Test::Is),
             one_of(allocators),
             one_of(whose),
         ])

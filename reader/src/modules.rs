@@ -22,17 +22,17 @@ use crate::program::Program;
 /// The name for stacks without any frame outside the standard library.
 pub const ROOT: &str = "<root>";
 
-/// A module, by its number in the [`Modules`] it came from. Number 0 is [`ROOT`].
+/// A module, by its number in the [`ModuleTable`] it came from. Number 0 is [`ROOT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Module(u32);
+pub struct ModuleId(u32);
 
 /// The modules met so far; each file name is taken apart once.
 #[derive(Clone, Debug, Default)]
-pub struct Modules {
+pub struct ModuleTable {
     of_file: FxHashMap<NameId, Option<FilePlace>>,
     /// By path of a native object.
     of_object: FxHashMap<NameId, Option<FilePlace>>,
-    ids: FxHashMap<String, Module>,
+    ids: FxHashMap<String, ModuleId>,
     names: Vec<String>,
 }
 
@@ -40,25 +40,25 @@ pub struct Modules {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FilePlace {
     /// The first part of its name.
-    top: Module,
+    top: ModuleId,
     /// The whole name.
-    whole: Module,
+    whole: ModuleId,
 }
 
-impl Modules {
+impl ModuleTable {
     /// The module of the innermost frame that has one.
-    pub fn of_stack(&mut self, frames: &Frames, stack: StackId) -> Module {
+    pub fn of_stack(&mut self, frames: &Frames, stack: StackId) -> ModuleId {
         self.place(frames, stack).top
     }
 
     /// The same by its whole name: `shop.api.views` where the module is `shop`.
-    pub fn whole_of_stack(&mut self, frames: &Frames, stack: StackId) -> Module {
+    pub fn whole_of_stack(&mut self, frames: &Frames, stack: StackId) -> ModuleId {
         self.place(frames, stack).whole
     }
 
     /// The module's name.
     #[must_use]
-    pub fn name(&self, module: Module) -> &str {
+    pub fn name(&self, module: ModuleId) -> &str {
         match module.0.checked_sub(1) {
             Some(index) => self.names.get(index as usize).map_or(ROOT, String::as_str),
             None => ROOT,
@@ -70,8 +70,8 @@ impl Modules {
     }
 
     /// The frame's own module; `None` for standard libraries and where nothing is known.
-    /// Ask one [`Modules`] for all frames: it takes each file's name apart once.
-    pub fn of_frame(&mut self, frames: &Frames, frame: FrameId) -> Option<Module> {
+    /// Ask one [`ModuleTable`] for all frames: it takes each file's name apart once.
+    pub fn of_frame(&mut self, frames: &Frames, frame: FrameId) -> Option<ModuleId> {
         self.place_of_frame(frames, frame).map(|place| place.top)
     }
 
@@ -93,12 +93,12 @@ impl Modules {
         place
     }
 
-    fn numbered(&mut self, name: &str) -> Module {
+    fn numbered(&mut self, name: &str) -> ModuleId {
         if let Some(&known) = self.ids.get(name) {
             return known;
         }
         self.names.push(name.to_owned());
-        let module = Module(u32::try_from(self.names.len()).unwrap_or(0));
+        let module = ModuleId(u32::try_from(self.names.len()).unwrap_or(0));
         self.ids.insert(name.to_owned(), module);
         module
     }
@@ -244,7 +244,7 @@ fn without_extension(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Modules, ROOT, dotted, module_of_file};
+    use super::{ModuleTable, ROOT, dotted, module_of_file};
     use crate::event::StackId;
     use crate::frames::Frames;
     use crate::program::tests::program;
@@ -313,7 +313,7 @@ mod tests {
         ];
         let made: Vec<_> = cases.iter().map(|(object, file, module)| (native(object, file), module)).collect();
         for (frame, module) in made {
-            let mut modules = Modules::default();
+            let mut modules = ModuleTable::default();
             let found = modules.of_frame(&frames, frame);
             assert_eq!(found.map(|found| modules.name(found)), *module);
         }
@@ -330,8 +330,8 @@ mod tests {
         };
         let stacks = ["/srv/shop/models.py", "/srv/shop/api/views.py", "/srv/manage.py", "/venv/site-packages/six.py"];
         let stacks = stacks.map(&mut stack);
-        let mut modules = Modules::default();
-        let [first, whole] = [Modules::of_stack, Modules::whole_of_stack].map(|of| {
+        let mut modules = ModuleTable::default();
+        let [first, whole] = [ModuleTable::of_stack, ModuleTable::whole_of_stack].map(|of| {
             stacks.map(|stack| {
                 let module = of(&mut modules, &frames, stack);
                 modules.name(module).to_owned()
@@ -354,7 +354,7 @@ mod tests {
         let library = "/usr/lib/python3.11/json/decoder.py";
         let through_library = stack(&["/a/main.py", "/a/app.py", library]);
         let only_library = stack(&["/usr/lib/python3.11/runpy.py", library]);
-        let mut modules = Modules::default();
+        let mut modules = ModuleTable::default();
         let mut name = |stack| {
             let module = modules.of_stack(&frames, stack);
             modules.name(module).to_owned()

@@ -16,7 +16,7 @@ use crate::analysis::{Analysis, Curve, Peak, Tally};
 use crate::error::Error;
 use crate::replay::watch::Watch;
 use crate::replay::{Options, Replay};
-use crate::source::{Capture, MergeReader, ReadSummary};
+use crate::source::{CaptureReader, MergeReader, ReadSummary};
 
 /// One of several captures, read to its end.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ enum RunningState {
 /// What `open` says, and what reading a capture alone says.
 pub fn read<E: From<Error>>(
     starts_ns: &[u64],
-    mut open: impl FnMut(usize) -> Result<(Capture, Options), E>,
+    mut open: impl FnMut(usize) -> Result<(CaptureReader, Options), E>,
     mut progress: impl FnMut(u64),
 ) -> Result<Together, E> {
     let first_ns = starts_ns.iter().copied().min().unwrap_or(0);
@@ -97,7 +97,7 @@ pub fn read<E: From<Error>>(
 }
 
 impl RunningCapture {
-    fn new(capture: &Capture, options: &Options, shift_ns: u64) -> Result<Self, Error> {
+    fn new(capture: &CaptureReader, options: &Options, shift_ns: u64) -> Result<Self, Error> {
         Ok(Self {
             reading: capture.reading()?,
             // Moments of one process are none of all.

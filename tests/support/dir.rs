@@ -16,7 +16,7 @@ pub(crate) struct Dir(TempDir);
 
 /// A program that was run plain and under memtrack.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct PairedRun {
     /// How the tracked run ended, which is how the plain one did.
     pub(crate) outcome: Outcome,
     /// The capture.
@@ -113,7 +113,7 @@ impl Dir {
 
     /// Runs a program plain and under memtrack and compares what they left.
     #[track_caller]
-    pub(crate) fn run<S: AsRef<OsStr>>(&self, program: &Path, arguments: impl IntoIterator<Item = S>) -> Run {
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, program: &Path, arguments: impl IntoIterator<Item = S>) -> PairedRun {
         let arguments: Vec<OsString> = arguments.into_iter().map(|argument| argument.as_ref().into()).collect();
         let plain = Outcome::of(self.command(program).args(&arguments));
         self.run_as(&plain, &[], program, &arguments)
@@ -121,13 +121,19 @@ impl Dir {
 
     /// Runs a program under memtrack with options of `memtrack run`, and compares with what a plain run left.
     #[track_caller]
-    pub(crate) fn run_as(&self, plain: &Outcome, options: &[&str], program: &Path, arguments: &[OsString]) -> Run {
+    pub(crate) fn run_as(
+        &self,
+        plain: &Outcome,
+        options: &[&str],
+        program: &Path,
+        arguments: &[OsString],
+    ) -> PairedRun {
         let capture = self.path("capture.bin");
         let mut command = self.memtrack(["run", "--no-native", "-q", "-f", "-o"]);
         command.arg(&capture).args(options).arg("--").arg(program).args(arguments);
         let outcome = Outcome::of(&mut command);
         assert_eq!(&outcome, plain, "the tracked run (left) differs from the plain one (right)");
-        Run { outcome, capture }
+        PairedRun { outcome, capture }
     }
 
     /// Compiles the fixture, runs its case plain and tracked, and reads the capture.
@@ -139,7 +145,7 @@ impl Dir {
     }
 }
 
-impl Run {
+impl PairedRun {
     /// What `memtrack stats --json` says of it; that it is whole.
     #[track_caller]
     pub(crate) fn stats(&self) -> Stats {

@@ -1,5 +1,5 @@
-//! What the tests are written in: a [`Dir`] of one's own with compiled fixtures, a [`Run`] of a program plain and under
-//! memtrack, and the [`Stats`] and [`Stacks`] of the capture.
+//! What the tests are written in: a [`Dir`] of one's own with compiled fixtures, a [`PairedRun`] of a program plain and under
+//! memtrack, and the [`Stats`] and [`ParsedStacks`] of the capture.
 //!
 //! Invariant: nothing waits without a deadline, and what has passed its deadline is killed and fails the test.
 
@@ -16,11 +16,11 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 pub(crate) use control::Control;
-pub(crate) use dir::{Dir, Run};
+pub(crate) use dir::{Dir, PairedRun};
 pub(crate) use figures::figures;
-pub(crate) use outcome::{Outcome, Running, kill, limit};
-pub(crate) use stacks::{Block, Labels, Stacks};
-pub(crate) use stats::{Stats, Tally};
+pub(crate) use outcome::{Outcome, RunningProcess, kill, limit};
+pub(crate) use stacks::{Block, Labels, ParsedStacks};
+pub(crate) use stats::{ReportedTally, Stats};
 
 /// The command `memtrack`: `$MEMTRACK`, else a release build of this workspace, tried once.
 pub(crate) fn memtrack() -> Command {

@@ -12,7 +12,7 @@ use super::figures;
 
 /// A process that was started.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningProcess {
     child: Child,
     stdout: File,
     stderr: File,
@@ -27,7 +27,7 @@ pub(crate) struct Outcome {
     pub(crate) status: i32,
 }
 
-impl Running {
+impl RunningProcess {
     /// Starts `command`.
     pub(crate) fn start(command: &mut Command) -> Self {
         let stdout = tempfile::tempfile().expect("a file");
@@ -83,7 +83,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     /// A test that fails leaves nothing running.
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
@@ -95,7 +95,7 @@ impl Drop for Running {
 impl Outcome {
     /// Runs `command` to its end.
     pub(crate) fn of(command: &mut Command) -> Self {
-        Running::start(command).wait()
+        RunningProcess::start(command).wait()
     }
 
     /// That it succeeded; what it wrote to its standard output.

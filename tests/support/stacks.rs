@@ -13,7 +13,7 @@ const ELSEWHERE: &str = "…";
 
 /// A frame.
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct ParsedFrame {
     /// Its function, as memtrack names it.
     pub(crate) function: String,
     /// Its source, or its module where no source is known.
@@ -32,8 +32,8 @@ pub(crate) struct Block {
 
 /// What `memtrack parse` tells of stacks.
 #[derive(Debug, Default)]
-pub(crate) struct Stacks {
-    frames: HashMap<u64, Frame>,
+pub(crate) struct ParsedStacks {
+    frames: HashMap<u64, ParsedFrame>,
     nodes: HashMap<u64, (u64, u64)>,
     /// All allocations, in their order.
     pub(crate) blocks: Vec<Block>,
@@ -46,7 +46,7 @@ pub(crate) struct Labels {
     lines: HashMap<u64, String>,
 }
 
-impl Stacks {
+impl ParsedStacks {
     /// Those of a capture.
     pub(crate) fn of(capture: &Path) -> Self {
         Self::with(&[], capture)
@@ -64,7 +64,7 @@ impl Stacks {
         let number = |key: &str| field(line, key).parse::<u64>().expect("a number");
         if line.starts_with("FRAME ") {
             let [function, file] = ["function", "file"].map(|key| field(line, key).to_owned());
-            self.frames.insert(number("frame"), Frame { function, file, line: number("line") });
+            self.frames.insert(number("frame"), ParsedFrame { function, file, line: number("line") });
         } else if line.starts_with("STACK ") {
             self.nodes.insert(number("stack"), (number("frame"), number("caller")));
         } else if line.starts_with("ALLOC ") {
@@ -79,7 +79,7 @@ impl Stacks {
     }
 
     /// The frames of a block, innermost first.
-    pub(crate) fn frames(&self, block: &Block) -> Vec<&Frame> {
+    pub(crate) fn frames(&self, block: &Block) -> Vec<&ParsedFrame> {
         let mut stack = block.stack;
         let frames = std::iter::from_fn(|| {
             let (frame, caller) = self.nodes.get(&stack)?;
@@ -139,8 +139,8 @@ impl Labels {
         Self { file: path.to_str().expect("UTF-8").to_owned(), lines: lines.collect() }
     }
 
-    fn name(&self, frame: &Frame) -> String {
-        let Frame { function, file, line } = frame;
+    fn name(&self, frame: &ParsedFrame) -> String {
+        let ParsedFrame { function, file, line } = frame;
         if *file != self.file {
             return ELSEWHERE.to_owned();
         }

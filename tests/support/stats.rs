@@ -14,7 +14,7 @@ pub(crate) struct Stats(pub(crate) Value);
 
 /// Bytes and number of allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Tally {
+pub(crate) struct ReportedTally {
     pub(crate) count: u64,
     pub(crate) bytes: u64,
 }
@@ -46,41 +46,41 @@ impl Stats {
 
     /// Everything ever allocated.
     #[track_caller]
-    pub(crate) fn allocated(&self) -> Tally {
-        Tally { count: self.number("/allocations/count"), bytes: self.number("/allocations/bytes") }
+    pub(crate) fn allocated(&self) -> ReportedTally {
+        ReportedTally { count: self.number("/allocations/count"), bytes: self.number("/allocations/bytes") }
     }
 
     /// The high-water mark.
     #[track_caller]
-    pub(crate) fn peak(&self) -> Tally {
-        Tally { count: self.number("/peak/allocations"), bytes: self.number("/peak/bytes") }
+    pub(crate) fn peak(&self) -> ReportedTally {
+        ReportedTally { count: self.number("/peak/allocations"), bytes: self.number("/peak/bytes") }
     }
 
     /// What was not freed.
     #[track_caller]
-    pub(crate) fn leaked(&self) -> Tally {
-        Tally { count: self.number("/leaked/allocations"), bytes: self.number("/leaked/bytes") }
+    pub(crate) fn leaked(&self) -> ReportedTally {
+        ReportedTally { count: self.number("/leaked/allocations"), bytes: self.number("/leaked/bytes") }
     }
 
     /// What a function of the allocator interface allocated.
     #[track_caller]
-    pub(crate) fn allocator(&self, name: &str) -> Tally {
+    pub(crate) fn allocator(&self, name: &str) -> ReportedTally {
         self.row("allocators", "allocator", name)
     }
 
     /// All allocators by name.
     #[track_caller]
-    pub(crate) fn allocators(&self) -> Vec<(String, Tally)> {
+    pub(crate) fn allocators(&self) -> Vec<(String, ReportedTally)> {
         self.rows("allocators").iter().map(|row| (text(row, "allocator"), tally(row))).collect()
     }
 
     /// What the thread of this name allocated.
     #[track_caller]
-    pub(crate) fn thread(&self, name: &str) -> Tally {
+    pub(crate) fn thread(&self, name: &str) -> ReportedTally {
         self.row("threads", "name", name)
     }
 
-    fn row(&self, table: &str, key: &str, name: &str) -> Tally {
+    fn row(&self, table: &str, key: &str, name: &str) -> ReportedTally {
         let rows: Vec<_> = self.rows(table).iter().filter(|row| row[key] == name).map(tally).collect();
         assert!(rows.len() <= 1, "{name} stands in {table} more than once: {}", self.0);
         rows.first().copied().unwrap_or_default()
@@ -91,7 +91,7 @@ impl Stats {
     }
 }
 
-impl Tally {
+impl ReportedTally {
     /// `count` allocations of `bytes` in all.
     pub(crate) fn new(count: u64, bytes: u64) -> Self {
         Self { count, bytes }
@@ -107,6 +107,6 @@ fn text(row: &Value, key: &str) -> String {
     row[key].as_str().expect("a text").to_owned()
 }
 
-fn tally(row: &Value) -> Tally {
-    Tally::new(row["count"].as_u64().expect("a count"), row["bytes"].as_u64().expect("bytes"))
+fn tally(row: &Value) -> ReportedTally {
+    ReportedTally::new(row["count"].as_u64().expect("a count"), row["bytes"].as_u64().expect("bytes"))
 }

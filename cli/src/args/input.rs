@@ -11,7 +11,7 @@ use memtrack_reader::origin::Whose;
 use memtrack_reader::query::units::{Time, size, time};
 use regex::Regex;
 
-use super::View;
+use super::ViewArgs;
 use crate::load::{Request, search};
 use crate::reports::shown::Wish;
 
@@ -24,17 +24,17 @@ const NATIVE: &str = "Native code";
 
 /// Captures and filters.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Input {
+pub(crate) struct InputArgs {
     /// The capture [default: the newest in the working directory]; those of several processes make one report
     #[arg(value_name = "CAPTURE")]
     pub(crate) captures: Vec<PathBuf>,
     #[command(flatten)]
-    pub(crate) filters: Filters,
+    pub(crate) filters: FilterArgs,
 }
 
 /// Which allocations a report is about. An option that is given several times names alternatives.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct Filters {
+pub(crate) struct FilterArgs {
     /// Only allocations by the thread of this name or number
     #[arg(long, help_heading = FILTERS, value_name = "NAME|TID")]
     pub(crate) thread: Vec<String>,
@@ -76,14 +76,14 @@ pub(crate) struct Filters {
     #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = time)]
     pub(crate) to: Option<Time>,
     #[command(flatten)]
-    pub(crate) names: Names,
+    pub(crate) names: SymbolArgs,
     #[command(flatten)]
-    pub(crate) stacks: Stacks,
+    pub(crate) stacks: StackArgs,
 }
 
 /// How stacks are shown to people; JSON and exports have them as they were recorded.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct Stacks {
+pub(crate) struct StackArgs {
     /// Show in leaks what imports hold, too
     #[arg(long, help_heading = STACKS)]
     pub(crate) with_imports: bool,
@@ -97,37 +97,37 @@ pub(crate) struct Stacks {
 
 /// Where the names of native code are looked for.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct Names {
+pub(crate) struct SymbolArgs {
     /// Look for debug files in DIR first, laid out like /usr/lib/debug; may be given several times
     #[arg(long, help_heading = NATIVE, value_name = "DIR")]
     pub(crate) debug_dir: Vec<PathBuf>,
 }
 
-impl<'a> From<&'a Input> for Request<'a> {
-    fn from(input: &'a Input) -> Self {
+impl<'a> From<&'a InputArgs> for Request<'a> {
+    fn from(input: &'a InputArgs) -> Self {
         input.filters.request(&input.captures)
     }
 }
 
-impl<'a> From<(&'a Input, &View)> for Request<'a> {
-    fn from((input, view): (&'a Input, &View)) -> Self {
+impl<'a> From<(&'a InputArgs, &ViewArgs)> for Request<'a> {
+    fn from((input, view): (&'a InputArgs, &ViewArgs)) -> Self {
         Self { split_processes: view.split_processes, ..input.into() }
     }
 }
 
-impl<'a> From<(&'a PathBuf, &Filters)> for Request<'a> {
-    fn from((capture, filters): (&'a PathBuf, &Filters)) -> Self {
+impl<'a> From<(&'a PathBuf, &FilterArgs)> for Request<'a> {
+    fn from((capture, filters): (&'a PathBuf, &FilterArgs)) -> Self {
         filters.request(std::slice::from_ref(capture))
     }
 }
 
-impl<'a> From<(&'a [PathBuf], &Filters)> for Request<'a> {
-    fn from((captures, filters): (&'a [PathBuf], &Filters)) -> Self {
+impl<'a> From<(&'a [PathBuf], &FilterArgs)> for Request<'a> {
+    fn from((captures, filters): (&'a [PathBuf], &FilterArgs)) -> Self {
         filters.request(captures)
     }
 }
 
-impl Filters {
+impl FilterArgs {
     /// Whose memory is asked for; nothing for everybody's.
     fn whose(&self) -> Vec<Whose> {
         let asked = [self.own, self.libraries, self.stdlib, self.imports];
@@ -136,7 +136,7 @@ impl Filters {
 
     fn request<'a>(&self, paths: &'a [PathBuf]) -> Request<'a> {
         let Self { thread, function, file, module, allocator, min_bytes, from, to, names, stacks, .. } = self.clone();
-        let Stacks { with_imports, all_frames, skip_function } = stacks;
+        let StackArgs { with_imports, all_frames, skip_function } = stacks;
         let filter = Filter {
             threads: thread,
             functions: function,

@@ -4,16 +4,17 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use memtrack_reader::query::Expr;
 
-use super::input::Filters;
-use super::{Output, Text};
+use super::input::FilterArgs;
+use super::{Output, TextArgs};
+use crate::reports::query::GroupBy;
 
 /// `memtrack query`.
 #[derive(Debug, Args)]
 #[command(after_long_help = LANGUAGE)]
-pub(crate) struct Query {
+pub(crate) struct QueryArgs {
     /// Which allocations, such as 'function ~ "json.*" and bytes > 1MB and lifetime > 2s'
     #[arg(value_name = "EXPRESSION", value_parser = expression)]
     pub(crate) expression: Typed,
@@ -22,7 +23,7 @@ pub(crate) struct Query {
     pub(crate) captures: Vec<PathBuf>,
     /// Put allocations together that have this in common, instead of listing them
     #[arg(long, value_name = "WHAT")]
-    pub(crate) by: Option<By>,
+    pub(crate) by: Option<GroupBy>,
     /// With --by: show how many lived how long
     #[arg(long, requires = "by")]
     pub(crate) lifetimes: bool,
@@ -30,9 +31,9 @@ pub(crate) struct Query {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) text: Text<30>,
+    pub(crate) text: TextArgs<30>,
     #[command(flatten)]
-    pub(crate) filters: Filters,
+    pub(crate) filters: FilterArgs,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -42,25 +43,6 @@ pub(crate) struct Query {
 pub(crate) struct Typed {
     pub(crate) text: String,
     pub(crate) expr: Expr,
-}
-
-/// What allocations have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum By {
-    /// The innermost function
-    Function,
-    /// The innermost function's source file
-    File,
-    /// The module that the stack is put down to
-    Module,
-    /// The thread that made them
-    Thread,
-    /// The allocating function, such as malloc
-    Allocator,
-    /// The size, up to the next power of two
-    Size,
-    /// The whole call stack
-    Stack,
 }
 
 const LANGUAGE: &str = "\

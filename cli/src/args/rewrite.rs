@@ -11,7 +11,7 @@ use super::Output;
 
 /// `memtrack merge`.
 #[derive(Debug, Args)]
-pub(crate) struct Merge {
+pub(crate) struct MergeArgs {
     /// The captures, such as those of a process tree; each stays as it is, reports are about all of them
     #[arg(value_name = "CAPTURE", required = true)]
     pub(crate) captures: Vec<PathBuf>,
@@ -21,7 +21,7 @@ pub(crate) struct Merge {
 
 /// `memtrack strip`.
 #[derive(Debug, Args)]
-pub(crate) struct Strip {
+pub(crate) struct StripArgs {
     /// The capture
     #[arg(value_name = "CAPTURE")]
     pub(crate) capture: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct Strip {
 
 /// `memtrack anonymize`.
 #[derive(Debug, Args)]
-pub(crate) struct Anonymize {
+pub(crate) struct AnonymizeArgs {
     /// The capture
     #[arg(value_name = "CAPTURE")]
     pub(crate) capture: PathBuf,

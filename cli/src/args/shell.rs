@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 /// `memtrack completions`.
 #[derive(Debug, Args)]
-pub(crate) struct Completions {
+pub(crate) struct CompletionsArgs {
     /// The shell
     #[arg(value_name = "SHELL")]
     pub(crate) shell: Shell,
@@ -27,7 +27,7 @@ pub(crate) enum Shell {
 
 /// `memtrack man`.
 #[derive(Debug, Args)]
-pub(crate) struct Man {
+pub(crate) struct ManArgs {
     /// Where the pages are written
     #[arg(value_name = "DIRECTORY")]
     pub(crate) directory: PathBuf,
@@ -35,7 +35,7 @@ pub(crate) struct Man {
 
 /// `memtrack help`.
 #[derive(Debug, Args)]
-pub(crate) struct Help {
+pub(crate) struct HelpArgs {
     /// A document or a command; without it, all are listed
     #[arg(value_name = "TOPIC")]
     pub(crate) topic: Vec<String>,

@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Output;
-use super::input::Names;
+use super::input::SymbolArgs;
 
 /// `memtrack symbolize`.
 #[derive(Debug, Args)]
-pub(crate) struct Symbolize {
+pub(crate) struct SymbolizeArgs {
     /// The capture; it is replaced with --force, unless -o names another file
     #[arg(value_name = "CAPTURE")]
     pub(crate) capture: PathBuf,
     #[command(flatten)]
-    pub(crate) names: Names,
+    pub(crate) names: SymbolArgs,
     #[command(flatten)]
     pub(crate) output: Output,
 }

@@ -2,16 +2,17 @@
 //!
 //! Invariant: every format takes what every other takes; what a format has beside that stands in its own place.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
-use super::input::Input;
-use super::{Output, View};
+use super::input::InputArgs;
+use super::{Output, ViewArgs};
+use crate::reports::formats::{SampleOrder, Weight};
 
 /// `memtrack transform`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Transform {
     /// The format of https://www.speedscope.app
-    Speedscope(Speedscope),
+    Speedscope(SpeedscopeArgs),
     /// Comma-separated values: a row for each stack, allocator and thread
     Csv(Common),
     /// A line for each stack, for inferno-flamegraph and flamegraph.pl
@@ -34,7 +35,7 @@ pub(crate) enum Transform {
 
 impl Transform {
     /// The captures and filters.
-    pub(crate) fn input_mut(&mut self) -> &mut Input {
+    pub(crate) fn input_mut(&mut self) -> &mut InputArgs {
         match self {
             Self::Speedscope(options) => &mut options.common.input,
             Self::Collapsed(options) | Self::Gprof2dot(options) => &mut options.common.input,
@@ -52,9 +53,9 @@ impl Transform {
 #[derive(Debug, Args)]
 pub(crate) struct Common {
     #[command(flatten)]
-    pub(crate) input: Input,
+    pub(crate) input: InputArgs,
     #[command(flatten)]
-    pub(crate) view: View,
+    pub(crate) view: ViewArgs,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -63,19 +64,19 @@ pub(crate) struct Common {
 #[derive(Debug, Args)]
 pub(crate) struct Events {
     #[command(flatten)]
-    pub(crate) input: Input,
+    pub(crate) input: InputArgs,
     #[command(flatten)]
     pub(crate) output: Output,
 }
 
 /// `memtrack transform speedscope`.
 #[derive(Debug, Args)]
-pub(crate) struct Speedscope {
+pub(crate) struct SpeedscopeArgs {
     #[command(flatten)]
     pub(crate) common: Common,
     /// What puts the samples in order: exact times, the memory snapshots, or the order of the capture
     #[arg(long, value_name = "ORDER", default_value = "auto")]
-    pub(crate) order: Order,
+    pub(crate) order: SampleOrder,
 }
 
 /// A format with one weight for each stack.
@@ -85,27 +86,5 @@ pub(crate) struct Weighted {
     pub(crate) common: Common,
     /// What is counted
     #[arg(long, value_name = "METRIC", default_value = "bytes")]
-    pub(crate) metric: Metric,
-}
-
-/// The order of speedscope samples.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Order {
-    /// The best that the capture has
-    Auto,
-    /// By time; needs a capture with --allocation-timestamps
-    Exact,
-    /// By the first memory snapshot that shows them
-    Snapshot,
-    /// As they come in the capture
-    Capture,
-}
-
-/// The weight of a stack.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Metric {
-    /// Bytes requested
-    Bytes,
-    /// The number of allocations
-    Allocations,
+    pub(crate) metric: Weight,
 }

@@ -5,48 +5,36 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use memtrack_reader::Options;
 
-use super::input::{Filters, Input};
-use super::{Colors, Output, Text, View, Which};
+use super::input::{FilterArgs, InputArgs};
+use super::{Colors, Output, TextArgs, ViewArgs, Which};
+use crate::reports::summary::SummaryOrder;
 
 /// `memtrack summary`.
 #[derive(Debug, Args)]
-pub(crate) struct Summary {
+pub(crate) struct SummaryArgs {
     #[command(flatten)]
-    pub(crate) input: Input,
+    pub(crate) input: InputArgs,
     #[command(flatten)]
-    pub(crate) view: View,
+    pub(crate) view: ViewArgs,
     /// What comes first: what functions allocated with everything they called (total), or themselves (own)
     #[arg(long, value_name = "COLUMN", default_value = "total")]
-    pub(crate) sort: Sort,
+    pub(crate) sort: SummaryOrder,
     /// Print JSON, with all functions
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) text: Text<30>,
+    pub(crate) text: TextArgs<30>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
 
-/// The column that puts a summary in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Sort {
-    /// Bytes with everything called
-    Total,
-    /// Bytes of the function itself
-    Own,
-    /// Number of allocations with everything called
-    TotalCount,
-    /// Number of allocations of the function itself
-    OwnCount,
-}
-
 /// `memtrack table`.
 #[derive(Debug, Args)]
-pub(crate) struct Table {
+pub(crate) struct TableArgs {
     #[command(flatten)]
-    pub(crate) input: Input,
+    pub(crate) input: InputArgs,
     #[command(flatten)]
-    pub(crate) view: View,
+    pub(crate) view: ViewArgs,
     /// Keep threads apart
     #[arg(long)]
     pub(crate) split_threads: bool,
@@ -57,7 +45,7 @@ pub(crate) struct Table {
     #[arg(long, conflicts_with = "json")]
     pub(crate) csv: bool,
     #[command(flatten)]
-    pub(crate) text: Text<30>,
+    pub(crate) text: TextArgs<30>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
@@ -81,7 +69,7 @@ impl Which {
     }
 }
 
-impl View {
+impl ViewArgs {
     /// The view that was asked for.
     pub(crate) fn wanted(&self) -> memtrack_reader::View {
         self.which.wanted().unwrap_or_default()
@@ -95,11 +83,11 @@ impl View {
 
 /// `memtrack flamegraph`.
 #[derive(Debug, Args)]
-pub(crate) struct Flamegraph {
+pub(crate) struct FlamegraphArgs {
     #[command(flatten)]
-    pub(crate) input: Input,
+    pub(crate) input: InputArgs,
     #[command(flatten)]
-    pub(crate) view: View,
+    pub(crate) view: ViewArgs,
     /// Begin with the calls that allocated, with their callers below
     #[arg(long)]
     pub(crate) inverted: bool,
@@ -122,11 +110,11 @@ pub(crate) struct Flamegraph {
 
 /// `memtrack tree`.
 #[derive(Debug, Args)]
-pub(crate) struct Tree {
+pub(crate) struct TreeArgs {
     #[command(flatten)]
-    pub(crate) input: Input,
+    pub(crate) input: InputArgs,
     #[command(flatten)]
-    pub(crate) view: View,
+    pub(crate) view: ViewArgs,
     /// Print as text, as it is done anyway where standard input or output is no terminal
     #[arg(long)]
     pub(crate) text: bool,
@@ -147,19 +135,19 @@ pub(crate) struct Tree {
 
 /// `memtrack diff`.
 #[derive(Debug, Args)]
-pub(crate) struct Diff {
+pub(crate) struct DiffArgs {
     /// The capture to compare with
     pub(crate) base: PathBuf,
     /// The capture that is compared
     pub(crate) new: PathBuf,
     /// What is compared [default: peak]
     #[arg(long, value_name = "METRIC", conflicts_with_all = ["leaks", "at_exit", "temporary", "allocated"])]
-    pub(crate) metric: Option<Metric>,
+    pub(crate) metric: Option<DiffMetric>,
     #[command(flatten)]
     pub(crate) which: Which,
     /// Put functions down to what they allocated themselves (own), or with everything they called (total)
     #[arg(long, value_name = "FIGURE", default_value = "own")]
-    pub(crate) by: By,
+    pub(crate) by: DiffFigure,
     /// Print JSON, with all functions
     #[arg(long, conflicts_with_all = ["markdown", "html"])]
     pub(crate) json: bool,
@@ -180,16 +168,16 @@ pub(crate) struct Diff {
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = limit)]
     pub(crate) fail_over: Option<Limit>,
     #[command(flatten)]
-    pub(crate) filters: Filters,
+    pub(crate) filters: FilterArgs,
     #[command(flatten)]
-    pub(crate) text: Text<10>,
+    pub(crate) text: TextArgs<10>,
     #[command(flatten)]
     pub(crate) output: Output,
 }
 
 /// What `diff` compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Metric {
+pub(crate) enum DiffMetric {
     /// Bytes at the high-water mark
     Peak,
     /// Bytes never freed
@@ -204,7 +192,7 @@ pub(crate) enum Metric {
 
 /// Which figure of a function is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum By {
+pub(crate) enum DiffFigure {
     /// What it allocated itself
     Own,
     /// What it allocated with everything that it called

@@ -7,23 +7,23 @@ use std::path::PathBuf;
 use anyhow::Result;
 use memtrack_reader::View;
 
-use crate::args::{self, By, Limit};
+use crate::args::{self, DiffFigure, Limit};
 use crate::commands::views::{refuse_open_without_file, show};
 use crate::failure;
 use crate::load::{Request, load};
 use crate::message;
-use crate::output::Report;
+use crate::output::ReportOutput;
 use crate::reports::diff::{Diff, doubts};
 use crate::reports::facts::Capture;
 use crate::reports::page;
-use crate::reports::scale::{Measure, Metric, Scale};
+use crate::reports::scale::{ComparedMetric, Measure, Scale};
 use crate::units::{count, size};
 
 /// Compares, prints, and tells by the exit status whether the limit was passed.
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
-pub(crate) fn run(options: &args::Diff) -> Result<u8> {
+pub(crate) fn run(options: &args::DiffArgs) -> Result<u8> {
     refuse_open_without_file(options.open, &options.output)?;
     let metric = options.metric.map_or_else(|| of_view(options.which.wanted().unwrap_or_default()), of_name);
     let read = |capture| load((capture, &options.filters), &options.which.reading());
@@ -34,7 +34,7 @@ pub(crate) fn run(options: &args::Diff) -> Result<u8> {
     if let Some(scale) = &scale {
         scale.apply(&mut base);
     }
-    let diff = Diff::new(&base, &new, metric, options.by == By::Total).told(scale.clone(), doubts.clone());
+    let diff = Diff::new(&base, &new, metric, options.by == DiffFigure::Total).told(scale.clone(), doubts.clone());
     if options.html {
         html(options, [&base, &new], metric, scale.as_ref(), &doubts)?;
     } else {
@@ -43,8 +43,8 @@ pub(crate) fn run(options: &args::Diff) -> Result<u8> {
     Ok(options.fail_over.map_or(0, |limit| judge(&diff, metric, limit)))
 }
 
-fn write(options: &args::Diff, diff: &Diff) -> Result<()> {
-    let mut out = Report::printed(options.output.of(&captures(options)))?;
+fn write(options: &args::DiffArgs, diff: &Diff) -> Result<()> {
+    let mut out = ReportOutput::printed(options.output.of(&captures(options)))?;
     if options.json {
         diff.json(&mut out)?;
     } else if options.markdown {
@@ -58,22 +58,22 @@ fn write(options: &args::Diff, diff: &Diff) -> Result<()> {
 }
 
 fn html(
-    options: &args::Diff,
+    options: &args::DiffArgs,
     [base, new]: [&Capture; 2],
-    metric: Metric,
+    metric: ComparedMetric,
     scale: Option<&Scale>,
     doubts: &[String],
 ) -> Result<()> {
-    let mut out = Report::file(options.output.of(&captures(options)), "diff", "html")?;
+    let mut out = ReportOutput::file(options.output.of(&captures(options)), "diff", "html")?;
     let wish = Request::from((&options.new, &options.filters)).wish();
-    let start = page::Start { view: metric.view, counts: metric.counts, wish, ..page::Start::default() };
+    let start = page::PageStart { view: metric.view, counts: metric.counts, wish, ..page::PageStart::default() };
     page::difference(base, new, start, scale.map(ToString::to_string), doubts, &mut out)?;
     show(out.finish()?.as_deref(), options.open);
     Ok(())
 }
 
 /// What is compared; the report goes by the name of the new one.
-fn captures(options: &args::Diff) -> [PathBuf; 2] {
+fn captures(options: &args::DiffArgs) -> [PathBuf; 2] {
     [&options.new, &options.base].map(Clone::clone)
 }
 
@@ -87,28 +87,28 @@ impl From<args::Normalize> for Measure {
     }
 }
 
-fn of_name(metric: args::Metric) -> Metric {
+fn of_name(metric: args::DiffMetric) -> ComparedMetric {
     match metric {
-        args::Metric::Peak => of_view(View::HighWaterMark),
-        args::Metric::Leaks => of_view(View::Leaks),
-        args::Metric::Allocated => of_view(View::Allocated),
-        args::Metric::Count => Metric { name: "count", view: View::Allocated, counts: true },
-        args::Metric::Temporary => of_view(View::Temporary),
+        args::DiffMetric::Peak => of_view(View::HighWaterMark),
+        args::DiffMetric::Leaks => of_view(View::Leaks),
+        args::DiffMetric::Allocated => of_view(View::Allocated),
+        args::DiffMetric::Count => ComparedMetric { name: "count", view: View::Allocated, counts: true },
+        args::DiffMetric::Temporary => of_view(View::Temporary),
     }
 }
 
-fn of_view(view: View) -> Metric {
+fn of_view(view: View) -> ComparedMetric {
     let name = match view {
         View::HighWaterMark => "peak",
         View::Leaks | View::LeaksAtExit => "leaks",
         View::Allocated => "allocated",
         View::Temporary => "temporary",
     };
-    Metric { name, view, counts: false }
+    ComparedMetric { name, view, counts: false }
 }
 
 /// The exit status, with a word on standard error where the limit was passed.
-fn judge(diff: &Diff, metric: Metric, limit: Limit) -> u8 {
+fn judge(diff: &Diff, metric: ComparedMetric, limit: Limit) -> u8 {
     let [base, new] = diff.whole();
     let growth = new.saturating_sub(base);
     let amount = |figure| if metric.counts { count(figure) } else { size(figure) };

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::CommandFactory;
 
 use crate::args::Arguments;
-use crate::args::shell::Help;
+use crate::args::shell::HelpArgs;
 use crate::failure::Failure;
 
 /// Name, subject and text of each document.
@@ -31,7 +31,7 @@ const DOCUMENTS: [(&str, &str, &str); 8] = [
 ///
 /// # Errors
 /// A topic that there is not, or an output that cannot be written.
-pub(crate) fn run(help: &Help) -> Result<u8> {
+pub(crate) fn run(help: &HelpArgs) -> Result<u8> {
     let text = match help.topic.as_slice() {
         [] => overview(),
         [name] if document(name).is_some() => document(name).unwrap_or_default().to_owned(),

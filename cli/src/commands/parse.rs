@@ -10,11 +10,11 @@ use memtrack_reader::native::NativeModule;
 use memtrack_reader::source::{self, Consumer, RunPosition};
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId};
 
+use crate::allocation_filter::{AllocationFilter, KeptEvents};
 use crate::args;
-use crate::kept::{Kept, KeptEvents};
 use crate::load::{Request, facts, of_one_recording};
 use crate::message;
-use crate::output::Report;
+use crate::output::ReportOutput;
 use crate::reports::facts::{Facts, visible};
 use crate::terminal::Progress;
 
@@ -22,9 +22,9 @@ use crate::terminal::Progress;
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
-pub(crate) fn run(options: &args::Parse) -> Result<u8> {
+pub(crate) fn run(options: &args::ParseArgs) -> Result<u8> {
     let request = Request::from(&options.input);
-    let mut out = Report::printed(options.output.of(&options.input.captures))?;
+    let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
     for path in of_one_recording(request.paths)? {
         print(&request.open(&path)?, &request, &mut out)?;
     }
@@ -33,13 +33,13 @@ pub(crate) fn run(options: &args::Parse) -> Result<u8> {
 }
 
 /// Prints one capture; those of several come one after the other, each with its own tables.
-fn print(capture: &source::Capture, request: &Request<'_>, out: &mut Report) -> Result<()> {
+fn print(capture: &source::CaptureReader, request: &Request<'_>, out: &mut ReportOutput) -> Result<()> {
     if capture.aggregated() {
         bail!("{}: an aggregated capture holds sums, no records; see 'memtrack stats'", capture.path().display());
     }
-    let kept = Kept::new(request, capture)?;
+    let kept = AllocationFilter::new(request, capture)?;
     // A bar has no place among lines on a terminal.
-    let unseen = !matches!(out, Report::Stdout(_)) || !io::stdout().is_terminal();
+    let unseen = !matches!(out, ReportOutput::Stdout(_)) || !io::stdout().is_terminal();
     let mut progress = unseen.then(|| Progress::new(capture.total_record_bytes(), "printing"));
     let mut printer = Printer::new(&kept, out);
     printer.head(capture)?;
@@ -70,12 +70,12 @@ struct Printer<'a, W> {
 }
 
 impl<'a, W: Write> Printer<'a, W> {
-    fn new(kept: &'a Kept, out: W) -> Self {
+    fn new(kept: &'a AllocationFilter, out: W) -> Self {
         let kept = KeptEvents::new(kept);
         Self { kept, out, written: Ok(()), tid: 0, frames: 0, stacks: 1, modules: HashSet::new() }
     }
 
-    fn head(&mut self, capture: &source::Capture) -> io::Result<()> {
+    fn head(&mut self, capture: &source::CaptureReader) -> io::Result<()> {
         let process = capture.process();
         let facts = Facts { file: capture.path().into(), process: process.clone(), ..Facts::default() };
         let pid = process.pid.unwrap_or(0);
@@ -223,7 +223,7 @@ fn text(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Consumer, Kept, Printer};
+    use super::{AllocationFilter, Consumer, Printer};
     use memtrack_format::{Allocator, MapClass};
     use memtrack_reader::source::RunPosition;
     use memtrack_reader::{Event, EventKind, Frames, StackId, ThreadId};
@@ -242,7 +242,7 @@ mod tests {
         };
         let (main, work) = (frame("main", 1), frame("work", 7));
         let stack = frames.stack_of(&[main, work]).unwrap();
-        let kept = Kept::default();
+        let kept = AllocationFilter::default();
         let mut printer = Printer::new(&kept, Vec::new());
         printer.run(&RunPosition { ticket: 1, thread: ThreadId(0), tid: 42 });
         for kind in

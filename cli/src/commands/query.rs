@@ -10,23 +10,23 @@ use memtrack_reader::Options;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::query::{Expr, MatchContext, Matcher};
 
-use crate::args::query::{By, Query};
-use crate::lives;
+use crate::allocation_records;
+use crate::args::query::QueryArgs;
 use crate::load::{Request, load, of_one_recording};
-use crate::output::Report;
+use crate::output::ReportOutput;
 use crate::reports::facts::{Capture, Facts};
-use crate::reports::query::{self, Groups, Largest, Matched, Stream};
+use crate::reports::query::{GroupBy, Largest, ListingWriter, Matched, QueryGroups};
 use crate::terminal::Look;
 
 /// Prints the answer.
 ///
 /// # Errors
 /// A capture that cannot be read or does not have what is asked for, or an output that cannot be written.
-pub(crate) fn run(options: &Query) -> Result<u8> {
+pub(crate) fn run(options: &QueryArgs) -> Result<u8> {
     let request = Request::from((options.captures.as_slice(), &options.filters));
     let request = if options.json { request } else { request.for_people() };
-    let expr = Expr::And(vec![lives::filters(&request), options.expression.expr.clone()]);
-    let mut out = Report::printed(options.output.of(&options.captures))?;
+    let expr = Expr::And(vec![allocation_records::filters(&request), options.expression.expr.clone()]);
+    let mut out = ReportOutput::printed(options.output.of(&options.captures))?;
     let look = options.text.colors.look(&out);
     match options.by {
         Some(by) => grouped(options, &request, (by, &expr), look, &mut out)?,
@@ -38,13 +38,13 @@ pub(crate) fn run(options: &Query) -> Result<u8> {
 }
 
 fn grouped(
-    options: &Query,
+    options: &QueryArgs,
     request: &Request<'_>,
-    (by, expr): (By, &Expr),
+    (by, expr): (GroupBy, &Expr),
     look: Look,
-    out: &mut Report,
+    out: &mut ReportOutput,
 ) -> Result<()> {
-    let mut groups = Groups::new(kind(by));
+    let mut groups = QueryGroups::new(by);
     let mut matched = Matched::default();
     let mut times = Facts::default();
     for path in &of_one_recording(request.paths)? {
@@ -52,7 +52,7 @@ fn grouped(
         let capture = if file.aggregated() {
             sums(path, request, (by, expr), &mut groups, &mut matched)?
         } else {
-            lives::each(&file, request, expr, |capture, life| {
+            allocation_records::each(&file, request, expr, |capture, life| {
                 matched.matched.add(life.size, 1);
                 groups.add(capture, life);
             })?
@@ -81,11 +81,11 @@ fn without_filters(request: &Request<'_>) -> Request<'static> {
 fn sums(
     path: &PathBuf,
     request: &Request<'_>,
-    (by, expr): (By, &Expr),
-    groups: &mut Groups,
+    (by, expr): (GroupBy, &Expr),
+    groups: &mut QueryGroups,
     matched: &mut Matched,
 ) -> Result<Capture> {
-    if !expr.is_of_groups() || by == By::Size {
+    if !expr.is_of_groups() || by == GroupBy::Size {
         bail!(
             "{}: an aggregated capture holds sums of many allocations, none of which can be told by its size, time or \
              end; ask for function, file, module, thread or allocator only",
@@ -108,12 +108,12 @@ fn sums(
     Ok(capture)
 }
 
-fn largest(options: &Query, request: &Request<'_>, expr: &Expr, look: Look, out: &mut Report) -> Result<()> {
+fn largest(options: &QueryArgs, request: &Request<'_>, expr: &Expr, look: Look, out: &mut ReportOutput) -> Result<()> {
     let mut rows = Largest::new(options.text.rows);
     let mut matched = Matched::default();
     let mut times = Facts::default();
     for path in &of_one_recording(request.paths)? {
-        let capture = lives::each(&request.open(path)?, request, expr, |capture, life| {
+        let capture = allocation_records::each(&request.open(path)?, request, expr, |capture, life| {
             matched.matched.add(life.size, 1);
             rows.add(capture, life);
         })?;
@@ -127,11 +127,11 @@ fn largest(options: &Query, request: &Request<'_>, expr: &Expr, look: Look, out:
     Ok(())
 }
 
-fn stream(options: &Query, request: &Request<'_>, expr: &Expr, out: &mut Report) -> Result<()> {
-    let mut rows = Stream::new(&options.expression.text, &mut *out);
+fn stream(options: &QueryArgs, request: &Request<'_>, expr: &Expr, out: &mut ReportOutput) -> Result<()> {
+    let mut rows = ListingWriter::new(&options.expression.text, &mut *out);
     let mut matched = Matched::default();
     for path in &of_one_recording(request.paths)? {
-        let capture = lives::each(&request.open(path)?, request, expr, |capture, life| {
+        let capture = allocation_records::each(&request.open(path)?, request, expr, |capture, life| {
             matched.matched.add(life.size, 1);
             rows.add(capture, life);
         })?;
@@ -143,16 +143,4 @@ fn stream(options: &Query, request: &Request<'_>, expr: &Expr, out: &mut Report)
 
 fn add(sum: &mut Tally, more: Tally) {
     sum.add(more.bytes, more.count);
-}
-
-fn kind(by: By) -> query::By {
-    match by {
-        By::Function => query::By::Function,
-        By::File => query::By::File,
-        By::Module => query::By::Module,
-        By::Thread => query::By::Thread,
-        By::Allocator => query::By::Allocator,
-        By::Size => query::By::Size,
-        By::Stack => query::By::Stack,
-    }
 }

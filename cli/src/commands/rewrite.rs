@@ -17,26 +17,26 @@ use memtrack_reader::query::Expr;
 use memtrack_reader::rewrite::{
     Anonymizer, CaptureBlocks, Plan, Rewriter, StripRule, anonymized_aggregate, write_aggregate,
 };
-use memtrack_reader::symbols::{Wanted, places};
+use memtrack_reader::symbols::{WantedOffsets, places};
 use memtrack_reader::{aggregate, source};
 
-use crate::args::rewrite::{Anonymize, Merge, Strip};
+use crate::args::rewrite::{AnonymizeArgs, MergeArgs, StripArgs};
 use crate::load::{Request, expanded, facts, warn_unnamed};
-use crate::output::Report;
+use crate::output::ReportOutput;
 use crate::terminal::Progress;
 use crate::units::{count, duration, size};
-use crate::{lives, message};
+use crate::{allocation_records, message};
 
 /// Puts captures into one file.
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written; so below.
-pub(crate) fn merge(options: &Merge) -> Result<u8> {
+pub(crate) fn merge(options: &MergeArgs) -> Result<u8> {
     let first = &options.captures[0];
-    let mut out = Report::capture(options.output.output.as_deref(), options.output.force, first, "merged")?;
+    let mut out = ReportOutput::capture(options.output.output.as_deref(), options.output.force, first, "merged")?;
     let paths = expanded(&options.captures)?;
-    let captures = paths.iter().map(source::Capture::open).collect::<Result<Vec<_>, _>>()?;
-    let lengths: Vec<u64> = captures.iter().map(source::Capture::file_bytes).collect();
+    let captures = paths.iter().map(source::CaptureReader::open).collect::<Result<Vec<_>, _>>()?;
+    let lengths: Vec<u64> = captures.iter().map(source::CaptureReader::file_bytes).collect();
     let mut blocks = CaptureBlocks::new(&mut out)?;
     blocks.block(BlockHeader::plain(BlockKind::Members), &members::encode(&lengths))?;
     blocks.finish(false)?;
@@ -51,16 +51,16 @@ pub(crate) fn merge(options: &Merge) -> Result<u8> {
 }
 
 /// Writes a capture without short-lived small allocations.
-pub(crate) fn strip(options: &Strip) -> Result<u8> {
+pub(crate) fn strip(options: &StripArgs) -> Result<u8> {
     let mut capture = open_single(&options.capture, "strip")?;
     capture.ignore_names();
     if capture.aggregated() {
         bail!("{}: an aggregated capture holds sums, and no allocations to drop", options.capture.display());
     }
     let output = &options.output;
-    let mut out = Report::capture(output.output.as_deref(), output.force, &options.capture, "stripped")?;
+    let mut out = ReportOutput::capture(output.output.as_deref(), output.force, &options.capture, "stripped")?;
     let mut plan = Plan::new(StripRule { lived_less_ns: options.lived_less, smaller: options.smaller });
-    lives::each(&capture, &Request::default(), &Expr::And(Vec::new()), |_, life| plan.add(life))?;
+    allocation_records::each(&capture, &Request::default(), &Expr::And(Vec::new()), |_, life| plan.add(life))?;
     let dropped = plan.allocations;
     let process = stripped(capture.process(), options, dropped);
     rewrite(&capture, (&process, capture.symbols()), Some(&plan), None, &mut out)?;
@@ -69,7 +69,7 @@ pub(crate) fn strip(options: &Strip) -> Result<u8> {
 }
 
 /// What is said of a process whose capture was stripped, perhaps not for the first time.
-fn stripped(process: &Process, options: &Strip, dropped: Tally) -> Process {
+fn stripped(process: &Process, options: &StripArgs, dropped: Tally) -> Process {
     let mut process = process.clone();
     let rule = format!("lived less than {} and had less than {}", exact(options.lived_less), size(options.smaller));
     let rule = match &process.stripped_rule {
@@ -92,11 +92,11 @@ fn exact(ns: u64) -> String {
 }
 
 /// Writes a capture without names.
-pub(crate) fn anonymize(options: &Anonymize) -> Result<u8> {
+pub(crate) fn anonymize(options: &AnonymizeArgs) -> Result<u8> {
     let mut capture = open_single(&options.capture, "anonymize")?;
     capture.ignore_names();
     let output = &options.output;
-    let mut out = Report::capture(output.output.as_deref(), output.force, &options.capture, "anonymized")?;
+    let mut out = ReportOutput::capture(output.output.as_deref(), output.force, &options.capture, "anonymized")?;
     let mut names = Anonymizer::default();
     if capture.aggregated() {
         let aggregate = capture.aggregate()?.and_then(|payload| Aggregate::decode(&payload));
@@ -117,14 +117,14 @@ pub(crate) fn anonymize(options: &Anonymize) -> Result<u8> {
 }
 
 /// Every native place of a capture with records.
-pub(super) fn native_places(capture: &source::Capture) -> Result<Vec<Wanted>> {
+pub(super) fn native_places(capture: &source::CaptureReader) -> Result<Vec<WantedOffsets>> {
     let progress = Mutex::new(Progress::new(capture.total_record_bytes(), "looking"));
     // Nobody panics with the bar in hand.
     Ok(capture.native_places(|bytes| progress.lock().iter_mut().for_each(|progress| progress.add(bytes)))?)
 }
 
 /// The names of these native places, as far as they can be found here.
-fn all_names(capture: &source::Capture, wanted: &[Wanted]) -> Vec<ModuleSymbols> {
+fn all_names(capture: &source::CaptureReader, wanted: &[WantedOffsets]) -> Vec<ModuleSymbols> {
     let mut symbolizer = capture.symbolizer();
     symbolizer.prefetch(wanted);
     warn_unnamed(&symbolizer.problems());
@@ -132,7 +132,7 @@ fn all_names(capture: &source::Capture, wanted: &[Wanted]) -> Vec<ModuleSymbols>
 }
 
 fn rewrite(
-    capture: &source::Capture,
+    capture: &source::CaptureReader,
     about: (&Process, &[ModuleSymbols]),
     plan: Option<&Plan>,
     names: Option<Anonymizer>,
@@ -146,10 +146,10 @@ fn rewrite(
     Ok(())
 }
 
-pub(super) fn open_single(path: &Path, what: &str) -> Result<source::Capture> {
+pub(super) fn open_single(path: &Path, what: &str) -> Result<source::CaptureReader> {
     let members = source::members(path)?;
     match members.paths.as_slice() {
-        [only] if members.missing == 0 => Ok(source::Capture::open(only)?),
+        [only] if members.missing == 0 => Ok(source::CaptureReader::open(only)?),
         all => bail!(
             "{}: {} captures in one file; {what} them one by one, such as {}#1",
             path.display(),
@@ -159,7 +159,7 @@ pub(super) fn open_single(path: &Path, what: &str) -> Result<source::Capture> {
     }
 }
 
-fn done(out: Report, what: &str) -> Result<u8> {
+fn done(out: ReportOutput, what: &str) -> Result<u8> {
     if let Some(path) = out.finish()? {
         message::line(format_args!("{}: written; {what}", path.display()));
     }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use clap::CommandFactory;
 
 use crate::args::Arguments;
-use crate::args::shell::{Completions, Man, Shell};
+use crate::args::shell::{CompletionsArgs, ManArgs, Shell};
 use crate::message;
 
 const NAME: &str = "memtrack";
@@ -19,7 +19,7 @@ const NAME: &str = "memtrack";
 ///
 /// # Errors
 /// An output that cannot be written.
-pub(crate) fn completions(options: &Completions) -> Result<u8> {
+pub(crate) fn completions(options: &CompletionsArgs) -> Result<u8> {
     let mut script = Vec::new();
     let shell = match options.shell {
         Shell::Bash => clap_complete::Shell::Bash,
@@ -36,7 +36,7 @@ pub(crate) fn completions(options: &Completions) -> Result<u8> {
 ///
 /// # Errors
 /// A directory that cannot be made or written to.
-pub(crate) fn man(options: &Man) -> Result<u8> {
+pub(crate) fn man(options: &ManArgs) -> Result<u8> {
     let directory = &options.directory;
     fs::create_dir_all(directory).with_context(|| format!("{}: cannot be created", directory.display()))?;
     let mut command = Arguments::command();

@@ -6,18 +6,18 @@ use anyhow::Result;
 use memtrack_reader::View;
 use memtrack_reader::analysis::SizeHistogram;
 
+use crate::allocation_records;
 use crate::args;
-use crate::lives;
 use crate::load::{Request, load, of_one_recording};
 use crate::message;
-use crate::output::Report;
+use crate::output::ReportOutput;
 use crate::reports::{self, stats_json, stats_text};
 
 /// Prints the report.
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
-pub(crate) fn run(options: &args::Stats) -> Result<u8> {
+pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
     let view = options.which.wanted().unwrap_or(View::Allocated);
     let request = Request::from(&options.input).for_people();
     let wish = request.wish.clone();
@@ -29,7 +29,7 @@ pub(crate) fn run(options: &args::Stats) -> Result<u8> {
         message::warning("aggregated captures keep the sizes of allocations for the whole only: no sizes are shown");
     }
     let lifetimes = if options.lifetimes { Some(lifetimes(options)?) } else { None };
-    let mut out = Report::printed(options.output.of(&options.input.captures))?;
+    let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
     if options.json {
         stats_json::write(&capture, view, lifetimes.as_ref(), options.text.rows, &mut out)?;
     } else {
@@ -47,13 +47,14 @@ pub(crate) fn run(options: &args::Stats) -> Result<u8> {
 }
 
 /// How long the allocations lived that the filters keep.
-fn lifetimes(options: &args::Stats) -> Result<reports::lifetimes::Report> {
+fn lifetimes(options: &args::StatsArgs) -> Result<reports::lifetimes::LifetimesReport> {
     let request = Request::from(&options.input);
     let request = if options.json { request } else { request.for_people() };
-    let expr = lives::filters(&request);
-    let mut report = reports::lifetimes::Report::default();
+    let expr = allocation_records::filters(&request);
+    let mut report = reports::lifetimes::LifetimesReport::default();
     for path in &of_one_recording(request.paths)? {
-        let capture = lives::each(&request.open(path)?, &request, &expr, |capture, life| report.add(capture, life))?;
+        let capture =
+            allocation_records::each(&request.open(path)?, &request, &expr, |capture, life| report.add(capture, life))?;
         report.end_capture(&capture);
     }
     Ok(report)

@@ -6,14 +6,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use memtrack_format::aggregate::Aggregate;
-use memtrack_reader::symbols::{Wanted, attach, places};
+use memtrack_reader::symbols::{WantedOffsets, attach, places};
 use memtrack_reader::{aggregate, source};
 
 use super::rewrite::{native_places, open_single};
-use crate::args::symbolize::Symbolize;
+use crate::args::symbolize::SymbolizeArgs;
 use crate::load::{search, warn_unnamed};
 use crate::message;
-use crate::output::Report;
+use crate::output::ReportOutput;
 use crate::terminal::Progress;
 use crate::units::count;
 
@@ -21,7 +21,7 @@ use crate::units::count;
 ///
 /// # Errors
 /// A capture that cannot be read or holds no native code, or an output that cannot be written.
-pub(crate) fn run(options: &Symbolize) -> Result<u8> {
+pub(crate) fn run(options: &SymbolizeArgs) -> Result<u8> {
     let path = &options.capture;
     let mut capture = open_single(path, "symbolize")?;
     capture.look_in(search(&options.names.debug_dir));
@@ -30,7 +30,7 @@ pub(crate) fn run(options: &Symbolize) -> Result<u8> {
     if wanted.is_empty() {
         bail!("{}", without_places(&capture));
     }
-    let mut out = Report::capture(Some(to), options.output.force, path, "symbolized")?;
+    let mut out = ReportOutput::capture(Some(to), options.output.force, path, "symbolized")?;
     let mut symbolizer = capture.symbolizer();
     symbolizer.prefetch(&wanted);
     let names = symbolizer.named();
@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Symbolize) -> Result<u8> {
 }
 
 /// Where the capture goes: in its own place, unless another was named.
-fn target<'a>(capture: &source::Capture, options: &'a Symbolize) -> Result<&'a Path> {
+fn target<'a>(capture: &source::CaptureReader, options: &'a SymbolizeArgs) -> Result<&'a Path> {
     let path = &options.capture;
     match &options.output.output {
         Some(other) => Ok(other),
@@ -64,7 +64,7 @@ fn target<'a>(capture: &source::Capture, options: &'a Symbolize) -> Result<&'a P
 }
 
 /// The native places that the capture's stacks refer to.
-fn wanted(capture: &source::Capture) -> Result<Vec<Wanted>> {
+fn wanted(capture: &source::CaptureReader) -> Result<Vec<WantedOffsets>> {
     if !capture.aggregated() {
         return native_places(capture);
     }
@@ -74,7 +74,7 @@ fn wanted(capture: &source::Capture) -> Result<Vec<Wanted>> {
     Ok(places(&frames))
 }
 
-fn without_places(capture: &source::Capture) -> String {
+fn without_places(capture: &source::CaptureReader) -> String {
     let path = capture.path().display();
     if capture.aggregated() && capture.process().native_traces {
         return format!(

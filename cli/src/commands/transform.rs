@@ -15,18 +15,15 @@ use flate2::write::GzEncoder;
 use memtrack_reader::source::Loss;
 use memtrack_reader::{Event, View};
 
-use crate::args;
-use crate::args::transform::{Common, Events, Order, Transform};
-use crate::kept::Kept;
+use crate::allocation_filter::AllocationFilter;
+use crate::args::transform::{Common, Events, Transform};
 use crate::load::{Request, facts, load, of_one_recording};
 use crate::message;
-use crate::output::Report;
+use crate::output::ReportOutput;
 #[cfg(feature = "parquet")]
 use crate::output::derived;
 use crate::reports::facts::Facts;
-use crate::reports::formats::{
-    Collapsed, Csv, Dhat, Firefox, Format, Gprof2dot, Jsonl, Metric, Pprof, Speedscope, Wanted,
-};
+use crate::reports::formats::{Collapsed, Csv, Dhat, Firefox, Format, Gprof2dot, Jsonl, Pprof, Speedscope};
 use crate::terminal::Progress;
 
 /// Writes the file of a format.
@@ -35,10 +32,10 @@ use crate::terminal::Progress;
 /// A capture that cannot be read or does not have what was asked for, or an output that cannot be written.
 pub(crate) fn run(transform: &Transform) -> Result<u8> {
     match transform {
-        Transform::Speedscope(options) => write(&options.common, &Speedscope(wanted(options.order))),
+        Transform::Speedscope(options) => write(&options.common, &Speedscope(options.order)),
         Transform::Csv(common) => write(common, &Csv),
-        Transform::Collapsed(options) => write(&options.common, &Collapsed(metric(options.metric))),
-        Transform::Gprof2dot(options) => write(&options.common, &Gprof2dot(metric(options.metric))),
+        Transform::Collapsed(options) => write(&options.common, &Collapsed(options.metric)),
+        Transform::Gprof2dot(options) => write(&options.common, &Gprof2dot(options.metric)),
         Transform::Pprof(common) => write(common, &Pprof),
         Transform::Firefox(common) => write(common, &Firefox),
         Transform::Dhat(common) => write(common, &Dhat),
@@ -50,7 +47,7 @@ pub(crate) fn run(transform: &Transform) -> Result<u8> {
 
 fn write(common: &Common, format: &impl Format) -> Result<u8> {
     let (name, suffix) = (format.name(), format.suffix());
-    let mut out = Report::file(common.output.of(&common.input.captures), name, suffix)?;
+    let mut out = ReportOutput::file(common.output.of(&common.input.captures), name, suffix)?;
     // The formats are of functions, files and lines.
     let request = Request { without_columns: true, ..Request::from((&common.input, &common.view)) };
     let capture = load(request, &format.reading(common.view.reading()))?;
@@ -73,13 +70,13 @@ fn heaptrack(options: &Events) -> Result<u8> {
     if file.aggregated() {
         bail!("{}: an aggregated capture holds no events; use another format, such as pprof", path.display());
     }
-    let out = Report::file(options.output.of(&paths), "heaptrack", "heaptrack.gz")?;
-    let kept = Kept::new(&request, &file)?;
+    let out = ReportOutput::file(options.output.of(&paths), "heaptrack", "heaptrack.gz")?;
+    let kept = AllocationFilter::new(&request, &file)?;
     let keep = |event: &Event| kept.takes(event);
     // Lines are short: one by one they would cost the compressor more than their bytes.
     let out = BufWriter::with_capacity(1 << 16, GzEncoder::new(out, Compression::fast()));
     let known = facts(&file, Loss::default());
-    let mut writer = heaptrack::Writer::new(&known, &keep, out);
+    let mut writer = heaptrack::HeaptrackWriter::new(&known, &keep, out);
     let mut progress = Progress::new(file.total_record_bytes(), "writing");
     let read = file.read(&mut writer, |bytes| progress.add(bytes))?;
     drop(progress);
@@ -105,7 +102,7 @@ fn parquet(options: &Events) -> Result<u8> {
         bail!("-o -: the tables are several files; name a directory");
     }
     let directory = parquet::Directory::new(named, output.force)?;
-    let kept = Kept::new(&request, &file)?;
+    let kept = AllocationFilter::new(&request, &file)?;
     let mut progress = Progress::new(file.total_record_bytes(), "writing");
     let read = parquet::write(&file, &kept, directory.inside(), |bytes| progress.add(bytes))?;
     drop(progress);
@@ -131,25 +128,9 @@ fn warn(path: &Path, facts: &Facts) {
 }
 
 /// Completes the file and says where it is.
-fn done(out: Report, opens_in: &str) -> Result<u8> {
+fn done(out: ReportOutput, opens_in: &str) -> Result<u8> {
     if let Some(path) = out.finish()? {
         message::line(format_args!("{}: written; {opens_in}", path.display()));
     }
     Ok(0)
-}
-
-fn metric(metric: args::transform::Metric) -> Metric {
-    match metric {
-        args::transform::Metric::Bytes => Metric::Bytes,
-        args::transform::Metric::Allocations => Metric::Allocations,
-    }
-}
-
-fn wanted(order: Order) -> Wanted {
-    match order {
-        Order::Auto => Wanted::Best,
-        Order::Exact => Wanted::Exact,
-        Order::Snapshot => Wanted::Snapshot,
-        Order::Capture => Wanted::Capture,
-    }
 }

@@ -14,7 +14,7 @@ use crate::args;
 use crate::failure::Failure;
 use crate::load::{Request, load};
 use crate::message;
-use crate::output::Report;
+use crate::output::ReportOutput;
 use crate::reports::source::Sources;
 use crate::reports::{arenas, page, places, summary, tree_json};
 
@@ -22,17 +22,12 @@ use crate::reports::{arenas, page, places, summary, tree_json};
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
-pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
+pub(crate) fn summary(options: &args::SummaryArgs) -> Result<u8> {
     let request = Request::from((&options.input, &options.view));
     let mut capture = load(if options.json { request } else { request.for_people() }, &options.view.reading())?;
-    let mut out = Report::printed(options.output.of(&options.input.captures))?;
+    let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
     let look = options.text.colors.look(&out);
-    let order = match options.sort {
-        args::Sort::Total => summary::Order::Total,
-        args::Sort::Own => summary::Order::Own,
-        args::Sort::TotalCount => summary::Order::TotalCount,
-        args::Sort::OwnCount => summary::Order::OwnCount,
-    };
+    let order = options.sort;
     if options.json {
         summary::json(&capture, options.view.wanted(), order, &mut out)?;
     } else {
@@ -49,11 +44,11 @@ pub(crate) fn summary(options: &args::Summary) -> Result<u8> {
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
-pub(crate) fn table(options: &args::Table) -> Result<u8> {
+pub(crate) fn table(options: &args::TableArgs) -> Result<u8> {
     let request = Request::from((&options.input, &options.view));
     let request = if options.json || options.csv { request } else { request.for_people() };
     let mut capture = load(request, &options.view.reading())?;
-    let mut out = Report::printed(options.output.of(&options.input.captures))?;
+    let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
     let is_text = !options.json && !options.csv;
     let held = is_text.then(|| capture.analysis.take_arenas_out_of_leaks(options.view.wanted()));
     let table =
@@ -81,20 +76,20 @@ pub(super) fn write_note(arenas: Tally, out: &mut impl Write) -> Result<()> {
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
-pub(crate) fn flamegraph(options: &args::Flamegraph) -> Result<u8> {
+pub(crate) fn flamegraph(options: &args::FlamegraphArgs) -> Result<u8> {
     if options.json {
         return flamegraph_json(options);
     }
     refuse_open_without_file(options.open, &options.output)?;
     let request = Request::from((&options.input, &options.view));
-    let start = page::Start {
+    let start = page::PageStart {
         view: options.view.wanted(),
         inverted: options.inverted,
         split_threads: options.split_threads,
         counts: false,
         wish: request.wish(),
     };
-    let out = Report::file(options.output.of(&options.input.captures), "flamegraph", "html")?;
+    let out = ReportOutput::file(options.output.of(&options.input.captures), "flamegraph", "html")?;
     let path = write_page(request, options.view.reading(), (start, options.embed_sources), out)?;
     show(path.as_deref(), options.open);
     Ok(0)
@@ -107,8 +102,8 @@ pub(crate) fn flamegraph(options: &args::Flamegraph) -> Result<u8> {
 pub(crate) fn write_page(
     request: Request<'_>,
     reading: Options,
-    (start, embed_sources): (page::Start, bool),
-    mut out: Report,
+    (start, embed_sources): (page::PageStart, bool),
+    mut out: ReportOutput,
 ) -> Result<Option<PathBuf>> {
     let narrows = request.narrows();
     let mut capture = load(request, &page::reading(reading))?;
@@ -142,8 +137,8 @@ pub(crate) fn show(page: Option<&Path>, open: bool) {
     }
 }
 
-fn flamegraph_json(options: &args::Flamegraph) -> Result<u8> {
-    let mut out = Report::file(options.output.of(&options.input.captures), "flamegraph", "json")?;
+fn flamegraph_json(options: &args::FlamegraphArgs) -> Result<u8> {
+    let mut out = ReportOutput::file(options.output.of(&options.input.captures), "flamegraph", "json")?;
     let capture = load((&options.input, &options.view), &options.view.reading())?;
     let shape = tree_json::Shape {
         view: options.view.wanted(),

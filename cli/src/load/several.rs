@@ -60,7 +60,7 @@ struct Span {
 }
 
 impl Span {
-    fn of(file: &source::Capture) -> Result<Self> {
+    fn of(file: &source::CaptureReader) -> Result<Self> {
         let process = file.process();
         let start_ns = process.start_monotonic_ns;
         Ok(Self {

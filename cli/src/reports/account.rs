@@ -65,13 +65,13 @@ struct Looks {
 struct Levels {
     kept: u64,
     unwound: u64,
-    steps: Option<Steps>,
+    steps: Option<StackWork>,
     unknown: bool,
 }
 
 /// What native stacks took beside that.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Steps {
+struct StackWork {
     /// Stacks that were not as in the record before.
     changed: u64,
     /// Frames of those that were put together with Python's anew.
@@ -298,7 +298,7 @@ impl Looks {
 impl Levels {
     fn of(process: &Process) -> Self {
         match process.native_kept.zip(process.native_unwound) {
-            Some((kept, unwound)) => Self { kept, unwound, steps: Steps::of(process), unknown: false },
+            Some((kept, unwound)) => Self { kept, unwound, steps: StackWork::of(process), unknown: false },
             None => Self { unknown: process.native_traces, ..Self::default() },
         }
     }
@@ -312,8 +312,8 @@ impl Levels {
         }
     }
 
-    fn known_steps(self) -> Option<Steps> {
-        self.steps.or((!self.is_known() && !self.unknown).then_some(Steps::default()))
+    fn known_steps(self) -> Option<StackWork> {
+        self.steps.or((!self.is_known() && !self.unknown).then_some(StackWork::default()))
     }
 
     fn is_known(self) -> bool {
@@ -330,7 +330,7 @@ impl Levels {
     }
 }
 
-impl Steps {
+impl StackWork {
     fn of(process: &Process) -> Option<Self> {
         let (changed, levels) = process.native_changed.zip(process.native_levels)?;
         Some(Self { changed, levels, learned: process.native_learned? })

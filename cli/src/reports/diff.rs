@@ -13,8 +13,8 @@ use memtrack_reader::analysis::{CallTree, Quiet, Tally};
 use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
-use super::scale::{Metric, Scale};
-use super::table::{Table, left_out};
+use super::scale::{ComparedMetric, Scale};
+use super::table::{TextTable, left_out};
 use super::{NO_STACK, stats, view};
 use crate::terminal::Look;
 use crate::units::{count, plural, size};
@@ -22,7 +22,7 @@ use crate::units::{count, plural, size};
 /// Two captures, compared.
 #[derive(Debug)]
 pub(crate) struct Diff {
-    metric: Metric,
+    metric: ComparedMetric,
     /// Functions go by their totals instead of their own figures.
     by_total: bool,
     functions: SharedFunctions,
@@ -50,7 +50,7 @@ enum Status {
 
 impl Diff {
     /// Compares.
-    pub(crate) fn new(base: &Capture, new: &Capture, metric: Metric, by_total: bool) -> Self {
+    pub(crate) fn new(base: &Capture, new: &Capture, metric: ComparedMetric, by_total: bool) -> Self {
         let mut merged = Merged::default();
         let [base_rows, new_rows] = [base, new].map(|capture| capture.analysis.view(metric.view));
         let exact = [(base, &base_rows), (new, &new_rows)].map(|(capture, rows)| merged.own(&capture.frames, rows));
@@ -112,7 +112,7 @@ impl Diff {
             let shown = limit.min(rows.len());
             let heading = format!("{title} ({}, by {} figures)", count(rows.len() as u64), self.by(status));
             writeln!(out, "\n{}", look.heading(&heading))?;
-            let mut table = Table::default();
+            let mut table = TextTable::default();
             rows[..shown].iter().for_each(|row| table.row(self.cells(row).map(|cell| visible(&cell))));
             table.lines(look.width).iter().try_for_each(|line| writeln!(out, "{line}"))?;
             if rows.len() > shown {
@@ -397,13 +397,13 @@ pub(crate) fn doubts(base: &Capture, new: &Capture) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Diff, Metric, code, doubts};
+    use super::{ComparedMetric, Diff, code, doubts};
     use crate::reports::facts::Capture;
     use crate::reports::fixture;
     use crate::terminal::Look;
     use memtrack_reader::View;
 
-    const ALLOCATED: Metric = Metric { name: "allocated", view: View::Allocated, counts: false };
+    const ALLOCATED: ComparedMetric = ComparedMetric { name: "allocated", view: View::Allocated, counts: false };
 
     /// The fixture with one stack grown tenfold, one halved, and one gone.
     fn changed() -> Capture {
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn an_empty_base_makes_everything_new() {
-        let counts = Metric { name: "count", view: View::Allocated, counts: true };
+        let counts = ComparedMetric { name: "count", view: View::Allocated, counts: true };
         let diff = Diff::new(&fixture::empty(), &fixture::capture(), counts, false);
         assert_eq!(diff.whole(), [0, 96]);
         let mut text = Vec::new();

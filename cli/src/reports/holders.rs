@@ -16,7 +16,7 @@ use super::facts::Capture;
 
 /// What tells rows apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct HolderKey {
     /// The line of own code, or the place; `None` without any frame.
     pub(crate) frame: Option<FrameId>,
     /// Where threads are kept apart.
@@ -28,7 +28,7 @@ pub(crate) struct Key {
 /// One row.
 #[derive(Clone, Debug)]
 pub(crate) struct Holder {
-    pub(crate) key: Key,
+    pub(crate) key: HolderKey,
     pub(crate) tally: Tally,
     /// Bytes by allocator.
     allocators: FxHashMap<Allocator, u64>,
@@ -38,13 +38,13 @@ pub(crate) struct Holder {
 
 /// The rows of a view of a capture that is shown folded, largest first.
 pub(crate) fn holders(capture: &Capture, view: View, threads: bool, processes: bool) -> Vec<Holder> {
-    let mut places: FxHashMap<Key, usize> = FxHashMap::default();
+    let mut places: FxHashMap<HolderKey, usize> = FxHashMap::default();
     let mut paths: FxHashMap<StackId, Path> = FxHashMap::default();
     let mut rows: Vec<Holder> = Vec::new();
     for group in capture.analysis.view(view) {
         let path = *paths.entry(group.stack).or_insert_with(|| Path::of(capture, group.stack, processes));
         let thread = threads.then_some(group.thread);
-        let key = Key { frame: path.frame, thread, process: path.process };
+        let key = HolderKey { frame: path.frame, thread, process: path.process };
         let place = *places.entry(key).or_insert(rows.len());
         if place == rows.len() {
             rows.push(Holder::new(key));
@@ -64,7 +64,7 @@ pub(crate) fn named(capture: &Capture, stack: StackId) -> String {
 }
 
 impl Holder {
-    fn new(key: Key) -> Self {
+    fn new(key: HolderKey) -> Self {
         Self { key, tally: Tally::default(), allocators: FxHashMap::default(), through: FxHashMap::default() }
     }
 

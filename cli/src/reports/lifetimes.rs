@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use memtrack_reader::analysis::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes, Tally};
-use memtrack_reader::query::Life;
+use memtrack_reader::query::AllocationRecord;
 use serde_json::{Value, json};
 
 use super::NO_STACK;
 use super::facts::{Capture, visible};
-use super::table::Table;
+use super::table::TextTable;
 use crate::terminal::Look;
 use crate::units::{count, size};
 
@@ -25,7 +25,7 @@ type ThreadName = (Option<i32>, String);
 
 /// What one or several captures say.
 #[derive(Debug, Default)]
-pub(crate) struct Report {
+pub(crate) struct LifetimesReport {
     open: HashMap<(u32, u32), Lifetimes>,
     open_pairs: Handovers,
     functions: HashMap<(String, String), Lifetimes>,
@@ -33,9 +33,9 @@ pub(crate) struct Report {
     whole: Lifetimes,
 }
 
-impl Report {
+impl LifetimesReport {
     /// Takes an allocation of the capture at hand.
-    pub(crate) fn add(&mut self, capture: &Capture, life: &Life) {
+    pub(crate) fn add(&mut self, capture: &Capture, life: &AllocationRecord) {
         let stack = capture.stack(life.stack);
         let frame = capture.frames.node(stack).map(|node| capture.frames.frame(node.frame)).unwrap_or_default();
         self.open.entry((frame.function.0, frame.file.0)).or_default().add(life);
@@ -99,7 +99,7 @@ impl Report {
     /// # Errors
     /// What the writer says.
     pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
-        let mut table = Table::default();
+        let mut table = TextTable::default();
         table.row(HEAD.into_iter().chain(["Lived, by number"]).map(Into::into));
         table.row(cells(&self.whole).into_iter().chain(["everything".into()]));
         for ((function, file), lifetimes) in self.rows(limit) {
@@ -115,7 +115,7 @@ impl Report {
         if other.is_empty() {
             return Ok(());
         }
-        let mut table = Table::default();
+        let mut table = TextTable::default();
         let shown = limit.min(other.len());
         for (made, freed, tally) in &other[..shown] {
             let name = |(tid, name): &ThreadName| format!("{} {name}", tid.map_or("?".into(), |tid| tid.to_string()));
@@ -130,7 +130,7 @@ impl Report {
     }
 }
 
-fn section(title: &str, table: &Table, look: Look, out: &mut impl Write) -> io::Result<()> {
+fn section(title: &str, table: &TextTable, look: Look, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n{}", look.heading(title))?;
     table.lines(look.width).iter().try_for_each(|line| writeln!(out, "{line}"))
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
 use super::holders::{Holder, holders};
-use super::table::{Table, left_out};
+use super::table::{TextTable, left_out};
 use super::{NO_STACK, view};
 use crate::terminal::Look;
 use crate::units::{count, percent, size};
@@ -26,7 +26,7 @@ pub(crate) struct Places<'a> {
     view: View,
     split_threads: bool,
     split_processes: bool,
-    rows: Vec<Row>,
+    rows: Vec<PlaceRow>,
 }
 
 /// A row of text.
@@ -41,7 +41,7 @@ struct TextRow {
 
 /// What tells rows of JSON apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct PlaceKey {
     /// The innermost frame; `None` without any.
     frame: Option<FrameId>,
     allocator: Allocator,
@@ -52,25 +52,25 @@ struct Key {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Row {
-    key: Key,
+struct PlaceRow {
+    key: PlaceKey,
     tally: Tally,
 }
 
 impl<'a> Places<'a> {
     /// The rows of `view`, with threads apart or together; with processes apart, where each stack begins with a process.
     pub(crate) fn new(capture: &'a Capture, view: View, split_threads: bool, split_processes: bool) -> Self {
-        let mut places: HashMap<Key, usize> = HashMap::new();
-        let mut rows: Vec<Row> = Vec::new();
+        let mut places: HashMap<PlaceKey, usize> = HashMap::new();
+        let mut rows: Vec<PlaceRow> = Vec::new();
         for group in capture.analysis.view(view) {
             let process = split_processes.then(|| capture.frames.leaf_to_root(group.stack).last()).flatten();
             let node =
                 capture.frames.node(group.stack).filter(|node| !split_processes || node.parent != StackId::EMPTY);
             let thread = split_threads.then_some(group.thread);
-            let key = Key { frame: node.map(|node| node.frame), allocator: group.allocator, thread, process };
+            let key = PlaceKey { frame: node.map(|node| node.frame), allocator: group.allocator, thread, process };
             let place = *places.entry(key).or_insert(rows.len());
             if place == rows.len() {
-                rows.push(Row { key, tally: Tally::default() });
+                rows.push(PlaceRow { key, tally: Tally::default() });
             }
             rows[place].tally.add(group.bytes, group.count);
         }
@@ -128,7 +128,7 @@ impl<'a> Places<'a> {
         if shown == 0 {
             return Ok(());
         }
-        let mut table = Table::default();
+        let mut table = TextTable::default();
         let threads = rows.iter().any(|row| row.thread.is_some());
         let processes = rows.iter().any(|row| row.process.is_some());
         let head = ["Size", "Part", "Count", "Allocator", "Process", "Thread", "Place"];
@@ -162,7 +162,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    fn as_recorded(&self, row: &Row) -> TextRow {
+    fn as_recorded(&self, row: &PlaceRow) -> TextRow {
         TextRow {
             thread: row.key.thread,
             process: row.key.process,
@@ -178,7 +178,7 @@ impl<'a> Places<'a> {
         total
     }
 
-    fn object(&self, row: &Row) -> Value {
+    fn object(&self, row: &PlaceRow) -> Value {
         let (function, file, line) = self.place(row.key.frame);
         let Tally { bytes, count } = row.tally;
         let allocator = row.key.allocator.name();
@@ -212,7 +212,7 @@ impl<'a> Places<'a> {
     }
 
     /// Where in its line a call stands, if the line holds several.
-    fn column(&self, row: &Row) -> Option<u32> {
+    fn column(&self, row: &PlaceRow) -> Option<u32> {
         row.key.frame.map(|id| self.capture.frames.frame(id).column).filter(|column| *column > 0)
     }
 

@@ -7,7 +7,7 @@ use memtrack_reader::analysis::Tally;
 use serde_json::{Value, json};
 
 use super::facts::{Capture, ProcessRow};
-use super::table::Table;
+use super::table::TextTable;
 use crate::units::{count, size};
 
 impl ProcessRow {
@@ -56,10 +56,10 @@ pub(super) fn json(rows: &[ProcessRow]) -> Value {
 }
 
 /// Those with the highest peaks, for a person.
-pub(super) fn table(rows: &[ProcessRow], limit: usize) -> Table {
+pub(super) fn table(rows: &[ProcessRow], limit: usize) -> TextTable {
     let mut sorted: Vec<&ProcessRow> = rows.iter().collect();
     sorted.sort_by_key(|row| std::cmp::Reverse((row.at_peak.map(|tally| tally.bytes), row.peak_bytes)));
-    let mut table = Table::default();
+    let mut table = TextTable::default();
     for row in sorted {
         let own = row.peak_bytes.map_or_else(String::new, |bytes| format!("{} at most", size(bytes)));
         let at_peak = row.at_peak.map_or_else(String::new, |tally| format!("{} at the peak", size(tally.bytes)));

@@ -14,7 +14,7 @@ use crate::units::duration;
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Metric {
+pub(crate) struct ComparedMetric {
     /// Its name.
     pub(crate) name: &'static str,
     /// Whose sums are compared.
@@ -23,7 +23,7 @@ pub(crate) struct Metric {
     pub(crate) counts: bool,
 }
 
-impl Metric {
+impl ComparedMetric {
     /// The change below which a difference of two such wholes is not shown, in bytes or allocations.
     ///
     /// What is live at a moment hardly differs between two runs of a program, however large it is, so that a leak of a
@@ -76,7 +76,7 @@ impl Scale {
     ///
     /// # Errors
     /// Where one of them has nothing of what shall be the same.
-    pub(crate) fn new(measure: Measure, base: &Capture, new: &Capture, metric: Metric) -> Result<Self> {
+    pub(crate) fn new(measure: Measure, base: &Capture, new: &Capture, metric: ComparedMetric) -> Result<Self> {
         let sides = [base, new];
         let ([from, to], reason) = match measure {
             Measure::Total => (
@@ -143,23 +143,23 @@ fn name(measure: Measure) -> &'static str {
     }
 }
 
-fn total(capture: &Capture, metric: Metric) -> u64 {
+fn total(capture: &Capture, metric: ComparedMetric) -> u64 {
     let sums = capture.analysis.groups.iter().map(|group| *group.sum(metric.view));
     sums.map(|sum| if metric.counts { sum.count } else { sum.bytes }).fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Measure, Metric, Scale, View};
+    use super::{ComparedMetric, Measure, Scale, View};
     use crate::reports::fixture;
 
-    const ALLOCATED: Metric = Metric { name: "allocated", view: View::Allocated, counts: false };
+    const ALLOCATED: ComparedMetric = ComparedMetric { name: "allocated", view: View::Allocated, counts: false };
 
     #[test]
     fn a_leak_of_a_kilobyte_is_shown_in_a_program_of_any_size() {
-        let live = Metric { name: "leaks", view: View::Leaks, counts: false };
-        let of_run = Metric { name: "allocated", view: View::Allocated, counts: false };
-        let number = Metric { name: "count", counts: true, ..of_run };
+        let live = ComparedMetric { name: "leaks", view: View::Leaks, counts: false };
+        let of_run = ComparedMetric { name: "allocated", view: View::Allocated, counts: false };
+        let number = ComparedMetric { name: "count", counts: true, ..of_run };
         assert_eq!([0, 100_000, 10_000_000, u64::MAX].map(|whole| live.floor(whole)), [1, 100, 1000, 1000]);
         assert_eq!([100_000, 100_000_000].map(|whole| of_run.floor(whole)), [100, 10_000]);
         assert_eq!([100, 100_000].map(|whole| number.floor(whole)), [1, 10]);

@@ -4,13 +4,13 @@
 
 use std::io::Write;
 
-use memtrack_reader::analysis::{FrameRow, Kept, ModuleRow, Tally, View, kept};
+use memtrack_reader::analysis::{BaselineMemory, FrameRow, ModuleRow, Tally, View, kept};
 use serde_json::{Value, json};
 
 use super::NO_STACK;
 use super::facts::Capture;
 use super::failed;
-use super::lifetimes::Report;
+use super::lifetimes::LifetimesReport;
 use super::processes;
 use super::stats::{Rows, freed, tells_python_apart, traces_python_allocators};
 use super::view::name;
@@ -22,7 +22,7 @@ use super::view::name;
 pub(crate) fn write(
     capture: &Capture,
     view: View,
-    lifetimes: Option<&Report>,
+    lifetimes: Option<&LifetimesReport>,
     limit: usize,
     mut out: impl Write,
 ) -> std::io::Result<()> {
@@ -113,7 +113,7 @@ fn leaked(capture: &Capture, rows: &Rows) -> Value {
     let value = |tally: Tally| json!({"bytes": tally.bytes, "allocations": tally.count});
     let mut leaked = value(rows.leaked);
     if tells_python_apart(capture) {
-        let Kept { interpreter, imports } = kept(&capture.analysis.view(rows.leaks), &capture.frames);
+        let BaselineMemory { interpreter, imports } = kept(&capture.analysis.view(rows.leaks), &capture.frames);
         leaked["interpreter"] = value(interpreter);
         leaked["imports"] = value(imports);
     }

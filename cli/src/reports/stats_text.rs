@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use anyhow::Result;
-use memtrack_reader::analysis::{FrameRow, Kept, ModuleRow, Tally, Totals, View, kept};
+use memtrack_reader::analysis::{BaselineMemory, FrameRow, ModuleRow, Tally, Totals, View, kept};
 use memtrack_reader::native::ModuleSource;
 
 use super::NO_STACK;
@@ -17,7 +17,7 @@ use super::holders::{Holder, holders};
 use super::processes;
 use super::shown::Wish;
 use super::stats::{Rows, freed, leaks, tells_python_apart};
-use super::table::Table;
+use super::table::TextTable;
 use crate::terminal::Look;
 use crate::units::{count, duration, percent, size};
 
@@ -72,13 +72,13 @@ fn lists(
 }
 
 /// Who holds most, by size and by number: lines of own code, or innermost frames where stacks are as they were recorded.
-fn places(capture: &Capture, rows: &Rows, view: View, limit: usize) -> [Table; 2] {
+fn places(capture: &Capture, rows: &Rows, view: View, limit: usize) -> [TextTable; 2] {
     if !capture.shown.folded {
         return [&rows.top_by_size, &rows.top_by_count].map(|top| frames(capture, rows.whole, top));
     }
     let mut all = holders(capture, view, false, false);
     let table = |all: &[Holder]| {
-        let mut table = Table::default();
+        let mut table = TextTable::default();
         for row in all.iter().take(limit) {
             table.row(cells(rows.whole, row.tally, row.named(capture)));
         }
@@ -188,7 +188,7 @@ fn resident(totals: &Totals) -> String {
 
 /// Where every block of Python's allocators is recorded, the interpreter's own are most of what a small program holds.
 fn held_anyway(capture: &Capture, leaks: View) -> Option<String> {
-    let Kept { interpreter, imports } =
+    let BaselineMemory { interpreter, imports } =
         tells_python_apart(capture).then(|| kept(&capture.analysis.view(leaks), &capture.frames))?;
     let part = |tally: Tally| format!("{} in {}", size(tally.bytes), count(tally.count));
     Some(format!("{} by Python itself, {} by imports", part(interpreter), part(imports)))
@@ -198,7 +198,7 @@ fn tally(tally: Tally) -> String {
     format!("{} in {} allocations", size(tally.bytes), count(tally.count))
 }
 
-fn section(title: &str, table: &Table, look: Look, out: &mut impl Write) -> io::Result<()> {
+fn section(title: &str, table: &TextTable, look: Look, out: &mut impl Write) -> io::Result<()> {
     let lines = table.lines(look.width);
     if lines.is_empty() {
         return Ok(());
@@ -207,10 +207,10 @@ fn section(title: &str, table: &Table, look: Look, out: &mut impl Write) -> io::
     lines.iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
-fn sizes(capture: &Capture) -> Table {
+fn sizes(capture: &Capture) -> TextTable {
     let bins = capture.analysis.totals.size_histogram.bins();
     let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
-    let mut table = Table::default();
+    let mut table = TextTable::default();
     for bin in bins {
         // In 128 bits, since counts of a forged capture may be anything.
         let bar = (u128::from(bin.count) * BAR as u128).div_ceil(u128::from(most)) as usize;
@@ -224,8 +224,8 @@ fn cells(whole: Tally, tally: Tally, name: String) -> [String; 4] {
     [size(tally.bytes), percent(tally.bytes, whole.bytes), count(tally.count), visible(&name)]
 }
 
-fn allocators(rows: &Rows) -> Table {
-    let mut table = Table::default();
+fn allocators(rows: &Rows) -> TextTable {
+    let mut table = TextTable::default();
     for row in &rows.domains {
         let name = match row.allocator.python_domain() {
             Some(domain) => format!("{} ({})", row.allocator.name(), domain.name()),
@@ -236,8 +236,8 @@ fn allocators(rows: &Rows) -> Table {
     table
 }
 
-fn threads(capture: &Capture, rows: &Rows) -> Table {
-    let mut table = Table::default();
+fn threads(capture: &Capture, rows: &Rows) -> TextTable {
+    let mut table = TextTable::default();
     for row in &rows.threads {
         let (tid, name) = capture.thread(row.thread);
         let tid = tid.map_or("?".into(), |tid| tid.to_string());
@@ -246,8 +246,8 @@ fn threads(capture: &Capture, rows: &Rows) -> Table {
     table
 }
 
-fn frames(capture: &Capture, whole: Tally, rows: &[FrameRow]) -> Table {
-    let mut table = Table::default();
+fn frames(capture: &Capture, whole: Tally, rows: &[FrameRow]) -> TextTable {
+    let mut table = TextTable::default();
     for row in rows {
         table.row(cells(whole, row.tally, place(capture, row)));
     }
@@ -258,8 +258,8 @@ fn place(capture: &Capture, row: &FrameRow) -> String {
     row.frame.map_or_else(|| NO_STACK.into(), |id| capture.named(id))
 }
 
-fn modules(whole: Tally, rows: &[ModuleRow]) -> Table {
-    let mut table = Table::default();
+fn modules(whole: Tally, rows: &[ModuleRow]) -> TextTable {
+    let mut table = TextTable::default();
     for row in rows {
         let known = if row.source == Some(ModuleSource::Maps) { "  (mapped by hand)" } else { "" };
         table.row(cells(whole, row.tally, format!("{}{known}", row.module)));

@@ -7,27 +7,28 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use clap::ValueEnum;
 use memtrack_reader::View;
 use memtrack_reader::analysis::{CallTree, KeyRow, Tally};
 use memtrack_reader::frames::NameId;
 use serde_json::json;
 
 use super::facts::{Capture, visible};
-use super::table::{Table, left_out};
+use super::table::{TextTable, left_out};
 use super::{NO_STACK, view};
 use crate::terminal::Look;
 use crate::units::{count, percent, size};
 
 /// What comes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// Bytes with everything called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SummaryOrder {
+    /// Bytes with everything called
     Total,
-    /// Own bytes.
+    /// Bytes of the function itself
     Own,
-    /// Allocations with everything called.
+    /// Number of allocations with everything called
     TotalCount,
-    /// Own allocations.
+    /// Number of allocations of the function itself
     OwnCount,
 }
 
@@ -38,12 +39,12 @@ pub(crate) enum Order {
 pub(crate) fn write(
     capture: &Capture,
     view: View,
-    order: Order,
+    order: SummaryOrder,
     limit: usize,
     look: Look,
     mut out: impl Write,
 ) -> io::Result<()> {
-    let mut functions = Functions::default();
+    let mut functions = SummaryFunctions::default();
     let rows = functions.rows(capture, view, order);
     let whole = rows.iter().fold(Tally::default(), |mut whole, row| {
         whole.add(row.own.bytes, row.own.count);
@@ -56,7 +57,7 @@ pub(crate) fn write(
         return Ok(());
     }
     let shown = limit.min(rows.len());
-    let mut table = Table::default();
+    let mut table = TextTable::default();
     table.row(["Total", "Part", "Own", "Part", "Count", "Own count", "Function"].map(Into::into));
     rows[..shown].iter().for_each(|row| table.row(cells(row, whole, functions.name(capture, row.key))));
     for (number, line) in table.lines(look.width).into_iter().enumerate() {
@@ -72,8 +73,8 @@ pub(crate) fn write(
 ///
 /// # Errors
 /// What the writer says.
-pub(crate) fn json(capture: &Capture, view: View, order: Order, mut out: impl Write) -> io::Result<()> {
-    let mut functions = Functions::default();
+pub(crate) fn json(capture: &Capture, view: View, order: SummaryOrder, mut out: impl Write) -> io::Result<()> {
+    let mut functions = SummaryFunctions::default();
     let rows = functions.rows(capture, view, order);
     let view = view::name(view);
     write!(out, "{{\"schema\":\"memtrack-summary\",\"version\":1,\"view\":\"{view}\",\"rows\":[")?;
@@ -100,13 +101,13 @@ fn cells(row: &KeyRow, whole: Tally, name: String) -> [String; 7] {
 
 /// Functions by number: frames without their lines.
 #[derive(Debug, Default)]
-struct Functions {
+struct SummaryFunctions {
     numbers: HashMap<(NameId, NameId), u32>,
     list: Vec<(NameId, NameId)>,
 }
 
-impl Functions {
-    fn rows(&mut self, capture: &Capture, view: View, order: Order) -> Vec<KeyRow> {
+impl SummaryFunctions {
+    fn rows(&mut self, capture: &Capture, view: View, order: SummaryOrder) -> Vec<KeyRow> {
         let groups = capture.analysis.view(view);
         let mut tree = CallTree::default();
         let stacks = groups.iter().map(|group| group.stack);
@@ -120,10 +121,10 @@ impl Functions {
         }
         let mut rows = tree.by_key(&own);
         let key = |row: &KeyRow| match order {
-            Order::Total => (row.total.bytes, row.total.count),
-            Order::Own => (row.own.bytes, row.own.count),
-            Order::TotalCount => (row.total.count, row.total.bytes),
-            Order::OwnCount => (row.own.count, row.own.bytes),
+            SummaryOrder::Total => (row.total.bytes, row.total.count),
+            SummaryOrder::Own => (row.own.bytes, row.own.count),
+            SummaryOrder::TotalCount => (row.total.count, row.total.bytes),
+            SummaryOrder::OwnCount => (row.own.count, row.own.bytes),
         };
         rows.sort_by_key(|row| Reverse(key(row)));
         rows
@@ -145,7 +146,7 @@ impl Functions {
 
 #[cfg(test)]
 mod tests {
-    use super::{Functions, Order, json, write};
+    use super::{SummaryFunctions, SummaryOrder, json, write};
     use crate::reports::fixture;
     use crate::terminal::Look;
     use memtrack_reader::View;
@@ -154,14 +155,14 @@ mod tests {
     fn golden() {
         let mut text = Vec::new();
         let look = Look { width: Some(80), color: false };
-        write(&fixture::capture(), View::Allocated, Order::Total, 3, look, &mut text).unwrap();
+        write(&fixture::capture(), View::Allocated, SummaryOrder::Total, 3, look, &mut text).unwrap();
         fixture::compare("summary.txt", &text);
     }
 
     #[test]
     fn golden_json() {
         let mut text = Vec::new();
-        json(&fixture::capture(), View::Allocated, Order::Own, &mut text).unwrap();
+        json(&fixture::capture(), View::Allocated, SummaryOrder::Own, &mut text).unwrap();
         fixture::compare("summary.json", &text);
     }
 
@@ -169,13 +170,13 @@ mod tests {
     fn every_order_puts_its_column_first() {
         let capture = fixture::capture();
         let first = |order| {
-            let mut functions = Functions::default();
+            let mut functions = SummaryFunctions::default();
             let rows = functions.rows(&capture, View::Allocated, order);
             functions.name(&capture, rows[0].key).split(' ').next().unwrap().to_owned()
         };
-        assert_eq!(first(Order::Total), "<module>");
-        assert_eq!(first(Order::Own), "Reader.read");
-        assert_eq!(first(Order::TotalCount), "<module>");
-        assert_eq!(first(Order::OwnCount), "work");
+        assert_eq!(first(SummaryOrder::Total), "<module>");
+        assert_eq!(first(SummaryOrder::Own), "Reader.read");
+        assert_eq!(first(SummaryOrder::TotalCount), "<module>");
+        assert_eq!(first(SummaryOrder::OwnCount), "work");
     }
 }

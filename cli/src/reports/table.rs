@@ -11,13 +11,13 @@ pub(super) fn left_out(rows: u64) -> String {
 
 /// Rows of cells; all but the last column are aligned to the right.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct TextTable {
     rows: Vec<Vec<String>>,
     /// Rows that were left out.
     more: usize,
 }
 
-impl Table {
+impl TextTable {
     /// Adds a row.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
@@ -93,11 +93,11 @@ fn head(text: &str, room: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{Table, cut};
+    use super::{TextTable, cut};
 
     #[test]
     fn columns_are_aligned_and_the_last_is_cut() {
-        let mut table = Table::default();
+        let mut table = TextTable::default();
         table.row(["1.00 kB", "2", "a function at some/long/path.py:12"].map(Into::into));
         table.row(["12 B", "1,000", "b"].map(Into::into));
         assert_eq!(table.lines(None)[1], "     12 B  1,000  b");

@@ -10,7 +10,7 @@ use memtrack_reader::analysis::{CallTree, GroupRow, Tally};
 use memtrack_reader::{FrameId, Frames, StackId, View};
 
 use super::facts::{Capture, visible};
-use super::table::Table;
+use super::table::TextTable;
 use crate::terminal::Look;
 use crate::units::{count, percent, size};
 
@@ -31,7 +31,7 @@ pub(crate) struct Calls<'a> {
 }
 
 /// A line that is to be printed.
-struct Line {
+struct TreeLine {
     node: u32,
     /// What stands before the name: the branches that lead to it.
     branches: String,
@@ -59,7 +59,7 @@ impl<'a> Calls<'a> {
     /// The tree of `view`; with callers below those they call if `inverted`.
     pub(crate) fn new(capture: &'a Capture, view: View, inverted: bool) -> Self {
         let rows = capture.analysis.view(view);
-        let Figures { tree, own, totals } = Figures::of(&capture.frames, &rows, inverted);
+        let TreeFigures { tree, own, totals } = TreeFigures::of(&capture.frames, &rows, inverted);
         Self { capture, view, tree, own, totals, inverted }
     }
 
@@ -76,7 +76,7 @@ impl<'a> Calls<'a> {
         if whole.count == 0 {
             return Ok(());
         }
-        let mut table = Table::default();
+        let mut table = TextTable::default();
         let own = if self.inverted { "" } else { "Own" };
         let wide = look.width.is_none_or(|width| width >= WIDE);
         let kept = |cells: [String; 5]| {
@@ -90,7 +90,7 @@ impl<'a> Calls<'a> {
         let lines = self.lines(least);
         lines.iter().for_each(|line| table.row(kept(self.cells(line))));
         // The head and own code stand out.
-        let stands_out = |line: &Line| line.rest.is_none() && self.is_own(line.node);
+        let stands_out = |line: &TreeLine| line.rest.is_none() && self.is_own(line.node);
         let stand_out = std::iter::once(true).chain(lines.iter().map(stands_out));
         for (line, stands_out) in table.lines(look.width).into_iter().zip(stand_out) {
             writeln!(out, "{}", if stands_out { look.heading(&line) } else { line })?;
@@ -102,13 +102,13 @@ impl<'a> Calls<'a> {
     }
 
     /// The lines in order, made from the root down without recursion, since stacks may be deep.
-    fn lines(&self, least: f64) -> Vec<Line> {
+    fn lines(&self, least: f64) -> Vec<TreeLine> {
         let mut children: Vec<Vec<u32>> = vec![Vec::new(); self.tree.nodes().len()];
         for (index, node) in (0u32..).zip(self.tree.nodes()).skip(1) {
             children[node.parent as usize].push(index);
         }
         let mut lines = Vec::new();
-        let root = Line { node: 0, branches: String::new(), single: false, skipped: 0, rest: None };
+        let root = TreeLine { node: 0, branches: String::new(), single: false, skipped: 0, rest: None };
         let mut open = self.below(&root, &children, least);
         open.reverse();
         while let Some(line) = open.pop() {
@@ -125,7 +125,7 @@ impl<'a> Calls<'a> {
 
     /// The lines directly below another. Calls in single file stay in one column, so that deep stacks stay readable: two
     /// └ below each other are a call and its caller, never siblings.
-    fn below(&self, caller: &Line, children: &[Vec<u32>], least: f64) -> Vec<Line> {
+    fn below(&self, caller: &TreeLine, children: &[Vec<u32>], least: f64) -> Vec<TreeLine> {
         let Below { shown: kept, small, rest, said } = self.kept_below(caller.node, children, least);
         let shown = kept.len();
         let single = shown == 1 && !said;
@@ -142,11 +142,11 @@ impl<'a> Calls<'a> {
             .map(|(number, child)| {
                 let skips = single && caller.node != 0 && !self.is_own(caller.node);
                 let (node, skipped) = if skips { self.last_of_others(*child, children, least) } else { (*child, 0) };
-                Line { node, branches: branch(number), single, skipped, rest: None }
+                TreeLine { node, branches: branch(number), single, skipped, rest: None }
             })
             .collect();
         if said {
-            below.push(Line {
+            below.push(TreeLine {
                 node: caller.node,
                 branches: branch(shown),
                 single: false,
@@ -196,7 +196,7 @@ impl<'a> Calls<'a> {
         self.totals[node as usize]
     }
 
-    fn cells(&self, line: &Line) -> [String; 5] {
+    fn cells(&self, line: &TreeLine) -> [String; 5] {
         let (total, own, name) = match line.rest {
             Some((rest, calls)) => (rest, String::new(), format!("({} smaller)", count(calls as u64))),
             // In the inverted tree all is the own of the calls it begins with.
@@ -219,13 +219,13 @@ impl<'a> Calls<'a> {
 
 /// A tree, and by its nodes what is their own and what is theirs with everything below them.
 #[derive(Debug)]
-pub(crate) struct Figures {
+pub(crate) struct TreeFigures {
     pub(crate) tree: CallTree,
     pub(crate) own: Vec<Tally>,
     pub(crate) totals: Vec<Tally>,
 }
 
-impl Figures {
+impl TreeFigures {
     /// Of these rows' stacks; see [`places`].
     pub(crate) fn of(frames: &Frames, rows: &[GroupRow], inverted: bool) -> Self {
         let mut tree = CallTree::default();

@@ -11,7 +11,7 @@ use memtrack_reader::{FrameId, ThreadId, View};
 use serde_json::{Value, json};
 
 use super::facts::Capture;
-use super::tree::Figures;
+use super::tree::TreeFigures;
 use super::{NO_STACK, view};
 
 /// Which tree.
@@ -69,7 +69,7 @@ fn head(schema: &str, shape: Shape, out: &mut impl Write) -> io::Result<()> {
 
 /// The total and the calls of a tree, as fields.
 fn nodes(capture: &Capture, rows: &[GroupRow], inverted: bool, out: &mut impl Write) -> io::Result<()> {
-    let Figures { tree, own, totals } = Figures::of(&capture.frames, rows, inverted);
+    let TreeFigures { tree, own, totals } = TreeFigures::of(&capture.frames, rows, inverted);
     let Tally { bytes, count } = totals[0];
     write!(out, ",\"total\":{{\"bytes\":{bytes},\"count\":{count}}},\"calls\":[")?;
     for (index, node) in tree.nodes().iter().enumerate().skip(1) {

@@ -19,7 +19,7 @@ pub(crate) use leftover::EndSignals;
 pub(crate) use limits::{ResourceLimits, oom_kills};
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};
 pub(crate) use reserve::keep_reserve;
-pub(crate) use signals::{Signals, Waiting};
+pub(crate) use signals::{ChildrenWait, Signals};
 pub(crate) use witness::stop as stop_witness;
 
 /// Sends a signal to a process that is known to exist, as [`Child`] guarantees by reaping under its lock.

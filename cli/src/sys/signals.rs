@@ -24,13 +24,13 @@ const FORWARDED: [i32; 8] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1,
 
 /// Whether memtrack waits for the children that the program has left behind, which a signal ends.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting(AtomicU8);
+pub(crate) struct ChildrenWait(AtomicU8);
 
 const NOT_WAITING: u8 = 0;
 const WAITING: u8 = 1;
 const INTERRUPTED: u8 = 2;
 
-impl Waiting {
+impl ChildrenWait {
     /// From now on a signal ends the wait, and not memtrack.
     pub(crate) fn begin(&self) {
         self.0.store(WAITING, Relaxed);
@@ -103,11 +103,11 @@ impl Signals {
 
     /// Passes them on to the program until it has ended; from then on they mean memtrack itself, or what it waits for.
     /// `target_words`: how many of memtrack's arguments, the last ones, say what to run.
-    pub(crate) fn pass_on(mut self, child: &Arc<Child>, target_words: usize) -> Arc<Waiting> {
+    pub(crate) fn pass_on(mut self, child: &Arc<Child>, target_words: usize) -> Arc<ChildrenWait> {
         let child = Arc::clone(child);
         // Where there is none, everything is passed on.
         let mut witness = Witness::start(target_words).ok();
-        let waiting = Arc::new(Waiting::default());
+        let waiting = Arc::new(ChildrenWait::default());
         let wait = Arc::clone(&waiting);
         thread::spawn(move || {
             for info in self.0.forever() {

@@ -35,7 +35,7 @@ pub(crate) enum Target {
 
 /// A file to execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Program {
+pub(crate) struct TargetFile {
     /// The file.
     pub(crate) path: PathBuf,
     /// Its arguments, its own name first.
@@ -93,7 +93,7 @@ impl Target {
     ///
     /// # Errors
     /// Status 127 for what is not found and 126 for what is not executable.
-    pub(crate) fn resolve(&self, python: Option<&Path>, environment: Environment) -> Result<Program, Failure> {
+    pub(crate) fn resolve(&self, python: Option<&Path>, environment: Environment) -> Result<TargetFile, Failure> {
         let (options, arguments): (Vec<OsString>, _) = match self {
             Self::Program(program, arguments) => {
                 let path = lookup::program(program, &environment)?;
@@ -108,7 +108,7 @@ impl Target {
     }
 }
 
-impl Program {
+impl TargetFile {
     /// A program that is executed as it is.
     fn new(path: PathBuf, arguments: Vec<OsString>, environment: Environment) -> Self {
         let untrackable = elf::untrackable(&path);

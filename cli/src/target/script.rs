@@ -10,7 +10,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::{Environment, Program, lookup, python, set_variable};
+use super::{Environment, TargetFile, lookup, python, set_variable};
 use crate::failure::Failure;
 
 /// What the kernel reads of a file to find its interpreter.
@@ -24,31 +24,35 @@ const MAX_STEPS: usize = 12;
 ///
 /// # Errors
 /// Status 126 for interpreters that lead in a circle, 127 for one that is not there.
-pub(super) fn resolve(path: PathBuf, arguments: Vec<OsString>, environment: Environment) -> Result<Program, Failure> {
+pub(super) fn resolve(
+    path: PathBuf,
+    arguments: Vec<OsString>,
+    environment: Environment,
+) -> Result<TargetFile, Failure> {
     let start = path.clone();
-    let mut step = Step { path, arguments, environment };
+    let mut step = ScriptStep { path, arguments, environment };
     for _ in 0..MAX_STEPS {
         match step.next()? {
             Next::Step(next) => step = next,
-            Next::Program(step) => return Ok(Program::new(step.path, step.arguments, step.environment)),
+            Next::Program(step) => return Ok(TargetFile::new(step.path, step.arguments, step.environment)),
         }
     }
     Err(Failure::not_executable(&format!("{}: its interpreters lead in a circle", start.display())))
 }
 
 #[derive(Debug)]
-struct Step {
+struct ScriptStep {
     path: PathBuf,
     arguments: Vec<OsString>,
     environment: Environment,
 }
 
 enum Next {
-    Step(Step),
-    Program(Step),
+    Step(ScriptStep),
+    Program(ScriptStep),
 }
 
-impl Step {
+impl ScriptStep {
     fn next(self) -> Result<Next, Failure> {
         let head = head(&self.path);
         if head.starts_with(b"\x7fELF") || head.is_empty() {

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use super::{GroupRow, Tally};
 use crate::event::ThreadId;
 use crate::frames::{FrameId, Frames};
-use crate::modules::{self, Module, Modules};
+use crate::modules::{self, ModuleId, ModuleTable};
 use crate::native::ModuleSource;
 
 /// What one innermost frame allocated.
@@ -62,10 +62,10 @@ pub fn by_frame(rows: &[GroupRow], frames: &Frames) -> Vec<FrameRow> {
 /// Sums by the nearest module that is not the standard library, in the order in which the rows first name one.
 #[must_use]
 pub fn by_module(rows: &[GroupRow], frames: &Frames) -> Vec<ModuleRow> {
-    let mut modules = Modules::default();
+    let mut modules = ModuleTable::default();
     let sums = summed(rows, |row| modules.of_stack(frames, row.stack));
     let sources = modules::sources(frames);
-    let row = |(module, tally): (Module, Tally)| {
+    let row = |(module, tally): (ModuleId, Tally)| {
         let name = modules.name(module);
         ModuleRow { module: name.to_owned(), source: sources.get(name).copied(), tally }
     };

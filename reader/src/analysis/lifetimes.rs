@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::Tally;
 use crate::event::ThreadId;
-use crate::query::{Fate, Life};
+use crate::query::{AllocationRecord, Fate};
 
 /// The bins of freed allocations end below these lifetimes, in nanoseconds; the last bin has no end.
 pub const LIFETIME_BOUNDS_NS: [u64; 7] =
@@ -32,7 +32,7 @@ pub struct Lifetimes {
 
 impl Lifetimes {
     /// Counts one allocation.
-    pub fn add(&mut self, life: &Life) {
+    pub fn add(&mut self, life: &AllocationRecord) {
         let part = match life.fate {
             Fate::Live => &mut self.live,
             Fate::Lost { .. } => &mut self.lost,
@@ -89,7 +89,7 @@ pub struct Handovers {
 
 impl Handovers {
     /// Counts one allocation, if it was freed.
-    pub fn add(&mut self, life: &Life) {
+    pub fn add(&mut self, life: &AllocationRecord) {
         if let Fate::Freed { thread, .. } = life.fate {
             self.pairs.entry((life.thread, thread)).or_default().add(life.size, 1);
         }
@@ -110,10 +110,10 @@ mod tests {
 
     use super::{Handovers, Lifetimes};
     use crate::event::{StackId, ThreadId};
-    use crate::query::{Fate, Life};
+    use crate::query::{AllocationRecord, Fate};
 
-    fn life(size: u64, lifetime_ns: u64, fate: Fate) -> Life {
-        Life {
+    fn life(size: u64, lifetime_ns: u64, fate: Fate) -> AllocationRecord {
+        AllocationRecord {
             stack: StackId(0),
             allocator: Allocator::Malloc,
             thread: ThreadId(0),

@@ -38,7 +38,7 @@ pub use groups::Groups;
 pub use histogram::SizeHistogram;
 pub use intervals::{Interval, Intervals};
 pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
-pub use own::{Kept, kept};
+pub use own::{BaselineMemory, kept};
 pub use quiet::Quiet;
 pub use selection::Selection;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};

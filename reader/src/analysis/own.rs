@@ -17,7 +17,7 @@ use crate::origin::{Whose, whose};
 
 /// What is held whatever the program does. No allocation is in both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct BaselineMemory {
     /// The interpreter's own.
     pub interpreter: Tally,
     /// What imports hold.
@@ -26,9 +26,9 @@ pub struct Kept {
 
 /// The rows' blocks that are not the program's. What an arena of Python's allocators holds is not known.
 #[must_use]
-pub fn kept(rows: &[GroupRow], frames: &Frames) -> Kept {
+pub fn kept(rows: &[GroupRow], frames: &Frames) -> BaselineMemory {
     let whose = whose(frames);
-    let mut kept = Kept::default();
+    let mut kept = BaselineMemory::default();
     for row in rows.iter().filter(|row| !row.allocator.is_python_arena()) {
         match whose.get(row.stack.0 as usize) {
             Some(Whose::Imports) => kept.imports.add(row.bytes, row.count),
@@ -48,7 +48,7 @@ fn is_interpreters(allocator: Allocator, stack: StackId, frames: &Frames) -> boo
 
 #[cfg(test)]
 mod tests {
-    use super::{Kept, kept};
+    use super::{BaselineMemory, kept};
     use crate::analysis::GroupRow;
     use crate::event::{StackId, ThreadId};
     use crate::frames::Frames;
@@ -79,7 +79,7 @@ mod tests {
             (&[PROGRAM, IMPORT, "/app/start.py", PROGRAM], Allocator::PymallocMalloc, NONE),
         ] {
             let (frames, row) = example(files, allocator);
-            let Kept { interpreter, imports } = kept(&[row], &frames);
+            let BaselineMemory { interpreter, imports } = kept(&[row], &frames);
             assert_eq!((interpreter.bytes, imports.bytes), expected, "{files:?} {allocator:?}");
             assert_eq!(interpreter.count + imports.count, (expected.0 + expected.1) / 50);
         }

@@ -18,7 +18,7 @@ use crate::source::Consumer;
 
 /// An allocation from its making to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Life {
+pub struct AllocationRecord {
     /// Where it was made.
     pub stack: StackId,
     /// By which function.
@@ -64,7 +64,7 @@ pub enum Fate {
 
 /// The moments that allocations are related to, as a first reading found them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moments {
+pub struct KeyMoments {
     /// The order of the event that made the high-water mark.
     pub peak: Option<u64>,
     /// The order of the event with which Python began to finalize.
@@ -75,7 +75,7 @@ pub struct Moments {
     pub temporary_threshold: u32,
 }
 
-impl Moments {
+impl KeyMoments {
     /// Those of an analysis.
     #[must_use]
     pub fn of(totals: &Totals, temporary_threshold: u32) -> Self {
@@ -89,7 +89,7 @@ impl Moments {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Alive {
+struct LiveAllocation {
     stack: StackId,
     allocator: Allocator,
     thread: ThreadId,
@@ -110,28 +110,28 @@ struct ScanThread {
 
 #[derive(Debug)]
 enum AllocationEnd {
-    Block(u64, Alive, Life),
+    Block(u64, LiveAllocation, AllocationRecord),
     /// A piece of a mapping; with its end, where nothing was left of it.
-    Piece(Cut, Option<(Alive, Life)>),
+    Piece(Cut, Option<(LiveAllocation, AllocationRecord)>),
 }
 
 /// A consumer of events that gives whole allocations to its `sink`.
 #[derive(Debug)]
 pub struct AllocationScan<S> {
-    moments: Moments,
+    moments: KeyMoments,
     sink: S,
-    heap: FxHashMap<u64, Alive>,
+    heap: FxHashMap<u64, LiveAllocation>,
     mappings: Mappings,
     /// Mappings that count as heap, by the order of their event.
-    mapped: FxHashMap<u64, Alive>,
+    mapped: FxHashMap<u64, LiveAllocation>,
     threads: Vec<ScanThread>,
     now_ns: u64,
     next_order: u64,
 }
 
-impl<S: FnMut(&Life)> AllocationScan<S> {
+impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
     /// Nothing is live yet.
-    pub fn new(moments: Moments, sink: S) -> Self {
+    pub fn new(moments: KeyMoments, sink: S) -> Self {
         Self {
             moments,
             sink,
@@ -179,14 +179,14 @@ impl<S: FnMut(&Life)> AllocationScan<S> {
         }
     }
 
-    fn life(&self, alive: &Alive, fate: Fate, end_ns: u64) -> Life {
+    fn life(&self, alive: &LiveAllocation, fate: Fate, end_ns: u64) -> AllocationRecord {
         let end = match fate {
             Fate::Freed { order, .. } | Fate::Lost { order } => order,
             Fate::Live => u64::MAX,
         };
         let lived_at = |moment: Option<u64>| moment.is_some_and(|moment| alive.order <= moment && moment < end);
         let temporary = matches!(fate, Fate::Freed { thread, .. } if thread == alive.thread && self.is_recent(alive));
-        Life {
+        AllocationRecord {
             stack: alive.stack,
             allocator: alive.allocator,
             thread: alive.thread,
@@ -205,20 +205,20 @@ impl<S: FnMut(&Life)> AllocationScan<S> {
         }
     }
 
-    fn is_recent(&self, alive: &Alive) -> bool {
+    fn is_recent(&self, alive: &LiveAllocation) -> bool {
         let count = self.threads.get(alive.thread.0 as usize).map_or(0, |state| state.allocations);
         count.saturating_sub(alive.nth) <= u64::from(self.moments.temporary_threshold)
     }
 
-    fn alive(&mut self, event: &Event, allocator: Allocator) -> Alive {
+    fn alive(&mut self, event: &Event, allocator: Allocator) -> LiveAllocation {
         let state = self.thread(event.thread);
         state.allocations += 1;
         let nth = state.allocations;
         let Event { stack, thread, size, order, time_ns, .. } = *event;
-        Alive { stack, allocator, thread, size, order, time_ns, nth }
+        LiveAllocation { stack, allocator, thread, size, order, time_ns, nth }
     }
 
-    fn lose(&mut self, alive: &Alive, order: u64, time_ns: u64) {
+    fn lose(&mut self, alive: &LiveAllocation, order: u64, time_ns: u64) {
         let life = self.life(alive, Fate::Lost { order }, time_ns);
         (self.sink)(&life);
     }
@@ -289,7 +289,7 @@ impl<S: FnMut(&Life)> AllocationScan<S> {
     }
 }
 
-impl<S: FnMut(&Life)> Consumer for AllocationScan<S> {
+impl<S: FnMut(&AllocationRecord)> Consumer for AllocationScan<S> {
     fn event(&mut self, event: &Event, _frames: &Frames) {
         self.now_ns = self.now_ns.max(event.time_ns);
         self.next_order = event.order.saturating_add(1);

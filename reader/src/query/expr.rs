@@ -18,7 +18,7 @@ pub enum Expr {
     /// Not this.
     Not(Box<Self>),
     /// A text is as the test says.
-    Text(Text, Test),
+    Text(TextField, Test),
     /// By this function.
     Allocator(Allocator),
     /// Its memory is theirs.
@@ -31,7 +31,7 @@ pub enum Expr {
 
 /// What has a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Text {
+pub enum TextField {
     /// The functions of the stack: one of them.
     Function,
     /// The source files of the stack: one of them.
@@ -117,13 +117,13 @@ impl Expr {
         match self {
             Self::And(all) | Self::Or(all) => all.iter().all(Self::is_of_groups),
             Self::Not(one) => one.is_of_groups(),
-            Self::Text(Text::FreedBy, _) | Self::Number(..) | Self::Flag(_) => false,
+            Self::Text(TextField::FreedBy, _) | Self::Number(..) | Self::Flag(_) => false,
             Self::Text(..) | Self::Allocator(_) | Self::Whose(_) => true,
         }
     }
 
     /// One of these texts, in the way that a test is made of each; true where there are none.
-    pub(crate) fn any_of(text: Text, wanted: &[String], test: fn(String) -> Test) -> Self {
+    pub(crate) fn any_of(text: TextField, wanted: &[String], test: fn(String) -> Test) -> Self {
         let tests: Vec<_> = wanted.iter().map(|wanted| Self::Text(text, test(wanted.clone()))).collect();
         if tests.is_empty() { Self::And(tests) } else { Self::Or(tests) }
     }

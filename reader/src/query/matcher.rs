@@ -4,11 +4,11 @@
 //! for each allocation. Invariant: a judgement depends on the allocation and the tables alone, never on what was matched
 //! before.
 
-use super::allocation_scan::{Fate, Life};
-use super::expr::{Amount, Expr, Flag, Number, Test, Text};
+use super::allocation_scan::{AllocationRecord, Fate};
+use super::expr::{Amount, Expr, Flag, Number, Test, TextField};
 use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId};
-use crate::modules::{Module, Modules, dotted};
+use crate::modules::{ModuleId, ModuleTable, dotted};
 use crate::origin::whose;
 use memtrack_format::Allocator;
 use rustc_hash::FxHashMap;
@@ -54,7 +54,7 @@ impl Matcher {
 
     /// Whether this allocation is meant.
     #[must_use]
-    pub fn takes(&self, life: &Life) -> bool {
+    pub fn takes(&self, life: &AllocationRecord) -> bool {
         takes(&self.node, life.stack, life.allocator, life.thread, Some(life))
     }
 
@@ -71,11 +71,11 @@ fn node(expr: &Expr, known: &MatchContext<'_>) -> MatchNode {
         Expr::And(all) => MatchNode::And(nodes(all)),
         Expr::Or(all) => MatchNode::Or(nodes(all)),
         Expr::Not(one) => MatchNode::Not(Box::new(node(one, known))),
-        Expr::Text(Text::Function, test) => MatchNode::Stacks(stacks_of_functions(known.frames, test)),
-        Expr::Text(Text::File, test) => MatchNode::Stacks(stacks_of_files(known.frames, test)),
-        Expr::Text(Text::Module, test) => MatchNode::Stacks(stacks_of_modules(known.frames, test)),
-        Expr::Text(Text::Thread, test) => MatchNode::Threads(threads(known.threads, test)),
-        Expr::Text(Text::FreedBy, test) => MatchNode::FreedBy(threads(known.threads, test)),
+        Expr::Text(TextField::Function, test) => MatchNode::Stacks(stacks_of_functions(known.frames, test)),
+        Expr::Text(TextField::File, test) => MatchNode::Stacks(stacks_of_files(known.frames, test)),
+        Expr::Text(TextField::Module, test) => MatchNode::Stacks(stacks_of_modules(known.frames, test)),
+        Expr::Text(TextField::Thread, test) => MatchNode::Threads(threads(known.threads, test)),
+        Expr::Text(TextField::FreedBy, test) => MatchNode::FreedBy(threads(known.threads, test)),
         Expr::Allocator(allocator) => MatchNode::Allocator(*allocator),
         Expr::Whose(wanted) => {
             MatchNode::Stacks(whose(known.frames).into_iter().map(|whose| whose == *wanted).collect())
@@ -91,7 +91,13 @@ fn node(expr: &Expr, known: &MatchContext<'_>) -> MatchNode {
     }
 }
 
-fn takes(node: &MatchNode, stack: StackId, allocator: Allocator, thread: ThreadId, life: Option<&Life>) -> bool {
+fn takes(
+    node: &MatchNode,
+    stack: StackId,
+    allocator: Allocator,
+    thread: ThreadId,
+    life: Option<&AllocationRecord>,
+) -> bool {
     let inner = |node: &MatchNode| takes(node, stack, allocator, thread, life);
     match node {
         MatchNode::And(all) => all.iter().all(inner),
@@ -111,7 +117,7 @@ fn takes(node: &MatchNode, stack: StackId, allocator: Allocator, thread: ThreadI
     }
 }
 
-fn number_of(number: Number, life: &Life) -> u64 {
+fn number_of(number: Number, life: &AllocationRecord) -> u64 {
     match number {
         Number::Bytes => life.size,
         Number::Lifetime => life.lifetime_ns,
@@ -119,7 +125,7 @@ fn number_of(number: Number, life: &Life) -> u64 {
     }
 }
 
-fn has(flag: Flag, life: &Life) -> bool {
+fn has(flag: Flag, life: &AllocationRecord) -> bool {
     match flag {
         Flag::Live => life.fate == Fate::Live,
         Flag::Freed => matches!(life.fate, Fate::Freed { .. }),
@@ -174,8 +180,8 @@ fn stacks_with(frames: &Frames, mut means: impl FnMut(FrameId, &Frame) -> bool) 
 
 /// For each stack whether the module that it is put down to is meant, or one that this lies below.
 fn stacks_of_modules(frames: &Frames, test: &Test) -> Vec<bool> {
-    let mut modules = Modules::default();
-    let mut known: FxHashMap<Module, bool> = FxHashMap::default();
+    let mut modules = ModuleTable::default();
+    let mut known: FxHashMap<ModuleId, bool> = FxHashMap::default();
     let stacks = u32::try_from(frames.stacks().len()).unwrap_or(u32::MAX);
     let mut means = |stack: u32| {
         let module = modules.whole_of_stack(frames, StackId(stack));

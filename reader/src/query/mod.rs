@@ -14,8 +14,8 @@ mod matcher;
 mod parse;
 pub mod units;
 
-pub use allocation_scan::{AllocationScan, Fate, Life, Moments};
-pub use expr::{Amount, Comparison, Expr, Flag, Number, Test, Text};
+pub use allocation_scan::{AllocationRecord, AllocationScan, Fate, KeyMoments};
+pub use expr::{Amount, Comparison, Expr, Flag, Number, Test, TextField};
 pub use matcher::{MatchContext, Matcher};
 
 /// Why an expression is none.

@@ -5,7 +5,7 @@
 use memtrack_format::Allocator;
 use regex::RegexBuilder;
 
-use super::expr::{Amount, Comparison, Expr, Flag, Number, Test, Text};
+use super::expr::{Amount, Comparison, Expr, Flag, Number, Test, TextField};
 use super::lexer::{Placed, Token, words};
 use super::{QueryError, units};
 
@@ -101,7 +101,7 @@ impl Parser {
         }
     }
 
-    fn text(&mut self, text: Text) -> Result<Expr, QueryError> {
+    fn text(&mut self, text: TextField) -> Result<Expr, QueryError> {
         let (sign, column) = self.next();
         let Token::Sign(sign @ ("~" | "!~" | "=" | "!=")) = sign else {
             return Err(unexpected(&sign, column, "~, !~, = or !="));
@@ -154,13 +154,13 @@ impl Parser {
     }
 }
 
-fn text(field: &str) -> Option<Text> {
+fn text(field: &str) -> Option<TextField> {
     Some(match field {
-        "function" => Text::Function,
-        "file" => Text::File,
-        "module" => Text::Module,
-        "thread" => Text::Thread,
-        "freed_by" => Text::FreedBy,
+        "function" => TextField::Function,
+        "file" => TextField::File,
+        "module" => TextField::Module,
+        "thread" => TextField::Thread,
+        "freed_by" => TextField::FreedBy,
         _ => return None,
     })
 }

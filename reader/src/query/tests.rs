@@ -2,7 +2,7 @@
 
 use memtrack_format::{Allocator, MapClass};
 
-use super::{AllocationScan, Expr, Fate, Life, MatchContext, Matcher, Moments};
+use super::{AllocationRecord, AllocationScan, Expr, Fate, KeyMoments, MatchContext, Matcher};
 use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
 use crate::frames::Frames;
 use crate::replay::{Options, Replay};
@@ -20,8 +20,8 @@ fn frames() -> Frames {
     frames
 }
 
-fn life() -> Life {
-    Life {
+fn life() -> AllocationRecord {
+    AllocationRecord {
         stack: StackId(2),
         allocator: Allocator::Malloc,
         thread: ThreadId(0),
@@ -138,10 +138,10 @@ fn lives_add_up_to_the_replay() {
     events.iter().for_each(|event| replay.event(event));
     let totals = replay.finish().totals;
     let mut all = Vec::new();
-    let mut lives = AllocationScan::new(Moments::of(&totals, 1), |life: &Life| all.push(*life));
+    let mut lives = AllocationScan::new(KeyMoments::of(&totals, 1), |life: &AllocationRecord| all.push(*life));
     events.iter().for_each(|event| lives.event(event, &frames));
     let _ = lives.finish();
-    let count = |keep: fn(&Life) -> bool| all.iter().filter(|life| keep(life)).count() as u64;
+    let count = |keep: fn(&AllocationRecord) -> bool| all.iter().filter(|life| keep(life)).count() as u64;
     assert_eq!(all.len() as u64, totals.allocations.count);
     assert_eq!(all.iter().map(|life| life.size).sum::<u64>(), totals.allocations.bytes);
     assert_eq!(count(|life| life.fate == Fate::Live), totals.leaked_at_exit.count);

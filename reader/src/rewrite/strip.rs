@@ -7,7 +7,7 @@ use memtrack_format::Allocator;
 use rustc_hash::FxHashSet;
 
 use crate::analysis::Tally;
-use crate::query::{Fate, Life};
+use crate::query::{AllocationRecord, Fate};
 
 /// What is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Plan {
     }
 
     /// Looks at an allocation.
-    pub fn add(&mut self, life: &Life) {
+    pub fn add(&mut self, life: &AllocationRecord) {
         let is_end = self.ends.remove(&life.order);
         let order = match life.fate {
             Fate::Freed { order, .. } if !is_end => order,

@@ -10,9 +10,9 @@ use super::{Anonymizer, Plan, Rewriter, StripRule};
 use crate::event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{Frame, Frames};
 use crate::native::{ModuleSource, NativeModule};
-use crate::query::{AllocationScan, Life, Moments};
+use crate::query::{AllocationRecord, AllocationScan, KeyMoments};
 use crate::replay::{Options, Replay};
-use crate::source::{Capture, Consumer, Loss, RunPosition};
+use crate::source::{CaptureReader, Consumer, Loss, RunPosition};
 
 const TIDS: u64 = 100; // more than there are streams
 
@@ -84,11 +84,11 @@ fn rewritten(plan: Option<&Plan>, names: Option<Anonymizer>) -> Vec<u8> {
 }
 
 /// What a capture with these bytes says.
-fn read(bytes: &[u8]) -> (Capture, Replay, crate::source::ReadSummary) {
+fn read(bytes: &[u8]) -> (CaptureReader, Replay, crate::source::ReadSummary) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("capture.bin");
     fs::write(&path, bytes).unwrap();
-    let capture = Capture::open(&path).unwrap();
+    let capture = CaptureReader::open(&path).unwrap();
     let mut replay = Replay::new(&Options { exact_times: true, ..Options::default() });
     let summary = capture.read(&mut replay, |_| ()).unwrap();
     (capture, replay, summary)
@@ -142,7 +142,7 @@ fn stripping_keeps_peak_and_leaks() {
     let (original, frames) = (original(), frames());
     let before = original.finish().totals;
     let mut plan = Plan::new(StripRule { lived_less_ns: 20_000, smaller: 200 });
-    let mut lives = AllocationScan::new(Moments::of(&before, 1), |life: &Life| plan.add(life));
+    let mut lives = AllocationScan::new(KeyMoments::of(&before, 1), |life: &AllocationRecord| plan.add(life));
     feed(&mut lives, &frames);
     let _ = lives.finish();
     let dropped = plan.allocations;
@@ -216,7 +216,7 @@ fn native_frames() -> Frames {
 fn places(bytes: &[u8]) -> Vec<(NativeModule, u64)> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(bytes).unwrap();
-    let mut capture = Capture::open(file.path()).unwrap();
+    let mut capture = CaptureReader::open(file.path()).unwrap();
     capture.ignore_names();
     let mut replay = Replay::new(&Options::default());
     let frames = capture.read(&mut replay, |_| ()).unwrap().frames;
@@ -309,6 +309,6 @@ fn threads_that_shared_a_ticket_keep_their_order() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&bytes).unwrap();
     let mut order = EventOrder::default();
-    Capture::open(file.path()).unwrap().read(&mut order, |_| ()).unwrap();
+    CaptureReader::open(file.path()).unwrap().read(&mut order, |_| ()).unwrap();
     assert_eq!(order.0, runs.map(|(_, tid)| tid as i32));
 }

@@ -13,13 +13,13 @@ use rustc_hash::FxHashMap;
 use crate::error::Error;
 use crate::event::StackId;
 use crate::frames::{FrameId, Frames, NameId};
-use crate::modules::Modules;
+use crate::modules::ModuleTable;
 use crate::origin::{Origin, Origins};
 
 /// What makes stacks brief.
 #[derive(Debug, Default)]
 pub(super) struct Brief {
-    modules: Modules,
+    modules: ModuleTable,
     origins: Origins,
     /// The frame that stands for those of a native object, of a file there, whose code is the same people's.
     of_file: FxHashMap<(Option<NameId>, NameId, Origin), FrameId>,

@@ -21,7 +21,7 @@ pub struct Members {
 /// The captures in the file at `path`.
 ///
 /// # Errors
-/// As for [`super::Capture::open`].
+/// As for [`super::CaptureReader::open`].
 pub fn members(path: impl AsRef<Path>) -> Result<Members, Error> {
     let path = path.as_ref();
     let alone = || Members { paths: vec![path.to_owned()], missing: 0 };
@@ -82,7 +82,7 @@ mod tests {
 
     use super::members;
     use crate::rewrite::CaptureBlocks;
-    use crate::source::Capture;
+    use crate::source::CaptureReader;
 
     fn capture(pid: u64) -> Vec<u8> {
         let mut blocks = CaptureBlocks::new(Vec::new()).unwrap();
@@ -91,7 +91,8 @@ mod tests {
     }
 
     fn pids(path: &Path) -> Vec<Option<u64>> {
-        let opened = members(path).unwrap().paths.into_iter().map(|path| Capture::open(path).unwrap().process().pid);
+        let opened =
+            members(path).unwrap().paths.into_iter().map(|path| CaptureReader::open(path).unwrap().process().pid);
         opened.collect()
     }
 
@@ -107,17 +108,17 @@ mod tests {
         bytes.extend(parts.concat());
         fs::write(&path, &bytes).unwrap();
         assert_eq!(pids(&path), [Some(7), Some(8), Some(9)]);
-        let error = Capture::open(&path).unwrap_err().to_string();
+        let error = CaptureReader::open(&path).unwrap_err().to_string();
         assert!(error.contains("3 captures in one file"), "{error}");
-        assert!(Capture::open(directory.path().join("all.bin#4")).is_err());
-        assert!(Capture::open(directory.path().join("all.bin#0")).is_err());
-        assert!(Capture::open(directory.path().join("all.bin#2")).unwrap().complete());
+        assert!(CaptureReader::open(directory.path().join("all.bin#4")).is_err());
+        assert!(CaptureReader::open(directory.path().join("all.bin#0")).is_err());
+        assert!(CaptureReader::open(directory.path().join("all.bin#2")).unwrap().complete());
 
         fs::write(&path, &bytes[..bytes.len() - parts[2].len() - 10]).unwrap();
         let found = members(&path).unwrap();
         assert_eq!((found.paths.len(), found.missing), (2, 1));
-        assert!(!Capture::open(&found.paths[1]).unwrap().complete());
-        assert!(Capture::open(&found.paths[0]).unwrap().complete());
+        assert!(!CaptureReader::open(&found.paths[1]).unwrap().complete());
+        assert!(CaptureReader::open(&found.paths[0]).unwrap().complete());
 
         bytes[16 + 56] ^= 1;
         fs::write(&path, &bytes).unwrap();

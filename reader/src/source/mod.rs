@@ -1,7 +1,7 @@
 //! From bytes to events: a capture's blocks, its segments side by side, and their merge into the one total order.
 //!
 //! The way through: `file` opens and reads, `index` finds the blocks, `segment` decodes one segment (`ahead` several at
-//! once), `tables` and `timeline` say what ids and tickets stand for, `merge` makes events of it. [`Capture`] drives that
+//! once), `tables` and `timeline` say what ids and tickets stand for, `merge` makes events of it. [`CaptureReader`] drives that
 //! from a file, [`Online`] from pieces as a collector receives them.
 //!
 //! Invariant: whatever stands in the file, reading ends, allocates no more than the file justifies, and either gives the
@@ -47,7 +47,7 @@ use crate::event::{Event, Snapshot, Thread, ThreadId};
 use crate::frames::Frames;
 use crate::native::NativeModule;
 use crate::replay::Replay;
-use crate::symbols::{Search, Symbolizer};
+use crate::symbols::{DebugFileSearch, Symbolizer};
 
 /// Bytes that are copied at a time.
 const COPIED: usize = 1 << 20;
@@ -148,12 +148,12 @@ pub struct ReadSummary {
     /// What could not be read, in the whole file.
     pub lost: Loss,
     /// Modules of native code without names, and why.
-    pub unnamed: Vec<crate::symbols::Problem>,
+    pub unnamed: Vec<crate::symbols::SymbolProblem>,
 }
 
 /// An open capture.
 #[derive(Debug)]
-pub struct Capture {
+pub struct CaptureReader {
     file: Arc<OpenCaptureFile>,
     index: Arc<Index>,
     how: How,
@@ -163,7 +163,7 @@ pub struct Capture {
 /// its first block is damaged or none of a process.
 ///
 /// # Errors
-/// As [`Capture::open`].
+/// As [`CaptureReader::open`].
 pub fn first_process(path: impl AsRef<Path>) -> Result<Process, Error> {
     let file = members::open(path.as_ref())?;
     let mut process = Process::default();
@@ -183,7 +183,7 @@ struct How {
     /// Of stacks only what places and modules are told by.
     brief: bool,
     /// Where files with names are looked for.
-    search: Search,
+    search: DebugFileSearch,
 }
 
 impl How {
@@ -196,7 +196,7 @@ impl How {
     }
 }
 
-impl Capture {
+impl CaptureReader {
     /// Opens the capture at `path` and finds its blocks. It may be unfinished, and still being written.
     ///
     /// # Errors
@@ -204,7 +204,7 @@ impl Capture {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let file = Arc::new(members::open(path.as_ref())?);
         let index = Arc::new(Index::build(&file)?);
-        let how = How { columns: true, names: true, brief: false, search: Search::default() };
+        let how = How { columns: true, names: true, brief: false, search: DebugFileSearch::default() };
         Ok(Self { file, index, how })
     }
 
@@ -225,7 +225,7 @@ impl Capture {
     }
 
     /// Looks for files with names of native code here.
-    pub fn look_in(&mut self, search: Search) {
+    pub fn look_in(&mut self, search: DebugFileSearch) {
         self.how.search = search;
     }
 
@@ -358,11 +358,11 @@ impl Capture {
 
     /// Every native place that its stacks refer to, by module: for [`Symbolizer::prefetch`](crate::symbols::Symbolizer::prefetch).
     /// All records are read for it, unless none can be native; `progress` is called now and then with the bytes since, which
-    /// add up to [`Capture::total_record_bytes`].
+    /// add up to [`CaptureReader::total_record_bytes`].
     ///
     /// # Errors
     /// [`Error::Io`] when reading fails.
-    pub fn native_places(&self, progress: impl Fn(u64) + Sync) -> Result<Vec<crate::symbols::Wanted>, Error> {
+    pub fn native_places(&self, progress: impl Fn(u64) + Sync) -> Result<Vec<crate::symbols::WantedOffsets>, Error> {
         if !self.index.process.native_traces {
             return Ok(Vec::new());
         }
@@ -385,14 +385,14 @@ impl Capture {
         Ok((!whole.is_empty()).then_some(whole))
     }
 
-    /// Bytes of the file that [`Capture::read`] reports progress in.
+    /// Bytes of the file that [`CaptureReader::read`] reports progress in.
     #[must_use]
     pub fn total_record_bytes(&self) -> u64 {
         (0..self.index.segments.len()).map(|segment| self.index.stored_bytes(segment)).sum()
     }
 
     /// Gives all events and snapshots to `consumer`, in their total order, once. `progress` is called now and then with
-    /// the bytes that were dealt with since, which add up to [`Capture::total_record_bytes`].
+    /// the bytes that were dealt with since, which add up to [`CaptureReader::total_record_bytes`].
     ///
     /// # Errors
     /// [`Error::Io`] when reading fails, [`Error::TooMany`] when ids run out. Damage is no error: it is counted.

@@ -16,7 +16,7 @@ use super::segment::{Batch, DecodeProgress, Definition, SegmentReader};
 use super::tables::place;
 use crate::error::Error;
 use crate::native::NativeModule;
-use crate::symbols::Wanted;
+use crate::symbols::WantedOffsets;
 
 /// Events that are decoded at a time.
 const BATCH: usize = 1 << 16;
@@ -36,12 +36,12 @@ pub(super) fn places(
     file: &OpenCaptureFile,
     index: &Index,
     progress: &(dyn Fn(u64) + Sync),
-) -> Result<Vec<Wanted>, Error> {
+) -> Result<Vec<WantedOffsets>, Error> {
     places_in(file, index, 0..index.segments.len(), progress)
 }
 
 /// The native places of the capture's beginning: those of most of its modules, without reading all of it twice.
-pub(super) fn first_places(file: &OpenCaptureFile, index: &Index) -> Result<Vec<Wanted>, Error> {
+pub(super) fn first_places(file: &OpenCaptureFile, index: &Index) -> Result<Vec<WantedOffsets>, Error> {
     places_in(file, index, 0..index.segments.len().min(FIRST), &|_| ())
 }
 
@@ -50,7 +50,7 @@ fn places_in(
     index: &Index,
     segments: Range<usize>,
     progress: &(dyn Fn(u64) + Sync),
-) -> Result<Vec<Wanted>, Error> {
+) -> Result<Vec<WantedOffsets>, Error> {
     let both = |one: NativeIds, other: NativeIds| Ok(one.and(other));
     let places = |segment: usize| {
         let places = of(file, index, &index.segments[segment]);
@@ -71,7 +71,7 @@ fn places_in(
             offsets.entry(module.into_owned()).or_default().push(offset);
         }
     }
-    let mut wanted: Vec<_> = offsets.into_iter().map(|(module, offsets)| Wanted { module, offsets }).collect();
+    let mut wanted: Vec<_> = offsets.into_iter().map(|(module, offsets)| WantedOffsets { module, offsets }).collect();
     wanted.sort_by(|a, b| (&a.module.path, a.module.start).cmp(&(&b.module.path, b.module.start)));
     Ok(wanted)
 }

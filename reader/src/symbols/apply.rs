@@ -3,7 +3,7 @@
 //! Invariant: every place becomes at least one frame, and functions that are inlined there stand below the one that they
 //! are inlined in.
 
-use super::{Symbolizer, Wanted};
+use super::{Symbolizer, WantedOffsets};
 use crate::analysis::Analysis;
 use crate::error::Error;
 use crate::event::StackId;
@@ -39,9 +39,10 @@ pub(crate) fn frames_of(
 
 /// All native places of these frames, by module.
 #[must_use]
-pub fn places(frames: &Frames) -> Vec<Wanted> {
+pub fn places(frames: &Frames) -> Vec<WantedOffsets> {
     let modules = frames.native_modules().iter();
-    let mut wanted: Vec<_> = modules.map(|module| Wanted { module: module.clone(), offsets: Vec::new() }).collect();
+    let mut wanted: Vec<_> =
+        modules.map(|module| WantedOffsets { module: module.clone(), offsets: Vec::new() }).collect();
     for native in frames.natives() {
         if let Some(module) = wanted.get_mut(native.module as usize) {
             module.offsets.push(native.offset);

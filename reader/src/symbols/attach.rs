@@ -71,7 +71,7 @@ mod tests {
 
     use super::attach;
     use crate::rewrite::CaptureBlocks;
-    use crate::source::Capture;
+    use crate::source::CaptureReader;
 
     fn names(function: &str) -> Vec<ModuleSymbols> {
         let symbol = Symbol { function: function.into(), file: "".into(), line: 0 };
@@ -85,10 +85,10 @@ mod tests {
         blocks.finish(true).unwrap()
     }
 
-    fn open(bytes: &[u8]) -> Capture {
+    fn open(bytes: &[u8]) -> CaptureReader {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(bytes).unwrap();
-        Capture::open(file.path()).unwrap()
+        CaptureReader::open(file.path()).unwrap()
     }
 
     fn attached(capture: &[u8], names: &[ModuleSymbols]) -> Vec<u8> {

@@ -11,9 +11,9 @@ use gimli::{EndianArcSlice, RunTimeEndian, SectionId};
 
 use super::demangle::demangle;
 use super::elf::SymbolFile;
-use super::search::Search;
+use super::search::DebugFileSearch;
 use super::table::FunctionTable;
-use super::{Symbol, search};
+use super::{ResolvedSymbol, search};
 use crate::native::NativeModule;
 
 /// Most functions that may stand at one address.
@@ -39,7 +39,7 @@ impl ModuleNames {
     ///
     /// # Errors
     /// Why none can be used, for a person.
-    pub(super) fn open(module: &NativeModule, search: &Search) -> Result<Self, String> {
+    pub(super) fn open(module: &NativeModule, search: &DebugFileSearch) -> Result<Self, String> {
         let main = search::own_file(module);
         let main_elf = main.as_ref().ok().and_then(|source| SymbolFile::parse(source).ok());
         let whole = main_elf.as_ref().is_some_and(SymbolFile::has_dwarf);
@@ -65,7 +65,7 @@ impl ModuleNames {
     }
 
     /// What stands at this address of the file, innermost first; empty when nothing is known.
-    pub(super) fn symbols(&self, address: u64) -> Vec<Symbol> {
+    pub(super) fn symbols(&self, address: u64) -> Vec<ResolvedSymbol> {
         if address == u64::MAX {
             return Vec::new(); // addr2line looks for what is before the address behind it
         }
@@ -78,7 +78,7 @@ impl ModuleNames {
             Some(_) => {}
             None => {
                 let function = self.name(address);
-                symbols.extend(function.map(|function| Symbol { function, file: None, line: 0 }));
+                symbols.extend(function.map(|function| ResolvedSymbol { function, file: None, line: 0 }));
             }
         }
         symbols.retain(|symbol| !symbol.function.is_empty());
@@ -91,13 +91,13 @@ impl ModuleNames {
 }
 
 /// The functions at an address; those that DWARF does not name have an empty name.
-fn frames(dwarf: &Context<Slice>, address: u64) -> Vec<Symbol> {
+fn frames(dwarf: &Context<Slice>, address: u64) -> Vec<ResolvedSymbol> {
     let mut symbols = Vec::new();
     let Ok(mut frames) = dwarf.find_frames(address).skip_all_loads() else { return symbols };
     while let Ok(Some(frame)) = frames.next() {
         let name = frame.function.as_ref().and_then(|function| function.raw_name().ok());
         let location = frame.location.as_ref();
-        symbols.push(Symbol {
+        symbols.push(ResolvedSymbol {
             function: name.map(|name| demangle(name.as_bytes())).unwrap_or_default().into(),
             file: location.and_then(|location| location.file).map(Arc::from),
             line: location.and_then(|location| location.line).unwrap_or(0),
@@ -110,7 +110,7 @@ fn frames(dwarf: &Context<Slice>, address: u64) -> Vec<Symbol> {
 }
 
 /// The DWARF of a file; `None` when it cannot be read.
-fn context(path: &Path, elf: &SymbolFile<'_>, search: &Search) -> Option<Context<Slice>> {
+fn context(path: &Path, elf: &SymbolFile<'_>, search: &DebugFileSearch) -> Option<Context<Slice>> {
     let mut dwarf = load(elf);
     if let Some((name, build_id)) = elf.alternate()
         && let Some(source) = search.alternate_file(path, name, build_id)

@@ -1,9 +1,9 @@
 //! From a module and an offset in it to functions, files and lines: the names of native frames, found at reading time.
 //!
-//! The way through: names that [stand in the capture](Symbolizer::know) come first; else [`Search`] finds the files that
+//! The way through: names that [stand in the capture](Symbolizer::know) come first; else [`DebugFileSearch`] finds the files that
 //! belong to the module (`elf` opens them, `debuginfod` fetches them), `image` reads what names they hold (`table` for
 //! symbols, DWARF for lines and inlined functions), and `demangle` makes them readable. Modules are opened once and
-//! results kept; [`Symbolizer::prefetch`] does many modules side by side. Symbolizers that share a [`Search`] share what
+//! results kept; [`Symbolizer::prefetch`] does many modules side by side. Symbolizers that share a [`DebugFileSearch`] share what
 //! it has `opened`.
 //!
 //! Invariant: a file names a module only if it has the build-id that was recorded, or is the very file where there was none,
@@ -32,14 +32,14 @@ pub(crate) use self::apply::{UNKNOWN, frames_of};
 pub use self::apply::{apply, places};
 pub use self::attach::attach;
 pub use self::debuginfod::Debuginfod;
-pub use self::search::Search;
+pub use self::search::DebugFileSearch;
 
 use self::image::ModuleNames;
 use crate::native::{ModuleSource, NativeModule};
 
 /// A place in the source that an address stands for: the function that was called, or one that was inlined there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Symbol {
+pub struct ResolvedSymbol {
     /// The function's name, demangled; `module+0xoffset` where none is known.
     pub function: Arc<str>,
     /// Its source file.
@@ -55,13 +55,13 @@ type ModuleKey = (Vec<u8>, Vec<u8>);
 #[derive(Debug)]
 pub struct Symbolizer {
     /// `None`: there are no files to look for.
-    search: Option<Search>,
+    search: Option<DebugFileSearch>,
     modules: FxHashMap<ModuleKey, ResolvedModule>,
 }
 
 impl Default for Symbolizer {
     fn default() -> Self {
-        Self::new(Search::default())
+        Self::new(DebugFileSearch::default())
     }
 }
 
@@ -79,7 +79,7 @@ impl Drop for Symbolizer {
 
 /// Offsets of one module that are wanted.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct WantedOffsets {
     /// The module.
     pub module: NativeModule,
     /// Offsets in it, in any order; repeated ones cost nothing.
@@ -88,7 +88,7 @@ pub struct Wanted {
 
 /// A module without names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct SymbolProblem {
     /// Path of the module.
     pub module: String,
     /// Why there are none, for a person.
@@ -98,7 +98,7 @@ pub struct Problem {
 impl Symbolizer {
     /// Looks for files in these places.
     #[must_use]
-    pub fn new(search: Search) -> Self {
+    pub fn new(search: DebugFileSearch) -> Self {
         Self { search: Some(search), modules: FxHashMap::default() }
     }
 
@@ -113,7 +113,7 @@ impl Symbolizer {
         for named in names {
             let module = self.modules.entry((named.path.clone(), named.build_id.clone())).or_default();
             for place in &named.places {
-                let symbols = place.symbols.iter().map(Symbol::from).collect::<Vec<_>>();
+                let symbols = place.symbols.iter().map(ResolvedSymbol::from).collect::<Vec<_>>();
                 if !symbols.is_empty() {
                     module.names.insert(place.offset, AddressNames { symbols, found: true });
                 }
@@ -122,7 +122,7 @@ impl Symbolizer {
     }
 
     /// What stands at this offset of the module, innermost first, inlined functions included; at least one.
-    pub fn resolve(&mut self, module: &NativeModule, offset: u64) -> &[Symbol] {
+    pub fn resolve(&mut self, module: &NativeModule, offset: u64) -> &[ResolvedSymbol] {
         let known = self.modules.entry(key(module)).or_default();
         if !known.names.contains_key(&offset) {
             known.find(module, self.search.as_ref(), &[offset]);
@@ -131,7 +131,7 @@ impl Symbolizer {
     }
 
     /// Finds the names of many offsets at once, one thread for each module; [`Symbolizer::resolve`] has them then.
-    pub fn prefetch(&mut self, wanted: &[Wanted]) {
+    pub fn prefetch(&mut self, wanted: &[WantedOffsets]) {
         let mut by_module: FxHashMap<ModuleKey, (&NativeModule, Vec<u64>)> = FxHashMap::default();
         for one in wanted {
             let (_, offsets) = by_module.entry(key(&one.module)).or_insert_with(|| (&one.module, Vec::new()));
@@ -148,7 +148,7 @@ impl Symbolizer {
 
     /// Modules that were asked for and of which nothing could be named, by path.
     #[must_use]
-    pub fn problems(&self) -> Vec<Problem> {
+    pub fn problems(&self) -> Vec<SymbolProblem> {
         let mut problems: Vec<_> = self.modules.iter().filter_map(|(key, module)| module.problem(&key.0)).collect();
         problems.sort_by(|a, b| a.module.cmp(&b.module));
         problems
@@ -174,7 +174,7 @@ struct ResolvedModule {
 /// The names of one place.
 #[derive(Debug)]
 struct AddressNames {
-    symbols: Vec<Symbol>,
+    symbols: Vec<ResolvedSymbol>,
     /// Whether they are more than the module and the offset.
     found: bool,
 }
@@ -192,12 +192,12 @@ enum Files {
 }
 
 impl ResolvedModule {
-    fn find(&mut self, module: &NativeModule, search: Option<&Search>, offsets: &[u64]) {
+    fn find(&mut self, module: &NativeModule, search: Option<&DebugFileSearch>, offsets: &[u64]) {
         for &offset in offsets {
             if self.names.contains_key(&offset) {
                 continue;
             }
-            let is_in_time = search.is_none_or(Search::has_time);
+            let is_in_time = search.is_none_or(DebugFileSearch::has_time);
             if let (Files::Unopened, Some(search), true) = (&self.files, search, is_in_time)
                 && search.has_time_to_open(module)
             {
@@ -211,16 +211,16 @@ impl ResolvedModule {
                 _ => Vec::new(),
             };
             let found = !symbols.is_empty();
-            let unnamed = || Symbol { function: module.place(offset).into(), file: None, line: 0 };
+            let unnamed = || ResolvedSymbol { function: module.place(offset).into(), file: None, line: 0 };
             let symbols = if found { symbols } else { vec![unnamed()] };
             self.names.insert(offset, AddressNames { symbols, found });
         }
     }
 
-    fn problem(&self, path: &[u8]) -> Option<Problem> {
+    fn problem(&self, path: &[u8]) -> Option<SymbolProblem> {
         let Files::None(reason) = &self.files else { return None };
         let module = String::from_utf8_lossy(path).into_owned();
-        Some(Problem { module, reason: reason.clone() })
+        Some(SymbolProblem { module, reason: reason.clone() })
     }
 
     fn named(&self, (path, build_id): &ModuleKey) -> ModuleSymbols {
@@ -237,7 +237,7 @@ fn key(module: &NativeModule) -> ModuleKey {
     (module.path.clone(), if unproven { vec![0] } else { module.identity() })
 }
 
-fn place(offset: u64, symbols: &[Symbol]) -> OffsetSymbols {
+fn place(offset: u64, symbols: &[ResolvedSymbol]) -> OffsetSymbols {
     let symbols = symbols.iter().map(|symbol| memtrack_format::symbols::Symbol {
         function: Arc::clone(&symbol.function),
         file: symbol.file.clone().unwrap_or_else(|| Arc::from("")),
@@ -246,7 +246,7 @@ fn place(offset: u64, symbols: &[Symbol]) -> OffsetSymbols {
     OffsetSymbols { offset, symbols: symbols.collect() }
 }
 
-impl From<&memtrack_format::symbols::Symbol> for Symbol {
+impl From<&memtrack_format::symbols::Symbol> for ResolvedSymbol {
     fn from(known: &memtrack_format::symbols::Symbol) -> Self {
         let file = (!known.file.is_empty()).then(|| Arc::clone(&known.file));
         Self { function: Arc::clone(&known.function), file, line: known.line }

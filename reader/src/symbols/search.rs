@@ -35,7 +35,7 @@ const LARGEST_IN_TIME: u64 = 1 << 30;
 
 /// Where files are looked for.
 #[derive(Clone, Debug)]
-pub struct Search {
+pub struct DebugFileSearch {
     debug_dirs: Vec<PathBuf>,
     debuginfod: Option<Arc<Debuginfod>>,
     opened: Opened,
@@ -51,14 +51,14 @@ struct TimeLimit {
     is_over: AtomicBool,
 }
 
-impl Default for Search {
+impl Default for DebugFileSearch {
     /// The system's places, and those that the environment names.
     fn default() -> Self {
         Self::new(&[], Debuginfod::from_environment())
     }
 }
 
-impl Search {
+impl DebugFileSearch {
     /// These directories first, each laid out like `/usr/lib/debug`, then that one, then the servers.
     #[must_use]
     pub fn new(debug_dirs: &[PathBuf], debuginfod: Option<Debuginfod>) -> Self {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use object::{Object, ObjectSymbol};
 use tempfile::TempDir;
 
-use super::{Search, Symbolizer};
+use super::{DebugFileSearch, Symbolizer};
 use crate::native::NativeModule;
 
 /// `mark` stands in `inner`, line 2, which is inlined in `middle`, line 4, which is inlined in `outer`, line 5.
@@ -63,7 +63,7 @@ impl Fixture {
 
     /// Looks in the fixture's own directory only.
     fn symbolizer(&self) -> Symbolizer {
-        Symbolizer::new(Search::new(&[self.path("debug")], None))
+        Symbolizer::new(DebugFileSearch::new(&[self.path("debug")], None))
     }
 }
 
@@ -100,10 +100,10 @@ fn without_time_there_are_no_names_and_it_says_so() {
     let fixture = Fixture::new();
     let program = fixture.inlined(&[]);
     let (module, offset) = (module(&program), address(&program, "mark"));
-    let plenty = Search::limited(Duration::from_secs(600));
+    let plenty = DebugFileSearch::limited(Duration::from_secs(600));
     assert_eq!(frames(&mut Symbolizer::new(plenty.clone()), &module, offset), expected());
     assert!(!plenty.is_over());
-    let none = Search::limited(Duration::ZERO);
+    let none = DebugFileSearch::limited(Duration::ZERO);
     let unnamed = frames(&mut Symbolizer::new(none.clone()), &module, offset);
     assert_eq!(unnamed, [(module.place(offset), 0)]);
     assert!(none.is_over());

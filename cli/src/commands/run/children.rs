@@ -31,7 +31,7 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    names: Option<Names>,
+    names: Option<CaptureNames>,
     captures: Vec<(u32, CaptureFile)>,
     /// Captures of the children of an earlier run that were removed.
     replaced: usize,
@@ -39,7 +39,7 @@ struct State {
 
 /// How the captures are named, once the name of the program's own is known.
 #[derive(Clone, Debug)]
-struct Names {
+struct CaptureNames {
     /// The program's own capture.
     own: PathBuf,
     /// What stands before the process id, if anything: a number with a point.
@@ -62,7 +62,7 @@ impl Children {
 
     /// The program's own capture has this name; nothing is opened before it is known.
     pub(super) fn name(&self, own: &Path) {
-        self.0.lock().names = Some(Names::new(own));
+        self.0.lock().names = Some(CaptureNames::new(own));
         self.0.named.notify_all();
     }
 
@@ -96,7 +96,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn names(&self) -> Names {
+    fn names(&self) -> CaptureNames {
         let mut state = self.lock();
         loop {
             match &state.names {
@@ -107,7 +107,7 @@ impl Shared {
     }
 }
 
-impl Names {
+impl CaptureNames {
     fn new(own: &Path) -> Self {
         let others = matching(own);
         let is_free = |run: &String| others.iter().all(|name| !begins(name, own, run));
@@ -133,7 +133,7 @@ impl Names {
 
 /// The run whose capture this is, where there is one that says so.
 fn run_of(capture: &Path) -> Option<u64> {
-    source::Capture::open(capture).ok()?.process().tree
+    source::CaptureReader::open(capture).ok()?.process().tree
 }
 
 /// Removes the captures of the children of this run, whose own capture is this; how many there were.
@@ -182,7 +182,7 @@ fn is_device(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Names, beside, matching};
+    use super::{CaptureNames, beside, matching};
     use memtrack_collector::NewChild;
     use std::path::Path;
 
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn patterns_are_typed_as_a_shell_reads_them() {
-        let pattern = |own: &str| Names::new(Path::new(own)).pattern();
+        let pattern = |own: &str| CaptureNames::new(Path::new(own)).pattern();
         assert_eq!(pattern("capture.bin"), "capture.*-*.bin");
         assert_eq!(pattern("/no/where/my capture.bin"), "'/no/where/my capture'.*-*.bin");
         assert_eq!(pattern("/no/where/capture"), "/no/where/capture.*-*");
@@ -210,7 +210,7 @@ mod tests {
         let child = NewChild { pid: 7, number: 1 };
         let mut made = Vec::new();
         for _ in 0..3 {
-            let path = Names::new(&own).path(child);
+            let path = CaptureNames::new(&own).path(child);
             std::fs::write(&path, b"").unwrap();
             made.push(path);
         }
@@ -222,6 +222,6 @@ mod tests {
         for name in ["other2.7-1.bin", "other.bin", "other.7.bin", "other.7-1.txt"] {
             std::fs::write(directory.path().join(name), b"").unwrap();
         }
-        assert_eq!(Names::new(&other).path(child), directory.path().join("other.7-1.bin"));
+        assert_eq!(CaptureNames::new(&other).path(child), directory.path().join("other.7-1.bin"));
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use memtrack_collector::{ChildSummary, Error, NothingRecorded, ProcessorTimes, RecordingSummary};
 use memtrack_format::meta::Process;
-use memtrack_reader::symbols::Search;
+use memtrack_reader::symbols::DebugFileSearch;
 use memtrack_reader::{Options, View};
 
 use super::children::Children;
@@ -22,7 +22,7 @@ use crate::message;
 use crate::output::CaptureFile;
 use crate::reports::facts::{Capture, quoted};
 use crate::reports::{arenas, failed};
-use crate::target::Program;
+use crate::target::TargetFile;
 use crate::units::{count, duration, plural, size};
 
 /// Records up to this many bytes are read back in about half a second.
@@ -64,17 +64,17 @@ impl Unrecorded {
 }
 
 /// What is to be done with captures that stay.
-pub(super) type Then<'a> = &'a dyn Fn(&[PathBuf]);
+pub(super) type AfterClosing<'a> = &'a dyn Fn(&[PathBuf]);
 
 /// Says how the recording went; what went wrong also when `quiet`. What is to be done with captures that stay is done before.
 /// Gives the captures that stay, the program's own first.
 pub(super) fn report(
-    (options, ending): (&args::Run, &Ending),
+    (options, ending): (&args::RunArgs, &Ending),
     capture: CaptureFile,
-    program: &Program,
+    program: &TargetFile,
     result: std::result::Result<RecordingSummary, Error>,
     (children, unrecorded): (&Children, Option<Unrecorded>),
-    then: Then<'_>,
+    then: AfterClosing<'_>,
 ) -> Vec<PathBuf> {
     let quiet = options.quiet;
     let summary = match result {
@@ -141,7 +141,7 @@ fn finish_children(quiet: bool, summary: &RecordingSummary, children: &Children)
 }
 
 fn recorded(
-    (options, ending): (&args::Run, &Ending),
+    (options, ending): (&args::RunArgs, &Ending),
     capture: &CaptureFile,
     summary: &RecordingSummary,
     (children, named): (&[PathBuf], &Children),
@@ -158,7 +158,7 @@ fn recorded(
     let read = path.is_file() && record_bytes(summary) <= MAX_RECORD_BYTES;
     let is_native = |process: &Process| process.native_traces && process.python_version.is_none();
     let native = summary.process.as_ref().is_some_and(is_native);
-    let names = Search::limited(NAMES_TAKE);
+    let names = DebugFileSearch::limited(NAMES_TAKE);
     let read = read.then(|| read_back(&all, (!native, names.clone())));
     let took = match &read {
         Some(Ok(capture)) => capture.facts.duration_ns(&capture.analysis),
@@ -203,13 +203,13 @@ fn record_bytes(summary: &RecordingSummary) -> u64 {
 }
 
 /// Native code gets its names where a program has no other stacks: they take time.
-fn read_back(captures: &[PathBuf], (without_names, search): (bool, Search)) -> Result<Capture> {
+fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSearch)) -> Result<Capture> {
     let request = Request { paths: captures, quiet: true, without_names, search, ..Request::default() };
     load(request, &Options::default())
 }
 
 /// Who holds the memory is left out where native code is `unnamed`.
-fn figures((options, ending): (&args::Run, &Ending), capture: &Capture, captures: usize, unnamed: bool) {
+fn figures((options, ending): (&args::RunArgs, &Ending), capture: &Capture, captures: usize, unnamed: bool) {
     let held = |view| {
         if !unnamed {
             held(capture, view);

@@ -12,7 +12,7 @@ use memtrack_format::meta::Process;
 use memtrack_reader::{Analysis, Frames, View};
 use rustc_hash::FxHashMap;
 
-use super::running::Running;
+use super::running::ProcessReplay;
 use crate::message;
 use crate::reports::shown::named;
 use crate::units::{count, duration, size};
@@ -26,7 +26,7 @@ const TIME_PART: u32 = 20;
 pub(super) struct LiveSink {
     inner: Box<dyn Sink>,
     /// `None` once the figures cannot be told any longer.
-    running: Option<Running>,
+    running: Option<ProcessReplay>,
     next: Instant,
     /// What was told last: nothing is told twice.
     told: String,
@@ -34,12 +34,14 @@ pub(super) struct LiveSink {
 
 impl LiveSink {
     pub(super) fn new(inner: Box<dyn Sink>) -> Self {
-        Self { inner, running: Some(Running::new()), next: Instant::now() + INTERVAL, told: String::new() }
+        Self { inner, running: Some(ProcessReplay::new()), next: Instant::now() + INTERVAL, told: String::new() }
     }
 
     fn tell(&mut self) {
         let begun = Instant::now();
-        let Some(now) = self.running.as_ref().filter(|_| begun >= self.next).and_then(Running::now) else { return };
+        let Some(now) = self.running.as_ref().filter(|_| begun >= self.next).and_then(ProcessReplay::now) else {
+            return;
+        };
         let told = figures(&now.analysis, now.frames);
         let time = duration(now.analysis.totals.end_time_ns);
         if told != self.told {

@@ -34,8 +34,8 @@ use crate::args;
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
-use crate::sys::{Child, Reaped, Signals, Spawn, Waiting, end_with, oom_kills, shell_status};
-use crate::target::{Environment, Program, Target, options_behind};
+use crate::sys::{Child, ChildrenWait, Reaped, Signals, Spawn, end_with, oom_kills, shell_status};
+use crate::target::{Environment, Target, TargetFile, options_behind};
 use crate::units;
 
 /// How long the program's children may outlive it before something is said.
@@ -45,7 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// Everything that keeps the program from being started.
-pub(crate) fn run(options: &args::Run) -> Result<u8> {
+pub(crate) fn run(options: &args::RunArgs) -> Result<u8> {
     refuse_contradictions(options)?;
     let target = Target::parse(&options.target)?;
     let program = target.resolve(options.python.as_deref(), std::env::vars_os().collect())?;
@@ -77,7 +77,7 @@ fn limit(error: &anyhow::Error) -> Option<&'static str> {
 
 /// The program takes memtrack's place: memtrack may not have what it takes to record or to wait for it. Comes back only
 /// where that fails.
-fn replaced_by(options: &args::Run, program: &Program, error: &anyhow::Error) -> anyhow::Error {
+fn replaced_by(options: &args::RunArgs, program: &TargetFile, error: &anyhow::Error) -> anyhow::Error {
     if !options.quiet {
         let (path, remedy) = (program.path.display(), limit(error).unwrap_or_default());
         message::warning(format_args!("nothing will be recorded of {path}: {error:#}; {remedy}"));
@@ -88,7 +88,7 @@ fn replaced_by(options: &args::Run, program: &Program, error: &anyhow::Error) ->
     }
 }
 
-fn refuse_contradictions(options: &args::Run) -> Result<(), Failure> {
+fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
     if options.aggregate && options.allocation_timestamps {
         return Err(Failure::usage(
             "--aggregate and --allocation-timestamps exclude each other: an aggregated capture holds sums, no single \
@@ -99,7 +99,7 @@ fn refuse_contradictions(options: &args::Run) -> Result<(), Failure> {
 }
 
 /// Runs a program that nothing can be recorded of, without anything of memtrack in its environment.
-fn run_untracked(options: &args::Run, program: &Program, reason: &str) -> Result<ExitStatus> {
+fn run_untracked(options: &args::RunArgs, program: &TargetFile, reason: &str) -> Result<ExitStatus> {
     let signals = Signals::take()?;
     let child = start(program, program.environment.clone())?;
     signals.pass_on(&child, options.target.len());
@@ -110,7 +110,7 @@ fn run_untracked(options: &args::Run, program: &Program, reason: &str) -> Result
     Ok(status)
 }
 
-fn record(options: &args::Run, target: &Target, program: &Program) -> Result<ExitStatus> {
+fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Result<ExitStatus> {
     page::refuse(options)?;
     let shim = shim::find()?;
     let private = Private::new()?;
@@ -154,7 +154,7 @@ fn record(options: &args::Run, target: &Target, program: &Program) -> Result<Exi
     }
 }
 
-fn open(options: &args::Run, children: &Children) -> Result<(CaptureFile, File)> {
+fn open(options: &args::RunArgs, children: &Children) -> Result<(CaptureFile, File)> {
     match &options.output {
         Some(path) => {
             if options.follow && options.force {
@@ -167,7 +167,7 @@ fn open(options: &args::Run, children: &Children) -> Result<(CaptureFile, File)>
 }
 
 /// The captures of children that outlive the program are whole only when they, too, have ended.
-fn wait_for_children(collector: &Collector, waiting: &Waiting, quiet: bool) {
+fn wait_for_children(collector: &Collector, waiting: &ChildrenWait, quiet: bool) {
     waiting.begin();
     let begun = Instant::now();
     let mut said = quiet;
@@ -188,13 +188,13 @@ fn wait_for_children(collector: &Collector, waiting: &Waiting, quiet: bool) {
 struct Launched {
     collector: Collector,
     child: Arc<Child>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<ChildrenWait>,
 }
 
 /// Starts to collect, and the program.
 fn launch(
-    options: &args::Run,
-    program: &Program,
+    options: &args::RunArgs,
+    program: &TargetFile,
     private: &Private,
     shim: PathBuf,
     file: File,
@@ -248,7 +248,7 @@ fn sink(form: Form, file: File) -> io::Result<Box<dyn Sink>> {
     Ok(if form.live { Box::new(LiveSink::new(sink)) } else { sink })
 }
 
-fn start(program: &Program, environment: Environment) -> Result<Arc<Child>> {
+fn start(program: &TargetFile, environment: Environment) -> Result<Arc<Child>> {
     let child = Spawn::new(&program.path, &program.arguments, environment).and_then(|spawn| spawn.start());
     match child {
         Ok(child) => Ok(Arc::new(child)),
@@ -258,7 +258,7 @@ fn start(program: &Program, environment: Environment) -> Result<Arc<Child>> {
     }
 }
 
-fn not_started(program: &Program, error: &io::Error) -> Failure {
+fn not_started(program: &TargetFile, error: &io::Error) -> Failure {
     let text = format!("{}: cannot be started: {error}", program.path.display());
     if error.kind() == io::ErrorKind::NotFound { Failure::not_found(&text) } else { Failure::not_executable(&text) }
 }

@@ -12,14 +12,14 @@ use crate::commands::views::{show, write_page};
 use crate::load::Request;
 use crate::message;
 use crate::open;
-use crate::output::{Destination, Report};
-use crate::reports::page::Start;
+use crate::output::{Destination, ReportOutput};
+use crate::reports::page::PageStart;
 
 /// Refuses what would keep the page of a capture with a given name from being written.
 ///
 /// # Errors
 /// A file that is there already; a capture that is no file.
-pub(super) fn refuse(options: &args::Run) -> Result<()> {
+pub(super) fn refuse(options: &args::RunArgs) -> Result<()> {
     let Some(capture) = options.output.as_ref().filter(|_| options.flamegraph) else { return Ok(()) };
     if capture.exists() && !capture.is_file() {
         bail!("{}: --flamegraph needs a capture that can be read again; name a file", capture.display());
@@ -30,7 +30,7 @@ pub(super) fn refuse(options: &args::Run) -> Result<()> {
 }
 
 /// Makes the page of these captures, and shows it if that was asked for.
-pub(super) fn make(options: &args::Run, captures: &[PathBuf]) {
+pub(super) fn make(options: &args::RunArgs, captures: &[PathBuf]) {
     if captures.is_empty() {
         return;
     }
@@ -43,9 +43,9 @@ pub(super) fn make(options: &args::Run, captures: &[PathBuf]) {
 }
 
 fn write(force: bool, captures: &[PathBuf]) -> Result<Option<PathBuf>> {
-    let out = Report::file(destination(force, captures), "flamegraph", "html")?;
+    let out = ReportOutput::file(destination(force, captures), "flamegraph", "html")?;
     let request = Request { paths: captures, quiet: true, ..Request::default() };
-    write_page(request, Options::default(), (Start::default(), false), out)
+    write_page(request, Options::default(), (PageStart::default(), false), out)
 }
 
 fn destination(force: bool, captures: &[PathBuf]) -> Destination<'_> {

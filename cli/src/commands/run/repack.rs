@@ -12,7 +12,7 @@ use memtrack_reader::source;
 
 use crate::message;
 use crate::output::temporary_beside;
-use crate::sys::Waiting;
+use crate::sys::ChildrenWait;
 use crate::terminal::Progress;
 
 /// Higher levels take so long for a byte that a program would wait for the disk's queue.
@@ -27,7 +27,7 @@ pub(super) fn plan(wanted: Compression) -> (Compression, Option<Compression>) {
 }
 
 /// Writes them again. A signal ends that, and the captures are what they were.
-pub(super) fn repack(captures: &[PathBuf], compression: Compression, waiting: &Waiting) {
+pub(super) fn repack(captures: &[PathBuf], compression: Compression, waiting: &ChildrenWait) {
     waiting.begin();
     for path in captures.iter().filter(|path| path.is_file()) {
         match one(path, compression, waiting) {
@@ -44,9 +44,9 @@ pub(super) fn repack(captures: &[PathBuf], compression: Compression, waiting: &W
     waiting.end();
 }
 
-fn one(path: &Path, compression: Compression, waiting: &Waiting) -> Result<bool> {
+fn one(path: &Path, compression: Compression, waiting: &ChildrenWait) -> Result<bool> {
     let path = fs::canonicalize(path)?;
-    let capture = source::Capture::open(&path)?;
+    let capture = source::CaptureReader::open(&path)?;
     let mut out = BufWriter::new(temporary_beside(&path, 0o666)?);
     let mut packer = Packer::new(compression)?;
     let mut progress = Progress::new(capture.file_bytes(), "compressing");

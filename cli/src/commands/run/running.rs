@@ -13,7 +13,7 @@ use memtrack_reader::source::{Online, ReadSummary};
 use memtrack_reader::{Analysis, Frames, Options, Replay, Thread};
 
 /// The replay of one process. Its functions are those of a sink.
-pub(super) struct Running {
+pub(super) struct ProcessReplay {
     /// What is known of the process.
     pub(super) process: Process,
     online: Option<Online>,
@@ -30,7 +30,7 @@ pub(super) struct Now<'a> {
     pub(super) threads: &'a [Thread],
 }
 
-impl Running {
+impl ProcessReplay {
     pub(super) fn new() -> Self {
         let replay = Replay::new(&Options::default());
         Self { process: Process::default(), online: None, replay, image_ticket: 0 }

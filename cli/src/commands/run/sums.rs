@@ -19,7 +19,7 @@ use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 use memtrack_reader::{Analysis, Frames, Thread, aggregate};
 
-use super::running::Running;
+use super::running::ProcessReplay;
 
 /// Between two checkpoints, at least.
 const INTERVAL: Duration = Duration::from_secs(3);
@@ -31,8 +31,8 @@ const MAX_SNAPSHOTS: usize = 1 << 19;
 
 /// Replays what is recorded, and writes the sums.
 pub(super) struct SumsSink {
-    file: Sums,
-    running: Running,
+    file: SumsFile,
+    running: ProcessReplay,
     next_checkpoint: Instant,
 }
 
@@ -45,8 +45,8 @@ impl SumsSink {
         file.write_all_at(&header::encode(), 0)?;
         let start = header::LEN as u64;
         Ok(Self {
-            file: Sums { file, packer: Packer::new(compression)?, newest: start, end: start, round: 0 },
-            running: Running::new(),
+            file: SumsFile { file, packer: Packer::new(compression)?, newest: start, end: start, round: 0 },
+            running: ProcessReplay::new(),
             next_checkpoint: Instant::now() + INTERVAL,
         })
     }
@@ -107,7 +107,7 @@ impl Sink for SumsSink {
 }
 
 /// The file.
-struct Sums {
+struct SumsFile {
     file: File,
     packer: Packer,
     /// Where the newest blocks begin.
@@ -118,7 +118,7 @@ struct Sums {
     round: u32,
 }
 
-impl Sums {
+impl SumsFile {
     fn write(
         &mut self,
         process: &Process,
@@ -190,14 +190,14 @@ mod tests {
 
     use memtrack_format::aggregate::Aggregate;
     use memtrack_format::meta::Process;
-    use memtrack_reader::source::Capture;
+    use memtrack_reader::source::CaptureReader;
     use memtrack_reader::{Analysis, Frames, Snapshot, Thread};
     use tempfile::NamedTempFile;
 
     use super::{Compression, MAX_SNAPSHOTS, SumsSink, payload};
 
-    fn saved(file: &NamedTempFile) -> (Capture, Aggregate) {
-        let capture = Capture::open(file.path()).unwrap();
+    fn saved(file: &NamedTempFile) -> (CaptureReader, Aggregate) {
+        let capture = CaptureReader::open(file.path()).unwrap();
         let aggregate = Aggregate::decode(&capture.aggregate().unwrap().unwrap()).unwrap();
         (capture, aggregate)
     }

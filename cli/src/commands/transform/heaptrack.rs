@@ -26,21 +26,21 @@ const PAGE: u64 = 4096;
 pub(super) type Keep<'a> = &'a dyn Fn(&Event) -> bool;
 
 /// Writes what it is given. The first error ends the writing, not the reading.
-pub(super) struct Writer<'a, W> {
+pub(super) struct HeaptrackWriter<'a, W> {
     out: W,
     pub(super) written: io::Result<()>,
     keep: Keep<'a>,
     tables: Tables,
     blocks: FxHashMap<u64, u64>,
     /// Mappings that count as heap: their ends and their numbers, by start.
-    mappings: BTreeMap<u64, Mapping>,
+    mappings: BTreeMap<u64, HeapMapping>,
     last_ends: FxHashMap<ThreadId, Vec<Ended>>,
     remapped_heap: FxHashMap<ThreadId, bool>,
     time_ms: u64,
 }
 
 #[derive(Clone, Copy)]
-struct Mapping {
+struct HeapMapping {
     end: u64,
     stack: u64,
     number: u64,
@@ -50,10 +50,10 @@ struct Mapping {
 #[derive(Clone, Copy)]
 enum Ended {
     Block(u64, u64),
-    Part(u64, Mapping),
+    Part(u64, HeapMapping),
 }
 
-impl<'a, W: Write> Writer<'a, W> {
+impl<'a, W: Write> HeaptrackWriter<'a, W> {
     /// Begins a file.
     pub(super) fn new(facts: &Facts, keep: Keep<'a>, mut out: W) -> Self {
         let mut tables = Tables::default();
@@ -159,7 +159,7 @@ impl<'a, W: Write> Writer<'a, W> {
             let stack = self.stack(event.stack, frames);
             let number = self.begin(event.size, stack);
             let end = event.address.saturating_add(event.size);
-            self.mappings.insert(event.address, Mapping { end, stack, number });
+            self.mappings.insert(event.address, HeapMapping { end, stack, number });
         }
     }
 
@@ -178,15 +178,15 @@ impl<'a, W: Write> Writer<'a, W> {
             return Vec::new();
         }
         let hit: Vec<_> = self.mappings.range(..end).rev().take_while(|(_, mapping)| mapping.end > start).collect();
-        let hit: Vec<(u64, Mapping)> = hit.into_iter().map(|(at, mapping)| (*at, *mapping)).collect();
+        let hit: Vec<(u64, HeapMapping)> = hit.into_iter().map(|(at, mapping)| (*at, *mapping)).collect();
         for (at, mapping) in &hit {
             self.mappings.remove(at);
             self.end(mapping.number);
             self.resume(*at, start, mapping.stack);
             self.resume(end, mapping.end, mapping.stack);
         }
-        let part = |(at, mapping): (u64, Mapping)| {
-            Ended::Part(at.max(start), Mapping { end: mapping.end.min(end), ..mapping })
+        let part = |(at, mapping): (u64, HeapMapping)| {
+            Ended::Part(at.max(start), HeapMapping { end: mapping.end.min(end), ..mapping })
         };
         hit.into_iter().map(part).collect()
     }
@@ -194,7 +194,7 @@ impl<'a, W: Write> Writer<'a, W> {
     fn resume(&mut self, start: u64, end: u64, stack: u64) {
         if start < end {
             let number = self.begin(end - start, stack);
-            self.mappings.insert(start, Mapping { end, stack, number });
+            self.mappings.insert(start, HeapMapping { end, stack, number });
         }
     }
 
@@ -213,7 +213,7 @@ impl<'a, W: Write> Writer<'a, W> {
     }
 }
 
-impl<W: Write> Consumer for Writer<'_, W> {
+impl<W: Write> Consumer for HeaptrackWriter<'_, W> {
     fn event(&mut self, event: &Event, frames: &Frames) {
         self.time(event.time_ns);
         match event.kind {
@@ -337,7 +337,7 @@ impl Tables {
 
 #[cfg(test)]
 mod tests {
-    use super::Writer;
+    use super::HeaptrackWriter;
     use crate::reports::facts::Facts;
     use memtrack_format::{Allocator, MapClass};
     use memtrack_reader::source::Consumer;
@@ -349,7 +349,7 @@ mod tests {
         let frame = frames.frame_id(function, file, 26).unwrap();
         let stack = frames.stack_of(&[frame]).unwrap();
         let facts = Facts { file: "capture.bin".into(), ..Facts::default() };
-        let mut writer = Writer::new(&facts, keep, Vec::new());
+        let mut writer = HeaptrackWriter::new(&facts, keep, Vec::new());
         for (order, &(kind, address, size)) in (0..).zip(script) {
             let stack = if address == 0x9000 { StackId::EMPTY } else { stack };
             let time_ns = order * 1_000_000;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use memtrack_reader::modules::{Module, Modules};
+use memtrack_reader::modules::{ModuleId, ModuleTable};
 use memtrack_reader::source::{self, Consumer, ReadSummary, RunPosition};
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Options, Replay, Snapshot};
 use parquet::basic::{Compression, Encoding};
@@ -21,7 +21,7 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
-use crate::kept::{Kept, KeptEvents};
+use crate::allocation_filter::{AllocationFilter, KeptEvents};
 use crate::sys::EndSignals;
 
 /// Rows that are held before they are written.
@@ -76,7 +76,7 @@ enum Cell<'a> {
 const DISTINCT: [&str; 3] = ["order", "time_ns", "address"];
 
 /// A file that is being written.
-struct Table {
+struct ParquetTable {
     writer: SerializedFileWriter<File>,
     columns: Vec<Column>,
     rows: usize,
@@ -98,7 +98,7 @@ impl Words {
     }
 }
 
-impl Table {
+impl ParquetTable {
     /// Begins a table with these columns: name and type.
     fn new(directory: &Path, name: &str, about: &str, columns: &[(&str, &str)]) -> Result<Self> {
         let path = directory.join(format!("{name}.parquet"));
@@ -175,9 +175,9 @@ impl Table {
 }
 
 /// A consumer that writes events and snapshots.
-struct Writer<'a> {
-    events: Table,
-    snapshots: Table,
+struct ParquetWriter<'a> {
+    events: ParquetTable,
+    snapshots: ParquetTable,
     kept: KeptEvents<'a>,
     replay: Replay,
     tid: i32,
@@ -189,8 +189,8 @@ struct Writer<'a> {
 /// # Errors
 /// A capture that cannot be read, or a directory that cannot be written.
 pub(super) fn write(
-    capture: &source::Capture,
-    kept: &Kept,
+    capture: &source::CaptureReader,
+    kept: &AllocationFilter,
     directory: &Path,
     progress: impl FnMut(u64),
 ) -> Result<ReadSummary> {
@@ -216,9 +216,9 @@ pub(super) fn write(
     ];
     let snapshots =
         [("snapshot", "u32"), ("time_ns", "u64"), ("rss_bytes", "u64"), ("heap_bytes", "u64"), ("order", "u64")];
-    let mut writer = Writer {
-        events: Table::new(directory, "events", &about, &events)?,
-        snapshots: Table::new(directory, "snapshots", &about, &snapshots)?,
+    let mut writer = ParquetWriter {
+        events: ParquetTable::new(directory, "events", &about, &events)?,
+        snapshots: ParquetTable::new(directory, "snapshots", &about, &snapshots)?,
         kept: KeptEvents::new(kept),
         replay: Replay::new(&Options::default()),
         tid: 0,
@@ -230,7 +230,7 @@ pub(super) fn write(
     writer.snapshots.finish()?;
     stacks(directory, &about, &read.frames)?;
     frames(directory, &about, &read.frames)?;
-    let mut threads = Table::new(directory, "threads", &about, &[("tid", "i32"), ("name", "text")])?;
+    let mut threads = ParquetTable::new(directory, "threads", &about, &[("tid", "i32"), ("name", "text")])?;
     for thread in &read.threads {
         let name = Some(thread.name.as_str()).filter(|name| !name.is_empty());
         threads.row([Cell::Int32(Some(thread.tid.cast_unsigned())), Cell::Text(name)])?;
@@ -241,7 +241,7 @@ pub(super) fn write(
 
 fn stacks(directory: &Path, about: &str, frames: &Frames) -> Result<()> {
     let columns = [("stack", "u32"), ("caller", "u32"), ("frame", "u32"), ("depth", "u32")];
-    let mut table = Table::new(directory, "stacks", about, &columns)?;
+    let mut table = ParquetTable::new(directory, "stacks", about, &columns)?;
     let mut depths = vec![0_u32];
     for (number, node) in (1..).zip(frames.stacks()) {
         let depth = depths.get(node.parent.0 as usize).copied().unwrap_or(0).saturating_add(1);
@@ -261,9 +261,9 @@ fn frames(directory: &Path, about: &str, frames: &Frames) -> Result<()> {
         ("column", "u32"),
         ("module", "u32"),
     ];
-    let mut table = Table::new(directory, "frames", about, &columns)?;
-    let mut known = Modules::default();
-    let mut modules: Vec<Module> = Vec::new();
+    let mut table = ParquetTable::new(directory, "frames", about, &columns)?;
+    let mut known = ModuleTable::default();
+    let mut modules: Vec<ModuleId> = Vec::new();
     for (number, frame) in (0..).zip(frames.frames()) {
         let id = FrameId(number);
         let file = Some(frames.file(id)).filter(|file| !file.is_empty());
@@ -284,14 +284,14 @@ fn frames(directory: &Path, about: &str, frames: &Frames) -> Result<()> {
         ])?;
     }
     table.finish()?;
-    let mut table = Table::new(directory, "modules", about, &[("module", "u32"), ("name", "text")])?;
+    let mut table = ParquetTable::new(directory, "modules", about, &[("module", "u32"), ("name", "text")])?;
     for (number, module) in (0..).zip(modules) {
         table.row([Cell::Int32(Some(number)), Cell::Text(Some(known.name(module)))])?;
     }
     table.finish()
 }
 
-impl Writer<'_> {
+impl ParquetWriter<'_> {
     fn row(&mut self, event: &Event) -> Result<()> {
         let (kind, allocator, class) = match event.kind {
             EventKind::Alloc(allocator) => ("alloc", Some(allocator), None),
@@ -321,7 +321,7 @@ impl Writer<'_> {
     }
 }
 
-impl Consumer for Writer<'_> {
+impl Consumer for ParquetWriter<'_> {
     fn event(&mut self, event: &Event, _frames: &Frames) {
         self.replay.event(event);
         if self.written.is_ok() && self.kept.takes(event) {

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use memtrack_reader::View;
 use memtrack_reader::analysis::Tally;
 
-use super::forest::{Forest, Sort};
-use super::rows::{Item, Row, figure, parted, rows};
+use super::forest::{Forest, SiblingOrder};
+use super::rows::{TreeItem, TreeRow, figure, parted, rows};
 use crate::reports::facts::Capture;
 use crate::reports::source::Sources;
 
@@ -18,7 +18,7 @@ const OPEN_AT_FIRST: f64 = 10.0;
 
 /// How the tree is shown at first.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Start {
+pub(super) struct BrowserStart {
     pub(super) view: View,
     pub(super) inverted: bool,
     /// Calls with less than this part of the whole are summed up, in percent.
@@ -27,7 +27,7 @@ pub(super) struct Start {
 
 /// What is searched for.
 #[derive(Debug, Default)]
-pub(super) struct Search {
+pub(super) struct TextSearch {
     pub(super) text: String,
     /// Whether it is being typed.
     pub(super) typing: bool,
@@ -69,7 +69,7 @@ pub(super) enum Action {
 
 /// What comes after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
+pub(super) enum NextAction {
     /// The next key.
     GoOn,
     /// The shell, until it wakes memtrack up again.
@@ -85,17 +85,17 @@ pub(super) struct Browser<'a> {
     pub(super) views: [View; 4],
     pub(super) view: usize,
     pub(super) inverted: bool,
-    pub(super) sort: Sort,
-    pub(super) rows: Vec<Row>,
+    pub(super) sort: SiblingOrder,
+    pub(super) rows: Vec<TreeRow>,
     pub(super) selected: usize,
-    pub(super) search: Search,
+    pub(super) search: TextSearch,
     /// Whether source lines are shown.
     pub(super) source: bool,
     pub(super) sources: Sources,
     pub(super) help: bool,
     least: f64,
     /// What is open, on each side.
-    open: [HashSet<Item>; 2],
+    open: [HashSet<TreeItem>; 2],
     visited: HashSet<(View, bool)>,
     /// Rows on the screen, for keys that move by a page.
     pub(super) page: usize,
@@ -104,8 +104,8 @@ pub(super) struct Browser<'a> {
 }
 
 impl<'a> Browser<'a> {
-    pub(super) fn new(capture: &'a Capture, start: Start) -> Self {
-        let Start { view, inverted, least } = start;
+    pub(super) fn new(capture: &'a Capture, start: BrowserStart) -> Self {
+        let BrowserStart { view, inverted, least } = start;
         let leaks = if view == View::LeaksAtExit { view } else { View::Leaks };
         let views = [View::HighWaterMark, leaks, View::Temporary, View::Allocated];
         let mut browser = Self {
@@ -113,10 +113,10 @@ impl<'a> Browser<'a> {
             views,
             view: views.iter().position(|one| *one == view).unwrap_or(0),
             inverted,
-            sort: Sort::default(),
+            sort: SiblingOrder::default(),
             rows: Vec::new(),
             selected: 0,
-            search: Search::default(),
+            search: TextSearch::default(),
             source: false,
             sources: Sources::new(capture.facts.process.start_realtime_ns),
             help: false,
@@ -131,13 +131,13 @@ impl<'a> Browser<'a> {
     }
 
     /// Does what a key means.
-    pub(super) fn act(&mut self, action: Action) -> Then {
+    pub(super) fn act(&mut self, action: Action) -> NextAction {
         match action {
-            Action::Quit => return Then::Quit,
-            Action::Suspend => return Then::Suspend,
+            Action::Quit => return NextAction::Quit,
+            Action::Suspend => return NextAction::Suspend,
             Action::Escape if self.help => self.help = false,
             Action::Escape if !self.search.text.is_empty() => self.find(String::new()),
-            Action::Escape => return Then::Quit,
+            Action::Escape => return NextAction::Quit,
             Action::Help => self.help = !self.help,
             Action::Source => self.source = !self.source,
             Action::Up | Action::Down | Action::PageUp | Action::PageDown | Action::First | Action::Last => {
@@ -162,7 +162,7 @@ impl<'a> Browser<'a> {
             Action::Next => self.next_match(true),
             Action::Previous => self.next_match(false),
         }
-        Then::GoOn
+        NextAction::GoOn
     }
 
     /// A character of the text that is searched for.
@@ -192,11 +192,11 @@ impl<'a> Browser<'a> {
         self.rows.get(self.selected).map_or(0, |row| row.item.node())
     }
 
-    fn selected_item(&self) -> Option<Item> {
+    fn selected_item(&self) -> Option<TreeItem> {
         self.rows.get(self.selected).map(|row| row.item)
     }
 
-    fn open(&mut self) -> &mut HashSet<Item> {
+    fn open(&mut self) -> &mut HashSet<TreeItem> {
         &mut self.open[usize::from(self.inverted)]
     }
 
@@ -236,13 +236,13 @@ impl<'a> Browser<'a> {
         }
         let mut item = row.item;
         self.open().insert(item);
-        while let Item::Call(node) = item {
+        while let TreeItem::Call(node) = item {
             let (large, small) = parted(&self.forest, node, self.sort, self.floor());
             let [only] = large[..] else { break };
             if !small.is_empty() {
                 break;
             }
-            item = Item::Call(only);
+            item = TreeItem::Call(only);
             self.open().insert(item);
         }
         self.refresh();
@@ -257,10 +257,11 @@ impl<'a> Browser<'a> {
             return self.refresh();
         }
         let above = match item {
-            Item::Rest(node) => node,
-            Item::Call(node) => self.forest.parent(node),
+            TreeItem::Rest(node) => node,
+            TreeItem::Call(node) => self.forest.parent(node),
         };
-        let is_above = |row: &Row| row.item == Item::Call(above) || row.item == Item::Rest(above) && row.item != item;
+        let is_above =
+            |row: &TreeRow| row.item == TreeItem::Call(above) || row.item == TreeItem::Rest(above) && row.item != item;
         self.selected = self.rows[..self.selected].iter().rposition(is_above).unwrap_or(self.selected);
     }
 
@@ -271,12 +272,12 @@ impl<'a> Browser<'a> {
             self.open().insert(item);
             let (large, small) = parted(&self.forest, item.node(), self.sort, self.floor());
             match item {
-                Item::Call(node) if !small.is_empty() => todo.push(Item::Rest(node)),
-                Item::Rest(_) => todo.extend(small.into_iter().map(Item::Call)),
-                Item::Call(_) => {}
+                TreeItem::Call(node) if !small.is_empty() => todo.push(TreeItem::Rest(node)),
+                TreeItem::Rest(_) => todo.extend(small.into_iter().map(TreeItem::Call)),
+                TreeItem::Call(_) => {}
             }
-            if matches!(item, Item::Call(_)) {
-                todo.extend(large.into_iter().map(Item::Call));
+            if matches!(item, TreeItem::Call(_)) {
+                todo.extend(large.into_iter().map(TreeItem::Call));
             }
         }
         self.refresh();
@@ -314,7 +315,7 @@ impl<'a> Browser<'a> {
             let whole = self.forest.total(0).bytes as f64;
             let large = |node: &u32| self.forest.total(*node).bytes as f64 * 100.0 >= whole * OPEN_AT_FIRST;
             let nodes = u32::try_from(self.forest.len()).unwrap_or(u32::MAX);
-            let open: Vec<Item> = (1..nodes).filter(large).map(Item::Call).collect();
+            let open: Vec<TreeItem> = (1..nodes).filter(large).map(TreeItem::Call).collect();
             self.open().extend(open);
         }
         self.make_rows();
@@ -334,7 +335,7 @@ impl<'a> Browser<'a> {
     }
 
     /// Selects the row of this item, or of the nearest of its callers.
-    fn reselect(&mut self, item: Option<Item>) {
+    fn reselect(&mut self, item: Option<TreeItem>) {
         let mut wanted = item;
         while let Some(item) = wanted {
             if let Some(at) = self.rows.iter().position(|row| row.item == item) {
@@ -342,9 +343,9 @@ impl<'a> Browser<'a> {
                 return;
             }
             wanted = match item {
-                Item::Rest(node) => Some(Item::Call(node)),
-                Item::Call(0) => None,
-                Item::Call(node) => Some(Item::Call(self.forest.parent(node))),
+                TreeItem::Rest(node) => Some(TreeItem::Call(node)),
+                TreeItem::Call(0) => None,
+                TreeItem::Call(node) => Some(TreeItem::Call(self.forest.parent(node))),
             };
         }
         self.selected = self.selected.min(self.rows.len().saturating_sub(1));
@@ -357,15 +358,15 @@ impl<'a> Browser<'a> {
             let above = self.forest.parent(at);
             let (_, small) = parted(&self.forest, above, self.sort, self.floor());
             if small.contains(&at) {
-                self.open().insert(Item::Rest(above));
+                self.open().insert(TreeItem::Rest(above));
             }
             if above != 0 {
-                self.open().insert(Item::Call(above));
+                self.open().insert(TreeItem::Call(above));
             }
             at = above;
         }
         self.make_rows();
-        self.reselect(Some(Item::Call(node)));
+        self.reselect(Some(TreeItem::Call(node)));
     }
 
     /// Searches for this text from where the search began.

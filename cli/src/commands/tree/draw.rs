@@ -11,9 +11,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph};
 
 use super::browser::Browser;
-use super::forest::Sort;
+use super::forest::SiblingOrder;
 use super::keys::BINDINGS;
-use super::rows::{Item, Row, figure};
+use super::rows::{TreeItem, TreeRow, figure};
 use crate::reports::facts::visible;
 use crate::reports::view;
 use crate::units::{count, percent, size};
@@ -36,7 +36,7 @@ pub(super) fn draw(browser: &mut Browser<'_>, color: bool, frame: &mut Frame<'_>
     frame.render_widget(paint.views(browser), views);
     browser.page = usize::from(body.height);
     browser.top = top(browser);
-    let columns = Columns { width: area.width };
+    let columns = VisibleColumns { width: area.width };
     frame.render_widget(paint.head(browser, &columns), head);
     let rows = browser.rows.iter().enumerate().skip(browser.top).take(browser.page);
     let lines: Vec<Line<'_>> =
@@ -61,11 +61,11 @@ fn top(browser: &Browser<'_>) -> usize {
 }
 
 /// Which columns there is room for.
-struct Columns {
+struct VisibleColumns {
     width: u16,
 }
 
-impl Columns {
+impl VisibleColumns {
     fn row(&self, [total, part, own, count]: [String; 4]) -> String {
         let mut text = format!(" {total:>8} {part:>7}");
         if self.width >= MIDDLE {
@@ -119,21 +119,24 @@ impl Paint {
         Line::from(spans)
     }
 
-    fn head(self, browser: &Browser<'_>, columns: &Columns) -> Line<'static> {
+    fn head(self, browser: &Browser<'_>, columns: &VisibleColumns) -> Line<'static> {
         let mark = |sort, text: &str| if browser.sort == sort { format!("{text}▾") } else { text.to_owned() };
         let call = if browser.inverted { "Call, with its callers below" } else { "Call" };
-        let [total, own] = [mark(Sort::Total, "Total"), mark(Sort::Own, "Own")];
-        let text = columns.row([total, "Part".into(), own, mark(Sort::Count, "Count")]) + &mark(Sort::Name, call);
+        let [total, own] = [mark(SiblingOrder::Total, "Total"), mark(SiblingOrder::Own, "Own")];
+        let text = columns.row([total, "Part".into(), own, mark(SiblingOrder::Count, "Count")])
+            + &mark(SiblingOrder::Name, call);
         let width = usize::from(columns.width);
         Line::styled(format!("{text:<width$}"), Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED))
     }
 
-    fn row(self, browser: &Browser<'_>, columns: &Columns, row: &Row, selected: bool) -> Line<'static> {
+    fn row(self, browser: &Browser<'_>, columns: &VisibleColumns, row: &TreeRow, selected: bool) -> Line<'static> {
         let whole = figure(browser.forest.total(0), browser.sort);
         let part = figure(row.total, browser.sort);
         let own = match row.item {
-            Item::Call(node) if browser.forest.own(node) != Tally::default() => size(browser.forest.own(node).bytes),
-            Item::Call(_) | Item::Rest(_) => String::new(),
+            TreeItem::Call(node) if browser.forest.own(node) != Tally::default() => {
+                size(browser.forest.own(node).bytes)
+            }
+            TreeItem::Call(_) | TreeItem::Rest(_) => String::new(),
         };
         let text = columns.row([size(row.total.bytes), percent(part, whole), own, count(row.total.count)]);
         let marker = match (row.has_more, row.is_open) {
@@ -160,10 +163,12 @@ impl Paint {
         }
     }
 
-    fn name(self, browser: &Browser<'_>, row: &Row, room: usize) -> Vec<Span<'static>> {
+    fn name(self, browser: &Browser<'_>, row: &TreeRow, room: usize) -> Vec<Span<'static>> {
         let node = match row.item {
-            Item::Rest(_) => return vec![Span::styled(format!("({} smaller)", count(row.rest as u64)), self.dim())],
-            Item::Call(node) => node,
+            TreeItem::Rest(_) => {
+                return vec![Span::styled(format!("({} smaller)", count(row.rest as u64)), self.dim())];
+            }
+            TreeItem::Call(node) => node,
         };
         let (function, place) = browser.forest.described(node);
         let [function, place] = [visible(function), visible(&place)];

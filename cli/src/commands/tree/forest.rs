@@ -14,7 +14,7 @@ use crate::reports::tree::places;
 
 /// What puts siblings in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum SiblingOrder {
     /// Bytes with everything called, largest first.
     #[default]
     Total,
@@ -26,7 +26,7 @@ pub(super) enum Sort {
     Name,
 }
 
-impl Sort {
+impl SiblingOrder {
     /// The next one, round and round.
     pub(super) fn next(self) -> Self {
         match self {
@@ -40,7 +40,7 @@ impl Sort {
 
 /// One way round of the tree.
 #[derive(Debug)]
-struct Side {
+struct TreeDirection {
     tree: CallTree,
     /// The node of each of the capture's groups.
     places: Vec<u32>,
@@ -58,7 +58,7 @@ pub(super) struct Forest<'a> {
     view: View,
     inverted: bool,
     /// The side that is looked at is always made.
-    sides: [Option<Side>; 2],
+    sides: [Option<TreeDirection>; 2],
 }
 
 impl<'a> Forest<'a> {
@@ -73,14 +73,14 @@ impl<'a> Forest<'a> {
     pub(super) fn look(&mut self, view: View, inverted: bool) {
         (self.view, self.inverted) = (view, inverted);
         let capture = self.capture;
-        let side = self.sides[usize::from(inverted)].get_or_insert_with(|| Side::new(capture, inverted));
+        let side = self.sides[usize::from(inverted)].get_or_insert_with(|| TreeDirection::new(capture, inverted));
         if !side.figures.contains_key(&view) {
             let figures = side.sum_up(capture, view);
             side.figures.insert(view, figures);
         }
     }
 
-    fn side(&self) -> Option<&Side> {
+    fn side(&self) -> Option<&TreeDirection> {
         self.sides[usize::from(self.inverted)].as_ref()
     }
 
@@ -127,14 +127,18 @@ impl<'a> Forest<'a> {
     }
 
     /// The nodes below one that have something in this view, in order.
-    pub(super) fn below(&self, node: u32, sort: Sort) -> Vec<u32> {
+    pub(super) fn below(&self, node: u32, sort: SiblingOrder) -> Vec<u32> {
         let all = self.all_below(node).iter();
         let mut below: Vec<u32> = all.copied().filter(|node| self.total(*node) != Tally::default()).collect();
         match sort {
-            Sort::Total => below.sort_by_key(|node| Reverse((self.total(*node).bytes, self.total(*node).count))),
-            Sort::Own => below.sort_by_key(|node| Reverse((self.own(*node).bytes, self.total(*node).bytes))),
-            Sort::Count => below.sort_by_key(|node| Reverse((self.total(*node).count, self.total(*node).bytes))),
-            Sort::Name => below.sort_by_cached_key(|node| {
+            SiblingOrder::Total => {
+                below.sort_by_key(|node| Reverse((self.total(*node).bytes, self.total(*node).count)))
+            }
+            SiblingOrder::Own => below.sort_by_key(|node| Reverse((self.own(*node).bytes, self.total(*node).bytes))),
+            SiblingOrder::Count => {
+                below.sort_by_key(|node| Reverse((self.total(*node).count, self.total(*node).bytes)))
+            }
+            SiblingOrder::Name => below.sort_by_cached_key(|node| {
                 let (function, place) = self.described(*node);
                 (function.to_owned(), place)
             }),
@@ -200,7 +204,7 @@ impl<'a> Forest<'a> {
     }
 }
 
-impl Side {
+impl TreeDirection {
     fn new(capture: &Capture, inverted: bool) -> Self {
         let mut tree = CallTree::default();
         let stacks = capture.analysis.groups.iter().map(|group| group.stack);

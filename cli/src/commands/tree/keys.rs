@@ -4,7 +4,7 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::browser::{Action, Browser, Then};
+use super::browser::{Action, Browser, NextAction};
 
 /// Keys, what they do, and how the help puts both.
 type Binding = (&'static [(KeyCode, Action)], &'static str, &'static str);
@@ -70,17 +70,17 @@ pub(super) const BINDINGS: [Binding; 15] = [
 ];
 
 /// Hands a key to the browser.
-pub(super) fn press(browser: &mut Browser<'_>, key: KeyEvent) -> Then {
+pub(super) fn press(browser: &mut Browser<'_>, key: KeyEvent) -> NextAction {
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return match key.code {
             KeyCode::Char('c') => browser.act(Action::Quit),
             KeyCode::Char('z') => browser.act(Action::Suspend),
-            _ => Then::GoOn,
+            _ => NextAction::GoOn,
         };
     }
     if browser.search.typing {
         type_search(browser, key.code);
-        return Then::GoOn;
+        return NextAction::GoOn;
     }
     if browser.help {
         return match key.code {
@@ -89,7 +89,7 @@ pub(super) fn press(browser: &mut Browser<'_>, key: KeyEvent) -> Then {
         };
     }
     let known = BINDINGS.iter().flat_map(|binding| binding.0).find(|(code, _)| *code == key.code);
-    known.map_or(Then::GoOn, |(_, action)| browser.act(*action))
+    known.map_or(NextAction::GoOn, |(_, action)| browser.act(*action))
 }
 
 fn type_search(browser: &mut Browser<'_>, key: KeyCode) {

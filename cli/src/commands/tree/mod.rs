@@ -19,34 +19,34 @@ use anyhow::{Context, Result};
 
 use crate::args;
 use crate::load::{Request, load};
-use crate::output::Report;
+use crate::output::ReportOutput;
 use crate::reports::tree::Calls;
 use crate::reports::tree_json;
 use crate::terminal::Look;
-use browser::{Browser, Start};
+use browser::{Browser, BrowserStart};
 
 /// Shows or prints who called whom.
 ///
 /// # Errors
 /// A capture that cannot be read, an output that cannot be written, or a terminal that cannot be used.
-pub(crate) fn run(options: &args::Tree) -> Result<u8> {
+pub(crate) fn run(options: &args::TreeArgs) -> Result<u8> {
     let request = Request::from((&options.input, &options.view));
     let mut capture = load(if options.json { request } else { request.for_people() }, &options.view.reading())?;
     let (view, inverted, least) = (options.view.wanted(), options.inverted, options.least);
     if options.json {
-        let mut out = Report::printed(options.output.of(&options.input.captures))?;
+        let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
         tree_json::tree(&capture, tree_json::Shape { view, inverted, split_threads: false }, &mut out)?;
         out.finish()?;
         return Ok(0);
     }
     if !options.text && options.output.output.is_none() && can_be_interactive() {
         let color = Look::new(options.colors.color, true).color;
-        let mut browser = Browser::new(&capture, Start { view, inverted, least });
+        let mut browser = Browser::new(&capture, BrowserStart { view, inverted, least });
         screen::show(&mut browser, color).context("the terminal cannot be used; --text prints the tree")?;
         capture.facts.tell_stackless();
         return Ok(0);
     }
-    let mut out = Report::printed(options.output.of(&options.input.captures))?;
+    let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
     let look = options.colors.look(&out);
     let held = capture.analysis.take_arenas_out_of_leaks(view);
     Calls::new(&capture, view, inverted).text(least, look, &mut out)?;

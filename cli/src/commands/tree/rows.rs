@@ -8,21 +8,21 @@ use std::collections::HashSet;
 
 use memtrack_reader::analysis::Tally;
 
-use super::forest::{Forest, Sort};
+use super::forest::{Forest, SiblingOrder};
 
 /// Characters of branches before a name; even, as each branch takes two.
 const MOST_BRANCHES: usize = 24;
 
 /// What a row stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Item {
+pub(super) enum TreeItem {
     /// A call, by its node.
     Call(u32),
     /// The small ones among the calls that this node made.
     Rest(u32),
 }
 
-impl Item {
+impl TreeItem {
     /// The node that the row is, or belongs to.
     pub(super) fn node(self) -> u32 {
         match self {
@@ -33,8 +33,8 @@ impl Item {
 
 /// A row.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
-    pub(super) item: Item,
+pub(super) struct TreeRow {
+    pub(super) item: TreeItem,
     /// What stands before the name: the branches that lead to it.
     pub(super) branches: String,
     pub(super) total: Tally,
@@ -50,11 +50,11 @@ pub(super) struct Row {
 }
 
 /// The rows of all that is open; siblings with less than `least` percent of the whole are summed up.
-pub(super) fn rows(forest: &Forest<'_>, open: &HashSet<Item>, sort: Sort, least: f64) -> Vec<Row> {
+pub(super) fn rows(forest: &Forest<'_>, open: &HashSet<TreeItem>, sort: SiblingOrder, least: f64) -> Vec<TreeRow> {
     let whole = figure(forest.total(0), sort);
-    let shown = Shown { forest, open, sort, floor: (whole as f64 * least / 100.0).ceil() as u64 };
+    let shown = RowBuilder { forest, open, sort, floor: (whole as f64 * least / 100.0).ceil() as u64 };
     let mut rows = Vec::new();
-    let mut todo = shown.below(&Row::root(forest));
+    let mut todo = shown.below(&TreeRow::root(forest));
     todo.reverse();
     while let Some(row) = todo.pop() {
         let mut below = if row.is_open { shown.below(&row) } else { Vec::new() };
@@ -66,29 +66,29 @@ pub(super) fn rows(forest: &Forest<'_>, open: &HashSet<Item>, sort: Sort, least:
 }
 
 /// The figure that decides what is small.
-pub(super) fn figure(tally: Tally, sort: Sort) -> u64 {
-    if sort == Sort::Count { tally.count } else { tally.bytes }
+pub(super) fn figure(tally: Tally, sort: SiblingOrder) -> u64 {
+    if sort == SiblingOrder::Count { tally.count } else { tally.bytes }
 }
 
 /// The calls directly below a node that are not small, and those that are.
-pub(super) fn parted(forest: &Forest<'_>, node: u32, sort: Sort, floor: u64) -> (Vec<u32>, Vec<u32>) {
+pub(super) fn parted(forest: &Forest<'_>, node: u32, sort: SiblingOrder, floor: u64) -> (Vec<u32>, Vec<u32>) {
     let (large, small): (Vec<u32>, Vec<u32>) =
         forest.below(node, sort).into_iter().partition(|node| figure(forest.total(*node), sort) >= floor);
     // A row for a single call, or for all of them, would only be in the way.
     if small.len() == 1 || large.is_empty() { (forest.below(node, sort), Vec::new()) } else { (large, small) }
 }
 
-struct Shown<'a> {
+struct RowBuilder<'a> {
     forest: &'a Forest<'a>,
-    open: &'a HashSet<Item>,
-    sort: Sort,
+    open: &'a HashSet<TreeItem>,
+    sort: SiblingOrder,
     floor: u64,
 }
 
-impl Shown<'_> {
-    fn below(&self, caller: &Row) -> Vec<Row> {
+impl RowBuilder<'_> {
+    fn below(&self, caller: &TreeRow) -> Vec<TreeRow> {
         let (large, small) = parted(self.forest, caller.item.node(), self.sort, self.floor);
-        if let Item::Rest(_) = caller.item {
+        if let TreeItem::Rest(_) = caller.item {
             let count = small.len();
             return small
                 .into_iter()
@@ -98,7 +98,7 @@ impl Shown<'_> {
         }
         let count = large.len() + usize::from(!small.is_empty());
         let calls = large.into_iter().enumerate();
-        let mut below: Vec<Row> =
+        let mut below: Vec<TreeRow> =
             calls.map(|(at, node)| self.call(caller, node, at + 1 == count, count == 1)).collect();
         if !small.is_empty() {
             below.push(self.rest(caller, &small));
@@ -106,9 +106,9 @@ impl Shown<'_> {
         below
     }
 
-    fn call(&self, caller: &Row, node: u32, is_last: bool, single: bool) -> Row {
-        let item = Item::Call(node);
-        Row {
+    fn call(&self, caller: &TreeRow, node: u32, is_last: bool, single: bool) -> TreeRow {
+        let item = TreeItem::Call(node);
+        TreeRow {
             item,
             branches: branches(caller, is_last, single),
             total: self.forest.total(node),
@@ -116,27 +116,27 @@ impl Shown<'_> {
             has_more: self.forest.has_below(node),
             is_open: self.open.contains(&item),
             single,
-            edge: caller.item == Item::Call(0),
+            edge: caller.item == TreeItem::Call(0),
         }
     }
 
-    fn rest(&self, caller: &Row, small: &[u32]) -> Row {
-        let item = Item::Rest(caller.item.node());
+    fn rest(&self, caller: &TreeRow, small: &[u32]) -> TreeRow {
+        let item = TreeItem::Rest(caller.item.node());
         let mut total = Tally::default();
         for node in small {
             let more = self.forest.total(*node);
             total.add(more.bytes, more.count);
         }
-        let (is_open, edge) = (self.open.contains(&item), caller.item == Item::Call(0));
+        let (is_open, edge) = (self.open.contains(&item), caller.item == TreeItem::Call(0));
         let branches = branches(caller, true, false);
-        Row { item, branches, total, rest: small.len(), has_more: true, is_open, single: false, edge }
+        TreeRow { item, branches, total, rest: small.len(), has_more: true, is_open, single: false, edge }
     }
 }
 
-impl Row {
+impl TreeRow {
     fn root(forest: &Forest<'_>) -> Self {
         Self {
-            item: Item::Call(0),
+            item: TreeItem::Call(0),
             branches: String::new(),
             total: forest.total(0),
             rest: 0,
@@ -148,8 +148,8 @@ impl Row {
     }
 }
 
-fn branches(caller: &Row, is_last: bool, single: bool) -> String {
-    if caller.item == Item::Call(0) {
+fn branches(caller: &TreeRow, is_last: bool, single: bool) -> String {
+    if caller.item == TreeItem::Call(0) {
         return String::new();
     }
     if single && (caller.single || caller.edge) && is_last {

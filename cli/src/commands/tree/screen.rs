@@ -15,10 +15,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::flag;
 use signal_hook::low_level::emulate_default_handler;
 
-use super::browser::{Browser, Then};
+use super::browser::{Browser, NextAction};
 use super::draw::draw;
 use super::keys::press;
-use crate::sys::hangup::{self, Input};
+use crate::sys::hangup::{self, TerminalInput};
 
 /// How long a signal may have to wait for its effect.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -70,11 +70,11 @@ fn keys(
         }
         // A change of the window's size is drawn like any other event.
         let Event::Key(key) = event::read()? else { continue };
-        let then = if key.kind == KeyEventKind::Release { Then::GoOn } else { press(browser, key) };
+        let then = if key.kind == KeyEventKind::Release { NextAction::GoOn } else { press(browser, key) };
         match then {
-            Then::GoOn => {}
-            Then::Quit => break,
-            Then::Suspend => {
+            NextAction::GoOn => {}
+            NextAction::Quit => break,
+            NextAction::Suspend => {
                 // The shell wants its cursor, too.
                 terminal.show_cursor()?;
                 ratatui::restore();
@@ -92,7 +92,7 @@ fn keys(
 fn next_event(signal: &AtomicUsize) -> io::Result<bool> {
     loop {
         let input = hangup::wait(PATIENCE);
-        if input == Input::Gone || signal.load(Ordering::Relaxed) != 0 {
+        if input == TerminalInput::Gone || signal.load(Ordering::Relaxed) != 0 {
             return Ok(false);
         }
         // Asked even where there is no input: a change of the window's size is none.

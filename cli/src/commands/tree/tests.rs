@@ -9,14 +9,14 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Modifier;
 
-use super::browser::{Browser, Start, Then};
+use super::browser::{Browser, BrowserStart, NextAction};
 use super::draw::draw;
 use super::keys::{BINDINGS, press};
-use super::rows::Item;
+use super::rows::TreeItem;
 use crate::reports::facts::Capture;
 use crate::reports::fixture;
 
-const PEAK: Start = Start { view: View::HighWaterMark, inverted: false, least: 1.0 };
+const PEAK: BrowserStart = BrowserStart { view: View::HighWaterMark, inverted: false, least: 1.0 };
 
 /// A capture of stacks as words, outermost first, with the bytes that each has at the peak, and leaks.
 fn capture(stacks: &[(&str, u64, u64)]) -> Capture {
@@ -58,10 +58,10 @@ fn screen(browser: &mut Browser<'_>, width: u16, height: u16) -> Vec<String> {
 
 /// The names of the rows, with what is selected marked.
 fn names(browser: &Browser<'_>) -> Vec<String> {
-    let name = |(at, row): (usize, &super::rows::Row)| {
+    let name = |(at, row): (usize, &super::rows::TreeRow)| {
         let name = match row.item {
-            Item::Call(node) => browser.forest.described(node).0.to_owned(),
-            Item::Rest(_) => format!("{} smaller", row.rest),
+            TreeItem::Call(node) => browser.forest.described(node).0.to_owned(),
+            TreeItem::Rest(_) => format!("{} smaller", row.rest),
         };
         if at == browser.selected { format!("[{name}]") } else { name }
     };
@@ -69,7 +69,7 @@ fn names(browser: &Browser<'_>) -> Vec<String> {
 }
 
 /// Presses keys: each character one, `<` for left, `>` for right, `^` up, `_` down, `!` Enter, `~` Esc.
-fn type_keys(browser: &mut Browser<'_>, keys: &str) -> Then {
+fn type_keys(browser: &mut Browser<'_>, keys: &str) -> NextAction {
     let code = |char| match char {
         '<' => KeyCode::Left,
         '>' => KeyCode::Right,
@@ -79,7 +79,7 @@ fn type_keys(browser: &mut Browser<'_>, keys: &str) -> Then {
         '~' => KeyCode::Esc,
         char => KeyCode::Char(char),
     };
-    keys.chars().fold(Then::GoOn, |_, char| press(browser, KeyEvent::new(code(char), KeyModifiers::NONE)))
+    keys.chars().fold(NextAction::GoOn, |_, char| press(browser, KeyEvent::new(code(char), KeyModifiers::NONE)))
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn every_view_has_the_totals_of_its_rows_both_ways_round() {
         let rows = capture.analysis.view(view);
         let expected = rows.iter().fold((0, 0), |sum, row| (sum.0 + row.bytes, sum.1 + row.count));
         for inverted in [false, true] {
-            let browser = Browser::new(&capture, Start { view, inverted, least: 1.0 });
+            let browser = Browser::new(&capture, BrowserStart { view, inverted, least: 1.0 });
             let whole = browser.forest.total(0);
             assert_eq!((whole.bytes, whole.count), expected, "{view:?}");
             let top = browser.rows.iter().filter(|row| browser.forest.parent(row.item.node()) == 0);
@@ -190,9 +190,9 @@ fn a_search_finds_what_is_closed_and_tells_the_matched_total() {
     assert_eq!(names(&browser)[browser.selected], "[small42]");
     type_keys(&mut browser, "NNN");
     assert_eq!(names(&browser)[browser.selected], "[small49]", "from the first match back to the last");
-    assert_eq!(type_keys(&mut browser, "~"), Then::GoOn);
+    assert_eq!(type_keys(&mut browser, "~"), NextAction::GoOn);
     assert!(browser.search.matches.is_empty());
-    assert_eq!(type_keys(&mut browser, "~"), Then::Quit);
+    assert_eq!(type_keys(&mut browser, "~"), NextAction::Quit);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn help_names_every_key_and_any_key_closes_it() {
     type_keys(&mut browser, "?");
     let text = screen(&mut browser, 80, 24).join("\n");
     BINDINGS.iter().for_each(|(_, keys, does)| assert!(text.contains(keys) && text.contains(does), "{keys}\n{text}"));
-    assert_eq!(type_keys(&mut browser, "~"), Then::GoOn);
+    assert_eq!(type_keys(&mut browser, "~"), NextAction::GoOn);
     assert!(!browser.help);
 }
 
@@ -265,9 +265,9 @@ fn control_keys_end_and_suspend() {
     let capture = program();
     let mut browser = Browser::new(&capture, PEAK);
     let control = |char| KeyEvent::new(KeyCode::Char(char), KeyModifiers::CONTROL);
-    assert_eq!(press(&mut browser, control('z')), Then::Suspend);
+    assert_eq!(press(&mut browser, control('z')), NextAction::Suspend);
     type_keys(&mut browser, "/a");
-    assert_eq!(press(&mut browser, control('c')), Then::Quit, "also while a search is typed");
+    assert_eq!(press(&mut browser, control('c')), NextAction::Quit, "also while a search is typed");
 }
 
 #[test]

@@ -8,12 +8,12 @@ use anyhow::Result;
 use memtrack_reader::View;
 use memtrack_reader::analysis::ordering::{Ordering, StackSample, samples};
 
-use super::{Format, Metric, frame_text, root_to_leaf};
+use super::{Format, Weight, frame_text, root_to_leaf};
 use crate::reports::facts::Capture;
 
 /// Collapsed stacks.
 #[derive(Debug)]
-pub(crate) struct Collapsed(pub(crate) Metric);
+pub(crate) struct Collapsed(pub(crate) Weight);
 
 impl Format for Collapsed {
     fn name(&self) -> &'static str {
@@ -45,19 +45,19 @@ impl Format for Collapsed {
 impl Collapsed {
     fn weight(&self, sample: &StackSample) -> u64 {
         match self.0 {
-            Metric::Bytes => sample.bytes,
-            Metric::Allocations => sample.count,
+            Weight::Bytes => sample.bytes,
+            Weight::Allocations => sample.count,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Collapsed, Format, Metric};
+    use super::{Collapsed, Format, Weight};
     use crate::reports::fixture;
     use memtrack_reader::View;
 
-    fn report(metric: Metric) -> String {
+    fn report(metric: Weight) -> String {
         let mut text = Vec::new();
         Collapsed(metric).write(&fixture::capture(), View::Allocated, &mut text).unwrap();
         String::from_utf8(text).unwrap()
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn golden() {
-        fixture::compare("allocated.collapsed.txt", report(Metric::Bytes).as_bytes());
+        fixture::compare("allocated.collapsed.txt", report(Weight::Bytes).as_bytes());
     }
 
     #[test]
@@ -73,13 +73,13 @@ mod tests {
         let sum = |metric| -> u64 {
             report(metric).lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
         };
-        assert_eq!((sum(Metric::Bytes), sum(Metric::Allocations)), (1_505_096, 96));
+        assert_eq!((sum(Weight::Bytes), sum(Weight::Allocations)), (1_505_096, 96));
     }
 
     /// The reader that most flame graphs are drawn with takes every line.
     #[test]
     fn inferno_draws_it() {
-        let text = report(Metric::Bytes);
+        let text = report(Weight::Bytes);
         let mut options = inferno::flamegraph::Options::default();
         "bytes".clone_into(&mut options.count_name);
         let mut svg = Vec::new();

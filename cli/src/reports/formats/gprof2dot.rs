@@ -10,13 +10,13 @@ use memtrack_reader::{FrameId, Frames, View};
 use serde_json::json;
 
 use super::numbering::Numbering;
-use super::{Format, Metric, json::list, leaf_to_root};
+use super::{Format, Weight, json::list, leaf_to_root};
 use crate::reports::NO_STACK;
 use crate::reports::facts::Capture;
 
 /// The JSON format of gprof2dot, version 0.
 #[derive(Debug)]
-pub(crate) struct Gprof2dot(pub(crate) Metric);
+pub(crate) struct Gprof2dot(pub(crate) Weight);
 
 impl Format for Gprof2dot {
     fn name(&self) -> &'static str {
@@ -33,11 +33,11 @@ impl Format for Gprof2dot {
 
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let (description, unit) = match self.0 {
-            Metric::Bytes => ("Memory", "bytes"),
-            Metric::Allocations => ("Allocations", "allocations"),
+            Weight::Bytes => ("Memory", "bytes"),
+            Weight::Allocations => ("Allocations", "allocations"),
         };
         let costs = json!([{"description": description, "unit": unit}]);
-        let mut functions = Functions { table: Numbering::new(), frames: &capture.frames };
+        let mut functions = FunctionNumbers { table: Numbering::new(), frames: &capture.frames };
         write!(out, "{{\"version\":0,\"costs\":{costs},\"events\":")?;
         let samples = samples(&capture.analysis.view(view), Ordering::Capture);
         let weighty = samples.iter().filter(|sample| self.weight(sample) > 0);
@@ -55,19 +55,19 @@ impl Format for Gprof2dot {
 impl Gprof2dot {
     fn weight(&self, sample: &StackSample) -> u64 {
         match self.0 {
-            Metric::Bytes => sample.bytes,
-            Metric::Allocations => sample.count,
+            Weight::Bytes => sample.bytes,
+            Weight::Allocations => sample.count,
         }
     }
 }
 
 /// Functions by name and file; lines do not matter in a call graph.
-struct Functions<'a> {
+struct FunctionNumbers<'a> {
     table: Numbering<(&'a str, &'a str)>,
     frames: &'a Frames,
 }
 
-impl Functions<'_> {
+impl FunctionNumbers<'_> {
     fn event(&mut self, sample: &StackSample, weight: u64, out: &mut dyn Write) -> io::Result<()> {
         let chain: Vec<_> =
             leaf_to_root(self.frames, sample.stack).into_iter().map(|frame| self.number(frame)).collect();
@@ -82,7 +82,7 @@ impl Functions<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Format, Gprof2dot, Metric};
+    use super::{Format, Gprof2dot, Weight};
     use crate::reports::fixture;
     use memtrack_reader::View;
     use serde_json::Value;
@@ -90,14 +90,14 @@ mod tests {
     #[test]
     fn golden() {
         let mut text = Vec::new();
-        Gprof2dot(Metric::Bytes).write(&fixture::capture(), View::Allocated, &mut text).unwrap();
+        Gprof2dot(Weight::Bytes).write(&fixture::capture(), View::Allocated, &mut text).unwrap();
         fixture::compare("allocated.gprof2dot.json", &text);
     }
 
     #[test]
     fn allocations_can_be_the_cost() {
         let mut text = Vec::new();
-        Gprof2dot(Metric::Allocations).write(&fixture::capture(), View::Allocated, &mut text).unwrap();
+        Gprof2dot(Weight::Allocations).write(&fixture::capture(), View::Allocated, &mut text).unwrap();
         let report: Value = serde_json::from_slice(&text).unwrap();
         let events = report["events"].as_array().unwrap();
         assert_eq!(events.iter().filter_map(|event| event["cost"][0].as_u64()).sum::<u64>(), 96);

@@ -49,7 +49,7 @@ impl Format for Jsonl {
     /// All views at once; `view` says only which moment is that of the leaks.
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let leaks = if view == View::LeaksAtExit { View::LeaksAtExit } else { View::Leaks };
-        let sums = Sums::new(capture, [View::HighWaterMark, leaks, View::Allocated, View::Temporary]);
+        let sums = NumberedSums::new(capture, [View::HighWaterMark, leaks, View::Allocated, View::Temporary]);
         let mut records = Records { out, written: 0, run_id: run_id(capture) };
         records.write("meta", meta(capture, leaks))?;
         records.tables(&sums, &capture.frames)?;
@@ -104,7 +104,7 @@ struct Entry {
 }
 
 /// The sums by frame and by stack, in the order in which the rows first name one.
-struct Sums {
+struct NumberedSums {
     frames: Numbering<Option<FrameId>>,
     by_frame: Vec<Entry>,
     stacks: Numbering<StackId>,
@@ -114,7 +114,7 @@ struct Sums {
     totals: [Tally; SUMS.len()],
 }
 
-impl Sums {
+impl NumberedSums {
     fn new(capture: &Capture, views: [View; SUMS.len()]) -> Self {
         let mut sums = Self {
             frames: Numbering::new(),
@@ -172,7 +172,7 @@ impl Records<'_> {
         writeln!(self.out, "}}")
     }
 
-    fn tables(&mut self, sums: &Sums, frames: &Frames) -> io::Result<()> {
+    fn tables(&mut self, sums: &NumberedSums, frames: &Frames) -> io::Result<()> {
         let mut strings = Numbering::new();
         let places: Vec<_> =
             sums.frames.order().iter().map(|frame| place(*frame, frames, |name| strings.number(name))).collect();
@@ -185,7 +185,7 @@ impl Records<'_> {
         self.chunks("frame_table", &json!({}), "frames", entries)
     }
 
-    fn aggregates(&mut self, sums: &Sums) -> io::Result<()> {
+    fn aggregates(&mut self, sums: &NumberedSums) -> io::Result<()> {
         let totals: Map<_, _> = SUMS
             .iter()
             .zip(sums.totals)

@@ -17,6 +17,7 @@ mod speedscope;
 use std::io::Write;
 
 use anyhow::Result;
+use clap::ValueEnum;
 use memtrack_reader::{FrameId, Frames, Options, StackId, View};
 
 use super::NO_STACK;
@@ -29,7 +30,7 @@ pub(crate) use firefox::Firefox;
 pub(crate) use gprof2dot::Gprof2dot;
 pub(crate) use jsonl::Jsonl;
 pub(crate) use pprof::Pprof;
-pub(crate) use speedscope::{Speedscope, Wanted};
+pub(crate) use speedscope::{SampleOrder, Speedscope};
 
 /// A file format that a capture's sums are written in.
 pub(crate) trait Format {
@@ -55,11 +56,11 @@ pub(crate) trait Format {
 }
 
 /// Which number of an allocation is its weight, where a format has room for one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Metric {
-    /// Bytes requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Weight {
+    /// Bytes requested
     Bytes,
-    /// How many allocations.
+    /// The number of allocations
     Allocations,
 }
 

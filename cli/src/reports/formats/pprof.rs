@@ -52,7 +52,7 @@ impl Format for Pprof {
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let leaks = if view == View::LeaksAtExit { View::LeaksAtExit } else { View::Leaks };
         let views = [View::Allocated, leaks, View::HighWaterMark, View::Temporary];
-        let mut writer = Writer::new(&capture.frames, BufWriter::new(GzEncoder::new(out, Compression::default())));
+        let mut writer = PprofWriter::new(&capture.frames, BufWriter::new(GzEncoder::new(out, Compression::default())));
         writer.head(capture, views.iter().position(|shown| *shown == view).unwrap_or(0))?;
         for group in capture.analysis.groups.iter() {
             writer.sample(capture, &group, views)?;
@@ -63,7 +63,7 @@ impl Format for Pprof {
     }
 }
 
-struct Writer<'a, W: Write> {
+struct PprofWriter<'a, W: Write> {
     out: W,
     frames: &'a Frames,
     strings: Numbering<String>,
@@ -71,7 +71,7 @@ struct Writer<'a, W: Write> {
     functions: Numbering<(String, String)>,
 }
 
-impl<'a, W: Write> Writer<'a, W> {
+impl<'a, W: Write> PprofWriter<'a, W> {
     fn new(frames: &'a Frames, out: W) -> Self {
         let mut strings = Numbering::new();
         strings.number(String::new());

@@ -7,6 +7,7 @@
 use std::io::{self, Write};
 
 use anyhow::{Result, bail};
+use clap::ValueEnum;
 use memtrack_reader::analysis::ordering::{Ordering, StackSample, samples};
 use memtrack_reader::{FrameId, Frames, View};
 use serde_json::json;
@@ -20,18 +21,18 @@ const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
 /// The format of speedscope.
 #[derive(Debug)]
-pub(crate) struct Speedscope(pub(crate) Wanted);
+pub(crate) struct Speedscope(pub(crate) SampleOrder);
 
 /// The order that is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// The best that the capture has.
-    Best,
-    /// By exact time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SampleOrder {
+    /// The best that the capture has
+    Auto,
+    /// By time; needs a capture with --allocation-timestamps
     Exact,
-    /// By the first memory snapshot.
+    /// By the first memory snapshot that shows them
     Snapshot,
-    /// As in the capture.
+    /// As they come in the capture
     Capture,
 }
 
@@ -56,7 +57,7 @@ impl Format for Speedscope {
     }
 }
 
-impl Wanted {
+impl SampleOrder {
     /// The order, if the capture has it.
     fn ordering(self, capture: &Capture) -> Result<Ordering> {
         let file = capture.facts.file.display();
@@ -77,8 +78,8 @@ impl Wanted {
             Self::Exact => Ordering::Exact,
             Self::Snapshot => Ordering::Snapshot,
             Self::Capture => Ordering::Capture,
-            Self::Best if aggregated || several && !capture.analysis.exact_times => Ordering::Capture,
-            Self::Best => Ordering::best_for(&capture.analysis),
+            Self::Auto if aggregated || several && !capture.analysis.exact_times => Ordering::Capture,
+            Self::Auto => Ordering::best_for(&capture.analysis),
         })
     }
 }
@@ -177,12 +178,12 @@ fn sum(samples: &[StackSample], weight: impl Fn(&StackSample) -> u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Format, Speedscope, Wanted};
+    use super::{Format, SampleOrder, Speedscope};
     use crate::reports::fixture;
     use memtrack_reader::View;
     use serde_json::{Value, json};
 
-    fn report(view: View, order: Wanted) -> Value {
+    fn report(view: View, order: SampleOrder) -> Value {
         let mut text = Vec::new();
         Speedscope(order).write(&fixture::capture(), view, &mut text).unwrap();
         serde_json::from_slice(&text).unwrap()
@@ -191,13 +192,13 @@ mod tests {
     #[test]
     fn golden() {
         let mut text = Vec::new();
-        Speedscope(Wanted::Exact).write(&fixture::capture(), View::Allocated, &mut text).unwrap();
+        Speedscope(SampleOrder::Exact).write(&fixture::capture(), View::Allocated, &mut text).unwrap();
         fixture::compare("allocated.speedscope.json", &text);
     }
 
     #[test]
     fn totals_are_whole_and_no_stack_is_a_frame() {
-        let report = report(View::Allocated, Wanted::Capture);
+        let report = report(View::Allocated, SampleOrder::Capture);
         for (at, key) in ["total_bytes", "total_allocations"].iter().enumerate() {
             let profile = &report["profiles"][at];
             let sum: u64 = profile["weights"].as_array().unwrap().iter().filter_map(Value::as_u64).sum();
@@ -210,14 +211,14 @@ mod tests {
 
     #[test]
     fn samples_without_weight_are_left_out_of_their_profile_only() {
-        let report = report(View::Allocated, Wanted::Capture);
+        let report = report(View::Allocated, SampleOrder::Capture);
         let len = |at: usize| report["profiles"][at]["samples"].as_array().unwrap().len();
         assert_eq!(len(0) + 1, len(1));
     }
 
     #[test]
     fn a_view_without_samples_is_a_valid_file() {
-        let report = report(View::Temporary, Wanted::Snapshot);
+        let report = report(View::Temporary, SampleOrder::Snapshot);
         assert_eq!(report["profiles"][0]["samples"], json!([]));
         assert_eq!(report["profiles"][0]["endValue"], json!(0));
         assert_eq!(report["memtrack"]["ordering"], "memory-snapshots");

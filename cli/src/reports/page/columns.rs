@@ -12,13 +12,13 @@ use serde_json::Value;
 const PART: usize = 1 << 16;
 
 /// An object in the making.
-pub(super) struct Columns {
+pub(super) struct PackedColumns {
     packed: DeflateEncoder<Vec<u8>>,
     text: Vec<u8>,
     begun: bool,
 }
 
-impl Columns {
+impl PackedColumns {
     pub(super) fn new() -> Self {
         let packed = DeflateEncoder::new(Vec::new(), Compression::new(5));
         Self { packed, text: Vec::with_capacity(2 * PART), begun: false }
@@ -122,7 +122,7 @@ fn base64(bytes: &[u8]) -> [u8; 4] {
 
 #[cfg(test)]
 mod tests {
-    use super::{Columns, base64};
+    use super::{PackedColumns, base64};
 
     #[test]
     fn base64_with_padding() {
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn numbers_of_any_length_over_several_parts() {
         let numbers: Vec<u64> = (0..200_000).map(|at| u64::MAX >> (at % 64)).chain([0, 9, 10, u64::MAX]).collect();
-        let mut columns = Columns::new();
+        let mut columns = PackedColumns::new();
         columns.column("a", numbers.clone()).unwrap();
         let mut text = Vec::new();
         columns.ended().unwrap().write(&mut text).unwrap();
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn columns_and_steps() {
-        let mut columns = Columns::new();
+        let mut columns = PackedColumns::new();
         columns.column("a", []).unwrap();
         columns.steps("b", [5, 5, 9]).unwrap();
         columns.json("c", &"</script>".into()).unwrap();

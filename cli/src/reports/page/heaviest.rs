@@ -12,7 +12,7 @@ use memtrack_reader::analysis::{CallTree, Group};
 use rustc_hash::FxHashMap;
 
 use super::VIEWS;
-use super::side::Side;
+use super::side::PageSide;
 use crate::reports::facts::Capture;
 
 /// The heaviest of the nodes of a tree.
@@ -26,17 +26,17 @@ pub(super) struct Heaviest {
 
 impl Heaviest {
     /// So many of the stacks of a capture; with the places of its groups. What is left out goes to the nearest callers.
-    pub(super) fn of_stacks(capture: &Capture, most: usize) -> (Self, Side<'_>) {
+    pub(super) fn of_stacks(capture: &Capture, most: usize) -> (Self, PageSide<'_>) {
         let (frames, groups) = (&capture.frames, &capture.analysis.groups);
         // Stacks go by their numbers, and the node for no stack, which is no other's caller, by the number after them.
         let no_frame = frames.stacks().len() as u32 + 1;
         let stack = |node: u32| if node == no_frame { StackId::EMPTY } else { StackId(node) };
         let caller = |node: u32| frames.node(stack(node)).map_or(0, |node| node.parent.0);
         let of_group = |group: Group| if group.stack == StackId::EMPTY { no_frame } else { group.stack.0 };
-        let sides = [Side::new(capture, groups.iter().map(of_group).collect())];
-        let Kept { nodes, all } = Kept::new(&sides, (no_frame + 1, caller), most);
+        let sides = [PageSide::new(capture, groups.iter().map(of_group).collect())];
+        let HeaviestNodes { nodes, all } = HeaviestNodes::new(&sides, (no_frame + 1, caller), most);
 
-        let [Side { mut places, whose, .. }] = sides;
+        let [PageSide { mut places, whose, .. }] = sides;
         nearest(&mut places, no_frame + 1, caller, &nodes);
         let (tree, placed) =
             CallTree::of_stacks(frames, places.iter().filter(|&&node| node != 0).map(|&node| stack(node)));
@@ -54,13 +54,13 @@ impl Heaviest {
                 (at, node) = (tree.nodes()[at as usize].parent, caller(node));
             }
         }
-        (Self { tree, weights, all }, Side { capture, places, whose, set_off: Vec::new() })
+        (Self { tree, weights, all }, PageSide { capture, places, whose, set_off: Vec::new() })
     }
 
     /// So many of the tree in which the sides have their places; those of what is left out become those of the nearest callers.
-    pub(super) fn of_tree<const SIDES: usize>(tree: &CallTree, sides: &mut [Side<'_>; SIDES], most: usize) -> Self {
+    pub(super) fn of_tree<const SIDES: usize>(tree: &CallTree, sides: &mut [PageSide<'_>; SIDES], most: usize) -> Self {
         let caller = |node: u32| tree.nodes()[node as usize].parent;
-        let Kept { nodes, all } = Kept::new(sides, (tree.nodes().len() as u32, caller), most);
+        let HeaviestNodes { nodes, all } = HeaviestNodes::new(sides, (tree.nodes().len() as u32, caller), most);
         let (cut, nearest) = tree.cut(|node| nodes.contains_key(&node));
         for place in sides.iter_mut().flat_map(|side| &mut side.places) {
             *place = nearest[*place as usize];
@@ -97,20 +97,20 @@ fn nearest(places: &mut [u32], nodes: u32, caller: impl Fn(u32) -> u32, kept: &F
 }
 
 /// What a node and all that it called have in every view: bytes and numbers, on one side after the other.
-type Figures<const SIDES: usize> = [[u64; 2 * VIEWS.len()]; SIDES];
+type ViewFigures<const SIDES: usize> = [[u64; 2 * VIEWS.len()]; SIDES];
 
 /// The nodes that are kept, the root always among them.
-struct Kept {
+struct HeaviestNodes {
     /// With their weights.
     nodes: FxHashMap<u32, f64>,
     /// The number of all nodes that something was allocated at or below, and the root.
     all: usize,
 }
 
-impl Kept {
+impl HeaviestNodes {
     /// The `most` heaviest of so many nodes, whose callers have smaller numbers.
     fn new<const SIDES: usize>(
-        sides: &[Side<'_>; SIDES],
+        sides: &[PageSide<'_>; SIDES],
         (nodes, caller): (u32, impl Fn(u32) -> u32),
         most: usize,
     ) -> Self {
@@ -167,24 +167,24 @@ impl Top {
     }
 
     /// All of them if there are no others, else those that are heavier than the least of them; and the root, which was last.
-    fn kept(self) -> Kept {
+    fn kept(self) -> HeaviestNodes {
         let Self { most, heap, all, last } = self;
         let least = heap.peek().map(|least| least.0.0).filter(|_| all > most);
         let nodes = heap.into_iter().filter(|Reverse((weight, _))| least.is_none_or(|least| *weight > least));
         let nodes = nodes.map(|Reverse((weight, node))| (node, f64::from_bits(weight)));
-        Kept { nodes: nodes.chain([(0, last)]).collect(), all }
+        HeaviestNodes { nodes: nodes.chain([(0, last)]).collect(), all }
     }
 }
 
 /// The numbers of a side's groups in the order of their places.
-fn by_place(side: &Side<'_>) -> Vec<u32> {
+fn by_place(side: &PageSide<'_>) -> Vec<u32> {
     let mut groups: Vec<u32> = (0..side.places.len() as u32).collect();
     groups.sort_unstable_by_key(|group| side.places[*group as usize]);
     groups
 }
 
 /// The figures of everything.
-fn whole<const SIDES: usize>(sides: &[Side<'_>; SIDES]) -> Figures<SIDES> {
+fn whole<const SIDES: usize>(sides: &[PageSide<'_>; SIDES]) -> ViewFigures<SIDES> {
     sides.each_ref().map(|side| {
         let mut figures = [0; 2 * VIEWS.len()];
         side.capture.analysis.groups.iter().for_each(|group| add_group(&mut figures, &group));
@@ -200,14 +200,14 @@ fn add_group(figures: &mut [u64; 2 * VIEWS.len()], group: &Group) {
     }
 }
 
-fn add<const SIDES: usize>(figures: &mut Figures<SIDES>, more: &Figures<SIDES>) {
+fn add<const SIDES: usize>(figures: &mut ViewFigures<SIDES>, more: &ViewFigures<SIDES>) {
     for (figure, more) in figures.as_flattened_mut().iter_mut().zip(more.as_flattened()) {
         *figure = figure.saturating_add(*more);
     }
 }
 
 /// The largest part of any figure.
-fn weight<const SIDES: usize>(figures: &Figures<SIDES>, whole: &Figures<SIDES>) -> f64 {
+fn weight<const SIDES: usize>(figures: &ViewFigures<SIDES>, whole: &ViewFigures<SIDES>) -> f64 {
     let parts = figures.as_flattened().iter().zip(whole.as_flattened());
     parts.map(|(figure, whole)| *figure as f64 / (*whole).max(1) as f64).fold(0.0, f64::max)
 }
@@ -218,7 +218,7 @@ mod tests {
     use memtrack_reader::analysis::{CallTree, Group, Sum, Tally};
     use memtrack_reader::{StackId, ThreadId, View};
 
-    use super::super::side::Side;
+    use super::super::side::PageSide;
     use super::Heaviest;
     use crate::reports::facts::Capture;
     use crate::reports::fixture;
@@ -261,7 +261,7 @@ mod tests {
         for most in [1, 2, 10, 100, 500, 10_000] {
             let (kept, side) = Heaviest::of_stacks(&capture, most);
             let (tree, places) = CallTree::of_stacks(&capture.frames, stacks());
-            let (all, mut sides) = (tree.nodes().len(), [Side::new(&capture, places)]);
+            let (all, mut sides) = (tree.nodes().len(), [PageSide::new(&capture, places)]);
             let expected = Heaviest::of_tree(&tree, &mut sides, most);
             assert_eq!((kept.tree.nodes(), &kept.weights), (expected.tree.nodes(), &expected.weights), "{most}");
             assert_eq!((&side.places, kept.all, expected.all), (&sides[0].places, all, all));

@@ -20,15 +20,15 @@ use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{Options, View};
 
 use super::facts::{Capture, visible};
-use super::scale::Metric;
+use super::scale::ComparedMetric;
 use super::shown::Wish;
 use super::source::Sources;
 use super::{arenas, stats, view};
 use crate::units::{count, duration, size};
-use columns::{Columns, Packed};
+use columns::{Packed, PackedColumns};
 use heaviest::Heaviest;
-use names::Names;
-use side::Side;
+use names::KeyNames;
+use side::PageSide;
 use sites::Sites;
 
 const HEAD: &str = include_str!("../../../assets/page.html");
@@ -67,7 +67,7 @@ const VIEWS: [View; 5] = [View::HighWaterMark, View::Leaks, View::LeaksAtExit, V
 
 /// What the page shows at first; a reader may switch, but for functions that are skipped.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Start {
+pub(crate) struct PageStart {
     /// The view.
     pub(crate) view: View,
     /// Callers above those they call.
@@ -80,7 +80,7 @@ pub(crate) struct Start {
     pub(crate) wish: Wish,
 }
 
-impl Start {
+impl PageStart {
     /// Which functions are skipped.
     fn plumbing(&self) -> Plumbing {
         Plumbing::with(self.wish.skip.clone())
@@ -100,23 +100,23 @@ pub(crate) fn reading(options: Options) -> Options {
 /// What the writer says.
 pub(crate) fn flamegraph(
     capture: &mut Capture,
-    start: Start,
+    start: PageStart,
     notes: Vec<String>,
     sources: Option<Sources>,
     out: impl Write,
 ) -> io::Result<()> {
-    let (tree, Side { places, whose, .. }) = Heaviest::of_stacks(capture, MOST_SITES);
+    let (tree, PageSide { places, whose, .. }) = Heaviest::of_stacks(capture, MOST_SITES);
     let (places, whose) = side::merge(capture, &places, &whose);
     let (capture, frames) = (&*capture, &capture.frames);
-    let sides = [Side { capture, places, whose, set_off: Vec::new() }];
-    let mut names = Names::of_frames(frames, start.plumbing(), sources);
+    let sides = [PageSide { capture, places, whose, set_off: Vec::new() }];
+    let mut names = KeyNames::of_frames(frames, start.plumbing(), sources);
     let title = capture.facts.title();
     let (held, leaked) = (capture.analysis.python_arenas(View::Leaks), capture.analysis.totals.leaked);
     let arenas = arenas::warning(held, arenas::without(leaked, held)).map(|text| format!("among the leaks: {text}"));
     let notes = [capture.facts.warnings(), notes, Vec::from_iter(arenas)].concat();
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
-        let mut data = Columns::new();
+        let mut data = PackedColumns::new();
         head(&mut data, "capture", &title, &start)?;
         data.json("meanings", &VIEWS.map(|view| meaning(view, capture)).to_vec().into())?;
         data.json("facts", &facts(capture).into())?;
@@ -129,7 +129,7 @@ pub(crate) fn flamegraph(
     })?;
     let title = format!("{} - memtrack", capture.facts.program());
     let heading = [capture.facts.program(), capture.facts.title()];
-    document(&Frame { title, heading, facts: facts(capture) }, &data, out)
+    document(&StaticPage { title, heading, facts: facts(capture) }, &data, out)
 }
 
 /// Writes the page of the difference between two captures; `scale` says what the base's figures were multiplied by, if
@@ -140,7 +140,7 @@ pub(crate) fn flamegraph(
 pub(crate) fn difference(
     base: &Capture,
     new: &Capture,
-    start: Start,
+    start: PageStart,
     scale: Option<String>,
     notes: &[String],
     out: impl Write,
@@ -148,7 +148,7 @@ pub(crate) fn difference(
     let mut merged = Merged::default();
     let mut sides = [new, base].map(|capture| {
         let stacks = capture.analysis.groups.iter().map(|group| group.stack);
-        Side::new(capture, merged.places(&capture.frames, stacks))
+        PageSide::new(capture, merged.places(&capture.frames, stacks))
     });
     let (mut floors, mut vanished) = (Vec::new(), Vec::new());
     for (number, view) in VIEWS.into_iter().enumerate() {
@@ -167,7 +167,7 @@ pub(crate) fn difference(
     let title = format!("{} -> {}", base.facts.file.display(), new.facts.file.display());
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
-        let mut data = Columns::new();
+        let mut data = PackedColumns::new();
         head(&mut data, "diff", &title, &start)?;
         let meanings = VIEWS.map(|view| {
             let of_any = meaning_of_any(view);
@@ -178,7 +178,7 @@ pub(crate) fn difference(
         data.json("vanishedStacks", &vanished.clone().into())?;
         data.json("floors", &floors.clone().into())?;
         data.json("scale", &scale.clone().into())?;
-        let mut names = Names::of_functions(&merged.functions, start.plumbing(), [&base.frames, &new.frames]);
+        let mut names = KeyNames::of_functions(&merged.functions, start.plumbing(), [&base.frames, &new.frames]);
         sites.write(&mut data, &mut names)?;
         data.json("notes", &notes.iter().cloned().chain(sites.note()).collect::<Vec<_>>().into())?;
         data.ended()
@@ -186,12 +186,12 @@ pub(crate) fn difference(
     let facts = [facts(base), facts(new)].concat();
     let heading = [format!("{}, compared", new.facts.program()), title];
     let title = format!("{} compared - memtrack", new.facts.program());
-    document(&Frame { title, heading, facts }, &data, out)
+    document(&StaticPage { title, heading, facts }, &data, out)
 }
 
 /// The changes of bytes and of numbers below which nothing of a view has a colour.
 fn floors_of(view: View, whole: &Pair) -> Vec<u64> {
-    let floor = |counts, base: u64, new: u64| Metric { name: "", view, counts }.floor(base.max(new));
+    let floor = |counts, base: u64, new: u64| ComparedMetric { name: "", view, counts }.floor(base.max(new));
     vec![floor(false, whole.base.bytes, whole.new.bytes), floor(true, whole.base.count, whole.new.count)]
 }
 
@@ -208,12 +208,12 @@ fn bounded(most_bytes: usize, mut build: impl FnMut(usize) -> io::Result<Packed>
     }
 }
 
-fn head(data: &mut Columns, kind: &str, title: &str, start: &Start) -> io::Result<()> {
+fn head(data: &mut PackedColumns, kind: &str, title: &str, start: &PageStart) -> io::Result<()> {
     data.json("kind", &kind.into())?;
     data.json("title", &visible(title).into())?;
     data.json("views", &VIEWS.map(view::title).to_vec().into())?;
     let view = VIEWS.iter().position(|view| *view == start.view).unwrap_or(0);
-    let Start { inverted, split_threads, counts, wish, .. } = start;
+    let PageStart { inverted, split_threads, counts, wish, .. } = start;
     let start = serde_json::json!({
         "view": view, "inverted": inverted, "split": split_threads, "counts": counts,
         "allFrames": wish.all_frames, "imports": wish.with_imports,
@@ -315,7 +315,7 @@ fn how_recorded(capture: &Capture) -> String {
 }
 
 /// What the page shows before its script has run, or without it.
-struct Frame {
+struct StaticPage {
     title: String,
     /// The program, and what there is to say of it in smaller letters.
     heading: [String; 2],
@@ -324,7 +324,7 @@ struct Frame {
 }
 
 /// The whole file.
-fn document(frame: &Frame, data: &Packed, mut out: impl Write) -> io::Result<()> {
+fn document(frame: &StaticPage, data: &Packed, mut out: impl Write) -> io::Result<()> {
     let facts = frame.facts.chunks(2).map(|pair| pair.iter().map(|text| escaped(text)).collect::<Vec<_>>());
     let facts: String =
         facts.map(|pair| format!("      <dt>{}</dt><dd>{}</dd>\n", pair[0], pair[1..].concat())).collect();
@@ -384,8 +384,8 @@ mod testing {
 
 #[cfg(test)]
 mod tests {
-    use super::columns::Columns;
-    use super::{FEWEST_SITES, MOST_SITES, Sources, Start, VIEWS};
+    use super::columns::PackedColumns;
+    use super::{FEWEST_SITES, MOST_SITES, PageStart, Sources, VIEWS};
     use super::{bounded, difference, flamegraph, testing};
     use crate::reports::facts::Capture;
     use crate::reports::fixture;
@@ -393,7 +393,7 @@ mod tests {
 
     fn page(capture: &mut Capture) -> Value {
         let mut page = Vec::new();
-        flamegraph(capture, Start::default(), Vec::new(), None, &mut page).unwrap();
+        flamegraph(capture, PageStart::default(), Vec::new(), None, &mut page).unwrap();
         testing::data(&page)
     }
 
@@ -433,7 +433,7 @@ mod tests {
     fn a_page_that_would_be_too_large_gets_fewer_sites() {
         let mut tried = Vec::new();
         let of_random_digits = |most: usize| {
-            let mut data = Columns::new();
+            let mut data = PackedColumns::new();
             let random = |at: u64| at.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31) ^ at;
             data.column("a", (0..most as u64 / 20).map(random)).unwrap();
             data.ended()
@@ -466,7 +466,7 @@ mod tests {
         capture.analysis.groups.change(0, |group| group.stack = stack);
         let mut strings = |sources| {
             let mut page = Vec::new();
-            flamegraph(&mut capture, Start::default(), Vec::new(), sources, &mut page).unwrap();
+            flamegraph(&mut capture, PageStart::default(), Vec::new(), sources, &mut page).unwrap();
             testing::data(&page)["strings"].to_string()
         };
         assert!(!strings(None).contains("secret"));
@@ -499,7 +499,7 @@ mod tests {
         let expected = [r#""PyObject_Malloc" "libpython3.11.so.1.0" 4"#, r#""parse" "libfast.so" 0"#];
         assert_eq!(told(page(&mut capture)), expected);
         let mut text = Vec::new();
-        difference(&fixture::empty(), &capture, Start::default(), None, &[], &mut text).unwrap();
+        difference(&fixture::empty(), &capture, PageStart::default(), None, &[], &mut text).unwrap();
         assert_eq!(told(testing::data(&text)), expected, "in a difference, too");
     }
 
@@ -508,7 +508,7 @@ mod tests {
         let mut capture = fixture::empty();
         capture.facts.process.command_line = vec![b"</script><b>&\"{{DATA}}".to_vec()];
         let mut page = Vec::new();
-        flamegraph(&mut capture, Start::default(), Vec::new(), None, &mut page).unwrap();
+        flamegraph(&mut capture, PageStart::default(), Vec::new(), None, &mut page).unwrap();
         let text = str::from_utf8(&page).unwrap();
         assert!(!text.contains("<b>") && text.contains("<title>script&gt;&lt;b&gt;&amp;&quot;{{DATA}} - memtrack"));
         assert_eq!(testing::data(&page)["title"], "'</script><b>&\"{{DATA}}'");
@@ -517,7 +517,7 @@ mod tests {
     #[test]
     fn a_page_refers_to_nothing_outside() {
         let mut page = Vec::new();
-        flamegraph(&mut fixture::capture(), Start::default(), Vec::new(), None, &mut page).unwrap();
+        flamegraph(&mut fixture::capture(), PageStart::default(), Vec::new(), None, &mut page).unwrap();
         let text = str::from_utf8(&page).unwrap();
         assert!(
             !text.contains("http:") && !text.contains("https:") && !text.contains("src=") && !text.contains("import(")
@@ -529,7 +529,7 @@ mod tests {
     fn a_difference_has_both_sides() {
         let (base, new) = (fixture::empty(), fixture::capture());
         let mut page = Vec::new();
-        difference(&base, &new, Start::default(), Some("doubled".into()), &["a doubt".into()], &mut page).unwrap();
+        difference(&base, &new, PageStart::default(), Some("doubled".into()), &["a doubt".into()], &mut page).unwrap();
         let data = testing::data(&page);
         assert_eq!((sum(&data["newBytes4"]), sum(&data["baseBytes4"])), (1_505_096, 0));
         assert_eq!((&data["kind"], &data["notes"]), (&json!("diff"), &json!(["a doubt"])));

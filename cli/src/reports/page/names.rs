@@ -9,14 +9,14 @@ use std::io;
 use memtrack_reader::analysis::CallTree;
 use memtrack_reader::analysis::diff::SharedFunctions;
 use memtrack_reader::frames::Frame;
-use memtrack_reader::modules::{Modules, dotted};
+use memtrack_reader::modules::{ModuleTable, dotted};
 use memtrack_reader::origin::{Origin, origins};
 use memtrack_reader::paths;
 use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{FrameId, Frames};
 use serde_json::Value;
 
-use super::columns::Columns;
+use super::columns::PackedColumns;
 use crate::reports::NO_STACK;
 use crate::reports::facts::visible;
 use crate::reports::source::Sources;
@@ -28,8 +28,8 @@ const SOURCE_REACH: u32 = 4;
 const LONGEST_TEXT: usize = 500;
 
 /// Where the names of a tree's keys come from, and source lines where they are wanted.
-pub(super) struct Names<'a> {
-    tables: Vec<Table<'a>>,
+pub(super) struct KeyNames<'a> {
+    tables: Vec<FrameTable<'a>>,
     /// For functions of two captures a frame of each, and in which table it is; keys are frames of the one table else.
     functions: Option<HashMap<u32, (usize, FrameId)>>,
     plumbing: Plumbing,
@@ -37,21 +37,21 @@ pub(super) struct Names<'a> {
 }
 
 /// The frames of a capture.
-struct Table<'a> {
+struct FrameTable<'a> {
     frames: &'a Frames,
     origins: Vec<Origin>,
-    modules: Modules,
+    modules: ModuleTable,
 }
 
-impl<'a> Table<'a> {
+impl<'a> FrameTable<'a> {
     fn of(frames: &'a Frames) -> Self {
-        Self { frames, origins: origins(frames), modules: Modules::default() }
+        Self { frames, origins: origins(frames), modules: ModuleTable::default() }
     }
 }
 
-impl<'a> Names<'a> {
+impl<'a> KeyNames<'a> {
     pub(super) fn of_frames(frames: &'a Frames, plumbing: Plumbing, sources: Option<Sources>) -> Self {
-        Self { tables: vec![Table::of(frames)], functions: None, plumbing, sources }
+        Self { tables: vec![FrameTable::of(frames)], functions: None, plumbing, sources }
     }
 
     /// The functions of two captures.
@@ -66,7 +66,7 @@ impl<'a> Names<'a> {
                 }
             }
         }
-        let tables = frames.map(Table::of).into();
+        let tables = frames.map(FrameTable::of).into();
         Self { tables, functions: Some(known), plumbing, sources: None }
     }
 
@@ -85,7 +85,7 @@ impl<'a> Names<'a> {
     }
 
     /// Writes the frames of these keys, and their source lines.
-    pub(super) fn write(&mut self, keys: &[u32], data: &mut Columns) -> io::Result<()> {
+    pub(super) fn write(&mut self, keys: &[u32], data: &mut PackedColumns) -> io::Result<()> {
         let mut strings = Strings::default();
         let described: Vec<Described> = keys.iter().map(|key| self.describe(*key)).collect();
         let mut texts = |name: &str, text: fn(&Described) -> &str| {
@@ -107,7 +107,12 @@ impl<'a> Names<'a> {
     }
 
     /// The lines around those of the frames, each once, as far as the files are still those of the recording.
-    fn write_sources(&mut self, described: &[Described], strings: &mut Strings, data: &mut Columns) -> io::Result<()> {
+    fn write_sources(
+        &mut self,
+        described: &[Described],
+        strings: &mut Strings,
+        data: &mut PackedColumns,
+    ) -> io::Result<()> {
         let Some(sources) = &mut self.sources else { return Ok(()) };
         let mut lines: BTreeMap<(u64, u32), u64> = BTreeMap::new();
         for Described { file, line, .. } in described {
@@ -135,7 +140,7 @@ impl<'a> Names<'a> {
         let Some((table, id)) = place else {
             return Described { function: NO_STACK.into(), origin: STANDARD, ..Described::default() };
         };
-        let Table { frames, origins, modules } = &mut self.tables[table];
+        let FrameTable { frames, origins, modules } = &mut self.tables[table];
         let (function, file, object) = (frames.function(id), frames.file(id), frames.module(id));
         // A function has many lines.
         let Frame { line, column, .. } = if self.functions.is_none() { frames.frame(id) } else { Frame::default() };

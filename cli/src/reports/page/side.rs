@@ -12,7 +12,7 @@ use crate::reports::facts::Capture;
 
 /// A capture, the place of each of its groups in the tree, and whose memory each is.
 #[derive(Debug)]
-pub(super) struct Side<'a> {
+pub(super) struct PageSide<'a> {
     pub(super) capture: &'a Capture,
     pub(super) places: Vec<u32>,
     /// Of a difference, for each view and group: the blocks that another function has in the other capture. They are
@@ -21,7 +21,7 @@ pub(super) struct Side<'a> {
     pub(super) whose: Vec<Whose>,
 }
 
-impl<'a> Side<'a> {
+impl<'a> PageSide<'a> {
     /// A capture whose groups have these places, in which nothing is set off.
     pub(super) fn new(capture: &'a Capture, places: Vec<u32>) -> Self {
         let of_stack = whose(&capture.frames);
@@ -57,7 +57,7 @@ mod tests {
     use memtrack_reader::analysis::Group;
     use memtrack_reader::origin::Whose;
 
-    use super::{Side, merge};
+    use super::{PageSide, merge};
     use crate::reports::fixture;
 
     #[test]
@@ -76,7 +76,7 @@ mod tests {
         for stack in stacks {
             capture.analysis.groups.push(&Group::new(stack, Allocator::Malloc, ThreadId(0)));
         }
-        let whose = Side::new(&capture, vec![1; 3]).whose;
+        let whose = PageSide::new(&capture, vec![1; 3]).whose;
         assert_eq!(whose, [Whose::Own, Whose::Imports, Whose::Own]);
         assert_eq!(merge(&mut capture, &[1; 3], &whose), (vec![1, 1], vec![Whose::Own, Whose::Imports]));
     }

@@ -13,18 +13,18 @@ use memtrack_reader::origin::Whose;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::VIEWS;
-use super::columns::Columns;
+use super::columns::PackedColumns;
 use super::heaviest::Heaviest;
-use super::names::Names;
-use super::side::Side;
+use super::names::KeyNames;
+use super::side::PageSide;
 use crate::reports::facts::{Capture, visible};
 use crate::units::count;
 
 /// The figures of one group in every view.
-type Sums = [Tally; VIEWS.len()];
+type ViewTallies = [Tally; VIEWS.len()];
 
 /// What tells groups of a page apart: place in preorder, allocator, thread, whose memory it is.
-type Key = (u32, Allocator, u32, Whose);
+type SiteKey = (u32, Allocator, u32, Whose);
 
 /// Everything that a page says of call sites.
 #[derive(Debug, Default)]
@@ -32,11 +32,11 @@ pub(super) struct Sites {
     /// Depth and key of every node kept, in preorder.
     nodes: Vec<(u32, u32)>,
     /// In the order of their keys.
-    groups: Vec<Key>,
+    groups: Vec<SiteKey>,
     /// The figures of each group, on one side after the other.
-    sums: Vec<Sums>,
+    sums: Vec<ViewTallies>,
     /// The same of what is set off.
-    set_off: Vec<Sums>,
+    set_off: Vec<ViewTallies>,
     sides: usize,
     /// For the first side the page's group of each of its groups.
     pub(super) group_numbers: Vec<u32>,
@@ -46,7 +46,7 @@ pub(super) struct Sites {
 
 impl Sites {
     /// The sites of all sides, the new capture first; at most so many.
-    pub(super) fn new(tree: &Heaviest, sides: &[Side<'_>], most: usize) -> Self {
+    pub(super) fn new(tree: &Heaviest, sides: &[PageSide<'_>], most: usize) -> Self {
         let kept = tree.kept(most);
         let (kept_tree, nearest) = tree.tree.cut(|node| kept[node as usize]);
         let weights: Vec<f64> = tree.weights.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(at, _)| *at).collect();
@@ -63,16 +63,17 @@ impl Sites {
         sites
     }
 
-    fn add_sides(&mut self, sides: &[Side<'_>], numbers: &[u32]) {
+    fn add_sides(&mut self, sides: &[PageSide<'_>], numbers: &[u32]) {
         let mut threads = Threads::default();
-        let keys: Vec<Vec<Key>> = sides.iter().map(|side| side.keys(numbers, &mut threads, sides.len() > 1)).collect();
+        let keys: Vec<Vec<SiteKey>> =
+            sides.iter().map(|side| side.keys(numbers, &mut threads, sides.len() > 1)).collect();
         self.threads = threads.names;
         // There may be many millions of keys, of which few are different.
-        self.groups = keys.iter().flatten().copied().collect::<FxHashSet<Key>>().into_iter().collect();
+        self.groups = keys.iter().flatten().copied().collect::<FxHashSet<SiteKey>>().into_iter().collect();
         self.groups.sort_unstable();
-        self.sums = vec![Sums::default(); self.groups.len() * sides.len()];
-        self.set_off = vec![Sums::default(); if sides.len() > 1 { self.sums.len() } else { 0 }];
-        let order: FxHashMap<Key, u32> = self.groups.iter().copied().zip(0..).collect();
+        self.sums = vec![ViewTallies::default(); self.groups.len() * sides.len()];
+        self.set_off = vec![ViewTallies::default(); if sides.len() > 1 { self.sums.len() } else { 0 }];
+        let order: FxHashMap<SiteKey, u32> = self.groups.iter().copied().zip(0..).collect();
         for (number, (side, keys)) in sides.iter().zip(&keys).enumerate() {
             for (group, key) in side.capture.analysis.groups.iter().zip(keys) {
                 add(&mut self.sums[order[key] as usize * sides.len() + number], &group);
@@ -98,7 +99,7 @@ impl Sites {
     }
 
     /// Writes the columns.
-    pub(super) fn write(&self, data: &mut Columns, names: &mut Names<'_>) -> io::Result<()> {
+    pub(super) fn write(&self, data: &mut PackedColumns, names: &mut KeyNames<'_>) -> io::Result<()> {
         self.write_frames(data, names)?;
         data.json("threads", &self.threads.clone().into())?;
         let used: BTreeSet<Allocator> = self.groups.iter().map(|key| key.1).collect();
@@ -118,7 +119,13 @@ impl Sites {
         self.write_sums(&self.set_off, 1, "baseSetOff", data)
     }
 
-    fn write_sums(&self, of_groups: &[Sums], side: usize, prefix: &str, data: &mut Columns) -> io::Result<()> {
+    fn write_sums(
+        &self,
+        of_groups: &[ViewTallies],
+        side: usize,
+        prefix: &str,
+        data: &mut PackedColumns,
+    ) -> io::Result<()> {
         for view in 0..VIEWS.len() {
             let sums = of_groups.iter().skip(side).step_by(self.sides).map(|sums| &sums[view]);
             data.column(&format!("{prefix}Bytes{view}"), sums.clone().map(|sum| sum.bytes))?;
@@ -128,7 +135,7 @@ impl Sites {
     }
 
     /// The nodes, and the frames they use, numbered in the order of their first use.
-    fn write_frames(&self, data: &mut Columns, names: &mut Names<'_>) -> io::Result<()> {
+    fn write_frames(&self, data: &mut PackedColumns, names: &mut KeyNames<'_>) -> io::Result<()> {
         let mut numbers: HashMap<u32, u64> = HashMap::new();
         let mut used = Vec::new();
         let frames: Vec<u64> = self
@@ -148,16 +155,16 @@ impl Sites {
     }
 }
 
-fn add(sums: &mut Sums, group: &Group) {
+fn add(sums: &mut ViewTallies, group: &Group) {
     for (sum, view) in sums.iter_mut().zip(VIEWS) {
         let part = group.sum(view);
         sum.add(part.bytes, part.count);
     }
 }
 
-impl Side<'_> {
+impl PageSide<'_> {
     /// The key of each group.
-    fn keys(&self, numbers: &[u32], threads: &mut Threads, name_only: bool) -> Vec<Key> {
+    fn keys(&self, numbers: &[u32], threads: &mut Threads, name_only: bool) -> Vec<SiteKey> {
         let mut known: HashMap<ThreadId, u32> = HashMap::new();
         let groups = self.capture.analysis.groups.iter().zip(&self.places).zip(&self.whose);
         let keys = groups.map(|((group, place), whose)| {

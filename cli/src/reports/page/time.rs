@@ -12,7 +12,7 @@ use memtrack_reader::Snapshot;
 use memtrack_reader::analysis::{Curve, Intervals, Tally};
 use rustc_hash::FxHashMap;
 
-use super::columns::Columns;
+use super::columns::PackedColumns;
 use super::sites::Sites;
 use crate::reports::facts::Capture;
 use crate::units::count;
@@ -31,7 +31,7 @@ const MICROSECOND_NS: u64 = 1000;
 const SNAPSHOT_NS: u64 = 1_000_000;
 
 /// Times, and the bytes from each of them on.
-type Steps = Vec<(u64, u64)>;
+type TimeSteps = Vec<(u64, u64)>;
 
 /// Writes the columns, with at most so many entries in the table of lives as long as there are moments to do without;
 /// says what was merged.
@@ -39,9 +39,9 @@ pub(super) fn write(
     capture: &Capture,
     sites: &Sites,
     most_lives: usize,
-    data: &mut Columns,
+    data: &mut PackedColumns,
 ) -> io::Result<Option<String>> {
-    let moments = Moments::of(capture);
+    let moments = PageMoments::of(capture);
     let intervals = capture.analysis.intervals.as_ref();
     let mut step = moments.all.len().div_ceil(MOST_MOMENTS).div_ceil(moments.step);
     let (mut kept, mut lives) = moments.thinned(intervals, sites, step);
@@ -68,7 +68,7 @@ pub(super) fn write(
 }
 
 /// The moments of a capture.
-struct Moments {
+struct PageMoments {
     /// The snapshots, and the end as one more.
     all: Vec<Snapshot>,
     /// Those of them at which it is known what was live, but for the end.
@@ -77,7 +77,7 @@ struct Moments {
     step: usize,
 }
 
-impl Moments {
+impl PageMoments {
     fn of(capture: &Capture) -> Self {
         let analysis = &capture.analysis;
         let snapshots = analysis.snapshots.len();
@@ -141,9 +141,9 @@ fn is_of_everything(capture: &Capture) -> bool {
 }
 
 /// The heap: of all events where they were looked at, else of the moments; always with the peak.
-fn heap(capture: &Capture, moments: &[Snapshot]) -> Steps {
+fn heap(capture: &Capture, moments: &[Snapshot]) -> TimeSteps {
     let whole = is_of_everything(capture);
-    let mut steps: Steps = match &capture.analysis.curve {
+    let mut steps: TimeSteps = match &capture.analysis.curve {
         Some(curve) if whole || !capture.facts.narrowed => curve.points().collect(),
         _ => moments.iter().map(|moment| (moment.time_ns, moment.heap_bytes)).collect(),
     };
@@ -162,7 +162,7 @@ fn heap(capture: &Capture, moments: &[Snapshot]) -> Steps {
 }
 
 /// Resident memory, from when it was first looked at.
-fn resident(snapshots: &[Snapshot]) -> Steps {
+fn resident(snapshots: &[Snapshot]) -> TimeSteps {
     let mut curve = Curve::default();
     let mut last = 0;
     for snapshot in
@@ -173,12 +173,12 @@ fn resident(snapshots: &[Snapshot]) -> Steps {
     curve.points().collect()
 }
 
-fn write_steps(name: &str, steps: &Steps, data: &mut Columns) -> io::Result<()> {
+fn write_steps(name: &str, steps: &TimeSteps, data: &mut PackedColumns) -> io::Result<()> {
     data.steps(&format!("{name}Time"), steps.iter().map(|(time_ns, _)| time_ns / MICROSECOND_NS))?;
     data.column(&format!("{name}Bytes"), steps.iter().map(|(_, bytes)| *bytes))
 }
 
-fn write_lives(lives: &Lives, data: &mut Columns) -> io::Result<()> {
+fn write_lives(lives: &Lives, data: &mut PackedColumns) -> io::Result<()> {
     let mut sorted: Vec<_> = lives.iter().collect();
     sorted.sort_unstable_by_key(|(key, _)| **key);
     data.steps("liveGroup", sorted.iter().map(|(key, _)| u64::from(key.0)))?;
@@ -190,10 +190,10 @@ fn write_lives(lives: &Lives, data: &mut Columns) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Moments, heap, resident, write};
+    use super::{PageMoments, heap, resident, write};
     use crate::reports::facts::Capture;
     use crate::reports::fixture;
-    use crate::reports::page::columns::Columns;
+    use crate::reports::page::columns::PackedColumns;
     use crate::reports::page::heaviest::Heaviest;
     use crate::reports::page::sites::Sites;
     use memtrack_reader::Snapshot;
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn what_is_live_at_each_kept_moment_adds_up_to_the_heap() {
         let capture = capture();
-        let (sites, moments) = (sites(&capture), Moments::of(&capture));
+        let (sites, moments) = (sites(&capture), PageMoments::of(&capture));
         for step in 1..8 {
             let (kept, lives) = moments.thinned(capture.analysis.intervals.as_ref(), &sites, step);
             for (at, moment) in (0..).zip(&kept) {
@@ -251,7 +251,7 @@ mod tests {
     fn a_capture_without_lives_has_a_chart_alone() {
         let mut capture = capture();
         capture.analysis.intervals = None;
-        let mut data = Columns::new();
+        let mut data = PackedColumns::new();
         assert_eq!(write(&capture, &sites(&capture), 100, &mut data).unwrap(), None);
         let mut text = Vec::new();
         data.ended().unwrap().write(&mut text).unwrap();

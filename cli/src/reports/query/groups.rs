@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::{self, Write};
 
+use clap::ValueEnum;
 use memtrack_format::Allocator;
 use memtrack_reader::analysis::{Lifetimes, SizeHistogram, Tally};
-use memtrack_reader::modules::{Module, Modules};
-use memtrack_reader::query::Life;
+use memtrack_reader::modules::{ModuleId, ModuleTable};
+use memtrack_reader::query::AllocationRecord;
 use memtrack_reader::{StackId, ThreadId};
 use serde_json::{Value, json};
 
@@ -17,27 +18,34 @@ use super::{Matched, span, stack_value};
 use crate::reports::NO_STACK;
 use crate::reports::facts::{Capture, visible};
 use crate::reports::lifetimes;
-use crate::reports::table::{Table, left_out};
+use crate::reports::table::{TextTable, left_out};
 use crate::terminal::Look;
 use crate::units::{count, percent, size};
 
 /// What allocations of a group have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GroupBy {
+    /// The innermost function
     Function,
+    /// The innermost function's source file
     File,
+    /// The module that the stack is put down to
     Module,
+    /// The thread that made them
     Thread,
+    /// The allocating function, such as malloc
     Allocator,
+    /// The size, up to the next power of two
     Size,
+    /// The whole call stack
     Stack,
 }
 
 /// A group in the numbers of one capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Key {
+enum QueryGroupKey {
     Names(u32, u32),
-    Module(Module),
+    Module(ModuleId),
     Thread(ThreadId),
     Allocator(Allocator),
     Size(u64),
@@ -46,15 +54,15 @@ enum Key {
 
 /// A group, as it is shown.
 #[derive(Debug)]
-struct Row {
+struct QueryGroupRow {
     text: String,
     key: Value,
-    sums: Sums,
+    sums: QueryGroupSums,
 }
 
 /// What is known of a group.
 #[derive(Clone, Debug, Default)]
-struct Sums {
+struct QueryGroupSums {
     all: Tally,
     live: Tally,
     /// Not known of sums that were made while the program ran.
@@ -63,23 +71,23 @@ struct Sums {
 
 /// Allocations in groups.
 #[derive(Debug)]
-pub(crate) struct Groups {
-    by: By,
+pub(crate) struct QueryGroups {
+    by: GroupBy,
     /// Those of the capture at hand.
-    open: HashMap<Key, Sums>,
-    modules: Modules,
-    rows: Vec<Row>,
+    open: HashMap<QueryGroupKey, QueryGroupSums>,
+    modules: ModuleTable,
+    rows: Vec<QueryGroupRow>,
     places: HashMap<String, usize>,
     captures: Vec<Value>,
 }
 
-impl Groups {
+impl QueryGroups {
     /// No groups yet.
-    pub(crate) fn new(by: By) -> Self {
+    pub(crate) fn new(by: GroupBy) -> Self {
         Self {
             by,
             open: HashMap::new(),
-            modules: Modules::default(),
+            modules: ModuleTable::default(),
             rows: Vec::new(),
             places: HashMap::new(),
             captures: Vec::new(),
@@ -87,7 +95,7 @@ impl Groups {
     }
 
     /// Takes an allocation of the capture at hand.
-    pub(crate) fn add(&mut self, capture: &Capture, life: &Life) {
+    pub(crate) fn add(&mut self, capture: &Capture, life: &AllocationRecord) {
         let key = self.key(capture, life.stack, life.allocator, life.thread, life.size);
         let sums = self.open.entry(key).or_default();
         sums.all.add(life.size, 1);
@@ -113,66 +121,75 @@ impl Groups {
                 Entry::Occupied(place) => self.rows[*place.get()].sums.merge(&sums),
                 Entry::Vacant(place) => {
                     place.insert(self.rows.len());
-                    self.rows.push(Row { text, key: value, sums });
+                    self.rows.push(QueryGroupRow { text, key: value, sums });
                 }
             }
         }
-        self.modules = Modules::default();
+        self.modules = ModuleTable::default();
         self.captures.push(super::capture_value(capture));
         self.rows.sort_by(|one, other| {
-            let order = |row: &Row| (row.sums.all.bytes, row.sums.all.count);
+            let order = |row: &QueryGroupRow| (row.sums.all.bytes, row.sums.all.count);
             order(other).cmp(&order(one)).then_with(|| one.text.cmp(&other.text))
         });
         self.places = self.rows.iter().enumerate().map(|(place, row)| (row.key.to_string(), place)).collect();
     }
 
-    fn key(&mut self, capture: &Capture, stack: StackId, allocator: Allocator, thread: ThreadId, bytes: u64) -> Key {
+    fn key(
+        &mut self,
+        capture: &Capture,
+        stack: StackId,
+        allocator: Allocator,
+        thread: ThreadId,
+        bytes: u64,
+    ) -> QueryGroupKey {
         let shown = capture.stack(stack);
         let frame = || capture.frames.node(shown).map(|node| capture.frames.frame(node.frame));
         match self.by {
-            By::Function => frame().map_or(Key::Names(0, 0), |frame| Key::Names(frame.function.0, frame.file.0)),
-            By::File => Key::Names(0, frame().map_or(0, |frame| frame.file.0)),
-            By::Module => Key::Module(self.modules.of_stack(&capture.frames, stack)),
-            By::Thread => Key::Thread(thread),
-            By::Allocator => Key::Allocator(allocator),
-            By::Size => Key::Size(SizeHistogram::bounds_of(bytes).1),
-            By::Stack => Key::Stack(shown),
+            GroupBy::Function => {
+                frame().map_or(QueryGroupKey::Names(0, 0), |frame| QueryGroupKey::Names(frame.function.0, frame.file.0))
+            }
+            GroupBy::File => QueryGroupKey::Names(0, frame().map_or(0, |frame| frame.file.0)),
+            GroupBy::Module => QueryGroupKey::Module(self.modules.of_stack(&capture.frames, stack)),
+            GroupBy::Thread => QueryGroupKey::Thread(thread),
+            GroupBy::Allocator => QueryGroupKey::Allocator(allocator),
+            GroupBy::Size => QueryGroupKey::Size(SizeHistogram::bounds_of(bytes).1),
+            GroupBy::Stack => QueryGroupKey::Stack(shown),
         }
     }
 
     /// A group as text and as an object.
-    fn shown(&self, capture: &Capture, key: Key) -> (String, Value) {
+    fn shown(&self, capture: &Capture, key: QueryGroupKey) -> (String, Value) {
         let names = &capture.frames;
         let name = |id| names.name(memtrack_reader::frames::NameId(id));
         let known = |text: &str| Some(text).filter(|text| !text.is_empty()).map(str::to_owned);
         match key {
-            Key::Names(function, file) if self.by == By::File => {
+            QueryGroupKey::Names(function, file) if self.by == GroupBy::File => {
                 debug_assert_eq!(function, 0);
                 let text = known(&capture.path(name(file)));
                 (text.unwrap_or_else(|| "<unknown>".into()), json!({"file": known(name(file))}))
             }
-            Key::Names(function, file) => {
+            QueryGroupKey::Names(function, file) => {
                 let function = known(name(function)).unwrap_or_else(|| NO_STACK.into());
                 let file = known(name(file));
                 let path = file.as_deref().map(|file| capture.path(file));
                 let text = path.map_or_else(|| function.clone(), |path| format!("{function} at {path}"));
                 (text, json!({"function": function, "file": file}))
             }
-            Key::Module(module) => {
+            QueryGroupKey::Module(module) => {
                 let module = self.modules.name(module);
                 (module.into(), json!({"module": module}))
             }
-            Key::Thread(id) => {
+            QueryGroupKey::Thread(id) => {
                 let (tid, name) = capture.thread(id);
                 let text = format!("{} {name}", tid.map_or("?".into(), |tid| tid.to_string()));
                 (text, json!({"tid": tid, "name": name}))
             }
-            Key::Allocator(allocator) => (allocator.name().into(), json!({"allocator": allocator.name()})),
-            Key::Size(most) => {
+            QueryGroupKey::Allocator(allocator) => (allocator.name().into(), json!({"allocator": allocator.name()})),
+            QueryGroupKey::Size(most) => {
                 let (least, most) = SizeHistogram::bounds_of(most);
                 (format!("<= {}", size(most)), json!({"min_bytes": least, "max_bytes": most}))
             }
-            Key::Stack(stack) => {
+            QueryGroupKey::Stack(stack) => {
                 let frames: Vec<_> = names.leaf_to_root(stack).map(|frame| names.function(frame)).collect();
                 let text = if frames.is_empty() { NO_STACK.into() } else { frames.join(" < ") };
                 (text, json!({"frames": stack_value(capture, stack)}))
@@ -197,7 +214,7 @@ impl Groups {
         if shown == 0 {
             return Ok(());
         }
-        let mut table = Table::default();
+        let mut table = TextTable::default();
         table.row(head(self.by, histograms));
         for row in &self.rows[..shown] {
             table.row(row.cells(matched, histograms));
@@ -224,7 +241,7 @@ impl Groups {
     }
 }
 
-impl Sums {
+impl QueryGroupSums {
     fn merge(&mut self, other: &Self) {
         self.all.add(other.all.bytes, other.all.count);
         self.live.add(other.live.bytes, other.live.count);
@@ -235,9 +252,9 @@ impl Sums {
     }
 }
 
-impl Row {
+impl QueryGroupRow {
     fn cells(&self, matched: &Matched, histograms: bool) -> Vec<String> {
-        let Sums { all, live, lifetimes } = &self.sums;
+        let QueryGroupSums { all, live, lifetimes } = &self.sums;
         let mut cells = vec![size(all.bytes), percent(all.bytes, matched.matched.bytes), count(all.count)];
         if histograms {
             cells.remove(1);
@@ -255,7 +272,7 @@ impl Row {
     }
 
     fn value(&self) -> Value {
-        let Sums { all, live, lifetimes } = &self.sums;
+        let QueryGroupSums { all, live, lifetimes } = &self.sums;
         let mut value = self.key.clone();
         value["count"] = all.count.into();
         value["bytes"] = all.bytes.into();
@@ -265,29 +282,29 @@ impl Row {
     }
 }
 
-fn head(by: By, histograms: bool) -> Vec<String> {
+fn head(by: GroupBy, histograms: bool) -> Vec<String> {
     let first: &[&str] = if histograms { &["Size", "Count"] } else { &["Size", "Part", "Count"] };
     let middle: &[&str] = if histograms { &lifetimes::HEAD } else { &["Live", "Lived", "At most"] };
     let title = match by {
-        By::Function => "Function",
-        By::File => "File",
-        By::Module => "Module",
-        By::Thread => "Thread",
-        By::Allocator => "Allocator",
-        By::Size => "Size of each",
-        By::Stack => "Call stack, innermost first",
+        GroupBy::Function => "Function",
+        GroupBy::File => "File",
+        GroupBy::Module => "Module",
+        GroupBy::Thread => "Thread",
+        GroupBy::Allocator => "Allocator",
+        GroupBy::Size => "Size of each",
+        GroupBy::Stack => "Call stack, innermost first",
     };
     first.iter().chain(middle).chain([&title]).map(|&text| text.into()).collect()
 }
 
-fn name(by: By) -> &'static str {
+fn name(by: GroupBy) -> &'static str {
     match by {
-        By::Function => "function",
-        By::File => "file",
-        By::Module => "module",
-        By::Thread => "thread",
-        By::Allocator => "allocator",
-        By::Size => "size",
-        By::Stack => "stack",
+        GroupBy::Function => "function",
+        GroupBy::File => "file",
+        GroupBy::Module => "module",
+        GroupBy::Thread => "thread",
+        GroupBy::Allocator => "allocator",
+        GroupBy::Size => "size",
+        GroupBy::Stack => "stack",
     }
 }

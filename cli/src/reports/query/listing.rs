@@ -7,12 +7,12 @@ use std::collections::{BTreeSet, BinaryHeap};
 use std::io::{self, Write};
 
 use memtrack_reader::StackId;
-use memtrack_reader::query::{Fate, Life};
+use memtrack_reader::query::{AllocationRecord, Fate};
 use serde_json::{Value, json};
 
 use super::{Matched, frame_value, place, span, stack_value};
 use crate::reports::facts::{Capture, visible};
-use crate::reports::table::{Table, left_out};
+use crate::reports::table::{TextTable, left_out};
 use crate::terminal::Look;
 use crate::units::size;
 
@@ -35,7 +35,7 @@ impl Largest {
     }
 
     /// Takes an allocation, if it is large enough.
-    pub(crate) fn add(&mut self, capture: &Capture, life: &Life) {
+    pub(crate) fn add(&mut self, capture: &Capture, life: &AllocationRecord) {
         self.seen += 1;
         if self.rows.len() >= self.limit {
             if self.rows.peek().is_some_and(|Reverse((least, ..))| *least >= life.size) {
@@ -55,7 +55,7 @@ impl Largest {
         if self.rows.is_empty() {
             return Ok(());
         }
-        let mut table = Table::default();
+        let mut table = TextTable::default();
         table.row(["Size", "Made after", "Lived", "End", "Thread", "Allocator", "Place"].map(Into::into));
         let (seen, shown) = (self.seen, self.rows.len() as u64);
         for Reverse((.., cells)) in self.rows.into_sorted_vec() {
@@ -71,7 +71,7 @@ impl Largest {
     }
 }
 
-fn cells(capture: &Capture, life: &Life) -> Vec<String> {
+fn cells(capture: &Capture, life: &AllocationRecord) -> Vec<String> {
     let tid = |id| capture.thread(id).0.map_or("?".into(), |tid| tid.to_string());
     let end = match life.fate {
         Fate::Live => "live".into(),
@@ -92,7 +92,7 @@ fn cells(capture: &Capture, life: &Life) -> Vec<String> {
 
 /// Writes every allocation as JSON while they come. The first error ends the writing, not the reading.
 #[derive(Debug)]
-pub(crate) struct Stream<W> {
+pub(crate) struct ListingWriter<W> {
     out: W,
     written: io::Result<()>,
     rows: u64,
@@ -103,7 +103,7 @@ pub(crate) struct Stream<W> {
     captures: Vec<Value>,
 }
 
-impl<W: Write> Stream<W> {
+impl<W: Write> ListingWriter<W> {
     /// Begins `memtrack-query`, version 1.
     pub(crate) fn new(query: &str, mut out: W) -> Self {
         let head = write!(
@@ -115,7 +115,7 @@ impl<W: Write> Stream<W> {
     }
 
     /// Writes an allocation of the capture at hand.
-    pub(crate) fn add(&mut self, capture: &Capture, life: &Life) {
+    pub(crate) fn add(&mut self, capture: &Capture, life: &AllocationRecord) {
         self.stacks.insert(life.stack);
         let comma = if self.rows > 0 { "," } else { "" };
         self.rows += 1;
@@ -149,7 +149,7 @@ impl<W: Write> Stream<W> {
     }
 }
 
-fn row(number: usize, capture: &Capture, life: &Life) -> Value {
+fn row(number: usize, capture: &Capture, life: &AllocationRecord) -> Value {
     let tid = |id| capture.thread(id).0;
     let (fate, freed_by) = match life.fate {
         Fate::Live => ("live", None),

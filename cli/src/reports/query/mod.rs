@@ -13,8 +13,8 @@ use super::facts::Capture;
 use super::{NO_STACK, holders};
 use crate::units::{count, size};
 
-pub(crate) use groups::{By, Groups};
-pub(crate) use listing::{Largest, Stream};
+pub(crate) use groups::{GroupBy, QueryGroups};
+pub(crate) use listing::{Largest, ListingWriter};
 
 /// What matched, of what there is.
 #[derive(Clone, Copy, Debug, Default)]

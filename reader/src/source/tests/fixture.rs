@@ -6,9 +6,9 @@ use memtrack_format::block::{BlockHeader, Codec, HEADER_LEN, prefix};
 use memtrack_format::header;
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
-use super::make::{Act, History, Step};
+use super::make::{Act, History, HistoryStep};
 use super::{Loss, Notes, open, read};
-use crate::source::{Capture, Pack};
+use crate::source::{CaptureReader, Pack};
 
 fn path(version: u32) -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "tests", "fixtures", &format!("v{version}.bin")].iter().collect()
@@ -17,11 +17,11 @@ fn path(version: u32) -> PathBuf {
 /// Two threads, three segments of which one in two pieces, frames that move, ticks and a snapshot.
 fn history() -> History {
     let steps = [
-        Step::Run(0, vec![Act::Push(1), Act::Alloc(0x1000), Act::Move(12), Act::Push(2), Act::Alloc(0x2000)]),
-        Step::Tick { snapshot: false },
-        Step::Run(1, vec![Act::Push(3), Act::Map(0x7000), Act::Free(0x1000), Act::Cut, Act::Alloc(0x1000)]),
-        Step::Tick { snapshot: true },
-        Step::Run(0, vec![Act::NewSegment, Act::Pop, Act::Free(0x2000), Act::Alloc(0x2001)]),
+        HistoryStep::Run(0, vec![Act::Push(1), Act::Alloc(0x1000), Act::Move(12), Act::Push(2), Act::Alloc(0x2000)]),
+        HistoryStep::Tick { snapshot: false },
+        HistoryStep::Run(1, vec![Act::Push(3), Act::Map(0x7000), Act::Free(0x1000), Act::Cut, Act::Alloc(0x1000)]),
+        HistoryStep::Tick { snapshot: true },
+        HistoryStep::Run(0, vec![Act::NewSegment, Act::Pop, Act::Free(0x2000), Act::Alloc(0x2001)]),
     ];
     History::of(&steps, true)
 }
@@ -32,7 +32,14 @@ fn long_history() -> History {
     let mut acts: Vec<Act> = (0..40).flat_map(again).collect();
     acts.push(Act::Cut);
     acts.extend((0..40).flat_map(again));
-    History::of(&[Step::Run(0, acts), Step::Tick { snapshot: true }, Step::Run(1, vec![Act::Alloc(0x5000)])], false)
+    History::of(
+        &[
+            HistoryStep::Run(0, acts),
+            HistoryStep::Tick { snapshot: true },
+            HistoryStep::Run(1, vec![Act::Alloc(0x5000)]),
+        ],
+        false,
+    )
 }
 
 /// The same, a thread that tells the time after a pause, and an arena of Python's.
@@ -40,11 +47,18 @@ fn history_of_version_3() -> History {
     let pause = [Act::Clock, Act::Alloc(0x6000), Act::Arena(0x10_0000), Act::Cut];
     let again = |n: u64| [Act::Push(4), Act::Alloc(0x3000 + n % 7 * 32), Act::Pop, Act::Free(0x3000 + n % 7 * 32)];
     let acts: Vec<Act> = (0..40).flat_map(again).chain(pause).chain((0..40).flat_map(again)).collect();
-    History::of(&[Step::Run(0, acts), Step::Tick { snapshot: true }, Step::Run(1, vec![Act::Alloc(0x5000)])], false)
+    History::of(
+        &[
+            HistoryStep::Run(0, acts),
+            HistoryStep::Tick { snapshot: true },
+            HistoryStep::Run(1, vec![Act::Alloc(0x5000)]),
+        ],
+        false,
+    )
 }
 
 fn reads(version: u32, history: &History, threads: usize) {
-    let capture = Capture::open(path(version)).unwrap();
+    let capture = CaptureReader::open(path(version)).unwrap();
     assert_eq!((capture.format_version(), capture.complete(), capture.process().pid), (version, true, Some(7)));
     let mut notes = Notes::default();
     let summary = capture.read(&mut notes, |_| ()).unwrap();

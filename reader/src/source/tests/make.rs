@@ -35,7 +35,7 @@ pub(super) enum Act {
 
 /// What a ticket is taken for.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(super) enum HistoryStep {
     Run(usize, Vec<Act>),
     /// By several streams, which do this in this order.
     Shared(Vec<(usize, Act)>),
@@ -46,12 +46,12 @@ pub(super) enum Step {
 
 /// What a reader must see; times are `None` where only order is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum ExpectedItem {
     Event { tid: i32, kind: EventKind, address: u64, size: u64, stack: Vec<(String, u32)>, time_ns: u64 },
     Snapshot { time_ns: u64, rss: u64 },
 }
 
-pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
     let act = prop_oneof![
         6 => (1u64..1 << 40).prop_map(Act::Alloc),
         6 => (1u64..1 << 40).prop_map(Act::Free),
@@ -63,15 +63,15 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Act::Cut),
     ];
     let own = prop_oneof![20 => act.clone(), 1 => Just(Act::Clock)];
-    let run = (0usize..4, prop::collection::vec(own, 0..8)).prop_map(|(stream, acts)| Step::Run(stream, acts));
-    let shared = prop::collection::vec((0usize..4, act), 0..16).prop_map(Step::Shared);
-    let tick = any::<bool>().prop_map(|snapshot| Step::Tick { snapshot });
+    let run = (0usize..4, prop::collection::vec(own, 0..8)).prop_map(|(stream, acts)| HistoryStep::Run(stream, acts));
+    let shared = prop::collection::vec((0usize..4, act), 0..16).prop_map(HistoryStep::Shared);
+    let tick = any::<bool>().prop_map(|snapshot| HistoryStep::Tick { snapshot });
     prop::collection::vec(prop_oneof![5 => run, 1 => shared, 1 => tick], 0..60)
 }
 
 /// A piece of a segment, not yet in a file.
 #[derive(Clone, Debug)]
-pub(super) struct Made {
+pub(super) struct EncodedPiece {
     pub(super) stream: u32,
     pub(super) segment: u32,
     pub(super) offset: u32,
@@ -79,7 +79,7 @@ pub(super) struct Made {
     pub(super) bytes: Vec<u8>,
 }
 
-struct Stream {
+struct TestStream {
     number: usize,
     encoder: Encoder,
     bytes: Vec<u8>,
@@ -94,9 +94,9 @@ struct Stream {
 /// A history as it is recorded, and as it must be read.
 #[derive(Default)]
 pub(super) struct History {
-    pub(super) pieces: Vec<Made>,
+    pub(super) pieces: Vec<EncodedPiece>,
     pub(super) observations: Vec<Observation>,
-    pub(super) seen: Vec<Seen>,
+    pub(super) seen: Vec<ExpectedItem>,
     /// What was recorded when so many pieces had been made, in steps: (ticket, pieces, observations).
     pub(super) rounds: Vec<(u64, usize, usize)>,
     now_ns: u64,
@@ -107,7 +107,7 @@ pub(super) fn tid(stream: usize) -> i32 {
     100 + stream as i32
 }
 
-impl Stream {
+impl TestStream {
     fn new(number: usize, timed: bool, ticket: u64) -> Self {
         let (encoder, bytes, stack) = (Encoder::new(timed), Vec::new(), Vec::new());
         let (at, from, segment) = (0, 0, 0);
@@ -133,9 +133,9 @@ impl Stream {
         }
     }
 
-    fn cut(&mut self, out: &mut Vec<Made>) {
+    fn cut(&mut self, out: &mut Vec<EncodedPiece>) {
         if self.at > self.from {
-            out.push(Made {
+            out.push(EncodedPiece {
                 stream: self.number as u32,
                 segment: self.segment,
                 offset: self.from as u32,
@@ -146,7 +146,7 @@ impl Stream {
         }
     }
 
-    fn act(&mut self, act: Act, now: u64, out: &mut Vec<Made>) -> Option<(EventKind, u64, u64)> {
+    fn act(&mut self, act: Act, now: u64, out: &mut Vec<EncodedPiece>) -> Option<(EventKind, u64, u64)> {
         let (encoder, bytes, at) = (&mut self.encoder, &mut self.bytes, self.at);
         let size = 77;
         self.at = match act {
@@ -199,18 +199,18 @@ impl Stream {
 
 impl History {
     /// Plays the steps. In timed ones every event is one nanosecond after the one before.
-    pub(super) fn of(steps: &[Step], timed: bool) -> Self {
+    pub(super) fn of(steps: &[HistoryStep], timed: bool) -> Self {
         let mut history = Self::default();
-        let mut streams: Vec<Option<Stream>> = (0..4).map(|_| None).collect();
+        let mut streams: Vec<Option<TestStream>> = (0..4).map(|_| None).collect();
         for (ticket, step) in (1..).zip(steps) {
             history.now_ns += 1;
             match step {
-                Step::Tick { snapshot } => history.tick(ticket, *snapshot),
-                Step::Run(number, acts) => {
+                HistoryStep::Tick { snapshot } => history.tick(ticket, *snapshot),
+                HistoryStep::Run(number, acts) => {
                     history.enter(&mut streams[*number], *number, ticket, timed);
                     acts.iter().for_each(|&act| history.act(streams[*number].as_mut(), act, timed));
                 }
-                Step::Shared(acts) => history.share(&mut streams, ticket, acts, timed),
+                HistoryStep::Shared(acts) => history.share(&mut streams, ticket, acts, timed),
             }
             history.rounds.push((ticket, history.pieces.len(), history.observations.len()));
         }
@@ -225,7 +225,7 @@ impl History {
         self.floor_ns = self.now_ns;
         let rss = 4096 * ticket;
         self.observations.push(if snapshot {
-            self.seen.push(Seen::Snapshot { time_ns: self.now_ns, rss });
+            self.seen.push(ExpectedItem::Snapshot { time_ns: self.now_ns, rss });
             Observation::Snapshot { tick, ticks: 2 * self.now_ns, rss }
         } else {
             Observation::Tick(tick)
@@ -233,7 +233,7 @@ impl History {
     }
 
     /// Without times the order of such a run is that of the streams.
-    fn share(&mut self, streams: &mut [Option<Stream>], ticket: u64, acts: &[(usize, Act)], timed: bool) {
+    fn share(&mut self, streams: &mut [Option<TestStream>], ticket: u64, acts: &[(usize, Act)], timed: bool) {
         let mut acts = acts.to_vec();
         if !timed {
             acts.sort_by_key(|&(number, _)| number);
@@ -244,20 +244,20 @@ impl History {
         }
     }
 
-    fn enter(&self, place: &mut Option<Stream>, number: usize, ticket: u64, timed: bool) {
+    fn enter(&self, place: &mut Option<TestStream>, number: usize, ticket: u64, timed: bool) {
         if let Some(stream) = place.as_mut().filter(|stream| stream.ticket != ticket) {
             let (encoder, bytes) = (&mut stream.encoder, &mut stream.bytes);
             stream.at = encoder.switch(bytes, stream.at, ticket).unwrap();
             stream.ticket = ticket;
         }
         place.get_or_insert_with(|| {
-            let mut stream = Stream::new(number, timed, ticket);
+            let mut stream = TestStream::new(number, timed, ticket);
             stream.begin(2 * self.now_ns);
             stream
         });
     }
 
-    fn act(&mut self, stream: Option<&mut Stream>, act: Act, timed: bool) {
+    fn act(&mut self, stream: Option<&mut TestStream>, act: Act, timed: bool) {
         self.now_ns += 1;
         let Some(stream) = stream else { return };
         if matches!(act, Act::Clock) {
@@ -270,13 +270,13 @@ impl History {
         let Some((kind, address, size)) = stream.act(act, 2 * self.now_ns, &mut self.pieces) else { return };
         let time_ns = if timed { self.now_ns } else { self.floor_ns };
         let tid = tid(stream.number);
-        self.seen.push(Seen::Event { tid, kind, address, size, stack: stream.frames(), time_ns });
+        self.seen.push(ExpectedItem::Event { tid, kind, address, size, stack: stream.frames(), time_ns });
     }
 
     /// A capture of this history; `shuffle` says in which order the pieces stand (empty: as they were made), `split`
     /// where they are cut again.
     pub(super) fn file(&self, shuffle: &[u16], split: usize) -> Vec<u8> {
-        let mut pieces: Vec<Made> = self.pieces.iter().flat_map(|piece| piece.split(split)).collect();
+        let mut pieces: Vec<EncodedPiece> = self.pieces.iter().flat_map(|piece| piece.split(split)).collect();
         let mut file = header::encode().to_vec();
         push_block(&mut file, BlockHeader::plain(BlockKind::Process), &process().encode());
         let mut writer = ObservationWriter::default();
@@ -309,7 +309,7 @@ impl History {
         let (observed, first_ticket, last_ticket) = writer.take();
         sink.observations(&observed, first_ticket, last_ticket).unwrap();
         for (i, piece) in (1..).zip(&self.pieces) {
-            let &Made { stream, segment, offset, tickets: (first_ticket, last_ticket), ref bytes } = piece;
+            let &EncodedPiece { stream, segment, offset, tickets: (first_ticket, last_ticket), ref bytes } = piece;
             sink.records(&RecordPiece { stream, segment, offset, first_ticket, last_ticket, bytes }).unwrap();
             if i % every == 0 {
                 sink.checkpoint().unwrap();
@@ -321,7 +321,7 @@ impl History {
     }
 }
 
-impl Made {
+impl EncodedPiece {
     fn header(&self) -> BlockHeader {
         let (first_ticket, last_ticket) = self.tickets;
         let (stream, segment, offset) = (self.stream, self.segment, self.offset);

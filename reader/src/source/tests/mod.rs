@@ -12,8 +12,8 @@ use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 use tempfile::NamedTempFile;
 
-use self::make::{Act, History, START_NS, Seen, Step, process, push_block, steps, tid};
-use super::{Capture, Consumer, Loss, Online, ReadSummary, RunPosition};
+use self::make::{Act, ExpectedItem, History, HistoryStep, START_NS, process, push_block, steps, tid};
+use super::{CaptureReader, Consumer, Loss, Online, ReadSummary, RunPosition};
 use crate::error::Error;
 use crate::event::{Event, EventKind, Snapshot};
 use crate::frames::Frames;
@@ -21,17 +21,17 @@ use crate::frames::Frames;
 /// Notes everything that it is given.
 #[derive(Default)]
 struct Notes {
-    seen: Vec<Seen>,
+    seen: Vec<ExpectedItem>,
     tid: i32,
     replaced_before: Vec<usize>,
 }
 
 impl Consumer for Notes {
     fn event(&mut self, event: &Event, frames: &Frames) {
-        let orders = self.seen.iter().filter(|seen| matches!(seen, Seen::Event { .. })).count();
+        let orders = self.seen.iter().filter(|seen| matches!(seen, ExpectedItem::Event { .. })).count();
         assert_eq!(event.order, orders as u64);
         let name = |frame| (frames.function(frame).to_owned(), frames.frame(frame).line);
-        self.seen.push(Seen::Event {
+        self.seen.push(ExpectedItem::Event {
             tid: self.tid,
             kind: event.kind,
             address: event.address,
@@ -42,7 +42,7 @@ impl Consumer for Notes {
     }
 
     fn snapshot(&mut self, snapshot: &Snapshot) {
-        self.seen.push(Seen::Snapshot { time_ns: snapshot.time_ns, rss: snapshot.rss_bytes });
+        self.seen.push(ExpectedItem::Snapshot { time_ns: snapshot.time_ns, rss: snapshot.rss_bytes });
     }
 
     fn run(&mut self, place: &RunPosition) {
@@ -54,18 +54,21 @@ impl Consumer for Notes {
     }
 }
 
-fn open(bytes: &[u8]) -> Result<Capture, Error> {
+fn open(bytes: &[u8]) -> Result<CaptureReader, Error> {
     let mut file = NamedTempFile::new().unwrap();
     file.write_all(bytes).unwrap();
-    Capture::open(file.path())
+    CaptureReader::open(file.path())
 }
 
-fn read(bytes: &[u8]) -> Result<(Capture, Notes, ReadSummary), Error> {
+fn read(bytes: &[u8]) -> Result<(CaptureReader, Notes, ReadSummary), Error> {
     let capture = open(bytes)?;
     let (mut notes, mut progress) = (Notes::default(), 0);
     let summary = capture.read(&mut notes, |bytes| progress += bytes)?;
     assert_eq!(progress, capture.total_record_bytes());
-    assert_eq!(summary.events, notes.seen.iter().filter(|seen| matches!(seen, Seen::Event { .. })).count() as u64);
+    assert_eq!(
+        summary.events,
+        notes.seen.iter().filter(|seen| matches!(seen, ExpectedItem::Event { .. })).count() as u64
+    );
     Ok((capture, notes, summary))
 }
 
@@ -73,9 +76,9 @@ fn read(bytes: &[u8]) -> Result<(Capture, Notes, ReadSummary), Error> {
 type Own = (EventKind, u64, Vec<(String, u32)>);
 
 /// The events of one stream without what depends on others.
-fn of_stream(seen: &[Seen], stream: usize) -> Vec<Own> {
-    let event = |seen: &Seen| match seen {
-        Seen::Event { tid: seen_tid, kind, address, stack, .. } if *seen_tid == tid(stream) => {
+fn of_stream(seen: &[ExpectedItem], stream: usize) -> Vec<Own> {
+    let event = |seen: &ExpectedItem| match seen {
+        ExpectedItem::Event { tid: seen_tid, kind, address, stack, .. } if *seen_tid == tid(stream) => {
             Some((*kind, *address, stack.clone()))
         }
         _ => None,
@@ -135,7 +138,7 @@ proptest! {
         }
         let summary = online.finish(&mut notes).unwrap();
         prop_assert_eq!(summary.lost, Loss::default());
-        let events = |seen: Vec<Seen>| seen.into_iter().filter(|seen| matches!(seen, Seen::Event { .. })).collect::<Vec<_>>();
+        let events = |seen: Vec<ExpectedItem>| seen.into_iter().filter(|seen| matches!(seen, ExpectedItem::Event { .. })).collect::<Vec<_>>();
         prop_assert_eq!(&notes.seen, &history.seen);
         prop_assert_eq!(events(notes.seen).len() as u64, summary.events);
     }
@@ -199,7 +202,7 @@ proptest! {
 
     #[test]
     fn any_records_are_read_to_their_end(records in prop::collection::vec(any::<u8>(), 0..2000), timed: bool) {
-        let history = History::of(&[Step::Run(0, vec![Act::Alloc(1)])], timed);
+        let history = History::of(&[HistoryStep::Run(0, vec![Act::Alloc(1)])], timed);
         let mut bytes = history.pieces[0].bytes.clone();
         bytes.extend(records);
         let mut file = header::encode().to_vec();
@@ -211,13 +214,13 @@ proptest! {
 }
 
 /// Runs of one allocation each, in streams 0 and 1.
-fn two_runs() -> Vec<Step> {
+fn two_runs() -> Vec<HistoryStep> {
     vec![
-        Step::Run(0, vec![Act::Alloc(1)]),
-        Step::Tick { snapshot: false },
-        Step::Run(1, vec![Act::Alloc(2)]),
-        Step::Tick { snapshot: true },
-        Step::Run(0, vec![Act::Alloc(3)]),
+        HistoryStep::Run(0, vec![Act::Alloc(1)]),
+        HistoryStep::Tick { snapshot: false },
+        HistoryStep::Run(1, vec![Act::Alloc(2)]),
+        HistoryStep::Tick { snapshot: true },
+        HistoryStep::Run(0, vec![Act::Alloc(3)]),
     ]
 }
 
@@ -233,7 +236,7 @@ fn stamps_are_held_between_the_ticks_around_them() {
         .seen
         .iter()
         .map(|seen| match seen {
-            Seen::Event { time_ns, .. } | Seen::Snapshot { time_ns, .. } => *time_ns,
+            ExpectedItem::Event { time_ns, .. } | ExpectedItem::Snapshot { time_ns, .. } => *time_ns,
         })
         .collect();
     assert_eq!(times, [2, 100, 200, 200]);
@@ -242,8 +245,8 @@ fn stamps_are_held_between_the_ticks_around_them() {
     history.observations[1] =
         Observation::Snapshot { tick: Tick { ticket: 4, time_ns: START_NS + 3 }, ticks: 400, rss: 1 };
     let (_, notes, _) = read(&history.file(&[0], 400)).unwrap();
-    assert!(matches!(notes.seen[0], Seen::Event { time_ns: 1, .. }));
-    assert!(matches!(notes.seen[1], Seen::Event { time_ns: 3, .. }));
+    assert!(matches!(notes.seen[0], ExpectedItem::Event { time_ns: 1, .. }));
+    assert!(matches!(notes.seen[1], ExpectedItem::Event { time_ns: 3, .. }));
 }
 
 #[test]
@@ -263,10 +266,10 @@ fn an_exec_begins_another_image() {
 #[test]
 fn a_run_is_given_out_once_every_stream_is_past_it() {
     let steps = [
-        Step::Run(0, vec![Act::Alloc(1), Act::Cut, Act::Alloc(2), Act::Cut]),
-        Step::Run(1, vec![Act::Alloc(3), Act::Cut]),
-        Step::Tick { snapshot: true },
-        Step::Run(0, vec![Act::Alloc(4), Act::Cut]),
+        HistoryStep::Run(0, vec![Act::Alloc(1), Act::Cut, Act::Alloc(2), Act::Cut]),
+        HistoryStep::Run(1, vec![Act::Alloc(3), Act::Cut]),
+        HistoryStep::Tick { snapshot: true },
+        HistoryStep::Run(0, vec![Act::Alloc(4), Act::Cut]),
     ];
     let history = History::of(&steps, false);
     let mut online = Online::new(START_NS);
@@ -295,7 +298,7 @@ fn a_run_is_given_out_once_every_stream_is_past_it() {
 #[test]
 fn a_missing_piece_costs_what_is_behind_it_in_its_segment() {
     let acts = vec![Act::Alloc(1), Act::Cut, Act::Alloc(2), Act::Cut, Act::Alloc(3), Act::NewSegment, Act::Alloc(4)];
-    let mut history = History::of(&[Step::Run(0, acts)], false);
+    let mut history = History::of(&[HistoryStep::Run(0, acts)], false);
     history.pieces.remove(1);
     let (_, notes, summary) = read(&history.file(&[0], 4000)).unwrap();
     let addresses: Vec<u64> = of_stream(&notes.seen, 0).into_iter().map(|(_, address, _)| address).collect();
@@ -306,7 +309,7 @@ fn a_missing_piece_costs_what_is_behind_it_in_its_segment() {
 #[test]
 fn frames_that_were_never_described_are_unknown() {
     let acts = vec![Act::Push(1), Act::Alloc(1), Act::NewSegment, Act::Alloc(2)];
-    let mut history = History::of(&[Step::Run(0, acts)], false);
+    let mut history = History::of(&[HistoryStep::Run(0, acts)], false);
     history.pieces.remove(0);
     let (_, notes, summary) = read(&history.file(&[0], 4000)).unwrap();
     assert_eq!(of_stream(&notes.seen, 0)[0].2, [("<unknown>".to_owned(), 0)]);
@@ -316,7 +319,7 @@ fn frames_that_were_never_described_are_unknown() {
 #[test]
 fn a_segment_of_more_than_one_batch_is_whole() {
     let acts: Vec<Act> = (1..=9).map(|n| Act::Alloc(n << 20)).collect();
-    let one = History::of(&[Step::Run(0, acts)], true).pieces.remove(0);
+    let one = History::of(&[HistoryStep::Run(0, acts)], true).pieces.remove(0);
     let mut bytes = one.bytes.clone();
     let mut at = bytes.len();
     bytes.resize(1 << 20, 0);
@@ -348,7 +351,7 @@ impl Consumer for Count {
     fn snapshot(&mut self, _: &Snapshot) {}
 }
 
-fn read_counted(bytes: &[u8]) -> (Capture, u64, ReadSummary) {
+fn read_counted(bytes: &[u8]) -> (CaptureReader, u64, ReadSummary) {
     let capture = open(bytes).unwrap();
     let mut count = Count(0);
     let summary = capture.read(&mut count, |_| ()).unwrap();
@@ -418,7 +421,7 @@ fn names_of_threads_are_the_last_ones() {
 #[test]
 fn what_is_no_capture_is_refused_in_words() {
     let directory = tempfile::tempdir().unwrap();
-    let refused = |path: &std::path::Path| Capture::open(path).unwrap_err().to_string();
+    let refused = |path: &std::path::Path| CaptureReader::open(path).unwrap_err().to_string();
     assert!(refused(directory.path()).contains("a directory"));
     let path = directory.path().join("it.bin");
     assert!(refused(&path).contains("no file of this name"));

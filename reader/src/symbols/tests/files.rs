@@ -10,7 +10,7 @@ use memtrack_format::file_stamp::FileStamp;
 use super::{FRAMES, Fixture, address, expected, frames, module, run};
 use crate::native::NativeModule;
 use crate::symbols::debuginfod::hex;
-use crate::symbols::{Search, Symbolizer, Wanted};
+use crate::symbols::{DebugFileSearch, Symbolizer, WantedOffsets};
 
 #[test]
 fn inlined_functions_have_their_lines() {
@@ -62,7 +62,7 @@ fn files_are_opened_once_for_all_captures() {
         let fixture = Fixture::new();
         let program = fixture.inlined(options);
         let (module, mark) = (module(&program), address(&program, "mark"));
-        let search = Search::new(&[], None);
+        let search = DebugFileSearch::new(&[], None);
         assert_eq!(frames(&mut Symbolizer::new(search.clone()), &module, mark), expected());
         fs::remove_file(&program).unwrap();
         let mut next = Symbolizer::new(search.clone());
@@ -157,7 +157,8 @@ fn many_at_once_are_the_same_as_one_by_one() {
     let (module, outer) = (module(&program), address(&program, "outer"));
     let offsets: Vec<_> = (outer - 64..outer + 64).collect();
     let other = NativeModule { path: b"/no/such/file".to_vec(), ..module.clone() };
-    let wanted = [&module, &module, &other].map(|module| Wanted { module: module.clone(), offsets: offsets.clone() });
+    let wanted =
+        [&module, &module, &other].map(|module| WantedOffsets { module: module.clone(), offsets: offsets.clone() });
     let (mut at_once, mut one_by_one) = (fixture.symbolizer(), fixture.symbolizer());
     at_once.prefetch(&wanted);
     for module in [&module, &other] {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{Fixture, address, expected, frames, module};
 use crate::native::NativeModule;
 use crate::symbols::debuginfod::hex;
-use crate::symbols::{Debuginfod, Search, Symbolizer};
+use crate::symbols::{DebugFileSearch, Debuginfod, Symbolizer};
 
 impl Fixture {
     /// A client that answers with this file when it is asked for the build-id, and notes each request.
@@ -32,7 +32,7 @@ impl Fixture {
 }
 
 fn symbolizer(client: PathBuf) -> Symbolizer {
-    Symbolizer::new(Search::new(&[], Some(Debuginfod::through(client))))
+    Symbolizer::new(DebugFileSearch::new(&[], Some(Debuginfod::through(client))))
 }
 
 #[test]

@@ -10,20 +10,20 @@ use memtrack_format::Allocator;
 use memtrack_reader::analysis::Selection;
 use memtrack_reader::{Event, EventKind, Options, StackId, ThreadId, source};
 
-use crate::lives;
+use crate::allocation_records;
 use crate::load::{Request, say_filtered};
 
 /// Which events are of kept allocations, told while they go by in their order.
 #[derive(Debug)]
 pub(crate) struct KeptEvents<'a> {
-    kept: &'a Kept,
+    kept: &'a AllocationFilter,
     /// Where kept allocations are live, if not all are kept.
     live: HashSet<u64>,
 }
 
 impl<'a> KeptEvents<'a> {
     /// For the events of one capture, from the first on.
-    pub(crate) fn new(kept: &'a Kept) -> Self {
+    pub(crate) fn new(kept: &'a AllocationFilter) -> Self {
         Self { kept, live: HashSet::new() }
     }
 
@@ -57,23 +57,23 @@ impl<'a> KeptEvents<'a> {
 
 /// The allocations to keep. Stacks and threads have the same numbers each time a capture is read.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
+pub(crate) struct AllocationFilter {
     /// `None` for all.
     groups: Option<HashSet<(StackId, Option<Allocator>, ThreadId)>>,
     selection: Selection,
 }
 
-impl Kept {
+impl AllocationFilter {
     /// What the request keeps of this one of its captures.
     ///
     /// # Errors
     /// A capture that cannot be read.
-    pub(crate) fn new(request: &Request<'_>, file: &source::Capture) -> Result<Self> {
+    pub(crate) fn new(request: &Request<'_>, file: &source::CaptureReader) -> Result<Self> {
         let selection = request.selection(file)?;
         if !request.narrows() {
             return Ok(Self { groups: None, selection });
         }
-        let (mut capture, all) = lives::whole(file, &Options { selection, ..Options::default() })?;
+        let (mut capture, all) = allocation_records::whole(file, &Options { selection, ..Options::default() })?;
         let kept = request.filter.apply(&mut capture.analysis, &capture.frames, &capture.threads);
         say_filtered(kept, all);
         let groups = capture.analysis.groups.iter();

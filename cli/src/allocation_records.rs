@@ -5,7 +5,9 @@
 
 use anyhow::{Result, bail};
 use memtrack_reader::analysis::Tally;
-use memtrack_reader::query::{AllocationScan, Amount, Comparison, Expr, Life, MatchContext, Matcher, Moments, Number};
+use memtrack_reader::query::{
+    AllocationRecord, AllocationScan, Amount, Comparison, Expr, KeyMoments, MatchContext, Matcher, Number,
+};
 use memtrack_reader::{Options, Replay, columns, source};
 
 use crate::load::{Request, facts};
@@ -34,10 +36,10 @@ pub(crate) fn filters(request: &Request<'_>) -> Expr {
 /// # Errors
 /// A capture that cannot be read or that holds no single allocations.
 pub(crate) fn each(
-    file: &source::Capture,
+    file: &source::CaptureReader,
     request: &Request<'_>,
     expr: &Expr,
-    mut take: impl FnMut(&Capture, &Life),
+    mut take: impl FnMut(&Capture, &AllocationRecord),
 ) -> Result<Capture> {
     if file.aggregated() {
         bail!("{}: an aggregated capture holds sums of many allocations, and no single ones", file.path().display());
@@ -49,8 +51,8 @@ pub(crate) fn each(
     }
     let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: file.duration_ns()? };
     let judge = Matcher::new(expr, &known);
-    let moments = Moments::of(&capture.analysis.totals, Options::default().temporary_threshold);
-    let mut lives = AllocationScan::new(moments, |life: &Life| {
+    let moments = KeyMoments::of(&capture.analysis.totals, Options::default().temporary_threshold);
+    let mut lives = AllocationScan::new(moments, |life: &AllocationRecord| {
         if judge.takes(life) {
             take(&capture, life);
         }
@@ -65,7 +67,7 @@ pub(crate) fn each(
 ///
 /// # Errors
 /// A capture that cannot be read.
-pub(crate) fn whole(file: &source::Capture, options: &Options) -> Result<(Capture, Tally)> {
+pub(crate) fn whole(file: &source::CaptureReader, options: &Options) -> Result<(Capture, Tally)> {
     let options = Options { exact_times: file.has_timestamps(), forked: file.is_forked(), ..*options };
     let mut replay = Replay::new(&options);
     let mut progress = Progress::new(file.total_record_bytes(), "reading");

@@ -5,6 +5,7 @@
 
 mod allocators;
 mod arrows;
+mod chain_model;
 mod cli;
 mod constructors;
 mod crowds;

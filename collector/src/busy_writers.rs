@@ -6,12 +6,11 @@
 //!
 //! Invariant: after that barrier, a thread that is seen not busy reads the current ticket word before it records.
 
-use std::sync::atomic::Ordering::Acquire;
-
 use memtrack_transport::Area;
+use memtrack_transport::segment_chain::is_in_hook;
 
 /// Streams of the first `count` slots whose threads are inside a hook, ascending.
 pub(crate) fn busy_streams(area: &Area, count: u32, base: u32) -> Vec<u32> {
-    let busy = |&slot: &u32| area.slot(slot).is_some_and(|slot| slot.busy.load(Acquire) != 0);
+    let busy = |&slot: &u32| area.slot(slot).is_some_and(is_in_hook);
     (0..count).filter(busy).map(|slot| base + slot).collect()
 }

@@ -1,13 +1,10 @@
-//! Reads one slot: follows the chain of segments that its threads write.
+//! Reads one slot: follows the chain of segments that its threads write, and hands their records to the sink.
 //!
 //! Invariant: the bytes handed over for a stream are its published bytes, each once and in order. Values in the shared
-//! memory are not trusted: fill levels are clamped, indices checked, numbers compared, loops bounded.
+//! memory are not trusted: the chain's are checked by [`ChainReader`], and loops are bounded.
 
-use std::sync::atomic::Ordering::{Acquire, SeqCst};
-
-use memtrack_transport::layout::{
-    ALL_FREE, PAGE, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT, SegmentHeader, SlotHeader,
-};
+use memtrack_transport::layout::{ALL_FREE, PAGE, SEGMENT_HEADER, SEGMENTS_PER_SLOT, SlotHeader};
+use memtrack_transport::segment_chain::{self, ChainReader, FillLevel};
 use memtrack_transport::{Area, futex};
 
 use crate::sink_queue::{PieceHead, SinkQueue};
@@ -20,13 +17,9 @@ const SEGMENTS_A_VISIT: u32 = 2 * SEGMENTS_PER_SLOT as u32;
 pub(crate) struct SlotReader {
     slot: u32,
     stream: u32,
-    begun: bool,
-    /// Index of the current segment, and its number in the stream.
-    segment: u32,
-    number: u32,
-    /// Bytes of the current segment that were handed over, and that were seen.
+    chain: ChainReader,
+    /// Bytes of the current segment that were handed over.
     saved: u32,
-    seen: u32,
     /// No record from `saved` on has an earlier ticket.
     first_ticket: u64,
     /// The highest page touched in each segment, plus one.
@@ -45,38 +38,13 @@ pub(crate) struct SlotVisit {
     pub(crate) new_pages: u64,
 }
 
-/// The words of a segment header, read in an order that makes them consistent.
-struct FillLevels {
-    /// Read before `fill`: what is published after `fill` is of this ticket or a later one.
-    ticket_before: u64,
-    next: u32,
-    fill: u32,
-    /// Read after `fill`: what is published up to `fill` is of this ticket or an earlier one.
-    ticket_after: u64,
-}
-
-impl FillLevels {
-    fn read(header: &SegmentHeader) -> Self {
-        Self {
-            ticket_before: header.last_ticket.load(Acquire),
-            // Before `fill`: a segment that has a successor is not written any more.
-            next: header.next.load(Acquire),
-            fill: header.fill.load(Acquire).min(SEGMENT_ROOM as u32),
-            ticket_after: header.last_ticket.load(Acquire),
-        }
-    }
-}
-
 impl SlotReader {
     pub(crate) fn new(slot: u32, stream: u32) -> Self {
         Self {
             slot,
             stream,
-            begun: false,
-            segment: 0,
-            number: 0,
+            chain: ChainReader::default(),
             saved: 0,
-            seen: 0,
             first_ticket: 0,
             pages: [0; SEGMENTS_PER_SLOT],
             given_up: None,
@@ -97,12 +65,11 @@ impl SlotReader {
         let mut visit = SlotVisit::default();
         let Some(slot) = area.slot(self.slot) else { return visit };
         if self.given_up.is_some() {
-            release(slot, ALL_FREE);
+            wake(slot, segment_chain::release(slot, ALL_FREE));
             return visit;
         }
-        // The first segment of a stream is the first of the slot, since all are free then.
-        self.begun = self.begun || slot.current.load(Acquire) != 0;
-        while self.begun && visit.freed < SEGMENTS_A_VISIT {
+        let begun = self.chain.has_begun(slot);
+        while begun && visit.freed < SEGMENTS_A_VISIT {
             match self.read_segment(area, slot, save, queue, &mut visit) {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -124,74 +91,54 @@ impl SlotReader {
         queue: &mut SinkQueue,
         visit: &mut SlotVisit,
     ) -> Result<bool, &'static str> {
-        let header = area.segment(self.slot, self.segment).ok_or("a segment index out of range")?;
-        if header.number.load(Acquire) != self.number {
-            return Err("a segment out of sequence");
-        }
+        let header = area.segment(self.slot, self.chain.segment()).ok_or("a segment index out of range")?;
+        let seen = self.chain.seen();
+        let level = self.chain.look(header)?;
         if self.saved == 0 {
-            self.first_ticket = header.first_ticket.load(Acquire);
+            self.first_ticket = level.first_ticket;
         }
-        let levels = FillLevels::read(header);
-        if levels.fill < self.seen {
-            return Err("a fill level that sank");
-        }
-        visit.changed |= levels.fill > self.seen;
-        self.seen = levels.fill;
+        visit.changed |= level.fill > seen;
         visit.new_pages += self.note_touched_pages();
-        if (save || levels.next != 0) && self.seen > self.saved {
-            self.hand_over(area, &levels, queue);
+        if (save || level.next != 0) && level.fill > self.saved {
+            self.hand_over(area, &level, queue);
         }
-        if levels.next == 0 {
+        if level.next == 0 {
             return Ok(false);
         }
-        self.advance(slot, levels.next)?;
+        wake(slot, self.chain.advance(slot, level.next)?);
+        self.saved = 0;
         visit.freed += 1;
         Ok(true)
     }
 
-    fn hand_over(&mut self, area: &Area, levels: &FillLevels, queue: &mut SinkQueue) {
+    fn hand_over(&mut self, area: &Area, level: &FillLevel, queue: &mut SinkQueue) {
         let mut bytes = queue.buffer();
-        area.copy_records(self.slot, self.segment, self.saved, levels.fill, &mut bytes);
+        area.copy_records(self.slot, self.chain.segment(), self.saved, level.fill, &mut bytes);
         let place = PieceHead {
             stream: self.stream,
-            segment: self.number,
+            segment: self.chain.number(),
             offset: self.saved,
             first_ticket: self.first_ticket,
-            last_ticket: levels.ticket_after.max(self.first_ticket),
+            last_ticket: level.ticket_after.max(self.first_ticket),
         };
         queue.records(place, bytes);
-        self.saved = levels.fill;
-        self.first_ticket = levels.ticket_before.max(self.first_ticket);
-    }
-
-    fn advance(&mut self, slot: &SlotHeader, next: u32) -> Result<(), &'static str> {
-        let next = next - 1;
-        if next as usize >= SEGMENTS_PER_SLOT || next == self.segment {
-            return Err("a segment index out of range");
-        }
-        release(slot, 1 << self.segment);
-        self.segment = next;
-        self.number = self.number.wrapping_add(1);
-        self.saved = 0;
-        self.seen = 0;
-        Ok(())
+        self.saved = level.fill;
+        self.first_ticket = level.ticket_before.max(self.first_ticket);
     }
 
     /// Notes how far the current segment was written; returns the number of newly touched pages.
     fn note_touched_pages(&mut self) -> u64 {
-        let pages = (SEGMENT_HEADER + self.seen as usize).div_ceil(PAGE) as u16;
-        let Some(known) = self.pages.get_mut(self.segment as usize) else { return 0 };
+        let pages = (SEGMENT_HEADER + self.chain.seen() as usize).div_ceil(PAGE) as u16;
+        let Some(known) = self.pages.get_mut(self.chain.segment() as usize) else { return 0 };
         let new = pages.saturating_sub(*known);
         *known += new;
         u64::from(new)
     }
 }
 
-/// Gives segments back to the writing thread. Sequentially consistent, so that either it sees the bits before it waits,
-/// or this side sees that it waits.
-fn release(slot: &SlotHeader, segments: u32) {
-    slot.free.fetch_or(segments, SeqCst);
-    if slot.waiting.load(SeqCst) != 0 {
+/// Wakes the writing thread, if it waits for a free segment.
+fn wake(slot: &SlotHeader, waits: bool) {
+    if waits {
         futex::wake(&slot.free);
     }
 }

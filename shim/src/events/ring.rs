@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use memtrack_format::record::{CodeHead, Encoder, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame};
 use memtrack_transport::clock::{StampingClock, monotonic_ns};
 use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, SlotHeader};
-use memtrack_transport::{Area, futex};
+use memtrack_transport::{Area, futex, segment_chain};
 
 use crate::events::event_time::EventTime;
 use crate::events::order::{EventBlock, WriterTurn};
@@ -290,7 +290,7 @@ impl Ring {
         self.wake_sleeper();
         let sequence = self.turn.sequence();
         self.put(move |encoder, bytes, at| encoder.switch(bytes, at, sequence));
-        self.segment.header.last_ticket.store(sequence, Release);
+        segment_chain::begin_run(self.segment.header, sequence);
     }
 
     fn wake_sleeper(&self) {
@@ -390,7 +390,7 @@ impl Ring {
     /// What was put is for the collector to see.
     #[inline(always)]
     pub(crate) fn publish(&self) {
-        self.segment.header.fill.store(self.segment.at as u32, Release);
+        segment_chain::publish(self.segment.header, self.segment.at as u32);
     }
 
     /// Ends this segment and begins a free one. `false`: recording has ended.
@@ -405,18 +405,11 @@ impl Ring {
             return false;
         };
         let sequence = self.turn.sequence();
-        header.fill.store(0, Relaxed);
-        header.next.store(0, Relaxed);
-        header.number.store(self.number, Relaxed);
-        header.first_ticket.store(sequence, Relaxed);
-        header.last_ticket.store(sequence, Relaxed);
+        segment_chain::begin_segment(header, self.number, sequence);
         self.number = self.number.wrapping_add(1);
         let old = std::mem::replace(&mut self.segment, RingSegment { header, room, at: 0 });
-        if old.is_some() {
-            old.header.fill.store(old.at as u32, Release);
-            old.header.next.store(index.wrapping_add(1), Release);
-        }
-        self.home.slot.current.store(index.wrapping_add(1), Release);
+        let old = old.is_some().then_some((old.header, old.at as u32));
+        segment_chain::link(self.home.slot, index, old);
         self.begin(sequence)
     }
 
@@ -437,15 +430,7 @@ impl Ring {
 
     /// Takes the free segment with the lowest index; waits for one where there is none. `None`: recording has ended.
     fn free_segment(&self) -> Option<u32> {
-        let take = |mask: u32| {
-            let index = mask.trailing_zeros();
-            self.home.slot.free.fetch_and(!1u32.wrapping_shl(index), AcqRel);
-            Some(index)
-        };
-        match self.home.slot.free.load(Acquire) {
-            0 => self.wait_for_segment().and_then(take),
-            mask => take(mask),
-        }
+        segment_chain::take_free(self.home.slot).or_else(|| self.wait_for_segment())
     }
 
     /// Notes a sampled duration, from `begun` until now, for all those that were not timed.

@@ -8,9 +8,10 @@
 //! Invariant: after [`wait`], unless its time was up, no other thread reads frames of the interpreter that ends.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use memtrack_transport::layout::SlotHeader;
+use memtrack_transport::segment_chain::is_in_hook;
 use memtrack_transport::{Area, barrier};
 
 use crate::platform::errno::Errno;
@@ -47,7 +48,7 @@ pub(crate) fn wait(own: &SlotHeader, highest_slot: u32) {
 fn wait_for_others(area: &Area, count: u32, own: &SlotHeader, mut looks: u32) {
     let slots = (0..count).filter_map(|index| area.slot(index));
     for slot in slots.filter(|slot| !std::ptr::eq(*slot, own)) {
-        while slot.busy.load(Acquire) != 0 && looks > 0 {
+        while is_in_hook(slot) && looks > 0 {
             looks = looks.wrapping_sub(1);
             let nap = libc::timespec { tv_sec: 0, tv_nsec: BETWEEN_LOOKS };
             // SAFETY: reads the time that is passed; what is left of it is not asked for.

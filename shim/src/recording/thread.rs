@@ -16,12 +16,12 @@ use std::cell::{Cell, UnsafeCell};
 use std::hint::cold_path;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::compiler_fence;
+use std::sync::atomic::Ordering::Relaxed;
 
 use memtrack_format::Allocator;
 use memtrack_format::record::AllocHead;
 use memtrack_transport::layout::SlotHeader;
+use memtrack_transport::segment_chain;
 
 use crate::events::ring::Ring;
 use crate::platform::errno::Errno;
@@ -89,15 +89,6 @@ impl RecordingThread {
     #[inline(always)]
     fn is_busy(&self) -> bool {
         self.slot.busy.load(Relaxed) != 0
-    }
-
-    /// A record may be under way, or is not any more.
-    #[inline(always)]
-    fn set_busy(&self, busy: bool) {
-        self.slot.busy.store(u32::from(busy), Relaxed);
-        // The collector reads `busy` behind a barrier that it makes every thread of ours execute; here only the
-        // compiler must be kept from moving the ticket's load across it.
-        compiler_fence(SeqCst);
     }
 }
 
@@ -192,7 +183,7 @@ pub(crate) fn leave_hook() {
         let mut access = unsafe { StateAccess::new(thread) };
         // SAFETY: no arguments, cannot fail.
         access.begin_anew(unsafe { libc::gettid() });
-        thread.set_busy(false);
+        segment_chain::leave_hook(thread.slot);
     }
 }
 
@@ -200,11 +191,11 @@ pub(crate) fn leave_hook() {
 pub(crate) fn expect_others() {
     // In a signal handler that has interrupted a hook, nothing is recorded.
     if let Some(thread) = recorded().filter(|thread| !thread.is_busy()) {
-        thread.set_busy(true);
+        segment_chain::enter_hook(thread.slot);
         // SAFETY: no hook of this thread uses the state, and none will before `busy` is cleared.
         let mut access = unsafe { StateAccess::new(thread) };
         access.state().ring.expect_others();
-        thread.set_busy(false);
+        segment_chain::leave_hook(thread.slot);
     }
 }
 
@@ -245,7 +236,7 @@ pub(crate) fn enter() -> Option<Recorder> {
 /// Closes the guard of a thread that is in no hook.
 #[inline(always)]
 fn begin(thread: &'static RecordingThread) -> Recorder {
-    thread.set_busy(true);
+    segment_chain::enter_hook(thread.slot);
     // SAFETY: it was not busy, so nothing else uses the state; and `busy` is cleared when the recorder is dropped.
     Recorder::new(unsafe { StateAccess::new(thread) })
 }

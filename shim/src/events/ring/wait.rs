@@ -2,12 +2,12 @@
 //!
 //! Invariant: the program goes on whatever happened to the collector, and who stops recording leaves the reason.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
 use memtrack_transport::clock::monotonic_ns;
-use memtrack_transport::futex;
 use memtrack_transport::layout::{state, stop_reason};
+use memtrack_transport::{futex, segment_chain};
 
 use super::Ring;
 use crate::platform::collector_socket;
@@ -20,6 +20,7 @@ const WAIT: Duration = Duration::from_millis(50);
 const WAITS: u32 = 1200;
 
 impl Ring {
+    /// Takes a segment as soon as the collector has freed one. `None`: recording has ended.
     #[cold]
     pub(super) fn wait_for_segment(&self) -> Option<u32> {
         let _errno = Errno::keep();
@@ -30,9 +31,8 @@ impl Ring {
             self.wake_collector();
             self.home.slot.waiting.store(1, Relaxed);
             futex::wait(&self.home.slot.free, 0, WAIT);
-            let mask = self.home.slot.free.load(Acquire);
-            if mask != 0 {
-                got = Some(mask);
+            got = segment_chain::take_free(self.home.slot);
+            if got.is_some() {
                 break;
             }
             if control.state.load(Relaxed) == state::CLOSED || !recording_switch::is_on() {

@@ -29,6 +29,7 @@
 use std::hint::{black_box, cold_path};
 
 use memtrack_format::record::{AllocHead, AllocStep, PendingAlloc};
+use memtrack_transport::segment_chain;
 
 use super::{RecordingState, StateAccess};
 use crate::events::event_time::EventTime;
@@ -351,7 +352,7 @@ impl StateAccess<'_> {
     /// The guard of the hook ends.
     #[inline(always)]
     fn leave(self, address: usize) -> usize {
-        self.thread.set_busy(false);
+        segment_chain::leave_hook(self.thread.slot);
         address
     }
 

@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use memtrack_format::record::{AllocHead, Encoder};
 use memtrack_format::{Allocator, MapClass};
 use memtrack_transport::layout::image;
+use memtrack_transport::segment_chain;
 
 use super::hot_path::FreeStep;
 use super::{PythonCall, RecordingState, StateAccess, slots};
@@ -304,6 +305,6 @@ impl RecordingState {
 impl Drop for Recorder {
     #[inline(always)]
     fn drop(&mut self) {
-        self.access.thread.set_busy(false);
+        segment_chain::leave_hook(self.access.thread.slot);
     }
 }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
 use memtrack_transport::Area;
 use memtrack_transport::layout::SLOT_COUNTS;
+use memtrack_transport::segment_chain;
 
 use super::hot_path::ALLOC_FIRST;
 use super::{PythonCall, RecordingState, RecordingThread, StateAccess};
@@ -59,7 +60,7 @@ pub(super) fn claim(area: &'static Area) -> Option<&'static RecordingThread> {
         area.control().events_without_slot.fetch_add(1, Relaxed);
         return None;
     };
-    thread.set_busy(true);
+    segment_chain::enter_hook(thread.slot);
     // SAFETY: this thread owns the slot, and its hooks do not know of it yet.
     unsafe { StateAccess::new(thread) }.begin_anew(tid);
     Some(thread)

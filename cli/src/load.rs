@@ -424,6 +424,7 @@ pub(crate) fn facts(file: &source::CaptureReader, lost: Loss) -> Facts {
         file: file.path().into(),
         format_version: file.format_version(),
         process: file.process().clone(),
+        sources: file.sources().to_vec(),
         aggregated: file.aggregated(),
         complete: file.complete(),
         time_uncertainty_ns: file.process().time_uncertainty_ns,

@@ -35,6 +35,7 @@ mod sink;
 mod sink_queue;
 mod slot_owners;
 mod slot_reader;
+mod source_recorder;
 mod summary;
 mod waker;
 
@@ -51,6 +52,7 @@ pub use pack::{Compression, Packer};
 pub use packages::Packages;
 pub use procfs::{ProcessorTimes, processor_ns, resident_peak};
 pub use sink::{NewChild, OpenSink, RecordPiece, Sink};
+pub use source_recorder::SourceRecorder;
 pub use summary::{ChildSummary, Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
 
 // The variables of a target's environment, for callers that start it and do not use the transport.

@@ -21,6 +21,7 @@ pub mod members;
 pub mod meta;
 pub mod observe;
 pub mod record;
+pub mod sources;
 pub mod symbols;
 pub mod varint;
 

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use memtrack_format::meta::Process;
+use memtrack_format::sources::FileLines;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::{Analysis, Frames, Thread, ThreadId, View};
 
@@ -60,6 +61,8 @@ pub(crate) struct Facts {
     pub(crate) format_version: u32,
     /// What it knows of the recorded process.
     pub(crate) process: Process,
+    /// Source lines that were recorded.
+    pub(crate) sources: Vec<FileLines>,
     /// Whether it holds sums instead of events.
     pub(crate) aggregated: bool,
     /// Whether it has everything up to the end of the process.
@@ -131,6 +134,7 @@ impl Facts {
             lost_bytes: self.lost_bytes.saturating_add(other.lost_bytes),
             unknown_frames: self.unknown_frames.saturating_add(other.unknown_frames),
             others: self.others.saturating_add(other.others).saturating_add(1),
+            sources: [self.sources, other.sources].concat(),
             processes: [self.processes, other.processes].concat(),
             account: self.account.and(&other.account),
             stackless: self.stackless && other.stackless,

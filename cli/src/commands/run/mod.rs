@@ -208,7 +208,12 @@ fn launch(
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
         ..memtrack_collector::RecordingOptions::default()
     };
-    let form = Form { sums: options.aggregate, live: options.live, compression: repack::plan(options.compress).0 };
+    let form = Form {
+        sums: options.aggregate,
+        live: options.live,
+        sources: options.embed_sources,
+        compression: repack::plan(options.compress).0,
+    };
     // First, since files that may not become so large are reported by a signal, the shared memory's among them.
     let signals = Signals::take()?;
     let sink = sink(form, file).context("the capture cannot be written")?;
@@ -236,14 +241,17 @@ struct Form {
     sums: bool,
     /// Figures while the program runs.
     live: bool,
+    /// Source lines beside.
+    sources: bool,
     compression: Compression,
 }
 
 fn sink(form: Form, file: File) -> io::Result<Box<dyn Sink>> {
     let sink: Box<dyn Sink> = if form.sums {
-        Box::new(SumsSink::new(file, form.compression)?)
+        Box::new(SumsSink::new(file, form.compression, form.sources)?)
     } else {
-        Box::new(FileSink::compressed(file, form.compression)?)
+        let sink = FileSink::compressed(file, form.compression)?;
+        Box::new(if form.sources { sink.with_sources() } else { sink })
     };
     Ok(if form.live { Box::new(LiveSink::new(sink)) } else { sink })
 }

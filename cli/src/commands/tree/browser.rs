@@ -118,7 +118,7 @@ impl<'a> Browser<'a> {
             selected: 0,
             search: TextSearch::default(),
             source: false,
-            sources: Sources::new(capture.facts.process.start_realtime_ns),
+            sources: Sources::of(&capture.facts),
             help: false,
             least,
             open: [HashSet::new(), HashSet::new()],

@@ -203,16 +203,14 @@ impl Paint {
         }
         let rows = usize::from(area.height).saturating_sub(1 + lines.len());
         match source.around(line, rows) {
-            Ok((first, texts)) => {
-                lines.extend(texts.iter().enumerate().map(|(at, text)| self.source_line(first + at, text, line)));
-            }
+            Ok(texts) => lines.extend(texts.iter().map(|(number, text)| self.source_line(*number, text, line))),
             Err(reason) => lines.push(Line::styled(format!(" No source: {reason}."), self.dim())),
         }
         frame.render_widget(Paragraph::new(lines).block(block), area);
     }
 
-    fn source_line(self, number: usize, text: &str, line: u32) -> Line<'static> {
-        let is_here = number == line as usize;
+    fn source_line(self, number: u32, text: &str, line: u32) -> Line<'static> {
+        let is_here = number == line;
         let style = if is_here { Style::new().add_modifier(Modifier::BOLD) } else { self.dim() };
         Line::styled(format!(" {} {number:>5}  {text}", if is_here { ">" } else { " " }), style)
     }

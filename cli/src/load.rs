@@ -22,7 +22,8 @@ use self::several::{combined, load_several, say_several};
 use crate::message;
 use crate::reports::account::Account;
 use crate::reports::facts::{Capture, Facts, ProcessRow, rfc3339};
-use crate::reports::shown::{Shown, Wish};
+use crate::reports::presentation::Presentation;
+use crate::reports::shown::Wish;
 use crate::sys;
 use crate::terminal::Progress;
 use crate::units::{count, size};
@@ -385,7 +386,7 @@ fn made(mut facts: Facts, read: ReadSummary, analysis: Analysis, unnamed: &mut V
     facts.lost_bytes = facts.lost_bytes.saturating_add(read.lost.bytes);
     (facts.unknown_frames, facts.time_uncertainty_ns) = (read.unknown_frames, Some(read.time_uncertainty_ns));
     unnamed.extend(read.unnamed);
-    Capture { facts, analysis, frames: read.frames, threads: read.threads, shown: Shown::default() }
+    Capture { facts, analysis, frames: read.frames, threads: read.threads, shown: Presentation::default() }
 }
 
 /// Takes over sums that were made while the program ran.
@@ -415,7 +416,7 @@ fn restore(
     }
     let all = analysis.totals.allocations;
     let facts = facts(file, file.lost());
-    Ok((Capture { facts, analysis, frames, threads, shown: Shown::default() }, all))
+    Ok((Capture { facts, analysis, frames, threads, shown: Presentation::default() }, all))
 }
 
 /// What is said of a capture that was read.

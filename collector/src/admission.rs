@@ -24,8 +24,9 @@ use crate::drain_command::{CommandSender, Connection, DrainCommand};
 use crate::limits::explained;
 use crate::options::{NativeStacks, RecordingOptions};
 use crate::process_recording::ProcessRecording;
-use crate::process_tree::{ProcessTree, RecordedChild};
+use crate::process_tree::ProcessTree;
 use crate::procfs::{self, ProcessHandle, ResidentMemory};
+use crate::recorded_children::{RecordedChild, RecordedChildren};
 use crate::sink::{NewChild, OpenSink};
 
 /// Time limit for the Hello of a process that has connected.
@@ -37,6 +38,8 @@ pub(crate) struct RecordingOpeners {
     pub(crate) first: CommandSender,
     /// Makes the sinks of children; `None`: they are not recorded.
     pub(crate) open: Option<OpenSink>,
+    /// Where their recordings are put.
+    pub(crate) children: RecordedChildren,
 }
 
 /// The state of the server.
@@ -250,7 +253,8 @@ impl Admission {
         match sink.and_then(|sink| start(sink).map_err(|error| error.to_string())) {
             Ok(recording) => {
                 let commands = recording.commands().clone();
-                self.tree.add_child(RecordedChild { pid, number, recording });
+                self.tree.add_child();
+                self.openers.children.add(RecordedChild { pid, number, recording });
                 Some(commands)
             }
             Err(error) => {

@@ -28,6 +28,7 @@ mod packages;
 mod process_recording;
 mod process_tree;
 mod procfs;
+mod recorded_children;
 mod segment_group;
 mod server;
 mod session;

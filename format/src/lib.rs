@@ -11,7 +11,6 @@
 pub mod aggregate;
 pub mod allocator;
 pub mod block;
-mod delta_state;
 mod fields;
 pub mod file_stamp;
 pub mod header;

@@ -13,7 +13,7 @@ use crate::message;
 use crate::units::{at_most, count, size};
 
 use super::account::Account;
-use super::shown::Shown;
+use super::presentation::Presentation;
 use super::view::title;
 
 /// A capture that was read, as reports take it.
@@ -28,7 +28,7 @@ pub(crate) struct Capture {
     /// The threads that the sums refer to.
     pub(crate) threads: Vec<Thread>,
     /// What was made of it to be shown to people.
-    pub(crate) shown: Shown,
+    pub(crate) shown: Presentation,
 }
 
 impl Capture {

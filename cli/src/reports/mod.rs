@@ -12,6 +12,7 @@ pub(crate) mod holders;
 pub(crate) mod lifetimes;
 pub(crate) mod page;
 pub(crate) mod places;
+pub(crate) mod presentation;
 pub(crate) mod processes;
 pub(crate) mod query;
 pub(crate) mod scale;

@@ -5,6 +5,7 @@
 //! the command line with unsafe code.
 
 mod abort;
+mod early_signals;
 pub(crate) mod hangup;
 mod inherited;
 mod leftover;

@@ -8,7 +8,7 @@
 use std::fs;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::thread;
 
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGXFSZ};
@@ -18,6 +18,7 @@ use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 use signal_hook::low_level::{emulate_default_handler, register};
 
 use super::Child;
+use super::early_signals::{arrived_early, note_arrival};
 use super::witness::Witness;
 
 const FORWARDED: [i32; 8] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
@@ -50,32 +51,6 @@ impl ChildrenWait {
     fn interrupt(&self) -> bool {
         self.0.compare_exchange(WAITING, INTERRUPTED, Relaxed, Relaxed).is_ok()
     }
-}
-
-/// Whether the program has ended and was reaped; memtrack runs one.
-static HAS_ENDED: AtomicBool = AtomicBool::new(false);
-/// How many signals of each number arrived before that, and have not been acted on. What the terminal sent then was the
-/// program's too, however late memtrack comes to it.
-static EARLY: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
-
-/// The program has ended: what the terminal sends from now on is meant for memtrack.
-pub(super) fn program_has_ended() {
-    HAS_ENDED.store(true, Relaxed);
-}
-
-/// A signal arrives. Runs in the signal's handler.
-fn note_arrival(signal: i32) {
-    if let Some(early) = usize::try_from(signal).ok().and_then(|signal| EARLY.get(signal))
-        && !HAS_ENDED.load(Relaxed)
-    {
-        early.fetch_add(1, Relaxed);
-    }
-}
-
-/// Whether the next signal of this number to be acted on arrived before the program's end.
-fn arrived_early(signal: i32) -> bool {
-    let early = usize::try_from(signal).ok().and_then(|signal| EARLY.get(signal));
-    early.is_some_and(|early| early.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1)).is_ok())
 }
 
 /// The signals that are taken from now on, and acted on once there is a program.

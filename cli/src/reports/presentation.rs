@@ -1,0 +1,20 @@
+//! How a capture was prepared for a report that people read: whether stacks are folded, and what was left out.
+//!
+//! Invariant: the default is a capture as it was recorded, with nothing folded and nothing left out.
+
+use memtrack_reader::StackId;
+use memtrack_reader::analysis::Tally;
+use memtrack_reader::origin::Origin;
+
+/// How a capture was prepared for a report.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Presentation {
+    /// Whether stacks are folded and paths short.
+    pub(crate) folded: bool,
+    /// Whose code each frame is, where stacks are folded.
+    pub(super) origins: Vec<Origin>,
+    /// What was left out of the leaks, and of those at exit.
+    pub(super) imports: [Tally; 2],
+    /// How recorded stacks look folded, where groups keep theirs.
+    pub(super) stacks: Vec<StackId>,
+}

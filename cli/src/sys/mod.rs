@@ -17,7 +17,7 @@ mod witness;
 
 pub(crate) use abort::end_with;
 pub(crate) use leftover::EndSignals;
-pub(crate) use limits::{ResourceLimits, oom_kills};
+pub(crate) use limits::ResourceLimits;
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};
 pub(crate) use reserve::keep_reserve;
 pub(crate) use signals::{ChildrenWait, Signals};

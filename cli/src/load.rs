@@ -22,6 +22,7 @@ use self::several::{combined, load_several, say_several};
 use crate::message;
 use crate::reports::account::Account;
 use crate::reports::facts::{Capture, Facts, ProcessRow, rfc3339};
+use crate::reports::leaked::LeakMoment;
 use crate::reports::presentation::Presentation;
 use crate::reports::shown::Wish;
 use crate::sys;
@@ -331,6 +332,7 @@ fn finished(
     capture.facts.account = account.with_loss(*lost_blocks, *lost_bytes, *complete);
     capture.facts.stackless = capture.facts.lacks_stacks(&capture.frames);
     capture.facts.narrowed = request.narrows();
+    capture.facts.leak_moment = LeakMoment::of(capture.analysis.totals.finalizing.is_some());
     let (warnings, path) = (capture.facts.warnings(), &capture.facts.file);
     told.warnings.extend(warnings.into_iter().map(|warning| (path.clone(), warning)));
     request.filter.apply(&mut capture.analysis, &capture.frames, &capture.threads);

@@ -10,9 +10,10 @@ use memtrack_reader::analysis::Tally;
 use memtrack_reader::{Analysis, Frames, Thread, ThreadId, View};
 
 use crate::message;
-use crate::units::{at_most, count, size};
+use crate::units::{at_most, count, duration, size};
 
 use super::account::Account;
+use super::leaked::LeakMoment;
 use super::presentation::Presentation;
 use super::view::title;
 
@@ -36,6 +37,33 @@ impl Capture {
     pub(super) fn title(&self, view: View) -> &'static str {
         let each = view == View::HighWaterMark && self.has_several_peaks();
         if each { "Each process's own high-water mark" } else { title(view) }
+    }
+
+    /// What a view has in all, as one reads it: above its rows.
+    pub(crate) fn headline(&self, view: View, whole: Tally) -> String {
+        let moment = match view {
+            View::Leaks => format!(", {}", self.facts.leak_moment.live()),
+            View::LeaksAtExit | View::HighWaterMark | View::Temporary | View::Allocated => String::new(),
+        };
+        format!("{}: {} in {} allocations{moment}", self.title(view), size(whole.bytes), count(whole.count))
+    }
+
+    /// What the allocations of a view have in common, in words that follow their number.
+    pub(crate) fn meaning(&self, view: View) -> String {
+        let totals = &self.analysis.totals;
+        match view {
+            View::HighWaterMark if self.has_several_peaks() => "each process's live at its own peak".into(),
+            View::HighWaterMark => match totals.peak.at {
+                Some(moment) => format!("live at the peak, after {}", duration(moment.time_ns)),
+                None => "live at the peak".into(),
+            },
+            View::Leaks | View::LeaksAtExit => self.facts.leak_moment.in_view(view).live().into(),
+            View::Temporary => {
+                let most = count(totals.temporary_threshold.into());
+                format!("freed after at most {most} more of the same thread")
+            }
+            View::Allocated => "freed or not".into(),
+        }
     }
 
     /// Whether its high-water mark is several, each of another moment.
@@ -87,6 +115,8 @@ pub(crate) struct Facts {
     pub(crate) several: Option<Several>,
     /// What recording took.
     pub(crate) account: Account,
+    /// What was live at which moment is leaked.
+    pub(crate) leak_moment: LeakMoment,
     /// No allocation has a call stack, since nothing was recorded that could tell any.
     pub(crate) stackless: bool,
 }
@@ -137,6 +167,7 @@ impl Facts {
             sources: [self.sources, other.sources].concat(),
             processes: [self.processes, other.processes].concat(),
             account: self.account.and(&other.account),
+            leak_moment: self.leak_moment.and(other.leak_moment),
             stackless: self.stackless && other.stackless,
             ..self
         }

@@ -9,6 +9,7 @@ pub(crate) mod facts;
 pub(crate) mod failed;
 pub(crate) mod formats;
 pub(crate) mod holders;
+pub(crate) mod leaked;
 pub(crate) mod lifetimes;
 pub(crate) mod page;
 pub(crate) mod places;

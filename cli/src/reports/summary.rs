@@ -50,8 +50,7 @@ pub(crate) fn write(
         whole.add(row.own.bytes, row.own.count);
         whole
     });
-    let title = format!("{}: {} in {} allocations", capture.title(view), size(whole.bytes), count(whole.count));
-    writeln!(out, "{}", look.heading(&title))?;
+    writeln!(out, "{}", look.heading(&capture.headline(view, whole)))?;
     capture.say_left_out(view, &mut out)?;
     if rows.is_empty() {
         return Ok(());

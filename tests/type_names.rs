@@ -10,7 +10,7 @@ use std::path::Path;
 const CRATES: [&str; 7] = ["format", "transport", "shim", "collector", "reader", "cli", "tests"];
 
 /// Files whose types have names that somebody else gave them.
-const GIVEN_NAMES: [&str; 1] = ["cli/src/reports/formats/pprof/message.rs"];
+const GIVEN_NAMES: [&str; 1] = ["cli/src/export/pprof/message.rs"];
 
 #[test]
 fn no_two_types_share_a_name() {

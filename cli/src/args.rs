@@ -312,7 +312,7 @@ pub(crate) struct ParseArgs {
 mod tests {
     use super::transform::Transform;
     use super::{Arguments, Command, Compression, NativeStacks, RunArgs};
-    use crate::reports::formats::SampleOrder;
+    use crate::export::SampleOrder;
     use clap::{CommandFactory, Parser};
     use memtrack_reader::View as Wanted;
 

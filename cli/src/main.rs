@@ -12,6 +12,7 @@ mod allocation_filter;
 mod allocation_records;
 mod args;
 mod commands;
+mod export;
 mod failure;
 mod load;
 mod message;

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::input::InputArgs;
 use super::{Output, ViewArgs};
-use crate::reports::formats::{SampleOrder, Weight};
+use crate::export::{SampleOrder, Weight};
 
 /// `memtrack transform`.
 #[derive(Debug, Subcommand)]

@@ -2,10 +2,6 @@
 //!
 //! Invariant: an order or a view that the capture cannot give is refused with the reason, never replaced by another.
 
-mod heaptrack;
-#[cfg(feature = "parquet")]
-mod parquet;
-
 use std::io::{BufWriter, IntoInnerError};
 use std::path::Path;
 
@@ -17,13 +13,15 @@ use memtrack_reader::{Event, View};
 
 use crate::allocation_filter::AllocationFilter;
 use crate::args::transform::{Common, Events, Transform};
+#[cfg(feature = "parquet")]
+use crate::export::parquet;
+use crate::export::{Collapsed, Csv, Dhat, Firefox, Gprof2dot, Jsonl, Pprof, Speedscope, SumsFormat, heaptrack};
 use crate::load::{Request, facts, load, of_one_recording};
 use crate::message;
 use crate::output::ReportOutput;
 #[cfg(feature = "parquet")]
 use crate::output::derived;
 use crate::reports::facts::Facts;
-use crate::reports::formats::{Collapsed, Csv, Dhat, Firefox, Format, Gprof2dot, Jsonl, Pprof, Speedscope};
 use crate::terminal::Progress;
 
 /// Writes the file of a format.
@@ -39,13 +37,13 @@ pub(crate) fn run(transform: &Transform) -> Result<u8> {
         Transform::Pprof(common) => write(common, &Pprof),
         Transform::Firefox(common) => write(common, &Firefox),
         Transform::Dhat(common) => write(common, &Dhat),
-        Transform::Heaptrack(options) => heaptrack(options),
-        Transform::Parquet(options) => parquet(options),
+        Transform::Heaptrack(options) => write_heaptrack(options),
+        Transform::Parquet(options) => write_parquet(options),
         Transform::Jsonl(common) => write(common, &Jsonl),
     }
 }
 
-fn write(common: &Common, format: &impl Format) -> Result<u8> {
+fn write(common: &Common, format: &impl SumsFormat) -> Result<u8> {
     let (name, suffix) = (format.name(), format.suffix());
     let mut out = ReportOutput::file(common.output.of(&common.input.captures), name, suffix)?;
     // The formats are of functions, files and lines.
@@ -60,8 +58,8 @@ fn write(common: &Common, format: &impl Format) -> Result<u8> {
     Ok(status)
 }
 
-/// Heaptrack's file is made of events, so it is not one of the formats of sums.
-fn heaptrack(options: &Events) -> Result<u8> {
+/// Heaptrack's file, of events.
+fn write_heaptrack(options: &Events) -> Result<u8> {
     let request = Request::from(&options.input);
     let paths = of_one_recording(request.paths)?;
     let [path] = paths.as_slice() else { bail!("heaptrack's format has one process: give one capture") };
@@ -87,9 +85,9 @@ fn heaptrack(options: &Events) -> Result<u8> {
     done(out, "open it with heaptrack_gui or heaptrack_print")
 }
 
-/// A directory of tables.
+/// A directory of tables, of events.
 #[cfg(feature = "parquet")]
-fn parquet(options: &Events) -> Result<u8> {
+fn write_parquet(options: &Events) -> Result<u8> {
     let (output, request) = (&options.output, Request::from(&options.input));
     let paths = of_one_recording(request.paths)?;
     let [path] = paths.as_slice() else { bail!("the tables are of one process: give one capture") };
@@ -115,7 +113,7 @@ fn parquet(options: &Events) -> Result<u8> {
 }
 
 #[cfg(not(feature = "parquet"))]
-fn parquet(_options: &Events) -> Result<u8> {
+fn write_parquet(_options: &Events) -> Result<u8> {
     bail!(
         "this memtrack was built without parquet; build one with 'cargo build --release --features memtrack-cli/parquet'"
     )

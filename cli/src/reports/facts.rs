@@ -72,7 +72,7 @@ impl Capture {
     }
 
     /// The operating system's number of a thread and its name, where it has one.
-    pub(super) fn thread(&self, id: ThreadId) -> (Option<i32>, &str) {
+    pub(crate) fn thread(&self, id: ThreadId) -> (Option<i32>, &str) {
         match self.threads.get(id.0 as usize) {
             Some(thread) => (Some(thread.tid), &thread.name),
             None => (None, ""),

@@ -7,7 +7,6 @@ pub(crate) mod arenas;
 pub(crate) mod diff;
 pub(crate) mod facts;
 pub(crate) mod failed;
-pub(crate) mod formats;
 pub(crate) mod holders;
 pub(crate) mod leaked;
 pub(crate) mod lifetimes;

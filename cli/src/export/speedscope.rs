@@ -13,7 +13,7 @@ use memtrack_reader::{FrameId, Frames, View};
 use serde_json::json;
 
 use super::numbering::Numbering;
-use super::{Format, json::list, root_to_leaf};
+use super::{SumsFormat, json::list, root_to_leaf};
 use crate::reports::facts::Capture;
 use crate::reports::{NO_STACK, view};
 
@@ -36,7 +36,7 @@ pub(crate) enum SampleOrder {
     Capture,
 }
 
-impl Format for Speedscope {
+impl SumsFormat for Speedscope {
     fn name(&self) -> &'static str {
         "speedscope"
     }
@@ -178,7 +178,7 @@ fn sum(samples: &[StackSample], weight: impl Fn(&StackSample) -> u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Format, SampleOrder, Speedscope};
+    use super::{SampleOrder, Speedscope, SumsFormat};
     use crate::reports::fixture;
     use memtrack_reader::View;
     use serde_json::{Value, json};

@@ -14,7 +14,7 @@ use memtrack_reader::{FrameId, Options, View};
 use serde_json::{Value, json};
 
 use super::numbering::Numbering;
-use super::{Format, frame_text, json::list, leaf_to_root};
+use super::{SumsFormat, frame_text, json::list, leaf_to_root};
 use crate::reports::facts::Capture;
 
 /// Blocks that live less than this are called short-lived, in microseconds.
@@ -26,7 +26,7 @@ const ROOT: &str = "[root]";
 #[derive(Debug)]
 pub(crate) struct Dhat;
 
-impl Format for Dhat {
+impl SumsFormat for Dhat {
     fn name(&self) -> &'static str {
         "dhat"
     }
@@ -148,7 +148,7 @@ impl Point {
 
 #[cfg(test)]
 mod tests {
-    use super::{Dhat, Format};
+    use super::{Dhat, SumsFormat};
     use crate::reports::fixture;
     use memtrack_reader::View;
     use memtrack_reader::analysis::Detail;

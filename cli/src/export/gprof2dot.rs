@@ -10,7 +10,7 @@ use memtrack_reader::{FrameId, Frames, View};
 use serde_json::json;
 
 use super::numbering::Numbering;
-use super::{Format, Weight, json::list, leaf_to_root};
+use super::{SumsFormat, Weight, json::list, leaf_to_root};
 use crate::reports::NO_STACK;
 use crate::reports::facts::Capture;
 
@@ -18,7 +18,7 @@ use crate::reports::facts::Capture;
 #[derive(Debug)]
 pub(crate) struct Gprof2dot(pub(crate) Weight);
 
-impl Format for Gprof2dot {
+impl SumsFormat for Gprof2dot {
     fn name(&self) -> &'static str {
         "gprof2dot"
     }
@@ -82,7 +82,7 @@ impl FunctionNumbers<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Format, Gprof2dot, Weight};
+    use super::{Gprof2dot, SumsFormat, Weight};
     use crate::reports::fixture;
     use memtrack_reader::View;
     use serde_json::Value;

@@ -1,16 +1,20 @@
-//! The formats of `transform`, one file each, behind one small trait.
+//! Exports: a capture as a file of another tool's format, one module for each format.
 //!
-//! It exists so that the command knows nothing of formats, and a format nothing of options and files. Invariant: what a
-//! format writes adds up to the view's total, to the byte; stacks without any frame appear as `<no stack>`.
+//! Most formats hold sums and implement [`SumsFormat`]; [`heaptrack`] and [`parquet`] hold events, which they take one by one.
+//! Invariant: a format knows nothing of options and of how a capture is read; what it writes adds up to the view's total, to
+//! the byte; stacks without any frame appear as `<no stack>`.
 
 mod collapsed;
 mod csv;
 mod dhat;
 mod firefox;
 mod gprof2dot;
+pub(crate) mod heaptrack;
 mod json;
 mod jsonl;
 mod numbering;
+#[cfg(feature = "parquet")]
+pub(crate) mod parquet;
 mod pprof;
 mod speedscope;
 
@@ -20,8 +24,8 @@ use anyhow::Result;
 use clap::ValueEnum;
 use memtrack_reader::{FrameId, Frames, Options, StackId, View};
 
-use super::NO_STACK;
-use super::facts::{Capture, visible};
+use crate::reports::NO_STACK;
+use crate::reports::facts::{Capture, visible};
 
 pub(crate) use collapsed::Collapsed;
 pub(crate) use csv::Csv;
@@ -33,7 +37,7 @@ pub(crate) use pprof::Pprof;
 pub(crate) use speedscope::{SampleOrder, Speedscope};
 
 /// A file format that a capture's sums are written in.
-pub(crate) trait Format {
+pub(crate) trait SumsFormat {
     /// What it is called on the command line and in the names of files.
     fn name(&self) -> &'static str;
     /// What the name of its files ends with.

@@ -8,14 +8,14 @@ use anyhow::Result;
 use memtrack_reader::View;
 use memtrack_reader::analysis::ordering::{Ordering, StackSample, samples};
 
-use super::{Format, Weight, frame_text, root_to_leaf};
+use super::{SumsFormat, Weight, frame_text, root_to_leaf};
 use crate::reports::facts::Capture;
 
 /// Collapsed stacks.
 #[derive(Debug)]
 pub(crate) struct Collapsed(pub(crate) Weight);
 
-impl Format for Collapsed {
+impl SumsFormat for Collapsed {
     fn name(&self) -> &'static str {
         "collapsed"
     }
@@ -53,7 +53,7 @@ impl Collapsed {
 
 #[cfg(test)]
 mod tests {
-    use super::{Collapsed, Format, Weight};
+    use super::{Collapsed, SumsFormat, Weight};
     use crate::reports::fixture;
     use memtrack_reader::View;
 

@@ -23,12 +23,12 @@ const VERSIONS: &str = "10000 1";
 const PAGE: u64 = 4096;
 
 /// Which allocations are written.
-pub(super) type Keep<'a> = &'a dyn Fn(&Event) -> bool;
+pub(crate) type Keep<'a> = &'a dyn Fn(&Event) -> bool;
 
 /// Writes what it is given. The first error ends the writing, not the reading.
-pub(super) struct HeaptrackWriter<'a, W> {
+pub(crate) struct HeaptrackWriter<'a, W> {
     out: W,
-    pub(super) written: io::Result<()>,
+    pub(crate) written: io::Result<()>,
     keep: Keep<'a>,
     tables: Tables,
     blocks: FxHashMap<u64, u64>,
@@ -55,7 +55,7 @@ enum Ended {
 
 impl<'a, W: Write> HeaptrackWriter<'a, W> {
     /// Begins a file.
-    pub(super) fn new(facts: &Facts, keep: Keep<'a>, mut out: W) -> Self {
+    pub(crate) fn new(facts: &Facts, keep: Keep<'a>, mut out: W) -> Self {
         let mut tables = Tables::default();
         let title = visible(&facts.title());
         let mut written = writeln!(out, "v {VERSIONS}\nX {title}\nI {PAGE:x} 0");
@@ -76,7 +76,7 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
     }
 
     /// The writer's end, once the time of the last event is written.
-    pub(super) fn finish(mut self, end_ns: u64) -> io::Result<W> {
+    pub(crate) fn finish(mut self, end_ns: u64) -> io::Result<W> {
         self.time(end_ns);
         self.written.map(|()| self.out)
     }

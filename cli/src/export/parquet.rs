@@ -188,7 +188,7 @@ struct ParquetWriter<'a> {
 ///
 /// # Errors
 /// A capture that cannot be read, or a directory that cannot be written.
-pub(super) fn write(
+pub(crate) fn write(
     capture: &source::CaptureReader,
     kept: &AllocationFilter,
     directory: &Path,
@@ -351,7 +351,7 @@ impl Consumer for ParquetWriter<'_> {
 
 /// A directory that appears whole or not at all.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(crate) struct Directory {
     temporary: tempfile::TempDir,
     path: PathBuf,
 }
@@ -361,7 +361,7 @@ impl Directory {
     ///
     /// # Errors
     /// One that is there, or a place where none can be made.
-    pub(super) fn new(path: PathBuf, force: bool) -> Result<Self> {
+    pub(crate) fn new(path: PathBuf, force: bool) -> Result<Self> {
         if path.exists() && !force {
             bail!("{}: exists already; overwrite it with -f/--force, or name another with -o", path.display());
         }
@@ -383,7 +383,7 @@ impl Directory {
     }
 
     /// Where files go until it is whole.
-    pub(super) fn inside(&self) -> &Path {
+    pub(crate) fn inside(&self) -> &Path {
         self.temporary.path()
     }
 
@@ -391,7 +391,7 @@ impl Directory {
     ///
     /// # Errors
     /// What removing the old or renaming says.
-    pub(super) fn finish(self) -> Result<PathBuf> {
+    pub(crate) fn finish(self) -> Result<PathBuf> {
         let cannot = || format!("{}: cannot be written", self.path.display());
         if self.path.exists() {
             fs::remove_dir_all(&self.path).with_context(cannot)?;

@@ -14,7 +14,7 @@ use memtrack_reader::{FrameId, Frames, StackId, View};
 use serde_json::{Map, Value, json};
 
 use super::numbering::Numbering;
-use super::{Format, root_to_leaf};
+use super::{SumsFormat, root_to_leaf};
 use crate::reports::NO_STACK;
 use crate::reports::facts::Capture;
 
@@ -29,7 +29,7 @@ const SUMS: [&str; 4] = ["peak", "leaked", "allocated", "temporary"];
 #[derive(Debug)]
 pub(crate) struct Jsonl;
 
-impl Format for Jsonl {
+impl SumsFormat for Jsonl {
     fn name(&self) -> &'static str {
         "jsonl"
     }
@@ -245,7 +245,7 @@ fn stack_entry(id: usize, entry: &Entry, chain: &[usize]) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use super::{CHUNK, Format, Jsonl};
+    use super::{CHUNK, Jsonl, SumsFormat};
     use crate::reports::facts::Capture;
     use crate::reports::fixture;
     use memtrack_format::Allocator;

@@ -16,7 +16,7 @@ use fxprof_processed_profile::{
 use memtrack_reader::analysis::ordering::{Ordering, samples};
 use memtrack_reader::{Snapshot, StackId, View};
 
-use super::{Format, frame_text, root_to_leaf};
+use super::{SumsFormat, frame_text, root_to_leaf};
 use crate::reports::facts::Capture;
 use crate::units;
 
@@ -24,7 +24,7 @@ use crate::units;
 #[derive(Debug)]
 pub(crate) struct Firefox;
 
-impl Format for Firefox {
+impl SumsFormat for Firefox {
     fn name(&self) -> &'static str {
         "firefox"
     }
@@ -161,7 +161,7 @@ impl StaticSchemaMarker for Note {
 
 #[cfg(test)]
 mod tests {
-    use super::{Firefox, Format};
+    use super::{Firefox, SumsFormat};
     use crate::reports::fixture;
     use memtrack_reader::View;
     use serde_json::Value;

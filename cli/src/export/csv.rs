@@ -9,14 +9,14 @@ use anyhow::Result;
 use memtrack_reader::analysis::GroupRow;
 use memtrack_reader::{StackId, View};
 
-use super::Format;
+use super::SumsFormat;
 use crate::reports::facts::Capture;
 
 /// Comma-separated values.
 #[derive(Debug)]
 pub(crate) struct Csv;
 
-impl Format for Csv {
+impl SumsFormat for Csv {
     fn name(&self) -> &'static str {
         "csv"
     }
@@ -64,7 +64,7 @@ fn quoted(field: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Csv, Format, quoted};
+    use super::{Csv, SumsFormat, quoted};
     use crate::reports::fixture;
     use memtrack_reader::View;
 

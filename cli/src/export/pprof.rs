@@ -17,7 +17,7 @@ use prost::Message;
 
 use self::message::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
 use super::numbering::Numbering;
-use super::{Format, leaf_to_root};
+use super::{SumsFormat, leaf_to_root};
 use crate::reports::NO_STACK;
 use crate::reports::facts::Capture;
 
@@ -35,7 +35,7 @@ const MAPPING: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct Pprof;
 
-impl Format for Pprof {
+impl SumsFormat for Pprof {
     fn name(&self) -> &'static str {
         "pprof"
     }
@@ -181,7 +181,7 @@ fn signed(number: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Format, Pprof, Profile};
+    use super::{Pprof, Profile, SumsFormat};
     use crate::reports::fixture;
     use flate2::read::GzDecoder;
     use memtrack_reader::View;

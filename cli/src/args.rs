@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
 /// Whether a report is coloured.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Colors {
-    /// Colours: auto (on a terminal, unless NO_COLOR is set), always or never
+    /// Colours: auto (on a terminal, unless NO_COLOR is set, and with CLICOLOR_FORCE everywhere), always or never
     #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
     pub(crate) color: Color,
 }
@@ -120,6 +120,20 @@ pub(crate) enum Command {
 }
 
 impl Command {
+    /// What was said about colours.
+    pub(crate) fn color(&self) -> Color {
+        match self {
+            Self::Run(run) => run.colors.color,
+            Self::Stats(stats) => stats.text.colors.color,
+            Self::Summary(summary) => summary.text.colors.color,
+            Self::Table(table) => table.text.colors.color,
+            Self::Tree(tree) => tree.colors.color,
+            Self::Diff(diff) => diff.text.colors.color,
+            Self::Query(query) => query.text.colors.color,
+            _ => Color::Auto,
+        }
+    }
+
     /// The captures that were named, for what makes a report of any number of them.
     pub(crate) fn captures_of_report(&mut self) -> Option<&mut Vec<PathBuf>> {
         Some(match self {
@@ -155,6 +169,8 @@ pub(crate) struct RunArgs {
     /// Print nothing afterwards
     #[arg(short, long)]
     pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) colors: Colors,
     /// Record the exact time of every allocation and deallocation
     #[arg(long)]
     pub(crate) allocation_timestamps: bool,
@@ -180,10 +196,6 @@ pub(crate) struct RunArgs {
     /// Say every second what is live while the program runs: a line on standard error, if there is news
     #[arg(long)]
     pub(crate) live: bool,
-    /// Read the source lines of Python's frames while the program runs, and store them in the capture: for 'tree', and for
-    /// 'flamegraph --embed-sources', where the files are others or are not there
-    #[arg(long)]
-    pub(crate) embed_sources: bool,
     /// Compress the capture: none, lz4, zstd or zstd:LEVEL (1 to 19); above 6 when the program has ended
     #[arg(long, value_name = "HOW", default_value = "zstd", value_parser = compression)]
     pub(crate) compress: Compression,

@@ -25,6 +25,7 @@ mod reports;
 mod sys;
 mod target;
 mod terminal;
+mod text;
 mod units;
 
 use std::io::{self, ErrorKind};
@@ -57,6 +58,7 @@ fn whole() -> ExitCode {
 /// One function for each command; what it gives is the exit status.
 fn run() -> anyhow::Result<u8> {
     let mut command = Arguments::parse().command;
+    message::color(command.color());
     if let Some(captures) = command.captures_of_report().filter(|captures| captures.is_empty()) {
         *captures = newest::captures()?;
     }

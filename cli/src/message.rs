@@ -4,18 +4,57 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::OnceLock;
+
+use crate::terminal::{Color, Look};
+use crate::text::{Style, Styled, TextTable, entry, paragraph};
+
+static LOOK: OnceLock<Look> = OnceLock::new();
+
+/// What was said about colours, before the first message.
+pub(crate) fn color(color: Color) {
+    let _ = LOOK.set(Look::of_messages(color));
+}
+
+/// How messages look.
+pub(crate) fn look() -> Look {
+    *LOOK.get_or_init(|| Look::of_messages(Color::Auto))
+}
 
 /// A line as it is.
 pub(crate) fn line(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// A figure behind its label.
+pub(crate) fn labelled(label: &str, text: impl Display) {
+    const COLUMNS: usize = 14;
+    entry(&format!("  {label}"), COLUMNS, &text.to_string(), look()).iter().for_each(line);
+}
+
+/// The rows that a figure is made of, below it.
+pub(crate) fn rows(table: &TextTable) {
+    table.indented(2, look()).iter().for_each(line);
+}
+
 /// Something that is missing, or that one should know.
 pub(crate) fn warning(text: impl Display) {
-    line(format_args!("warning: {text}"));
+    begun_with(Style::Warning, "warning:", &text.to_string());
 }
 
 /// Something that went wrong.
 pub(crate) fn error(text: impl Display) {
-    line(format_args!("error: {text}"));
+    begun_with(Style::Error, "error:", &text.to_string());
+}
+
+/// A sentence that begins with this word, broken where the terminal ends.
+fn begun_with(style: Style, word: &str, text: &str) {
+    let mut first = true;
+    for lines in text.split('\n') {
+        let whole = if first { format!("{word} {lines}") } else { lines.into() };
+        for broken in paragraph(&whole, look()) {
+            let begin = broken.strip_prefix(word).filter(|_| std::mem::take(&mut first));
+            line(begin.map_or_else(|| broken.clone(), |rest| Styled::new(style, word).render(look()) + rest));
+        }
+    }
 }

@@ -1,8 +1,9 @@
 //! What is known of the terminal: whether there is one, its width, and whether colours are wanted.
 //!
-//! Invariant: bars and colours appear on a terminal only, unless colours were asked for.
+//! Invariant: bars and colours appear on a terminal only, unless colours were asked for, and only there lines are fitted.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::sys;
+use crate::text::{Style, Styled};
 
 /// What takes less time has no bar.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -22,36 +24,49 @@ pub(crate) enum Color {
     Never,
 }
 
-/// How a text report looks.
+/// How text looks where it goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     /// Columns; `None` where lines may be as long as they are, as in files and pipes.
     pub(crate) width: Option<usize>,
-    /// Whether headings are highlighted.
+    /// Whether there are colours.
     pub(crate) color: bool,
 }
 
 impl Look {
     /// The look of a report on standard output, or in a file.
     pub(crate) fn new(color: Color, to_stdout: bool) -> Self {
-        let terminal = to_stdout && io::stdout().is_terminal();
+        Self::of(color, (to_stdout && io::stdout().is_terminal()).then(|| sys::terminal_width(io::stdout())))
+    }
+
+    /// The look of messages on standard error.
+    pub(crate) fn of_messages(color: Color) -> Self {
+        Self::of(color, io::stderr().is_terminal().then(|| sys::terminal_width(io::stderr())))
+    }
+
+    /// `terminal`: the width that the system knows of it, where it is one.
+    fn of(color: Color, terminal: Option<Option<usize>>) -> Self {
         let color = match color {
             Color::Always => true,
             Color::Never => false,
-            Color::Auto => terminal && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+            Color::Auto => is_colored(terminal.is_some(), |name| env::var_os(name).filter(|value| !value.is_empty())),
         };
-        Self { width: width(terminal), color }
+        let columns = || env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let width = terminal.and_then(|width| columns().or(width)).filter(|columns| *columns > 0);
+        Self { width, color }
     }
 
     /// A heading.
-    pub(crate) fn heading(&self, text: &str) -> String {
-        if self.color { format!("\x1b[1m{text}\x1b[0m") } else { text.into() }
+    pub(crate) fn heading(self, text: &str) -> String {
+        Styled::new(Style::Heading, text).cut(self.width).render(self)
     }
 }
 
-fn width(terminal: bool) -> Option<usize> {
-    let columns = env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    columns.or_else(|| terminal.then(sys::terminal_width).flatten()).filter(|columns| *columns > 0)
+/// Whether there are colours where nobody has said so: <https://no-color.org>, <https://bixense.com/clicolors>.
+fn is_colored(terminal: bool, variable: impl Fn(&str) -> Option<OsString>) -> bool {
+    let is_forced = variable("CLICOLOR_FORCE").is_some_and(|value| value != "0");
+    let is_dumb = variable("TERM").is_some_and(|value| value == "dumb");
+    variable("NO_COLOR").is_none() && (is_forced || terminal && !is_dumb)
 }
 
 /// A bar on standard error, where that is a terminal and what is done takes long enough to be waited for.
@@ -94,4 +109,24 @@ fn bar(total: u64, what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} %  {eta}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.with_message(what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_colored;
+
+    fn colored(terminal: bool, environment: &[(&str, &str)]) -> bool {
+        let value = |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+        is_colored(terminal, value)
+    }
+
+    #[test]
+    fn colours_are_for_terminals_that_have_them() {
+        assert!(colored(true, &[]) && colored(true, &[("TERM", "xterm")]));
+        assert!(!colored(false, &[]));
+        assert!(!colored(true, &[("TERM", "dumb")]));
+        assert!(!colored(true, &[("NO_COLOR", "1")]));
+        assert!(colored(false, &[("CLICOLOR_FORCE", "1")]) && !colored(false, &[("CLICOLOR_FORCE", "0")]));
+        assert!(!colored(false, &[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]));
+    }
 }

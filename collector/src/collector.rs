@@ -10,8 +10,7 @@ use crate::admission::RecordingOpeners;
 use crate::drain_command::DrainCommand;
 use crate::options::RecordingOptions;
 use crate::process_recording::ProcessRecording;
-use crate::process_tree::ProcessTree;
-use crate::recorded_children::{RecordedChild, RecordedChildren};
+use crate::process_tree::{ProcessTree, RecordedChild};
 use crate::server::Server;
 use crate::sink::{OpenSink, Sink};
 use crate::summary::{ChildSummary, Error, ProcessExit, RecordingEnd, RecordingSummary};
@@ -27,7 +26,6 @@ pub struct Collector {
     server: Server,
     first: ProcessRecording,
     tree: Arc<ProcessTree>,
-    children: RecordedChildren,
 }
 
 impl Collector {
@@ -61,10 +59,9 @@ impl Collector {
     ) -> Result<Self, Error> {
         let tree = Arc::new(ProcessTree::default());
         let first = ProcessRecording::start(options, sink, Arc::clone(&tree), false)?;
-        let children = RecordedChildren::default();
-        let openers = RecordingOpeners { first: first.commands().clone(), open, children: children.clone() };
+        let openers = RecordingOpeners { first: first.commands().clone(), open };
         let server = Server::start(private_dir, options, openers, Arc::clone(&tree))?;
-        Ok(Self { server, first, tree, children })
+        Ok(Self { server, first, tree })
     }
 
     /// The path of the socket, for [`memtrack_transport::handshake::SOCKET_VARIABLE`] in the target's environment.
@@ -104,16 +101,17 @@ impl Collector {
     pub fn finish(self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
         self.server.stop();
         let result = self.first.finish(ended);
+        let children = self.tree.take_children();
         let followed = |RecordedChild { pid, number, recording }| {
             let summary = recording.finish(RecordingEnd::Detached);
             ChildSummary { pid, number, summary: summary.map_err(|error| error.to_string()).map(Box::new) }
         };
-        let followed: Vec<ChildSummary> = self.children.take().into_iter().map(followed).collect();
+        let followed: Vec<ChildSummary> = children.recordings.into_iter().map(followed).collect();
         let mut summary = result?;
         summary.refused = self.tree.refused();
         summary.missing = self.tree.missing();
         summary.followed = followed;
-        summary.notes.extend(self.tree.take_notes());
+        summary.notes.extend(children.notes);
         Ok(summary)
     }
 }

@@ -58,8 +58,7 @@ impl Packages {
     }
 }
 
-/// Whether a file is of the standard library or of an installed package.
-pub(crate) fn is_told_by_path(file: &[u8]) -> bool {
+fn is_told_by_path(file: &[u8]) -> bool {
     TOLD_BY_PATH.iter().any(|part| file.windows(part.len()).any(|window| window == *part))
 }
 

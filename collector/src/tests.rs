@@ -90,11 +90,7 @@ impl Medium {
                     capture.streams.entry(header.stream).or_default().extend(payload);
                 }
                 BlockKind::End => capture.complete = true,
-                BlockKind::Aggregate
-                | BlockKind::Mapped
-                | BlockKind::Members
-                | BlockKind::Symbols
-                | BlockKind::Sources => {
+                BlockKind::Aggregate | BlockKind::Mapped | BlockKind::Members | BlockKind::Symbols => {
                     panic!("not in a capture of records")
                 }
             }

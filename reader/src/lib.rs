@@ -12,7 +12,6 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
-mod allocation_record;
 pub mod analysis;
 pub mod columns;
 pub mod combine;
@@ -20,7 +19,6 @@ pub mod error;
 pub mod event;
 pub mod filter;
 pub mod fold;
-mod frame;
 pub mod frames;
 mod interner;
 pub mod modules;
@@ -40,10 +38,9 @@ pub mod together;
 /// From an instruction of a code object to its place in the source: what the format says of it.
 pub use memtrack_format::lines;
 
-pub use analysis::{Analysis, Options, View};
+pub use analysis::{Analysis, View};
 pub use error::Error;
 pub use event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
 pub use filter::Filter;
 pub use frames::{FrameId, Frames};
-
-pub use replay::Replay;
+pub use replay::{Options, Replay};

@@ -17,6 +17,8 @@ use crate::message;
 use crate::output::ReportOutput;
 use crate::reports::source::Sources;
 use crate::reports::{arenas, page, places, summary, tree_json};
+use crate::terminal::Look;
+use crate::text::paragraph;
 
 /// Prints own and total figures of every function.
 ///
@@ -33,7 +35,7 @@ pub(crate) fn summary(options: &args::SummaryArgs) -> Result<u8> {
     } else {
         let held = capture.analysis.take_arenas_out_of_leaks(options.view.wanted());
         summary::write(&capture, options.view.wanted(), order, options.text.rows, look, &mut out)?;
-        write_note(held, &mut out)?;
+        write_note(held, look, &mut out)?;
     }
     out.finish()?;
     capture.facts.tell_stackless();
@@ -60,7 +62,7 @@ pub(crate) fn table(options: &args::TableArgs) -> Result<u8> {
     } else {
         let look = options.text.colors.look(&out);
         table.text(options.text.rows, look, &mut out)?;
-        write_note(held.unwrap_or_default(), &mut out)?;
+        write_note(held.unwrap_or_default(), look, &mut out)?;
     }
     out.finish()?;
     capture.facts.tell_stackless();
@@ -68,8 +70,9 @@ pub(crate) fn table(options: &args::TableArgs) -> Result<u8> {
 }
 
 /// What leaks leave out, after them.
-pub(super) fn write_note(arenas: Tally, out: &mut impl Write) -> Result<()> {
-    Ok(arenas::note(arenas).map_or(Ok(()), |note| writeln!(out, "{note}"))?)
+pub(super) fn write_note(arenas: Tally, look: Look, out: &mut impl Write) -> Result<()> {
+    let lines = arenas::note(arenas).map(|note| paragraph(&note, look)).unwrap_or_default();
+    Ok(lines.iter().try_for_each(|line| writeln!(out, "{line}"))?)
 }
 
 /// Writes the page, and shows it if that was asked for.
@@ -109,7 +112,7 @@ pub(crate) fn write_page(
     let mut capture = load(request, &page::reading(reading))?;
     let note =
         narrows.then(|| "filtered: not all allocations are in these views; memory over time is of all".to_owned());
-    let sources = embed_sources.then(|| Sources::of(&capture.facts));
+    let sources = embed_sources.then(|| Sources::new(capture.facts.process.start_realtime_ns));
     page::flamegraph(&mut capture, start, note.into_iter().collect(), sources, &mut out)?;
     let path = out.finish()?;
     capture.facts.tell_stackless();

@@ -10,6 +10,7 @@ use memtrack_reader::analysis::Totals;
 use serde_json::{Value, json};
 
 use crate::terminal::Look;
+use crate::text::entry;
 use crate::units::{bytes_each, count, duration, percent, plural};
 
 /// Characters that labels take, with the blanks before them.
@@ -167,7 +168,9 @@ impl Account {
     /// What the writer says.
     pub(crate) fn text(&self, look: Look, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "\n{}", look.heading("Recording"))?;
-        let mut line = |label: &str, text: String| writeln!(out, "  {label:width$}{text}", width = LABEL - 2);
+        let mut line = |label: &str, text: String| {
+            entry(&format!("  {label}"), LABEL, &text, look).iter().try_for_each(|line| writeln!(out, "{line}"))
+        };
         line("Events", self.events())?;
         if let Some(stacks) = self.python.text() {
             line("Python stacks", stacks)?;

@@ -6,17 +6,20 @@
 //! Invariant: bytes are absolute unless a scale was asked for, and then it is said; a function is new or vanished only where a capture has nothing of it.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::io::{self, Write};
 
 use memtrack_reader::analysis::diff::{DiffRow, Difference, Merged, Pair, SharedFunction, SharedFunctions};
 use memtrack_reader::analysis::{CallTree, Quiet, Tally};
+use memtrack_reader::origin::{Origin, origins};
+use memtrack_reader::{FrameId, paths};
 use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
 use super::scale::{ComparedMetric, Scale};
-use super::table::{TextTable, left_out};
 use super::{NO_STACK, stats, view};
 use crate::terminal::Look;
+use crate::text::{Label, Style, Styled, TextCell, TextColumn, TextTable, column, left_out, paragraph};
 use crate::units::{count, plural, size};
 
 /// Two captures, compared.
@@ -26,6 +29,8 @@ pub(crate) struct Diff {
     /// Functions go by their totals instead of their own figures.
     by_total: bool,
     functions: SharedFunctions,
+    /// Name and shortened path of those that are own code in either capture.
+    own: HashSet<(String, String)>,
     /// Everything, as it is.
     difference: Difference,
     /// What is left without what differs between equal runs, for text.
@@ -57,12 +62,13 @@ impl Diff {
         let quiet = Quiet::of((&base.frames, base_rows), (&new.frames, new_rows));
         let (arenas, imports) = (quiet.arenas, quiet.imports);
         let quiet = [(base, &quiet.base), (new, &quiet.new)].map(|(side, rows)| merged.own(&side.frames, rows));
+        let own = [base, new].into_iter().flat_map(own_functions).collect();
         let ([base, new], [quiet_base, quiet_new]) = (exact, quiet);
         let difference = merged.compare(&base, &new);
         let quiet = merged.compare(&quiet_base, &quiet_new);
         let functions = merged.functions;
         let (scale, doubts) = (None, Vec::new());
-        let mut diff = Self { metric, by_total, functions, difference, quiet, arenas, imports, scale, doubts };
+        let mut diff = Self { metric, by_total, functions, own, difference, quiet, arenas, imports, scale, doubts };
         let mut rows = std::mem::take(&mut diff.difference.rows);
         let change = |pair: &Pair| diff.change(pair).unsigned_abs();
         rows.sort_by_cached_key(|row| Reverse((change(&row.own), change(&row.total))));
@@ -103,23 +109,24 @@ impl Diff {
     /// What has grown and is new, then what has shrunk and vanished; at most `limit` functions each, all for 0.
     pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "{}", look.heading(&self.headline()))?;
-        writeln!(out, "{}", self.stacks())?;
-        self.apart().iter().try_for_each(|line| writeln!(out, "{line}"))?;
-        if let Some(scale) = &self.scale {
-            writeln!(out, "Scaled: {scale}")?;
+        let scaled = self.scale.iter().map(|scale| format!("Scaled: {scale}"));
+        for text in std::iter::once(self.stacks()).chain(self.apart()).chain(scaled) {
+            paragraph(&text, look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         }
         for (title, status, rows) in self.sections() {
             let shown = limit.min(rows.len());
             let heading = format!("{title} ({}, by {} figures)", count(rows.len() as u64), self.by(status));
             writeln!(out, "\n{}", look.heading(&heading))?;
-            let mut table = TextTable::default();
-            rows[..shown].iter().for_each(|row| table.row(self.cells(row).map(|cell| visible(&cell))));
-            table.lines(look.width).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+            let mut table = TextTable::new(FIGURES);
+            rows[..shown].iter().for_each(|row| table.row(self.text_cells(row)));
+            table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
             if rows.len() > shown {
                 writeln!(out, "{}", left_out((rows.len() - shown) as u64))?;
             }
         }
-        self.below_floor().map_or(Ok(()), |line| writeln!(out, "\n{line}"))
+        let Some(text) = self.below_floor() else { return Ok(()) };
+        writeln!(out)?;
+        paragraph(&text, look).iter().try_for_each(|line| writeln!(out, "{line}"))
     }
 
     /// The same for a comment on a review.
@@ -135,8 +142,9 @@ impl Diff {
             writeln!(out, "\n### {title}\n")?;
             writeln!(out, "| change | percent | base | new | function |\n|---:|---:|---:|---:|:---|")?;
             for row in &rows[..shown] {
-                let [change, percent, base, _, new, name] = self.cells(row);
-                writeln!(out, "| {change} | {percent} | {base} | {new} | {} |", code(&visible(&name)))?;
+                let [change, percent, base, _, new] = self.cells(row);
+                let name = self.label(row).whole().words();
+                writeln!(out, "| {change} | {percent} | {base} | {new} | {} |", code(&name))?;
             }
             if rows.len() > shown {
                 writeln!(out, "\nand {} more", count((rows.len() - shown) as u64))?;
@@ -259,18 +267,25 @@ impl Diff {
         format!("Call stacks: {} new, {} vanished", count(new_stacks), count(vanished_stacks))
     }
 
-    fn cells(&self, row: &DiffRow) -> [String; 6] {
+    fn cells(&self, row: &DiffRow) -> [String; 5] {
         let pair = self.chosen(row);
         let [base, new] = [pair.base, pair.new].map(|tally| self.amount(self.figure(tally)));
-        [self.signed(self.change(pair)), self.percent(pair), base, "->".into(), new, self.name(row)]
+        [self.signed(self.change(pair)), self.percent(pair), base, "->".into(), new]
     }
 
-    fn name(&self, row: &DiffRow) -> String {
-        match self.functions.get(row.function) {
-            None => NO_STACK.into(),
-            Some(SharedFunction { name, short, .. }) if short.is_empty() => name.into(),
-            Some(SharedFunction { name, short, .. }) => format!("{name} at {short}"),
-        }
+    fn text_cells(&self, row: &DiffRow) -> impl Iterator<Item = TextCell> {
+        let style = if self.changed(row) < 0 { Style::Shrunk } else { Style::Grown };
+        let [change, percent, base, arrow, new] = self.cells(row);
+        let change = [change, percent].map(|text| Styled::new(style, text));
+        let figures = [base, arrow, new].map(Styled::from);
+        change.into_iter().chain(figures).map(TextCell::from).chain([self.label(row).into()])
+    }
+
+    fn label(&self, row: &DiffRow) -> Label {
+        let Some(SharedFunction { name, short, .. }) = self.functions.get(row.function) else {
+            return Label::new(NO_STACK, "", false);
+        };
+        Label::new(name, short, self.own.contains(&(name.clone(), short.clone())))
     }
 
     fn amount(&self, figure: u64) -> String {
@@ -311,6 +326,10 @@ impl Diff {
     }
 }
 
+/// The columns of a section; with little room for functions it is left out how much there was and is.
+const FIGURES: [TextColumn; 6] =
+    [column(""), column(""), column("").optional(1), column("").optional(1), column("").optional(1), column("")];
+
 /// From here on a percentage only says that the base had next to nothing.
 const MOST_PERCENT: f64 = 1000.0;
 
@@ -337,6 +356,13 @@ impl Status {
             Self::Vanished => "vanished",
         }
     }
+}
+
+/// Name and shortened path of functions that are own code.
+fn own_functions(capture: &Capture) -> Vec<(String, String)> {
+    let frames = &capture.frames;
+    let all = (0..).map(FrameId).zip(origins(frames)).filter(|(_, origin)| *origin == Origin::Own);
+    all.map(|(id, _)| (frames.function(id).into(), paths::short(frames, frames.file(id)).into())).collect()
 }
 
 fn direction(change: i128) -> Status {

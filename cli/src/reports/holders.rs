@@ -1,24 +1,37 @@
-//! Who holds a view's memory: the line of own code that asked for it, and the place that it went through.
+//! Who holds a view's memory: the line of own code that asked for it, and the function that it went through.
 //!
-//! A row is of one line of own code, however many allocators and places of libraries it reached; those with the most bytes
-//! are named. Without own code on the stack it is of the place; of an import it is of the line that imports. Invariant: the rows add
-//! up to the view's total.
+//! A row is of one line of own code, however many calls, allocators and functions of libraries it reached; the function with
+//! the most bytes is named. What an import holds is the importing line's, in a row of its own. Without own code on the stack
+//! a row is of the place. `run`, `stats`, `table` and `query` have their rows from here. Invariant: the rows add up to the
+//! view's total, and the same line has the same name and the same bytes in each of them.
 
 use std::cmp::Reverse;
 
 use memtrack_format::Allocator;
 use memtrack_reader::analysis::{GroupRow, Tally};
+use memtrack_reader::frames::{Frame, NameId};
+use memtrack_reader::origin::{Origin, Whose};
 use memtrack_reader::{FrameId, StackId, ThreadId, View};
 use rustc_hash::FxHashMap;
 
 use super::NO_STACK;
 use super::facts::Capture;
+use super::shown::place;
+use crate::text::{Label, Style, Styled, TextTable, column, share};
+use crate::units::plural;
+
+/// Lines of own code that stand in the [`answer`].
+const NAMED: usize = 3;
+/// What is less than this part of the whole, in percent, is not worth a line there.
+const LEAST_PERCENT: u64 = 1;
 
 /// What tells rows apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HolderKey {
-    /// The line of own code, or the place; `None` without any frame.
-    pub(crate) frame: Option<FrameId>,
+    /// The line of own code, or the place; without the column, since calls in one line are one. `None` without any frame.
+    line: Option<Frame>,
+    /// Whose memory it is.
+    whose: Whose,
     /// Where threads are kept apart.
     pub(crate) thread: Option<ThreadId>,
     /// Where processes are: the frame that names it.
@@ -32,35 +45,83 @@ pub(crate) struct Holder {
     pub(crate) tally: Tally,
     /// Bytes by allocator.
     allocators: FxHashMap<Allocator, u64>,
-    /// Bytes by the place that was gone through, where there is any.
-    through: FxHashMap<FrameId, u64>,
+    /// What was gone through, where there is anything, by function and file.
+    through: FxHashMap<(NameId, NameId), Through>,
+}
+
+/// A function that memory went through.
+#[derive(Clone, Copy, Debug, Default)]
+struct Through {
+    bytes: u64,
+    /// 0 where there are several.
+    line: u32,
 }
 
 /// The rows of a view of a capture that is shown folded, largest first.
 pub(crate) fn holders(capture: &Capture, view: View, threads: bool, processes: bool) -> Vec<Holder> {
+    of_groups(capture, &capture.analysis.view(view), threads, processes)
+}
+
+/// Who holds most of a view, in few lines: the largest lines of own code, and whose the rest is. Of leaks without arenas of
+/// Python's allocators, and with what imports hold.
+pub(crate) fn answer(capture: &Capture, view: View) -> TextTable {
+    let mut groups = capture.analysis.view(view);
+    if matches!(view, View::Leaks | View::LeaksAtExit) {
+        groups.retain(|row| !row.allocator.is_python_arena());
+    }
+    let rows = of_groups(capture, &groups, false, false);
+    let mut sums: FxHashMap<Whose, u64> = FxHashMap::default();
+    sums.insert(Whose::Imports, capture.shown.left_out(view).bytes);
+    rows.iter().for_each(|row| *sums.entry(row.key.whose).or_default() += row.tally.bytes);
+    let whole = sums.values().sum::<u64>();
+    let least = whole / (100 / LEAST_PERCENT);
+    let mut table = TextTable::new([column(""); 3]);
+    let own = || rows.iter().filter(|row| row.key.whose == Whose::Own);
+    for row in own().take(NAMED).filter(|row| row.tally.bytes > least) {
+        let [bytes, part] = share(row.tally.bytes, whole);
+        table.row([bytes, part, row.label(capture).into()]);
+        *sums.entry(Whose::Own).or_default() -= row.tally.bytes;
+    }
+    let others = own().count().saturating_sub(table.len());
+    let mut rest: Vec<_> = sums.into_iter().filter(|(_, bytes)| *bytes > least).collect();
+    rest.sort_by_key(|(whose, bytes)| (Reverse(*bytes), *whose));
+    for (whose, bytes) in rest {
+        let text = match whose {
+            Whose::Own => plural(others as u64, "other line of own code", "other lines of own code"),
+            Whose::Libraries => "libraries, without own code".into(),
+            Whose::Standard => "the interpreter and standard libraries, without own code".into(),
+            Whose::Imports => "imports".into(),
+        };
+        let [bytes, part] = share(bytes, whole);
+        table.row([bytes, part, Styled::new(Style::Dim, text).into()]);
+    }
+    table
+}
+
+/// A stack in one line: own code first, then what it went through.
+pub(crate) fn label(capture: &Capture, stack: StackId) -> Label {
+    let path = HolderPath::of(capture, stack, false);
+    let mut row = Holder::new(path.key(None));
+    row.go_through(capture, path.through, 0);
+    row.label(capture)
+}
+
+fn of_groups(capture: &Capture, groups: &[GroupRow], threads: bool, processes: bool) -> Vec<Holder> {
     let mut places: FxHashMap<HolderKey, usize> = FxHashMap::default();
-    let mut paths: FxHashMap<StackId, Path> = FxHashMap::default();
+    let mut paths: FxHashMap<StackId, HolderPath> = FxHashMap::default();
     let mut rows: Vec<Holder> = Vec::new();
-    for group in capture.analysis.view(view) {
-        let path = *paths.entry(group.stack).or_insert_with(|| Path::of(capture, group.stack, processes));
-        let thread = threads.then_some(group.thread);
-        let key = HolderKey { frame: path.frame, thread, process: path.process };
+    for group in groups {
+        let path = *paths.entry(group.stack).or_insert_with(|| HolderPath::of(capture, group.stack, processes));
+        let key = path.key(threads.then_some(group.thread));
         let place = *places.entry(key).or_insert(rows.len());
         if place == rows.len() {
             rows.push(Holder::new(key));
         }
-        rows[place].add(&group, path.through);
+        rows[place].add(group);
+        rows[place].go_through(capture, path.through, group.bytes);
     }
     rows.sort_by_key(|row| Reverse((row.tally.bytes, row.tally.count)));
     rows
-}
-
-/// A stack as one reads it in one line: own code first, then the place that it went through.
-pub(crate) fn named(capture: &Capture, stack: StackId) -> String {
-    let Path { frame, through, .. } = Path::of(capture, stack, false);
-    let Some(frame) = frame else { return NO_STACK.into() };
-    let through = through.map(|through| format!(", via {}", capture.named(through)));
-    capture.named(frame) + &through.unwrap_or_default()
 }
 
 impl Holder {
@@ -68,12 +129,19 @@ impl Holder {
         Self { key, tally: Tally::default(), allocators: FxHashMap::default(), through: FxHashMap::default() }
     }
 
-    fn add(&mut self, group: &GroupRow, through: Option<FrameId>) {
+    fn add(&mut self, group: &GroupRow) {
         self.tally.add(group.bytes, group.count);
-        let more = |bytes: &mut u64| *bytes = bytes.saturating_add(group.bytes);
-        more(self.allocators.entry(group.allocator).or_default());
-        if let Some(through) = through {
-            more(self.through.entry(through).or_default());
+        let bytes = self.allocators.entry(group.allocator).or_default();
+        *bytes = bytes.saturating_add(group.bytes);
+    }
+
+    fn go_through(&mut self, capture: &Capture, through: Option<FrameId>, bytes: u64) {
+        let Some(frame) = through.map(|id| capture.frames.frame(id)) else { return };
+        let new = Through { bytes: 0, line: frame.line };
+        let known = self.through.entry((frame.function, frame.file)).or_insert(new);
+        known.bytes = known.bytes.saturating_add(bytes);
+        if known.line != frame.line {
+            known.line = 0;
         }
     }
 
@@ -87,53 +155,83 @@ impl Holder {
         }
     }
 
-    /// The row as one reads it: own code first, then what it went through.
-    pub(crate) fn named(&self, capture: &Capture) -> String {
-        let Some(frame) = self.key.frame else { return NO_STACK.into() };
-        let most = self.through.iter().max_by_key(|(frame, bytes)| (**bytes, Reverse(**frame)));
-        match (most, self.through.len()) {
-            (None, _) => capture.named(frame),
-            (Some((through, _)), 1) => format!("{}, via {}", capture.named(frame), capture.named(*through)),
-            (Some((through, _)), all) => {
-                format!("{}, via {} and {} more", capture.named(frame), capture.named(*through), all - 1)
-            }
+    /// The row as one reads it: own code first, then what it went through; of an import what the line imports.
+    pub(crate) fn label(&self, capture: &Capture) -> Label {
+        let Some(line) = self.key.line else { return Label::new(NO_STACK, "", false) };
+        let named = |frame: Frame| {
+            let path = capture.path(capture.frames.name(frame.file));
+            (capture.frames.name(frame.function), place(frame, &path))
+        };
+        let (function, at) = named(line);
+        let most = self.through.iter().max_by_key(|(names, through)| (through.bytes, Reverse(**names)));
+        let Some((&(through, file), &Through { line, .. })) = most else {
+            return Label::new(function, at, self.key.whose == Whose::Own);
+        };
+        let more = match self.through.len() {
+            1 => String::new(),
+            all => format!(" and {} more", all - 1),
+        };
+        let (through, place) = named(Frame { function: through, file, line, column: 0 });
+        match self.key.whose {
+            Whose::Imports => Label::new(through, at, false),
+            _ => Label::new(function, at, true).via(through, place, more),
         }
     }
 }
 
 /// What a row says of a stack.
 #[derive(Clone, Copy, Debug, Default)]
-struct Path {
-    frame: Option<FrameId>,
+struct HolderPath {
+    line: Option<Frame>,
+    whose: Whose,
     through: Option<FrameId>,
     process: Option<FrameId>,
 }
 
-impl Path {
+impl HolderPath {
     fn of(capture: &Capture, stack: StackId, processes: bool) -> Self {
         let mut frames: Vec<_> = capture.frames.leaf_to_root(stack).collect();
         let process = if processes { frames.pop() } else { None };
-        let is_import = |frame: &FrameId| {
-            let name = capture.frames.function(*frame);
-            name == "import" || name.starts_with("import ")
-        };
+        let line = |id: FrameId| Frame { column: 0, ..capture.frames.frame(id) };
+        let is_import = |id: &FrameId| is_import(capture, *id);
+        let first = frames.first().copied();
         let Some(own) = frames.iter().position(|frame| capture.is_own(*frame)) else {
             // What is imported by nobody's code goes by the import that the interpreter made.
-            let import = frames.iter().rev().copied().find(is_import).filter(|_| frames.first().is_some_and(is_import));
-            return Self { frame: import.or_else(|| frames.first().copied()), through: None, process };
+            let import = frames.iter().rev().copied().find(is_import).filter(|_| first.as_ref().is_some_and(is_import));
+            let whose = if frames.iter().any(is_import) {
+                Whose::Imports
+            } else if frames.iter().any(|frame| capture.origin(*frame) == Some(Origin::Library)) {
+                Whose::Libraries
+            } else {
+                Whose::Standard
+            };
+            return Self { line: import.or(first).map(line), whose, through: None, process };
         };
-        let called = own.checked_sub(1).and_then(|at| frames.get(at)).copied();
-        let through = called.filter(is_import).or_else(|| frames.first().copied().filter(|_| own > 0));
-        Self { frame: frames.get(own).copied(), through, process }
+        let (below, from) = frames.split_at(own);
+        let import = below.iter().rev().copied().find(is_import);
+        let whose = if import.is_some() { Whose::Imports } else { Whose::Own };
+        let through = import.or_else(|| below.first().copied());
+        Self { line: from.first().copied().map(line), whose, through, process }
     }
+
+    fn key(self, thread: Option<ThreadId>) -> HolderKey {
+        HolderKey { line: self.line, whose: self.whose, thread, process: self.process }
+    }
+}
+
+/// Whether this is a frame that imports are folded into.
+fn is_import(capture: &Capture, frame: FrameId) -> bool {
+    let name = capture.frames.function(frame);
+    name == "import" || name.starts_with("import ")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::holders;
+    use super::{answer, holders};
     use crate::reports::facts::Capture;
     use crate::reports::fixture;
     use crate::reports::shown::Wish;
+    use crate::terminal::Look;
     use memtrack_format::Allocator;
     use memtrack_reader::analysis::{Group, Sum};
     use memtrack_reader::{ThreadId, View};
@@ -165,7 +263,7 @@ mod tests {
     fn rows(capture: &mut Capture, wish: &Wish) -> Vec<String> {
         capture.show(wish).unwrap();
         let rows = holders(capture, View::Leaks, false, false);
-        rows.iter().map(|row| format!("{} {}", row.tally.bytes, row.named(capture))).collect()
+        rows.iter().map(|row| format!("{} {}", row.tally.bytes, row.label(capture).whole().words())).collect()
     }
 
     #[test]
@@ -175,9 +273,41 @@ mod tests {
         capture.analysis.groups.change(1, |group| group.allocator = Allocator::Calloc);
         capture.show(&Wish::default()).unwrap();
         let rows = holders(&capture, View::Leaks, false, false);
-        let rows: Vec<_> = rows.iter().map(|row| (row.tally.bytes, row.allocators(), row.named(&capture))).collect();
+        let rows: Vec<_> =
+            rows.iter().map(|row| (row.tally.bytes, row.allocators(), row.label(&capture).whole().words())).collect();
         let load = (70, "malloc +1".to_owned(), "load at /srv/report.py:7".to_owned());
         assert_eq!(rows, [load, (60, "malloc".to_owned(), "<module> at /srv/main.py:7".to_owned())]);
+    }
+
+    #[test]
+    fn the_answer_has_three_own_lines_and_whose_the_rest_is() {
+        let main = ("<module>", "/srv/main.py");
+        let line = |file| ("work", file);
+        let [a, b, c] = ["/srv/a.py", "/srv/b.py", "/srv/c.py"].map(line);
+        let stacks: &[(&[(&str, &str)], u64)] = &[
+            (&[main, a, READ], 300),
+            (&[main, b], 200),
+            (&[main, c], 150),
+            (&[main], 40),
+            (&[main, FIND, PANDAS, COPY], 200),
+            (&[READ, COPY], 100),
+            (&[], 10),
+        ];
+        let expected = [
+            "  300 B  30.0 %  work at /srv/a.py:7, via read_csv at pandas/io/readers.py:7",
+            "  200 B  20.0 %  work at /srv/b.py:7",
+            "  150 B  15.0 %  work at /srv/c.py:7",
+            "  200 B  20.0 %  imports",
+            "  100 B  10.0 %  libraries, without own code",
+            "   40 B   4.0 %  1 other line of own code",
+        ];
+        let look = Look { width: None, color: false };
+        // What imports hold is in it, whether or not the view leaves it out.
+        for with_imports in [false, true] {
+            let mut capture = capture(stacks);
+            capture.show(&Wish { with_imports, ..Wish::default() }).unwrap();
+            assert_eq!(answer(&capture, View::Leaks).lines(look), expected);
+        }
     }
 
     #[test]
@@ -193,10 +323,7 @@ mod tests {
             (&[], 1),
         ];
         let with_imports = Wish { with_imports: true, ..Wish::default() };
-        assert_eq!(
-            rows(&mut capture(stacks), &with_imports)[0],
-            "100 <module> at /srv/main.py:7, via import pandas at pandas/__init__.py:7"
-        );
+        assert_eq!(rows(&mut capture(stacks), &with_imports)[0], "100 import pandas at /srv/main.py:7");
         let mut shown = capture(stacks);
         let expected = [
             "70 load at /srv/report.py:7, via DataFrame.copy at pandas/core/frame.py:7 and 1 more",
@@ -206,8 +333,9 @@ mod tests {
         ];
         assert_eq!(rows(&mut shown, &Wish::default()), expected);
         let mut text = Vec::new();
-        shown.say_left_out(View::Leaks, &mut text).unwrap();
-        shown.say_left_out(View::Allocated, &mut text).unwrap();
+        let look = Look { width: None, color: false };
+        shown.say_left_out(View::Leaks, look, &mut text).unwrap();
+        shown.say_left_out(View::Allocated, look, &mut text).unwrap();
         assert_eq!(text, b"100 B held by imports are left out; --with-imports\n");
     }
 }

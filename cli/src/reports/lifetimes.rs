@@ -2,7 +2,7 @@
 //!
 //! Invariant: the figures of text and JSON are the same.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use memtrack_reader::analysis::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes, Tally};
@@ -10,9 +10,9 @@ use memtrack_reader::query::AllocationRecord;
 use serde_json::{Value, json};
 
 use super::NO_STACK;
-use super::facts::{Capture, visible};
-use super::table::TextTable;
+use super::facts::Capture;
 use crate::terminal::Look;
+use crate::text::{Label, TextCell, TextTable, column};
 use crate::units::{count, size};
 
 /// The heads of the columns that [`cells`] makes.
@@ -27,8 +27,12 @@ type ThreadName = (Option<i32>, String);
 #[derive(Debug, Default)]
 pub(crate) struct LifetimesReport {
     open: HashMap<(u32, u32), Lifetimes>,
+    /// Those of own code.
+    open_own: HashSet<(u32, u32)>,
     open_pairs: Handovers,
     functions: HashMap<(String, String), Lifetimes>,
+    /// Those of own code.
+    own: HashSet<(String, String)>,
     pairs: Vec<(ThreadName, ThreadName, Tally)>,
     whole: Lifetimes,
 }
@@ -37,7 +41,11 @@ impl LifetimesReport {
     /// Takes an allocation of the capture at hand.
     pub(crate) fn add(&mut self, capture: &Capture, life: &AllocationRecord) {
         let stack = capture.stack(life.stack);
-        let frame = capture.frames.node(stack).map(|node| capture.frames.frame(node.frame)).unwrap_or_default();
+        let innermost = capture.frames.node(stack).map(|node| node.frame);
+        let frame = innermost.map(|id| capture.frames.frame(id)).unwrap_or_default();
+        if innermost.is_some_and(|id| capture.is_own(id)) {
+            self.open_own.insert((frame.function.0, frame.file.0));
+        }
         self.open.entry((frame.function.0, frame.file.0)).or_default().add(life);
         self.open_pairs.add(life);
     }
@@ -47,9 +55,14 @@ impl LifetimesReport {
         let name = |id| capture.frames.name(memtrack_reader::frames::NameId(id)).to_owned();
         for ((function, file), lifetimes) in std::mem::take(&mut self.open) {
             self.whole.merge(&lifetimes);
-            let file = capture.path(&name(file)).into_owned();
-            self.functions.entry((name(function), file)).or_default().merge(&lifetimes);
+            let is_own = self.open_own.contains(&(function, file));
+            let known = (name(function), capture.path(&name(file)).into_owned());
+            if is_own {
+                self.own.insert(known.clone());
+            }
+            self.functions.entry(known).or_default().merge(&lifetimes);
         }
+        self.open_own.clear();
         let named = |id| {
             let (tid, name) = capture.thread(id);
             (tid, name.to_owned())
@@ -99,28 +112,26 @@ impl LifetimesReport {
     /// # Errors
     /// What the writer says.
     pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
-        let mut table = TextTable::default();
-        table.row(HEAD.into_iter().chain(["Lived, by number"]).map(Into::into));
+        let mut table = TextTable::new(HEAD.into_iter().chain(["Lived, by number"]).map(column));
         table.row(cells(&self.whole).into_iter().chain(["everything".into()]));
         for ((function, file), lifetimes) in self.rows(limit) {
-            let place = match (&**function, &**file) {
-                ("", _) => NO_STACK.into(),
-                (function, "") => function.into(),
-                (function, file) => format!("{function} at {file}"),
+            let label = match &**function {
+                "" => Label::new(NO_STACK, "", false),
+                function => Label::new(function, file, self.own.contains(&(function.into(), file.clone()))),
             };
-            table.row(cells(lifetimes).into_iter().chain([visible(&place)]));
+            table.row(cells(lifetimes).into_iter().chain([label.into()]));
         }
         section("Lifetimes", &table, look, &mut out)?;
         let other: Vec<_> = self.pairs.iter().filter(|(made, freed, _)| made != freed).collect();
         if other.is_empty() {
             return Ok(());
         }
-        let mut table = TextTable::default();
+        let mut table = TextTable::new([column(""); 3]);
         let shown = limit.min(other.len());
         for (made, freed, tally) in &other[..shown] {
             let name = |(tid, name): &ThreadName| format!("{} {name}", tid.map_or("?".into(), |tid| tid.to_string()));
             let pair = format!("{} -> {}", name(made), name(freed));
-            table.row([size(tally.bytes), count(tally.count), visible(&pair)]);
+            table.row([size(tally.bytes), count(tally.count), pair].map(Into::into));
         }
         section("Freed by another thread", &table, look, &mut out)?;
         match other.len() - shown {
@@ -132,14 +143,14 @@ impl LifetimesReport {
 
 fn section(title: &str, table: &TextTable, look: Look, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "\n{}", look.heading(title))?;
-    table.lines(look.width).iter().try_for_each(|line| writeln!(out, "{line}"))
+    table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 /// How many lived how long, as text.
-pub(super) fn cells(lifetimes: &Lifetimes) -> Vec<String> {
+pub(super) fn cells(lifetimes: &Lifetimes) -> Vec<TextCell> {
     let freed = BINS.map(|bins| lifetimes.freed[bins].iter().map(|bin| bin.count).sum());
     let shown = |number: u64| if number == 0 { "-".into() } else { count(number) };
-    freed.into_iter().chain([lifetimes.live.count]).map(shown).collect()
+    freed.into_iter().chain([lifetimes.live.count]).map(|number| shown(number).into()).collect()
 }
 
 /// Lifetimes as an object.

@@ -12,12 +12,12 @@ use memtrack_reader::analysis::Tally;
 use memtrack_reader::{FrameId, StackId, ThreadId, View};
 use serde_json::{Value, json};
 
-use super::facts::{Capture, visible};
+use super::facts::Capture;
 use super::holders::{Holder, holders};
-use super::table::{TextTable, left_out};
 use super::{NO_STACK, view};
 use crate::terminal::Look;
-use crate::units::{count, percent, size};
+use crate::text::{Label, Styled, TextCell, TextTable, column, left_out, share};
+use crate::units::{count, size};
 
 /// The rows of one view, largest first.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ struct TextRow {
     process: Option<FrameId>,
     allocators: String,
     tally: Tally,
-    place: String,
+    place: Label,
 }
 
 /// What tells rows of JSON apart.
@@ -119,23 +119,25 @@ impl<'a> Places<'a> {
     /// The first rows as text; all for a `limit` of 0.
     pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
         let total = self.total();
-        writeln!(out, "{}", look.heading(&self.capture.headline(self.view, total)))?;
-        self.capture.say_left_out(self.view, &mut out)?;
+        let title =
+            format!("{}: {} in {} allocations", self.capture.title(self.view), size(total.bytes), count(total.count));
+        writeln!(out, "{}", look.heading(&title))?;
+        self.capture.say_left_out(self.view, look, &mut out)?;
         let rows = self.text_rows();
         let shown = limit.min(rows.len());
         if shown == 0 {
             return Ok(());
         }
-        let mut table = TextTable::default();
         let threads = rows.iter().any(|row| row.thread.is_some());
         let processes = rows.iter().any(|row| row.process.is_some());
-        let head = ["Size", "Part", "Count", "Allocator", "Process", "Thread", "Place"];
-        let is_shown = |title: &str| (threads || title != "Thread") && (processes || title != "Process");
-        table.row(head.into_iter().filter(|title| is_shown(title)).map(Into::into));
+        let figures = ["Size", "Part", "Count"].map(column);
+        let allocator = column("Allocator").optional(1);
+        let process = processes.then_some(column("Process"));
+        let thread = threads.then_some(column("Thread"));
+        let columns = figures.into_iter().chain([allocator]).chain(process).chain(thread).chain([column("Place")]);
+        let mut table = TextTable::new(columns);
         rows[..shown].iter().for_each(|row| table.row(self.cells(row, total.bytes)));
-        for (number, line) in table.lines(look.width).into_iter().enumerate() {
-            writeln!(out, "{}", if number == 0 { look.heading(&line) } else { line })?;
-        }
+        table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         match rows.len() - shown {
             0 => Ok(()),
             more => writeln!(out, "{}", left_out(more as u64)),
@@ -156,7 +158,7 @@ impl<'a> Places<'a> {
             process: row.key.process,
             allocators: row.allocators(),
             tally: row.tally,
-            place: row.named(self.capture),
+            place: row.label(self.capture),
         }
     }
 
@@ -166,7 +168,7 @@ impl<'a> Places<'a> {
             process: row.key.process,
             allocators: row.key.allocator.name().into(),
             tally: row.tally,
-            place: row.key.frame.map_or_else(|| NO_STACK.into(), |id| self.capture.named(id)),
+            place: self.capture.frame_label(row.key.frame),
         }
     }
 
@@ -195,17 +197,20 @@ impl<'a> Places<'a> {
         value
     }
 
-    fn cells(&self, row: &TextRow, whole: u64) -> Vec<String> {
+    fn cells(&self, row: &TextRow, whole: u64) -> Vec<TextCell> {
         let Tally { bytes, count: number } = row.tally;
-        let mut cells = vec![size(bytes), percent(bytes, whole), count(number), row.allocators.clone()];
+        let mut cells = Vec::from(share(bytes, whole));
+        cells.extend([count(number).into(), (&row.allocators).into()]);
         if let Some(id) = row.process {
-            cells.push(visible(&short(self.capture.frames.function(id))));
+            let name = self.capture.frames.function(id);
+            cells.push(Styled::from(name.strip_prefix("process ").unwrap_or(name)).cut(Some(LONGEST_NAME)).into());
         }
         if let Some(id) = row.thread {
             let (tid, name) = self.capture.thread(id);
-            cells.push(visible(&format!("{} {name}", tid.map_or("?".into(), |tid| tid.to_string()))));
+            let thread = format!("{} {name}", tid.map_or("?".into(), |tid| tid.to_string()));
+            cells.push(Styled::from(thread).cut(Some(LONGEST_NAME)).into());
         }
-        cells.push(visible(&row.place));
+        cells.push(row.place.clone().into());
         cells
     }
 
@@ -222,12 +227,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// A name of a process that leaves room for others: its number, and the beginning of its command line.
-fn short(name: &str) -> String {
-    const LONGEST: usize = 24;
-    let name = name.strip_prefix("process ").unwrap_or(name);
-    if name.chars().count() <= LONGEST { name.into() } else { name.chars().take(LONGEST - 1).chain(['…']).collect() }
-}
+/// Names of processes and threads have so many columns, to leave room for places: a number, and the beginning of a name.
+const LONGEST_NAME: usize = 24;
 
 /// A field in quotation marks where it needs them.
 fn csv_field(text: &str) -> String {
@@ -308,6 +309,6 @@ mod tests {
         let (capture, mut text) = (fixture::empty(), Vec::new());
         let look = Look { width: None, color: false };
         Places::new(&capture, View::Leaks, false, false).text(5, look, &mut text).unwrap();
-        assert_eq!(text, b"Leaks: 0 B in 0 allocations, live at exit\n");
+        assert_eq!(text, b"Leaks: 0 B in 0 allocations\n");
     }
 }

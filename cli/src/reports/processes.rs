@@ -7,7 +7,7 @@ use memtrack_reader::analysis::Tally;
 use serde_json::{Value, json};
 
 use super::facts::{Capture, ProcessRow};
-use super::table::TextTable;
+use crate::text::{TextTable, column};
 use crate::units::{count, size};
 
 impl ProcessRow {
@@ -59,12 +59,12 @@ pub(super) fn json(rows: &[ProcessRow]) -> Value {
 pub(super) fn table(rows: &[ProcessRow], limit: usize) -> TextTable {
     let mut sorted: Vec<&ProcessRow> = rows.iter().collect();
     sorted.sort_by_key(|row| std::cmp::Reverse((row.at_peak.map(|tally| tally.bytes), row.peak_bytes)));
-    let mut table = TextTable::default();
+    let mut table = TextTable::new(["At the peak", "Own peak", "Leaked", "Allocations", "Process"].map(column));
     for row in sorted {
-        let own = row.peak_bytes.map_or_else(String::new, |bytes| format!("{} at most", size(bytes)));
-        let at_peak = row.at_peak.map_or_else(String::new, |tally| format!("{} at the peak", size(tally.bytes)));
-        let leaked = format!("{} leaked", size(row.leaked.bytes));
-        table.row([at_peak, own, leaked, count(row.allocated.count), format!("{} {}", row.number(), row.title)]);
+        let [at_peak, own] = [row.at_peak.map(|tally| tally.bytes), row.peak_bytes];
+        let known = |bytes: Option<u64>| bytes.map_or("?".into(), size);
+        let (leaked, process) = (size(row.leaked.bytes), format!("{} {}", row.number(), row.title));
+        table.row([known(at_peak), known(own), leaked, count(row.allocated.count), process].map(Into::into));
     }
     table.first(limit)
 }

@@ -18,6 +18,8 @@ use regex::Regex;
 
 use super::NO_STACK;
 use super::facts::Capture;
+use crate::terminal::Look;
+use crate::text::{Label, paragraph};
 use crate::units::size;
 
 /// How a capture is shown.
@@ -29,6 +31,31 @@ pub(crate) struct Wish {
     pub(crate) all_frames: bool,
     /// Functions that are skipped beside those of the table.
     pub(crate) skip: Vec<Regex>,
+}
+
+/// What was made of a capture to be shown.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shown {
+    /// Whether stacks are folded and paths short.
+    pub(crate) folded: bool,
+    /// Whose code each frame is, where stacks are folded.
+    origins: Vec<Origin>,
+    /// What was left out of the leaks, and of those at exit.
+    imports: [Tally; 2],
+    /// How recorded stacks look folded, where groups keep theirs.
+    stacks: Vec<StackId>,
+}
+
+impl Shown {
+    /// What imports hold of a view, and the view's sums do not have.
+    pub(super) fn left_out(&self, view: View) -> Tally {
+        let [leaked, at_exit] = self.imports;
+        match view {
+            View::Leaks => leaked,
+            View::LeaksAtExit => at_exit,
+            View::HighWaterMark | View::Temporary | View::Allocated => Tally::default(),
+        }
+    }
 }
 
 impl Capture {
@@ -98,25 +125,26 @@ impl Capture {
     ///
     /// # Errors
     /// What the writer says.
-    pub(crate) fn say_left_out(&self, view: View, mut out: impl Write) -> io::Result<()> {
-        self.left_out(view).map_or(Ok(()), |left_out| writeln!(out, "{left_out}"))
+    pub(crate) fn say_left_out(&self, view: View, look: Look, mut out: impl Write) -> io::Result<()> {
+        let lines = self.left_out(view).map(|left_out| paragraph(&left_out, look)).unwrap_or_default();
+        lines.iter().try_for_each(|line| writeln!(out, "{line}"))
     }
 
     /// What is left out of a view, in words.
     pub(crate) fn left_out(&self, view: View) -> Option<String> {
-        let [leaked, at_exit] = self.shown.imports;
-        let left_out = match view {
-            View::Leaks => leaked,
-            View::LeaksAtExit => at_exit,
-            View::HighWaterMark | View::Temporary | View::Allocated => Tally::default(),
-        };
+        let left_out = self.shown.left_out(view);
         let any = left_out != Tally::default();
         any.then(|| format!("{} held by imports are left out; --with-imports", size(left_out.bytes)))
     }
 
+    /// Whose code a frame is; `None` where stacks are not folded.
+    pub(crate) fn origin(&self, frame: FrameId) -> Option<Origin> {
+        self.shown.origins.get(frame.0 as usize).copied()
+    }
+
     /// Whether a frame is own code; never where stacks are not folded.
     pub(crate) fn is_own(&self, frame: FrameId) -> bool {
-        self.shown.origins.get(frame.0 as usize) == Some(&Origin::Own)
+        self.origin(frame) == Some(Origin::Own)
     }
 
     /// Function and place of a node with this key; the place is empty where it is not known.
@@ -128,15 +156,15 @@ impl Capture {
         (frames.function(id), place(frames.frame(id), &self.path(frames.file(id))))
     }
 
-    /// A node with this key as one reads it.
-    pub(crate) fn key_named(&self, key: u32) -> String {
+    /// The same with what is own code told apart.
+    pub(crate) fn label(&self, key: u32) -> Label {
         let (function, place) = self.described(key);
-        joined(function, &place)
+        Label::new(function, place, self.is_own(FrameId(key)))
     }
 
-    /// A frame as one reads it: function and place.
-    pub(crate) fn named(&self, id: FrameId) -> String {
-        self.key_named(id.0)
+    /// The label of a frame, or of none.
+    pub(crate) fn frame_label(&self, frame: Option<FrameId>) -> Label {
+        self.label(frame.map_or(CallTree::NO_FRAME, |frame| frame.0))
     }
 
     /// A path, short where stacks are folded.

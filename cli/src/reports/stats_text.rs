@@ -9,17 +9,16 @@ use anyhow::Result;
 use memtrack_reader::analysis::{BaselineMemory, FrameRow, ModuleRow, Tally, Totals, View, kept};
 use memtrack_reader::native::ModuleSource;
 
-use super::NO_STACK;
 use super::arenas;
-use super::facts::{Capture, visible};
+use super::facts::Capture;
 use super::failed;
-use super::holders::{Holder, holders};
+use super::holders::{Holder, answer, holders};
 use super::processes;
 use super::shown::Wish;
 use super::stats::{Rows, freed, leaks, tells_python_apart};
-use super::table::TextTable;
 use crate::terminal::Look;
-use crate::units::{count, duration, percent, size};
+use crate::text::{Styled, TextCell, TextColumn, TextTable, column, entry, share};
+use crate::units::{count, duration, size};
 
 /// Characters of the longest bar.
 const BAR: usize = 40;
@@ -44,31 +43,24 @@ pub(crate) fn write(
     // Modules are told by whole stacks.
     let rows = Rows::new(capture, view, limit);
     capture.fold(wish)?;
-    figures(capture, &rows, held, &mut out)?;
+    figures(capture, &rows, held, look, &mut out)?;
     Ok(lists(capture, &rows, view, limit, look, &mut out)?)
 }
 
-fn lists(
-    capture: &Capture,
-    rows: &Rows,
-    view: View,
-    limit: usize,
-    look: Look,
-    mut out: &mut impl Write,
-) -> io::Result<()> {
+fn lists(capture: &Capture, rows: &Rows, view: View, limit: usize, look: Look, out: &mut impl Write) -> io::Result<()> {
     let of = |title: &str| format!("{title}, of {}", subject(view));
     if let Some(left_out) = capture.left_out(view) {
-        writeln!(out, "{:LABEL$}{left_out}", "Lists below")?;
+        say("Lists below", &left_out, look, out)?;
     }
     let [by_size, by_count] = places(capture, rows, view, limit);
-    section("Processes", &processes::table(&capture.facts.processes, limit), look, &mut out)?;
-    section("Sizes, of everything ever allocated", &sizes(capture), look, &mut out)?;
-    section(&of("Allocators"), &allocators(rows), look, &mut out)?;
-    section(&of("Threads"), &threads(capture, rows).first(limit), look, &mut out)?;
-    section(&of("Biggest by size"), &by_size, look, &mut out)?;
-    section(&of("Biggest by number"), &by_count, look, &mut out)?;
-    section(&of("Modules by size"), &modules(rows.whole, &rows.modules_by_size), look, &mut out)?;
-    section(&of("Modules by number"), &modules(rows.whole, &rows.modules_by_count), look, &mut out)
+    section("Processes", &processes::table(&capture.facts.processes, limit), look, out)?;
+    section(&of("Biggest by size"), &by_size, look, out)?;
+    section(&of("Biggest by number"), &by_count, look, out)?;
+    section(&of("Modules by size"), &modules(rows.whole, &rows.modules_by_size), look, out)?;
+    section(&of("Modules by number"), &modules(rows.whole, &rows.modules_by_count), look, out)?;
+    section(&of("Allocators"), &allocators(rows), look, out)?;
+    section(&of("Threads"), &threads(capture, rows).first(limit), look, out)?;
+    section("Sizes, of everything ever allocated", &sizes(capture), look, out)
 }
 
 /// Who holds most, by size and by number: lines of own code, or innermost frames where stacks are as they were recorded.
@@ -78,9 +70,9 @@ fn places(capture: &Capture, rows: &Rows, view: View, limit: usize) -> [TextTabl
     }
     let mut all = holders(capture, view, false, false);
     let table = |all: &[Holder]| {
-        let mut table = TextTable::default();
+        let mut table = TextTable::new(LIST);
         for row in all.iter().take(limit) {
-            table.row(cells(rows.whole, row.tally, row.named(capture)));
+            table.row(cells(rows.whole, row.tally, row.label(capture)));
         }
         table
     };
@@ -89,11 +81,11 @@ fn places(capture: &Capture, rows: &Rows, view: View, limit: usize) -> [TextTabl
     [by_size, table(&all)]
 }
 
-fn figures(capture: &Capture, rows: &Rows, held: Option<String>, out: &mut impl Write) -> io::Result<()> {
+fn figures(capture: &Capture, rows: &Rows, held: Option<String>, look: Look, out: &mut impl Write) -> io::Result<()> {
     let facts = &capture.facts;
     let totals = &capture.analysis.totals;
-    let mut line = |label: &str, text: String| writeln!(out, "{label:LABEL$}{text}");
-    line("Program", facts.title())?;
+    let mut line = |label: &str, text: String| say(label, &text, look, out);
+    line("Program", Styled::from(facts.title()).cut(look.width.map(|width| width.saturating_sub(LABEL))).words())?;
     if let Some(version) = facts.python_version() {
         let allocator = facts.python_allocator().map(|name| format!(", allocator {name}")).unwrap_or_default();
         line("Python", format!("{version}{allocator}"))?;
@@ -110,11 +102,19 @@ fn figures(capture: &Capture, rows: &Rows, held: Option<String>, out: &mut impl 
     line("  freed", format!("{}, {}", count(freed.count), size(freed.bytes)))?;
     line("  live at exit", format!("{}, {}", count(live.count), size(live.bytes)))?;
     line("Peak", peak(capture))?;
+    if capture.shown.folded && !capture.has_several_peaks() {
+        held_by(capture, View::HighWaterMark, look, out)?;
+    }
+    let mut line = |label: &str, text: String| say(label, &text, look, out);
     if let Some(bytes) = facts.several.as_ref().and_then(|several| several.sum_of_peaks) {
         line("  sum of peaks", format!("{}, each process's at its own time", size(bytes)))?;
     }
     let arenas = capture.analysis.python_arenas(rows.leaks);
     line("Leaked", tally(arenas::without(rows.leaked, arenas)))?;
+    if capture.shown.folded {
+        held_by(capture, rows.leaks, look, out)?;
+    }
+    let mut line = |label: &str, text: String| say(label, &text, look, out);
     if let Some(note) = arenas::note(arenas) {
         line("  apart from", note)?;
     }
@@ -154,6 +154,11 @@ fn figures(capture: &Capture, rows: &Rows, held: Option<String>, out: &mut impl 
         )?;
     }
     Ok(())
+}
+
+/// Who holds most of a figure, below it.
+fn held_by(capture: &Capture, view: View, look: Look, out: &mut impl Write) -> io::Result<()> {
+    answer(capture, view).indented(2, look).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 /// What a view has, within a sentence.
@@ -198,34 +203,42 @@ fn tally(tally: Tally) -> String {
     format!("{} in {} allocations", size(tally.bytes), count(tally.count))
 }
 
+/// A figure, or several, behind a label.
+fn say(label: &str, text: &str, look: Look, out: &mut impl Write) -> io::Result<()> {
+    entry(label, LABEL, text, look).iter().try_for_each(|line| writeln!(out, "{line}"))
+}
+
 fn section(title: &str, table: &TextTable, look: Look, out: &mut impl Write) -> io::Result<()> {
-    let lines = table.lines(look.width);
-    if lines.is_empty() {
+    if table.is_empty() {
         return Ok(());
     }
     writeln!(out, "\n{}", look.heading(title))?;
-    lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+    table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 fn sizes(capture: &Capture) -> TextTable {
     let bins = capture.analysis.totals.size_histogram.bins();
     let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
-    let mut table = TextTable::default();
+    let mut table = TextTable::new([column(""); 3]);
     for bin in bins {
         // In 128 bits, since counts of a forged capture may be anything.
         let bar = (u128::from(bin.count) * BAR as u128).div_ceil(u128::from(most)) as usize;
-        table.row([format!("<= {}", size(bin.max_bytes)), count(bin.count), "▇".repeat(bar)]);
+        table.row([format!("<= {}", size(bin.max_bytes)), count(bin.count), "▇".repeat(bar)].map(Into::into));
     }
     table
 }
 
 /// Bytes, their part of the whole, and number.
-fn cells(whole: Tally, tally: Tally, name: String) -> [String; 4] {
-    [size(tally.bytes), percent(tally.bytes, whole.bytes), count(tally.count), visible(&name)]
+fn cells(whole: Tally, tally: Tally, name: impl Into<TextCell>) -> [TextCell; 4] {
+    let [bytes, part] = share(tally.bytes, whole.bytes);
+    [bytes, part, count(tally.count).into(), name.into()]
 }
 
+/// The columns of lists.
+const LIST: [TextColumn; 4] = [column(""); 4];
+
 fn allocators(rows: &Rows) -> TextTable {
-    let mut table = TextTable::default();
+    let mut table = TextTable::new(LIST);
     for row in &rows.domains {
         let name = match row.allocator.python_domain() {
             Some(domain) => format!("{} ({})", row.allocator.name(), domain.name()),
@@ -237,7 +250,7 @@ fn allocators(rows: &Rows) -> TextTable {
 }
 
 fn threads(capture: &Capture, rows: &Rows) -> TextTable {
-    let mut table = TextTable::default();
+    let mut table = TextTable::new(LIST);
     for row in &rows.threads {
         let (tid, name) = capture.thread(row.thread);
         let tid = tid.map_or("?".into(), |tid| tid.to_string());
@@ -247,19 +260,15 @@ fn threads(capture: &Capture, rows: &Rows) -> TextTable {
 }
 
 fn frames(capture: &Capture, whole: Tally, rows: &[FrameRow]) -> TextTable {
-    let mut table = TextTable::default();
+    let mut table = TextTable::new(LIST);
     for row in rows {
-        table.row(cells(whole, row.tally, place(capture, row)));
+        table.row(cells(whole, row.tally, capture.frame_label(row.frame)));
     }
     table
 }
 
-fn place(capture: &Capture, row: &FrameRow) -> String {
-    row.frame.map_or_else(|| NO_STACK.into(), |id| capture.named(id))
-}
-
 fn modules(whole: Tally, rows: &[ModuleRow]) -> TextTable {
-    let mut table = TextTable::default();
+    let mut table = TextTable::new(LIST);
     for row in rows {
         let known = if row.source == Some(ModuleSource::Maps) { "  (mapped by hand)" } else { "" };
         table.row(cells(whole, row.tally, format!("{}{known}", row.module)));

@@ -13,11 +13,11 @@ use memtrack_reader::analysis::{CallTree, KeyRow, Tally};
 use memtrack_reader::frames::NameId;
 use serde_json::json;
 
-use super::facts::{Capture, visible};
-use super::table::{TextTable, left_out};
+use super::facts::Capture;
 use super::{NO_STACK, view};
 use crate::terminal::Look;
-use crate::units::{count, percent, size};
+use crate::text::{Label, TextCell, TextTable, column, left_out, share};
+use crate::units::{count, size};
 
 /// What comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -50,18 +50,20 @@ pub(crate) fn write(
         whole.add(row.own.bytes, row.own.count);
         whole
     });
-    writeln!(out, "{}", look.heading(&capture.headline(view, whole)))?;
-    capture.say_left_out(view, &mut out)?;
+    let title = format!("{}: {} in {} allocations", capture.title(view), size(whole.bytes), count(whole.count));
+    writeln!(out, "{}", look.heading(&title))?;
+    capture.say_left_out(view, look, &mut out)?;
     if rows.is_empty() {
         return Ok(());
     }
     let shown = limit.min(rows.len());
-    let mut table = TextTable::default();
-    table.row(["Total", "Part", "Own", "Part", "Count", "Own count", "Function"].map(Into::into));
-    rows[..shown].iter().for_each(|row| table.row(cells(row, whole, functions.name(capture, row.key))));
-    for (number, line) in table.lines(look.width).into_iter().enumerate() {
-        writeln!(out, "{}", if number == 0 { look.heading(&line) } else { line })?;
-    }
+    let [total, total_part, own, function] = ["Total", "Part", "Own", "Function"].map(column);
+    let [own_part, own_count] = ["Part", "Own count"].map(|title| column(title).optional(2));
+    let mut table =
+        TextTable::new([total, total_part, own, own_part, column("Count").optional(1), own_count, function])
+            .with_room(ROOM);
+    rows[..shown].iter().for_each(|row| table.row(cells(row, whole, functions.label(capture, row.key))));
+    table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     match rows.len() - shown {
         0 => Ok(()),
         more => writeln!(out, "{}", left_out(more as u64)),
@@ -91,11 +93,13 @@ pub(crate) fn json(capture: &Capture, view: View, order: SummaryOrder, mut out: 
     writeln!(out, "\n]}}")
 }
 
-fn cells(row: &KeyRow, whole: Tally, name: String) -> [String; 7] {
-    let part = |bytes| percent(bytes, whole.bytes);
-    let KeyRow { own, total, .. } = row;
-    let (total_part, own_part) = (part(total.bytes), part(own.bytes));
-    [size(total.bytes), total_part, size(own.bytes), own_part, count(total.count), count(own.count), name]
+/// With less room for functions some figures are left out.
+const ROOM: usize = 36;
+
+fn cells(row: &KeyRow, whole: Tally, label: Label) -> [TextCell; 7] {
+    let [[total, total_part], [own, own_part]] = [row.total, row.own].map(|tally| share(tally.bytes, whole.bytes));
+    let [count, own_count] = [row.total, row.own].map(|tally| count(tally.count).into());
+    [total, total_part, own, own_part, count, own_count, label.into()]
 }
 
 /// Functions by number: frames without their lines.
@@ -103,6 +107,8 @@ fn cells(row: &KeyRow, whole: Tally, name: String) -> [String; 7] {
 struct SummaryFunctions {
     numbers: HashMap<(NameId, NameId), u32>,
     list: Vec<(NameId, NameId)>,
+    /// Whether each is own code.
+    own: Vec<bool>,
 }
 
 impl SummaryFunctions {
@@ -110,9 +116,9 @@ impl SummaryFunctions {
         let groups = capture.analysis.view(view);
         let mut tree = CallTree::default();
         let stacks = groups.iter().map(|group| group.stack);
-        let places = tree.places(&capture.frames, stacks, |frame| {
-            let frame = capture.frames.frame(frame);
-            self.number((frame.function, frame.file))
+        let places = tree.places(&capture.frames, stacks, |id| {
+            let frame = capture.frames.frame(id);
+            self.number((frame.function, frame.file), || capture.is_own(id))
         });
         let mut own = vec![Tally::default(); tree.nodes().len()];
         for (group, place) in groups.iter().zip(places) {
@@ -129,17 +135,18 @@ impl SummaryFunctions {
         rows
     }
 
-    fn number(&mut self, function: (NameId, NameId)) -> u32 {
+    fn number(&mut self, function: (NameId, NameId), is_own: impl Fn() -> bool) -> u32 {
         *self.numbers.entry(function).or_insert_with(|| {
             self.list.push(function);
+            self.own.push(is_own());
             (self.list.len() - 1) as u32
         })
     }
 
-    fn name(&self, capture: &Capture, key: u32) -> String {
-        let Some(&(function, file)) = self.list.get(key as usize) else { return NO_STACK.into() };
-        let (function, file) = (capture.frames.name(function), capture.path(capture.frames.name(file)));
-        visible(&if file.is_empty() { function.into() } else { format!("{function} at {file}") })
+    fn label(&self, capture: &Capture, key: u32) -> Label {
+        let Some(&(function, file)) = self.list.get(key as usize) else { return Label::new(NO_STACK, "", false) };
+        let is_own = self.own.get(key as usize) == Some(&true);
+        Label::new(capture.frames.name(function), capture.path(capture.frames.name(file)), is_own)
     }
 }
 
@@ -171,7 +178,7 @@ mod tests {
         let first = |order| {
             let mut functions = SummaryFunctions::default();
             let rows = functions.rows(&capture, View::Allocated, order);
-            functions.name(&capture, rows[0].key).split(' ').next().unwrap().to_owned()
+            functions.label(&capture, rows[0].key).whole().words().split(' ').next().unwrap().to_owned()
         };
         assert_eq!(first(SummaryOrder::Total), "<module>");
         assert_eq!(first(SummaryOrder::Own), "Reader.read");

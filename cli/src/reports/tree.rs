@@ -9,13 +9,13 @@ use std::io::{self, Write};
 use memtrack_reader::analysis::{CallTree, GroupRow, Tally};
 use memtrack_reader::{FrameId, Frames, StackId, View};
 
-use super::facts::{Capture, visible};
-use super::table::TextTable;
+use super::facts::Capture;
 use crate::terminal::Look;
-use crate::units::{count, percent, size};
+use crate::text::{Label, Style, Styled, TextCell, TextTable, column, share};
+use crate::units::{count, size};
 
-/// Below this width there are no columns for own figures and numbers.
-const WIDE: usize = 90;
+/// With less room for names there are no columns for own figures and numbers.
+const ROOM: usize = 55;
 /// Characters of branches before a name; even, as each branch takes two.
 const MOST_BRANCHES: usize = 24;
 
@@ -69,30 +69,19 @@ impl<'a> Calls<'a> {
     /// What the writer says.
     pub(crate) fn text(&self, least: f64, look: Look, mut out: impl Write) -> io::Result<()> {
         let whole = self.totals[0];
-        writeln!(out, "{}", look.heading(&self.capture.headline(self.view, whole)))?;
-        self.capture.say_left_out(self.view, &mut out)?;
+        let title =
+            format!("{}: {} in {} allocations", self.capture.title(self.view), size(whole.bytes), count(whole.count));
+        writeln!(out, "{}", look.heading(&title))?;
+        self.capture.say_left_out(self.view, look, &mut out)?;
         if whole.count == 0 {
             return Ok(());
         }
-        let mut table = TextTable::default();
         let own = if self.inverted { "" } else { "Own" };
-        let wide = look.width.is_none_or(|width| width >= WIDE);
-        let kept = |cells: [String; 5]| {
-            (0..)
-                .zip(cells)
-                .filter(|(column, _)| wide || ![2, 3].contains(column))
-                .map(|(_, cell)| cell)
-                .collect::<Vec<_>>()
-        };
-        table.row(kept(["Total", "Part", own, "Count", "Call"].map(Into::into)));
-        let lines = self.lines(least);
-        lines.iter().for_each(|line| table.row(kept(self.cells(line))));
-        // The head and own code stand out.
-        let stands_out = |line: &TreeLine| line.rest.is_none() && self.is_own(line.node);
-        let stand_out = std::iter::once(true).chain(lines.iter().map(stands_out));
-        for (line, stands_out) in table.lines(look.width).into_iter().zip(stand_out) {
-            writeln!(out, "{}", if stands_out { look.heading(&line) } else { line })?;
-        }
+        let [total, part, call] = ["Total", "Part", "Call"].map(column);
+        let [own, count] = [own, "Count"].map(|title| column(title).optional(1));
+        let mut table = TextTable::new([total, part, own, count, call]).with_room(ROOM);
+        self.lines(least).iter().for_each(|line| table.row(self.cells(line)));
+        table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         if least > 0.0 {
             writeln!(out, "  without calls of less than {least} % (--least 0 shows all)")?;
         }
@@ -194,24 +183,31 @@ impl<'a> Calls<'a> {
         self.totals[node as usize]
     }
 
-    fn cells(&self, line: &TreeLine) -> [String; 5] {
+    fn cells(&self, line: &TreeLine) -> [TextCell; 5] {
+        let branches = short(&line.branches);
         let (total, own, name) = match line.rest {
-            Some((rest, calls)) => (rest, String::new(), format!("({} smaller)", count(calls as u64))),
+            Some((rest, calls)) => {
+                let smaller = format!("{branches}({} smaller)", count(calls as u64));
+                (rest, String::new(), Styled::new(Style::Dim, smaller).into())
+            }
             // In the inverted tree all is the own of the calls it begins with.
-            None if self.inverted => (self.total(line.node), String::new(), self.name(line.node)),
-            None => (self.total(line.node), size(self.own[line.node as usize].bytes), self.name(line.node)),
+            None if self.inverted => (self.total(line.node), String::new(), self.name(line, &branches).into()),
+            None => {
+                let own = size(self.own[line.node as usize].bytes);
+                (self.total(line.node), own, self.name(line, &branches).into())
+            }
         };
-        let part = percent(total.bytes, self.totals[0].bytes);
-        let name = match line.skipped {
-            0 => name,
-            1 => format!("… 1 call, then {name}"),
-            more => format!("… {} calls, then {name}", count(more as u64)),
-        };
-        [size(total.bytes), part, own, count(total.count), format!("{}{}", short(&line.branches), visible(&name))]
+        let [bytes, part] = share(total.bytes, self.totals[0].bytes);
+        [bytes, part, own.into(), count(total.count).into(), name]
     }
 
-    fn name(&self, node: u32) -> String {
-        self.capture.key_named(self.tree.nodes()[node as usize].key)
+    fn name(&self, line: &TreeLine, branches: &str) -> Label {
+        let skipped = match line.skipped {
+            0 => String::new(),
+            1 => "… 1 call, then ".into(),
+            more => format!("… {} calls, then ", count(more as u64)),
+        };
+        self.capture.label(self.tree.nodes()[line.node as usize].key).behind(format!("{branches}{skipped}"))
     }
 }
 
@@ -288,7 +284,10 @@ mod tests {
         capture.analysis.groups.change(2, |group| group.allocated.bytes = 1_600_000);
         Calls::new(&capture, View::Allocated, false).text(50.5, LOOK, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("  1.60 MB  51.6 %  <no stack>\n") && !text.contains("smaller"), "{text}");
+        assert!(
+            text.contains("  1.60 MB  51.6 %  1.60 MB      1  <no stack>\n") && !text.contains("smaller"),
+            "{text}"
+        );
         let mut text = Vec::new();
         Calls::new(&capture, View::Allocated, false).text(40.0, LOOK, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
@@ -306,6 +305,6 @@ mod tests {
     fn nothing_is_a_total_of_nothing() {
         let (capture, mut text) = (fixture::empty(), Vec::new());
         Calls::new(&capture, View::Leaks, false).text(1.0, LOOK, &mut text).unwrap();
-        assert_eq!(text, b"Leaks: 0 B in 0 allocations, live at exit\n");
+        assert_eq!(text, b"Leaks: 0 B in 0 allocations\n");
     }
 }

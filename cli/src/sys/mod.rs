@@ -5,7 +5,6 @@
 //! the command line with unsafe code.
 
 mod abort;
-mod early_signals;
 pub(crate) mod hangup;
 mod inherited;
 mod leftover;
@@ -15,9 +14,11 @@ mod reserve;
 mod signals;
 mod witness;
 
+use std::os::fd::AsRawFd;
+
 pub(crate) use abort::end_with;
 pub(crate) use leftover::EndSignals;
-pub(crate) use limits::ResourceLimits;
+pub(crate) use limits::{ResourceLimits, oom_kills};
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};
 pub(crate) use reserve::keep_reserve;
 pub(crate) use signals::{ChildrenWait, Signals};
@@ -56,11 +57,11 @@ pub(crate) fn stack_is_smaller_than(bytes: usize) -> bool {
     got == 0 && limit.rlim_cur < bytes as u64
 }
 
-/// Columns of the terminal on standard output.
-pub(crate) fn terminal_width() -> Option<usize> {
+/// Columns of a terminal.
+pub(crate) fn terminal_width(terminal: impl AsRawFd) -> Option<usize> {
     let mut size = std::mem::MaybeUninit::<libc::winsize>::zeroed();
     // SAFETY: the request writes to a live local of its type.
-    let result = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, size.as_mut_ptr()) };
+    let result = unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCGWINSZ, size.as_mut_ptr()) };
     // SAFETY: all zeroes is a valid value, and the request wrote nothing else.
     let columns = unsafe { size.assume_init() }.ws_col;
     (result == 0).then(|| usize::from(columns))

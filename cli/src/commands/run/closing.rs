@@ -15,13 +15,13 @@ use memtrack_reader::{Options, View};
 
 use super::children::Children;
 use super::ending::Ending;
-use super::holders;
 use crate::args;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::CaptureFile;
 use crate::reports::facts::{Capture, quoted};
-use crate::reports::{arenas, failed};
+use crate::reports::shown::Wish;
+use crate::reports::{arenas, failed, holders};
 use crate::target::TargetFile;
 use crate::units::{count, duration, plural, size};
 
@@ -130,11 +130,10 @@ fn finish_children(quiet: bool, summary: &RecordingSummary, children: &Children)
         }
         captures.push(capture.path().to_path_buf());
     }
-    children.discard_rest();
     if summary.missing > 0 && !quiet {
         message::warning(format_args!(
             "{} not recorded: statically linked programs, or without a way to memtrack (another root directory or \
-             user, no free descriptors or threads, forbidden system calls)",
+             user, no free descriptors, forbidden system calls)",
             plural(summary.missing.into(), "process that was started was", "processes that were started were")
         ));
     }
@@ -178,22 +177,19 @@ fn recorded(
         Some(Err(error)) => message::error(format_args!("{error:#}")),
         None => {}
     }
-    if let Some(text) = ending.group_limits() {
-        message::line(format_args!("  {:12}{text}", "limit"));
-    }
     if let Some(text) = unrecorded.and_then(|unrecorded| unrecorded.text(summary.before)) {
-        message::line(format_args!("  children    {text}"));
+        message::labelled("children", text);
     }
     let shown = if children.is_empty() {
         shown
     } else {
         let (processes, pattern) = (plural(children.len() as u64, "process", "processes"), named.pattern());
-        message::line(format_args!("  children    {processes}, with a capture each, in {pattern}"));
+        message::labelled("children", format_args!("{processes}, with a capture each, in {pattern}"));
         format!("{shown} {pattern}")
     };
     if let replaced @ 1.. = named.replaced() {
         let captures = plural(replaced as u64, "capture", "captures");
-        message::line(format_args!("  replaced    {captures} of the children of the recording before"));
+        message::labelled("replaced", format_args!("{captures} of the children of the recording before"));
     }
     for (label, command) in [("next", "flamegraph"), ("", "stats"), ("", "transform speedscope")] {
         message::line(format_args!("  {label:12}memtrack {command} {shown}"));
@@ -209,7 +205,9 @@ fn record_bytes(summary: &RecordingSummary) -> u64 {
 /// Native code gets its names where a program has no other stacks: they take time.
 fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSearch)) -> Result<Capture> {
     let request = Request { paths: captures, quiet: true, without_names, search, ..Request::default() };
-    load(request, &Options::default())
+    let mut capture = load(request, &Options::default())?;
+    capture.fold(&Wish::default())?;
+    Ok(capture)
 }
 
 /// Who holds the memory is left out where native code is `unnamed`.
@@ -225,34 +223,32 @@ fn figures((options, ending): (&args::RunArgs, &Ending), capture: &Capture, capt
         Some(several) => {
             let most = size(several.sum_of_peaks.unwrap_or(peak.bytes));
             let least = size(several.at_least);
-            message::line(format_args!(
-                "  peak        at least {least} at one moment; {most} if each process's own is added up"
-            ));
+            message::labelled(
+                "peak",
+                format_args!("at least {least} at one moment; {most} if each process's own is added up"),
+            );
         }
         None => {
             let all = if captures > 1 { ", in all processes together" } else { "" };
-            message::line(format_args!(
-                "  peak        {} in {} allocations{all}",
-                size(peak.bytes),
-                count(peak.allocations)
-            ));
+            let peak = format!("{} in {} allocations{all}", size(peak.bytes), count(peak.allocations));
+            message::labelled("peak", peak);
             held(View::HighWaterMark);
         }
     }
     let arenas = capture.analysis.python_arenas(View::Leaks);
     let leaked = arenas::without(leaked, arenas);
-    message::line(format_args!("  leaked      {} in {} allocations", size(leaked.bytes), count(leaked.count)));
+    message::labelled("leaked", format_args!("{} in {} allocations", size(leaked.bytes), count(leaked.count)));
     if leaked.bytes > 0 {
         held(View::Leaks);
     }
     if let Some(text) = arenas::warning(arenas, leaked) {
-        message::line(format_args!("  apart from  {text}"));
+        message::labelled("apart from", text);
     }
     let failed = failed::text(capture);
     let limits = failed.as_ref().and_then(|_| ending.memory_limits());
     for (label, text) in [("failed", failed), ("limit", limits), ("holders", unnamed.then(|| UNNAMED.into()))] {
         if let Some(text) = text {
-            message::line(format_args!("  {label:12}{text}"));
+            message::labelled(label, text);
         }
     }
     let account = &capture.facts.account;
@@ -264,14 +260,14 @@ fn figures((options, ending): (&args::RunArgs, &Ending), capture: &Capture, capt
     };
     for (label, text) in [("stacks", stacks), ("cut", account.cut_in_short())] {
         if let Some(text) = text {
-            message::line(format_args!("  {label:12}{text}"));
+            message::labelled(label, text);
         }
     }
 }
 
 /// Who holds most of it.
 fn held(capture: &Capture, view: View) {
-    holders::lines(capture, view).iter().for_each(|line| message::line(format_args!("  {line}")));
+    message::rows(&holders::answer(capture, view));
 }
 
 fn nanos(summary: &RecordingSummary) -> u64 {

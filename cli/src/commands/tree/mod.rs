@@ -41,8 +41,7 @@ pub(crate) fn run(options: &args::TreeArgs) -> Result<u8> {
     }
     if !options.text && options.output.output.is_none() && can_be_interactive() {
         let color = Look::new(options.colors.color, true).color;
-        let arenas = capture.analysis.take_arenas_out_of_leaks(BrowserStart::leaks(view));
-        let mut browser = Browser::new(&capture, BrowserStart { view, inverted, least, arenas });
+        let mut browser = Browser::new(&capture, BrowserStart { view, inverted, least });
         screen::show(&mut browser, color).context("the terminal cannot be used; --text prints the tree")?;
         capture.facts.tell_stackless();
         return Ok(0);
@@ -51,7 +50,7 @@ pub(crate) fn run(options: &args::TreeArgs) -> Result<u8> {
     let look = options.colors.look(&out);
     let held = capture.analysis.take_arenas_out_of_leaks(view);
     Calls::new(&capture, view, inverted).text(least, look, &mut out)?;
-    super::views::write_note(held, &mut out)?;
+    super::views::write_note(held, look, &mut out)?;
     out.finish()?;
     capture.facts.tell_stackless();
     Ok(0)

@@ -2,8 +2,8 @@
 //!
 //! Invariant: every allocation is in one group; what is called the same in two captures is one group.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use clap::ValueEnum;
@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 
 use super::{Matched, span, stack_value};
 use crate::reports::NO_STACK;
-use crate::reports::facts::{Capture, visible};
+use crate::reports::facts::Capture;
 use crate::reports::lifetimes;
-use crate::reports::table::{TextTable, left_out};
 use crate::terminal::Look;
-use crate::units::{count, percent, size};
+use crate::text::{Label, TextCell, TextColumn, TextTable, column, left_out, share};
+use crate::units::{count, size};
 
 /// What allocations of a group have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -55,7 +55,7 @@ enum QueryGroupKey {
 /// A group, as it is shown.
 #[derive(Debug)]
 struct QueryGroupRow {
-    text: String,
+    label: Label,
     key: Value,
     sums: QueryGroupSums,
 }
@@ -75,6 +75,8 @@ pub(crate) struct QueryGroups {
     by: GroupBy,
     /// Those of the capture at hand.
     open: HashMap<QueryGroupKey, QueryGroupSums>,
+    /// Those of its functions and files that are own code.
+    own: HashSet<QueryGroupKey>,
     modules: ModuleTable,
     rows: Vec<QueryGroupRow>,
     places: HashMap<String, usize>,
@@ -87,6 +89,7 @@ impl QueryGroups {
         Self {
             by,
             open: HashMap::new(),
+            own: HashSet::new(),
             modules: ModuleTable::default(),
             rows: Vec::new(),
             places: HashMap::new(),
@@ -116,20 +119,21 @@ impl QueryGroups {
             if let Some(lifetimes) = &sums.lifetimes {
                 sums.live = lifetimes.live;
             }
-            let (text, value) = self.shown(capture, key);
+            let (label, value) = self.shown(capture, key);
             match self.places.entry(value.to_string()) {
                 Entry::Occupied(place) => self.rows[*place.get()].sums.merge(&sums),
                 Entry::Vacant(place) => {
                     place.insert(self.rows.len());
-                    self.rows.push(QueryGroupRow { text, key: value, sums });
+                    self.rows.push(QueryGroupRow { label, key: value, sums });
                 }
             }
         }
         self.modules = ModuleTable::default();
+        self.own.clear();
         self.captures.push(super::capture_value(capture));
         self.rows.sort_by(|one, other| {
             let order = |row: &QueryGroupRow| (row.sums.all.bytes, row.sums.all.count);
-            order(other).cmp(&order(one)).then_with(|| one.text.cmp(&other.text))
+            order(other).cmp(&order(one)).then_with(|| one.label.cmp(&other.label))
         });
         self.places = self.rows.iter().enumerate().map(|(place, row)| (row.key.to_string(), place)).collect();
     }
@@ -143,8 +147,9 @@ impl QueryGroups {
         bytes: u64,
     ) -> QueryGroupKey {
         let shown = capture.stack(stack);
-        let frame = || capture.frames.node(shown).map(|node| capture.frames.frame(node.frame));
-        match self.by {
+        let innermost = capture.frames.node(shown).map(|node| node.frame);
+        let frame = || innermost.map(|id| capture.frames.frame(id));
+        let key = match self.by {
             GroupBy::Function => {
                 frame().map_or(QueryGroupKey::Names(0, 0), |frame| QueryGroupKey::Names(frame.function.0, frame.file.0))
             }
@@ -154,45 +159,51 @@ impl QueryGroups {
             GroupBy::Allocator => QueryGroupKey::Allocator(allocator),
             GroupBy::Size => QueryGroupKey::Size(SizeHistogram::bounds_of(bytes).1),
             GroupBy::Stack => QueryGroupKey::Stack(shown),
+        };
+        if innermost.is_some_and(|id| capture.is_own(id)) {
+            self.own.insert(key);
         }
+        key
     }
 
     /// A group as text and as an object.
-    fn shown(&self, capture: &Capture, key: QueryGroupKey) -> (String, Value) {
+    fn shown(&self, capture: &Capture, key: QueryGroupKey) -> (Label, Value) {
         let names = &capture.frames;
         let name = |id| names.name(memtrack_reader::frames::NameId(id));
         let known = |text: &str| Some(text).filter(|text| !text.is_empty()).map(str::to_owned);
+        let plain = |text: &str| Label::new(text, "", false);
+        let is_own = self.own.contains(&key);
         match key {
             QueryGroupKey::Names(function, file) if self.by == GroupBy::File => {
                 debug_assert_eq!(function, 0);
                 let text = known(&capture.path(name(file)));
-                (text.unwrap_or_else(|| "<unknown>".into()), json!({"file": known(name(file))}))
+                (Label::new(text.unwrap_or_else(|| "<unknown>".into()), "", is_own), json!({"file": known(name(file))}))
             }
             QueryGroupKey::Names(function, file) => {
                 let function = known(name(function)).unwrap_or_else(|| NO_STACK.into());
                 let file = known(name(file));
                 let path = file.as_deref().map(|file| capture.path(file));
-                let text = path.map_or_else(|| function.clone(), |path| format!("{function} at {path}"));
-                (text, json!({"function": function, "file": file}))
+                let label = Label::new(&function, path.unwrap_or_default(), is_own);
+                (label, json!({"function": function, "file": file}))
             }
             QueryGroupKey::Module(module) => {
                 let module = self.modules.name(module);
-                (module.into(), json!({"module": module}))
+                (plain(module), json!({"module": module}))
             }
             QueryGroupKey::Thread(id) => {
                 let (tid, name) = capture.thread(id);
                 let text = format!("{} {name}", tid.map_or("?".into(), |tid| tid.to_string()));
-                (text, json!({"tid": tid, "name": name}))
+                (plain(&text), json!({"tid": tid, "name": name}))
             }
-            QueryGroupKey::Allocator(allocator) => (allocator.name().into(), json!({"allocator": allocator.name()})),
+            QueryGroupKey::Allocator(allocator) => (plain(allocator.name()), json!({"allocator": allocator.name()})),
             QueryGroupKey::Size(most) => {
                 let (least, most) = SizeHistogram::bounds_of(most);
-                (format!("<= {}", size(most)), json!({"min_bytes": least, "max_bytes": most}))
+                (plain(&format!("<= {}", size(most))), json!({"min_bytes": least, "max_bytes": most}))
             }
             QueryGroupKey::Stack(stack) => {
                 let frames: Vec<_> = names.leaf_to_root(stack).map(|frame| names.function(frame)).collect();
                 let text = if frames.is_empty() { NO_STACK.into() } else { frames.join(" < ") };
-                (text, json!({"frames": stack_value(capture, stack)}))
+                (plain(&text), json!({"frames": stack_value(capture, stack)}))
             }
         }
     }
@@ -214,14 +225,11 @@ impl QueryGroups {
         if shown == 0 {
             return Ok(());
         }
-        let mut table = TextTable::default();
-        table.row(head(self.by, histograms));
+        let mut table = TextTable::new(columns(self.by, histograms));
         for row in &self.rows[..shown] {
             table.row(row.cells(matched, histograms));
         }
-        for (number, line) in table.lines(look.width).into_iter().enumerate() {
-            writeln!(out, "{}", if number == 0 { look.heading(&line) } else { line })?;
-        }
+        table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         match self.rows.len() - shown {
             0 => Ok(()),
             more => writeln!(out, "{}", left_out(more as u64)),
@@ -253,9 +261,10 @@ impl QueryGroupSums {
 }
 
 impl QueryGroupRow {
-    fn cells(&self, matched: &Matched, histograms: bool) -> Vec<String> {
+    fn cells(&self, matched: &Matched, histograms: bool) -> Vec<TextCell> {
         let QueryGroupSums { all, live, lifetimes } = &self.sums;
-        let mut cells = vec![size(all.bytes), percent(all.bytes, matched.matched.bytes), count(all.count)];
+        let mut cells = Vec::from(share(all.bytes, matched.matched.bytes));
+        cells.push(count(all.count).into());
         if histograms {
             cells.remove(1);
             let bins = lifetimes.as_ref().map(lifetimes::cells);
@@ -264,10 +273,10 @@ impl QueryGroupRow {
             let times = lifetimes
                 .as_ref()
                 .map_or(["?".into(), "?".into()], |times| [span(times.mean_ns()), span(times.longest_ns)]);
-            cells.push(size(live.bytes));
-            cells.extend(times);
+            cells.push(size(live.bytes).into());
+            cells.extend(times.map(Into::into));
         }
-        cells.push(visible(&self.text));
+        cells.push(self.label.clone().into());
         cells
     }
 
@@ -282,9 +291,13 @@ impl QueryGroupRow {
     }
 }
 
-fn head(by: GroupBy, histograms: bool) -> Vec<String> {
-    let first: &[&str] = if histograms { &["Size", "Count"] } else { &["Size", "Part", "Count"] };
-    let middle: &[&str] = if histograms { &lifetimes::HEAD } else { &["Live", "Lived", "At most"] };
+fn columns(by: GroupBy, histograms: bool) -> Vec<TextColumn> {
+    let (first, middle) = if histograms {
+        (vec![column("Size").optional(1), column("Count").optional(2)], lifetimes::HEAD.map(column).to_vec())
+    } else {
+        let middle = [column("Live"), column("Lived").optional(1), column("At most").optional(2)];
+        (["Size", "Part", "Count"].map(column).to_vec(), middle.to_vec())
+    };
     let title = match by {
         GroupBy::Function => "Function",
         GroupBy::File => "File",
@@ -294,7 +307,7 @@ fn head(by: GroupBy, histograms: bool) -> Vec<String> {
         GroupBy::Size => "Size of each",
         GroupBy::Stack => "Call stack, innermost first",
     };
-    first.iter().chain(middle).chain([&title]).map(|&text| text.into()).collect()
+    [first, middle, vec![column(title)]].concat()
 }
 
 fn name(by: GroupBy) -> &'static str {

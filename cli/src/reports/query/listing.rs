@@ -10,14 +10,14 @@ use memtrack_reader::StackId;
 use memtrack_reader::query::{AllocationRecord, Fate};
 use serde_json::{Value, json};
 
-use super::{Matched, frame_value, place, span, stack_value};
-use crate::reports::facts::{Capture, visible};
-use crate::reports::table::{TextTable, left_out};
+use super::{Matched, frame_value, label, span, stack_value};
+use crate::reports::facts::Capture;
 use crate::terminal::Look;
+use crate::text::{Label, TextTable, column, left_out};
 use crate::units::size;
 
-/// A size, the number of its row, and its cells.
-type Ranked = (u64, Reverse<u64>, Vec<String>);
+/// A size, the number of its row, its figures and its place.
+type Ranked = (u64, Reverse<u64>, [String; 6], Label);
 
 /// The largest allocations, as rows of text.
 #[derive(Debug)]
@@ -43,7 +43,8 @@ impl Largest {
             }
             self.rows.pop();
         }
-        self.rows.push(Reverse((life.size, Reverse(self.seen), cells(capture, life))));
+        let label = label(capture, life.stack);
+        self.rows.push(Reverse((life.size, Reverse(self.seen), figures(capture, life), label)));
     }
 
     /// Writes the rows, largest first.
@@ -55,15 +56,14 @@ impl Largest {
         if self.rows.is_empty() {
             return Ok(());
         }
-        let mut table = TextTable::default();
-        table.row(["Size", "Made after", "Lived", "End", "Thread", "Allocator", "Place"].map(Into::into));
+        let [size, made, lived, end, place] = ["Size", "Made after", "Lived", "End", "Place"].map(column);
+        let [thread, allocator] = [column("Thread").optional(1), column("Allocator").optional(2)];
+        let mut table = TextTable::new([size, made, lived, end, thread, allocator, place]);
         let (seen, shown) = (self.seen, self.rows.len() as u64);
-        for Reverse((.., cells)) in self.rows.into_sorted_vec() {
-            table.row(cells);
+        for Reverse((.., figures, label)) in self.rows.into_sorted_vec() {
+            table.row(figures.into_iter().map(Into::into).chain([label.into()]));
         }
-        for (number, line) in table.lines(look.width).into_iter().enumerate() {
-            writeln!(out, "{}", if number == 0 { look.heading(&line) } else { line })?;
-        }
+        table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         match seen - shown {
             0 => Ok(()),
             more => writeln!(out, "{}", left_out(more)),
@@ -71,7 +71,7 @@ impl Largest {
     }
 }
 
-fn cells(capture: &Capture, life: &AllocationRecord) -> Vec<String> {
+fn figures(capture: &Capture, life: &AllocationRecord) -> [String; 6] {
     let tid = |id| capture.thread(id).0.map_or("?".into(), |tid| tid.to_string());
     let end = match life.fate {
         Fate::Live => "live".into(),
@@ -79,15 +79,7 @@ fn cells(capture: &Capture, life: &AllocationRecord) -> Vec<String> {
         Fate::Freed { thread, .. } if thread == life.thread => "freed".into(),
         Fate::Freed { thread, .. } => format!("freed by {}", tid(thread)),
     };
-    vec![
-        size(life.size),
-        span(life.time_ns),
-        span(life.lifetime_ns),
-        end,
-        tid(life.thread),
-        life.allocator.name().into(),
-        visible(&place(capture, life.stack)),
-    ]
+    [size(life.size), span(life.time_ns), span(life.lifetime_ns), end, tid(life.thread), life.allocator.name().into()]
 }
 
 /// Writes every allocation as JSON while they come. The first error ends the writing, not the reading.

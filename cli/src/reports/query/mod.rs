@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::facts::Capture;
 use super::{NO_STACK, holders};
+use crate::text::Label;
 use crate::units::{count, size};
 
 pub(crate) use groups::{GroupBy, QueryGroups};
@@ -60,13 +61,13 @@ fn stack_value(capture: &Capture, stack: StackId) -> Value {
     capture.frames.leaf_to_root(stack).map(|frame| frame_value(capture, Some(frame))).collect()
 }
 
-/// A stack as text: the line of own code and the place, or the innermost frame where stacks are shown as recorded.
-fn place(capture: &Capture, recorded: StackId) -> String {
+/// A stack in one line: the line of own code and the place, or the innermost frame where stacks are shown as recorded.
+fn label(capture: &Capture, recorded: StackId) -> Label {
     let stack = capture.stack(recorded);
     if capture.shown.folded {
-        return holders::named(capture, stack);
+        return holders::label(capture, stack);
     }
-    capture.frames.node(stack).map_or_else(|| NO_STACK.into(), |node| capture.named(node.frame))
+    capture.frame_label(capture.frames.node(stack).map(|node| node.frame))
 }
 
 /// A span of time with two or three digits, from microseconds on.

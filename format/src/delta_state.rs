@@ -14,7 +14,7 @@
 
 use std::hint::{cold_path, select_unpredictable};
 
-use super::RawFrame;
+use crate::record::RawFrame;
 
 /// Ages that can be encoded; also the number of slots of the encoder's address table.
 const RECENT: usize = 512;

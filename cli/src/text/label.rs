@@ -1,0 +1,161 @@
+//! The name of a piece of code as a person reads it: function, place, and the function that it went through.
+//!
+//! Invariant: the function of own code is what is cut last, and line numbers are never cut.
+
+use unicode_width::UnicodeWidthStr;
+
+use super::styled::{Style, Styled, without_middle};
+
+/// Stands before what own code went through.
+const VIA: &str = ", via ";
+/// Stands between a function and its place.
+const AT: &str = " at ";
+/// With less room than this, what own code went through is left out.
+const LEAST_VIA: usize = 12;
+/// With less room than this, places are left out.
+const LEAST_PLACE: usize = 24;
+
+/// A function with its place, and what stands around them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Label {
+    /// What stands before the function: the branches of a tree.
+    before: String,
+    function: String,
+    /// File and line; empty where they are not known.
+    place: String,
+    /// Whether the function is of the program's own code.
+    own: bool,
+    /// Function and place of what it went through.
+    via: Option<(String, String)>,
+    /// What else there is to say of that, such as how many more it went through.
+    remark: String,
+}
+
+impl Label {
+    /// Of a function.
+    pub(crate) fn new(function: impl Into<String>, place: impl Into<String>, own: bool) -> Self {
+        Self { function: function.into(), place: place.into(), own, ..Self::default() }
+    }
+
+    /// The same behind something else.
+    pub(crate) fn behind(self, before: impl Into<String>) -> Self {
+        Self { before: before.into(), ..self }
+    }
+
+    /// The same with what it went through, and with a remark on that.
+    pub(crate) fn via(self, function: impl Into<String>, place: impl Into<String>, remark: impl Into<String>) -> Self {
+        Self { via: Some((function.into(), place.into())), remark: remark.into(), ..self }
+    }
+
+    /// All of it.
+    pub(crate) fn whole(&self) -> Styled {
+        let via = self.via.as_ref().map(|(function, place)| (function.as_str(), place.as_str()));
+        self.styled(&self.function, &self.place, via, &self.remark)
+    }
+
+    /// As much of it as has room: first the place of what it went through is left out, then the remark, then what it went
+    /// through, then directories of its own place, and then the middle of the function's name.
+    pub(crate) fn fit(&self, width: Option<usize>) -> Styled {
+        let whole = self.whole();
+        let Some(width) = width.filter(|width| whole.width() > *width) else { return whole };
+        if let Some((function, _)) = &self.via {
+            for remark in [&self.remark, ""] {
+                let shorter = self.styled(&self.function, &self.place, Some((function, "")), remark);
+                if shorter.width() <= width {
+                    return shorter;
+                }
+            }
+        }
+        let own = self.styled(&self.function, &self.place, None, "");
+        match width.checked_sub(own.width()) {
+            None => self.short(width),
+            Some(left) => match (left.checked_sub(VIA.len()).filter(|left| *left >= LEAST_VIA), &self.via) {
+                (Some(left), Some((function, _))) => {
+                    self.styled(&self.function, &self.place, Some((&without_middle(function, left), "")), "")
+                }
+                _ => own,
+            },
+        }
+    }
+
+    /// Function and place, where those alone have too little room.
+    fn short(&self, width: usize) -> Styled {
+        let room = width.saturating_sub(self.before.width());
+        if self.place.is_empty() || room < LEAST_PLACE {
+            return self.styled(&without_middle(&self.function, room), "", None, "");
+        }
+        let left = room.saturating_sub(self.function.width() + AT.len());
+        if let Some(place) = without_directories(&self.place, left) {
+            return self.styled(&self.function, &place, None, "");
+        }
+        // The file's name may have half of the room, and the function the rest.
+        let place = without_middle(file(&self.place), room / 2);
+        let function = without_middle(&self.function, room - place.width() - AT.len());
+        self.styled(&function, &place, None, "")
+    }
+
+    fn styled(&self, function: &str, place: &str, via: Option<(&str, &str)>, remark: &str) -> Styled {
+        let at = |place: &str| if place.is_empty() { String::new() } else { format!("{AT}{place}") };
+        let style = if self.own { Style::OwnCode } else { Style::Plain };
+        let styled = Styled::new(Style::Dim, &self.before).and(style, function).and(Style::Dim, at(place));
+        match via {
+            None => styled,
+            Some((function, place)) => {
+                let place = at(place) + remark;
+                styled.and(Style::Dim, VIA).and(Style::Plain, function).and(Style::Dim, place)
+            }
+        }
+    }
+}
+
+/// A path without directories of its beginning, as many as have to go; `None` where its file's name has too little room.
+fn without_directories(path: &str, room: usize) -> Option<String> {
+    let rest = path.match_indices('/').map(|(at, _)| &path[at..]).find(|rest| rest.width() < room);
+    if path.width() <= room { Some(path.into()) } else { rest.map(|rest| format!("…{rest}")) }
+}
+
+/// The last part of a path.
+fn file(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, file)| file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Label;
+
+    #[test]
+    fn directories_are_cut_first_and_then_functions() {
+        let label = Label::new("Block.copy", "/srv/app/lib/internals/blocks.py:822", true);
+        let cut = |width| label.fit(Some(width)).words();
+        assert_eq!(cut(50), "Block.copy at /srv/app/lib/internals/blocks.py:822");
+        assert_eq!(cut(49), "Block.copy at …/app/lib/internals/blocks.py:822");
+        assert_eq!(cut(39), "Block.copy at …/internals/blocks.py:822");
+        assert_eq!(cut(29), "Block.copy at …/blocks.py:822");
+        assert_eq!(cut(26), "Bloc…copy at blocks.py:822");
+        assert_eq!(cut(16), "Block.copy");
+        assert_eq!(cut(8), "Bloc…opy");
+        assert_eq!(label.fit(None).words(), "Block.copy at /srv/app/lib/internals/blocks.py:822");
+    }
+
+    #[test]
+    fn own_code_keeps_its_room() {
+        let label =
+            Label::new("load", "report.py:5", true).via("DataFrame.copy", "pandas/core/frame.py:578", " and 2 more");
+        let cut = |width| label.fit(Some(width)).words();
+        assert_eq!(cut(80), "load at report.py:5, via DataFrame.copy at pandas/core/frame.py:578 and 2 more");
+        assert_eq!(cut(70), "load at report.py:5, via DataFrame.copy and 2 more");
+        assert_eq!(cut(40), "load at report.py:5, via DataFrame.copy");
+        assert_eq!(cut(38), "load at report.py:5, via DataFr…e.copy");
+        assert_eq!(cut(30), "load at report.py:5");
+        assert_eq!(cut(16), "load");
+    }
+
+    #[test]
+    fn branches_take_their_part() {
+        let label = Label::new("漢字の関数", "/srv/ünï/é.py:1", false).behind("│ └ ");
+        assert_eq!(label.fit(Some(30)).words(), "│ └ 漢字の関数 at …/ünï/é.py:1");
+        for width in 12..40 {
+            assert!(label.fit(Some(width)).width() <= width, "{width}");
+        }
+    }
+}

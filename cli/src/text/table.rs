@@ -1,0 +1,232 @@
+//! Columns of text, aligned, and fitted to the width of a terminal.
+//!
+//! Invariant: numbers are never cut. Where the terminal is narrow, first the columns go that may, then long texts are cut.
+
+use super::label::Label;
+use super::styled::{Style, Styled};
+use crate::terminal::Look;
+use crate::units::{count, percent, size};
+
+/// The line that stands for so many rows that are not shown.
+pub(crate) fn left_out(rows: u64) -> String {
+    format!("  and {} more (-n 0 shows all)", count(rows))
+}
+
+/// A figure of bytes and its percentage of the whole, both weighted by that.
+pub(crate) fn share(bytes: u64, whole: u64) -> [TextCell; 2] {
+    [size(bytes), percent(bytes, whole)].map(|text| TextCell::Text(Styled::new(Style::of_share(bytes, whole), text)))
+}
+
+/// A column: its head, and what becomes of it where there is little room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TextColumn {
+    title: &'static str,
+    /// Columns with the highest number are left out first, and never those with 0.
+    optional: u8,
+}
+
+/// A column that always has room.
+pub(crate) const fn column(title: &'static str) -> TextColumn {
+    TextColumn { title, optional: 0 }
+}
+
+impl TextColumn {
+    /// One that is left out where the last column has too little room; those with the highest number first.
+    pub(crate) const fn optional(self, order: u8) -> Self {
+        Self { optional: order, ..self }
+    }
+}
+
+/// What stands in a row's column.
+#[derive(Clone, Debug)]
+pub(crate) enum TextCell {
+    Text(Styled),
+    Label(Label),
+}
+
+impl<T: Into<Styled>> From<T> for TextCell {
+    fn from(text: T) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<Label> for TextCell {
+    fn from(label: Label) -> Self {
+        Self::Label(label)
+    }
+}
+
+impl TextCell {
+    fn width(&self) -> usize {
+        match self {
+            Self::Text(text) => text.width(),
+            Self::Label(label) => label.whole().width(),
+        }
+    }
+
+    fn fit(&self, width: Option<usize>) -> Styled {
+        match self {
+            Self::Text(text) => text.clone().cut(width),
+            Self::Label(label) => label.fit(width),
+        }
+    }
+}
+
+/// Rows of cells; all but the last column are aligned to the right.
+#[derive(Debug)]
+pub(crate) struct TextTable {
+    columns: Vec<TextColumn>,
+    rows: Vec<Vec<TextCell>>,
+    /// So much room the last column is to have before others are left out.
+    room: usize,
+    /// Rows that were left out.
+    more: usize,
+}
+
+/// What names of functions need to be told from each other.
+const ROOM: usize = 30;
+/// The last column keeps so much on the narrowest terminal.
+const LEAST: usize = 8;
+
+impl TextTable {
+    /// Without rows. The heads are shown if any column has one.
+    pub(crate) fn new(columns: impl IntoIterator<Item = TextColumn>) -> Self {
+        Self { columns: columns.into_iter().collect(), rows: Vec::new(), room: ROOM, more: 0 }
+    }
+
+    /// The same with so much room for the last column before others are left out.
+    pub(crate) fn with_room(self, room: usize) -> Self {
+        Self { room, ..self }
+    }
+
+    /// Adds a row.
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = TextCell>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// Leaves out what comes after so many rows, in words.
+    pub(crate) fn first(mut self, limit: usize) -> Self {
+        self.more += self.rows.len().saturating_sub(limit);
+        self.rows.truncate(limit);
+        self
+    }
+
+    /// The number of its rows.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether it has no rows.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The same lines, so many columns to the right.
+    pub(crate) fn indented(&self, columns: usize, look: Look) -> Vec<String> {
+        let narrower = Look { width: look.width.map(|width| width.saturating_sub(columns)), ..look };
+        self.lines(narrower).iter().map(|line| format!("{:columns$}{line}", "")).collect()
+    }
+
+    /// The lines, each within the width that there is.
+    pub(crate) fn lines(&self, look: Look) -> Vec<String> {
+        let has_head = self.columns.iter().any(|column| !column.title.is_empty());
+        let head =
+            self.columns.iter().map(|column| TextCell::Text(Styled::new(Style::Heading, column.title))).collect();
+        let head = [head];
+        let rows = head[..usize::from(has_head)].iter().chain(&self.rows);
+        let widths = self.widths(rows.clone());
+        let shown = self.shown(&widths, look.width);
+        let more = (self.more > 0).then(|| left_out(self.more as u64));
+        rows.map(|row| line(row, &shown, &widths, look)).chain(more).collect()
+    }
+
+    fn widths<'a>(&self, rows: impl Iterator<Item = &'a Vec<TextCell>> + Clone) -> Vec<usize> {
+        let widest = |column: usize| rows.clone().filter_map(|row| row.get(column)).map(TextCell::width).max();
+        (0..self.columns.len()).map(|column| widest(column).unwrap_or(0)).collect()
+    }
+
+    /// Which columns are shown.
+    fn shown(&self, widths: &[usize], width: Option<usize>) -> Vec<usize> {
+        let mut shown: Vec<usize> = (0..self.columns.len()).collect();
+        let wanted = widths.last().map_or(0, |last| (*last).min(self.room));
+        while let Some(width) = width {
+            let used: usize = shown.iter().rev().skip(1).map(|column| widths[*column] + 2).sum();
+            let last = shown.iter().map(|column| self.columns[*column].optional).max().unwrap_or(0);
+            if last == 0 || used + 2 + wanted <= width {
+                break;
+            }
+            shown.retain(|column| self.columns[*column].optional < last);
+        }
+        shown
+    }
+}
+
+fn line(row: &[TextCell], shown: &[usize], widths: &[usize], look: Look) -> String {
+    let Some((last, others)) = shown.split_last() else { return String::new() };
+    let mut line = String::new();
+    let mut used = 2;
+    for column in others {
+        let text = row.get(*column).map_or_else(Styled::default, |cell| cell.fit(None));
+        let width = widths[*column];
+        line.push_str(&" ".repeat(2 + width.saturating_sub(text.width())));
+        line.push_str(&text.render(look));
+        used += width + 2;
+    }
+    line.push_str("  ");
+    let room = look.width.map(|width| width.saturating_sub(used).max(LEAST));
+    line.push_str(&row.get(*last).map_or_else(Styled::default, |cell| cell.fit(room)).render(look));
+    line.truncate(line.trim_end().len());
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TextTable, column, share};
+    use crate::terminal::Look;
+    use crate::text::Label;
+
+    fn look(width: Option<usize>) -> Look {
+        Look { width, color: false }
+    }
+
+    #[test]
+    fn columns_are_aligned_and_the_last_is_cut() {
+        let mut table = TextTable::new([column(""), column(""), column("")]);
+        table.row(["1.00 kB".into(), "2".into(), Label::new("a function", "some/long/path.py:12", false).into()]);
+        table.row(["12 B", "1,000", "漢字"].map(Into::into));
+        assert_eq!(table.lines(look(None))[1], "     12 B  1,000  漢字");
+        assert_eq!(table.lines(look(Some(44)))[0], "  1.00 kB      2  a function at …/path.py:12");
+        assert_eq!(table.first(1).lines(look(None))[1..], ["  and 1 more (-n 0 shows all)"]);
+    }
+
+    #[test]
+    fn columns_that_may_go_make_room() {
+        let mut table = TextTable::new([
+            column("Size"),
+            column("Count").optional(1),
+            column("Thread").optional(2),
+            column("Place"),
+        ]);
+        table.row(["1.00 kB", "123,456", "12345 worker", "a long name of a function"].map(Into::into));
+        assert_eq!(table.lines(look(Some(60)))[0], "     Size    Count        Thread  Place");
+        assert_eq!(table.lines(look(Some(58)))[0], "     Size    Count  Place");
+        assert_eq!(table.lines(look(Some(40)))[0], "     Size  Place");
+        assert_eq!(table.lines(look(Some(30)))[1], "  1.00 kB  a long name of a f…");
+    }
+
+    #[test]
+    fn styles_do_not_move_columns() {
+        let mut table = TextTable::new([column("Size"), column("Part"), column("Place")]);
+        let [size, part] = share(900, 1000);
+        table.row([size, part, Label::new("load", "a.py:9", true).into()]);
+        let [size, part] = share(1, 1000);
+        table.row([size, part, Label::new("f", "", false).into()]);
+        let lines = table.lines(Look { width: Some(80), color: true });
+        assert_eq!(lines[0], "   \x1b[1mSize\x1b[0m    \x1b[1mPart\x1b[0m  \x1b[1mPlace\x1b[0m");
+        assert_eq!(
+            lines[1],
+            "  \x1b[1;31m900 B\x1b[0m  \x1b[1;31m90.0 %\x1b[0m  \x1b[1;36mload\x1b[0m\x1b[2m at a.py:9\x1b[0m"
+        );
+        assert_eq!(lines[2], "    \x1b[2m1 B\x1b[0m   \x1b[2m0.1 %\x1b[0m  f");
+    }
+}

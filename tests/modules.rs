@@ -1,4 +1,4 @@
-//! Which module may use which, inside a crate: the floors of the shim, and no circle among its modules.
+//! Which module may use which, inside a crate: the floors of the shim, and no circle among the modules of any crate.
 //!
 //! Read from the sources: every path that begins with `crate::` or `super::`, outside of comments, texts and tests. A
 //! folder's own file counts as the folder, and a name that a folder hands on (`pub use`) as the module that it comes from.
@@ -11,7 +11,7 @@ use std::path::Path;
 const FLOORS: [&str; 6] = ["platform", "events", "stacks", "recording", "interposition", "process"];
 
 /// The crates whose modules form no circle.
-const WITHOUT_CIRCLES: [&str; 2] = ["shim", "transport"];
+const WITHOUT_CIRCLES: [&str; 6] = ["shim", "transport", "format", "collector", "reader", "cli"];
 
 type ModulePath = Vec<String>;
 
@@ -31,10 +31,9 @@ fn no_module_of_the_shim_uses_a_higher_floor() {
 
 #[test]
 fn modules_form_no_circle() {
-    for name in WITHOUT_CIRCLES {
-        let circles = ModuleGraph::read(name).circles();
-        assert!(circles.is_empty(), "{name}: {circles:#?}");
-    }
+    let circles = WITHOUT_CIRCLES.map(|name| (name, ModuleGraph::read(name).circles()));
+    let found: Vec<_> = circles.iter().filter(|(_, circles)| !circles.is_empty()).collect();
+    assert!(found.is_empty(), "{found:#?}");
 }
 
 #[test]

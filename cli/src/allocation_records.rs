@@ -12,7 +12,7 @@ use memtrack_reader::{Options, Replay, columns, source};
 
 use crate::load::{Request, facts};
 use crate::reports::facts::{Capture, Facts};
-use crate::reports::shown::Shown;
+use crate::reports::presentation::Presentation;
 use crate::terminal::Progress;
 
 /// What the filters of a request say, as an expression.
@@ -81,7 +81,7 @@ pub(crate) fn whole(file: &source::CaptureReader, options: &Options) -> Result<(
         analysis: replay.into_analysis(),
         frames: read.frames,
         threads: read.threads,
-        shown: Shown::default(),
+        shown: Presentation::default(),
     };
     Ok((capture, all))
 }

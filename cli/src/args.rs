@@ -196,6 +196,10 @@ pub(crate) struct RunArgs {
     /// Say every second what is live while the program runs: a line on standard error, if there is news
     #[arg(long)]
     pub(crate) live: bool,
+    /// Read the source lines of Python's frames while the program runs, and store them in the capture: for 'tree', and for
+    /// 'flamegraph --embed-sources', where the files are others or are not there
+    #[arg(long)]
+    pub(crate) embed_sources: bool,
     /// Compress the capture: none, lz4, zstd or zstd:LEVEL (1 to 19); above 6 when the program has ended
     #[arg(long, value_name = "HOW", default_value = "zstd", value_parser = compression)]
     pub(crate) compress: Compression,

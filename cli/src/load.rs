@@ -22,7 +22,9 @@ use self::several::{combined, load_several, say_several};
 use crate::message;
 use crate::reports::account::Account;
 use crate::reports::facts::{Capture, Facts, ProcessRow, rfc3339};
-use crate::reports::shown::{Shown, Wish};
+use crate::reports::leaked::LeakMoment;
+use crate::reports::presentation::Presentation;
+use crate::reports::shown::Wish;
 use crate::sys;
 use crate::terminal::Progress;
 use crate::units::{count, size};
@@ -330,6 +332,7 @@ fn finished(
     capture.facts.account = account.with_loss(*lost_blocks, *lost_bytes, *complete);
     capture.facts.stackless = capture.facts.lacks_stacks(&capture.frames);
     capture.facts.narrowed = request.narrows();
+    capture.facts.leak_moment = LeakMoment::of(capture.analysis.totals.finalizing.is_some());
     let (warnings, path) = (capture.facts.warnings(), &capture.facts.file);
     told.warnings.extend(warnings.into_iter().map(|warning| (path.clone(), warning)));
     request.filter.apply(&mut capture.analysis, &capture.frames, &capture.threads);
@@ -385,7 +388,7 @@ fn made(mut facts: Facts, read: ReadSummary, analysis: Analysis, unnamed: &mut V
     facts.lost_bytes = facts.lost_bytes.saturating_add(read.lost.bytes);
     (facts.unknown_frames, facts.time_uncertainty_ns) = (read.unknown_frames, Some(read.time_uncertainty_ns));
     unnamed.extend(read.unnamed);
-    Capture { facts, analysis, frames: read.frames, threads: read.threads, shown: Shown::default() }
+    Capture { facts, analysis, frames: read.frames, threads: read.threads, shown: Presentation::default() }
 }
 
 /// Takes over sums that were made while the program ran.
@@ -415,7 +418,7 @@ fn restore(
     }
     let all = analysis.totals.allocations;
     let facts = facts(file, file.lost());
-    Ok((Capture { facts, analysis, frames, threads, shown: Shown::default() }, all))
+    Ok((Capture { facts, analysis, frames, threads, shown: Presentation::default() }, all))
 }
 
 /// What is said of a capture that was read.
@@ -424,6 +427,7 @@ pub(crate) fn facts(file: &source::CaptureReader, lost: Loss) -> Facts {
         file: file.path().into(),
         format_version: file.format_version(),
         process: file.process().clone(),
+        sources: file.sources().to_vec(),
         aggregated: file.aggregated(),
         complete: file.complete(),
         time_uncertainty_ns: file.process().time_uncertainty_ns,

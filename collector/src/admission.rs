@@ -24,12 +24,17 @@ use crate::drain_command::{CommandSender, Connection, DrainCommand};
 use crate::limits::explained;
 use crate::options::{NativeStacks, RecordingOptions};
 use crate::process_recording::ProcessRecording;
-use crate::process_tree::{ProcessTree, RecordedChild};
+use crate::process_tree::ProcessTree;
 use crate::procfs::{self, ProcessHandle, ResidentMemory};
+use crate::recorded_children::{RecordedChild, RecordedChildren};
 use crate::sink::{NewChild, OpenSink};
+use crate::task_limits::room_for_tasks;
 
 /// Time limit for the Hello of a process that has connected.
 const HELLO_LIMIT: Duration = Duration::from_millis(500);
+
+/// Threads of a process's recording.
+const PROCESS_THREADS: u64 = 3;
 
 /// The recordings that admitted processes are given to.
 pub(crate) struct RecordingOpeners {
@@ -37,6 +42,8 @@ pub(crate) struct RecordingOpeners {
     pub(crate) first: CommandSender,
     /// Makes the sinks of children; `None`: they are not recorded.
     pub(crate) open: Option<OpenSink>,
+    /// Where their recordings are put.
+    pub(crate) children: RecordedChildren,
 }
 
 /// The state of the server.
@@ -228,13 +235,13 @@ impl Admission {
 
     /// Admits a process that connects for the first time.
     fn admit_new(&mut self, pid: i32, place: MemoryOffer) -> Option<ServedProcess> {
-        let commands = if self.next == 0 {
-            self.tree.may_be_first(pid).then(|| self.openers.first.clone())?
-        } else {
-            self.start(pid)?
-        };
         let number = self.next;
+        if number == 0 && !self.tree.may_be_first(pid) {
+            return None;
+        }
+        // A child that cannot be recorded has its number for itself, too: its file may have been made.
         self.next += 1;
+        let commands = if number == 0 { self.openers.first.clone() } else { self.start(pid, number)? };
         if number == 0 {
             self.tree.add_first();
         }
@@ -242,15 +249,22 @@ impl Admission {
     }
 
     /// Starts the recording of a child.
-    fn start(&mut self, pid: i32) -> Option<CommandSender> {
-        let number = self.next;
+    fn start(&mut self, pid: i32, number: u32) -> Option<CommandSender> {
         let open = self.openers.open.as_mut()?;
+        if let Err(left) = room_for_tasks(PROCESS_THREADS) {
+            self.not_recorded(format!(
+                "its recording takes {PROCESS_THREADS} threads, and no more than {left} processes and threads may still be \
+                 started; raise the limit (ulimit -u, pids.max)"
+            ));
+            return None;
+        }
         let sink = open(NewChild { pid, number }).map_err(|error| error.to_string());
         let start = |sink| ProcessRecording::start(self.options, sink, Arc::clone(&self.tree), true);
         match sink.and_then(|sink| start(sink).map_err(|error| error.to_string())) {
             Ok(recording) => {
                 let commands = recording.commands().clone();
-                self.tree.add_child(RecordedChild { pid, number, recording });
+                self.tree.add_child();
+                self.openers.children.add(RecordedChild { pid, number, recording });
                 Some(commands)
             }
             Err(error) => {

@@ -10,7 +10,8 @@ use crate::admission::RecordingOpeners;
 use crate::drain_command::DrainCommand;
 use crate::options::RecordingOptions;
 use crate::process_recording::ProcessRecording;
-use crate::process_tree::{ProcessTree, RecordedChild};
+use crate::process_tree::ProcessTree;
+use crate::recorded_children::{RecordedChild, RecordedChildren};
 use crate::server::Server;
 use crate::sink::{OpenSink, Sink};
 use crate::summary::{ChildSummary, Error, ProcessExit, RecordingEnd, RecordingSummary};
@@ -26,6 +27,7 @@ pub struct Collector {
     server: Server,
     first: ProcessRecording,
     tree: Arc<ProcessTree>,
+    children: RecordedChildren,
 }
 
 impl Collector {
@@ -59,9 +61,10 @@ impl Collector {
     ) -> Result<Self, Error> {
         let tree = Arc::new(ProcessTree::default());
         let first = ProcessRecording::start(options, sink, Arc::clone(&tree), false)?;
-        let openers = RecordingOpeners { first: first.commands().clone(), open };
+        let children = RecordedChildren::default();
+        let openers = RecordingOpeners { first: first.commands().clone(), open, children: children.clone() };
         let server = Server::start(private_dir, options, openers, Arc::clone(&tree))?;
-        Ok(Self { server, first, tree })
+        Ok(Self { server, first, tree, children })
     }
 
     /// The path of the socket, for [`memtrack_transport::handshake::SOCKET_VARIABLE`] in the target's environment.
@@ -101,17 +104,16 @@ impl Collector {
     pub fn finish(self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
         self.server.stop();
         let result = self.first.finish(ended);
-        let children = self.tree.take_children();
         let followed = |RecordedChild { pid, number, recording }| {
             let summary = recording.finish(RecordingEnd::Detached);
             ChildSummary { pid, number, summary: summary.map_err(|error| error.to_string()).map(Box::new) }
         };
-        let followed: Vec<ChildSummary> = children.recordings.into_iter().map(followed).collect();
+        let followed: Vec<ChildSummary> = self.children.take().into_iter().map(followed).collect();
         let mut summary = result?;
         summary.refused = self.tree.refused();
         summary.missing = self.tree.missing();
         summary.followed = followed;
-        summary.notes.extend(children.notes);
+        summary.notes.extend(self.tree.take_notes());
         Ok(summary)
     }
 }

@@ -18,6 +18,7 @@ use crate::pack::{Compression, Packer};
 use crate::packages::Packages;
 use crate::segment_group::SegmentGroup;
 use crate::sink::{RecordPiece, Sink};
+use crate::source_recorder::SourceRecorder;
 
 const BUFFER: usize = 256 * 1024;
 /// Bytes that may wait in all groups together.
@@ -33,6 +34,7 @@ pub struct FileSink<W: Write + Send> {
     waiting: usize,
     image_ticket: u64,
     packages: Packages,
+    sources: Option<SourceRecorder>,
 }
 
 impl<W: Write + Send> std::fmt::Debug for FileSink<W> {
@@ -59,7 +61,14 @@ impl<W: Write + Send> FileSink<W> {
         out.write_all(&header::encode())?;
         out.flush()?;
         let (packer, packages) = (Packer::new(compression)?, Packages::default());
-        Ok(Self { out, packer, groups: FxHashMap::default(), waiting: 0, image_ticket: 0, packages })
+        Ok(Self { out, packer, groups: FxHashMap::default(), waiting: 0, image_ticket: 0, packages, sources: None })
+    }
+
+    /// The capture will have the source lines of Python's frames.
+    #[must_use]
+    pub fn with_sources(mut self) -> Self {
+        self.sources = Some(SourceRecorder::default());
+        self
     }
 
     /// Writes one block, behind `before` in its group; the lengths, codec and checksum of `header` are filled in here.
@@ -94,6 +103,12 @@ impl<W: Write + Send> FileSink<W> {
         }
     }
 
+    /// Writes source lines of frames that came since this was done before.
+    fn write_sources(&mut self) -> io::Result<()> {
+        let payloads = self.sources.as_mut().map(SourceRecorder::take).unwrap_or_default();
+        payloads.iter().try_for_each(|payload| self.block(BlockHeader::plain(BlockKind::Sources), payload, &[]))
+    }
+
     fn write_all_groups(&mut self) -> io::Result<()> {
         let mut groups = std::mem::take(&mut self.groups);
         let few = groups.len() <= FEW;
@@ -113,6 +128,7 @@ fn length(bytes: &[u8]) -> io::Result<u32> {
 
 impl<W: Write + Send> Sink for FileSink<W> {
     fn process(&mut self, process: &Process) -> io::Result<()> {
+        self.sources.iter_mut().for_each(|sources| sources.process(process));
         let ticket = self.image_ticket;
         self.block(
             BlockHeader { first_ticket: ticket, last_ticket: ticket, ..BlockHeader::plain(BlockKind::Process) },
@@ -128,7 +144,11 @@ impl<W: Write + Send> Sink for FileSink<W> {
             group.written(true);
         }
         self.waiting += group.add(piece);
-        group.take_files().for_each(|file| self.packages.look(&file));
+        group.take_files().iter().for_each(|file| self.packages.look(file));
+        let lines = group.take_lines();
+        if let Some(sources) = &mut self.sources {
+            lines.iter().for_each(|(file, line)| sources.add(file, *line));
+        }
         self.groups.insert(piece.stream, group);
         if self.waiting > MOST_WAITING { self.write_all_groups() } else { Ok(()) }
     }
@@ -155,12 +175,14 @@ impl<W: Write + Send> Sink for FileSink<W> {
     fn checkpoint(&mut self) -> io::Result<()> {
         self.write_all_groups()?;
         self.write_packages()?;
+        self.write_sources()?;
         self.out.flush()
     }
 
     fn finish(&mut self, complete: bool) -> io::Result<()> {
         self.write_all_groups()?;
         self.write_packages()?;
+        self.write_sources()?;
         if complete {
             self.block(BlockHeader::plain(BlockKind::End), &[], &[])?;
         }

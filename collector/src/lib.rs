@@ -13,6 +13,7 @@
 mod admission;
 mod busy_writers;
 mod collector;
+pub mod control_groups;
 mod describe;
 mod directories;
 mod drain_command;
@@ -28,6 +29,7 @@ mod packages;
 mod process_recording;
 mod process_tree;
 mod procfs;
+mod recorded_children;
 mod segment_group;
 mod server;
 mod session;
@@ -35,7 +37,9 @@ mod sink;
 mod sink_queue;
 mod slot_owners;
 mod slot_reader;
+mod source_recorder;
 mod summary;
+mod task_limits;
 mod waker;
 
 #[cfg(test)]
@@ -51,7 +55,9 @@ pub use pack::{Compression, Packer};
 pub use packages::Packages;
 pub use procfs::{ProcessorTimes, processor_ns, resident_peak};
 pub use sink::{NewChild, OpenSink, RecordPiece, Sink};
+pub use source_recorder::SourceRecorder;
 pub use summary::{ChildSummary, Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
+pub use task_limits::room_for_tasks;
 
 // The variables of a target's environment, for callers that start it and do not use the transport.
 pub use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};

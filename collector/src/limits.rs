@@ -14,7 +14,8 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
         libc::EFBIG => "memtrack shares 16 MB or more with the program: raise the limit of a file's size (ulimit -f)",
         libc::ENOMEM => "raise the limit of address space (ulimit -v) or of memory",
         libc::EAGAIN => {
-            "memtrack needs 5 threads beside the program: raise the limit of processes (ulimit -u, pids.max)"
+            "memtrack starts 6 threads, and leaves the program three times as many: raise the limit of processes \
+             (ulimit -u, pids.max)"
         }
         _ => return None,
     })

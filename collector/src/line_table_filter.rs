@@ -5,6 +5,8 @@
 //!
 //! Invariant: all other records pass unchanged, and so do bytes that cannot be decoded.
 
+use std::sync::Arc;
+
 use memtrack_format::lines::{SourcePosition, position};
 use memtrack_format::record::{CODE_MARK, CodeHead, Decoder, LineTableFormat, LocationEncoder, RawFrame, Record};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -18,6 +20,8 @@ const MOST_KEPT: usize = 16 << 20;
 pub(crate) struct LineTableFilter {
     /// Absent until the stream has a code object: the records of other programs are not decoded.
     known: Option<Box<CodeLocations>>,
+    /// The records of this segment so far, while the stream has no code object.
+    before: Vec<u8>,
     /// The rest of the segment passes without being decoded.
     unread: bool,
 }
@@ -27,8 +31,12 @@ struct CodeLocations {
     decoder: Decoder,
     locator: LocationEncoder,
     tables: FxHashMap<u32, KeptLineTable>,
-    /// The files of code objects that were described since somebody asked.
-    files: FxHashSet<Vec<u8>>,
+    /// The files of code objects.
+    files: FxHashSet<Arc<[u8]>>,
+    /// Those that came since somebody asked.
+    new_files: Vec<Arc<[u8]>>,
+    /// Lines of frames that came since somebody asked.
+    new_lines: Vec<(Arc<[u8]>, u32)>,
     kept: usize,
     seen: FxHashSet<RawFrame>,
 }
@@ -36,6 +44,7 @@ struct CodeLocations {
 /// The line table of a code object.
 #[derive(Debug)]
 struct KeptLineTable {
+    file: Arc<[u8]>,
     first_line: u32,
     lines: LineTableFormat,
     len: usize,
@@ -47,11 +56,16 @@ impl LineTableFilter {
     pub(crate) fn pass_on(&mut self, begins: bool, bytes: &[u8], out: &mut Vec<u8>) {
         if begins {
             self.unread = false;
+            self.before.clear();
         }
-        if self.known.is_none() && has_code(bytes) {
-            self.known = Some(Box::default());
-            // The earlier records of this segment were not decoded.
-            self.unread = !begins;
+        if self.known.is_none() {
+            if has_code(bytes) {
+                let (mut known, before) = (Box::<CodeLocations>::default(), std::mem::take(&mut self.before));
+                self.unread = !begins && (before.is_empty() || !known.pass_on(&before, &mut Vec::new()));
+                self.known = Some(known);
+            } else {
+                self.before.extend_from_slice(bytes);
+            }
         }
         match &mut self.known {
             Some(known) if !self.unread => self.unread = !known.pass_on(bytes, out),
@@ -62,8 +76,13 @@ impl LineTableFilter {
 
 impl LineTableFilter {
     /// The files of code objects that were described since this was asked before.
-    pub(crate) fn take_files(&mut self) -> FxHashSet<Vec<u8>> {
-        self.known.as_mut().map(|known| std::mem::take(&mut known.files)).unwrap_or_default()
+    pub(crate) fn take_files(&mut self) -> Vec<Arc<[u8]>> {
+        self.known.as_mut().map(|known| std::mem::take(&mut known.new_files)).unwrap_or_default()
+    }
+
+    /// The files and lines of frames whose position was new since this was asked before.
+    pub(crate) fn take_lines(&mut self) -> Vec<(Arc<[u8]>, u32)> {
+        self.known.as_mut().map(|known| std::mem::take(&mut known.new_lines)).unwrap_or_default()
     }
 }
 
@@ -95,13 +114,19 @@ impl CodeLocations {
     }
 
     fn describe(&mut self, head: &CodeHead<'_>) {
-        if !self.files.contains(head.file) {
-            self.files.insert(head.file.to_vec());
-        }
+        let file = match self.files.get(head.file) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let file = Arc::from(head.file);
+                self.files.insert(Arc::clone(&file));
+                self.new_files.push(Arc::clone(&file));
+                file
+            }
+        };
         let len = head.lines_len as usize;
         if self.kept.saturating_add(len) <= MOST_KEPT {
             self.kept += len;
-            let table = KeptLineTable { first_line: head.first_line, lines: head.lines, len, bytes: Vec::new() };
+            let table = KeptLineTable { file, first_line: head.first_line, lines: head.lines, len, bytes: Vec::new() };
             self.tables.insert(head.id, table);
         }
     }
@@ -118,13 +143,18 @@ impl CodeLocations {
     #[inline]
     fn new_location(&mut self) -> Option<(RawFrame, SourcePosition)> {
         let frame = *self.decoder.stack().last()?;
-        // Before its first instruction a frame is at the function's first line, which needs no table.
-        if self.seen.contains(&frame) || frame.instruction == RawFrame::NOT_STARTED {
+        if self.seen.contains(&frame) {
             return None;
         }
         let table = self.tables.get(&frame.code)?;
         self.seen.insert(frame);
+        // Before its first instruction a frame is at the function's first line, which needs no table.
+        if frame.instruction == RawFrame::NOT_STARTED {
+            self.new_lines.push((Arc::clone(&table.file), table.first_line));
+            return None;
+        }
         let place = position(table.lines, &table.bytes, table.first_line, frame.instruction);
+        self.new_lines.push((Arc::clone(&table.file), place.line));
         Some((frame, place))
     }
 }
@@ -204,8 +234,10 @@ mod tests {
         for pair in borders.windows(2) {
             places.pass_on(pair[0] == 0, &first[pair[0]..pair[1]], &mut out);
         }
-        // Its first piece holds no code object, so this segment is left as it is.
-        assert_eq!(out, first);
+        assert_eq!(told(&out), (vec![(2, 10), (12, 11), (24, 13)], borders.len() - 1 - 2));
+        let lines = [10, 11, 13, 10].map(|line| (b"f".as_slice().into(), line));
+        assert_eq!(places.take_lines(), lines);
+        assert!(places.take_lines().is_empty());
 
         let (mut places, mut out) = (LineTableFilter::default(), Vec::new());
         places.pass_on(true, &first[..borders[4]], &mut out);

@@ -58,7 +58,8 @@ impl Packages {
     }
 }
 
-fn is_told_by_path(file: &[u8]) -> bool {
+/// Whether a file is of the standard library or of an installed package.
+pub(crate) fn is_told_by_path(file: &[u8]) -> bool {
     TOLD_BY_PATH.iter().any(|part| file.windows(part.len()).any(|window| window == *part))
 }
 

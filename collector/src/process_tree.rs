@@ -1,12 +1,10 @@
-//! The tree of recorded processes: how many were announced, were admitted and have ended, and the recordings of children.
+//! The tree of recorded processes: how many were announced, were admitted and have ended.
 //!
 //! Invariant: a process counts as living from before its admission is sent until all its records were handed over.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU32};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use crate::process_recording::ProcessRecording;
 
 /// The state of the tree, which all threads of the collector share.
 #[derive(Debug, Default)]
@@ -19,24 +17,8 @@ pub(crate) struct ProcessTree {
     /// Children that were admitted, and processes that are living.
     met: AtomicU32,
     living: AtomicU32,
-    children: Mutex<RecordedChildren>,
-}
-
-/// The children that were admitted.
-#[derive(Debug, Default)]
-pub(crate) struct RecordedChildren {
-    pub(crate) recordings: Vec<RecordedChild>,
     /// Messages for the user about children that could not be recorded.
-    pub(crate) notes: Vec<String>,
-}
-
-/// A child that is recorded, or was.
-#[derive(Debug)]
-pub(crate) struct RecordedChild {
-    pub(crate) pid: i32,
-    /// Its number in the tree; the first process has 0.
-    pub(crate) number: u32,
-    pub(crate) recording: ProcessRecording,
+    notes: Mutex<Vec<String>>,
 }
 
 impl ProcessTree {
@@ -64,10 +46,9 @@ impl ProcessTree {
     }
 
     /// Adds a child.
-    pub(crate) fn add_child(&self, child: RecordedChild) {
+    pub(crate) fn add_child(&self) {
         self.living.fetch_add(1, SeqCst);
         self.met.fetch_add(1, SeqCst);
-        self.children().recordings.push(child);
     }
 
     /// Adds the number of children that an ended image of a process had announced.
@@ -92,18 +73,18 @@ impl ProcessTree {
 
     /// Adds a message about a child that could not be recorded.
     pub(crate) fn note(&self, note: String) {
-        let mut children = self.children();
-        if !children.notes.contains(&note) {
-            children.notes.push(note);
+        let mut notes = self.notes();
+        if !notes.contains(&note) {
+            notes.push(note);
         }
     }
 
-    /// Takes the children out.
-    pub(crate) fn take_children(&self) -> RecordedChildren {
-        std::mem::take(&mut self.children())
+    /// Takes the messages out.
+    pub(crate) fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut self.notes())
     }
 
-    fn children(&self) -> MutexGuard<'_, RecordedChildren> {
-        self.children.lock().unwrap_or_else(PoisonError::into_inner)
+    fn notes(&self) -> MutexGuard<'_, Vec<String>> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

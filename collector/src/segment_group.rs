@@ -3,6 +3,8 @@
 //! Invariant: a group has consecutive segments of one thread, at most [`FULL`] bytes and one segment; the pieces that are
 //! taken out of it are the group's bytes, each once and in order.
 
+use std::sync::Arc;
+
 use memtrack_format::record::{Decoder, Record};
 
 use crate::line_table_filter::LineTableFilter;
@@ -55,8 +57,13 @@ impl SegmentGroup {
     }
 
     /// The files of code objects that came with what was added.
-    pub(crate) fn take_files(&mut self) -> impl Iterator<Item = Vec<u8>> {
-        self.line_tables.take_files().into_iter()
+    pub(crate) fn take_files(&mut self) -> Vec<Arc<[u8]>> {
+        self.line_tables.take_files()
+    }
+
+    /// The files and lines of frames that came with what was added.
+    pub(crate) fn take_lines(&mut self) -> Vec<(Arc<[u8]>, u32)> {
+        self.line_tables.take_lines()
     }
 
     /// The waiting bytes, to be written as one block of this stream, and the earlier bytes of the group.

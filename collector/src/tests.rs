@@ -90,7 +90,11 @@ impl Medium {
                     capture.streams.entry(header.stream).or_default().extend(payload);
                 }
                 BlockKind::End => capture.complete = true,
-                BlockKind::Aggregate | BlockKind::Mapped | BlockKind::Members | BlockKind::Symbols => {
+                BlockKind::Aggregate
+                | BlockKind::Mapped
+                | BlockKind::Members
+                | BlockKind::Symbols
+                | BlockKind::Sources => {
                     panic!("not in a capture of records")
                 }
             }

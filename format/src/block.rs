@@ -60,6 +60,8 @@ pub enum BlockKind {
     Mapped = 7,
     /// The file holds several captures, which follow: see [`crate::members`].
     Members = 8,
+    /// Source lines of frames: see [`crate::sources`].
+    Sources = 9,
 }
 
 /// How a payload is stored.
@@ -210,6 +212,7 @@ impl BlockKind {
             Self::Symbols,
             Self::Mapped,
             Self::Members,
+            Self::Sources,
         ];
         all.into_iter().find(|&kind| kind as u8 == number)
     }

@@ -9,7 +9,7 @@
 //! | version | new in it |
 //! |---|---|
 //! | 2 | line tables stay with the collector; groups of segments, with Zstandard |
-//! | 3 | arenas of Python's allocators ([`crate::Allocator::PymallocArena`]); the [`Clock`](crate::record::Record::Clock) record |
+//! | 3 | arenas of Python's allocators ([`crate::Allocator::PymallocArena`]); the [`Clock`](crate::record::Record::Clock) and [`FailedAlloc`](crate::record::Record::FailedAlloc) records |
 //!
 //! Invariant: [`VERSION`] is raised by every change that an older reader would misread, and this reader reads every
 //! version up to it.

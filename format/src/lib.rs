@@ -11,7 +11,6 @@
 pub mod aggregate;
 pub mod allocator;
 pub mod block;
-mod delta_state;
 mod fields;
 pub mod file_stamp;
 pub mod header;
@@ -21,6 +20,7 @@ pub mod members;
 pub mod meta;
 pub mod observe;
 pub mod record;
+pub mod sources;
 pub mod symbols;
 pub mod varint;
 

@@ -27,12 +27,15 @@
 //!
 //! Invariant: `decode(encode(r)) = r` for every sequence of records; the writing half neither allocates nor panics.
 
+mod byte_writer;
 mod decode;
+mod delta_state;
 mod encode;
 mod location;
 
+pub use byte_writer::{AllocHead, MAX_RECORD, MAX_TEXT};
 pub use decode::{DecodeError, Decoder};
-pub use encode::{AllocHead, AllocStep, Encoder, MAX_RECORD, MAX_TEXT, PendingAlloc};
+pub use encode::{AllocStep, Encoder, PendingAlloc};
 pub use location::LocationEncoder;
 
 pub use crate::lines::LineTableFormat;

@@ -201,7 +201,7 @@ mod tests {
     use crate::analysis::Analysis;
     use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
     use crate::frames::{Frame, Frames};
-    use crate::replay::{Options, Replay};
+    use crate::{Options, Replay};
     use memtrack_format::aggregate::Aggregate;
     use memtrack_format::{Allocator, MapClass};
 

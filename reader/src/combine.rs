@@ -192,7 +192,7 @@ mod tests {
     use crate::analysis::View;
     use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
     use crate::frames::Frames;
-    use crate::replay::{Options, Replay};
+    use crate::{Options, Replay};
 
     /// A process whose one function makes two allocations and frees the first.
     fn part(function: &str, size: u64, start_ns: u64) -> CapturePart {

@@ -14,40 +14,11 @@ use rustc_hash::FxHashMap;
 
 use crate::error::Error;
 use crate::event::StackId;
+pub use crate::frame::{Frame, FrameId, NameId, StackNode};
 use crate::interner::Interner;
 use crate::native::{ModuleSource, NativeModule};
 use crate::program::Program;
 use crate::stacks::StackTable;
-
-/// An interned string: a function's or a file's name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NameId(pub u32);
-
-/// An interned frame: unique by function, file, line and column.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FrameId(pub u32);
-
-/// A place in the program.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Frame {
-    /// The function's (qualified) name.
-    pub function: NameId,
-    /// The source file; [`NameId`] 0, the empty name, when unknown.
-    pub file: NameId,
-    /// The line, from 1; 0 when unknown.
-    pub line: u32,
-    /// Where in the line the call begins, from 1, in bytes of UTF-8; 0 when unknown, or not told apart.
-    pub column: u32,
-}
-
-/// A node of the stack tree: `frame` called from the stack `parent`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct StackNode {
-    /// The stack of the caller.
-    pub parent: StackId,
-    /// The innermost frame.
-    pub frame: FrameId,
-}
 
 /// A frame of native code whose name was not looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

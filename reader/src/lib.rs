@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
+mod allocation_record;
 pub mod analysis;
 pub mod columns;
 pub mod combine;
@@ -19,6 +20,7 @@ pub mod error;
 pub mod event;
 pub mod filter;
 pub mod fold;
+mod frame;
 pub mod frames;
 mod interner;
 pub mod modules;
@@ -38,9 +40,10 @@ pub mod together;
 /// From an instruction of a code object to its place in the source: what the format says of it.
 pub use memtrack_format::lines;
 
-pub use analysis::{Analysis, View};
+pub use analysis::{Analysis, Options, View};
 pub use error::Error;
 pub use event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
 pub use filter::Filter;
 pub use frames::{FrameId, Frames};
-pub use replay::{Options, Replay};
+
+pub use replay::Replay;

@@ -7,14 +7,6 @@
 use memtrack_format::file_stamp::{self, FileStamp};
 use memtrack_format::mapped::MappedFile;
 
-use crate::frames::{FrameId, Frames};
-
-/// Whether a frame is the Python interpreter's own code, which views can leave out.
-#[must_use]
-pub fn is_interpreter(frames: &Frames, frame: FrameId) -> bool {
-    frames.module(frame).is_some_and(is_interpreter_object)
-}
-
 /// Whether the object at this path is the Python interpreter, or its library.
 #[must_use]
 pub fn is_interpreter_object(path: &str) -> bool {

@@ -14,7 +14,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::error::Error;
 use crate::event::StackId;
-use crate::frames::{FrameId, StackNode};
+use crate::frame::{FrameId, StackNode};
 use crate::interner::next_id;
 
 /// Stacks that share a word of bits.
@@ -187,7 +187,7 @@ mod tests {
 
     use super::{FrameIds, StackNode, StackTable};
     use crate::event::StackId;
-    use crate::frames::FrameId;
+    use crate::frame::FrameId;
 
     #[test]
     fn frames_have_numbers_of_any_size() {

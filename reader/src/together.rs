@@ -15,8 +15,8 @@ use std::collections::BinaryHeap;
 use crate::analysis::{Analysis, Curve, Peak, Tally};
 use crate::error::Error;
 use crate::replay::watch::Watch;
-use crate::replay::{Options, Replay};
 use crate::source::{CaptureReader, MergeReader, ReadSummary};
+use crate::{Options, Replay};
 
 /// One of several captures, read to its end.
 #[derive(Debug)]

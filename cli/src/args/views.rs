@@ -94,8 +94,8 @@ pub(crate) struct FlamegraphArgs {
     /// Keep threads apart
     #[arg(long)]
     pub(crate) split_threads: bool,
-    /// Embed the source lines around each call, as the files are now, but not of files that were changed since the recording
-    /// began; without this no source leaves this machine
+    /// Embed the source lines around each call: those that 'run --embed-sources' has recorded, and of other files as they
+    /// are now, but not of those that were changed since the recording began; without this a page holds no source
     #[arg(long)]
     pub(crate) embed_sources: bool,
     /// Write JSON instead of a page, with all calls and with memory over time

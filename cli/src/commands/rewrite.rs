@@ -139,6 +139,7 @@ fn rewrite(
     out: impl Write,
 ) -> Result<()> {
     let mut writer = Rewriter::new(out, about, plan, names)?;
+    writer.sources(capture.sources())?;
     let mut progress = Progress::new(capture.total_record_bytes(), "writing");
     let read = capture.read(&mut writer, |bytes| progress.add(bytes))?;
     drop(progress);

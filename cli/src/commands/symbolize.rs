@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use memtrack_format::aggregate::Aggregate;
-use memtrack_reader::symbols::{WantedOffsets, attach, places};
+use memtrack_reader::rewrite::attach;
+use memtrack_reader::symbols::{WantedOffsets, places};
 use memtrack_reader::{aggregate, source};
 
 use super::rewrite::{native_places, open_single};

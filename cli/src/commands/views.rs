@@ -112,7 +112,7 @@ pub(crate) fn write_page(
     let mut capture = load(request, &page::reading(reading))?;
     let note =
         narrows.then(|| "filtered: not all allocations are in these views; memory over time is of all".to_owned());
-    let sources = embed_sources.then(|| Sources::new(capture.facts.process.start_realtime_ns));
+    let sources = embed_sources.then(|| Sources::of(&capture.facts));
     page::flamegraph(&mut capture, start, note.into_iter().collect(), sources, &mut out)?;
     let path = out.finish()?;
     capture.facts.tell_stackless();

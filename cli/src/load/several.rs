@@ -15,7 +15,7 @@ use memtrack_reader::together::{self, Member, Together};
 use super::{Request, Told, facts, finished, load_one, made, opened};
 use crate::message;
 use crate::reports::facts::{Capture, Facts, ProcessRow, Several};
-use crate::reports::shown::Shown;
+use crate::reports::presentation::Presentation;
 use crate::terminal::Progress;
 
 /// Several captures, each filtered, and everything that was ever allocated in it.
@@ -156,7 +156,7 @@ pub(super) fn combined(mut captures: Vec<Capture>, several: Several) -> Result<C
     if facts.several.as_ref().is_some_and(|several| several.apart.is_none()) {
         analysis.curve = curve;
     }
-    Ok(Capture { facts, analysis, frames, threads, shown: Shown::default() })
+    Ok(Capture { facts, analysis, frames, threads, shown: Presentation::default() })
 }
 
 /// Says what a report of several captures is of.

@@ -5,15 +5,17 @@
 use std::path::PathBuf;
 
 use memtrack_format::meta::Process;
+use memtrack_format::sources::FileLines;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::{Analysis, Frames, Thread, ThreadId, View};
 
 use crate::message;
 pub(crate) use crate::text::visible;
-use crate::units::{at_most, count, size};
+use crate::units::{at_most, count, duration, size};
 
 use super::account::Account;
-use super::shown::Shown;
+use super::leaked::LeakMoment;
+use super::presentation::Presentation;
 use super::view::title;
 
 /// A capture that was read, as reports take it.
@@ -28,7 +30,7 @@ pub(crate) struct Capture {
     /// The threads that the sums refer to.
     pub(crate) threads: Vec<Thread>,
     /// What was made of it to be shown to people.
-    pub(crate) shown: Shown,
+    pub(crate) shown: Presentation,
 }
 
 impl Capture {
@@ -36,6 +38,33 @@ impl Capture {
     pub(super) fn title(&self, view: View) -> &'static str {
         let each = view == View::HighWaterMark && self.has_several_peaks();
         if each { "Each process's own high-water mark" } else { title(view) }
+    }
+
+    /// What a view has in all, as one reads it: above its rows.
+    pub(crate) fn headline(&self, view: View, whole: Tally) -> String {
+        let moment = match view {
+            View::Leaks => format!(", {}", self.facts.leak_moment.live()),
+            View::LeaksAtExit | View::HighWaterMark | View::Temporary | View::Allocated => String::new(),
+        };
+        format!("{}: {} in {} allocations{moment}", self.title(view), size(whole.bytes), count(whole.count))
+    }
+
+    /// What the allocations of a view have in common, in words that follow their number.
+    pub(crate) fn meaning(&self, view: View) -> String {
+        let totals = &self.analysis.totals;
+        match view {
+            View::HighWaterMark if self.has_several_peaks() => "each process's live at its own peak".into(),
+            View::HighWaterMark => match totals.peak.at {
+                Some(moment) => format!("live at the peak, after {}", duration(moment.time_ns)),
+                None => "live at the peak".into(),
+            },
+            View::Leaks | View::LeaksAtExit => self.facts.leak_moment.in_view(view).live().into(),
+            View::Temporary => {
+                let most = count(totals.temporary_threshold.into());
+                format!("freed after at most {most} more of the same thread")
+            }
+            View::Allocated => "freed or not".into(),
+        }
     }
 
     /// Whether its high-water mark is several, each of another moment.
@@ -61,6 +90,8 @@ pub(crate) struct Facts {
     pub(crate) format_version: u32,
     /// What it knows of the recorded process.
     pub(crate) process: Process,
+    /// Source lines that were recorded.
+    pub(crate) sources: Vec<FileLines>,
     /// Whether it holds sums instead of events.
     pub(crate) aggregated: bool,
     /// Whether it has everything up to the end of the process.
@@ -85,6 +116,8 @@ pub(crate) struct Facts {
     pub(crate) several: Option<Several>,
     /// What recording took.
     pub(crate) account: Account,
+    /// What was live at which moment is leaked.
+    pub(crate) leak_moment: LeakMoment,
     /// No allocation has a call stack, since nothing was recorded that could tell any.
     pub(crate) stackless: bool,
 }
@@ -132,8 +165,10 @@ impl Facts {
             lost_bytes: self.lost_bytes.saturating_add(other.lost_bytes),
             unknown_frames: self.unknown_frames.saturating_add(other.unknown_frames),
             others: self.others.saturating_add(other.others).saturating_add(1),
+            sources: [self.sources, other.sources].concat(),
             processes: [self.processes, other.processes].concat(),
             account: self.account.and(&other.account),
+            leak_moment: self.leak_moment.and(other.leak_moment),
             stackless: self.stackless && other.stackless,
             ..self
         }

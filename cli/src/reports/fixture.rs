@@ -12,7 +12,7 @@ use memtrack_reader::{Analysis, Frames, Snapshot, StackId, Thread, ThreadId};
 
 use super::account::Account;
 use super::facts::{Capture, Facts};
-use super::shown::Shown;
+use super::presentation::Presentation;
 
 /// A capture of nothing.
 pub(crate) fn empty() -> Capture {
@@ -22,7 +22,7 @@ pub(crate) fn empty() -> Capture {
         analysis: Analysis::default(),
         frames: Frames::new(),
         threads: Vec::new(),
-        shown: Shown::default(),
+        shown: Presentation::default(),
     }
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn capture() -> Capture {
     let failed = failed.collect();
     let analysis = Analysis { groups, totals: totals(), failed, snapshots, exact_times: true, ..Analysis::default() };
     let threads = [(100, "main"), (107, "pool-0")].map(|(tid, name)| Thread { tid, name: name.into() });
-    Capture { facts: facts(), analysis, frames, threads: threads.into(), shown: Shown::default() }
+    Capture { facts: facts(), analysis, frames, threads: threads.into(), shown: Presentation::default() }
 }
 
 /// Fails where `text` differs from the golden file.

@@ -17,7 +17,7 @@ use super::holders::{Holder, holders};
 use super::{NO_STACK, view};
 use crate::terminal::Look;
 use crate::text::{Label, Styled, TextCell, TextTable, column, left_out, share};
-use crate::units::{count, size};
+use crate::units::count;
 
 /// The rows of one view, largest first.
 #[derive(Debug)]
@@ -119,9 +119,7 @@ impl<'a> Places<'a> {
     /// The first rows as text; all for a `limit` of 0.
     pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
         let total = self.total();
-        let title =
-            format!("{}: {} in {} allocations", self.capture.title(self.view), size(total.bytes), count(total.count));
-        writeln!(out, "{}", look.heading(&title))?;
+        writeln!(out, "{}", look.heading(&self.capture.headline(self.view, total)))?;
         self.capture.say_left_out(self.view, look, &mut out)?;
         let rows = self.text_rows();
         let shown = limit.min(rows.len());
@@ -309,6 +307,6 @@ mod tests {
         let (capture, mut text) = (fixture::empty(), Vec::new());
         let look = Look { width: None, color: false };
         Places::new(&capture, View::Leaks, false, false).text(5, look, &mut text).unwrap();
-        assert_eq!(text, b"Leaks: 0 B in 0 allocations\n");
+        assert_eq!(text, b"Leaks: 0 B in 0 allocations, live at exit\n");
     }
 }

@@ -33,31 +33,6 @@ pub(crate) struct Wish {
     pub(crate) skip: Vec<Regex>,
 }
 
-/// What was made of a capture to be shown.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Shown {
-    /// Whether stacks are folded and paths short.
-    pub(crate) folded: bool,
-    /// Whose code each frame is, where stacks are folded.
-    origins: Vec<Origin>,
-    /// What was left out of the leaks, and of those at exit.
-    imports: [Tally; 2],
-    /// How recorded stacks look folded, where groups keep theirs.
-    stacks: Vec<StackId>,
-}
-
-impl Shown {
-    /// What imports hold of a view, and the view's sums do not have.
-    pub(super) fn left_out(&self, view: View) -> Tally {
-        let [leaked, at_exit] = self.imports;
-        match view {
-            View::Leaks => leaked,
-            View::LeaksAtExit => at_exit,
-            View::HighWaterMark | View::Temporary | View::Allocated => Tally::default(),
-        }
-    }
-}
-
 impl Capture {
     /// Makes it ready to be shown to people.
     ///

@@ -1,13 +1,17 @@
-//! Source lines of calls, read from the disk when they are asked for.
+//! Source lines of calls: those that the capture has, and of other files those on the disk when they are asked for.
 //!
-//! A capture holds no source; what is shown is the file as it is now, and whether it was changed since the recording can
-//! be asked. Invariant: a path in a capture may name anything, so only regular files of a sensible size are read.
+//! What is read from the disk is the file as it is now, and whether it was changed since the recording can be asked.
+//! Invariant: a path in a capture may name anything, so only regular files of a sensible size are read.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use memtrack_format::sources::FileLines;
+
+use super::facts::Facts;
 
 /// A larger file is hardly source.
 const LARGEST: u64 = 16 << 20;
@@ -23,21 +27,40 @@ pub(crate) struct Sources {
 /// A file.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// Its lines, or why there are none.
-    lines: Result<Vec<String>, String>,
+    /// Its lines by their numbers, or why there are none.
+    lines: Result<BTreeMap<u32, String>, String>,
+    is_recorded: bool,
     is_changed: bool,
 }
 
 impl Sources {
-    /// The sources of a program whose recording began at this time.
-    pub(crate) fn new(start_ns: Option<u64>) -> Self {
-        Self { files: HashMap::new(), start_ns }
+    /// The sources of a capture's program.
+    pub(crate) fn of(facts: &Facts) -> Self {
+        let mut sources = Self { files: HashMap::new(), start_ns: facts.process.start_realtime_ns };
+        facts.sources.iter().for_each(|file| sources.add(file));
+        sources
+    }
+
+    /// Adds lines that were recorded.
+    fn add(&mut self, file: &FileLines) {
+        let recorded = || Source { lines: Ok(BTreeMap::new()), is_recorded: true, is_changed: false };
+        let known = self.files.entry(String::from_utf8_lossy(&file.path).into_owned()).or_insert_with(recorded);
+        if let Ok(lines) = &mut known.lines {
+            for (number, text) in &file.lines {
+                lines.entry(*number).or_insert_with(|| plain(&String::from_utf8_lossy(text)));
+            }
+        }
     }
 
     /// A file, which is read once.
     pub(crate) fn file(&mut self, path: &str) -> &Source {
         let start_ns = self.start_ns;
         self.files.entry(path.to_owned()).or_insert_with(|| Source::read(path, start_ns))
+    }
+
+    /// How many files there are whose lines were recorded.
+    pub(crate) fn recorded(&self) -> usize {
+        self.files.values().filter(|source| source.is_recorded).count()
     }
 
     /// How many of the files that were read were changed after recording began.
@@ -52,30 +75,30 @@ impl Source {
         match read(path) {
             Ok((lines, modified)) => {
                 let is_changed = modified.zip(began).is_some_and(|(modified, began)| modified > began);
-                Self { lines: Ok(lines), is_changed }
+                Self { lines: Ok(lines), is_recorded: false, is_changed }
             }
-            Err(reason) => Self { lines: Err(reason), is_changed: false },
+            Err(reason) => Self { lines: Err(reason), is_recorded: false, is_changed: false },
         }
     }
 
     /// A line, from 1.
     pub(crate) fn line(&self, line: u32) -> Option<&str> {
-        let at = (line as usize).checked_sub(1)?;
-        self.lines.as_ref().ok()?.get(at).map(String::as_str)
+        self.lines.as_ref().ok()?.get(&line).map(String::as_str)
     }
 
-    /// The lines around one, such that it stands in the middle of `rows`, and the number of the first of them.
+    /// The lines around one, such that it stands in the middle of `rows`, with their numbers.
     ///
     /// # Errors
     /// Why there are none, in words.
-    pub(crate) fn around(&self, line: u32, rows: usize) -> Result<(usize, &[String]), &str> {
-        let lines = self.lines.as_deref().map_err(String::as_str)?;
-        let at = (line as usize).saturating_sub(1);
-        if line == 0 || at >= lines.len() {
+    pub(crate) fn around(&self, line: u32, rows: usize) -> Result<Vec<(u32, &str)>, &str> {
+        let lines = self.lines.as_ref().map_err(String::as_str)?;
+        if self.line(line).is_none() {
             return Err("the line is not known, or the file has no such line any more");
         }
-        let first = at.saturating_sub(rows / 2).min(lines.len().saturating_sub(rows));
-        Ok((first + 1, &lines[first..lines.len().min(first + rows)]))
+        let (last, rows) = (lines.keys().next_back().copied().unwrap_or(0), u32::try_from(rows).unwrap_or(u32::MAX));
+        let first = line.saturating_sub(rows / 2).min((last + 1).saturating_sub(rows)).max(1);
+        let shown = lines.range(first..first.saturating_add(rows));
+        Ok(shown.map(|(number, text)| (*number, text.as_str())).collect())
     }
 
     /// Whether the file was changed after recording began.
@@ -84,7 +107,7 @@ impl Source {
     }
 }
 
-fn read(path: &str) -> Result<(Vec<String>, Option<SystemTime>), String> {
+fn read(path: &str) -> Result<(BTreeMap<u32, String>, Option<SystemTime>), String> {
     // What is compiled into the interpreter, or comes from a string, has a name in angle brackets.
     if path.is_empty() || path.starts_with('<') {
         return Err("no source file is known of this call".into());
@@ -98,13 +121,18 @@ fn read(path: &str) -> Result<(Vec<String>, Option<SystemTime>), String> {
     let mut bytes = Vec::new();
     fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_end(&mut bytes)).map_err(reason)?;
     let text = String::from_utf8_lossy(&bytes);
-    let plain = |line: &str| line.replace('\t', "    ").chars().filter(|char| !char.is_control()).collect();
-    Ok((text.lines().map(plain).collect(), facts.modified().ok()))
+    Ok(((1..).zip(text.lines().map(plain)).collect(), facts.modified().ok()))
+}
+
+/// A line that a terminal may show.
+fn plain(line: &str) -> String {
+    line.replace('\t', "    ").chars().filter(|char| !char.is_control()).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Sources;
+    use super::{Facts, FileLines, Sources};
+    use memtrack_format::meta::Process;
     use std::fs;
 
     #[test]
@@ -112,13 +140,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("app.py");
         fs::write(&path, (1..=20).map(|line| format!("line\t{line}\n")).collect::<String>()).unwrap();
-        let mut sources = Sources::new(None);
+        let mut sources = Sources::default();
         let source = sources.file(path.to_str().unwrap());
-        let (first, lines) = source.around(10, 5).unwrap();
-        assert_eq!((first, lines.len(), lines[0].as_str()), (8, 5, "line    8"));
-        assert_eq!(source.around(1, 5).unwrap().0, 1);
-        assert_eq!(source.around(20, 5).unwrap().0, 16);
-        assert_eq!(source.around(3, 50).unwrap().1.len(), 20);
+        let lines = source.around(10, 5).unwrap();
+        assert_eq!((lines.len(), lines[0]), (5, (8, "line    8")));
+        assert_eq!(source.around(1, 5).unwrap()[0].0, 1);
+        assert_eq!(source.around(20, 5).unwrap()[0].0, 16);
+        assert_eq!(source.around(3, 50).unwrap().len(), 20);
         assert!(source.around(21, 5).is_err() && source.around(0, 5).is_err());
         assert_eq!((source.line(20), source.line(21), source.line(0)), (Some("line    20"), None, None));
         assert!(!source.is_changed());
@@ -130,10 +158,29 @@ mod tests {
         let path = directory.path().join("app.py");
         fs::write(&path, "pass\n").unwrap();
         for (start, changed) in [(1, 1), (u64::MAX / 2, 0)] {
-            let mut sources = Sources::new(Some(start));
+            let process = Process { start_realtime_ns: Some(start), ..Process::default() };
+            let mut sources = Sources::of(&Facts { process, ..Facts::default() });
             assert_eq!(sources.file(path.to_str().unwrap()).is_changed(), changed == 1);
             assert_eq!(sources.changed(), changed);
         }
+    }
+
+    #[test]
+    fn recorded_lines_count_and_not_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("app.py");
+        fs::write(&path, "another\n".repeat(20)).unwrap();
+        let path = path.to_str().unwrap();
+        let lines = |lines: &[(u32, &str)]| FileLines {
+            path: path.into(),
+            lines: lines.iter().map(|(number, text)| (*number, (*text).into())).collect(),
+        };
+        let sources = vec![lines(&[(7, "\tkeep()\x1b[1m")]), lines(&[(8, "drop()"), (7, "later")])];
+        let mut sources = Sources::of(&Facts { sources, ..Facts::default() });
+        let source = sources.file(path);
+        assert_eq!(source.around(7, 5).unwrap(), [(7, "    keep()[1m"), (8, "drop()")]);
+        assert_eq!((source.line(1), source.is_changed()), (None, false));
+        assert_eq!((sources.recorded(), sources.changed()), (1, 0));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::facts::Capture;
 use super::{NO_STACK, view};
 use crate::terminal::Look;
 use crate::text::{Label, TextCell, TextTable, column, left_out, share};
-use crate::units::{count, size};
+use crate::units::count;
 
 /// What comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -50,8 +50,7 @@ pub(crate) fn write(
         whole.add(row.own.bytes, row.own.count);
         whole
     });
-    let title = format!("{}: {} in {} allocations", capture.title(view), size(whole.bytes), count(whole.count));
-    writeln!(out, "{}", look.heading(&title))?;
+    writeln!(out, "{}", look.heading(&capture.headline(view, whole)))?;
     capture.say_left_out(view, look, &mut out)?;
     if rows.is_empty() {
         return Ok(());

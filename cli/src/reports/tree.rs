@@ -69,9 +69,7 @@ impl<'a> Calls<'a> {
     /// What the writer says.
     pub(crate) fn text(&self, least: f64, look: Look, mut out: impl Write) -> io::Result<()> {
         let whole = self.totals[0];
-        let title =
-            format!("{}: {} in {} allocations", self.capture.title(self.view), size(whole.bytes), count(whole.count));
-        writeln!(out, "{}", look.heading(&title))?;
+        writeln!(out, "{}", look.heading(&self.capture.headline(self.view, whole)))?;
         self.capture.say_left_out(self.view, look, &mut out)?;
         if whole.count == 0 {
             return Ok(());
@@ -305,6 +303,6 @@ mod tests {
     fn nothing_is_a_total_of_nothing() {
         let (capture, mut text) = (fixture::empty(), Vec::new());
         Calls::new(&capture, View::Leaks, false).text(1.0, LOOK, &mut text).unwrap();
-        assert_eq!(text, b"Leaks: 0 B in 0 allocations\n");
+        assert_eq!(text, b"Leaks: 0 B in 0 allocations, live at exit\n");
     }
 }

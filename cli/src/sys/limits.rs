@@ -1,11 +1,9 @@
-//! The limits that a process runs under, and how often the system has killed for want of memory.
+//! The limits that a process runs under.
 //!
 //! It exists because a program that a limit has ended rarely says so. Invariant: what cannot be told is `None`, and nothing
 //! is changed.
 
-use std::fs;
 use std::mem::MaybeUninit;
-use std::path::PathBuf;
 
 /// What a process may have at most, as it was set last; `None` where there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,51 +38,9 @@ impl ResourceLimits {
     }
 }
 
-/// How many processes of memtrack's control group, which is that of the program, the system has killed for want of memory.
-pub(crate) fn oom_kills() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    counters(&groups).into_iter().find_map(|path| oom_kill(&fs::read_to_string(path).ok()?))
-}
-
-/// The files that may have the counter, by the lines of `/proc/self/cgroup`. In a container a path may be that of the host,
-/// and the group be the root of what is mounted.
-fn counters(groups: &str) -> Vec<PathBuf> {
-    const ROOT: &str = "/sys/fs/cgroup";
-    let mut found = Vec::new();
-    for line in groups.lines() {
-        let mut parts = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
-        let (mounted, file) = match controllers {
-            "" => (ROOT.to_owned(), "memory.events"),
-            _ if controllers.split(',').any(|one| one == "memory") => (format!("{ROOT}/memory"), "memory.oom_control"),
-            _ => continue,
-        };
-        found.extend([format!("{mounted}{path}/{file}"), format!("{mounted}/{file}")].map(PathBuf::from));
-    }
-    found
-}
-
-/// The counter in such a file.
-fn oom_kill(events: &str) -> Option<u64> {
-    events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{ResourceLimits, counters, oom_kill};
-    use std::path::PathBuf;
-
-    #[test]
-    fn counters_are_found_in_both_versions_of_control_groups() {
-        let paths = |groups| counters(groups).into_iter().map(PathBuf::into_os_string).collect::<Vec<_>>();
-        let unified = ["/sys/fs/cgroup/user/a/memory.events", "/sys/fs/cgroup/memory.events"];
-        assert_eq!(paths("0::/user/a\n"), unified);
-        let first = ["/sys/fs/cgroup/memory/b/memory.oom_control", "/sys/fs/cgroup/memory/memory.oom_control"];
-        assert_eq!(paths("5:cpu,cpuacct:/b\n4:memory:/b\n"), first);
-        assert_eq!(oom_kill("low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 0\n"), Some(2));
-        assert_eq!(oom_kill("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"), Some(7));
-        assert_eq!(oom_kill("low 0\n"), None);
-    }
+    use super::ResourceLimits;
 
     #[test]
     fn limits_of_a_process_that_is_not_reaped() {

@@ -5,6 +5,7 @@
 //! the command line with unsafe code.
 
 mod abort;
+mod early_signals;
 pub(crate) mod hangup;
 mod inherited;
 mod leftover;
@@ -18,7 +19,7 @@ use std::os::fd::AsRawFd;
 
 pub(crate) use abort::end_with;
 pub(crate) use leftover::EndSignals;
-pub(crate) use limits::{ResourceLimits, oom_kills};
+pub(crate) use limits::ResourceLimits;
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};
 pub(crate) use reserve::keep_reserve;
 pub(crate) use signals::{ChildrenWait, Signals};

@@ -13,8 +13,8 @@ use std::process::ExitStatus;
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
+use super::early_signals::program_has_ended;
 use super::limits::ResourceLimits;
-use super::signals::program_has_ended;
 use super::{inherited, kill};
 
 /// What glibc uses between threads; its posix_spawn would leave them ignored, which a fork and exec would not.

@@ -7,8 +7,8 @@
 
 use std::fs;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGXFSZ};
@@ -18,6 +18,7 @@ use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 use signal_hook::low_level::{emulate_default_handler, register};
 
 use super::Child;
+use super::early_signals::{arrived_early, note_arrival};
 use super::witness::Witness;
 
 const FORWARDED: [i32; 8] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
@@ -52,32 +53,6 @@ impl ChildrenWait {
     }
 }
 
-/// Whether the program has ended and was reaped; memtrack runs one.
-static HAS_ENDED: AtomicBool = AtomicBool::new(false);
-/// How many signals of each number arrived before that, and have not been acted on. What the terminal sent then was the
-/// program's too, however late memtrack comes to it.
-static EARLY: [AtomicU32; 32] = [const { AtomicU32::new(0) }; 32];
-
-/// The program has ended: what the terminal sends from now on is meant for memtrack.
-pub(super) fn program_has_ended() {
-    HAS_ENDED.store(true, Relaxed);
-}
-
-/// A signal arrives. Runs in the signal's handler.
-fn note_arrival(signal: i32) {
-    if let Some(early) = usize::try_from(signal).ok().and_then(|signal| EARLY.get(signal))
-        && !HAS_ENDED.load(Relaxed)
-    {
-        early.fetch_add(1, Relaxed);
-    }
-}
-
-/// Whether the next signal of this number to be acted on arrived before the program's end.
-fn arrived_early(signal: i32) -> bool {
-    let early = usize::try_from(signal).ok().and_then(|signal| EARLY.get(signal));
-    early.is_some_and(|early| early.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1)).is_ok())
-}
-
 /// The signals that are taken from now on, and acted on once there is a program.
 pub(crate) struct Signals(SignalsInfo<WithRawSiginfo>);
 
@@ -101,35 +76,58 @@ impl Signals {
         SignalsInfo::new(taken()).map(Self)
     }
 
-    /// Passes them on to the program until it has ended; from then on they mean memtrack itself, or what it waits for.
-    /// `target_words`: how many of memtrack's arguments, the last ones, say what to run.
-    pub(crate) fn pass_on(mut self, child: &Arc<Child>, target_words: usize) -> Arc<ChildrenWait> {
-        let child = Arc::clone(child);
-        // Where there is none, everything is passed on.
-        let mut witness = Witness::start(target_words).ok();
-        let waiting = Arc::new(ChildrenWait::default());
-        let wait = Arc::clone(&waiting);
-        thread::spawn(move || {
+    /// Starts the thread that acts on them, which waits for a program.
+    ///
+    /// # Errors
+    /// There is no thread to be had.
+    pub(crate) fn forwarder(mut self) -> io::Result<SignalForwarder> {
+        let (give, given) = mpsc::sync_channel::<(Arc<Child>, Option<Witness>)>(1);
+        let wait = Arc::new(ChildrenWait::default());
+        let waiting = Arc::clone(&wait);
+        thread::Builder::new().name("memtrack-signal".into()).spawn(move || {
+            // Without a program memtrack is about to end.
+            let Ok((child, mut witness)) = given.recv() else { return };
             for info in self.0.forever() {
-                // Positive codes are the kernel's: the terminal.
-                let was_early = arrived_early(info.si_signo);
-                let is_sent = info.si_code <= 0;
-                // SAFETY: a process has sent it, which the kernel notes.
-                let sender = if is_sent { unsafe { info.si_pid() } } else { 0 };
-                let is_sent_to_all = |witness: &mut Witness| {
-                    is_sent && was_early && child.is_in_this_group() && witness.has_received(info.si_signo, sender)
-                };
-                if witness.as_mut().is_some_and(is_sent_to_all) {
-                    continue;
-                }
-                let is_for_memtrack = is_sent && !child.signal(info.si_signo) || info.si_code > 0 && !was_early;
-                if is_for_memtrack && (info.si_signo == SIGWINCH || !wait.interrupt()) {
-                    // What the signal does to a program that does not know it; there is nobody to tell of a failure.
-                    let _ = emulate_default_handler(info.si_signo);
-                }
+                act(&info, &child, &mut witness, &wait);
             }
-        });
-        waiting
+        })?;
+        Ok(SignalForwarder { give, waiting })
+    }
+}
+
+/// The thread that acts on signals.
+#[derive(Debug)]
+pub(crate) struct SignalForwarder {
+    give: mpsc::SyncSender<(Arc<Child>, Option<Witness>)>,
+    waiting: Arc<ChildrenWait>,
+}
+
+impl SignalForwarder {
+    /// Passes signals on to the program until it has ended; from then on they mean memtrack itself, or what it waits for.
+    /// `target_words`: how many of memtrack's arguments, the last ones, say what to run.
+    pub(crate) fn pass_on(self, child: &Arc<Child>, target_words: usize) -> Arc<ChildrenWait> {
+        // Where there is no witness, everything is passed on. The thread waits for just this.
+        let _ = self.give.send((Arc::clone(child), Witness::start(target_words).ok()));
+        self.waiting
+    }
+}
+
+fn act(info: &libc::siginfo_t, child: &Child, witness: &mut Option<Witness>, wait: &ChildrenWait) {
+    // Positive codes are the kernel's: the terminal.
+    let was_early = arrived_early(info.si_signo);
+    let is_sent = info.si_code <= 0;
+    // SAFETY: a process has sent it, which the kernel notes.
+    let sender = if is_sent { unsafe { info.si_pid() } } else { 0 };
+    let is_sent_to_all = |witness: &mut Witness| {
+        is_sent && was_early && child.is_in_this_group() && witness.has_received(info.si_signo, sender)
+    };
+    if witness.as_mut().is_some_and(is_sent_to_all) {
+        return;
+    }
+    let is_for_memtrack = is_sent && !child.signal(info.si_signo) || info.si_code > 0 && !was_early;
+    if is_for_memtrack && (info.si_signo == SIGWINCH || !wait.interrupt()) {
+        // What the signal does to a program that does not know it; there is nobody to tell of a failure.
+        let _ = emulate_default_handler(info.si_signo);
     }
 }
 

@@ -3,9 +3,9 @@
 //! Invariant: any bytes give records and then an end or an error. The decoder allocates nothing but the stack of frames,
 //! which grows by at most one frame per byte.
 
+use super::delta_state::{BlockByAge, DeltaState, bin};
 use super::location::LastLocation;
 use super::{BlockRecord, CodeHead, LineTableFormat, ModuleRecord, RawFrame, Record, extra, tag};
-use crate::delta_state::{BlockByAge, DeltaState, bin};
 use crate::varint::{self, unzigzag};
 use crate::{Allocator, MapClass};
 

@@ -1,42 +1,18 @@
 //! The encoder: from records to the bytes of a segment.
 //!
 //! It runs inside the tracked program's malloc. Each call writes one record at a position and returns the position after
-//! it, or `None` if fewer than [`MAX_RECORD`] bytes are left; what was written then does not count, and the caller
+//! it, or `None` if fewer than [`MAX_RECORD`](super::MAX_RECORD) bytes are left; what was written then does not count, and the caller
 //! begins a new segment.
 //!
 //! Invariant: no allocation, no panic, and no byte is written beyond the given slice.
 
 use std::hint::cold_path;
 
+use super::byte_writer::{AllocHead, ByteWriter, MAX_TEXT, address_delta, open};
+use super::delta_state::{AgeByAddress, DeltaState, bin};
 use super::{CodeHead, ModuleRecord, RawFrame, extra, tag};
-use crate::delta_state::{AgeByAddress, DeltaState, bin};
-use crate::varint::{self, zigzag};
+use crate::varint::zigzag;
 use crate::{Allocator, MapClass};
-
-/// Maximum size of a record without its texts, in bytes.
-pub const MAX_RECORD: usize = 64;
-/// Maximum size of a text, or of a part of a line table, in one record; longer texts are truncated, tables continue.
-pub const MAX_TEXT: usize = 4096;
-
-/// The first byte (or two) of an allocation's record, by allocator.
-#[derive(Clone, Copy, Debug)]
-pub struct AllocHead(u32);
-
-impl AllocHead {
-    /// Of this allocator.
-    #[must_use]
-    pub const fn of(allocator: Allocator) -> Self {
-        let number = allocator as u8;
-        let head = if number < Allocator::SHORT { [number, 0] } else { [Allocator::SHORT, number] };
-        Self(u32::from_le_bytes([tag::ALLOC | head[0], head[1], 0, 0]))
-    }
-}
-
-impl From<Allocator> for AllocHead {
-    fn from(allocator: Allocator) -> Self {
-        Self::of(allocator)
-    }
-}
 
 /// The result of [`Encoder::expected_alloc`].
 #[must_use = "the record may still have to be written, by Encoder::finish_alloc"]
@@ -66,60 +42,6 @@ pub struct Encoder {
     timed: bool,
 }
 
-/// Writes at a position in the bytes of a segment.
-pub(super) struct ByteWriter<'a> {
-    bytes: &'a mut [u8],
-    at: usize,
-}
-
-impl ByteWriter<'_> {
-    #[inline]
-    pub(super) fn byte(&mut self, value: u8) -> Option<()> {
-        *self.bytes.get_mut(self.at)? = value;
-        self.at += 1;
-        Some(())
-    }
-
-    /// Writes the beginning of an allocation's record with these bits in its first byte.
-    #[inline(always)]
-    fn head(&mut self, AllocHead(head): AllocHead, bits: u8) -> Option<()> {
-        let [first, second, ..] = head.to_le_bytes();
-        self.byte(first | bits)?;
-        if head > 0xff {
-            cold_path();
-            self.byte(second)?;
-        }
-        Some(())
-    }
-
-    #[inline(always)]
-    pub(super) fn number(&mut self, value: u64) -> Option<()> {
-        self.at = varint::write(self.bytes, self.at, value)?;
-        Some(())
-    }
-
-    /// The position after what was written.
-    pub(super) fn at(&self) -> usize {
-        self.at
-    }
-
-    fn text(&mut self, text: &[u8]) -> Option<()> {
-        let text = text.get(..text.len().min(MAX_TEXT))?;
-        self.number(text.len() as u64)?;
-        self.bytes.get_mut(self.at..self.at.checked_add(text.len())?)?.copy_from_slice(text);
-        self.at += text.len();
-        Some(())
-    }
-}
-
-/// Bytes for a record whose texts have `texts` bytes together. In this form of the comparison, where the bytes' number is
-/// known, no write of the record's needs another.
-#[inline]
-pub(super) fn open(bytes: &mut [u8], at: usize, texts: usize) -> Option<ByteWriter<'_>> {
-    let last = bytes.len().checked_sub(MAX_RECORD)?.checked_sub(texts)?;
-    (at <= last).then_some(ByteWriter { bytes, at })
-}
-
 /// A name of a thread, in the record that says whose it is.
 fn name_of(bytes: &mut [u8], at: usize, which: u8, tid: i32, name: &[u8]) -> Option<usize> {
     let mut out = open(bytes, at, name.len())?;
@@ -127,18 +49,7 @@ fn name_of(bytes: &mut [u8], at: usize, which: u8, tid: i32, name: &[u8]) -> Opt
     out.byte(which)?;
     out.number(u64::from(tid.cast_unsigned()))?;
     out.text(name)?;
-    Some(out.at)
-}
-
-/// The difference of two addresses: see the module table of [`super`].
-#[inline]
-fn address_delta(address: u64, last: u64) -> u64 {
-    if (address | last) & 15 == 0 {
-        zigzag((address.wrapping_sub(last).cast_signed()) >> 4) << 1
-    } else {
-        // 63 bits hold every difference of two user-space addresses.
-        (zigzag(address.wrapping_sub(last).cast_signed()) << 1) | 1
-    }
+    Some(out.at())
 }
 
 impl Encoder {
@@ -163,7 +74,7 @@ impl Encoder {
         out.number(ticket)?;
         out.number(ticks)?;
         out.number(u64::from(tid.cast_unsigned()))?;
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::Switch`].
@@ -173,7 +84,7 @@ impl Encoder {
         out.byte(tag::SWITCH)?;
         out.number(ticket.wrapping_sub(self.state.ticket))?;
         self.state.ticket = ticket;
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::Clock`].
@@ -183,7 +94,7 @@ impl Encoder {
         out.byte(extra::CLOCK)?;
         out.number(monotonic_us.wrapping_sub(self.state.last_clock_us))?;
         self.state.last_clock_us = monotonic_us;
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::Alloc`].
@@ -250,7 +161,7 @@ impl Encoder {
         let write = |mut out: ByteWriter<'_>| {
             out.head(head, tag::ALLOC_SIZE_EXPECTED | tag::ALLOC_ADDRESS_EXPECTED)?;
             self.stamp(&mut out, time)?;
-            Some(out.at)
+            Some(out.at())
         };
         open(bytes(), at, 0).and_then(write).map_or(AllocStep::NoRoom, AllocStep::Written)
     }
@@ -281,7 +192,7 @@ impl Encoder {
             out.number(address_delta(address, last))?;
         }
         self.stamp(&mut out, time)?;
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::Free`].
@@ -310,7 +221,7 @@ impl Encoder {
             self.state.last_freed = address;
         }
         self.stamp(&mut out, time)?;
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::Map`].
@@ -328,7 +239,7 @@ impl Encoder {
         out.byte(allocator as u8)?;
         out.byte(class as u8)?;
         self.range(&mut out, address, length, time)?;
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::Unmap`].
@@ -337,7 +248,7 @@ impl Encoder {
         out.byte(tag::EXTRA)?;
         out.byte(extra::UNMAP)?;
         self.range(&mut out, address, length, time)?;
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::RemapFrom`].
@@ -346,7 +257,7 @@ impl Encoder {
         out.byte(tag::EXTRA)?;
         out.byte(extra::REMAP_FROM)?;
         self.range(&mut out, address, length, time)?;
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::FailedAlloc`].
@@ -364,7 +275,7 @@ impl Encoder {
         out.byte(allocator as u8)?;
         out.number(size)?;
         self.time(&mut out, time)?;
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::Pop`]; `newest` is the frame that is the newest then.
@@ -380,7 +291,7 @@ impl Encoder {
             }
         }
         self.state.set_top(newest);
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::Push`].
@@ -400,7 +311,7 @@ impl Encoder {
             out.number(u64::from(frame.instruction.wrapping_add(1)))?;
         }
         self.state.pushed(frame);
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::Move`].
@@ -417,7 +328,7 @@ impl Encoder {
             out.number(zigzag(delta))?;
         }
         self.state.set_top(RawFrame { instruction, ..top });
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::FreeUndo`].
@@ -466,7 +377,7 @@ impl Encoder {
         out.number(u64::from(code.lines_len))?;
         out.text(code.name)?;
         out.text(code.file)?;
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::Module`].
@@ -480,7 +391,7 @@ impl Encoder {
         out.number(module.end)?;
         out.text(module.path)?;
         out.text(module.build_id)?;
-        Some(out.at)
+        Some(out.at())
     }
 
     /// See [`super::Record::CodeLines`]; at most [`MAX_TEXT`] bytes.
@@ -490,14 +401,14 @@ impl Encoder {
         out.byte(extra::CODE_LINES)?;
         out.number(u64::from(id))?;
         out.text(part)?;
-        Some(out.at)
+        Some(out.at())
     }
 
     fn bare(bytes: &mut [u8], at: usize, which: u8) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         out.byte(tag::EXTRA)?;
         out.byte(which)?;
-        Some(out.at)
+        Some(out.at())
     }
 
     fn range(&mut self, out: &mut ByteWriter<'_>, address: u64, length: u64, time: u64) -> Option<()> {

@@ -5,7 +5,7 @@
 //!
 //! Invariant: the [`LastLocation`] of decoder and encoder are equal, since both are reset with each segment.
 
-use super::encode::open;
+use super::byte_writer::open;
 use super::{MAX_RECORD, RawFrame, extra, tag};
 use crate::lines::SourcePosition;
 use crate::varint::{unzigzag, zigzag};

@@ -14,52 +14,14 @@ use hashbrown::HashTable;
 use memtrack_format::Allocator;
 use rustc_hash::FxBuildHasher;
 
+use super::Options;
 use super::groups::{OptionalSum, StoredGroup};
 use super::interval_tracker::IntervalTracker;
 use super::intervals::{Intervals, PackedRows};
+use super::live_block::{LiveBlock, ReleasedBlock};
 use super::since::Since;
 use super::{Analysis, Detail, Failed, Group, Groups, Moment, Selection, Sum, Tally, Totals};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
-use crate::replay::Options;
-
-/// A live allocation. There may be many millions, so: small.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LiveBlock {
-    /// Bytes requested.
-    pub(crate) size: u64,
-    /// Where in the total order it was made.
-    pub(crate) order: u64,
-    /// When, in nanoseconds since recording began.
-    pub(crate) time_ns: u64,
-    /// Its group; [`LiveBlock::NO_GROUP`] for mappings that are not heap.
-    pub(crate) group: u32,
-    /// Which allocation of its thread it was, modulo 2^32.
-    nth: u32,
-}
-
-const _: () = assert!(size_of::<LiveBlock>() == 32, "a block is stored for each live allocation");
-
-impl LiveBlock {
-    const NO_GROUP: u32 = u32::MAX;
-
-    /// A block that belongs to no group: for mappings that are not heap.
-    pub(crate) fn outside(event: &Event) -> Self {
-        Self { size: event.size, order: event.order, time_ns: event.time_ns, group: Self::NO_GROUP, nth: 0 }
-    }
-}
-
-/// What must be known of a release to take it back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ReleasedBlock {
-    /// The order of the event that ended it.
-    order: u64,
-    /// It was counted in its group's temporary sum, with its bytes and its count.
-    temporary: bool,
-    /// It became the earliest there by order or time, too; after these.
-    earliest: bool,
-    first_order: u64,
-    first_time_ns: u64,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct GroupKey {
@@ -474,26 +436,6 @@ impl GroupTotals {
             leaked_at_exit: total(|group| &group.leaked_at_exit),
             temporary: total(|group| &group.temporary),
             ..self.totals.clone()
-        }
-    }
-}
-
-impl ReleasedBlock {
-    #[inline]
-    fn count(&mut self, block: &LiveBlock, sum: &mut Sum) {
-        self.temporary = true;
-        self.earliest = block.order < sum.first_order || block.time_ns < sum.first_time_ns;
-        (self.first_order, self.first_time_ns) = (sum.first_order, sum.first_time_ns);
-        sum.add(block.size, 1, block.order, block.time_ns);
-    }
-
-    fn take_back(&self, block: &LiveBlock, groups: &mut Groups) {
-        if self.temporary {
-            let sum = groups.part_mut(block.group, OptionalSum::Temporary);
-            sum.subtract(block.size, 1);
-            if self.earliest {
-                (sum.first_order, sum.first_time_ns) = (self.first_order, self.first_time_ns);
-            }
         }
     }
 }

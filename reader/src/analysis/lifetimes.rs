@@ -6,8 +6,8 @@
 use rustc_hash::FxHashMap;
 
 use super::Tally;
+use crate::allocation_record::{AllocationRecord, Fate};
 use crate::event::ThreadId;
-use crate::query::{AllocationRecord, Fate};
 
 /// The bins of freed allocations end below these lifetimes, in nanoseconds; the last bin has no end.
 pub const LIFETIME_BOUNDS_NS: [u64; 7] =
@@ -109,8 +109,8 @@ mod tests {
     use memtrack_format::Allocator;
 
     use super::{Handovers, Lifetimes};
+    use crate::allocation_record::{AllocationRecord, Fate};
     use crate::event::{StackId, ThreadId};
-    use crate::query::{AllocationRecord, Fate};
 
     fn life(size: u64, lifetime_ns: u64, fate: Fate) -> AllocationRecord {
         AllocationRecord {

@@ -20,7 +20,9 @@ mod histogram;
 mod interval_tracker;
 mod intervals;
 mod lifetimes;
+mod live_block;
 mod merge;
+mod options;
 pub mod ordering;
 mod own;
 mod quiet;
@@ -38,12 +40,14 @@ pub use groups::Groups;
 pub use histogram::SizeHistogram;
 pub use intervals::{Interval, Intervals};
 pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
+pub use options::Options;
 pub use own::{BaselineMemory, kept};
 pub use quiet::Quiet;
 pub use selection::Selection;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
 
-pub(crate) use group_totals::{GroupTotals, LiveBlock, ReleasedBlock};
+pub(crate) use group_totals::GroupTotals;
+pub(crate) use live_block::{LiveBlock, ReleasedBlock};
 
 use memtrack_format::Allocator;
 

@@ -108,7 +108,7 @@ mod tests {
     use super::Selection;
     use crate::analysis::{Analysis, View};
     use crate::event::{Event, EventKind, StackId, ThreadId};
-    use crate::replay::{Options, Replay};
+    use crate::{Options, Replay};
 
     const VIEWS: [View; 5] = [View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Temporary, View::Allocated];
 

@@ -4,8 +4,8 @@
 //! for each allocation. Invariant: a judgement depends on the allocation and the tables alone, never on what was matched
 //! before.
 
-use super::allocation_scan::{AllocationRecord, Fate};
 use super::expr::{Amount, Expr, Flag, Number, Test, TextField};
+use crate::allocation_record::{AllocationRecord, Fate};
 use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId};
 use crate::modules::{ModuleId, ModuleTable, dotted};

@@ -14,7 +14,8 @@ mod matcher;
 mod parse;
 pub mod units;
 
-pub use allocation_scan::{AllocationRecord, AllocationScan, Fate, KeyMoments};
+pub use crate::allocation_record::{AllocationRecord, Fate};
+pub use allocation_scan::{AllocationScan, KeyMoments};
 pub use expr::{Amount, Comparison, Expr, Flag, Number, Test, TextField};
 pub use matcher::{MatchContext, Matcher};
 

@@ -5,8 +5,8 @@ use memtrack_format::{Allocator, MapClass};
 use super::{AllocationRecord, AllocationScan, Expr, Fate, KeyMoments, MatchContext, Matcher};
 use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
 use crate::frames::Frames;
-use crate::replay::{Options, Replay};
 use crate::source::Consumer;
+use crate::{Options, Replay};
 
 fn frames() -> Frames {
     let mut frames = Frames::new();

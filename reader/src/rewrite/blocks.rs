@@ -10,6 +10,7 @@ use memtrack_format::aggregate::PART;
 use memtrack_format::block::{BlockHeader, BlockKind, Codec, MAX_RATIO};
 use memtrack_format::header;
 use memtrack_format::meta::Process;
+use memtrack_format::sources::{self, FileLines};
 use memtrack_format::symbols::{self, ModuleSymbols};
 use zstd::bulk::Compressor;
 
@@ -78,6 +79,13 @@ impl<W: Write> CaptureBlocks<W> {
         symbols::encode(names)
             .iter()
             .try_for_each(|payload| self.block(BlockHeader::plain(BlockKind::Symbols), payload))
+    }
+
+    /// Writes source lines of frames.
+    pub fn sources(&mut self, files: &[FileLines]) -> io::Result<()> {
+        sources::encode(files)
+            .iter()
+            .try_for_each(|payload| self.block(BlockHeader::plain(BlockKind::Sources), payload))
     }
 
     /// Describes the process, from the run with this ticket on.

@@ -7,12 +7,14 @@
 //! Invariant: apart from what was to be left out or renamed, a report on the new capture says what one on the old says.
 
 mod anonymize;
+mod attach;
 mod blocks;
 mod codes;
 mod strip;
 mod writer;
 
 pub use anonymize::{Anonymizer, anonymized_aggregate};
+pub use attach::attach;
 pub use blocks::{CaptureBlocks, write_aggregate};
 pub use strip::{Plan, StripRule};
 pub use writer::Rewriter;

@@ -11,8 +11,8 @@ use crate::event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{Frame, Frames};
 use crate::native::{ModuleSource, NativeModule};
 use crate::query::{AllocationRecord, AllocationScan, KeyMoments};
-use crate::replay::{Options, Replay};
 use crate::source::{CaptureReader, Consumer, Loss, RunPosition};
+use crate::{Options, Replay};
 
 const TIDS: u64 = 100; // more than there are streams
 

@@ -14,6 +14,7 @@ use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use memtrack_format::record::{
     CodeHead, Encoder, LineTableFormat, LocationEncoder, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame,
 };
+use memtrack_format::sources::FileLines;
 use memtrack_format::symbols::ModuleSymbols;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -143,6 +144,14 @@ impl<'a, W: Write> Rewriter<'a, W> {
             image: 0,
             mapped: FxHashMap::default(),
         })
+    }
+
+    /// Writes source lines of frames, but into no capture without names.
+    ///
+    /// # Errors
+    /// What the writer says.
+    pub fn sources(&mut self, files: &[FileLines]) -> io::Result<()> {
+        if self.names.is_some() { Ok(()) } else { self.blocks.sources(files) }
     }
 
     /// Writes what is left, the names of threads, and what was lost before; the writer.

@@ -12,6 +12,7 @@ use memtrack_format::block::{BlockError, BlockHeader, BlockKind, HEADER_LEN, SYN
 use memtrack_format::header;
 use memtrack_format::mapped::{self, MappedFile};
 use memtrack_format::meta::Process;
+use memtrack_format::sources::{self, FileLines};
 use memtrack_format::symbols::{self, ModuleSymbols};
 
 use memtrack_format::aggregate::PART;
@@ -51,6 +52,8 @@ pub(super) struct Index {
     pub(super) aggregates: Vec<StoredPiece>,
     /// Names of native code.
     pub(super) symbols: Vec<ModuleSymbols>,
+    /// Source lines of frames.
+    pub(super) sources: Vec<FileLines>,
     /// Files of native code outside of loaded objects, each with the first ticket of the image that it is of.
     pub(super) mapped: Vec<(u64, MappedFile)>,
     /// The capture says that nothing is missing at its end.
@@ -184,6 +187,7 @@ impl Scan<'_> {
                 self.index.aggregates.push(piece);
             }
             BlockKind::Symbols => self.symbols(&piece)?,
+            BlockKind::Sources => self.sources(&piece)?,
             BlockKind::Mapped => self.mapped(&piece)?,
             // Stands at the beginning of a file only, and is dealt with there.
             BlockKind::Members => self.index.lost.add(1, piece.stored_bytes()),
@@ -204,6 +208,17 @@ impl Scan<'_> {
         let intact = self.file.payload(piece, &mut payload)?;
         match symbols::decode(&payload).filter(|_| intact) {
             Some(named) => self.index.symbols.extend(named),
+            None => self.index.lost.add(1, piece.stored_bytes()),
+        }
+        Ok(())
+    }
+
+    /// Source lines that were read while the program ran.
+    fn sources(&mut self, piece: &StoredPiece) -> Result<(), Error> {
+        let mut payload = Vec::new();
+        let intact = self.file.payload(piece, &mut payload)?;
+        match sources::decode(&payload).filter(|_| intact) {
+            Some(files) => self.index.sources.extend(files),
             None => self.index.lost.add(1, piece.stored_bytes()),
         }
         Ok(())

@@ -356,6 +356,12 @@ impl CaptureReader {
         &self.index.symbols
     }
 
+    /// Source lines of its frames, if they were recorded.
+    #[must_use]
+    pub fn sources(&self) -> &[memtrack_format::sources::FileLines] {
+        &self.index.sources
+    }
+
     /// Every native place that its stacks refer to, by module: for [`Symbolizer::prefetch`](crate::symbols::Symbolizer::prefetch).
     /// All records are read for it, unless none can be native; `progress` is called now and then with the bytes since, which
     /// add up to [`CaptureReader::total_record_bytes`].

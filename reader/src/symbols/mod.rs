@@ -10,7 +10,6 @@
 //! so a name is never that of another version of the code; what has no name is called by module and offset, and [`Symbolizer::problems`] says why.
 
 mod apply;
-mod attach;
 mod debuginfod;
 mod demangle;
 mod elf;
@@ -30,7 +29,6 @@ use rustc_hash::FxHashMap;
 
 pub(crate) use self::apply::{UNKNOWN, frames_of};
 pub use self::apply::{apply, places};
-pub use self::attach::attach;
 pub use self::debuginfod::Debuginfod;
 pub use self::search::DebugFileSearch;
 

@@ -89,6 +89,11 @@ impl Children {
         let place = captures.iter().position(|(known, _)| *known == number)?;
         Some(captures.swap_remove(place).1)
     }
+
+    /// Removes the captures that nobody has taken out: recordings of them could not be started.
+    pub(super) fn discard_rest(&self) {
+        std::mem::take(&mut self.0.lock().captures).into_iter().for_each(|(_, capture)| capture.discard());
+    }
 }
 
 impl Shared {

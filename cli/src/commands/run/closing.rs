@@ -130,10 +130,11 @@ fn finish_children(quiet: bool, summary: &RecordingSummary, children: &Children)
         }
         captures.push(capture.path().to_path_buf());
     }
+    children.discard_rest();
     if summary.missing > 0 && !quiet {
         message::warning(format_args!(
             "{} not recorded: statically linked programs, or without a way to memtrack (another root directory or \
-             user, no free descriptors, forbidden system calls)",
+             user, no free descriptors or threads, forbidden system calls)",
             plural(summary.missing.into(), "process that was started was", "processes that were started were")
         ));
     }
@@ -176,6 +177,9 @@ fn recorded(
         }
         Some(Err(error)) => message::error(format_args!("{error:#}")),
         None => {}
+    }
+    if let Some(text) = ending.group_limits() {
+        message::line(format_args!("  {:12}{text}", "limit"));
     }
     if let Some(text) = unrecorded.and_then(|unrecorded| unrecorded.text(summary.before)) {
         message::labelled("children", text);

@@ -15,8 +15,10 @@ pub(super) struct Ending {
     pub(super) limits: ResourceLimits,
     /// Its processor time in nanoseconds.
     pub(super) cpu_ns: Option<u64>,
-    /// The system has killed a process of its control group for want of memory while it ran.
-    pub(super) oom_killed: bool,
+    /// Processes of its control group that the system has killed for want of memory while it ran.
+    pub(super) oom_kills: u64,
+    /// Processes and threads that could not be started meanwhile for the limit of a control group of its.
+    pub(super) refused_tasks: u64,
 }
 
 impl Ending {
@@ -45,7 +47,7 @@ impl Ending {
         let told_at =
             limits.cpu_seconds.map(|raised| raised.saturating_sub(1)).filter(|limit| is_over(*limit, SECOND_NS / 2));
         Some(match signal {
-            libc::SIGKILL if self.oom_killed => {
+            libc::SIGKILL if self.oom_kills > 0 => {
                 "meanwhile the system killed a process of its control group for want of memory".into()
             }
             libc::SIGKILL => match killed_at {
@@ -60,6 +62,23 @@ impl Ending {
             libc::SIGSYS => "a forbidden system call".into(),
             _ => return None,
         })
+    }
+
+    /// What the limits of its control groups have kept from it and is not told by [`Self::signal_text`].
+    pub(super) fn group_limits(&self) -> Option<String> {
+        let killed = match self.oom_kills {
+            0 => None,
+            _ if self.status.signal() == Some(libc::SIGKILL) => None,
+            1 => Some("the system killed a process of the control group for want of memory".to_owned()),
+            more => {
+                Some(format!("the system killed {} processes of the control group for want of memory", count(more)))
+            }
+        };
+        let too_many =
+            "the control group could have no more processes and threads (pids.max); memtrack's are among them";
+        let refused = (self.refused_tasks > 0).then_some(too_many);
+        let all: Vec<_> = killed.into_iter().chain(refused.map(str::to_owned)).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// The limits of memory that it ran under; `None`: none.
@@ -107,7 +126,7 @@ mod tests {
 
     fn ending(raw: i32) -> Ending {
         let (status, limits) = (ExitStatus::from_raw(raw), ResourceLimits::default());
-        Ending { status, limits, cpu_ns: Some(1_010_000_000), oom_killed: false }
+        Ending { status, limits, cpu_ns: Some(1_010_000_000), oom_kills: 0, refused_tasks: 0 }
     }
 
     #[test]
@@ -127,7 +146,8 @@ mod tests {
             file_size: Some(1000),
             ..ResourceLimits::default()
         };
-        let text = |raw, limits, oom_killed| Ending { limits, oom_killed, ..ending(raw) }.signal_text().unwrap();
+        let text =
+            |raw, limits, oom: bool| Ending { limits, oom_kills: oom.into(), ..ending(raw) }.signal_text().unwrap();
         let none = ResourceLimits::default();
         let cpu = "its limit of processor time (ulimit -t), 1 s)";
         assert_eq!(text(24, limits, false), format!("ended by signal 24 (SIGXCPU: {cpu}"));
@@ -141,6 +161,15 @@ mod tests {
         let early = Ending { limits, cpu_ns: Some(600_000_000), ..ending(9) };
         assert!(early.signal_text().unwrap().contains("by somebody"));
         assert!(text(25, limits, false).ends_with("its limit of file size (ulimit -f), 1.00 kB)"));
+    }
+
+    #[test]
+    fn limits_of_control_groups_are_told_once() {
+        let told = |raw, oom_kills, refused_tasks| Ending { oom_kills, refused_tasks, ..ending(raw) }.group_limits();
+        assert_eq!((told(0, 0, 0), told(9, 1, 0)), (None, None));
+        assert!(told(0, 1, 0).unwrap().starts_with("the system killed a process of"));
+        assert!(told(9, 2, 7).unwrap().starts_with("the control group could have no more"));
+        assert!(told(0, 2, 7).unwrap().contains("killed 2 processes") && told(0, 2, 7).unwrap().contains("pids.max"));
     }
 
     #[test]

@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use memtrack_collector::{Collector, Compression, FileSink, ProcessExit, RecordingEnd, Sink};
+use memtrack_collector::control_groups::{oom_kills, refused_tasks};
+use memtrack_collector::{Collector, Compression, FileSink, ProcessExit, RecordingEnd, Sink, room_for_tasks};
 
 use self::children::Children;
 use self::closing::Unrecorded;
@@ -33,12 +34,15 @@ use crate::args;
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
-use crate::sys::{Child, ChildrenWait, Reaped, Signals, Spawn, end_with, oom_kills, shell_status};
+use crate::sys::{Child, ChildrenWait, Reaped, Signals, Spawn, end_with, shell_status};
 use crate::target::{Environment, Target, TargetFile, options_behind};
 use crate::units;
 
 /// How long the program's children may outlive it before something is said.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Threads and processes of memtrack's own that run beside a program and its first one.
+const TASKS: u64 = 6;
 
 /// Runs the program; its exit status as a shell gives it.
 ///
@@ -52,13 +56,13 @@ pub(crate) fn run(options: &args::RunArgs) -> Result<u8> {
         message::warning(text);
     }
     crate::sys::keep_reserve();
-    let status = match &program.untrackable {
-        Some(reason) => run_untracked(options, &program, reason)?,
-        None => match record(options, &target, &program) {
-            Ok(status) => status,
-            Err(error) if limit(&error).is_some() => return Err(replaced_by(options, &program, &error)),
-            Err(error) => return Err(error),
-        },
+    let run = match &program.untrackable {
+        Some(reason) => run_untracked(options, &program, reason),
+        None => record(options, &target, &program),
+    };
+    let status = match run {
+        Err(error) if limit(&error).is_some() => return Err(replaced_by(options, &program, &error)),
+        run => run?,
     };
     crate::sys::stop_witness();
     Ok(shell_status(status))
@@ -99,7 +103,7 @@ fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
 
 /// Runs a program that nothing can be recorded of, without anything of memtrack in its environment.
 fn run_untracked(options: &args::RunArgs, program: &TargetFile, reason: &str) -> Result<ExitStatus> {
-    let signals = Signals::take()?;
+    let signals = Signals::take()?.forwarder()?;
     let child = start(program, program.environment.clone())?;
     signals.pass_on(&child, options.target.len());
     let status = child.reap()?.status;
@@ -111,18 +115,23 @@ fn run_untracked(options: &args::RunArgs, program: &TargetFile, reason: &str) ->
 
 fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Result<ExitStatus> {
     page::refuse(options)?;
+    room()?;
     let shim = shim::find()?;
     let private = Private::new()?;
     let children = Children::default();
     let (mut capture, file) = open(options, &children)?;
-    let killed_before = oom_kills();
+    let events_before = (oom_kills(), refused_tasks());
     match launch(options, program, &private, shim, file, &children) {
         Ok(Launched { collector, child, waiting }) => {
             let named = capture.name(&target.name(), child.pid());
             children.name(capture.path());
             let Reaped { status, own_ns, all_ns, resident_peak, limits } = child.reap()?;
-            let oom_killed = killed_before.zip(oom_kills()).is_some_and(|(before, after)| after > before);
-            let ending = Ending { status, limits, cpu_ns: own_ns, oom_killed };
+            let since = |before: Option<u64>, now: Option<u64>| {
+                now.zip(before).map_or(0, |(now, before): (u64, u64)| now.saturating_sub(before))
+            };
+            let (oom_kills, refused_tasks) =
+                (since(events_before.0, oom_kills()), since(events_before.1, refused_tasks()));
+            let ending = Ending { status, limits, cpu_ns: own_ns, oom_kills, refused_tasks };
             end_with(shell_status(status));
             collector.child_exited(ProcessExit { status: shell_status(status), cpu_ns: own_ns, resident_peak });
             if options.follow {
@@ -151,6 +160,13 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             Err(error)
         }
     }
+}
+
+/// Whether memtrack's threads leave the program what it needs of the limit that holds for both.
+fn room() -> Result<()> {
+    let Err(left) = room_for_tasks(TASKS) else { return Ok(()) };
+    Err(io::Error::from_raw_os_error(libc::EAGAIN))
+        .with_context(|| format!("no more than {left} processes and threads may still be started"))
 }
 
 fn open(options: &args::RunArgs, children: &Children) -> Result<(CaptureFile, File)> {
@@ -207,7 +223,12 @@ fn launch(
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
         ..memtrack_collector::RecordingOptions::default()
     };
-    let form = Form { sums: options.aggregate, live: options.live, compression: repack::plan(options.compress).0 };
+    let form = Form {
+        sums: options.aggregate,
+        live: options.live,
+        sources: options.embed_sources,
+        compression: repack::plan(options.compress).0,
+    };
     // First, since files that may not become so large are reported by a signal, the shared memory's among them.
     let signals = Signals::take()?;
     let sink = sink(form, file).context("the capture cannot be written")?;
@@ -218,6 +239,7 @@ fn launch(
     };
     let mut environment = program.environment.clone();
     private.prepare(&mut environment, &shim, collector.socket_path())?;
+    let signals = signals.forwarder()?;
     let child = start(program, environment)?;
     if options.follow {
         // After the program has got its own limit: each of its children takes some here.
@@ -235,14 +257,17 @@ struct Form {
     sums: bool,
     /// Figures while the program runs.
     live: bool,
+    /// Source lines beside.
+    sources: bool,
     compression: Compression,
 }
 
 fn sink(form: Form, file: File) -> io::Result<Box<dyn Sink>> {
     let sink: Box<dyn Sink> = if form.sums {
-        Box::new(SumsSink::new(file, form.compression)?)
+        Box::new(SumsSink::new(file, form.compression, form.sources)?)
     } else {
-        Box::new(FileSink::compressed(file, form.compression)?)
+        let sink = FileSink::compressed(file, form.compression)?;
+        Box::new(if form.sources { sink.with_sources() } else { sink })
     };
     Ok(if form.live { Box::new(LiveSink::new(sink)) } else { sink })
 }

@@ -91,6 +91,11 @@ impl ProcessReplay {
         Some(Now { process: &self.process, analysis: self.replay.finish(), frames, threads })
     }
 
+    /// The frames that are known by now.
+    pub(super) fn frames(&self) -> Option<&Frames> {
+        self.online.as_ref().map(Online::frames)
+    }
+
     /// The whole, at the end.
     ///
     /// # Errors

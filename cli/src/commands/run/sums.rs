@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crc32fast::hash as crc32;
-use memtrack_collector::{Compression, Packages, Packer, RecordPiece, Sink};
+use memtrack_collector::{Compression, Packages, Packer, RecordPiece, Sink, SourceRecorder};
 use memtrack_format::aggregate::PART;
 use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN, MAX_RAW};
 use memtrack_format::header;
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
-use memtrack_reader::{Analysis, Frames, Thread, aggregate};
+use memtrack_reader::{Analysis, FrameId, Frames, Thread, aggregate};
 
 use super::running::ProcessReplay;
 
@@ -33,20 +33,31 @@ const MAX_SNAPSHOTS: usize = 1 << 19;
 pub(super) struct SumsSink {
     file: SumsFile,
     running: ProcessReplay,
+    sources: Option<SourceRecorder>,
     next_checkpoint: Instant,
 }
 
 impl SumsSink {
-    /// Begins a capture with its header, so that a medium that cannot be written to is found at once.
+    /// Begins a capture with its header, so that a medium that cannot be written to is found at once; with the source lines
+    /// of frames, where these are wanted.
     ///
     /// # Errors
     /// What the medium says.
-    pub(super) fn new(file: File, compression: Compression) -> io::Result<Self> {
+    pub(super) fn new(file: File, compression: Compression, sources: bool) -> io::Result<Self> {
         file.write_all_at(&header::encode(), 0)?;
         let start = header::LEN as u64;
         Ok(Self {
-            file: SumsFile { file, packer: Packer::new(compression)?, newest: start, end: start, round: 0 },
+            file: SumsFile {
+                file,
+                packer: Packer::new(compression)?,
+                sources: Vec::new(),
+                frames: 0,
+                newest: start,
+                end: start,
+                round: 0,
+            },
             running: ProcessReplay::new(),
+            sources: sources.then(SourceRecorder::default),
             next_checkpoint: Instant::now() + INTERVAL,
         })
     }
@@ -54,6 +65,7 @@ impl SumsSink {
 
 impl Sink for SumsSink {
     fn process(&mut self, process: &Process) -> io::Result<()> {
+        self.sources.iter_mut().for_each(|sources| sources.process(process));
         self.running.process(process);
         Ok(())
     }
@@ -87,6 +99,9 @@ impl Sink for SumsSink {
     }
 
     fn checkpoint(&mut self) -> io::Result<()> {
+        if let Some(frames) = self.running.frames() {
+            self.file.add_sources(self.sources.as_mut(), frames)?;
+        }
         let begun = Instant::now();
         if begun < self.next_checkpoint {
             return Ok(());
@@ -102,6 +117,7 @@ impl Sink for SumsSink {
         let mut packages = Packages::default();
         read.frames.names().filter(|name| name.ends_with(".py")).for_each(|file| packages.look(file.as_bytes()));
         let process = Process { packages: packages.take_news().unwrap_or_default(), ..self.running.process.clone() };
+        self.file.add_sources(self.sources.as_mut(), &read.frames)?;
         self.file.write(&process, analysis, &read.frames, &read.threads, complete)
     }
 }
@@ -110,6 +126,10 @@ impl Sink for SumsSink {
 struct SumsFile {
     file: File,
     packer: Packer,
+    /// Blocks with source lines.
+    sources: Vec<u8>,
+    /// How many frames these are of.
+    frames: usize,
     /// Where the newest blocks begin.
     newest: u64,
     /// Where they end.
@@ -119,6 +139,19 @@ struct SumsFile {
 }
 
 impl SumsFile {
+    /// Reads source lines of frames that are new.
+    fn add_sources(&mut self, sources: Option<&mut SourceRecorder>, frames: &Frames) -> io::Result<()> {
+        let Some(sources) = sources else { return Ok(()) };
+        for id in (0..).take(frames.frames().len()).skip(self.frames).map(FrameId) {
+            sources.add(frames.file(id).as_bytes(), frames.frame(id).line);
+        }
+        self.frames = frames.frames().len();
+        for payload in sources.take() {
+            self.sources.extend(block(&mut self.packer, BlockHeader::plain(BlockKind::Sources), &payload)?);
+        }
+        Ok(())
+    }
+
     fn write(
         &mut self,
         process: &Process,
@@ -128,6 +161,7 @@ impl SumsFile {
         complete: bool,
     ) -> io::Result<()> {
         let mut bytes = block(&mut self.packer, BlockHeader::plain(BlockKind::Process), &process.encode())?;
+        bytes.extend_from_slice(&self.sources);
         let payload = payload(analysis, frames, threads);
         // One more than fill PART exactly: the last part is the one that is not full.
         for offset in (0..=payload.len()).step_by(PART) {
@@ -206,7 +240,7 @@ mod tests {
     #[test]
     fn checkpoints_replace_each_other() {
         let file = NamedTempFile::new().unwrap();
-        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default()).unwrap();
+        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default(), false).unwrap();
         let process = Process { pid: Some(7), ..Process::default() };
         for (round, threads) in [3, 40, 2, 90, 90, 90, 1, 200].into_iter().enumerate() {
             let threads = vec![Thread { tid: 7, name: format!("round {round}") }; threads];
@@ -223,7 +257,7 @@ mod tests {
     #[test]
     fn a_cut_checkpoint_leaves_the_one_before() {
         let mut file = NamedTempFile::new().unwrap();
-        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default()).unwrap();
+        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default(), false).unwrap();
         let thread = Thread { tid: 7, name: "first".into() };
         sink.file.write(&Process::default(), Analysis::default(), &Frames::new(), &[thread], false).unwrap();
         file.as_file_mut().set_len(sink.file.end).unwrap();
@@ -245,7 +279,7 @@ mod tests {
     #[test]
     fn what_no_block_can_hold_is_written_in_parts() {
         let file = NamedTempFile::new().unwrap();
-        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default()).unwrap();
+        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default(), false).unwrap();
         let threads: Vec<_> =
             (0..400_000).map(|tid| Thread { tid, name: format!("a thread of many, {tid}") }).collect();
         for complete in [false, true] {

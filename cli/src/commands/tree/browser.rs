@@ -9,7 +9,8 @@ use memtrack_reader::View;
 use memtrack_reader::analysis::Tally;
 
 use super::forest::{Forest, SiblingOrder};
-use super::rows::{TreeItem, TreeRow, figure, parted, rows};
+use super::rows::{RowRules, TreeItem, TreeRow, figure, parted, rows};
+use crate::reports::arenas;
 use crate::reports::facts::Capture;
 use crate::reports::source::Sources;
 
@@ -23,6 +24,15 @@ pub(super) struct BrowserStart {
     pub(super) inverted: bool,
     /// Calls with less than this part of the whole are summed up, in percent.
     pub(super) least: f64,
+    /// Arenas of Python's allocators that were taken out of the leaks.
+    pub(super) arenas: Tally,
+}
+
+impl BrowserStart {
+    /// The view of leaks beside this one.
+    pub(super) fn leaks(view: View) -> View {
+        if view == View::LeaksAtExit { view } else { View::Leaks }
+    }
 }
 
 /// What is searched for.
@@ -57,6 +67,7 @@ pub(super) enum Action {
     NextView,
     Invert,
     Sort,
+    AllCalls,
     Search,
     Next,
     Previous,
@@ -83,6 +94,10 @@ pub(super) enum NextAction {
 pub(super) struct Browser<'a> {
     pub(super) forest: Forest<'a>,
     pub(super) views: [View; 4],
+    /// What each view has in all.
+    pub(super) wholes: [Tally; 4],
+    /// Arenas of Python's allocators that are not in the leaks.
+    arenas: Tally,
     pub(super) view: usize,
     pub(super) inverted: bool,
     pub(super) sort: SiblingOrder,
@@ -94,6 +109,10 @@ pub(super) struct Browser<'a> {
     pub(super) sources: Sources,
     pub(super) help: bool,
     least: f64,
+    /// Whether all calls are asked for, also those between others.
+    pub(super) all_calls: bool,
+    /// Calls that have rows of their own since they were found, on each side.
+    revealed: [HashSet<u32>; 2],
     /// What is open, on each side.
     open: [HashSet<TreeItem>; 2],
     visited: HashSet<(View, bool)>,
@@ -105,12 +124,19 @@ pub(super) struct Browser<'a> {
 
 impl<'a> Browser<'a> {
     pub(super) fn new(capture: &'a Capture, start: BrowserStart) -> Self {
-        let BrowserStart { view, inverted, least } = start;
-        let leaks = if view == View::LeaksAtExit { view } else { View::Leaks };
-        let views = [View::HighWaterMark, leaks, View::Temporary, View::Allocated];
+        let BrowserStart { view, inverted, least, arenas } = start;
+        let views = [View::HighWaterMark, BrowserStart::leaks(view), View::Temporary, View::Allocated];
+        let mut wholes = [Tally::default(); 4];
+        for group in capture.analysis.groups.iter() {
+            for (whole, view) in wholes.iter_mut().zip(views) {
+                whole.add(group.sum(view).bytes, group.sum(view).count);
+            }
+        }
         let mut browser = Self {
             forest: Forest::new(capture, view, inverted),
             views,
+            wholes,
+            arenas,
             view: views.iter().position(|one| *one == view).unwrap_or(0),
             inverted,
             sort: SiblingOrder::default(),
@@ -118,9 +144,11 @@ impl<'a> Browser<'a> {
             selected: 0,
             search: TextSearch::default(),
             source: false,
-            sources: Sources::new(capture.facts.process.start_realtime_ns),
+            sources: Sources::of(&capture.facts),
             help: false,
             least,
+            all_calls: !capture.shown.folded,
+            revealed: [HashSet::new(), HashSet::new()],
             open: [HashSet::new(), HashSet::new()],
             visited: HashSet::new(),
             page: 10,
@@ -128,6 +156,24 @@ impl<'a> Browser<'a> {
         };
         browser.look();
         browser
+    }
+
+    /// What the view is of, and what is not in it.
+    pub(super) fn about(&self) -> String {
+        let (capture, view) = (self.forest.capture, self.views[self.view]);
+        let (is_of_leaks, whole) = (view == BrowserStart::leaks(view), self.wholes[self.view]);
+        let mut about = match view {
+            View::Leaks => capture.headline(view, whole),
+            _ => format!("{}, {}", capture.headline(view, whole), capture.meaning(view)),
+        };
+        if capture.facts.narrowed {
+            about.push_str("; filtered: the rest is left out");
+        }
+        let arenas = if is_of_leaks { arenas::note(self.arenas) } else { None };
+        for more in [capture.left_out(view), arenas].into_iter().flatten() {
+            about = format!("{about}; {more}");
+        }
+        about
     }
 
     /// Does what a key means.
@@ -153,6 +199,10 @@ impl<'a> Browser<'a> {
             Action::Invert => self.switch(self.view, !self.inverted),
             Action::Sort => {
                 self.sort = self.sort.next();
+                self.refresh();
+            }
+            Action::AllCalls => {
+                self.all_calls = !self.all_calls;
                 self.refresh();
             }
             Action::Search => {
@@ -205,6 +255,11 @@ impl<'a> Browser<'a> {
         (figure(self.forest.total(0), self.sort) as f64 * self.least / 100.0).ceil() as u64
     }
 
+    fn rules(&self) -> RowRules<'_> {
+        let revealed = (!self.all_calls).then(|| &self.revealed[usize::from(self.inverted)]);
+        RowRules { forest: &self.forest, sort: self.sort, floor: self.floor(), revealed }
+    }
+
     fn step(&mut self, action: Action) {
         let last = self.rows.len().saturating_sub(1);
         let page = self.page.saturating_sub(1).max(1);
@@ -236,12 +291,8 @@ impl<'a> Browser<'a> {
         }
         let mut item = row.item;
         self.open().insert(item);
-        while let TreeItem::Call(node) = item {
-            let (large, small) = parted(&self.forest, node, self.sort, self.floor());
-            let [only] = large[..] else { break };
-            if !small.is_empty() {
-                break;
-            }
+        while let TreeItem::Call(_) = item {
+            let Some(only) = self.rules().below(item).only() else { break };
             item = TreeItem::Call(only);
             self.open().insert(item);
         }
@@ -256,13 +307,20 @@ impl<'a> Browser<'a> {
             self.open().remove(&item);
             return self.refresh();
         }
-        let above = match item {
-            TreeItem::Rest(node) => node,
-            TreeItem::Call(node) => self.forest.parent(node),
-        };
-        let is_above =
-            |row: &TreeRow| row.item == TreeItem::Call(above) || row.item == TreeItem::Rest(above) && row.item != item;
-        self.selected = self.rows[..self.selected].iter().rposition(is_above).unwrap_or(self.selected);
+        let rows = &self.rows[..self.selected];
+        let row_of = |item| rows.iter().rposition(|row| row.item == item);
+        let mut node = item.node();
+        loop {
+            let above = if item == TreeItem::Rest(node) { node } else { self.forest.parent(node) };
+            if let Some(at) = row_of(TreeItem::Rest(above)).max(row_of(TreeItem::Call(above))) {
+                self.selected = at;
+                return;
+            }
+            if above == 0 || above == node {
+                return;
+            }
+            node = above;
+        }
     }
 
     fn open_all(&mut self) {
@@ -330,8 +388,7 @@ impl<'a> Browser<'a> {
     }
 
     fn make_rows(&mut self) {
-        let open = &self.open[usize::from(self.inverted)];
-        self.rows = rows(&self.forest, open, self.sort, self.least);
+        self.rows = rows(&self.rules(), &self.open[usize::from(self.inverted)]);
     }
 
     /// Selects the row of this item, or of the nearest of its callers.
@@ -354,10 +411,13 @@ impl<'a> Browser<'a> {
     /// Opens all that leads to a node, and selects it.
     fn select(&mut self, node: u32) {
         let mut at = node;
+        if !self.all_calls {
+            self.reveal(node);
+        }
         while at != 0 {
             let above = self.forest.parent(at);
             let (_, small) = parted(&self.forest, above, self.sort, self.floor());
-            if small.contains(&at) {
+            if self.all_calls && small.contains(&at) {
                 self.open().insert(TreeItem::Rest(above));
             }
             if above != 0 {
@@ -367,6 +427,17 @@ impl<'a> Browser<'a> {
         }
         self.make_rows();
         self.reselect(Some(TreeItem::Call(node)));
+    }
+
+    /// Gives a node a row wherever it is, and those of its callers that are too small to have one otherwise.
+    fn reveal(&mut self, node: u32) {
+        let (floor, sort) = (self.floor(), self.sort);
+        let revealed = &mut self.revealed[usize::from(self.inverted)];
+        let mut at = node;
+        while at != 0 && (at == node || figure(self.forest.total(at), sort) < floor) {
+            revealed.insert(at);
+            at = self.forest.parent(at);
+        }
     }
 
     /// Searches for this text from where the search began.

@@ -16,24 +16,28 @@ use super::keys::BINDINGS;
 use super::rows::{TreeItem, TreeRow, figure};
 use crate::reports::facts::visible;
 use crate::reports::view;
-use crate::units::{count, percent, size};
+use crate::units::{count, percent, plural, size};
 
 /// Below this width there is no column for numbers, and below the next none for own figures.
 const WIDE: u16 = 100;
 const MIDDLE: u16 = 72;
-/// Below this height there is no room for source lines.
+/// Below this height there is no room for source lines, and little for what a view is of.
 const HIGH: u16 = 12;
+/// Lines that say what a view is of.
+const MOST_ABOUT: usize = 3;
 
 /// Draws everything; with colours, or in black and white.
 pub(super) fn draw(browser: &mut Browser<'_>, color: bool, frame: &mut Frame<'_>) {
     let area = frame.area();
     let source = if browser.source && area.height >= HIGH { (area.height / 3).clamp(5, 18) } else { 0 };
-    let heights = [1, 1, 1].map(Constraint::Length).into_iter();
+    let about = wrapped(&browser.about(), usize::from(area.width), if area.height < HIGH { 1 } else { MOST_ABOUT });
+    let heights = [1, 1, about.len() as u16, 1].map(Constraint::Length).into_iter();
     let heights = heights.chain([Constraint::Min(0), Constraint::Length(source), Constraint::Length(1)]);
-    let [title, views, head, body, below, foot] = Layout::vertical(heights).areas(area);
+    let [title, views, meaning, head, body, below, foot] = Layout::vertical(heights).areas(area);
     let paint = Paint { color };
     frame.render_widget(paint.title(browser), title);
     frame.render_widget(paint.views(browser), views);
+    frame.render_widget(Paragraph::new(about.into_iter().map(Line::from).collect::<Vec<_>>()), meaning);
     browser.page = usize::from(body.height);
     browser.top = top(browser);
     let columns = VisibleColumns { width: area.width };
@@ -107,10 +111,8 @@ impl Paint {
     }
 
     fn views(self, browser: &Browser<'_>) -> Line<'static> {
-        let groups = &browser.forest.capture.analysis.groups;
         let mut spans = vec![Span::raw(" ")];
-        for (at, view) in browser.views.iter().enumerate() {
-            let bytes = groups.iter().fold(0u64, |sum, group| sum.saturating_add(group.sum(*view).bytes));
+        for (at, (view, Tally { bytes, .. })) in browser.views.iter().zip(browser.wholes).enumerate() {
             let is_shown = at == browser.view;
             let style = if is_shown { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
             spans.push(Span::styled(format!(" {} {} {} ", at + 1, short(*view), size(bytes)), style));
@@ -145,10 +147,16 @@ impl Paint {
             (_, false) => "▸ ",
         };
         let room = usize::from(columns.width).saturating_sub(text.chars().count() + row.branches.chars().count() + 2);
+        let skipped = match row.skipped {
+            0 => String::new(),
+            more => format!("… {}, then ", plural(more as u64, "call", "calls")),
+        };
+        let room = room.saturating_sub(skipped.chars().count());
         let mut spans = vec![
             Span::styled(text, self.weight(part, whole)),
             Span::styled(row.branches.clone(), self.dim()),
             Span::raw(marker),
+            Span::styled(skipped, self.dim()),
         ];
         spans.extend(self.name(browser, row, room));
         if selected { whole_line(spans, columns.width) } else { Line::from(spans) }
@@ -175,6 +183,7 @@ impl Paint {
         let style = match browser.is_match(node) {
             true if self.color => Style::new().fg(Color::Magenta).add_modifier(Modifier::BOLD),
             true => Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED),
+            false if browser.forest.is_own(node) => self.in_color(Color::Cyan).add_modifier(Modifier::BOLD),
             false => Style::new(),
         };
         let function = head(&function, room);
@@ -203,16 +212,14 @@ impl Paint {
         }
         let rows = usize::from(area.height).saturating_sub(1 + lines.len());
         match source.around(line, rows) {
-            Ok((first, texts)) => {
-                lines.extend(texts.iter().enumerate().map(|(at, text)| self.source_line(first + at, text, line)));
-            }
+            Ok(texts) => lines.extend(texts.iter().map(|(number, text)| self.source_line(*number, text, line))),
             Err(reason) => lines.push(Line::styled(format!(" No source: {reason}."), self.dim())),
         }
         frame.render_widget(Paragraph::new(lines).block(block), area);
     }
 
-    fn source_line(self, number: usize, text: &str, line: u32) -> Line<'static> {
-        let is_here = number == line as usize;
+    fn source_line(self, number: u32, text: &str, line: u32) -> Line<'static> {
+        let is_here = number == line;
         let style = if is_here { Style::new().add_modifier(Modifier::BOLD) } else { self.dim() };
         Line::styled(format!(" {} {number:>5}  {text}", if is_here { ">" } else { " " }), style)
     }
@@ -251,7 +258,7 @@ impl Paint {
         if !search.text.is_empty() {
             return Line::from(format!(" /{}{}   n N next, previous   Esc ends", visible(&search.text), matched()));
         }
-        let keys = " ↑↓←→ move, open  / search  s sort  Tab view  i invert  p source  ? help  q quit";
+        let keys = " ↑↓←→ open  / search  Tab view  a all calls  i invert  p source  ? help  q quit";
         Line::styled(keys, self.dim())
     }
 
@@ -287,6 +294,23 @@ fn short(view: View) -> &'static str {
         View::Temporary => "Temporary",
         View::Leaks | View::LeaksAtExit => view::title(view),
     }
+}
+
+/// A text in lines that fit, each one column in; at most so many, the last one cut.
+fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
+    let room = width.saturating_sub(2);
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        // What does not fit into the last line is cut with it.
+        let is_last = lines.len() == most;
+        match lines.last_mut() {
+            Some(line) if is_last || line.chars().count() + 1 + word.chars().count() <= room => {
+                line.extend([" ", word]);
+            }
+            _ => lines.push(word.into()),
+        }
+    }
+    lines.iter().map(|line| format!(" {}", head(line, room))).collect()
 }
 
 /// The beginning of a text that has to fit.

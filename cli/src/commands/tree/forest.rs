@@ -6,8 +6,8 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use memtrack_format::Allocator;
-use memtrack_reader::View;
 use memtrack_reader::analysis::{CallTree, Tally};
+use memtrack_reader::{FrameId, View};
 
 use crate::reports::facts::Capture;
 use crate::reports::tree::places;
@@ -114,6 +114,11 @@ impl<'a> Forest<'a> {
     pub(super) fn key(&self, node: u32) -> u32 {
         let node = self.side().and_then(|side| side.tree.nodes().get(node as usize));
         node.map_or(CallTree::NO_FRAME, |node| node.key)
+    }
+
+    /// Whether a node is a call of own code; never where stacks are not folded.
+    pub(super) fn is_own(&self, node: u32) -> bool {
+        self.capture.is_own(FrameId(self.key(node)))
     }
 
     /// Function and place of a node.

@@ -10,7 +10,7 @@ use super::browser::{Action, Browser, NextAction};
 type Binding = (&'static [(KeyCode, Action)], &'static str, &'static str);
 
 /// All keys but those with Ctrl.
-pub(super) const BINDINGS: [Binding; 15] = [
+pub(super) const BINDINGS: [Binding; 16] = [
     (
         &[
             (KeyCode::Up, Action::Up),
@@ -58,6 +58,7 @@ pub(super) const BINDINGS: [Binding; 15] = [
     ),
     (&[(KeyCode::Char('i'), Action::Invert)], "i", "callers below callees, or the other way round"),
     (&[(KeyCode::Char('s'), Action::Sort)], "s", "sort by total, own, count, name"),
+    (&[(KeyCode::Char('a'), Action::AllCalls)], "a", "all calls, or without those of libraries in between"),
     (&[(KeyCode::Char('/'), Action::Search)], "/", "search for a function or a file, also in what is closed"),
     (
         &[(KeyCode::Char('n'), Action::Next), (KeyCode::Char('N'), Action::Previous)],

@@ -41,7 +41,8 @@ pub(crate) fn run(options: &args::TreeArgs) -> Result<u8> {
     }
     if !options.text && options.output.output.is_none() && can_be_interactive() {
         let color = Look::new(options.colors.color, true).color;
-        let mut browser = Browser::new(&capture, BrowserStart { view, inverted, least });
+        let arenas = capture.analysis.take_arenas_out_of_leaks(BrowserStart::leaks(view));
+        let mut browser = Browser::new(&capture, BrowserStart { view, inverted, least, arenas });
         screen::show(&mut browser, color).context("the terminal cannot be used; --text prints the tree")?;
         capture.facts.tell_stackless();
         return Ok(0);

@@ -1,8 +1,10 @@
 //! The rows that are shown: what is open of the tree, line by line.
 //!
 //! Calls in single file stay in one column, so that deep stacks stay readable; small siblings are summed up in a row
-//! that can be opened like a call. Invariant: the figures of the rows directly below a call add up to its total less
-//! its own.
+//! that can be opened like a call. Where stacks are folded and not all calls are asked for, of calls in code of others of
+//! which each is all that the one before called, the first and the last have rows, and small siblings have none unless they
+//! are not small together. Invariant: the figures of the rows directly below a call add up to its total less its own,
+//! but for what is too small for a row.
 
 use std::collections::HashSet;
 
@@ -37,6 +39,8 @@ pub(super) struct TreeRow {
     pub(super) item: TreeItem,
     /// What stands before the name: the branches that lead to it.
     pub(super) branches: String,
+    /// How many calls lie between it and the row above, which have no rows.
+    pub(super) skipped: usize,
     pub(super) total: Tally,
     /// How many small calls a row for the rest stands for.
     pub(super) rest: usize,
@@ -49,15 +53,43 @@ pub(super) struct TreeRow {
     edge: bool,
 }
 
-/// The rows of all that is open; siblings with less than `least` percent of the whole are summed up.
-pub(super) fn rows(forest: &Forest<'_>, open: &HashSet<TreeItem>, sort: SiblingOrder, least: f64) -> Vec<TreeRow> {
-    let whole = figure(forest.total(0), sort);
-    let shown = RowBuilder { forest, open, sort, floor: (whole as f64 * least / 100.0).ceil() as u64 };
+/// What decides on the rows.
+pub(super) struct RowRules<'a> {
+    pub(super) forest: &'a Forest<'a>,
+    pub(super) sort: SiblingOrder,
+    /// The smallest figure of a call that has a row of its own.
+    pub(super) floor: u64,
+    /// Calls that have rows of their own wherever they are; `None`: all calls are asked for.
+    pub(super) revealed: Option<&'a HashSet<u32>>,
+}
+
+/// What stands directly below a row.
+#[derive(Debug, Default)]
+pub(super) struct RowsBelow {
+    /// Calls, each with how many calls between are left out.
+    pub(super) calls: Vec<(u32, usize)>,
+    /// The small ones that one row stands for.
+    pub(super) small: Vec<u32>,
+}
+
+impl RowsBelow {
+    /// The only row, where it is a call.
+    pub(super) fn only(&self) -> Option<u32> {
+        match (&self.calls[..], &self.small[..]) {
+            ([(only, _)], []) => Some(*only),
+            _ => None,
+        }
+    }
+}
+
+/// The rows of all that is open.
+pub(super) fn rows(rules: &RowRules<'_>, open: &HashSet<TreeItem>) -> Vec<TreeRow> {
+    let builder = RowBuilder { rules, open };
     let mut rows = Vec::new();
-    let mut todo = shown.below(&TreeRow::root(forest));
+    let mut todo = builder.below(&TreeRow::root(rules.forest));
     todo.reverse();
     while let Some(row) = todo.pop() {
-        let mut below = if row.is_open { shown.below(&row) } else { Vec::new() };
+        let mut below = if row.is_open { builder.below(&row) } else { Vec::new() };
         below.reverse();
         rows.push(row);
         todo.append(&mut below);
@@ -78,28 +110,68 @@ pub(super) fn parted(forest: &Forest<'_>, node: u32, sort: SiblingOrder, floor: 
     if small.len() == 1 || large.is_empty() { (forest.below(node, sort), Vec::new()) } else { (large, small) }
 }
 
+impl RowRules<'_> {
+    /// What stands directly below a row when it is open.
+    pub(super) fn below(&self, item: TreeItem) -> RowsBelow {
+        let node = item.node();
+        let (large, small) = self.parted(node);
+        if let TreeItem::Rest(_) = item {
+            return RowsBelow { calls: small.into_iter().map(|node| (node, 0)).collect(), small: Vec::new() };
+        }
+        let calls = match self.only_call(node) {
+            Some(only) if node != 0 && !self.forest.is_own(node) => return self.chain(only),
+            _ => large.into_iter().map(|node| (node, 0)).collect(),
+        };
+        let together: u64 = small.iter().map(|node| figure(self.forest.total(*node), self.sort)).sum();
+        let is_said = self.revealed.is_none() || together >= self.floor;
+        RowsBelow { calls, small: if is_said { small } else { Vec::new() } }
+    }
+
+    fn parted(&self, node: u32) -> (Vec<u32>, Vec<u32>) {
+        let Some(revealed) = self.revealed else { return parted(self.forest, node, self.sort, self.floor) };
+        let has_row = |call: &u32| figure(self.forest.total(*call), self.sort) >= self.floor || revealed.contains(call);
+        let (large, small): (Vec<u32>, Vec<u32>) = self.forest.below(node, self.sort).into_iter().partition(has_row);
+        if large.is_empty() { (small, large) } else { (large, small) }
+    }
+
+    /// The call that makes all of a node, but for what is too small for a row, where calls between others are left out.
+    fn only_call(&self, node: u32) -> Option<u32> {
+        self.revealed?;
+        let [only] = self.parted(node).0[..] else { return None };
+        let figure = |node| figure(self.forest.total(node), self.sort);
+        let rest = figure(node).saturating_sub(figure(only));
+        (rest == 0 || rest < self.floor).then_some(only)
+    }
+
+    /// The last of the calls that follow each other from this one on in code of others.
+    fn chain(&self, first: u32) -> RowsBelow {
+        let (mut last, mut skipped) = (first, 0);
+        let goes_on = |call: u32| !self.forest.is_own(call) && !self.revealed.is_some_and(|some| some.contains(&call));
+        while goes_on(last) {
+            match self.only_call(last) {
+                Some(next) if !self.forest.is_own(next) => (last, skipped) = (next, skipped + 1),
+                _ => break,
+            }
+        }
+        RowsBelow { calls: vec![(last, skipped)], small: Vec::new() }
+    }
+}
+
 struct RowBuilder<'a> {
-    forest: &'a Forest<'a>,
+    rules: &'a RowRules<'a>,
     open: &'a HashSet<TreeItem>,
-    sort: SiblingOrder,
-    floor: u64,
 }
 
 impl RowBuilder<'_> {
     fn below(&self, caller: &TreeRow) -> Vec<TreeRow> {
-        let (large, small) = parted(self.forest, caller.item.node(), self.sort, self.floor);
-        if let TreeItem::Rest(_) = caller.item {
-            let count = small.len();
-            return small
-                .into_iter()
-                .enumerate()
-                .map(|(at, node)| self.call(caller, node, at + 1 == count, false))
-                .collect();
-        }
-        let count = large.len() + usize::from(!small.is_empty());
-        let calls = large.into_iter().enumerate();
-        let mut below: Vec<TreeRow> =
-            calls.map(|(at, node)| self.call(caller, node, at + 1 == count, count == 1)).collect();
+        let RowsBelow { calls, small } = self.rules.below(caller.item);
+        let count = calls.len() + usize::from(!small.is_empty());
+        let single = count == 1 && matches!(caller.item, TreeItem::Call(_));
+        let mut below: Vec<TreeRow> = calls
+            .into_iter()
+            .enumerate()
+            .map(|(at, (node, skipped))| TreeRow { skipped, ..self.call(caller, node, at + 1 == count, single) })
+            .collect();
         if !small.is_empty() {
             below.push(self.rest(caller, &small));
         }
@@ -111,9 +183,10 @@ impl RowBuilder<'_> {
         TreeRow {
             item,
             branches: branches(caller, is_last, single),
-            total: self.forest.total(node),
+            skipped: 0,
+            total: self.rules.forest.total(node),
             rest: 0,
-            has_more: self.forest.has_below(node),
+            has_more: self.rules.forest.has_below(node),
             is_open: self.open.contains(&item),
             single,
             edge: caller.item == TreeItem::Call(0),
@@ -124,12 +197,12 @@ impl RowBuilder<'_> {
         let item = TreeItem::Rest(caller.item.node());
         let mut total = Tally::default();
         for node in small {
-            let more = self.forest.total(*node);
+            let more = self.rules.forest.total(*node);
             total.add(more.bytes, more.count);
         }
         let (is_open, edge) = (self.open.contains(&item), caller.item == TreeItem::Call(0));
         let branches = branches(caller, true, false);
-        TreeRow { item, branches, total, rest: small.len(), has_more: true, is_open, single: false, edge }
+        TreeRow { item, branches, skipped: 0, total, rest: small.len(), has_more: true, is_open, single: false, edge }
     }
 }
 
@@ -138,6 +211,7 @@ impl TreeRow {
         Self {
             item: TreeItem::Call(0),
             branches: String::new(),
+            skipped: 0,
             total: forest.total(0),
             rest: 0,
             has_more: true,

@@ -2,12 +2,12 @@
 
 use memtrack_format::Allocator;
 use memtrack_reader::View;
-use memtrack_reader::analysis::{Group, Sum};
+use memtrack_reader::analysis::{Group, Sum, Tally};
 use memtrack_reader::{StackId, ThreadId};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui::style::Modifier;
+use ratatui::style::{Color, Modifier};
 
 use super::browser::{Browser, BrowserStart, NextAction};
 use super::draw::draw;
@@ -15,8 +15,12 @@ use super::keys::{BINDINGS, press};
 use super::rows::TreeItem;
 use crate::reports::facts::Capture;
 use crate::reports::fixture;
+use crate::reports::leaked::LeakMoment;
+use crate::reports::shown::Wish;
 
-const PEAK: BrowserStart = BrowserStart { view: View::HighWaterMark, inverted: false, least: 1.0 };
+const NO_ARENAS: Tally = Tally { bytes: 0, count: 0 };
+const PEAK: BrowserStart = BrowserStart { view: View::HighWaterMark, inverted: false, least: 1.0, arenas: NO_ARENAS };
+const LEAKS: BrowserStart = BrowserStart { view: View::Leaks, ..PEAK };
 
 /// A capture of stacks as words, outermost first, with the bytes that each has at the peak, and leaks.
 fn capture(stacks: &[(&str, u64, u64)]) -> Capture {
@@ -110,13 +114,138 @@ fn every_view_has_the_totals_of_its_rows_both_ways_round() {
         let rows = capture.analysis.view(view);
         let expected = rows.iter().fold((0, 0), |sum, row| (sum.0 + row.bytes, sum.1 + row.count));
         for inverted in [false, true] {
-            let browser = Browser::new(&capture, BrowserStart { view, inverted, least: 1.0 });
+            let browser = Browser::new(&capture, BrowserStart { view, inverted, ..PEAK });
             let whole = browser.forest.total(0);
             assert_eq!((whole.bytes, whole.count), expected, "{view:?}");
             let top = browser.rows.iter().filter(|row| browser.forest.parent(row.item.node()) == 0);
             assert_eq!(top.map(|row| row.total.bytes).sum::<u64>(), whole.bytes, "{view:?}");
         }
     }
+}
+
+/// A capture as people are shown it. Words that begin with `lib` are functions of a library, those with `import` of the
+/// import system; all others are own code.
+fn shown(stacks: &[(&str, u64, u64)], wish: &Wish) -> (Capture, Tally) {
+    let mut capture = capture(&[]);
+    let frames = &mut capture.frames;
+    let groups = stacks.iter().map(|&(words, peak, leaked)| {
+        let frames_of = words.split(' ').map(|word| {
+            let file = match &word[..3] {
+                "lib" => "/v/lib/python3.11/site-packages/lib/core.py",
+                "imp" => "<frozen importlib._bootstrap>",
+                _ => "/srv/app.py",
+            };
+            let (name, file) = (frames.name_id(word).unwrap(), frames.name_id(file).unwrap());
+            frames.frame_id(name, file, 7).unwrap()
+        });
+        let ids: Vec<_> = frames_of.collect();
+        let sum = |bytes| Sum { bytes, count: u64::from(bytes > 0), first_order: 0, first_time_ns: 0 };
+        let group = Group::new(frames.stack_of(&ids).unwrap(), Allocator::Malloc, ThreadId(0));
+        Group { peak: sum(peak), leaked: sum(leaked), allocated: sum(peak + leaked), ..group }
+    });
+    capture.analysis.groups = groups.collect();
+    let sum = Sum { bytes: 900_000, count: 9, ..Sum::default() };
+    let arena = Group::new(StackId::EMPTY, Allocator::PymallocArena, ThreadId(0));
+    capture.analysis.groups.push(&Group { peak: sum, leaked: sum, allocated: sum, ..arena });
+    capture.facts.leak_moment = LeakMoment::Finalization;
+    capture.show(wish).unwrap();
+    let arenas = capture.analysis.take_arenas_out_of_leaks(View::Leaks);
+    (capture, arenas)
+}
+
+/// A program whose cache holds what a library has copied, five calls deep.
+const CACHE: [(&str, u64, u64); 5] = [
+    ("main remember libcopy libapply liblist libblock", 60_000, 60_000),
+    ("main remember libcopy libapply liblist libindex", 100, 100),
+    ("main remember", 10, 10),
+    ("main load libread libparse decode", 30_000, 0),
+    ("main import_it", 20_000, 20_000),
+];
+
+#[test]
+fn calls_of_others_in_between_have_no_rows_until_all_are_asked_for() {
+    let (capture, _) = shown(&CACHE, &Wish::default());
+    let mut browser = Browser::new(&capture, LEAKS);
+    assert_eq!(names(&browser), ["[main]", "remember", "libcopy", "libblock"]);
+    let lines = screen(&mut browser, 100, 24);
+    assert!(lines.iter().any(|line| line.ends_with("└   … 2 calls, then libblock  lib/core.py:7")), "{lines:#?}");
+    type_keys(&mut browser, "a");
+    assert_eq!(names(&browser), ["[main]", "remember", "libcopy", "libapply", "liblist", "libblock", "libindex"]);
+    type_keys(&mut browser, "a1e");
+    // Own code that a library calls has a row.
+    let expected =
+        ["<no stack>", "[main]", "remember", "libcopy", "libblock", "load", "libread", "libparse", "decode", "import"];
+    assert_eq!(names(&browser), expected);
+}
+
+#[test]
+fn a_search_shows_what_had_no_row() {
+    let (capture, _) = shown(&CACHE, &Wish::default());
+    let mut browser = Browser::new(&capture, LEAKS);
+    type_keys(&mut browser, "/liblist!");
+    assert_eq!(names(&browser), ["main", "remember", "libcopy", "[liblist]", "libblock"]);
+    assert_eq!(browser.rows[3].skipped, 1);
+    type_keys(&mut browser, "~/libindex!");
+    assert_eq!(names(&browser), ["main", "remember", "libcopy", "liblist", "libblock", "[libindex]"]);
+    type_keys(&mut browser, "<");
+    assert_eq!(browser.selected, 3, "its caller");
+    type_keys(&mut browser, "<<");
+    assert_eq!((names(&browser)[2].as_str(), browser.selected), ("[libcopy]", 2), "over the calls without rows");
+}
+
+#[test]
+fn own_code_stands_out() {
+    let (capture, _) = shown(&CACHE, &Wish::default());
+    for color in [true, false] {
+        let mut browser = Browser::new(&capture, LEAKS);
+        let mut terminal = Terminal::new(TestBackend::new(100, 24)).unwrap();
+        terminal.draw(|frame| draw(&mut browser, color, frame)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let style_of = |name: &str| {
+            let line = |y| (0..100).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+            let y = (0..24).find(|y| line(*y).contains(name)).unwrap();
+            let x = line(y).chars().collect::<String>().split(name).next().unwrap().chars().count();
+            let cell = &buffer[(x as u16, y)];
+            (cell.modifier.contains(Modifier::BOLD), cell.fg != Color::Reset)
+        };
+        assert_eq!([style_of("remember"), style_of("libcopy")], [(true, color), (false, false)]);
+    }
+}
+
+#[test]
+fn leaks_are_without_imports_and_arenas_and_say_so() {
+    let text = |wish: &Wish| {
+        let (capture, arenas) = shown(&CACHE, wish);
+        let mut browser = Browser::new(&capture, BrowserStart { arenas, ..LEAKS });
+        screen(&mut browser, 100, 24).join("\n")
+    };
+    let without = text(&Wish::default());
+    assert!(without.contains(" 2 Leaks 60.1 kB "), "{without}");
+    let about = " Leaks: 60.1 kB in 3 allocations, live when Python began to finalize; 20.0 kB held by imports are\n \
+                 left out; --with-imports; 900 kB in 9 arenas held by Python's allocator, free or not; record with\n \
+                 --trace-python-allocators to see objects\n";
+    assert!(without.contains(about), "{without}");
+    assert!(!without.contains("no stack"), "{without}");
+    let with = text(&Wish { with_imports: true, ..Wish::default() });
+    assert!(with.contains(" 2 Leaks 80.1 kB ") && with.contains(" import\n") && !with.contains("left out"), "{with}");
+    // As it was recorded.
+    let all = text(&Wish { all_frames: true, ..Wish::default() });
+    assert!(all.contains(" liblist  /v/lib/python3.11/site-packages/lib/core.py:7\n"), "{all}");
+}
+
+#[test]
+fn each_view_says_what_it_is_of() {
+    let (capture, _) = shown(&CACHE, &Wish::default());
+    let mut browser = Browser::new(&capture, PEAK);
+    for (key, expected) in [
+        ("1", " High-water mark: 1.01 MB in 14 allocations, live at the peak"),
+        ("3", " Temporary allocations: 0 B in 0 allocations, freed after at most 0 more of the same thread"),
+        ("4", " All allocations: 1.09 MB in 14 allocations, freed or not"),
+    ] {
+        type_keys(&mut browser, key);
+        assert_eq!(screen(&mut browser, 100, 24)[2], expected);
+    }
+    assert_eq!(screen(&mut browser, 30, 8)[2], " All allocations: 1.09 MB in…");
 }
 
 #[test]
@@ -150,7 +279,7 @@ fn views_keep_what_is_selected_or_go_to_its_caller() {
     type_keys(&mut browser, "2");
     assert_eq!(names(&browser)[2], "[main]", "decode has leaked nothing");
     type_keys(&mut browser, "3");
-    assert!(screen(&mut browser, 80, 24)[3].contains("Nothing here"));
+    assert!(screen(&mut browser, 80, 24)[5].contains("Nothing here"));
     type_keys(&mut browser, "_>G<e");
     assert_eq!(browser.rows.len(), 0);
 }
@@ -162,7 +291,7 @@ fn inverted_rows_begin_with_what_allocated() {
     type_keys(&mut browser, "i");
     assert_eq!(names(&browser)[..3], ["[decode]", "read", "open"]);
     assert_eq!(browser.forest.own(browser.selected_node()).bytes, 60_000);
-    assert!(screen(&mut browser, 80, 24)[2].contains("callers below"));
+    assert!(screen(&mut browser, 80, 24)[3].contains("callers below"));
 }
 
 #[test]
@@ -173,7 +302,7 @@ fn sorting_changes_the_order_of_siblings_alone() {
     assert_eq!(names(&browser)[1], "save", "own bytes: load has none");
     type_keys(&mut browser, "ss");
     assert_eq!(names(&browser)[1], "load", "by name");
-    assert!(screen(&mut browser, 80, 24)[2].contains("Call▾"));
+    assert!(screen(&mut browser, 80, 24)[3].contains("Call▾"));
     type_keys(&mut browser, "_s");
     assert_eq!(names(&browser)[1], "[load]");
 }
@@ -222,7 +351,7 @@ fn the_selected_row_is_always_on_the_screen() {
         let mut terminal = Terminal::new(TestBackend::new(80, 12)).unwrap();
         terminal.draw(|frame| draw(&mut browser, false, frame)).unwrap();
         let buffer = terminal.backend().buffer();
-        let reversed = (3..11).filter(|y| buffer[(30, *y)].modifier.contains(Modifier::REVERSED)).count();
+        let reversed = (4..11).filter(|y| buffer[(30, *y)].modifier.contains(Modifier::REVERSED)).count();
         assert_eq!(reversed, 1, "after {keys}");
     }
 }

@@ -470,7 +470,7 @@ mod tests {
             testing::data(&page)["strings"].to_string()
         };
         assert!(!strings(None).contains("secret"));
-        assert!(strings(Some(Sources::new(None))).contains("kept.append(secret)\""));
+        assert!(strings(Some(Sources::default())).contains("kept.append(secret)\""));
     }
 
     #[test]

@@ -81,7 +81,13 @@ impl<'a> KeyNames<'a> {
                 count(changed as u64)
             ),
         };
-        Some(format!("source lines were read from the files when this page was made{changed}"))
+        Some(match sources.recorded() {
+            0 => format!("source lines were read from the files when this page was made{changed}"),
+            _ => format!(
+                "source lines were read from the files while the program ran, or, of files not recorded then, when this \
+                 page was made{changed}"
+            ),
+        })
     }
 
     /// Writes the frames of these keys, and their source lines.

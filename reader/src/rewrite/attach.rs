@@ -9,7 +9,7 @@ use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN};
 use memtrack_format::header;
 use memtrack_format::symbols::ModuleSymbols;
 
-use crate::rewrite::CaptureBlocks;
+use super::CaptureBlocks;
 
 /// Bytes that are copied at a time.
 const COPIED: u64 = 1 << 20;

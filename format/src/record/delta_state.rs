@@ -14,7 +14,7 @@
 
 use std::hint::{cold_path, select_unpredictable};
 
-use crate::record::RawFrame;
+use super::RawFrame;
 
 /// Ages that can be encoded; also the number of slots of the encoder's address table.
 const RECENT: usize = 512;

@@ -1,0 +1,66 @@
+//! A live allocation as the replay stores it, and what is needed to undo its release.
+//!
+//! Invariant: a block stays 32 bytes, since there is one for each live allocation.
+
+use super::groups::OptionalSum;
+use super::{Groups, Sum};
+use crate::event::Event;
+
+/// A live allocation. There may be many millions, so: small.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LiveBlock {
+    /// Bytes requested.
+    pub(crate) size: u64,
+    /// Where in the total order it was made.
+    pub(crate) order: u64,
+    /// When, in nanoseconds since recording began.
+    pub(crate) time_ns: u64,
+    /// Its group; [`LiveBlock::NO_GROUP`] for mappings that are not heap.
+    pub(crate) group: u32,
+    /// Which allocation of its thread it was, modulo 2^32.
+    pub(super) nth: u32,
+}
+
+const _: () = assert!(size_of::<LiveBlock>() == 32, "a block is stored for each live allocation");
+
+impl LiveBlock {
+    pub(super) const NO_GROUP: u32 = u32::MAX;
+
+    /// A block that belongs to no group: for mappings that are not heap.
+    pub(crate) fn outside(event: &Event) -> Self {
+        Self { size: event.size, order: event.order, time_ns: event.time_ns, group: Self::NO_GROUP, nth: 0 }
+    }
+}
+
+/// What must be known of a release to take it back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReleasedBlock {
+    /// The order of the event that ended it.
+    pub(super) order: u64,
+    /// It was counted in its group's temporary sum, with its bytes and its count.
+    pub(super) temporary: bool,
+    /// It became the earliest there by order or time, too; after these.
+    earliest: bool,
+    first_order: u64,
+    first_time_ns: u64,
+}
+
+impl ReleasedBlock {
+    #[inline]
+    pub(super) fn count(&mut self, block: &LiveBlock, sum: &mut Sum) {
+        self.temporary = true;
+        self.earliest = block.order < sum.first_order || block.time_ns < sum.first_time_ns;
+        (self.first_order, self.first_time_ns) = (sum.first_order, sum.first_time_ns);
+        sum.add(block.size, 1, block.order, block.time_ns);
+    }
+
+    pub(super) fn take_back(&self, block: &LiveBlock, groups: &mut Groups) {
+        if self.temporary {
+            let sum = groups.part_mut(block.group, OptionalSum::Temporary);
+            sum.subtract(block.size, 1);
+            if self.earliest {
+                (sum.first_order, sum.first_time_ns) = (self.first_order, self.first_time_ns);
+            }
+        }
+    }
+}

@@ -94,6 +94,19 @@ fn a_signal_reaches_the_program_once() {
     }
 }
 
+/// As `timeout` does: to the process that it has started, and at once to the whole group.
+#[test]
+fn a_signal_to_memtrack_and_to_its_group_reaches_the_program_once() {
+    let to_both = |memtrack: i32| {
+        kill(memtrack, libc::SIGINT);
+        // Two that are pending at once would be one.
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        // SAFETY: takes numbers only; the group is memtrack's own.
+        assert_eq!(unsafe { libc::killpg(memtrack, libc::SIGINT) }, 0);
+    };
+    assert_eq!(counted(to_both), "1\n");
+}
+
 /// As a supervisor does with a control group: one after the other.
 #[test]
 fn a_signal_to_every_process_reaches_the_program_once() {

@@ -4,6 +4,8 @@
 
 use std::io::{self, Write};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use serde_json::Value;
@@ -35,11 +37,12 @@ impl PackedColumns {
     pub(super) fn column(&mut self, name: &str, numbers: impl IntoIterator<Item = u64>) -> io::Result<()> {
         self.key(name);
         self.text.push(b'[');
+        let mut digits = itoa::Buffer::new();
         for (at, number) in numbers.into_iter().enumerate() {
             if at > 0 {
                 self.text.push(b',');
             }
-            push_decimal(&mut self.text, number);
+            self.text.extend_from_slice(digits.format(number).as_bytes());
             if self.text.len() >= PART {
                 self.hand_over()?;
             }
@@ -84,53 +87,17 @@ impl Packed {
 
     /// Writes it as base64.
     pub(super) fn write(&self, mut out: impl Write) -> io::Result<()> {
-        let packed = &self.0;
         // A multiple of three, so that only the last line is padded.
-        for chunk in packed.chunks(3 * 1024) {
-            let mut line: Vec<u8> = chunk.chunks(3).flat_map(base64).collect();
-            line.push(b'\n');
-            out.write_all(&line)?;
+        for chunk in self.0.chunks(3 * 1024) {
+            writeln!(out, "{}", STANDARD.encode(chunk))?;
         }
         Ok(())
     }
 }
 
-/// A number in decimal digits: there are millions of them, and this is what takes the least time.
-fn push_decimal(text: &mut Vec<u8>, mut number: u64) {
-    // The largest has twenty digits.
-    let mut digits = [0; 20];
-    let mut first = digits.len();
-    loop {
-        first -= 1;
-        digits[first] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
-    }
-    text.extend_from_slice(&digits[first..]);
-}
-
-/// Up to three bytes as four characters.
-fn base64(bytes: &[u8]) -> [u8; 4] {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let byte = |at: usize| u32::from(bytes.get(at).copied().unwrap_or(0));
-    let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-    let digit = |at: usize| if at > bytes.len() { b'=' } else { DIGITS[(bits >> (18 - 6 * at) & 63) as usize] };
-    [digit(0), digit(1), digit(2), digit(3)]
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{PackedColumns, base64};
-
-    #[test]
-    fn base64_with_padding() {
-        let text = |bytes: &[u8]| bytes.chunks(3).flat_map(base64).map(char::from).collect::<String>();
-        assert_eq!(text(b"light work"), "bGlnaHQgd29yaw==");
-        assert_eq!(text(b"light wor"), "bGlnaHQgd29y");
-        assert_eq!(text(b"ab\xff\xff\xff"), "YWL///8=");
-    }
+    use super::PackedColumns;
 
     #[test]
     fn numbers_of_any_length_over_several_parts() {

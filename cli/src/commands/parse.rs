@@ -79,9 +79,11 @@ impl<'a, W: Write> Printer<'a, W> {
         let process = capture.process();
         let facts = Facts { file: capture.path().into(), process: process.clone(), ..Facts::default() };
         let pid = process.pid.unwrap_or(0);
+        let uncertainty = process.time_uncertainty_ns.map_or_else(|| "unknown".into(), |ns| ns.to_string());
+        let uncertainty = if capture.has_timestamps() { "0" } else { &uncertainty };
         writeln!(
             self.out,
-            "CAPTURE format_version={} complete={} pid={pid} timestamps={} command={}",
+            "CAPTURE format_version={} complete={} pid={pid} timestamps={} time_uncertainty_ns={uncertainty} command={}",
             capture.format_version(),
             capture.complete(),
             capture.has_timestamps(),

@@ -124,6 +124,7 @@ impl File<'_> {
             "ordering": ordering_name(ordering),
             "total_bytes": total(|sample| sample.bytes),
             "total_allocations": total(|sample| sample.count),
+            "time_uncertainty_ns": self.capture.facts.time_uncertainty_ns,
         });
         let (name, exporter) = (json!(self.capture.facts.title()), concat!("memtrack@", env!("CARGO_PKG_VERSION")));
         writeln!(
@@ -222,5 +223,6 @@ mod tests {
         assert_eq!(report["profiles"][0]["samples"], json!([]));
         assert_eq!(report["profiles"][0]["endValue"], json!(0));
         assert_eq!(report["memtrack"]["ordering"], "memory-snapshots");
+        assert_eq!(report["memtrack"]["time_uncertainty_ns"], json!(fixture::capture().facts.time_uncertainty_ns));
     }
 }

@@ -119,12 +119,14 @@ impl File<'_> {
         write!(out, ",")?;
         self.profile(&format!("{title}: allocations"), "none", |sample| sample.count, out)?;
         let total = |weight: fn(&StackSample) -> u64| sum(self.samples, weight);
+        let is_exact = self.capture.analysis.exact_times;
+        let uncertainty_ns = if is_exact { Some(0) } else { self.capture.facts.time_uncertainty_ns };
         let done = json!({
             "view": view::name(view),
             "ordering": ordering_name(ordering),
             "total_bytes": total(|sample| sample.bytes),
             "total_allocations": total(|sample| sample.count),
-            "time_uncertainty_ns": self.capture.facts.time_uncertainty_ns,
+            "time_uncertainty_ns": uncertainty_ns,
         });
         let (name, exporter) = (json!(self.capture.facts.title()), concat!("memtrack@", env!("CARGO_PKG_VERSION")));
         writeln!(
@@ -223,6 +225,6 @@ mod tests {
         assert_eq!(report["profiles"][0]["samples"], json!([]));
         assert_eq!(report["profiles"][0]["endValue"], json!(0));
         assert_eq!(report["memtrack"]["ordering"], "memory-snapshots");
-        assert_eq!(report["memtrack"]["time_uncertainty_ns"], json!(fixture::capture().facts.time_uncertainty_ns));
+        assert_eq!(report["memtrack"]["time_uncertainty_ns"], 0);
     }
 }

@@ -182,7 +182,7 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
 
 /// Says what the filters left out.
 pub(crate) fn say_filtered(kept: Tally, all: Tally) {
-    message::line(format_args!(
+    message::note(format_args!(
         "filtered: {} of {} allocations, {} of {}; the rest is left out",
         count(kept.count),
         count(all.count),

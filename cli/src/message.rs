@@ -26,6 +26,11 @@ pub(crate) fn line(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// A sentence, broken where the terminal ends.
+pub(crate) fn note(text: impl Display) {
+    paragraph(&text.to_string(), look()).iter().for_each(line);
+}
+
 /// A figure behind its label.
 pub(crate) fn labelled(label: &str, text: impl Display) {
     const COLUMNS: usize = 14;

@@ -162,10 +162,10 @@ pub(super) fn combined(mut captures: Vec<Capture>, several: Several) -> Result<C
 /// Says what a report of several captures is of.
 pub(super) fn say_several(captures: usize, several: &Several) {
     match several.apart {
-        None => message::line(format_args!(
+        None => message::note(format_args!(
             "{captures} captures in one report: sums are added up; the high-water mark is that of all processes together"
         )),
-        Some(reason) => message::line(format_args!(
+        Some(reason) => message::note(format_args!(
             "{captures} captures in one report: sums are added up, and so are the high-water marks, each process's at its \
              own time, since what was live in all at one moment is not known: {reason}"
         )),

@@ -253,7 +253,7 @@ impl Facts {
     /// Says behind a report that shows times how far they can be relied on.
     pub(crate) fn tell_times(&self) {
         if let Some(times) = self.times() {
-            message::line(format_args!("times are {times}; --allocation-timestamps records exact ones"));
+            message::note(format_args!("times are {times}; --allocation-timestamps records exact ones"));
         }
     }
 
@@ -267,7 +267,7 @@ impl Facts {
     /// Says behind a report of call stacks why there are none.
     pub(crate) fn tell_stackless(&self) {
         if self.stackless {
-            message::line(
+            message::note(
                 "no call stacks: no Python runs in this program; record it with --native for those of C, C++ and Rust",
             );
         }

@@ -130,8 +130,8 @@ impl<'a> Places<'a> {
         let processes = rows.iter().any(|row| row.process.is_some());
         let figures = ["Size", "Part", "Count"].map(column);
         let allocator = column("Allocator").optional(1);
-        let process = processes.then_some(column("Process"));
-        let thread = threads.then_some(column("Thread"));
+        let process = processes.then_some(column("Process").cut());
+        let thread = threads.then_some(column("Thread").cut());
         let columns = figures.into_iter().chain([allocator]).chain(process).chain(thread).chain([column("Place")]);
         let mut table = TextTable::new(columns);
         rows[..shown].iter().for_each(|row| table.row(self.cells(row, total.bytes)));

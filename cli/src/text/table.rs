@@ -23,17 +23,24 @@ pub(crate) struct TextColumn {
     title: &'static str,
     /// Columns with the highest number are left out first, and never those with 0.
     optional: u8,
+    /// Whether its texts may be cut where there is too little room all the same.
+    cut: bool,
 }
 
 /// A column that always has room.
 pub(crate) const fn column(title: &'static str) -> TextColumn {
-    TextColumn { title, optional: 0 }
+    TextColumn { title, optional: 0, cut: false }
 }
 
 impl TextColumn {
     /// One that is left out where the last column has too little room; those with the highest number first.
     pub(crate) const fn optional(self, order: u8) -> Self {
         Self { optional: order, ..self }
+    }
+
+    /// One whose texts may be cut.
+    pub(crate) const fn cut(self) -> Self {
+        Self { cut: true, ..self }
     }
 }
 
@@ -87,6 +94,8 @@ pub(crate) struct TextTable {
 const ROOM: usize = 30;
 /// The last column keeps so much on the narrowest terminal.
 const LEAST: usize = 8;
+/// Columns whose texts may be cut keep so much.
+const LEAST_CUT: usize = 12;
 
 impl TextTable {
     /// Without rows. The heads are shown if any column has one.
@@ -134,8 +143,9 @@ impl TextTable {
             self.columns.iter().map(|column| TextCell::Text(Styled::new(Style::Heading, column.title))).collect();
         let head = [head];
         let rows = head[..usize::from(has_head)].iter().chain(&self.rows);
-        let widths = self.widths(rows.clone());
+        let mut widths = self.widths(rows.clone());
         let shown = self.shown(&widths, look.width);
+        self.narrow(&shown, &mut widths, look.width);
         let more = (self.more > 0).then(|| left_out(self.more as u64));
         rows.map(|row| line(row, &shown, &widths, look)).chain(more).collect()
     }
@@ -150,7 +160,7 @@ impl TextTable {
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         let wanted = widths.last().map_or(0, |last| (*last).min(self.room));
         while let Some(width) = width {
-            let used: usize = shown.iter().rev().skip(1).map(|column| widths[*column] + 2).sum();
+            let used = used(&shown, widths);
             let last = shown.iter().map(|column| self.columns[*column].optional).max().unwrap_or(0);
             if last == 0 || used + 2 + wanted <= width {
                 break;
@@ -159,6 +169,20 @@ impl TextTable {
         }
         shown
     }
+
+    /// Narrows the columns whose texts may be cut, as far as the last one needs it.
+    fn narrow(&self, shown: &[usize], widths: &mut [usize], width: Option<usize>) {
+        let wanted = widths.last().map_or(0, |last| (*last).min(self.room));
+        for column in shown.iter().filter(|column| self.columns[**column].cut) {
+            let missing = width.map_or(0, |width| (used(shown, widths) + 2 + wanted).saturating_sub(width));
+            widths[*column] -= missing.min(widths[*column].saturating_sub(LEAST_CUT));
+        }
+    }
+}
+
+/// The columns that these take, without the last.
+fn used(shown: &[usize], widths: &[usize]) -> usize {
+    shown.iter().rev().skip(1).map(|column| widths[*column] + 2).sum()
 }
 
 fn line(row: &[TextCell], shown: &[usize], widths: &[usize], look: Look) -> String {
@@ -166,8 +190,8 @@ fn line(row: &[TextCell], shown: &[usize], widths: &[usize], look: Look) -> Stri
     let mut line = String::new();
     let mut used = 2;
     for column in others {
-        let text = row.get(*column).map_or_else(Styled::default, |cell| cell.fit(None));
         let width = widths[*column];
+        let text = row.get(*column).map_or_else(Styled::default, |cell| cell.fit(Some(width)));
         line.push_str(&" ".repeat(2 + width.saturating_sub(text.width())));
         line.push_str(&text.render(look));
         used += width + 2;
@@ -212,6 +236,14 @@ mod tests {
         assert_eq!(table.lines(look(Some(58)))[0], "     Size    Count  Place");
         assert_eq!(table.lines(look(Some(40)))[0], "     Size  Place");
         assert_eq!(table.lines(look(Some(30)))[1], "  1.00 kB  a long name of a f…");
+    }
+
+    #[test]
+    fn texts_that_may_be_cut_make_room() {
+        let mut table = TextTable::new([column("Process").cut(), column("Thread").cut(), column("Place")]);
+        table.row(["4711 python manage.py run", "12345 worker", "a long name of a function"].map(Into::into));
+        assert_eq!(table.lines(look(Some(58)))[1], "  4711 python ma…  12345 worker  a long name of a function");
+        assert_eq!(table.lines(look(Some(40)))[1], "  4711 python…  12345 worker  a long na…");
     }
 
     #[test]

@@ -151,7 +151,8 @@ fn recorded(
     let path = capture.path();
     let shown = quoted(&path.display().to_string());
     if let Some(text) = ending.signal_text() {
-        message::line(format_args!("\nmemtrack: the program was {text}"));
+        message::line("");
+        message::note(format_args!("memtrack: the program was {text}"));
     }
     let own = [path.to_path_buf()];
     let all: Vec<PathBuf> = own.iter().chain(children).cloned().collect();

@@ -45,7 +45,7 @@ impl LiveSink {
         let told = figures(&now.analysis, now.frames);
         let time = duration(now.analysis.totals.end_time_ns);
         if told != self.told {
-            message::line(format_args!("live {} after {time}: {told}", now.process.pid.unwrap_or(0)));
+            message::note(format_args!("live {} after {time}: {told}", now.process.pid.unwrap_or(0)));
         }
         self.told = told;
         self.next = Instant::now() + INTERVAL.max(begun.elapsed() * TIME_PART);

@@ -189,7 +189,7 @@ fn wait_for_children(collector: &Collector, waiting: &ChildrenWait, quiet: bool)
     collector.wait_for_all(|living| {
         if !said && living > 0 && begun.elapsed() > PATIENCE {
             said = true;
-            message::line(format_args!(
+            message::note(format_args!(
                 "memtrack: the program has ended; waiting for {} that it started (Ctrl-C ends the recording)",
                 units::plural(living.into(), "process", "processes")
             ));

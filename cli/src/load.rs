@@ -45,7 +45,7 @@ pub(crate) fn of_one_recording(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let process = source::CaptureReader::open(first.as_ref().unwrap_or(path))?.process().clone();
         let is_known = |(run, ..): &(Option<u64>, PathBuf, Option<u64>)| run.is_some() && *run == process.tree;
         if !recordings.iter().any(is_known) {
-            recordings.push((process.tree, path.clone(), process.start_realtime_ns));
+            recordings.push((process.tree, path.clone(), process.start.realtime_ns));
         }
     }
     if recordings.len() > 1 {

@@ -25,7 +25,7 @@ impl ReportMark {
         for path in captures {
             for member in source::members(path).ok()?.paths {
                 let process = source::first_process(member).ok()?;
-                processes.push((process.start_realtime_ns?, process.start_monotonic_ns, process.pid?));
+                processes.push((process.start.realtime_ns?, process.start.monotonic_ns, process.pid?));
             }
         }
         let mut hasher = DefaultHasher::new();

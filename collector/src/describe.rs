@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Acquire;
 
-use memtrack_format::meta::Process;
+use memtrack_format::meta::{EndTimes, Process, PythonVersion, RecordedClock, StackCounters, StartTimes};
 use memtrack_transport::Area;
 use memtrack_transport::clock::{ClockPairing, StampingClock};
 use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocators, stop_reason};
@@ -24,18 +24,28 @@ pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &Reco
     Process {
         command_line,
         executable,
-        pid: u64::try_from(pid).ok(),
-        ppid: u64::try_from(ppid).ok(),
-        clock: Some(u64::from(clock as u32)),
-        start_ticks: Some(start.ticks),
-        start_monotonic_ns: Some(start.monotonic_ns),
-        start_realtime_ns: Some(start.realtime_ns),
-        clock_uncertainty_ns: Some(start.uncertainty_ns),
+        pid: u32::try_from(pid).ok(),
+        ppid: u32::try_from(ppid).ok(),
+        start: StartTimes {
+            clock: Some(recorded(clock)),
+            ticks: Some(start.ticks),
+            monotonic_ns: Some(start.monotonic_ns),
+            realtime_ns: Some(start.realtime_ns),
+            uncertainty_ns: Some(start.uncertainty_ns),
+        },
         timestamps: options.timestamps,
         native_traces: native,
         snapshot_interval_ms: Some(options.snapshot_interval.as_millis() as u64),
         recorder: Some(RECORDER.into()),
         ..directories
+    }
+}
+
+/// The stamping clock as captures name it.
+const fn recorded(clock: StampingClock) -> RecordedClock {
+    match clock {
+        StampingClock::Monotonic => RecordedClock::Monotonic,
+        StampingClock::Tsc => RecordedClock::Tsc,
     }
 }
 
@@ -45,7 +55,7 @@ pub(crate) fn python(control: &ControlPage) -> Process {
     let note_len = control.python_note_len.load(Acquire) as usize;
     let traced = control.python_allocators.load(Acquire) == python_allocators::TRACED;
     Process {
-        python_version: (version != 0).then(|| version.into()),
+        python_version: (version != 0).then_some(PythonVersion { hex: version }),
         python_note: text(&control.python_note, note_len),
         python_allocator: text(&control.python_allocator, usize::MAX),
         traces_python_allocators: traced,
@@ -65,19 +75,21 @@ pub(crate) fn at_end(area: &Area, start: &Process, end: ClockPairing, earlier: &
     };
     let ns = |ticks: Option<u64>| nanoseconds(ticks?, start, end);
     let begun = Some(control.start_ns.load(Acquire)).filter(|ns| *ns > 0);
+    let stacks = StackCounters {
+        native_kept: and(sum(native, |slot| &slot.native_kept), earlier.stacks.native_kept),
+        native_unwound: and(sum(native, |slot| &slot.native_unwound), earlier.stacks.native_unwound),
+        python_compared: and(sum(has_python, |slot| &slot.python_compared), earlier.stacks.python_compared),
+        python_changed: and(sum(has_python, |slot| &slot.python_changed), earlier.stacks.python_changed),
+        native_changed: and(sum(native, |slot| &slot.native_changed), earlier.stacks.native_changed),
+        native_levels: and(sum(native, |slot| &slot.native_levels), earlier.stacks.native_levels),
+        native_learned: and(sum(native, |slot| &slot.native_learned), earlier.stacks.native_learned),
+        python_look_ns: and(ns(sum(has_python, |slot| &slot.python_ticks)), earlier.stacks.python_look_ns),
+        native_change_ns: and(ns(sum(native, |slot| &slot.native_ticks)), earlier.stacks.native_change_ns),
+    };
     Process {
-        native_kept: and(sum(native, |slot| &slot.native_kept), earlier.native_kept),
-        native_unwound: and(sum(native, |slot| &slot.native_unwound), earlier.native_unwound),
-        python_compared: and(sum(has_python, |slot| &slot.python_compared), earlier.python_compared),
-        python_changed: and(sum(has_python, |slot| &slot.python_changed), earlier.python_changed),
-        native_changed: and(sum(native, |slot| &slot.native_changed), earlier.native_changed),
-        native_levels: and(sum(native, |slot| &slot.native_levels), earlier.native_levels),
-        native_learned: and(sum(native, |slot| &slot.native_learned), earlier.native_learned),
-        python_look_ns: and(ns(sum(has_python, |slot| &slot.python_ticks)), earlier.python_look_ns),
-        native_change_ns: and(ns(sum(native, |slot| &slot.native_ticks)), earlier.native_change_ns),
+        stacks,
         start_ns: and(begun, earlier.start_ns),
-        end_monotonic_ns: Some(end.monotonic_ns),
-        end_ticks: Some(end.ticks),
+        end: EndTimes { ticks: Some(end.ticks), monotonic_ns: Some(end.monotonic_ns) },
         stop_reason: stopped(control.stop_reason.load(Acquire)).map(Into::into),
         events_without_slot: and(Some(control.events_without_slot.load(Acquire)), earlier.events_without_slot),
         waits: and(Some(control.waits.load(Acquire)), earlier.waits),
@@ -89,8 +101,8 @@ pub(crate) fn at_end(area: &Area, start: &Process, end: ClockPairing, earlier: &
 
 /// Converts ticks of the stamping clock to nanoseconds, at the clock's mean rate since the start.
 fn nanoseconds(ticks: u64, start: &Process, end: ClockPairing) -> Option<u64> {
-    let all_ticks = end.ticks.saturating_sub(start.start_ticks?).max(1);
-    let all_ns = end.monotonic_ns.saturating_sub(start.start_monotonic_ns?);
+    let all_ticks = end.ticks.saturating_sub(start.start.ticks?).max(1);
+    let all_ns = end.monotonic_ns.saturating_sub(start.start.monotonic_ns?);
     u64::try_from(u128::from(ticks) * u128::from(all_ns) / u128::from(all_ticks)).ok()
 }
 
@@ -122,7 +134,7 @@ fn text(field: &[AtomicU64], len: usize) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::{nanoseconds, text};
-    use memtrack_format::meta::Process;
+    use memtrack_format::meta::{Process, StartTimes};
     use memtrack_transport::clock::ClockPairing;
     use std::sync::atomic::AtomicU64;
 
@@ -136,7 +148,8 @@ mod tests {
 
     #[test]
     fn ticks_are_of_the_rate_that_the_clock_had() {
-        let start = Process { start_ticks: Some(1000), start_monotonic_ns: Some(50), ..Process::default() };
+        let start = StartTimes { ticks: Some(1000), monotonic_ns: Some(50), ..StartTimes::default() };
+        let start = Process { start, ..Process::default() };
         let end = ClockPairing { ticks: 4000, monotonic_ns: 1050, realtime_ns: 0, uncertainty_ns: 0 };
         assert_eq!(nanoseconds(600, &start, end), Some(200));
         assert_eq!(nanoseconds(u64::MAX, &start, ClockPairing { ticks: 0, ..end }), None);

@@ -139,7 +139,7 @@ impl DrainThread {
     fn summary(&self, complete: bool) -> RecordingSummary {
         let process = self.session.as_ref().map(|session| session.process().clone());
         let time = |pick: fn(&Process) -> Option<u64>| process.as_ref().and_then(pick).unwrap_or(0);
-        let duration = time(|known| known.end_monotonic_ns).saturating_sub(time(|known| known.start_monotonic_ns));
+        let duration = time(|known| known.end.monotonic_ns).saturating_sub(time(|known| known.start.monotonic_ns));
         RecordingSummary {
             record_bytes: self.queue.record_bytes,
             pieces: self.queue.pieces,

@@ -277,7 +277,7 @@ impl Session {
         if let Some(peak) = exited.resident_peak {
             self.observer.note_peak(&self.area, peak);
         }
-        let (exit_status, resident_peak) = (Some(exited.status.into()), self.resident_peak());
+        let (exit_status, resident_peak) = (Some(exited.status), self.resident_peak());
         self.update_process(Process { exit_status, cpu_ns: exited.cpu_ns, resident_peak, ..Process::default() }, queue);
     }
 

@@ -40,7 +40,7 @@ struct Budget {
 /// The files of one process's frames.
 #[derive(Debug)]
 pub struct SourceRecorder {
-    pid: Option<u64>,
+    pid: Option<u32>,
     directory: PathBuf,
     /// The script's path and text, until its first frame.
     script: Option<(PathBuf, SourceText)>,
@@ -142,7 +142,7 @@ impl SourceText {
 }
 
 /// The path as this process can open it, though the other may have another root.
-fn seen_from_here(pid: Option<u64>, path: &Path) -> PathBuf {
+fn seen_from_here(pid: Option<u32>, path: &Path) -> PathBuf {
     let root = pid.map(|pid| PathBuf::from(format!("/proc/{pid}/root")));
     match root.filter(|root| fs::metadata(root).is_ok()) {
         Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
@@ -255,7 +255,7 @@ mod tests {
         fs::write(directory.path().join("app.py"), "pass\n").unwrap();
         let mut recorder = SourceRecorder::default();
         recorder.process(&memtrack_format::meta::Process {
-            pid: Some(std::process::id().into()),
+            pid: Some(std::process::id()),
             working_directory: Some(bytes(directory.path()).to_vec()),
             ..Default::default()
         });

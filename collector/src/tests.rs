@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use memtrack_format::block::{BlockHeader, BlockKind, Codec, HEADER_LEN, prefix};
 use memtrack_format::header;
-use memtrack_format::meta::Process;
+use memtrack_format::meta::{Process, PythonVersion};
 use memtrack_format::observe::{Observation, ObservationReader};
 use memtrack_transport::layout::{SEGMENT_ROOM, SLOT_COUNTS, image, state};
 
@@ -167,8 +167,8 @@ fn every_byte_of_every_thread_arrives_in_order() {
     assert!(((1 << 40) - (9 << 20)..1 << 40).contains(&resident), "{resident}");
     assert_eq!(capture.process.record_bytes, Some(20_000_000));
     assert!(capture.process.collector_cpu_ns > Some(0));
-    assert_eq!(capture.process.pid, Some(u64::from(std::process::id())));
-    assert!(capture.process.end_monotonic_ns > capture.process.start_monotonic_ns);
+    assert_eq!(capture.process.pid, Some(std::process::id()));
+    assert!(capture.process.end.monotonic_ns > capture.process.start.monotonic_ns);
     assert_eq!(summary.process, Some(capture.process));
 }
 
@@ -216,7 +216,7 @@ fn an_unfinished_segment_can_be_read_while_it_is_written() {
     target.area.control().python_version.store(0x030b_0700, SeqCst);
     writer.write(b"two");
     eventually("the second piece", || medium.read().streams[&0] == b"onetwo");
-    eventually("the version", || medium.read().process.python_version == Some(0x030b_0700));
+    eventually("the version", || medium.read().process.python_version == Some(PythonVersion { hex: 0x030b_0700 }));
     assert!(!medium.read().complete);
     drop(target);
     collector.finish(RecordingEnd::Detached).unwrap();

@@ -6,6 +6,8 @@
 //!
 //! Invariant: a tag, once released, keeps its meaning.
 
+use std::fmt;
+
 use crate::varint;
 
 /// Metadata of the recorded process and of its recording. `None` and empty: unknown.
@@ -16,37 +18,27 @@ pub struct Process {
     /// Path of the executable.
     pub executable: Option<Vec<u8>>,
     /// Process id.
-    pub pid: Option<u64>,
+    pub pid: Option<u32>,
     /// Parent's process id.
-    pub ppid: Option<u64>,
-    /// `PY_VERSION_HEX` of the interpreter.
-    pub python_version: Option<u64>,
+    pub ppid: Option<u32>,
+    /// Version of the interpreter.
+    pub python_version: Option<PythonVersion>,
     /// Name of Python's allocator.
     pub python_allocator: Option<Vec<u8>>,
     /// Why Python frames are missing although an interpreter was found.
     pub python_note: Option<Vec<u8>>,
-    /// The stamping clock ([`CLOCK_MONOTONIC`] or [`CLOCK_TSC`]).
-    pub clock: Option<u64>,
-    /// The stamping clock at the start.
-    pub start_ticks: Option<u64>,
-    /// CLOCK_MONOTONIC at the start, in nanoseconds.
-    pub start_monotonic_ns: Option<u64>,
-    /// Wall clock at the start, in nanoseconds since 1970.
-    pub start_realtime_ns: Option<u64>,
-    /// The three start times lie within this many nanoseconds.
-    pub clock_uncertainty_ns: Option<u64>,
+    /// The clocks at the start.
+    pub start: StartTimes,
+    /// The clocks at the end.
+    pub end: EndTimes,
     /// By how much times may be too early, in nanoseconds; in aggregated captures, where it cannot be computed from the sums.
     pub time_uncertainty_ns: Option<u64>,
     /// Whether every event carries its time.
     pub timestamps: bool,
     /// Between memory snapshots, in milliseconds.
     pub snapshot_interval_ms: Option<u64>,
-    /// CLOCK_MONOTONIC at the end, in nanoseconds.
-    pub end_monotonic_ns: Option<u64>,
-    /// The stamping clock at the end.
-    pub end_ticks: Option<u64>,
     /// Exit status of the process as a shell gives it: 128+N for signal N.
-    pub exit_status: Option<u64>,
+    pub exit_status: Option<u8>,
     /// Why the process stopped recording before its end.
     pub stop_reason: Option<Vec<u8>>,
     /// Events that were not recorded because more threads ran at once than there are slots.
@@ -61,24 +53,8 @@ pub struct Process {
     pub traces_python_allocators: bool,
     /// Whether stacks have native frames.
     pub native_traces: bool,
-    /// Native frames that were unchanged since the thread's previous record.
-    pub native_kept: Option<u64>,
-    /// Native frames that were unwound.
-    pub native_unwound: Option<u64>,
-    /// How often the fast comparison could not tell how the Python stack had changed since the thread's previous record.
-    pub python_compared: Option<u64>,
-    /// How often, of these, more had changed than the newest frame's instruction.
-    pub python_changed: Option<u64>,
-    /// How often the native stack had changed since the thread's previous record.
-    pub native_changed: Option<u64>,
-    /// Native frames that were merged again with Python's.
-    pub native_levels: Option<u64>,
-    /// Addresses for which an unwind rule had to be computed.
-    pub native_learned: Option<u64>,
-    /// Time of the full comparisons of Python stacks, in nanoseconds, estimated from samples.
-    pub python_look_ns: Option<u64>,
-    /// Time to find and write the changes of native stacks, in nanoseconds, estimated from samples.
-    pub native_change_ns: Option<u64>,
+    /// How call stacks were read.
+    pub stacks: StackCounters,
     /// Bytes of records before compression.
     pub record_bytes: Option<u64>,
     /// Processor time of the process up to its end, in nanoseconds, including memtrack's hooks.
@@ -126,10 +102,142 @@ pub struct Process {
     pub packages: Vec<Vec<u8>>,
 }
 
-/// [`Process::clock`]: stamps are CLOCK_MONOTONIC nanoseconds.
-pub const CLOCK_MONOTONIC: u64 = 0;
-/// [`Process::clock`]: stamps are counts of the processor's time-stamp counter.
-pub const CLOCK_TSC: u64 = 1;
+/// The clocks when recording began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StartTimes {
+    /// The stamping clock.
+    pub clock: Option<RecordedClock>,
+    /// The stamping clock's reading.
+    pub ticks: Option<u64>,
+    /// CLOCK_MONOTONIC, in nanoseconds.
+    pub monotonic_ns: Option<u64>,
+    /// Wall clock, in nanoseconds since 1970.
+    pub realtime_ns: Option<u64>,
+    /// The three readings lie within this many nanoseconds.
+    pub uncertainty_ns: Option<u64>,
+}
+
+/// The clocks when recording ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndTimes {
+    /// The stamping clock's reading.
+    pub ticks: Option<u64>,
+    /// CLOCK_MONOTONIC, in nanoseconds.
+    pub monotonic_ns: Option<u64>,
+}
+
+/// How call stacks were read, and what that took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackCounters {
+    /// How often the fast comparison could not tell how the Python stack had changed since the thread's previous record.
+    pub python_compared: Option<u64>,
+    /// How often, of these, more had changed than the newest frame's instruction.
+    pub python_changed: Option<u64>,
+    /// Time of the full comparisons of Python stacks, in nanoseconds, estimated from samples.
+    pub python_look_ns: Option<u64>,
+    /// Native frames that were unchanged since the thread's previous record.
+    pub native_kept: Option<u64>,
+    /// Native frames that were unwound.
+    pub native_unwound: Option<u64>,
+    /// How often the native stack had changed since the thread's previous record.
+    pub native_changed: Option<u64>,
+    /// Native frames that were merged again with Python's.
+    pub native_levels: Option<u64>,
+    /// Addresses for which an unwind rule had to be computed.
+    pub native_learned: Option<u64>,
+    /// Time to find and write the changes of native stacks, in nanoseconds, estimated from samples.
+    pub native_change_ns: Option<u64>,
+}
+
+/// The clock that stamps events and ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordedClock {
+    /// CLOCK_MONOTONIC, in nanoseconds.
+    Monotonic = 0,
+    /// The processor's time-stamp counter.
+    Tsc = 1,
+}
+
+/// A version of CPython, shown as `3.11.7` or `3.14.0rc2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PythonVersion {
+    /// `PY_VERSION_HEX`.
+    pub hex: u32,
+}
+
+impl fmt::Display for PythonVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [major, minor, micro, level] = self.hex.to_be_bytes();
+        write!(f, "{major}.{minor}.{micro}")?;
+        let serial = level & 0xf;
+        match level >> 4 {
+            0xa => write!(f, "a{serial}"),
+            0xb => write!(f, "b{serial}"),
+            0xc => write!(f, "rc{serial}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A field that is written as a number; a number that its type does not have leaves it unknown.
+trait NumberField {
+    fn number(&self) -> Option<u64>;
+    fn set(&mut self, number: Option<u64>);
+}
+
+impl NumberField for Option<u64> {
+    fn number(&self) -> Option<u64> {
+        *self
+    }
+
+    fn set(&mut self, number: Option<u64>) {
+        *self = number;
+    }
+}
+
+impl NumberField for Option<u32> {
+    fn number(&self) -> Option<u64> {
+        self.map(Into::into)
+    }
+
+    fn set(&mut self, number: Option<u64>) {
+        *self = number.and_then(|number| number.try_into().ok());
+    }
+}
+
+impl NumberField for Option<u8> {
+    fn number(&self) -> Option<u64> {
+        self.map(Into::into)
+    }
+
+    fn set(&mut self, number: Option<u64>) {
+        *self = number.and_then(|number| number.try_into().ok());
+    }
+}
+
+impl NumberField for Option<PythonVersion> {
+    fn number(&self) -> Option<u64> {
+        self.map(|version| version.hex.into())
+    }
+
+    fn set(&mut self, number: Option<u64>) {
+        *self = number.and_then(|number| Some(PythonVersion { hex: number.try_into().ok()? }));
+    }
+}
+
+impl NumberField for Option<RecordedClock> {
+    fn number(&self) -> Option<u64> {
+        self.map(|clock| clock as u64)
+    }
+
+    fn set(&mut self, number: Option<u64>) {
+        *self = match number {
+            Some(0) => Some(RecordedClock::Monotonic),
+            Some(1) => Some(RecordedClock::Tsc),
+            _ => None,
+        };
+    }
+}
 
 const COMMAND_LINE: u64 = 1;
 
@@ -152,7 +260,7 @@ impl Process {
             put(&mut out, tag, &number_bytes(1));
         }
         for (tag, field) in copy.numbers() {
-            field.iter().for_each(|&number| put(&mut out, tag, &number_bytes(number)));
+            field.number().iter().for_each(|&number| put(&mut out, tag, &number_bytes(number)));
         }
         out
     }
@@ -184,7 +292,7 @@ impl Process {
         } else if let Some((_, flag)) = self.flags().into_iter().find(|(known, _)| *known == tag) {
             *flag = varint::read(bytes, 0).is_some_and(|(value, _)| value == 1);
         } else if let Some((_, field)) = self.numbers().into_iter().find(|(known, _)| *known == tag) {
-            *field = varint::read(bytes, 0).map(|(value, _)| value);
+            field.set(varint::read(bytes, 0).map(|(value, _)| value));
         }
     }
 
@@ -224,35 +332,35 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags. 56, 59, 60 and 75 stand in older captures, and are not used again.
-    fn numbers(&mut self) -> [(u64, &mut Option<u64>); 38] {
+    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 38] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
             (34, &mut self.python_version),
-            (35, &mut self.clock),
-            (36, &mut self.start_ticks),
-            (37, &mut self.start_monotonic_ns),
-            (38, &mut self.start_realtime_ns),
-            (39, &mut self.clock_uncertainty_ns),
+            (35, &mut self.start.clock),
+            (36, &mut self.start.ticks),
+            (37, &mut self.start.monotonic_ns),
+            (38, &mut self.start.realtime_ns),
+            (39, &mut self.start.uncertainty_ns),
             (41, &mut self.snapshot_interval_ms),
-            (42, &mut self.end_monotonic_ns),
-            (43, &mut self.end_ticks),
+            (42, &mut self.end.monotonic_ns),
+            (43, &mut self.end.ticks),
             (44, &mut self.exit_status),
             (45, &mut self.events_without_slot),
             (46, &mut self.waits),
             (47, &mut self.wait_ns),
-            (51, &mut self.native_kept),
-            (52, &mut self.native_unwound),
-            (53, &mut self.python_compared),
-            (54, &mut self.python_changed),
+            (51, &mut self.stacks.native_kept),
+            (52, &mut self.stacks.native_unwound),
+            (53, &mut self.stacks.python_compared),
+            (54, &mut self.stacks.python_changed),
             (55, &mut self.record_bytes),
             (57, &mut self.cpu_ns),
             (58, &mut self.start_ns),
-            (61, &mut self.native_changed),
-            (62, &mut self.native_levels),
-            (63, &mut self.native_learned),
-            (68, &mut self.python_look_ns),
-            (69, &mut self.native_change_ns),
+            (61, &mut self.stacks.native_changed),
+            (62, &mut self.stacks.native_levels),
+            (63, &mut self.stacks.native_learned),
+            (68, &mut self.stacks.python_look_ns),
+            (69, &mut self.stacks.native_change_ns),
             (76, &mut self.time_uncertainty_ns),
             (70, &mut self.stripped_allocations),
             (71, &mut self.stripped_bytes),
@@ -290,14 +398,14 @@ fn field(payload: &[u8], at: usize) -> Option<(u64, &[u8], usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::Process;
+    use super::{Process, PythonVersion, StartTimes};
 
     fn example() -> Process {
         Process {
             command_line: vec![b"python3".to_vec(), b"".to_vec(), b"\xff".to_vec()],
             executable: Some(b"/usr/bin/python3".to_vec()),
             pid: Some(7),
-            start_ticks: Some(u64::MAX),
+            start: StartTimes { ticks: Some(u64::MAX), ..StartTimes::default() },
             stop_reason: Some(b"collector gone".to_vec()),
             working_directory: Some(b"/srv".to_vec()),
             packages: vec![b"/srv/shop".to_vec(), b"/srv/shop/api".to_vec()],
@@ -326,6 +434,23 @@ mod tests {
         let whole = Process { native_traces: true, anonymized: true, ..Process::default() };
         let mut read = Process::default();
         assert!(read.update(&whole.encode()) && read == whole);
+    }
+
+    #[test]
+    fn versions_read_as_python_prints_them() {
+        let text = |hex| PythonVersion { hex }.to_string();
+        assert_eq!((text(0x030b_07f0), text(0x030e_00c2)), ("3.11.7".to_owned(), "3.14.0rc2".to_owned()));
+    }
+
+    #[test]
+    fn a_number_outside_of_its_type_leaves_the_field_unknown() {
+        for tag in [32, 34, 35, 44] {
+            let mut payload = Vec::new();
+            super::put(&mut payload, tag, &super::number_bytes(u64::MAX));
+            let mut read = Process::default();
+            assert!(read.update(&payload));
+            assert_eq!(read, Process::default());
+        }
     }
 
     #[test]

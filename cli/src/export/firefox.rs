@@ -39,14 +39,15 @@ impl SumsFormat for Firefox {
 
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let started = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(
-            capture.facts.process.start_realtime_ns.unwrap_or(0),
+            capture.facts.process.start.realtime_ns.unwrap_or(0),
         ));
         let title = capture.facts.title();
         let mut profile = Profile::new("memtrack", started, SamplingInterval::from_millis(10));
         let zero = at(0);
-        let process = profile.add_process(&title, number(capture.facts.process.pid), zero);
+        let pid = capture.facts.process.pid.unwrap_or(0);
+        let process = profile.add_process(&title, pid, zero);
         profile.set_process_end_time(process, at(capture.facts.duration_ns(&capture.analysis)));
-        let thread = profile.add_thread(process, number(capture.facts.process.pid), zero, true);
+        let thread = profile.add_thread(process, pid, zero, true);
         profile.set_thread_name(thread, crate::reports::view::title(view));
         profile.set_symbolicated(true);
         add_samples(&mut profile, thread, capture, view);
@@ -56,11 +57,6 @@ impl SumsFormat for Firefox {
         writeln!(out)?;
         Ok(())
     }
-}
-
-/// The format's numbers of processes have 32 bits, as Linux's have.
-fn number(pid: Option<u64>) -> u32 {
-    pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0)
 }
 
 fn at(ns: u64) -> Timestamp {

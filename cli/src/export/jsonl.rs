@@ -67,8 +67,8 @@ impl SumsFormat for Jsonl {
 /// The same for the same recording, however often it is written.
 fn run_id(capture: &Capture) -> String {
     let process = &capture.facts.process;
-    let number = |value: Option<u64>| value.unwrap_or(0);
-    format!("{:016x}{:08x}{:08x}", process.start_realtime_ns.unwrap_or(0), number(process.pid), number(process.ppid))
+    let number = |value: Option<u32>| value.unwrap_or(0);
+    format!("{:016x}{:08x}{:08x}", process.start.realtime_ns.unwrap_or(0), number(process.pid), number(process.ppid))
 }
 
 fn meta(capture: &Capture, leaks: View) -> Value {

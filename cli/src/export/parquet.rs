@@ -198,7 +198,7 @@ pub(crate) fn write(
         "schema": "memtrack-parquet",
         "version": 1,
         "pid": capture.process().pid,
-        "start_realtime_ns": capture.process().start_realtime_ns,
+        "start_realtime_ns": capture.process().start.realtime_ns,
         "has_allocation_timestamps": capture.has_timestamps(),
         "complete": capture.complete(),
     });

@@ -96,7 +96,7 @@ impl<'a, W: Write> PprofWriter<'a, W> {
         let mut head = Profile {
             period_type: Some(self.value_type("space", "bytes")),
             period: 1,
-            time_nanos: signed(facts.process.start_realtime_ns.unwrap_or(0)),
+            time_nanos: signed(facts.process.start.realtime_ns.unwrap_or(0)),
             duration_nanos: signed(facts.duration_ns(analysis)),
             default_sample_type: self.string(VIEWS[shown].1),
             comment: vec![self.string(&facts.title())],

@@ -62,10 +62,10 @@ struct Span {
 impl Span {
     fn of(file: &source::CaptureReader) -> Result<Self> {
         let process = file.process();
-        let start_ns = process.start_monotonic_ns;
+        let start_ns = process.start.monotonic_ns;
         Ok(Self {
             start_ns,
-            boot_ns: process.start_realtime_ns.zip(start_ns).map(|(wall, start)| wall.wrapping_sub(start)),
+            boot_ns: process.start.realtime_ns.zip(start_ns).map(|(wall, start)| wall.wrapping_sub(start)),
             recording: process.tree,
             aggregated: file.aggregated(),
             record_bytes: file.total_record_bytes(),
@@ -129,7 +129,7 @@ fn replay_together(
 
 /// One capture of several. What is said of the process is that of the one that started first.
 pub(super) fn combined(mut captures: Vec<Capture>, several: Several) -> Result<Capture> {
-    let start = |capture: &Capture| capture.facts.process.start_monotonic_ns.unwrap_or(0);
+    let start = |capture: &Capture| capture.facts.process.start.monotonic_ns.unwrap_or(0);
     captures.sort_by_key(start);
     let trees: BTreeSet<_> = captures.iter().filter_map(|capture| capture.facts.process.tree).collect();
     if trees.len() > 1 {
@@ -141,9 +141,9 @@ pub(super) fn combined(mut captures: Vec<Capture>, several: Several) -> Result<C
         row.at_peak = several.apart.is_none().then_some(Tally { bytes: peak.bytes, count: peak.allocations });
         capture.facts.processes = vec![row];
     }
-    let end = captures.iter().filter_map(|capture| capture.facts.process.end_monotonic_ns).max();
+    let end = captures.iter().filter_map(|capture| capture.facts.process.end.monotonic_ns).max();
     let mut facts = captures.iter().map(|capture| capture.facts.clone()).reduce(Facts::and).unwrap_or_default();
-    facts.process.end_monotonic_ns = end;
+    facts.process.end.monotonic_ns = end;
     facts.several = Some(several);
     let curve = captures.iter_mut().find_map(|capture| capture.analysis.curve.take());
     let parts = captures.into_iter().map(|capture| {

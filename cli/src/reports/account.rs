@@ -237,7 +237,7 @@ fn both(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 
 impl Times {
     fn of(process: &Process) -> Self {
-        let (python, native) = (process.python_look_ns, process.native_change_ns);
+        let (python, native) = (process.stacks.python_look_ns, process.stacks.native_change_ns);
         Self { cpu: process.cpu_ns, collector: process.collector_cpu_ns, start: process.start_ns, python, native }
     }
 
@@ -258,7 +258,7 @@ impl Looks {
         if process.python_version.is_none() || process.python_note.is_some() {
             return Self::default();
         }
-        let Some((compared, changed)) = process.python_compared.zip(process.python_changed) else {
+        let Some((compared, changed)) = process.stacks.python_compared.zip(process.stacks.python_changed) else {
             return Self { unknown: true, ..Self::default() };
         };
         Self {
@@ -300,7 +300,7 @@ impl Looks {
 
 impl Levels {
     fn of(process: &Process) -> Self {
-        match process.native_kept.zip(process.native_unwound) {
+        match process.stacks.native_kept.zip(process.stacks.native_unwound) {
             Some((kept, unwound)) => Self { kept, unwound, steps: StackWork::of(process), unknown: false },
             None => Self { unknown: process.native_traces, ..Self::default() },
         }
@@ -335,8 +335,8 @@ impl Levels {
 
 impl StackWork {
     fn of(process: &Process) -> Option<Self> {
-        let (changed, levels) = process.native_changed.zip(process.native_levels)?;
-        Some(Self { changed, levels, learned: process.native_learned? })
+        let (changed, levels) = process.stacks.native_changed.zip(process.stacks.native_levels)?;
+        Some(Self { changed, levels, learned: process.stacks.native_learned? })
     }
 
     fn and(self, other: Self) -> Self {
@@ -351,15 +351,19 @@ impl StackWork {
 #[cfg(test)]
 mod tests {
     use super::{Account, Look};
-    use memtrack_format::meta::Process;
+    use memtrack_format::meta::{Process, PythonVersion, StackCounters};
     use memtrack_reader::analysis::Totals;
     use serde_json::Value;
 
     fn process() -> Process {
         Process {
-            python_version: Some(0x030b_07f0),
-            python_compared: Some(30),
-            python_changed: Some(10),
+            python_version: Some(PythonVersion { hex: 0x030b_07f0 }),
+            stacks: StackCounters {
+                python_compared: Some(30),
+                python_changed: Some(10),
+                python_look_ns: Some(4_000_000),
+                ..StackCounters::default()
+            },
             record_bytes: Some(400),
             waits: Some(2),
             wait_ns: Some(5_000_000),
@@ -367,7 +371,6 @@ mod tests {
             cpu_ns: Some(1_000_000_000),
             start_ns: Some(4_000_000),
             collector_cpu_ns: Some(30_000_000),
-            python_look_ns: Some(4_000_000),
             ..Process::default()
         }
     }
@@ -410,7 +413,11 @@ mod tests {
 
     #[test]
     fn what_an_old_capture_does_not_tell_is_not_available() {
-        let old = Process { python_version: Some(0x030b_07f0), native_traces: true, ..Process::default() };
+        let old = Process {
+            python_version: Some(PythonVersion { hex: 0x030b_07f0 }),
+            native_traces: true,
+            ..Process::default()
+        };
         let account = account(&old);
         let text = text(&account);
         for label in ["Python stacks", "Native frames", "Waiting", "Start", "Program", "Collector"] {
@@ -439,19 +446,21 @@ mod tests {
     fn numbers_of_a_forged_capture_are_survived() {
         let all = Some(u64::MAX);
         let forged = Process {
-            python_compared: all,
-            python_changed: all,
-            native_kept: all,
-            native_unwound: all,
-            native_changed: all,
-            native_levels: all,
-            native_learned: all,
+            stacks: StackCounters {
+                python_compared: all,
+                python_changed: all,
+                python_look_ns: all,
+                native_kept: all,
+                native_unwound: all,
+                native_changed: all,
+                native_levels: all,
+                native_learned: all,
+                native_change_ns: all,
+            },
             waits: all,
             wait_ns: all,
             events_without_slot: all,
             stripped_allocations: all,
-            python_look_ns: all,
-            native_change_ns: all,
             native_traces: true,
             timestamps: true,
             ..process()

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use memtrack_format::Allocator;
-use memtrack_format::meta::Process;
+use memtrack_format::meta::{EndTimes, Process, PythonVersion, StackCounters, StartTimes};
 use memtrack_reader::analysis::{FailedGroup, Group, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
 use memtrack_reader::{Analysis, Frames, Snapshot, StackId, Thread, ThreadId};
 
@@ -110,18 +110,24 @@ fn facts() -> Facts {
         executable: Some(b"/usr/bin/python3.11".to_vec()),
         pid: Some(100),
         ppid: Some(99),
-        python_version: Some(0x030b_07f0),
+        python_version: Some(PythonVersion { hex: 0x030b_07f0 }),
         python_allocator: Some(b"pymalloc".to_vec()),
-        start_monotonic_ns: Some(5_000_000_000),
-        end_monotonic_ns: Some(8_500_000_000),
-        start_realtime_ns: Some(1_795_226_645_123_000_000),
-        clock_uncertainty_ns: Some(900),
+        start: StartTimes {
+            monotonic_ns: Some(5_000_000_000),
+            realtime_ns: Some(1_795_226_645_123_000_000),
+            uncertainty_ns: Some(900),
+            ..StartTimes::default()
+        },
+        end: EndTimes { monotonic_ns: Some(8_500_000_000), ..EndTimes::default() },
         waits: Some(1),
         wait_ns: Some(2_000_000),
         events_without_slot: Some(0),
-        python_compared: Some(12),
-        python_changed: Some(8),
-        python_look_ns: Some(9_000),
+        stacks: StackCounters {
+            python_compared: Some(12),
+            python_changed: Some(8),
+            python_look_ns: Some(9_000),
+            ..StackCounters::default()
+        },
         record_bytes: Some(9_000),
         cpu_ns: Some(3_000_000_000),
         start_ns: Some(3_000_000),

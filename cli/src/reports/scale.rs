@@ -186,7 +186,7 @@ mod tests {
     fn to_the_total_and_to_the_duration() {
         let (base, mut new) = (fixture::capture(), fixture::capture());
         new.analysis.groups.change_all(|group| group.allocated.bytes *= 3);
-        new.facts.process.end_monotonic_ns = Some(12_000_000_000);
+        new.facts.process.end.monotonic_ns = Some(12_000_000_000);
         assert_eq!(Scale::new(Measure::Total, &base, &new, ALLOCATED).unwrap().factor(), 3.0);
         let scale = Scale::new(Measure::Duration, &base, &new, ALLOCATED).unwrap();
         assert_eq!((scale.factor(), scale.to()), (2.0, "duration"));

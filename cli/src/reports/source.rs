@@ -36,7 +36,7 @@ pub(crate) struct Source {
 impl Sources {
     /// The sources of a capture's program.
     pub(crate) fn of(facts: &Facts) -> Self {
-        let mut sources = Self { files: HashMap::new(), start_ns: facts.process.start_realtime_ns };
+        let mut sources = Self { files: HashMap::new(), start_ns: facts.process.start.realtime_ns };
         facts.sources.iter().for_each(|file| sources.add(file));
         sources
     }
@@ -132,7 +132,7 @@ fn plain(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Facts, FileLines, Sources};
-    use memtrack_format::meta::Process;
+    use memtrack_format::meta::{Process, StartTimes};
     use std::fs;
 
     #[test]
@@ -158,7 +158,8 @@ mod tests {
         let path = directory.path().join("app.py");
         fs::write(&path, "pass\n").unwrap();
         for (start, changed) in [(1, 1), (u64::MAX / 2, 0)] {
-            let process = Process { start_realtime_ns: Some(start), ..Process::default() };
+            let start = StartTimes { realtime_ns: Some(start), ..StartTimes::default() };
+            let process = Process { start, ..Process::default() };
             let mut sources = Sources::of(&Facts { process, ..Facts::default() });
             assert_eq!(sources.file(path.to_str().unwrap()).is_changed(), changed == 1);
             assert_eq!(sources.changed(), changed);

@@ -132,13 +132,13 @@ fn capture_value(capture: &Capture) -> Value {
         "python_version": facts.python_version(),
         "python_allocator": facts.python_allocator(),
         "start_time": facts.start_time(),
-        "clock_uncertainty_ns": facts.process.clock_uncertainty_ns,
+        "clock_uncertainty_ns": facts.process.start.uncertainty_ns,
         "duration_ms": millis(facts.duration_ns(&capture.analysis)),
         "has_allocation_timestamps": capture.analysis.exact_times,
         "time_uncertainty_ns": facts.time_uncertainty_ns,
         "has_native_traces": facts.process.native_traces,
-        "native_frames": facts.process.native_kept.map(|kept| {
-            json!({"kept": kept, "unwound": facts.process.native_unwound})
+        "native_frames": facts.process.stacks.native_kept.map(|kept| {
+            json!({"kept": kept, "unwound": facts.process.stacks.native_unwound})
         }),
         "traces_python_allocators": traces_python_allocators(capture),
         "aggregated": facts.aggregated,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 
-use memtrack_format::meta::Process;
+use memtrack_format::meta::{EndTimes, Process, StartTimes};
 use memtrack_format::{Allocator, MapClass};
 
 use super::{Anonymizer, Plan, Rewriter, StripRule};
@@ -68,8 +68,8 @@ fn threads() -> Vec<Thread> {
 fn process() -> Process {
     Process {
         command_line: vec![b"python3".to_vec(), b"--password=xyzzy".to_vec()],
-        start_monotonic_ns: Some(5_000_000),
-        end_monotonic_ns: Some(9_000_000_000),
+        start: StartTimes { monotonic_ns: Some(5_000_000), ..StartTimes::default() },
+        end: EndTimes { monotonic_ns: Some(9_000_000_000), ..EndTimes::default() },
         timestamps: true,
         stop_reason: Some(b"no room in /home/alice".to_vec()),
         ..Process::default()

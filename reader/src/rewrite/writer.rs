@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use memtrack_format::block::{BlockHeader, BlockKind};
 use memtrack_format::mapped::{self, MappedFile};
-use memtrack_format::meta::{CLOCK_MONOTONIC, Process};
+use memtrack_format::meta::{Process, RecordedClock};
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use memtrack_format::record::{
     CodeHead, Encoder, LineTableFormat, LocationEncoder, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame,
@@ -115,10 +115,10 @@ impl<'a, W: Write> Rewriter<'a, W> {
             None => process.clone(),
         };
         // Times are nanoseconds since the start by now, whatever clock stamped them.
-        let start = process.start_monotonic_ns.unwrap_or(0);
-        process.start_monotonic_ns = Some(start);
-        (process.clock, process.start_ticks) = (Some(CLOCK_MONOTONIC), Some(start));
-        process.end_ticks = process.end_monotonic_ns;
+        let start = process.start.monotonic_ns.unwrap_or(0);
+        process.start.monotonic_ns = Some(start);
+        (process.start.clock, process.start.ticks) = (Some(RecordedClock::Monotonic), Some(start));
+        process.end.ticks = process.end.monotonic_ns;
         let mut blocks = CaptureBlocks::new(out)?;
         match &mut names {
             Some(names) => blocks.symbols(&names.symbols(symbols))?,
@@ -235,7 +235,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
         let truncated = makes && self.truncated > 0;
         self.truncated -= u64::from(truncated);
         let place = self.stream()?;
-        let time = event.time_ns.saturating_add(self.process.start_ticks.unwrap_or(0));
+        let time = event.time_ns.saturating_add(self.process.start.ticks.unwrap_or(0));
         let timed = self.process.timestamps;
         let Self { streams, codes, names, depths, place: now, mapped, image, .. } = self;
         let stream = &mut streams[place];
@@ -299,7 +299,7 @@ impl<W: Write> Consumer for Rewriter<'_, W> {
     }
 
     fn snapshot(&mut self, snapshot: &Snapshot) {
-        let ticks = snapshot.time_ns.saturating_add(self.process.start_ticks.unwrap_or(0));
+        let ticks = snapshot.time_ns.saturating_add(self.process.start.ticks.unwrap_or(0));
         let tick = self.last_tick;
         self.observe(&Observation::Snapshot { tick, ticks, rss: snapshot.rss_bytes });
     }
@@ -315,7 +315,7 @@ impl<W: Write> Consumer for Rewriter<'_, W> {
     }
 
     fn tick(&mut self, ticket: u64, time_ns: u64) {
-        let time_ns = time_ns.saturating_add(self.process.start_monotonic_ns.unwrap_or(0));
+        let time_ns = time_ns.saturating_add(self.process.start.monotonic_ns.unwrap_or(0));
         self.last_tick = Tick { ticket: ticket.saturating_add(self.raised), time_ns };
         self.observe(&Observation::Tick(self.last_tick));
     }

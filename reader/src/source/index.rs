@@ -110,11 +110,12 @@ fn is_whole(file: &OpenCaptureFile, parts: &[StoredPiece]) -> Result<bool, Error
 /// Restores the start of the clocks where it was known before.
 fn keep_start(process: &mut Process, before: &Process) {
     let start = |now: &mut Option<u64>, before: Option<u64>| *now = before.or(*now);
-    start(&mut process.clock, before.clock);
-    start(&mut process.start_ticks, before.start_ticks);
-    start(&mut process.start_monotonic_ns, before.start_monotonic_ns);
-    start(&mut process.start_realtime_ns, before.start_realtime_ns);
-    start(&mut process.clock_uncertainty_ns, before.clock_uncertainty_ns);
+    let (now, before) = (&mut process.start, &before.start);
+    now.clock = before.clock.or(now.clock);
+    start(&mut now.ticks, before.ticks);
+    start(&mut now.monotonic_ns, before.monotonic_ns);
+    start(&mut now.realtime_ns, before.realtime_ns);
+    start(&mut now.uncertainty_ns, before.uncertainty_ns);
 }
 
 fn segments(records: &[StoredPiece]) -> Vec<IndexedSegment> {

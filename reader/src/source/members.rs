@@ -84,13 +84,13 @@ mod tests {
     use crate::rewrite::CaptureBlocks;
     use crate::source::CaptureReader;
 
-    fn capture(pid: u64) -> Vec<u8> {
+    fn capture(pid: u32) -> Vec<u8> {
         let mut blocks = CaptureBlocks::new(Vec::new()).unwrap();
         blocks.process(&Process { pid: Some(pid), ..Process::default() }, 0).unwrap();
         blocks.finish(true).unwrap()
     }
 
-    fn pids(path: &Path) -> Vec<Option<u64>> {
+    fn pids(path: &Path) -> Vec<Option<u32>> {
         let opened =
             members(path).unwrap().paths.into_iter().map(|path| CaptureReader::open(path).unwrap().process().pid);
         opened.collect()

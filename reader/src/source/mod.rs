@@ -310,8 +310,8 @@ impl CaptureReader {
     /// [`Error::Io`] when reading fails.
     pub fn duration_ns(&self) -> Result<u64, Error> {
         let process = self.process();
-        let start = process.start_monotonic_ns.unwrap_or(0);
-        let end = match process.end_monotonic_ns {
+        let start = process.start.monotonic_ns.unwrap_or(0);
+        let end = match process.end.monotonic_ns {
             Some(end) => end,
             None => read::last_tick_ns(&self.file, &self.index)?.unwrap_or(start),
         };

@@ -57,7 +57,7 @@ fn streams(index: &Index) -> Vec<FileStream> {
 fn timeline(file: &OpenCaptureFile, index: &Index) -> Result<Timeline, Error> {
     let process = &index.process;
     let mut last = None;
-    if process.end_ticks.is_none() {
+    if process.end.ticks.is_none() {
         for piece in index.observations.iter().rev() {
             let mut payload = Vec::new();
             file.payload(piece, &mut payload)?;
@@ -71,7 +71,7 @@ fn timeline(file: &OpenCaptureFile, index: &Index) -> Result<Timeline, Error> {
             }
         }
     }
-    Ok(Timeline::new(process.start_monotonic_ns, ClockScale::new(process, last)))
+    Ok(Timeline::new(process.start.monotonic_ns, ClockScale::new(process, last)))
 }
 
 /// The time of the last tick that can be read, on the monotonic clock.
@@ -192,7 +192,7 @@ impl MergeReader {
     pub(crate) fn end<C: Consumer>(&mut self, consumer: &mut C) -> Result<(), Error> {
         self.look_ahead(u64::MAX)?;
         self.merger.pass(u64::MAX, consumer);
-        self.merger.timeline.end(self.shop.index.process.end_monotonic_ns);
+        self.merger.timeline.end(self.shop.index.process.end.monotonic_ns);
         Ok(())
     }
 

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use memtrack_format::meta::{CLOCK_MONOTONIC, Process};
+use memtrack_format::meta::{Process, RecordedClock};
 use memtrack_format::observe::{Observation, Tick};
 
 /// Binary places of [`ClockScale::ns_per_tick`].
@@ -36,11 +36,11 @@ pub(super) struct ClockScale {
 impl ClockScale {
     /// Through the start and the last moment at which both clocks were read; `None` when they are not known.
     pub(super) fn new(process: &Process, last: Option<(u64, u64)>) -> Option<Self> {
-        let (start_ticks, start_ns) = (process.start_ticks?, process.start_monotonic_ns?);
-        if process.clock == Some(CLOCK_MONOTONIC) {
+        let (start_ticks, start_ns) = (process.start.ticks?, process.start.monotonic_ns?);
+        if process.start.clock == Some(RecordedClock::Monotonic) {
             return Some(Self { start_ticks, ns_per_tick: 1 << FRACTION });
         }
-        let end = process.end_ticks.zip(process.end_monotonic_ns).or(last);
+        let end = process.end.ticks.zip(process.end.monotonic_ns).or(last);
         let (ticks, ns) = end.map(|(ticks, ns)| (ticks.wrapping_sub(start_ticks), ns.wrapping_sub(start_ns)))?;
         let ns_per_tick = (u128::from(ns) << FRACTION).checked_div(u128::from(ticks))?;
         Some(Self { start_ticks, ns_per_tick: u64::try_from(ns_per_tick).ok()? })

@@ -38,7 +38,7 @@ impl ProcessReplay {
 
     pub(super) fn process(&mut self, process: &Process) {
         self.process.update(&process.encode());
-        let start = self.process.start_monotonic_ns.unwrap_or(0);
+        let start = self.process.start.monotonic_ns.unwrap_or(0);
         if self.online.is_none() {
             self.online = Some(Online::new(start));
             self.replay = Replay::new(&Options { forked: self.process.fork_ticket.is_some(), ..Options::default() });

@@ -4,7 +4,7 @@ use crc32fast::hash as crc32;
 use memtrack_collector::{FileSink, RecordPiece, Sink};
 use memtrack_format::block::{BlockHeader, BlockKind, Codec};
 use memtrack_format::header;
-use memtrack_format::meta::Process;
+use memtrack_format::meta::{EndTimes, Process, RecordedClock, StartTimes};
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use memtrack_format::record::{CodeHead, Encoder, LineTableFormat, RawFrame};
 use memtrack_format::{Allocator, MapClass};
@@ -341,11 +341,13 @@ impl EncodedPiece {
 pub(super) fn process() -> Process {
     Process {
         pid: Some(7),
-        clock: Some(memtrack_format::meta::CLOCK_TSC),
-        start_ticks: Some(0),
-        start_monotonic_ns: Some(START_NS),
-        end_ticks: Some(2_000_000),
-        end_monotonic_ns: Some(START_NS + 1_000_000),
+        start: StartTimes {
+            clock: Some(RecordedClock::Tsc),
+            ticks: Some(0),
+            monotonic_ns: Some(START_NS),
+            ..StartTimes::default()
+        },
+        end: EndTimes { ticks: Some(2_000_000), monotonic_ns: Some(START_NS + 1_000_000) },
         ..Process::default()
     }
 }

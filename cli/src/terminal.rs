@@ -11,7 +11,6 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::sys;
-use crate::text::{Style, Styled};
 
 /// What takes less time has no bar.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -54,11 +53,6 @@ impl Look {
         let columns = || env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         let width = terminal.and_then(|width| columns().or(width)).filter(|columns| *columns > 0);
         Self { width, color }
-    }
-
-    /// A heading.
-    pub(crate) fn heading(self, text: &str) -> String {
-        Styled::new(Style::Heading, text).cut(self.width).render(self)
     }
 }
 

@@ -160,6 +160,13 @@ pub(super) fn without_middle(text: &str, room: usize) -> String {
     format!("{first}…{}", end(text, room - first.width().min(room)))
 }
 
+impl Look {
+    /// A heading.
+    pub(crate) fn heading(self, text: &str) -> String {
+        Styled::new(Style::Heading, text).cut(self.width).render(self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Style, Styled, without_middle};

@@ -49,6 +49,49 @@ def test_workers(memtrack, python, programs, way):
     is_whole(memtrack, captures)
 
 
+def blocks(memtrack, path):
+    """Bytes of blocks, mappings apart, allocated and live at exit: replayed from the records alone."""
+    allocated, live = 0, {}
+    for line in memtrack("parse", path).stdout.decode().splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind in ("ALLOC", "FREE"):
+            fields = dict(field.split("=", 1) for field in rest.split())
+            live.pop(fields["address"], None)
+            if kind == "ALLOC":
+                live[fields["address"]] = int(fields["size"])
+                allocated += int(fields["size"])
+        assert "UNDO" not in kind, "a call that failed is not replayed here"
+    return allocated, sum(live.values())
+
+
+@pytest.mark.parametrize("way", ["fork", "subprocesses", "prefork", "shell"])
+def test_allocated_is_freed_and_live_at_exit(memtrack, python, programs, way):
+    _, captures = recorded(memtrack, python, programs / "tree.py", way)
+    each = []
+    for path in captures:
+        stats = json.loads(memtrack("stats", "--json", path).stdout)
+        each.append(stats)
+        rows = [
+            json.loads(memtrack("table", "--json", view, path).stdout)["rows"] for view in ("--allocated", "--at-exit")
+        ]
+        is_block = lambda row: row["allocator"] not in ("mmap", "mremap", "pymalloc_arena")
+        assert tuple(sum(row["bytes"] for row in part if is_block(row)) for part in rows) == blocks(memtrack, path)
+        assert sum(row["bytes"] for row in rows[1]) == stats["live_at_exit"]["bytes"]
+    whole = json.loads(memtrack("stats", "--json", *captures).stdout)
+    for key in ("count", "bytes"):
+        for stats in [*each, whole]:
+            assert stats["allocations"][key] == stats["freed"][key] + stats["live_at_exit"][key], key
+        for part in ("allocations", "freed", "live_at_exit"):
+            assert whole[part][key] == sum(stats[part][key] for stats in each), (part, key)
+    for stats in [*each, whole]:
+        parts = stats["leaked"]["parts"].values()
+        for key in ("bytes", "allocations"):
+            assert stats["leaked"][key] == sum(part[key] for part in parts)
+    # Children that end by _exit do not finalize.
+    moments = {stats["leaked"]["moment"] for stats in each}
+    assert whole["leaked"]["moment"] == (moments.pop() if len(moments) == 1 else "finalization-or-exit")
+
+
 @pytest.mark.parametrize("way", ["subprocesses", "shell"])
 def test_programs(memtrack, python, programs, way):
     _, captures = recorded(memtrack, python, programs / "tree.py", way)

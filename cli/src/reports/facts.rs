@@ -43,7 +43,7 @@ impl Capture {
     /// What a view has in all, as one reads it: above its rows.
     pub(crate) fn headline(&self, view: View, whole: Tally) -> String {
         let moment = match view {
-            View::Leaks => format!(", {}", self.facts.leak_moment.live()),
+            View::Leaks => format!(", live {}", self.facts.leak_moment.when()),
             View::LeaksAtExit | View::HighWaterMark | View::Temporary | View::Allocated => String::new(),
         };
         format!("{}: {} in {} allocations{moment}", self.title(view), size(whole.bytes), count(whole.count))
@@ -58,7 +58,7 @@ impl Capture {
                 Some(moment) => format!("live at the peak, after {}", duration(moment.time_ns)),
                 None => "live at the peak".into(),
             },
-            View::Leaks | View::LeaksAtExit => self.facts.leak_moment.in_view(view).live().into(),
+            View::Leaks | View::LeaksAtExit => format!("live {}", self.facts.leak_moment.in_view(view).when()),
             View::Temporary => {
                 let most = count(totals.temporary_threshold.into());
                 format!("freed after at most {most} more of the same thread")

@@ -56,6 +56,16 @@ pub(crate) fn capture() -> Capture {
     Capture { facts: facts(), analysis, frames, threads: threads.into(), shown: Presentation::default() }
 }
 
+/// The same capture with the two groups of its second thread leaked, as its totals have it.
+pub(crate) fn leaking() -> Capture {
+    let mut capture = capture();
+    for (group, bytes) in [(2, 4_096), (3, 0)] {
+        let leaked = Sum { bytes, count: 1, ..Sum::default() };
+        capture.analysis.groups.change(group, |group| (group.leaked, group.leaked_at_exit) = (leaked, leaked));
+    }
+    capture
+}
+
 /// Fails where `text` differs from the golden file.
 pub(crate) fn compare(name: &str, text: &[u8]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);

@@ -32,12 +32,21 @@ impl LeakMoment {
         if view == View::LeaksAtExit { Self::Exit } else { self }
     }
 
-    /// For people, behind a figure.
-    pub(crate) fn live(self) -> &'static str {
+    /// For people.
+    pub(crate) fn when(self) -> &'static str {
         match self {
-            Self::Exit => "live at exit",
-            Self::Finalization => "live when Python began to finalize",
-            Self::Either => "live when Python began to finalize, or at exit",
+            Self::Exit => "at exit",
+            Self::Finalization => "when Python began to finalize",
+            Self::Either => "when Python began to finalize, or at exit",
+        }
+    }
+
+    /// The word in JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Exit => "exit",
+            Self::Finalization => "finalization",
+            Self::Either => "finalization-or-exit",
         }
     }
 }

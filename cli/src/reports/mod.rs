@@ -8,6 +8,7 @@ pub(crate) mod diff;
 pub(crate) mod facts;
 pub(crate) mod failed;
 pub(crate) mod holders;
+pub(crate) mod leak_parts;
 pub(crate) mod leaked;
 pub(crate) mod lifetimes;
 pub(crate) mod page;

@@ -13,10 +13,6 @@ use super::facts::Capture;
 pub(crate) struct Rows {
     /// What the rows are of, as a whole.
     pub(crate) whole: Tally,
-    /// What counts as leaked.
-    pub(crate) leaked: Tally,
-    /// The same as a view.
-    pub(crate) leaks: View,
     /// Every allocator that was used, by bytes.
     pub(crate) allocators: Vec<AllocatorRow>,
     /// The same with the domains of Python's apart.
@@ -36,9 +32,6 @@ pub(crate) struct Rows {
 impl Rows {
     /// The tables of a capture, of what `view` has, with at most `limit` frames and modules.
     pub(crate) fn new(capture: &Capture, view: View, limit: usize) -> Self {
-        let totals = &capture.analysis.totals;
-        let leaks = leaks(view);
-        let leaked = if leaks == View::LeaksAtExit { totals.leaked_at_exit } else { totals.leaked };
         let rows = capture.analysis.view(view);
         let whole = rows.iter().fold(Tally::default(), |mut whole, row| {
             whole.add(row.bytes, row.count);
@@ -48,8 +41,6 @@ impl Rows {
         let modules = analysis::by_module(&rows, &capture.frames);
         Self {
             whole,
-            leaked,
-            leaks,
             allocators: top(analysis::by_allocator(&rows, Allocator::function), usize::MAX, |row| size(&row.tally)),
             domains: top(analysis::by_allocator(&rows, |allocator| allocator), usize::MAX, |row| size(&row.tally)),
             threads: top(analysis::by_thread(&rows), usize::MAX, |row| size(&row.tally)),

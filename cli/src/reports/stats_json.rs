@@ -4,15 +4,16 @@
 
 use std::io::Write;
 
-use memtrack_reader::analysis::{BaselineMemory, FrameRow, ModuleRow, Tally, View, kept};
+use memtrack_reader::analysis::{FrameRow, ModuleRow, View};
 use serde_json::{Value, json};
 
 use super::NO_STACK;
 use super::facts::Capture;
 use super::failed;
+use super::leak_parts::LeakParts;
 use super::lifetimes::LifetimesReport;
 use super::processes;
-use super::stats::{Rows, freed, tells_python_apart, traces_python_allocators};
+use super::stats::{Rows, freed, leaks, traces_python_allocators};
 use super::view::name;
 
 /// Writes the report, with at most `limit` frames and modules.
@@ -50,7 +51,7 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
         "freed": {"count": freed(totals).count, "bytes": freed(totals).bytes},
         "live_at_exit": {"count": totals.leaked_at_exit.count, "bytes": totals.leaked_at_exit.bytes},
         "peak": peak(capture),
-        "leaked": leaked(capture, &rows),
+        "leaked": LeakParts::of(capture, leaks(view)).json(),
         "temporary": {"count": totals.temporary.count, "bytes": totals.temporary.bytes},
         "failed_allocations": failed::json(capture),
         "rss": rss(capture),
@@ -106,18 +107,6 @@ fn rss(capture: &Capture) -> Value {
         value["sum_of_peaks"] = several.rss_sum_of_peaks.into();
     }
     value
-}
-
-/// With every block of Python's allocators recorded, also what is held whatever the program does.
-fn leaked(capture: &Capture, rows: &Rows) -> Value {
-    let value = |tally: Tally| json!({"bytes": tally.bytes, "allocations": tally.count});
-    let mut leaked = value(rows.leaked);
-    if tells_python_apart(capture) {
-        let BaselineMemory { interpreter, imports } = kept(&capture.analysis.view(rows.leaks), &capture.frames);
-        leaked["interpreter"] = value(interpreter);
-        leaked["imports"] = value(imports);
-    }
-    leaked
 }
 
 fn capture_value(capture: &Capture) -> Value {
@@ -201,7 +190,7 @@ mod tests {
     #[test]
     fn golden() {
         let mut text = Vec::new();
-        write(&fixture::capture(), View::Allocated, None, 5, &mut text).unwrap();
+        write(&fixture::leaking(), View::Allocated, None, 5, &mut text).unwrap();
         fixture::compare("stats.json", &text);
     }
 

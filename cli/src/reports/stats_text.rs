@@ -6,16 +6,16 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use anyhow::Result;
-use memtrack_reader::analysis::{BaselineMemory, FrameRow, ModuleRow, Tally, Totals, View, kept};
+use memtrack_reader::analysis::{FrameRow, ModuleRow, Tally, Totals, View};
 use memtrack_reader::native::ModuleSource;
 
-use super::arenas;
 use super::facts::Capture;
 use super::failed;
 use super::holders::{Holder, answer, holders};
+use super::leak_parts::LeakParts;
 use super::processes;
 use super::shown::Wish;
-use super::stats::{Rows, freed, leaks, tells_python_apart};
+use super::stats::{Rows, freed, leaks};
 use crate::terminal::Look;
 use crate::text::{Styled, TextCell, TextColumn, TextTable, column, entry, share};
 use crate::units::{count, duration, size};
@@ -38,12 +38,12 @@ pub(crate) fn write(
     look: Look,
     mut out: impl Write,
 ) -> Result<()> {
-    let held = held_anyway(capture, leaks(view));
+    let leaked = LeakParts::of(capture, leaks(view)).lines(wish.with_imports);
     capture.leave_out_imports(wish);
     // Modules are told by whole stacks.
     let rows = Rows::new(capture, view, limit);
     capture.fold(wish)?;
-    figures(capture, &rows, held, look, &mut out)?;
+    figures(capture, (leaks(view), leaked), look, &mut out)?;
     Ok(lists(capture, &rows, view, limit, look, &mut out)?)
 }
 
@@ -81,7 +81,12 @@ fn places(capture: &Capture, rows: &Rows, view: View, limit: usize) -> [TextTabl
     [by_size, table(&all)]
 }
 
-fn figures(capture: &Capture, rows: &Rows, held: Option<String>, look: Look, out: &mut impl Write) -> io::Result<()> {
+fn figures(
+    capture: &Capture,
+    (leaks, leaked): (View, Vec<(&str, String)>),
+    look: Look,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let facts = &capture.facts;
     let totals = &capture.analysis.totals;
     let mut line = |label: &str, text: String| say(label, &text, look, out);
@@ -109,18 +114,13 @@ fn figures(capture: &Capture, rows: &Rows, held: Option<String>, look: Look, out
     if let Some(bytes) = facts.several.as_ref().and_then(|several| several.sum_of_peaks) {
         line("  sum of peaks", format!("{}, each process's at its own time", size(bytes)))?;
     }
-    let arenas = capture.analysis.python_arenas(rows.leaks);
-    line("Leaked", tally(arenas::without(rows.leaked, arenas)))?;
-    if capture.shown.folded {
-        held_by(capture, rows.leaks, look, out)?;
+    for (label, text) in leaked {
+        say(label, &text, look, out)?;
+        if capture.shown.folded && label.trim().eq_ignore_ascii_case("leaked") {
+            held_by(capture, leaks, look, out)?;
+        }
     }
     let mut line = |label: &str, text: String| say(label, &text, look, out);
-    if let Some(note) = arenas::note(arenas) {
-        line("  apart from", note)?;
-    }
-    if let Some(held) = held {
-        line("  of these", held)?;
-    }
     line("Temporary", tally(totals.temporary))?;
     if let Some(failed) = failed::text(capture) {
         line("Failed", failed)?;
@@ -189,14 +189,6 @@ fn resident(totals: &Totals) -> String {
         (Some(peak), None) => format!("{} at most", size(peak)),
         (None, _) => "not sampled".into(),
     }
-}
-
-/// Where every block of Python's allocators is recorded, the interpreter's own are most of what a small program holds.
-fn held_anyway(capture: &Capture, leaks: View) -> Option<String> {
-    let BaselineMemory { interpreter, imports } =
-        tells_python_apart(capture).then(|| kept(&capture.analysis.view(leaks), &capture.frames))?;
-    let part = |tally: Tally| format!("{} in {}", size(tally.bytes), count(tally.count));
-    Some(format!("{} by Python itself, {} by imports", part(interpreter), part(imports)))
 }
 
 fn tally(tally: Tally) -> String {
@@ -287,7 +279,7 @@ mod tests {
     fn golden() {
         let mut text = Vec::new();
         write(
-            &mut fixture::capture(),
+            &mut fixture::leaking(),
             &Wish::default(),
             View::Allocated,
             5,
@@ -307,7 +299,10 @@ mod tests {
         write(&mut capture, &Wish::default(), View::LeaksAtExit, 5, Look { width: Some(80), color: false }, &mut text)
             .unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("\nLeaked           77.0 kB in 7 allocations\n"), "{text}");
+        assert!(
+            text.contains("\nLeaked           1.50 MB in 3 allocations, live at exit; all by own code\n"),
+            "{text}"
+        );
         let listed = text
             .split("\nAllocators, of what was live at exit\n")
             .nth(1)

@@ -20,8 +20,9 @@ use crate::load::{Request, load};
 use crate::message;
 use crate::output::CaptureFile;
 use crate::reports::facts::{Capture, quoted};
+use crate::reports::leak_parts::LeakParts;
 use crate::reports::shown::Wish;
-use crate::reports::{arenas, failed, holders};
+use crate::reports::{failed, holders};
 use crate::target::TargetFile;
 use crate::units::{count, duration, plural, size};
 
@@ -163,7 +164,7 @@ fn recorded(
     let names = DebugFileSearch::limited(NAMES_TAKE);
     let read = read.then(|| read_back(&all, (!native, names.clone())));
     let took = match &read {
-        Some(Ok(capture)) => capture.facts.duration_ns(&capture.analysis),
+        Some(Ok((capture, _))) => capture.facts.duration_ns(&capture.analysis),
         _ => nanos(summary),
     };
     let took = duration(took);
@@ -173,8 +174,8 @@ fn recorded(
     }
     message::line(format_args!("\nmemtrack: {} in {shown}, recorded in {took}", size(bytes)));
     match read {
-        Some(Ok(capture)) => {
-            figures((options, ending), &capture, all.len(), names.is_over());
+        Some(Ok((capture, parts))) => {
+            figures((options, ending), (&capture, parts), all.len(), names.is_over());
         }
         Some(Err(error)) => message::error(format_args!("{error:#}")),
         None => {}
@@ -208,22 +209,27 @@ fn record_bytes(summary: &RecordingSummary) -> u64 {
 }
 
 /// Native code gets its names where a program has no other stacks: they take time.
-fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSearch)) -> Result<Capture> {
+fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSearch)) -> Result<(Capture, LeakParts)> {
     let request = Request { paths: captures, quiet: true, without_names, search, ..Request::default() };
     let mut capture = load(request, &Options::default())?;
-    capture.fold(&Wish::default())?;
-    Ok(capture)
+    let parts = LeakParts::of(&capture, View::Leaks);
+    capture.show(&Wish::default())?;
+    Ok((capture, parts))
 }
 
 /// Who holds the memory is left out where native code is `unnamed`.
-fn figures((options, ending): (&args::RunArgs, &Ending), capture: &Capture, captures: usize, unnamed: bool) {
+fn figures(
+    (options, ending): (&args::RunArgs, &Ending),
+    (capture, parts): (&Capture, LeakParts),
+    captures: usize,
+    unnamed: bool,
+) {
     let held = |view| {
         if !unnamed {
             held(capture, view);
         }
     };
-    let totals = &capture.analysis.totals;
-    let (peak, leaked) = (totals.peak, totals.leaked);
+    let peak = capture.analysis.totals.peak;
     match capture.facts.several.as_ref().filter(|several| several.apart.is_some()) {
         Some(several) => {
             let most = size(several.sum_of_peaks.unwrap_or(peak.bytes));
@@ -240,13 +246,13 @@ fn figures((options, ending): (&args::RunArgs, &Ending), capture: &Capture, capt
             held(View::HighWaterMark);
         }
     }
-    let arenas = capture.analysis.python_arenas(View::Leaks);
-    let leaked = arenas::without(leaked, arenas);
-    message::labelled("leaked", format_args!("{} in {} allocations", size(leaked.bytes), count(leaked.count)));
+    let (leaked, when) = (parts.leaked(false), capture.facts.leak_moment.when());
+    let leaked_in_words = format!("{} in {} allocations, live {when}", size(leaked.bytes), count(leaked.count));
+    message::labelled("leaked", leaked_in_words);
     if leaked.bytes > 0 {
         held(View::Leaks);
     }
-    if let Some(text) = arenas::warning(arenas, leaked) {
+    if let Some(text) = parts.apart() {
         message::labelled("apart from", text);
     }
     let failed = failed::text(capture);

@@ -1,0 +1,169 @@
+//! What was live at the moment of leaks, divided by whose it is: imports and arenas of Python's allocators are not called
+//! leaked, and a reader can check that nothing is missing.
+//!
+//! Invariant: the parts add up to everything that was live at that moment.
+
+use memtrack_reader::View;
+use memtrack_reader::analysis::{Tally, kept};
+use memtrack_reader::origin::{Whose, whose};
+use serde_json::{Map, Value, json};
+
+use super::arenas::{self, without};
+use super::facts::Capture;
+use super::leaked::LeakMoment;
+use super::stats::tells_python_apart;
+use crate::units::{count, size};
+
+/// Everything that was live at the moment of leaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeakParts {
+    moment: LeakMoment,
+    /// By [`Whose::ALL`], without the next.
+    whose: [Tally; 4],
+    /// Arenas of Python's own allocators: whose objects lie in them is not known.
+    arenas: Tally,
+    /// What the interpreter itself has of the standard library's part, where that can be told.
+    interpreter: Option<Tally>,
+}
+
+impl LeakParts {
+    /// The parts of a view of leaks, told by stacks as they were recorded, before anything was left out.
+    pub(crate) fn of(capture: &Capture, leaks: View) -> Self {
+        let of_stack = whose(&capture.frames);
+        let rows = capture.analysis.view(leaks);
+        let mut parts = Self { moment: capture.facts.leak_moment.in_view(leaks), ..Self::default() };
+        for row in &rows {
+            let whose = of_stack.get(row.stack.0 as usize).copied().unwrap_or_default();
+            let part = match row.allocator.is_python_arena() {
+                true => &mut parts.arenas,
+                false => &mut parts.whose[whose as usize],
+            };
+            part.add(row.bytes, row.count);
+        }
+        parts.interpreter = tells_python_apart(capture).then(|| kept(&rows, &capture.frames).interpreter);
+        parts
+    }
+
+    /// All together.
+    fn whole(&self) -> Tally {
+        let mut whole = self.arenas;
+        self.whose.iter().for_each(|part| whole.add(part.bytes, part.count));
+        whole
+    }
+
+    /// What is called leaked: without arenas, and without what imports hold unless that is wished there.
+    pub(crate) fn leaked(&self, with_imports: bool) -> Tally {
+        let leaked = without(self.whole(), self.arenas);
+        if with_imports { leaked } else { without(leaked, self.imports()) }
+    }
+
+    fn imports(&self) -> Tally {
+        self.whose[Whose::Imports as usize]
+    }
+
+    /// Labels and figures: one line where everything live is leaked, else the whole and its parts below.
+    pub(crate) fn lines(&self, with_imports: bool) -> Vec<(&'static str, String)> {
+        let (whole, leaked) = (self.whole(), self.leaked(with_imports));
+        let when = self.moment.when();
+        if leaked == whole {
+            return vec![("Leaked", format!("{}, live {when}{}", in_words(leaked), self.of_these(leaked)))];
+        }
+        let mut lines = vec![
+            ("Live", format!("{} {when}", in_words(whole))),
+            ("  leaked", format!("{}{}", in_words(leaked), self.of_these(leaked))),
+        ];
+        if !with_imports && self.imports().count > 0 {
+            lines.push(("  by imports", in_words(self.imports())));
+        }
+        lines.extend(arenas::note(self.arenas).map(|note| ("  in arenas", note)));
+        lines
+    }
+
+    /// Who has most of what is leaked.
+    fn of_these(&self, leaked: Tally) -> String {
+        let own = self.whose[Whose::Own as usize];
+        let parts = [("own code", own), ("Python itself", self.interpreter.unwrap_or_default())];
+        let said = parts.into_iter().filter(|(_, part)| part.bytes > 0 && *part != leaked);
+        let said: Vec<_> = said.map(|(who, part)| format!("{} by {who}", size(part.bytes))).collect();
+        match (&said[..], own == leaked && own.bytes > 0) {
+            (_, true) => "; all by own code".into(),
+            ([], false) => String::new(),
+            (said, false) => format!("; {}", said.join(", ")),
+        }
+    }
+
+    /// What is not called leaked, in one sentence for the end of `run`; `None` where that is nothing to speak of.
+    pub(crate) fn apart(&self) -> Option<String> {
+        let imports = self.imports();
+        let imports = (imports.bytes > 0).then(|| format!("{} held by imports", size(imports.bytes)));
+        let arenas = arenas::warning(self.arenas, self.leaked(false));
+        let parts: Vec<_> = imports.into_iter().chain(arenas).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    /// As `leaked` of `stats --json`.
+    pub(crate) fn json(&self) -> Value {
+        let value = |tally: Tally| json!({"bytes": tally.bytes, "allocations": tally.count});
+        let mut leaked = value(self.whole());
+        leaked["moment"] = self.moment.name().into();
+        let parts = Whose::ALL.iter().zip(self.whose).map(|(whose, part)| (whose.name().to_owned(), value(part)));
+        leaked["parts"] = parts.chain([("python_arenas".to_owned(), value(self.arenas))]).collect::<Map<_, _>>().into();
+        if let Some(interpreter) = self.interpreter {
+            leaked["interpreter"] = value(interpreter);
+            leaked["imports"] = value(self.imports());
+        }
+        leaked
+    }
+}
+
+fn in_words(tally: Tally) -> String {
+    format!("{} in {} allocations", size(tally.bytes), count(tally.count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LeakMoment, LeakParts, Tally};
+    use memtrack_reader::origin::Whose;
+
+    fn tally(bytes: u64, count: u64) -> Tally {
+        Tally { bytes, count }
+    }
+
+    fn parts(whose: [Tally; 4], arenas: Tally) -> LeakParts {
+        LeakParts { moment: LeakMoment::Finalization, whose, arenas, interpreter: None }
+    }
+
+    #[test]
+    fn parts_add_up_to_the_whole() {
+        let none = Tally::default();
+        assert_eq!(Whose::ALL.map(|whose| whose as usize), [0, 1, 2, 3]);
+        let python = parts([tally(57_000, 5), tally(2_000, 2), none, tally(80_000, 8)], tally(150_000, 3));
+        assert_eq!(
+            python.lines(false).iter().map(|(label, text)| format!("{label}: {text}")).collect::<Vec<_>>(),
+            [
+                "Live: 289 kB in 18 allocations when Python began to finalize",
+                "  leaked: 59.0 kB in 7 allocations; 57.0 kB by own code",
+                "  by imports: 80.0 kB in 8 allocations",
+                "  in arenas: 150 kB in 3 arenas held by Python's allocator, free or not; record with \
+                 --trace-python-allocators to see objects",
+            ]
+        );
+        assert_eq!(python.lines(true)[1].1, "139 kB in 15 allocations; 57.0 kB by own code");
+        let json = python.json();
+        let sum: u64 = json["parts"].as_object().unwrap().values().map(|part| part["bytes"].as_u64().unwrap()).sum();
+        assert_eq!((json["bytes"].as_u64(), json["moment"].as_str()), (Some(sum), Some("finalization")));
+        assert_eq!(
+            python.apart().unwrap(),
+            "80.0 kB held by imports; 150 kB in 3 arenas held by Python's allocator, free or not; record with \
+             --trace-python-allocators to see objects"
+        );
+    }
+
+    #[test]
+    fn what_is_all_leaked_is_one_line() {
+        let none = Tally::default();
+        let native = LeakParts { moment: LeakMoment::Exit, ..parts([tally(10, 1), none, none, none], none) };
+        assert_eq!(native.lines(false), [("Leaked", "10 B in 1 allocations, live at exit; all by own code".into())]);
+        assert_eq!(native.apart(), None);
+    }
+}

@@ -4,7 +4,9 @@ import json
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
+import zipapp
 
 import pytest
 
@@ -156,3 +158,31 @@ def test_containers_are_not_the_place(memtrack, plain, compiler, name, source, t
     capture = memtrack.record("./shop", options=("--native",))
     text = capture.reading("table", "--leaks", capture.path)
     assert re.search(r"remember.* at .*shop\.(cc:7|rs:5)", rows(text)[0]), text
+
+
+def test_modules_of_archives_and_editable_installations(memtrack, python, tmp_path):
+    """Files in no package of their own: the roots of their imports tell their names."""
+    holding = f"kept = []\ndef hold():\n    kept.append(bytearray({3 * MB}))\n"
+    for folder in ("src/linked/inner", "checkout/mapped/inner", "app/packed/inner"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "deep.py").write_text(holding)
+    (tmp_path / "app" / "__main__.py").write_text(
+        "import packed.inner.deep, linked.inner.deep, mapped.inner.deep\n"
+        "for package in (packed, linked, mapped):\n    package.inner.deep.hold()\n"
+    )
+    zipapp.create_archive(tmp_path / "app", tmp_path / "app.pyz")
+    # A virtual environment that another interpreter is linked into, as pip and setuptools leave it.
+    environment = tmp_path / "venv"
+    subprocess.run([python, "-m", "venv", "--without-pip", environment], check=True)
+    (site,) = environment.glob("lib/python3*/site-packages")
+    (site / "linked.pth").write_text(f"{tmp_path}/src\n")
+    (site / "finder.pth").write_text("import __editable___mapped_1_finder\n")
+    (site / "__editable___mapped_1_finder.py").write_text(
+        "import sys\n"
+        f"MAPPING = {{'mapped': '{tmp_path}/checkout/mapped'}}\n"
+        f"sys.path.append('{tmp_path}/checkout')\n"
+    )
+    capture = memtrack.record(environment / "bin" / "python", tmp_path / "app.pyz")
+    for module in ("packed", "linked.inner", "mapped.inner.deep"):
+        kept = capture.reading("table", "--module", module, "--json", capture.path)
+        assert sum(row["bytes"] for row in json.loads(kept)["rows"]) == 3 * MB + 1, (module, kept)

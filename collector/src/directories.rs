@@ -10,7 +10,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,8 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
     known.script = start.script.as_deref().map(bytes);
     known.own_directories = start.own.iter().map(|path| bytes(path)).collect();
     let roots = start.roots.into_iter().chain(python_path(&environment, &directory));
-    known.import_roots = roots.chain(path_files(command_line, &environment)).map(|path| bytes(&path)).collect();
+    let installed = prefix(command_line, &environment, &directory, executable).map(|prefix| editable_roots(&prefix));
+    known.import_roots = roots.chain(installed.unwrap_or_default()).map(|path| bytes(&path)).collect();
     known
 }
 
@@ -78,7 +79,9 @@ impl InterpreterArguments {
         let script = &without_dots(script);
         let resolved = fs::canonicalize(script).unwrap_or_else(|_| script.clone());
         // A directory or an archive that is run has its modules in itself.
-        let folder = |path: &Path| if path.is_dir() { Some(path.into()) } else { path.parent().map(Path::to_path_buf) };
+        let has_modules = |path: &Path| path.is_dir() || is_archive(path);
+        let folder =
+            |path: &Path| if has_modules(path) { Some(path.into()) } else { path.parent().map(Path::to_path_buf) };
         let mut folders: Vec<PathBuf> = [&resolved, script].into_iter().filter_map(|path| folder(path)).collect();
         folders.dedup();
         let installed = resolved.extension().is_none() && folders.iter().any(|folder| holds_installed(folder));
@@ -134,24 +137,92 @@ fn python_path(environment: &[u8], directory: &Path) -> Vec<PathBuf> {
     paths.filter(|path| !path.is_empty()).map(|path| without_dots(&directory.join(OsStr::from_bytes(path)))).collect()
 }
 
-/// The directories that `.pth` files of the virtual environment name.
-fn path_files(command_line: &[Vec<u8>], environment: &[u8]) -> Vec<PathBuf> {
-    let called = command_line.first().map(|path| Path::new(OsStr::from_bytes(path)));
-    let beside = called.and_then(|path| path.parent()?.parent()).filter(|prefix| prefix.is_absolute());
-    let active = variable(environment, b"VIRTUAL_ENV").map(|path| Path::new(OsStr::from_bytes(path)));
+/// The directory that the interpreter's `lib/python3.X/site-packages` lies in: as it was called, which in a virtual
+/// environment is a link to another interpreter, else by the environment.
+fn prefix(
+    command_line: &[Vec<u8>],
+    environment: &[u8],
+    directory: &Path,
+    executable: Option<&[u8]>,
+) -> Option<PathBuf> {
+    let of_interpreter = |path: &Path| path.parent()?.parent().map(Path::to_path_buf);
+    let path = |bytes| Path::new(OsStr::from_bytes(bytes));
+    let called = command_line.first().map(|called| path(called)).filter(|called| !called.as_os_str().is_empty())?;
+    if called.components().count() > 1 {
+        return of_interpreter(&without_dots(&directory.join(called)));
+    }
+    if let Some(active) = variable(environment, b"VIRTUAL_ENV") {
+        return Some(path(active).to_path_buf());
+    }
+    let places = variable(environment, b"PATH").unwrap_or_default().split(|&byte| byte == b':');
+    let found = places.map(|place| directory.join(path(place)).join(called)).find(|file| file.is_file());
+    // A version manager's script stands for another file.
+    let is_executable = |file: &PathBuf| fs::canonicalize(file).ok().as_deref() == executable.map(path);
+    found.filter(is_executable).as_deref().or(executable.map(path)).and_then(of_interpreter)
+}
+
+/// The roots that editable installations add: lines of `.pth` files, and what setuptools' finders map.
+fn editable_roots(prefix: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    if let Some(prefix) = beside.or(active) {
-        for version in entries(&prefix.join("lib")).filter(|path| path.to_string_lossy().contains("/python3")) {
-            let files = entries(&version.join("site-packages"));
-            for file in files.filter(|path| path.extension() == Some(OsStr::new("pth"))).take(MOST_FILES) {
-                let mut text = String::new();
-                let read = fs::File::open(&file).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
-                let lines = text.lines().map(str::trim).filter(|line| line.starts_with('/'));
-                found.extend(lines.filter(|_| read.is_ok()).map(PathBuf::from));
+    for version in entries(&prefix.join("lib")).filter(|path| path.to_string_lossy().contains("/python3")) {
+        let site = version.join("site-packages");
+        let is_finder = |path: &Path| {
+            let name = path.file_name().unwrap_or_default().as_bytes();
+            name.starts_with(b"__editable__") && name.ends_with(b"_finder.py")
+        };
+        let is_one = |path: &PathBuf| path.extension() == Some(OsStr::new("pth")) || is_finder(path);
+        for file in entries(&site).filter(is_one).take(MOST_FILES) {
+            let mut text = String::new();
+            let read = fs::File::open(&file).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+            if read.is_err() {
+                continue;
+            }
+            if is_finder(&file) {
+                found.extend(mapped_roots(&text));
+            } else {
+                // Paths are relative to where the file is.
+                let is_path =
+                    |line: &&str| !line.is_empty() && !line.starts_with(['#', '_']) && !line.starts_with("import");
+                let paths = text.lines().map(str::trim).filter(is_path).map(|line| without_dots(&site.join(line)));
+                found.extend(paths.filter(|path| path.is_dir() || is_archive(path)));
             }
         }
     }
     found
+}
+
+/// The directories that the packages of a finder's `MAPPING` are imported from: of `{'a.b': '/srv/src/a/b'}` it is `/srv/src`.
+/// A package that lies in a directory of another name has none.
+fn mapped_roots(finder: &str) -> Vec<PathBuf> {
+    let Some(line) = finder.lines().find(|line| line.starts_with("MAPPING")) else { return Vec::new() };
+    let literals: Vec<&str> = line.split('\'').skip(1).step_by(2).collect();
+    let (pairs, _) = literals.as_chunks::<2>();
+    let root = |[name, path]: &[&str; 2]| {
+        let mut root = Path::new(path);
+        for part in name.rsplit('.') {
+            let file = root.file_stem().filter(|stem| *stem == OsStr::new(part));
+            root = file.and(root.parent())?;
+        }
+        root.is_absolute().then(|| root.to_path_buf())
+    };
+    pairs.iter().filter_map(root).collect()
+}
+
+/// Whether this is a file that Python imports modules from: a zip archive, with or without a line of a script before it.
+fn is_archive(path: &Path) -> bool {
+    const END: &[u8] = b"PK\x05\x06";
+    const LAST: u64 = 1024;
+    let last = || -> std::io::Result<Vec<u8>> {
+        let mut last = Vec::new();
+        let metadata = fs::metadata(path)?;
+        if metadata.is_file() {
+            let mut file = fs::File::open(path)?;
+            file.seek(SeekFrom::Start(metadata.len().saturating_sub(LAST)))?;
+            file.take(LAST).read_to_end(&mut last)?;
+        }
+        Ok(last)
+    };
+    last().is_ok_and(|last| last.windows(END.len()).any(|bytes| bytes == END))
 }
 
 fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
@@ -164,7 +235,7 @@ fn bytes(path: &Path) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{InterpreterArguments, of, python_path, variable};
+    use super::{InterpreterArguments, editable_roots, mapped_roots, of, prefix, python_path, variable};
     use std::fs;
     use std::path::{Path, PathBuf};
 
@@ -213,6 +284,50 @@ mod tests {
         let environment = b"A=1\0PYTHONPATH=/opt/a::b/../c\0VIRTUAL_ENV=\0";
         assert_eq!(python_path(environment, Path::new("/srv")), [Path::new("/opt/a"), Path::new("/srv/c")]);
         assert_eq!((variable(environment, b"VIRTUAL_ENV"), variable(environment, b"PYTHON")), (None, None));
+    }
+
+    #[test]
+    fn editable_installations_add_roots() {
+        let base = tempfile::tempdir().unwrap();
+        let base = fs::canonicalize(base.path()).unwrap();
+        let site = base.join("venv/lib/python3.11/site-packages");
+        fs::create_dir_all(&site).unwrap();
+        fs::create_dir_all(base.join("src")).unwrap();
+        let src = base.join("src");
+        fs::write(site.join("a.pth"), format!("# comment\nimport x; x.y()\n{}\n../nothing\n", src.display())).unwrap();
+        let mapping =
+            "MAPPING: dict[str, str] = {'shop': '/srv/lib/shop', 'tool': '/opt/tool.py', 'other': '/opt/code'}\n";
+        fs::write(site.join("__editable___shop_1_finder.py"), mapping).unwrap();
+        let mut roots = editable_roots(&base.join("venv"));
+        roots.sort();
+        let mut expected = [Path::new("/srv/lib"), Path::new("/opt"), &src];
+        expected.sort();
+        assert_eq!(roots, expected);
+        assert_eq!(mapped_roots("MAPPING = {'acme.one': '/srv/acme/one', 'acme.two'}"), [Path::new("/srv")]);
+        assert!(mapped_roots("NAMESPACES = {'a': '/b'}").is_empty());
+    }
+
+    #[test]
+    fn the_prefix_is_where_the_interpreter_was_called() {
+        let (base, here) = (Path::new("/srv/venv"), Path::new("/srv/app"));
+        let called = |name: &str, environment: &[u8], executable: &str| {
+            prefix(&[name.as_bytes().to_vec()], environment, here, Some(executable.as_bytes()))
+        };
+        assert_eq!(called("../venv/bin/python", b"", "/usr/bin/python3").as_deref(), Some(base));
+        assert_eq!(called("/srv/venv/bin/python", b"", "/usr/bin/python3").as_deref(), Some(base));
+        assert_eq!(called("python", b"VIRTUAL_ENV=/srv/venv", "/usr/bin/python3").as_deref(), Some(base));
+        assert_eq!(called("python", b"PATH=/nowhere", "/usr/bin/python3").as_deref(), Some(Path::new("/usr")));
+    }
+
+    #[test]
+    fn an_archive_has_its_modules_in_itself() {
+        let base = tempfile::tempdir().unwrap();
+        let base = fs::canonicalize(base.path()).unwrap();
+        let archive = base.join("app.pyz");
+        fs::write(&archive, [b"#!/usr/bin/python3\nPK\x05\x06".as_slice(), &[0; 18]].concat()).unwrap();
+        fs::write(base.join("app.py"), "pass").unwrap();
+        assert_eq!(start(&["app.pyz"], &base).own, [archive]);
+        assert_eq!(start(&["app.py"], &base).own, [base]);
     }
 
     #[test]

@@ -1,0 +1,102 @@
+//! What a page says of its captures in words: the meaning of each view, facts, and the peak.
+//!
+//! Invariant: every figure is that of the other reports.
+
+use memtrack_reader::View;
+
+use crate::reports::facts::{Capture, visible};
+use crate::reports::{arenas, stats};
+use crate::units::{count, duration, size};
+
+/// What a view is of, and of which moment, in one sentence.
+pub(super) fn meaning(view: View, capture: &Capture) -> String {
+    let totals = &capture.analysis.totals;
+    let is_python = capture.facts.process.python_version.is_some();
+    match (view, totals.peak.at) {
+        (View::HighWaterMark, Some(moment)) if capture.facts.others == 0 => {
+            let whole = duration(capture.facts.duration_ns(&capture.analysis));
+            format!("What was live when most memory was: {} after the start, of {whole}.", duration(moment.time_ns))
+        }
+        (View::HighWaterMark, _) if capture.facts.others > 0 => {
+            "What all processes together had live when that was most.".into()
+        }
+        (View::Leaks | View::LeaksAtExit, _) if !is_python => "What was still live at the end of the program.".into(),
+        (View::Temporary, _) if totals.temporary_threshold > 1 => format!(
+            "What was freed before its thread had made {} further allocations: nothing of it stayed.",
+            count(totals.temporary_threshold.into())
+        ),
+        _ => meaning_of_any(view).into(),
+    }
+}
+
+/// The same without what only one capture can tell.
+pub(super) fn meaning_of_any(view: View) -> &'static str {
+    match view {
+        View::HighWaterMark => "What was live when most memory was.",
+        View::Leaks => "What was still live when Python began to finalize, at the end of the program.",
+        View::LeaksAtExit => {
+            "What was still live at the very end of the process, after Python had cleared its modules."
+        }
+        View::Temporary => "What was freed before its thread allocated again: nothing of it stayed.",
+        View::Allocated => "Everything that was ever allocated, freed or not, over the whole run.",
+    }
+}
+
+/// What the page says of a capture, label and text by turns.
+pub(super) fn facts(capture: &Capture) -> Vec<String> {
+    let (facts, totals) = (&capture.facts, &capture.analysis.totals);
+    let arenas = capture.analysis.python_arenas(View::Leaks);
+    let leaked = arenas::without(totals.leaked, arenas);
+    let mut pairs = vec![
+        ("Capture", facts.file.file_name().unwrap_or_default().to_string_lossy().into_owned()),
+        ("Program", facts.title()),
+        ("Python", facts.python_version().unwrap_or_default()),
+        ("Recorded", how_recorded(capture)),
+        ("Started", facts.start_time().unwrap_or_default()),
+        ("Duration", duration(facts.duration_ns(&capture.analysis))),
+        ("Times", facts.times().unwrap_or_default()),
+        ("Peak", peak_text(capture)),
+        ("Leaked", format!("{} in {} allocations", size(leaked.bytes), count(leaked.count))),
+        ("Apart from", arenas::note(arenas).unwrap_or_default()),
+        ("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes))),
+        ("Temporary", format!("{}, {}", count(totals.temporary.count), size(totals.temporary.bytes))),
+        (
+            "Resident memory",
+            totals.resident_peak().map_or("not sampled".into(), |bytes| format!("{} at most", size(bytes))),
+        ),
+    ];
+    pairs.retain(|(_, text)| !text.is_empty());
+    pairs.into_iter().flat_map(|(label, text)| [label.to_owned(), visible(&text)]).collect()
+}
+
+fn peak_text(capture: &Capture) -> String {
+    let peak = &capture.analysis.totals.peak;
+    let text = format!("{} in {} allocations", size(peak.bytes), count(peak.allocations));
+    match &capture.facts.several {
+        None => text,
+        Some(several) if several.apart.is_some() => format!("{text}, each process's own added up"),
+        Some(several) => {
+            let sum = several.sum_of_peaks.map(|bytes| format!("; sum of peaks: {}", size(bytes)));
+            format!("{text}, in all processes together{}", sum.unwrap_or_default())
+        }
+    }
+}
+
+/// When the high-water mark was, in microseconds, and its bytes: nothing where several processes had one each.
+pub(super) fn peak(capture: &Capture) -> serde_json::Value {
+    let peak = &capture.analysis.totals.peak;
+    let at = peak.at.filter(|_| !capture.has_several_peaks() && !capture.analysis.snapshots.is_empty());
+    at.map_or(serde_json::Value::Null, |at| serde_json::json!({"time": at.time_ns / 1000, "bytes": peak.bytes}))
+}
+
+/// With which of those options that figures depend on.
+fn how_recorded(capture: &Capture) -> String {
+    let process = &capture.facts.process;
+    let options = [
+        (process.native_traces, "native call stacks"),
+        (stats::traces_python_allocators(capture), "every Python object"),
+        (capture.analysis.exact_times, "exact times"),
+        (capture.facts.aggregated, "sums instead of events"),
+    ];
+    options.iter().filter(|(is_on, _)| *is_on).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,72 @@
+//! The file of a page: a frame of HTML, filled with the scripts and styles under `assets/` and with the data.
+//!
+//! Invariant: no text of a capture can leave the element that it is put into.
+
+use std::io::{self, Write};
+
+use super::columns::Packed;
+use crate::reports::facts::visible;
+
+const HEAD: &str = include_str!("../../../assets/page.html");
+const STYLE: &str = include_str!("../../../assets/page.css");
+const SCRIPTS: [&str; 19] = [
+    include_str!("../../../assets/format.js"),
+    include_str!("../../../assets/frames.js"),
+    include_str!("../../../assets/model.js"),
+    include_str!("../../../assets/sources.js"),
+    include_str!("../../../assets/layout.js"),
+    include_str!("../../../assets/holders.js"),
+    include_str!("../../../assets/sandwich.js"),
+    include_str!("../../../assets/palette.js"),
+    include_str!("../../../assets/graph.js"),
+    include_str!("../../../assets/chart.js"),
+    include_str!("../../../assets/table.js"),
+    include_str!("../../../assets/details.js"),
+    include_str!("../../../assets/tooltip.js"),
+    include_str!("../../../assets/overview.js"),
+    include_str!("../../../assets/difference.js"),
+    include_str!("../../../assets/about.js"),
+    include_str!("../../../assets/link.js"),
+    include_str!("../../../assets/controls.js"),
+    include_str!("../../../assets/page.js"),
+];
+
+/// What the page shows before its script has run, or without it.
+pub(super) struct StaticPage {
+    pub(super) title: String,
+    /// The program, and what there is to say of it in smaller letters.
+    pub(super) heading: [String; 2],
+    /// Label and text by turns.
+    pub(super) facts: Vec<String>,
+}
+
+/// Writes the whole file.
+///
+/// # Errors
+/// What the writer says.
+pub(super) fn write(frame: &StaticPage, data: &Packed, mut out: impl Write) -> io::Result<()> {
+    let facts = frame.facts.chunks(2).map(|pair| pair.iter().map(|text| escaped(text)).collect::<Vec<_>>());
+    let facts: String =
+        facts.map(|pair| format!("      <dt>{}</dt><dd>{}</dd>\n", pair[0], pair[1..].concat())).collect();
+    let [program, rest] = frame.heading.each_ref().map(|text| escaped(&visible(text)));
+    let (title, heading) = (escaped(&visible(&frame.title)), format!("{program} <span>{rest}</span>"));
+    let mut rest = HEAD;
+    for (mark, fill) in
+        [("{{TITLE}}", title), ("{{STYLE}}", STYLE.into()), ("{{HEADING}}", heading), ("{{FACTS}}", facts)]
+    {
+        let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
+        write!(out, "{before}{fill}")?;
+        rest = after;
+    }
+    let (before, after) = rest.split_once("{{DATA}}").unwrap_or((rest, ""));
+    out.write_all(before.as_bytes())?;
+    data.write(&mut out)?;
+    let (before, after) = after.split_once("{{SCRIPT}}").unwrap_or((after, ""));
+    out.write_all(before.as_bytes())?;
+    SCRIPTS.iter().try_for_each(|script| out.write_all(script.as_bytes()))?;
+    out.write_all(after.as_bytes())
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

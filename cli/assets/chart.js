@@ -36,6 +36,10 @@ class Steps {
   }
 }
 
+/** Where the label of the peak stands, and from where on there are lines. */
+const LABEL = 10;
+const TOP = 18;
+
 class Chart {
   /** `select(range)` is called with indices of moments, or null. */
   constructor(canvas, model, select) {
@@ -140,9 +144,9 @@ class Chart {
     canvas.height = this.height * this.ratio;
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     context.font = "11px system-ui, sans-serif";
-    const most = Math.max(1, heap.most, rss.most) * 1.2;
+    const most = Math.max(1, heap.most, rss.most) * 1.02;
     const floor = this.height - 17;
-    const y = (bytes) => floor - (bytes / most) * (floor - 14);
+    const y = (bytes) => floor - (bytes / most) * (floor - TOP);
     this.axes(context, color, y, most, floor);
     this.shade(context, color, y, floor);
     this.line(context, color("rss"), rss, y);
@@ -240,15 +244,14 @@ class Chart {
     context.beginPath();
     context.arc(x, top, 3, 0, 2 * Math.PI);
     context.fill();
-    // Above the point, with a rim, since the lines pass there.
+    // Above all lines, since no line comes as high as that.
     const half = context.measureText(text).width / 2 + 2;
     const at = Math.min(Math.max(x, this.left + half), this.width - half);
     context.textAlign = "center";
-    context.lineWidth = 3;
-    context.strokeStyle = color("bg");
-    context.strokeText(text, at, top - 7);
     context.fillStyle = color("text");
-    context.fillText(text, at, top - 7);
+    context.fillText(text, at, LABEL);
+    context.fillStyle = color("dim");
+    if (top - 5 > LABEL + 4) context.fillRect(Math.round(x), LABEL + 4, 1, top - 5 - (LABEL + 4));
   }
 
   /** The time under the pointer, and the highest steps in that column of the screen. */
@@ -260,7 +263,7 @@ class Chart {
   cross(context, color, y, floor, under) {
     const x = this.x(under.time);
     context.fillStyle = color("dim");
-    context.fillRect(x, 14, 1, floor - 14);
+    context.fillRect(x, TOP, 1, floor - TOP);
     for (const name of ["heap", "rss"]) {
       if (under[name] < 0) continue;
       context.fillStyle = color(name);

@@ -57,17 +57,18 @@ function describeFrame(data, frame) {
     place: file + at,
     // Of a path that is below nothing that is known the file's name is enough; of native code without lines it is the library.
     shortPlace: (isNative && !line) || short.startsWith("/") ? fileName(short) + at : short + at,
+    shortLine: ((isNative && !line) || short.startsWith("/") ? fileName(short) : short) + (line ? `:${line}` : ""),
     fileLine: fileName(short) + at,
     // Of a module's top level, the name by which the module is imported.
     importName: text("frameImport"),
   };
 }
 
-/** For each frame the number of its function: the first frame with the same name and file. */
-function numberFunctions(frames) {
+/** For each frame the number of its function: the first frame with the same name and file; or of its function's line. */
+function numberFunctions(frames, byLine = false) {
   const first = new Map();
-  return Int32Array.from(frames, ({ name, file }, frame) => {
-    const key = `${file}\n${name}`;
+  return Int32Array.from(frames, ({ name, file, line }, frame) => {
+    const key = `${file}\n${name}\n${byLine ? line : ""}`;
     if (!first.has(key)) first.set(key, frame);
     return first.get(key);
   });

@@ -1,4 +1,5 @@
-// Who holds it: the lines of the program's own code for which most is there, and through which library they got it.
+// Who holds it: the lines of the program's own code for which most is there, and through which library they got it. The
+// calls within a line are one.
 
 class Holders {
   constructor(layout) {
@@ -10,16 +11,19 @@ class Holders {
 
   /** For each node the nearest frame of own code, and the place where memory is asked for: plumbing is not told. */
   assign() {
-    const { count, frame, frames, parent } = this.model;
+    const { count, frame, frames, lineOf, parent } = this.model;
     this.holder = new Int32Array(count).fill(-1);
     this.place = new Int32Array(count).fill(-1);
+    // The call in the holder's line.
+    this.call = new Int32Array(count).fill(-1);
     for (let node = 1; node < count; node++) {
       const { isOwn, isPlumbing, isImporting } = frames[frame[node]];
       // What a line imported is not its own memory.
-      this.holder[node] = isOwn && !isPlumbing ? frame[node] : isImporting ? -1 : this.holder[parent[node]];
+      this.holder[node] = isOwn && !isPlumbing ? lineOf[frame[node]] : isImporting ? -1 : this.holder[parent[node]];
+      this.call[node] = isOwn && !isPlumbing ? frame[node] : this.call[parent[node]];
       // Plumbing is the place where nothing else is.
       const isPassed = isImporting || (isPlumbing && this.place[parent[node]] >= 0);
-      this.place[node] = isPassed ? this.place[parent[node]] : frame[node];
+      this.place[node] = isPassed ? this.place[parent[node]] : lineOf[frame[node]];
     }
   }
 
@@ -37,7 +41,10 @@ class Holders {
     const largest = [...rows].sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value)).slice(0, most);
     return largest
       .filter(([, row]) => row.value)
-      .map(([frame, row]) => ({ frame, value: row.value, ...this.through(frame, row.nodes) }));
+      .map(([line, row]) => {
+        const [frame] = this.largest(this.call, row.nodes);
+        return { frame, value: row.value, ...this.through(line, row.nodes) };
+      });
   }
 
   /** The same of code that no own code called: by the place that asked. */
@@ -61,11 +68,16 @@ class Holders {
     return rows;
   }
 
+  /** The frame, of those that nodes have, for which most of these nodes' memory is there, and how much. */
+  largest(frameOf, nodes) {
+    const sums = new Map();
+    for (const node of nodes) sums.set(frameOf[node], (sums.get(frameOf[node]) || 0) + this.value(node));
+    return [...sums].sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))[0];
+  }
+
   /** The place through which most of these nodes' memory came, and its part; none where it is the holder itself. */
   through(holder, nodes) {
-    const places = new Map();
-    for (const node of nodes) places.set(this.place[node], (places.get(this.place[node]) || 0) + this.value(node));
-    const [place, value] = [...places].sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))[0];
+    const [place, value] = this.largest(this.place, nodes);
     return place === holder || place < 0 ? { via: -1, viaValue: 0 } : { via: place, viaValue: value };
   }
 }

@@ -47,10 +47,11 @@ class Layout {
   /** `options`: inverted, split, frames (one of FRAMES). */
   constructor(model, selection, options) {
     Object.assign(this, { model, selection, options });
-    this.withoutArenas = { ...selection, hide: selection.hide | (1 << OWNER.arenas) };
+    // Where Python's arenas are apart they are one block, else they are where they were mapped.
+    this.withoutArenas = { ...selection, hide: selection.hide | (selection.apart ? 1 << OWNER.arenas : 0) };
     this.figures = model.figures(this.withoutArenas);
     this.root = this.fill(new Block(ROOT, null, this.figures));
-    this.arenas = (selection.hide >> OWNER.arenas) & 1 ? 0 : this.arenaTotal();
+    this.arenas = !selection.apart || (selection.hide >> OWNER.arenas) & 1 ? 0 : this.arenaTotal();
     this.root.value += this.arenas;
   }
 

@@ -36,7 +36,8 @@ class Model {
     this.groupNode = Int32Array.from(undelta(data.groupNode));
     this.frames = describeFrames(data);
     this.functionOf = numberFunctions(this.frames);
-    this.groupOwner = this.ownersOfGroups();
+    this.lineOf = numberFunctions(this.frames, true);
+    this.readOwners();
     this.sums = new Map();
     if (data.time) {
       this.time = undelta(data.time);
@@ -60,12 +61,20 @@ class Model {
     }
   }
 
-  /** Whose memory each group is: Python's arenas are a class of their own, as nobody knows what is live in them. */
-  ownersOfGroups() {
+  /**
+   * Whose memory each group is. In selections that have Python's arenas apart these are a class of their own: nobody knows
+   * what of them is in use.
+   */
+  readOwners() {
     const { allocators, groupAllocator, groupOwner } = this.data;
-    return Uint8Array.from(groupOwner, (owner, group) =>
+    this.groupOwner = Uint8Array.from(groupOwner);
+    this.groupOwnerApart = Uint8Array.from(groupOwner, (owner, group) =>
       allocators[groupAllocator[group]].endsWith("_arena") ? OWNER.arenas : owner,
     );
+  }
+
+  owner({ apart }, group) {
+    return (apart ? this.groupOwnerApart : this.groupOwner)[group];
   }
 
   /** Bytes and counts of each group: in a view, at the highest moment of a range, or left over by a range. */
@@ -107,8 +116,8 @@ class Model {
 
   /** Own and total figures of every node for a selection: of bytes and of counts, and those of the base. */
   figures(selection) {
-    const { view, range, thread, vanished, hide } = selection;
-    const key = JSON.stringify([view, range, thread, !!vanished, hide]);
+    const { view, range, thread, vanished, hide, apart } = selection;
+    const key = JSON.stringify([view, range, thread, !!vanished, hide, !!apart]);
     if (this.sums.has(key)) return this.sums.get(key);
     if (this.sums.size > 24) this.sums.clear();
     const own = this.ownFigures(selection, "new");
@@ -146,9 +155,10 @@ class Model {
   }
 
   /** Whether a group is of the selection's thread and of an owner who is shown. */
-  selects({ thread, hide }, group) {
+  selects(selection, group) {
+    const { thread, hide } = selection;
     if (thread >= 0 && this.data.groupThread[group] !== thread) return false;
-    return !((hide >> this.groupOwner[group]) & 1);
+    return !((hide >> this.owner(selection, group)) & 1);
   }
 
   /** What each owner has in a view, of whatever is shown: bytes and counts, of the new capture and of the base. */
@@ -158,13 +168,21 @@ class Model {
     for (const side of this.diff ? ["new", "base"] : ["new"]) {
       const { bytes, count } = this.groupFigures(selection, side);
       const keys = side === "new" ? ["bytes", "count"] : ["baseBytes", "baseCount"];
-      this.groupOwner.forEach((owner, group) => {
+      bytes.forEach((value, group) => {
         if (!this.selects(everyone, group)) return;
-        owners[owner][keys[0]] += bytes[group];
-        owners[owner][keys[1]] += count[group];
+        const owner = owners[this.owner(selection, group)];
+        owner[keys[0]] += value;
+        owner[keys[1]] += count[group];
       });
     }
     return owners;
+  }
+
+  /** Bytes of Python's arenas in what a selection shows. */
+  arenaBytes(selection) {
+    const { bytes } = this.groupFigures(selection);
+    const isCounted = (group) => this.groupOwnerApart[group] === OWNER.arenas && this.selects(selection, group);
+    return bytes.reduce((sum, value, group) => sum + (isCounted(group) ? value : 0), 0);
   }
 
   /** What the base has at nodes where the new capture has nothing. */

@@ -12,6 +12,7 @@ class Overview {
     Object.assign(this, { layout, state, metric: layout.selection.metric });
     this.owners = this.model.byOwner(layout.selection);
     this.showMeaning();
+    this.showFailed();
     this.showHolders();
     this.showOwners();
   }
@@ -21,7 +22,30 @@ class Overview {
     const { meanings } = this.model.data;
     const { range, view } = this.layout.selection;
     const meaning = range ? this.rangeMeaning(range, view) : meanings[view];
-    $("meaning").replaceChildren(meaning, ...this.leftOut(), ...this.notes());
+    $("meaning").replaceChildren(meaning, ...this.arenas(), ...this.leftOut(), ...this.notes());
+  }
+
+  /** How much of what is shown are Python's arenas, where they are at the places that mapped them. */
+  arenas() {
+    const { selection, whole } = this.layout;
+    const bytes = selection.apart ? 0 : this.model.arenaBytes(selection);
+    if (this.metric !== "bytes" || bytes < whole / 10) return [];
+    const text = element(
+      "span",
+      "dim",
+      ` ${formatSize(bytes)} of it are arenas of Python's allocator, at the lines that needed them.`,
+    );
+    text.title = OWNERS[OWNER.arenas].meaning;
+    return [text];
+  }
+
+  /** Calls for memory that failed. */
+  showFailed() {
+    const { failed } = this.model.data;
+    $("failed").hidden = !failed;
+    if (!failed) return;
+    $("failed").replaceChildren(element("b", "", "Not allocated: "), failed.text);
+    $("failed").title = ["Calls for memory that failed, the largest first:", ...failed.rows].join("\n");
   }
 
   rangeMeaning(range, view) {
@@ -105,11 +129,7 @@ class Overview {
     const amount = this.model.diff ? formatChange(value, this.metric) : formatAmount(value, this.metric);
     const share = this.model.diff ? "" : formatPercent(value, this.layout.whole);
     const text = element("span", "what");
-    text.append(
-      element("b", "", frame.shortPlace || "<no file>"),
-      ` ${frame.brief}`,
-      ...this.via(via, viaValue, value),
-    );
+    text.append(element("b", "", frame.shortLine || "<no file>"), ` ${frame.brief}`, ...this.via(via, viaValue, value));
     button.append(bar, element("span", "amount", amount), element("span", "share", share), text);
     const through = via >= 0 ? `\nvia ${this.model.frames[via].name} ${this.model.frames[via].place}` : "";
     button.title = `${frame.name}\n${frame.place}${through}\nClick to zoom in`;
@@ -122,7 +142,7 @@ class Overview {
     if (via < 0) return [];
     const frame = this.model.frames[via];
     const mostly = viaValue < value * 0.995 ? "mostly via" : "via";
-    return [element("span", "via", ` ${mostly} ${frame.shortPlace || frame.brief}`)];
+    return [element("span", "via", ` ${mostly} ${frame.brief}${frame.shortPlace && `, ${frame.shortPlace}`}`)];
   }
 
   /** Whose memory it is: swatches that are switches. */

@@ -65,16 +65,23 @@ class Page {
     return arenas === null ? view === 1 || view === 2 : !arenas;
   }
 
+  /** Python's arenas are apart from leaks, and in differences, where who had to map one is chance. */
+  get arenasApart() {
+    const { view } = this.state;
+    return this.model.diff || view === 1 || view === 2;
+  }
+
   selection() {
     const { view, metric, thread, range, vanished, hide } = this.state;
     const others = hide & ~(1 << OWNER.imports) & ~(1 << OWNER.arenas);
     const hidden = others | (this.hidesImports << OWNER.imports) | (this.hidesArenas << OWNER.arenas);
-    return { view, metric, thread, range, vanished: vanished && this.model.diff, hide: hidden };
+    const apart = this.arenasApart;
+    return { view, metric, thread, range, vanished: vanished && this.model.diff, hide: hidden, apart };
   }
 
   toggleOwner(owner) {
     if (owner === OWNER.imports) this.set({ imports: this.hidesImports, zoom: [] });
-    else if (owner === OWNER.arenas) this.set({ arenas: this.hidesArenas, zoom: [] });
+    else if (owner === OWNER.arenas) this.arenasApart && this.set({ arenas: this.hidesArenas, zoom: [] });
     else this.set({ hide: this.state.hide ^ (1 << owner), zoom: [] });
   }
 

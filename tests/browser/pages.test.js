@@ -213,33 +213,79 @@ inPage("memory is put down to its owners, who can be left out", "flamegraph.html
   assert.doesNotMatch(await page.textContent("#meaning"), /imports/);
 });
 
-inPage("what Python's arenas hold is a block of its own", "flamegraph.html", async (page) => {
-  const [{ value }] = await drawn(page);
-  const arenas = await page.evaluate(() => {
+/** Makes arenas of all mappings; gives their bytes in what is shown. */
+const makeArenas = (page) =>
+  page.evaluate(() => {
     const page = window.memtrack,
       { model } = page;
     model.data.allocators = model.data.allocators.map((name) => (name === "mmap" ? "pymalloc_arena" : name));
-    model.groupOwner = model.ownersOfGroups();
+    model.readOwners();
     model.sums.clear();
     page.layoutKey = null;
     page.update();
-    return model.byOwner(page.selection())[4].bytes;
+    return model.arenaBytes(page.selection());
   });
-  const blocks = await drawn(page),
-    block = blocks.find(({ name }) => name === "Python's arenas, in use or not");
-  assert.deepEqual([blocks[0].value, block.value, block.depth], [value, arenas, 1]);
-  assert.ok(arenas > 0 && arenas < value);
-  await page.click('#owners button:has-text("arenas")');
-  assert.equal((await drawn(page))[0].value, value - arenas);
-  assert.match(await page.textContent("#meaning"), /of Python's arenas, in use or not, is left out/);
-  await page.evaluate(() => window.memtrack.set({ arenas: null }));
-  // Among leaks nobody knows what of them is in use: they are left out until they are asked for.
-  await pick(page, "views", "Leaks");
-  assert.equal(await named(page, "Python's arenas, in use or not"), undefined);
-  const leaks = (await drawn(page))[0].value;
-  await page.click("#meaning button:text-is('show') >> nth=-1");
-  const shown = await named(page, "Python's arenas, in use or not");
-  assert.equal((await drawn(page))[0].value, leaks + shown.value);
+
+inPage("at the peak Python's arenas are where they were mapped", "flamegraph.html", async (page) => {
+  const before = await drawn(page);
+  const holders = await page.textContent("#holders");
+  const arenas = await makeArenas(page);
+  assert.ok(arenas > 0 && arenas < before[0].value);
+  assert.deepEqual(await drawn(page), before);
+  assert.equal(await page.textContent("#holders"), holders);
+  assert.equal(await page.locator('#owners button:has-text("arenas")').count(), 0);
+});
+
+inPage(
+  "leaks have Python's arenas as a block of their own, when they are asked for",
+  "flamegraph.html",
+  async (page) => {
+    await makeArenas(page);
+    await pick(page, "views", "Leaks");
+    assert.equal(await named(page, "Python's arenas, in use or not"), undefined);
+    assert.match(await page.textContent("#meaning"), /of Python's arenas, in use or not, is left out/);
+    const leaks = (await drawn(page))[0].value;
+    await page.click("#meaning button:text-is('show') >> nth=-1");
+    const arenas = await page.evaluate(() => window.memtrack.model.byOwner(window.memtrack.selection())[4].bytes);
+    const shown = await named(page, "Python's arenas, in use or not");
+    assert.deepEqual([(await drawn(page))[0].value, shown.value, shown.depth], [leaks + arenas, arenas, 1]);
+    await page.click('#owners button:has-text("arenas")');
+    assert.equal((await drawn(page))[0].value, leaks);
+  },
+);
+
+inPage("the calls within a line are one holder", "failed.html", async (page) => {
+  const rows = await page.$$eval("#holders li", (items) => items.map((item) => item.textContent));
+  assert.equal(rows.filter((text) => /failed\.py:\d+ pair/.test(text)).length, 1, rows.join("\n"));
+  assert.match(rows[0], /^30\.0 MB.*failed\.py:\d+ pair/);
+});
+
+inPage("calls for memory that failed are named with their place and number", "failed.html", async (page) => {
+  const { failed_allocations: failed } = await report("failed");
+  assert.equal(failed.count, 3);
+  const text = await page.textContent("#failed");
+  assert.match(text, /^Not allocated: 9\.01 PB in .*ask at .*failed\.py:\d+.*, the largest of 3, after /);
+  assert.match(await page.getAttribute("#failed", "title"), /\n2 calls in .*again/);
+});
+
+inPage("where nothing failed nothing is said of it", "flamegraph.html", async (page) => {
+  assert.equal(await page.isVisible("#failed"), false);
+});
+
+inPage("no line passes through the peak's label", "failed.html", async (page) => {
+  const found = await page.evaluate(async () => {
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    const { chart } = window.memtrack;
+    const context = chart.canvas.getContext("2d");
+    const color = getComputedStyle(document.documentElement).getPropertyValue("--rss").trim();
+    const [red, green, blue] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+    const { data } = context.getImageData(0, 0, chart.canvas.width, Math.round((LABEL + 3) * chart.ratio));
+    let lines = 0;
+    for (let at = 0; at < data.length; at += 4)
+      if (Math.abs(data[at] - red) + Math.abs(data[at + 1] - green) + Math.abs(data[at + 2] - blue) < 30) lines++;
+    return { lines, isHigher: chart.rss.most > chart.heap.most };
+  });
+  assert.deepEqual(found, { lines: 0, isHigher: true });
 });
 
 inPage("imports are folded into one block, and chains of library code, too", "flamegraph.html", async (page) => {

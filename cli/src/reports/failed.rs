@@ -3,31 +3,58 @@
 //! Invariant: the place is the innermost line of own code on the stack, where there is one; for programs the same as for
 //! people.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use memtrack_reader::origin::{Origin, origins};
 use memtrack_reader::{FrameId, StackId, paths};
 use serde_json::{Value, json};
 
 use super::facts::{Capture, visible};
 use super::{NO_STACK, shown};
-use crate::units::{count, size};
+use crate::units::{count, duration, size};
+
+/// Places that a page lists.
+const MOST_ROWS: usize = 10;
 
 /// In a few words; `None`: none has failed.
 pub(crate) fn text(capture: &Capture) -> Option<String> {
     let failed = &capture.analysis.failed;
     let largest = failed.largest()?;
-    let frames = &capture.frames;
-    let place = place(capture, largest.stack).map_or_else(
-        || NO_STACK.to_owned(),
-        |frame| {
-            let path = paths::short(frames, frames.file(frame));
-            visible(&shown::joined(frames.function(frame), &shown::place(frames.frame(frame), &path)))
-        },
-    );
+    let place = place_text(capture, largest.stack);
     let bytes = size(largest.largest_bytes);
     Some(match failed.total().count {
         1 => format!("{bytes} in {place}"),
         number => format!("{bytes} in {place}, the largest of {}", count(number)),
     })
+}
+
+/// For pages: the same with the time, and a line for each place, the one with the largest call first.
+pub(crate) fn page(capture: &Capture) -> Value {
+    let failed = &capture.analysis.failed;
+    let Some((text, largest)) = text(capture).zip(failed.largest()) else { return Value::Null };
+    let mut places: BTreeMap<String, FailedPlace> = BTreeMap::new();
+    for group in failed.iter() {
+        let place = places.entry(place_text(capture, group.stack)).or_default();
+        place.largest_bytes = place.largest_bytes.max(group.largest_bytes);
+        place.count = place.count.saturating_add(group.count);
+    }
+    let mut places: Vec<_> = places.into_iter().collect();
+    places.sort_by_key(|(_, place)| Reverse(place.largest_bytes));
+    let rows = places.iter().take(MOST_ROWS).map(|(text, FailedPlace { largest_bytes, count: calls })| match calls {
+        1 => format!("{} in {text}", size(*largest_bytes)),
+        _ => format!("{} calls in {text}, the largest of {}", count(*calls), size(*largest_bytes)),
+    });
+    let time = capture.analysis.snapshots.is_empty();
+    let after = if time { String::new() } else { format!(", after {}", duration(largest.largest_time_ns)) };
+    json!({"text": format!("{text}{after}"), "rows": rows.collect::<Vec<_>>()})
+}
+
+/// The failed calls of one place.
+#[derive(Default)]
+struct FailedPlace {
+    largest_bytes: u64,
+    count: u64,
 }
 
 /// For `stats --json`.
@@ -51,6 +78,18 @@ pub(crate) fn json(capture: &Capture) -> Value {
     json!({"count": total.count, "bytes": total.bytes, "largest": largest})
 }
 
+/// The same in words.
+fn place_text(capture: &Capture, stack: StackId) -> String {
+    let frames = &capture.frames;
+    place(capture, stack).map_or_else(
+        || NO_STACK.to_owned(),
+        |frame| {
+            let path = paths::short(frames, frames.file(frame));
+            visible(&shown::joined(frames.function(frame), &shown::place(frames.frame(frame), &path)))
+        },
+    )
+}
+
 /// Where it was: in own code, else in any that somebody wrote, else wherever.
 fn place(capture: &Capture, stack: StackId) -> Option<FrameId> {
     let frames = &capture.frames;
@@ -63,7 +102,7 @@ fn place(capture: &Capture, stack: StackId) -> Option<FrameId> {
 
 #[cfg(test)]
 mod tests {
-    use super::{json, text};
+    use super::{json, page, text};
     use crate::reports::fixture;
 
     #[test]
@@ -72,12 +111,16 @@ mod tests {
         let expected = "4.00 GB in work at /home/user/project/application/app.py:12, the largest of 2";
         assert_eq!(text(&capture).as_deref(), Some(expected));
         assert_eq!(json(&capture)["largest"]["function"], "work");
+        let page = page(&capture);
+        assert!(page["text"].as_str().is_some_and(|text| text.starts_with(expected)), "{page}");
+        assert_eq!(page["rows"].as_array().map(Vec::len), Some(2), "{page}");
     }
 
     #[test]
     fn where_nothing_failed_nothing_is_said() {
         let capture = fixture::empty();
         assert_eq!(text(&capture), None);
+        assert!(page(&capture).is_null());
         assert_eq!(json(&capture), serde_json::json!({"count": 0, "bytes": 0, "largest": null}));
     }
 }

@@ -5,7 +5,7 @@
 use memtrack_reader::View;
 
 use crate::reports::facts::{Capture, visible};
-use crate::reports::{arenas, stats};
+use crate::reports::{arenas, failed, stats};
 use crate::units::{count, duration, size};
 
 /// What a view is of, and of which moment, in one sentence.
@@ -58,6 +58,7 @@ pub(super) fn facts(capture: &Capture) -> Vec<String> {
         ("Peak", peak_text(capture)),
         ("Leaked", format!("{} in {} allocations", size(leaked.bytes), count(leaked.count))),
         ("Apart from", arenas::note(arenas).unwrap_or_default()),
+        ("Failed", failed::text(capture).unwrap_or_default()),
         ("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes))),
         ("Temporary", format!("{}, {}", count(totals.temporary.count), size(totals.temporary.bytes))),
         (

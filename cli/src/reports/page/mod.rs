@@ -25,7 +25,7 @@ use super::facts::{Capture, visible};
 use super::scale::ComparedMetric;
 use super::shown::Wish;
 use super::source::Sources;
-use super::{arenas, view};
+use super::{arenas, failed, view};
 use about::{facts, meaning, meaning_of_any, peak};
 use columns::{Packed, PackedColumns};
 use document::StaticPage;
@@ -100,6 +100,7 @@ pub(crate) fn flamegraph(
         data.json("meanings", &VIEWS.map(|view| meaning(view, capture)).to_vec().into())?;
         data.json("facts", &facts(capture).into())?;
         data.json("peak", &peak(capture))?;
+        data.json("failed", &failed::page(capture))?;
         sites.write(&mut data, &mut names)?;
         let time = time::write(capture, &sites, most, &mut data)?;
         let notes: Vec<_> = notes.iter().cloned().chain(sites.note()).chain(names.note()).chain(time).collect();

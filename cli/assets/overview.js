@@ -44,7 +44,7 @@ class Overview {
     const { failed } = this.model.data;
     $("failed").hidden = !failed;
     if (!failed) return;
-    $("failed").replaceChildren(element("b", "", "Not allocated: "), failed.text);
+    $("failed").replaceChildren(element("b", "", "Failed allocations: "), failed.text);
     $("failed").title = ["Calls for memory that failed, the largest first:", ...failed.rows].join("\n");
   }
 

@@ -264,7 +264,7 @@ inPage("calls for memory that failed are named with their place and number", "fa
   const { failed_allocations: failed } = await report("failed");
   assert.equal(failed.count, 3);
   const text = await page.textContent("#failed");
-  assert.match(text, /^Not allocated: 9\.01 PB in .*ask at .*failed\.py:\d+.*, the largest of 3, after /);
+  assert.match(text, /^Failed allocations: 9\.01 PB in .*ask at .*failed\.py:\d+.*, the largest of 3, after /);
   assert.match(await page.getAttribute("#failed", "title"), /\n2 calls in .*again/);
 });
 

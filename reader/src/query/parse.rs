@@ -5,9 +5,10 @@
 use memtrack_format::Allocator;
 use regex::RegexBuilder;
 
+use super::QueryError;
 use super::expr::{Amount, Comparison, Expr, Flag, Number, Test, TextField};
 use super::lexer::{Placed, Token, words};
-use super::{QueryError, units};
+use super::units::{self, UnitError};
 
 /// Parentheses and `not`s inside each other.
 const DEEPEST: usize = 64;
@@ -133,7 +134,11 @@ impl Parser {
         Ok(negated(Expr::Or(meant.into_iter().map(Expr::Allocator).collect()), sign))
     }
 
-    fn number(&mut self, number: Number, amount: impl Fn(&str) -> Result<Amount, String>) -> Result<Expr, QueryError> {
+    fn number(
+        &mut self,
+        number: Number,
+        amount: impl Fn(&str) -> Result<Amount, UnitError>,
+    ) -> Result<Expr, QueryError> {
         let (sign, column) = self.next();
         let comparison = match sign {
             Token::Sign("<") => Comparison::Less,
@@ -146,7 +151,7 @@ impl Parser {
         };
         match self.next() {
             (Token::Number(text), column) => {
-                let amount = amount(&text).map_err(|error| QueryError::at(column, error))?;
+                let amount = amount(&text).map_err(|error| QueryError::at(column, error.to_string()))?;
                 Ok(Expr::Number(number, comparison, amount))
             }
             (other, column) => Err(unexpected(&other, column, "a number, such as 1MB or 2s")),

@@ -77,7 +77,7 @@ fn errors_name_the_column() {
         ("function", 9, "~, !~, = or != is expected here, not the end"),
         ("function ~ \"(\"", 12, "not a regular expression"),
         ("bytes > 1 apple", 9, "apple is not a unit of size"),
-        ("lifetime > 50%", 12, "a span is expected"),
+        ("lifetime > 50%", 12, "a time span is expected"),
         ("time > 5", 8, "which unit?"),
         ("(live", 6, "and, or, or )"),
         ("live leaked", 6, "and, or, or the end"),

@@ -3,6 +3,32 @@
 //! It exists so that an option and an expression take the same words. Invariant: what is not wholly understood is
 //! refused with a word on what there is.
 
+/// Why a text is neither a size nor a time.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// It does not begin with a number.
+    #[error("not a size, such as 512, 10kB or 1MB")]
+    NotASize,
+    /// It does not begin with a number.
+    #[error("not a time, such as 1.5s, 250ms or 50%")]
+    NotATime,
+    /// The unit of a size is none.
+    #[error("{0} is not a unit of size; there are B, kB, MB, GB, TB, KiB, MiB, GiB and TiB")]
+    SizeUnit(String),
+    /// The unit of a time is none.
+    #[error("{0} is not a unit of time; there are s, ms, us, ns, min, h and %")]
+    TimeUnit(String),
+    /// A time has no unit.
+    #[error("which unit? {0}s, {0}ms or {0}%")]
+    NoUnit(String),
+    /// More than the whole.
+    #[error("more than 100%")]
+    MoreThanAll,
+    /// A part of the whole, where a span of time is meant.
+    #[error("a percentage, where a time span is expected, such as 2s or 10ms")]
+    NotASpan,
+}
+
 /// A time since recording began.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Time {
@@ -26,9 +52,9 @@ impl Time {
 /// Bytes, with a unit of 1000 (kB, MB, GB, TB) or 1024 (KiB, MiB, GiB, TiB).
 ///
 /// # Errors
-/// A word on what is wrong; so below.
-pub fn size(text: &str) -> Result<u64, String> {
-    let (number, unit) = number_and_unit(text).ok_or("not a size, such as 512, 10kB or 1MB")?;
+/// A text that is not one; so below.
+pub fn size(text: &str) -> Result<u64, UnitError> {
+    let (number, unit) = number_and_unit(text).ok_or(UnitError::NotASize)?;
     let factor = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1.0,
         "k" | "kb" => 1e3,
@@ -39,34 +65,34 @@ pub fn size(text: &str) -> Result<u64, String> {
         "mib" => 1_048_576.0,
         "gib" => 1_073_741_824.0,
         "tib" => 1_099_511_627_776.0,
-        _ => return Err(format!("{unit} is not a unit of size; there are B, kB, MB, GB, TB, KiB, MiB, GiB and TiB")),
+        _ => return Err(UnitError::SizeUnit(unit.to_owned())),
     };
     Ok((number * factor) as u64)
 }
 
 /// A time since the start: seconds, milliseconds, microseconds, minutes, hours, or a part of the whole.
-pub fn time(text: &str) -> Result<Time, String> {
-    let (number, unit) = number_and_unit(text).ok_or("not a time, such as 1.5s, 250ms or 50%")?;
+pub fn time(text: &str) -> Result<Time, UnitError> {
+    let (number, unit) = number_and_unit(text).ok_or(UnitError::NotATime)?;
     let factor = match unit {
         "%" if number <= 100.0 => return Ok(Time::Percent(number)),
-        "%" => return Err("more than 100%".into()),
+        "%" => return Err(UnitError::MoreThanAll),
         "s" => 1e9,
         "ms" => 1e6,
         "us" | "µs" => 1e3,
         "ns" => 1.0,
         "m" | "min" => 6e10,
         "h" => 3.6e12,
-        "" => return Err(format!("which unit? {text}s, {text}ms or {text}%")),
-        _ => return Err(format!("{unit} is not a unit of time; there are s, ms, us, ns, min, h and %")),
+        "" => return Err(UnitError::NoUnit(text.to_owned())),
+        _ => return Err(UnitError::TimeUnit(unit.to_owned())),
     };
     Ok(Time::Ns((number * factor) as u64))
 }
 
 /// A span of time, which is no part of the whole.
-pub fn span(text: &str) -> Result<u64, String> {
+pub fn span(text: &str) -> Result<u64, UnitError> {
     match time(text)? {
         Time::Ns(ns) => Ok(ns),
-        Time::Percent(_) => Err("a part of the whole; a span is expected, such as 2s or 10ms".into()),
+        Time::Percent(_) => Err(UnitError::NotASpan),
     }
 }
 

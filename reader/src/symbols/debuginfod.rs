@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::error::SymbolError;
+
 /// Longest build-id that is asked for, in bytes.
 const LONGEST_ID: usize = 64;
 /// How long one request may take; elfutils' client itself gives up on a silent server after 90 s.
@@ -46,29 +48,29 @@ impl Debuginfod {
     /// Path of the debug file with this build-id.
     ///
     /// # Errors
-    /// Why there is none, for a person.
-    pub(super) fn fetch(&self, build_id: &[u8]) -> Result<PathBuf, String> {
+    /// Why there is none.
+    pub(super) fn fetch(&self, build_id: &[u8]) -> Result<PathBuf, SymbolError> {
         if build_id.is_empty() || build_id.len() > LONGEST_ID {
-            return Err("its build-id is not one that debuginfod servers know".to_owned());
+            return Err(SymbolError::UnusualBuildId);
         }
         match &self.client {
             Some(client) => ask(client, &hex(build_id)),
-            None => Err("DEBUGINFOD_URLS is set, but debuginfod-find, of elfutils, is not installed".to_owned()),
+            None => Err(SymbolError::NoClient),
         }
     }
 }
 
-fn ask(client: &Path, id: &str) -> Result<PathBuf, String> {
+fn ask(client: &Path, id: &str) -> Result<PathBuf, SymbolError> {
+    let failed = |source| SymbolError::Client { client: client.to_owned(), source };
     let started = Command::new(client)
         .args(["debuginfo", id])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn();
-    let child = started.map_err(|error| format!("{}: {error}", client.display()))?;
-    let printed = wait(child).map_err(|error| format!("debuginfod-find: {error}"))?;
+    let printed = started.and_then(wait).map_err(failed)?;
     let path = printed.trim_ascii_end();
-    if path.is_empty() { Err("no debuginfod server has it".to_owned()) } else { Ok(OsStr::from_bytes(path).into()) }
+    if path.is_empty() { Err(SymbolError::NotOnServers) } else { Ok(OsStr::from_bytes(path).into()) }
 }
 
 /// What the child prints; it is killed when that takes too long.

@@ -12,6 +12,8 @@ use object::read::elf::{ElfFile, Sym, SymbolTable};
 use object::read::{CompressionFormat, ReadCache, StringTable};
 use object::{Endianness, Object, ObjectSection};
 
+use super::error::SymbolError;
+
 /// At most this many bytes are made of one: a little more than zlib can, and far more than debug information needs.
 const RATIO: u64 = 1100;
 
@@ -28,26 +30,17 @@ impl FileBytes {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// The reason, for a person.
-    pub(super) fn open(path: &Path) -> Result<Self, String> {
-        let metadata = fs::metadata(path).map_err(|error| reason(&error))?;
-        if !metadata.is_file() {
-            return Err("it is no regular file".to_owned());
+    /// Why it cannot be read.
+    pub(super) fn open(path: &Path) -> Result<Self, SymbolError> {
+        if !fs::metadata(path)?.is_file() {
+            return Err(SymbolError::NotRegular);
         }
-        let file = File::open(path).map_err(|error| reason(&error))?;
+        let file = File::open(path)?;
         Ok(Self { path: path.to_owned(), cache: ReadCache::new(file) })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
-    }
-}
-
-fn reason(error: &std::io::Error) -> String {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => "the file is not there".to_owned(),
-        std::io::ErrorKind::PermissionDenied => "the file may not be read".to_owned(),
-        _ => error.to_string(),
     }
 }
 
@@ -71,9 +64,9 @@ impl<'d> SymbolFile<'d> {
     /// Parses the headers.
     ///
     /// # Errors
-    /// The reason, for a person.
-    pub(super) fn parse(source: &'d FileBytes) -> Result<Self, String> {
-        let file = ElfFile::parse(&source.cache).map_err(|error| format!("it is no 64-bit ELF file ({error})"))?;
+    /// Why it cannot be parsed.
+    pub(super) fn parse(source: &'d FileBytes) -> Result<Self, SymbolError> {
+        let file = ElfFile::parse(&source.cache).map_err(SymbolError::NotElf)?;
         Ok(Self { file })
     }
 

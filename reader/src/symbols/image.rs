@@ -11,6 +11,7 @@ use gimli::{EndianArcSlice, RunTimeEndian, SectionId};
 
 use super::demangle::demangle;
 use super::elf::SymbolFile;
+use super::error::SymbolError;
 use super::search::DebugFileSearch;
 use super::table::FunctionTable;
 use super::{ResolvedSymbol, search};
@@ -38,25 +39,26 @@ impl ModuleNames {
     /// Finds and opens the module's files.
     ///
     /// # Errors
-    /// Why none can be used, for a person.
-    pub(super) fn open(module: &NativeModule, search: &DebugFileSearch) -> Result<Self, String> {
+    /// Why none can be used.
+    pub(super) fn open(module: &NativeModule, search: &DebugFileSearch) -> Result<Self, SymbolError> {
         let main = search::own_file(module);
         let main_elf = main.as_ref().ok().and_then(|source| SymbolFile::parse(source).ok());
         let whole = main_elf.as_ref().is_some_and(SymbolFile::has_dwarf);
-        let debug = if whole { Err(String::new()) } else { search.debug_file(module, main.as_ref().ok()) };
-        let debug_elf = debug.as_ref().ok().and_then(|source| SymbolFile::parse(source).ok());
-        let files: Vec<_> = [(&debug, &debug_elf), (&main, &main_elf)]
+        let debug = (!whole).then(|| search.debug_file(module, main.as_ref().ok()));
+        let debug_file = debug.as_ref().and_then(|debug| debug.as_ref().ok());
+        let debug_elf = debug_file.and_then(|source| SymbolFile::parse(source).ok());
+        let files: Vec<_> = [(debug_file, &debug_elf), (main.as_ref().ok(), &main_elf)]
             .into_iter()
-            .filter_map(|(source, elf)| Some((source.as_ref().ok()?.path(), elf.as_ref()?)))
+            .filter_map(|(source, elf)| Some((source?.path(), elf.as_ref()?)))
             .collect();
         let dwarf = files.iter().find(|(_, elf)| elf.has_dwarf()).and_then(|(path, elf)| context(path, elf, search));
         let table = files.iter().find(|(_, elf)| elf.has_symbols()).or(files.last());
         let image = Self { table: table.map(|(_, elf)| FunctionTable::read(elf)).unwrap_or_default(), dwarf };
         match (image.is_empty(), main, debug) {
             (false, ..) => Ok(image),
-            (true, Err(reason), Err(more)) => Err(search::join(&reason, &more)),
-            (true, _, Err(more)) => Err(search::join("it is stripped of all names", &more)),
-            (true, ..) => Err("its files hold no names".to_owned()),
+            (true, Err(own), Some(Err(debug))) => Err(own.and(debug)),
+            (true, Ok(_), Some(Err(debug))) => Err(SymbolError::Stripped.and(debug)),
+            (true, ..) => Err(SymbolError::NoNames),
         }
     }
 

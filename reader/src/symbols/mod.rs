@@ -13,6 +13,7 @@ mod apply;
 mod debuginfod;
 mod demangle;
 mod elf;
+mod error;
 mod image;
 mod opened;
 mod search;
@@ -32,6 +33,7 @@ pub use self::apply::{apply, places};
 pub use self::debuginfod::Debuginfod;
 pub use self::search::DebugFileSearch;
 
+use self::error::SymbolError;
 use self::image::ModuleNames;
 use crate::native::{ModuleSource, NativeModule};
 
@@ -186,7 +188,7 @@ enum Files {
     /// They were found.
     Open(Box<ModuleNames>),
     /// There are none that can be used, because of this.
-    None(String),
+    None(SymbolError),
 }
 
 impl ResolvedModule {
@@ -218,7 +220,7 @@ impl ResolvedModule {
     fn problem(&self, path: &[u8]) -> Option<SymbolProblem> {
         let Files::None(reason) = &self.files else { return None };
         let module = String::from_utf8_lossy(path).into_owned();
-        Some(SymbolProblem { module, reason: reason.clone() })
+        Some(SymbolProblem { module, reason: reason.to_string() })
     }
 
     fn named(&self, (path, build_id): &ModuleKey) -> ModuleSymbols {

@@ -19,6 +19,7 @@ use memtrack_format::file_stamp::FileStamp;
 
 use super::debuginfod::{Debuginfod, hex};
 use super::elf::{FileBytes, SymbolFile};
+use super::error::SymbolError;
 use super::opened::Opened;
 use super::{Files, ModuleKey, key};
 use crate::native::{self, NativeModule};
@@ -119,17 +120,18 @@ impl DebugFileSearch {
     }
 
     /// The module's debug file, or another copy of the module itself; `main` is its own file, where that can be used.
-    pub(super) fn debug_file(&self, module: &NativeModule, main: Option<&FileBytes>) -> Result<FileBytes, String> {
+    pub(super) fn debug_file(&self, module: &NativeModule, main: Option<&FileBytes>) -> Result<FileBytes, SymbolError> {
         if let Some(found) = self.by_build_id(&module.build_id) {
             return Ok(found);
         }
         if let Some(found) = main.and_then(|main| self.by_link(module, main)) {
             return Ok(found);
         }
-        let none = "no debug file was found";
-        let (Some(servers), false) = (&self.debuginfod, module.build_id.is_empty()) else { return Err(none.into()) };
-        let path = servers.fetch(&module.build_id).map_err(|reason| join(none, &reason))?;
-        with_build_id(&path, &module.build_id).map_err(|reason| format!("debuginfod sent something else: {reason}"))
+        let (Some(servers), false) = (&self.debuginfod, module.build_id.is_empty()) else {
+            return Err(SymbolError::NoDebugFile);
+        };
+        let path = servers.fetch(&module.build_id).map_err(|error| SymbolError::NoDebugFile.and(error))?;
+        with_build_id(&path, &module.build_id).map_err(|error| SymbolError::FromServer(Box::new(error)))
     }
 
     /// The file that debug information of the file at `path` refers to.
@@ -167,23 +169,21 @@ impl DebugFileSearch {
 }
 
 /// The module's own file, if it is the one that was recorded.
-pub(super) fn own_file(module: &NativeModule) -> Result<FileBytes, String> {
+pub(super) fn own_file(module: &NativeModule) -> Result<FileBytes, SymbolError> {
     if module.path.is_empty() {
-        return Err("its path is not known".to_owned());
+        return Err(SymbolError::NoPath);
     }
     let path = Path::new(OsStr::from_bytes(&module.path));
     if !path.is_absolute() && module.build_id.is_empty() {
-        return Err("its path is not absolute, and no build-id was recorded to tell its file by".to_owned());
+        return Err(SymbolError::RelativePath);
     }
     // Nobody vouches that the file of a mapping is the one at its path.
     if module.source == native::ModuleSource::Maps && module.build_id.is_empty() {
-        return Err("no build-id was recorded to tell its file by".to_owned());
+        return Err(SymbolError::Unidentified);
     }
     let own = with_build_id(path, &module.build_id).or_else(|reason| without_mark(module).ok_or(reason))?;
     match module.stamp {
-        Some(recorded) if stamp(path) != Some(recorded) => {
-            Err("the file was replaced or changed since it was recorded, and has no build-id to tell it by".to_owned())
-        }
+        Some(recorded) if stamp(path) != Some(recorded) => Err(SymbolError::Changed),
         _ => Ok(own),
     }
 }
@@ -202,15 +202,13 @@ fn without_mark(module: &NativeModule) -> Option<FileBytes> {
 }
 
 /// The file, if it has this build-id.
-fn with_build_id(path: &Path, build_id: &[u8]) -> Result<FileBytes, String> {
+fn with_build_id(path: &Path, build_id: &[u8]) -> Result<FileBytes, SymbolError> {
     let source = FileBytes::open(path)?;
     let found = SymbolFile::parse(&source)?.build_id();
-    match (build_id, found) {
-        _ if build_id == found => Ok(source),
-        ([], _) => Err(format!("the file is another one: it has build-id {}, the recorded one had none", hex(found))),
-        (_, []) => Err(format!("the file is another one: it has no build-id, recorded was {}", hex(build_id))),
-        _ => Err(format!("the file is another one: it has build-id {}, recorded was {}", hex(found), hex(build_id))),
+    if build_id != found {
+        return Err(SymbolError::OtherBuild { expected: build_id.to_vec(), found: found.to_vec() });
     }
+    Ok(source)
 }
 
 /// The debug file, if it is the one that is linked to.
@@ -224,9 +222,4 @@ fn linked(path: &Path, build_id: &[u8], checksum: u32) -> Option<FileBytes> {
         own == build_id
     };
     belongs.then_some(source)
-}
-
-/// Two reasons as one.
-pub(super) fn join(first: &str, second: &str) -> String {
-    [first, second].into_iter().filter(|reason| !reason.is_empty()).collect::<Vec<_>>().join("; ")
 }

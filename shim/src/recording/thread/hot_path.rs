@@ -35,7 +35,7 @@ use super::{RecordingState, StateAccess};
 use crate::events::event_time::EventTime;
 use crate::events::order::EventBlock;
 use crate::recording::deferred_block::DeferredBlock;
-use crate::stacks::python::{self, FastComparison, ForVersion, Naming, Version, for_version};
+use crate::stacks::python::{self, FastComparison, ForVersion, Naming, Version};
 
 /// Records an allocation and ends the hook's guard; gives the address back.
 pub(super) type AllocAndLeave = fn(StateAccess<'static>, AllocHead, usize, usize) -> usize;
@@ -67,9 +67,9 @@ enum Write {
 struct AllocAs<const TIMED: bool>;
 
 impl<const TIMED: bool> ForVersion for AllocAs<TIMED> {
-    type Made = AllocAndLeave;
+    type Output = AllocAndLeave;
 
-    fn of<V: Version>() -> AllocAndLeave {
+    fn run<V: Version>(self) -> AllocAndLeave {
         StateAccess::alloc_as::<V, TIMED>
     }
 }
@@ -78,9 +78,9 @@ impl<const TIMED: bool> ForVersion for AllocAs<TIMED> {
 struct AllocWithNativeAs<const TIMED: bool>;
 
 impl<const TIMED: bool> ForVersion for AllocWithNativeAs<TIMED> {
-    type Made = AllocAndLeave;
+    type Output = AllocAndLeave;
 
-    fn of<V: Version>() -> AllocAndLeave {
+    fn run<V: Version>(self) -> AllocAndLeave {
         StateAccess::alloc_with_native_as::<V, TIMED>
     }
 }
@@ -91,12 +91,12 @@ impl StateAccess<'_> {
         let state = self.state();
         let is_timed = state.ring.is_timed();
         state.alloc_and_leave = match (&state.native, python::build()) {
-            (Some(_), Some(build)) if is_timed => for_version::<AllocWithNativeAs<true>>(build),
-            (Some(_), Some(build)) => for_version::<AllocWithNativeAs<false>>(build),
+            (Some(_), Some(build)) if is_timed => build.dispatch(AllocWithNativeAs::<true>),
+            (Some(_), Some(build)) => build.dispatch(AllocWithNativeAs::<false>),
             (Some(_), None) if is_timed => StateAccess::alloc_with_native::<true>,
             (Some(_), None) => StateAccess::alloc_with_native::<false>,
-            (None, Some(build)) if is_timed => for_version::<AllocAs<true>>(build),
-            (None, Some(build)) => for_version::<AllocAs<false>>(build),
+            (None, Some(build)) if is_timed => build.dispatch(AllocAs::<true>),
+            (None, Some(build)) => build.dispatch(AllocAs::<false>),
             (None, None) if is_timed => StateAccess::alloc_without_python::<true>,
             (None, None) => StateAccess::alloc_without_python::<false>,
         };

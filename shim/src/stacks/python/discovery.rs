@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use super::current_state::Current;
 use super::interpreter::{self, Interpreter};
-use super::layout::{self, Layout};
+use super::layout::Build;
 use super::symbols::{OnLibrary, Symbols};
 use super::unsupported::Unsupported;
 use super::{frame_sentinels, layout_check, thread_specific};
@@ -59,37 +59,37 @@ fn decide(symbols: &Symbols) {
     let version = symbols.version();
     VERSION.store(version, Ordering::Relaxed);
     match known(symbols, version) {
-        Ok((layout, thread_state)) => {
+        Ok((build, thread_state)) => {
             REASON.store(0, Ordering::Relaxed);
-            publish(symbols, layout, thread_state);
+            publish(symbols, build, thread_state);
         }
         Err(reason) => REASON.store(reason as u8, Ordering::Relaxed),
     }
 }
 
-/// The layout for an interpreter that passes every check.
-fn known(symbols: &Symbols, version: u32) -> Result<(&'static Layout, thread_specific::SlotGetter), Unsupported> {
+/// The build of an interpreter that passes every check.
+fn known(symbols: &Symbols, version: u32) -> Result<(Build, thread_specific::SlotGetter), Unsupported> {
     const RELEASE_CANDIDATE: u32 = 0xc;
     let [major, minor, _, level] = version.to_be_bytes();
     // SAFETY: the runtime of that version.
     let is_free_threaded = unsafe { layout_check::is_free_threaded(minor, symbols.runtime) };
-    let layout =
-        layout::of(minor, is_free_threaded).filter(|_| major == 3 && u32::from(level >> 4) >= RELEASE_CANDIDATE);
-    let layout = layout.ok_or(Unsupported::Version)?;
+    let build =
+        Build::find(minor, is_free_threaded).filter(|_| major == 3 && u32::from(level >> 4) >= RELEASE_CANDIDATE);
+    let build = build.ok_or(Unsupported::Version)?;
     let Symbols { runtime, code_type, type_type, str_type, bytes_type, frame_type, .. } = *symbols;
     let all_there = ![runtime, code_type, type_type, str_type, bytes_type, frame_type].contains(&0);
     let thread_state = symbols.thread_state.filter(|_| all_there).ok_or(Unsupported::MissingSymbol)?;
     // SAFETY: the symbols were found under CPython's names, in one object or scope.
-    unsafe { layout_check::check(layout, symbols, version) }?;
-    Ok((layout, thread_state))
+    unsafe { layout_check::check(build.layout(), symbols, version) }?;
+    Ok((build, thread_state))
 }
 
-fn publish(symbols: &Symbols, layout: &'static Layout, thread_state: thread_specific::SlotGetter) {
+fn publish(symbols: &Symbols, build: Build, thread_state: thread_specific::SlotGetter) {
     let Symbols { code_type, str_type, frame_type, runtime, current, .. } = *symbols;
+    let layout = build.layout();
     // SAFETY: the runtime and the function of a version that was checked.
     let current = unsafe { Current::new(layout.minor, runtime, frame_type, current) };
     let evaluation = function_at(symbols.evaluation);
-    let build = layout.build();
     let found = Interpreter { layout, build, code_type, str_type, evaluation, thread_state, current };
     found.watch_deaths();
     if !layout.marking.holds_for(symbols.version()) {

@@ -1,7 +1,6 @@
 //! The interpreter of this process, once its structures are known.
 //!
-//! It exists so that hooks need one load to know where they stand. Invariant: an interpreter is published whole, once,
-//! and only after every check.
+//! Hooks get it with one atomic load. Invariant: an interpreter is published once, fully initialized, after all checks.
 
 #![expect(clippy::disallowed_types, reason = "an interpreter is published outside of hooks")]
 
@@ -11,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use super::code_deaths;
 use super::current_state::Current;
-use super::layout::Layout;
+use super::layout::{Build, Layout};
 use super::thread_specific;
 use super::thread_state_proof::ThreadStateProof;
 
@@ -22,8 +21,7 @@ const FIRST_WITH_TAIL_CALLS: u8 = 14;
 #[derive(Debug)]
 pub(super) struct Interpreter {
     pub(super) layout: &'static Layout,
-    /// [`Layout::build`].
-    pub(super) build: u8,
+    pub(super) build: Build,
     pub(super) code_type: usize,
     pub(super) str_type: usize,
     /// Where the code of the function is that runs Python frames; empty when not known.
@@ -86,9 +84,9 @@ pub(super) fn interpreter() -> Option<&'static Interpreter> {
     unsafe { INTERPRETER.load(Ordering::Acquire).as_ref() }
 }
 
-/// The number of the interpreter's build, for `for_version`, if there is one whose frames can be read.
+/// The interpreter's build, if there is an interpreter whose frames can be read.
 #[inline(always)]
-pub(crate) fn build() -> Option<u8> {
+pub(crate) fn build() -> Option<Build> {
     Some(interpreter()?.build)
 }
 

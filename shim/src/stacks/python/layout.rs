@@ -1,5 +1,5 @@
-//! Where the fields of CPython's structures lie, one table for each version from 3.8 to 3.15, and one for each
-//! free-threaded build from 3.13 on.
+//! Offsets of the fields of CPython's structures: one table for each supported version, and one for each free-threaded
+//! build from 3.13 on.
 //!
 //! It exists because frames are read in place, without the interpreter's help. Invariant: a table holds for release
 //! builds on 64-bit Linux (x86_64 and aarch64 agree); `layout_check` refuses an interpreter that contradicts it.
@@ -202,44 +202,49 @@ pub(crate) trait Version {
     const L: Layout;
 }
 
-/// Something that is made for each version apart.
+/// A generic operation that is compiled once for each supported build of CPython; see [`Build::dispatch`].
 pub(crate) trait ForVersion {
-    /// What is made.
-    type Made;
-    /// Makes it for one version.
-    fn of<V: Version>() -> Self::Made;
-}
-
-/// The bit that tells a free-threaded build's number from that of the same version with the GIL.
-const FREE_THREADED: u8 = 1 << 7;
-pub(super) const FREE_THREADED_13: u8 = FREE_THREADED | 13;
-pub(super) const FREE_THREADED_14: u8 = FREE_THREADED | 14;
-
-/// What is made for the build of this number, see [`Layout::build`].
-pub(crate) fn for_version<F: ForVersion>(build: u8) -> F::Made {
-    match build {
-        8 => F::of::<V38>(),
-        9 => F::of::<V39>(),
-        10 => F::of::<V310>(),
-        11 => F::of::<V311>(),
-        12 => F::of::<V312>(),
-        13 => F::of::<V313>(),
-        14 => F::of::<V314>(),
-        15 => F::of::<V315>(),
-        FREE_THREADED_13 => F::of::<V313T>(),
-        FREE_THREADED_14 => F::of::<V314T>(),
-        _ => F::of::<V315T>(),
-    }
+    /// Its result.
+    type Output;
+    /// The operation for one build.
+    fn run<V: Version>(self) -> Self::Output;
 }
 
 macro_rules! versions {
-    ($($name:ident = $layout:expr;)*) => {$(
-        #[derive(Debug)]
-        pub(crate) enum $name {}
-        impl Version for $name {
-            const L: Layout = $layout;
+    ($($name:ident = $layout:expr;)*) => {
+        $(
+            #[derive(Debug)]
+            pub(crate) enum $name {}
+            impl Version for $name {
+                const L: Layout = $layout;
+            }
+        )*
+
+        /// A supported build of CPython: a minor version, with the GIL or free-threaded. There is no value for any other.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub(crate) enum Build {
+            $($name,)*
         }
-    )*};
+
+        impl Build {
+            const ALL: &[Self] = &[$(Self::$name),*];
+
+            pub(super) const fn layout(self) -> &'static Layout {
+                match self {
+                    $(Self::$name => &$name::L,)*
+                }
+            }
+
+            /// Runs the operation that was compiled for this build.
+            #[inline(always)]
+            pub(crate) fn dispatch<F: ForVersion>(self, operation: F) -> F::Output {
+                match self {
+                    $(Self::$name => operation.run::<$name>(),)*
+                }
+            }
+        }
+    };
 }
 
 versions! {
@@ -247,12 +252,23 @@ versions! {
     V313T = L313T; V314T = L314T; V315T = L315T;
 }
 
-/// The layout of `3.minor`, if there is one.
-pub(super) fn of(minor: u8, is_free_threaded: bool) -> Option<&'static Layout> {
-    ALL.iter().find(|layout| layout.minor == minor && layout.is_free_threaded == is_free_threaded)
+/// The supported versions as messages name them; a test compares them with the layouts.
+macro_rules! supported_versions {
+    () => {
+        "3.8 to 3.15"
+    };
 }
+pub(super) use supported_versions;
 
-static ALL: [Layout; 11] = [L38, L39, L310, L311, L312, L313, L314, L315, L313T, L314T, L315T];
+impl Build {
+    /// The build of `3.minor`, if it is supported.
+    pub(super) fn find(minor: u8, is_free_threaded: bool) -> Option<Self> {
+        Self::ALL.iter().copied().find(|build| {
+            let layout = build.layout();
+            layout.minor == minor && layout.is_free_threaded == is_free_threaded
+        })
+    }
+}
 
 const L38: Layout = Layout {
     minor: 8,
@@ -438,11 +454,6 @@ const L315: Layout = Layout {
 };
 
 impl Layout {
-    /// The number of the build that this describes: the minor version, and a bit for free-threaded ones.
-    pub(super) const fn build(&self) -> u8 {
-        if self.is_free_threaded { self.minor | FREE_THREADED } else { self.minor }
-    }
-
     /// Turns a frame's position word into bytes from the start of the bytecode that it is in.
     #[inline]
     pub(super) const fn instruction(&self, position: usize, bytecode: usize) -> u32 {
@@ -462,5 +473,40 @@ impl Layout {
     /// code object is not. (A copy of the bytecode may be freed while its code object lives.)
     pub(super) const fn position_needs_code(&self) -> bool {
         matches!(self.position, Position::Index { .. }) || self.copies.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Build, ForVersion, Version};
+
+    struct Described;
+
+    impl ForVersion for Described {
+        type Output = (u8, bool);
+
+        fn run<V: Version>(self) -> (u8, bool) {
+            (V::L.minor, V::L.is_free_threaded)
+        }
+    }
+
+    #[test]
+    fn each_build_is_read_with_its_own_layout() {
+        for build in Build::ALL {
+            let (minor, is_free_threaded) = build.dispatch(Described);
+            assert_eq!(format!("{build:?}"), format!("V3{minor}{}", if is_free_threaded { "T" } else { "" }));
+            assert_eq!(Build::find(minor, is_free_threaded), Some(*build));
+        }
+    }
+
+    #[test]
+    fn unsupported_builds_cannot_be_constructed() {
+        let minors = || Build::ALL.iter().map(|build| build.layout().minor);
+        let (oldest, newest) = (minors().min().unwrap_or_default(), minors().max().unwrap_or_default());
+        assert_eq!(supported_versions!(), format!("3.{oldest} to 3.{newest}"));
+        assert_eq!(Build::find(oldest - 1, false), None);
+        assert_eq!(Build::find(newest + 1, false), None);
+        assert_eq!(Build::find(newest + 1, true), None);
+        assert_eq!(Build::find(12, true), None);
     }
 }

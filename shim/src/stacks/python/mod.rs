@@ -32,7 +32,7 @@ pub(crate) use chain::{Chain, EvaluationEntry, FastComparison, Naming};
 pub(crate) use discovery::{after_dlopen, start, version_hex};
 pub(crate) use frame_sentinels::allow as allow_marks;
 pub(crate) use interpreter::{build, evaluates_by_tail_calls, evaluation_loop, finalizes_here, finalizing};
-pub(crate) use layout::{ForVersion, Version, for_version};
+pub(crate) use layout::{ForVersion, Version};
 pub(crate) use thread_name::{LONGEST as LONGEST_NAME, News, ThreadObject, object_of};
 pub(crate) use thread_specific::forget as forget_specific;
 #[cfg(feature = "verify-marks")]

@@ -5,9 +5,7 @@
 use std::hint::cold_path;
 
 use super::super::interpreter::{self, Interpreter};
-use super::super::layout::{
-    FREE_THREADED_13, FREE_THREADED_14, V38, V39, V310, V311, V312, V313, V313T, V314, V314T, V315, V315T, Version,
-};
+use super::super::layout::{ForVersion, Version};
 use super::compare::ChainComparison;
 use super::fast_compare::FastComparison;
 use super::{Chain, Naming};
@@ -16,24 +14,27 @@ use crate::events::stack_model::StackWriter;
 /// Ticks between two looks at a thread's name: a few hundredths of a second, of which a look takes some ten microseconds.
 const ASK_AGAIN: u64 = 1 << 26;
 
+/// [`Chain::update_as`] for the interpreter's build.
+struct Update<'a, W> {
+    chain: &'a mut Chain,
+    writer: &'a mut W,
+}
+
+impl<W: StackWriter> ForVersion for Update<'_, W> {
+    type Output = Naming;
+
+    #[inline(always)]
+    fn run<V: Version>(self) -> Naming {
+        self.chain.update_as::<V>(self.writer)
+    }
+}
+
 impl Chain {
     /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held. The result says whether
     /// the thread should be asked for its name.
     pub(crate) fn update(&mut self, writer: &mut impl StackWriter) -> Naming {
         let Some(python) = interpreter::interpreter() else { return Naming::Done };
-        match python.build {
-            8 => self.update_as::<V38>(writer),
-            9 => self.update_as::<V39>(writer),
-            10 => self.update_as::<V310>(writer),
-            11 => self.update_as::<V311>(writer),
-            12 => self.update_as::<V312>(writer),
-            13 => self.update_as::<V313>(writer),
-            14 => self.update_as::<V314>(writer),
-            15 => self.update_as::<V315>(writer),
-            FREE_THREADED_13 => self.update_as::<V313T>(writer),
-            FREE_THREADED_14 => self.update_as::<V314T>(writer),
-            _ => self.update_as::<V315T>(writer),
-        }
+        python.build.dispatch(Update { chain: self, writer })
     }
 
     /// As [`Chain::update`], for an interpreter that is known to be of version `V`.

@@ -3,6 +3,7 @@
 //! C programs (`fixtures/`) know their own allocations, call by call; Python programs are `python-tests`' business.
 //! Invariant: every figure is compared with the true one, never with "more than none".
 
+mod allocator_names;
 mod allocators;
 mod arrows;
 mod chain_model;

@@ -160,7 +160,7 @@ impl Allocator {
     /// The name in reports: the function's own, whatever the domain.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self.function() {
+        match self {
             Self::Malloc => "malloc",
             Self::Calloc => "calloc",
             Self::Realloc => "realloc",
@@ -173,11 +173,11 @@ impl Allocator {
             Self::Mmap => "mmap",
             Self::Mremap => "mremap",
             Self::OperatorNew => "operator_new",
-            Self::PymallocMalloc => "pymalloc_malloc",
-            Self::PymallocCalloc => "pymalloc_calloc",
+            Self::PymallocMalloc | Self::PymallocMallocMem | Self::PymallocMallocRaw => "pymalloc_malloc",
+            Self::PymallocCalloc | Self::PymallocCallocMem | Self::PymallocCallocRaw => "pymalloc_calloc",
+            Self::PymallocRealloc | Self::PymallocReallocMem | Self::PymallocReallocRaw => "pymalloc_realloc",
             Self::PymallocArena => "pymalloc_arena",
             Self::MimallocArena => "mimalloc_arena",
-            _ => "pymalloc_realloc",
         }
     }
 }
@@ -238,7 +238,8 @@ mod tests {
             let names: Vec<_> = functions.iter().map(|one| one.name()).collect();
             assert_eq!(names, ["pymalloc_malloc", "pymalloc_calloc", "pymalloc_realloc"], "{}", domain.name());
         }
-        assert!(python.into_iter().all(|one| Allocator::ALL.contains(&one.function())));
+        assert!(python.clone().all(|one| Allocator::ALL.contains(&one.function())));
+        assert!(python.into_iter().all(|one| one.name() == one.function().name()));
     }
 
     #[test]

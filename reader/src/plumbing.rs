@@ -317,6 +317,7 @@ pub(crate) fn is_start(function: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{Plumbing, is_start, qualified};
+    use memtrack_format::Allocator;
     use regex::Regex;
 
     #[test]
@@ -351,6 +352,16 @@ mod tests {
         }
         for function in ["main", "start", "shop::_start", "std::rt::panic", "_init_cache"] {
             assert!(!is_start(function), "{function}");
+        }
+    }
+
+    #[test]
+    fn hooked_allocation_functions_are_skipped() {
+        let is_function_of_c = |one: &&Allocator| {
+            one.python_domain().is_none() && !one.is_python_arena() && **one != Allocator::OperatorNew
+        };
+        for allocator in Allocator::ALL.iter().filter(is_function_of_c) {
+            assert!(Plumbing::default().skips_native(allocator.name()), "{}", allocator.name());
         }
     }
 

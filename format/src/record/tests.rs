@@ -12,7 +12,9 @@ fn records() -> impl Strategy<Value = Vec<Record<'static>>> {
         0u64..1 << 47,
     ];
     let size = prop_oneof![Just(24u64), 0u64..2000, any::<u32>().prop_map(u64::from), Just(u64::MAX)];
-    let allocator = (0u8..24).prop_filter_map("no allocator", Allocator::from_number);
+    let allocators: Vec<_> = (0..=u8::MAX).filter_map(Allocator::from_number).collect();
+    assert!(Allocator::ALL.iter().all(|allocator| allocators.contains(allocator)));
+    let allocator = proptest::sample::select(allocators);
     let class = (0u8..5).prop_map(|n| MapClass::from_number(n).unwrap());
     let time = any::<u64>().prop_map(Some);
     let frame = (0u32..50, prop_oneof![0u32..200, Just(u32::MAX)])

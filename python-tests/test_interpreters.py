@@ -115,14 +115,14 @@ def test_free_threaded_builds_have_every_object(memtrack, free_threaded):
 
 def test_unknown_versions_are_refused(memtrack):
     python = pyenv_versions().get("3.7") or pytest.skip("no Python 3.7 (pyenv)")
-    refused(memtrack, python, "-c", "blocks = [bytes(3_000_000)]", word="this version of Python is not known")
+    refused(memtrack, python, "-c", "blocks = [bytes(3_000_000)]", word="unsupported Python version (supported: 3.8 to 3.")
 
 
 @pytest.mark.parametrize(
     ("name", "code", "word"),
     [
-        ("pypy3", "void pypy_main_startup(void) {}", "this is PyPy"),
-        ("python3", "", "the program is called python, but exports no CPython interpreter"),
+        ("pypy3", "void pypy_main_startup(void) {}", "PyPy is not supported, only CPython"),
+        ("python3", "", "the program is named python but exports no CPython symbols"),
     ],
 )
 def test_what_is_no_cpython_is_refused(memtrack, tmp_path, name, code, word):

@@ -72,6 +72,10 @@ impl Group {
 }
 
 /// Bytes and number of some allocations, and the earliest of them.
+///
+/// A sum must be subtractable: a free can be undone after it was counted (a failed `realloc` that another thread's events
+/// came in between), and then [`Sum::subtract`] takes its part back out of every sum that it entered. A maximum or an
+/// average over allocations cannot be a field here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sum {
     /// Bytes requested.

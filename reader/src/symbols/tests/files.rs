@@ -97,7 +97,7 @@ fn another_build_names_nothing() {
     let mut symbolizer = fixture.symbolizer();
     assert_eq!(frames(&mut symbolizer, &module, mark), [(format!("program+{mark:#x}"), 0)]);
     let problems = symbolizer.problems();
-    assert!(problems.len() == 1 && problems[0].reason.contains("another one"), "{problems:?}");
+    assert!(problems.len() == 1 && problems[0].reason.contains("another file: expected build-id"), "{problems:?}");
     // None was recorded, but there is one now.
     let unknown = NativeModule { build_id: Vec::new(), ..module };
     assert_eq!(frames(&mut symbolizer, &unknown, mark).len(), 1);

@@ -55,7 +55,7 @@ fn a_file_of_another_build_is_refused() {
     for sent in [another.inlined(&["-O0"]), html, fixture.path("absent")] {
         let mut symbolizer = symbolizer(fixture.client(&module.build_id, &sent));
         assert_eq!(frames(&mut symbolizer, &module, mark).len(), 1);
-        assert!(symbolizer.problems()[0].reason.contains("something else"), "{:?}", symbolizer.problems());
+        assert!(symbolizer.problems()[0].reason.contains("sent the wrong file"), "{:?}", symbolizer.problems());
     }
 }
 

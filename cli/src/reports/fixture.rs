@@ -66,6 +66,24 @@ pub(crate) fn leaking() -> Capture {
     capture
 }
 
+/// Stacks of functions in files, outermost first, with the bytes that they leaked.
+pub(crate) fn of_stacks(stacks: &[(&[(&str, &str)], u64)]) -> Capture {
+    let mut capture = empty();
+    let frames = &mut capture.frames;
+    for (order, (stack, bytes)) in (0..).zip(stacks) {
+        let mut id = |(function, file): &(&str, &str)| {
+            let (function, file) = (frames.name_id(function).unwrap(), frames.name_id(file).unwrap());
+            frames.frame_id(function, file, 7).unwrap()
+        };
+        let ids: Vec<_> = stack.iter().map(&mut id).collect();
+        let stack = frames.stack_of(&ids).unwrap();
+        let leaked = Sum { bytes: *bytes, count: 1, first_order: order, first_time_ns: 0 };
+        let group = Group::new(stack, Allocator::Malloc, ThreadId(0));
+        capture.analysis.groups.push(&Group { leaked, allocated: leaked, ..group });
+    }
+    capture
+}
+
 /// Fails where `text` differs from the golden file.
 pub(crate) fn compare(name: &str, text: &[u8]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(name);

@@ -228,36 +228,17 @@ fn is_import(capture: &Capture, frame: FrameId) -> bool {
 mod tests {
     use super::{answer, holders};
     use crate::reports::facts::Capture;
-    use crate::reports::fixture;
+    use crate::reports::fixture::of_stacks;
     use crate::reports::shown::Wish;
     use crate::terminal::Look;
     use memtrack_format::Allocator;
-    use memtrack_reader::analysis::{Group, Sum};
-    use memtrack_reader::{ThreadId, View};
+    use memtrack_reader::View;
 
     const FIND: (&str, &str) = ("_find_and_load", "<frozen importlib._bootstrap>");
     const PANDAS: (&str, &str) = ("<module>", "/v/site-packages/pandas/__init__.py");
     const COPY: (&str, &str) = ("DataFrame.copy", "/v/site-packages/pandas/core/frame.py");
     const READ: (&str, &str) = ("read_csv", "/v/site-packages/pandas/io/readers.py");
     const LOAD: (&str, &str) = ("load", "/srv/report.py");
-
-    /// Stacks of functions in files, outermost first, with the bytes that they leaked.
-    fn capture(stacks: &[(&[(&str, &str)], u64)]) -> Capture {
-        let mut capture = fixture::empty();
-        let frames = &mut capture.frames;
-        for (order, (stack, bytes)) in (0..).zip(stacks) {
-            let mut id = |(function, file): &(&str, &str)| {
-                let (function, file) = (frames.name_id(function).unwrap(), frames.name_id(file).unwrap());
-                frames.frame_id(function, file, 7).unwrap()
-            };
-            let ids: Vec<_> = stack.iter().map(&mut id).collect();
-            let stack = frames.stack_of(&ids).unwrap();
-            let leaked = Sum { bytes: *bytes, count: 1, first_order: order, first_time_ns: 0 };
-            let group = Group::new(stack, Allocator::Malloc, ThreadId(0));
-            capture.analysis.groups.push(&Group { leaked, allocated: leaked, ..group });
-        }
-        capture
-    }
 
     fn rows(capture: &mut Capture, wish: &Wish) -> Vec<String> {
         capture.show(wish).unwrap();
@@ -268,7 +249,7 @@ mod tests {
     #[test]
     fn a_line_is_one_row_whatever_its_allocators() {
         let main = ("<module>", "/srv/main.py");
-        let mut capture = capture(&[(&[main, LOAD], 50), (&[main, LOAD], 20), (&[main], 60)]);
+        let mut capture = of_stacks(&[(&[main, LOAD], 50), (&[main, LOAD], 20), (&[main], 60)]);
         capture.analysis.groups.change(1, |group| group.allocator = Allocator::Calloc);
         capture.show(&Wish::default()).unwrap();
         let rows = holders(&capture, View::Leaks, false, false);
@@ -302,7 +283,7 @@ mod tests {
         ];
         let look = Look { width: None, color: false };
         let told = |with_imports| {
-            let mut capture = capture(stacks);
+            let mut capture = of_stacks(stacks);
             capture.show(&Wish { with_imports, ..Wish::default() }).unwrap();
             answer(&capture, View::Leaks).lines(look)
         };
@@ -328,8 +309,8 @@ mod tests {
             (&[], 1),
         ];
         let with_imports = Wish { with_imports: true, ..Wish::default() };
-        assert_eq!(rows(&mut capture(stacks), &with_imports)[0], "100 import pandas at /srv/main.py:7");
-        let mut shown = capture(stacks);
+        assert_eq!(rows(&mut of_stacks(stacks), &with_imports)[0], "100 import pandas at /srv/main.py:7");
+        let mut shown = of_stacks(stacks);
         let expected = [
             "70 load at /srv/report.py:7, via DataFrame.copy at pandas/core/frame.py:7 and 1 more",
             "30 <module> at /srv/report.py:7, via read_csv at pandas/io/readers.py:7",

@@ -2,7 +2,7 @@
 //!
 //! Invariant: each line's figure is the sum of its own allocations and those of all it called, also of what is too small
 //! to be shown. Small calls are summed up in a line of their own where they are not small together. Where stacks are folded,
-//! of calls that others made one from the other, and nobody else from there, the first and the last are shown.
+//! calls of others, each of which is all that the one before made, stand in one line: the first and the last of them.
 
 use std::io::{self, Write};
 
@@ -16,8 +16,8 @@ use crate::units::{count, size};
 
 /// With less room for names there are no columns for own figures and numbers.
 const ROOM: usize = 55;
-/// Characters of branches before a name; even, as each branch takes two.
-const MOST_BRANCHES: usize = 24;
+/// From so many columns of branches on, calls that are all that their caller made stay in its column.
+const MOST_BRANCHES: usize = 60;
 
 /// A tree with its figures, ready to be printed.
 #[derive(Debug)]
@@ -30,15 +30,17 @@ pub(crate) struct Calls<'a> {
     inverted: bool,
 }
 
-/// A line that is to be printed.
+/// A line that is to be printed: a call, or several, each of which is all that the one before made.
+#[derive(Default)]
 struct TreeLine {
-    node: u32,
+    first: u32,
+    last: u32,
+    /// How many there are.
+    calls: usize,
     /// What stands before the name: the branches that lead to it.
     branches: String,
-    /// Whether it is all that its caller called.
-    single: bool,
-    /// How many calls lie between it and the line above, which are not shown.
-    skipped: usize,
+    /// What stands before those of the lines below it.
+    below: String,
     /// Bytes and number of the calls that are too small to be shown, where the line stands for those.
     rest: Option<(Tally, usize)>,
 }
@@ -78,7 +80,8 @@ impl<'a> Calls<'a> {
         let [total, part, call] = ["Total", "Part", "Call"].map(column);
         let [own, count] = [own, "Count"].map(|title| column(title).optional(1));
         let mut table = TextTable::new([total, part, own, count, call]).with_room(ROOM);
-        self.lines(least).iter().for_each(|line| table.row(self.cells(line)));
+        let most_branches = look.width.map_or(MOST_BRANCHES, |width| (width / 4).min(MOST_BRANCHES));
+        self.lines(least, most_branches).iter().for_each(|line| table.row(self.cells(line)));
         table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         if least > 0.0 {
             writeln!(out, "  without calls of less than {least} % (--least 0 shows all)")?;
@@ -87,19 +90,19 @@ impl<'a> Calls<'a> {
     }
 
     /// The lines in order, made from the root down without recursion, since stacks may be deep.
-    fn lines(&self, least: f64) -> Vec<TreeLine> {
+    fn lines(&self, least: f64, most_branches: usize) -> Vec<TreeLine> {
         let mut children: Vec<Vec<u32>> = vec![Vec::new(); self.tree.nodes().len()];
         for (index, node) in (0u32..).zip(self.tree.nodes()).skip(1) {
             children[node.parent as usize].push(index);
         }
         let mut lines = Vec::new();
-        let root = TreeLine { node: 0, branches: String::new(), single: false, skipped: 0, rest: None };
-        let mut open = self.below(&root, &children, least);
+        let root = TreeLine::default();
+        let mut open = self.below(&root, &children, least, most_branches);
         open.reverse();
         while let Some(line) = open.pop() {
             let mut below = match line.rest {
                 Some(_) => Vec::new(),
-                None => self.below(&line, &children, least),
+                None => self.below(&line, &children, least, most_branches),
             };
             below.reverse();
             lines.push(line);
@@ -108,36 +111,30 @@ impl<'a> Calls<'a> {
         lines
     }
 
-    /// The lines directly below another. Calls in single file stay in one column, so that deep stacks stay readable: two
-    /// └ below each other are a call and its caller, never siblings.
-    fn below(&self, caller: &TreeLine, children: &[Vec<u32>], least: f64) -> Vec<TreeLine> {
-        let Below { shown: kept, small, rest, said } = self.kept_below(caller.node, children, least);
-        let shown = kept.len();
-        let single = shown == 1 && !said;
-        let inner = caller.branches.replace("├ ", "│ ").replace("└ ", "  ");
-        let lines = shown + usize::from(said);
-        let branch = |number: usize| match number + 1 == lines {
-            _ if caller.node == 0 => String::new(),
-            true if single && caller.single => caller.branches.clone(),
-            true => format!("{inner}└ "),
-            false => format!("{inner}├ "),
+    /// The lines directly below another: calls of one caller stand in one column. Where there is no room for more branches,
+    /// a call that is all that its caller made stays in the caller's column.
+    fn below(&self, caller: &TreeLine, children: &[Vec<u32>], least: f64, most_branches: usize) -> Vec<TreeLine> {
+        let Below { shown: kept, small, rest, said } = self.kept_below(caller.last, children, least);
+        let lines = kept.len() + usize::from(said);
+        let outer = &caller.below;
+        let stays = lines == 1 && outer.chars().count() >= most_branches;
+        let branches = |number: usize| match number + 1 == lines {
+            _ if caller.last == 0 => [String::new(), String::new()],
+            _ if stays => [format!("{outer}↓ "), outer.clone()],
+            true => [format!("{outer}└─ "), format!("{outer}   ")],
+            false => [format!("{outer}├─ "), format!("{outer}│  ")],
         };
         let mut below: Vec<_> = (0..)
             .zip(&kept)
-            .map(|(number, child)| {
-                let skips = single && caller.node != 0 && !self.is_own(caller.node);
-                let (node, skipped) = if skips { self.last_of_others(*child, children, least) } else { (*child, 0) };
-                TreeLine { node, branches: branch(number), single, skipped, rest: None }
+            .map(|(number, &first)| {
+                let (last, calls) = self.end_of_row(first, children, least);
+                let [branches, below] = branches(number);
+                TreeLine { first, last, calls, branches, below, rest: None }
             })
             .collect();
         if said {
-            below.push(TreeLine {
-                node: caller.node,
-                branches: branch(shown),
-                single: false,
-                skipped: 0,
-                rest: Some((rest, small)),
-            });
+            let [branches, _] = branches(kept.len());
+            below.push(TreeLine { branches, rest: Some((rest, small)), ..TreeLine::default() });
         }
         below
     }
@@ -157,19 +154,31 @@ impl<'a> Calls<'a> {
         Below { shown: kept, small: small.len(), rest, said }
     }
 
-    /// The last of the calls that follow each other from this one on in code of others, each all that is below the one
-    /// before, and how many come before it.
-    fn last_of_others(&self, first: u32, children: &[Vec<u32>], least: f64) -> (u32, usize) {
-        let (mut last, mut skipped) = (first, 0);
-        while self.capture.shown.folded && !self.is_own(last) && self.own[last as usize].bytes == 0 {
+    /// The last of the calls that stand in one line with this one, and how many there are: each is all that the one before
+    /// made, and they are all of others, or own code that calls itself.
+    fn end_of_row(&self, first: u32, children: &[Vec<u32>], least: f64) -> (u32, usize) {
+        let (mut last, mut calls) = (first, 1);
+        while self.capture.shown.folded && self.own[last as usize].bytes == 0 {
             match self.kept_below(last, children, least) {
-                Below { shown, said: false, .. } if shown.len() == 1 && !self.is_own(shown[0]) => {
-                    (last, skipped) = (shown[0], skipped + 1);
+                Below { shown, said: false, .. } if shown.len() == 1 && self.is_row(last, shown[0]) => {
+                    (last, calls) = (shown[0], calls + 1);
                 }
                 _ => break,
             }
         }
-        (last, skipped)
+        (last, calls)
+    }
+
+    fn is_row(&self, caller: u32, call: u32) -> bool {
+        let function = |node: u32| {
+            let frame = self.capture.frames.frame(FrameId(self.tree.nodes()[node as usize].key));
+            (frame.function, frame.file)
+        };
+        match [caller, call].map(|node| self.is_own(node)) {
+            [false, false] => true,
+            [true, true] => function(caller) == function(call),
+            _ => false,
+        }
     }
 
     /// Whether a call is of own code.
@@ -182,30 +191,25 @@ impl<'a> Calls<'a> {
     }
 
     fn cells(&self, line: &TreeLine) -> [TextCell; 5] {
-        let branches = short(&line.branches);
         let (total, own, name) = match line.rest {
             Some((rest, calls)) => {
-                let smaller = format!("{branches}({} smaller)", count(calls as u64));
+                let smaller = format!("{}({} smaller)", line.branches, count(calls as u64));
                 (rest, String::new(), Styled::new(Style::Dim, smaller).into())
             }
             // In the inverted tree all is the own of the calls it begins with.
-            None if self.inverted => (self.total(line.node), String::new(), self.name(line, &branches).into()),
-            None => {
-                let own = size(self.own[line.node as usize].bytes);
-                (self.total(line.node), own, self.name(line, &branches).into())
-            }
+            None if self.inverted => (self.total(line.first), String::new(), self.name(line).into()),
+            None => (self.total(line.first), size(self.own[line.last as usize].bytes), self.name(line).into()),
         };
         let [bytes, part] = share(total.bytes, self.totals[0].bytes);
         [bytes, part, own.into(), count(total.count).into(), name]
     }
 
-    fn name(&self, line: &TreeLine, branches: &str) -> Label {
-        let skipped = match line.skipped {
-            0 => String::new(),
-            1 => "… 1 call, then ".into(),
-            more => format!("… {} calls, then ", count(more as u64)),
-        };
-        self.capture.label(self.tree.nodes()[line.node as usize].key).behind(format!("{branches}{skipped}"))
+    fn name(&self, line: &TreeLine) -> Label {
+        let key = |node: u32| self.tree.nodes()[node as usize].key;
+        let first = self.capture.label(key(line.first)).behind(&line.branches);
+        let Some(between) = line.calls.checked_sub(2) else { return first };
+        let (function, place) = self.capture.described(key(line.last));
+        first.then(between, function, place)
     }
 }
 
@@ -248,20 +252,11 @@ pub(crate) fn places(
     stacks.into_iter().map(&mut place).collect()
 }
 
-/// Branches without their outer part where there are so many that names would have no room.
-fn short(branches: &str) -> String {
-    let len = branches.chars().count();
-    if len <= MOST_BRANCHES {
-        return branches.into();
-    }
-    let tail = branches.chars().skip(len - MOST_BRANCHES + 2);
-    ['…', ' '].into_iter().chain(tail).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Calls, short};
+    use super::Calls;
     use crate::reports::fixture;
+    use crate::reports::shown::Wish;
     use crate::terminal::Look;
     use memtrack_reader::View;
 
@@ -289,14 +284,50 @@ mod tests {
         let mut text = Vec::new();
         Calls::new(&capture, View::Allocated, false).text(40.0, LOOK, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("  1.50 MB  48.4 %  └ Reader.read at "), "{text}");
+        assert!(text.contains("  1.50 MB  48.4 %     └─ Reader.read at "), "{text}");
     }
 
     #[test]
-    fn deep_branches_leave_room_for_names() {
-        assert_eq!(short("│ └ "), "│ └ ");
-        let deep = "│ ".repeat(20) + "└ ";
-        assert_eq!((short(&deep).chars().count(), short(&deep).ends_with("│ └ ")), (24, true));
+    fn siblings_stand_in_one_column_and_rows_of_others_in_one_line() {
+        let library = |function| (function, "/v/site-packages/json/decoder.py");
+        let own = |function| (function, "/srv/app.py");
+        let [main, walk, work] = ["main", "walk", "work"].map(own);
+        let [loads, decode, scan] = ["loads", "decode", "scan"].map(library);
+        let mut capture = fixture::of_stacks(&[
+            (&[main, work, loads, decode, scan], 500),
+            (&[main, walk, walk, walk, walk], 300),
+            (&[main], 200),
+        ]);
+        capture.fold(&Wish::default()).unwrap();
+        let text = |look| {
+            let mut text = Vec::new();
+            Calls::new(&capture, View::Leaks, false).text(1.0, look, &mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        let expected = "  1.00 kB   100 %  main at /srv/app.py:7
+    500 B  50.0 %  ├─ work at /srv/app.py:7
+    500 B  50.0 %  │  └─ loads at json/decoder.py:7 → 1 call → scan
+    300 B  30.0 %  └─ walk at /srv/app.py:7 → 2 calls → walk at /srv/app.py:7
+";
+        let narrow = text(Look { width: Some(77), color: false });
+        assert!(narrow.contains(expected), "{narrow}");
+        let colored = text(Look { width: Some(77), color: true });
+        let [own, dim, end] = ["\x1b[1;36m", "\x1b[2m", "\x1b[0m"];
+        let line = format!("{dim}├─ {end}{own}work{end}{dim} at /srv/app.py:7{end}\n");
+        assert!(colored.contains(&line), "{colored:?}");
+        let line = format!("{dim}│  └─ {end}loads{dim} at json/decoder.py:7{end}{dim} → 1 call → {end}scan\n");
+        assert!(colored.contains(&line), "{colored:?}");
+    }
+
+    #[test]
+    fn deep_calls_stay_in_their_callers_column() {
+        let all: Vec<(String, &str)> = (0..40).map(|number| (format!("f{number}"), "/srv/app.py")).collect();
+        let stack: Vec<(&str, &str)> = all.iter().map(|(function, file)| (function.as_str(), *file)).collect();
+        let (capture, mut text) = (fixture::of_stacks(&[(&stack, 500)]), Vec::new());
+        Calls::new(&capture, View::Leaks, false).text(1.0, LOOK, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let last = format!("  {}↓ f39 at /srv/app.py:7\n", " ".repeat(21));
+        assert!(text.contains(&last) && text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
     #[test]

@@ -5,9 +5,12 @@
 use unicode_width::UnicodeWidthStr;
 
 use super::styled::{Style, Styled, without_middle};
+use crate::units::plural;
 
 /// Stands before what own code went through.
 const VIA: &str = ", via ";
+/// Stands between calls of a row.
+const THEN: &str = " → ";
 /// Stands between a function and its place.
 const AT: &str = " at ";
 /// With less room than this, what own code went through is left out.
@@ -25,8 +28,10 @@ pub(crate) struct Label {
     place: String,
     /// Whether the function is of the program's own code.
     own: bool,
-    /// Function and place of what it went through.
+    /// Function and place of what it went through, or of the call that a row of calls ends with.
     via: Option<(String, String)>,
+    /// What stands before that.
+    joint: String,
     /// What else there is to say of that, such as how many more it went through.
     remark: String,
 }
@@ -44,7 +49,17 @@ impl Label {
 
     /// The same with what it went through, and with a remark on that.
     pub(crate) fn via(self, function: impl Into<String>, place: impl Into<String>, remark: impl Into<String>) -> Self {
-        Self { via: Some((function.into(), place.into())), remark: remark.into(), ..self }
+        let via = Some((function.into(), place.into()));
+        Self { via, joint: VIA.into(), remark: remark.into(), ..self }
+    }
+
+    /// The same as the first of several calls, each of which made the next; so many lie between it and this last one.
+    pub(crate) fn then(self, between: usize, function: impl Into<String>, place: impl Into<String>) -> Self {
+        let joint = match between {
+            0 => THEN.into(),
+            number => format!("{THEN}{}{THEN}", plural(number as u64, "call", "calls")),
+        };
+        Self { via: Some((function.into(), place.into())), joint, ..self }
     }
 
     /// All of it.
@@ -59,22 +74,24 @@ impl Label {
         let whole = self.whole();
         let Some(width) = width.filter(|width| whole.width() > *width) else { return whole };
         if let Some((function, _)) = &self.via {
-            for remark in [&self.remark, ""] {
-                let shorter = self.styled(&self.function, &self.place, Some((function, "")), remark);
+            // Of a row of calls both ends tell more than where the first is.
+            let place = if self.joint.starts_with(THEN) { "" } else { &self.place };
+            for (place, remark) in [(&*self.place, &*self.remark), (place, "")] {
+                let shorter = self.styled(&self.function, place, Some((function, "")), remark);
                 if shorter.width() <= width {
                     return shorter;
                 }
             }
         }
         let own = self.styled(&self.function, &self.place, None, "");
-        match width.checked_sub(own.width()) {
-            None => self.short(width),
-            Some(left) => match (left.checked_sub(VIA.len()).filter(|left| *left >= LEAST_VIA), &self.via) {
-                (Some(left), Some((function, _))) => {
-                    self.styled(&self.function, &self.place, Some((&without_middle(function, left), "")), "")
-                }
-                _ => own,
-            },
+        let Some(left) = width.checked_sub(own.width()) else { return self.short(width) };
+        match (left.checked_sub(self.joint.width()).filter(|left| *left >= LEAST_VIA), &self.via) {
+            (Some(left), Some((function, _))) => {
+                self.styled(&self.function, &self.place, Some((&without_middle(function, left), "")), "")
+            }
+            // That there are further calls is said.
+            _ if self.joint.starts_with(THEN) && left > THEN.width() => own.and(Style::Dim, THEN.to_owned() + "…"),
+            _ => own,
         }
     }
 
@@ -102,7 +119,7 @@ impl Label {
             None => styled,
             Some((function, place)) => {
                 let place = at(place) + remark;
-                styled.and(Style::Dim, VIA).and(Style::Plain, function).and(Style::Dim, place)
+                styled.and(Style::Dim, &self.joint).and(Style::Plain, function).and(Style::Dim, place)
             }
         }
     }
@@ -148,6 +165,17 @@ mod tests {
         assert_eq!(cut(38), "load at report.py:5, via DataFr…e.copy");
         assert_eq!(cut(30), "load at report.py:5");
         assert_eq!(cut(16), "load");
+    }
+
+    #[test]
+    fn rows_of_calls_keep_the_first() {
+        let label = Label::new("loads", "json/__init__.py:346", false).then(2, "raw_decode", "json/decoder.py:353");
+        let cut = |width| label.fit(Some(width)).words();
+        assert_eq!(cut(80), "loads at json/__init__.py:346 → 2 calls → raw_decode at json/decoder.py:353");
+        assert_eq!(cut(60), "loads at json/__init__.py:346 → 2 calls → raw_decode");
+        assert_eq!(cut(40), "loads → 2 calls → raw_decode");
+        assert_eq!(cut(27), "loads at …/__init__.py:346");
+        assert_eq!(label.behind("───").fit(Some(30)).words(), "───loads at …/__init__.py:346");
     }
 
     #[test]

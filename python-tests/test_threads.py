@@ -33,6 +33,39 @@ def test_the_last_name_counts(memtrack, version, options, programs):
     last_names_count(*memtrack.run(interpreter_path(version), programs / "late_names.py", options=options))
 
 
+RENAMING = """
+import ctypes, os, sys, threading, time
+PR_SET_NAME, SYSCALLS = 15, {"x86_64": 157, "aarch64": 167}
+kept = []
+
+def rename(way, name):
+    kept.append(bytearray(2_000_000))
+    if way == "call":
+        # Not the function of the C library, whose calls are recorded.
+        ctypes.CDLL(None).syscall(SYSCALLS[os.uname().machine], PR_SET_NAME, name, 0, 0, 0)
+    else:
+        with open(f"/proc/self/task/{threading.get_native_id()}/comm", "wb") as file:
+            file.write(name)
+
+way, end = sys.argv[1:]
+threading.Thread(target=lambda: (rename(way, b"second"), time.sleep(100)), daemon=True).start()
+time.sleep(0.3)
+rename(way, b"main")
+if end == "at once":
+    os._exit(0)
+if end == "killed":
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("end", ["finalized", "at once", "killed"])
+@pytest.mark.parametrize("way", ["call", "file"])
+def test_names_that_only_the_system_was_told_count_at_the_end(memtrack, python, tmp_path, way, end):
+    (tmp_path / "renaming.py").write_text(RENAMING)
+    _, capture = memtrack.run(python, tmp_path / "renaming.py", way, end)
+    assert {thread["name"] for thread in capture.stats()["threads"]} == {"main", "second"}
+
+
 def test_the_last_name_counts_in_c(memtrack, programs, tmp_path):
     subprocess.run(["cc", "-O1", "-pthread", "-o", tmp_path / "names", programs / "late_names.c"], check=True)
     last_names_count(*memtrack.run(tmp_path / "names"))

@@ -53,7 +53,7 @@ pub use limits::{explained, remedy};
 pub use options::{NativeStacks, RecordingOptions};
 pub use pack::{Compression, Packer};
 pub use packages::Packages;
-pub use procfs::{ProcessorTimes, processor_ns, resident_peak};
+pub use procfs::{ProcessorTimes, last_name, processor_ns, resident_peak};
 pub use sink::{NewChild, OpenSink, RecordPiece, Sink};
 pub use source_recorder::SourceRecorder;
 pub use summary::{ChildSummary, Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};

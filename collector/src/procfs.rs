@@ -139,6 +139,12 @@ pub(crate) fn thread(pid: i32, tid: i32) -> ThreadStatus {
     }
 }
 
+/// The system's name of a process's first thread, which is there until the process is waited for.
+#[must_use]
+pub fn last_name(pid: i32) -> Option<String> {
+    thread(pid, pid).name()
+}
+
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
@@ -167,6 +173,18 @@ impl ProcessHandle {
         let mut watched = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one live entry; does not wait.
         unsafe { libc::poll(&raw mut watched, 1, 0) > 0 }
+    }
+}
+
+impl ProcessHandle {
+    /// The last name of its first thread, if it has ended and nobody has waited for it yet.
+    pub(crate) fn name_at_end(&self) -> Option<String> {
+        let pidfd = self.pidfd.as_ref().filter(|_| self.has_ended())?;
+        let name = last_name(self.pid)?;
+        // Read after the name: the process id was still this process's.
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+        let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim();
+        (pid.parse() == Ok(self.pid)).then_some(name)
     }
 }
 
@@ -228,8 +246,12 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(processor_ns(handle.pid).is_some_and(|ns| ns > 0));
+        assert_eq!(
+            handle.pidfd.as_ref().and_then(|_| handle.name_at_end()),
+            handle.pidfd.as_ref().map(|_| "cat".into())
+        );
         child.wait().unwrap();
-        assert!(handle.has_ended());
+        assert!(handle.has_ended() && handle.name_at_end().is_none());
         assert_eq!(processor_ns(handle.pid), None);
     }
 

@@ -216,7 +216,8 @@ impl Session {
 
     /// Ends the recording of a process, which has ended or runs on: drains the rest. Returns the number of children that it
     /// announced; 0 at later calls.
-    pub(crate) fn end(&mut self, queue: &mut SinkQueue) -> u32 {
+    /// `name`: of its first thread, where the program was waited for.
+    pub(crate) fn end(&mut self, name: Option<String>, queue: &mut SinkQueue) -> u32 {
         if std::mem::replace(&mut self.ended, true) {
             return 0;
         }
@@ -225,6 +226,9 @@ impl Session {
         self.find_used_slots(monotonic_ns());
         self.threads.find_new(&self.area, self.slot_readers.len() as u32, &mut self.observer);
         let last = self.observer.observe(&self.area, monotonic_ns());
+        if let Some(name) = name.or_else(|| self.handle.name_at_end()) {
+            self.threads.note_last_name(name, &mut self.observer);
+        }
         let end = ClockPairing::measure(self.clock);
         if let Some(maps) = &mut self.maps {
             maps.end(&self.area, queue);

@@ -68,6 +68,13 @@ impl SlotOwners {
         }
     }
 
+    /// Notes the name that the process's first thread had at its end.
+    pub(crate) fn note_last_name(&mut self, name: String, observer: &mut Observer) {
+        if let Some(first) = self.known.iter_mut().find(|owner| owner.tid == self.pid && self.visible) {
+            first.rename(name, observer);
+        }
+    }
+
     fn check_slot(&mut self, area: &Area, slot: &SlotHeader, index: u32, observer: &mut Observer) {
         let Some(known) = self.known.get_mut(index as usize) else { return };
         if known.tid == 0 || slot.owner.load(Acquire) != known.tid {

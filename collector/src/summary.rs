@@ -20,7 +20,7 @@ pub enum RecordingEnd {
 }
 
 /// What the system reported when the first process was waited for.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ProcessExit {
     /// Its exit status as a shell gives it: 128+N for signal N.
     pub status: u8,
@@ -28,6 +28,8 @@ pub struct ProcessExit {
     pub cpu_ns: Option<u64>,
     /// Its peak of resident memory in bytes, if that is known to be its own.
     pub resident_peak: Option<u64>,
+    /// The name that the system had for its first thread, as [`last_name`](crate::last_name) gave it.
+    pub name: Option<String>,
 }
 
 /// What was recorded.

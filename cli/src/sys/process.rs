@@ -43,7 +43,7 @@ pub(crate) struct Child {
 }
 
 /// A process that has ended and was waited for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reaped {
     /// How it ended.
     pub(crate) status: ExitStatus,
@@ -53,6 +53,8 @@ pub(crate) struct Reaped {
     pub(crate) all_ns: u64,
     /// The most resident memory that it had, in bytes, where that is known to be its own.
     pub(crate) resident_peak: Option<u64>,
+    /// The name of its first thread.
+    pub(crate) name: Option<String>,
     /// The limits that it ended with.
     pub(crate) limits: ResourceLimits,
 }
@@ -185,6 +187,7 @@ impl Child {
         self.wait_for_end()?;
         let own_ns = memtrack_collector::processor_ns(self.pid);
         let limits = ResourceLimits::of(self.pid);
+        let name = memtrack_collector::last_name(self.pid);
         let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
         // SAFETY: wait4 writes to live locals; the process has ended, so that it does not wait.
@@ -202,7 +205,7 @@ impl Child {
         let peak = u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1024);
         let is_own = !has_waited && self.inherited_peak.is_some_and(|inherited| peak > inherited);
         let (status, resident_peak) = (ExitStatus::from_raw(status), is_own.then_some(peak));
-        Ok(Reaped { status, own_ns, all_ns, resident_peak, limits })
+        Ok(Reaped { status, own_ns, all_ns, resident_peak, name, limits })
     }
 }
 

@@ -12,8 +12,9 @@ use memtrack_format::mapped::MappedFile;
 use memtrack_format::observe::Observation;
 use memtrack_format::record::RawFrame;
 
-use super::segment::{Batch, Compact, Definition, NameSource, TicketRun};
+use super::segment::{Batch, Compact, Definition, TicketRun};
 use super::tables::IdTables;
+use super::thread_names::NameSource;
 use super::timeline::Timeline;
 use super::{Consumer, RunPosition};
 use crate::error::Error;
@@ -210,7 +211,7 @@ impl Merger {
     pub(super) fn observe(&mut self, observation: &Observation) {
         self.timeline.add(observation);
         if let Observation::Thread { tid, name } = observation {
-            self.tables.name_thread(*tid, name, NameSource::System);
+            self.tables.name_thread(*tid, name, NameSource::System(self.timeline.last_ticket()));
         }
     }
 }

@@ -20,6 +20,7 @@ mod read;
 mod repack;
 mod segment;
 mod tables;
+mod thread_names;
 mod timeline;
 
 #[cfg(test)]

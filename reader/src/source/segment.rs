@@ -20,6 +20,8 @@ use crate::event::EventKind;
 use crate::lines::SourcePosition;
 use crate::native::{self, NativeModule};
 
+use super::thread_names::NameSource;
+
 /// An event but for what the merge adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Compact {
@@ -53,18 +55,6 @@ pub(super) enum Definition {
     Lines { id: u32, bytes: Vec<u8> },
     Located { frame: RawFrame, position: SourcePosition },
     ThreadName { tid: i32, name: Vec<u8>, source: NameSource },
-}
-
-/// Who says what a thread is called, the better source last; with the ticket of the run in which it was said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum NameSource {
-    /// The system, asked from outside: a new thread is called like the one that started it.
-    #[default]
-    System,
-    /// Python, whose names the system may not know.
-    Python(u64),
-    /// The program, which gave the name by a call.
-    Program(u64),
 }
 
 /// A code object without its line table.

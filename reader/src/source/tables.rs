@@ -11,7 +11,8 @@ use memtrack_format::record::RawFrame;
 use rustc_hash::FxHashMap;
 
 use super::brief::Brief;
-use super::segment::{CodeDescription, Definition, NameSource, SegmentNode};
+use super::segment::{CodeDescription, Definition, SegmentNode};
+use super::thread_names::{NameSource, ThreadNames};
 use crate::error::Error;
 use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{self, FrameId, Frames, NameId};
@@ -33,8 +34,8 @@ pub(super) struct IdTables {
     /// Makes stacks brief, where that is enough.
     pub(super) brief: Option<Brief>,
     thread_ids: FxHashMap<i32, ThreadId>,
-    /// Where the names of threads come from, by thread.
-    names: Vec<NameSource>,
+    /// The names of threads, by thread.
+    names: Vec<ThreadNames>,
     /// The names of native frames.
     pub(super) symbols: Symbolizer,
     /// For each image of the process, the first one's at 0.
@@ -108,20 +109,18 @@ impl IdTables {
     pub(super) fn thread(&mut self, tid: i32) -> ThreadId {
         *self.thread_ids.entry(tid).or_insert_with(|| {
             self.threads.push(Thread { tid, name: String::new() });
-            self.names.push(NameSource::default());
+            self.names.push(ThreadNames::default());
             // Every thread stands in the file with at least a byte, and nobody has 2^32 of them in memory.
             ThreadId((self.threads.len() - 1) as u32)
         })
     }
 
-    /// Gives a thread its name, unless it has one from a better source.
+    /// Adds a name of a thread, which has its last one then.
     pub(super) fn name_thread(&mut self, tid: i32, name: &str, source: NameSource) {
         let place = self.thread(tid).0 as usize;
-        if let (Some(thread), Some(known)) = (self.threads.get_mut(place), self.names.get_mut(place))
-            && *known <= source
-        {
-            name.clone_into(&mut thread.name);
-            *known = source;
+        if let (Some(thread), Some(known)) = (self.threads.get_mut(place), self.names.get_mut(place)) {
+            known.add(name, source);
+            known.last().clone_into(&mut thread.name);
         }
     }
 

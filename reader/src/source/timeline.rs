@@ -85,6 +85,11 @@ impl Timeline {
         Self { start_ns, scale, ..Self::default() }
     }
 
+    /// The ticket of the last mark that was added.
+    pub(super) fn last_ticket(&self) -> u64 {
+        self.last.ticket
+    }
+
     /// Adds a tick, after all that were added before. Threads are none of its business.
     pub(super) fn add(&mut self, observation: &Observation) {
         let (tick, rss) = match observation {

@@ -125,7 +125,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
         Ok(Launched { collector, child, waiting }) => {
             let named = capture.name(&target.name(), child.pid());
             children.name(capture.path());
-            let Reaped { status, own_ns, all_ns, resident_peak, limits } = child.reap()?;
+            let Reaped { status, own_ns, all_ns, resident_peak, name, limits } = child.reap()?;
             let since = |before: Option<u64>, now: Option<u64>| {
                 now.zip(before).map_or(0, |(now, before): (u64, u64)| now.saturating_sub(before))
             };
@@ -133,7 +133,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
                 (since(events_before.0, oom_kills()), since(events_before.1, refused_tasks()));
             let ending = Ending { status, limits, cpu_ns: own_ns, oom_kills, refused_tasks };
             end_with(shell_status(status));
-            collector.child_exited(ProcessExit { status: shell_status(status), cpu_ns: own_ns, resident_peak });
+            collector.child_exited(ProcessExit { status: shell_status(status), cpu_ns: own_ns, resident_peak, name });
             if options.follow {
                 wait_for_children(&collector, &waiting, options.quiet);
             }

@@ -83,6 +83,16 @@ def test_no_source_is_stored_unasked(memtrack):
     assert not any(KEPT in text for text in strings) and "while the program ran" not in notes
 
 
+def test_the_page_that_run_makes_has_them(memtrack):
+    (memtrack.directory / "app.py").write_text("KEPT = bytearray(3_000_000)  # stays\n")
+    outcome = memtrack("run", "--embed-sources", "--flamegraph", "-o", "app.bin", "app.py")
+    assert outcome.status == 0, outcome.stderr.decode()
+    (made,) = memtrack.directory.glob("*.html")
+    packed = re.search(r'id="data">\n(.*?)</script>', made.read_text(), re.DOTALL)[1]
+    strings = json.loads(zlib.decompress(base64.b64decode(packed), -15))["strings"]
+    assert any("# stays" in text for text in strings)
+
+
 @pytest.mark.parametrize("how", [[], ["--aggregate"]])
 def test_sources_of_captures_made_of_captures(memtrack, how):
     capture = recorded(memtrack, "--embed-sources", "--compress", "none", *how)

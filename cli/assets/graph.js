@@ -30,14 +30,18 @@ class Graph {
     this.draw();
   }
 
-  /** Where the page itself scrolls, as on a phone, the pane is as high as what is drawn. */
+  /** Where the page itself scrolls, as on a phone, and on paper, the pane is as high as what is drawn. */
   get isWhole() {
+    return this.isNarrow || this.isPrinted;
+  }
+
+  get isNarrow() {
     return document.body.classList.contains("narrow");
   }
 
   resize() {
     const ratio = window.devicePixelRatio || 1;
-    this.row = this.isWhole ? 26 : 19;
+    this.row = this.isNarrow ? 26 : 19;
     if (this.isWhole) this.pane.style.height = `${Math.min(Math.max((this.deepest + 2) * this.row, 240), 8000)}px`;
     else this.pane.style.height = "";
     const { clientWidth: width, clientHeight: height } = this.pane;

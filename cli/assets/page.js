@@ -20,6 +20,8 @@ class Page {
     this.setTheme(this.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
     this.measure();
     addEventListener("resize", () => this.resized());
+    addEventListener("beforeprint", () => this.print(true));
+    addEventListener("afterprint", () => this.print(false));
     addEventListener("hashchange", () => this.linkChanged());
     this.update();
   }
@@ -180,6 +182,16 @@ class Page {
     this.measure();
     this.graph.draw();
     this.chart?.draw();
+  }
+
+  /** Paper is light, and has room for all of the graph. */
+  print(begins) {
+    const { theme } = this;
+    this.setTheme(begins ? "light" : this.themeOfScreen);
+    this.themeOfScreen = theme;
+    this.graph.isPrinted = begins;
+    this.graph.paint();
+    this.chart?.paint();
   }
 
   toLink() {

@@ -45,9 +45,8 @@ class Table {
     const { metric } = layout.selection;
     Object.assign(this, { metric, by, isBrief, whole: layout.whole });
     const { model } = this;
-    const lines = (this.lineKeys ||= Int32Array.from(model.frames, (_, frame) => frame));
     const passes = (frame) => layout.skips(frame) || (layout.folds && model.frames[frame].isImporting);
-    const rows = model.byKey(layout.figures, by === "function" ? model.functionOf : lines, passes);
+    const rows = model.byKey(layout.figures, by === "function" ? model.functionOf : model.lineOf, passes);
     this.rows = rows.filter(({ frame }) => !matches || matches[frame]);
     this.render();
   }
@@ -114,7 +113,7 @@ class Table {
     const cell = line.insertCell();
     const place = document.createElement("span");
     cell.className = "name";
-    const file = this.by === "function" ? frame.shortPlace.replace(/(:\d+)+$/, "") : frame.shortPlace;
+    const file = this.by === "function" ? frame.shortPlace.replace(/(:\d+)+$/, "") : frame.shortLine;
     place.textContent = file;
     const name = this.isBrief ? frame.brief : frame.name;
     cell.append(...(this.by === "function" ? [name, "  ", place] : [place, "  ", name]));

@@ -160,7 +160,9 @@ pub(crate) struct RunArgs {
     /// Overwrite an existing file
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Make a page of the capture at once, as 'memtrack flamegraph' does
+    /// Make a page of the capture at once, as 'memtrack flamegraph' does without options, but with the lines of
+    /// --embed-sources. The page has switches for what is shown; filters and --skip-function are options of 'memtrack
+    /// flamegraph', with which the page can be made again
     #[arg(long)]
     pub(crate) flamegraph: bool,
     /// With --flamegraph: show the page in the browser

@@ -260,6 +260,42 @@ inPage("the calls within a line are one holder", "failed.html", async (page) => 
   assert.match(rows[0], /^30\.0 MB.*failed\.py:\d+ pair/);
 });
 
+inPage("the table of lines and its CSV have a row for each line", "failed.html", async (page) => {
+  await pick(page, "panes", "Lines");
+  const rows = await page.$$eval("#tablePane tbody tr", (items) => items.map((item) => item.textContent));
+  const [pair] = rows.filter((text) => /failed\.py:\d+  pair/.test(text));
+  assert.match(pair, /^30\.0 MB/);
+  const csv = await page.evaluate(() => window.memtrack.table.csv());
+  assert.equal(csv.split("\n").filter((row) => /^pair,.*failed\.py,\d+,300000\d\d,/.test(row)).length, 1);
+});
+
+inPage("the readout moves nothing", "failed.html", async (page) => {
+  const place = () => page.evaluate(() => document.getElementById("graphPane").getBoundingClientRect().top);
+  const before = await place();
+  await page.hover("#chart");
+  await page.waitForFunction(() => /at /.test(document.getElementById("readout").textContent));
+  assert.equal(await place(), before);
+});
+
+inPage("on paper are the graph as a whole and what was found, on white", "flamegraph.html", async (page) => {
+  await page.keyboard.press("t");
+  const theme = () => page.evaluate(() => document.documentElement.dataset.theme);
+  assert.equal(await theme(), "dark");
+  await page.emulateMedia({ media: "print" });
+  await page.evaluate(() => dispatchEvent(new Event("beforeprint")));
+  assert.equal(await theme(), "light");
+  for (const seen of ["#holders", "#chart", "#graph", "#sideTable"]) assert.ok(await page.isVisible(seen), seen);
+  for (const absent of ["#search", "#controls", "#info"]) assert.ok(!(await page.isVisible(absent)), absent);
+  const [shown, needed] = await page.evaluate(() => {
+    const { graph } = window.memtrack;
+    return [graph.canvas.height / devicePixelRatio, (graph.deepest + 1) * graph.row];
+  });
+  assert.ok(shown >= needed, `${shown} of ${needed}`);
+  await page.evaluate(() => dispatchEvent(new Event("afterprint")));
+  await page.emulateMedia({ media: "screen" });
+  assert.equal(await theme(), "dark");
+});
+
 inPage("calls for memory that failed are named with their place and number", "failed.html", async (page) => {
   const { failed_allocations: failed } = await report("failed");
   assert.equal(failed.count, 3);

@@ -132,6 +132,11 @@ pub(crate) fn set_variable(environment: &mut Environment, name: &str, value: OsS
 /// What is said of an option that `memtrack run` does not have, with the one that was perhaps meant.
 fn unknown_option(text: &str) -> String {
     let typed = text.split('=').next().unwrap_or(text);
+    if long_options("flamegraph").iter().any(|option| option == typed) {
+        return format!(
+            "unexpected argument '{text}': an option of 'memtrack flamegraph', which makes the page of a capture; run without it"
+        );
+    }
     let likeness = |option: &String| strsim::jaro(option, typed);
     let nearest = run_options().into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
     match nearest.filter(|option| likeness(option) > MEANT) {
@@ -158,10 +163,15 @@ const COMMON: [&str; 4] = ["--help", "--quiet", "--force", "--live"];
 
 /// The long options of `memtrack run`, and `-o`.
 fn run_options() -> Vec<String> {
+    long_options("run").into_iter().chain(["-o".to_owned()]).collect()
+}
+
+/// The long options of a command.
+fn long_options(name: &str) -> Vec<String> {
     let command = Arguments::command();
-    let run = command.find_subcommand("run").into_iter().flat_map(clap::Command::get_arguments);
-    let long = run.flat_map(|argument| argument.get_long_and_visible_aliases().unwrap_or_default());
-    long.map(|name| format!("--{name}")).chain(["-o".to_owned()]).collect()
+    let arguments = command.find_subcommand(name).into_iter().flat_map(clap::Command::get_arguments);
+    let long = arguments.flat_map(|argument| argument.get_long_and_visible_aliases().unwrap_or_default());
+    long.map(|name| format!("--{name}")).collect()
 }
 
 fn option(text: &str) -> Option<(char, &str)> {
@@ -217,6 +227,7 @@ mod tests {
         let told = |option: &str| parse(&[option]).unwrap_err();
         assert_eq!(told("--nativ"), "unexpected argument '--nativ'; did you mean '--native'?");
         assert!(told("--allocation-timestamp").contains("did you mean '--allocation-timestamps'"));
+        assert!(told("--own").contains("an option of 'memtrack flamegraph'"));
         assert!(told("--unheard-of").contains("see 'memtrack run --help'"));
     }
 

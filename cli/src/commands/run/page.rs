@@ -34,7 +34,7 @@ pub(super) fn make(options: &args::RunArgs, captures: &[PathBuf]) {
     if captures.is_empty() {
         return;
     }
-    match write(options.force, captures) {
+    match write(options, captures) {
         Ok(Some(page)) if !options.quiet => show(Some(&page), options.open),
         Ok(Some(page)) if options.open => open::in_browser(&page),
         Ok(_) => {}
@@ -42,10 +42,10 @@ pub(super) fn make(options: &args::RunArgs, captures: &[PathBuf]) {
     }
 }
 
-fn write(force: bool, captures: &[PathBuf]) -> Result<Option<PathBuf>> {
-    let out = ReportOutput::file(destination(force, captures), "flamegraph", "html")?;
+fn write(options: &args::RunArgs, captures: &[PathBuf]) -> Result<Option<PathBuf>> {
+    let out = ReportOutput::file(destination(options.force, captures), "flamegraph", "html")?;
     let request = Request { paths: captures, quiet: true, ..Request::default() };
-    write_page(request, Options::default(), (PageStart::default(), false), out)
+    write_page(request, Options::default(), (PageStart::default(), options.embed_sources), out)
 }
 
 fn destination(force: bool, captures: &[PathBuf]) -> Destination<'_> {

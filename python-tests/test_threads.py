@@ -48,8 +48,14 @@ def rename(way, name):
             file.write(name)
 
 way, end = sys.argv[1:]
-threading.Thread(target=lambda: (rename(way, b"second"), time.sleep(100)), daemon=True).start()
-time.sleep(0.3)
+def second():
+    kept.append(bytearray(2_000_000))
+    time.sleep(0.2)
+    rename(way, b"second")
+    time.sleep(100)
+
+threading.Thread(target=second, daemon=True).start()
+time.sleep(0.6)
 rename(way, b"main")
 if end == "at once":
     os._exit(0)

@@ -95,7 +95,7 @@ impl DrainThread {
     fn connected(&mut self, connection: Connection) {
         let mut known = Process::default();
         if let (Some(mut earlier), Some(_)) = (self.session.take(), connection.replaces) {
-            self.tree.add_announced(earlier.end(None, &mut self.queue));
+            self.tree.add_announced(earlier.end(&mut self.queue));
             earlier.take_warning().into_iter().for_each(|warning| self.tree.note(warning));
             self.notes.extend(earlier.notes());
             known = earlier.process().clone();
@@ -118,8 +118,7 @@ impl DrainThread {
     fn end(&mut self) {
         let was_over = std::mem::replace(&mut self.over, true);
         if let Some(session) = self.session.as_mut().filter(|_| !was_over) {
-            let name = self.exited.as_ref().and_then(|exited| exited.name.clone());
-            self.tree.add_announced(session.end(name, &mut self.queue));
+            self.tree.add_announced(session.end(&mut self.queue));
             session.take_warning().into_iter().for_each(|warning| self.tree.note(warning));
             self.tree.process_ended();
         }

@@ -216,8 +216,7 @@ impl Session {
 
     /// Ends the recording of a process, which has ended or runs on: drains the rest. Returns the number of children that it
     /// announced; 0 at later calls.
-    /// `name`: of its first thread, where the program was waited for.
-    pub(crate) fn end(&mut self, name: Option<String>, queue: &mut SinkQueue) -> u32 {
+    pub(crate) fn end(&mut self, queue: &mut SinkQueue) -> u32 {
         if std::mem::replace(&mut self.ended, true) {
             return 0;
         }
@@ -226,7 +225,7 @@ impl Session {
         self.find_used_slots(monotonic_ns());
         self.threads.find_new(&self.area, self.slot_readers.len() as u32, &mut self.observer);
         let last = self.observer.observe(&self.area, monotonic_ns());
-        if let Some(name) = name.or_else(|| self.handle.name_at_end()) {
+        if let Some(name) = self.handle.name_at_end() {
             self.threads.note_last_name(name, &mut self.observer);
         }
         let end = ClockPairing::measure(self.clock);
@@ -280,6 +279,12 @@ impl Session {
     pub(crate) fn has_exited(&mut self, exited: &ProcessExit, queue: &SinkQueue) {
         if let Some(peak) = exited.resident_peak {
             self.observer.note_peak(&self.area, peak);
+        }
+        // Whoever waited for the process may have been faster than the look at its end.
+        if let Some(name) = exited.name.as_ref().filter(|name| !self.threads.has_last_name(name)) {
+            self.observer.observe(&self.area, monotonic_ns());
+            self.threads.note_last_name(name.clone(), &mut self.observer);
+            self.observer.hand_over(queue);
         }
         let (exit_status, resident_peak) = (Some(exited.status), self.resident_peak());
         self.update_process(Process { exit_status, cpu_ns: exited.cpu_ns, resident_peak, ..Process::default() }, queue);

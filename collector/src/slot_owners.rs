@@ -75,6 +75,11 @@ impl SlotOwners {
         }
     }
 
+    /// Whether that is no news.
+    pub(crate) fn has_last_name(&self, name: &str) -> bool {
+        self.known.iter().all(|owner| owner.tid != self.pid || owner.name == name)
+    }
+
     fn check_slot(&mut self, area: &Area, slot: &SlotHeader, index: u32, observer: &mut Observer) {
         let Some(known) = self.known.get_mut(index as usize) else { return };
         if known.tid == 0 || slot.owner.load(Acquire) != known.tid {

@@ -1,4 +1,5 @@
-//! Paths as a person wants to read them: `pandas/core/frame.py`, `json/decoder.py`, and own ones from the program's directory.
+//! Paths as a person wants to read them: `pandas/core/frame.py`, `json/decoder.py`, own ones from the program's directory, and
+//! the program itself by its name.
 //!
 //! Invariant: what is left out is where something is installed or checked out, never a part of the name it is imported by.
 
@@ -14,6 +15,10 @@ pub fn short<'p>(frames: &Frames, path: &'p str) -> Cow<'p, str> {
         return format!("{}.py", frozen.replace('.', "/")).into();
     }
     let own = || frames.programs().iter().find_map(|program| program.below_own(path));
+    let is_executable = frames.programs().iter().any(|program| program.is_executable(path));
+    if let Some((_, name)) = path.rsplit_once('/').filter(|_| is_executable) {
+        return name.into();
+    }
     let known = below_packages(path).or_else(|| below_standard_library(path)).or_else(own);
     known.or_else(|| below_native(path)).unwrap_or(path).into()
 }
@@ -31,12 +36,16 @@ fn below_native(path: &str) -> Option<&str> {
 mod tests {
     use super::short;
     use crate::frames::Frames;
+    use crate::program::Program;
     use crate::program::tests::program;
+    use memtrack_format::meta::Process;
 
     #[test]
     fn what_says_where_something_is_installed_is_left_out() {
         let mut frames = Frames::new();
         frames.add_program(program(&[], &[]).into());
+        let process = Process { executable: Some(b"/usr/bin/redis-server".to_vec()), ..Process::default() };
+        frames.add_program(Program::of(&process).into());
         for (path, expected) in [
             ("/srv/shop/api.py", "shop/api.py"),
             ("/srv/venv/lib/python3.11/site-packages/pandas/core/frame.py", "pandas/core/frame.py"),
@@ -45,6 +54,8 @@ mod tests {
             ("/rustc/0a1b2c/library/alloc/src/vec/mod.rs", "alloc/src/vec/mod.rs"),
             ("/home/me/.cargo/registry/src/index-1949cf8c6b5b557f/serde-1.0.1/src/de.rs", "serde-1.0.1/src/de.rs"),
             ("/usr/include/c++/12/bits/stl_vector.h", "c++/12/bits/stl_vector.h"),
+            ("/usr/bin/redis-server", "redis-server"),
+            ("/usr/bin/redis-cli", "/usr/bin/redis-cli"),
             ("/opt/tools/x.py", "/opt/tools/x.py"),
             ("<string>", "<string>"),
             ("", ""),

@@ -59,12 +59,12 @@ pub(super) fn json(rows: &[ProcessRow]) -> Value {
 pub(super) fn table(rows: &[ProcessRow], limit: usize) -> TextTable {
     let mut sorted: Vec<&ProcessRow> = rows.iter().collect();
     sorted.sort_by_key(|row| std::cmp::Reverse((row.at_peak.map(|tally| tally.bytes), row.peak_bytes)));
-    let mut table = TextTable::new(["At the peak", "Own peak", "Leaked", "Allocations", "Process"].map(column));
+    let mut table = TextTable::new(["At the peak", "Own peak", "Live", "Allocations", "Process"].map(column));
     for row in sorted {
         let [at_peak, own] = [row.at_peak.map(|tally| tally.bytes), row.peak_bytes];
         let known = |bytes: Option<u64>| bytes.map_or("?".into(), size);
-        let (leaked, process) = (size(row.leaked.bytes), format!("{} {}", row.number(), row.title));
-        table.row([known(at_peak), known(own), leaked, count(row.allocated.count), process].map(Into::into));
+        let (live, process) = (size(row.leaked.bytes), format!("{} {}", row.number(), row.title));
+        table.row([known(at_peak), known(own), live, count(row.allocated.count), process].map(Into::into));
     }
     table.first(limit)
 }

@@ -155,7 +155,7 @@ impl<'a> Calls<'a> {
     }
 
     /// The last of the calls that stand in one line with this one, and how many there are: each is all that the one before
-    /// made, and they are all of others, or own code that calls itself.
+    /// made, and they are all of others, or own code that calls itself, or whose lines are not known.
     fn end_of_row(&self, first: u32, children: &[Vec<u32>], least: f64) -> (u32, usize) {
         let (mut last, mut calls) = (first, 1);
         while self.capture.shown.folded && self.own[last as usize].bytes == 0 {
@@ -170,13 +170,14 @@ impl<'a> Calls<'a> {
     }
 
     fn is_row(&self, caller: u32, call: u32) -> bool {
-        let function = |node: u32| {
-            let frame = self.capture.frames.frame(FrameId(self.tree.nodes()[node as usize].key));
-            (frame.function, frame.file)
-        };
+        let frame = |node: u32| self.capture.frames.frame(FrameId(self.tree.nodes()[node as usize].key));
+        let (line, function) = (|node| frame(node).line, |node| (frame(node).function, frame(node).file));
         match [caller, call].map(|node| self.is_own(node)) {
             [false, false] => true,
-            [true, true] => function(caller) == function(call),
+            // Nobody can look at lines that are not known.
+            [true, true] => {
+                function(caller) == function(call) || [caller, call].into_iter().all(|node| line(node) == 0)
+            }
             _ => false,
         }
     }

@@ -83,6 +83,12 @@ impl Label {
                 }
             }
         }
+        if let (Some((last, _)), true) = (&self.via, self.joint.starts_with(THEN)) {
+            let ends = self.styled(&self.function, "", Some(("", "")), "");
+            if let Some(left) = width.checked_sub(ends.width()).filter(|left| *left >= LEAST_VIA) {
+                return self.styled(&self.function, "", Some((&without_middle(last, left), "")), "");
+            }
+        }
         let own = self.styled(&self.function, &self.place, None, "");
         let Some(left) = width.checked_sub(own.width()) else { return self.short(width) };
         match (left.checked_sub(self.joint.width()).filter(|left| *left >= LEAST_VIA), &self.via) {
@@ -175,6 +181,8 @@ mod tests {
         assert_eq!(cut(60), "loads at json/__init__.py:346 → 2 calls → raw_decode");
         assert_eq!(cut(40), "loads → 2 calls → raw_decode");
         assert_eq!(cut(27), "loads at …/__init__.py:346");
+        let long = Label::new("loads", "a.py:1", false).then(2, "a_long_name_of_a_function", "");
+        assert_eq!(long.fit(Some(35)).words(), "loads → 2 calls → a_long_n…function");
         assert_eq!(label.behind("───").fit(Some(30)).words(), "───loads at …/__init__.py:346");
     }
 

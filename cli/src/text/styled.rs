@@ -4,6 +4,7 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
+use super::wrap::paragraph;
 use crate::terminal::Look;
 
 /// What a piece of text is, which decides how it looks.
@@ -163,7 +164,8 @@ pub(super) fn without_middle(text: &str, room: usize) -> String {
 impl Look {
     /// A heading.
     pub(crate) fn heading(self, text: &str) -> String {
-        Styled::new(Style::Heading, text).cut(self.width).render(self)
+        let line = |line: &String| Styled::new(Style::Heading, line).render(self);
+        paragraph(text, self).iter().map(line).collect::<Vec<_>>().join("\n")
     }
 }
 

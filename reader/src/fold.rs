@@ -8,7 +8,7 @@
 //!
 //! Invariant: groups and their sums stay what they are; only their stacks change, and no stack that had frames loses all.
 
-use crate::analysis::{Analysis, Group};
+use crate::analysis::Analysis;
 use crate::error::Error;
 use crate::event::StackId;
 use crate::frames::{FrameId, Frames};
@@ -18,21 +18,16 @@ use crate::plumbing::Plumbing;
 use rustc_hash::FxHashMap;
 
 /// The name of the frame for imports of which it is not known what was imported.
-const IMPORT: &str = "import";
+pub const IMPORT: &str = "import";
 
-/// Gives the groups that are wanted folded stacks.
+/// Gives all groups folded stacks.
 ///
 /// # Errors
 /// [`Error::TooMany`] when there are more stacks than this version can hold.
-pub fn fold(
-    analysis: &mut Analysis,
-    frames: &mut Frames,
-    plumbing: &Plumbing,
-    wanted: impl Fn(&Group) -> bool,
-) -> Result<(), Error> {
+pub fn fold(analysis: &mut Analysis, frames: &mut Frames, plumbing: &Plumbing) -> Result<(), Error> {
     let mut folder = Folder::new(frames, plumbing);
     let mut stacks = FxHashMap::default();
-    for group in analysis.groups.iter().filter(|group| wanted(group)) {
+    for group in analysis.groups.iter() {
         if let std::collections::hash_map::Entry::Vacant(new) = stacks.entry(group.stack) {
             new.insert(folder.folded(group.stack)?);
         }

@@ -52,7 +52,7 @@ impl Capture {
             return Ok(());
         }
         let plumbing = Plumbing::with(wish.skip.clone());
-        fold(&mut self.analysis, &mut self.frames, &plumbing, |_| true)?;
+        fold(&mut self.analysis, &mut self.frames, &plumbing)?;
         self.shown.folded = true;
         self.shown.origins = origins(&self.frames);
         Ok(())

@@ -9,9 +9,11 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use memtrack_format::Allocator;
 use memtrack_reader::analysis::{Lifetimes, SizeHistogram, Tally};
+use memtrack_reader::fold::IMPORT;
+use memtrack_reader::frames::NameId;
 use memtrack_reader::modules::{ModuleId, ModuleTable};
 use memtrack_reader::query::AllocationRecord;
-use memtrack_reader::{StackId, ThreadId};
+use memtrack_reader::{Frames, StackId, ThreadId};
 use serde_json::{Value, json};
 
 use super::{Matched, span, stack_value};
@@ -148,12 +150,12 @@ impl QueryGroups {
     ) -> QueryGroupKey {
         let shown = capture.stack(stack);
         let innermost = capture.frames.node(shown).map(|node| node.frame);
-        let frame = || innermost.map(|id| capture.frames.frame(id));
         let key = match self.by {
             GroupBy::Function => {
-                frame().map_or(QueryGroupKey::Names(0, 0), |frame| QueryGroupKey::Names(frame.function.0, frame.file.0))
+                let (function, file) = names_of(&capture.frames, shown);
+                QueryGroupKey::Names(function.0, file.0)
             }
-            GroupBy::File => QueryGroupKey::Names(0, frame().map_or(0, |frame| frame.file.0)),
+            GroupBy::File => QueryGroupKey::Names(0, names_of(&capture.frames, shown).1.0),
             GroupBy::Module => QueryGroupKey::Module(self.modules.of_stack(&capture.frames, stack)),
             GroupBy::Thread => QueryGroupKey::Thread(thread),
             GroupBy::Allocator => QueryGroupKey::Allocator(allocator),
@@ -169,7 +171,7 @@ impl QueryGroups {
     /// A group as text and as an object.
     fn shown(&self, capture: &Capture, key: QueryGroupKey) -> (Label, Value) {
         let names = &capture.frames;
-        let name = |id| names.name(memtrack_reader::frames::NameId(id));
+        let name = |id| names.name(NameId(id));
         let known = |text: &str| Some(text).filter(|text| !text.is_empty()).map(str::to_owned);
         let plain = |text: &str| Label::new(text, "", false);
         let is_own = self.own.contains(&key);
@@ -201,7 +203,12 @@ impl QueryGroups {
                 (plain(&format!("<= {}", size(most))), json!({"min_bytes": least, "max_bytes": most}))
             }
             QueryGroupKey::Stack(stack) => {
-                let frames: Vec<_> = names.leaf_to_root(stack).map(|frame| names.function(frame)).collect();
+                // Without lines, stacks that differ in them alone look like one.
+                let named = |frame| match names.frame(frame).line {
+                    0 => names.function(frame).to_owned(),
+                    line => format!("{}:{line}", names.function(frame)),
+                };
+                let frames: Vec<_> = names.leaf_to_root(stack).map(named).collect();
                 let text = if frames.is_empty() { NO_STACK.into() } else { frames.join(" < ") };
                 (plain(&text), json!({"frames": stack_value(capture, stack)}))
             }
@@ -291,11 +298,23 @@ impl QueryGroupRow {
     }
 }
 
+/// The innermost function of a stack, and its file. An import of which it is not known what it imports has no file: it
+/// goes by that of the code that imports.
+fn names_of(frames: &Frames, stack: StackId) -> (NameId, NameId) {
+    let Some(node) = frames.node(stack) else { return (NameId(0), NameId(0)) };
+    let frame = frames.frame(node.frame);
+    let file = match frames.node(node.parent) {
+        Some(caller) if frames.name(frame.function) == IMPORT => frames.frame(caller.frame).file,
+        _ => frame.file,
+    };
+    (frame.function, file)
+}
+
 fn columns(by: GroupBy, histograms: bool) -> Vec<TextColumn> {
     let (first, middle) = if histograms {
         (vec![column("Size").optional(1), column("Count").optional(2)], lifetimes::HEAD.map(column).to_vec())
     } else {
-        let middle = [column("Live"), column("Lived").optional(1), column("At most").optional(2)];
+        let middle = [column("At exit"), column("Lived").optional(1), column("At most").optional(2)];
         (["Size", "Part", "Count"].map(column).to_vec(), middle.to_vec())
     };
     let title = match by {

@@ -4,7 +4,7 @@
 function timeStep(least) {
   const steps = [];
   for (let unit = 1; unit < 1e7; unit *= 10) steps.push(unit, 2 * unit, 5 * unit);
-  steps.push(15e6, 30e6, 6e7, 12e7, 3e8, 6e8, 18e8, 36e8);
+  steps.push(10e6, 15e6, 30e6, 6e7, 12e7, 3e8, 6e8, 18e8, 36e8);
   return steps.find((step) => step >= least) || Math.ceil(least / 36e8) * 36e8;
 }
 

@@ -135,7 +135,7 @@ impl Admission {
     /// Adds a note for the first such child; the summary has their number.
     fn not_recorded(&mut self, error: impl std::fmt::Display) {
         if !std::mem::replace(&mut self.child_noted, true) {
-            self.tree.note(format!("a child was not recorded, and others after it may not be: {error}"));
+            self.tree.note(format!("a child process was not recorded, and later ones may not be either: {error}"));
         }
     }
 
@@ -214,7 +214,7 @@ impl Admission {
 
     /// There is no shared memory for the process, which goes on without being recorded.
     fn has_no_memory(&mut self, pid: i32, error: &io::Error) {
-        let reason = format!("no shared memory could be made: {}", explained(error));
+        let reason = format!("cannot create shared memory: {}", explained(error));
         match self.known(pid) {
             Some((served, _)) => served.commands.send(DrainCommand::NoRoom(reason)),
             None if self.next == 0 => self.openers.first.send(DrainCommand::NoRoom(reason)),

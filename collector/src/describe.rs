@@ -13,7 +13,7 @@ use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocato
 use crate::options::RecordingOptions;
 use crate::{directories, procfs};
 
-/// The version that wrote the capture.
+/// The version that records.
 const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
 
 /// The fields that are known when the process connects. `native`: its native stacks are recorded.
@@ -114,12 +114,10 @@ fn and(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 fn stopped(reason: u32) -> Option<&'static str> {
     match reason {
         stop_reason::NONE => None,
-        stop_reason::COLLECTOR_GONE => Some("the collector was gone"),
+        stop_reason::COLLECTOR_GONE => Some("the collector had ended"),
         stop_reason::COLLECTOR_STUCK => Some("the collector did not take the records in time"),
         stop_reason::NO_MEMORY => Some("no memory for memtrack's own tables"),
-        stop_reason::CONFINED => {
-            Some("a thread has confined itself (seccomp's strict mode), of which nothing is known since")
-        }
+        stop_reason::CONFINED => Some("a thread entered seccomp's strict mode, after which it cannot be recorded"),
         _ => Some("unknown"),
     }
 }

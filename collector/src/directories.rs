@@ -1,12 +1,13 @@
-//! The directories of a program's own code and of its imports, for reports, which may be made on another machine.
+//! Determines the directories of a program's own code and of its imports, since a report may be made on another
+//! machine.
 //!
-//! Python puts the directory of its script first among the roots of imports, the working directory for `-m` and `-c`, then
-//! `PYTHONPATH` and what `.pth` files name, as editable installations do. Own code lies below that first directory; of a
-//! script that `pip` wrote to start an installed package, which stands beside an interpreter, and of programs that are no
-//! Python, below the working directory.
+//! Python's first import root is the directory of its script, or the working directory for `-m` and `-c`; then come
+//! `PYTHONPATH` and the directories in `.pth` files, as editable installations add them. Own code lies below the first
+//! root. For a script that `pip` wrote to start an installed package (it lies beside an interpreter), and for programs
+//! other than Python, own code lies below the working directory.
 //!
-//! Invariant: everything is read from outside of the process, when it connects, and bounded; what cannot be read is left
-//! out.
+//! Invariant: everything is read from outside the process, when it connects, and is bounded; what cannot be read is
+//! left out.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -16,9 +17,9 @@ use std::path::{Path, PathBuf};
 
 use memtrack_format::meta::Process;
 
-/// Most bytes that are read of an environment and of a `.pth` file.
+/// Maximum number of bytes that are read of an environment or of a `.pth` file.
 const MOST_BYTES: u64 = 1 << 20;
-/// Most `.pth` files that are read.
+/// Maximum number of `.pth` files that are read.
 const MOST_FILES: usize = 64;
 /// Directories whose scripts were written by installers, beside those that hold an interpreter.
 const INSTALLED: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
@@ -44,7 +45,7 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
 /// The script and directories that follow from an interpreter's arguments.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct InterpreterArguments {
-    /// The script, or what frames have as their file of code that is given as text.
+    /// The script, or the file name in frames of code that is given as text.
     script: Option<PathBuf>,
     own: Vec<PathBuf>,
     roots: Vec<PathBuf>,
@@ -62,7 +63,7 @@ impl InterpreterArguments {
                 b"-m" => return Self { script: None, own: here(), roots: here() },
                 b"-W" | b"-X" | b"--check-hash-based-pycs" => _ = arguments.next(),
                 [b'-', b'-', ..] => {}
-                // Flags in one word; -c and -m end it, and what follows in the word belongs to them.
+                // Flags may be joined; -c and -m end them, and the rest of the argument belongs to these.
                 [b'-', flags @ ..] => match flags.iter().find(|flag| b"cmWX".contains(flag)) {
                     Some(b'c') => return text("<string>"),
                     Some(b'm') => return Self { script: None, own: here(), roots: here() },
@@ -78,7 +79,7 @@ impl InterpreterArguments {
     fn of_script(script: &Path, directory: &Path) -> Self {
         let script = &without_dots(script);
         let resolved = fs::canonicalize(script).unwrap_or_else(|_| script.clone());
-        // A directory or an archive that is run has its modules in itself.
+        // A directory or an archive that is run is an import root itself.
         let has_modules = |path: &Path| path.is_dir() || is_archive(path);
         let folder =
             |path: &Path| if has_modules(path) { Some(path.into()) } else { path.parent().map(Path::to_path_buf) };
@@ -86,13 +87,13 @@ impl InterpreterArguments {
         folders.dedup();
         let installed = resolved.extension().is_none() && folders.iter().any(|folder| holds_installed(folder));
         let own = if installed { vec![directory.to_path_buf()] } else { folders.clone() };
-        // Such a script is mostly told to look into the working directory, too.
+        // Such a script mostly adds the working directory, too.
         let roots = if installed { [folders, own.clone()].concat() } else { folders };
         Self { script: Some(script.clone()), own, roots }
     }
 }
 
-/// Whether scripts in this directory are what installers write.
+/// Whether scripts in this directory are written by installers.
 fn holds_installed(folder: &Path) -> bool {
     let is_known = INSTALLED.iter().any(|known| folder == Path::new(known)) || folder.ends_with(".local/bin");
     is_known || folder.join("python3").exists() || folder.join("python").exists()
@@ -121,7 +122,7 @@ fn is_python(executable: &[u8]) -> bool {
 fn environment(pid: i32) -> Vec<u8> {
     let mut all = Vec::new();
     if let Ok(file) = fs::File::open(format!("/proc/{pid}/environ")) {
-        // What was read before an error is as good as the whole.
+        // What was read before an error is used.
         let _ = file.take(MOST_BYTES).read_to_end(&mut all);
     }
     all

@@ -1,7 +1,7 @@
-//! Explains errors that come from system limits, with the command that raises the limit.
+//! Explains errors that are caused by system limits, with the command that raises the limit.
 //!
-//! The system's messages ("Too many open files") do not name the process or the limit. Invariant: other errors are shown
-//! unchanged.
+//! The system's messages ("Too many open files") name neither the process nor the limit. Invariant: other errors are
+//! shown unchanged.
 
 use std::io;
 

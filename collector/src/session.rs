@@ -316,7 +316,7 @@ impl Session {
         let note = |slot_reader: &SlotReader| {
             let reason = slot_reader.given_up()?;
             let stream = slot_reader.stream();
-            Some(format!("records of stream {stream} were lost from here on: its shared memory was damaged ({reason})"))
+            Some(format!("later records of stream {stream} are lost: its shared memory was damaged ({reason})"))
         };
         self.slot_readers.iter().filter_map(note).collect()
     }

@@ -80,13 +80,13 @@ pub enum NothingRecorded {
     )]
     NotLoaded,
     /// A process connected, and could not be admitted.
-    #[error("the program could not be let in: {0}")]
+    #[error("the program could not be admitted to the recording: {0}")]
     NoRoom(String),
     /// A process connected and did not begin.
     #[error("the program could not map the shared memory (is its address space limited, ulimit -v?), or ended at once")]
     NotBegun,
     /// It began, and recorded nothing.
-    #[error("the program allocated nothing that memtrack can see")]
+    #[error("the program made no allocation that memtrack can record")]
     NoEvents,
 }
 
@@ -105,7 +105,7 @@ pub enum Error {
     },
     /// The socket cannot be made.
     #[error(
-        "{path}: the program cannot be given a way to reach memtrack: {reason} (TMPDIR names the directory for it)"
+        "{path}: cannot create the socket by which the program connects to memtrack: {reason}; set TMPDIR to another directory"
     )]
     Socket {
         /// Its path.

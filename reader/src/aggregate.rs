@@ -1,7 +1,7 @@
-//! An analysis in the form that an aggregated capture keeps, and back.
+//! Converts an [`Analysis`] to the content of an aggregate block and back.
 //!
-//! It exists because reports shall not know whether their analysis was made now from events or earlier, while the
-//! program ran. Invariant: `restore(save(x)) = x`, but for intervals, which an aggregated capture does not keep.
+//! Reports then need not know whether the sums were computed now, from events, or during the recording. Invariant:
+//! `restore(save(x)) = x`, except for intervals, which an aggregated capture does not store.
 
 use memtrack_format::Allocator;
 use memtrack_format::aggregate::{self, Aggregate};
@@ -66,7 +66,7 @@ pub fn restore(aggregate: &Aggregate) -> Result<(Analysis, Frames, Vec<Thread>),
     Ok((Analysis { groups, totals, failed, snapshots, ..Analysis::default() }, frames, threads))
 }
 
-/// The tables, and the stack that each stack number of the aggregate stands for.
+/// Restores the tables; also returns the new id of each stack of the aggregate.
 fn restore_frames(aggregate: &Aggregate) -> Result<(Frames, Vec<StackId>), Error> {
     let mut frames = Frames::new();
     let names = aggregate.names.iter().map(|name| frames.name_id(name)).collect::<Result<Vec<_>, _>>()?;
@@ -133,7 +133,7 @@ fn restore_snapshot(index: u32, snapshot: &aggregate::AggregateSnapshot) -> Snap
     Snapshot { index, time_ns, rss_bytes: rss, heap_bytes: heap, order }
 }
 
-/// The totals by position; a moment is three numbers: whether there was one, its order and its time.
+/// The totals by position. A moment takes three numbers: whether it is known, its order, and its time.
 fn save_totals(totals: &Totals) -> Vec<u64> {
     let mut copy = totals.clone();
     let mut values: Vec<u64> = numbers(&mut copy).into_iter().map(|field| *field).collect();
@@ -145,7 +145,7 @@ fn save_totals(totals: &Totals) -> Vec<u64> {
     values
 }
 
-/// What an earlier version did not write is 0.
+/// Totals that an earlier version did not write are 0.
 fn restore_totals(values: &[u64]) -> Totals {
     let mut values = values.iter().copied().chain(std::iter::repeat(0));
     let mut next = move || values.next().unwrap_or(0);

@@ -1,11 +1,10 @@
-//! Columns: where in a line a call stands.
+//! Removes columns of frames where they distinguish nothing.
 //!
-//! A capture has the column of every frame (CPython 3.11 and later), so calls in one line are different stacks while
-//! records are replayed. To a reader a column says something only where the line holds several calls; so afterwards the
-//! others go, and reports that have no room for columns have none at all. Stacks that are then the same are merged, and
-//! with them their sums.
+//! A capture has the column of every frame (CPython 3.11 and later), so calls in one line are different stacks during
+//! the replay. A reader needs a column only if the line has several calls. So afterwards all other columns are removed,
+//! and reports without room for columns remove all of them. Stacks that become equal are merged with their sums.
 //!
-//! Invariant: no sum of a whole analysis changes; only how many groups it is split into.
+//! Invariant: no sum of a whole analysis changes, only the number of groups.
 
 use rustc_hash::FxHashMap;
 
@@ -16,8 +15,8 @@ use crate::frames::{Frame, Frames, NameId};
 /// A line of a function.
 type FunctionLine = (NameId, NameId, u32);
 
-/// Keeps columns only where calls of one line have several. Where a line has one, no two frames become the same without
-/// it: so no stack changes, and no group.
+/// Keeps columns only in lines with several columns. In other lines no two frames differ by their column alone, so no
+/// stack and no group changes.
 pub fn keep_where_several(frames: &mut Frames) {
     let several = lines_with_several(frames);
     let keeps = |frame: &Frame| frame.column == 0 || several.get(&line_of(frame)).is_some_and(Option::is_none);
@@ -42,7 +41,7 @@ fn lines_with_several(frames: &Frames) -> FxHashMap<FunctionLine, Option<u32>> {
     columns
 }
 
-/// Drops all columns, and merges stacks that are then the same.
+/// Removes all columns and merges stacks that become equal.
 ///
 /// # Errors
 /// [`Error::TooMany`], which tables that are no larger than those before cannot run into.
@@ -50,7 +49,7 @@ pub fn drop_all(analysis: &mut Analysis, frames: &mut Frames) -> Result<(), Erro
     if frames.frames().iter().all(|frame| frame.column == 0) {
         return Ok(());
     }
-    // Both tables are in memory for a while, but what ids are looked up in, most of it, only once.
+    // Both tables are in memory for a while, but their indices, which take most of it, only once.
     frames.forget_stack_ids();
     let mut merged = Frames::new();
     let stacks = merged.take_over(frames, |frame| Frame { column: 0, ..frame })?;

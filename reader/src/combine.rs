@@ -1,16 +1,16 @@
-//! Several captures as one: the processes of a tree, or any others that one report shall be about.
+//! Combines several captures, such as the processes of a tree, into one analysis.
 //!
-//! What was live at the high-water mark is of one moment where the parts were read [together](crate::together), and else
-//! of each part's own, added up. Times count from the earliest start. Orders of different processes cannot be compared,
-//! so capture order is one process after the other, and there are no intervals. Invariant: every sum over allocations is
-//! the sum over the captures; live and resident memory over time are of those processes that ran.
+//! If they were read [together](crate::together), the high-water mark is that of one moment; else the parts' own are
+//! added up. Times count from the earliest start. Orders of different processes cannot be compared, so capture order is
+//! one process after the other, and there are no intervals. Invariant: every sum over allocations is the sum over the
+//! captures; live and resident memory over time are sums over the processes that ran at that time.
 
 use crate::analysis::{Analysis, ClassTotals, FailedGroup, Group, Moment, Sum, Totals};
 use crate::error::Error;
 use crate::event::{Snapshot, StackId, Thread, ThreadId};
 use crate::frames::Frames;
 
-/// An analysis with the tables that it refers to.
+/// An analysis with its stacks and threads.
 #[derive(Clone, Debug, Default)]
 pub struct CapturePart {
     /// The sums.
@@ -25,7 +25,7 @@ pub struct CapturePart {
     pub end_ns: u64,
 }
 
-/// One part of several.
+/// Combines the parts.
 ///
 /// # Errors
 /// [`Error::TooMany`] when the tables together are larger than this version can hold.
@@ -58,7 +58,7 @@ pub fn combine(parts: Vec<CapturePart>) -> Result<CapturePart, Error> {
     Ok(whole)
 }
 
-/// Puts every stack, the empty one too, below a frame of this name.
+/// Adds a frame of this name at the root of every stack, the empty one included.
 ///
 /// # Errors
 /// As [`combine`].
@@ -78,7 +78,7 @@ pub fn beneath(analysis: &mut Analysis, frames: &mut Frames, name: &str) -> Resu
     Ok(())
 }
 
-/// Adds the groups; the order after the largest among them.
+/// Adds the groups; returns the order after the largest one of them.
 fn add_groups(whole: &mut CapturePart, part: &CapturePart, shift: u64, first_order: u64) -> Result<u64, Error> {
     let stacks = whole.frames.take_over(&part.frames, |frame| frame)?;
     let first_thread = u32::try_from(whole.threads.len()).unwrap_or(u32::MAX);
@@ -163,8 +163,8 @@ fn add_class(whole: &mut ClassTotals, part: &ClassTotals) {
     whole.peak_bytes = whole.peak_bytes.saturating_add(part.peak_bytes);
 }
 
-/// At each moment the sum of what every process that ran had last; `None` is its end. They come before all groups: no
-/// order is theirs.
+/// At each moment the sum of the last values of all processes that ran; `None` is a process's end. Their orders are
+/// before all groups', since orders of processes cannot be compared.
 fn add_snapshots(mut snapshots: Vec<(u64, usize, Option<Snapshot>)>) -> Vec<Snapshot> {
     snapshots.sort_by_key(|(time, part, snapshot)| (*time, *part, snapshot.is_none()));
     // What the last ones had at their end, they had at the end of all.

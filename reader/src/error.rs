@@ -1,6 +1,7 @@
-//! What can go wrong in reading a capture, said so that the reader of the message knows what to do.
+//! Errors of reading a capture.
 //!
-//! Invariant: an error about a file's contents names the file, the offset, what was expected and what was found.
+//! Invariant: an error about a file's contents has the file, the offset, what was expected and what was found; if the
+//! user can do something about it, it says what.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ pub enum Error {
         /// The reason given.
         source: io::Error,
     },
-    /// There is no capture to be read.
+    /// The path names no readable capture.
     #[error("{}: expected {expected}, found {found}; {remedy}", file.display())]
     Unusable {
         /// The path that was given.

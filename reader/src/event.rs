@@ -1,7 +1,7 @@
-//! What happens in a tracked process, as the replay sees it: events in one total order, and snapshots between them.
+//! Events of a process in the total order, and the snapshots between them: the input of the replay.
 //!
-//! It exists to keep the replay free of the capture's encoding. Invariant: an event is complete in itself; apart from
-//! the undo kinds, which speak of "this thread's last free", it needs no other event to be understood.
+//! They are independent of the capture's encoding. Invariant: an event needs no other event to be understood, except
+//! undo events, which refer to the last event of their kind in the thread.
 
 use memtrack_format::{Allocator, MapClass};
 
@@ -19,7 +19,7 @@ impl StackId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ThreadId(pub u32);
 
-/// What is known of a thread.
+/// A thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
     /// The operating system's number for it.
@@ -37,11 +37,11 @@ pub struct Event {
     pub address: u64,
     /// Bytes requested; 0 for kinds without a size.
     pub size: u64,
-    /// Where it happened.
+    /// The call stack.
     pub stack: StackId,
-    /// The thread it happened in.
+    /// The thread.
     pub thread: ThreadId,
-    /// Its number in the total order, from 0, rising from event to event.
+    /// Its position in the total order, from 0, strictly increasing.
     pub order: u64,
     /// Nanoseconds since recording began: exact where the capture has timestamps, else those of the tick before.
     pub time_ns: u64,

@@ -1,8 +1,7 @@
-//! Which groups of a capture a report is about: by thread, function, file, module, allocator, and by whose memory they are.
+//! Filters of groups: by thread, function, file, module, allocator, and whose memory they are.
 //!
-//! It exists so that every report is filtered in the same way. Several values of one kind are alternatives, kinds
-//! narrow each other down; what that means is an [expression](Expr), judged like those that are typed. Invariant: a
-//! filter of nothing leaves everything as it is.
+//! Values of one kind are alternatives; kinds narrow each other down. A filter is evaluated as an [expression](Expr),
+//! like those of `query`. Invariant: an empty filter keeps everything.
 
 use memtrack_format::Allocator;
 
@@ -12,7 +11,7 @@ use crate::frames::Frames;
 use crate::origin::Whose;
 use crate::query::{Expr, MatchContext, Matcher, Test, TextField};
 
-/// What to keep. An empty list stands for everything.
+/// A filter. An empty list accepts everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Names of threads, or numbers that the operating system gave them.
@@ -21,11 +20,11 @@ pub struct Filter {
     pub functions: Vec<String>,
     /// Stacks with a file whose path contains one of these.
     pub files: Vec<String>,
-    /// Stacks that are put down to one of these modules, as [`crate::modules`] does it.
+    /// Stacks that are attributed to one of these modules, as in [`crate::modules`].
     pub modules: Vec<String>,
     /// Allocating functions.
     pub allocators: Vec<Allocator>,
-    /// Stacks whose memory is theirs, as [`crate::origin`] says it.
+    /// Stacks whose memory belongs to one of these, as in [`crate::origin`].
     pub whose: Vec<Whose>,
 }
 
@@ -52,7 +51,7 @@ impl Filter {
         ])
     }
 
-    /// Drops the groups that are not kept. Gives everything ever allocated by those that are.
+    /// Drops the groups that are rejected. Returns the sum of everything that the kept ones allocated.
     pub fn apply(&self, analysis: &mut Analysis, frames: &Frames, threads: &[Thread]) -> Tally {
         if !self.is_everything() {
             let judge = Matcher::new(&self.expr(), &MatchContext { frames, threads, duration_ns: 0 });

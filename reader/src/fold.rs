@@ -1,12 +1,12 @@
-//! Stacks as a person wants to read them: imports folded, and what only passes allocations on left out.
+//! Folds stacks for people: imports become one frame, and functions that only pass allocations on are left out.
 //!
-//! Reports for people put these in place of the recorded ones; JSON and exports do not. In a folded stack
-//!  - what the import system does is one frame, `import numpy`. A library's module that is executed is that frame itself,
-//!    in the line that it had come to; own modules keep theirs, since their lines are what one looks for;
-//!  - frames of the runtime and of [`Plumbing`] are left out, unless nothing else is on the stack. So the innermost frame
-//!    is the stack's *place*: who allocated, in code that somebody wrote for this program or for a library.
+//! Reports for people show folded stacks; JSON and exports do not. In a folded stack
+//!  - the frames of the import system are one frame, `import numpy`. A library's module that is executed is that frame,
+//!    with the line that its execution had reached; own modules keep their frame, since their lines matter;
+//!  - frames of the runtime and of [`Plumbing`] are left out, unless the stack has no others. So the innermost frame is
+//!    the stack's *place*: the code of the program or of a library that allocated.
 //!
-//! Invariant: groups and their sums stay what they are; only their stacks change, and no stack that had frames loses all.
+//! Invariant: groups and their sums do not change, only their stacks, and no stack that had frames loses all of them.
 
 use crate::analysis::Analysis;
 use crate::error::Error;
@@ -17,10 +17,10 @@ use crate::origin::{Origin, origins};
 use crate::plumbing::Plumbing;
 use rustc_hash::FxHashMap;
 
-/// The name of the frame for imports of which it is not known what was imported.
+/// The name of an import's frame if the imported module is unknown.
 pub const IMPORT: &str = "import";
 
-/// Gives all groups folded stacks.
+/// Folds the stacks of all groups.
 ///
 /// # Errors
 /// [`Error::TooMany`] when there are more stacks than this version can hold.
@@ -36,7 +36,8 @@ pub fn fold(analysis: &mut Analysis, frames: &mut Frames, plumbing: &Plumbing) -
     Ok(())
 }
 
-/// How every stack looks folded, by its number. The stacks themselves stay as they are, and folded ones come behind them.
+/// The folded form of every stack, by its number. Recorded stacks do not change; folded ones are appended to the
+/// tables.
 ///
 /// # Errors
 /// As [`fold`].
@@ -55,22 +56,22 @@ pub struct Folder<'a> {
     imports: FxHashMap<FrameId, [FrameId; 2]>,
 }
 
-/// What becomes of a frame.
+/// What folding does with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FrameFate {
     /// It stays.
     Kept,
-    /// It stays; of a module that is executed by the import system, it says what is imported.
+    /// It stays. If the import system executes it as a module, it names the import.
     Module { own: bool },
-    /// Left out where it was called by something that stays; else it stays until something that does comes.
+    /// Left out if a frame that stays called it; else kept until one that stays follows.
     Runtime,
-    /// Left out, but from a stack that has nothing else.
+    /// Left out, unless the stack has no other frames.
     Plumbing,
-    /// The import system's.
+    /// A frame of the import system.
     Import,
 }
 
-/// A stack that was folded.
+/// A folded stack, or a prefix of one.
 #[derive(Clone, Copy, Debug)]
 struct Folded {
     stack: StackId,
@@ -79,16 +80,16 @@ struct Folded {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FoldState {
-    /// Something that stays is on it.
+    /// It has a frame that stays.
     Solid,
-    /// Nothing but what is left out as soon as something stays.
+    /// It has only frames that are left out as soon as one stays.
     Weak,
-    /// The import system is at work on it, and what it imports is not known yet.
+    /// Its newest frames are the import system's, and the imported module is not known yet.
     Importing,
 }
 
 impl<'a> Folder<'a> {
-    /// For the stacks of these tables, where folded ones come, too.
+    /// A folder of these tables' stacks; folded stacks are appended to the tables.
     pub fn new(frames: &'a mut Frames, plumbing: &Plumbing) -> Self {
         let kinds = kinds(frames, plumbing);
         let empty = Folded { stack: StackId::EMPTY, state: FoldState::Weak };
@@ -107,7 +108,7 @@ impl<'a> Folder<'a> {
         let mut folded = loop {
             match self.known.get(at.0 as usize).copied().flatten() {
                 Some(known) => break known,
-                // A stack that came with folding is folded.
+                // A stack that folding appended is already folded.
                 None if at.0 as usize >= self.known.len() => return Ok(stack),
                 None => {
                     waiting.push(at);
@@ -126,7 +127,7 @@ impl<'a> Folder<'a> {
         }
     }
 
-    /// The folded stack that this frame, called from that one, makes.
+    /// The folded stack of a call of this frame from the folded stack `parent`.
     fn with(&mut self, caller: Folded, frame: FrameId) -> Result<Folded, Error> {
         let kind = self.kinds.get(frame.0 as usize).copied().unwrap_or(FrameFate::Kept);
         let solid = if caller.state == FoldState::Weak { StackId::EMPTY } else { caller.stack };
@@ -168,7 +169,7 @@ impl<'a> Folder<'a> {
         self.frames.stack_id(caller, frame)
     }
 
-    /// The frames that say that this module is imported: without a place, and in the line that its code has come to.
+    /// The import frames of this module: without a source position, and with the line that its execution had reached.
     fn import(&mut self, module: FrameId) -> Result<[FrameId; 2], Error> {
         if let Some(&known) = self.imports.get(&module) {
             return Ok(known);

@@ -1,6 +1,6 @@
-//! A frame, a node of the stack tree, and the numbers by which [`Frames`](crate::Frames) keeps them.
+//! Frames, nodes of the stack tree, and their ids in [`Frames`](crate::Frames).
 //!
-//! Invariant: a number means something only together with the tables that gave it.
+//! Invariant: an id is valid only with the tables that returned it.
 
 use crate::event::StackId;
 
@@ -12,7 +12,7 @@ pub struct NameId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameId(pub u32);
 
-/// A place in the program.
+/// A frame: function and source position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// The function's (qualified) name.
@@ -21,7 +21,7 @@ pub struct Frame {
     pub file: NameId,
     /// The line, from 1; 0 when unknown.
     pub line: u32,
-    /// Where in the line the call begins, from 1, in bytes of UTF-8; 0 when unknown, or not told apart.
+    /// The column where the call begins, from 1, in bytes of UTF-8; 0 if unknown, or if the line has no other call.
     pub column: u32,
 }
 

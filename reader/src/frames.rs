@@ -1,12 +1,12 @@
-//! Call stacks, stored once: names, frames (function, file, line, column), and a tree whose nodes are stacks.
+//! Interned call stacks: names, frames (function, file, line, column), and a tree whose nodes are stacks.
 //!
-//! A capture repeats the same few thousand stacks millions of times, so everything downstream carries a [`StackId`] and
-//! looks frames up only for output. Each table grows only when something new is interned, and whatever is interned
-//! stood in the capture; so memory is bounded by the file. Native frames become frames of this same kind once they have
-//! names; those whose names are not looked up, as for captures that are written anew, are places: see [`Native`].
+//! A capture repeats a few thousand stacks millions of times, so all later stages pass a [`StackId`] and look frames up
+//! only for output. Everything interned is in the capture, so memory is bounded by its size. Native frames are frames
+//! like all others once they have names; if names are not looked up, as when a capture is rewritten, they are places:
+//! see [`Native`].
 //!
-//! Invariant: equal contents have equal ids (two stacks with the same frames are one [`StackId`]), ids are dense and
-//! in order of first interning, and a stack's parent has a smaller id than the stack.
+//! Invariant: equal contents have equal ids (two stacks with the same frames have one [`StackId`]), ids are dense and
+//! in the order of first interning, and a stack has a larger id than its parent.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ use crate::native::{ModuleSource, NativeModule};
 use crate::program::Program;
 use crate::stacks::StackTable;
 
-/// A frame of native code whose name was not looked up.
+/// The place of a native frame whose name was not looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Native {
     /// Its module: see [`Frames::native_modules`].
     pub module: u32,
-    /// Its address less the module's bias.
+    /// Runtime address minus the module's load bias.
     pub offset: u64,
 }
 
@@ -37,12 +37,12 @@ pub struct Frames {
     stacks: StackTable,
     /// The modules of native frames, by their paths.
     modules: FxHashMap<FrameId, NameId>,
-    /// Who tells of the object at a path.
+    /// How the object at a path was found.
     sources: FxHashMap<NameId, ModuleSource>,
     native_modules: Interner<NativeModule>,
     natives: FxHashMap<FrameId, Native>,
     native_ids: FxHashMap<Native, FrameId>,
-    /// The processes whose stacks these are, as far as they say where code lies.
+    /// The processes whose stacks these are, with the directories of their code.
     programs: Vec<Arc<Program>>,
 }
 
@@ -70,14 +70,14 @@ impl Frames {
         }
     }
 
-    /// Says what is known of the process whose stacks these are.
+    /// Adds a process whose stacks these are.
     pub fn add_program(&mut self, program: Arc<Program>) {
         if !self.programs.contains(&program) {
             self.programs.push(program);
         }
     }
 
-    /// What is known of the processes whose stacks these are. Of what several of them say of a path the first counts.
+    /// The processes whose stacks these are. If several of them know a path, the first one counts.
     #[must_use]
     pub fn programs(&self) -> &[Arc<Program>] {
         &self.programs
@@ -104,14 +104,14 @@ impl Frames {
         self.frames.intern(frame, "frames").map(FrameId)
     }
 
-    /// Says that this is a frame of native code, in the module at this path.
+    /// Marks a frame as native code of the module at this path.
     pub fn set_module(&mut self, frame: FrameId, path: &str) -> Result<(), Error> {
         let path = self.name_id(path)?;
         self.modules.insert(frame, path);
         Ok(())
     }
 
-    /// Says who tells of the object at a path. Where the process does, it does not matter who else.
+    /// Notes how the object at a path was found; [`ModuleSource::Process`] takes precedence.
     pub fn set_source(&mut self, path: &str, source: ModuleSource) -> Result<(), Error> {
         let path = self.name_id(path)?;
         let known = self.sources.entry(path).or_insert(source);
@@ -121,12 +121,12 @@ impl Frames {
         Ok(())
     }
 
-    /// The paths of native objects, and who tells of each; in no order.
+    /// The paths of native objects, and how each was found; unordered.
     pub fn sources(&self) -> impl Iterator<Item = (&str, ModuleSource)> + '_ {
         self.sources.iter().map(|(&path, &source)| (self.name(path), source))
     }
 
-    /// Who tells of the object at a path.
+    /// How the object at a path was found.
     #[must_use]
     pub fn source(&self, path: &str) -> Option<ModuleSource> {
         self.sources.get(&NameId(self.names.id(path)?)).copied()
@@ -144,7 +144,7 @@ impl Frames {
         self.modules.get(&frame).map(|&path| self.name(path))
     }
 
-    /// The id of a native frame whose name is not looked up: it is called by its place.
+    /// The id of a native frame whose name is not looked up: its function is its place, such as `libc.so.6+0x1234`.
     pub fn native_id(&mut self, module: &NativeModule, offset: u64) -> Result<FrameId, Error> {
         let number = match self.native_modules.id(module) {
             Some(known) => known,
@@ -156,7 +156,7 @@ impl Frames {
         }
         let path = String::from_utf8_lossy(&module.path);
         let (function, file) = (self.name_id(&module.place(offset))?, self.name_id(&path)?);
-        // Not interned by what it shows: places of two modules may look the same.
+        // Not interned by its text: places of two modules may have the same.
         let id = FrameId(self.frames.push(Frame { function, file, line: 0, column: 0 }, "frames")?);
         self.set_module(id, &path)?;
         self.set_source(&path, module.source)?;
@@ -165,7 +165,7 @@ impl Frames {
         Ok(id)
     }
 
-    /// The place that this frame is, if it is one whose name was not looked up.
+    /// The place of this frame, if its name was not looked up.
     #[must_use]
     pub fn native(&self, frame: FrameId) -> Option<Native> {
         self.natives.get(&frame).copied()
@@ -183,43 +183,42 @@ impl Frames {
         self.native_modules.items()
     }
 
-    /// The module and the offset that this frame is, if it is a place.
+    /// Module and offset of this frame, if its name was not looked up.
     #[must_use]
     pub fn place(&self, frame: FrameId) -> Option<(&NativeModule, u64)> {
         let native = self.native(frame)?;
         Some((self.native_modules.get(native.module)?, native.offset))
     }
 
-    /// All places, in no order.
+    /// All places, unordered.
     pub fn natives(&self) -> impl Iterator<Item = Native> + '_ {
         self.natives.values().copied()
     }
 
-    /// The id of the stack that `frame`, called from the stack `parent`, makes. A `parent` that does not exist stands
-    /// for the empty stack.
+    /// The id of the stack in which the stack `parent` has called `frame`. An unknown `parent` counts as the empty
+    /// stack.
     pub fn stack_id(&mut self, parent: StackId, frame: FrameId) -> Result<StackId, Error> {
         let parent = if (parent.0 as usize) < self.stacks.len() { parent } else { StackId::EMPTY };
         self.stacks.intern(StackNode { parent, frame }).map(StackId)
     }
 
-    /// The id of the stack with these frames, outermost first: for tests and for stacks that come whole.
+    /// The id of the stack with these frames, outermost first.
     pub fn stack_of(&mut self, root_to_leaf: &[FrameId]) -> Result<StackId, Error> {
         root_to_leaf.iter().try_fold(StackId::EMPTY, |parent, &frame| self.stack_id(parent, frame))
     }
 
-    /// Gives back the memory that stacks are looked up in, most of what there is: for tables that are only read from now
-    /// on. It is made anew when another stack comes.
+    /// Frees the index of stacks, which is most of the memory, for tables that are only read from now on. It is rebuilt
+    /// when another stack is interned.
     pub(crate) fn forget_stack_ids(&mut self) {
         self.stacks.forget_ids();
     }
 
-    /// Changes what frames are called, in place. No two of them may become the same by it, but for places, which are told
-    /// apart by what they are.
+    /// Replaces frames in place. The result must have no equal frames, except places.
     pub(crate) fn relabel(&mut self, changed: impl Fn(Frame) -> Frame) {
         self.frames.change_all(|frame| *frame = changed(*frame), |id| !self.natives.contains_key(&FrameId(id)));
     }
 
-    /// Takes the stacks of other tables over, their frames as `changed` gives them; the new id of each stack.
+    /// Adds the stacks of other tables, their frames mapped by `changed`; returns the new id of each stack.
     pub fn take_over(&mut self, other: &Self, changed: impl Fn(Frame) -> Frame) -> Result<Vec<StackId>, Error> {
         let names = other.names().map(|name| self.name_id(name)).collect::<Result<Vec<_>, _>>()?;
         let name = |id: NameId| names.get(id.0 as usize).copied().unwrap_or_default();
@@ -289,8 +288,8 @@ impl Frames {
         frames
     }
 
-    /// All names in the order of their ids, the empty one first. Interning them again in this order, and then frames
-    /// and stacks in theirs, restores the tables with the same ids.
+    /// All names in the order of their ids, the empty one first. Interning them, then frames, then stacks in this order
+    /// restores the tables with equal ids.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.items().iter().map(AsRef::as_ref)
     }

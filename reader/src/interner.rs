@@ -1,6 +1,6 @@
-//! Values and their numbers, both ways. Each value is stored once.
+//! An interner: values with dense numbers, each value stored once.
 //!
-//! Invariant: equal values that were interned have one number; numbers are dense and in order of first interning.
+//! Invariant: equal interned values have one number; numbers are in the order of first interning.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -80,7 +80,7 @@ impl<T: Eq + Hash> Interner<T> {
         }
     }
 
-    /// Gives a value a number of its own, whatever is equal to it.
+    /// Adds a value without looking for an equal one.
     pub(crate) fn push(&mut self, item: T, what: &'static str) -> Result<u32, Error> {
         let id = next_id(self.items.len(), what)?;
         self.items.push(item);
@@ -88,7 +88,7 @@ impl<T: Eq + Hash> Interner<T> {
     }
 }
 
-/// The number of the next item of so many.
+/// The number of the item after `len` items.
 pub(crate) fn next_id(len: usize, what: &'static str) -> Result<u32, Error> {
     // u32::MAX stays free, as a mark for "none".
     let id = u32::try_from(len).ok().filter(|&id| id < u32::MAX);

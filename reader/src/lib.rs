@@ -1,14 +1,13 @@
-//! From a capture to answers: ordered events, the replayed heap, and everything reports are made of.
+//! Reads captures: decodes events, replays the heap, and computes the sums that reports show.
 //!
-//! It exists so that no report ever sees a byte of a capture or an event: a report is handed one [`Analysis`] (plain
-//! sums) and the [`Frames`] its stacks refer to. The same code runs offline, fed by the file reader, and online, fed by
-//! the collector of an aggregated capture, so the two cannot disagree.
+//! A report sees neither bytes of a capture nor events: it gets an [`Analysis`] (plain sums) and the [`Frames`] that
+//! its stacks refer to. The same code runs offline, on a file, and online, on the drained records of an aggregated
+//! recording, so both give the same results.
 //!
-//! The way through: [`Event`]s in the one total order go into a [`Replay`], one at a time; what comes out is an
-//! [`Analysis`], whose [views](Analysis::view) give the groups of one question, and whose [`ordering`](analysis::ordering)
-//! puts them in time.
+//! Data flow: [`Event`]s go into a [`Replay`] in their total order; the result is an [`Analysis`], whose
+//! [views](Analysis::view) answer one question each, and whose [`ordering`](analysis::ordering) sorts samples by time.
 //!
-//! Invariant: events come one by one and once; nothing here needs a second pass, and nothing panics on any input.
+//! Invariant: each event is processed once, none needs a second pass, and no input causes a panic.
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
@@ -37,7 +36,7 @@ mod stacks;
 pub mod symbols;
 pub mod together;
 
-/// From an instruction of a code object to its place in the source: what the format says of it.
+/// Source positions of instructions of code objects, as the format decodes them.
 pub use memtrack_format::lines;
 
 pub use analysis::{Analysis, Options, View};

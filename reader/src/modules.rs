@@ -1,13 +1,12 @@
-//! Which module a stack's memory is put down to: the nearest one that is not Python's standard library.
+//! Attributes a stack's memory to a module: that of the innermost frame outside Python's standard library.
 //!
-//! `json.loads` in `app.py` allocates in `json/decoder.py`, yet it is the application that asked for it. A module is the
-//! first part of the name by which a file is imported. Below `site-packages` or `dist-packages` the path tells it; below
-//! `lib/python3.X` and in frozen modules it is the standard library; of other files it is what the capture says of roots
-//! and packages ([`Program`]), and the file's own name where it says nothing. Native code goes
-//! by the object that it is in, not by the C files that this was made of; the interpreter and the C and C++ runtimes are
-//! a standard library, too.
+//! If `app.py` calls `json.loads`, then `json/decoder.py` allocates, but the application requested it. A module is the
+//! first part of the name by which a file is imported. It follows from the path below `site-packages` or
+//! `dist-packages`; files below `lib/python3.X` and frozen modules are the standard library; for other files it follows
+//! from the import roots and packages in the capture ([`Program`]), or is the file's own name. The module of native
+//! code is its loaded object, not a C file; the interpreter and the C and C++ runtimes count as a standard library.
 //!
-//! Invariant: the answer depends on the stack and on what the capture says of directories only, and every stack has one.
+//! Invariant: the result depends only on the stack and on the directories in the capture, and every stack has one.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ pub const ROOT: &str = "<root>";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModuleId(u32);
 
-/// The modules met so far; each file name is taken apart once.
+/// The modules found so far; each file name is parsed once.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleTable {
     of_file: FxHashMap<NameId, Option<FilePlace>>,
@@ -36,7 +35,7 @@ pub struct ModuleTable {
     names: Vec<String>,
 }
 
-/// Where a file stands among modules.
+/// The module of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FilePlace {
     /// The first part of its name.
@@ -69,8 +68,8 @@ impl ModuleTable {
         frames.leaf_to_root(stack).find_map(|frame| self.place_of_frame(frames, frame)).unwrap_or_default()
     }
 
-    /// The frame's own module; `None` for standard libraries and where nothing is known.
-    /// Ask one [`ModuleTable`] for all frames: it takes each file's name apart once.
+    /// The module of a frame; `None` for standard libraries and where nothing is known. Use one [`ModuleTable`] for all
+    /// frames: it parses each file's name once.
     pub fn of_frame(&mut self, frames: &Frames, frame: FrameId) -> Option<ModuleId> {
         self.place_of_frame(frames, frame).map(|place| place.top)
     }
@@ -104,8 +103,8 @@ impl ModuleTable {
     }
 }
 
-/// The whole name of the module that a frame belongs to, which of a native object has one part; `None` for standard
-/// libraries and where nothing is known.
+/// The whole dotted name of a frame's module, which for a native object has one part; `None` for standard libraries and
+/// where nothing is known.
 fn whole_name(frames: &Frames, frame: FrameId) -> Option<Cow<'_, str>> {
     match frames.module(frame) {
         Some(object) => module_of_object(object).map(Into::into),
@@ -136,7 +135,7 @@ fn module_of_object(object: &str) -> Option<&str> {
     if is_interpreter_object(object) || is_runtime(object) { None } else { module_by_path(object) }
 }
 
-/// Who tells of the native objects of each module that has any: the process, if it tells of one.
+/// How the native objects of each module were found; [`ModuleSource::Process`] if one of them was found by the process.
 #[must_use]
 pub fn sources(frames: &Frames) -> FxHashMap<&str, ModuleSource> {
     let mut sources = FxHashMap::default();
@@ -150,7 +149,7 @@ pub fn sources(frames: &Frames) -> FxHashMap<&str, ModuleSource> {
     sources
 }
 
-/// Whether the object is what every C or C++ program is made with.
+/// Whether the object is a C or C++ runtime library.
 pub(crate) fn is_runtime(object: &str) -> bool {
     let file = object.rsplit('/').next().unwrap_or(object);
     let name = file.split_once(".so").map_or(file, |(name, _)| name);
@@ -158,7 +157,7 @@ pub(crate) fn is_runtime(object: &str) -> bool {
         .contains(&name)
 }
 
-/// The module of a source file as far as its path alone tells.
+/// The module of a source file, by its path alone.
 fn module_by_path(file: &str) -> Option<&str> {
     if file.is_empty() || file.starts_with("<frozen ") {
         return None;
@@ -170,9 +169,8 @@ fn module_by_path(file: &str) -> Option<&str> {
     if is_standard_library(file) { None } else { Some(named_after_file(file)) }
 }
 
-/// What Python calls the module of a source file: `json.decoder` for `lib/python3.11/json/decoder.py`. Of a file that is in
-/// no package that one can tell by its path and by what the capture says, it is the file's own name; `None` where there is
-/// no file.
+/// The dotted name of a source file's module: `json.decoder` for `lib/python3.11/json/decoder.py`. The file's own name
+/// if no package is known; `None` without a file.
 #[must_use]
 pub fn dotted(programs: &[Arc<Program>], file: &str) -> Option<String> {
     if let Some(frozen) = file.strip_prefix("<frozen ") {

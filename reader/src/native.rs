@@ -1,8 +1,8 @@
-//! Modules of native code, as a capture describes them: what an address-free native frame refers to.
+//! Modules of native code, as captures describe them.
 //!
-//! A native frame is a module and an offset in it, so that it means the same in every process and on every machine; the
-//! names come from [`crate::symbols`]. Invariant: a module is told by its path and its build-id together, never by its
-//! path alone, since another file may stand there by now; one without a build-id by what its file system said of the file.
+//! A native frame is a module and an offset in it, which is the same in every process and on every machine;
+//! [`crate::symbols`] finds its name. Invariant: a module is identified by its path and its build-id, never by the path
+//! alone, since the file may have been replaced; without a build-id by its file stamp.
 
 use memtrack_format::file_stamp::{self, FileStamp};
 use memtrack_format::mapped::MappedFile;
@@ -15,18 +15,18 @@ pub fn is_interpreter_object(path: &str) -> bool {
     version.is_some_and(|version| version.is_empty() || version.starts_with(|next: char| next.is_ascii_digit()))
 }
 
-/// Who says that a module is there.
+/// How a module was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ModuleSource {
-    /// The process, which asked its loader.
+    /// The process reported it, from its dynamic loader.
     #[default]
     Process,
-    /// The system, in the process's maps: what the loader does not know of.
+    /// The collector found it in `/proc/PID/maps`, since the loader does not know it.
     Maps,
 }
 
 impl ModuleSource {
-    /// The word for it.
+    /// Its name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -36,28 +36,28 @@ impl ModuleSource {
     }
 }
 
-/// A loaded object: an executable, a shared library, or what the process mapped by hand.
+/// A loaded object: an executable, a shared library, or a file that the process mapped itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NativeModule {
     /// Path of its file in the process, as the loader or the system gave it; empty when not known.
     pub path: Vec<u8>,
     /// Its GNU build-id; empty when it has none, or none could be read.
     pub build_id: Vec<u8>,
-    /// What tells its file where it has no build-id, if that was recorded.
+    /// Identifies its file if there is no build-id, if it was recorded.
     pub stamp: Option<FileStamp>,
-    /// What was added to the addresses of the file: runtime address - `bias` = offset of a frame.
+    /// The load bias: runtime address - `bias` = offset of a frame.
     pub bias: u64,
     /// First address.
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// Who says so.
+    /// How it was found.
     pub source: ModuleSource,
 }
 
 impl NativeModule {
-    /// The module of a page that is in no loaded object, which was found to be of this file; and an offset in the page as
-    /// one in that module.
+    /// For a page outside loaded objects: the module of the file that the collector found for it, and the offset in
+    /// that module.
     #[must_use]
     pub fn of_page(&self, file: &MappedFile, offset: u64) -> (Self, u64) {
         let MappedFile { bias, start, end, path, build_id, codes: _ } = file.clone();
@@ -72,21 +72,21 @@ impl NativeModule {
         file_stamp::join(&self.build_id, self.stamp)
     }
 
-    /// The same module with what a capture has kept as its [`NativeModule::identity`].
+    /// The module with the build-id or stamp of a stored [`NativeModule::identity`].
     #[must_use]
     pub fn with_identity(self, identity: &[u8]) -> Self {
         let (build_id, stamp) = file_stamp::split(identity);
         Self { build_id: build_id.to_vec(), stamp, ..self }
     }
 
-    /// The last part of its path, for people; `<unknown>` when there is no path.
+    /// The last part of its path; `<unknown>` without a path.
     #[must_use]
     pub fn name(&self) -> String {
         let name = self.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         if name.is_empty() { "<unknown>".to_owned() } else { String::from_utf8_lossy(name).into_owned() }
     }
 
-    /// What a frame is called that has no better name: `libc.so.6+0x1234`.
+    /// The name of a frame without symbols: `libc.so.6+0x1234`.
     #[must_use]
     pub fn place(&self, offset: u64) -> String {
         format!("{}+{offset:#x}", self.name())

@@ -1,18 +1,18 @@
-//! Whose code a frame is, and whose memory a stack holds.
+//! Classifies frames by whose code they are, and stacks by whose memory they hold.
 //!
 //! A frame's code is the program's own, a library's, the standard library's, the import system's, or the runtime's (the
 //! interpreter, the C, C++ and Rust runtimes). Own code lies below the directories that the capture names
-//! ([`Program`](crate::program::Program)): that of the script; the working directory for `-m`, `-c`, what `pip` writes to
-//! start a package (`venv/bin/gunicorn`), and sources of native programs. Of a native program the executable is own code,
-//! too, but for what was compiled into it from libraries, and for what starts a program before its `main`. What lies in `site-packages`, `dist-packages` or the standard
-//! library is never own.
+//! ([`Program`](crate::program::Program)): that of the script; or the working directory for `-m`, `-c`, scripts that
+//! `pip` wrote to start a package (`venv/bin/gunicorn`), and sources of native programs. The executable of a native
+//! program is own code, too, except what was compiled into it from libraries and what runs before its `main`. Files in
+//! `site-packages`, `dist-packages` or the standard library are never own code.
 //!
-//! Memory is put down to who asked for it. From the outermost frame to the innermost, own code takes it over from
-//! whatever called it, and so does the import system: what a library's module does while it is being imported is an
-//! import's, and what own code does at the top level of a module of its own is own code's, though an import executes it.
-//! Libraries and the standard library take over from nobody: a data frame that own code asked for is own code's.
+//! Memory belongs to whoever requested it. From the outermost frame to the innermost, own code takes it over from its
+//! callers, and so does the import system: what a library's module allocates during its import belongs to the import;
+//! what own code allocates at the top level of its own module belongs to own code, although an import executes it.
+//! Libraries and the standard library take over nothing: a data frame that own code requested belongs to own code.
 //!
-//! Invariant: every stack has one [`Whose`], which depends on its frames' [`Origin`]s alone.
+//! Invariant: every stack has one [`Whose`], which depends only on the [`Origin`]s of its frames.
 
 use crate::frames::{FrameId, Frames, NameId};
 use crate::modules::{below_packages, below_standard_library, is_runtime};
@@ -27,7 +27,7 @@ pub enum Origin {
     Own,
     /// A library's: installed, or in a directory that is not the program's.
     Library,
-    /// Python's standard library, and what is no code, such as the frame that names a process.
+    /// Python's standard library, and frames that are no code, such as the one that names a process.
     Standard,
     /// The import system, which loads modules.
     Import,
@@ -45,15 +45,15 @@ pub enum Whose {
     /// The standard library, the interpreter or the runtime alone; what has no stack, too.
     #[default]
     Standard,
-    /// What imports hold: modules of others, while they were being imported, and the code of all modules.
+    /// Imports: what modules other than own code allocate during their import, and the code objects of all modules.
     Imports,
 }
 
 impl Whose {
-    /// All of them: together they have every byte, once.
+    /// All of them; every byte belongs to exactly one.
     pub const ALL: [Self; 4] = [Self::Own, Self::Libraries, Self::Standard, Self::Imports];
 
-    /// The word for it in options and in JSON.
+    /// Its name in options and in JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -64,7 +64,7 @@ impl Whose {
         }
     }
 
-    /// Whose memory it is when this called a frame of that origin.
+    /// Whose memory it is after a call of a frame with this origin.
     const fn with(self, frame: Origin) -> Self {
         match (self, frame) {
             (_, Origin::Own) => Self::Own,
@@ -82,7 +82,7 @@ pub fn origins(frames: &Frames) -> Vec<Origin> {
     (0..).map(FrameId).zip(frames.frames()).map(|(id, _)| known.of(frames, id)).collect()
 }
 
-/// The origins of the frames that were asked for.
+/// A cache of origins.
 #[derive(Debug, Default)]
 pub(crate) struct Origins {
     /// By object and file.
@@ -152,12 +152,12 @@ fn of_native(frames: &Frames, object: &str, source: &str) -> Origin {
 /// The origin of what is neither installed nor of a standard library.
 fn of_rest(frames: &Frames, path: &str) -> Origin {
     let programs = frames.programs();
-    // Captures of earlier versions say nothing: what is nobody's is the program's.
+    // Captures of earlier versions have no directories: what is not installed is the program's.
     let is_own = if programs.is_empty() { !path.starts_with('<') } else { programs.iter().any(|one| one.is_own(path)) };
     if is_own { Origin::Own } else { Origin::Library }
 }
 
-/// Whether this is the source of what loads modules, as every version calls it.
+/// Whether this file is part of the import system, in any version.
 pub(crate) fn is_import_system(file: &str) -> bool {
     if let Some(frozen) = file.strip_prefix("<frozen ") {
         return frozen.starts_with("importlib._bootstrap") || frozen == "zipimport>";
@@ -171,12 +171,12 @@ pub(crate) fn is_import_system(file: &str) -> bool {
     })
 }
 
-/// Whether native code from this file is what the language's compiler comes with.
+/// Whether this file is part of a compiler's runtime library.
 fn is_runtime_source(file: &str) -> bool {
     file.starts_with("/rustc/") || file.contains("/rustlib/src/rust/library/") || file.contains("/include/c++/")
 }
 
-/// Whether native code from this file was compiled into an object from a library.
+/// Whether this file is the source of a library that was compiled into an object.
 fn is_library_source(file: &str) -> bool {
     ["/usr/include/", "/usr/local/include/"].iter().any(|folder| file.starts_with(folder))
         || ["/.cargo/registry/", "/.cargo/git/"].iter().any(|folder| file.contains(folder))

@@ -1,7 +1,7 @@
-//! Paths as a person wants to read them: `pandas/core/frame.py`, `json/decoder.py`, own ones from the program's directory, and
+//! Shortens paths for people: `pandas/core/frame.py`, `json/decoder.py`, own files relative to the program's directory, and
 //! the program itself by its name.
 //!
-//! Invariant: what is left out is where something is installed or checked out, never a part of the name it is imported by.
+//! Invariant: only the directory of installation or checkout is removed, never a part of the import name.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ pub fn short<'p>(frames: &Frames, path: &'p str) -> Cow<'p, str> {
     known.or_else(|| below_native(path)).unwrap_or(path).into()
 }
 
-/// What follows the folder that libraries of Rust and of C++ lie in.
+/// The path below the directory of Rust or C++ libraries.
 fn below_native(path: &str) -> Option<&str> {
     let after = |folder: &str| path.find(folder).and_then(|at| path.get(at + folder.len()..));
     let rust = path.strip_prefix("/rustc/").and_then(|rest| rest.split_once("/library/")).map(|(_, below)| below);

@@ -1,16 +1,18 @@
-//! Functions that allocate for whoever calls them: allocator wrappers and container internals, in one table.
+//! The table of plumbing: functions that allocate for their callers, such as allocator wrappers and container
+//! internals.
 //!
-//! They are skipped when a stack's place is looked for: that `std::vector` grew by `operator new` says nothing about who
-//! filled it. Names are compared as [`qualified`], without return types and parameters. `--skip-function` adds to the table.
-//! Beside it stands what starts programs and threads, which is the runtime's wherever it was linked to.
+//! They are skipped when the place of a stack is determined: that `std::vector` called `operator new` does not say who
+//! filled the vector. Names are compared in their [`qualified`] form, without return types and parameters.
+//! `--skip-function` adds to the table. A second table has functions that start programs and threads, which are part of
+//! the runtime wherever they are linked.
 //!
-//! Invariant: whether a function is skipped depends on its name alone.
+//! Invariant: whether a function is skipped depends only on its name.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// What is skipped; `*` stands for any text.
+/// Patterns of skipped functions; `*` matches any text.
 const TABLE: &[&str] = &[
     // C
     "malloc",
@@ -240,7 +242,7 @@ pub struct Plumbing {
 }
 
 impl Plumbing {
-    /// Those of the table, and those whose name these describe.
+    /// The table, and the functions whose names match these.
     #[must_use]
     pub fn with(more: Vec<Regex>) -> Self {
         Self { more }
@@ -252,16 +254,16 @@ impl Plumbing {
         KNOWN.as_ref().is_some_and(|known| known.is_match(qualified(function))) || self.skips(function)
     }
 
-    /// Whether a function of Python is skipped, of which the table has none.
+    /// Whether a Python function is skipped; the table has none.
     #[must_use]
     pub fn skips(&self, function: &str) -> bool {
         self.more.iter().any(|regex| regex.is_match(function))
     }
 }
 
-/// The qualified name of a function: without the return type that C++ puts before templates, without parameters, and of
-/// Rust's `<Type as Trait>::function` from the type on, unless that is a parameter that any type may be; and of a function
-/// that the compiler took apart without what it calls the parts.
+/// The qualified name of a function: without the return type that C++ writes before templates, without parameters, for
+/// Rust's `<Type as Trait>::function` beginning with the type (unless that is a type parameter), and without the
+/// suffixes of functions that the compiler split.
 fn qualified(function: &str) -> &str {
     let parts =
         [".part.", ".constprop.", ".isra.", ".cold", ".lto_priv."].iter().filter_map(|part| function.find(part));
@@ -285,8 +287,8 @@ fn qualified(function: &str) -> &str {
     if start >= function.len() { function } else { &function[start..] }
 }
 
-/// Whether native code of this name starts a program or a thread before its own code runs: of C's start files, which are
-/// part of every executable, of the C library, which may be, and of Rust's runtime.
+/// Whether a function of this name starts a program or a thread before its own code runs: functions of C's start files,
+/// the C library and Rust's runtime.
 pub(crate) fn is_start(function: &str) -> bool {
     matches!(
         qualified(function),

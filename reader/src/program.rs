@@ -1,17 +1,16 @@
-//! Where a program's code lies: what a capture says of directories, for the names of modules and for whose code is whose.
+//! The directories of a program's code, which determine module names and own code.
 //!
-//! The recorder notes them ([`Process`]), since a report may be made on another machine. A file's module is what Python
-//! would import it as: from the directory above its outermost package (`__init__.py` upwards) where that is a root of
-//! imports, or no root lies above; else, for namespace packages, from the nearest root above. Captures that say nothing
-//! of directories, as those of earlier versions, know no roots, and whatever is neither installed nor Python's own is
-//! own code there.
+//! The collector records them ([`Process`]), since a report may be made on another machine. A file's module has the
+//! name by which Python would import it: relative to the directory above its outermost package (`__init__.py` upwards),
+//! if that is an import root or no root lies above; else, for namespace packages, relative to the nearest root above.
+//! Captures of earlier versions have no directories; whatever is neither installed nor part of Python is own code then.
 //!
-//! Invariant: an answer depends on the path and on what the capture says, never on the files of this machine.
+//! Invariant: the result depends on the path and on the capture, never on files of this machine.
 
 use memtrack_format::meta::Process;
 use rustc_hash::FxHashSet;
 
-/// What is known of one recorded process.
+/// The directories of one recorded process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     directory: String,
@@ -23,7 +22,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// What the capture says.
+    /// The directories in a capture.
     #[must_use]
     pub fn of(process: &Process) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -42,7 +41,7 @@ impl Program {
         }
     }
 
-    /// Whether the capture says where own code lies.
+    /// Whether the capture has the directories of own code.
     #[must_use]
     pub fn knows_own(&self) -> bool {
         !self.own.is_empty()
@@ -55,22 +54,22 @@ impl Program {
             return path == self.script;
         }
         let Some(path) = self.whole(path) else { return false };
-        // What `pip` writes to start a package with lies beside the interpreter.
+        // Scripts that `pip` wrote to start a package lie beside the interpreter.
         let starts_package = path == self.script && !self.own.iter().any(|own| Some(&**own) == above(&path));
         !self.knows_own() || (!starts_package && self.own.iter().any(|own| below(own, &path).is_some()))
     }
 
-    /// Whether this is what the process executed.
+    /// Whether this is the process's executable.
     pub(crate) fn is_executable(&self, path: &str) -> bool {
         !path.is_empty() && path == self.executable
     }
 
-    /// The path below the directory of own code that it lies in.
+    /// The path relative to the own-code directory that contains it.
     pub(crate) fn below_own<'p>(&self, path: &'p str) -> Option<&'p str> {
         self.own.iter().filter_map(|own| below(own, path)).min_by_key(|rest| rest.len())
     }
 
-    /// What Python calls the module of a file; `None` where the capture does not say enough.
+    /// The dotted name of a file's module; `None` if the capture does not have enough.
     pub(crate) fn module(&self, path: &str) -> Option<String> {
         if !self.knows_own() {
             return None;
@@ -88,11 +87,11 @@ impl Program {
         named(below(top, &whole)?).or_else(|| named(below(base, &whole)?))
     }
 
-    /// The root that a package, or a file in none, is imported from; `None` where it is the directory that it lies in.
+    /// The import root of a package, or of a file without one; `None` if it is the directory that contains it.
     fn root_above(&self, base: &str, is_package: bool) -> Option<&str> {
         let root = self.roots.iter().find(|root| *root == base || below(root, base).is_some())?;
-        // A package in a directory that is no package, such as `src`: that directory is a root that was not noted, unless
-        // a package lies above.
+        // A package in a directory that is no package, such as `src`: the directory is an import root that was not
+        // recorded, unless a package lies above.
         let mut between = std::iter::successors(Some(base), |path| above(path)).take_while(|path| path != root);
         (!is_package || between.any(|path| self.packages.contains(path))).then_some(root)
     }

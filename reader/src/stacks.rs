@@ -1,10 +1,11 @@
-//! The tree of stacks, small: a capture may have many tens of millions of them.
+//! A compact table of stacks: a capture may have tens of millions of them.
 //!
-//! A stack is interned after its caller, and most stacks that are new come in a row, each called from the one before. So
-//! a stack's caller is the one with the number before it, unless a bit says that it is another: only those callers stand in
-//! a table, and only such stacks in an index, since whether the next stack is called from this one is seen at once.
+//! A stack is interned after its caller, and most new stacks come in sequence, each called from the previous one. So
+//! the caller of a stack is the one with the previous number, unless a bit says otherwise: only then is the caller
+//! stored, and only such stacks are indexed, since the next stack's caller and frame can be compared directly.
 //!
-//! Invariant: equal stacks have one number; numbers are dense and in order of first interning, and a caller's is smaller.
+//! Invariant: equal stacks have one number; numbers are dense and in the order of first interning, and a caller has a
+//! smaller one.
 
 use std::hash::BuildHasher;
 
@@ -26,13 +27,13 @@ pub(crate) struct StackTable {
     /// The innermost frame of each.
     frames: FrameIds,
     jumps: Vec<Jumps>,
-    /// The callers of those that are not called from the one before, in the order of their numbers.
+    /// The stored callers, in the order of the stacks' numbers.
     callers: Vec<StackId>,
-    /// The numbers of these, by what they are.
+    /// Index of the stacks with a stored caller.
     ids: HashTable<u32>,
 }
 
-/// Numbers of frames, in no more bytes than the largest of them take: most captures have frames of fewer than 24 bits.
+/// Frame numbers, stored in 2 to 4 bytes each, as the largest requires: most captures have fewer than 2^24 frames.
 #[derive(Clone, Debug, Default)]
 struct FrameIds {
     low: Vec<u16>,
@@ -67,17 +68,17 @@ impl FrameIds {
     }
 }
 
-/// Which of some stacks are not called from the one before.
+/// For 64 stacks, which of them have a stored caller.
 #[derive(Clone, Copy, Debug, Default)]
 struct Jumps {
     bits: u64,
-    /// How many there are before these stacks.
+    /// The number of stored callers before these stacks.
     before: u32,
 }
 
 impl Default for StackTable {
     fn default() -> Self {
-        // No interned frame has this number, so that nobody finds the empty stack as somebody's callee.
+        // No interned frame has this number, so the empty stack is never found as a callee.
         let mut frames = FrameIds::default();
         frames.push(FrameId(u32::MAX));
         Self { frames, jumps: vec![Jumps::default()], callers: Vec::new(), ids: HashTable::new() }
@@ -112,7 +113,7 @@ impl StackTable {
         }
     }
 
-    /// Gives back the memory that numbers are looked up in; it is made anew when somebody looks.
+    /// Frees the index; it is rebuilt at the next look-up.
     pub(crate) fn forget_ids(&mut self) {
         self.ids = HashTable::new();
     }
@@ -146,7 +147,7 @@ impl StackTable {
         Ok(id)
     }
 
-    /// Whether a stack that is there is called from another than the one before.
+    /// Whether an existing stack has a stored caller.
     #[inline]
     fn jumps(&self, id: u32) -> bool {
         self.jumps[(id / BITS) as usize].bits & 1 << (id % BITS) != 0

@@ -1,13 +1,13 @@
-//! Several captures replayed in the order of time: the processes of a tree, whose memory together is what they had at
-//! one moment.
+//! Replays several captures in one order of time: the processes of a tree, with their common memory.
 //!
-//! The high-water mark of several processes is the largest sum of what was live in all of them at one moment. So their
-//! events are replayed in one order: by time, those of one time one process after the other. With exact times that is the
-//! order in which they happened; without, events have the time of the tick before them, so that it is right to a
-//! millisecond. A process holds nothing before its recording began and after it ended.
+//! The high-water mark of several processes is the largest sum of their live bytes at one moment. So their events are
+//! replayed in the order of their times; at equal times, one process after the other. With exact times this is the true
+//! order; without them events have the time of the last tick, so it is right to a millisecond. A process has no memory
+//! before its recording began and after it ended.
 //!
-//! Captures are opened when their time comes and closed when it is over: memory is that of the processes that lived at
-//! once. Invariant: at the end every part's sums of the peak are of the same moment, and add up to the largest sum.
+//! Captures are opened when their time comes and closed at their end, so memory is that of the processes that lived at
+//! the same time. Invariant: at the end every part's sums of the peak are of the same moment, and add up to the largest
+//! sum.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,9 +21,9 @@ use crate::{Options, Replay};
 /// One of several captures, read to its end.
 #[derive(Debug)]
 pub struct Member {
-    /// What reading it left.
+    /// The summary of reading it.
     pub read: ReadSummary,
-    /// Its sums; those of the peak are of the moment that all captures share.
+    /// Its analysis; its peak is the common one.
     pub analysis: Analysis,
     /// Everything that was ever allocated, selected or not.
     pub allocated: Tally,
@@ -31,7 +31,7 @@ pub struct Member {
     pub own_peak: Peak,
 }
 
-/// Captures, all read.
+/// The captures, read to their ends.
 #[derive(Debug, Default)]
 pub struct Together {
     /// In the order in which they were named.
@@ -48,9 +48,9 @@ struct RunningCapture {
     shift_ns: u64,
     end_ns: u64,
     live_bytes: u64,
-    /// How often the peak had been raised when it was last marked here.
+    /// How often the common peak had been raised when it was last marked in this replay.
     mark: u64,
-    /// All its events were given out.
+    /// All its events were replayed.
     over: bool,
 }
 
@@ -60,8 +60,8 @@ enum RunningState {
     Ended(Box<Member>, u64),
 }
 
-/// Reads captures that start at these times of a clock that they share. `open` opens one and says how to replay it, as
-/// its turn comes; `progress` gets the bytes of files that were dealt with since.
+/// Reads captures that start at these times of a common clock. `open` opens one and returns its options when its time
+/// comes; `progress` is called with the number of bytes processed.
 ///
 /// # Errors
 /// What `open` says, and what reading a capture alone says.
@@ -100,7 +100,7 @@ impl RunningCapture {
     fn new(capture: &CaptureReader, options: &Options, shift_ns: u64) -> Result<Self, Error> {
         Ok(Self {
             reading: capture.reading()?,
-            // Moments of one process are none of all.
+            // The moments of one process are not those of all.
             replay: Replay::new(&Options { shared_peak: true, moments: 0, ..*options }),
             shift_ns,
             end_ns: shift_ns.saturating_add(capture.duration_ns()?),
@@ -111,7 +111,7 @@ impl RunningCapture {
     }
 }
 
-/// What all processes hold.
+/// The common sum of all processes.
 struct JointSum {
     watch: Box<Watch>,
     live_bytes: u64,
@@ -120,7 +120,7 @@ struct JointSum {
 }
 
 impl JointSum {
-    /// Replays what one process did up to this time; when it goes on, or ends.
+    /// Replays the events of one process up to this time; returns the time of its next event, or that it has ended.
     fn turn(
         &mut self,
         running: &mut RunningCapture,
@@ -143,7 +143,7 @@ impl JointSum {
         outcome
     }
 
-    /// What is live in this process was so when another raised the peak, since it has not had a turn meanwhile.
+    /// Marks the common peak in this process: its live blocks have not changed since another process raised it.
     fn mark(&self, running: &mut RunningCapture) {
         if running.mark != self.marks {
             running.replay.mark_peak();
@@ -151,7 +151,7 @@ impl JointSum {
         }
     }
 
-    /// The process has ended, and what it held is gone.
+    /// The process has ended; its memory is gone.
     fn end(&mut self, mut running: RunningCapture, now_ns: u64) -> RunningState {
         self.mark(&mut running);
         self.live_bytes = self.live_bytes.saturating_sub(running.live_bytes);

@@ -1,7 +1,7 @@
-//! Answers the pending questions of a process about its code, all from one reading of its maps.
+//! Answers the pending questions of a process about pages of code, all from one reading of its maps.
 //!
-//! Invariant: a question is answered from a reading that was made while it was pending, or from an earlier one if nothing
-//! has been unmapped since.
+//! Invariant: a question is answered from a reading that was made while it was pending, or from an earlier one if
+//! nothing has been unmapped since.
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const LONGEST_PATH: usize = 4096;
 /// The answer to all pending questions.
 #[derive(Debug, Default)]
 pub(super) struct MapsAnswer {
-    /// Files, with the ids of the pages that are of them.
+    /// Mapped files, with the ids of their pages.
     pub(super) files: Vec<MappedFile>,
     /// Why questions could not be answered, for the user.
     pub(super) trouble: Option<String>,
@@ -35,7 +35,7 @@ pub(super) struct Answerer {
     pid: i32,
     area: Arc<Area>,
     handle: Arc<ProcessHandle>,
-    /// Device and number of the shared memory's file, as maps have them: what maps of this image must have.
+    /// Device and inode number of the shared memory's file, which maps of this image must contain.
     memory: Option<((u32, u32), u64)>,
     latest: Option<MapsReading>,
 }
@@ -43,9 +43,9 @@ pub(super) struct Answerer {
 /// A reading of the maps.
 struct MapsReading {
     maps: Maps,
-    /// How often the process had unmapped something before.
+    /// How often the process had unmapped something before the reading.
     unmaps: u32,
-    /// What was found of files since.
+    /// The files that were opened since.
     files: FxHashMap<u64, MappingFile>,
 }
 
@@ -68,7 +68,7 @@ impl Answerer {
         Self { pid, area, handle, memory: None, latest: None }
     }
 
-    /// Looks at the maps, and answers the questions that stand.
+    /// Reads the maps, and answers the pending questions.
     pub(super) fn look(&mut self) -> MapsAnswer {
         let pid = self.pid;
         self.look_at(|| read(pid))
@@ -88,10 +88,10 @@ impl Answerer {
                 self.latest = None;
                 trouble = (!asked.is_empty()).then(|| self.trouble(error));
             }
-            // The image is gone. What was there before still holds, if nothing was unmapped.
+            // The image is gone. The last reading still holds, if nothing was unmapped.
             _ => drop(self.latest.take_if(|latest| latest.unmaps != area.control().unmaps.load(SeqCst))),
         }
-        // What was taken back meanwhile may not be what was read.
+        // A question that was withdrawn meanwhile may be of other code.
         let asked: Vec<_> = asked.iter().filter_map(PendingQuestion::take).collect();
         MapsAnswer { files: self.files(&asked), trouble }
     }
@@ -121,11 +121,11 @@ impl Answerer {
     fn trouble(&self, error: &io::Error) -> String {
         let pid = self.pid;
         format!(
-            "process {pid}: its memory maps cannot be read ({error}), so code outside of its loaded libraries has no names"
+            "process {pid}: cannot read its memory maps ({error}), so code outside its loaded libraries has no names"
         )
     }
 
-    /// The files that these pages are of, by id and address.
+    /// The files of these pages, by id and address.
     fn files(&mut self, asked: &[(u32, u64)]) -> Vec<MappedFile> {
         let mut files: Vec<MappedFile> = Vec::new();
         let Some(latest) = &mut self.latest else { return files };
@@ -149,8 +149,8 @@ impl MappingFile {
         Self { path, elf: file.and_then(|file| ElfSegments::read(&file)) }
     }
 
-    /// The file as it is told of this page. Where nothing in it says what addresses it was made for, they are those of
-    /// its bytes; and then no build-id, by which somebody might take it for more.
+    /// The mapped file of this page. If the file does not have the addresses for which it was linked, offsets in it are
+    /// used instead, and no build-id, since addresses would not match a file with it.
     fn mapped(&self, mapping: &FileMapping, page: u64) -> MappedFile {
         let bias = self.elf.as_ref().and_then(|elf| elf.bias(mapping, page, PAGE as u64));
         let build_id = self.elf.as_ref().filter(|_| bias.is_some()).map(|elf| elf.build_id.clone());
@@ -177,7 +177,7 @@ fn standing(area: &Area) -> Vec<PendingQuestion<'_>> {
 }
 
 impl PendingQuestion<'_> {
-    /// Takes it out, so that there is room for another; `None`: it was taken back.
+    /// Removes the question, so that there is room for another; `None`: it was withdrawn.
     fn take(&self) -> Option<(u32, u64)> {
         let taken = self.question.code.compare_exchange(self.code, 0, SeqCst, Relaxed);
         taken.is_ok().then_some((self.code, self.page))

@@ -15,13 +15,13 @@ use super::answer::{Answerer, MapsAnswer};
 use crate::procfs::ProcessHandle;
 use crate::sink_queue::SinkQueue;
 
-/// Looks at the maps that are made as soon as something is asked, at most.
+/// Number of readings that may follow each other at once.
 const BURST: u32 = 16;
-/// Nanoseconds after which there is another one.
+/// Nanoseconds after which one more reading is allowed.
 const REFILL_NS: u64 = 100_000_000;
-/// How long an answer is waited for where it must come before the records.
+/// How long the draining thread waits for an answer that must come before the records.
 const PATIENCE: Duration = Duration::from_millis(5);
-/// The same, at the end.
+/// The same, at the end of the recording.
 const LAST_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Requests readings of the maps of one process image.
@@ -29,11 +29,11 @@ const LAST_PATIENCE: Duration = Duration::from_millis(500);
 pub(crate) struct MapsAsker {
     looks: Sender<()>,
     answers: Receiver<MapsAnswer>,
-    /// A look was ordered and has not been answered.
+    /// A reading was requested and has not ended.
     outstanding: bool,
-    /// It is not waited for any longer.
+    /// The draining thread no longer waits for it.
     late: bool,
-    /// [`memtrack_transport::layout::ControlPage::asked`] when the last look was ordered.
+    /// [`memtrack_transport::layout::ControlPage::asked`] when the last reading was requested.
     asked: u32,
     left: u32,
     next_refill_ns: u64,
@@ -41,7 +41,7 @@ pub(crate) struct MapsAsker {
 }
 
 impl MapsAsker {
-    /// Of a process that has connected: looks at its maps at once. `None`: there is no thread to be had.
+    /// For a process that has connected: requests a reading at once. `None`: no thread could be started.
     pub(crate) fn start(pid: i32, area: &Arc<Area>, handle: &Arc<ProcessHandle>, now: u64) -> Option<Self> {
         let mut answerer = Answerer::new(pid, Arc::clone(area), Arc::clone(handle));
         let (looks, orders) = bounded(1);
@@ -63,14 +63,15 @@ impl MapsAsker {
         Some(asker)
     }
 
-    /// Orders a look if something was asked, and passes answers on. With `wait` they come before what is drained next.
+    /// Requests a reading if there are questions, and passes answers on. With `wait` they come before the records that
+    /// are drained next.
     pub(crate) fn round(&mut self, area: &Area, now: u64, wait: bool, queue: &SinkQueue) {
         if now >= self.next_refill_ns {
             self.left = (self.left + 1).min(BURST);
             self.next_refill_ns = now.saturating_add(REFILL_NS);
         }
         let patience = if wait { PATIENCE } else { Duration::ZERO };
-        // A look that was ordered earlier may have been too early for what has been asked since.
+        // A reading that was requested earlier may have been too early for the questions since.
         self.take(patience, queue);
         let asked = area.control().asked.load(Acquire);
         if asked != self.asked && self.left > 0 && !self.outstanding {
@@ -80,7 +81,7 @@ impl MapsAsker {
         }
     }
 
-    /// Answers what still can be answered of a process that has ended, or is not recorded any longer.
+    /// Answers the last questions of a process that has ended, or is no longer recorded.
     pub(crate) fn end(&mut self, area: &Area, queue: &SinkQueue) {
         self.take(LAST_PATIENCE, queue);
         let asked = area.control().asked.load(Acquire);
@@ -90,7 +91,7 @@ impl MapsAsker {
         }
     }
 
-    /// Why something could not be answered, for a person; once.
+    /// Why a question could not be answered, as a message; once.
     pub(crate) fn take_trouble(&mut self) -> Option<String> {
         self.trouble.take()
     }
@@ -102,7 +103,7 @@ impl MapsAsker {
         }
     }
 
-    /// Passes on the answer, if it has come, or comes within this time.
+    /// Passes the answer on, if it has come, or comes within this time.
     fn take(&mut self, patience: Duration, queue: &SinkQueue) {
         if !self.outstanding {
             return;

@@ -1,7 +1,7 @@
-//! The parts of an ELF file that name an address in it: its segments, and its build-id.
+//! Reads the segments and the build-id of an ELF file.
 //!
-//! Invariant: however large and however wrong the file, at most [`MOST_SEGMENTS`] program headers and [`LARGEST_NOTE`]
-//! bytes of each note segment are read.
+//! Invariant: for any file at most [`MOST_SEGMENTS`] program headers and [`LARGEST_NOTE`] bytes of each note segment
+//! are read.
 
 use std::fs::File;
 
@@ -55,8 +55,8 @@ impl ElfSegments {
         Some(elf)
     }
 
-    /// What was added to the file's addresses where `mapping` has the page at `page`: told by the segment that the page's
-    /// bytes in the file belong to, code first. `None`: they belong to none.
+    /// The load bias of `mapping`, which has the page at `page`: from the segment that contains the page's bytes in the
+    /// file, code first. `None`: no segment does.
     pub(super) fn bias(&self, mapping: &FileMapping, page: u64, page_size: u64) -> Option<u64> {
         let first = page.checked_sub(mapping.start)?.checked_add(mapping.offset)?;
         let last = first.checked_add(page_size - 1)?;

@@ -1,12 +1,12 @@
-//! Finds the files of code that the dynamic loader does not know, from `/proc/PID/maps` of the running process.
+//! Finds the files of code outside loaded objects, from `/proc/PID/maps` of the running process.
 //!
-//! The shim describes the loaded objects. Code outside of them (mapped by hand, from a file without a name, by another
-//! loader) it cannot name; it asks ([`memtrack_transport::layout::Question`]), and the
-//! answer is read from `/proc/PID/maps`: `parse` takes the text apart, `open` finds the file, `elf` reads where its
-//! code belongs, `answer` puts that together, and `asker` decides when.
+//! The shim describes loaded objects. It cannot name other code (mapped by the program itself, from a deleted file, by
+//! another loader); it asks ([`memtrack_transport::layout::Question`]), and the answer is read from `/proc/PID/maps`:
+//! `parse` parses the text, `open` finds the file, `elf` reads its segments, `answer` combines these, and `asker`
+//! schedules the readings.
 //!
-//! Invariant: the process waits for none of this, and is not stopped by it; and an answer is of the mapping that was there
-//! when it was asked for, or there is none.
+//! Invariant: the process does not wait for any of this, and is not stopped; an answer is of the mapping that existed
+//! when the question was asked, or there is none.
 
 mod answer;
 mod asker;
@@ -20,10 +20,10 @@ use std::io::{self, Read};
 pub(crate) use asker::MapsAsker;
 pub use parse::{FileMapping, Maps, parse};
 
-/// Bytes of a process's maps that are read: a hundred for each of as many mappings as the system allows by default.
+/// Maximum size of a process's maps: a hundred bytes for each of as many mappings as the system allows by default.
 const MOST_TEXT: u64 = 16 << 20;
 
-/// The text of a process's maps; empty when it has no memory any more.
+/// The text of a process's maps; empty if it has no memory any more.
 fn read(pid: i32) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     File::open(format!("/proc/{pid}/maps"))?.take(MOST_TEXT).read_to_end(&mut text)?;

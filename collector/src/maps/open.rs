@@ -1,11 +1,10 @@
-//! Opens the file of a mapping, even if another file is at its path by now.
+//! Opens the file of a mapping, even if another file is at its path now.
 //!
-//! Two ways lead to it: `/proc/PID/map_files`, which is that very file but needs privileges, and its path below
-//! `/proc/PID/root`, where another file may stand. A file that has gone, or never had a path, may still be among those
-//! that the process has open.
+//! There are two ways: `/proc/PID/map_files`, which is that very file but needs privileges, and its path below
+//! `/proc/PID/root`, where another file may be. A deleted file, or one that never had a path, may still be among the
+//! process's open files.
 //!
-//! Invariant: a file that is returned is the one that is mapped: its device and number are those of the mapping, as the
-//! system writes them into maps.
+//! Invariant: a returned file is the mapped one: it has the device and inode number that the kernel writes into maps.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -18,13 +17,13 @@ use std::path::{Path, PathBuf};
 use super::parse::FileMapping;
 use super::read;
 
-/// Open files that are looked at.
+/// Maximum number of open files that are examined.
 const MOST_OPEN: usize = 4096;
 
 /// The file of a mapping.
 #[derive(Debug)]
 pub(super) struct OpenedFile {
-    /// Its path as the process knows it; where it has gone, the system's text that says so.
+    /// Its path in the process; with the kernel's mark if it was deleted.
     pub(super) path: Vec<u8>,
     /// `None`: it could not be opened.
     pub(super) file: Option<File>,
@@ -64,7 +63,8 @@ fn among_open(pid: i32, mapping: &FileMapping) -> Option<File> {
     alike.find_map(|path| regular(&path, mapping))
 }
 
-/// The regular file at this path, if it is the mapped one. What is not regular is not opened: that may wait, or be noticed.
+/// The regular file at this path, if it is the mapped one. Other files are not opened, since that may block or have an
+/// effect.
 fn regular(path: &Path, mapping: &FileMapping) -> Option<File> {
     if !fs::metadata(path).ok()?.is_file() {
         return None;
@@ -81,8 +81,8 @@ fn agrees(metadata: &Metadata, mapping: &FileMapping) -> bool {
     (device, metadata.ino()) == (mapping.device, mapping.inode)
 }
 
-/// Whether the file, mapped here, has the same device and number in maps: overlays and subvolumes give another device
-/// for a file than for its mappings.
+/// Whether the file, mapped by this process, has the same device and inode number in maps: overlays and subvolumes show
+/// another device for a file than for its mappings.
 fn is_alike(file: &File, mapping: &FileMapping) -> io::Result<bool> {
     let here = MappedPage::map(file)?;
     let maps = super::parse(&read(std::process::id().cast_signed())?);

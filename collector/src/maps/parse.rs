@@ -1,21 +1,21 @@
-//! The text of `/proc/PID/maps`: which files a process has mapped where.
+//! Parses the text of `/proc/PID/maps`.
 //!
 //! ```text
 //! 7f0c2a4e1000-7f0c2a4e9000 r-xp 00001000 fe:01 1442            /usr/lib/a b.so (deleted)
 //! ```
 //!
-//! The path goes to the end of the line, and its author is whoever named the file: it may hold spaces, anything that
-//! looks like another field, and ` (deleted)` in earnest. Only a line feed is escaped, as `\012`, and a backslash is not,
-//! so that a path can be read in more than one way: see [`FileMapping::spellings`].
+//! The path extends to the end of the line and may contain anything: spaces, text that looks like another field, and a
+//! genuine ` (deleted)`. The kernel escapes only a line feed, as `\012`, and no backslash, so a path can be read in
+//! several ways: see [`FileMapping::spellings`].
 //!
-//! Invariant: mappings that are returned hold at least a page, rise, and do not overlap; whatever the text, they and
-//! their paths take no more memory than it does, times a constant.
+//! Invariant: returned mappings hold at least a page, ascend, and do not overlap; for any text, they and their paths
+//! take memory in proportion to it.
 
-/// What the system appends to the path of a file that has gone.
+/// What the kernel appends to the path of a deleted file.
 const GONE: &[u8] = b" (deleted)";
-/// How the system writes a line feed in a path.
+/// How the kernel writes a line feed in a path.
 const ESCAPED: &[u8] = b"\\012";
-/// What the bounds of mappings are multiples of, on every machine.
+/// The smallest page size, of which all bounds are multiples.
 const PAGE: u64 = 4096;
 
 /// A mapped file.
@@ -42,11 +42,11 @@ pub struct FileMapping {
 pub struct Maps {
     /// The mapped files, by rising address.
     pub files: Vec<FileMapping>,
-    /// Lines that are none, a last one that was cut among them.
+    /// Malformed lines, including a truncated last one.
     pub malformed: u64,
 }
 
-/// Takes a text apart. What is mapped and no file is left out.
+/// Parses a text. Mappings without a file are left out.
 #[must_use]
 pub fn parse(text: &[u8]) -> Maps {
     let (mut maps, mut last) = (Maps::default(), 0);
@@ -79,14 +79,14 @@ impl FileMapping {
         self.inode != 0 && self.path.starts_with(b"/")
     }
 
-    /// Whether the file has gone, or has a name that says so.
+    /// Whether the file was deleted, or has a name that looks so.
     #[must_use]
     pub fn seems_gone(&self) -> bool {
         self.path.ends_with(GONE)
     }
 
-    /// The paths that the file may have, likely ones first: the text as it is; without the mark of a file that has gone;
-    /// and both with line feeds where the system may have escaped some.
+    /// The possible paths of the file, likely ones first: the text as it is; without the mark of a deleted file; and
+    /// both with line feeds for `\012`.
     #[must_use]
     pub fn spellings(&self) -> Vec<Vec<u8>> {
         let plain = self.path.as_slice();

@@ -1,12 +1,12 @@
-//! What Python's own allocators hold in arenas, told apart from what a program leaks.
+//! Separates arenas of Python's allocators from what a program leaks.
 //!
-//! An arena stays mapped as long as one object in it lives, so its bytes say nothing of what the program holds. Invariant:
-//! what is taken out of the leaks is in the tally that is given back.
+//! An arena stays mapped as long as one object in it lives, so its size does not tell how much the program holds.
+//! Invariant: the bytes taken out of the leaks are those of the returned tally.
 
 use super::{Analysis, Tally, View};
 
 impl Analysis {
-    /// What arenas of Python's own allocators have of `view`, whether or not objects lie in them.
+    /// The arenas' share of `view`, whether or not objects lie in them.
     #[must_use]
     pub fn python_arenas(&self, view: View) -> Tally {
         let mut arenas = Tally::default();
@@ -16,7 +16,7 @@ impl Analysis {
         arenas
     }
 
-    /// Takes the arenas out of what is leaked, in a view of leaks that has anything else; gives what they hold.
+    /// Removes the arenas from a view of leaks that has other rows too; returns their share.
     pub fn take_arenas_out_of_leaks(&mut self, view: View) -> Tally {
         let is_of_leaks = matches!(view, View::Leaks | View::LeaksAtExit);
         if !is_of_leaks || self.view(view).iter().all(|row| row.allocator.is_python_arena()) {
@@ -61,7 +61,7 @@ mod tests {
         let left: Vec<_> = mixed.view(View::Leaks).iter().map(|row| row.allocator).collect();
         assert_eq!(left, [Allocator::Malloc, Allocator::Mmap]);
         assert_eq!((mixed.python_arenas(View::HighWaterMark), mixed.view(View::HighWaterMark).len()), (held, 4));
-        // Whoever asks for arenas alone sees them.
+        // A view with nothing but arenas keeps them.
         let mut alone = of(&[Allocator::PymallocArena]);
         assert_eq!(alone.take_arenas_out_of_leaks(View::LeaksAtExit), Tally::default());
         assert_eq!(alone.view(View::LeaksAtExit).len(), 1);

@@ -1,6 +1,6 @@
-//! The rows of a view summed along one dimension: place in the program, module, allocator or thread.
+//! Sums the rows of a view by innermost frame, module, allocator or thread.
 //!
-//! Invariant: each breakdown has every byte of the rows it was made from, once; what has no frame is in a row of its own.
+//! Invariant: each breakdown counts every byte of its rows once; rows without a frame have a row of their own.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;
@@ -28,7 +28,7 @@ pub struct FrameRow {
 pub struct ModuleRow {
     /// The module's name, or [`crate::modules::ROOT`].
     pub module: String,
-    /// Who tells of its native code; `None` where it has none.
+    /// How its native objects were found; `None` where it has none.
     pub source: Option<ModuleSource>,
     /// Bytes and number.
     pub tally: Tally,
@@ -72,7 +72,7 @@ pub fn by_module(rows: &[GroupRow], frames: &Frames) -> Vec<ModuleRow> {
     sums.into_iter().map(row).collect()
 }
 
-/// Sums by allocator, in the order of their numbers; `key` may take several for one.
+/// Sums by allocator, in the order of their numbers; `key` may map several allocators to one.
 #[must_use]
 pub fn by_allocator(rows: &[GroupRow], key: impl Fn(Allocator) -> Allocator) -> Vec<AllocatorRow> {
     let sums: BTreeMap<_, _> = summed(rows, |row| key(row.allocator)).into_iter().collect();

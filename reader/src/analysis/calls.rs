@@ -1,8 +1,8 @@
-//! Call stacks as one tree, keyed by whatever a report tells call sites apart by: frames, or functions without lines.
+//! A call tree, keyed by frames or by functions without lines.
 //!
-//! It exists so that everything that adds up along call paths (summary, differences, flame graphs) walks one structure:
-//! two captures can grow the same tree, and equal paths meet in one node. Invariant: a node's number is larger than its
-//! parent's, so one pass backwards over the nodes sums up any figure from callees to callers.
+//! Summary, differences and flame graphs all sum along call paths with it: two captures can be inserted into one tree,
+//! where equal paths share a node. Invariant: a node has a larger number than its parent, so one backward pass over the
+//! nodes sums any figure from callees to callers.
 
 use std::hash::BuildHasher;
 
@@ -14,12 +14,12 @@ use super::Tally;
 use crate::event::StackId;
 use crate::frames::{FrameId, Frames};
 
-/// A place in the tree. Node 0 is the root, which stands for the whole program.
+/// A node of the tree. Node 0 is the root, which stands for the whole program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallNode {
     /// The caller's node; the root is its own.
     pub parent: u32,
-    /// What tells it apart from its siblings.
+    /// Its key, which no sibling shares.
     pub key: u32,
 }
 
@@ -27,7 +27,7 @@ pub struct CallNode {
 #[derive(Clone, Debug)]
 pub struct CallTree {
     nodes: Vec<CallNode>,
-    /// All nodes but the root, by what they are; empty where nobody has asked for a child.
+    /// Index of all nodes except the root by parent and key; empty until a child is looked up.
     children: HashTable<u32>,
 }
 
@@ -73,8 +73,8 @@ impl CallTree {
         (self.nodes.len() - 1) as u32
     }
 
-    /// A tree of these stacks alone, by frames, and the node of each: two stacks never meet in one node, so that none has
-    /// to be looked for.
+    /// A tree with one node for each of these stacks, by frames, and the node of each. Distinct stacks have distinct
+    /// nodes, so none needs to be looked up.
     #[must_use]
     pub fn of_stacks(frames: &Frames, stacks: impl IntoIterator<Item = StackId>) -> (Self, Vec<u32>) {
         let mut tree = Self::default();
@@ -86,8 +86,8 @@ impl CallTree {
         (tree, places)
     }
 
-    /// A tree of those nodes alone that are kept, with which their callers are, and for each node the one in it that it is
-    /// or that is its nearest caller. The root is always kept.
+    /// The tree without the nodes that `is_kept` rejects, and for each node its nearest kept ancestor, or itself. The root
+    /// and the callers of kept nodes are kept.
     #[must_use]
     pub fn cut(&self, is_kept: impl Fn(u32) -> bool) -> (Self, Vec<u32>) {
         let mut tree = Self::default();
@@ -109,7 +109,7 @@ impl CallTree {
         self.placed(frames, stacks, |tree, parent, frame| tree.child(parent, frame.map_or(Self::NO_FRAME, &mut key)))
     }
 
-    /// The same; `child` gives the child of a node for a frame, or for none.
+    /// The same, with `child` as the function that returns a node's child for a frame, or for a stack without frames.
     fn placed(
         &mut self,
         frames: &Frames,
@@ -138,7 +138,7 @@ impl CallTree {
         stacks.into_iter().map(&mut place).collect()
     }
 
-    /// Each node's own figure and those of everything it called, from own figures.
+    /// Adds up own figures: each node's own and those of everything it called.
     #[must_use]
     pub fn totals(&self, own: &[Tally]) -> Vec<Tally> {
         let mut totals = own.to_vec();
@@ -157,7 +157,7 @@ impl CallTree {
         }
     }
 
-    /// The nodes such that each is followed by all it called, siblings in the order of `rank`; with their depths.
+    /// The nodes in preorder with their depths, siblings in the order of `rank`.
     #[must_use]
     pub fn preorder<R: Ord>(&self, mut rank: impl FnMut(u32) -> R) -> Vec<(u32, u32)> {
         let (starts, mut children) = self.children();
@@ -174,7 +174,7 @@ impl CallTree {
         order
     }
 
-    /// All children side by side, those of node `n` from `starts[n]` up to `starts[n + 1]`.
+    /// The children of all nodes in one list: those of node `n` stand in `starts[n]..starts[n + 1]`.
     #[must_use]
     pub fn children(&self) -> (Vec<usize>, Vec<u32>) {
         let mut starts = vec![0; self.nodes.len() + 1];
@@ -205,25 +205,25 @@ impl CallTree {
     }
 }
 
-/// What one key has in all its nodes.
+/// The sums of one key over all its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyRow {
     /// The key.
     pub key: u32,
-    /// Allocated with it as the innermost.
+    /// Allocated by the function itself.
     pub own: Tally,
-    /// Allocated by it and what it called.
+    /// Allocated by the function and everything it called.
     pub total: Tally,
 }
 
-/// Sums by key while the tree is walked in preorder.
+/// Sums by key during a preorder walk of the tree.
 #[derive(Default)]
 struct KeySums {
     rows: Vec<KeyRow>,
     places: FxHashMap<u32, usize>,
-    /// The rows on the way from the root to the node at hand.
+    /// The rows of the nodes from the root to the current node.
     path: Vec<usize>,
-    /// How often each row is on that way.
+    /// How many of these nodes each row has.
     on_path: Vec<u32>,
 }
 

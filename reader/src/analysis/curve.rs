@@ -1,16 +1,16 @@
-//! Live bytes over time, as a chart draws them: steps, in bounded memory.
+//! Live bytes over time as steps, in bounded memory.
 //!
-//! A point for each event would be exact and have no bound. So events of one window of time make one piece, which keeps
-//! the largest value in it and the last; where there are too many pieces, windows become twice as long. Times in which
-//! nothing happens take no room, and stay flat.
+//! A point for each event would be exact and unbounded. So the events of one time window become one piece, which has
+//! the window's maximum and its last value. When there are too many pieces, the window length is doubled. Windows
+//! without events take no memory.
 //!
-//! Invariant: the largest value of all stands at the time at which it was first reached, and after each piece the value
-//! is the true one.
+//! Invariant: the overall maximum has the exact time at which it was first reached, and the value after each piece is
+//! exact.
 
-/// Pieces at most: more than a chart has columns.
+/// Maximum number of pieces; more than a chart has columns.
 const MOST: usize = 8192;
 
-/// Values of one window of time.
+/// The values in one time window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CurveWindow {
     /// When the largest was first reached, in nanoseconds since the start.
@@ -24,13 +24,13 @@ struct CurveWindow {
 /// Live bytes over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Curve {
-    /// Windows are so many binary places of nanoseconds long.
+    /// The binary logarithm of the window length in nanoseconds.
     width: u32,
     pieces: Vec<CurveWindow>,
 }
 
 impl Curve {
-    /// From this time on, which is not before that of the last call, so many bytes are live.
+    /// Adds a step: `bytes` are live from this time on. Times never decrease from call to call.
     #[inline]
     pub fn add(&mut self, time_ns: u64, bytes: u64) {
         let width = self.width;
@@ -65,7 +65,7 @@ impl Curve {
         }
     }
 
-    /// Times and the bytes that are live from each of them on.
+    /// The steps: times, and the bytes that are live from each of them on.
     pub fn points(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.pieces.iter().flat_map(|piece| {
             let last = (piece.last != piece.most).then_some((piece.last_ns, piece.last));

@@ -1,28 +1,27 @@
-//! What is kept of each group beside its sums, where a report asks for it: how many of its allocations ended, how long
-//! they lived, how much of the group was live at most, and the sizes.
+//! Optional statistics of each group: ended allocations, lifetimes, the group's own maximum, sizes.
 //!
-//! It stands apart because it costs time for every event and memory for every group, and most reports need none of it.
-//! Invariant: entry `i` is about group `i`.
+//! They cost time for every event and memory for every group, and most reports do not need them, so
+//! [`Options::details`](super::Options) turns them on. Invariant: entry `i` belongs to group `i`.
 
 use super::{SizeHistogram, Tally};
 
-/// What is kept of one group.
+/// The statistics of one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
     /// Allocations that ended.
     pub freed: u64,
-    /// The time that all its allocations lived, added up, in nanoseconds; those live at the end lived until then.
+    /// Sum of the lifetimes of all its allocations, in nanoseconds; those live at the end count until then.
     pub lifetime_ns: u64,
-    /// What was live of it at its own maximum, by bytes; the first of several.
+    /// Its live blocks at the group's own maximum of live bytes; the first of equal maxima.
     pub most: Tally,
     /// Its allocations by size.
     pub sizes: SizeHistogram,
-    /// What of it is live at the end.
+    /// Its live blocks at the end.
     pub live: Tally,
 }
 
 impl Detail {
-    /// Adds those of another group. The maxima are added too: together they were at most that large.
+    /// Adds the statistics of another group. The maxima are added, which is an upper bound of the common maximum.
     pub fn add(&mut self, other: &Self) {
         self.freed = self.freed.saturating_add(other.freed);
         self.lifetime_ns = self.lifetime_ns.saturating_add(other.lifetime_ns);
@@ -36,7 +35,7 @@ impl Detail {
         self.grow(bytes, 1);
     }
 
-    /// Bytes of an allocation are gone, by an end that was not seen or not counted.
+    /// Bytes of an allocation went away by an end that was not seen or is not counted.
     pub(crate) fn shrink(&mut self, bytes: u64, count: u64) {
         self.live.bytes = self.live.bytes.saturating_sub(bytes);
         self.live.count = self.live.count.saturating_sub(count);
@@ -48,7 +47,7 @@ impl Detail {
         self.live_on(count, lived_ns);
     }
 
-    /// An end did not happen; the lifetime is as exact as the time of the event that says so.
+    /// Undoes an end. The lifetime is subtracted as of the undo event, so it is as exact as that event's time.
     pub(crate) fn restore(&mut self, bytes: u64, count: u64, lived_ns: u64) {
         self.freed = self.freed.saturating_sub(count);
         self.lifetime_ns = self.lifetime_ns.saturating_sub(lived_ns.saturating_mul(count));

@@ -1,9 +1,9 @@
-//! Two captures side by side: what each function, and each call path, has in the base and in the new one.
+//! Compares two captures: the figures of each function and each call path in the base and in the new capture.
 //!
-//! Paths are compared by function and file, without lines, so that code that only moved matches, and files by what they are
-//! called without where they are installed or checked out. Bytes are absolute:
-//! nothing is scaled. Invariant: whether something is in a capture is told by its count and bytes there, never inferred
-//! from a percentage, and every sum is made before any report leaves something out.
+//! Paths are compared by function and file without lines, so that moved code matches; files are compared by their names
+//! without the directory of installation or checkout. Figures are absolute, never scaled. Invariant: whether a capture
+//! has something depends on its count and bytes, never on a percentage, and every sum is complete before a report
+//! leaves rows out.
 
 use rustc_hash::FxHashMap;
 
@@ -25,14 +25,14 @@ pub struct SharedFunctions {
 pub struct SharedFunction {
     /// Its name.
     pub name: String,
-    /// The path of its file, as in the capture that was the first to have it; empty where it is not known.
+    /// The path of its file, as in the first capture that has it; empty where unknown.
     pub file: String,
-    /// The path without where the file is installed or checked out: the same in both.
+    /// The path without the directory of installation or checkout: equal in both captures.
     pub short: String,
 }
 
 impl SharedFunctions {
-    /// The number of this function, the path of whose file is `short` without where it is installed.
+    /// The number of this function; `short` is its file's path without the directory of installation or checkout.
     pub fn number(&mut self, function: &str, file: &str, short: &str) -> u32 {
         *self.numbers.entry((function.to_owned(), short.to_owned())).or_insert_with(|| {
             let [name, file, short] = [function, file, short].map(str::to_owned);
@@ -161,7 +161,7 @@ impl Merged {
     }
 }
 
-/// The figures, with nothing for nodes that the other capture brought.
+/// The figures, extended with zeroes for nodes that only the other capture has.
 fn extended(own: &[Tally], len: usize) -> Vec<Tally> {
     let mut own = own.to_vec();
     own.resize(len, Tally::default());

@@ -1,7 +1,7 @@
-//! Calls for memory that failed, summed by stack, allocator and thread.
+//! Failed allocation calls, summed by stack, allocator and thread.
 //!
-//! They stand apart from all else, since they have changed nothing: no view and no total has their bytes. Invariant: no
-//! two rows share stack, allocator and thread, and `largest_bytes` is at most `bytes`.
+//! They are separate from the groups because they changed nothing: no view and no total includes their bytes.
+//! Invariant: no two rows share stack, allocator and thread, and `largest_bytes` is at most `bytes`.
 
 use memtrack_format::Allocator;
 
@@ -68,7 +68,8 @@ impl Failed {
         });
     }
 
-    /// Adds a group, or to the one like it. Programs fail in few places, most often in the last one again.
+    /// Adds a group, or adds to the existing one with its key. Programs fail in few places, so the list is searched
+    /// from its end.
     pub(crate) fn push(&mut self, group: &FailedGroup) {
         let Some(known) = self.groups.iter_mut().rev().find(|known| known.key() == group.key()) else {
             self.groups.push(*group);
@@ -88,7 +89,7 @@ impl Failed {
         self.groups.retain(keep);
     }
 
-    /// Gives each another stack and allocator, and merges those that are then the same.
+    /// Maps each row to another stack and allocator, and merges rows that become equal.
     pub(crate) fn merge(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) {
         for group in std::mem::take(&mut self.groups) {
             let (stack, allocator) = key(&Group::new(group.stack, group.allocator, group.thread));

@@ -1,12 +1,12 @@
-//! The sums of every group, kept while events go by: peak, leaks, temporary and all, in one pass.
+//! The running sums of every group: peak, leaks, temporary and all allocations, in one pass.
 //!
-//! The peak needs a trick, since which moment was the peak is only known at the end. Let P be the best moment so far.
-//! What was live at P is what is live now and was made up to P, plus what was made up to P and has ended since. So each
-//! end of such an allocation is added to its group's sum [`Since`] the peak; when a better peak comes, these sums are
-//! worth nothing. What was live when finalization began is found in the same way, with a moment that never moves. The
-//! peak of several processes together is a moment that is told from outside: see [`GroupTotals::mark_peak`].
+//! Which event was the peak is only known at the end. Let P be the highest moment so far. What was live at P is what is
+//! live now and was allocated up to P, plus what was allocated up to P and has ended since. So the end of such an
+//! allocation is added to its group's sum [`Since`] the peak; a new peak discards these sums. What was live at
+//! finalization is found in the same way, with a moment that never moves. The common peak of several processes is set
+//! from outside: see [`GroupTotals::mark_peak`].
 //!
-//! Invariant: `live_bytes` is the sum over everything allocated and not yet released, at every event.
+//! Invariant: `live_bytes` is the sum over everything allocated and not yet released, after every event.
 
 use std::hash::BuildHasher;
 
@@ -28,11 +28,12 @@ struct GroupKey {
     stack: StackId,
     thread: ThreadId,
     allocator: Allocator,
-    /// Whether the selection has its allocations; the others are counted apart, and dropped at the end.
+    /// Whether the selection includes its allocations; the others have groups of their own, which are dropped at the
+    /// end.
     selected: bool,
 }
 
-/// How long what is live has lived, in moments.
+/// The intervals of what is live at the end.
 #[derive(Debug)]
 pub(crate) struct Surviving(PackedRows);
 
@@ -44,31 +45,32 @@ const RECENT: usize = 8192;
 pub(crate) struct GroupTotals {
     /// The totals that are not sums over groups.
     pub(crate) totals: Totals,
-    /// What they hold of moments is what has ended since, until the end.
+    /// Their sums of moments have what ended after the moment; what is live is added at the end.
     groups: Groups,
     /// Ended after the peak.
     since_peak: Since,
     /// Groups by their keys.
     index: HashTable<u32>,
-    /// For each group whether it is selected; empty where everything is.
+    /// Whether each group is selected; empty if no selection is active.
     selected: Vec<bool>,
     /// The group last used for each hash of a key; checked against the key before use.
     recent: Box<[u32]>,
     failed: Failed,
     live_bytes: u64,
     live_count: u64,
-    /// The order after the peak's: allocations with a smaller one may have been live at the peak. 0: no peak yet.
+    /// One more than the peak's order: allocations with a smaller order may have been live at the peak. 0: no peak yet.
     peak_end: u64,
-    /// The peak is that of several processes together, and was raised by this one at this moment.
+    /// `Some`: the peak is that of several processes; inside, the moment if this process raised it.
     shared_peak: Option<Option<Moment>>,
-    /// What undone frees have added to what was live at it, since that was last asked for.
+    /// Bytes that undone frees have added to the peak since [`GroupTotals::take_restored`] was last called.
     restored_at_peak: u64,
     /// The order at which finalization began; 0: not yet.
     finalizing: u64,
     /// The number of allocations of each thread so far, modulo 2^32.
     thread_counts: Vec<u32>,
     snapshots: Vec<Snapshot>,
-    /// The order of the last moment whose lives are kept: only what was made before has been shown by one. 0: none.
+    /// The order of the last moment that intervals distinguish: only blocks allocated before it were shown by one. 0:
+    /// none.
     shown: u64,
     lives: Option<IntervalTracker>,
     details: Option<Vec<Detail>>,
@@ -115,7 +117,7 @@ impl GroupTotals {
         })
     }
 
-    /// An allocation by the event's thread and stack begins, which becomes `block`.
+    /// Counts an allocation by the event's thread and stack; fills in `block`.
     #[inline]
     pub(crate) fn allocate(&mut self, event: &Event, allocator: Allocator, block: &mut LiveBlock) {
         let selected = self.selection.is_none_or(|selection| selection.takes(event));
@@ -139,8 +141,8 @@ impl GroupTotals {
         }
     }
 
-    /// `bytes` of the block end by this event, and with them the block itself if `whole`. What is needed to take that back
-    /// is written to `ended`.
+    /// Counts the end of `bytes` of the block, and with `whole` of the block itself. Writes to `ended` what an undo
+    /// needs.
     #[inline]
     pub(crate) fn release(
         &mut self,
@@ -159,23 +161,23 @@ impl GroupTotals {
         self.drop_live(block, bytes, whole);
     }
 
-    /// The block is gone without its end having been seen.
+    /// The block's address was allocated again: its free was not seen.
     pub(crate) fn replace(&mut self, block: &LiveBlock) {
         self.totals.replaced += 1;
         self.drop_live(block, block.size, true);
     }
 
-    /// The block, or a part of it, went with the process's old image.
+    /// The block, or a part of it, disappeared with the process's old image.
     pub(crate) fn discard(&mut self, block: &LiveBlock, bytes: u64, whole: bool) {
         self.totals.discarded += u64::from(whole);
         self.drop_live(block, bytes, whole);
     }
 
-    /// A release did not happen; the event is the one that says so.
+    /// Undoes a release; `event` is the undo.
     ///
-    /// The sums come out as if the block had been there all along. So does the peak, except where other threads changed
-    /// the heap in between such that only the undone bytes make a new maximum: that one is taken at the undo, not at
-    /// its first moment. A source that sees the undo coming may leave out both events; then nothing is inexact.
+    /// The sums become as if the block had been live all the time. So does the peak, with one exception: if events of
+    /// other threads came in between, and only the undone bytes make a new maximum, then the peak is taken at the undo,
+    /// not at its first moment. A source that removes both events avoids this.
     pub(crate) fn restore(&mut self, block: &LiveBlock, bytes: u64, whole: bool, ended: &ReleasedBlock, event: &Event) {
         let count = u64::from(whole);
         self.totals.undone += 1;
@@ -222,7 +224,7 @@ impl GroupTotals {
         snapshot
     }
 
-    /// The analysis, given all that is live: block, its live bytes, and whether it is the first part of its block.
+    /// The analysis, given all live blocks: block, live bytes, and whether it is the block's first part.
     pub(crate) fn finish(&self, live: impl Iterator<Item = (LiveBlock, u64, bool)>) -> Analysis {
         let (mut groups, mut details, mut lives) = (self.groups.clone(), self.details.clone(), self.lives.clone());
         let surviving = self.survive((&mut groups, &mut details, &mut lives), live);
@@ -230,8 +232,8 @@ impl GroupTotals {
         self.analysis(groups, details, intervals)
     }
 
-    /// The first half of the same, as the last thing that is asked for: what is live may be gone before the second, so that
-    /// nothing is in memory longer than it must, or twice.
+    /// The first half of [`GroupTotals::finish`], for the last call: it consumes the tables, and the caller may free
+    /// the live blocks before the second half. So nothing is in memory twice.
     pub(crate) fn close(&mut self, live: impl Iterator<Item = (LiveBlock, u64, bool)>) -> Surviving {
         (self.index, self.recent) = (HashTable::new(), Box::default());
         let (mut groups, mut details, mut lives) =
@@ -241,7 +243,7 @@ impl GroupTotals {
         surviving
     }
 
-    /// The second half.
+    /// The second half of [`GroupTotals::finish`].
     pub(crate) fn into_analysis(mut self, surviving: &Surviving) -> Analysis {
         let lives = self.lives.take();
         let intervals = lives.map(|ended| ended.into_intervals(&surviving.0, self.snapshots.len() as u32));
@@ -249,7 +251,7 @@ impl GroupTotals {
         self.analysis(groups, details, intervals)
     }
 
-    /// Adds to the groups what is live.
+    /// Adds the live blocks to the groups.
     fn survive(
         &self,
         (groups, details, lives): (&mut Groups, &mut Option<Vec<Detail>>, &mut Option<IntervalTracker>),
@@ -285,7 +287,7 @@ impl GroupTotals {
         analysis
     }
 
-    /// The group with this key. Neighbouring events mostly share theirs, so a small cache saves most hashing.
+    /// The group with this key. Consecutive events mostly share a group, so a small cache avoids most hashing.
     #[inline]
     fn group(&mut self, key: GroupKey) -> u32 {
         let mixed = key.stack.0 ^ key.thread.0.wrapping_mul(0x9e5) ^ ((key.allocator as u32) << 8);
@@ -330,7 +332,7 @@ impl GroupTotals {
         group
     }
 
-    /// Changes the details of a group, where they are kept.
+    /// Updates the details of a group, if details are kept.
     #[inline]
     fn detail(&mut self, group: u32, change: impl FnOnce(&mut Detail)) {
         if let Some(detail) = self.details.as_mut().and_then(|details| details.get_mut(group as usize)) {
@@ -359,7 +361,7 @@ impl GroupTotals {
         }
     }
 
-    /// The peak of several processes is now, after all events before this order; `at`: this one has raised it.
+    /// Sets the common peak of several processes to now, after all events before `order`; `at`: this process raised it.
     pub(crate) fn mark_peak(&mut self, order: u64, at: Option<Moment>) {
         self.shared_peak = Some(at);
         self.since_peak.clear();
@@ -376,7 +378,7 @@ impl GroupTotals {
     fn end_temporary(&mut self, block: &LiveBlock, event: &Event, ended: &mut ReleasedBlock) {
         let Some(count) = self.thread_counts.get(event.thread.0 as usize) else { return };
         let further = count.wrapping_sub(block.nth);
-        // The order tells apart what the counter, modulo 2^32, cannot.
+        // The order resolves what the counter, modulo 2^32, cannot.
         let recent = event.order.wrapping_sub(block.order) <= u64::from(u32::MAX);
         let is_own = || self.groups.row(block.group).is_some_and(|row| row.thread == event.thread);
         if further <= self.totals.temporary_threshold && recent && is_own() {
@@ -446,7 +448,7 @@ impl GroupKey {
         row.is_of(self.stack, self.thread, self.allocator)
     }
 
-    /// Groups that differ in being selected alone share it.
+    /// Groups that differ only in `selected` share the hash.
     fn hash(self) -> u64 {
         FxBuildHasher.hash_one((self.stack, self.thread, self.allocator))
     }

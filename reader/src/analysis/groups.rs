@@ -1,9 +1,9 @@
-//! All groups of an analysis, in the order of their first allocation: small, since there may be many millions.
+//! All groups of an analysis, in the order of their first allocation, stored compactly: there may be many millions.
 //!
-//! Most groups are of a stack that allocated a few times and holds nothing at any moment that a report is about. So only
-//! the sum of everything allocated stands in a group's row; each other sum takes room where it has something to say.
+//! Most groups have a stack that allocated a few times and have nothing live at any moment of interest. So a group's
+//! row has only the sum of all its allocations; its other sums are stored apart, if they are not empty.
 //!
-//! Invariant: no two rows share a sum but the empty one, number 0, which is never written to.
+//! Invariant: no two rows share a sum except the empty one, number 0, which is never written to.
 
 use std::hash::{BuildHasher, Hash};
 
@@ -38,9 +38,9 @@ pub(super) struct StoredGroup {
     count_by: u64,
     pub(super) stack: StackId,
     pub(super) thread: ThreadId,
-    /// Where the sum of what was temporary stands, as most groups have one or nothing else.
+    /// Index of the sum of temporary allocations: most groups have this one or no other.
     temporary: u32,
-    /// Where it is said where the others stand.
+    /// Index of the entry with the indices of the other sums.
     others: u32,
 }
 
@@ -57,7 +57,7 @@ impl StoredGroup {
         none.with(group.allocator, &group.allocated)
     }
 
-    /// The same with this allocator and this sum. A count stops at 2^56 - 1: only a forged capture gets there.
+    /// The packed word for this allocator and sum. A count stops at 2^56 - 1, which only a forged capture reaches.
     fn with(self, allocator: Allocator, &Sum { bytes, count, first_order, first_time_ns }: &Sum) -> Self {
         let count_by = (count.min(u64::MAX / ONE) * ONE) | allocator as u64;
         Self { bytes, first_order, first_time_ns, count_by, ..self }
@@ -85,7 +85,7 @@ impl StoredGroup {
 
     /// The function that allocated it.
     pub(super) fn allocator(&self) -> Allocator {
-        // It was one when it was put here.
+        // It was a valid number when it was stored.
         Allocator::from_number(self.count_by as u8).unwrap_or(Allocator::Malloc)
     }
 
@@ -106,7 +106,8 @@ fn hash(key: impl Hash) -> u64 {
 #[derive(Clone, Debug)]
 pub struct Groups {
     rows: Vec<StoredGroup>,
-    /// Where the sums of rows stand that are not of what was temporary; the first is of rows that have none.
+    /// For rows with more than the temporary sum, the indices of the other sums; the first entry is that of rows
+    /// without.
     others: Vec<[u32; OptionalSum::Temporary as usize]>,
     /// The first is the empty one.
     sums: Vec<Sum>,
@@ -163,12 +164,12 @@ impl Groups {
         (0..self.len()).for_each(|number| self.change(number, &mut change));
     }
 
-    /// Gives each another stack.
+    /// Maps each group to another stack.
     pub(crate) fn change_stacks(&mut self, change: impl Fn(StackId) -> StackId) {
         self.rows.iter_mut().for_each(|row| row.stack = change(row.stack));
     }
 
-    /// Gives each a copy of one of its sums as another.
+    /// Copies one of the sums of each group to another.
     pub(super) fn copy_part(&mut self, from: OptionalSum, to: OptionalSum) {
         for number in 0..self.rows.len() as u32 {
             let sum = *self.part(number, from);
@@ -184,7 +185,8 @@ impl Groups {
         self.rows.retain(|_| numbers.next().is_some_and(&mut is_kept));
     }
 
-    /// Gives each another stack and allocator, and merges those of a thread that are then the same; the new number of each.
+    /// Maps each group to another stack and allocator, and merges groups of a thread that become equal; returns the new
+    /// number of each.
     pub(super) fn merge(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) -> Vec<u32> {
         let mut numbers = Vec::with_capacity(self.len());
         let mut known: HashTable<u32> = HashTable::new();
@@ -214,7 +216,7 @@ impl Groups {
         numbers
     }
 
-    /// Adds the sums of a row that will be no more to those of another.
+    /// Adds the sums of a row that is about to be removed to those of another.
     fn absorb(&mut self, number: usize, other: &StoredGroup) {
         let mut row = self.rows[number];
         let mut allocated = row.allocated();
@@ -232,7 +234,7 @@ impl Groups {
         self.rows[number] = row;
     }
 
-    /// The place of the sum of two, of which the second is of a row that will be no more.
+    /// The index of the sum of two sums, of which the second belongs to a row that is about to be removed.
     fn either(&mut self, own: u32, theirs: u32) -> u32 {
         if own == 0 {
             return theirs;
@@ -292,7 +294,7 @@ impl Groups {
         place as usize
     }
 
-    /// The same, to be changed: from now on it takes room.
+    /// The same, for changes; from now on the sum is stored.
     #[inline]
     pub(super) fn part_mut(&mut self, number: u32, part: OptionalSum) -> &mut Sum {
         let Self { rows, others, sums } = self;

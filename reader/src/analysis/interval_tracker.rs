@@ -1,10 +1,10 @@
-//! How long allocations lived, in moments, while they are counted.
+//! Tracks between which moments allocations were live.
 //!
-//! Moments are snapshots: all of them, or, where they are too many, the highest of each few neighbours. Which one is
-//! the highest is known when all of these have come. Until then the highest so far stands for it, and what has ended since
-//! waits: when a higher one comes, what waits was gone by then.
+//! A moment is a snapshot: each one, or, if there are too many, the one with the largest heap of every few neighbours.
+//! Which of the neighbours has the largest heap is known when all of them were seen. Until then the largest so far is
+//! the moment, and blocks that ended since then wait: if a larger one comes, they were not live at it.
 //!
-//! Invariant: what waits has ended after the last moment, and was live at it or at one before.
+//! Invariant: a waiting block ended after the last moment, and was live at it or at an earlier one.
 
 use std::collections::hash_map::Entry;
 
@@ -14,7 +14,7 @@ use super::intervals::{Intervals, MomentRow, PackedRows};
 use super::{LiveBlock, Tally};
 use crate::event::Snapshot;
 
-/// A snapshot that is a moment.
+/// A snapshot that was chosen as a moment.
 #[derive(Clone, Copy, Debug)]
 struct SnapshotMoment {
     order: u64,
@@ -22,25 +22,25 @@ struct SnapshotMoment {
     snapshot: u32,
 }
 
-/// The sums of lives that have ended.
+/// The sums of ended allocations, by group and interval.
 #[derive(Clone, Debug)]
 pub(super) struct IntervalTracker {
-    /// Neighbouring snapshots of which one is a moment.
+    /// Of this number of neighbouring snapshots one is a moment.
     step: u32,
     moments: Vec<SnapshotMoment>,
-    /// How many of the last moment's neighbours have come, itself among them; 0: all of them.
+    /// How many of the last moment's neighbours were seen, itself included; 0: all of them.
     neighbours: u32,
-    /// What waits, by group and first moment.
+    /// The waiting blocks, by group and first moment.
     waiting: FxHashMap<(u32, u32), Tally>,
     ended: PackedRows,
-    /// What did not end though it is among what ended, by group, first moment and end.
+    /// Blocks counted in `ended` whose end was undone, by group, first moment and end.
     undone: FxHashMap<(u32, u32, u32), Tally>,
-    /// The answer of the last look-up of a moment: blocks that end together were mostly made together.
+    /// The result of the last look-up: blocks that end together were mostly allocated together.
     last_found: u32,
 }
 
 impl IntervalTracker {
-    /// Keeps at most so many moments and two more, if no more than so many snapshots come.
+    /// Keeps at most `most_moments` moments and two more, if `snapshots` is not exceeded.
     pub(super) fn new(most_moments: u32, snapshots: u64) -> Self {
         let step = snapshots.saturating_add(1).div_ceil(u64::from(most_moments.max(1)));
         Self {
@@ -54,7 +54,7 @@ impl IntervalTracker {
         }
     }
 
-    /// A snapshot is taken. Returns the order up to which the last moment can show what was made.
+    /// Adds a snapshot. Returns the order of the last moment: only blocks with a smaller order were shown by one.
     pub(super) fn snapshot(&mut self, &Snapshot { index, heap_bytes, order, .. }: &Snapshot) -> u64 {
         let moment = SnapshotMoment { order, heap_bytes, snapshot: index };
         match self.moments.last() {
@@ -70,11 +70,11 @@ impl IntervalTracker {
         self.moments.last().map_or(0, |last| last.order)
     }
 
-    /// What waits has ended by this moment, which comes next.
+    /// Ends the waiting blocks at this moment, which is the next one.
     fn end(&mut self, moment: SnapshotMoment) {
         let end = self.number();
         for ((group, first), Tally { bytes, count }) in self.waiting.drain() {
-            // What was first shown by a moment that is none any more was shown by none.
+            // A block whose first moment was replaced was shown by none.
             if first < end && (bytes > 0 || count > 0) {
                 self.ended.push(&MomentRow { group, first, end: Some(end), bytes, count });
             }
@@ -82,14 +82,14 @@ impl IntervalTracker {
         self.moments.push(moment);
     }
 
-    /// A block, or a part of it, ends that was made before the last moment.
+    /// Counts the end of a block, or of a part of it, that was allocated before the last moment.
     #[inline]
     pub(super) fn add(&mut self, block: &LiveBlock, bytes: u64, count: u64) {
         let first = self.first(block.order);
         self.waiting.entry((block.group, first)).or_default().add(bytes, count);
     }
 
-    /// It has not ended by the event of this order.
+    /// Undoes the end that the event of this order counted.
     pub(super) fn take_back(&mut self, block: &LiveBlock, bytes: u64, count: u64, order: u64) {
         let (first, end) = (self.first(block.order), self.moment_after(order));
         if end == self.number() {
@@ -101,12 +101,12 @@ impl IntervalTracker {
         }
     }
 
-    /// What is live at the end, or a part of it.
+    /// The row of a block, or of a part of it, that is live at the end.
     pub(super) fn survivor(&mut self, block: &LiveBlock, bytes: u64, count: u64) -> MomentRow {
         MomentRow { group: block.group, first: self.first(block.order), end: None, bytes, count }
     }
 
-    /// These, which have ended, and those that have not, after so many snapshots.
+    /// The intervals of the ended blocks and of the surviving ones; `snapshots`: how many there were.
     pub(super) fn into_intervals(mut self, surviving: &PackedRows, snapshots: u32) -> Intervals {
         let end = SnapshotMoment { order: u64::MAX, heap_bytes: 0, snapshot: snapshots };
         self.end(end);
@@ -119,7 +119,7 @@ impl IntervalTracker {
         Intervals { step: self.step, moments: moments.filter(|_| self.step > 1).collect(), rows: self.ended }
     }
 
-    /// The first moment that can show what was made at this place in the order.
+    /// The first moment that can show a block allocated at this order.
     #[inline]
     fn first(&mut self, order: u64) -> u32 {
         if !self.is_first(self.last_found, order) {
@@ -147,7 +147,7 @@ impl IntervalTracker {
     }
 }
 
-/// What is left of a row when what is undone is taken from it, and from that what was.
+/// A row minus what was undone of it; the remainder of the undone sum is left for further rows.
 fn without(row: MomentRow, undone: &mut FxHashMap<(u32, u32, u32), Tally>) -> Option<MomentRow> {
     let Entry::Occupied(mut undone) = undone.entry((row.group, row.first, row.end?)) else { return Some(row) };
     let mut left = Tally { bytes: row.bytes, count: row.count };

@@ -1,21 +1,21 @@
-//! How long allocations lived, told by snapshots, and small: there may be many millions of lives.
+//! The intervals of snapshots in which allocations were live, stored compactly: there may be many millions.
 //!
-//! They stand one after the other as prefix varints:
+//! Each row is a sequence of prefix varints:
 //!
 //! ```text
 //! group   end±   distance   bytes   count
 //! ```
 //!
-//! `end` is a moment as the difference to the row before it, `distance` how many moments before it the first one was.
-//! A row with the distance 0 is of what lives on; its `end` is its first moment.
+//! `end` is a moment, as the difference to the previous row's; `distance` is the number of moments between the first
+//! one and the end. A row with distance 0 is live at the end of the recording; its `end` is its first moment.
 //!
-//! Invariant: what is read is what was written, in its order.
+//! Invariant: rows are read as they were written, in the same order.
 
 use memtrack_format::varint::{MAX_LEN, read, unzigzag, write, zigzag};
 
 /// Allocations of one group that were live at the same snapshots.
 ///
-/// Those that no snapshot saw, born and freed between two neighbours, are left out.
+/// Allocations that no snapshot saw, made and freed between two neighbours, are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Interval {
     /// Index into [`Analysis::groups`](super::Analysis::groups).
@@ -30,25 +30,26 @@ pub struct Interval {
     pub count: u64,
 }
 
-/// Which allocations were live at which snapshots: at all of them, or at some that are told.
+/// Which allocations were live at which snapshots; with many snapshots, at some of them only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Intervals {
-    /// Of how many neighbours the moments are the highest; 0 is 1.
+    /// A moment is the snapshot with the largest heap of this number of neighbours; 0 means 1.
     pub(super) step: u32,
-    /// The snapshots that are moments, and one past the last of all; empty where each is one.
+    /// The indices of the moments, and the number of snapshots; empty if every snapshot is a moment.
     pub(super) moments: Vec<u32>,
     pub(super) rows: PackedRows,
 }
 
 impl Intervals {
-    /// The snapshots at which it is known what was live, `None` for all; and of how many neighbours each has the largest
-    /// heap.
+    /// The snapshots at which the live allocations are known (`None`: all), and the number of neighbours of which each
+    /// has the largest heap.
     #[must_use]
     pub fn moments(&self) -> (Option<&[u32]>, u32) {
         (self.moments.split_last().map(|(_, moments)| moments), self.step.max(1))
     }
 
-    /// All of them, some perhaps in several parts. They begin and end with snapshots at which it is known what was live.
+    /// All intervals; equal ones may come in several parts. They begin and end at snapshots at which the live
+    /// allocations are known.
     pub fn iter(&self) -> impl Iterator<Item = Interval> + '_ {
         let snapshot = |moment: u32| self.moments.get(moment as usize).copied().unwrap_or(moment);
         self.rows.iter().map(move |MomentRow { group, first, end, bytes, count }| Interval {
@@ -60,12 +61,12 @@ impl Intervals {
         })
     }
 
-    /// Gives each group another number, and leaves out those that get none.
+    /// Renumbers the groups; rows of groups without a new number are dropped.
     pub(super) fn renumber(&mut self, number: impl Fn(u32) -> Option<u32>) {
         self.rows.rewrite(|row| number(row.group).map(|group| MomentRow { group, ..row }));
     }
 
-    /// Sorted, and those that are parts of one added up.
+    /// Sorts the rows and adds up equal ones.
     #[cfg(test)]
     pub(crate) fn summed(&self) -> Vec<Interval> {
         let mut all: Vec<Interval> = self.iter().collect();
@@ -91,7 +92,7 @@ impl FromIterator<Interval> for Intervals {
     }
 }
 
-/// The same in moments.
+/// An interval in moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MomentRow {
     pub(super) group: u32,
@@ -101,10 +102,10 @@ pub(super) struct MomentRow {
     pub(super) count: u64,
 }
 
-/// Numbers of a row.
+/// Numbers in a row.
 const NUMBERS: usize = 5;
 
-/// Rows as bytes.
+/// Encoded rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PackedRows {
     bytes: Vec<u8>,
@@ -135,7 +136,7 @@ impl PackedRows {
         std::iter::from_fn(move || next(&self.bytes, &mut at, &mut last))
     }
 
-    /// Makes other rows of them, or none.
+    /// Maps each row to another one, or drops it.
     pub(super) fn rewrite(&mut self, mut change: impl FnMut(MomentRow) -> Option<MomentRow>) {
         let mut rewritten = Self { bytes: Vec::with_capacity(self.bytes.len()), last: 0 };
         self.iter().filter_map(&mut change).for_each(|row| rewritten.push(&row));
@@ -149,7 +150,7 @@ fn next(bytes: &[u8], at: &mut usize, last: &mut u32) -> Option<MomentRow> {
         *at = next;
         Some(number)
     };
-    // Cut off is what was never more than 32 bits.
+    // The values were written from `u32`s.
     let group = number()? as u32;
     *last = last.wrapping_add(unzigzag(number()?) as u32);
     let distance = number()? as u32;

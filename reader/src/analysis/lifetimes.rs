@@ -1,7 +1,7 @@
-//! How long allocations lived, and which thread freed what another had made.
+//! Lifetimes of allocations, and which thread freed what another one allocated.
 //!
-//! It is made of single allocations, so it needs a reading of its own. Free sites are not here: a capture holds the
-//! thread of a free, not its call stack. Invariant: each allocation is in one bin, or live, or lost.
+//! They are computed from single allocations, in a reading of their own. The call stacks of frees are unknown: a
+//! capture has only the thread of a free. Invariant: each allocation is in one bin, or live, or lost.
 
 use rustc_hash::FxHashMap;
 
@@ -20,7 +20,7 @@ pub struct Lifetimes {
     pub freed: [Tally; LIFETIME_BOUNDS_NS.len() + 1],
     /// Those that were live at the end.
     pub live: Tally,
-    /// Those whose end was not seen.
+    /// Those whose free was not seen.
     pub lost: Tally,
     /// Those that another thread freed.
     pub cross_thread: Tally,
@@ -81,7 +81,7 @@ impl Lifetimes {
     }
 }
 
-/// What each thread made and each thread freed: producers and consumers.
+/// Tallies by allocating and freeing thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Handovers {
     pairs: FxHashMap<(ThreadId, ThreadId), Tally>,
@@ -95,7 +95,7 @@ impl Handovers {
         }
     }
 
-    /// The thread that made, the thread that freed, and what; the most first.
+    /// Allocating thread, freeing thread and tally, the largest first.
     #[must_use]
     pub fn rows(&self) -> Vec<(ThreadId, ThreadId, Tally)> {
         let mut rows: Vec<_> = self.pairs.iter().map(|(&(made, freed), tally)| (made, freed, *tally)).collect();

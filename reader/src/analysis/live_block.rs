@@ -6,14 +6,14 @@ use super::groups::OptionalSum;
 use super::{Groups, Sum};
 use crate::event::Event;
 
-/// A live allocation. There may be many millions, so: small.
+/// A live allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LiveBlock {
     /// Bytes requested.
     pub(crate) size: u64,
-    /// Where in the total order it was made.
+    /// The order of its allocation.
     pub(crate) order: u64,
-    /// When, in nanoseconds since recording began.
+    /// The time of its allocation, in nanoseconds since recording began.
     pub(crate) time_ns: u64,
     /// Its group; [`LiveBlock::NO_GROUP`] for mappings that are not heap.
     pub(crate) group: u32,
@@ -32,14 +32,14 @@ impl LiveBlock {
     }
 }
 
-/// What must be known of a release to take it back.
+/// What the undo of a release needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReleasedBlock {
     /// The order of the event that ended it.
     pub(super) order: u64,
     /// It was counted in its group's temporary sum, with its bytes and its count.
     pub(super) temporary: bool,
-    /// It became the earliest there by order or time, too; after these.
+    /// It became the earliest allocation of that sum, by order or by time; the previous values follow.
     earliest: bool,
     first_order: u64,
     first_time_ns: u64,

@@ -1,7 +1,7 @@
-//! Groups that become one because reports do not tell them apart.
+//! Merges groups that reports do not distinguish.
 //!
-//! Invariant: each group's sums, its detail and its intervals stand in exactly one group afterwards, and groups stay in
-//! the order of their first allocation.
+//! Invariant: afterwards each group's sums, detail and intervals are in exactly one group, and groups are in the order
+//! of their first allocation.
 
 use memtrack_format::Allocator;
 use rustc_hash::FxHashMap;
@@ -10,7 +10,7 @@ use super::{Analysis, Group, Groups};
 use crate::event::StackId;
 
 impl Analysis {
-    /// Merges groups that differ in the domain of Python's allocators alone.
+    /// Merges groups that differ only in the domain of Python's allocators.
     pub fn merge_domains(&mut self) {
         let of_groups = self.groups.iter().map(|group| group.allocator);
         if of_groups.chain(self.failed.iter().map(|failed| failed.allocator)).any(|one| one != one.function()) {
@@ -18,7 +18,7 @@ impl Analysis {
         }
     }
 
-    /// Gives each group another stack and allocator, and merges those of a thread that are then the same.
+    /// Maps each group to another stack and allocator, and merges groups of a thread that become equal.
     pub fn merge_groups(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) {
         self.failed.merge(&key);
         let numbers = self.groups.merge(key);
@@ -28,8 +28,8 @@ impl Analysis {
         }
     }
 
-    /// Merges groups of one place, allocator and thread, where each group has one of these places; the places of those that
-    /// are left, of which each has the stack of its first.
+    /// Merges groups with equal place, allocator and thread; `places` has the place of each group. Returns the places
+    /// of the remaining groups, each of which keeps the stack of its first.
     pub fn merge_at(&mut self, places: &[u32]) -> Vec<u32> {
         let (mut numbers, mut known) = (Vec::with_capacity(places.len()), FxHashMap::default());
         let (mut merged, mut kept) = (Groups::default(), Vec::new());

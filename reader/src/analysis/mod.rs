@@ -1,10 +1,10 @@
-//! What a capture says, as plain sums: everything reports are made of, and what an aggregated capture holds.
+//! The result of reading a capture, as sums: what all reports are made of, and what an aggregated capture holds.
 //!
-//! The replay fills `GroupTotals` event by event, one pass for all questions; [`Analysis`] is its outcome. It is plain
-//! data with public fields, so that it can be saved, restored, and made by hand. Definitions: the design's section 5.
+//! The replay updates `GroupTotals` with each event, in one pass for all questions; [`Analysis`] is the result. It is
+//! plain data with public fields, so that it can be saved, restored and constructed in tests.
 //!
-//! Invariant: every sum in a view belongs to one group (full stack, allocator, thread), and a view's sums add up to the
-//! total of its kind.
+//! Invariant: every sum in a view belongs to one group (full stack, allocator, thread), and the sums of a view add up
+//! to the total of its kind.
 
 mod arenas;
 mod breakdown;
@@ -53,28 +53,29 @@ use memtrack_format::Allocator;
 
 use crate::event::{Snapshot, StackId, ThreadId};
 
-/// Everything one pass over a capture yields.
+/// The result of one pass over a capture.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Analysis {
     /// Sums for each (stack, allocator, thread), in the order of their first allocation.
     pub groups: Groups,
     /// Sums over the whole capture.
     pub totals: Totals,
-    /// Calls for memory that failed.
+    /// Failed allocation calls.
     pub failed: Failed,
     /// The memory snapshots, in order.
     pub snapshots: Vec<Snapshot>,
-    /// How long allocations lived, in snapshots; present when [`Options::moments`](crate::Options) asked for it.
+    /// The snapshots at which allocations were live; present if [`Options::moments`](crate::Options) asked for it.
     pub intervals: Option<Intervals>,
-    /// More about each group, by its number; present when [`Options::details`](crate::Options) asked for it.
+    /// Statistics of each group, by its number; present if [`Options::details`](crate::Options) asked for them.
     pub details: Option<Vec<Detail>>,
-    /// Whether event times are exact; else they are those of the tick before, and order by time is by snapshot.
+    /// Whether event times are exact. Else they are those of the last tick, and the order by time is that of the
+    /// snapshots.
     pub exact_times: bool,
-    /// Live bytes over time; present when [`Options::moments`](crate::Options) asked for it.
+    /// Live bytes over time; present if [`Options::moments`](crate::Options) asked for them.
     pub curve: Option<Curve>,
 }
 
-/// The question a report answers.
+/// Which allocations a report is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum View {
     /// What was live when live bytes were at their maximum, at the first such moment.
@@ -118,7 +119,7 @@ impl Analysis {
         self.groups.iter().filter_map(|group| self.row(&group, view)).collect()
     }
 
-    /// Nothing of it was live at the high-water mark of several processes together: this one had ended before.
+    /// Removes the peak: this process had ended before the common peak of several processes.
     pub(crate) fn drop_peak(&mut self) {
         self.groups.change_all(|group| group.peak = Sum::default());
         self.totals.peak = Peak::default();
@@ -138,9 +139,9 @@ impl Analysis {
         })
     }
 
-    /// With exact times the snapshot is the first one not earlier than the contributor: a thread may be delayed between
-    /// reading the clock and taking its place in the total order, and the two orders of samples must not contradict
-    /// each other.
+    /// With exact times this is the first snapshot that is not earlier than the contributor. A thread may be delayed
+    /// between reading the clock and taking its ticket, and the order by snapshot must not contradict the order by
+    /// time.
     fn first_snapshot(&self, sum: &Sum) -> u32 {
         let before = if self.exact_times {
             self.snapshots.partition_point(|snapshot| snapshot.time_ns < sum.first_time_ns)

@@ -1,28 +1,28 @@
-//! What a replay keeps, and what is known of the capture before it is read.
+//! The options of a replay: which optional results to compute, and facts about the capture.
 //!
-//! Invariant: options never change a sum that they do not mention.
+//! Invariant: an option changes no sum that it does not mention.
 
 use super::Selection;
 
-/// What to look at, and what is known beforehand.
+/// The options of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How many further allocations of its thread a temporary allocation may outlive.
     pub temporary_threshold: u32,
-    /// Keep live bytes over time, and what was live at so many moments, or a few more: costs memory and time. Each snapshot is a moment; or of each few
-    /// neighbours, where there are too many, the one with the largest heap.
+    /// Compute live bytes over time, and which allocations were live at about this many moments; costs memory and time.
+    /// Each snapshot is a moment; if there are too many, the one with the largest heap of every few neighbours is.
     pub moments: u32,
-    /// The number of snapshots that are to come, where it is known: by that it is told which are too many.
+    /// The number of snapshots in the capture, if known, from which the number of neighbours per moment follows.
     pub snapshots: u64,
-    /// Keep [details](super::Detail) of each group: costs memory and time.
+    /// Compute the [details](super::Detail) of each group; costs memory and time.
     pub details: bool,
-    /// The single allocations to look at.
+    /// Which allocations are counted.
     pub selection: Selection,
-    /// Event times are exact, not those of the tick before.
+    /// Event times are exact; else they are those of the last tick.
     pub exact_times: bool,
-    /// The process was forked: what it frees without having allocated it, it has inherited.
+    /// The process was forked: a free without an allocation is counted as inherited.
     pub forked: bool,
-    /// The sums of the peak are of what was live at that of several processes together: see [`crate::together`].
+    /// The peak is the common one of several processes: see [`crate::together`].
     pub shared_peak: bool,
 }
 

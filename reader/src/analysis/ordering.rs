@@ -1,7 +1,7 @@
-//! Samples in time: one for each distinct stack, ordered as the design's section 5 defines it.
+//! Samples: the rows of a view summed by stack, in the order of time.
 //!
-//! Invariant: the order is total and repeatable; what the chosen key cannot tell apart keeps capture order, which is
-//! the place of the earliest contributing allocation in the total order.
+//! Invariant: the order is total and repeatable. Samples with equal keys keep capture order: the position of the
+//! earliest contributing allocation in the total order.
 
 use rustc_hash::FxHashMap;
 
@@ -20,8 +20,8 @@ pub enum Ordering {
 }
 
 impl Ordering {
-    /// The best that the analysis of a capture of single events allows: exact with timestamps, by snapshot with
-    /// snapshots, else capture order. (Aggregated captures promise capture order.)
+    /// The best order for the analysis of a capture of events: exact with timestamps, by snapshot with snapshots, else
+    /// capture order. (For aggregated captures it is always capture order.)
     #[must_use]
     pub fn best_for(analysis: &Analysis) -> Self {
         if analysis.exact_times {

@@ -15,7 +15,7 @@ use crate::event::StackId;
 use crate::frames::Frames;
 use crate::origin::{Whose, whose};
 
-/// What is held whatever the program does. No allocation is in both.
+/// The baseline memory, in two disjoint parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BaselineMemory {
     /// The interpreter's own.
@@ -24,7 +24,7 @@ pub struct BaselineMemory {
     pub imports: Tally,
 }
 
-/// The rows' blocks that are not the program's. What an arena of Python's allocators holds is not known.
+/// The baseline memory among these rows, without arenas of Python's allocators, whose content is unknown.
 #[must_use]
 pub fn kept(rows: &[GroupRow], frames: &Frames) -> BaselineMemory {
     let whose = whose(frames);

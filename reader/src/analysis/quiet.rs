@@ -1,12 +1,12 @@
-//! The rows of two captures without what differs between two runs of the same program.
+//! Removes from two captures' rows what also differs between two runs of the same program.
 //!
-//! Three things do. How many arenas Python's allocators hold depends on how objects came to lie in them. What imports hold
-//! depends on which modules were compiled anew. And a block that is made once in a while, as when a table that many
-//! functions fill is made larger, is put down to whichever function came upon it. So arenas and imports are summed up
-//! apart, and a few blocks that one function has more of are set off against as many of their size, from their allocator,
-//! that another has fewer of. What a function has more blocks of than [`FEW`] is never set off.
+//! Three things do. The number of arenas of Python's allocators depends on how objects are placed in them. What imports
+//! hold depends on which modules had to be compiled. And a block that is allocated once in a while, as when a shared
+//! table grows, is attributed to whichever function triggered it. So arenas and imports are summed up separately, and a
+//! few surplus blocks of one function cancel blocks of equal size and allocator that another function has fewer of. A
+//! function's surplus above [`FEW`] blocks is never cancelled.
 //!
-//! Invariant: the rows that are left, what was set apart and the blocks set off add up to the rows of each capture.
+//! Invariant: the remaining rows, the separate sums and the cancelled blocks add up to the rows of each capture.
 
 use memtrack_format::Allocator;
 use rustc_hash::FxHashMap;
@@ -17,10 +17,10 @@ use crate::frames::{FrameId, Frames, NameId};
 use crate::origin::{Whose, whose};
 use crate::paths::short;
 
-/// Up to so many blocks of a function are set off.
+/// Maximum number of cancelled blocks of a function.
 const FEW: u64 = 3;
 
-/// What is left of two captures, and what was set apart.
+/// The rows of two captures that remain, and what was separated from them.
 #[derive(Clone, Debug, Default)]
 pub struct Quiet {
     /// The rows of the base that are left.
@@ -31,17 +31,17 @@ pub struct Quiet {
     pub arenas: Pair,
     /// What imports hold.
     pub imports: Pair,
-    /// What was set off of each row that was given, of the base and of the new capture.
+    /// The cancelled part of each given row, of the base and of the new capture.
     pub set_off: [Vec<Tally>; 2],
 }
 
-/// Blocks that are as good as each other: of one allocator, within a quarter of a power of two.
+/// The class of blocks that may cancel each other: one allocator, sizes within a quarter of a power of two.
 type SizeClass = (Allocator, u32);
 /// Name and shortened path of the innermost function; empty for no stack.
 type FunctionKey = (String, String);
 
 impl Quiet {
-    /// Takes two captures' rows apart.
+    /// Splits the rows of two captures.
     #[must_use]
     pub fn of(base: (&Frames, Vec<GroupRow>), new: (&Frames, Vec<GroupRow>)) -> Self {
         let mut quiet =
@@ -56,7 +56,7 @@ impl Quiet {
         quiet
     }
 
-    /// Takes the blocks to set off out of the rows; what was taken of each.
+    /// Removes the cancelled blocks from the rows; returns what was removed from each.
     fn set_off_few(&mut self, [mut base, mut new]: [Innermost<'_>; 2]) -> [Vec<Tally>; 2] {
         let mut numbers: FxHashMap<(SizeClass, FunctionKey), [u64; 2]> = FxHashMap::default();
         for (side, rows, innermost) in [(0, &self.base, &mut base), (1, &self.new, &mut new)] {
@@ -81,7 +81,7 @@ impl Quiet {
     }
 }
 
-/// Takes blocks out of rows: of each class as many as there is room for, of each row as many as `surplus` says.
+/// Removes blocks from rows: of each class as many as there is room for, of each row as many as `surplus` says.
 fn take(
     rows: &mut Vec<GroupRow>,
     mut room: FxHashMap<SizeClass, u64>,
@@ -125,7 +125,7 @@ fn set_apart(
     indices
 }
 
-/// The class of the row's blocks, of which it is the mean size that counts.
+/// The class of a row's blocks, by their mean size.
 fn class(row: &GroupRow) -> SizeClass {
     let size = row.bytes.checked_div(row.count).unwrap_or(0).max(4);
     let power = size.ilog2();

@@ -1,12 +1,13 @@
-//! Parts of an analysis: single allocations that are selected while events go by, and groups that are kept afterwards.
+//! Parts of an analysis: allocations that are selected during the replay, and groups that are kept afterwards.
 //!
-//! What is left out still counts for the moments: the high-water mark stays the one of the whole process, and a part
-//! shows what was selected of it. Invariant: the sums of a part and of its complement add up to those of the whole.
+//! Allocations that are left out still count for the moments: the high-water mark stays that of the whole process, and
+//! the part shows its selected allocations then. Invariant: the sums of a part and of its complement add up to those of
+//! the whole.
 
 use super::{Analysis, Group, Groups, SizeHistogram, Tally};
 use crate::event::Event;
 
-/// Which single allocations to look at: by size and by the time when they were made.
+/// Which allocations are counted, by size and time of allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selection {
     /// At least this many bytes.
@@ -24,13 +25,13 @@ impl Default for Selection {
 }
 
 impl Selection {
-    /// Whether it leaves anything out.
+    /// Whether all allocations are counted.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether it has the allocation that this event makes.
+    /// Whether the allocation of this event is counted.
     #[must_use]
     pub fn takes(&self, event: &Event) -> bool {
         event.size >= self.min_bytes && event.time_ns >= self.from_ns && event.time_ns < self.to_ns
@@ -38,8 +39,9 @@ impl Selection {
 }
 
 impl Analysis {
-    /// Keeps the groups that `keep` says, by number, and makes all sums over groups anew. Without
-    /// [details](Analysis::details) the sizes are no longer known, and deallocations are what is not live at the end.
+    /// Keeps the groups that `keep` accepts, and recomputes all sums over groups. Without [details](Analysis::details)
+    /// the histogram of sizes is unknown afterwards, and deallocations are computed as allocations minus what is live
+    /// at the end.
     pub fn retain(&mut self, mut keep: impl FnMut(usize, &Group) -> bool) {
         let kept: Vec<bool> = self.groups.iter().enumerate().map(|(at, group)| keep(at, &group)).collect();
         let is_kept = |at: usize| kept.get(at).copied().unwrap_or(false);

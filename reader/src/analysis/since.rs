@@ -1,40 +1,40 @@
-//! What has ended of each group since the last peak.
+//! Sums of what has ended of each group since the last peak.
 //!
-//! While memory grows there is a new peak with almost every allocation, and with each all of these sums begin anew. So a
-//! group's sum is one of a row that is emptied at once; the groups remember where theirs stood, and find something else
-//! there, or nothing.
+//! While memory grows, almost every allocation makes a new peak, and each peak resets all of these sums. So the sums
+//! are rows of one list that is cleared at once; a group remembers its row, and later finds that the row belongs to
+//! another group or is missing.
 //!
 //! Invariant: each group has at most one sum.
 
 use super::Sum;
 
-/// The sums of the groups that have any.
+/// The sums of groups that have one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Since {
     sums: Vec<(u32, Sum)>,
-    /// For each group where its sum stands, if it has one.
+    /// The row of each group, if it has one.
     places: Vec<u32>,
 }
 
 impl Since {
-    /// There is one group more.
+    /// Adds a group.
     pub(super) fn add_group(&mut self) {
         self.places.push(0);
     }
 
-    /// From now on everything counts anew.
+    /// Resets all sums.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.sums.clear();
     }
 
-    /// The sum of a group, to be taken back from.
+    /// The sum of a group, if it has one, for an undo.
     pub(super) fn known(&mut self, group: u32) -> Option<&mut Sum> {
         let (owner, sum) = self.sums.get_mut(*self.places.get(group as usize)? as usize)?;
         (*owner == group).then_some(sum)
     }
 
-    /// The same, to be added to, of a group that is there.
+    /// The sum of a group, which is added if it has none.
     #[inline]
     pub(super) fn sum(&mut self, group: u32) -> &mut Sum {
         let place = &mut self.places[group as usize];

@@ -1,7 +1,7 @@
-//! The figures of a whole capture.
+//! The totals of a whole capture.
 //!
-//! Invariant: `allocations.count` is `deallocations + replaced + discarded + leaked_at_exit.count`: each allocation that
-//! was seen has ended in one of these ways.
+//! Invariant: `allocations.count` is `deallocations + replaced + discarded + leaked_at_exit.count`: each allocation
+//! that was seen ended in one of these ways.
 
 use super::SizeHistogram;
 
@@ -22,7 +22,7 @@ impl Tally {
     }
 }
 
-/// A place in the total order and its time.
+/// A position in the total order and its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
     /// The number of the event in the total order.
@@ -63,7 +63,7 @@ pub struct Totals {
     pub temporary_threshold: u32,
     /// Allocations by size.
     pub size_histogram: SizeHistogram,
-    /// Frees of addresses where nothing was known to be.
+    /// Frees of addresses at which no block was known.
     pub unmatched_frees: u64,
     /// Unmapped ranges in which no mapping was known.
     pub unmatched_unmaps: u64,
@@ -71,9 +71,9 @@ pub struct Totals {
     pub inherited_frees: u64,
     /// The same for unmapped ranges.
     pub inherited_unmaps: u64,
-    /// Allocations at an address where one was still live: its free was not seen.
+    /// Blocks whose address was allocated again while they were live: their free was not seen.
     pub replaced: u64,
-    /// Allocations that were live when the process replaced its image, and went with it.
+    /// Allocations that disappeared when the process replaced its image.
     pub discarded: u64,
     /// Frees and unmaps taken back because the call failed.
     pub undone: u64,
@@ -87,7 +87,7 @@ pub struct Totals {
     pub mappings: MappingTotals,
     /// When Python began to finalize.
     pub finalizing: Option<Moment>,
-    /// When the process last set out to replace its image; should the same thread go on, that failed.
+    /// The last time the process began an exec; if events of the same thread follow, it failed.
     pub exec: Option<Moment>,
     /// The latest time of all events and snapshots, in nanoseconds since recording began.
     pub end_time_ns: u64,
@@ -140,7 +140,7 @@ impl ClassTotals {
         self.grow(bytes);
     }
 
-    /// More bytes live, without a new mapping: part of an unmap that was taken back.
+    /// Adds live bytes without a new mapping: a part of an unmap was undone.
     pub(crate) fn grow(&mut self, bytes: u64) {
         self.live_bytes = self.live_bytes.saturating_add(bytes);
         self.peak_bytes = self.peak_bytes.max(self.live_bytes);

@@ -1,9 +1,9 @@
-//! Whole allocations out of events: where and when each was made, and what became of it.
+//! Joins events to whole allocations: where and when each was made, and how it ended.
 //!
-//! An allocation is given out once, when it has ended or recording has. A free may yet be undone by the thread's next
-//! event, so what a thread ended last waits for that. Memory grows with what is live, not with the capture.
+//! An allocation is emitted once, when it or the recording has ended. The thread's next event may undo a free, so the
+//! allocation that a thread freed last waits for that event. Memory grows with the live heap, not with the capture.
 //!
-//! Invariant: each allocation that counts as heap is given out exactly once.
+//! Invariant: each allocation that counts as heap is emitted exactly once.
 
 use std::collections::hash_map::Entry;
 
@@ -17,7 +17,7 @@ use crate::frames::Frames;
 use crate::replay::mappings::{Cut, Mappings};
 use crate::source::Consumer;
 
-/// The moments that allocations are related to, as a first reading found them.
+/// The moments that allocations are compared with, from an earlier pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyMoments {
     /// The order of the event that made the high-water mark.
@@ -51,14 +51,14 @@ struct LiveAllocation {
     size: u64,
     order: u64,
     time_ns: u64,
-    /// Which allocation of its thread it was.
+    /// The number of the allocation in its thread.
     nth: u64,
 }
 
 #[derive(Debug, Default)]
 struct ScanThread {
     allocations: u64,
-    /// What its last event ended, which its next one may undo.
+    /// The allocations that its last event ended, which its next event may undo.
     ended: Vec<AllocationEnd>,
     remap_class: Option<MapClass>,
 }
@@ -66,11 +66,11 @@ struct ScanThread {
 #[derive(Debug)]
 enum AllocationEnd {
     Block(u64, LiveAllocation, AllocationRecord),
-    /// A piece of a mapping; with its end, where nothing was left of it.
+    /// A piece of a mapping; with the mapping's end, if nothing of it was left.
     Piece(Cut, Option<(LiveAllocation, AllocationRecord)>),
 }
 
-/// A consumer of events that gives whole allocations to its `sink`.
+/// A consumer of events that calls `sink` with each whole allocation.
 #[derive(Debug)]
 pub struct AllocationScan<S> {
     moments: KeyMoments,
@@ -99,7 +99,7 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
         }
     }
 
-    /// Gives out what is live at the end, in the order in which it was made; the sink.
+    /// Emits the allocations that are live at the end, in the order in which they were made; returns the sink.
     pub fn finish(mut self) -> S {
         for thread in 0..self.threads.len() {
             self.settle(thread);
@@ -123,7 +123,7 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
         &mut self.threads[index]
     }
 
-    /// What the thread ended last has ended for good.
+    /// Emits what the thread ended last: it was not undone.
     #[inline]
     fn settle(&mut self, thread: usize) {
         let Some(state) = self.threads.get_mut(thread).filter(|state| !state.ended.is_empty()) else { return };

@@ -1,6 +1,6 @@
-//! What an expression says, taken apart: the one form of predicate, of expressions and of filters alike.
+//! The syntax tree of expressions and filters.
 //!
-//! Invariant: a tree of this kind can be judged; whatever could not be has been refused when it was made.
+//! Invariant: every tree can be evaluated; invalid expressions are rejected by the parser.
 
 use memtrack_format::Allocator;
 use regex::Regex;
@@ -11,32 +11,32 @@ use crate::origin::Whose;
 /// A predicate on an allocation.
 #[derive(Clone, Debug)]
 pub enum Expr {
-    /// All of these; none is true.
+    /// All of these; an empty list is true.
     And(Vec<Self>),
-    /// One of these; none is false.
+    /// One of these; an empty list is false.
     Or(Vec<Self>),
     /// Not this.
     Not(Box<Self>),
-    /// A text is as the test says.
+    /// A text field passes the test.
     Text(TextField, Test),
-    /// By this function.
+    /// The allocating function is this one.
     Allocator(Allocator),
-    /// Its memory is theirs.
+    /// The memory belongs to these.
     Whose(Whose),
-    /// A number compares to this one as said.
+    /// A number compares like this with the amount.
     Number(Number, Comparison, Amount),
-    /// What became of it.
+    /// The allocation has this property.
     Flag(Flag),
 }
 
-/// What has a text.
+/// The fields that are texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextField {
     /// The functions of the stack: one of them.
     Function,
     /// The source files of the stack: one of them.
     File,
-    /// The module that the stack is put down to.
+    /// The module that the stack is attributed to.
     Module,
     /// The allocating thread: its name or its number.
     Thread,
@@ -44,23 +44,23 @@ pub enum TextField {
     FreedBy,
 }
 
-/// How a text should be.
+/// A test of a text.
 #[derive(Clone, Debug)]
 pub enum Test {
-    /// This one.
+    /// It is equal to this.
     Is(String),
     /// It contains this.
     Contains(String),
-    /// It contains what this describes.
+    /// It has a match of this regular expression.
     Matches(Regex),
 }
 
-/// What has a number.
+/// The fields that are numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
     /// Bytes requested.
     Bytes,
-    /// Nanoseconds from its making to its end, or to the end of recording.
+    /// Nanoseconds from its allocation to its end, or to the end of the recording.
     Lifetime,
     /// When it was made, in nanoseconds since recording began.
     Time,
@@ -78,16 +78,16 @@ pub enum Comparison {
     More,
 }
 
-/// A number as it was written.
+/// A number in an expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
     /// Bytes, or nanoseconds.
     Plain(u64),
-    /// A moment.
+    /// A time.
     Moment(Time),
 }
 
-/// What became of an allocation.
+/// Properties of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flag {
     /// Live at the end of recording.
@@ -105,13 +105,13 @@ pub enum Flag {
 }
 
 impl Expr {
-    /// Whether everything satisfies it.
+    /// Whether it is true for everything.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         matches!(self, Self::And(all) if all.iter().all(Self::is_everything))
     }
 
-    /// Whether sums over groups of allocations are enough to judge it.
+    /// Whether it can be evaluated for groups instead of single allocations.
     #[must_use]
     pub fn is_of_groups(&self) -> bool {
         match self {
@@ -122,7 +122,7 @@ impl Expr {
         }
     }
 
-    /// One of these texts, in the way that a test is made of each; true where there are none.
+    /// Tests for one of these texts, each made by `test`; true if there are none.
     pub(crate) fn any_of(text: TextField, wanted: &[String], test: fn(String) -> Test) -> Self {
         let tests: Vec<_> = wanted.iter().map(|wanted| Self::Text(text, test(wanted.clone()))).collect();
         if tests.is_empty() { Self::And(tests) } else { Self::Or(tests) }
@@ -130,7 +130,7 @@ impl Expr {
 }
 
 impl Test {
-    /// Whether this text is so.
+    /// Whether this text passes.
     #[must_use]
     pub fn takes(&self, text: &str) -> bool {
         match self {
@@ -140,15 +140,15 @@ impl Test {
         }
     }
 
-    /// Whether a module of this dotted name, or one that it lies below, is so.
+    /// Whether this dotted module name or one of its parents passes.
     #[must_use]
     pub fn takes_module(&self, name: &str) -> bool {
         let ends = name.match_indices('.').map(|(end, _)| end).chain([name.len()]);
         ends.into_iter().any(|end| self.takes(name.get(..end).unwrap_or(name)))
     }
 
-    /// Whether a function of this module is as wanted by its full name, `module.function`. What is found in that has to
-    /// have something of the function's own name: to say `main` does not mean everything in `main.py`.
+    /// Whether a function passes by its full name, `module.function`. A match must include a part of the function's own
+    /// name: `main` does not match everything in `main.py`.
     #[must_use]
     pub fn takes_in(&self, module: &str, function: &str) -> bool {
         let (text, own) = (format!("{module}.{function}"), module.len() + 1);
@@ -161,7 +161,7 @@ impl Test {
 }
 
 impl Comparison {
-    /// Whether the numbers compare so.
+    /// Whether the numbers compare like this.
     #[must_use]
     pub fn holds(self, left: u64, right: u64) -> bool {
         match self {

@@ -1,10 +1,10 @@
-//! An expression as words, each with the place where it stands.
+//! Splits an expression into tokens with their columns.
 //!
 //! Invariant: columns count characters from 1, as an editor does.
 
 use super::QueryError;
 
-/// A word.
+/// A token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     /// A name, a keyword, or a text without quotation marks.
@@ -15,11 +15,11 @@ pub(super) enum Token {
     Number(String),
     /// `( ) ~ !~ = != < <= > >=`; `==` is `=`.
     Sign(&'static str),
-    /// There is nothing more.
+    /// The end of the expression.
     End,
 }
 
-/// A word and its column.
+/// A token and its column.
 pub(super) type Placed = (Token, usize);
 
 const SIGNS: [(&str, &str); 11] = [
@@ -36,7 +36,7 @@ const SIGNS: [(&str, &str); 11] = [
     (">", ">"),
 ];
 
-/// The words of an expression; the last one is [`Token::End`].
+/// The tokens of an expression; the last one is [`Token::End`].
 pub(super) fn words(text: &str) -> Result<Vec<Placed>, QueryError> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();

@@ -1,8 +1,7 @@
-//! Whether an allocation satisfies an expression.
+//! Evaluates an expression for allocations.
 //!
-//! Texts belong to stacks and threads, of which there are few, and are looked at once for each; numbers are compared
-//! for each allocation. Invariant: a judgement depends on the allocation and the tables alone, never on what was matched
-//! before.
+//! Text tests depend on stacks and threads, of which there are few, and are evaluated once for each; numbers are
+//! compared for each allocation. Invariant: the result depends only on the allocation and the tables.
 
 use super::expr::{Amount, Expr, Flag, Number, Test, TextField};
 use crate::allocation_record::{AllocationRecord, Fate};
@@ -13,18 +12,18 @@ use crate::origin::whose;
 use memtrack_format::Allocator;
 use rustc_hash::FxHashMap;
 
-/// What is known of a capture when its allocations are judged.
+/// The tables of a capture that an expression refers to.
 #[derive(Clone, Copy, Debug)]
 pub struct MatchContext<'a> {
     /// Its stacks.
     pub frames: &'a Frames,
     /// Its threads.
     pub threads: &'a [Thread],
-    /// How long was recorded, in nanoseconds: what `50%` is a part of.
+    /// Duration of the recording in nanoseconds, for percentages such as `50%`.
     pub duration_ns: u64,
 }
 
-/// An expression with what its texts mean in one capture.
+/// An expression that is prepared for one capture.
 #[derive(Debug)]
 pub struct Matcher {
     node: MatchNode,
@@ -35,9 +34,9 @@ enum MatchNode {
     And(Vec<Self>),
     Or(Vec<Self>),
     Not(Box<Self>),
-    /// For each stack, whether it is meant.
+    /// Whether each stack passes.
     Stacks(Vec<bool>),
-    /// For each thread.
+    /// Whether each thread passes.
     Threads(Vec<bool>),
     FreedBy(Vec<bool>),
     Allocator(Allocator),
@@ -46,19 +45,19 @@ enum MatchNode {
 }
 
 impl Matcher {
-    /// Looks the expression's texts up.
+    /// Evaluates the expression's text tests.
     #[must_use]
     pub fn new(expr: &Expr, known: &MatchContext<'_>) -> Self {
         Self { node: node(expr, known) }
     }
 
-    /// Whether this allocation is meant.
+    /// Whether this allocation matches.
     #[must_use]
     pub fn takes(&self, life: &AllocationRecord) -> bool {
         takes(&self.node, life.stack, life.allocator, life.thread, Some(life))
     }
 
-    /// Whether a group is meant. What only single allocations have is never meant: ask [`Expr::is_of_groups`] before.
+    /// Whether a group matches. Tests of single allocations are false: check [`Expr::is_of_groups`] before.
     #[must_use]
     pub fn takes_group(&self, stack: StackId, allocator: Allocator, thread: ThreadId) -> bool {
         takes(&self.node, stack, allocator, thread, None)
@@ -140,7 +139,7 @@ fn at(marks: &[bool], number: u32) -> bool {
     marks.get(number as usize).copied().unwrap_or(false)
 }
 
-/// For each stack whether one of its functions is as the test wants it, by its name or by its full one.
+/// Whether one of each stack's functions passes, by its name or by its full name.
 fn stacks_of_functions(frames: &Frames, test: &Test) -> Vec<bool> {
     let names = taken_names(frames, test);
     let mut modules: FxHashMap<NameId, Option<String>> = FxHashMap::default();
@@ -167,7 +166,7 @@ fn taken_names(frames: &Frames, test: &Test) -> Vec<bool> {
     frames.names().map(|name| test.takes(name)).collect()
 }
 
-/// For each stack whether one of its frames is meant.
+/// Whether one of each stack's frames passes.
 fn stacks_with(frames: &Frames, mut means: impl FnMut(FrameId, &Frame) -> bool) -> Vec<bool> {
     let meant: Vec<bool> = (0..).zip(frames.frames()).map(|(id, frame)| means(FrameId(id), frame)).collect();
     let mut stacks = vec![false];
@@ -178,7 +177,7 @@ fn stacks_with(frames: &Frames, mut means: impl FnMut(FrameId, &Frame) -> bool) 
     stacks
 }
 
-/// For each stack whether the module that it is put down to is meant, or one that this lies below.
+/// Whether the module of each stack passes, or one of its parents.
 fn stacks_of_modules(frames: &Frames, test: &Test) -> Vec<bool> {
     let mut modules = ModuleTable::default();
     let mut known: FxHashMap<ModuleId, bool> = FxHashMap::default();

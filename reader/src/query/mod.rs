@@ -1,11 +1,11 @@
-//! Questions about single allocations: which of them an expression means, and what became of them.
+//! Queries on single allocations.
 //!
-//! `function ~ "json.*" and bytes > 1MB and lifetime > 2s` is taken apart into an [`Expr`], the same form that the
-//! [filters](crate::Filter) of reports become, and a [`Matcher`] says of an allocation, or of a group of them, whether it
-//! is meant. [`AllocationScan`] makes whole allocations of events: made here and then, ended there and then.
+//! The parser turns `function ~ "json.*" and bytes > 1MB and lifetime > 2s` into an [`Expr`]; the
+//! [filters](crate::Filter) of reports become the same form. A [`Matcher`] evaluates it for an allocation or for a
+//! group. [`AllocationScan`] joins events to whole allocations.
 //!
-//! `~` is a regular expression that may match anywhere in the text (`^` and `$` bind it to its ends), `=` the whole text.
-//! Invariant: one implementation judges for filters and expressions alike.
+//! `~` is a regular expression that may match anywhere in the text (`^` and `$` anchor it), `=` compares the whole
+//! text. Invariant: filters and expressions share one implementation.
 
 mod allocation_scan;
 mod expr;
@@ -19,13 +19,13 @@ pub use allocation_scan::{AllocationScan, KeyMoments};
 pub use expr::{Amount, Comparison, Expr, Flag, Number, Test, TextField};
 pub use matcher::{MatchContext, Matcher};
 
-/// Why an expression is none.
+/// A syntax error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("column {column}: {what}")]
 pub struct QueryError {
-    /// The character of the expression where it goes wrong, from 1; one more than there are for its end.
+    /// The column of the error in characters, from 1; one more than the length for the end.
     pub column: usize,
-    /// What is wrong, and what would be right.
+    /// What is wrong, and what is expected.
     pub what: String,
 }
 

@@ -1,6 +1,6 @@
-//! From words to a tree: `or` binds least, then `and`, then `not`.
+//! The parser: from tokens to a tree. `or` binds least, then `and`, then `not`.
 //!
-//! Invariant: the depth of what is accepted is bounded, so that no expression overflows the stack.
+//! Invariant: the depth of an accepted expression is bounded, so that evaluating it cannot overflow the stack.
 
 use memtrack_format::Allocator;
 use regex::RegexBuilder;
@@ -18,7 +18,7 @@ const LARGEST_REGEX: usize = 1 << 20;
 const FIELDS: &str = "function, file, module, thread, freed_by, allocator, bytes (or size), lifetime, time, live, freed, \
                       leaked, temporary, peak or cross_thread";
 
-/// Takes an expression apart.
+/// Parses an expression.
 pub(super) fn parse(text: &str) -> Result<Expr, QueryError> {
     let mut parser = Parser { words: words(text)?, at: 0, depth: 0 };
     let expr = parser.or()?;
@@ -41,7 +41,7 @@ impl Parser {
         next
     }
 
-    /// Takes the next word if it is this one.
+    /// Consumes the next token if it is this one.
     fn takes(&mut self, wanted: &Token) -> bool {
         let is = self.words.get(self.at).is_some_and(|(token, _)| token == wanted);
         self.at += usize::from(is);

@@ -1,7 +1,7 @@
-//! Sizes and times as people write them: `512`, `10kB`, `1.5MiB`; `250ms`, `1.5s`, `50%`.
+//! Parses sizes and times: `512`, `10kB`, `1.5MiB`; `250ms`, `1.5s`, `50%`.
 //!
-//! It exists so that an option and an expression take the same words. Invariant: what is not wholly understood is
-//! refused with a word on what there is.
+//! Options and expressions share it. Invariant: a text that is not understood as a whole is rejected with the accepted
+//! forms.
 
 /// Why a text is neither a size nor a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,33 +1,33 @@
-//! Where a block stands, by its address.
+//! A map from addresses to numbers, as a radix tree.
 //!
-//! Neighbours in memory are made together, live together and are freed together. So this is a tree over the bits of an
-//! address, not a table by a hash that tears neighbours apart: what is near an address that was just looked up is in the
-//! processor's cache. Only the regions at the top are hashed, which are few. A node is one line of the cache, and holds
-//! what is in 16 parts of its range; at the bottom those are places. Addresses that differ in their last four bits, which
-//! few allocators give out, are in trees of their own.
+//! Neighbours in memory are allocated, live and are freed together. So this is a tree over the bits of an address and
+//! no hash table, which would scatter neighbours: what is near a recent address is in the processor's cache. Only the
+//! regions at the top are hashed; there are few. A node is one cache line with the 16 parts of its range; at the lowest
+//! level these are the numbers. Addresses that differ in their last four bits, which few allocators return, have trees
+//! of their own.
 //!
-//! What ends leaves its nodes where they are, since the next block mostly stands there again; to look whether a node is
-//! empty would cost more than all the rest. A sweep takes out the empty ones before there are twice as many nodes as the
-//! last sweep left.
+//! Removing an address leaves its nodes, since the next block mostly gets the same addresses; checking for empty nodes
+//! would cost more than everything else. A sweep removes empty nodes before there are twice as many nodes as the last
+//! sweep left.
 //!
-//! Invariant: node 0 is empty and stays so, which makes it the answer of every look-up of what is not there.
+//! Invariant: node 0 is empty and never changes, so it is the result of looking up a missing node.
 
 use std::hash::{BuildHasher, RandomState};
 
 /// Regions at first: a power of two.
 const FIRST_REGIONS: usize = 1 << 6;
-/// Nodes from which on it is worth while to look for empty ones.
+/// Number of nodes below which no sweep is done.
 const FIRST_SWEEP: usize = 1 << 12;
-/// Bits of an address that one level of the tree tells apart.
+/// Bits of an address for one level of the tree.
 const LEVEL: u32 = 4;
-/// The lowest bit of an address that each level looks at, from the top.
+/// The lowest address bit of each level, from the top.
 const LEVELS: [u32; 3] = [12, 8, 4];
-/// The lowest bit of an address that tells regions apart.
+/// The lowest address bit of the region number.
 const REGION: u32 = 16;
-/// An odd number without pattern, the golden ratio's digits: it spreads what lies at even distances evenly.
+/// The factor of Fibonacci hashing, which spreads evenly spaced numbers.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A line of the cache.
+/// A cache line.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 struct LookupLine([u32; 1 << LEVEL]);
@@ -46,7 +46,7 @@ struct AddressRegion {
     node: u32,
 }
 
-/// The node at the bottom in which an address is, if that is known.
+/// The lowest-level node of an address, if known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bottom(u32);
 
@@ -54,13 +54,13 @@ impl Bottom {
     pub(super) const UNKNOWN: Self = Self(0);
 }
 
-/// A number other than 0 for each of some addresses.
+/// A map from addresses to numbers other than 0.
 #[derive(Debug)]
 pub(super) struct Addresses {
-    /// Open addressing, linear probing, and no tombstones. As many as a power of two.
+    /// A hash table with open addressing and linear probing, without tombstones; its size is a power of two.
     regions: Vec<AddressRegion>,
     used: usize,
-    /// Of this process's own, so that no capture can be made whose regions all have one home.
+    /// A random seed, so that no capture can be crafted whose regions all collide.
     key: u64,
     nodes: Vec<LookupLine>,
     vacant: Vec<u32>,
@@ -82,7 +82,7 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Makes room, if it is time. What was found before is void.
+    /// Grows the table or sweeps, if due. Earlier results of [`Addresses::bottoms`] become invalid.
     #[inline]
     pub(super) fn tidy(&mut self) {
         if self.nodes.len() - self.vacant.len() >= self.sweep_at {
@@ -90,7 +90,7 @@ impl Addresses {
         }
     }
 
-    /// Where some addresses are. Level by level, so that the processor waits for all of a level at once.
+    /// The lowest-level nodes of several addresses, found level by level, so that the cache misses of a level overlap.
     #[inline]
     pub(super) fn bottoms<const N: usize>(&self, addresses: impl Iterator<Item = u64> + Clone) -> [Bottom; N] {
         let mut nodes = [Bottom::UNKNOWN; N];
@@ -105,13 +105,13 @@ impl Addresses {
         nodes
     }
 
-    /// The number of an address; 0 for none, or where it is not known where that would be.
+    /// The number of an address; 0 if it has none, or if its node is not known.
     #[inline]
     pub(super) fn get(&self, address: u64, bottom: Bottom) -> u32 {
         self.nodes[bottom.0 as usize].0[part(address, LEVELS[2])]
     }
 
-    /// The number of an address that is to have one.
+    /// A reference to the number of an address, whose nodes are added if missing.
     #[inline]
     pub(super) fn number(&mut self, address: u64, bottom: Bottom) -> &mut u32 {
         let bottom = match self.known(address, bottom) {
@@ -121,21 +121,21 @@ impl Addresses {
         &mut self.nodes[bottom as usize].0[part(address, LEVELS[2])]
     }
 
-    /// Takes the number of an address away; 0 if it has none.
+    /// Removes the number of an address; returns it, or 0.
     #[inline]
     pub(super) fn remove(&mut self, address: u64, bottom: Bottom) -> u32 {
         let bottom = self.known(address, bottom);
         std::mem::take(&mut self.nodes[bottom as usize].0[part(address, LEVELS[2])])
     }
 
-    /// All numbers, in no order.
+    /// All numbers, unordered.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         let below = |node: u32| self.nodes[node as usize].0.iter().copied().filter(|&next| next != 0);
         let regions = self.regions.iter().map(|region| region.node).filter(|&node| node != 0);
         regions.flat_map(below).flat_map(below).flat_map(below)
     }
 
-    /// The node at the bottom in which this address is; it may have got one since it was looked for.
+    /// The lowest-level node of this address; it may have been added since it was looked up.
     #[inline]
     fn known(&self, address: u64, bottom: Bottom) -> u32 {
         if bottom.0 != 0 {
@@ -145,7 +145,7 @@ impl Addresses {
         [LEVELS[0], LEVELS[1]].iter().fold(region, |node, level| self.nodes[node as usize].0[part(address, *level)])
     }
 
-    /// The same, with all that is missing above it.
+    /// The same; missing nodes are added.
     #[cold]
     fn make_bottom(&mut self, address: u64) -> u32 {
         let top = self.region_node(region(address));
@@ -164,7 +164,7 @@ impl Addresses {
         }
     }
 
-    /// Takes all empty nodes and regions out.
+    /// Removes all empty nodes and regions.
     fn sweep(&mut self) {
         for at in 0..self.regions.len() {
             let node = self.regions[at].node;
@@ -177,7 +177,8 @@ impl Addresses {
         self.sweep_at = (2 * (self.nodes.len() - self.vacant.len())).max(FIRST_SWEEP);
     }
 
-    /// Takes out what is empty below a node that has so many levels, and itself; whether it was empty.
+    /// Removes the empty nodes below a node with so many levels; returns whether the node itself is empty, and was
+    /// removed.
     fn empties(&mut self, node: u32, levels: usize) -> bool {
         for part in 0..1 << LEVEL {
             let child = self.nodes[node as usize].0[part];
@@ -200,7 +201,7 @@ impl Addresses {
         })
     }
 
-    /// The node of a region, made if there is none.
+    /// The node of a region, which is added if missing.
     fn region_node(&mut self, key: u64) -> u32 {
         let at = self.find(key);
         match self.regions[at].node {
@@ -219,7 +220,7 @@ impl Addresses {
         node
     }
 
-    /// The slot of a region, or the vacant one that would be its.
+    /// The slot of a region, or the vacant slot for it.
     #[inline]
     fn find(&self, key: u64) -> usize {
         let mut at = self.home(key);
@@ -229,13 +230,13 @@ impl Addresses {
         at
     }
 
-    /// Where the search for a region begins.
+    /// The slot where the search for a region begins.
     #[inline]
     fn home(&self, key: u64) -> usize {
         ((key ^ self.key).wrapping_mul(GOLDEN) >> 32) as usize & (self.regions.len() - 1)
     }
 
-    /// Puts all regions into a table of this size.
+    /// Rehashes all regions into a table of this size.
     fn resize_regions(&mut self, len: usize) {
         let regions = vec![AddressRegion::default(); len];
         for region in std::mem::replace(&mut self.regions, regions).into_iter().filter(|region| region.node != 0) {
@@ -245,13 +246,13 @@ impl Addresses {
     }
 }
 
-/// What an address is told apart by at the top: all but the bits that the levels look at.
+/// The region number of an address: its bits above the tree levels, and its last four.
 #[inline]
 fn region(address: u64) -> u64 {
     address >> REGION << LEVEL | address & ((1 << LEVEL) - 1)
 }
 
-/// Which part of a node of this level an address is in.
+/// The index of an address in a node of this level.
 #[inline]
 fn part(address: u64, level: u32) -> usize {
     (address >> level) as usize & ((1 << LEVEL) - 1)

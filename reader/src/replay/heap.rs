@@ -1,31 +1,31 @@
 //! The live blocks of the heap, by address.
 //!
-//! Most time of reading a capture goes into waiting for memory here. So the blocks stand in a row, in the order in which
-//! places became free: what is made in one go lies side by side and mostly ends so, and what is short-lived takes the same
-//! place again and again.
+//! Reading a capture spends most of its time on cache misses here. So the blocks stand in a list, whose free places are
+//! reused last in, first out: blocks that are allocated together are neighbours and mostly end together, and
+//! short-lived blocks reuse the same places.
 //!
-//! Invariant: each address in use has a place of the row, and no place has two.
+//! Invariant: each address in use has one place in the list, and no two share one.
 
 use super::addresses::{Addresses, Bottom};
 use crate::analysis::LiveBlock;
 
-/// Live blocks from which on the row and the addresses outgrow the smaller of today's second-level caches.
+/// Number of live blocks beyond which list and addresses exceed a common second-level cache.
 const FAR: usize = 1 << 14;
-/// Addresses that are looked for together.
+/// Number of addresses that are looked up together.
 pub(super) const TOGETHER: usize = 16;
 
 /// All live blocks.
 #[derive(Debug)]
 pub(super) struct LiveHeap {
-    /// The place of each address, as a number.
+    /// The place of each address.
     places: Addresses,
-    /// The first place is nobody's, so that no look-up has to ask whether it found one.
+    /// The first place is unused, so that a look-up need not check whether it found one.
     row: Vec<LiveBlock>,
-    /// Places of the row that nobody refers to.
+    /// Free places of the list.
     vacant: Vec<BlockIndex>,
 }
 
-/// Where in the row a block stands; 0 is nobody's.
+/// A place in the list; 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlockIndex(u32);
 
@@ -36,9 +36,8 @@ impl Default for LiveHeap {
 }
 
 impl LiveHeap {
-    /// Where blocks at these addresses are to be looked for, which is looked up here on a large heap, and the blocks are
-    /// touched for nothing but the side effect that they come into the processor's cache: look-ups that do not wait for
-    /// each other wait for memory side by side. What was found before it is void.
+    /// Looks up the addresses, on a large heap, and touches their blocks only to load them into the cache: independent
+    /// look-ups overlap their cache misses. Earlier results become invalid.
     #[inline]
     pub(super) fn find(&mut self, addresses: impl Iterator<Item = u64> + Clone) -> [Bottom; TOGETHER] {
         self.places.tidy();
@@ -46,13 +45,13 @@ impl LiveHeap {
             return [Bottom::UNKNOWN; TOGETHER];
         }
         let found = self.places.bottoms(addresses.clone());
-        // Without a branch on what is found: where it is guessed wrong, what is fetched behind it waits in vain.
+        // Without a branch on the result: a mispredicted one would delay the loads behind it.
         let touched = addresses.zip(found).map(|(address, bottom)| self.places.get(address, bottom));
         std::hint::black_box(touched.fold(0, |sum, place| sum ^ self.row[place as usize].order));
         found
     }
 
-    /// The block at an address, made if there is none; whether there was one.
+    /// The block at an address, which is added if missing; and whether it existed.
     #[inline]
     pub(super) fn put(&mut self, address: u64, bottom: Bottom) -> (bool, &mut LiveBlock) {
         let number = self.places.number(address, bottom);
@@ -64,7 +63,7 @@ impl LiveHeap {
         (was, &mut self.row[place])
     }
 
-    /// Ends the block at an address. Its place keeps what it was until it is [vacated](Self::vacate).
+    /// Removes the block at an address. Its place keeps its content until it is [vacated](Self::vacate).
     #[inline]
     pub(super) fn end(&mut self, address: u64, bottom: Bottom) -> Option<(BlockIndex, &LiveBlock)> {
         match self.places.remove(address, bottom) {
@@ -73,13 +72,13 @@ impl LiveHeap {
         }
     }
 
-    /// Nobody will ask for the block that ended at this place any more.
+    /// Frees the place of a removed block, which can no longer be restored.
     #[inline]
     pub(super) fn vacate(&mut self, place: BlockIndex) {
         self.vacant.push(place);
     }
 
-    /// Brings back the block that ended at this place, at its address; `None` if another stands there by now.
+    /// Restores the removed block of this place at its address; `None` if another block is there now.
     pub(super) fn bring_back(&mut self, place: BlockIndex, address: u64) -> Option<&LiveBlock> {
         let number = self.places.number(address, Bottom::UNKNOWN);
         if *number != 0 {
@@ -90,7 +89,7 @@ impl LiveHeap {
         self.row.get(place.0 as usize)
     }
 
-    /// All blocks, in no order.
+    /// All blocks, unordered.
     pub(super) fn blocks(&self) -> impl Iterator<Item = &LiveBlock> {
         self.places.numbers().filter_map(|place| self.row.get(place as usize))
     }

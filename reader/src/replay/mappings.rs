@@ -1,9 +1,9 @@
-//! The mappings of a process: which ranges are mapped, by which call, and of which class.
+//! The mappings of a process: mapped ranges, with the call that mapped them and their class.
 //!
-//! A mapping may lose its middle, be overlaid, or be unmapped together with its neighbours, so what is kept are pieces
-//! that know the mapping they are of. Every operation costs O(log n) for each piece it touches, however many there are.
+//! A mapping may lose its middle, be overlaid, or be unmapped together with its neighbours, so the map has pieces that
+//! refer to their mapping. Each operation takes O(log n) for each piece that it touches.
 //!
-//! Invariant: pieces do not overlap, and each mapping knows how many pieces of it are there.
+//! Invariant: pieces do not overlap, and each mapping has the number of its pieces.
 
 use std::collections::BTreeMap;
 
@@ -12,28 +12,28 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::LiveBlock;
 
-/// The kernel works on whole pages, so a range unmaps all of its last page. Larger pages than this exist, but nothing
-/// in an event tells, and rounding up to this is right for all of them as far as it goes.
+/// The kernel unmaps whole pages, so the end of a range is rounded up. Larger pages exist, but events do not tell, and
+/// rounding to this size is right for them, too, as far as it goes.
 const PAGE: u64 = 4096;
 
-/// A mapping as one call made it.
+/// A mapping, as one call made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) block: LiveBlock,
     /// Never [`MapClass::Inherited`].
     pub(crate) class: MapClass,
-    /// How many pieces of it are mapped.
+    /// The number of its mapped pieces.
     pieces: u32,
 }
 
-/// A part of a mapping that was cut out.
+/// A part that was cut out of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     start: u64,
     end: u64,
     id: u64,
     pub(crate) mapping: Mapping,
-    /// Nothing of the mapping is left.
+    /// It was the last part of its mapping.
     pub(crate) last: bool,
 }
 
@@ -46,7 +46,7 @@ impl Cut {
 #[derive(Clone, Copy, Debug)]
 struct MappingPiece {
     end: u64,
-    /// The mapping it is of.
+    /// Its mapping.
     id: u64,
 }
 
@@ -55,7 +55,7 @@ struct MappingPiece {
 pub(crate) struct Mappings {
     /// By start address.
     pieces: BTreeMap<u64, MappingPiece>,
-    /// Those with pieces. Numbers are not used twice, so that an undo finds its mapping or sees that it is gone.
+    /// The mappings that have pieces. Numbers are not reused, so an undo finds its mapping or sees that it is gone.
     mappings: FxHashMap<u64, Mapping>,
     next_id: u64,
 }
@@ -69,7 +69,7 @@ impl Mappings {
         self.pieces.insert(start, MappingPiece { end: start.saturating_add(block.size), id });
     }
 
-    /// Unmaps the range, up to the end of its last page, and appends what was cut to `cuts`, highest address first.
+    /// Unmaps the range, up to the end of its last page, and appends the cut parts to `cuts`, highest address first.
     pub(crate) fn cut(&mut self, start: u64, size: u64, cuts: &mut Vec<Cut>) {
         let end = page_end(start, size);
         while let Some((&at, &piece)) = self.pieces.range(..end).next_back().filter(|(_, piece)| piece.end > start) {
@@ -78,8 +78,8 @@ impl Mappings {
         }
     }
 
-    /// Puts a cut back; whether it is now the only piece of its mapping. `None` if something else is mapped there by
-    /// now: then the unmap did take place after all.
+    /// Restores a cut part; returns whether it is the only piece of its mapping now. `None` if something else is mapped
+    /// there now: then the unmap did take place.
     pub(crate) fn restore(&mut self, cut: &Cut) -> Option<bool> {
         if self.is_mapped(cut.start, cut.end) {
             return None;
@@ -96,7 +96,7 @@ impl Mappings {
         self.mappings.get(&piece.id).filter(|_| piece.end > address).map(|mapping| mapping.class)
     }
 
-    /// All pieces that are mapped: their mapping, their size, and whether they are the first of it.
+    /// All mapped pieces: mapping, size, and whether it is the mapping's first piece.
     pub(crate) fn live(&self) -> impl Iterator<Item = (Mapping, u64, bool)> + '_ {
         let mut seen = FxHashSet::default();
         self.pieces.iter().filter_map(move |(start, piece)| {
@@ -109,8 +109,7 @@ impl Mappings {
         self.pieces.range(..end).next_back().is_some_and(|(_, piece)| piece.end > start)
     }
 
-    /// Takes the part of this piece (already removed) that lies in `start..end` out; what sticks out on either side
-    /// goes back.
+    /// Cuts `start..end` out of this piece, which was already removed; the rest on either side is inserted again.
     fn cut_piece(&mut self, at: u64, piece: MappingPiece, start: u64, end: u64) -> Option<Cut> {
         let (from, to) = (at.max(start), piece.end.min(end));
         let (below, above) = (at < from, to < piece.end);

@@ -1,10 +1,10 @@
-//! The heap and the mappings of a process, brought back to life event by event.
+//! Replays events: keeps the live heap and the mappings of a process.
 //!
-//! It knows what is live where; what that adds up to is the business of the analysis it feeds. Each event costs O(1)
-//! (a mapping O(log n)), and memory grows with what is live and with the number of groups, not with the capture.
+//! It knows which blocks are live at which address; the sums are computed by the analysis that it updates. Each event
+//! takes O(1) (a mapping O(log n)), and memory grows with the live heap and the number of groups, not with the capture.
 //!
-//! Invariant: after each event the live set is what the traced process had after it, as far as events tell; an event
-//! that contradicts the live set changes as little as possible and is counted.
+//! Invariant: after each event the live blocks are those of the traced process at that point, as far as events tell; an
+//! event that contradicts them changes as little as possible and is counted.
 
 mod addresses;
 mod heap;
@@ -27,46 +27,46 @@ use crate::analysis::{
 };
 use crate::event::{Event, EventKind, Snapshot, ThreadId};
 
-/// The state of a traced process, and the sums over its past.
+/// The state of a traced process, and the running sums.
 #[derive(Debug)]
 pub struct Replay {
     accounts: GroupTotals,
     heap: LiveHeap,
     mappings: Mappings,
     threads: Vec<ReplayThread>,
-    /// Room for what the event at hand cuts out of mappings.
+    /// Buffer for the parts that the current event cuts out of mappings.
     cuts: Vec<Cut>,
     next_order: u64,
-    /// The image that is running has inherited its parent's memory.
+    /// The current image has inherited its parent's memory.
     inherits: bool,
-    /// What is looked at after each event.
+    /// Observes live bytes after each event, if set.
     watch: Option<Box<Watch>>,
 }
 
-/// What the undo and remap events of a thread refer to.
+/// The state of a thread that undo and remap events refer to.
 #[derive(Debug)]
 struct ReplayThread {
     last_free: LastFree,
-    /// What the last unmap cut out, with what is needed to take it back; empty once taken back.
+    /// The parts that the last unmap cut out, with what an undo needs; empty after an undo.
     last_cuts: Vec<(Cut, Option<ReleasedBlock>)>,
     last_unmap_matched: bool,
     remap_class: MapClass,
 }
 
-/// The last free of a thread. It is written field by field with every free: a value that is put together elsewhere and
-/// copied costs more than all else that a free does, since a processor cannot load as one what it has just stored in parts.
+/// The last free of a thread. It is written field by field with every free: a value that is built elsewhere and copied
+/// costs more than the rest of a free, since the load of the whole fails store forwarding.
 #[derive(Debug, Default)]
 struct LastFree {
-    /// What ended, whose place is kept for it.
+    /// The place of the freed block, which is kept for an undo.
     place: Option<BlockIndex>,
     address: u64,
     ended: ReleasedBlock,
-    /// Nothing was known to be there.
+    /// No block was known at the address.
     unmatched: bool,
 }
 
 impl Replay {
-    /// A process of which nothing is known yet.
+    /// The state before the first event.
     #[must_use]
     pub fn new(options: &Options) -> Self {
         Self {
@@ -81,12 +81,12 @@ impl Replay {
         }
     }
 
-    /// Takes the next event of the total order.
+    /// Replays the next event of the total order.
     pub fn event(&mut self, event: &Event) {
         self.events(std::iter::once(*event));
     }
 
-    /// Takes the next events of the total order: on a large heap faster than one by one.
+    /// Replays the next events of the total order; on a large heap this is faster than one by one.
     #[inline]
     pub fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone) {
         if self.watch.is_some() {
@@ -111,7 +111,7 @@ impl Replay {
         }
     }
 
-    /// Looks at what is live after all events before this order.
+    /// Observes live bytes after all events before this order.
     #[inline]
     fn look(&mut self, order: u64, time_ns: u64) {
         let Some(watch) = &mut self.watch else { return };
@@ -121,12 +121,12 @@ impl Replay {
         }
     }
 
-    /// Is watched from now on; `None`: no more. What watched it until now.
+    /// Sets what observes live bytes from now on; returns the previous one.
     pub(crate) fn watched_by(&mut self, watch: Option<Box<Watch>>) -> Option<Box<Watch>> {
         std::mem::replace(&mut self.watch, watch)
     }
 
-    /// Another process has raised the peak that they share, and what is live now was live there.
+    /// Another process has raised the common peak: this process's live blocks were live at it.
     pub(crate) fn mark_peak(&mut self) {
         self.accounts.mark_peak(self.next_order, None);
     }
@@ -165,7 +165,7 @@ impl Replay {
         self.look(self.next_order, self.accounts.totals.end_time_ns);
     }
 
-    /// Takes a memory snapshot that lies after all events so far; what it shows, with the heap.
+    /// Adds a memory snapshot after all events so far; returns it with its heap size.
     pub fn snapshot(&mut self, time_ns: u64, rss_bytes: u64) -> Snapshot {
         let totals = &mut self.accounts.totals;
         totals.end_time_ns = totals.end_time_ns.max(time_ns);
@@ -190,14 +190,14 @@ impl Replay {
         self.accounts.allocated()
     }
 
-    /// The analysis as if tracking ended here; the replay can go on. Costs a walk over everything live.
+    /// The analysis as if the recording ended here; the replay can go on. Walks over all live blocks.
     #[must_use]
     pub fn finish(&self) -> Analysis {
         let curve = self.watch.as_ref().map(|watch| watch.curve.clone());
         Analysis { curve, ..self.accounts.finish(live(&self.heap, &self.mappings)) }
     }
 
-    /// The same at the end of everything, which takes no more memory than the replay itself.
+    /// The same at the end, without additional memory.
     #[must_use]
     pub fn into_analysis(self) -> Analysis {
         let Self { mut accounts, heap, mappings, watch, .. } = self;
@@ -235,13 +235,13 @@ impl Replay {
 
     #[cold]
     fn unmatched_free(&mut self, event: &Event) {
-        // free(NULL) does nothing, and says nothing about what was missed.
+        // free(NULL) does nothing, so it is not counted as unmatched.
         let unmatched = event.address != 0;
         self.thread(event.thread).last_free.unmatched = unmatched;
         *self.unknown_frees() += u64::from(unmatched);
     }
 
-    /// The number that frees of addresses count in where nothing was known to be.
+    /// The counter of frees without a known block.
     fn unknown_frees(&mut self) -> &mut u64 {
         let totals = &mut self.accounts.totals;
         if self.inherits { &mut totals.inherited_frees } else { &mut totals.unmatched_frees }
@@ -259,7 +259,7 @@ impl Replay {
             EventKind::Map(allocator, class) => self.map(event, allocator, class),
             EventKind::Unmap => self.unmap(event),
             EventKind::RemapFrom => {
-                // A range that was mapped unseen: most likely memory, since it is being grown or moved.
+                // A range whose mapping was not seen: most likely heap, since it is being resized or moved.
                 let class = self.class_of_range(event).unwrap_or(MapClass::Heap);
                 self.thread(event.thread).remap_class = class;
                 self.unmap(event);
@@ -277,7 +277,7 @@ impl Replay {
     fn undo_free(&mut self, event: &Event) {
         let LastFree { place, address, ended, unmatched } = std::mem::take(&mut self.thread(event.thread).last_free);
         if let Some(place) = place {
-            // If another block stands there by now, the free did take place after all.
+            // If another block is there now, the free did take place.
             if let Some(block) = self.heap.bring_back(place, address) {
                 self.accounts.restore(block, block.size, true, &ended, event);
             }
@@ -328,7 +328,7 @@ impl Replay {
         let cuts = std::mem::take(&mut thread.last_cuts);
         let unmaps = self.unknown_unmaps();
         *unmaps = unmaps.saturating_sub(u64::from(!matched));
-        // In reverse, so that the cut that ended a mapping is the one that brings it back.
+        // In reverse order, so that the cut that ended a mapping is restored first.
         for (cut, ended) in cuts.iter().rev() {
             if let Some(whole) = self.mappings.restore(cut) {
                 self.restore_cut(cut, whole, ended.as_ref(), event);
@@ -375,7 +375,7 @@ impl Replay {
     }
 }
 
-/// All that is live of the heap: block, its live bytes, and whether it is the first part of its block.
+/// All live heap blocks: block, live bytes, and whether it is the block's first part.
 fn live<'a>(heap: &'a LiveHeap, mappings: &'a Mappings) -> impl Iterator<Item = (LiveBlock, u64, bool)> + 'a {
     let blocks = heap.blocks().map(|block| (*block, block.size, true));
     let mapped = mappings.live().filter(|(mapping, ..)| mapping.class == MapClass::Heap);

@@ -1,28 +1,28 @@
-//! What is looked at after each event of a process, where a report asks for more than sums: live bytes over time, and of
-//! several processes the high-water mark of all together.
+//! Observes live bytes after each event: for live bytes over time, and for the common high-water mark of several
+//! processes.
 //!
-//! It stands apart because most reports of one process need none of it. Several processes share one watch, which is
-//! handed to whose turn it is. Invariant: `elsewhere` does not change while a process has its turn.
+//! It is separate because most reports of one process do not need it. Several processes share one [`Watch`], which is
+//! moved to the process that is replayed. Invariant: `elsewhere` does not change while a process is replayed.
 
 use crate::analysis::Curve;
 
 /// Live bytes of one process or of several.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// What the others hold, while one of several processes has its turn; `None`: there is only one.
+    /// Live bytes of the other processes; `None` if there is only one.
     pub(crate) elsewhere: Option<u64>,
-    /// What has to be added to the time of an event.
+    /// Offset from the process's times to the common ones.
     pub(crate) shift_ns: u64,
-    /// The largest sum of all processes so far.
+    /// The largest sum so far.
     pub(crate) most: u64,
-    /// It was reached in this turn.
+    /// It was reached since the watch was moved last.
     pub(crate) raised: bool,
     /// The sum over time.
     pub(crate) curve: Curve,
 }
 
 impl Watch {
-    /// So many bytes of the process are live from this time on, and so many more than it seemed were at the largest sum;
+    /// Sets the process's live bytes from this time on; `restored_bytes` were live at the largest sum, too. Returns
     /// whether this is the largest sum.
     #[inline]
     pub(crate) fn look(&mut self, time_ns: u64, live_bytes: u64, restored_bytes: u64) -> bool {

@@ -1,10 +1,10 @@
-//! Names that say nothing, one for each that said something.
+//! Replaces names by numbered stand-ins.
 //!
-//! Words are numbered as they come: hashes of names could be guessed. What says nothing about a program stays: the folders
-//! that make a path a library's or a package's, the ends of file names, and what interpreters call their own scopes; so
-//! reports still tell the program's modules from those of others.
+//! Names are numbered in the order of their appearance, since hashes could be guessed. Parts that reveal nothing about
+//! a program stay: the directories that mark a path as a library's or a package's, suffixes of file names, and names
+//! that interpreters give to scopes. So reports still distinguish the program's modules from others.
 //!
-//! Invariant: within one anonymizer equal names have equal stand-ins, different names different ones.
+//! Invariant: within one anonymizer equal names have equal stand-ins, and different names different ones.
 
 use memtrack_format::aggregate::Aggregate;
 use memtrack_format::meta::Process;
@@ -13,9 +13,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::native::NativeModule;
 
-/// Parts of paths that stay.
+/// Path components that stay.
 const FOLDERS: [&str; 9] = ["", ".", "..", "usr", "local", "lib", "lib64", "site-packages", "dist-packages"];
-/// Ends of file names that stay.
+/// File name suffixes that stay.
 const ENDS: [&str; 12] = ["py", "pyc", "pyx", "so", "zip", "c", "h", "cc", "cpp", "cxx", "hpp", "rs"];
 /// Names that interpreters and compilers give.
 const SCOPES: [&str; 14] = [
@@ -35,7 +35,7 @@ const SCOPES: [&str; 14] = [
     "__new__",
 ];
 
-/// Gives stand-ins.
+/// The stand-ins so far.
 #[derive(Debug, Default)]
 pub struct Anonymizer {
     words: FxHashMap<String, usize>,
@@ -70,7 +70,7 @@ impl Anonymizer {
         self.word(name, "thread-", &[""])
     }
 
-    /// A native module: its path, and a number for its build-id, which tells modules apart and is that of no file.
+    /// A native module: its path, and a numbered build-id, which distinguishes modules and matches no file.
     #[must_use]
     pub fn module(&mut self, module: &NativeModule) -> NativeModule {
         let (path, build_id) = (self.path(&module.path), self.build(&module.identity()));
@@ -113,7 +113,7 @@ impl Anonymizer {
         self.builds.entry(build_id.to_vec()).or_insert(next).to_be_bytes().to_vec()
     }
 
-    /// What is known of the process, without its arguments, its paths, and texts that may have any in them.
+    /// The metadata of the process, without arguments, paths, and texts that may contain any.
     #[must_use]
     pub fn process(&mut self, process: &Process) -> Process {
         let mut process = process.clone();
@@ -177,7 +177,7 @@ fn is_interpreter(part: &str) -> bool {
     }
 }
 
-/// Sums with other names. A name that is a function's and a file's gets one for each.
+/// The sums with stand-ins. A name that is a function's and a file's gets one for each.
 #[must_use]
 pub fn anonymized_aggregate(aggregate: &Aggregate, anonymizer: &mut Anonymizer) -> Aggregate {
     let mut renamed = aggregate.clone();

@@ -1,7 +1,7 @@
-//! Writes names into a capture, so that it reads the same where the program's files are not.
+//! Stores names of native code in a capture, so that reports need not have the program's files.
 //!
-//! They go in front of everything else, so that nothing is changed of what follows: a cut end stays a cut end, damage
-//! stays where it is. Invariant: every block of the capture is copied as it is, but for the names of an earlier time.
+//! They are inserted in front of everything else, so that a truncated end and damage stay where they are. Invariant:
+//! every block is copied unchanged, except names that were stored earlier.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 

@@ -1,6 +1,6 @@
-//! The bytes of a capture that is written anew: header and blocks, compressed.
+//! Writes the blocks of a rewritten capture, compressed.
 //!
-//! Invariant: what is written is a valid capture at every moment, as far as it goes.
+//! Invariant: what was written is always a valid capture, if an incomplete one.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -40,7 +40,7 @@ impl<W: Write> CaptureBlocks<W> {
         Ok(Self { out, zstd: Some(Compressor::new(LEVEL)?) })
     }
 
-    /// Goes on with a capture whose header was written, of whichever version.
+    /// Continues a capture whose header was written, of any version.
     pub fn after(out: W) -> Self {
         Self { out, zstd: None }
     }
@@ -65,7 +65,7 @@ impl<W: Write> CaptureBlocks<W> {
     fn compress(&mut self, payload: &[u8]) -> io::Result<Option<(Codec, Vec<u8>)>> {
         if let Some(zstd) = &mut self.zstd {
             let bytes = zstd.compress(payload)?;
-            // What Zstandard makes smaller than a reader may believe is left to LZ4.
+            // If Zstandard exceeds the ratio that readers accept, LZ4 is used.
             if bytes.len() < payload.len() && payload.len() <= bytes.len().saturating_mul(MAX_RATIO as usize) {
                 return Ok(Some((Codec::Zstd, bytes)));
             }
@@ -95,7 +95,7 @@ impl<W: Write> CaptureBlocks<W> {
         self.block(header, &process.encode())
     }
 
-    /// Ends the capture, as a whole one or as one that was cut; the writer.
+    /// Ends the capture, as complete or truncated; returns the writer.
     pub fn finish(mut self, complete: bool) -> io::Result<W> {
         if complete {
             self.block(BlockHeader::plain(BlockKind::End), &[])?;

@@ -1,7 +1,8 @@
-//! Code objects for frames: what a new capture calls the functions of an old one.
+//! Assigns code objects to the frames of a rewritten capture.
 //!
-//! A frame is a function, a file and a place in it; in a capture it is a code object and an instruction. So each function
-//! of a file becomes a code object, and each of its frames an instruction, whose place is told.
+//! A frame is a function, a file and a source position; in a capture it is a code object and an instruction. So each
+//! function of a file becomes a code object, and each of its frames one of its instructions, whose source position is
+//! recorded.
 //!
 //! Invariant: equal frames have the same code object and instruction.
 

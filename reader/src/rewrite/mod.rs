@@ -1,10 +1,10 @@
-//! New captures from old ones: without short-lived allocations, without names, several in one file.
+//! Rewrites captures: without short-lived allocations (`strip`), without names (`anonymize`), with names (`symbolize`).
 //!
-//! A capture is not edited but written anew, from the events that a reader gives: so whatever the old file holds that
-//! nobody reads is gone, damage included, and a file of an older version becomes one of this version. What was left out,
-//! and what was lost before, stands in the new capture, for every report to repeat.
+//! A new capture is written from the events that a reader returns. So parts of the old file that no reader uses are
+//! gone, damage included, and the new file has the current format version. What was left out, and what had been lost,
+//! is noted in the new capture, so that every report repeats it.
 //!
-//! Invariant: apart from what was to be left out or renamed, a report on the new capture says what one on the old says.
+//! Invariant: except for what was left out or renamed, reports on the new capture are equal to those on the old one.
 
 mod anonymize;
 mod attach;

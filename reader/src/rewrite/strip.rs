@@ -1,7 +1,7 @@
-//! Which allocations a smaller capture can do without: those that soon ended and held little.
+//! Selects the events that a stripped capture leaves out: those of small, short-lived allocations.
 //!
-//! What was live at the high-water mark or is leaked always stays, and so do mappings, so that the peak and the leaks of
-//! the smaller capture are those of the larger, to the byte. Invariant: an allocation goes together with its free.
+//! Allocations that were live at the high-water mark or leaked stay, and so do mappings, so that peak and leaks are
+//! exact to the byte. Invariant: an allocation is dropped together with its free.
 
 use memtrack_format::Allocator;
 use rustc_hash::FxHashSet;
@@ -24,7 +24,7 @@ pub struct Plan {
     rule: StripRule,
     /// A bit for each event, by order.
     dropped: Vec<u64>,
-    /// Allocations that are the only sign of the end of another, whose address they got.
+    /// Allocations that show, by their address, that an earlier block had ended.
     ends: FxHashSet<u64>,
     /// The allocations among them.
     pub allocations: Tally,
@@ -37,7 +37,7 @@ impl Plan {
         Self { rule, dropped: Vec::new(), ends: FxHashSet::default(), allocations: Tally::default() }
     }
 
-    /// Looks at an allocation.
+    /// Decides on an allocation.
     pub fn add(&mut self, life: &AllocationRecord) {
         let is_end = self.ends.remove(&life.order);
         let order = match life.fate {

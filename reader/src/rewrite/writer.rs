@@ -1,7 +1,8 @@
-//! From events to the records of a new capture: the way of a recording backwards.
+//! Writes events as records of a new capture: the inverse of reading.
 //!
-//! Each thread that is at work has a segment; of threads there may be many, so the one that rested longest gives up its
-//! place. Frames are written as changes of a thread's stack, tickets are in the order of those of the old capture.
+//! Each active thread has a segment. There may be many threads, so the segment of the one that was inactive for the
+//! longest time is closed for another. Frames are written as changes of a thread's stack, and tickets keep the order of
+//! the old capture.
 //!
 //! Invariant: memory grows with the tables of the capture, not with its events.
 
@@ -43,24 +44,24 @@ pub struct Rewriter<'a, W> {
     plan: Option<&'a Plan>,
     names: Option<Anonymizer>,
     codes: CodeTable,
-    /// The number of frames of each stack.
+    /// Depth of each stack.
     depths: Vec<u32>,
     streams: Vec<SegmentStream>,
-    /// Which stream a thread has.
+    /// The stream of each thread.
     places: FxHashMap<i32, usize>,
     place: RunPosition,
-    /// By how much tickets are higher than they were: runs of several threads that shared one get one each, in the order
-    /// in which they were read.
+    /// How much higher tickets are than in the old capture: shared runs become one run per thread, in the order in
+    /// which they were read.
     raised: u64,
     observations: ObservationWriter,
     last_tick: Tick,
-    /// Allocations that are still to be marked as having cut stacks.
+    /// Number of further allocations to be marked as having truncated stacks.
     truncated: u64,
     /// The process has a new image from the next run on.
     replaced: bool,
-    /// Since this ticket it has the present one.
+    /// The first ticket of the current image.
     image: u64,
-    /// What the collector found out about modules, by the image's ticket and the code that stands for it.
+    /// Mapped files, by the first ticket of their image and the id of their code.
     mapped: FxHashMap<(u64, u32), MappedFile>,
 }
 
@@ -70,10 +71,10 @@ struct SegmentStream {
     tid: i32,
     segments: u32,
     open: Option<Box<OpenSegment>>,
-    /// What the stream has described.
+    /// The definitions in this stream.
     codes: FxHashSet<u32>,
     located: FxHashSet<FrameId>,
-    /// The ticket when it was at work last.
+    /// The ticket of its last event.
     used: u64,
 }
 
@@ -88,7 +89,7 @@ struct OpenSegment {
     truncated: bool,
 }
 
-/// How descriptions are written.
+/// How definitions are written.
 struct Describe<'a> {
     frames: &'a Frames,
     codes: &'a mut CodeTable,
@@ -99,8 +100,8 @@ struct Describe<'a> {
 }
 
 impl<'a, W: Write> Rewriter<'a, W> {
-    /// Begins a capture of this process, with these names of native code; without the events that `plan` drops, and with
-    /// the names of `names`. Native frames are to come as places.
+    /// Begins a capture of this process with these names of native code, without the events that `plan` drops, and
+    /// anonymized if `names` is given. Native frames must be places.
     ///
     /// # Errors
     /// What the writer says.
@@ -254,7 +255,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
         Ok(())
     }
 
-    /// Learns the depths of new stacks.
+    /// Computes the depths of new stacks.
     fn measure(&mut self, frames: &Frames) {
         for node in frames.stacks_from(StackId(self.depths.len() as u32)) {
             let depth = self.depths.get(node.parent.0 as usize).copied().unwrap_or(0);
@@ -379,7 +380,7 @@ impl OpenSegment {
         });
     }
 
-    /// Writes what has changed of the stack, and describes what is new in this stream.
+    /// Writes the changes of the stack, and the definitions that are new in this stream.
     fn stack(
         &mut self,
         target: StackId,
@@ -455,7 +456,7 @@ impl Describe<'_> {
         self.depths.get(stack.0 as usize).copied().unwrap_or(0)
     }
 
-    /// How many frames leave the stack, and the stacks that their successors make, newest first.
+    /// The number of frames to pop, and the stacks after each push, newest first.
     fn difference(&self, from: StackId, to: StackId) -> (u32, Vec<StackId>) {
         let (mut old, mut new, mut popped, mut pushed) = (from, to, 0, Vec::new());
         while old != new {

@@ -1,10 +1,10 @@
-//! Segments decoded ahead of the merge, side by side.
+//! Decodes segments ahead of the merge, in parallel.
 //!
-//! Work is offered to rayon's threads in the order in which it will be needed, within a bound. Whoever needs a batch that
-//! nobody has begun makes it itself, so that nothing waits for a thread that may never come.
+//! Segments are queued for rayon's threads in the order in which they will be needed, up to a bound. If the merge needs
+//! a batch that no thread has begun, it decodes it itself, so it never waits for a thread that may not run.
 //!
-//! Invariant: at most [`Room::ahead`] segments wait with at most one batch of [`Room::batch`] events each, and so does each
-//! segment that is being merged.
+//! Invariant: at most [`Room::ahead`] segments wait with at most one batch of [`Room::batch`] events each, and so does
+//! each segment that is being merged.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -16,7 +16,7 @@ use super::index::{Index, IndexedSegment};
 use super::segment::{Batch, DecodeProgress, SegmentReader};
 use crate::error::Error;
 
-/// How much of a capture is decoded before it is needed.
+/// Limits of decoding ahead.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     /// Segments at most.
@@ -26,20 +26,20 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// For one capture: batches are small enough for a processor's own cache.
+    /// For one capture: a batch fits into a processor's own cache.
     pub(super) const ALONE: Self = Self { ahead: 12, batch: 16 << 10 };
-    /// For each of several captures that are read side by side, perhaps hundreds.
+    /// For each of several captures that are read together, perhaps hundreds.
     pub(super) const SHARED: Self = Self { ahead: 1, batch: 2 << 10 };
 }
 
-/// A part of a segment, and how it goes on.
+/// A decoded part of a segment, and the rest.
 pub(super) struct SegmentPart {
     pub(super) batch: Batch,
     pub(super) rest: Option<Box<Rest>>,
     pub(super) lost: Loss,
 }
 
-/// What is left of a segment.
+/// The rest of a segment, which is not decoded yet.
 pub(super) struct Rest {
     reader: SegmentReader,
     bytes: Vec<u8>,
@@ -57,7 +57,7 @@ enum Work {
     Rest(Box<Rest>),
 }
 
-/// A batch that is being made, or will be.
+/// A batch that is queued or being decoded.
 pub(super) struct Task {
     state: Mutex<BatchState>,
     changed: Condvar,
@@ -69,7 +69,7 @@ impl Task {
     }
 
     fn take(&self) -> Option<Work> {
-        // One lock for look and change, or an outcome that comes between would be overwritten.
+        // One lock for check and change, else a result in between would be overwritten.
         let mut state = self.lock();
         match std::mem::replace(&mut *state, BatchState::Taken) {
             BatchState::Open(work) => Some(work),
@@ -81,7 +81,7 @@ impl Task {
     }
 }
 
-/// What the threads share.
+/// The state that the threads share.
 pub(super) struct DecodePool {
     pub(super) file: Arc<OpenCaptureFile>,
     pub(super) index: Arc<Index>,
@@ -94,7 +94,7 @@ impl DecodePool {
         Self { file: Arc::clone(file), index: Arc::clone(index), room, used: Mutex::default() }
     }
 
-    /// Gives a batch's memory back for the next.
+    /// Returns a batch's memory for reuse.
     pub(super) fn give_back(&self, mut batch: Batch) {
         batch.clear();
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +124,7 @@ impl DecodePool {
     }
 }
 
-/// Joins the pieces of a segment up to the first hole; what is behind it is lost.
+/// Joins the pieces of a segment up to the first gap; what follows is lost.
 pub(super) fn join(
     file: &OpenCaptureFile,
     index: &Index,
@@ -144,15 +144,15 @@ pub(super) fn join(
     Ok(lost)
 }
 
-/// Makes parts, here or on other threads.
+/// Decodes parts, in this thread or in others.
 pub(super) struct Ahead {
     shop: Arc<DecodePool>,
-    /// For each segment of the index: its first part, while it has been ordered and not fetched.
+    /// The first part of each segment of the index, while it is queued or decoded and not taken.
     ordered: Vec<Option<Arc<Task>>>,
-    /// The first segment that was not ordered.
+    /// The first segment that was not queued.
     next: usize,
     waiting: usize,
-    /// How many may wait: what more than a few for each thread would win is not worth its memory.
+    /// How many may wait; more than a few per thread gain too little for their memory.
     most: usize,
 }
 
@@ -182,7 +182,7 @@ impl Ahead {
         }
     }
 
-    /// Orders what is left of a segment.
+    /// Queues the rest of a segment.
     pub(super) fn order_rest(&self, rest: Box<Rest>) -> Arc<Task> {
         self.order(Work::Rest(rest))
     }
@@ -200,7 +200,7 @@ impl Ahead {
         task
     }
 
-    /// The part that was ordered.
+    /// The part that was queued.
     pub(super) fn fetch(&self, task: &Task) -> Result<SegmentPart, Error> {
         if let Some(work) = task.take() {
             return self.shop.work(work);
@@ -217,7 +217,7 @@ impl Ahead {
 }
 
 impl Drop for Ahead {
-    /// Nobody wants what was ordered and not begun.
+    /// Queued parts that were not begun are no longer needed.
     fn drop(&mut self) {
         self.ordered.iter().flatten().for_each(|task| drop(task.take()));
     }

@@ -1,12 +1,12 @@
-//! Stacks in brief: of each only the frames by which a report of places and modules tells it.
+//! Reduces stacks to the frames that reports of places and modules need.
 //!
-//! A capture may have many millions of different stacks where such a report tells some ten thousand apart. It asks for the
-//! innermost frame, for the module that the stack is put down to, and for whose memory it is; and what answers that beside
-//! the innermost frame are the files of a few others. So a stack is made of these alone, in their order, and
-//! of all frames in a file one stands for them, but for the innermost.
+//! A capture may have millions of stacks of which such a report distinguishes ten thousand. It needs the innermost
+//! frame, the module of the stack, and whose memory it is; besides the innermost frame, the latter depend on the files
+//! of a few frames only. So a brief stack has those frames alone, in their order, and one frame per file stands for all
+//! frames of that file, except the innermost frame.
 //!
-//! Invariant: of a stack in brief, [`by_frame`](crate::analysis::by_frame), [`by_module`](crate::analysis::by_module) and
-//! [`kept`](crate::analysis::kept) say what they say of the whole.
+//! Invariant: for a brief stack [`by_frame`](crate::analysis::by_frame), [`by_module`](crate::analysis::by_module) and
+//! [`kept`](crate::analysis::kept) have the results of the whole stack.
 
 use rustc_hash::FxHashMap;
 
@@ -16,20 +16,20 @@ use crate::frames::{FrameId, Frames, NameId};
 use crate::modules::ModuleTable;
 use crate::origin::{Origin, Origins};
 
-/// What makes stacks brief.
+/// The tables of reduced stacks.
 #[derive(Debug, Default)]
 pub(super) struct Brief {
     modules: ModuleTable,
     origins: Origins,
-    /// The frame that stands for those of a native object, of a file there, whose code is the same people's.
+    /// The frame that represents a native object or a source file with one origin.
     of_file: FxHashMap<(Option<NameId>, NameId, Origin), FrameId>,
-    /// Each stack as a caller: without an innermost frame that must stay what it is.
+    /// Each stack as a caller, whose innermost frame may be represented by another.
     callers: FxHashMap<StackId, StackId>,
     known: FxHashMap<(StackId, FrameId), StackId>,
 }
 
 impl Brief {
-    /// The stack in brief that `frame` makes, called from the stack in brief `parent`.
+    /// The brief stack of a call of `frame` from the brief stack `parent`.
     pub(super) fn stack_id(&mut self, frames: &mut Frames, parent: StackId, frame: FrameId) -> Result<StackId, Error> {
         let caller = match self.callers.get(&parent) {
             Some(&known) => known,
@@ -57,7 +57,7 @@ impl Brief {
         Ok(caller)
     }
 
-    /// Which of these frames, outermost first, are asked for.
+    /// Which of these frames, outermost first, are needed.
     fn told(&mut self, frames: &Frames, path: &[FrameId]) -> Vec<usize> {
         let is_python = |at: &usize| frames.module_id(path[*at]).is_none();
         let mut has_module = |at: &usize| self.modules.of_frame(frames, path[*at]).is_some();

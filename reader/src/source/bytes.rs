@@ -1,6 +1,6 @@
-//! The bytes of a capture, which may be one of several in a file, as something that can be read.
+//! A reader of the bytes of one capture, which may be one of several in a file.
 //!
-//! Invariant: nothing outside of the capture is read.
+//! Invariant: nothing outside the capture is read.
 
 use std::io::{self, Read, Seek, SeekFrom};
 

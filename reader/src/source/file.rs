@@ -1,6 +1,6 @@
-//! The file of a capture: opened with a clear word on what is wrong with it, and read at positions.
+//! Opens a capture's file, with errors that say what is wrong with it, and reads it at given offsets.
 //!
-//! Invariant: nothing is allocated for a payload but what its stored bytes, which are in the file, justify.
+//! Invariant: memory for a payload is allocated only in proportion to its stored bytes, which are in the file.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -14,7 +14,7 @@ use zstd::zstd_safe::DCtx;
 
 use crate::error::Error;
 
-/// A block that stands in the file.
+/// A block in the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StoredPiece {
     /// Where its payload begins.
@@ -150,7 +150,7 @@ impl OpenCaptureFile {
         self.len
     }
 
-    /// Fills `buffer` from `offset` on as far as the file goes; returns the number of bytes.
+    /// Reads into `buffer` from `offset` on, up to the end of the file; returns the number of bytes.
     pub(super) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
         let mut done = 0;
         let room = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -171,13 +171,13 @@ impl OpenCaptureFile {
         Error::Io { file: self.path.clone(), source }
     }
 
-    /// Whether the piece's payload is as it was written.
+    /// Whether the piece's payload is intact.
     pub(super) fn is_intact(&self, piece: &StoredPiece) -> Result<bool, Error> {
         Ok(self.stored(piece)?.is_some())
     }
 
-    /// Appends the piece's decoded payload to `out`, which has what comes before it in its group. `false`: it is damaged,
-    /// and `out` is as it was.
+    /// Appends the piece's decoded payload to `out`, which has the earlier bytes of its group. `false`: it is damaged,
+    /// and `out` is unchanged.
     pub(super) fn payload(&self, piece: &StoredPiece, out: &mut Vec<u8>) -> Result<bool, Error> {
         let before = out.len();
         let Some(stored) = self.stored(piece)? else { return Ok(false) };

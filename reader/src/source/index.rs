@@ -1,10 +1,10 @@
-//! What stands where in a capture: one pass over the block headers, which finds its way around damage.
+//! The index of a capture: one pass over the block headers, which resumes after damage.
 //!
-//! Where a header is damaged, the next sync marker with an intact header is looked for. Payloads of records are not read
-//! here; whether they are intact shows when they are.
+//! After a damaged header the pass searches for the next sync marker with an intact header. Payloads of records are not
+//! read here; their checksums are verified when they are decoded.
 //!
-//! Invariant: pieces are sorted by stream, segment and offset, and every byte of the file after its header belongs to a
-//! block, is counted as lost, or is the cut tail of a capture that is not complete.
+//! Invariant: pieces are sorted by stream, segment and offset, and every byte after the file header belongs to a block,
+//! is counted as lost, or is the truncated end of an incomplete capture.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ use super::Loss;
 use super::file::{OpenCaptureFile, StoredPiece};
 use crate::error::Error;
 
-/// Bytes that are searched at a time.
+/// Size of the buffer for the search, in bytes.
 const WINDOW: usize = 1 << 20;
 
 /// The pieces of one segment of records.
@@ -35,7 +35,7 @@ pub(super) struct IndexedSegment {
     pub(super) pieces: Range<usize>,
 }
 
-/// What stands where.
+/// The index.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     pub(super) process: Process,
@@ -72,7 +72,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Of the aggregates found, keeps the one of the last checkpoint that is whole.
+    /// Keeps the parts of the last checkpoint that is complete.
     fn keep_newest_aggregate(&mut self, file: &OpenCaptureFile) -> Result<(), Error> {
         let mut found = std::mem::take(&mut self.aggregates);
         found.sort_by_key(|part| (part.header.segment, part.header.offset));
@@ -203,7 +203,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Names that were written into the capture.
+    /// Names of native code that were stored in the capture.
     fn symbols(&mut self, piece: &StoredPiece) -> Result<(), Error> {
         let mut payload = Vec::new();
         let intact = self.file.payload(piece, &mut payload)?;
@@ -225,7 +225,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Files that the collector found code to be of.
+    /// Mapped files that the collector found.
     fn mapped(&mut self, piece: &StoredPiece) -> Result<(), Error> {
         let mut payload = Vec::new();
         let intact = self.file.payload(piece, &mut payload)?;
@@ -256,8 +256,8 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Where reading goes on after damage at `at`, with the loss counted. Without a block to go on with, the end of the
-    /// file; that is no loss if the damage may be the `cut` of an unfinished file.
+    /// The offset where reading resumes after damage at `at`; counts the loss. If no block follows, it is the end of
+    /// the file, which is no loss if the damage may be the truncated end (`cut`) of an unfinished file.
     fn resume(&mut self, at: u64, cut: bool) -> Result<u64, Error> {
         let from = self.suspect(at)?;
         let next = self.find(from + 1)?;
@@ -271,8 +271,8 @@ impl Scan<'_> {
         Ok(end)
     }
 
-    /// Where the damage begins: at the block before, if its payload is damaged too, since then its length may not tell
-    /// where the next one begins.
+    /// Where the damage begins: at the previous block, if its payload is damaged too, since then its length may be
+    /// wrong.
     fn suspect(&mut self, at: u64) -> Result<u64, Error> {
         let Some(last) = self.last.take() else { return Ok(at) };
         let Some(left) = self.recheck.checked_sub(u64::from(last.header.stored_len)) else { return Ok(at) };

@@ -1,7 +1,7 @@
-//! Files that hold several captures, and the names that those go by: `all.bin#2` is the second one in `all.bin`.
+//! Files with several captures, and the names of those: `all.bin#2` is the second capture in `all.bin`.
 //!
-//! It exists so that whatever takes a path takes a capture in a file of several, too. Invariant: a file whose own name
-//! is `all.bin#2` comes first.
+//! Every command that takes a path accepts such a name. Invariant: a file whose own name is `all.bin#2` takes
+//! precedence.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -62,7 +62,7 @@ pub(super) fn open(path: &Path) -> Result<OpenCaptureFile, Error> {
     }
 }
 
-/// The file and the number, if this is the name of a capture in a file of several.
+/// The file and the number in a name of this kind.
 fn of_several(path: &Path) -> Option<(PathBuf, usize)> {
     if path.exists() {
         return None;

@@ -1,10 +1,10 @@
-//! From runs of many streams to one sequence of events: the part that reading a file and following a process share.
+//! Merges the runs of many streams into one sequence of events; shared by file reading and online reading.
 //!
-//! Whoever drives it decides which stream's run comes next, by [`RunTurn`]; here the run's events get their stacks, thread,
-//! time and number, and the ticks and snapshots before it are given out first.
+//! The caller chooses the stream whose run is next, by [`RunTurn`]; the merge gives the run's events their stack,
+//! thread, time and number, and emits the ticks and snapshots before it first.
 //!
-//! Invariant: each event, snapshot and tick is given out once, and nothing is looked up for an event but its stack in
-//! the segment's own table.
+//! Invariant: each event, snapshot and tick is emitted once, and the only look-up per event is that of its stack in the
+//! segment's table.
 
 use std::ops::Range;
 
@@ -20,9 +20,8 @@ use super::{Consumer, RunPosition};
 use crate::error::Error;
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 
-/// When a stream's next run comes: by ticket. Runs of several streams may share one, since threads that record at full
-/// rate take it together; such runs come event by event in the order of exact times, where those are recorded, else one
-/// after the other.
+/// The position of a stream's next run: its ticket. Runs of several streams share a ticket if threads at full rate took
+/// it together. Their events are merged by exact times, if those are recorded, else stream by stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RunTurn {
     pub(super) ticket: u64,
@@ -36,7 +35,7 @@ impl RunTurn {
         Self { ticket, time: 0 }
     }
 
-    /// This one, but not before what has come.
+    /// The larger one of this and the last emitted turn.
     pub(super) fn not_before(self, Self { ticket, .. }: Self) -> Self {
         Self { ticket: self.ticket.max(ticket), ..self }
     }
@@ -46,13 +45,13 @@ impl RunTurn {
         self.time
     }
 
-    /// Up to which time, in ticks, events may come before `next` does.
+    /// The time, in ticks, up to which events may be emitted before `next`.
     pub(super) fn until(self, next: Option<Self>) -> u64 {
         next.filter(|next| next.ticket == self.ticket).map_or(u64::MAX, |next| next.time)
     }
 }
 
-/// How far one stream has been given out.
+/// The position in one stream.
 #[derive(Debug, Default)]
 pub(super) struct Cursor {
     pub(super) batch: Batch,
@@ -76,7 +75,7 @@ impl Cursor {
         Some(RunTurn { ticket, time: self.batch.times.get(self.given).copied().unwrap_or(0) })
     }
 
-    /// Takes what is left of the next run, but for what is later than `until`, in ticks, where times are known.
+    /// Takes the rest of the next run, up to the time `until` in ticks, where times are known.
     #[inline]
     fn take(&mut self, until: u64) -> Range<usize> {
         let (given, batch) = (self.given, &self.batch);
@@ -89,7 +88,7 @@ impl Cursor {
     }
 }
 
-/// What all streams share.
+/// The state of the merge that all streams share.
 #[derive(Debug, Default)]
 pub(super) struct Merger {
     pub(super) tables: IdTables,
@@ -105,24 +104,24 @@ pub(super) struct Merger {
 }
 
 impl Merger {
-    /// A merge at its beginning; later images of the process begin with these tickets.
+    /// A merge before its first event; `images`: the first tickets of later images of the process.
     pub(super) fn new(timeline: Timeline, images: Vec<u64>) -> Self {
         Self { timeline, images, ..Self::default() }
     }
 
-    /// The process is replaced: what has this ticket or a later one is of its next image.
+    /// The process replaces its image: this ticket and later ones belong to the next image.
     pub(super) fn replaced(&mut self, ticket: u64) {
         let last = self.images.last().copied().unwrap_or(0);
         self.images.push(ticket.max(last));
     }
 
-    /// What the collector found out about an image, that of this ticket: files that its code is of.
+    /// Adds a mapped file that the collector found, for the image with this first ticket.
     pub(super) fn mapped(&mut self, ticket: u64, file: &MappedFile) {
         let image = self.images.partition_point(|&first| first <= ticket);
         self.tables.mapped(image, file);
     }
 
-    /// The cursor's next batch; returns the one that was given out.
+    /// Sets the cursor's next batch; returns the previous one.
     pub(super) fn load<C: Consumer>(
         &mut self,
         cursor: &mut Cursor,
@@ -152,7 +151,7 @@ impl Merger {
         Ok(std::mem::replace(&mut cursor.batch, batch))
     }
 
-    /// Gives out the cursor's next run, if it has one; of one with times, what is not later than `until`, in ticks.
+    /// Emits the cursor's next run, if it has one; of a run with times, the events up to `until`, in ticks.
     pub(super) fn give_run<C: Consumer>(&mut self, cursor: &mut Cursor, until: u64, consumer: &mut C) {
         let Some(&TicketRun { ticket, began_us, .. }) = cursor.batch.runs.get(cursor.run) else { return };
         self.pass(ticket, consumer);
@@ -178,14 +177,14 @@ impl Merger {
         consumer.events(events.iter().enumerate().map(event), &self.tables.frames);
     }
 
-    /// The time that the cursor's next event will have, once what comes before it was given out.
+    /// The time of the cursor's next event, once everything before it was emitted.
     pub(super) fn next_ns(&self, cursor: &Cursor) -> u64 {
         let Some(TicketRun { ticket, began_us, .. }) = cursor.batch.runs.get(cursor.run) else { return u64::MAX };
         let began_ns = began_us.map_or(0, |began_us| began_us.get().saturating_mul(1000));
         self.timeline.time_at(*ticket, began_ns, cursor.batch.times.get(cursor.given).copied())
     }
 
-    /// Gives out the ticks and snapshots that come before a run with this ticket, and the beginnings of images.
+    /// Emits the ticks, snapshots and new images that come before a run with this ticket.
     #[inline]
     pub(super) fn pass<C: Consumer>(&mut self, ticket: u64, consumer: &mut C) {
         while let Some(&first) = self.images.get(self.begun).filter(|&&first| first <= ticket) {
@@ -207,7 +206,7 @@ impl Merger {
         }
     }
 
-    /// Takes over what the collector saw, which comes after all that it saw before.
+    /// Adds an observation of the collector, later than all earlier ones.
     pub(super) fn observe(&mut self, observation: &Observation) {
         self.timeline.add(observation);
         if let Observation::Thread { tid, name } = observation {

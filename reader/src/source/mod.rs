@@ -1,11 +1,11 @@
-//! From bytes to events: a capture's blocks, its segments side by side, and their merge into the one total order.
+//! Reads captures: from bytes to events in their total order.
 //!
-//! The way through: `file` opens and reads, `index` finds the blocks, `segment` decodes one segment (`ahead` several at
-//! once), `tables` and `timeline` say what ids and tickets stand for, `merge` makes events of it. [`CaptureReader`] drives that
-//! from a file, [`Online`] from pieces as a collector receives them.
+//! `file` opens and reads, `index` finds the blocks, `segment` decodes one segment (`ahead`: several in parallel),
+//! `tables` and `timeline` resolve ids and tickets, `merge` emits events. [`CaptureReader`] does this for a file,
+//! [`Online`] for the pieces that a collector drains.
 //!
-//! Invariant: whatever stands in the file, reading ends, allocates no more than the file justifies, and either gives the
-//! events that were recorded or says what is missing.
+//! Invariant: for any file, reading ends, allocates memory in proportion to the file, and either returns the recorded
+//! events or reports what is missing.
 
 mod ahead;
 mod brief;
@@ -53,24 +53,25 @@ use crate::symbols::{DebugFileSearch, Symbolizer};
 /// Bytes that are copied at a time.
 const COPIED: usize = 1 << 20;
 
-/// What is done with events. Only what every consumer needs has to be written; the rest is for those who show records.
+/// A consumer of events. Required methods are those that every consumer needs; the others are for tools that show
+/// records.
 pub trait Consumer {
     /// The next event of the total order. The frames of its stack are known.
     fn event(&mut self, event: &Event, frames: &Frames);
-    /// A memory snapshot after all events so far. Its heap is 0: that is for the replay to know.
+    /// A memory snapshot after all events so far. Its heap size is 0: the replay computes it.
     fn snapshot(&mut self, snapshot: &Snapshot);
-    /// The next events, in order: for those who can do more with several. An iterator, since events that are written
-    /// down first take as long as what is done with them.
+    /// The next events, in order, for consumers that process several at once. It is an iterator, since storing the
+    /// events first takes as long as processing them.
     #[inline]
     fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, frames: &Frames) {
         events.for_each(|event| self.event(&event, frames));
     }
-    /// Allocations of the coming events have cut stacks, this many.
+    /// This number of further allocations have truncated stacks.
     fn truncated_stacks(&mut self, _count: u64) {}
     /// A run begins: the next events are of this thread.
     fn run(&mut self, _place: &RunPosition) {}
-    /// This ticket was taken at this time, in nanoseconds since the start, after all events so far: by the collector, or by
-    /// the run that comes next.
+    /// A tick: this ticket was taken at this time, in nanoseconds since the start, after all events so far, by the
+    /// collector or by the thread of the next run.
     fn tick(&mut self, _ticket: u64, _time_ns: u64) {}
     /// The process replaced its image: coming events are of one with an empty heap.
     fn replaced(&mut self) {}
@@ -104,7 +105,7 @@ impl Consumer for Replay {
     }
 }
 
-/// Where a run stands.
+/// The position of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunPosition {
     /// Its ticket: runs are in the order of their tickets.
@@ -115,10 +116,10 @@ pub struct RunPosition {
     pub tid: i32,
 }
 
-/// What damage has cost.
+/// The loss by damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// Blocks, or places where at least one block was.
+    /// Lost blocks; a damaged range counts as one.
     pub blocks: u64,
     /// Bytes that could not be read.
     pub bytes: u64,
@@ -131,22 +132,22 @@ impl Loss {
     }
 }
 
-/// What reading a capture leaves beside what the consumer made of the events.
+/// The result of reading a capture, besides the events.
 #[derive(Clone, Debug, Default)]
 pub struct ReadSummary {
-    /// Events given out.
+    /// Number of emitted events.
     pub events: u64,
-    /// What the events' stacks are.
+    /// The stacks of the events.
     pub frames: Frames,
-    /// What their thread ids are.
+    /// The threads of the events.
     pub threads: Vec<Thread>,
     /// Stack nodes whose code object is not described, shown as `<unknown>`.
     pub unknown_frames: u64,
-    /// Allocations whose stack was too deep to be recorded whole.
+    /// Allocations whose stack was truncated.
     pub truncated_stacks: u64,
     /// By how much the times of events without stamps may be too early, in nanoseconds.
     pub time_uncertainty_ns: u64,
-    /// What could not be read, in the whole file.
+    /// Data that could not be read, in the whole file.
     pub lost: Loss,
     /// Modules of native code without names, and why.
     pub unnamed: Vec<crate::symbols::SymbolProblem>,
@@ -160,8 +161,8 @@ pub struct CaptureReader {
     how: How,
 }
 
-/// What the beginning of the capture at `path` says of its process, without looking for everything else in it. Nothing where
-/// its first block is damaged or none of a process.
+/// The process metadata in the first block of the capture at `path`, without reading the rest. Empty if that block is
+/// damaged or is no process block.
 ///
 /// # Errors
 /// As [`CaptureReader::open`].
@@ -174,21 +175,21 @@ pub fn first_process(path: impl AsRef<Path>) -> Result<Process, Error> {
     Ok(process)
 }
 
-/// How frames are told.
+/// How frames and stacks are read.
 #[derive(Debug)]
 struct How {
-    /// Calls in one line are told apart.
+    /// Frames have columns.
     columns: bool,
-    /// Native frames get their names; else they stay places.
+    /// Names of native frames are looked up; else the frames are places.
     names: bool,
-    /// Of stacks only what places and modules are told by.
+    /// Stacks are reduced to what places and modules need.
     brief: bool,
-    /// Where files with names are looked for.
+    /// Where symbol files are searched.
     search: DebugFileSearch,
 }
 
 impl How {
-    /// What finds the names of this capture: those in it first. What has stand-ins for the names of files has no files.
+    /// The symbolizer of this capture, which prefers the names stored in it. An anonymized capture has no files.
     fn symbolizer(&self, index: &Index) -> Symbolizer {
         let anonymized = index.process.anonymized;
         let mut symbolizer = if anonymized { Symbolizer::nowhere() } else { Symbolizer::new(self.search.clone()) };
@@ -198,7 +199,7 @@ impl How {
 }
 
 impl CaptureReader {
-    /// Opens the capture at `path` and finds its blocks. It may be unfinished, and still being written.
+    /// Opens the capture at `path` and indexes its blocks. It may be incomplete, and may still be written.
     ///
     /// # Errors
     /// [`Error::Unusable`] when there is no capture of a known version there, [`Error::Io`] when reading fails.
@@ -209,28 +210,28 @@ impl CaptureReader {
         Ok(Self { file, index, how })
     }
 
-    /// Calls in one line are one from now on: for what has no room for columns, and maxima or lifetimes of stacks.
+    /// Drops columns of frames while reading: for reports without columns, and for maxima or lifetimes of stacks.
     pub fn ignore_columns(&mut self) {
         self.how.columns = false;
     }
 
-    /// Native frames stay places from now on, which [`crate::symbols::apply`] can give their names later.
+    /// Leaves native frames as places; [`crate::symbols::apply`] can replace them later.
     pub fn ignore_names(&mut self) {
         self.how.names = false;
     }
 
-    /// Stacks keep only what their places and modules are told by from now on: for what shows no call paths, sums up
-    /// everything that was allocated, and leaves nothing out by its stack.
+    /// Reduces stacks to what places and modules need: for reports that show no call paths, sum everything that was
+    /// allocated, and filter nothing by its stack.
     pub fn ignore_paths(&mut self) {
         self.how.brief = true;
     }
 
-    /// Looks for files with names of native code here.
+    /// Sets where symbol files are searched.
     pub fn look_in(&mut self, search: DebugFileSearch) {
         self.how.search = search;
     }
 
-    /// What finds the names of native code in it.
+    /// A symbolizer for this capture.
     #[must_use]
     pub fn symbolizer(&self) -> Symbolizer {
         self.how.symbolizer(&self.index)
@@ -260,7 +261,7 @@ impl CaptureReader {
         self.file.len()
     }
 
-    /// Copies its bytes as they are, damage included. `progress` is called now and then with the bytes since.
+    /// Copies its bytes unchanged, damage included. `progress` is called with the number of bytes processed.
     ///
     /// # Errors
     /// What reading or writing says.
@@ -279,8 +280,8 @@ impl CaptureReader {
         }
     }
 
-    /// Copies it with its payloads stored as `pack` says where that is smaller. `go_on` is told how many bytes were dealt
-    /// with since; `Ok(false)`: it said no, and the copy is not whole.
+    /// Copies it with its payloads compressed by `pack`, where that is smaller. `go_on` is called with the number of
+    /// bytes processed; `Ok(false)`: it returned `false`, and the copy is incomplete.
     ///
     /// # Errors
     /// What reading or writing says.
@@ -293,7 +294,7 @@ impl CaptureReader {
         repack::repack(&self.file, out, pack, go_on)
     }
 
-    /// What is known of the recorded process.
+    /// The metadata of the recorded process.
     #[must_use]
     pub fn process(&self) -> &Process {
         &self.index.process
@@ -305,7 +306,7 @@ impl CaptureReader {
         self.index.complete
     }
 
-    /// How long was recorded, in nanoseconds: to its end, or to its last tick where it was cut.
+    /// Duration of the recording in nanoseconds: to its end, or to its last tick if it is incomplete.
     ///
     /// # Errors
     /// [`Error::Io`] when reading fails.
@@ -327,7 +328,7 @@ impl CaptureReader {
         read::snapshots(&self.file, &self.index)
     }
 
-    /// What is known to be lost before records are read; [`ReadSummary::lost`] has everything.
+    /// The loss that the index found; [`ReadSummary::lost`] has all of it.
     #[must_use]
     pub fn lost(&self) -> Loss {
         self.index.lost
@@ -351,7 +352,7 @@ impl CaptureReader {
         self.index.aggregated
     }
 
-    /// Names of native code that were written into it: for [`Symbolizer::know`](crate::symbols::Symbolizer::know).
+    /// The names of native code that are stored in it: for [`Symbolizer::know`](crate::symbols::Symbolizer::know).
     #[must_use]
     pub fn symbols(&self) -> &[memtrack_format::symbols::ModuleSymbols] {
         &self.index.symbols
@@ -363,9 +364,9 @@ impl CaptureReader {
         &self.index.sources
     }
 
-    /// Every native place that its stacks refer to, by module: for [`Symbolizer::prefetch`](crate::symbols::Symbolizer::prefetch).
-    /// All records are read for it, unless none can be native; `progress` is called now and then with the bytes since, which
-    /// add up to [`CaptureReader::total_record_bytes`].
+    /// Every native place in its stacks, by module: for [`Symbolizer::prefetch`](crate::symbols::Symbolizer::prefetch).
+    /// Reads all records, unless none can be native; `progress` is called with the number of bytes processed, which add
+    /// up to [`CaptureReader::total_record_bytes`].
     ///
     /// # Errors
     /// [`Error::Io`] when reading fails.
@@ -398,8 +399,8 @@ impl CaptureReader {
         (0..self.index.segments.len()).map(|segment| self.index.stored_bytes(segment)).sum()
     }
 
-    /// Gives all events and snapshots to `consumer`, in their total order, once. `progress` is called now and then with
-    /// the bytes that were dealt with since, which add up to [`CaptureReader::total_record_bytes`].
+    /// Passes all events and snapshots to `consumer`, in their total order. `progress` is called with the number of
+    /// bytes processed, which add up to [`CaptureReader::total_record_bytes`].
     ///
     /// # Errors
     /// [`Error::Io`] when reading fails, [`Error::TooMany`] when ids run out. Damage is no error: it is counted.
@@ -407,7 +408,7 @@ impl CaptureReader {
         read::read(&self.file, (&self.index, &self.how), consumer, &mut progress)
     }
 
-    /// The same piece by piece, for several captures that are read side by side.
+    /// The same step by step, for several captures that are read together.
     pub(crate) fn reading(&self) -> Result<MergeReader, Error> {
         MergeReader::new(&self.file, (&self.index, &self.how), Room::SHARED)
     }

@@ -1,7 +1,7 @@
-//! Which native places a capture refers to: for finding the names of all of them at once, beside each other.
+//! Collects the native places in a capture, so that their names can be looked up in parallel.
 //!
-//! Invariant: what a frame's id means depends on the image of the process, as in the merge; a frame without a described
-//! module is no native one.
+//! Invariant: as in the merge, ids are those of an image of the process; a frame whose module is not described is not
+//! native.
 
 use std::ops::Range;
 
@@ -21,14 +21,14 @@ use crate::symbols::WantedOffsets;
 /// Events that are decoded at a time.
 const BATCH: usize = 1 << 16;
 
-/// Of some segments: modules and frames by the image of the process that they are of.
+/// Modules and frames in some segments, by the image of the process.
 #[derive(Default)]
 struct NativeIds {
     modules: FxHashMap<(usize, u32), NativeModule>,
     frames: FxHashSet<(usize, RawFrame)>,
 }
 
-/// Segments that tell most of the places.
+/// Number of segments that have most of the places.
 const FIRST: usize = 16;
 
 /// Every native place of the capture, by module.
@@ -40,7 +40,7 @@ pub(super) fn places(
     places_in(file, index, 0..index.segments.len(), progress)
 }
 
-/// The native places of the capture's beginning: those of most of its modules, without reading all of it twice.
+/// The native places in the first segments, which have most modules, so that not everything is read twice.
 pub(super) fn first_places(file: &OpenCaptureFile, index: &Index) -> Result<Vec<WantedOffsets>, Error> {
     places_in(file, index, 0..index.segments.len().min(FIRST), &|_| ())
 }

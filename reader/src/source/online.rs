@@ -1,10 +1,10 @@
-//! Events in their total order while they are being recorded: for the collector of an aggregated capture, and live views.
+//! Merges events during the recording: for aggregated captures and the live view.
 //!
-//! Pieces of segments come as the collector drains them. A run can be given out when no stream can come up with an
-//! earlier one any more, or with more of the same: see [`Online::watermark`].
+//! Pieces of segments come as the collector drains them. A run is emitted when no stream can add an earlier run, or
+//! more of the same run: see [`Online::watermark`].
 //!
-//! Invariant: the order is the one that reading a file of the same pieces would give; memory is bounded by what has come
-//! and cannot be given out yet, and by the tables.
+//! Invariant: the order is that of reading a file with the same pieces; memory is bounded by the pieces that cannot be
+//! emitted yet, and by the tables.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -21,15 +21,15 @@ use crate::error::Error;
 use crate::event::Thread;
 use crate::frames::Frames;
 
-/// One stream on its way through the merge.
+/// The position in one stream.
 #[derive(Debug, Default)]
 struct OnlineStream {
     reader: SegmentReader,
-    /// Which segment is being decoded, and up to which byte; `None`: the rest of it cannot be read.
+    /// The segment that is being decoded, and how many bytes of it have come; `None`: the rest of it cannot be decoded.
     at: Option<(u32, u32)>,
     batches: VecDeque<Batch>,
     cursor: Cursor,
-    /// Whatever it will still show has this ticket or a later one.
+    /// All its further events have this ticket or a later one.
     past: u64,
 }
 
@@ -55,7 +55,7 @@ impl OnlineStream {
         self.batches.push_back(batch);
     }
 
-    /// The turn of the next run; loads what it is in.
+    /// The turn of the next run; loads the batch that contains it.
     fn next<C: Consumer>(&mut self, merger: &mut Merger, consumer: &mut C) -> Result<Option<RunTurn>, Error> {
         loop {
             if let Some(turn) = self.cursor.next() {
@@ -67,29 +67,29 @@ impl OnlineStream {
     }
 }
 
-/// The merge of streams that go on.
+/// The merge of streams that are being recorded.
 #[derive(Debug, Default)]
 pub struct Online {
     streams: FxHashMap<u32, OnlineStream>,
     merger: Merger,
     lost: Loss,
-    /// Streams of which nothing has come yet will only show later tickets.
+    /// All events of streams that are not known yet have later tickets than this.
     floor: u64,
 }
 
 impl Online {
-    /// Nothing has come yet. Times count from `start_monotonic_ns`.
+    /// A merge before the first piece. Times count from `start_monotonic_ns`.
     #[must_use]
     pub fn new(start_monotonic_ns: u64) -> Self {
         let timeline = Timeline::new(Some(start_monotonic_ns), None);
         let mut merger = Merger::new(timeline, Vec::new());
-        // The program waits for who follows it, so names are left to reports.
+        // The program waits for its recorder, so names are left to reports.
         merger.tables.without_names = true;
         Self { merger, ..Self::default() }
     }
 
-    /// Takes bytes of a stream: the ones from `offset` on of this segment, which begin and end between two records. What
-    /// does not follow what came before is lost, and counted.
+    /// Adds bytes of a stream: those from `offset` on of this segment, which begin and end between two records. Bytes
+    /// after a gap are lost, and counted.
     pub fn records(&mut self, stream: u32, segment: u32, offset: u32, bytes: &[u8]) {
         let floor = self.floor;
         let stream =
@@ -97,26 +97,26 @@ impl Online {
         stream.decode(segment, offset, bytes, &mut self.lost);
     }
 
-    /// Takes what the collector saw, in the order of its tickets.
+    /// Adds an observation of the collector, in the order of tickets.
     pub fn observe(&mut self, observation: &Observation) {
         self.merger.observe(observation);
     }
 
-    /// Takes what the collector found out about the image that this ticket is of: a file, and code that is of it. To be
-    /// said before the events that run it are given out.
+    /// Adds a mapped file of the image with this first ticket. Must be called before events that run its code are
+    /// emitted.
     pub fn mapped(&mut self, ticket: u64, file: &MappedFile) {
         self.merger.mapped(ticket, file);
     }
 
-    /// The process replaced itself by exec: what has this ticket or a later one is of its next image. To be said before
-    /// anything of that comes.
+    /// The process replaced itself by exec: this ticket and later ones belong to its next image. Must be called before
+    /// any event of that image comes.
     pub fn replaced(&mut self, ticket: u64) {
         self.merger.replaced(ticket);
     }
 
-    /// Gives out every run that is closed. The caller vouches that all records of earlier runs than `before_ticket` have
-    /// come, but for those that the `busy` streams (ascending) may be about to show: a busy stream is at least at the last
-    /// run that it has shown, which others may share; all others are past `before_ticket`.
+    /// Emits every complete run. The caller guarantees that all records of runs before `before_ticket` have come,
+    /// except those of the `busy` streams (ascending): a busy stream may still add to the last run that it has shown,
+    /// which others may share; all other streams are past `before_ticket`.
     ///
     /// # Errors
     /// [`Error::TooMany`] when ids run out.
@@ -131,7 +131,7 @@ impl Online {
                 stream.past = stream.past.max(before_ticket);
             }
         }
-        // A stream that is busy before anything of it came is not past this ticket, so it must be known by name.
+        // A stream that is busy before its first piece came is not past this ticket, so it must be known.
         for &number in busy {
             let floor = self.floor;
             self.streams.entry(number).or_insert_with(|| OnlineStream { past: floor, ..OnlineStream::default() });
@@ -140,7 +140,7 @@ impl Online {
         self.give(bound, consumer)
     }
 
-    /// Gives out everything that has come: all streams have ended.
+    /// Emits everything that has come: all streams have ended.
     ///
     /// # Errors
     /// [`Error::TooMany`] when ids run out.
@@ -177,7 +177,7 @@ impl Online {
         &self.merger.tables.threads
     }
 
-    /// Gives out all runs up to this ticket, which nobody adds to any more, and the marks up to it.
+    /// Emits all runs up to this ticket, which are complete, and the ticks and snapshots up to it.
     fn give<C: Consumer>(&mut self, bound: u64, consumer: &mut C) -> Result<(), Error> {
         let mut heap = BinaryHeap::new();
         for (&number, stream) in &mut self.streams {

@@ -1,9 +1,10 @@
-//! A capture's events in their total order: the merge of all its streams by ticket.
+//! Reads a file's events in their total order: merges all its streams by ticket.
 //!
-//! Every stream waits in a heap with the turn of its next run, or of its next segment, which is opened when its turn comes.
-//! A run that goes on in the next segment of its stream does so with the same ticket.
+//! Every stream waits in a heap with the turn of its next run, or of its next segment, which is opened when its turn
+//! comes. A run that continues in the next segment of its stream has the same ticket there.
 //!
-//! Invariant: inside a stream the order is that of its segments and records, whatever the tickets of a damaged file say.
+//! Invariant: within a stream the order is that of its segments and records, whatever the tickets of a damaged file
+//! are.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,7 +32,7 @@ struct FileStream {
     rest: Option<Arc<Task>>,
 }
 
-/// Gives every event and snapshot to `consumer`; `progress` gets the bytes of the file that were dealt with since.
+/// Passes every event and snapshot to `consumer`; `progress` is called with the number of bytes processed.
 pub(super) fn read<C: Consumer>(
     file: &Arc<OpenCaptureFile>,
     (index, how): (&Arc<Index>, &How),
@@ -53,7 +54,7 @@ fn streams(index: &Index) -> Vec<FileStream> {
     streams.map(|segments| FileStream { segments: segments.to_vec(), ..FileStream::default() }).collect()
 }
 
-/// The clocks' relation: by the process's start and end, else by its last snapshot.
+/// The relation of the clocks: from the process's start and end, else from its last snapshot.
 fn timeline(file: &OpenCaptureFile, index: &Index) -> Result<Timeline, Error> {
     let process = &index.process;
     let mut last = None;
@@ -102,7 +103,7 @@ pub(super) fn snapshots(file: &OpenCaptureFile, index: &Index) -> Result<u64, Er
     Ok(number)
 }
 
-/// A capture that is being read, as far as it has been given out.
+/// A capture that is being read.
 pub(crate) struct MergeReader {
     shop: Arc<DecodePool>,
     ahead: Ahead,
@@ -163,8 +164,8 @@ impl MergeReader {
         Ok(None)
     }
 
-    /// Gives out the next run, of one with exact times what is not later than `until_ns` and at least one event; or opens
-    /// what it is in. `false`: there is none.
+    /// Emits the next run, or opens the segment that contains it; of a run with exact times the events up to
+    /// `until_ns`, and at least one. `false`: there are no more.
     #[inline]
     pub(crate) fn step<C: Consumer>(
         &mut self,
@@ -188,7 +189,7 @@ impl MergeReader {
         Ok(true)
     }
 
-    /// Gives out the snapshots after the last event.
+    /// Emits the snapshots after the last event.
     pub(crate) fn end<C: Consumer>(&mut self, consumer: &mut C) -> Result<(), Error> {
         self.look_ahead(u64::MAX)?;
         self.merger.pass(u64::MAX, consumer);
@@ -210,7 +211,7 @@ impl MergeReader {
         }
     }
 
-    /// Notes when the stream's turn is next, which was at its `last` turn just now.
+    /// Notes the stream's next turn; its `last` turn has just been processed.
     fn queue(&mut self, stream: usize, last: RunTurn) {
         let FileStream { cursor, rest, segments } = &self.streams[stream];
         let next = match cursor.next() {

@@ -1,7 +1,7 @@
-//! A capture with the same blocks, stored in fewer bytes.
+//! Copies a capture with its payloads compressed further.
 //!
-//! Invariant: every block of the copy has the payload and the place that it has in the original, and in the same order;
-//! what is not understood is copied as it is, damage included.
+//! Invariant: every block of the copy has the same payload and the same position as in the original; blocks that are
+//! not understood are copied unchanged, damage included.
 
 use std::io::Write;
 
@@ -20,10 +20,10 @@ const FIRST_WITH_ZSTD: u32 = 2;
 /// Bytes that are copied at once.
 const COPIED: usize = 1 << 20;
 
-/// Puts a payload, behind what comes before it in its group, into the buffer as it is to be stored, and says how.
+/// Compresses a payload, given the earlier bytes of its group, into the buffer; returns the codec.
 pub type Pack<'a> = dyn FnMut(&[u8], &[u8], &mut Vec<u8>) -> Codec + 'a;
 
-/// Copies the capture. `go_on` is told how many bytes of it were dealt with since; `Ok(false)`: it said no.
+/// Copies the capture. `go_on` is called with the number of bytes processed; `Ok(false)`: it returned `false`.
 pub(super) fn repack(
     file: &OpenCaptureFile,
     out: &mut dyn Write,
@@ -91,7 +91,7 @@ impl Copy<'_> {
         Ok(true)
     }
 
-    /// The payload, behind what comes before it in its group; `None`: it is damaged, or that is not known.
+    /// The earlier bytes of the group and the payload; `None`: it is damaged, or those bytes are not known.
     fn unpacked(&mut self, piece: &StoredPiece) -> Result<Option<(Vec<u8>, usize)>, Error> {
         let header = &piece.header;
         let mut raw = match self.groups.remove(&header.stream) {
@@ -133,7 +133,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Copies what is left up to here.
+    /// Copies the bytes up to here.
     fn verbatim(&mut self, end: u64) -> Result<(), Error> {
         let mut buffer = Vec::new();
         while self.at < end {

@@ -1,11 +1,11 @@
-//! The records of one group of segments, as compact events: what can be done side by side with others, before the merge.
+//! Decodes the records of one group of segments into compact events: the part of reading that runs in parallel.
 //!
-//! Stacks become nodes of a tree that is local to the group (node 0 is the empty stack), so that an event carries one
-//! number; the merge maps each new node to a [`StackId`](crate::StackId) once. A segment is decoded in batches of bounded
-//! size, because a few bytes can stand for many events.
+//! Stacks become nodes of a tree that is local to the group (node 0 is the empty stack), so that an event has one
+//! number; the merge maps each new node to a [`StackId`](crate::StackId) once. A segment is decoded in batches of
+//! bounded size, because a few bytes can be many events.
 //!
-//! Invariant: the batches of a segment, one after the other, hold its events in the order they were recorded, and each
-//! node that an event names is in its batch's `nodes` or in an earlier batch's.
+//! Invariant: the batches of a segment have its events in the order of recording, and each node of an event is in its
+//! batch's `nodes` or in those of an earlier batch.
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU64;
@@ -22,7 +22,7 @@ use crate::native::{self, NativeModule};
 
 use super::thread_names::NameSource;
 
-/// An event but for what the merge adds.
+/// An event, without what the merge adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Compact {
     pub(super) address: u64,
@@ -47,7 +47,7 @@ pub(super) struct SegmentNode {
     pub(super) frame: RawFrame,
 }
 
-/// What a segment says beside events.
+/// A definition in a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Definition {
     Code(CodeDescription),
@@ -117,16 +117,16 @@ pub(super) enum DecodeProgress {
     Damaged,
 }
 
-/// Callees of a node that are looked at before the table is asked.
+/// Callees of a node that are compared before the table is searched.
 const LOOKS: usize = 8;
 
-/// The nodes of a segment. A node's callees stand in a ring, in the order of their first use, which is mostly that of every
-/// use: so what is looked for is the one used last, or one of the next.
+/// The nodes of a segment. A node's callees form a ring in the order of their first use, which is mostly the order of
+/// every use: so the callee that is looked up is mostly the last used one or one of its successors.
 #[derive(Debug, Default)]
 struct Nodes {
     /// By their numbers; the empty stack first, once there are any.
     links: Vec<StackLink>,
-    /// Their numbers by what they are.
+    /// Index of the nodes.
     numbers: HashTable<u32>,
 }
 
@@ -140,7 +140,7 @@ struct StackLink {
 }
 
 impl Nodes {
-    /// The number of a node, which is put among the `new` ones if it is one.
+    /// The number of a node; a new one is appended to `new`.
     #[inline]
     fn intern(&mut self, new: &mut Vec<SegmentNode>, node: SegmentNode) -> u32 {
         let last = self.links.get(node.parent as usize).map_or(0, |caller| caller.last);
@@ -256,7 +256,7 @@ impl SegmentReader {
         }
     }
 
-    /// What is no block; `false`: a record that may not stand here.
+    /// Handles a record that is no Alloc or Free; `false`: the record is invalid here.
     fn record(&mut self, record: &Record<'_>, batch: &mut Batch) -> bool {
         if self.begin.is_none() && !matches!(record, Record::Begin { .. }) {
             return false;
@@ -333,8 +333,8 @@ impl SegmentReader {
         }
     }
 
-    /// What did not happen is taken out, if it is the last event and still here; so nobody ever sees its effect, whatever
-    /// other threads did meanwhile. Else the replay undoes it.
+    /// Removes an undone event if it is the last one and still in the batch; so its effect is never seen, whatever
+    /// other threads did in between. Else the replay undoes it.
     fn undo(&mut self, batch: &mut Batch, undo: EventKind, undone: &[EventKind]) {
         if batch.events.pop_if(|event| undone.contains(&event.kind)).is_none() {
             self.event(batch, undo, 0, 0, None);
@@ -393,7 +393,7 @@ impl From<&CodeHead<'_>> for CodeDescription {
     }
 }
 
-/// The recorder cuts texts at this length; a longer one is not its own.
+/// The shim truncates texts to this length; a longer text is invalid.
 fn cut(text: &[u8]) -> Vec<u8> {
     text[..text.len().min(MAX_TEXT)].to_vec()
 }

@@ -1,7 +1,7 @@
-//! What ids of a capture stand for: code objects, frames, stacks and threads of all streams together.
+//! Resolves the ids of a capture: code objects, frames, stacks and threads of all streams.
 //!
-//! Invariant: a frame whose code object was never described is shown as `<unknown>` and counted, never guessed; it is
-//! looked up anew each time, since the description may yet come.
+//! Invariant: a frame whose code object is not described is shown as `<unknown>` and counted; it is looked up again
+//! each time, since the description may still come.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -27,37 +27,38 @@ pub(super) struct IdTables {
     pub(super) threads: Vec<Thread>,
     /// Nodes whose frame's code object was not known.
     pub(super) unknown_frames: u64,
-    /// Frames have no columns: calls in one line are one.
+    /// Frames have no columns.
     pub(super) without_columns: bool,
-    /// Native frames stay places: their names are not looked up.
+    /// Names of native frames are not looked up.
     pub(super) without_names: bool,
-    /// Makes stacks brief, where that is enough.
+    /// Reduces stacks, if that is enough.
     pub(super) brief: Option<Brief>,
     thread_ids: FxHashMap<i32, ThreadId>,
     /// The names of threads, by thread.
     names: Vec<ThreadNames>,
     /// The names of native frames.
     pub(super) symbols: Symbolizer,
-    /// For each image of the process, the first one's at 0.
+    /// The code objects of each image of the process.
     images: Vec<CodeImage>,
 }
 
-/// Code objects of one image of the process: an exec begins another, whose ids mean something else.
+/// The code objects of one image of the process: an exec begins another image, with ids of its own.
 #[derive(Debug, Default)]
 struct CodeImage {
     codes: FxHashMap<u32, (CodeDescription, Vec<u8>)>,
     known: FxHashMap<(u32, u32), FrameId>,
     modules: FxHashMap<u32, NativeModule>,
-    /// Files that pages outside of loaded objects are of, by the page's id.
+    /// The mapped files of pages outside loaded objects, by the page's id.
     files: FxHashMap<u32, Arc<MappedFile>>,
     /// The frames of native places, root first: a function, and those that are inlined there.
     native: FxHashMap<(u32, u32), Vec<FrameId>>,
-    /// Where frames are, as the collector found it in tables that are not in the capture.
+    /// Source positions that the collector decoded from line tables.
     located: FxHashMap<(u32, u32), SourcePosition>,
 }
 
 impl IdTables {
-    /// Takes a definition of an image over. The first one of a code object holds; a later one adds what is missing of its line table.
+    /// Adds a definition of an image. The first one of a code object counts; later ones add missing parts of its line
+    /// table.
     pub(super) fn define(&mut self, image: usize, definition: &Definition) {
         match definition {
             Definition::Code(code) => {
@@ -84,7 +85,7 @@ impl IdTables {
         }
     }
 
-    /// What the collector found out about pages of an image. Of two things about one page, the first holds.
+    /// Adds the mapped file of pages of an image. The first one of a page counts.
     pub(super) fn mapped(&mut self, image: usize, file: &MappedFile) {
         let file = Arc::new(file.clone());
         for &code in &file.codes {
@@ -147,7 +148,7 @@ impl IdTables {
         self.images.get(image).is_some_and(|image| image.modules.contains_key(&frame.code))
     }
 
-    /// The stack that a native frame makes, called from `parent`, with the functions that are inlined there.
+    /// The stack after a call of a native frame from `parent`, with the functions that are inlined there.
     fn native_stack(&mut self, image: usize, parent: StackId, frame: RawFrame) -> Result<StackId, Error> {
         let key = (frame.code, frame.instruction);
         if !self.image(image).native.contains_key(&key) {
@@ -191,7 +192,7 @@ impl IdTables {
     }
 }
 
-/// The stack that a frame makes, called from `parent`.
+/// The stack after a call of a frame from `parent`.
 fn stack_id(brief: &mut Option<Brief>, frames: &mut Frames, parent: StackId, frame: FrameId) -> Result<StackId, Error> {
     match brief {
         Some(brief) => brief.stack_id(frames, parent, frame),
@@ -199,7 +200,7 @@ fn stack_id(brief: &mut Option<Brief>, frames: &mut Frames, parent: StackId, fra
     }
 }
 
-/// Where a frame of this module is: in the module itself, or, where that is a page of a file, in the file.
+/// Module and offset of a frame: of the module itself or, for a page of a file, of that file.
 pub(super) fn place<'a>(
     module: &'a NativeModule,
     file: Option<&MappedFile>,

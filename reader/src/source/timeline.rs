@@ -1,31 +1,30 @@
-//! The time of events: what ticks say of tickets, and what the stamping clock says of moments.
+//! Determines the times of events, from ticks and from stamps.
 //!
-//! A tick is a ticket that the collector took at a known time; so an event of a later ticket came after it. After a pause
-//! the program's first run says itself when it began. A stamp is
-//! exact, but a thread may be delayed between reading the clock and taking its place in the total order, so a stamp is
-//! held between the ticks around its event.
+//! A tick is a ticket that the collector took at a known time; so an event with a later ticket happened after it. After
+//! a pause the first run of the program has its own start time. A stamp is exact, but a thread may be delayed between
+//! reading the clock and taking its ticket, so it is clamped to the interval between the ticks around its event.
 //!
-//! Invariant: the time of an event is never before that of a tick or snapshot before it in the total order, nor after
-//! that of one after it.
+//! Invariant: an event is never earlier than a tick or snapshot before it in the total order, nor later than one after
+//! it.
 
 use std::collections::VecDeque;
 
 use memtrack_format::meta::{Process, RecordedClock};
 use memtrack_format::observe::{Observation, Tick};
 
-/// Binary places of [`ClockScale::ns_per_tick`].
+/// Fractional bits of [`ClockScale::ns_per_tick`].
 const FRACTION: u32 = 32;
 
-/// A tick on its way into the total order; times are since the start.
+/// A tick that waits for its position in the total order; its time is since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TimelineTick {
     pub(super) ticket: u64,
     pub(super) time_ns: u64,
-    /// Resident memory, if it was looked at.
+    /// Resident memory, if the tick is a snapshot.
     pub(super) rss: Option<u64>,
 }
 
-/// From the stamping clock to nanoseconds since the start.
+/// Converts the stamping clock to nanoseconds since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockScale {
     start_ticks: u64,
@@ -61,10 +60,10 @@ impl ClockScale {
     }
 }
 
-/// Where the merge stands in time.
+/// The merge's position in time.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
-    /// CLOCK_MONOTONIC at the start; the first tick's where the capture does not say.
+    /// CLOCK_MONOTONIC at the start; the first tick's if the capture does not have it.
     start_ns: Option<u64>,
     scale: Option<ClockScale>,
     /// Time of the last mark that was passed.
@@ -90,7 +89,7 @@ impl Timeline {
         self.last.ticket
     }
 
-    /// Adds a tick, after all that were added before. Threads are none of its business.
+    /// Adds a tick, later than all earlier ones.
     pub(super) fn add(&mut self, observation: &Observation) {
         let (tick, rss) = match observation {
             Observation::Tick(tick) => (tick, None),
@@ -120,7 +119,7 @@ impl Timeline {
         Some(TimelineTick { time_ns, ..mark })
     }
 
-    /// A run begins, at this time on the monotonic clock as its thread says; the time since the start.
+    /// A run begins at this time on the monotonic clock, as its thread recorded; returns the time since the start.
     pub(super) fn begin_run(&mut self, monotonic_ns: u64) -> u64 {
         let start = *self.start_ns.get_or_insert(monotonic_ns);
         let time_ns = monotonic_ns.saturating_sub(start);
@@ -133,18 +132,18 @@ impl Timeline {
         self.inexact |= inexact;
     }
 
-    /// No event comes any more; the recording ended at this time on the monotonic clock.
+    /// There are no more events; the recording ended at this time on the monotonic clock.
     pub(super) fn end(&mut self, monotonic_ns: Option<u64>) {
         let end = monotonic_ns.zip(self.start_ns).map(|(end, start)| end.saturating_sub(start));
         self.reach(end.unwrap_or(0));
     }
 
-    /// By how much events without stamps may have been later than their times say, up to the last mark.
+    /// By how much events without stamps may have been later than their times, up to the last mark.
     pub(super) fn coarsest_ns(&self) -> u64 {
         self.coarsest_ns
     }
 
-    /// What comes now is of this time or a later one; gives what is known of it.
+    /// The next events are of this time or later; returns the time.
     fn reach(&mut self, time_ns: u64) -> u64 {
         let time_ns = time_ns.max(self.floor);
         if std::mem::take(&mut self.inexact) {

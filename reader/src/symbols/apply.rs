@@ -1,6 +1,6 @@
-//! Names in the place of native places: in the frames and stacks of a report.
+//! Replaces native places by names, in the frames and stacks of a report.
 //!
-//! Invariant: every place becomes at least one frame, and functions that are inlined there stand below the one that they
+//! Invariant: every place becomes at least one frame, and functions that are inlined there are below the one that they
 //! are inlined in.
 
 use super::{Symbolizer, WantedOffsets};
@@ -52,7 +52,7 @@ pub fn places(frames: &Frames) -> Vec<WantedOffsets> {
     wanted
 }
 
-/// Gives every native place its names, and merges groups whose stacks are the same by name.
+/// Looks up every native place, and merges groups whose stacks become equal.
 ///
 /// # Errors
 /// [`Error::TooMany`] when inlined functions make the tables larger than this version can hold.
@@ -68,7 +68,7 @@ pub fn apply(symbols: &mut Symbolizer, frames: &mut Frames, analysis: &mut Analy
     Ok(())
 }
 
-/// The tables with names, and what each of the stacks is there.
+/// The tables with names, and the new id of each stack.
 fn with_names(places: &Frames, symbols: &mut Symbolizer) -> Result<(Frames, Vec<StackId>), Error> {
     let mut named = Frames::new();
     let mut chains = Vec::with_capacity(places.frames().len());

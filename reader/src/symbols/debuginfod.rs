@@ -6,7 +6,6 @@
 
 use std::env;
 use std::ffi::OsStr;
-use std::fmt::Write;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::error::SymbolError;
+use super::hex::hex;
 
 /// Longest build-id that is asked for, in bytes.
 const LONGEST_ID: usize = 64;
@@ -90,13 +90,4 @@ fn wait(mut child: Child) -> io::Result<Vec<u8>> {
         stdout.take(1 << 16).read_to_end(&mut printed)?;
     }
     Ok(printed)
-}
-
-/// The usual notation of build-ids.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -1,7 +1,7 @@
-//! An ELF file: what it says of itself, its symbols, and its debug sections.
+//! Reads an ELF file: build-id, links to debug files, symbols and debug sections.
 //!
-//! Parts of the file are read as they are needed and not mapped, so that a file that shrinks meanwhile is an error and
-//! no signal. Invariant: no part is longer than the file; a compressed one gives at most [`RATIO`] times its bytes.
+//! Parts of the file are read when needed and not mapped, so that a file that shrinks meanwhile causes an error and no
+//! signal. Invariant: no part is longer than the file; a compressed section is at most [`RATIO`] times its stored size.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use object::{Endianness, Object, ObjectSection};
 
 use super::error::SymbolError;
 
-/// At most this many bytes are made of one: a little more than zlib can, and far more than debug information needs.
+/// The largest accepted compression ratio: a little more than zlib's maximum.
 const RATIO: u64 = 1100;
 
 type CacheReader<'d> = &'d ReadCache<File>;
@@ -54,7 +54,7 @@ pub(super) struct SymbolFile<'d> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Raw<'a> {
     pub(super) address: u64,
-    /// 0: not told.
+    /// 0: unknown.
     pub(super) size: u64,
     pub(super) name: &'a [u8],
     pub(super) local: bool,

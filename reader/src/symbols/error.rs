@@ -5,7 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::debuginfod::hex;
+use super::hex::hex;
 
 /// Why a file, or all files of a module, cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -17,13 +17,13 @@ use super::table::FunctionTable;
 use super::{ResolvedSymbol, search};
 use crate::native::NativeModule;
 
-/// Most functions that may stand at one address.
+/// Maximum number of functions at one address.
 const DEEPEST: usize = 256;
 
 type Slice = EndianArcSlice<RunTimeEndian>;
 type Dwarf = gimli::Dwarf<Slice>;
 
-/// What the files of a module name.
+/// The names in a module's files.
 pub(super) struct ModuleNames {
     table: FunctionTable,
     dwarf: Option<Context<Slice>>,
@@ -66,7 +66,7 @@ impl ModuleNames {
         self.table.is_empty() && self.dwarf.is_none()
     }
 
-    /// What stands at this address of the file, innermost first; empty when nothing is known.
+    /// The functions at this address of the file, innermost first; empty if unknown.
     pub(super) fn symbols(&self, address: u64) -> Vec<ResolvedSymbol> {
         if address == u64::MAX {
             return Vec::new(); // addr2line looks for what is before the address behind it

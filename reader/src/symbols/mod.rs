@@ -1,19 +1,21 @@
-//! From a module and an offset in it to functions, files and lines: the names of native frames, found at reading time.
+//! Symbolizes native frames: finds function, file and line of an offset in a module.
 //!
-//! The way through: names that [stand in the capture](Symbolizer::know) come first; else [`DebugFileSearch`] finds the files that
-//! belong to the module (`elf` opens them, `debuginfod` fetches them), `image` reads what names they hold (`table` for
-//! symbols, DWARF for lines and inlined functions), and `demangle` makes them readable. Modules are opened once and
-//! results kept; [`Symbolizer::prefetch`] does many modules side by side. Symbolizers that share a [`DebugFileSearch`] share what
-//! it has `opened`.
+//! Names that are [stored in the capture](Symbolizer::know) come first. Else [`DebugFileSearch`] finds the files of the
+//! module (`elf` opens them, `debuginfod` downloads them), `image` reads their names (`table`: symbols; DWARF: lines
+//! and inlined functions), and `demangle` makes them readable. Modules are opened once and results are cached;
+//! [`Symbolizer::prefetch`] processes modules in parallel. Symbolizers that share a [`DebugFileSearch`] share the files
+//! that are `opened`.
 //!
-//! Invariant: a file names a module only if it has the build-id that was recorded, or is the very file where there was none,
-//! so a name is never that of another version of the code; what has no name is called by module and offset, and [`Symbolizer::problems`] says why.
+//! Invariant: a file is used for a module only if it has the recorded build-id, or is the very same file if there was
+//! none, so a name is never that of another version of the code. A frame without a name is shown as module and offset,
+//! and [`Symbolizer::problems`] has the reason.
 
 mod apply;
 mod debuginfod;
 mod demangle;
 mod elf;
 mod error;
+mod hex;
 mod image;
 mod opened;
 mod search;
@@ -37,7 +39,7 @@ use self::error::SymbolError;
 use self::image::ModuleNames;
 use crate::native::{ModuleSource, NativeModule};
 
-/// A place in the source that an address stands for: the function that was called, or one that was inlined there.
+/// A function at an address: the called one, or one that was inlined there.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ResolvedSymbol {
     /// The function's name, demangled; `module+0xoffset` where none is known.
@@ -48,10 +50,10 @@ pub struct ResolvedSymbol {
     pub line: u32,
 }
 
-/// What a module's names are kept under: its path and its identity.
+/// The key of a module: its path and its identity.
 type ModuleKey = (Vec<u8>, Vec<u8>);
 
-/// Finds names, and remembers them.
+/// Finds names, and caches them.
 #[derive(Debug)]
 pub struct Symbolizer {
     /// `None`: there are no files to look for.
@@ -66,7 +68,7 @@ impl Default for Symbolizer {
 }
 
 impl Drop for Symbolizer {
-    /// Leaves the files to the next.
+    /// Passes the open files on to the next symbolizer.
     fn drop(&mut self) {
         let Some(search) = &self.search else { return };
         for ((path, build_id), module) in self.modules.drain() {
@@ -91,7 +93,7 @@ pub struct WantedOffsets {
 pub struct SymbolProblem {
     /// Path of the module.
     pub module: String,
-    /// Why there are none, for a person.
+    /// The reason, in words.
     pub reason: String,
 }
 
@@ -102,13 +104,13 @@ impl Symbolizer {
         Self { search: Some(search), modules: FxHashMap::default() }
     }
 
-    /// Knows what it is told, and looks for no files.
+    /// Uses stored names only.
     #[must_use]
     pub fn nowhere() -> Self {
         Self { search: None, modules: FxHashMap::default() }
     }
 
-    /// Takes over names that were written into a capture. They are preferred to what files say now.
+    /// Adds names that are stored in the capture. They take precedence over files.
     pub fn know(&mut self, names: &[ModuleSymbols]) {
         for named in names {
             let module = self.modules.entry((named.path.clone(), named.build_id.clone())).or_default();
@@ -121,7 +123,7 @@ impl Symbolizer {
         }
     }
 
-    /// What stands at this offset of the module, innermost first, inlined functions included; at least one.
+    /// The functions at this offset of the module, innermost first, inlined ones included; at least one.
     pub fn resolve(&mut self, module: &NativeModule, offset: u64) -> &[ResolvedSymbol] {
         let known = self.modules.entry(key(module)).or_default();
         if !known.names.contains_key(&offset) {
@@ -130,7 +132,7 @@ impl Symbolizer {
         known.names.get(&offset).map_or(&[], |names| &names.symbols)
     }
 
-    /// Finds the names of many offsets at once, one thread for each module; [`Symbolizer::resolve`] has them then.
+    /// Looks up many offsets, one thread per module; [`Symbolizer::resolve`] then returns them from the cache.
     pub fn prefetch(&mut self, wanted: &[WantedOffsets]) {
         let mut by_module: FxHashMap<ModuleKey, (&NativeModule, Vec<u64>)> = FxHashMap::default();
         for one in wanted {
@@ -146,7 +148,7 @@ impl Symbolizer {
         self.modules.extend(work.into_iter().map(|(known, key, ..)| (key, known)));
     }
 
-    /// Modules that were asked for and of which nothing could be named, by path.
+    /// Modules without any names, by path.
     #[must_use]
     pub fn problems(&self) -> Vec<SymbolProblem> {
         let mut problems: Vec<_> = self.modules.iter().filter_map(|(key, module)| module.problem(&key.0)).collect();
@@ -154,7 +156,7 @@ impl Symbolizer {
         problems
     }
 
-    /// Everything that was found by now or known before, in the form that a capture keeps.
+    /// All names that are known, in the form in which a capture stores them.
     #[must_use]
     pub fn named(&self) -> Vec<ModuleSymbols> {
         let mut named: Vec<_> = self.modules.iter().map(|(key, module)| module.named(key)).collect();
@@ -182,12 +184,12 @@ struct AddressNames {
 /// The files of a module.
 #[derive(Debug, Default)]
 enum Files {
-    /// Nobody has looked for them.
+    /// Not searched yet.
     #[default]
     Unopened,
     /// They were found.
     Open(Box<ModuleNames>),
-    /// There are none that can be used, because of this.
+    /// None can be used, for this reason.
     None(SymbolError),
 }
 
@@ -232,7 +234,7 @@ impl ResolvedModule {
 }
 
 fn key(module: &NativeModule) -> ModuleKey {
-    // Of a mapped file without a build-id nothing is believed, whatever is known of one that was loaded from there.
+    // The file of a mapping without a build-id is never trusted, even if the same path was loaded by the loader.
     let unproven = module.source == ModuleSource::Maps && module.build_id.is_empty();
     (module.path.clone(), if unproven { vec![0] } else { module.identity() })
 }

@@ -1,7 +1,7 @@
-//! The opened files of modules, handed from one symbolizer to the next: the captures of a process tree have most of their
-//! modules in common, and opening a C library's debug file takes longer than reading a small process's capture.
+//! A pool of open module files, which symbolizers share: the captures of a process tree have most modules in common,
+//! and opening a C library's debug file takes longer than reading a small process's capture.
 //!
-//! Invariant: only files of modules with a build-id are kept, which prove to be the same whichever capture asks.
+//! Invariant: only files of modules with a build-id are pooled, since they are the same for every capture.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,20 +9,20 @@ use rustc_hash::FxHashMap;
 
 use super::{Files, ModuleKey};
 
-/// Modules that are kept at once; with one more, all are let go.
+/// Maximum number of modules in the pool; with one more, all are closed.
 const MOST: usize = 64;
 
-/// Files that nobody uses at the moment.
+/// The files that are not in use.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Opened(Arc<Mutex<FxHashMap<ModuleKey, Files>>>);
 
 impl Opened {
-    /// Hands out the files of a module, if they are here.
+    /// Takes the files of a module out, if they are here.
     pub(super) fn take(&self, key: &ModuleKey) -> Option<Files> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key)
     }
 
-    /// Keeps the files of a module for the next who asks.
+    /// Returns the files of a module to the pool.
     pub(super) fn put(&self, key: ModuleKey, files: Files) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= MOST {

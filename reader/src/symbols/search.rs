@@ -1,8 +1,8 @@
-//! Which files belong to a module: its own, its separate debug file, and what debug files share.
+//! Finds the files of a module: its own, its separate debug file, and the file that debug files share.
 //!
-//! Invariant: a file is used only if it is proven to belong: by the build-id that was recorded, or, without one, by what the
-//! file system said of the module's own file, and of a debug file by the checksum in the file that links to it. By its name
-//! alone only in captures of versions that recorded neither.
+//! Invariant: a file is used only if it is proven to belong: by the recorded build-id; without one, by the file stamp
+//! of the module's own file, and for a debug file by the checksum in the link to it. It is used by its name alone only
+//! for captures of versions that recorded neither.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,21 +17,22 @@ use std::time::{Duration, Instant};
 use crc32fast::hash as crc32;
 use memtrack_format::file_stamp::FileStamp;
 
-use super::debuginfod::{Debuginfod, hex};
+use super::debuginfod::Debuginfod;
 use super::elf::{FileBytes, SymbolFile};
 use super::error::SymbolError;
+use super::hex::hex;
 use super::opened::Opened;
 use super::{Files, ModuleKey, key};
 use crate::native::{self, NativeModule};
 
 /// Where distributions put debug files.
 const SYSTEM: &str = "/usr/lib/debug";
-/// What the system appends to the path of a file that has gone.
+/// What the kernel appends to the path of a deleted file.
 const GONE: &[u8] = b" (deleted)";
-/// The largest debug file whose checksum is looked at, in bytes.
+/// The largest debug file whose checksum is computed, in bytes.
 const LARGEST_CHECKED: u64 = 2 << 30;
 
-/// The largest file that is opened where there is little time, in bytes: no part of its opening can be broken off.
+/// The largest file that is opened under a time limit, in bytes, since opening cannot be interrupted.
 const LARGEST_IN_TIME: u64 = 1 << 30;
 
 /// Where files are looked for.
@@ -43,17 +44,17 @@ pub struct DebugFileSearch {
     limit: Option<Arc<TimeLimit>>,
 }
 
-/// How long names may be looked for.
+/// The time limit for looking up names.
 #[derive(Debug)]
 struct TimeLimit {
     most: Duration,
-    /// When the first was looked for.
+    /// When the first look-up began.
     begun: OnceLock<Instant>,
     is_over: AtomicBool,
 }
 
 impl Default for DebugFileSearch {
-    /// The system's places, and those that the environment names.
+    /// The system's directories, and the servers in the environment.
     fn default() -> Self {
         Self::new(&[], Debuginfod::from_environment())
     }
@@ -68,14 +69,14 @@ impl DebugFileSearch {
         Self { debug_dirs, debuginfod: debuginfod.map(Arc::new), opened: Opened::default(), limit: None }
     }
 
-    /// On this machine only, and for so long: what is not found by then has no name. Clones share the time.
+    /// Searches on this machine only, for this long: what is not found by then has no name. Clones share the limit.
     #[must_use]
     pub fn limited(most: Duration) -> Self {
         let limit = TimeLimit { most, begun: OnceLock::new(), is_over: AtomicBool::new(false) };
         Self { limit: Some(Arc::new(limit)), ..Self::new(&[], None) }
     }
 
-    /// Whether its time was over before all names were found.
+    /// Whether the time limit was reached before all names were found.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.limit.as_ref().is_some_and(|limit| limit.is_over.load(Relaxed))
@@ -91,7 +92,7 @@ impl DebugFileSearch {
         has_time
     }
 
-    /// Whether there is time to open the files of a module, of which its own is the one whose size tells.
+    /// Whether there is time to open the files of a module, judged by the size of its own file.
     pub(super) fn has_time_to_open(&self, module: &NativeModule) -> bool {
         let is_large = || {
             let path = Path::new(OsStr::from_bytes(&module.path));
@@ -106,12 +107,12 @@ impl DebugFileSearch {
         }
     }
 
-    /// The files of a module that another symbolizer has left here.
+    /// Files of a module that another symbolizer has opened.
     pub(super) fn opened(&self, module: &NativeModule) -> Option<Files> {
         if module.build_id.is_empty() { None } else { self.opened.take(&key(module)) }
     }
 
-    /// Leaves a module's files to the next symbolizer; those of a module without a build-id are let go.
+    /// Pools a module's files; those of a module without a build-id are closed.
     pub(super) fn leave(&self, key: ModuleKey, files: Files) {
         // A build-id has more bytes than what stands for none.
         if key.1.len() > 1 {
@@ -177,7 +178,7 @@ pub(super) fn own_file(module: &NativeModule) -> Result<FileBytes, SymbolError> 
     if !path.is_absolute() && module.build_id.is_empty() {
         return Err(SymbolError::RelativePath);
     }
-    // Nobody vouches that the file of a mapping is the one at its path.
+    // The file at a mapping's path need not be the mapped one.
     if module.source == native::ModuleSource::Maps && module.build_id.is_empty() {
         return Err(SymbolError::Unidentified);
     }
@@ -188,14 +189,14 @@ pub(super) fn own_file(module: &NativeModule) -> Result<FileBytes, SymbolError> 
     }
 }
 
-/// What the file system says of a file now.
+/// The stamp of a file now.
 fn stamp(path: &Path) -> Option<FileStamp> {
     let found = fs::metadata(path).ok()?;
     let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
     Some(FileStamp { inode: found.ino(), size: found.size(), modified_ns })
 }
 
-/// The file that is where one was that had gone while it was mapped: another copy of the same build.
+/// For a deleted file: another copy of the same build at its path.
 fn without_mark(module: &NativeModule) -> Option<FileBytes> {
     let path = module.path.strip_suffix(GONE).filter(|_| !module.build_id.is_empty())?;
     with_build_id(Path::new(OsStr::from_bytes(path)), &module.build_id).ok()

@@ -1,7 +1,7 @@
-//! Functions of a symbol table, by address.
+//! The functions of a symbol table, by address.
 //!
-//! Invariant: an address is given a name only if it lies in the function: between its start and the end that the table
-//! tells, or, for those without a size, the next function's start.
+//! Invariant: an address has a name only if it lies in the function: between its start and its end in the table or, for
+//! symbols without a size, the start of the next function.
 
 use super::elf::{Raw, SymbolFile};
 

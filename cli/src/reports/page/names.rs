@@ -93,8 +93,8 @@ impl<'a> KeyNames<'a> {
     /// Writes the frames of these keys, and their source lines.
     pub(super) fn write(&mut self, keys: &[u32], data: &mut PackedColumns) -> io::Result<()> {
         let mut strings = Strings::default();
-        let described: Vec<Described> = keys.iter().map(|key| self.describe(*key)).collect();
-        let mut texts = |name: &str, text: fn(&Described) -> &str| {
+        let described: Vec<DescribedFrame> = keys.iter().map(|key| self.describe(*key)).collect();
+        let mut texts = |name: &str, text: fn(&DescribedFrame) -> &str| {
             let numbers: Vec<u64> = described.iter().map(|frame| strings.number(text(frame))).collect();
             data.column(name, numbers)
         };
@@ -115,13 +115,13 @@ impl<'a> KeyNames<'a> {
     /// The lines around those of the frames, each once, as far as the files are still those of the recording.
     fn write_sources(
         &mut self,
-        described: &[Described],
+        described: &[DescribedFrame],
         strings: &mut Strings,
         data: &mut PackedColumns,
     ) -> io::Result<()> {
         let Some(sources) = &mut self.sources else { return Ok(()) };
         let mut lines: BTreeMap<(u64, u32), u64> = BTreeMap::new();
-        for Described { file, line, .. } in described {
+        for DescribedFrame { file, line, .. } in described {
             let source = sources.file(file);
             if source.is_changed() || *line == 0 || source.line(*line).is_none() {
                 continue;
@@ -137,14 +137,14 @@ impl<'a> KeyNames<'a> {
         data.column("sourceText", lines.values().copied())
     }
 
-    fn describe(&mut self, key: u32) -> Described {
+    fn describe(&mut self, key: u32) -> DescribedFrame {
         let place = match &self.functions {
             _ if key == CallTree::NO_FRAME => None,
             Some(functions) => functions.get(&key).copied(),
             None => Some((0, FrameId(key))),
         };
         let Some((table, id)) = place else {
-            return Described { function: NO_STACK.into(), origin: STANDARD, ..Described::default() };
+            return DescribedFrame { function: NO_STACK.into(), origin: STANDARD, ..DescribedFrame::default() };
         };
         let FrameTable { frames, origins, modules } = &mut self.tables[table];
         let (function, file, object) = (frames.function(id), frames.file(id), frames.module(id));
@@ -155,7 +155,7 @@ impl<'a> KeyNames<'a> {
             None => modules.of_frame(frames, id).map_or("", |module| modules.name(module)),
         };
         let import = if function == "<module>" { dotted(frames.programs(), file) } else { None };
-        Described {
+        DescribedFrame {
             function: function.into(),
             file: file.into(),
             short: paths::short(frames, file).into_owned(),
@@ -188,7 +188,7 @@ const STANDARD: u64 = 2;
 
 /// A frame as the page shows it.
 #[derive(Default)]
-struct Described {
+struct DescribedFrame {
     function: String,
     file: String,
     /// The file as a person wants to read it.

@@ -9,7 +9,7 @@ use memtrack_format::file_stamp::FileStamp;
 
 use super::{FRAMES, Fixture, address, expected, frames, module, run};
 use crate::native::NativeModule;
-use crate::symbols::debuginfod::hex;
+use crate::symbols::hex::hex;
 use crate::symbols::{DebugFileSearch, Symbolizer, WantedOffsets};
 
 #[test]

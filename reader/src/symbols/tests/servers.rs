@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Fixture, address, expected, frames, module};
 use crate::native::NativeModule;
-use crate::symbols::debuginfod::hex;
+use crate::symbols::hex::hex;
 use crate::symbols::{DebugFileSearch, Debuginfod, Symbolizer};
 
 impl Fixture {

@@ -4,7 +4,6 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::wrap::paragraph;
 use crate::terminal::Look;
 
 /// What a piece of text is, which decides how it looks.
@@ -159,14 +158,6 @@ pub(super) fn without_middle(text: &str, room: usize) -> String {
     let room = room.saturating_sub(1);
     let first = beginning(text, room.div_ceil(2));
     format!("{first}…{}", end(text, room - first.width().min(room)))
-}
-
-impl Look {
-    /// A heading.
-    pub(crate) fn heading(self, text: &str) -> String {
-        let line = |line: &String| Styled::new(Style::Heading, line).render(self);
-        paragraph(text, self).iter().map(line).collect::<Vec<_>>().join("\n")
-    }
 }
 
 #[cfg(test)]

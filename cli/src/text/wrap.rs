@@ -4,7 +4,7 @@
 
 use unicode_width::UnicodeWidthStr;
 
-use super::styled::visible;
+use super::styled::{Style, Styled, visible};
 use crate::terminal::Look;
 
 /// A sentence in as many lines as it needs.
@@ -37,6 +37,14 @@ fn broken(text: &str, room: Option<usize>) -> Vec<String> {
         }
     }
     lines
+}
+
+impl Look {
+    /// A heading.
+    pub(crate) fn heading(self, text: &str) -> String {
+        let line = |line: &String| Styled::new(Style::Heading, line).render(self);
+        paragraph(text, self).iter().map(line).collect::<Vec<_>>().join("\n")
+    }
 }
 
 #[cfg(test)]

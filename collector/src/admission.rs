@@ -178,7 +178,11 @@ impl Admission {
         let name = same_namespace.then(|| procfs::thread(pid, pid)).and_then(procfs::ThreadStatus::name);
         let MemoryOffer { base, replaces, .. } = served.place;
         let handle = Arc::clone(&served.handle);
-        let resident = ResidentMemory::of(pid);
+        let mut resident = ResidentMemory::of(pid);
+        // A child has of the library what it uses again.
+        if hello.fork.is_none() {
+            resident.look_at_library(pid);
+        }
         Connection { area, pid, handle, same_namespace, name, resident, clock: self.clock, process, base, replaces }
     }
 

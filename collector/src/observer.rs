@@ -78,7 +78,8 @@ impl Observer {
 
     /// Takes the first snapshot; if the process has ended by now, with its resident memory from when it connected.
     pub(crate) fn observe_first(&mut self, area: &Area) {
-        if let Some(rss) = self.rss(area).or(self.resident.first) {
+        let first = self.resident.first.map(|bytes| bytes.saturating_sub(self.memtracks_bytes(area)));
+        if let Some(rss) = self.rss(area).or(first) {
             self.snapshot(area, rss);
         }
     }
@@ -142,9 +143,17 @@ impl Observer {
         Some(self.resident.bytes()?.saturating_sub(self.memtracks_bytes(area)))
     }
 
-    /// Bytes of the shared memory that are resident in the target.
+    /// Bytes of the shared memory, and of memtrack's library, that are resident in the target.
     fn memtracks_bytes(&self, area: &Area) -> u64 {
-        (self.segment_pages + header_pages(area.slot_count(), self.used_slots)) * PAGE as u64
+        (self.segment_pages + header_pages(area.slot_count(), self.used_slots)) * PAGE as u64 + self.resident.library
+    }
+
+    /// Looks once more how much memtrack's library has. What has been added since the last look came with the first events,
+    /// and so is in the peak.
+    pub(crate) fn look_at_library(&mut self, pid: i32) {
+        let before = self.resident.library;
+        self.resident.look_at_library(pid);
+        self.own_peak = self.own_peak.saturating_sub(self.resident.library.saturating_sub(before));
     }
 
     fn tick(&mut self, area: &Area) -> u64 {

@@ -3,7 +3,7 @@
 //! Invariant: every answer is optional: at any moment the process may have ended, run another program, or be hidden.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
@@ -18,6 +18,8 @@ pub(crate) struct ResidentMemory {
     page: u64,
     /// Resident bytes when this was created.
     pub(crate) first: Option<u64>,
+    /// Resident bytes of memtrack's library in the process, as far as they were looked at.
+    pub(crate) library: u64,
 }
 
 impl ResidentMemory {
@@ -26,7 +28,7 @@ impl ResidentMemory {
         // SAFETY: reads a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let statm = File::open(format!("/proc/{pid}/statm")).ok();
-        let mut made = Self { statm, page: u64::try_from(page).unwrap_or(4096), first: None };
+        let mut made = Self { statm, page: u64::try_from(page).unwrap_or(4096), first: None, library: 0 };
         made.first = made.bytes();
         made
     }
@@ -39,6 +41,34 @@ impl ResidentMemory {
         let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
         (pages > 0).then(|| pages.saturating_mul(self.page))
     }
+
+    /// Looks how much of it memtrack's library is, where that costs little: not of a process that has much.
+    pub(crate) fn look_at_library(&mut self, pid: i32) {
+        if self.bytes().is_some_and(|bytes| bytes < LITTLE) {
+            self.library = self.library.max(library_bytes(pid).unwrap_or(0));
+        }
+    }
+}
+
+/// Resident bytes of which all mappings together can be looked at in a fraction of a millisecond.
+const LITTLE: u64 = 32 << 20;
+/// What the files of memtrack's library are called, whoever has put them where.
+const LIBRARY: &str = "libmemtrack";
+
+/// Resident bytes of memtrack's library.
+fn library_bytes(pid: i32) -> Option<u64> {
+    let mut of_library = false;
+    let mut bytes = 0_u64;
+    for line in BufReader::new(File::open(format!("/proc/{pid}/smaps")).ok()?).lines() {
+        let line = line.ok()?;
+        if let Some(resident) = line.strip_prefix("Rss:") {
+            let kilobytes: u64 = resident.trim().strip_suffix(" kB")?.parse().ok()?;
+            bytes += if of_library { kilobytes * 1024 } else { 0 };
+        } else if line.split(' ').next().is_some_and(|first| first.contains('-')) {
+            of_library = line.rsplit('/').next().is_some_and(|name| name.starts_with(LIBRARY)) && line.contains('/');
+        }
+    }
+    Some(bytes)
 }
 
 /// The kernel's high-water mark of resident memory (`VmHWM`) of a process's current image, in bytes; `None` if it has ended.
@@ -216,9 +246,10 @@ pub(crate) fn executable(pid: i32) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::{
-        ProcessHandle, ResidentMemory, ThreadStatus, command_line, executable, exists, processor_ns, resident_peak,
-        thread,
+        ProcessHandle, ResidentMemory, ThreadStatus, command_line, executable, exists, library_bytes, processor_ns,
+        resident_peak, thread,
     };
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn this_process_is_described() {
@@ -231,6 +262,29 @@ mod tests {
         let path = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
         assert_eq!(executable(pid), Some(path));
         assert!(!ProcessHandle::of(pid).has_ended() && exists(pid));
+    }
+
+    #[test]
+    fn the_librarys_resident_pages_are_told_from_others() {
+        let pid = std::process::id().cast_signed();
+        let directory = tempfile::tempdir().unwrap();
+        let before = library_bytes(pid).unwrap();
+        let map = |name: &str| {
+            let file = std::fs::File::create_new(directory.path().join(name)).unwrap();
+            file.set_len(1 << 20).unwrap();
+            let (flags, protection) = (libc::MAP_SHARED | libc::MAP_POPULATE, libc::PROT_READ);
+            let file = std::fs::OpenOptions::new().read(true).open(directory.path().join(name)).unwrap();
+            // SAFETY: a new mapping of a file of that length, which nobody writes.
+            let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 1 << 20, protection, flags, file.as_raw_fd(), 0) };
+            assert_ne!(mapped, libc::MAP_FAILED);
+        };
+        map("other.so");
+        assert_eq!(library_bytes(pid), Some(before));
+        map("libmemtrack_shim.so");
+        assert_eq!(library_bytes(pid), Some(before + (1 << 20)));
+        let mut resident = ResidentMemory::of(pid);
+        resident.look_at_library(pid);
+        assert!(resident.library >= 1 << 20 || resident.bytes() >= Some(super::LITTLE));
     }
 
     #[test]

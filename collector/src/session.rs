@@ -35,6 +35,8 @@ const LIFE_NS: u64 = 10_000_000;
 /// Interval of reading the high-water mark of resident memory, in nanoseconds: shortest and longest.
 const SHORTEST_PEAK_NS: u64 = 1_000_000;
 const LONGEST_PEAK_NS: u64 = 100_000_000;
+/// Age at which memtrack's library is in use in a process, in nanoseconds.
+const LIBRARY_IN_USE_NS: u64 = 8_000_000;
 /// Slots beyond the last used one that every round checks.
 const AHEAD: u32 = 4;
 /// The longest sleep while the process is idle.
@@ -73,6 +75,8 @@ pub(crate) struct Session {
     next_life_ns: u64,
     begun_ns: u64,
     next_peak_ns: u64,
+    /// Until when to look how much memory memtrack's library has in the process: it grows while it begins to record.
+    library_looks_end_ns: u64,
     /// The process has ended.
     over: bool,
     /// The last drain is done.
@@ -116,6 +120,8 @@ impl Session {
         }
         // One at the start, so that the shortest run has resident memory to show.
         observer.observe_first(&area);
+        let is_fork = process.fork_ticket.is_some();
+        let library_looks_end_ns = if is_fork { 0 } else { now.saturating_add(LIBRARY_IN_USE_NS) };
         let before = ProcessorTimes::of(pid);
         let native = area.control().native.load(Acquire) == 1;
         let maps = if native { MapsAsker::start(pid, &area, &handle, now) } else { None };
@@ -145,6 +151,7 @@ impl Session {
             next_life_ns: now.saturating_add(LIFE_NS),
             begun_ns: now,
             next_peak_ns: now,
+            library_looks_end_ns,
             over: false,
             ended: false,
             begun: false,
@@ -263,6 +270,9 @@ impl Session {
         }
         let age = now.saturating_sub(self.begun_ns);
         self.next_peak_ns = now.saturating_add((age / 8).clamp(SHORTEST_PEAK_NS, LONGEST_PEAK_NS));
+        if now < self.library_looks_end_ns {
+            self.observer.look_at_library(self.pid);
+        }
         let peak = procfs::resident_peak(self.pid);
         // What was read may be another process's that has its number, if it has ended.
         if let Some(peak) = peak.filter(|_| !self.handle.has_ended()) {

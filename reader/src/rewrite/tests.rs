@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 
 use memtrack_format::meta::{EndTimes, Process, StartTimes};
+use memtrack_format::sources::FileLines;
 use memtrack_format::{Allocator, MapClass};
 
 use super::{Anonymizer, Plan, Rewriter, StripRule};
@@ -311,4 +312,24 @@ fn threads_that_shared_a_ticket_keep_their_order() {
     let mut order = EventOrder::default();
     CaptureReader::open(file.path()).unwrap().read(&mut order, |_| ()).unwrap();
     assert_eq!(order.0, runs.map(|(_, tid)| tid as i32));
+}
+
+#[test]
+fn source_lines_stay_but_for_those_of_an_anonymous_capture() {
+    let file = FileLines { path: b"/home/alice/app.py".to_vec(), lines: vec![(7, b"load(secret)".to_vec())] };
+    let files = [file.clone(), FileLines { lines: vec![(9, b"more()".to_vec())], ..file }];
+    let written = |names: Option<Anonymizer>| {
+        let mut rewriter = Rewriter::new(Vec::new(), (&process(), &[]), None, names).unwrap();
+        rewriter.sources(&files).unwrap();
+        feed(&mut rewriter, &frames());
+        rewriter.finish(&threads(), Loss::default(), true).unwrap()
+    };
+    let mut bytes = written(None);
+    assert_eq!(read(&bytes).0.sources(), files);
+    assert!(read(&written(Some(Anonymizer::default()))).0.sources().is_empty());
+    let at = bytes.windows(12).position(|text| text == b"load(secret)").unwrap();
+    bytes[at] ^= 1;
+    let damaged = read(&bytes).0;
+    assert!(damaged.sources().is_empty() && damaged.complete(), "damage costs the lines and nothing else");
+    assert_eq!(damaged.lost().blocks, 1);
 }

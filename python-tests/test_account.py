@@ -126,7 +126,7 @@ def test_the_closing_lines_have_the_answer_and_no_account(memtrack, python):
     program.write_text("kept = [bytearray(100_000) for _ in range(100)]\n" + PROGRAM)
     outcome = memtrack("run", "-o", "capture.bin", "--", python, program)
     text = outcome.stderr.decode()
-    assert "(estimate)" not in text and "told at a glance" not in text, text
+    assert "(estimate)" not in text and "resolved by the fast comparison" not in text, text
     held = text[text.index("  leaked "):].splitlines()[1]
     assert "10.0 MB" in held and "app.py:1" in held, text
     longest = max(text.splitlines(), key=len)

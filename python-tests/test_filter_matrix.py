@@ -125,7 +125,7 @@ def test_every_report_has_the_same_totals(capture, name):
         stdout = outcome.stdout if report == "heaptrack" else outcome.stdout.decode()
         found[report] = total(stdout)
         # One line says what was left out, in every report the same.
-        (line,) = re.findall(r"filtered: [\d,]+ of [\d,]+ allocations, .*; the rest is left out", outcome.stderr.decode()) or [None]
+        (line,) = re.findall(r"filters: showing [\d,]+ of [\d,]+ allocations, .*", outcome.stderr.decode()) or [None]
         if not report.startswith("query"):
             assert line and line.startswith(f"filtered: {found[report][0]:,} of "), (report, line)
     assert len(set(found.values())) == 1, found

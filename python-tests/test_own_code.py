@@ -53,10 +53,10 @@ def test_leaks_name_own_lines_and_leave_out_what_imports_hold(memtrack, python, 
     # The calls of one line are one row, and the module that an import executes is own code.
     assert re.search(r"<module> at shop/cache\.py:2, via load at vendor/__init__\.py:3$", first), text
     assert re.search(r"^  5\.00 MB .*remember at shop/cache\.py:5, via load at vendor/__init__\.py:3$", second), text
-    assert re.search(r"^8\.\d+ MB held by imports are left out; --with-imports$", text, re.MULTILINE), text
+    assert re.search(r"^8\.\d+ MB allocated during imports not shown; use --with-imports$", text, re.MULTILINE), text
     whole = capture.reading("table", "--leaks", "--with-imports", capture.path)
     assert rows(whole)[0].endswith("import vendor at shop/cache.py:1"), whole
-    assert "left out" not in whole
+    assert "not shown" not in whole
     recorded = capture.reading("table", "--leaks", "--all-frames", capture.path)
     assert f"load at {program.parent}/lib/site-packages/vendor/__init__.py:3" in recorded, recorded
 
@@ -66,9 +66,9 @@ def test_stats_and_query_name_own_lines_as_table_does(memtrack, python, program)
     stats = capture.reading("stats", "--leaks", "-n", 3, capture.path)
     biggest = stats.split("Biggest by size, of what was leaked\n")[1].splitlines()[0]
     assert "<module> at shop/cache.py:2, via load at vendor/__init__.py:3" in biggest, stats
-    assert re.search(r"^Lists below +8\.\d+ MB held by imports are left out; --with-imports$", stats, re.MULTILINE)
+    assert re.search(r"^Lists below +8\.\d+ MB allocated during imports not shown; use --with-imports$", stats, re.MULTILINE)
     recorded = capture.reading("stats", "--leaks", "--all-frames", "--with-imports", "-n", 3, capture.path)
-    assert "<module> at " + str(program.parent) in recorded and "left out" not in recorded, recorded
+    assert "<module> at " + str(program.parent) in recorded and "not shown" not in recorded, recorded
 
     expression = f"bytes > {2 * MB}"
     listed = capture.reading("query", expression, capture.path)

@@ -12,7 +12,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, fence};
 use loom::thread;
 
-use layout::{SEGMENT_ROOM, SEGMENTS_PER_SLOT, SegmentHeader, SlotHeader, Word};
+use layout::{ModelSegmentHeader, ModelSlotHeader, ModelWord, SEGMENT_ROOM, SEGMENTS_PER_SLOT};
 use segment_chain::ChainReader;
 
 mod atomics {
@@ -26,35 +26,38 @@ mod atomics {
 mod layout {
     use super::atomics::Ordering::{self, Relaxed, Release};
 
+    // The names by which the protocol knows them.
+    pub(super) use self::{ModelSegmentHeader as SegmentHeader, ModelSlotHeader as SlotHeader};
+
     pub(super) const SEGMENT_ROOM: usize = 2;
     pub(super) const SEGMENTS_PER_SLOT: usize = 2;
 
     #[derive(Debug)]
-    pub(super) struct SlotHeader {
-        pub(super) busy: Word<u32>,
-        pub(super) current: Word<u32>,
-        pub(super) free: Word<u32>,
-        pub(super) waiting: Word<u32>,
+    pub(super) struct ModelSlotHeader {
+        pub(super) busy: ModelWord<u32>,
+        pub(super) current: ModelWord<u32>,
+        pub(super) free: ModelWord<u32>,
+        pub(super) waiting: ModelWord<u32>,
     }
 
     #[derive(Debug)]
-    pub(super) struct SegmentHeader {
-        pub(super) fill: Word<u32>,
-        pub(super) next: Word<u32>,
-        pub(super) number: Word<u32>,
-        pub(super) first_ticket: Word<u64>,
-        pub(super) last_ticket: Word<u64>,
+    pub(super) struct ModelSegmentHeader {
+        pub(super) fill: ModelWord<u32>,
+        pub(super) next: ModelWord<u32>,
+        pub(super) number: ModelWord<u32>,
+        pub(super) first_ticket: ModelWord<u64>,
+        pub(super) last_ticket: ModelWord<u64>,
     }
 
     /// An atomic word. With the fault its stores release nothing.
     #[derive(Debug)]
-    pub(super) struct Word<T> {
+    pub(super) struct ModelWord<T> {
         value: loom::sync::atomic::AtomicU64,
         releases: bool,
         number: std::marker::PhantomData<T>,
     }
 
-    impl<T: Into<u64> + TryFrom<u64>> Word<T> {
+    impl<T: Into<u64> + TryFrom<u64>> ModelWord<T> {
         pub(super) fn new(value: T, releases: bool) -> Self {
             let value = loom::sync::atomic::AtomicU64::new(value.into());
             Self { value, releases, number: std::marker::PhantomData }
@@ -106,28 +109,28 @@ enum Fault {
 }
 
 /// A slot with its segments.
-struct Slot {
-    header: SlotHeader,
-    segments: [Segment; SEGMENTS_PER_SLOT],
+struct ModelSlot {
+    header: ModelSlotHeader,
+    segments: [ModelSegment; SEGMENTS_PER_SLOT],
 }
 
-struct Segment {
-    header: SegmentHeader,
+struct ModelSegment {
+    header: ModelSegmentHeader,
     records: [UnsafeCell<u32>; SEGMENT_ROOM],
 }
 
-impl Slot {
+impl ModelSlot {
     fn new(fault: Fault) -> Self {
         let free = (1 << SEGMENTS_PER_SLOT) - 1;
-        let word = |value| Word::new(value, true);
-        let busy = Word::new(0, fault != Fault::BusyReleasesNothing);
-        let header = SlotHeader { busy, current: word(0), free: word(free), waiting: word(0) };
-        Self { header, segments: std::array::from_fn(|_| Segment::new(fault)) }
+        let word = |value| ModelWord::new(value, true);
+        let busy = ModelWord::new(0, fault != Fault::BusyReleasesNothing);
+        let header = ModelSlotHeader { busy, current: word(0), free: word(free), waiting: word(0) };
+        Self { header, segments: std::array::from_fn(|_| ModelSegment::new(fault)) }
     }
 
     /// Writes these records, as the shim's ring does.
     fn write(&self, records: std::ops::RangeInclusive<u32>) {
-        let mut at: Option<(&Segment, u32)> = None;
+        let mut at: Option<(&ModelSegment, u32)> = None;
         let mut number = 0;
         for record in records {
             let (segment, fill) = match at {
@@ -183,13 +186,18 @@ impl Slot {
     }
 }
 
-impl Segment {
+impl ModelSegment {
     fn new(fault: Fault) -> Self {
-        let fill = Word::new(0, fault != Fault::FillReleasesNothing);
-        let word = |value| Word::new(value, true);
+        let fill = ModelWord::new(0, fault != Fault::FillReleasesNothing);
+        let word = |value| ModelWord::new(value, true);
         let (next, number) = (word(0), word(0));
-        let header =
-            SegmentHeader { fill, next, number, first_ticket: Word::new(0, true), last_ticket: Word::new(0, true) };
+        let header = ModelSegmentHeader {
+            fill,
+            next,
+            number,
+            first_ticket: ModelWord::new(0, true),
+            last_ticket: ModelWord::new(0, true),
+        };
         Self { header, records: std::array::from_fn(|_| UnsafeCell::new(0)) }
     }
 }
@@ -237,7 +245,7 @@ fn assert_found(fault: Fault, model: fn(Fault)) {
 
 /// A writer fills more segments than there are, and the collector reads them meanwhile.
 fn records_arrive(fault: Fault) {
-    let slot = Arc::new(Slot::new(fault));
+    let slot = Arc::new(ModelSlot::new(fault));
     let writer = {
         let slot = Arc::clone(&slot);
         thread::spawn(move || slot.write(1..=RECORDS))
@@ -285,7 +293,7 @@ impl MemoryBarrier {
 
 /// A thread records two events with the tickets that it finds; the collector takes a ticket and looks whether it is in a hook.
 fn barrier_orders(fault: Fault) {
-    let slot = Arc::new(Slot::new(fault));
+    let slot = Arc::new(ModelSlot::new(fault));
     let ticket = Arc::new(AtomicU64::new(1));
     let barrier = Arc::new(MemoryBarrier { wanted: AtomicBool::new(false), passed: AtomicBool::new(false) });
     let writer = {

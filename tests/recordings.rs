@@ -36,7 +36,7 @@ fn a_second_run_takes_the_place_of_the_first_and_its_children() {
     let said = follow(&dir, 1);
     let second = captures(&dir);
     assert_eq!((second.len(), &proposed(&dir, &said)), (2, &second), "{said}");
-    assert!(said.contains("  replaced    3 captures of the children of the recording before"), "{said}");
+    assert!(said.contains("  replaced    3 captures of child processes of the previous recording"), "{said}");
 }
 
 #[test]
@@ -64,8 +64,10 @@ fn a_report_is_of_one_recording() {
     }
     for report in ["stats", "table", "tree", "flamegraph", "summary", "parse"] {
         let refused = Outcome::of(&mut dir.memtrack([report, "one.bin", "two.bin"]));
-        refused
-            .fails(1, &["2 recordings", "one.bin (started 2", "two.bin (started 2", "memtrack diff", "memtrack merge"]);
+        refused.fails(
+            1,
+            &["2 different recordings", "one.bin (started 2", "two.bin (started 2", "memtrack diff", "memtrack merge"],
+        );
     }
     // These take what they are told.
     Outcome::of(&mut dir.memtrack(["diff", "one.bin", "two.bin"])).success();

@@ -59,13 +59,13 @@ fn captures_are_replaced_by_force_only() {
     let dir = Dir::new();
     let capture = recorded(&dir);
     let before = fs::read(&capture).expect("a capture");
-    Outcome::of(dir.memtrack(["symbolize"]).arg(&capture)).fails(1, &["exists already", "--force", "-o"]);
+    Outcome::of(dir.memtrack(["symbolize"]).arg(&capture)).fails(1, &["file exists", "--force", "-o"]);
     assert_eq!(fs::read(&capture).expect("a capture"), before);
     Outcome::of(dir.memtrack(["symbolize", "-f"]).arg(&capture)).success();
     assert!(fs::read(&capture).expect("a capture").len() > before.len());
     // One that is cut may still be written to.
     fs::write(&capture, &before[..before.len() - 1]).expect("a capture");
-    Outcome::of(dir.memtrack(["symbolize", "-f"]).arg(&capture)).fails(1, &["not complete", "-o"]);
+    Outcome::of(dir.memtrack(["symbolize", "-f"]).arg(&capture)).fails(1, &["incomplete", "-o"]);
     let other = dir.path("other.bin");
     Outcome::of(dir.memtrack(["symbolize", "-o"]).args([&other, &capture])).success();
     assert!(!places(&dir, &other).is_empty());
@@ -75,7 +75,7 @@ fn captures_are_replaced_by_force_only() {
 fn captures_without_native_code_are_told() {
     let dir = Dir::new();
     let run = dir.run(&dir.program("heap"), ["powers"]);
-    Outcome::of(dir.memtrack(["symbolize", "-f"]).arg(&run.capture)).fails(1, &["no native code", "--native"]);
+    Outcome::of(dir.memtrack(["symbolize", "-f"]).arg(&run.capture)).fails(1, &["no native frames", "--native"]);
 }
 
 /// Functions and counts of the rows about `powers`, of a report with these options.

@@ -186,7 +186,7 @@ fn what_all_processes_lack_is_told_once() {
     let captures = captures(&dir);
     assert_eq!(captures.len(), 11);
     let stats = Outcome::of(dir.memtrack(["stats"]).args(captures.iter().map(|(path, _)| path)));
-    let unnamed = stats.stderr.lines().filter(|line| line.contains("no names for") && line.contains("/trees:"));
+    let unnamed = stats.stderr.lines().filter(|line| line.contains("no symbols for") && line.contains("/trees:"));
     assert_eq!((stats.status, unnamed.count()), (0, 1), "{}", stats.stderr);
     let [_, threads] = stats.stdout.split("\nThreads, of everything ever allocated\n").collect::<Vec<_>>()[..] else {
         panic!("{}", stats.stdout)
@@ -196,7 +196,7 @@ fn what_all_processes_lack_is_told_once() {
     assert!(stats.stdout.contains(", in all processes together, after "), "{}", stats.stdout);
     // One worker after the other.
     assert_eq!(captures.iter().map(|(_, stats)| stats.peak().bytes).sum::<u64>(), 10 * 800_800);
-    assert!(stats.stdout.contains("\n  sum of peaks   8.01 MB, each process's at its own time\n"), "{}", stats.stdout);
+    assert!(stats.stdout.contains("\n  sum of peaks   8.01 MB, each process at its own time\n"), "{}", stats.stdout);
 }
 
 /// The high-water mark of a tree is the largest sum at one moment: 70 MB, where the processes' own add up to 150 MB, and
@@ -240,7 +240,7 @@ fn of_aggregated_captures_no_peak_of_the_tree_is_said() {
     assert_eq!((&peak["at_least"], &peak["sum_of_peaks"]), (&60_000_007.into(), &150_000_037.into()));
     let mut command = tree.dir.memtrack(["table"]);
     let table = Outcome::of(command.args(tree.captures.iter().map(|(path, _)| path)));
-    assert!(table.stdout.starts_with("Each process's own high-water mark: 150 MB in 3 "), "{table:?}");
+    assert!(table.stdout.starts_with("Per-process high-water marks (not simultaneous): 150 MB in 3 "), "{table:?}");
     assert!(table.stderr.contains("an aggregated capture has no events"), "{table:?}");
 }
 

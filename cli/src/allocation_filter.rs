@@ -1,7 +1,7 @@
-//! Which events of a capture are of allocations that the filters keep, for what is made of events.
+//! Selects the events that belong to allocations accepted by the filters, for exports that are built from events.
 //!
-//! It reads the capture once beforehand, where there is anything to leave out: which groups are kept is only known at
-//! the end. Invariant: the same allocations are kept as in every other report.
+//! If filters are active, the capture is read twice: which groups pass is known only at its end. Invariant: the same
+//! allocations are kept as in every other report.
 
 use std::collections::HashSet;
 
@@ -64,7 +64,7 @@ pub(crate) struct AllocationFilter {
 }
 
 impl AllocationFilter {
-    /// What the request keeps of this one of its captures.
+    /// Computes the allocations of one capture that the request accepts.
     ///
     /// # Errors
     /// A capture that cannot be read.

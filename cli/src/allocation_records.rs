@@ -1,4 +1,4 @@
-//! The single allocations of captures, for reports that sums are not enough for.
+//! Individual allocations of captures, for reports that need more than totals.
 //!
 //! A capture is read twice: first for the moments that allocations are related to (the high-water mark, the end) and for
 //! its tables, then for the allocations. Invariant: what is missing in a capture is said once.
@@ -42,7 +42,7 @@ pub(crate) fn each(
     mut take: impl FnMut(&Capture, &AllocationRecord),
 ) -> Result<Capture> {
     if file.aggregated() {
-        bail!("{}: an aggregated capture holds sums of many allocations, and no single ones", file.path().display());
+        bail!("{}: an aggregated capture has no individual allocations", file.path().display());
     }
     let (mut capture, _) = whole(file, &Options::default())?;
     if request.shown {
@@ -63,7 +63,8 @@ pub(crate) fn each(
     Ok(capture)
 }
 
-/// The capture as a first reading finds it, and everything that was ever allocated in it, with the numbers of stacks and threads that a second one has, too.
+/// The capture as a first reading finds it, and everything that was ever allocated in it, with the numbers of stacks
+/// and threads that a second one has, too.
 ///
 /// # Errors
 /// A capture that cannot be read.

@@ -1,6 +1,6 @@
-//! What was typed, as clap takes it apart, and its way into plain options.
+//! Command-line definition (clap) and its conversion to plain option structs.
 //!
-//! Only options that work are known here. Invariant: nothing below the commands sees a clap type.
+//! Invariant: clap types are not used outside `args` and `commands`.
 
 pub(crate) mod input;
 pub(crate) mod query;
@@ -27,7 +27,8 @@ use crate::terminal::{Color, Look};
 use input::InputArgs;
 use transform::Transform;
 
-/// Finds out who holds the memory of a Python or native program: at its peak, at its end, and in between.
+/// Memory profiler for Python and native programs: records allocations and shows which code holds the memory, at the
+/// peak, at exit and over time
 #[derive(Debug, Parser)]
 #[command(name = "memtrack", version, max_term_width = 100, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
@@ -46,7 +47,7 @@ pub(crate) struct Colors {
 /// How much text is printed, in which colours; without -n at most `ROWS` rows.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct TextArgs<const ROWS: usize> {
-    /// At most N rows of text in each list, the first; 0 for all
+    /// Show at most N rows in each text list; 0 shows all rows
     // Not default_value_t: it keeps one text for all ROWS, that of the command which is built first.
     #[arg(short = 'n', value_name = "N", default_value = const { decimal(ROWS) }, value_parser = rows)]
     pub(crate) rows: usize,
@@ -86,15 +87,15 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Show the numbers of a capture: totals, peak, leaks, sizes, allocators, threads, biggest functions
     Stats(StatsArgs),
-    /// Show for every function what it allocated itself, and with everything it called
+    /// Show self and total allocations of every function (total includes callees)
     Summary(SummaryArgs),
-    /// Show what was allocated at each place in the program by each allocator
+    /// Show allocations by source location and allocator
     Table(TableArgs),
-    /// Walk through who called whom, with what each call allocated with everything below it
+    /// Browse the call tree, with the total allocations of each call
     Tree(TreeArgs),
     /// Write a page with flame graphs and memory over time: one HTML file that needs no network
     Flamegraph(FlamegraphArgs),
-    /// Compare two captures: what grew, what is new, what has vanished
+    /// Compare two captures: functions that grew, shrank, appeared or disappeared
     Diff(DiffArgs),
     /// Find single allocations by function, size, lifetime, thread and more, or group them
     Query(query::QueryArgs),
@@ -103,13 +104,13 @@ pub(crate) enum Command {
     Transform(Transform),
     /// Put several captures into one file
     Merge(rewrite::MergeArgs),
-    /// Write a smaller capture, without what was small and soon freed: peak and leaks stay exact
+    /// Write a smaller capture without small, short-lived allocations; peak and leaks stay exact
     Strip(rewrite::StripArgs),
-    /// Write a capture without names: of functions, files, threads and arguments
+    /// Replace the names of functions, files, threads and arguments in a capture by numbers
     Anonymize(rewrite::AnonymizeArgs),
     /// Write the names of native code into a capture, so that it reads the same on any machine
     Symbolize(symbolize::SymbolizeArgs),
-    /// Print the records of a capture as text, one a line
+    /// Print the records of a capture as text, one per line
     Parse(ParseArgs),
     /// Print completions for a shell
     Completions(shell::CompletionsArgs),
@@ -160,15 +161,14 @@ pub(crate) struct RunArgs {
     /// Overwrite an existing file
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Make a page of the capture at once, as 'memtrack flamegraph' does without options, but with the lines of
-    /// --embed-sources. The page has switches for what is shown; filters and --skip-function are options of 'memtrack
-    /// flamegraph', with which the page can be made again
+    /// Write an HTML flame graph after the run, as 'memtrack flamegraph' does, with the lines of --embed-sources. The page has
+    /// switches for what it shows; for filters and --skip-function run 'memtrack flamegraph' with them afterwards
     #[arg(long)]
     pub(crate) flamegraph: bool,
     /// With --flamegraph: show the page in the browser
     #[arg(long, requires = "flamegraph")]
     pub(crate) open: bool,
-    /// Print nothing afterwards
+    /// Suppress the summary after the run
     #[arg(short, long)]
     pub(crate) quiet: bool,
     #[command(flatten)]
@@ -176,42 +176,43 @@ pub(crate) struct RunArgs {
     /// Record the exact time of every allocation and deallocation
     #[arg(long)]
     pub(crate) allocation_timestamps: bool,
-    /// Record every block of Python's own allocators, and not what those take from the system
+    /// Record every block that Python's own allocators hand out, instead of the memory that they request from the system
     #[arg(long)]
     pub(crate) trace_python_allocators: bool,
-    /// Record the processes that the program starts, too, by fork and by exec: a capture for each
+    /// Also record child processes (fork and exec), each in its own capture
     #[arg(long, visible_alias = "follow-fork")]
     pub(crate) follow: bool,
-    /// Record native call stacks, too: C, C++ and Rust functions by name, file and line [default: of programs without
+    /// Also record native call stacks: C, C++ and Rust functions by name, file and line [default: on for programs without
     /// Python]
     #[arg(long, overrides_with = "no_native")]
     pub(crate) native: bool,
-    /// Record no native call stacks, of programs without Python neither
+    /// Do not record native call stacks, not even for programs without Python
     #[arg(long, overrides_with = "native")]
     pub(crate) no_native: bool,
-    /// Never write into the interpreter's memory: slower on deep Python stacks
+    /// Do not write frame sentinels into the interpreter's memory; recording deep Python stacks is slower
     #[arg(long)]
     pub(crate) no_frame_marks: bool,
-    /// Write sums for each call stack instead of every event: a small file for a long run
+    /// Write totals per call stack instead of individual events; keeps the file small on long runs
     #[arg(long)]
     pub(crate) aggregate: bool,
-    /// Say every second what is live while the program runs: a line on standard error, if there is news
+    /// Print live memory once per second to standard error while the program runs, if it changed
     #[arg(long)]
     pub(crate) live: bool,
-    /// Read the source lines of Python's frames while the program runs, and store them in the capture: for 'tree', and for
-    /// 'flamegraph --embed-sources', where the files are others or are not there
+    /// Store the source lines of Python frames in the capture while the program runs, so that 'tree' and 'flamegraph
+    /// --embed-sources' can show them after the files have changed or on another machine
     #[arg(long)]
     pub(crate) embed_sources: bool,
-    /// Compress the capture: none, lz4, zstd or zstd:LEVEL (1 to 19); above 6 when the program has ended
+    /// Compression: none, lz4, zstd or zstd:LEVEL (1 to 19). Levels above 6 are applied after the program has ended
     #[arg(long, value_name = "HOW", default_value = "zstd", value_parser = compression)]
     pub(crate) compress: Compression,
-    /// Look at the resident memory every MS milliseconds
+    /// Sample resident memory every MS milliseconds
     #[arg(long, value_name = "MS", default_value = "10", value_parser = milliseconds)]
     pub(crate) snapshot_interval: NonZeroU32,
-    /// The Python for scripts, -m and -c [default: the virtual environment's, else python3 in PATH]
+    /// Python interpreter for scripts, -m and -c [default: that of the active virtual environment, else python3 in
+    /// PATH]
     #[arg(long, value_name = "PATH")]
     pub(crate) python: Option<PathBuf>,
-    /// A Python script, -m MODULE, -c CODE, or any program; everything behind it belongs to the program
+    /// A Python script, -m MODULE, -c CODE, or any executable; all arguments after it are passed to the program
     #[arg(value_name = "TARGET", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) target: Vec<OsString>,
 }
@@ -239,11 +240,9 @@ fn compression(text: &str) -> Result<Compression, String> {
         "none" => Ok(Compression::None),
         "lz4" => Ok(Compression::Lz4),
         "zstd" => Ok(Compression::default()),
-        _ => text
-            .strip_prefix("zstd:")
-            .and_then(level)
-            .map(Compression::Zstd)
-            .ok_or_else(|| "there are none, lz4, zstd, and zstd:1 (fastest) to zstd:19 (smallest)".into()),
+        _ => text.strip_prefix("zstd:").and_then(level).map(Compression::Zstd).ok_or_else(|| {
+            "expected none, lz4, zstd, or zstd:LEVEL with LEVEL from 1 (fastest) to 19 (smallest)".into()
+        }),
     }
 }
 
@@ -253,7 +252,7 @@ pub(crate) struct Output {
     /// Write to FILE, - for standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Overwrite an existing file: needed for all but an unchanged report of the same capture
+    /// Overwrite an existing file; not required to replace an unmodified report of the same capture
     #[arg(short, long)]
     pub(crate) force: bool,
 }
@@ -273,17 +272,17 @@ pub(crate) struct StatsArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Show how long allocations lived, by function, and what threads freed that others had made
+    /// Show allocation lifetimes by function, and allocations freed by a thread other than the allocating one
     #[arg(long)]
     pub(crate) lifetimes: bool,
-    /// Show what recording took: bytes, how stacks were read, waiting, processor time ('account' in the JSON, always)
+    /// Show the cost of the recording: bytes, stack reads, waits, CPU time (JSON always has it, under 'account')
     #[arg(long)]
     pub(crate) recording: bool,
     #[command(flatten)]
     pub(crate) text: TextArgs<5>,
     #[command(flatten)]
     pub(crate) output: Output,
-    #[command(flatten, next_help_heading = "What the tables list [default: everything ever allocated]")]
+    #[command(flatten, next_help_heading = "Allocations listed in the tables [default: all allocations]")]
     pub(crate) which: Which,
 }
 
@@ -293,13 +292,13 @@ pub(crate) struct Which {
     /// Allocations that were never freed
     #[arg(long, conflicts_with_all = ["temporary", "allocated"])]
     pub(crate) leaks: bool,
-    /// Leaks at the last moment of the process [default: when Python begins to finalize]
+    /// Count as leaks what is live at process exit, instead of when Python begins to finalize
     #[arg(long, conflicts_with_all = ["temporary", "allocated"])]
     pub(crate) at_exit: bool,
-    /// Allocations that were freed at once
+    /// Short-lived allocations: freed before the thread allocated again (see --temporary-threshold)
     #[arg(long, conflicts_with = "allocated")]
     pub(crate) temporary: bool,
-    /// With --temporary: after at most N further allocations of the thread
+    /// With --temporary: freed after at most N further allocations by the same thread
     #[arg(long, value_name = "N", requires = "temporary", default_value = "1")]
     pub(crate) temporary_threshold: NonZeroU32,
     /// Everything that was ever allocated
@@ -312,7 +311,7 @@ pub(crate) struct Which {
 pub(crate) struct ViewArgs {
     #[command(flatten)]
     pub(crate) which: Which,
-    /// Keep processes apart: the stacks of each stand below a frame with its number and command line
+    /// Separate processes: root each process's stacks at a frame with its pid and command line
     #[arg(long)]
     pub(crate) split_processes: bool,
 }

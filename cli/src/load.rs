@@ -1,4 +1,4 @@
-//! From the path of a capture to what reports are made of.
+//! Loads captures and prepares them for reports.
 //!
 //! Invariant: reports do not know whether their sums were made now from records, or while the program ran.
 
@@ -55,8 +55,8 @@ pub(crate) fn of_one_recording(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
             format!("{}{start}", path.display())
         });
         bail!(
-            "these captures are of {number} recordings, and a report is of one: {}{}; name the captures of one of them, \
-             compare two with 'memtrack diff', or put them into one file with 'memtrack merge'",
+            "the captures belong to {number} different recordings: {}{}; pass the captures of one recording, compare two \
+             with 'memtrack diff', or combine them with 'memtrack merge'",
             named.collect::<Vec<_>>().join(", "),
             if number > RECORDINGS_TOLD { ", …" } else { "" }
         );
@@ -74,7 +74,7 @@ pub(crate) fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let mut members = source::members(path)?;
         if members.missing > 0 {
             message::warning(format_args!(
-                "{}: incomplete: the file was cut, and the last {} of {} captures are missing",
+                "{}: truncated: the last {} of {} captures are missing",
                 path.display(),
                 members.missing,
                 members.missing + members.paths.len()
@@ -83,7 +83,7 @@ pub(crate) fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         all.append(&mut members.paths);
     }
     if all.is_empty() {
-        bail!("no capture is left to read");
+        bail!("no readable capture");
     }
     Ok(all)
 }
@@ -108,15 +108,15 @@ pub(crate) struct Request<'a> {
     pub(crate) to: Option<Time>,
     /// Where files with names of native code are looked for; captures share what it has opened.
     pub(crate) search: DebugFileSearch,
-    /// Calls in one line are one: for what has no room for columns.
+    /// Merge calls on one line: for formats without columns.
     pub(crate) without_columns: bool,
     /// Put the stacks of each process below a frame that names it.
     pub(crate) split_processes: bool,
     /// Keep groups apart that differ in the domain of Python's allocators alone.
     pub(crate) split_domains: bool,
-    /// Of stacks only places and modules: for what shows no call paths, of everything that was allocated.
+    /// Keep only each stack's location and module: for reports without call paths.
     pub(crate) without_paths: bool,
-    /// Leave native frames places: for what shows none.
+    /// Do not symbolize native frames: for reports that show none.
     pub(crate) without_names: bool,
     /// Say nothing of how several captures are put together, and of native code without names.
     pub(crate) quiet: bool,
@@ -183,7 +183,7 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
 /// Says what the filters left out.
 pub(crate) fn say_filtered(kept: Tally, all: Tally) {
     message::note(format_args!(
-        "filtered: {} of {} allocations, {} of {}; the rest is left out",
+        "filters: showing {} of {} allocations, {} of {}",
         count(kept.count),
         count(all.count),
         size(kept.bytes),
@@ -296,8 +296,7 @@ fn opened(path: &Path, request: &Request<'_>, options: &Options) -> Result<(sour
     let file = request.open(path)?;
     if file.aggregated() && request.selects() {
         bail!(
-            "{}: an aggregated capture holds sums of many allocations, none of which can be told by its size or time; \
-             leave out --min-bytes, --from and --to",
+            "{}: an aggregated capture has no individual allocations, so --min-bytes, --from and --to do not apply",
             path.display()
         );
     }
@@ -354,10 +353,10 @@ pub(crate) fn search(debug_dirs: &[PathBuf]) -> DebugFileSearch {
 /// Says which modules of native code have no names, and why.
 pub(crate) fn warn_unnamed(problems: &[SymbolProblem]) {
     for problem in problems.iter().take(UNNAMED_TOLD) {
-        message::warning(format_args!("no names for {}: {}", problem.module, problem.reason));
+        message::warning(format_args!("no symbols for {}: {}", problem.module, problem.reason));
     }
     if let Some(more) = problems.len().checked_sub(UNNAMED_TOLD).filter(|&more| more > 0) {
-        message::warning(format_args!("no names for {more} more modules"));
+        message::warning(format_args!("no symbols for {more} more modules"));
     }
 }
 
@@ -400,8 +399,7 @@ fn restore(
 ) -> Result<(Capture, Tally)> {
     let payload = file.aggregate()?;
     let aggregate = payload.and_then(|payload| Aggregate::decode(&payload));
-    let aggregate =
-        aggregate.with_context(|| format!("{}: its sums are damaged and cannot be read", file.path().display()))?;
+    let aggregate = aggregate.with_context(|| format!("{}: the aggregated data is corrupt", file.path().display()))?;
     let (mut analysis, mut frames, threads): (_, Frames, Vec<Thread>) = aggregate::restore(&aggregate)?;
     if !request.without_names {
         let mut symbolizer = file.symbolizer();
@@ -412,7 +410,7 @@ fn restore(
     let (wanted, known) = (options.temporary_threshold, analysis.totals.temporary_threshold);
     if wanted != known {
         bail!(
-            "{}: an aggregated capture, which knows temporary allocations for the threshold {known} only, not {wanted}",
+            "{}: this aggregated capture was recorded with --temporary-threshold {known}; {wanted} is not available",
             file.path().display()
         );
     }

@@ -1,6 +1,6 @@
 //! Messages to the person at the terminal.
 //!
-//! Invariant: they go to standard error, and a standard error that cannot be written to is no reason to fail.
+//! Invariant: messages go to standard error; write errors are ignored.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -42,12 +42,12 @@ pub(crate) fn rows(table: &TextTable) {
     table.indented(2, look()).iter().for_each(line);
 }
 
-/// Something that is missing, or that one should know.
+/// Prints a warning.
 pub(crate) fn warning(text: impl Display) {
     begun_with(Style::Warning, "warning:", &text.to_string());
 }
 
-/// Something that went wrong.
+/// Prints an error.
 pub(crate) fn error(text: impl Display) {
     begun_with(Style::Error, "error:", &text.to_string());
 }

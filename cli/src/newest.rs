@@ -23,14 +23,14 @@ pub(crate) fn captures() -> Result<Vec<PathBuf>, Failure> {
     let found = in_directory(Path::new("."));
     let Some((first, others)) = found.split_first() else {
         return Err(Failure::usage(
-            "no capture is named, and there is none in this directory: 'memtrack run' records one",
+            "no capture given and none found in the working directory; record one with 'memtrack run'",
         ));
     };
     let others = match others.len() as u64 {
         0 => String::new(),
-        number => format!(", with {} that it started", plural(number, "process", "processes")),
+        number => format!(", with {} of its children", plural(number, "process", "processes")),
     };
-    message::line(format_args!("{}: the newest capture here{others}", first.display()));
+    message::line(format_args!("{}: using the newest capture in the working directory{others}", first.display()));
     Ok(found)
 }
 
@@ -50,7 +50,7 @@ fn in_directory(directory: &Path) -> Vec<PathBuf> {
     captures.into_iter().map(|(_, path)| path).collect()
 }
 
-/// Its regular files, newest first; hidden ones are memtrack's own or nobody's business.
+/// Regular, non-hidden files, newest first.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut files: Vec<(SystemTime, PathBuf)> = entries

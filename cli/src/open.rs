@@ -26,10 +26,13 @@ pub(crate) fn in_browser(page: &Path) {
     let url = url(&absolute);
     let commands = commands();
     if commands.is_empty() {
-        message::line(format_args!("no display to show it on, and BROWSER is not set: open {}", absolute.display()));
+        message::line(format_args!(
+            "cannot open a browser (no display, and BROWSER is not set); open {} yourself",
+            absolute.display()
+        ));
     } else if !commands.iter().any(|command| start(command, &url).unwrap_or(false)) {
         message::warning(format_args!(
-            "no browser could be started ({}): open {}",
+            "cannot start a browser (tried {}); open {} yourself",
             commands.join(", "),
             absolute.display()
         ));

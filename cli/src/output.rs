@@ -1,7 +1,7 @@
 //! Where a report or a capture goes: standard output, the file that was named, or one whose name is derived.
 //!
-//! Invariant: an existing file is never lost without `--force`, unless it is an unchanged report of the same captures; and a
-//! report's file appears whole or not at all.
+//! Invariant: an existing file is never lost without `--force`, unless it is an unchanged report of the same captures;
+//! and a report's file appears whole or not at all.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -28,7 +28,8 @@ pub(crate) struct Destination<'a> {
 }
 
 impl Destination<'_> {
-    /// The file of a report that has one: the named one, or `memtrack-<report>-<capture stem>.<suffix>` beside the capture.
+    /// The file of a report that has one: the named one, or `memtrack-<report>-<capture stem>.<suffix>` beside the
+    /// capture.
     pub(crate) fn file(&self, report: &str, suffix: &str) -> PathBuf {
         let first = self.captures.first().map_or(Path::new("capture"), PathBuf::as_path);
         self.named.map_or_else(|| derived(first, report, suffix), Path::to_path_buf)
@@ -99,7 +100,7 @@ impl ReportOutput {
             return Ok(Self::Device(BufWriter::new(file), path.into()));
         }
         to.check(path)?;
-        let signals = EndSignals::take().context("signals cannot be taken")?;
+        let signals = EndSignals::take().context("cannot install signal handlers")?;
         let file = temporary_beside(path, 0o666)?;
         signals.remove(file.path().to_owned());
         Ok(Self::File(BufWriter::with_capacity(1 << 16, file), path.into(), ReportMark::of(to.captures)))
@@ -171,7 +172,7 @@ impl CaptureFile {
     /// A file that exists, where `force` is not given; a directory that is not there or not writable.
     pub(crate) fn named(path: &Path, force: bool) -> Result<(Self, File)> {
         if path == Path::new("-") {
-            bail!("-o -: standard output belongs to the program; name a file");
+            bail!("-o -: standard output is used by the recorded program; name a file");
         }
         let device = is_device(path);
         if !device {
@@ -193,9 +194,9 @@ impl CaptureFile {
     /// A directory that is not writable.
     pub(crate) fn unnamed() -> Result<(Self, File)> {
         let directory =
-            std::env::current_dir().context("the working directory is not there any more; name a file with -o")?;
+            std::env::current_dir().context("the working directory no longer exists; name a file with -o")?;
         let temporary = temporary_in(&directory, 0o666)
-            .with_context(|| format!("{}: no file can be created here; name one with -o", directory.display()))?;
+            .with_context(|| format!("{}: directory is not writable; name a file with -o", directory.display()))?;
         let file = temporary.reopen()?;
         Ok((Self { path: temporary.path().into(), unnamed: Some(temporary), created: true }, file))
     }
@@ -250,7 +251,7 @@ fn refuse_existing(path: &Path, force: bool) -> Result<()> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => bail!("{}: is a directory; name a file with -o", path.display()),
         Ok(_) if !force => {
-            bail!("{}: exists already; overwrite it with -f/--force, or name another with -o", path.display())
+            bail!("{}: file exists; overwrite it with -f/--force, or name another with -o", path.display())
         }
         _ => Ok(()),
     }

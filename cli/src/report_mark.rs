@@ -1,7 +1,7 @@
 //! Which captures a report was made of, as an extended attribute of the report's file.
 //!
-//! It exists so that a report can be made anew without `--force`, in every format, also in those that have no room for such
-//! a mark. Invariant: a file that was changed since memtrack wrote it, or whose captures are not known, is nobody's report.
+//! It lets memtrack overwrite its own unmodified report without `--force`, whatever the format. Invariant: a file that
+//! was modified, or whose captures are unknown, is not recognized.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::File;

@@ -43,7 +43,7 @@ pub enum Error {
         found: String,
     },
     /// A table has more entries than its numbers can tell apart.
-    #[error("more than {limit} {what}: the capture is damaged or too large for this version")]
+    #[error("more than {limit} {what}: the capture is corrupt or too large for this version")]
     TooMany {
         /// What there are too many of.
         what: &'static str,

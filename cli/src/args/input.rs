@@ -1,4 +1,4 @@
-//! What the reading commands take: captures, and the filters that say which of their allocations a report is about.
+//! Arguments shared by all reading commands: captures and allocation filters.
 //!
 //! Invariant: the filters are the same everywhere, and what was typed is checked here.
 
@@ -25,7 +25,8 @@ const NATIVE: &str = "Native code";
 /// Captures and filters.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct InputArgs {
-    /// The capture [default: the newest in the working directory]; those of several processes make one report
+    /// Capture files [default: the newest in the working directory]; captures of several processes are combined into
+    /// one report
     #[arg(value_name = "CAPTURE")]
     pub(crate) captures: Vec<PathBuf>,
     #[command(flatten)]
@@ -38,29 +39,29 @@ pub(crate) struct FilterArgs {
     /// Only allocations by the thread of this name or number
     #[arg(long, help_heading = FILTERS, value_name = "NAME|TID")]
     pub(crate) thread: Vec<String>,
-    /// Only stacks with a function whose name contains TEXT, or whose full name does, as in json.loads
+    /// Only stacks that contain a function whose name, or qualified name such as json.loads, contains TEXT
     #[arg(long, help_heading = FILTERS, value_name = "TEXT")]
     pub(crate) function: Vec<String>,
     /// Only stacks with a source file whose path contains TEXT
     #[arg(long, help_heading = FILTERS, value_name = "TEXT")]
     pub(crate) file: Vec<String>,
-    /// Only what is put down to this module, as in 'memtrack stats', or to one that lies below it, as in shop.api
+    /// Only allocations attributed to this module (as listed by 'memtrack stats') or to a submodule, such as shop.api
     #[arg(long, help_heading = FILTERS, value_name = "NAME")]
     pub(crate) module: Vec<String>,
     /// Only allocations by this function, such as malloc or mmap
     #[arg(long, help_heading = FILTERS, value_name = "NAME", value_parser = allocator)]
     pub(crate) allocator: Vec<Allocator>,
-    /// Only what own code asked for: code below the directory of the script, or below the working directory for -m, -c
-    /// and native programs; may be combined with the next three
+    /// Only allocations with own code in the call stack: files below the script's directory, or below the working
+    /// directory for -m, -c and native programs; can be combined with --libraries, --stdlib and --imports
     #[arg(long, help_heading = FILTERS)]
     pub(crate) own: bool,
-    /// Only what libraries allocated without own code in the call stack
+    /// Only allocations by libraries with no own code in the call stack
     #[arg(long, help_heading = FILTERS)]
     pub(crate) libraries: bool,
-    /// Only what the standard library, the interpreter or the runtime allocated on their own
+    /// Only allocations by the standard library, interpreter or runtime with no own or library code in the call stack
     #[arg(long, help_heading = FILTERS)]
     pub(crate) stdlib: bool,
-    /// Only what imports hold: code of modules, and what modules of others do while they are being imported
+    /// Only allocations made during imports: module code, and work that library modules do while they are imported
     #[arg(long, help_heading = FILTERS)]
     pub(crate) imports: bool,
     /// Only single allocations of at least SIZE, such as 512, 10kB or 1MB
@@ -68,8 +69,8 @@ pub(crate) struct FilterArgs {
     pub(crate) min_bytes: Option<u64>,
     /// Only allocations made at TIME after the start or later: 1.5s, 250ms, or 50% of the whole duration
     ///
-    /// The view stays what it is: with --leaks, what was made in that time and never freed; at the high-water mark,
-    /// what was made in that time and was live at the one high-water mark of the whole process.
+    /// The view is unchanged: with --leaks, allocations made in the interval and never freed; at the high-water mark,
+    /// allocations made in the interval and live at the peak of the whole process.
     #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = time)]
     pub(crate) from: Option<Time>,
     /// Only allocations made before TIME after the start, as in --from
@@ -84,13 +85,13 @@ pub(crate) struct FilterArgs {
 /// How stacks are shown to people; JSON and exports have them as they were recorded.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct StackArgs {
-    /// Show in leaks what imports hold, too
+    /// Include allocations made during imports in leaks
     #[arg(long, help_heading = STACKS)]
     pub(crate) with_imports: bool,
-    /// Show call stacks and paths as they were recorded: imports frame by frame, allocator wrappers and containers, too
+    /// Show unfolded call stacks and full paths, including import frames, allocator wrappers and container internals
     #[arg(long, help_heading = STACKS)]
     pub(crate) all_frames: bool,
-    /// Skip functions whose name matches REGEX, as allocator wrappers are; may be given several times
+    /// Treat functions whose name matches REGEX as allocator wrappers and skip them; can be repeated
     #[arg(long, help_heading = STACKS, value_name = "REGEX")]
     pub(crate) skip_function: Vec<Regex>,
 }
@@ -128,7 +129,7 @@ impl<'a> From<(&'a [PathBuf], &FilterArgs)> for Request<'a> {
 }
 
 impl FilterArgs {
-    /// Whose memory is asked for; nothing for everybody's.
+    /// The ownership filters that were given; empty selects all.
     fn whose(&self) -> Vec<Whose> {
         let asked = [self.own, self.libraries, self.stdlib, self.imports];
         Whose::ALL.into_iter().zip(asked).filter_map(|(whose, asked)| asked.then_some(whose)).collect()
@@ -170,7 +171,7 @@ fn allocator(name: &str) -> Result<Allocator, String> {
         .iter()
         .find(known)
         .copied()
-        .ok_or_else(|| format!("not an allocator; there are {}", Allocator::ALL.map(Allocator::name).join(", ")))
+        .ok_or_else(|| format!("unknown allocator; expected one of {}", Allocator::ALL.map(Allocator::name).join(", ")))
 }
 
 #[cfg(test)]

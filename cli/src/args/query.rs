@@ -21,10 +21,10 @@ pub(crate) struct QueryArgs {
     /// The capture, or captures [default: the newest in the working directory]
     #[arg(value_name = "CAPTURE")]
     pub(crate) captures: Vec<PathBuf>,
-    /// Put allocations together that have this in common, instead of listing them
+    /// Group allocations by this attribute instead of listing them
     #[arg(long, value_name = "WHAT")]
     pub(crate) by: Option<GroupBy>,
-    /// With --by: show how many lived how long
+    /// With --by: show a lifetime histogram
     #[arg(long, requires = "by")]
     pub(crate) lifetimes: bool,
     /// Print JSON, with all rows
@@ -47,25 +47,25 @@ pub(crate) struct Typed {
 
 const LANGUAGE: &str = "\
 The expression:
-  function, file      of one of the frames of the call stack    ~ !~ = !=  TEXT
-  module              that the stack is put down to             ~ !~ = !=  TEXT
-  thread, freed_by    that made it, that freed it: name or id   ~ !~ = !=  TEXT
-  allocator           such as malloc or mmap                    ~ !~ = !=  TEXT
-  bytes, size         requested, such as 512, 10kB, 1MiB        < <= = != >= >
-  lifetime            to its end or that of recording: 2s, 5ms  < <= = != >= >
-  time                when it was made: 1.5s, 50%               < <= = != >= >
+  function, file      of any frame of the call stack           ~ !~ = !=  TEXT
+  module              that the stack is attributed to          ~ !~ = !=  TEXT
+  thread, freed_by    that allocated, that freed: name or id   ~ !~ = !=  TEXT
+  allocator           such as malloc or mmap                   ~ !~ = !=  TEXT
+  bytes, size         requested, such as 512, 10kB, 1MiB       < <= = != >= >
+  lifetime            until the free, or the end: 2s, 5ms      < <= = != >= >
+  time                of the allocation: 1.5s, 50%             < <= = != >= >
   live, freed         at the end of recording
   leaked              live when Python began to finalize, or at the end
   temporary           freed by its thread after at most one further allocation
   peak                live at the high-water mark
   cross_thread        freed by another thread than the one that made it
 
-  ~ is a regular expression that may match anywhere (^ and $ bind it), = the whole text. Texts with
-  signs stand in quotation marks. not binds tightest, then and, then or; there are parentheses.
-  A function is meant by its name, such as JSONDecoder.decode, or by that with its Python module,
-  json.decoder.JSONDecoder.decode; to mean a whole module, say file ~ json.";
+  ~ matches a regular expression anywhere in the text (anchor it with ^ and $); = compares the whole
+  text. Put text with special characters in quotation marks. not binds tightest, then and, then or;
+  parentheses group. A function matches by its name, such as JSONDecoder.decode, or by its name with
+  the Python module, json.decoder.JSONDecoder.decode; to match a whole module, use file ~ json.";
 
-/// Takes an expression apart; an error shows where it goes wrong.
+/// Parses an expression; an error points to the column.
 fn expression(text: &str) -> Result<Typed, String> {
     let expr = text.parse::<Expr>().map_err(|error| {
         let line = text.replace(char::is_control, " ");
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn errors_point_at_the_column() {
         let error = expression("live and bytes > 1 apple").unwrap_err();
-        assert!(error.starts_with("column 18: apple is not a unit"), "{error}");
+        assert!(error.starts_with("column 18: unknown size unit apple"), "{error}");
         assert!(error.ends_with("\n  live and bytes > 1 apple\n                   ^"), "{error}");
     }
 }

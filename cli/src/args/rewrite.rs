@@ -12,7 +12,7 @@ use super::Output;
 /// `memtrack merge`.
 #[derive(Debug, Args)]
 pub(crate) struct MergeArgs {
-    /// The captures, such as those of a process tree; each stays as it is, reports are about all of them
+    /// Captures to merge, such as those of one process tree; each stays intact, and reports cover all of them
     #[arg(value_name = "CAPTURE", required = true)]
     pub(crate) captures: Vec<PathBuf>,
     #[command(flatten)]
@@ -25,10 +25,10 @@ pub(crate) struct StripArgs {
     /// The capture
     #[arg(value_name = "CAPTURE")]
     pub(crate) capture: PathBuf,
-    /// Drop what was freed again within TIME, such as 1ms or 2s
+    /// Drop allocations that lived less than TIME, such as 1ms or 2s
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "10ms")]
     pub(crate) lived_less: u64,
-    /// Drop only what has fewer bytes than SIZE, such as 1kB or 1MB
+    /// Drop only allocations smaller than SIZE, such as 1kB or 1MB
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64KiB")]
     pub(crate) smaller: u64,
     #[command(flatten)]

@@ -1,6 +1,6 @@
 //! The options of `memtrack transform`.
 //!
-//! Invariant: every format takes what every other takes; what a format has beside that stands in its own place.
+//! Invariant: all formats share the common options; format-specific options are in that format's struct.
 
 use clap::{Args, Subcommand};
 
@@ -29,7 +29,7 @@ pub(crate) enum Transform {
     Heaptrack(Events),
     /// A directory of tables for DuckDB, Polars, pandas and Spark: every event (in builds with the feature parquet)
     Parquet(Events),
-    /// JSON objects, one a line, for programs: all views at once, by function and by stack
+    /// JSON Lines for programs: all views, by function and by stack
     Jsonl(Common),
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Events {
 pub(crate) struct SpeedscopeArgs {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// What puts the samples in order: exact times, the memory snapshots, or the order of the capture
+    /// Sort samples by exact times, by memory snapshot, or by capture order
     #[arg(long, value_name = "ORDER", default_value = "auto")]
     pub(crate) order: SampleOrder,
 }
@@ -84,7 +84,7 @@ pub(crate) struct SpeedscopeArgs {
 pub(crate) struct Weighted {
     #[command(flatten)]
     pub(crate) common: Common,
-    /// What is counted
+    /// Weight of each stack: bytes or number of allocations
     #[arg(long, value_name = "METRIC", default_value = "bytes")]
     pub(crate) metric: Weight,
 }

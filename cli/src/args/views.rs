@@ -16,7 +16,7 @@ pub(crate) struct SummaryArgs {
     pub(crate) input: InputArgs,
     #[command(flatten)]
     pub(crate) view: ViewArgs,
-    /// What comes first: what functions allocated with everything they called (total), or themselves (own)
+    /// Sort functions by total (with callees) or own (self) allocations
     #[arg(long, value_name = "COLUMN", default_value = "total")]
     pub(crate) sort: SummaryOrder,
     /// Print JSON, with all functions
@@ -35,7 +35,7 @@ pub(crate) struct TableArgs {
     pub(crate) input: InputArgs,
     #[command(flatten)]
     pub(crate) view: ViewArgs,
-    /// Keep threads apart
+    /// Separate threads
     #[arg(long)]
     pub(crate) split_threads: bool,
     /// Print JSON, with all rows
@@ -88,20 +88,20 @@ pub(crate) struct FlamegraphArgs {
     pub(crate) input: InputArgs,
     #[command(flatten)]
     pub(crate) view: ViewArgs,
-    /// Begin with the calls that allocated, with their callers below
+    /// Invert the tree: allocating functions at the top, callers below
     #[arg(long)]
     pub(crate) inverted: bool,
-    /// Keep threads apart
+    /// Separate threads
     #[arg(long)]
     pub(crate) split_threads: bool,
-    /// Embed the source lines around each call: those that 'run --embed-sources' has recorded, and of other files as they
-    /// are now, but not of those that were changed since the recording began; without this a page holds no source
+    /// Embed source lines around each call: lines recorded by 'run --embed-sources', otherwise the current files unless
+    /// they changed since the recording
     #[arg(long)]
     pub(crate) embed_sources: bool,
     /// Write JSON instead of a page, with all calls and with memory over time
     #[arg(long, conflicts_with = "embed_sources")]
     pub(crate) json: bool,
-    /// Show the page in the browser: the one that BROWSER names, else the desktop's
+    /// Open the page in the browser ($BROWSER, else the desktop's default)
     #[arg(long, conflicts_with = "json")]
     pub(crate) open: bool,
     #[command(flatten)]
@@ -115,16 +115,16 @@ pub(crate) struct TreeArgs {
     pub(crate) input: InputArgs,
     #[command(flatten)]
     pub(crate) view: ViewArgs,
-    /// Print as text, as it is done anyway where standard input or output is no terminal
+    /// Print as text (default if standard input or output is not a terminal)
     #[arg(long)]
     pub(crate) text: bool,
     /// Print JSON, with all calls
     #[arg(long, conflicts_with = "text")]
     pub(crate) json: bool,
-    /// Begin with the calls that allocated, with their callers below
+    /// Invert the tree: allocating functions at the top, callers below
     #[arg(long)]
     pub(crate) inverted: bool,
-    /// Sum up calls with less than PERCENT of the bytes
+    /// Collapse calls with less than PERCENT of the bytes into one row
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     pub(crate) least: f64,
     #[command(flatten)]
@@ -136,16 +136,16 @@ pub(crate) struct TreeArgs {
 /// `memtrack diff`.
 #[derive(Debug, Args)]
 pub(crate) struct DiffArgs {
-    /// The capture to compare with
+    /// Baseline capture
     pub(crate) base: PathBuf,
-    /// The capture that is compared
+    /// New capture, compared against the baseline
     pub(crate) new: PathBuf,
     /// What is compared [default: peak]
     #[arg(long, value_name = "METRIC", conflicts_with_all = ["leaks", "at_exit", "temporary", "allocated"])]
     pub(crate) metric: Option<DiffMetric>,
     #[command(flatten)]
     pub(crate) which: Which,
-    /// Put functions down to what they allocated themselves (own), or with everything they called (total)
+    /// Compare functions by own (self) or total (with callees) allocations
     #[arg(long, value_name = "FIGURE", default_value = "own")]
     pub(crate) by: DiffFigure,
     /// Print JSON, with all functions
@@ -157,14 +157,14 @@ pub(crate) struct DiffArgs {
     /// Write a differential flame graph: one HTML file that needs no network
     #[arg(long)]
     pub(crate) html: bool,
-    /// Show the page in the browser: the one that BROWSER names, else the desktop's
+    /// Open the page in the browser ($BROWSER, else the desktop's default)
     #[arg(long, requires = "html")]
     pub(crate) open: bool,
-    /// Multiply the base's figures: so that both have the same total, by the durations, or by units of work such as
-    /// requests, those of the base and of the new capture [default: nothing is scaled]
+    /// Scale the baseline: to the same total, to the same duration, or by units of work (such as requests) given as
+    /// BASE:NEW
     #[arg(long, value_name = "total|duration|BASE:NEW", value_parser = normalize)]
     pub(crate) normalize: Option<Normalize>,
-    /// Exit with 1 if the whole grew by more than this: 10MB, 100kB or 20%
+    /// Exit with status 1 if the total grew by more than this: 10MB, 100kB or 20%
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = limit)]
     pub(crate) fail_over: Option<Limit>,
     #[command(flatten)]
@@ -186,7 +186,7 @@ pub(crate) enum DiffMetric {
     Allocated,
     /// Number of allocations
     Count,
-    /// Bytes freed at once
+    /// Bytes of temporary allocations
     Temporary,
 }
 
@@ -195,7 +195,7 @@ pub(crate) enum DiffMetric {
 pub(crate) enum DiffFigure {
     /// What it allocated itself
     Own,
-    /// What it allocated with everything that it called
+    /// Allocations of the function and its callees
     Total,
 }
 

@@ -1,4 +1,4 @@
-//! `memtrack diff`: two captures compared, and the exit status that a check in CI goes by.
+//! `memtrack diff`: compares two captures and sets the exit status for CI checks.
 //!
 //! Invariant: the report is written whether or not the limit is passed.
 
@@ -107,7 +107,7 @@ fn of_view(view: View) -> ComparedMetric {
     ComparedMetric { name, view, counts: false }
 }
 
-/// The exit status, with a word on standard error where the limit was passed.
+/// The exit status; prints an error if the limit is exceeded.
 fn judge(diff: &Diff, metric: ComparedMetric, limit: Limit) -> u8 {
     let [base, new] = diff.whole();
     let growth = new.saturating_sub(base);

@@ -1,4 +1,4 @@
-//! `memtrack help`: the documents that one needs at the terminal, and the help of each command.
+//! `memtrack help`: prints the built-in documents and the help of each command.
 //!
 //! Invariant: the documents are those of the source tree that memtrack was built from.
 
@@ -13,15 +13,15 @@ use crate::failure::Failure;
 
 /// Name, subject and text of each document.
 const DOCUMENTS: [(&str, &str, &str); 8] = [
-    ("tutorial", "a leak, a peak and a slow growth, each found", include_str!("../../../docs/tutorial.md")),
+    ("tutorial", "find a leak, a peak and slow growth, step by step", include_str!("../../../docs/tutorial.md")),
     ("troubleshooting", "what helps when something looks odd", include_str!("../../../docs/troubleshooting.md")),
     ("limitations", "what is not seen, and which numbers need care", include_str!("../../../docs/limitations.md")),
     ("formats", "JSON and files for other programs", include_str!("../../../docs/formats.md")),
-    ("glossary", "what words mean", include_str!("../../../docs/glossary.md")),
+    ("glossary", "terms", include_str!("../../../docs/glossary.md")),
     ("benchmarks", "what recording costs", include_str!("../../../docs/benchmarks.md")),
     (
         "how-it-works",
-        "recording, order, stacks, and why they may be believed",
+        "design: recording, event order, stacks, and why they are correct",
         include_str!("../../../docs/how-it-works.md"),
     ),
     ("capture-format", "the capture file", include_str!("../../../docs/capture-format.md")),
@@ -30,7 +30,7 @@ const DOCUMENTS: [(&str, &str, &str); 8] = [
 /// Prints a document, the help of a command, or what there is.
 ///
 /// # Errors
-/// A topic that there is not, or an output that cannot be written.
+/// An unknown topic, or an unwritable output.
 pub(crate) fn run(help: &HelpArgs) -> Result<u8> {
     let text = match help.topic.as_slice() {
         [] => overview(),
@@ -57,7 +57,7 @@ fn command(words: &[String]) -> Result<String> {
     found.build();
     for word in words {
         let Some(below) = found.find_subcommand(word) else {
-            let text = format!("there is no command or document {word:?}; memtrack help lists them");
+            let text = format!("unknown command or document {word:?}; see 'memtrack help'");
             return Err(Failure::usage(&text).into());
         };
         found = below.clone();

@@ -1,4 +1,4 @@
-//! The commands, one file each: from options to what is done.
+//! The commands, one file each.
 
 pub(crate) mod diff;
 pub(crate) mod help;

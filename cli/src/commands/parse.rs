@@ -35,7 +35,7 @@ pub(crate) fn run(options: &args::ParseArgs) -> Result<u8> {
 /// Prints one capture; those of several come one after the other, each with its own tables.
 fn print(capture: &source::CaptureReader, request: &Request<'_>, out: &mut ReportOutput) -> Result<()> {
     if capture.aggregated() {
-        bail!("{}: an aggregated capture holds sums, no records; see 'memtrack stats'", capture.path().display());
+        bail!("{}: an aggregated capture has no records; use 'memtrack stats'", capture.path().display());
     }
     let kept = AllocationFilter::new(request, capture)?;
     // A bar has no place among lines on a terminal.

@@ -1,4 +1,4 @@
-//! `memtrack query`: the allocations that an expression means.
+//! `memtrack query`: lists the allocations that match an expression.
 //!
 //! Invariant: nothing is printed before the expression and the captures have been understood, except JSON rows, which
 //! are written while they are found.
@@ -87,8 +87,8 @@ fn sums(
 ) -> Result<Capture> {
     if !expr.is_of_groups() || by == GroupBy::Size {
         bail!(
-            "{}: an aggregated capture holds sums of many allocations, none of which can be told by its size, time or \
-             end; ask for function, file, module, thread or allocator only",
+            "{}: an aggregated capture has no individual allocations; only function, file, module, thread and allocator \
+             can be queried",
             path.display()
         );
     }

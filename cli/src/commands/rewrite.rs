@@ -1,6 +1,7 @@
-//! `memtrack merge`, `strip` and `anonymize`: captures made of captures, to be kept and shared.
+//! `memtrack merge`, `strip` and `anonymize`: write new captures from
+//! existing ones.
 //!
-//! Invariant: what was dropped, replaced or lost stands in the new capture, and every report repeats it.
+//! Invariant: the new capture records what was dropped, replaced or lost, and every report shows it.
 
 use std::io::Write;
 use std::path::Path;
@@ -55,7 +56,7 @@ pub(crate) fn strip(options: &StripArgs) -> Result<u8> {
     let mut capture = open_single(&options.capture, "strip")?;
     capture.ignore_names();
     if capture.aggregated() {
-        bail!("{}: an aggregated capture holds sums, and no allocations to drop", options.capture.display());
+        bail!("{}: an aggregated capture has no individual allocations to drop", options.capture.display());
     }
     let output = &options.output;
     let mut out = ReportOutput::capture(output.output.as_deref(), output.force, &options.capture, "stripped")?;
@@ -64,14 +65,14 @@ pub(crate) fn strip(options: &StripArgs) -> Result<u8> {
     let dropped = plan.allocations;
     let process = stripped(capture.process(), options, dropped);
     rewrite(&capture, (&process, capture.symbols()), Some(&plan), None, &mut out)?;
-    let text = format!("without {} allocations of {} in all", count(dropped.count), size(dropped.bytes));
+    let text = format!("dropped {} allocations, {} in total", count(dropped.count), size(dropped.bytes));
     done(out, &text)
 }
 
 /// What is said of a process whose capture was stripped, perhaps not for the first time.
 fn stripped(process: &Process, options: &StripArgs, dropped: Tally) -> Process {
     let mut process = process.clone();
-    let rule = format!("lived less than {} and had less than {}", exact(options.lived_less), size(options.smaller));
+    let rule = format!("lived less than {} and were smaller than {}", exact(options.lived_less), size(options.smaller));
     let rule = match &process.stripped_rule {
         Some(before) => format!("{}, or {rule}", String::from_utf8_lossy(before)),
         None => rule,
@@ -113,12 +114,12 @@ pub(crate) fn anonymize(options: &AnonymizeArgs) -> Result<u8> {
         rewrite(&capture, (capture.process(), &symbols), None, Some(names), &mut out)?;
         facts(&capture, capture.lost()).warn();
     }
-    done(out, "functions, files, threads and arguments go by numbers; line numbers, sizes and times are as they were")
+    done(out, "functions, files, threads and arguments replaced by numbers; line numbers, sizes and times kept")
 }
 
 /// Every native place of a capture with records.
 pub(super) fn native_places(capture: &source::CaptureReader) -> Result<Vec<WantedOffsets>> {
-    let progress = Mutex::new(Progress::new(capture.total_record_bytes(), "looking"));
+    let progress = Mutex::new(Progress::new(capture.total_record_bytes(), "resolving symbols"));
     // Nobody panics with the bar in hand.
     Ok(capture.native_places(|bytes| progress.lock().iter_mut().for_each(|progress| progress.add(bytes)))?)
 }

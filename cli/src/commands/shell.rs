@@ -1,6 +1,6 @@
 //! `memtrack completions` and `memtrack man`: what shells and man know of the command line.
 //!
-//! Invariant: both are made from the definition that takes arguments apart, so they cannot disagree with it.
+//! Invariant: both are generated from the argument parser's definition.
 
 use std::fs;
 use std::io::{self, Write};

@@ -26,7 +26,7 @@ pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
     let request = Request { split_domains: true, without_paths, shown: false, ..request };
     let mut capture = load(request, &options.which.reading())?;
     if capture.facts.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {
-        message::warning("aggregated captures keep the sizes of allocations for the whole only: no sizes are shown");
+        message::warning("the size histogram is omitted: aggregated captures have one for the whole process only");
     }
     let lifetimes = if options.lifetimes { Some(lifetimes(options)?) } else { None };
     let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;

@@ -44,7 +44,7 @@ pub(crate) fn run(options: &SymbolizeArgs) -> Result<u8> {
     let named: usize = names.iter().map(|module| module.places.len()).sum();
     if let Some(written) = out.finish()? {
         let (named, places) = (count(named as u64), count(places as u64));
-        message::line(format_args!("{}: written; {named} of {places} native places have names", written.display()));
+        message::line(format_args!("{}: written; {named} of {places} native frames symbolized", written.display()));
     }
     Ok(0)
 }
@@ -55,7 +55,7 @@ fn target<'a>(capture: &source::CaptureReader, options: &'a SymbolizeArgs) -> Re
     match &options.output.output {
         Some(other) => Ok(other),
         None if !capture.complete() => {
-            bail!("{}: not complete, so it may still be written to; name another file with -o", path.display())
+            bail!("{}: incomplete, possibly still being recorded; name another file with -o", path.display())
         }
         None if !path.exists() => {
             bail!("{}: one of several captures in a file; name another file with -o", path.display())
@@ -79,8 +79,8 @@ fn without_places(capture: &source::CaptureReader) -> String {
     let path = capture.path().display();
     if capture.aggregated() && capture.process().native_traces {
         return format!(
-            "{path}: no native places; aggregated captures of older versions have their names from the start"
+            "{path}: no unresolved native frames; aggregated captures of older versions were symbolized while recording"
         );
     }
-    format!("{path}: no native code in its stacks; record with 'memtrack run --native'")
+    format!("{path}: the stacks have no native frames; record with 'memtrack run --native'")
 }

@@ -50,7 +50,7 @@ fn write(common: &Common, format: &impl SumsFormat) -> Result<u8> {
     let request = Request { without_columns: true, ..Request::from((&common.input, &common.view)) };
     let capture = load(request, &format.reading(common.view.reading()))?;
     if format.holds_every_view() && !matches!(common.view.wanted(), View::HighWaterMark | View::LeaksAtExit) {
-        message::line(format_args!("{name} holds all views: --leaks, --temporary and --allocated choose none of them"));
+        message::line(format_args!("{name} contains all views; --leaks, --temporary and --allocated have no effect"));
     }
     format.write(&capture, common.view.wanted(), &mut out)?;
     let status = done(out, format.opens_in())?;
@@ -62,7 +62,7 @@ fn write(common: &Common, format: &impl SumsFormat) -> Result<u8> {
 fn write_heaptrack(options: &Events) -> Result<u8> {
     let request = Request::from(&options.input);
     let paths = of_one_recording(request.paths)?;
-    let [path] = paths.as_slice() else { bail!("heaptrack's format has one process: give one capture") };
+    let [path] = paths.as_slice() else { bail!("the heaptrack format holds one process; pass a single capture") };
     let mut file = request.open(path)?;
     file.ignore_columns();
     if file.aggregated() {
@@ -90,14 +90,14 @@ fn write_heaptrack(options: &Events) -> Result<u8> {
 fn write_parquet(options: &Events) -> Result<u8> {
     let (output, request) = (&options.output, Request::from(&options.input));
     let paths = of_one_recording(request.paths)?;
-    let [path] = paths.as_slice() else { bail!("the tables are of one process: give one capture") };
+    let [path] = paths.as_slice() else { bail!("parquet tables hold one process; pass a single capture") };
     let file = request.open(path)?;
     if file.aggregated() {
         bail!("{}: an aggregated capture holds no events; use another format, such as jsonl", path.display());
     }
     let named = output.output.clone().unwrap_or_else(|| derived(path, "parquet", "tables"));
     if named == Path::new("-") {
-        bail!("-o -: the tables are several files; name a directory");
+        bail!("-o -: parquet output is a directory; name one with -o");
     }
     let directory = parquet::Directory::new(named, output.force)?;
     let kept = AllocationFilter::new(&request, &file)?;

@@ -110,8 +110,8 @@ pub(crate) fn write_page(
 ) -> Result<Option<PathBuf>> {
     let narrows = request.narrows();
     let mut capture = load(request, &page::reading(reading))?;
-    let note =
-        narrows.then(|| "filtered: not all allocations are in these views; memory over time is of all".to_owned());
+    let note = narrows
+        .then(|| "filtered: the views contain only selected allocations; the memory chart contains all".to_owned());
     let sources = embed_sources.then(|| Sources::of(&capture.facts));
     page::flamegraph(&mut capture, start, note.into_iter().collect(), sources, &mut out)?;
     let path = out.finish()?;
@@ -125,7 +125,7 @@ pub(crate) fn write_page(
 /// Wrong usage.
 pub(crate) fn refuse_open_without_file(open: bool, output: &args::Output) -> Result<(), Failure> {
     if open && output.output.as_deref() == Some(Path::new("-")) {
-        return Err(Failure::usage("--open and -o - exclude each other: a browser opens a file; name one"));
+        return Err(Failure::usage("--open cannot be combined with -o -: the browser needs a file"));
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `transform csv`: a row for each stack, allocator and thread, with the columns that memray's users know.
 //!
-//! Invariant: a file that a CSV reader takes apart again, whatever stands in names.
+//! Invariant: the output is valid CSV whatever characters names contain.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -26,7 +26,7 @@ impl SumsFormat for Csv {
     }
 
     fn opens_in(&self) -> &'static str {
-        "any spreadsheet or data frame reads it"
+        "open it in a spreadsheet or load it as a data frame"
     }
 
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {

@@ -1,9 +1,9 @@
-//! `memtrack transform heaptrack`: every event, as heaptrack's own interpreter writes them, for heaptrack_gui and
+//! `memtrack transform heaptrack`: every event, in the format of `heaptrack_interpret`, for heaptrack_gui and
 //! heaptrack_print.
 //!
-//! The only format that is made of events: it sees them go by, and holds what is live and the tables. A mapping that is
-//! unmapped in part is written as freed and made anew with what is left of it, since the format knows whole blocks only.
-//! Invariant: whatever a line refers to stands on a line before it, and each free is that of an allocation.
+//! It writes events while they are read, and keeps only live blocks and the tables. A mapping that is unmapped in part is
+//! written as freed and allocated again with the rest, since the format has whole blocks only. Invariant: a line refers
+//! only to lines before it, and each free is that of an allocation.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;

@@ -13,7 +13,7 @@ pub(super) struct Numbering<K> {
 }
 
 impl<K: Clone + Eq + Hash> Numbering<K> {
-    /// A table of nothing.
+    /// An empty table.
     pub(super) fn new() -> Self {
         Self { order: Vec::new(), numbers: HashMap::new() }
     }

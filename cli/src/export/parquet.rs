@@ -1,8 +1,8 @@
 //! `memtrack transform parquet`: a directory of tables for DuckDB, Polars, pandas and Spark.
 //!
-//! `events` has a row for each event, in the total order; `stacks`, `frames`, `modules` and `threads` say what its numbers
-//! stand for, and `snapshots` what memory was like meanwhile. Events are written while they are read, a row group at a
-//! time. Invariant: memory grows with the capture's tables and with what is live, not with its events.
+//! `events` has a row for each event, in the total order; `stacks`, `frames`, `modules` and `threads` say what its
+//! numbers stand for, and `snapshots` what memory was like meanwhile. Events are written while they are read, a row
+//! group at a time. Invariant: memory grows with the capture's tables and with what is live, not with its events.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -140,7 +140,7 @@ impl ParquetTable {
                 (Column::Text(values), Cell::Word(value)) => {
                     values.push(value.map(|word| self.words.get(word)));
                 }
-                _ => bail!("a cell of another kind than its column: please report this"),
+                _ => bail!("internal error: cell type does not match its column; please report this"),
             }
         }
         self.rows += 1;
@@ -363,15 +363,12 @@ impl Directory {
     /// One that is there, or a place where none can be made.
     pub(crate) fn new(path: PathBuf, force: bool) -> Result<Self> {
         if path.exists() && !force {
-            bail!("{}: exists already; overwrite it with -f/--force, or name another with -o", path.display());
+            bail!("{}: file exists; overwrite it with -f/--force, or name another with -o", path.display());
         }
         if path.exists() && !is_ours(&path) {
-            bail!(
-                "{}: is no directory that memtrack wrote, and is left as it is; name another with -o",
-                path.display()
-            );
+            bail!("{}: not overwritten: not a directory written by memtrack; name another with -o", path.display());
         }
-        let signals = EndSignals::take().context("signals cannot be taken")?;
+        let signals = EndSignals::take().context("cannot install signal handlers")?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let temporary = tempfile::Builder::new()
             .prefix(".memtrack-")

@@ -30,9 +30,9 @@ pub(crate) enum SampleOrder {
     Auto,
     /// By time; needs a capture with --allocation-timestamps
     Exact,
-    /// By the first memory snapshot that shows them
+    /// By the first memory snapshot that contains them
     Snapshot,
-    /// As they come in the capture
+    /// In capture order
     Capture,
 }
 

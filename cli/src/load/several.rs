@@ -79,9 +79,7 @@ const SAME_BOOT_NS: u64 = 1_000_000_000;
 /// Why what was live in all of these captures at one moment cannot be told.
 fn apart(spans: &[Span]) -> Option<&'static str> {
     if spans.iter().any(|span| span.aggregated) {
-        return Some(
-            "an aggregated capture has no events, only what was live at the high-water mark of its own process",
-        );
+        return Some("an aggregated capture has no events, only totals at the peak of its own process");
     }
     let first = spans.first()?;
     let is_with_first = |span: &Span| {
@@ -90,7 +88,7 @@ fn apart(spans: &[Span]) -> Option<&'static str> {
             || boots.is_some_and(|(own, first)| own.abs_diff(first) < SAME_BOOT_NS)
     };
     if spans.iter().any(|span| span.start_ns.is_none()) || !spans.iter().all(is_with_first) {
-        return Some("these captures share no clock");
+        return Some("the captures have no common clock");
     }
     None
 }
@@ -163,11 +161,10 @@ pub(super) fn combined(mut captures: Vec<Capture>, several: Several) -> Result<C
 pub(super) fn say_several(captures: usize, several: &Several) {
     match several.apart {
         None => message::note(format_args!(
-            "{captures} captures in one report: sums are added up; the high-water mark is that of all processes together"
+            "{captures} captures combined: totals are summed; the peak is that of all processes together"
         )),
         Some(reason) => message::note(format_args!(
-            "{captures} captures in one report: sums are added up, and so are the high-water marks, each process's at its \
-             own time, since what was live in all at one moment is not known: {reason}"
+            "{captures} captures combined: totals and per-process peaks are summed; the joint peak is unknown: {reason}"
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! The recorder's own account: what recording took, as measured in that run, and how much of it went the cheap way.
+//! Cost of a recording as measured in that run, and how often the fast paths were taken.
 //!
 //! It is about the recording, whatever a report's filters leave out. Invariant: what a capture does not tell, as those of
 //! earlier versions do not, is not available, and never zero; of several captures a sum is known if each part is.
@@ -182,16 +182,16 @@ impl Account {
         line("Lost", self.lost())?;
         line("Waiting", self.waiting())?;
         let Times { cpu, collector, start, python, native } = self.times;
-        line("Start", start.map_or(UNKNOWN.into(), |ns| format!("{} until the program began", duration(ns))))?;
-        line("Program", cpu.map_or(UNKNOWN.into(), |ns| format!("{} of processor time, with hooks", duration(ns))))?;
-        line("Collector", collector.map_or(UNKNOWN.into(), |ns| format!("{} of processor time", duration(ns))))?;
+        line("Start", start.map_or(UNKNOWN.into(), |ns| format!("{} before the program's main code", duration(ns))))?;
+        line("Program", cpu.map_or(UNKNOWN.into(), |ns| format!("{} CPU time, hooks included", duration(ns))))?;
+        line("Collector", collector.map_or(UNKNOWN.into(), |ns| format!("{} CPU time", duration(ns))))?;
         let times = [(python, "Python stacks"), (native, "native stacks")];
         let times: Vec<_> =
             times.iter().filter_map(|(ns, what)| Some(format!("{} of {what}", duration((*ns)?)))).collect();
         if times.is_empty() {
             return Ok(());
         }
-        line("In hooks", format!("to find changes: {} (by a sample)", times.join(", ")))
+        line("In hooks", format!("detecting stack changes: {} (sampled)", times.join(", ")))
     }
 
     /// How many events there were, and what each took in the file.
@@ -208,9 +208,9 @@ impl Account {
 
     fn lost(&self) -> String {
         let events = match self.lost_events {
-            None => format!("events without room: {UNKNOWN}"),
+            None => format!("events without a thread buffer: {UNKNOWN}"),
             Some(0) if self.lost_blocks == 0 && self.lost_bytes == 0 && self.cut => {
-                return "what an incomplete capture has not got, and nothing else".into();
+                return "only what is missing because the capture is incomplete".into();
             }
             Some(0) if self.lost_blocks == 0 && self.lost_bytes == 0 => return "nothing".into(),
             Some(events) => plural(events, "event", "events"),
@@ -224,8 +224,8 @@ impl Account {
     fn waiting(&self) -> String {
         match self.waits {
             None => UNKNOWN.into(),
-            Some((0, _)) => "never for memtrack".into(),
-            Some((times, ns)) => format!("{} for memtrack, {}", duration(ns), plural(times, "time", "times")),
+            Some((0, _)) => "none".into(),
+            Some((times, ns)) => format!("{} on full buffers, {}", duration(ns), plural(times, "time", "times")),
         }
     }
 }
@@ -293,7 +293,7 @@ impl Looks {
         let part = |number| percent(number, self.sum());
         self.is_known().then(|| {
             let (glance, whole, changed) = (part(self.glance), part(self.whole), part(self.changed));
-            format!("{glance} told at a glance, {whole} compared whole, {changed} changed")
+            format!("{glance} resolved by the fast comparison, {whole} by full comparison, {changed} changed")
         })
     }
 }
@@ -328,8 +328,7 @@ impl Levels {
             return Some(UNKNOWN.into());
         }
         let all = self.kept.saturating_add(self.unwound);
-        self.is_known()
-            .then(|| format!("{} as before, {} unwound", percent(self.kept, all), percent(self.unwound, all)))
+        self.is_known().then(|| format!("{} reused, {} unwound", percent(self.kept, all), percent(self.unwound, all)))
     }
 }
 
@@ -391,18 +390,18 @@ mod tests {
         let text = text(&account);
         for part in [
             "200, 0.25 bytes each, 2.00 bytes before compression",
-            "70.0 % told at a glance, 20.0 % compared whole, 10.0 % changed",
-            "5 ms for memtrack, 2 times",
+            "70.0 % resolved by the fast comparison, 20.0 % by full comparison, 10.0 % changed",
+            "5 ms on full buffers, 2 times",
             "Lost           nothing",
-            "Start          4 ms until the program began",
-            "Program        1.00 s of processor time, with hooks",
-            "Collector      30 ms of processor time",
-            "In hooks       to find changes: 4 ms of Python stacks (by a sample)",
+            "Start          4 ms before the program's main code",
+            "Program        1.00 s CPU time, hooks included",
+            "Collector      30 ms CPU time",
+            "In hooks       detecting stack changes: 4 ms of Python stacks (sampled)",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let cut = self::text(&account.clone().with_loss(0, 0, false));
-        assert!(cut.contains("Lost           what an incomplete capture"), "{cut}");
+        assert!(cut.contains("Lost           only what is missing because the capture is incomplete"), "{cut}");
         let json = account.json();
         assert_eq!(json["python_stacks"]["glance"], 70);
         assert_eq!(json["waits"]["ns"], 5_000_000);

@@ -1,4 +1,4 @@
-//! What is said of the arenas of Python's own allocators: in text they are apart from what a program leaks.
+//! Texts about arenas of Python's allocators, which text reports exclude from leaks.
 //!
 //! Invariant: bytes that a headline leaves out are in one of these sentences.
 

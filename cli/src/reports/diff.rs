@@ -3,7 +3,8 @@
 //! JSON has everything as it is; text leaves out what differs between two runs of one program (see [`Quiet`]) and what
 //! hardly changed, and says how much that is.
 //!
-//! Invariant: bytes are absolute unless a scale was asked for, and then it is said; a function is new or vanished only where a capture has nothing of it.
+//! Invariant: bytes are absolute unless a scale was asked for, and then it is said; a function is new or vanished only
+//! where a capture has nothing of it.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -168,7 +169,7 @@ impl Diff {
 
     /// What has no row, where it changed.
     fn apart(&self) -> Vec<String> {
-        let parts = [("Held by Python's allocator, free or not", &self.arenas), ("Held by imports", &self.imports)];
+        let parts = [("Python allocator arenas (used and unused)", &self.arenas), ("Held by imports", &self.imports)];
         let changed = parts.into_iter().filter(|(_, pair)| self.is_news(pair));
         changed.map(|(what, pair)| format!("{what}: {}", self.before_and_after(pair))).collect()
     }
@@ -180,7 +181,7 @@ impl Diff {
         let functions = plural(number, "function", "functions");
         (number > 0).then(|| {
             format!(
-                "{functions} that hardly changed left out: by less than {}, or 0.5 % (--json has all)",
+                "{functions} omitted: changed by less than {} or 0.5 % (use --json for all)",
                 self.amount(self.floor())
             )
         })
@@ -330,7 +331,7 @@ impl Diff {
 const FIGURES: [TextColumn; 6] =
     [column(""), column(""), column("").optional(1), column("").optional(1), column("").optional(1), column("")];
 
-/// From here on a percentage only says that the base had next to nothing.
+/// Percentages from this on are not printed.
 const MOST_PERCENT: f64 = 1000.0;
 
 const SECTIONS: [(&str, Status); 4] =
@@ -384,7 +385,7 @@ pub(crate) fn doubts(base: &Capture, new: &Capture) -> Vec<String> {
     let mut differ = |what: &str, base: bool, new: bool| {
         if base != new {
             let side = if new { "new capture" } else { "base" };
-            doubts.push(format!("only the {side} {what}: figures that depend on it do not compare"));
+            doubts.push(format!("only the {side} {what}; affected numbers are not comparable"));
         }
     };
     differ(
@@ -394,7 +395,7 @@ pub(crate) fn doubts(base: &Capture, new: &Capture) -> Vec<String> {
     );
     let native = |capture: &Capture| capture.facts.process.native_traces;
     differ("has native call stacks", native(base), native(new));
-    differ("has its whole recording", base.facts.complete, new.facts.complete);
+    differ("is a complete recording", base.facts.complete, new.facts.complete);
     differ("has damaged parts", base.facts.lost_blocks > 0, new.facts.lost_blocks > 0);
     let unframed = |capture: &Capture| capture.facts.process.python_note.is_some();
     differ("has no Python frames", unframed(base), unframed(new));
@@ -402,8 +403,7 @@ pub(crate) fn doubts(base: &Capture, new: &Capture) -> Vec<String> {
     if intervals[0] != intervals[1] {
         let [base, new] = intervals;
         doubts.push(format!(
-            "memory snapshots were taken at different intervals (base: {base} ms, new: {new} ms): resident memory does not \
-             compare"
+            "snapshot intervals differ (base: {base} ms, new: {new} ms): resident memory is not comparable"
         ));
     }
     let versions = [base.facts.python_version(), new.facts.python_version()];
@@ -487,7 +487,7 @@ mod tests {
         let mut native = fixture::capture();
         native.facts.process.native_traces = true;
         let text = doubts(&fixture::capture(), &native).join("\n");
-        assert_eq!(text, "only the new capture has native call stacks: figures that depend on it do not compare");
+        assert_eq!(text, "only the new capture has native call stacks; affected numbers are not comparable");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a report says of the capture itself, ready to be shown.
+//! Metadata of a capture, formatted for reports.
 //!
 //! Invariant: everything comes from the capture; what it does not know is `None`.
 
@@ -37,7 +37,7 @@ impl Capture {
     /// The title of a view for people.
     pub(super) fn title(&self, view: View) -> &'static str {
         let each = view == View::HighWaterMark && self.has_several_peaks();
-        if each { "Each process's own high-water mark" } else { title(view) }
+        if each { "Per-process high-water marks (not simultaneous)" } else { title(view) }
     }
 
     /// What a view has in all, as one reads it: above its rows.
@@ -238,13 +238,13 @@ impl Facts {
     /// How far times can be relied on, where that is known and they are not exact.
     pub(crate) fn times(&self) -> Option<String> {
         let uncertainty = self.time_uncertainty_ns.filter(|ns| *ns > 0)?;
-        Some(format!("right to {}", at_most(uncertainty)))
+        Some(format!("accurate to {}", at_most(uncertainty)))
     }
 
     /// Says behind a report that shows times how far they can be relied on.
     pub(crate) fn tell_times(&self) {
         if let Some(times) = self.times() {
-            message::note(format_args!("times are {times}; --allocation-timestamps records exact ones"));
+            message::note(format_args!("times are {times}; record with --allocation-timestamps for exact times"));
         }
     }
 
@@ -259,7 +259,7 @@ impl Facts {
     pub(crate) fn tell_stackless(&self) {
         if self.stackless {
             message::note(
-                "no call stacks: no Python runs in this program; record it with --native for those of C, C++ and Rust",
+                "no call stacks: the program does not run Python; record with --native for C, C++ and Rust stacks",
             );
         }
     }
@@ -276,26 +276,26 @@ impl Facts {
         let mut warnings = Vec::new();
         if self.lost_blocks > 0 || self.lost_bytes > 0 {
             warnings.push(format!(
-                "damaged: {} blocks ({} bytes) could not be read and are missing in this report",
+                "corrupt: {} file blocks ({} bytes) could not be decoded and are missing from this report",
                 self.lost_blocks, self.lost_bytes
             ));
         }
         if !self.complete {
             warnings.push(
-                "incomplete: the recording did not come to its end, or the file was cut; read as far as it goes".into(),
+                "incomplete: the recording was interrupted or the file is truncated; everything up to that point is shown".into(),
             );
         }
         if self.unknown_frames > 0 {
             warnings.push(format!(
-                "{} call sites have frames whose description is missing: <unknown>",
+                "{} call sites have frames without a recorded name, shown as <unknown>",
                 self.unknown_frames
             ));
         }
         let process = &self.process;
         if let Some(rule) = &process.stripped_rule {
             warnings.push(format!(
-                "stripped: {} allocations of {} in all that {} were dropped after recording; sums of everything \
-                 allocated and of temporary allocations are without them, peak and leaks are exact",
+                "stripped: {} allocations ({} in total) that {} were removed; 'allocated' and 'temporary' exclude them, peak \
+                 and leaks are exact",
                 count(process.stripped_allocations.unwrap_or(0)),
                 size(process.stripped_bytes.unwrap_or(0)),
                 text(rule)
@@ -305,14 +305,14 @@ impl Facts {
             warnings.push(REPLACED.into());
         }
         if let Some(reason) = &process.stop_reason {
-            warnings.push(format!("the program stopped being recorded before its end: {}", text(reason)));
+            warnings.push(format!("recording stopped before the program ended: {}", text(reason)));
         }
         if let Some(note) = &process.python_note {
             warnings.push(format!("no Python frames: {}", text(note)));
         }
         if let Some(events) = process.events_without_slot.filter(|events| *events > 0) {
             warnings.push(format!(
-                "{events} events could not be recorded: too many threads at once, or no address space for another"
+                "{events} events not recorded: too many concurrent threads, or not enough address space for another thread's buffer"
             ));
         }
         warnings
@@ -320,8 +320,8 @@ impl Facts {
 }
 
 /// What follows is missing in the figures, and is the larger part where a shell was to start a program in its place.
-const REPLACED: &str = "the program was replaced by one that was not recorded (exec of a statically linked \
-                                   program, of another user's, or without a way to memtrack); the figures end there";
+const REPLACED: &str = "the recording ends at an exec: the new program is statically linked, set-user-ID, or \
+                                   cannot connect to memtrack";
 
 /// Text from bytes of the capture. What is not text, or would move a terminal's cursor, is escaped.
 pub(crate) fn text(bytes: &[u8]) -> String {
@@ -390,8 +390,8 @@ mod tests {
         assert!(facts(Process::default()).warnings().is_empty());
         let cut = Facts { complete: false, lost_blocks: 2, lost_bytes: 99, ..Facts::default() };
         let warnings = cut.warnings().join("\n");
-        assert!(warnings.contains("2 blocks (99 bytes)") && warnings.contains("incomplete"), "{warnings}");
+        assert!(warnings.contains("2 file blocks (99 bytes)") && warnings.contains("incomplete"), "{warnings}");
         let replaced = facts(Process { ended_by_exec: true, ..Process::default() });
-        assert!(replaced.warnings().join("\n").contains("replaced by one that was not recorded"));
+        assert!(replaced.warnings().join("\n").contains("ends at an exec"));
     }
 }

@@ -90,7 +90,7 @@ fn place_text(capture: &Capture, stack: StackId) -> String {
     )
 }
 
-/// Where it was: in own code, else in any that somebody wrote, else wherever.
+/// Its location: innermost own-code frame, else innermost library frame, else innermost frame.
 fn place(capture: &Capture, stack: StackId) -> Option<FrameId> {
     let frames = &capture.frames;
     let origins = origins(frames);

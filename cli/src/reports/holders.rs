@@ -322,6 +322,6 @@ mod tests {
         let look = Look { width: None, color: false };
         shown.say_left_out(View::Leaks, look, &mut text).unwrap();
         shown.say_left_out(View::Allocated, look, &mut text).unwrap();
-        assert_eq!(text, b"100 B held by imports are left out; --with-imports\n");
+        assert_eq!(text, b"100 B allocated during imports not shown; use --with-imports\n");
     }
 }

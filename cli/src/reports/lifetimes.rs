@@ -112,7 +112,7 @@ impl LifetimesReport {
     /// # Errors
     /// What the writer says.
     pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
-        let mut table = TextTable::new(HEAD.into_iter().chain(["Lived, by number"]).map(column));
+        let mut table = TextTable::new(HEAD.into_iter().chain(["Lifetimes, by number"]).map(column));
         table.row(cells(&self.whole).into_iter().chain(["everything".into()]));
         for ((function, file), lifetimes) in self.rows(limit) {
             let label = match &**function {

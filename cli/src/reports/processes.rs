@@ -1,7 +1,7 @@
 //! The processes of a report on several captures, one by one.
 //!
-//! Invariant: the rows' sums are the report's figures, but for each process's own high-water mark, which is of a time of
-//! its own; a capture alone has no rows.
+//! Invariant: rows add up to the report's totals, except per-process peaks, which are not simultaneous; a single capture
+//! has no rows.
 
 use memtrack_reader::analysis::Tally;
 use serde_json::{Value, json};

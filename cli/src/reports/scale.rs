@@ -1,4 +1,4 @@
-//! Figures of a base made comparable with those of another capture, where somebody asks for it and says to what.
+//! Scales the baseline figures of a diff, as requested by `--normalize`.
 //!
 //! Invariant: what is there stays there: a figure that is not 0 does not become 0, so that nothing of the base seems new
 //! in the other capture because of rounding.
@@ -51,7 +51,7 @@ const OWN_PART: u64 = 200;
 /// One part in so many of a sum over the run is not shown.
 const RUN_PART: u64 = 10_000;
 
-/// What both captures shall have the same of.
+/// The quantity to normalize by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Measure {
     /// The total of what is compared.
@@ -79,10 +79,9 @@ impl Scale {
     pub(crate) fn new(measure: Measure, base: &Capture, new: &Capture, metric: ComparedMetric) -> Result<Self> {
         let sides = [base, new];
         let ([from, to], reason) = match measure {
-            Measure::Total => (
-                sides.map(|side| total(side, metric) as f64),
-                format!("as if the totals of {} were equal", metric.name),
-            ),
+            Measure::Total => {
+                (sides.map(|side| total(side, metric) as f64), format!("so that the {} totals are equal", metric.name))
+            }
             Measure::Duration => {
                 let ns = sides.map(|side| side.facts.duration_ns(&side.analysis));
                 (ns.map(|ns| ns as f64), format!("for the durations {} and {}", duration(ns[0]), duration(ns[1])))
@@ -91,7 +90,7 @@ impl Scale {
         };
         let factor = to / from;
         if !factor.is_normal() || factor <= 0.0 {
-            bail!("--normalize {}: one of the captures has nothing of it", name(measure));
+            bail!("--normalize {}: the value is zero in one of the captures", name(measure));
         }
         Ok(Self { factor, measure, reason })
     }
@@ -131,7 +130,7 @@ impl Scale {
 
 impl fmt::Display for Scale {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "the base's figures are multiplied by {:.4}, {}", self.factor, self.reason)
+        write!(formatter, "base multiplied by {:.4}, {}", self.factor, self.reason)
     }
 }
 
@@ -179,7 +178,7 @@ mod tests {
             assert_eq!(group.allocated.count, expected(before.count));
             assert_eq!(group.leaked.bytes, 0, "nothing stays nothing");
         }
-        assert_eq!(scale.to_string(), "the base's figures are multiplied by 0.0010, for 1000 and 1 units of work");
+        assert_eq!(scale.to_string(), "base multiplied by 0.0010, for 1000 and 1 units of work");
     }
 
     #[test]
@@ -196,6 +195,6 @@ mod tests {
     #[test]
     fn nothing_has_no_scale() {
         let error = Scale::new(Measure::Total, &fixture::empty(), &fixture::capture(), ALLOCATED).unwrap_err();
-        assert!(error.to_string().contains("has nothing of it"), "{error}");
+        assert!(error.to_string().contains("is zero in one"), "{error}");
     }
 }

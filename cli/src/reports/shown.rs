@@ -37,7 +37,7 @@ impl Capture {
     /// Makes it ready to be shown to people.
     ///
     /// # Errors
-    /// More call stacks than can be told apart.
+    /// More call stacks than the id type can number.
     pub(crate) fn show(&mut self, wish: &Wish) -> Result<()> {
         self.leave_out_imports(wish);
         self.fold(wish)
@@ -78,7 +78,7 @@ impl Capture {
         self.shown.stacks.get(recorded.0 as usize).copied().unwrap_or(recorded)
     }
 
-    /// Takes what imports hold out of the leaks, unless it is wished there.
+    /// Excludes allocations made during imports from the leaks, unless `--with-imports` is set.
     pub(crate) fn leave_out_imports(&mut self, wish: &Wish) {
         if wish.with_imports {
             return;
@@ -109,7 +109,7 @@ impl Capture {
     pub(crate) fn left_out(&self, view: View) -> Option<String> {
         let left_out = self.shown.left_out(view);
         let any = left_out != Tally::default();
-        any.then(|| format!("{} held by imports are left out; --with-imports", size(left_out.bytes)))
+        any.then(|| format!("{} allocated during imports not shown; use --with-imports", size(left_out.bytes)))
     }
 
     /// Whose code a frame is; `None` where stacks are not folded.

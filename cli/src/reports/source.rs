@@ -93,7 +93,7 @@ impl Source {
     pub(crate) fn around(&self, line: u32, rows: usize) -> Result<Vec<(u32, &str)>, &str> {
         let lines = self.lines.as_ref().map_err(String::as_str)?;
         if self.line(line).is_none() {
-            return Err("the line is not known, or the file has no such line any more");
+            return Err("line unknown, or beyond the end of the current file");
         }
         let (last, rows) = (lines.keys().next_back().copied().unwrap_or(0), u32::try_from(rows).unwrap_or(u32::MAX));
         let first = line.saturating_sub(rows / 2).min((last + 1).saturating_sub(rows)).max(1);
@@ -110,13 +110,13 @@ impl Source {
 fn read(path: &str) -> Result<(BTreeMap<u32, String>, Option<SystemTime>), String> {
     // What is compiled into the interpreter, or comes from a string, has a name in angle brackets.
     if path.is_empty() || path.starts_with('<') {
-        return Err("no source file is known of this call".into());
+        return Err("no source file recorded for this call".into());
     }
     let reason = |error: std::io::Error| error.kind().to_string();
     // Looked at before it is opened: to open a pipe would wait for its writer.
     let facts = fs::metadata(Path::new(path)).map_err(reason)?;
     if !facts.is_file() || facts.len() > LARGEST {
-        return Err("no source file, or too large for one".into());
+        return Err("not a regular file, or too large".into());
     }
     let mut bytes = Vec::new();
     fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_end(&mut bytes)).map_err(reason)?;

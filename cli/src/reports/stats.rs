@@ -1,6 +1,7 @@
 //! The rows of `stats`, the same for text and JSON.
 //!
-//! Invariant: rows are about one view, everything ever allocated unless asked otherwise, and equal captures give equal rows in an equal order.
+//! Invariant: rows are about one view, everything ever allocated unless asked otherwise, and equal captures give equal
+//! rows in an equal order.
 
 use memtrack_format::Allocator;
 use memtrack_reader::View;
@@ -68,7 +69,7 @@ pub(crate) fn traces_python_allocators(capture: &Capture) -> bool {
     capture.facts.process.traces_python_allocators
 }
 
-/// Whether stacks tell what of Python's allocators is the program's: without Python frames nothing does.
+/// Whether stacks can separate the program's Python objects from the interpreter's; without Python frames they cannot.
 pub(crate) fn tells_python_apart(capture: &Capture) -> bool {
     traces_python_allocators(capture) && capture.facts.process.python_note.is_none()
 }

@@ -112,7 +112,7 @@ fn figures(
     }
     let mut line = |label: &str, text: String| say(label, &text, look, out);
     if let Some(bytes) = facts.several.as_ref().and_then(|several| several.sum_of_peaks) {
-        line("  sum of peaks", format!("{}, each process's at its own time", size(bytes)))?;
+        line("  sum of peaks", format!("{}, each process at its own time", size(bytes)))?;
     }
     for (label, text) in leaked {
         say(label, &text, look, out)?;
@@ -127,18 +127,21 @@ fn figures(
     }
     line("Resident memory", resident(totals))?;
     if let Some(several) = facts.several.as_ref().filter(|_| totals.resident_peak().is_some()) {
-        line("  sum of peaks", format!("{}, each process's at its own time", size(several.rss_sum_of_peaks)))?;
+        line("  sum of peaks", format!("{}, each process at its own time", size(several.rss_sum_of_peaks)))?;
     }
     let mappings = &totals.mappings;
     let [reserved, file, shared] = [mappings.reserved, mappings.file, mappings.shared].map(|class| class.peak_bytes);
     if reserved + file + shared > 0 {
         line(
             "Mappings",
-            format!("{} reserved, {} of files, {} shared (at most)", size(reserved), size(file), size(shared)),
+            format!("peak: {} reserved, {} file-backed, {} shared", size(reserved), size(file), size(shared)),
         )?;
     }
     if facts.process.fork_ticket.is_some() || totals.inherited_frees > 0 {
-        line("Inherited", format!("{} frees of blocks that a parent had allocated", count(totals.inherited_frees)))?;
+        line(
+            "Inherited",
+            format!("{} frees of blocks inherited from the parent process", count(totals.inherited_frees)),
+        )?;
     }
     let unsure = totals.unmatched_frees + totals.replaced + totals.truncated_stacks;
     if unsure > 0 {
@@ -146,7 +149,7 @@ fn figures(
         line(
             "Not seen",
             format!(
-                "{} frees without their allocation, {} allocations without their free, {} stacks cut",
+                "{} frees without a recorded allocation, {} allocations without a recorded free, {} truncated stacks",
                 count(unmatched),
                 count(replaced),
                 count(cut)
@@ -176,7 +179,7 @@ fn peak(capture: &Capture) -> String {
     let peak = &capture.analysis.totals.peak;
     let several = capture.facts.several.as_ref();
     if let Some((several, reason)) = several.and_then(|several| Some((several, several.apart?))) {
-        return format!("at least {} at one moment; how much is not known: {reason}", size(several.at_least));
+        return format!("at least {} at one time; exact value unknown: {reason}", size(several.at_least));
     }
     let when = peak.at.map(|moment| format!(", after {}", duration(moment.time_ns))).unwrap_or_default();
     let whose = if several.is_some() { ", in all processes together" } else { "" };
@@ -185,7 +188,7 @@ fn peak(capture: &Capture) -> String {
 
 fn resident(totals: &Totals) -> String {
     match (totals.resident_peak(), totals.resident_last()) {
-        (Some(peak), Some(last)) => format!("{} at most, {} at the end", size(peak), size(last)),
+        (Some(peak), Some(last)) => format!("peak {}, {} at the end", size(peak), size(last)),
         (Some(peak), None) => format!("{} at most", size(peak)),
         (None, _) => "not sampled".into(),
     }
@@ -262,7 +265,7 @@ fn frames(capture: &Capture, whole: Tally, rows: &[FrameRow]) -> TextTable {
 fn modules(whole: Tally, rows: &[ModuleRow]) -> TextTable {
     let mut table = TextTable::new(LIST);
     for row in rows {
-        let known = if row.source == Some(ModuleSource::Maps) { "  (mapped by hand)" } else { "" };
+        let known = if row.source == Some(ModuleSource::Maps) { "  (not loaded by the dynamic loader)" } else { "" };
         table.row(cells(whole, row.tally, format!("{}{known}", row.module)));
     }
     table

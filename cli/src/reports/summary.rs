@@ -22,11 +22,11 @@ use crate::units::count;
 /// What comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SummaryOrder {
-    /// Bytes with everything called
+    /// Total bytes (function and callees)
     Total,
     /// Bytes of the function itself
     Own,
-    /// Number of allocations with everything called
+    /// Total number of allocations (function and callees)
     TotalCount,
     /// Number of allocations of the function itself
     OwnCount,

@@ -84,7 +84,7 @@ impl<'a> Calls<'a> {
         self.lines(least, most_branches).iter().for_each(|line| table.row(self.cells(line)));
         table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         if least > 0.0 {
-            writeln!(out, "  without calls of less than {least} % (--least 0 shows all)")?;
+            writeln!(out, "  calls below {least} % omitted (--least 0 shows all)")?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! `tree --json` and `flamegraph --json`: call trees as lists of calls, callers before those they called.
 //!
-//! Lists, because trees of deep stacks are deeper than readers of JSON like. Invariant: the own figures of all calls add
-//! up to the view's total.
+//! A flat list, because nesting would exceed the depth limits of JSON parsers. Invariant: the own figures of all calls
+//! add up to the view's total.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -1,7 +1,7 @@
-//! The end of memtrack by its own fault, when the program that it ran has ended: its status is passed on all the same.
+//! If memtrack itself aborts after the program has ended, it still exits with the program's status.
 //!
-//! It exists because memory that cannot be had, and whatever else makes Rust abort, would else hide how the program
-//! ended. Invariant: the handler makes one system call.
+//! Rust aborts when an allocation fails; without this the program's exit status would be lost. Invariant: the handler
+//! makes one system call.
 
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 

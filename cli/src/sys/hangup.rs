@@ -1,7 +1,7 @@
 //! Waits for input of the terminal, and sees that there is no terminal any more.
 //!
 //! It exists because the library that reads keys goes on reading a terminal that was closed, for ever and at full
-//! speed. Invariant: it is asked only for what is there.
+//! speed. Invariant: input is read only when it is available.
 
 use std::time::Duration;
 

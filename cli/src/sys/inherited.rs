@@ -1,5 +1,5 @@
-//! What memtrack was started with and the Rust runtime changes before `main`: SIGPIPE is ignored, and closed standard
-//! descriptors are opened to /dev/null. The program must get both as they were.
+//! Saves state that the Rust runtime changes before `main`, so that the program inherits the original: SIGPIPE becomes
+//! ignored, and closed standard descriptors are opened to /dev/null.
 //!
 //! Invariant: written once, by a constructor that runs before the runtime; read only afterwards.
 

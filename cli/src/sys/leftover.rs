@@ -1,4 +1,4 @@
-//! What a signal must not leave behind: the temporary file, or directory, of a report that is being written.
+//! Removes the temporary file or directory of a report when a signal ends memtrack.
 //!
 //! Invariant: from [`EndSignals::take`] on, a signal that ends memtrack ends it as it would have, and the file of
 //! [`EndSignals::remove`] is gone by then. Signals that are ignored stay so.

@@ -1,4 +1,4 @@
-//! Memory that is kept back for when the system gives memtrack no more.
+//! A memory reserve that is released on the first allocation failure.
 //!
 //! It exists because Rust aborts where memory cannot be had, and memtrack, limited by `ulimit -v` or its control group,
 //! would end before the program that it records. Invariant: the reserve is given up once, at the first failure, and lies

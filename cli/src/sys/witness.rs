@@ -1,4 +1,4 @@
-//! A process of memtrack's own that tells whether a signal was sent to memtrack alone, or to the program as well.
+//! A helper process that detects whether a signal was sent to memtrack only or to its whole process group or cgroup.
 //!
 //! `kill -- -GROUP`, and a supervisor that signals every process of a control group (systemd), reach the program by
 //! themselves; passed on, the signal would reach it twice, and many servers end at once at the second. What memtrack
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::inherited;
 
-/// A sender of signals to a whole group is through with it after this time, and memtrack and the witness have run.
+/// Time within which both processes have received a signal sent to the group.
 const LONGEST: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(1);
 /// Its name, instead of memtrack's.
@@ -38,8 +38,8 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// Starts it. It is to be called by a thread that lives as long as memtrack does; `target_words`: how many of memtrack's
-    /// arguments, the last ones, say what to run.
+    /// Starts it. It is to be called by a thread that lives as long as memtrack does; `target_words`: how many of
+    /// memtrack's arguments, the last ones, say what to run.
     ///
     /// # Errors
     /// What pipe2 and fork say.
@@ -71,14 +71,15 @@ impl Witness {
         if pid < 0 { Err(error) } else { Ok(Self { reports: reports.into(), received: Vec::new() }) }
     }
 
-    /// Whether the witness, too, got this signal from this sender within a short time around now. Signals that come closer
-    /// together are one.
+    /// Whether the witness, too, got this signal from this sender within a short time around now. Signals that come
+    /// closer together are one.
     pub(super) fn has_received(&mut self, signal: i32, sender: i32) -> bool {
         let begun = Instant::now();
         loop {
             self.read();
             self.received.retain(|(.., when)| begun.saturating_duration_since(*when) < LONGEST);
-            // It stays: `timeout` sends to the process that it has started and to its group, which the system may make one
+            // It stays: `timeout` sends to the process that it has started and to its group, which the system may make
+            // one
             // signal of for the program, and two for memtrack.
             if self.received.iter().any(|(number, from, _)| (*number, *from) == (signal, sender)) {
                 return true;

@@ -16,11 +16,11 @@ use object::{LittleEndian, ReadCache, ReadRef};
 type Bytes<'f> = ReadCache<&'f File>;
 type Segment = ProgramHeader64<LittleEndian>;
 
-/// A library that ends the program unless it is the very first one.
+/// A library that aborts the program unless it is loaded first (AddressSanitizer).
 const ADDRESS_SANITIZER: &[u8] = b"libasan.so";
 /// More program headers than any linker writes.
 const MAX_PROGRAM_HEADERS: u16 = 512;
-/// More bytes than the name of an interpreter or the dynamic section of a program has.
+/// Upper bound for the size of PT_INTERP and of the dynamic section.
 const MAX_SEGMENT: u64 = 1 << 13;
 
 /// The machine number of memtrack's own kind of program.
@@ -51,7 +51,7 @@ fn file_reason(path: &Path) -> Option<&'static str> {
     if bytes.read_bytes_at(0, HEADER_LEN).ok()?.get(..4)? != b"\x7fELF" {
         return None;
     }
-    let other = Some("it is a program for another architecture than memtrack");
+    let other = Some("it is built for a different architecture than memtrack");
     let Ok(header) = FileHeader64::<LittleEndian>::parse(&bytes) else { return other };
     if header.endian().is_err() || header.e_machine(LittleEndian) != OWN_MACHINE {
         return other;
@@ -59,10 +59,10 @@ fn file_reason(path: &Path) -> Option<&'static str> {
     let segments = segments(header, &bytes).unwrap_or_default();
     match interpreter(segments, &bytes) {
         None if is_loader(path) => None,
-        None => Some("it is statically linked, so that no library can be loaded into it"),
+        None => Some("it is statically linked, so LD_PRELOAD has no effect"),
         Some(interpreter) if contains(interpreter, b"ld-musl") => Some("it uses musl; only glibc is supported so far"),
         Some(_) if needs(segments, &bytes, ADDRESS_SANITIZER).unwrap_or(false) => {
-            Some("it is built with AddressSanitizer, whose library tolerates no other before it")
+            Some("it uses AddressSanitizer, whose runtime must be the first library loaded")
         }
         Some(_) => None,
     }
@@ -129,7 +129,7 @@ mod tests {
         assert!(file_reason(&path).unwrap().contains("statically linked"));
         program[4] = 1;
         fs::write(&path, &program).unwrap();
-        assert!(file_reason(&path).unwrap().contains("another architecture"));
+        assert!(file_reason(&path).unwrap().contains("different architecture"));
         for text in ["", "#!/bin/sh\n", "\x7fELF"] {
             fs::write(&path, text).unwrap();
             assert_eq!(file_reason(&path), None);

@@ -21,7 +21,7 @@ pub(super) fn program(name: &OsStr, environment: &Environment) -> Result<PathBuf
         return check(Path::new(name)).map(|()| name.into());
     }
     if name.is_empty() {
-        return Err(Failure::not_found("'': program not found: its name is empty"));
+        return Err(Failure::not_found("program name is empty"));
     }
     let mut refused = None;
     for directory in directories(environment) {
@@ -66,7 +66,7 @@ fn check(path: &Path) -> Result<(), Failure> {
 fn hint(name: &Path) -> String {
     let shown = name.display();
     if is_executable(name) {
-        format!(" in PATH; the one in this directory is ./{shown}")
+        format!(" in PATH; to run the file in this directory, use ./{shown}")
     } else if name.is_file() {
         format!(" in PATH; to run the file of this name with Python: memtrack run python3 {shown}")
     } else {

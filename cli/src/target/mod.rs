@@ -53,7 +53,7 @@ impl Target {
     /// Wrong usage: an unknown option, or `-m` and `-c` without what they need.
     pub(crate) fn parse(words: &[OsString]) -> Result<Self, Failure> {
         let Some((first, rest)) = words.split_first() else {
-            return Err(Failure::usage("TARGET is missing: a script, -m MODULE, -c CODE or a program"));
+            return Err(Failure::usage("missing TARGET: expected a script, -m MODULE, -c CODE or a program"));
         };
         let text = first.to_string_lossy();
         if let Some((flag, attached)) = option(&text) {
@@ -145,7 +145,7 @@ fn unknown_option(text: &str) -> String {
     }
 }
 
-/// Names that are more alike than this are taken for each other, as clap has it.
+/// Similarity above which an option is suggested; clap's threshold.
 const MEANT: f64 = 0.7;
 
 /// Says which options of memtrack stand behind the program, to which they went.
@@ -155,7 +155,7 @@ pub(crate) fn options_behind(target: &Target) -> Option<String> {
     let is_ours = |word: &&str| known.iter().any(|option| option == word) && !COMMON.contains(word);
     let behind: Vec<&str> = words.iter().filter_map(|word| word.to_str()).filter(is_ours).collect();
     (!behind.is_empty())
-        .then(|| format!("{} went to the program: what is meant for memtrack stands before it", behind.join(" ")))
+        .then(|| format!("{} passed to the program; put memtrack options before the program", behind.join(" ")))
 }
 
 /// Options that any program may have.
@@ -195,7 +195,7 @@ fn readable(path: &Path) -> Result<&Path, Failure> {
     match std::fs::File::open(path) {
         Ok(_) => Ok(path),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(Failure::not_found(&format!("{}: no such script", path.display())))
+            Err(Failure::not_found(&format!("{}: script not found", path.display())))
         }
         Err(error) => Err(Failure::not_executable(&format!("{}: cannot be read: {error}", path.display()))),
     }
@@ -237,7 +237,9 @@ mod tests {
             let words: Vec<OsString> = words.iter().map(Into::into).collect();
             super::options_behind(&Target::parse(&words).unwrap())
         };
-        assert!(behind(&["app.py", "-o", "x.bin", "--native"]).unwrap().starts_with("-o --native went to the program"));
+        assert!(
+            behind(&["app.py", "-o", "x.bin", "--native"]).unwrap().starts_with("-o --native passed to the program")
+        );
         assert_eq!(behind(&["app.py", "--help", "-q", "x"]), None);
         assert_eq!(behind(&["g++", "-o", "x"]), None);
     }

@@ -1,4 +1,4 @@
-//! Which Python runs a script, and what a version manager's script would run in its place.
+//! Finds the Python interpreter for a script, resolving pyenv and asdf wrapper scripts.
 //!
 //! `python3` is often a shell script (of pyenv, for one) that sets variables and ends by executing the interpreter of
 //! the chosen version. It is asked once, by having it run a few lines of Python that tell the interpreter's name and

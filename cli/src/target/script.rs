@@ -37,7 +37,7 @@ pub(super) fn resolve(
             Next::Program(step) => return Ok(TargetFile::new(step.path, step.arguments, step.environment)),
         }
     }
-    Err(Failure::not_executable(&format!("{}: its interpreters lead in a circle", start.display())))
+    Err(Failure::not_executable(&format!("{}: too many nested interpreters (interpreter loop)", start.display())))
 }
 
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl ScriptStep {
         }
         if !Path::new(interpreter).exists() {
             let (script, shown) = (self.path.display(), Path::new(interpreter).display());
-            return Err(Failure::not_found(&format!("{script}: its interpreter {shown} is not there")));
+            return Err(Failure::not_found(&format!("{script}: interpreter {shown} not found")));
         }
         let words = [Some(interpreter), argument].into_iter().flatten().map(OsStr::to_owned).collect();
         let next = self.interpreted(interpreter.into(), words);

@@ -61,7 +61,7 @@ fn word(text: &str, column: usize) -> Result<(Token, &str), QueryError> {
     }
     if first == '\'' || first == '"' {
         let inner = &text[1..];
-        let end = inner.find(first).ok_or_else(|| QueryError::at(column, format!("this {first} is never closed")))?;
+        let end = inner.find(first).ok_or_else(|| QueryError::at(column, format!("unterminated {first}")))?;
         return Ok((Token::Quoted(inner[..end].into()), &inner[end + 1..]));
     }
     if first.is_ascii_digit() {
@@ -80,7 +80,7 @@ fn word(text: &str, column: usize) -> Result<(Token, &str), QueryError> {
         let (word, after) = split(text, |char| char.is_alphanumeric() || "_-./:".contains(char));
         return Ok((Token::Word(word.into()), after));
     }
-    Err(QueryError::at(column, format!("{first} has no meaning here; texts with signs stand in \"quotation marks\"")))
+    Err(QueryError::at(column, format!("unexpected {first}; put text with special characters in \"quotation marks\"")))
 }
 
 fn split(text: &str, inside: impl Fn(char) -> bool) -> (&str, &str) {

@@ -68,7 +68,7 @@ impl Parser {
         let (token, column) = self.next();
         self.depth += 1;
         if self.depth > DEEPEST {
-            return Err(QueryError::at(column, format!("more than {DEEPEST} parentheses inside each other")));
+            return Err(QueryError::at(column, format!("more than {DEEPEST} nested parentheses")));
         }
         let expr = match token {
             Token::Word(word) if word == "not" => Expr::Not(Box::new(self.not()?)),
@@ -98,7 +98,7 @@ impl Parser {
             "bytes" | "size" => self.number(Number::Bytes, |text| units::size(text).map(Amount::Plain)),
             "lifetime" => self.number(Number::Lifetime, |text| units::span(text).map(Amount::Plain)),
             "time" => self.number(Number::Time, |text| units::time(text).map(Amount::Moment)),
-            _ => Err(QueryError::at(column, format!("there is no {field}; there is {FIELDS}"))),
+            _ => Err(QueryError::at(column, format!("unknown field {field}; expected one of {FIELDS}"))),
         }
     }
 
@@ -129,7 +129,7 @@ impl Parser {
         let meant: Vec<_> = Allocator::ALL.into_iter().filter(|allocator| test.takes(allocator.name())).collect();
         if meant.is_empty() {
             let names = Allocator::ALL.map(Allocator::name).join(", ");
-            return Err(QueryError::at(column, format!("no allocator is meant; there are {names}")));
+            return Err(QueryError::at(column, format!("no allocator matches; expected one of {names}")));
         }
         Ok(negated(Expr::Or(meant.into_iter().map(Expr::Allocator).collect()), sign))
     }
@@ -200,5 +200,5 @@ fn unexpected(token: &Token, column: usize, expected: &str) -> QueryError {
         Token::Sign(sign) => sign,
         Token::End => "the end",
     };
-    QueryError::at(column, format!("{expected} is expected here, not {found}"))
+    QueryError::at(column, format!("expected {expected}, found {found}"))
 }

@@ -73,19 +73,19 @@ fn expressions_mean_what_they_say() {
 #[test]
 fn errors_name_the_column() {
     for (text, column, what) in [
-        ("", 1, "not the end"),
-        ("function", 9, "~, !~, = or != is expected here, not the end"),
+        ("", 1, "found the end"),
+        ("function", 9, "expected ~, !~, = or !=, found the end"),
         ("function ~ \"(\"", 12, "not a regular expression"),
-        ("bytes > 1 apple", 9, "apple is not a unit of size"),
+        ("bytes > 1 apple", 9, "unknown size unit apple"),
         ("lifetime > 50%", 12, "a time span is expected"),
-        ("time > 5", 8, "which unit?"),
+        ("time > 5", 8, "missing unit"),
         ("(live", 6, "and, or, or )"),
         ("live leaked", 6, "and, or, or the end"),
-        ("größe > 1", 1, "there is no größe"),
-        ("live and größe", 10, "there is no größe"),
-        ("file = 'a", 8, "never closed"),
-        ("live & peak", 6, "no meaning"),
-        ("allocator = free", 13, "no allocator is meant"),
+        ("größe > 1", 1, "unknown field größe"),
+        ("live and größe", 10, "unknown field größe"),
+        ("file = 'a", 8, "unterminated"),
+        ("live & peak", 6, "unexpected &"),
+        ("allocator = free", 13, "no allocator matches"),
         ("bytes ~ 1", 7, "<, <=, =, !=, >= or >"),
     ] {
         let error = text.parse::<Expr>().expect_err(text);

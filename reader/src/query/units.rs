@@ -13,13 +13,13 @@ pub enum UnitError {
     #[error("not a time, such as 1.5s, 250ms or 50%")]
     NotATime,
     /// The unit of a size is none.
-    #[error("{0} is not a unit of size; there are B, kB, MB, GB, TB, KiB, MiB, GiB and TiB")]
+    #[error("unknown size unit {0}; expected B, kB, MB, GB, TB, KiB, MiB, GiB or TiB")]
     SizeUnit(String),
     /// The unit of a time is none.
-    #[error("{0} is not a unit of time; there are s, ms, us, ns, min, h and %")]
+    #[error("unknown time unit {0}; expected s, ms, us, ns, min, h or %")]
     TimeUnit(String),
     /// A time has no unit.
-    #[error("which unit? {0}s, {0}ms or {0}%")]
+    #[error("missing unit: {0}s, {0}ms or {0}%?")]
     NoUnit(String),
     /// More than the whole.
     #[error("more than 100%")]

@@ -28,14 +28,15 @@ pub fn attach<W: Write>(
 ) -> io::Result<()> {
     let mut head = [0; header::LEN];
     capture.read_exact(&mut head)?;
-    header::decode(&head).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "no capture of a known version"))?;
+    header::decode(&head)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not a memtrack capture, or an unsupported version"))?;
     out.write_all(&head)?;
     let mut at = header::LEN as u64;
     while let Some(block) = block_at(capture, at)? {
         match block.kind {
             BlockKind::Symbols => at += HEADER_LEN as u64 + u64::from(block.stored_len),
             BlockKind::Members => {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "several captures in one file"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a merged capture file"));
             }
             _ => break,
         }

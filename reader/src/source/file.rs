@@ -50,7 +50,7 @@ impl OpenCaptureFile {
             remedy,
         };
         let file = File::open(path).map_err(|source| match source.kind() {
-            ErrorKind::NotFound => unusable("no file of this name", "check the path"),
+            ErrorKind::NotFound => unusable("no such file", "check the path"),
             ErrorKind::PermissionDenied => {
                 unusable("a file that may not be read", "ask its owner for permission to read it")
             }
@@ -61,7 +61,7 @@ impl OpenCaptureFile {
             return Err(unusable("a directory", "name the capture file in it"));
         }
         if !metadata.is_file() {
-            return Err(unusable("no regular file", "copy the capture to a file first"));
+            return Err(unusable("not a regular file", "copy the capture to a file first"));
         }
         if metadata.len() == 0 {
             return Err(unusable("an empty file", "record again: nothing was written to it"));
@@ -79,8 +79,8 @@ impl OpenCaptureFile {
         let lengths = memtrack_format::members::decode(&payload).filter(|_| intact);
         let lengths = lengths.ok_or_else(|| Error::Unusable {
             file: self.path.clone(),
-            expected: "several captures in one file",
-            found: "a damaged list of where they are".to_owned(),
+            expected: "a merged capture file",
+            found: "a corrupt capture index".to_owned(),
             remedy: "copy the file again, or merge the captures again",
         })?;
         let mut start = header::LEN as u64 + piece.stored_bytes();
@@ -123,14 +123,14 @@ impl OpenCaptureFile {
             let (found, remedy) = match error {
                 HeaderError::Short => (
                     format!("the first {len} of the {} bytes of its header", header::LEN),
-                    "record again, or copy the whole file: it was cut before any data",
+                    "record again or copy the whole file; this one is truncated within its header",
                 ),
                 HeaderError::Foreign => ("another kind of file".to_owned(), "name a file that `memtrack run` wrote"),
                 HeaderError::Damaged => {
                     ("a damaged header (its checksum differs)".to_owned(), "copy the file again, in binary mode")
                 }
                 HeaderError::Newer(version) => (
-                    format!("format version {version}, where this memtrack reads versions 1 to {}", header::VERSION),
+                    format!("format version {version}; this memtrack supports 1 to {}", header::VERSION),
                     "use the memtrack that recorded it, or a newer one",
                 ),
             };

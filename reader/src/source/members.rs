@@ -47,7 +47,9 @@ pub(super) fn open(path: &Path) -> Result<OpenCaptureFile, Error> {
         let places = file.members()?.unwrap_or_default();
         return match number.checked_sub(1).and_then(|place| places.get(place)) {
             Some(place) => file.member(path, place),
-            None => Err(unusable("one of several captures", format!("a file of {}", places.len()), "check the number")),
+            None => {
+                Err(unusable("a capture in a merged file", format!("a file of {}", places.len()), "check the number"))
+            }
         };
     }
     let file = OpenCaptureFile::open(path)?;
@@ -122,6 +124,6 @@ mod tests {
 
         bytes[16 + 56] ^= 1;
         fs::write(&path, &bytes).unwrap();
-        assert!(members(&path).unwrap_err().to_string().contains("damaged list"));
+        assert!(members(&path).unwrap_err().to_string().contains("corrupt capture index"));
     }
 }

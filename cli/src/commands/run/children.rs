@@ -1,4 +1,4 @@
-//! The captures of the children of a program, where they are recorded: one for each process, beside the program's own.
+//! Names and opens the captures of child processes, in the directory of the main capture.
 //!
 //! A later run often has the same name for its capture (`-f -o capture.bin`). The captures of the children of the run
 //! before are then removed with it, and whatever else has such a name stays: the children of this run then get names with
@@ -78,7 +78,7 @@ impl Children {
         self.0.lock().replaced
     }
 
-    /// What a shell makes the children's captures of, as it is typed.
+    /// A shell pattern that expands to the captures of the children.
     pub(super) fn pattern(&self) -> String {
         self.0.names().pattern()
     }
@@ -120,7 +120,8 @@ impl CaptureNames {
         Self { own: own.into(), run: run.unwrap_or_default() }
     }
 
-    /// `capture.<pid>-<n>.bin` for `capture.bin`, or `capture.2.<pid>-<n>.bin` in the second run that has left such files.
+    /// `capture.<pid>-<n>.bin` for `capture.bin`, or `capture.2.<pid>-<n>.bin` in the second run that has left such
+    /// files.
     fn path(&self, child: NewChild) -> PathBuf {
         beside(&self.own, &format!(".{}{}-{}", self.run, child.pid, child.number))
     }

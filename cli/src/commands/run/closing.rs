@@ -1,7 +1,7 @@
-//! What is said when the program has ended: where the capture is, what is in it, and what to do next.
+//! The summary printed after the program has ended: path of the capture, main figures, next commands.
 //!
-//! Invariant: the figures are those that `stats` shows, of all processes that were recorded; of captures that take long to
-//! read, only their size is said.
+//! Invariant: the figures are those that `stats` shows, of all processes that were recorded; of captures that take long
+//! to read, only their size is said.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,17 +30,17 @@ use crate::units::{count, duration, plural, size};
 const MAX_RECORD_BYTES: u64 = 64 << 20;
 
 /// Programs without Python have native call stacks only, and those have to be asked for.
-const STACKLESS: &str = "none: no Python runs in it; --native records those of C, C++ and Rust";
-/// Programs without Python are recorded with native call stacks unless somebody says no.
-const NATIVE: &str = "native, since no Python runs in it; --no-native leaves them out, and costs less";
+const STACKLESS: &str = "none recorded: the program does not run Python; use --native to record C, C++ and Rust stacks";
+/// Native call stacks are on by default for programs without Python.
+const NATIVE: &str = "native, because the program does not run Python; --no-native disables them and is faster";
 
-/// So long names of native code are looked for. Unoptimized, memtrack takes ten times as long, and more beside tests.
+/// Time limit for symbolization in the final summary; larger in debug builds, which are about ten times slower.
 const NAMES_TAKE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 30_000 } else { 800 });
 /// What is said where that is not enough.
-const UNNAMED: &str = "not looked up: names of native code as large as this take long; the commands below find them";
+const UNNAMED: &str = "not symbolized: resolving symbols of binaries this large takes long; the commands below do it";
 
-/// Of the processor time, what children must have taken at least for it to be said that they are not recorded: so many
-/// nanoseconds, and one part in so many.
+/// Processor time from which the note about unrecorded children is printed: nanoseconds, and one part in `MUCH_OF` of the
+/// total.
 const MUCH_NS: u64 = 20_000_000;
 const MUCH_OF: u64 = 4;
 
@@ -60,15 +60,17 @@ impl Unrecorded {
         let all_ns = self.own_ns.saturating_sub(before.own_ns).saturating_add(theirs);
         let percent = 100.0 * theirs as f64 / all_ns.max(1) as f64;
         let is_much = theirs >= MUCH_NS && theirs >= all_ns / MUCH_OF;
-        is_much.then(|| format!("not recorded, {percent:.0} % of the processor time; --follow records them"))
+        is_much.then(|| {
+            format!("not recorded, though they took {percent:.0} % of the CPU time; use --follow to record them")
+        })
     }
 }
 
-/// What is to be done with captures that stay.
+/// Callback for the captures that are kept.
 pub(super) type AfterClosing<'a> = &'a dyn Fn(&[PathBuf]);
 
-/// Says how the recording went; what went wrong also when `quiet`. What is to be done with captures that stay is done before.
-/// Gives the captures that stay, the program's own first.
+/// Says how the recording went; what went wrong also when `quiet`. What is to be done with captures that stay is done
+/// before. Gives the captures that stay, the program's own first.
 pub(super) fn report(
     (options, ending): (&args::RunArgs, &Ending),
     capture: CaptureFile,
@@ -89,7 +91,7 @@ pub(super) fn report(
     then(&captures);
     if let Some(nothing) = &summary.nothing {
         if !quiet {
-            message::warning(format_args!("nothing was recorded of {}: {nothing}", program.path.display()));
+            message::warning(format_args!("no allocations of {} were recorded: {nothing}", program.path.display()));
         }
         // A program that allocated nothing has a capture that says so: scripts go on to read it.
         if summary.process.is_none() {
@@ -118,7 +120,9 @@ fn finish_children(quiet: bool, summary: &RecordingSummary, children: &Children)
             Err(error) => message::error(format_args!("{}: {error}", capture.path().display())),
             Ok(summary) if matches!(summary.nothing, Some(NothingRecorded::NotLoaded | NothingRecorded::NotBegun)) => {
                 if !quiet {
-                    message::warning(format_args!("nothing was recorded of process {pid}: it ended at once"));
+                    message::warning(format_args!(
+                        "no allocations of process {pid} were recorded: it exited immediately"
+                    ));
                 }
                 capture.discard();
                 continue;
@@ -134,8 +138,8 @@ fn finish_children(quiet: bool, summary: &RecordingSummary, children: &Children)
     children.discard_rest();
     if summary.missing > 0 && !quiet {
         message::warning(format_args!(
-            "{} not recorded: statically linked programs, or without a way to memtrack (another root directory or \
-             user, no free descriptors or threads, forbidden system calls)",
+            "{} not recorded: statically linked, or unable to connect to memtrack (another root directory or user, no \
+             free file descriptors or threads, system calls forbidden by seccomp)",
             plural(summary.missing.into(), "process that was started was", "processes that were started were")
         ));
     }
@@ -169,7 +173,9 @@ fn recorded(
     };
     let took = duration(took);
     if !path.is_file() {
-        message::line(format_args!("\nmemtrack: {shown} is gone: it was removed while the program ran, for {took}"));
+        message::line(format_args!(
+            "\nmemtrack: the capture {shown} was deleted while the program ran (recorded for {took})"
+        ));
         return;
     }
     message::line(format_args!("\nmemtrack: {} in {shown}, recorded in {took}", size(bytes)));
@@ -195,7 +201,7 @@ fn recorded(
     };
     if let replaced @ 1.. = named.replaced() {
         let captures = plural(replaced as u64, "capture", "captures");
-        message::labelled("replaced", format_args!("{captures} of the children of the recording before"));
+        message::labelled("replaced", format_args!("{captures} of child processes of the previous recording"));
     }
     for (label, command) in [("next", "flamegraph"), ("", "stats"), ("", "transform speedscope")] {
         message::line(format_args!("  {label:12}memtrack {command} {shown}"));
@@ -234,10 +240,7 @@ fn figures(
         Some(several) => {
             let most = size(several.sum_of_peaks.unwrap_or(peak.bytes));
             let least = size(several.at_least);
-            message::labelled(
-                "peak",
-                format_args!("at least {least} at one moment; {most} if each process's own is added up"),
-            );
+            message::labelled("peak", format_args!("at least {least} at one time; sum of per-process peaks {most}"));
         }
         None => {
             let all = if captures > 1 { ", in all processes together" } else { "" };
@@ -253,7 +256,7 @@ fn figures(
         held(View::Leaks);
     }
     if let Some(text) = parts.apart() {
-        message::labelled("apart from", text);
+        message::labelled("excluded", text);
     }
     let failed = failed::text(capture);
     let limits = failed.as_ref().and_then(|_| ending.memory_limits());
@@ -295,7 +298,7 @@ mod tests {
     fn children_are_told_of_that_did_much_of_the_work() {
         let none = ProcessorTimes::default();
         let text = |own_ns, theirs_ns| Unrecorded { own_ns, all_ns: own_ns + theirs_ns }.text(none);
-        let expected = "not recorded, 75 % of the processor time; --follow records them";
+        let expected = "not recorded, though they took 75 % of the CPU time; use --follow to record them";
         assert_eq!(text(MUCH_NS, 3 * MUCH_NS).as_deref(), Some(expected));
         assert_eq!(text(0, MUCH_NS - 1), None);
         assert_eq!(text(4 * MUCH_NS, MUCH_NS), None);
@@ -310,7 +313,7 @@ mod tests {
             Unrecorded { own_ns, all_ns: own_ns + before.children_ns + theirs_ns }.text(before)
         };
         assert_eq!(text(MUCH_NS, 0), None);
-        let expected = "not recorded, 50 % of the processor time; --follow records them";
+        let expected = "not recorded, though they took 50 % of the CPU time; use --follow to record them";
         assert_eq!(text(MUCH_NS, MUCH_NS).as_deref(), Some(expected));
     }
 }

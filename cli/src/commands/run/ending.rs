@@ -1,4 +1,4 @@
-//! What ended the program: a signal, and the limit behind it, where that is known.
+//! Determines why the program was terminated: the signal, and the resource limit that caused it.
 //!
 //! Invariant: a limit is named only where the system says that the program ran under it.
 
@@ -38,28 +38,27 @@ impl Ending {
     /// Why the system sends a signal, where that is not obvious.
     fn signal_reason(&self, signal: i32) -> Option<String> {
         let limits = &self.limits;
-        let seconds = |seconds| format!("its limit of processor time (ulimit -t), {} s", count(seconds));
+        let seconds = |seconds| format!("CPU time limit (ulimit -t) of {} s", count(seconds));
         let is_over =
             |limit: u64, inexact_ns: u64| self.cpu_ns.unwrap_or(0).saturating_add(inexact_ns) / SECOND_NS >= limit;
-        // Anybody may send SIGKILL, so only the program's time speaks for the limit; SIGXCPU speaks for itself.
+        // SIGKILL can have any sender, so it is attributed to the CPU limit only if the CPU time used reached it; SIGXCPU
+        // always is.
         let killed_at = limits.most_cpu_seconds.filter(|limit| is_over(*limit, TICKS_NS));
         // With the signal the system puts the limit a second higher.
         let told_at =
             limits.cpu_seconds.map(|raised| raised.saturating_sub(1)).filter(|limit| is_over(*limit, SECOND_NS / 2));
         Some(match signal {
-            libc::SIGKILL if self.oom_kills > 0 => {
-                "meanwhile the system killed a process of its control group for want of memory".into()
-            }
+            libc::SIGKILL if self.oom_kills > 0 => "the OOM killer killed a process in its cgroup".into(),
             libc::SIGKILL => match killed_at {
                 Some(most) => seconds(most),
-                None => "by somebody, or by the system for want of memory".into(),
+                None => "sent by another process, or by the OOM killer".into(),
             },
-            libc::SIGXCPU => told_at.map_or_else(|| "its limit of processor time".into(), seconds),
+            libc::SIGXCPU => told_at.map_or_else(|| "CPU time limit".into(), seconds),
             libc::SIGXFSZ => {
                 let bytes = limits.file_size.map(|bytes| format!(" (ulimit -f), {}", size(bytes)));
-                format!("its limit of file size{}", bytes.unwrap_or_default())
+                format!("file size limit{}", bytes.unwrap_or_default())
             }
-            libc::SIGSYS => "a forbidden system call".into(),
+            libc::SIGSYS => "forbidden system call (seccomp)".into(),
             _ => return None,
         })
     }
@@ -69,10 +68,8 @@ impl Ending {
         let killed = match self.oom_kills {
             0 => None,
             _ if self.status.signal() == Some(libc::SIGKILL) => None,
-            1 => Some("the system killed a process of the control group for want of memory".to_owned()),
-            more => {
-                Some(format!("the system killed {} processes of the control group for want of memory", count(more)))
-            }
+            1 => Some("the OOM killer killed a process of the control group".to_owned()),
+            more => Some(format!("the OOM killer killed {} processes of the control group", count(more))),
         };
         let too_many =
             "the control group could have no more processes and threads (pids.max); memtrack's are among them";
@@ -94,7 +91,8 @@ impl Ending {
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// The system judges limits by ticks of its clock, and the processor time that it tells is exact: they differ by some ticks.
+/// The system judges limits by ticks of its clock, and the processor time that it tells is exact: they differ by some
+/// ticks.
 const TICKS_NS: u64 = 50_000_000;
 
 /// The signals that end programs.
@@ -149,25 +147,25 @@ mod tests {
         let text =
             |raw, limits, oom: bool| Ending { limits, oom_kills: oom.into(), ..ending(raw) }.signal_text().unwrap();
         let none = ResourceLimits::default();
-        let cpu = "its limit of processor time (ulimit -t), 1 s)";
+        let cpu = "CPU time limit (ulimit -t) of 1 s)";
         assert_eq!(text(24, limits, false), format!("ended by signal 24 (SIGXCPU: {cpu}"));
-        assert_eq!(text(24, none, false), "ended by signal 24 (SIGXCPU: its limit of processor time)");
+        assert_eq!(text(24, none, false), "ended by signal 24 (SIGXCPU: CPU time limit)");
         assert_eq!(text(9, limits, false), format!("ended by signal 9 (SIGKILL: {cpu}"));
-        assert!(text(9, none, false).ends_with("(SIGKILL: by somebody, or by the system for want of memory)"));
-        assert!(text(9, none, true).contains("killed a process of its control group for want of memory"));
+        assert!(text(9, none, false).ends_with("(SIGKILL: sent by another process, or by the OOM killer)"));
+        assert!(text(9, none, true).contains("killed a process in its cgroup"));
         let longer = ResourceLimits { most_cpu_seconds: Some(2), ..limits };
-        assert!(text(9, longer, false).contains("by somebody"));
-        // Killed at 0.6 s by somebody, under a limit of 1 s.
+        assert!(text(9, longer, false).contains("sent by another process"));
+        // Killed at 0.6 s by another process, under a limit of 1 s.
         let early = Ending { limits, cpu_ns: Some(600_000_000), ..ending(9) };
-        assert!(early.signal_text().unwrap().contains("by somebody"));
-        assert!(text(25, limits, false).ends_with("its limit of file size (ulimit -f), 1.00 kB)"));
+        assert!(early.signal_text().unwrap().contains("sent by another process"));
+        assert!(text(25, limits, false).ends_with("file size limit (ulimit -f), 1.00 kB)"));
     }
 
     #[test]
     fn limits_of_control_groups_are_told_once() {
         let told = |raw, oom_kills, refused_tasks| Ending { oom_kills, refused_tasks, ..ending(raw) }.group_limits();
         assert_eq!((told(0, 0, 0), told(9, 1, 0)), (None, None));
-        assert!(told(0, 1, 0).unwrap().starts_with("the system killed a process of"));
+        assert!(told(0, 1, 0).unwrap().starts_with("the OOM killer killed a process of"));
         assert!(told(9, 2, 7).unwrap().starts_with("the control group could have no more"));
         assert!(told(0, 2, 7).unwrap().contains("killed 2 processes") && told(0, 2, 7).unwrap().contains("pids.max"));
     }

@@ -1,7 +1,7 @@
 //! `run --live`: a line of figures now and then while the program runs.
 //!
-//! Lines, and not a screen: the terminal is the program's. Invariant: the capture is the one that would be written without
-//! them; where they cannot be told any longer, they end, and not the recording.
+//! Output is plain lines because the terminal belongs to the program. Invariant: the capture is the same as without
+//! `--live`; if live figures fail, only they stop.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ impl Sink for LiveSink {
     fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
         let told = self.running.as_mut().map_or(Ok(()), |running| running.watermark(before_ticket, busy));
         if let Err(error) = told {
-            message::warning(format_args!("no more live figures: {error}"));
+            message::warning(format_args!("live output stopped: {error}"));
             self.running = None;
         }
         self.inner.watermark(before_ticket, busy)

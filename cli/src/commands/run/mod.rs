@@ -1,4 +1,5 @@
-//! `memtrack run`: starts the program with the library in it, collects what it records, and ends as it ends.
+//! `memtrack run`: starts the program with the shim preloaded, collects its records, and exits with its
+//! status.
 //!
 //! Everything that can be refused is refused before the program starts. Invariant: once it runs, nothing that happens
 //! to memtrack changes the program or its exit status; what went wrong with the recording is said afterwards.
@@ -68,7 +69,7 @@ pub(crate) fn run(options: &args::RunArgs) -> Result<u8> {
     Ok(shell_status(status))
 }
 
-/// What raises the limit of the system that an error tells of: the program runs with that limit, memtrack cannot.
+/// The remedy if an error was caused by a system limit under which the program itself can still run.
 fn limit(error: &anyhow::Error) -> Option<&'static str> {
     let reason = |cause: &'_ (dyn std::error::Error + 'static)| {
         let of_collector =
@@ -78,12 +79,11 @@ fn limit(error: &anyhow::Error) -> Option<&'static str> {
     error.chain().find_map(reason)
 }
 
-/// The program takes memtrack's place: memtrack may not have what it takes to record or to wait for it. Comes back only
-/// where that fails.
+/// Executes the program in place of memtrack, which lacks the resources to record it. Returns only on failure.
 fn replaced_by(options: &args::RunArgs, program: &TargetFile, error: &anyhow::Error) -> anyhow::Error {
     if !options.quiet {
         let (path, remedy) = (program.path.display(), limit(error).unwrap_or_default());
-        message::warning(format_args!("nothing will be recorded of {path}: {error:#}; {remedy}"));
+        message::warning(format_args!("running {path} without recording: {error:#}; {remedy}"));
     }
     match Spawn::new(&program.path, &program.arguments, program.environment.clone()) {
         Ok(spawn) => not_started(program, &spawn.replace()).into(),
@@ -94,21 +94,21 @@ fn replaced_by(options: &args::RunArgs, program: &TargetFile, error: &anyhow::Er
 fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
     if options.aggregate && options.allocation_timestamps {
         return Err(Failure::usage(
-            "--aggregate and --allocation-timestamps exclude each other: an aggregated capture holds sums, no single \
-             events whose time could be kept",
+            "--aggregate cannot be combined with --allocation-timestamps: an aggregated capture has no individual events \
+             to timestamp",
         ));
     }
     Ok(())
 }
 
-/// Runs a program that nothing can be recorded of, without anything of memtrack in its environment.
+/// Runs a program that cannot be recorded, with an unmodified environment.
 fn run_untracked(options: &args::RunArgs, program: &TargetFile, reason: &str) -> Result<ExitStatus> {
     let signals = Signals::take()?.forwarder()?;
     let child = start(program, program.environment.clone())?;
     signals.pass_on(&child, options.target.len());
     let status = child.reap()?.status;
     if !options.quiet {
-        message::warning(format_args!("nothing was recorded of {}: {reason}", program.path.display()));
+        message::warning(format_args!("{} ran without recording: {reason}", program.path.display()));
     }
     Ok(status)
 }
@@ -231,7 +231,7 @@ fn launch(
     };
     // First, since files that may not become so large are reported by a signal, the shared memory's among them.
     let signals = Signals::take()?;
-    let sink = sink(form, file).context("the capture cannot be written")?;
+    let sink = sink(form, file).context("cannot write the capture")?;
     let collector = if options.follow {
         Collector::start_following(private.path(), how, sink, children.opener(form))?
     } else {
@@ -277,7 +277,7 @@ fn start(program: &TargetFile, environment: Environment) -> Result<Arc<Child>> {
     match child {
         Ok(child) => Ok(Arc::new(child)),
         // Not the program's fault: it may run in memtrack's place.
-        Err(error) if memtrack_collector::remedy(&error).is_some() => Err(error).context("no process could be started"),
+        Err(error) if memtrack_collector::remedy(&error).is_some() => Err(error).context("cannot start a process"),
         Err(error) => Err(not_started(program, &error).into()),
     }
 }

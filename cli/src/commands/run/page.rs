@@ -22,7 +22,7 @@ use crate::reports::page::PageStart;
 pub(super) fn refuse(options: &args::RunArgs) -> Result<()> {
     let Some(capture) = options.output.as_ref().filter(|_| options.flamegraph) else { return Ok(()) };
     if capture.exists() && !capture.is_file() {
-        bail!("{}: --flamegraph needs a capture that can be read again; name a file", capture.display());
+        bail!("{}: --flamegraph needs a capture in a regular file; name one with -o", capture.display());
     }
     // What will be recorded is not known yet: only a page of another capture can be there.
     let to = destination(options.force, &[]);

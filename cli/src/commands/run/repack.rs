@@ -1,4 +1,4 @@
-//! Captures written once more when the program has ended, at a level that would have kept it waiting.
+//! Recompresses captures after the program has ended, at levels too slow for recording.
 //!
 //! Invariant: a capture is replaced by one that is whole, or stays as it is.
 
@@ -33,11 +33,14 @@ pub(super) fn repack(captures: &[PathBuf], compression: Compression, waiting: &C
         match one(path, compression, waiting) {
             Ok(true) => {}
             Ok(false) => {
-                message::line("memtrack: interrupted: the capture is compressed as it was recorded");
+                message::line("memtrack: interrupted; the capture keeps the compression level used while recording");
                 break;
             }
             Err(error) => {
-                message::warning(format_args!("{}: compressed as it was recorded: {error:#}", path.display()));
+                message::warning(format_args!(
+                    "{}: recompression failed, the capture is unchanged: {error:#}",
+                    path.display()
+                ));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A process's heap while it is being recorded: what sinks are given, replayed at once.
+//! Online replay of a process's records, for aggregated captures and live output.
 //!
 //! It exists for what has to know sums before the end: aggregated captures, and live figures. Invariant: what it knows is
 //! what reading a file of the same records would give, as far as the order of the events is certain by now.
@@ -64,7 +64,7 @@ impl ProcessReplay {
     }
 
     /// # Errors
-    /// More call stacks than can be told apart.
+    /// More call stacks than the id type can number.
     pub(super) fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
         match &mut self.online {
             Some(online) => {

@@ -29,9 +29,9 @@ pub(super) fn find() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os(SHIM_VARIABLE).map(PathBuf::from) {
         return path
             .canonicalize()
-            .with_context(|| format!("{}: the library that {SHIM_VARIABLE} names", path.display()));
+            .with_context(|| format!("{}: cannot use the library named by {SHIM_VARIABLE}", path.display()));
     }
-    let executable = std::env::current_exe().context("the path of memtrack itself is not known")?;
+    let executable = std::env::current_exe().context("cannot determine the path of the memtrack executable")?;
     let directory = executable.parent().unwrap_or(Path::new("/"));
     let places = [directory.join(SHIM_NAME), directory.join("../lib/memtrack").join(SHIM_NAME)];
     for place in &places {
@@ -41,7 +41,7 @@ pub(super) fn find() -> Result<PathBuf> {
     }
     let [beside, library] = places.map(|place| place.display().to_string());
     bail!(
-        "{SHIM_NAME} is neither {beside} nor {library}; build it with 'cargo build --release', or name it with {SHIM_VARIABLE}"
+        "{SHIM_NAME} not found at {beside} or {library}; build it with 'cargo build --release', or set {SHIM_VARIABLE} to its path"
     )
 }
 
@@ -64,7 +64,10 @@ impl Private {
             .permissions(fs::Permissions::from_mode(0o700))
             .tempdir_in(&parent)
             .with_context(|| {
-                format!("{}: no directory for the socket; set TMPDIR to one that is writable", parent.display())
+                format!(
+                    "{}: cannot create a directory for the socket; set TMPDIR to a writable directory",
+                    parent.display()
+                )
             })?;
         Ok(Self(directory))
     }
@@ -80,7 +83,8 @@ impl Private {
             return Ok(shim.into());
         }
         let link = self.path().join(SHIM_NAME);
-        symlink(shim, &link).with_context(|| format!("{}: no link to the library", link.display()))?;
+        symlink(shim, &link)
+            .with_context(|| format!("{}: cannot create a symbolic link to the library", link.display()))?;
         Ok(link)
     }
 

@@ -1,9 +1,9 @@
 //! The sink of an aggregated capture: the events are replayed while they are recorded, and the file holds the sums.
 //!
-//! The file is checkpointed every few seconds, so that the end of either side leaves a readable capture. Aggregates are
-//! written one behind the other, and from the beginning again where a new one fits before the newest (the file is cut
-//! behind it afterwards), which keeps the file small. Invariant: at every moment an intact aggregate stands in the file
-//! once the first was written, and the last intact one is the newest or the one before it.
+//! The file is checkpointed every few seconds, so that the end of either side leaves a readable capture. Checkpoints
+//! are appended; when a new one fits before the current one, it is written at the start and the file is truncated after
+//! it, which bounds the file's size. Invariant: once the first checkpoint was written the file always contains an
+//! intact one, and the last intact one is the newest or the one before it.
 
 use std::fs::File;
 use std::io;
@@ -38,8 +38,8 @@ pub(super) struct SumsSink {
 }
 
 impl SumsSink {
-    /// Begins a capture with its header, so that a medium that cannot be written to is found at once; with the source lines
-    /// of frames, where these are wanted.
+    /// Begins a capture with its header, so that a medium that cannot be written to is found at once; with the source
+    /// lines of frames, where these are wanted.
     ///
     /// # Errors
     /// What the medium says.
@@ -215,7 +215,7 @@ fn block(packer: &mut Packer, header: BlockHeader, payload: &[u8]) -> io::Result
 }
 
 fn too_large() -> io::Error {
-    io::Error::new(io::ErrorKind::FileTooLarge, "the program has more call stacks than an aggregated capture can hold")
+    io::Error::new(io::ErrorKind::FileTooLarge, "too many distinct call stacks for an aggregated capture")
 }
 
 #[cfg(test)]

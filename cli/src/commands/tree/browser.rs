@@ -83,7 +83,7 @@ pub(super) enum Action {
 pub(super) enum NextAction {
     /// The next key.
     GoOn,
-    /// The shell, until it wakes memtrack up again.
+    /// Suspend (Ctrl-Z).
     Suspend,
     /// The end.
     Quit,

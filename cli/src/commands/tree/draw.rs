@@ -45,7 +45,7 @@ pub(super) fn draw(browser: &mut Browser<'_>, color: bool, frame: &mut Frame<'_>
     let rows = browser.rows.iter().enumerate().skip(browser.top).take(browser.page);
     let lines: Vec<Line<'_>> =
         rows.map(|(at, row)| paint.row(browser, &columns, row, at == browser.selected)).collect();
-    let nothing = Line::from("  Nothing here: no such allocations in this view.");
+    let nothing = Line::from("  No allocations in this view.");
     frame.render_widget(Paragraph::new(if lines.is_empty() { vec![nothing] } else { lines }), body);
     if source > 0 {
         paint.source(browser, frame, below);
@@ -207,7 +207,7 @@ impl Paint {
         let block = Block::new().borders(Borders::TOP).title(tail(&title, usize::from(area.width).saturating_sub(2)));
         let mut lines = vec![figures];
         if source.is_changed() {
-            let text = " The file was changed after the recording: these lines may be others.";
+            let text = " The file changed after the recording; lines may not match.";
             lines.push(Line::styled(text, self.in_color(Color::Yellow)));
         }
         let rows = usize::from(area.height).saturating_sub(1 + lines.len());
@@ -253,7 +253,7 @@ impl Paint {
             }
         };
         if search.typing {
-            return Line::from(format!(" /{}▏{}   Enter keeps, Esc drops", visible(&search.text), matched()));
+            return Line::from(format!(" /{}▏{}   Enter accepts, Esc cancels", visible(&search.text), matched()));
         }
         if !search.text.is_empty() {
             return Line::from(format!(" /{}{}   n N next, previous   Esc ends", visible(&search.text), matched()));

@@ -1,4 +1,4 @@
-//! The calls of a capture with their figures, for every view and both ways round, made when they are first asked for.
+//! Call trees for all views, top-down and inverted, built on demand.
 //!
 //! Invariant: a call has the same node number in every view, so that what is open and selected stays when views change.
 

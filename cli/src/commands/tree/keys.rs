@@ -35,9 +35,13 @@ pub(super) const BINDINGS: [Binding; 16] = [
     (
         &[(KeyCode::Right, Action::Open), (KeyCode::Char('l'), Action::Open)],
         "→ l",
-        "open a call, with what follows in single file; then into it",
+        "open a call and its single callees; again: go to it",
     ),
-    (&[(KeyCode::Left, Action::Close), (KeyCode::Char('h'), Action::Close)], "← h", "close a call; then to its caller"),
+    (
+        &[(KeyCode::Left, Action::Close), (KeyCode::Char('h'), Action::Close)],
+        "← h",
+        "collapse a call; again: move to its caller",
+    ),
     (&[(KeyCode::Enter, Action::Toggle), (KeyCode::Char(' '), Action::Toggle)], "Enter Space", "open or close"),
     (
         &[(KeyCode::Char('e'), Action::OpenAll), (KeyCode::Char('c'), Action::CloseAll)],
@@ -59,7 +63,7 @@ pub(super) const BINDINGS: [Binding; 16] = [
     (&[(KeyCode::Char('i'), Action::Invert)], "i", "callers below callees, or the other way round"),
     (&[(KeyCode::Char('s'), Action::Sort)], "s", "sort by total, own, count, name"),
     (&[(KeyCode::Char('a'), Action::AllCalls)], "a", "all calls, or without those of libraries in between"),
-    (&[(KeyCode::Char('/'), Action::Search)], "/", "search for a function or a file, also in what is closed"),
+    (&[(KeyCode::Char('/'), Action::Search)], "/", "search for a function or file, also in collapsed calls"),
     (
         &[(KeyCode::Char('n'), Action::Next), (KeyCode::Char('N'), Action::Previous)],
         "n N",
@@ -67,7 +71,11 @@ pub(super) const BINDINGS: [Binding; 16] = [
     ),
     (&[(KeyCode::Char('p'), Action::Source)], "p", "source lines and allocators of the selected call"),
     (&[(KeyCode::Char('?'), Action::Help), (KeyCode::F(1), Action::Help)], "?", "this help"),
-    (&[(KeyCode::Esc, Action::Escape), (KeyCode::Char('q'), Action::Quit)], "q Esc", "quit; Esc ends a search first"),
+    (
+        &[(KeyCode::Esc, Action::Escape), (KeyCode::Char('q'), Action::Quit)],
+        "q Esc",
+        "quit; Esc first cancels a search",
+    ),
 ];
 
 /// Hands a key to the browser.

@@ -1,7 +1,6 @@
-//! `memtrack tree`: who called whom; to walk through on a terminal, and as text everywhere else.
+//! `memtrack tree`: the call tree, interactive on a terminal and as text everywhere else.
 //!
-//! Invariant: nobody waits for keys where there is no one to press them: it is interactive only where both standard
-//! input and standard output are a terminal, and no file was named.
+//! Invariant: the interactive mode is used only if standard input and output are terminals and no file is named.
 
 mod browser;
 mod draw;

@@ -23,7 +23,7 @@ use crate::sys::hangup::{self, TerminalInput};
 /// How long a signal may have to wait for its effect.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Shows the tree until its reader has had enough.
+/// Runs the interactive tree until the user quits.
 ///
 /// # Errors
 /// What the terminal says.

@@ -15,14 +15,14 @@ pub(super) fn meaning(view: View, capture: &Capture) -> String {
     match (view, totals.peak.at) {
         (View::HighWaterMark, Some(moment)) if capture.facts.others == 0 => {
             let whole = duration(capture.facts.duration_ns(&capture.analysis));
-            format!("What was live when most memory was: {} after the start, of {whole}.", duration(moment.time_ns))
+            format!("Memory live at the peak, {} after the start of a run of {whole}.", duration(moment.time_ns))
         }
         (View::HighWaterMark, _) if capture.facts.others > 0 => {
-            "What all processes together had live when that was most.".into()
+            "Memory live in all processes at their combined peak.".into()
         }
         (View::Leaks | View::LeaksAtExit, _) if !is_python => "What was still live at the end of the program.".into(),
         (View::Temporary, _) if totals.temporary_threshold > 1 => format!(
-            "What was freed before its thread had made {} further allocations: nothing of it stayed.",
+            "Allocations freed before their thread made {} further allocations.",
             count(totals.temporary_threshold.into())
         ),
         _ => meaning_of_any(view).into(),
@@ -32,12 +32,10 @@ pub(super) fn meaning(view: View, capture: &Capture) -> String {
 /// The same without what only one capture can tell.
 pub(super) fn meaning_of_any(view: View) -> &'static str {
     match view {
-        View::HighWaterMark => "What was live when most memory was.",
+        View::HighWaterMark => "Memory live at the peak.",
         View::Leaks => "What was still live when Python began to finalize, at the end of the program.",
-        View::LeaksAtExit => {
-            "What was still live at the very end of the process, after Python had cleared its modules."
-        }
-        View::Temporary => "What was freed before its thread allocated again: nothing of it stayed.",
+        View::LeaksAtExit => "Memory still live at process exit, after Python cleared its modules.",
+        View::Temporary => "Allocations freed before their thread allocated again.",
         View::Allocated => "Everything that was ever allocated, freed or not, over the whole run.",
     }
 }
@@ -75,7 +73,7 @@ fn peak_text(capture: &Capture) -> String {
     let text = format!("{} in {} allocations", size(peak.bytes), count(peak.allocations));
     match &capture.facts.several {
         None => text,
-        Some(several) if several.apart.is_some() => format!("{text}, each process's own added up"),
+        Some(several) if several.apart.is_some() => format!("{text}, sum of per-process peaks"),
         Some(several) => {
             let sum = several.sum_of_peaks.map(|bytes| format!("; sum of peaks: {}", size(bytes)));
             format!("{text}, in all processes together{}", sum.unwrap_or_default())

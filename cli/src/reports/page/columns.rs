@@ -13,7 +13,7 @@ use serde_json::Value;
 /// Text is handed to the encoder in parts of this size: each hand-over costs it as much as some ten thousand bytes.
 const PART: usize = 1 << 16;
 
-/// An object in the making.
+/// A JSON object being built.
 pub(super) struct PackedColumns {
     packed: DeflateEncoder<Vec<u8>>,
     text: Vec<u8>,

@@ -1,8 +1,9 @@
-//! The heaviest call sites of a tree that may have many millions, of which a page shows the fewest.
+//! Selects the call sites with the most bytes from a tree of possibly millions, for display on a page.
 //!
-//! Those that are kept are found in one walk over all nodes, callees first, which remembers nothing but what callers that
-//! are still to come have so far, and the heaviest nodes until then; so the tree of what a page may show is the first that
-//! is made of stacks. Invariant: of a node that is there, its callers are, too: they weigh no less than what they call.
+//! Those that are kept are found in one walk over all nodes, callees first, which remembers nothing but what callers
+//! that are still to come have so far, and the heaviest nodes until then; so the tree of what a page may show is the
+//! first that is made of stacks. Invariant: of a node that is there, its callers are, too: they weigh no less than what
+//! they call.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,7 +26,8 @@ pub(super) struct Heaviest {
 }
 
 impl Heaviest {
-    /// So many of the stacks of a capture; with the places of its groups. What is left out goes to the nearest callers.
+    /// Builds the tree of the `most` heaviest nodes of a capture; groups of omitted nodes are assigned to the nearest
+    /// caller.
     pub(super) fn of_stacks(capture: &Capture, most: usize) -> (Self, PageSide<'_>) {
         let (frames, groups) = (&capture.frames, &capture.analysis.groups);
         // Stacks go by their numbers, and the node for no stack, which is no other's caller, by the number after them.
@@ -57,7 +59,8 @@ impl Heaviest {
         (Self { tree, weights, all }, PageSide { capture, places, whose, set_off: Vec::new() })
     }
 
-    /// So many of the tree in which the sides have their places; those of what is left out become those of the nearest callers.
+    /// So many of the tree in which the sides have their places; those of what is left out become those of the nearest
+    /// callers.
     pub(super) fn of_tree<const SIDES: usize>(tree: &CallTree, sides: &mut [PageSide<'_>; SIDES], most: usize) -> Self {
         let caller = |node: u32| tree.nodes()[node as usize].parent;
         let HeaviestNodes { nodes, all } = HeaviestNodes::new(sides, (tree.nodes().len() as u32, caller), most);
@@ -147,7 +150,7 @@ impl HeaviestNodes {
 /// The heaviest nodes so far.
 struct Top {
     most: usize,
-    /// By the bits of their weights, which are in the order of what they are bits of, as nothing weighs less than 0.
+    /// Ordered by the bit pattern of the weight: for non-negative floats it sorts like the value.
     heap: BinaryHeap<Reverse<(u64, u32)>>,
     all: usize,
     /// The weight of the last of all.
@@ -166,7 +169,8 @@ impl Top {
         }
     }
 
-    /// All of them if there are no others, else those that are heavier than the least of them; and the root, which was last.
+    /// All of them if there are no others, else those that are heavier than the least of them; and the root, which was
+    /// last.
     fn kept(self) -> HeaviestNodes {
         let Self { most, heap, all, last } = self;
         let least = heap.peek().map(|least| least.0.0).filter(|_| all > most);
@@ -223,7 +227,8 @@ mod tests {
     use crate::reports::facts::Capture;
     use crate::reports::fixture;
 
-    /// A few hundred groups of stacks that branch anywhere; of some stacks nothing is allocated, and of some all is at once.
+    /// A few hundred groups of stacks that branch anywhere; of some stacks nothing is allocated, and of some all is at
+    /// once.
     fn capture() -> Capture {
         let mut capture = fixture::empty();
         let mut seed = 1_u64;

@@ -91,7 +91,7 @@ pub(crate) fn flamegraph(
     let mut names = KeyNames::of_frames(frames, start.plumbing(), sources);
     let title = capture.facts.title();
     let (held, leaked) = (capture.analysis.python_arenas(View::Leaks), capture.analysis.totals.leaked);
-    let arenas = arenas::warning(held, arenas::without(leaked, held)).map(|text| format!("among the leaks: {text}"));
+    let arenas = arenas::warning(held, arenas::without(leaked, held)).map(|text| format!("included in leaks: {text}"));
     let notes = [capture.facts.warnings(), notes, Vec::from_iter(arenas)].concat();
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);

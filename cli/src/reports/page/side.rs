@@ -15,8 +15,8 @@ use crate::reports::facts::Capture;
 pub(super) struct PageSide<'a> {
     pub(super) capture: &'a Capture,
     pub(super) places: Vec<u32>,
-    /// Of a difference, for each view and group: the blocks that another function has in the other capture. They are
-    /// there, but no news. Empty else.
+    /// For each view and group of a difference: blocks cancelled out by
+    /// blocks of another function in the other capture. Empty otherwise.
     pub(super) set_off: Vec<[Tally; VIEWS.len()]>,
     pub(super) whose: Vec<Whose>,
 }

@@ -90,8 +90,8 @@ impl Sites {
     pub(super) fn note(&self) -> Option<String> {
         (self.merged > 0).then(|| {
             format!(
-                "{} of {} call sites, the smallest, are merged into their callers to keep this page small; \
-                 no byte is left out",
+                "the {} smallest of {} call sites are merged into their callers to limit the size of this page; totals are \
+                 unaffected",
                 count(self.merged as u64),
                 count((self.merged + self.nodes.len()) as u64)
             )

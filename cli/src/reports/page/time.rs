@@ -63,7 +63,7 @@ pub(super) fn write(
     let step = step * moments.step;
     Ok((step > 1).then(|| {
         let (kept, all) = (count(kept.len() as u64), count(moments.all.len() as u64));
-        format!("memory over time is kept at {kept} of {all} moments, the highest of each {step}; it is exact at these")
+        format!("the memory chart shows {kept} of {all} snapshots: the highest of every {step}")
     }))
 }
 

@@ -31,9 +31,9 @@ pub(crate) enum GroupBy {
     Function,
     /// The innermost function's source file
     File,
-    /// The module that the stack is put down to
+    /// The module that the stack is attributed to
     Module,
-    /// The thread that made them
+    /// The allocating thread
     Thread,
     /// The allocating function, such as malloc
     Allocator,

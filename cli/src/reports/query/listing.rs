@@ -23,7 +23,7 @@ type Ranked = (u64, Reverse<u64>, [String; 6], Label);
 #[derive(Debug)]
 pub(crate) struct Largest {
     limit: usize,
-    /// The smallest on top. Sizes, and the number of the row for allocations of one size: the earlier one stays.
+    /// Min-heap by size; of equal sizes the earlier row is kept.
     rows: BinaryHeap<Reverse<Ranked>>,
     seen: u64,
 }

@@ -424,7 +424,7 @@ fn what_is_no_capture_is_refused_in_words() {
     let refused = |path: &std::path::Path| CaptureReader::open(path).unwrap_err().to_string();
     assert!(refused(directory.path()).contains("a directory"));
     let path = directory.path().join("it.bin");
-    assert!(refused(&path).contains("no file of this name"));
+    assert!(refused(&path).contains("no such file"));
     let of = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
         refused(&path)

@@ -73,9 +73,8 @@ impl Group {
 
 /// Bytes and number of some allocations, and the earliest of them.
 ///
-/// A sum must be subtractable: a free can be undone after it was counted (a failed `realloc` that another thread's events
-/// came in between), and then [`Sum::subtract`] takes its part back out of every sum that it entered. A maximum or an
-/// average over allocations cannot be a field here.
+/// Sums must be subtractable: a free that was counted can be undone (its `realloc` failed), and then [`Sum::subtract`] takes
+/// its part out of every sum that it entered. A maximum over allocations cannot be a field here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sum {
     /// Bytes requested.

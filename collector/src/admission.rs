@@ -72,7 +72,7 @@ struct ServedProcess {
     commands: CommandSender,
     /// Gone when its recording has ended.
     area: Weak<Area>,
-    place: MemoryOffer,
+    offer: MemoryOffer,
 }
 
 /// The memory that a process is offered.
@@ -144,20 +144,20 @@ impl Admission {
         socket.set_write_timeout(Some(HELLO_LIMIT))?;
         let pid = peer(socket)?;
         let hello = Hello::receive(socket)?;
-        let Some(place) = self.find_place(pid, &hello) else { return Ok(false) };
+        let Some(offer) = self.find_offer(pid, &hello) else { return Ok(false) };
         // Before a recording is begun for it, which would wait for its end.
-        let (area, memory) = match self.memory(place.attempt) {
+        let (area, memory) = match self.memory(offer.attempt) {
             Ok(made) => made,
             Err(error) => {
                 self.has_no_memory(pid, &error);
                 return Err(error);
             }
         };
-        let Some(mut served) = self.find(pid, place) else { return Ok(false) };
+        let Some(mut served) = self.find(pid, offer) else { return Ok(false) };
         let slots = area.slot_count();
         let area = Arc::new(area);
         let native = self.records_native(pid);
-        self.prepare(&area, served.place, native);
+        self.prepare(&area, served.offer, native);
         served.area = Arc::downgrade(&area);
         let process = self.describe(pid, &hello, &served, native);
         served.commands.send(DrainCommand::Connected(Box::new(self.connection(area, pid, &hello, &served, process))));
@@ -176,7 +176,7 @@ impl Admission {
     ) -> Connection {
         let same_namespace = hello.pid == pid;
         let name = same_namespace.then(|| procfs::thread(pid, pid)).and_then(procfs::ThreadStatus::name);
-        let MemoryOffer { base, replaces, .. } = served.place;
+        let MemoryOffer { base, replaces, .. } = served.offer;
         let handle = Arc::clone(&served.handle);
         let mut resident = ResidentMemory::of(pid);
         // A child has of the library what it uses again.
@@ -187,7 +187,7 @@ impl Admission {
     }
 
     fn describe(&self, pid: i32, hello: &Hello, served: &ServedProcess, native: bool) -> Process {
-        let is_new = served.place.replaces.is_none();
+        let is_new = served.offer.replaces.is_none();
         let parent = self.served.get(&hello.ppid).filter(|_| is_new && served.number > 0);
         Process {
             tree: Some(self.tree_id),
@@ -206,9 +206,9 @@ impl Admission {
     }
 
     /// What the process is to be offered, if it is to be served.
-    fn find_place(&self, pid: i32, hello: &Hello) -> Option<MemoryOffer> {
+    fn find_offer(&self, pid: i32, hello: &Hello) -> Option<MemoryOffer> {
         if let Some((served, area)) = self.known(pid) {
-            return next_place(&area, served.place).filter(|_| hello.fork.is_none());
+            return next_offer(&area, served.offer).filter(|_| hello.fork.is_none());
         }
         let is_expected = if self.next == 0 { self.tree.may_be_first(pid) } else { self.openers.open.is_some() };
         let slots = hello.fork.map_or(SLOT_COUNTS[0], |fork| fork.slots);
@@ -227,18 +227,18 @@ impl Admission {
     }
 
     /// The process as it is to be served; `None` if it is refused.
-    fn find(&mut self, pid: i32, place: MemoryOffer) -> Option<ServedProcess> {
+    fn find(&mut self, pid: i32, offer: MemoryOffer) -> Option<ServedProcess> {
         match self.known(pid) {
             Some((served, _)) => {
                 let (handle, commands) = (Arc::clone(&served.handle), served.commands.clone());
-                Some(ServedProcess { number: served.number, handle, commands, area: Weak::new(), place })
+                Some(ServedProcess { number: served.number, handle, commands, area: Weak::new(), offer })
             }
-            None => self.admit_new(pid, place),
+            None => self.admit_new(pid, offer),
         }
     }
 
     /// Admits a process that connects for the first time.
-    fn admit_new(&mut self, pid: i32, place: MemoryOffer) -> Option<ServedProcess> {
+    fn admit_new(&mut self, pid: i32, offer: MemoryOffer) -> Option<ServedProcess> {
         let number = self.next;
         if number == 0 && !self.tree.may_be_first(pid) {
             return None;
@@ -249,7 +249,7 @@ impl Admission {
         if number == 0 {
             self.tree.add_first();
         }
-        Some(ServedProcess { number, handle: Arc::new(ProcessHandle::of(pid)), commands, area: Weak::new(), place })
+        Some(ServedProcess { number, handle: Arc::new(ProcessHandle::of(pid)), commands, area: Weak::new(), offer })
     }
 
     /// Starts the recording of a child.
@@ -304,7 +304,7 @@ impl Admission {
         }
     }
 
-    fn prepare(&self, area: &Area, place: MemoryOffer, native: bool) {
+    fn prepare(&self, area: &Area, offer: MemoryOffer, native: bool) {
         let control = area.control();
         control.timestamps.store(self.options.timestamps.into(), Relaxed);
         control.native.store(native.into(), Relaxed);
@@ -314,20 +314,20 @@ impl Admission {
         control.follow.store(self.openers.open.is_some().into(), Relaxed);
         control.clock.store(self.clock as u32, Relaxed);
         control.collector_pid.store(std::process::id().cast_signed(), Relaxed);
-        let first = place.replaces.unwrap_or(0) << 16 | ticket::COLLECTOR;
+        let first = offer.replaces.unwrap_or(0) << 16 | ticket::COLLECTOR;
         control.ticket.0.store(first, SeqCst);
     }
 }
 
 /// The next offer to a process that has been offered memory before; `None`: it is refused.
-fn next_place(area: &Area, place: MemoryOffer) -> Option<MemoryOffer> {
+fn next_offer(area: &Area, offer: MemoryOffer) -> Option<MemoryOffer> {
     let control = area.control();
     if control.state.load(Acquire) == state::READY {
         // It could not map the memory that it was offered.
-        let attempt = place.attempt + 1;
-        (attempt < SLOT_COUNTS.len()).then_some(MemoryOffer { attempt, ..place })
+        let attempt = offer.attempt + 1;
+        (attempt < SLOT_COUNTS.len()).then_some(MemoryOffer { attempt, ..offer })
     } else if control.image.load(Acquire) == image::IN_EXEC {
-        let base = place.base.saturating_add(area.slot_count());
+        let base = offer.base.saturating_add(area.slot_count());
         let last = ticket::sequence(control.ticket.0.load(SeqCst));
         Some(MemoryOffer { attempt: 0, base, replaces: Some(last.wrapping_add(1)) })
     } else {

@@ -117,7 +117,9 @@ fn stopped(reason: u32) -> Option<&'static str> {
         stop_reason::COLLECTOR_GONE => Some("the collector had ended"),
         stop_reason::COLLECTOR_STUCK => Some("the collector did not take the records in time"),
         stop_reason::NO_MEMORY => Some("no memory for memtrack's own tables"),
-        stop_reason::CONFINED => Some("a thread entered seccomp's strict mode, after which it cannot be recorded"),
+        stop_reason::STRICT_SECCOMP => {
+            Some("a thread entered seccomp's strict mode, after which it cannot be recorded")
+        }
         _ => Some("unknown"),
     }
 }

@@ -146,14 +146,14 @@ impl DrainThread {
             duration: Duration::from_nanos(duration),
             before: self.session.as_ref().map(Session::before).unwrap_or_default(),
             complete,
-            nothing: (self.queue.record_bytes == 0).then(|| self.why_nothing()),
+            nothing: (self.queue.record_bytes == 0).then(|| self.reason_for_no_records()),
             notes: self.notes.clone(),
             process,
             ..RecordingSummary::default()
         }
     }
 
-    fn why_nothing(&self) -> NothingRecorded {
+    fn reason_for_no_records(&self) -> NothingRecorded {
         match (&self.session, &self.no_room) {
             (None, Some(reason)) => NothingRecorded::NoRoom(reason.clone()),
             (None, None) => NothingRecorded::NotLoaded,

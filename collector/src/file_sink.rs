@@ -97,7 +97,7 @@ impl<W: Write + Send> FileSink<W> {
 
     /// Writes which directories are packages, if more are known than before.
     fn write_packages(&mut self) -> io::Result<()> {
-        match self.packages.take_news() {
+        match self.packages.take_changed() {
             Some(packages) => self.process(&Process { packages, ..Process::default() }),
             None => Ok(()),
         }

@@ -23,7 +23,7 @@ pub struct Packages {
     seen: FxHashSet<Vec<u8>>,
     found: Vec<Vec<u8>>,
     spent: Duration,
-    news: bool,
+    has_changed: bool,
 }
 
 impl Packages {
@@ -41,7 +41,7 @@ impl Packages {
             }
             if Path::new(OsStr::from_bytes(directory)).join("__init__.py").exists() {
                 self.found.push(directory.to_vec());
-                self.news = true;
+                self.has_changed = true;
             }
             next = above(directory);
         }
@@ -49,8 +49,8 @@ impl Packages {
     }
 
     /// All packages, if there are more than when this was asked before.
-    pub fn take_news(&mut self) -> Option<Vec<Vec<u8>>> {
-        std::mem::take(&mut self.news).then(|| self.found.clone())
+    pub fn take_changed(&mut self) -> Option<Vec<Vec<u8>>> {
+        std::mem::take(&mut self.has_changed).then(|| self.found.clone())
     }
 
     fn may_go_on(&self, begun: Instant) -> bool {
@@ -85,14 +85,14 @@ mod tests {
             fs::write(base.path().join(package).join("__init__.py"), "").unwrap();
         }
         let mut packages = Packages::default();
-        assert_eq!(packages.take_news(), None);
+        assert_eq!(packages.take_changed(), None);
         for file in ["shop/api/v1/views.py", "shop/api/v1/urls.py", "shop/models.py", "lib/python3.11/json/decoder.py"]
         {
             packages.look(&path(file));
         }
         packages.look(b"<string>");
         packages.look(b"shop/models.py");
-        assert_eq!(packages.take_news(), Some(vec![path("shop/api/v1"), path("shop")]));
-        assert_eq!(packages.take_news(), None);
+        assert_eq!(packages.take_changed(), Some(vec![path("shop/api/v1"), path("shop")]));
+        assert_eq!(packages.take_changed(), None);
     }
 }

@@ -88,7 +88,7 @@ fn run(mut admission: Admission, listener: &UnixListener, asked: &UnixStream, mu
         }
         match listener.accept() {
             Ok((socket, _)) => admission.answer(&socket),
-            Err(error) if is_exhausted(&error) && turn_away(listener, &mut reserve) => admission.note_refused(&error),
+            Err(error) if is_exhausted(&error) && refuse_next(listener, &mut reserve) => admission.note_refused(&error),
             // It waits in line meanwhile.
             Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
@@ -106,7 +106,7 @@ fn is_exhausted(error: &io::Error) -> bool {
 }
 
 /// Refuses who is next in line, rather than have them wait until there is a descriptor; whether that could be done.
-fn turn_away(listener: &UnixListener, reserve: &mut Option<File>) -> bool {
+fn refuse_next(listener: &UnixListener, reserve: &mut Option<File>) -> bool {
     let is_free = reserve.take().is_some();
     let refused = is_free && listener.accept().is_ok();
     *reserve = self::reserve().ok();

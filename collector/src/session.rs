@@ -15,7 +15,7 @@ use memtrack_transport::{Area, barrier, futex};
 use crate::busy_writers;
 use crate::describe;
 use crate::drain_command::Connection;
-use crate::maps::MapsAsker;
+use crate::maps::MapsScheduler;
 use crate::observer::Observer;
 use crate::options::RecordingOptions;
 use crate::procfs::{self, ProcessHandle, ProcessorTimes};
@@ -63,7 +63,7 @@ pub(crate) struct Session {
     threads: SlotOwners,
     observer: Observer,
     /// Where native stacks are recorded.
-    maps: Option<MapsAsker>,
+    maps: Option<MapsScheduler>,
     rest: Duration,
     checkpoint_ns: u64,
     changed: bool,
@@ -124,7 +124,7 @@ impl Session {
         let library_looks_end_ns = if is_fork { 0 } else { now.saturating_add(LIBRARY_IN_USE_NS) };
         let before = ProcessorTimes::of(pid);
         let native = area.control().native.load(Acquire) == 1;
-        let maps = if native { MapsAsker::start(pid, &area, &handle, now) } else { None };
+        let maps = if native { MapsScheduler::start(pid, &area, &handle, now) } else { None };
         Self {
             area,
             handle,
@@ -318,7 +318,7 @@ impl Session {
 
     /// Takes out a message for the user about names that could not be found; no records are missing.
     pub(crate) fn take_warning(&mut self) -> Option<String> {
-        self.maps.as_mut().and_then(MapsAsker::take_trouble)
+        self.maps.as_mut().and_then(MapsScheduler::take_error)
     }
 
     /// Messages for the user about lost records.

@@ -40,7 +40,7 @@ impl Area {
     }
 
     /// Maps the memory behind a descriptor that came from a collector, and checks that it is of this layout. The segments
-    /// of most slots are mapped only when they are [reached](Self::reach).
+    /// of most slots are mapped only when they are [needed](Self::ensure_mapped).
     ///
     /// # Errors
     /// The system's error when it cannot be mapped; `InvalidData` when it has another layout.
@@ -48,7 +48,7 @@ impl Area {
         if !SLOT_COUNTS.contains(&slots) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let area = Self(SegmentMappings::sparing(file, slots)?);
+        let area = Self(SegmentMappings::map_first_group(file, slots)?);
         if area.has_layout() { Ok(area) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
@@ -64,8 +64,8 @@ impl Area {
     }
 
     /// Maps the segments of a slot, if they are not yet. `false`: the address space has no room for them. Allocates nothing.
-    pub fn reach(&self, slot: u32) -> bool {
-        self.0.reach(slot)
+    pub fn ensure_mapped(&self, slot: u32) -> bool {
+        self.0.ensure_mapped(slot)
     }
 
     /// Whether the mapped memory is of this layout, with so many slots.

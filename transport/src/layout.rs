@@ -60,7 +60,7 @@ pub mod stop_reason {
     /// Memory for the shim's own tables could not be allocated.
     pub const NO_MEMORY: u32 = 3;
     /// A thread entered seccomp's strict mode and records no longer; other threads go on.
-    pub const CONFINED: u32 = 4;
+    pub const STRICT_SECCOMP: u32 = 4;
 }
 
 /// Values of [`ControlPage::python_allocators`].

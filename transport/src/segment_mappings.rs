@@ -68,7 +68,7 @@ impl SegmentMappings {
     }
 
     /// Maps the headers and the first group; everything where more cannot be mapped later.
-    pub(crate) fn sparing(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
+    pub(crate) fn map_first_group(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
         if group_of(slots - 1) == 0 {
             return Self::whole(file, slots);
         }
@@ -109,7 +109,7 @@ impl SegmentMappings {
     }
 
     /// Maps the segments of a slot, if they are not yet. `false`: there is no room for them. Allocates nothing.
-    pub(crate) fn reach(&self, slot: u32) -> bool {
+    pub(crate) fn ensure_mapped(&self, slot: u32) -> bool {
         slot < self.slots && (1..=group_of(slot)).all(|group| self.is_mapped(group) || self.extend(group))
     }
 
@@ -256,11 +256,11 @@ mod tests {
     fn slots_are_mapped_when_they_are_reached() {
         let (_area, file) = Area::create(512, &std::env::temp_dir()).unwrap();
         let whole = SegmentMappings::whole(file.as_fd(), 512).unwrap();
-        let sparing = SegmentMappings::sparing(file.as_fd(), 512).unwrap();
+        let sparing = SegmentMappings::map_first_group(file.as_fd(), 512).unwrap();
         assert_eq!(sparing.bytes, segments_offset(512) + 8 * SLOT_BYTES);
         assert!(sparing.segments(7).is_some() && sparing.segments(8).is_none());
-        assert!(sparing.reach(40) && sparing.segments(40).is_some() && sparing.segments(64).is_none());
-        assert!(sparing.reach(511) && !sparing.reach(512));
+        assert!(sparing.ensure_mapped(40) && sparing.segments(40).is_some() && sparing.segments(64).is_none());
+        assert!(sparing.ensure_mapped(511) && !sparing.ensure_mapped(512));
         for slot in (0..512).step_by(3) {
             word(&sparing, slot).store(u64::from(slot) + 1, SeqCst);
         }
@@ -274,12 +274,14 @@ mod tests {
     fn what_is_mapped_is_replaced() {
         let (_area, file) = Area::create(64, &std::env::temp_dir()).unwrap();
         let (_other, other) = Area::create(64, &std::env::temp_dir()).unwrap();
-        let (space, second) =
-            (SegmentMappings::sparing(file.as_fd(), 64).unwrap(), SegmentMappings::whole(other.as_fd(), 64).unwrap());
-        assert!(space.reach(20));
+        let (space, second) = (
+            SegmentMappings::map_first_group(file.as_fd(), 64).unwrap(),
+            SegmentMappings::whole(other.as_fd(), 64).unwrap(),
+        );
+        assert!(space.ensure_mapped(20));
         // SAFETY: nobody else uses it.
         assert!(unsafe { space.replace(other.as_fd()) });
-        assert!(space.reach(63));
+        assert!(space.ensure_mapped(63));
         for slot in [0, 8, 15, 16, 31, 32, 63] {
             word(&space, slot).store(7, SeqCst);
             assert_eq!(word(&second, slot).load(SeqCst), 7, "{slot}");
@@ -289,11 +291,11 @@ mod tests {
     #[test]
     fn threads_reach_the_same_slots_at_once() {
         let (_area, file) = Area::create(512, &std::env::temp_dir()).unwrap();
-        let space = SegmentMappings::sparing(file.as_fd(), 512).unwrap();
+        let space = SegmentMappings::map_first_group(file.as_fd(), 512).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    (0..512).for_each(|slot| assert!(space.reach(slot) && word(&space, slot).load(SeqCst) == 0))
+                    (0..512).for_each(|slot| assert!(space.ensure_mapped(slot) && word(&space, slot).load(SeqCst) == 0))
                 });
             }
         });

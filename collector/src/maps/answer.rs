@@ -27,7 +27,7 @@ pub(super) struct MapsAnswer {
     /// Mapped files, with the ids of their pages.
     pub(super) files: Vec<MappedFile>,
     /// Why questions could not be answered, for the user.
-    pub(super) trouble: Option<String>,
+    pub(super) error_text: Option<String>,
 }
 
 /// Answers the questions of one process image.
@@ -79,21 +79,21 @@ impl Answerer {
         let asked = standing(&area);
         let unmaps = area.control().unmaps.load(SeqCst);
         let text = read();
-        let mut trouble = None;
+        let mut error_text = None;
         match text.as_deref().map(parse) {
             Ok(maps) if self.is_of_image(&maps) => {
                 self.latest = Some(MapsReading { maps, unmaps, files: FxHashMap::default() });
             }
             Err(error) if !self.is_over(error) => {
                 self.latest = None;
-                trouble = (!asked.is_empty()).then(|| self.trouble(error));
+                error_text = (!asked.is_empty()).then(|| self.error_text(error));
             }
             // The image is gone. The last reading still holds, if nothing was unmapped.
             _ => drop(self.latest.take_if(|latest| latest.unmaps != area.control().unmaps.load(SeqCst))),
         }
         // A question that was withdrawn meanwhile may be of other code.
         let asked: Vec<_> = asked.iter().filter_map(PendingQuestion::take).collect();
-        MapsAnswer { files: self.files(&asked), trouble }
+        MapsAnswer { files: self.files(&asked), error_text }
     }
 
     /// Whether these are maps of the image that is recorded: it has the shared memory.
@@ -118,7 +118,7 @@ impl Answerer {
         is_gone || self.handle.has_ended() || self.area.control().image.load(SeqCst) == image::IN_EXEC
     }
 
-    fn trouble(&self, error: &io::Error) -> String {
+    fn error_text(&self, error: &io::Error) -> String {
         let pid = self.pid;
         format!(
             "process {pid}: cannot read its memory maps ({error}), so code outside its loaded libraries has no names"
@@ -248,7 +248,7 @@ mod tests {
         /// What is told when reading gives an error.
         fn refused(&mut self, error: i32) -> (Vec<MappedFile>, Option<String>) {
             let answer = self.answerer.look_at(|| Err(io::Error::from_raw_os_error(error)));
-            (answer.files, answer.trouble)
+            (answer.files, answer.error_text)
         }
     }
 
@@ -270,7 +270,7 @@ mod tests {
         let start = process.code.addr() as u64;
         let path = process.dir.path().join("code").into_os_string().into_encoded_bytes();
         let file = MappedFile { codes: vec![7, 8], bias: start, start, end: start + 8192, path, build_id: vec![] };
-        assert_eq!((answer.files, answer.trouble), (vec![file], None));
+        assert_eq!((answer.files, answer.error_text), (vec![file], None));
         let left: Vec<_> = [0, 3, 5, 6].map(|place| process.question(place).code.load(SeqCst)).to_vec();
         assert_eq!(left, [0, 0, 0, Question::CLAIMED]);
     }
@@ -301,7 +301,7 @@ mod tests {
             process.ask(0, 7, 0);
             process.area.control().unmaps.fetch_add(unmaps, SeqCst);
             let answer = process.answerer.look_at(|| Ok(Vec::new()));
-            assert_eq!((answer.files.len(), answer.trouble), (1 - unmaps as usize, None));
+            assert_eq!((answer.files.len(), answer.error_text), (1 - unmaps as usize, None));
         }
         let mut process = MappedProcess::new();
         process.answerer.look();
@@ -327,8 +327,8 @@ mod tests {
         let mut process = MappedProcess::new();
         assert_eq!(process.refused(libc::EACCES), (vec![], None));
         process.ask(0, 7, 0);
-        let (files, trouble) = process.refused(libc::EACCES);
-        assert!(files.is_empty() && trouble.is_some_and(|text| text.contains("Permission denied")));
+        let (files, error_text) = process.refused(libc::EACCES);
+        assert!(files.is_empty() && error_text.is_some_and(|text| text.contains("Permission denied")));
         assert_eq!(process.question(0).code.load(SeqCst), 0);
         process.end();
         process.ask(0, 7, 0);

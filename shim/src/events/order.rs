@@ -149,7 +149,7 @@ impl WriterTurn {
     }
 
     /// The thread is about to wait for others: what it records then comes after what they have recorded by now.
-    pub(crate) fn expect_others(&mut self) {
+    pub(crate) fn synchronize_before_wait(&mut self) {
         (self.left, self.heat) = (0, 0);
     }
 

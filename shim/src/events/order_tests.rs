@@ -95,7 +95,7 @@ fn who_has_waited_comes_after_all_others() {
     let (mut a, mut b) = hot(6, &word);
     for _ in 0..3 * WINDOW {
         let of_b = event(&mut b, &word, block(6, 1, 8));
-        a.expect_others();
+        a.synchronize_before_wait();
         assert!(event(&mut a, &word, block(6, 0, 8)) > of_b);
     }
 }

@@ -27,7 +27,7 @@ mod wait;
 /// The writing end of one slot. What every record needs stands together at its start.
 #[repr(C)]
 pub(crate) struct Ring {
-    home: Home,
+    home: SlotLocation,
     turn: WriterTurn,
     segment: RingSegment,
     tid: i32,
@@ -40,7 +40,7 @@ pub(crate) struct Ring {
 
 /// What never changes of a slot.
 #[derive(Clone, Copy)]
-struct Home {
+struct SlotLocation {
     /// The word of the area's control page that says who wrote last.
     ticket: &'static AtomicU64,
     /// When a time was recorded last.
@@ -54,7 +54,7 @@ struct Home {
 
 /// A time that is to be recorded.
 #[derive(Clone, Copy)]
-struct Missing {
+struct PendingClock {
     ticks: u64,
     monotonic_us: u64,
 }
@@ -118,7 +118,15 @@ impl Ring {
         let home = unsafe { &raw mut (*place).home };
         // SAFETY: the caller's promise.
         unsafe {
-            home.write(Home { ticket: &control.ticket.0, known: &control.timed.0, area, slot, index, timed, clock })
+            home.write(SlotLocation {
+                ticket: &control.ticket.0,
+                known: &control.timed.0,
+                area,
+                slot,
+                index,
+                timed,
+                clock,
+            })
         };
         // SAFETY: a field of the caller's memory.
         let segment = unsafe { &raw mut (*place).segment };
@@ -153,16 +161,16 @@ impl Ring {
         self.home.slot.owners.fetch_add(1, Relaxed);
         // A slot's index is below that of the number that no writer has.
         self.turn.begin(self.home.index.wrapping_add(1) as u16);
-        let missing = self.missing_time(self.home.clock.now());
+        let pending = self.pending_clock(self.home.clock.now());
         self.turn.begin_own(self.home.ticket);
         self.wake_sleeper();
         self.next_segment();
-        self.say_time(missing);
+        self.write_clock_record(pending);
     }
 
     /// The thread is about to wait for others.
-    pub(crate) fn expect_others(&mut self) {
-        self.turn.expect_others();
+    pub(crate) fn synchronize_before_wait(&mut self) {
+        self.turn.synchronize_before_wait();
     }
 
     /// The system's id of the thread that owns the slot.
@@ -252,10 +260,10 @@ impl Ring {
     #[cold]
     #[inline(never)]
     fn switch(&mut self) -> u64 {
-        let missing = self.missing_time(self.home.clock.now());
+        let pending = self.pending_clock(self.home.clock.now());
         self.turn.begin_own(self.home.ticket);
         self.say_run();
-        self.say_time(missing);
+        self.write_clock_record(pending);
         self.time()
     }
 
@@ -263,18 +271,18 @@ impl Ring {
     /// collector is late. Read before a ticket is taken: the time that is found is that of an earlier one, then.
     #[inline(always)]
     fn time_is_missing(&self, now: u64) -> bool {
-        let Home { known, clock, timed, .. } = self.home;
+        let SlotLocation { known, clock, timed, .. } = self.home;
         !timed && now.saturating_sub(known.load(Acquire)) > clock.half_a_millisecond()
     }
 
-    /// What [`Ring::say_time`] is to say of the run that begins next.
-    fn missing_time(&self, now: u64) -> Option<Missing> {
-        self.time_is_missing(now).then(|| Missing { ticks: now, monotonic_us: monotonic_ns() / 1000 })
+    /// What [`Ring::write_clock_record`] is to say of the run that begins next.
+    fn pending_clock(&self, now: u64) -> Option<PendingClock> {
+        self.time_is_missing(now).then(|| PendingClock { ticks: now, monotonic_us: monotonic_ns() / 1000 })
     }
 
     /// Records the time at which the current run began, which is this thread's own.
-    fn say_time(&mut self, missing: Option<Missing>) {
-        let Some(Missing { ticks, monotonic_us }) = missing else { return };
+    fn write_clock_record(&mut self, pending: Option<PendingClock>) {
+        let Some(PendingClock { ticks, monotonic_us }) = pending else { return };
         self.put(move |encoder, bytes, at| encoder.clock(bytes, at, monotonic_us));
         // After the ticket: who finds this takes a later one.
         self.home.known.store(ticks, Release);
@@ -481,7 +489,7 @@ impl StackWriter for Ring {
     }
 
     #[inline]
-    fn looked(&mut self, changed: bool) {
+    fn compared_full(&mut self, changed: bool) {
         let slot = self.home.slot;
         // This thread alone counts here.
         slot.python_compared.store(slot.python_compared.load(Relaxed).wrapping_add(1), Relaxed);
@@ -494,7 +502,7 @@ impl StackWriter for Ring {
         self.home.clock.now()
     }
 
-    fn looked_since(&mut self, begun: u64) {
+    fn compared_full_since(&mut self, begun: u64) {
         self.note_sampled(begun, |slot| &slot.python_ticks);
     }
 

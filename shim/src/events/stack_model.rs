@@ -51,12 +51,12 @@ pub(crate) trait StackWriter {
     fn move_top(&mut self, instruction: u32);
     /// From here on the stacks are cut (`true`) or whole (`false`).
     fn set_truncated(&mut self, truncated: bool);
-    /// A glance at the stack was not enough to tell what had changed; `changed`: more than the newest frame's place had.
-    fn looked(&mut self, changed: bool);
+    /// The fast comparison was inconclusive; `changed`: more than the newest frame's instruction had changed.
+    fn compared_full(&mut self, changed: bool);
     /// The time, in ticks.
     fn now(&self) -> u64;
-    /// The closer look that began then is over.
-    fn looked_since(&mut self, begun: u64);
+    /// The full comparison that began at `begun` is over.
+    fn compared_full_since(&mut self, begun: u64);
     /// Describes a code object, before the first push of its id by this slot.
     fn define_code(&mut self, id: u32, code: &CodeObject<'_>);
 }

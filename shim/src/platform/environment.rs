@@ -1,4 +1,4 @@
-//! The environment: what memtrack put there is read and taken out before the program can see it.
+//! The environment: what memtrack put there is read and variables out before the program can see it.
 //!
 //! Invariant: after [`take`], `environ` is what the user's shell would have given the program.
 
@@ -17,7 +17,7 @@ unsafe extern "C" {
 
 /// What was found in the environment; the strings live as long as the process.
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct MemtrackVariables {
     /// Path of the collector's socket.
     pub(crate) socket: Option<&'static [u8]>,
     /// Path of this library, as the loader was given it.
@@ -55,17 +55,17 @@ pub(crate) fn program_name() -> &'static [u8] {
 
 /// Reads memtrack's variables and removes them; puts LD_PRELOAD back to what it was. Before the C library is set up, the
 /// environment is the one that the loader has got.
-pub(crate) fn take(loaders: ExecEnvironment) -> Taken {
-    let mut taken = Taken::default();
+pub(crate) fn take(loaders: ExecEnvironment) -> MemtrackVariables {
+    let mut variables = MemtrackVariables::default();
     let mut from = if is_set_up() { current() } else { loaders }.cast_mut().cast::<*mut c_char>();
     if from.is_null() {
-        return taken;
+        return variables;
     }
     let mut to = from;
     while let Some((entry, text)) = entry(from) {
         // SAFETY: not beyond the null that ends the array.
         from = unsafe { from.add(1) };
-        if let Some(kept) = keep(entry, text, &mut taken) {
+        if let Some(kept) = keep(entry, text, &mut variables) {
             // SAFETY: `to` never passes `from`.
             unsafe { to.write(kept) };
             // SAFETY: `to` was not beyond `from`, which has moved on.
@@ -74,7 +74,7 @@ pub(crate) fn take(loaders: ExecEnvironment) -> Taken {
     }
     // SAFETY: `to` is at or before the null that ended the array.
     unsafe { to.write(std::ptr::null_mut()) };
-    taken
+    variables
 }
 
 /// The program's environment as it is now.
@@ -94,21 +94,21 @@ fn entry(at: *mut *mut c_char) -> Option<(*mut c_char, &'static [u8])> {
 }
 
 /// The entry that stands in place of this one; `None`: none does.
-fn keep(entry: *mut c_char, text: &'static [u8], taken: &mut Taken) -> Option<*mut c_char> {
+fn keep(entry: *mut c_char, text: &'static [u8], variables: &mut MemtrackVariables) -> Option<*mut c_char> {
     if let Some(socket) = value(text, SOCKET_VARIABLE) {
-        taken.socket = Some(socket);
+        variables.socket = Some(socket);
         return None;
     }
     if let Some(python_malloc) = value(text, "PYTHONMALLOC") {
-        taken.python_malloc = Some(python_malloc);
+        variables.python_malloc = Some(python_malloc);
     }
     #[cfg(feature = "verify-marks")]
     if let Some(file) = value(text, "MEMTRACK_VERIFY_MARKS") {
         // SAFETY: the end of a string.
-        taken.counts = Some(unsafe { CStr::from_ptr(file.as_ptr().cast()) });
+        variables.counts = Some(unsafe { CStr::from_ptr(file.as_ptr().cast()) });
     }
     if let Some(libraries) = value(text, "LD_PRELOAD") {
-        taken.library = libraries.split(|byte| matches!(byte, b':' | b' ')).next();
+        variables.library = libraries.split(|byte| matches!(byte, b':' | b' ')).next();
         return None;
     }
     if value(text, PRELOAD_VARIABLE).is_some() {

@@ -10,12 +10,12 @@ use std::ptr::NonNull;
 ///
 /// # Safety
 /// Only for types that any bytes, zeros included, make a valid value of and that need no drop.
-pub(crate) unsafe trait Plain: Copy + Default {}
+pub(crate) unsafe trait Zeroable: Copy + Default {}
 
 // SAFETY: an integer.
-unsafe impl Plain for u8 {}
+unsafe impl Zeroable for u8 {}
 // SAFETY: an integer.
-unsafe impl Plain for u32 {}
+unsafe impl Zeroable for u32 {}
 
 /// A growable array of plain values.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct MappedVec<T> {
     capacity: usize,
 }
 
-impl<T: Plain> MappedVec<T> {
+impl<T: Zeroable> MappedVec<T> {
     pub(crate) const fn new() -> Self {
         Self { base: NonNull::dangling(), capacity: 0 }
     }

@@ -31,12 +31,12 @@ pub(crate) fn is_on() -> bool {
 
 /// Whether hooks record and have nothing else to do.
 #[inline(always)]
-pub(crate) fn is_simply_on() -> bool {
+pub(crate) fn is_on_without_checks() -> bool {
     PAGE.on.load(Acquire) == ON
 }
 
 /// Whether hooks have something else to do first.
-pub(crate) fn is_watching() -> bool {
+pub(crate) fn has_pending_checks() -> bool {
     PAGE.on.load(Acquire) == WATCHING
 }
 

@@ -8,14 +8,14 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-static CONFINED: AtomicBool = AtomicBool::new(false);
+static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
 /// Whether the program may not do everything. A forked child inherits the answer with the filter.
-pub(crate) fn is_confined() -> bool {
-    CONFINED.load(Acquire)
+pub(crate) fn has_seccomp_filter() -> bool {
+    HAS_FILTER.load(Acquire)
 }
 
 /// The program has set a filter.
-pub(crate) fn confine() {
-    CONFINED.store(true, Release);
+pub(crate) fn note_seccomp_filter() {
+    HAS_FILTER.store(true, Release);
 }

@@ -26,10 +26,10 @@ const PRELOAD_ROOM: usize = 8192;
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
 /// What is handed on; set once.
-static HERITAGE: AtomicPtr<Heritage> = AtomicPtr::new(std::ptr::null_mut());
+static INHERITED: AtomicPtr<InheritedVariables> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Strings of variables, whole.
-struct Heritage {
+struct InheritedVariables {
     socket: CString,
     /// Of a program that has no LD_PRELOAD of its own.
     preload: CString,
@@ -40,40 +40,40 @@ pub(crate) fn keep(library: &[u8], socket: &[u8]) {
     let variable = |name: &[u8], value: &[u8]| CString::new([name, value].concat()).ok();
     let socket_name = [SOCKET_VARIABLE.as_bytes(), b"="].concat();
     let (Some(socket), Some(preload)) = (variable(&socket_name, socket), variable(PRELOAD, library)) else { return };
-    HERITAGE.store(Box::leak(Box::new(Heritage { socket, preload })), Release);
+    INHERITED.store(Box::leak(Box::new(InheritedVariables { socket, preload })), Release);
 }
 
-fn heritage() -> Option<&'static Heritage> {
+fn inherited() -> Option<&'static InheritedVariables> {
     // SAFETY: null, or set once to memory that is never freed.
-    unsafe { HERITAGE.load(Acquire).as_ref() }
+    unsafe { INHERITED.load(Acquire).as_ref() }
 }
 
 /// What is handed on to programs that are started from here. `None` where they could not use it: the library is not to be
 /// found in another root directory or by another user, or the program may not open sockets.
-fn usable() -> Option<&'static Heritage> {
-    let heritage = heritage().filter(|_| !seccomp::is_confined())?;
-    let library = heritage.preload.to_bytes_with_nul().get(PRELOAD.len()..)?;
+fn usable() -> Option<&'static InheritedVariables> {
+    let inherited = inherited().filter(|_| !seccomp::has_seccomp_filter())?;
+    let library = inherited.preload.to_bytes_with_nul().get(PRELOAD.len()..)?;
     let _errno = Errno::keep();
     // SAFETY: the end of a string that ends in zero.
-    (unsafe { libc::access(library.as_ptr().cast(), libc::R_OK) } == 0).then_some(heritage)
+    (unsafe { libc::access(library.as_ptr().cast(), libc::R_OK) } == 0).then_some(inherited)
 }
 
 /// The variables as they stand in a shell command: `LD_PRELOAD=…`, `MEMTRACK_SOCKET=…`.
 pub(crate) fn variables() -> Option<[&'static CStr; 2]> {
-    usable().map(|heritage| [heritage.preload.as_c_str(), heritage.socket.as_c_str()])
+    usable().map(|inherited| [inherited.preload.as_c_str(), inherited.socket.as_c_str()])
 }
 
 /// Calls `start` with the environment in which a program is recorded; with `environment` itself where there is none.
-pub(crate) fn hand_on<R>(environment: ExecEnvironment, start: impl FnOnce(ExecEnvironment) -> R) -> R {
-    let Some(heritage) = usable() else { return start(environment) };
+pub(crate) fn with_child_environment<R>(environment: ExecEnvironment, start: impl FnOnce(ExecEnvironment) -> R) -> R {
+    let Some(inherited) = usable() else { return start(environment) };
     // Two variables and the null come to them.
     let needed = length(environment).saturating_add(3);
     if needed <= FEW {
-        arrange::<FEW, R>(heritage, environment, start)
+        arrange::<FEW, R>(inherited, environment, start)
     } else if needed <= MANY {
-        arrange::<MANY, R>(heritage, environment, start)
+        arrange::<MANY, R>(inherited, environment, start)
     } else if needed <= MOST {
-        arrange::<MOST, R>(heritage, environment, start)
+        arrange::<MOST, R>(inherited, environment, start)
     } else {
         start(environment)
     }
@@ -81,7 +81,7 @@ pub(crate) fn hand_on<R>(environment: ExecEnvironment, start: impl FnOnce(ExecEn
 
 #[inline(never)]
 fn arrange<const ROOM: usize, R>(
-    heritage: &Heritage,
+    inherited: &InheritedVariables,
     environment: ExecEnvironment,
     start: impl FnOnce(ExecEnvironment) -> R,
 ) -> R {
@@ -101,13 +101,13 @@ fn arrange<const ROOM: usize, R>(
             own = Some((index, entry));
         }
     }
-    put(&mut array, count, heritage.socket.as_ptr());
+    put(&mut array, count, inherited.socket.as_ptr());
     let last = count.wrapping_add(1);
     let Some((index, own)) = own else {
-        put(&mut array, last, heritage.preload.as_ptr());
+        put(&mut array, last, inherited.preload.as_ptr());
         return start(array.as_ptr());
     };
-    with_both(heritage, own, |texts| {
+    with_both(inherited, own, |texts| {
         let Some((joined, kept)) = texts else { return start(environment) };
         put(&mut array, index, kept.as_ptr().cast());
         put(&mut array, last, joined.as_ptr().cast());
@@ -123,11 +123,11 @@ fn put(array: &mut [*const c_char], index: usize, string: *const c_char) {
 
 /// Makes `LD_PRELOAD=library:own` and `MEMTRACK_LD_PRELOAD=own` of `LD_PRELOAD=own`.
 #[inline(never)]
-fn with_both<R>(heritage: &Heritage, own: &CStr, then: impl FnOnce(Option<(&[u8], &[u8])>) -> R) -> R {
+fn with_both<R>(inherited: &InheritedVariables, own: &CStr, then: impl FnOnce(Option<(&[u8], &[u8])>) -> R) -> R {
     let mut room = [0; PRELOAD_ROOM];
     let value = own.to_bytes().get(PRELOAD.len()..).unwrap_or_default();
     let separator: &[u8] = if value.is_empty() { b"" } else { b":" };
-    let joined = [heritage.preload.to_bytes(), separator, value, b"\0"];
+    let joined = [inherited.preload.to_bytes(), separator, value, b"\0"];
     let kept = [PRELOAD_VARIABLE.as_bytes(), b"=", value, b"\0"];
     let end = joined.iter().map(|part| part.len()).sum();
     let mut bytes = room.iter_mut();
@@ -163,28 +163,28 @@ fn length(mut environment: ExecEnvironment) -> usize {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 mod tests {
-    use super::{ExecEnvironment, hand_on, keep, length, next};
+    use super::{ExecEnvironment, keep, length, next, with_child_environment};
     use std::ffi::CString;
 
     fn handed_on(variables: &[String]) -> Vec<String> {
         let strings: Vec<CString> = variables.iter().map(|text| CString::new(text.as_str()).unwrap()).collect();
         let mut array: Vec<_> = strings.iter().map(|string| string.as_ptr()).collect();
         array.push(std::ptr::null());
-        hand_on(array.as_ptr(), read)
+        with_child_environment(array.as_ptr(), read)
     }
 
     fn read(mut environment: ExecEnvironment) -> Vec<String> {
         std::iter::from_fn(|| next(&mut environment)).map(|entry| entry.to_str().unwrap().to_owned()).collect()
     }
 
-    /// One test for all, since the heritage is one for the process.
+    /// One test for all, since the inherited is one for the process.
     #[test]
     fn the_environment_is_the_callers_with_what_was_kept() {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         assert_eq!(handed_on(&texts(&["A=1"])), ["A=1"]);
         keep(b"/bin/sh", b"/dir/socket");
         assert_eq!(handed_on(&texts(&["A=1"])), ["A=1", "MEMTRACK_SOCKET=/dir/socket", "LD_PRELOAD=/bin/sh"]);
-        assert_eq!(hand_on(std::ptr::null(), read).len(), 2);
+        assert_eq!(with_child_environment(std::ptr::null(), read).len(), 2);
         assert_eq!(
             handed_on(&texts(&["LD_PRELOAD=/a.so", "A=1"])),
             ["MEMTRACK_LD_PRELOAD=/a.so", "A=1", "MEMTRACK_SOCKET=/dir/socket", "LD_PRELOAD=/bin/sh:/a.so"]

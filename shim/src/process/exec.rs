@@ -5,7 +5,7 @@
 
 use std::ffi::c_int;
 
-use super::child_environment::hand_on;
+use super::child_environment::with_child_environment;
 use super::fork;
 use super::preload_check;
 use super::recorded_process;
@@ -33,7 +33,7 @@ fn replace_program(
         fork::expect_child();
     }
     let is_wanted = (recorded || followed) && can_load();
-    let result = if is_wanted { hand_on(environment, exec) } else { exec(environment) };
+    let result = if is_wanted { with_child_environment(environment, exec) } else { exec(environment) };
     if new {
         fork::forget_child();
     }

@@ -70,7 +70,7 @@ extern "C" fn in_child() {
     // Closed: the parent has ended since.
     let was_recorded = shared_area::area()
         .filter(|area| matches!(area.control().state.load(Acquire), state::RECORDING | state::CLOSED));
-    let ticket = thread::take_fork_ticket().filter(|_| !seccomp::is_confined());
+    let ticket = thread::take_fork_ticket().filter(|_| !seccomp::has_seccomp_filter());
     let (Some(area), Some(ticket)) = (was_recorded, ticket) else { return };
     if connect(area, ticket).is_some() {
         area.control().start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);

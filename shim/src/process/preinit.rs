@@ -29,7 +29,7 @@ static REPLACED: AtomicUsize = AtomicUsize::new(0);
 static THEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the program goes first; then `begin` is called once it has.
-pub(crate) fn goes_first(environment: ExecEnvironment, begin: Constructor) -> bool {
+pub(crate) fn defer_until_preinit(environment: ExecEnvironment, begin: Constructor) -> bool {
     // The C library has set it: so constructors have run, and what runs before them, too.
     if environment::is_set_up() {
         return false;
@@ -95,7 +95,7 @@ extern "C" fn in_place(count: c_int, arguments: *const *const c_char, environmen
     for function in [&REPLACED, &THEN] {
         let address = function.load(Acquire);
         // The loader calls whatever stands there, null included; it would fail just so.
-        // SAFETY: the function that stood in the array, and the one that `goes_first` was given.
+        // SAFETY: the function that stood in the array, and the one that `defer_until_preinit` was given.
         let function = unsafe { std::mem::transmute::<usize, Option<Constructor>>(address) };
         if let Some(function) = function {
             function(count, arguments, environment);
@@ -156,7 +156,7 @@ impl OwnProgram {
 
 #[cfg(test)]
 mod tests {
-    use super::{OwnProgram, goes_first, last_place};
+    use super::{OwnProgram, defer_until_preinit, last_place};
     use crate::platform::environment;
     use std::ffi::{c_char, c_int};
 
@@ -170,6 +170,6 @@ mod tests {
         let program = OwnProgram::of(environment::current());
         assert!(program.is_some_and(|program| program.find(libc::PT_LOAD).is_some() && program.page_size >= 4096));
         assert!(last_place(environment::current()).is_none());
-        assert!(!goes_first(environment::current(), never));
+        assert!(!defer_until_preinit(environment::current(), never));
     }
 }

@@ -7,7 +7,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::child_environment::{self, hand_on};
+use super::child_environment::{self, with_child_environment};
 use super::fork;
 use super::preload_check;
 use crate::interposition::got::Original;
@@ -33,7 +33,7 @@ fn start(
         return start(environment);
     }
     fork::expect_child();
-    let error = if can_load() { hand_on(environment, start) } else { start(environment) };
+    let error = if can_load() { with_child_environment(environment, start) } else { start(environment) };
     if error != 0 {
         fork::forget_child();
     }

@@ -26,7 +26,7 @@ static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, ExecEnvironment) 
 /// The loader calls this before the constructors of all other libraries; of the C library's, too. Only with glibc before
 /// 2.34 and programs that load libpthread, it is called after those of the libraries that the program is linked with.
 extern "C" fn construct(count: c_int, arguments: *const *const c_char, environment: ExecEnvironment) {
-    if !preinit::goes_first(environment, begin) {
+    if !preinit::defer_until_preinit(environment, begin) {
         begin(count, arguments, environment);
     }
 }
@@ -34,8 +34,8 @@ extern "C" fn construct(count: c_int, arguments: *const *const c_char, environme
 extern "C" fn begin(_count: c_int, arguments: *const *const c_char, environment: ExecEnvironment) {
     let _errno = Errno::keep();
     environment::note_name(arguments);
-    let taken = environment::take(environment);
-    let Some(socket) = taken.socket else { return };
+    let variables = environment::take(environment);
+    let Some(socket) = variables.socket else { return };
     let begun = monotonic_ns();
     // SAFETY: this library's own instance, before any other thread of it exists.
     unsafe { dlmalloc::enable_alloc_after_fork() };
@@ -46,17 +46,17 @@ extern "C" fn begin(_count: c_int, arguments: *const *const c_char, environment:
         native::start();
     }
     if area.control().frame_marks.load(Relaxed) != 0 {
-        python::allow_marks();
+        python::allow_sentinels();
     }
     #[cfg(feature = "verify-marks")]
-    taken.counts.into_iter().for_each(python::start_verifying);
+    variables.counts.into_iter().for_each(python::start_verifying);
     python::start(python_allocators::interpreter_found);
-    introduce(area, taken.python_malloc);
+    announce_process(area, variables.python_malloc);
     if !recording_switch::protect_children() {
         return;
     }
     barrier::register();
-    if let Some(library) = taken.library {
+    if let Some(library) = variables.library {
         child_environment::keep(library, socket);
         if area.control().follow.load(Relaxed) != 0 {
             fork::follow();
@@ -90,7 +90,7 @@ fn connect() -> Option<Area> {
 }
 
 /// Tells the collector who this is.
-fn introduce(area: &Area, python_malloc: Option<&[u8]>) {
+fn announce_process(area: &Area, python_malloc: Option<&[u8]>) {
     let control = area.control();
     // SAFETY: no arguments, cannot fail.
     control.pid.store(unsafe { libc::getpid() }, Relaxed);

@@ -36,7 +36,7 @@ pub(crate) fn wait(own: &SlotHeader, highest_slot: u32) {
     }
     WAITED.store(true, Relaxed);
     // What a filter of system calls allows is not known.
-    if let Some(area) = shared_area::area().filter(|_| !seccomp::is_confined()) {
+    if let Some(area) = shared_area::area().filter(|_| !seccomp::has_seccomp_filter()) {
         let _errno = Errno::keep();
         // Who is not seen in a hook after this will see, in its next one, that finalization has begun.
         barrier::raise();

@@ -188,26 +188,26 @@ pub(crate) fn leave_hook() {
 }
 
 /// This thread is about to wait for others.
-pub(crate) fn expect_others() {
+pub(crate) fn synchronize_before_wait() {
     // In a signal handler that has interrupted a hook, nothing is recorded.
     if let Some(thread) = recorded().filter(|thread| !thread.is_busy()) {
         segment_chain::enter_hook(thread.slot);
         // SAFETY: no hook of this thread uses the state, and none will before `busy` is cleared.
         let mut access = unsafe { StateAccess::new(thread) };
-        access.state().ring.expect_others();
+        access.state().ring.synchronize_before_wait();
         segment_chain::leave_hook(thread.slot);
     }
 }
 
-/// Records nothing of this thread any more; what [`come_back`] takes.
-pub(crate) fn leave() -> usize {
+/// Records nothing of this thread any more; what [`resume`] takes.
+pub(crate) fn suspend() -> usize {
     let word = tls::get();
     tls::set(CLAIMING);
     word
 }
 
 /// Records again.
-pub(crate) fn come_back(left: usize) {
+pub(crate) fn resume(left: usize) {
     tls::set(left);
 }
 
@@ -222,7 +222,7 @@ pub(crate) fn begin_again() {
 /// the hook just calls the original function.
 #[inline(always)]
 pub(crate) fn enter() -> Option<Recorder> {
-    if !recording_switch::is_simply_on() && !enter_watching() {
+    if !recording_switch::is_on_without_checks() && !enter_watching() {
         return None;
     }
     let word = tls::get();
@@ -241,37 +241,37 @@ fn begin(thread: &'static RecordingThread) -> Recorder {
     Recorder::new(unsafe { StateAccess::new(thread) })
 }
 
-/// What [`free_at_once`] has done.
-pub(crate) enum Freeing {
+/// What [`free_fast`] has done.
+pub(crate) enum FreeOutcome {
     /// The free is recorded.
     Recorded(Recorder),
     /// It is still to be recorded.
-    Begun(Recorder),
+    Pending(Recorder),
     /// Nothing, for [`enter`] may have to do more than this does.
-    Nothing,
+    NotHandled,
 }
 
 /// Begins the record of a free, and writes it if that is all there is to do. It calls nobody.
 #[inline(always)]
-pub(crate) fn free_at_once(address: usize) -> Freeing {
-    if address == 0 || !recording_switch::is_simply_on() {
+pub(crate) fn free_fast(address: usize) -> FreeOutcome {
+    if address == 0 || !recording_switch::is_on_without_checks() {
         cold_path();
-        return Freeing::Nothing;
+        return FreeOutcome::NotHandled;
     }
     let Some(thread) = of_word(tls::get()) else {
         cold_path();
-        return Freeing::Nothing;
+        return FreeOutcome::NotHandled;
     };
     if thread.is_busy() {
         cold_path();
-        return Freeing::Nothing;
+        return FreeOutcome::NotHandled;
     }
     let mut recorder = begin(thread);
-    match recorder.free_at_once(address) {
-        FreeStep::Recorded => Freeing::Recorded(recorder),
+    match recorder.free_fast(address) {
+        FreeStep::Recorded => FreeOutcome::Recorded(recorder),
         FreeStep::NotBegun => {
             cold_path();
-            Freeing::Begun(recorder)
+            FreeOutcome::Pending(recorder)
         }
     }
 }
@@ -280,7 +280,7 @@ pub(crate) fn free_at_once(address: usize) -> Freeing {
 /// that block is recorded all the same. tracemalloc, which may stand between two allocators, drops there what it has
 /// noted of the block, and made that note where it was seen.
 #[cold]
-fn beneath() -> Option<&'static RecordingThread> {
+fn nested_thread() -> Option<&'static RecordingThread> {
     let thread = inside()?;
     (thread.python_block.get() != 0).then_some(thread)
 }
@@ -293,10 +293,10 @@ fn inside() -> Option<&'static RecordingThread> {
 
 /// A free that [`enter`] has said no to. Until the result is dropped, nothing else is recorded of this block.
 #[cold]
-pub(crate) fn free_beneath(address: usize) -> Option<Beneath> {
+pub(crate) fn free_nested(address: usize) -> Option<NestedCall> {
     /// What the interpreter's debug hooks put before a block: no other block begins that near.
     const BEFORE: usize = 16;
-    let thread = beneath().filter(|_| address != 0)?;
+    let thread = nested_thread().filter(|_| address != 0)?;
     // While this is recorded, a signal handler's hooks find no block, and record nothing.
     let outer = thread.python_block.replace(0);
     if outer.wrapping_sub(address) > BEFORE {
@@ -304,16 +304,16 @@ pub(crate) fn free_beneath(address: usize) -> Option<Beneath> {
         unsafe { StateAccess::new(thread) }.free(address);
     }
     thread.python_block.set(address);
-    Some(Beneath { thread, outer })
+    Some(NestedCall { thread, outer })
 }
 
 /// A new block that [`enter`] has said no to.
 #[cold]
-pub(crate) fn alloc_beneath(allocator: Allocator, address: usize, size: usize) {
+pub(crate) fn alloc_nested(allocator: Allocator, address: usize, size: usize) {
     // Where a block is moved, this may be the block.
     let is_another = |thread: &&RecordingThread| thread.python_call.get() == PythonCall::Frees && address != 0;
-    if let Some(thread) = beneath().filter(is_another) {
-        // As in `free_beneath`.
+    if let Some(thread) = nested_thread().filter(is_another) {
+        // As in `free_nested`.
         let outer = thread.python_block.replace(0);
         // SAFETY: there was a block, so the outer hook waits for Python's allocator, and uses no state meanwhile.
         unsafe { StateAccess::new(thread) }.alloc(AllocHead::of(allocator), address, size);
@@ -321,13 +321,13 @@ pub(crate) fn alloc_beneath(allocator: Allocator, address: usize, size: usize) {
     }
 }
 
-/// See [`free_beneath`].
-pub(crate) struct Beneath {
+/// See [`free_nested`].
+pub(crate) struct NestedCall {
     thread: &'static RecordingThread,
     outer: usize,
 }
 
-impl Drop for Beneath {
+impl Drop for NestedCall {
     fn drop(&mut self) {
         // 0: the thread has begun anew meanwhile.
         if self.thread.python_block.get() != 0 {
@@ -350,7 +350,7 @@ pub(crate) fn before_events(call: fn() -> bool) {
 #[cold]
 #[inline(never)]
 fn enter_watching() -> bool {
-    if recording_switch::is_watching() {
+    if recording_switch::has_pending_checks() {
         let _errno = Errno::keep();
         look_after_allocators();
     }

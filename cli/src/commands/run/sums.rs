@@ -116,7 +116,7 @@ impl Sink for SumsSink {
         let Some((analysis, read)) = self.running.finish()? else { return Ok(()) };
         let mut packages = Packages::default();
         read.frames.names().filter(|name| name.ends_with(".py")).for_each(|file| packages.look(file.as_bytes()));
-        let process = Process { packages: packages.take_news().unwrap_or_default(), ..self.running.process.clone() };
+        let process = Process { packages: packages.take_changed().unwrap_or_default(), ..self.running.process.clone() };
         self.file.add_sources(self.sources.as_mut(), &read.frames)?;
         self.file.write(&process, analysis, &read.frames, &read.threads, complete)
     }

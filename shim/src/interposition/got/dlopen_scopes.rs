@@ -16,11 +16,11 @@ static PENDING: [AtomicUsize; 32] = [const { AtomicUsize::new(0) }; 32];
 static DEEP_OPENINGS: AtomicUsize = AtomicUsize::new(0);
 
 /// A call of dlopen, until it is dropped. Objects come with it before its handle is known: a constructor may open others.
-pub(crate) struct Opening {
+pub(crate) struct DlopenInProgress {
     deep: bool,
 }
 
-impl Opening {
+impl DlopenInProgress {
     /// One with these flags begins.
     pub(crate) fn begin(flags: i32) -> Self {
         let deep = flags & libc::RTLD_DEEPBIND != 0;
@@ -31,7 +31,7 @@ impl Opening {
     }
 }
 
-impl Drop for Opening {
+impl Drop for DlopenInProgress {
     fn drop(&mut self) {
         if self.deep {
             DEEP_OPENINGS.fetch_sub(1, Ordering::AcqRel);
@@ -89,11 +89,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deep_opening_is_known_until_it_is_over() {
-        let opening = Opening::begin(libc::RTLD_DEEPBIND | libc::RTLD_NOW);
-        drop(Opening::begin(libc::RTLD_NOW));
+    fn a_deep_dlopen_is_known_until_it_is_over() {
+        let in_progress = DlopenInProgress::begin(libc::RTLD_DEEPBIND | libc::RTLD_NOW);
+        drop(DlopenInProgress::begin(libc::RTLD_NOW));
         assert!(is_any_deep());
-        drop(opening);
+        drop(in_progress);
         assert!(!is_any_deep());
     }
 

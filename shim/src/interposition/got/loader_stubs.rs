@@ -25,7 +25,7 @@ const NAMES: [&[u8]; 4] = [b"malloc", b"calloc", b"realloc", b"free"];
 const WORD: usize = size_of::<usize>();
 
 /// Leads the loader past the stubs of a program, if it is one that has some.
-pub(super) fn lead_past_stubs(
+pub(super) fn bypass_plt_stubs(
     loader: &LoadedObject<'_>,
     program: &LoadedObject<'_>,
     table: &HookTable,
@@ -54,7 +54,7 @@ fn replace(words: &Range, mut protection: Protection, pairs: &[(usize, usize)], 
         let word = unsafe { &*(address as *const AtomicUsize) };
         let value = word.load(Ordering::Relaxed);
         if let Some(&(_, original)) = pairs.iter().find(|&&(stub, _)| stub == value)
-            && protection.lift_for(address)
+            && protection.make_writable(address)
         {
             word.store(original, Ordering::Release);
         }

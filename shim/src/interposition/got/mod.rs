@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use plt_rs::{DynamicLibrary, LoadedLibrary};
 
-pub(crate) use dlopen_scopes::{Opening, Scope};
+pub(crate) use dlopen_scopes::{DlopenInProgress, Scope};
 pub(crate) use hook::{Hook, HookGroup, HookTarget, NameLeads, Original};
 pub(crate) use hook_lookup::HookTable;
 
@@ -170,21 +170,21 @@ fn patch_round(known: &mut Vec<SeenObject>) {
             originals::forget(&gone.range);
         }
     }
-    let (skipped, scopes) = (Skipped::new(), dlopen_scopes::pending());
+    let (unpatched, scopes) = (UnpatchedObjects::new(), dlopen_scopes::pending());
     let libraries = plt_rs::collect_modules().into_iter().skip(front);
     for ((object, library), found) in rest.iter().zip(libraries).zip(comparison.matches) {
         known.push(found.unwrap_or_else(|| {
             if let Some(watcher) = STATE.watcher.get() {
                 (watcher.added)(object);
             }
-            if let (true, Some(program)) = (skipped.is_loader(object), loaded.objects.first()) {
-                loader_stubs::lead_past_stubs(object, program, hooks, skipped.page_size);
+            if let (true, Some(program)) = (unpatched.is_loader(object), loaded.objects.first()) {
+                loader_stubs::bypass_plt_stubs(object, program, hooks, unpatched.page_size);
             }
-            let outcome = patch_object(object, library, hooks, &scopes, &skipped).unwrap_or_default();
+            let outcome = patch_object(object, library, hooks, &scopes, &unpatched).unwrap_or_default();
             SeenObject::new(object, outcome)
         }));
     }
-    symbol_redirect::redirect(&loaded.objects, skipped.page_size);
+    symbol_redirect::redirect(&loaded.objects, unpatched.page_size);
     loaded.remember();
 }
 
@@ -194,25 +194,25 @@ fn patch_object(
     library: LoadedLibrary<'_>,
     hooks: &'static HookTable,
     scopes: &[Scope],
-    skipped: &Skipped,
+    unpatched: &UnpatchedObjects,
 ) -> Option<PatchOutcome> {
-    if library.addr() != object.base || skipped.has(object, &library) {
+    if library.addr() != object.base || unpatched.has(object, &library) {
         return None;
     }
     let dynamic = dynamic::Dynamic::read(object)?;
     let library = DynamicLibrary::initialize(library).ok()?;
-    Some(patch::Patcher::new(object, &library, &dynamic, hooks, scopes, skipped.page_size).run())
+    Some(patch::Patcher::new(object, &library, &dynamic, hooks, scopes, unpatched.page_size).run())
 }
 
 /// The objects that are never patched: the loader, the kernel's, the shim itself.
-struct Skipped {
+struct UnpatchedObjects {
     loader: usize,
     kernel: usize,
     shim: usize,
     page_size: usize,
 }
 
-impl Skipped {
+impl UnpatchedObjects {
     fn new() -> Self {
         // SAFETY: no preconditions; an unknown entry gives 0.
         let auxiliary = |kind| unsafe { libc::getauxval(kind) } as usize;

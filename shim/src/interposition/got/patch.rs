@@ -89,7 +89,7 @@ impl<'a> Patcher<'a> {
         let slot = unsafe { &*(address as *const AtomicUsize) };
         let current = slot.load(Ordering::Acquire);
         if current != hook.target() {
-            if !self.calls_original(relocation, hook, current) || !self.protection.lift_for(address) {
+            if !self.calls_original(relocation, hook, current) || !self.protection.make_writable(address) {
                 return;
             }
             slot.store(hook.target(), Ordering::Release);

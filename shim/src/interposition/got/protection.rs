@@ -22,7 +22,7 @@ impl Protection {
     }
 
     /// Makes the word at `address` writable if it lies there; false when the system refuses.
-    pub(super) fn lift_for(&mut self, address: usize) -> bool {
+    pub(super) fn make_writable(&mut self, address: usize) -> bool {
         if !self.lifted && self.usual & libc::PROT_WRITE == 0 && self.pages.contains(&address) {
             self.lifted = self.set(self.usual | libc::PROT_READ | libc::PROT_WRITE);
             return self.lifted;

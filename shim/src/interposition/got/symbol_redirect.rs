@@ -84,7 +84,7 @@ fn write(object: &LoadedObject<'_>, entries: &[&SymbolEntry], usual: i32, page_s
     let down = |address: usize| address & !page_size.wrapping_sub(1);
     let pages: Range = down(first)..down(last).saturating_add(page_size);
     let mut protection = Protection::new(pages, usual);
-    for entry in entries.iter().filter(|entry| protection.lift_for(entry.value)) {
+    for entry in entries.iter().filter(|entry| protection.make_writable(entry.value)) {
         // SAFETY: an aligned word in a loaded segment that was made writable; others read it as one word.
         let value = unsafe { &*(entry.value as *const AtomicUsize) };
         // What a name leads to is the sum of this and the base, which may wrap around.

@@ -86,7 +86,7 @@ fn directories_before_the_default(caller: usize) -> Vec<CString> {
 /// All directories that the loader searches for the object with this handle, in order.
 fn search_list(object: *mut c_void) -> Vec<CString> {
     let mut size = SearchInfo { size: 0, count: 0 };
-    if object.is_null() || !inform(object, libc::RTLD_DI_SERINFOSIZE, (&raw mut size).cast()) {
+    if object.is_null() || !dlinfo(object, libc::RTLD_DI_SERINFOSIZE, (&raw mut size).cast()) {
         return Vec::new();
     }
     let count = (size.count as usize).min(MOST_DIRECTORIES);
@@ -99,7 +99,7 @@ fn search_list(object: *mut c_void) -> Vec<CString> {
     let head = buffer.as_mut_ptr().cast::<SearchInfo>();
     // SAFETY: the buffer has room for the head, and is aligned for it.
     unsafe { head.write(size) };
-    if !inform(object, libc::RTLD_DI_SERINFO, head.cast()) {
+    if !dlinfo(object, libc::RTLD_DI_SERINFO, head.cast()) {
         return Vec::new();
     }
     let paths = buffer.get(2..).unwrap_or_default().chunks_exact(2).take(count);
@@ -114,7 +114,7 @@ fn copy_name(address: usize) -> Option<CString> {
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
 }
 
-fn inform(object: *mut c_void, request: c_int, answer: *mut c_void) -> bool {
+fn dlinfo(object: *mut c_void, request: c_int, answer: *mut c_void) -> bool {
     // SAFETY: a loaded object's handle, and room for the answer to this request.
     unsafe { libc::dlinfo(object, request, answer) == 0 }
 }
@@ -123,7 +123,7 @@ fn inform(object: *mut c_void, request: c_int, answer: *mut c_void) -> bool {
 fn expand_origin(file: &[u8], caller: usize) -> Option<CString> {
     let mut buffer = vec![0_u8; libc::PATH_MAX as usize + 1];
     let object = object_at(caller);
-    if object.is_null() || !inform(object, libc::RTLD_DI_ORIGIN, buffer.as_mut_ptr().cast()) {
+    if object.is_null() || !dlinfo(object, libc::RTLD_DI_ORIGIN, buffer.as_mut_ptr().cast()) {
         return None;
     }
     let origin = CStr::from_bytes_until_nul(&buffer).ok()?.to_bytes();

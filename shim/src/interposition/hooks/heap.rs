@@ -9,7 +9,7 @@ use memtrack_format::Allocator;
 use super::hook_macros::{allocates, frees, reallocates, stores};
 use crate::interposition::got::Original;
 use crate::recording::thread::Recorder;
-use crate::recording::thread::{self, Freeing};
+use crate::recording::thread::{self, FreeOutcome};
 
 allocates!(malloc = MALLOC(size) -> Malloc, size);
 // A product that overflows makes the real function fail, so a result means that it did not.
@@ -21,7 +21,7 @@ allocates!(aligned_alloc = ALIGNED_ALLOC(alignment, size) -> AlignedAlloc, size)
 allocates!(memalign = MEMALIGN(alignment, size) -> Memalign, size);
 allocates!(valloc = VALLOC(size) -> Valloc, size);
 allocates!(pvalloc = PVALLOC(size) -> Pvalloc, size);
-frees!(at once free = FREE(address));
+frees!(fast free = FREE(address));
 frees!(cfree = CFREE(address));
 frees!(free_sized = FREE_SIZED(address, size));
 frees!(free_aligned_sized = FREE_ALIGNED_SIZED(address, alignment, size));

@@ -14,7 +14,7 @@ macro_rules! allocates {
             let Some(recorder) = thread::enter() else {
                 // SAFETY: the caller's arguments, for the function it meant.
                 let result = unsafe { $original.get()($($argument),+) };
-                thread::alloc_beneath(Allocator::$allocator, result, size);
+                thread::alloc_nested(Allocator::$allocator, result, size);
                 return result;
             };
             // SAFETY: the caller's arguments, for the function it meant.
@@ -28,48 +28,48 @@ macro_rules! allocates {
     };
 }
 
-/// A function that gives a block back: `name = ORIGINAL(address, arguments)`; `at once` is for one that is called so often
-/// that its usual case stands apart, which saves no register for the others.
+/// A function that frees a block: `name = ORIGINAL(address, arguments)`. `fast` is for one that is called so often that its
+/// common path is a function of its own, which saves no registers for the other paths.
 macro_rules! frees {
     ($name:ident = $original:ident($address:ident $(, $argument:ident)*)) => {
         pub(crate) static $original: Original<unsafe extern "C" fn($address: usize $(, $argument: usize)*)> =
             Original::new();
 
-        frees!(in full $name = $original($address $(, $argument)*));
+        frees!(slow $name = $original($address $(, $argument)*));
     };
-    (at once $name:ident = $original:ident($address:ident)) => {
+    (fast $name:ident = $original:ident($address:ident)) => {
         pub(crate) static $original: Original<unsafe extern "C" fn($address: usize)> = Original::new();
 
         pub(crate) unsafe extern "C" fn $name($address: usize) {
-            frees!(in full in_full = $original($address));
+            frees!(slow slow = $original($address));
 
-            /// The usual case where records have times.
+            /// The common path where records have times.
             #[inline(never)]
-            unsafe fn begun($address: usize, mut recorder: Recorder) {
-                recorder.free_begun($address);
+            unsafe fn pending($address: usize, mut recorder: Recorder) {
+                recorder.free_pending($address);
                 // SAFETY: the caller's argument, for the function it meant.
                 unsafe { $original.get()($address) };
             }
 
-            let _recorder = match thread::free_at_once($address) {
-                Freeing::Recorded(recorder) => recorder,
+            let _recorder = match thread::free_fast($address) {
+                FreeOutcome::Recorded(recorder) => recorder,
                 // SAFETY: the caller's argument, for the function it meant.
-                Freeing::Begun(recorder) => return unsafe { begun($address, recorder) },
+                FreeOutcome::Pending(recorder) => return unsafe { pending($address, recorder) },
                 // SAFETY: the caller's argument, for the function it meant.
-                Freeing::Nothing => return unsafe { in_full($address) },
+                FreeOutcome::NotHandled => return unsafe { slow($address) },
             };
             // SAFETY: the caller's argument, for the function it meant.
             unsafe { $original.get()($address) };
         }
     };
-    (in full $name:ident = $original:ident($address:ident $(, $argument:ident)*)) => {
+    (slow $name:ident = $original:ident($address:ident $(, $argument:ident)*)) => {
         #[inline(never)]
         pub(crate) unsafe extern "C" fn $name($address: usize $(, $argument: usize)*) {
-            /// Apart from the usual case, which then keeps fewer registers.
+            /// Out of line, so that the common path saves fewer registers.
             #[cold]
             #[inline(never)]
-            unsafe extern "C" fn beneath($address: usize $(, $argument: usize)*) {
-                let _beneath = thread::free_beneath($address);
+            unsafe extern "C" fn nested($address: usize $(, $argument: usize)*) {
+                let _nested = thread::free_nested($address);
                 // SAFETY: the caller's arguments, for the function it meant.
                 unsafe { $original.get()($address $(, $argument)*) }
             }
@@ -77,7 +77,7 @@ macro_rules! frees {
             let recorder = if $address == 0 { None } else { thread::enter() };
             let Some(mut recorder) = recorder else {
                 // SAFETY: the caller's arguments, for the function it meant.
-                return unsafe { beneath($address $(, $argument)*) };
+                return unsafe { nested($address $(, $argument)*) };
             };
             recorder.free($address);
             // SAFETY: the caller's arguments, for the function it meant.
@@ -101,7 +101,7 @@ macro_rules! reallocates {
                 let result = unsafe { real($address $(, $argument)+) };
                 if requested.is_none() {
                     std::hint::cold_path();
-                    // More than can be told.
+                    // The requested size overflows: `usize::MAX` is recorded.
                     return thread::enter().map_or(result, |recorder| recorder.failed(Allocator::$allocator, usize::MAX));
                 }
                 return result;

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use crate::interposition::got::{self, Opening, Original, Scope};
+use crate::interposition::got::{self, DlopenInProgress, Original, Scope};
 use crate::interposition::hooks::dlopen_search;
 use crate::interposition::hooks::trampoline::{answer_or_jump, jump_with_caller, jump_with_caller_if_zero};
 use crate::interposition::python_allocators;
@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn dlmopen(namespace: libc::c_long, file: *const c_
 /// No guard is held: the constructors that run in here are the program's.
 unsafe extern "C" fn dlopen_from(file: *const c_char, flags: c_int, caller: usize) -> *mut c_void {
     catch_up();
-    let _opening = Opening::begin(flags);
+    let _in_progress = DlopenInProgress::begin(flags);
     // SAFETY: the caller's string, which ends in zero; null means the program itself.
     let name = (!file.is_null()).then(|| unsafe { CStr::from_ptr(file) });
     let handle = match name {

@@ -72,11 +72,11 @@ fn record_name(thread: i32, name: *const c_char) {
 /// Makes a call of prctl, whose first arguments these are.
 fn watch_seccomp(option: c_int, mode: usize, call: impl FnOnce() -> c_int) -> c_int {
     match (option, mode as u32) {
-        (libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) => strictly(call),
+        (libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) => with_strict_seccomp_handling(call),
         (libc::PR_SET_SECCOMP, _) => {
             let result = call();
             if result == 0 {
-                seccomp::confine();
+                seccomp::note_seccomp_filter();
             }
             result
         }
@@ -84,14 +84,14 @@ fn watch_seccomp(option: c_int, mode: usize, call: impl FnOnce() -> c_int) -> c_
     }
 }
 
-fn strictly(call: impl FnOnce() -> c_int) -> c_int {
-    let left = thread::leave();
+fn with_strict_seccomp_handling(call: impl FnOnce() -> c_int) -> c_int {
+    let suspended = thread::suspend();
     let result = call();
     if result != 0 {
-        thread::come_back(left);
+        thread::resume(suspended);
     } else if let Some(area) = shared_area::area() {
-        area.control().stop_reason.store(stop_reason::CONFINED, Relaxed);
-        seccomp::confine();
+        area.control().stop_reason.store(stop_reason::STRICT_SECCOMP, Relaxed);
+        seccomp::note_seccomp_filter();
     }
     result
 }

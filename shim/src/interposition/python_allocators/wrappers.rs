@@ -15,7 +15,7 @@ use memtrack_format::Allocator;
 
 use crate::interposition::got::Original;
 use crate::recording::thread::Recorder;
-use crate::recording::thread::{self, Freeing, PythonCall};
+use crate::recording::thread::{self, FreeOutcome, PythonCall};
 
 /// The functions of a `PyMemAllocatorEx`, as addresses: malloc, calloc, realloc, free.
 pub(super) type DomainFunctions = [usize; 4];
@@ -180,12 +180,14 @@ unsafe extern "C" fn realloc<const DOMAIN: usize, const NUMBER: usize>(
 }
 
 unsafe extern "C" fn free<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize) {
-    let recorder = match thread::free_at_once(block) {
-        Freeing::Recorded(recorder) => recorder,
+    let recorder = match thread::free_fast(block) {
+        FreeOutcome::Recorded(recorder) => recorder,
         // SAFETY: the interpreter's arguments, for the function it meant.
-        Freeing::Begun(recorder) => return unsafe { begun::<DOMAIN, NUMBER>(context, block, recorder) },
+        FreeOutcome::Pending(recorder) => {
+            return unsafe { free_pending::<DOMAIN, NUMBER>(context, block, recorder) };
+        }
         // SAFETY: the interpreter's arguments, for the function it meant.
-        Freeing::Nothing => return unsafe { free_in_full::<DOMAIN, NUMBER>(context, block) },
+        FreeOutcome::NotHandled => return unsafe { free_slow::<DOMAIN, NUMBER>(context, block) },
     };
     recorder.frees_python(block, PythonCall::Frees);
     // SAFETY: the interpreter's arguments, for the function it meant.
@@ -193,11 +195,11 @@ unsafe extern "C" fn free<const DOMAIN: usize, const NUMBER: usize>(context: usi
     recorder.freed_python();
 }
 
-/// A free whose record is more than [`thread::free_at_once`] writes, as one with a time is; apart from the usual case, which
-/// then keeps fewer registers.
+/// A free whose record is more than [`thread::free_fast`] writes, for example with a time. Out of line, so that the
+/// common path saves fewer registers.
 #[inline(never)]
-unsafe fn begun<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize, mut recorder: Recorder) {
-    recorder.free_begun(block);
+unsafe fn free_pending<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize, mut recorder: Recorder) {
+    recorder.free_pending(block);
     recorder.frees_python(block, PythonCall::Frees);
     // SAFETY: the interpreter's arguments, for the function it meant.
     unsafe { originals::<DOMAIN, NUMBER>().free.get()(context, block) };
@@ -207,13 +209,13 @@ unsafe fn begun<const DOMAIN: usize, const NUMBER: usize>(context: usize, block:
 /// Any free.
 #[cold]
 #[inline(never)]
-unsafe fn free_in_full<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize) {
+unsafe fn free_slow<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize) {
     let recorder = if block == 0 { None } else { thread::enter() };
     if let Some(recorder) = recorder {
         // SAFETY: the interpreter's arguments, for the function it meant.
-        return unsafe { begun::<DOMAIN, NUMBER>(context, block, recorder) };
+        return unsafe { free_pending::<DOMAIN, NUMBER>(context, block, recorder) };
     }
-    let _beneath = thread::free_beneath(block);
+    let _nested = thread::free_nested(block);
     // SAFETY: the interpreter's arguments, for the function it meant.
     unsafe { originals::<DOMAIN, NUMBER>().free.get()(context, block) };
 }

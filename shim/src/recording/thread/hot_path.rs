@@ -11,14 +11,14 @@
 //! alloc_first       chooses the thread's function: at its first allocation, and when an interpreter was found since
 //! alloc_as          the fast path; it goes on to one of these at the first question whose answer is not the usual one:
 //!   the time takes a call, the interpreter ends,
-//!   or another thread has recorded since (its turn is over) ...... alloc_in_full    takes the place in the order, then all the rest
-//!   the thread state takes a call ................................ alloc_in_full
-//!   the fast comparison of the stack says Unknown ................ alloc_looking    compares the whole stack, writes what changed
-//!   only the newest frame has moved .............................. alloc_moved      writes that
-//!   the segment has no room ...................................... alloc_in_full    -> the next segment
+//!   or another thread has recorded since (its turn is over) ...... alloc_slow    takes the place in the order, then all the rest
+//!   the thread state takes a call ................................ alloc_slow
+//!   the fast comparison of the stack says Unknown ................ alloc_full_compare    compares the whole stack, writes what changed
+//!   only the newest frame has moved .............................. alloc_frame_moved      writes that
+//!   the segment has no room ...................................... alloc_slow    -> the next segment
 //!   the size is not the expected one ............................. finish_size      the second step of the encoder
 //!   the address is not the expected one .......................... finish_address   the second step of the encoder
-//! alloc_looking, alloc_moved -> alloc_written (the stack is written): the record, its second step, or alloc_in_next (segment)
+//! alloc_full_compare, alloc_frame_moved -> alloc_written (the stack is written): the record, its second step, or alloc_new_segment (segment)
 //! ```
 //!
 //! Without Python, `alloc_without_python` asks the same questions but for the stack; with native stacks, every allocation
@@ -35,7 +35,7 @@ use super::{RecordingState, StateAccess};
 use crate::events::event_time::EventTime;
 use crate::events::order::EventBlock;
 use crate::recording::deferred_block::DeferredBlock;
-use crate::stacks::python::{self, FastComparison, ForVersion, Naming, Version};
+use crate::stacks::python::{self, FastComparison, ForVersion, NameLookup, Version};
 
 /// Records an allocation and ends the hook's guard; gives the address back.
 pub(super) type AllocAndLeave = fn(StateAccess<'static>, AllocHead, usize, usize) -> usize;
@@ -54,7 +54,7 @@ pub(super) enum FreeStep {
 }
 
 /// What came of writing an allocation's record in one step.
-enum Write {
+enum WriteOutcome {
     Done,
     /// The segment has no room, and nothing has been done.
     NoRoom,
@@ -129,33 +129,33 @@ impl StateAccess<'_> {
     fn alloc_as<V: Version, const TIMED: bool>(mut self, head: AllocHead, address: usize, size: usize) -> usize {
         let state = self.state();
         let Some(time) = state.ring.time_at_once::<TIMED>() else {
-            return self.alloc_in_full::<V, TIMED>(head, address, size, EventTime::UNREAD);
+            return self.alloc_slow::<V, TIMED>(head, address, size, EventTime::UNREAD);
         };
         if !state.is_usual(EventBlock::new(address, size)) {
             cold_path();
-            return self.alloc_in_full::<V, TIMED>(head, address, size, time);
+            return self.alloc_slow::<V, TIMED>(head, address, size, time);
         }
-        match state.chain.glance::<V>() {
+        match state.chain.compare_fast::<V>() {
             FastComparison::Same => {}
             FastComparison::Moved(position) => {
-                return self.alloc_moved::<V, TIMED>(head, address, size, time, position);
+                return self.alloc_frame_moved::<V, TIMED>(head, address, size, time, position);
             }
-            FastComparison::Unknown => return self.alloc_looking::<V, TIMED>(head, address, size, time),
-            FastComparison::Unasked => return self.alloc_in_full::<V, TIMED>(head, address, size, time),
+            FastComparison::Unknown => return self.alloc_full_compare::<V, TIMED>(head, address, size, time),
+            FastComparison::Unasked => return self.alloc_slow::<V, TIMED>(head, address, size, time),
         }
         match state.write_expected::<TIMED>(head, address, size, time) {
-            Write::Done => self.leave(address),
-            Write::SizeDiffers(pending) => self.finish_size::<TIMED>(pending, head, address, size, time),
-            Write::AddressDiffers(pending) => self.finish_address::<TIMED>(pending, head, address, size, time),
-            Write::NoRoom => {
+            WriteOutcome::Done => self.leave(address),
+            WriteOutcome::SizeDiffers(pending) => self.finish_size::<TIMED>(pending, head, address, size, time),
+            WriteOutcome::AddressDiffers(pending) => self.finish_address::<TIMED>(pending, head, address, size, time),
+            WriteOutcome::NoRoom => {
                 cold_path();
-                self.alloc_in_full::<V, TIMED>(head, address, size, time)
+                self.alloc_slow::<V, TIMED>(head, address, size, time)
             }
         }
     }
 
     #[inline(never)]
-    fn alloc_in_full<V: Version, const TIMED: bool>(
+    fn alloc_slow<V: Version, const TIMED: bool>(
         mut self,
         head: AllocHead,
         address: usize,
@@ -164,12 +164,12 @@ impl StateAccess<'_> {
     ) -> usize {
         let update = |state: &mut RecordingState| state.chain.update_as::<V>(&mut state.ring);
         self.state().record_alloc::<TIMED>(head, address, size, time, update);
-        self.leave_at_last(address)
+        self.leave_tail(address)
     }
 
     /// The event has its place in the order; the fast comparison of the stack was not enough.
     #[inline(never)]
-    fn alloc_looking<V: Version, const TIMED: bool>(
+    fn alloc_full_compare<V: Version, const TIMED: bool>(
         mut self,
         head: AllocHead,
         address: usize,
@@ -177,18 +177,18 @@ impl StateAccess<'_> {
         time: EventTime,
     ) -> usize {
         let state = self.state();
-        if state.chain.update_looking::<V>(&mut state.ring) == Naming::Due {
+        if state.chain.update_full::<V>(&mut state.ring) == NameLookup::Due {
             cold_path();
             state.write_alloc::<TIMED>(head, address, size, time);
             state.name_from_python();
-            return self.leave_at_last(address);
+            return self.leave_tail(address);
         }
         self.alloc_written::<TIMED>(head, address, size, time)
     }
 
     /// The event has its place in the order; the newest frame stands at another position.
     #[inline(never)]
-    fn alloc_moved<V: Version, const TIMED: bool>(
+    fn alloc_frame_moved<V: Version, const TIMED: bool>(
         mut self,
         head: AllocHead,
         address: usize,
@@ -211,17 +211,17 @@ impl StateAccess<'_> {
         time: EventTime,
     ) -> usize {
         match self.state().write_expected::<TIMED>(head, address, size, time) {
-            Write::Done => self.leave_at_last(address),
-            Write::SizeDiffers(pending) => self.finish_size::<TIMED>(pending, head, address, size, time),
-            Write::AddressDiffers(pending) => self.finish_address::<TIMED>(pending, head, address, size, time),
-            Write::NoRoom => self.alloc_in_next::<TIMED>(head, address, size, time),
+            WriteOutcome::Done => self.leave_tail(address),
+            WriteOutcome::SizeDiffers(pending) => self.finish_size::<TIMED>(pending, head, address, size, time),
+            WriteOutcome::AddressDiffers(pending) => self.finish_address::<TIMED>(pending, head, address, size, time),
+            WriteOutcome::NoRoom => self.alloc_new_segment::<TIMED>(head, address, size, time),
         }
     }
 
     /// As [`StateAccess::alloc_written`], where the segment has no room.
     #[cold]
     #[inline(never)]
-    fn alloc_in_next<const TIMED: bool>(
+    fn alloc_new_segment<const TIMED: bool>(
         mut self,
         head: AllocHead,
         address: usize,
@@ -229,27 +229,28 @@ impl StateAccess<'_> {
         time: EventTime,
     ) -> usize {
         self.state().write_alloc::<TIMED>(head, address, size, time);
-        self.leave_at_last(address)
+        self.leave_tail(address)
     }
 
     /// Of a program without Python.
     fn alloc_without_python<const TIMED: bool>(mut self, head: AllocHead, address: usize, size: usize) -> usize {
         let state = self.state();
         let Some(time) = state.ring.time_at_once::<TIMED>() else {
-            return self.alloc_without_python_in_full::<TIMED>(head, address, size, EventTime::UNREAD);
+            return self.alloc_without_python_slow::<TIMED>(head, address, size, EventTime::UNREAD);
         };
         let is_usual = python::build().is_none() && state.is_usual(EventBlock::new(address, size));
-        let write = if is_usual { state.write_expected::<TIMED>(head, address, size, time) } else { Write::NoRoom };
+        let write =
+            if is_usual { state.write_expected::<TIMED>(head, address, size, time) } else { WriteOutcome::NoRoom };
         match write {
-            Write::Done => self.leave(address),
-            Write::SizeDiffers(pending) => self.finish_size::<TIMED>(pending, head, address, size, time),
-            Write::AddressDiffers(pending) => self.finish_address::<TIMED>(pending, head, address, size, time),
-            Write::NoRoom => self.alloc_without_python_in_full::<TIMED>(head, address, size, time),
+            WriteOutcome::Done => self.leave(address),
+            WriteOutcome::SizeDiffers(pending) => self.finish_size::<TIMED>(pending, head, address, size, time),
+            WriteOutcome::AddressDiffers(pending) => self.finish_address::<TIMED>(pending, head, address, size, time),
+            WriteOutcome::NoRoom => self.alloc_without_python_slow::<TIMED>(head, address, size, time),
         }
     }
 
     #[inline(never)]
-    fn alloc_without_python_in_full<const TIMED: bool>(
+    fn alloc_without_python_slow<const TIMED: bool>(
         mut self,
         head: AllocHead,
         address: usize,
@@ -260,8 +261,8 @@ impl StateAccess<'_> {
             cold_path();
             return self.alloc_first(head, address, size);
         }
-        self.state().record_alloc::<TIMED>(head, address, size, time, |_| Naming::Done);
-        self.leave_at_last(address)
+        self.state().record_alloc::<TIMED>(head, address, size, time, |_| NameLookup::Done);
+        self.leave_tail(address)
     }
 
     /// Without Python.
@@ -274,7 +275,7 @@ impl StateAccess<'_> {
             if let Some(native) = native {
                 native.update_natives(chain, ring);
             }
-            Naming::Done
+            NameLookup::Done
         };
         self.state().record_alloc::<TIMED>(head, address, size, EventTime::UNREAD, update);
         self.leave(address)
@@ -288,7 +289,7 @@ impl StateAccess<'_> {
     ) -> usize {
         let update = |RecordingState { ring, chain, native, .. }: &mut RecordingState| match native {
             Some(native) => native.update_as::<V>(chain, ring),
-            None => Naming::Done,
+            None => NameLookup::Done,
         };
         self.state().record_alloc::<TIMED>(head, address, size, EventTime::UNREAD, update);
         self.leave(address)
@@ -346,7 +347,7 @@ impl StateAccess<'_> {
                 ring.written(at);
             }
         }
-        self.leave_at_last(address)
+        self.leave_tail(address)
     }
 
     /// The guard of the hook ends.
@@ -359,7 +360,7 @@ impl StateAccess<'_> {
     /// As [`StateAccess::leave`], in a function that the fast path ends with. If the compiler knew that this gives back what
     /// it was given, the fast path would keep that itself, in a register that it has to save.
     #[inline(always)]
-    fn leave_at_last(self, address: usize) -> usize {
+    fn leave_tail(self, address: usize) -> usize {
         black_box(self.leave(address))
     }
 }
@@ -374,7 +375,7 @@ impl RecordingState {
 
     /// Writes what has changed of the stack.
     #[inline(always)]
-    pub(super) fn update_stack(&mut self) -> Naming {
+    pub(super) fn update_stack(&mut self) -> NameLookup {
         let Self { ring, chain, native, .. } = self;
         match native {
             None => chain.update(ring),
@@ -390,18 +391,18 @@ impl RecordingState {
         address: usize,
         size: usize,
         time: EventTime,
-    ) -> Write {
-        let Some((encoder, room, at)) = self.ring.room() else { return Write::NoRoom };
+    ) -> WriteOutcome {
+        let Some((encoder, room, at)) = self.ring.room() else { return WriteOutcome::NoRoom };
         let block = (address as u64, size as u64);
         match encoder.expected_alloc(|| room.bytes(), at, head, block, time.recorded::<TIMED>()) {
             AllocStep::Written(at) => {
                 self.ring.written(at);
-                Write::Done
+                WriteOutcome::Done
             }
             // There was room.
-            AllocStep::NoRoom => Write::Done,
-            AllocStep::SizeDiffers(pending) => Write::SizeDiffers(pending),
-            AllocStep::AddressDiffers(pending) => Write::AddressDiffers(pending),
+            AllocStep::NoRoom => WriteOutcome::Done,
+            AllocStep::SizeDiffers(pending) => WriteOutcome::SizeDiffers(pending),
+            AllocStep::AddressDiffers(pending) => WriteOutcome::AddressDiffers(pending),
         }
     }
 
@@ -420,7 +421,7 @@ impl RecordingState {
         address: usize,
         size: usize,
         time: EventTime,
-        update: impl FnOnce(&mut Self) -> Naming,
+        update: impl FnOnce(&mut Self) -> NameLookup,
     ) {
         self.note_finalizing();
         let time = self.ring.next_place::<TIMED>(EventBlock::new(address, size), time);
@@ -428,7 +429,7 @@ impl RecordingState {
         let (block, time) = ((address as u64, size as u64), time.recorded::<TIMED>());
         // Not by `write_alloc`, whose closure is one for all that call it, and so a function of its own.
         self.ring.record(move |encoder, bytes, at| encoder.alloc_as(bytes, at, head, block, time));
-        if naming == Naming::Due {
+        if naming == NameLookup::Due {
             cold_path();
             self.name_from_python();
         }
@@ -439,14 +440,14 @@ impl RecordingState {
 impl StateAccess<'_> {
     /// Records a free without its time, if nothing else is to be done.
     #[inline(always)]
-    pub(super) fn free_at_once(&mut self, address: usize) -> FreeStep {
+    pub(super) fn free_fast(&mut self, address: usize) -> FreeStep {
         let state = self.state();
         if state.ring.is_timed() { FreeStep::NotBegun } else { state.free_usual::<false>(address) }
     }
 
-    /// What [`StateAccess::free_at_once`] has not done.
+    /// Records a free that [`StateAccess::free_fast`] has left pending.
     #[inline(always)]
-    pub(super) fn free_begun(mut self, address: usize) {
+    pub(super) fn free_pending(mut self, address: usize) {
         let state = self.state();
         if !state.ring.is_timed() || state.free_usual::<true>(address) == FreeStep::NotBegun {
             cold_path();

@@ -1,4 +1,4 @@
-//! What hooks say, turned into records.
+//! Converts hook calls into records.
 //!
 //! Each call takes the event's place in the total order, writes it with what has changed of the stack, and publishes it.
 //! Frees are told before the real call and allocations after it, so the order of the records is one in which every
@@ -22,7 +22,7 @@ use super::{PythonCall, RecordingState, StateAccess, slots};
 use crate::platform::errno::Errno;
 use crate::platform::{seccomp, shared_area};
 use crate::recording::finalize_barrier;
-use crate::stacks::python::{self, Naming, News, ThreadObject};
+use crate::stacks::python::{self, NameLookup, News, ThreadObject};
 
 /// 1 once the beginning of Python's finalization is recorded.
 static FINALIZING: AtomicU32 = AtomicU32::new(0);
@@ -58,14 +58,14 @@ impl Recorder {
 
     /// The fast path of [`Recorder::free`].
     #[inline(always)]
-    pub(super) fn free_at_once(&mut self, address: usize) -> FreeStep {
-        self.access.free_at_once(address)
+    pub(super) fn free_fast(&mut self, address: usize) -> FreeStep {
+        self.access.free_fast(address)
     }
 
-    /// As [`Recorder::free`], where [`free_at_once`](crate::recording::thread::free_at_once) has not done it.
+    /// As [`Recorder::free`], after [`free_fast`](crate::recording::thread::free_fast) has left it pending.
     #[inline(always)]
-    pub(crate) fn free_begun(&mut self, address: usize) {
-        self.access.reborrow().free_begun(address);
+    pub(crate) fn free_pending(&mut self, address: usize) {
+        self.access.reborrow().free_pending(address);
     }
 
     /// As [`Recorder::free`], where it stands.
@@ -129,7 +129,7 @@ impl Recorder {
         let errno = Errno::keep();
         let state = self.access.state();
         let is_counted = state.failed_new == (state.ring.position(), size);
-        if size == 0 || is_counted || !is_for_want_of_memory(allocator, errno.value()) {
+        if size == 0 || is_counted || !is_out_of_memory(allocator, errno.value()) {
             return;
         }
         state.note_finalizing();
@@ -137,7 +137,7 @@ impl Recorder {
         let naming = state.update_stack();
         let size = size as u64;
         state.ring.record(move |encoder, bytes, at| encoder.failed_alloc(bytes, at, allocator, size, time));
-        if naming == Naming::Due {
+        if naming == NameLookup::Due {
             state.name_from_python();
         }
     }
@@ -150,7 +150,7 @@ impl Recorder {
         let naming = state.update_stack();
         let range = (address as u64, length as u64);
         state.ring.record(move |encoder, bytes, at| encoder.map(bytes, at, (allocator, class), range, time));
-        if naming == Naming::Due {
+        if naming == NameLookup::Due {
             state.name_from_python();
         }
     }
@@ -224,7 +224,7 @@ impl Recorder {
 }
 
 /// Whether a call that failed with this errno was refused memory: others had wrong arguments, or their place was taken.
-fn is_for_want_of_memory(allocator: Allocator, errno: i32) -> bool {
+fn is_out_of_memory(allocator: Allocator, errno: i32) -> bool {
     match allocator {
         Allocator::Mmap | Allocator::Mremap => matches!(errno, libc::ENOMEM | libc::EAGAIN),
         Allocator::AlignedAlloc | Allocator::Memalign => errno != libc::EINVAL,
@@ -288,7 +288,7 @@ impl RecordingState {
         if NAMES_ARE_LAST.load(Relaxed) == 0 && python::finalizes_here() {
             NAMES_ARE_LAST.store(1, Relaxed);
             // What a filter of system calls allows is not known.
-            if !seccomp::is_confined() {
+            if !seccomp::has_seccomp_filter() {
                 // Who finalizes the interpreter holds the GIL.
                 (0..slots::highest()).for_each(|slot| self.last_name_from_python(python::object_of(slot)));
             }

@@ -73,7 +73,7 @@ fn occupy(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     // SAFETY: null, or a slot's thread, which is never freed.
     let known = unsafe { place.load(Acquire).as_ref() };
     let or_new = || known.or_else(|| make(area, index));
-    if let Some(thread) = area.reach(index).then(or_new).flatten() {
+    if let Some(thread) = area.ensure_mapped(index).then(or_new).flatten() {
         place.store(ptr::from_ref(thread).cast_mut(), Release);
         return Some(thread);
     }

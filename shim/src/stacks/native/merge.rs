@@ -13,15 +13,15 @@ use std::hint::cold_path;
 
 use memtrack_format::record::RawFrame;
 
-use super::level::{Level, Replaced};
+use super::native_frame::{NativeFrame, Replaced};
 use super::python_frames::Python;
 use crate::events::ring::{Ring, add};
 use crate::events::stack_model::{MAX_DEPTH, StackWriter};
-use crate::platform::mapped_vec::{MappedVec, Plain};
+use crate::platform::mapped_vec::{MappedVec, Zeroable};
 use crate::stacks::python::{Chain, EvaluationEntry, evaluates_by_tail_calls, evaluation_loop};
 
 // SAFETY: integers only.
-unsafe impl Plain for EvaluationEntry {}
+unsafe impl Zeroable for EvaluationEntry {}
 
 /// The entries of a chain, root first: their addresses fall.
 #[derive(Debug)]
@@ -41,11 +41,11 @@ impl EvaluationEntries {
     }
 
     /// Reads those again that have at least `from` older frames.
-    pub(super) fn update(&mut self, chain: &Chain, from: usize, levels: &[Level]) {
+    pub(super) fn update(&mut self, chain: &Chain, from: usize, native_frames: &[NativeFrame]) {
         self.length = self.as_slice().partition_point(|entry| (entry.shown as usize) < from);
         let function = evaluation_loop();
         // A frame's stack pointer is another in each of its calls; where it ends is not.
-        let runs_loop = levels.array_windows().rev().filter(|[_, level]| function.contains(&level.state.pc));
+        let runs_loop = native_frames.array_windows().rev().filter(|[_, frame]| function.contains(&frame.state.pc));
         let mut loops = runs_loop.map(|[caller, _]| caller.state.sp.wrapping_sub(size_of::<usize>()));
         let Self { list, length, fresh } = self;
         let mut count = 0_usize;
@@ -84,9 +84,9 @@ const HEAD: usize = MAX_DEPTH as usize - TAIL;
 
 /// Room for the newest frames, which is not made anew for each merge.
 #[derive(Debug)]
-pub(super) struct Tail([RawFrame; TAIL]);
+pub(super) struct NewestFrames([RawFrame; TAIL]);
 
-impl Tail {
+impl NewestFrames {
     pub(super) const fn new() -> Self {
         Self([RawFrame::NONE; TAIL])
     }
@@ -101,7 +101,7 @@ struct FrameWriter<'a> {
     diverged: bool,
     /// How many frames there are beyond [`HEAD`], and the newest of them, each at its number's place.
     beyond: usize,
-    tail: &'a mut Tail,
+    tail: &'a mut NewestFrames,
 }
 
 impl FrameWriter<'_> {
@@ -173,11 +173,11 @@ struct UnchangedFrames {
 }
 
 impl UnchangedFrames {
-    /// What the last merge wrote for this level, of which the Python frames from `changed` on are others now. Before it, there
+    /// What the last merge wrote for this native frame, of which the Python frames from `changed` on are others now. Before it, there
     /// are `at` frames on the wire and `done` Python frames among them.
     #[inline(always)]
-    fn of(level: Replaced, (at, done): (usize, usize), changed: Option<usize>) -> Self {
-        let Replaced { wire, python } = level;
+    fn of(replaced: Replaced, (at, done): (usize, usize), changed: Option<usize>) -> Self {
+        let Replaced { wire, python } = replaced;
         let same = changed.unwrap_or(usize::MAX).min(python as usize).saturating_sub(done);
         Self { at, until: done.wrapping_add(same.min((wire as usize).saturating_sub(at))) }
     }
@@ -200,13 +200,13 @@ pub(super) struct StackMerge<'a> {
 /// What changed since the last merge.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Changes {
-    /// The first level that is new.
-    pub(super) level: usize,
-    /// What the level in its place had on the wire.
+    /// The first native frame that is new.
+    pub(super) first_new: usize,
+    /// What the native frame in its place had on the wire.
     pub(super) displaced: Replaced,
     /// The first Python frame that is.
     pub(super) python: Option<usize>,
-    /// Nobody knows what called the oldest level.
+    /// Nobody knows what called the oldest native frame.
     pub(super) cut: bool,
 }
 
@@ -216,30 +216,34 @@ impl<'a> StackMerge<'a> {
     pub(super) fn run(
         python: &'a Python,
         entries: &'a EvaluationEntries,
-        levels: &mut [Level],
-        tail: &'a mut Tail,
+        native_frames: &mut [NativeFrame],
+        tail: &'a mut NewestFrames,
         ring: &'a mut Ring,
         changes: Changes,
     ) -> bool {
-        let start = restart(levels, changes);
-        let before = start.checked_sub(1).and_then(|last| levels.get(last));
+        let start = restart(native_frames, changes);
+        let before = start.checked_sub(1).and_then(|last| native_frames.get(last));
         let (at, done) = before.map_or((0, 0), |before| (before.wire as usize, before.python as usize));
         let (mut caller, mut in_loop) = before.map_or((0, false), |before| (before.state.sp, before.is_replaced));
         let entry = entries.as_slice().partition_point(|entry| (entry.shown as usize) < done);
-        let stays = start < changes.level;
-        let there = if stays { levels.get(start).map_or(Replaced::NONE, Level::replaced) } else { changes.displaced };
+        let stays = start < changes.first_new;
+        let there = if stays {
+            native_frames.get(start).map_or(Replaced::NONE, NativeFrame::replaced)
+        } else {
+            changes.displaced
+        };
         let known = UnchangedFrames::of(there, (at, done), changes.python);
         let writer = FrameWriter { ring, at, diverged: false, beyond: 0, tail };
         let by_tail_calls = evaluates_by_tail_calls();
         let mut merge = Self { python, entries, writer, done, entry: 0, next: 0, known, by_tail_calls };
         merge.go_to(entry);
         if start == 0 {
-            merge.before_all(levels.first().map_or(0, |level| level.state.sp), changes.cut);
+            merge.before_all(native_frames.first().map_or(0, |frame| frame.state.sp), changes.cut);
         }
-        add(&merge.writer.ring.slot().native_levels, levels.len().saturating_sub(start) as u64);
-        for level in levels.get_mut(start..).unwrap_or_default() {
-            merge.level(level, caller, in_loop);
-            (caller, in_loop) = (level.state.sp, level.is_replaced);
+        add(&merge.writer.ring.slot().native_levels, native_frames.len().saturating_sub(start) as u64);
+        for frame in native_frames.get_mut(start..).unwrap_or_default() {
+            merge.native_frame(frame, caller, in_loop);
+            (caller, in_loop) = (frame.state.sp, frame.is_replaced);
         }
         merge.python_until(python.length());
         merge.writer.finish()
@@ -262,24 +266,24 @@ impl<'a> StackMerge<'a> {
         self.next = self.entries.as_slice().get(entry).map_or(0, |entry| entry.address);
     }
 
-    /// Writes a level, or the Python frames that it runs. It was called by one whose stack pointer is `caller`, and which is
+    /// Writes a native frame, or the Python frames that it runs. It was called by one whose stack pointer is `caller`, and which is
     /// itself replaced or not.
-    fn level(&mut self, level: &mut Level, caller: usize, in_loop: bool) {
+    fn native_frame(&mut self, frame: &mut NativeFrame, caller: usize, in_loop: bool) {
         while caller != 0 && self.next >= caller {
             self.go_to(self.entry.wrapping_add(1));
         }
-        let is_here = self.next != 0 && self.next >= level.state.sp && self.next < caller;
+        let is_here = self.next != 0 && self.next >= frame.state.sp && self.next < caller;
         let end = if is_here { self.entries.end(self.entry, self.python.length()) } else { 0 };
-        level.is_replaced = is_here && end > self.done;
-        if level.is_replaced {
+        frame.is_replaced = is_here && end > self.done;
+        if frame.is_replaced {
             self.python_until(end);
         } else if !(in_loop && self.by_tail_calls) {
-            self.writer.put(RawFrame { code: level.code, instruction: level.instruction });
+            self.writer.put(RawFrame { code: frame.code, instruction: frame.instruction });
         }
         if is_here {
             self.go_to(self.entry.wrapping_add(1));
         }
-        (level.wire, level.python) = (self.writer.at as u32, self.done as u32);
+        (frame.wire, frame.python) = (self.writer.at as u32, self.done as u32);
     }
 
     /// Frames that are on the wire and have not changed: a deep stack is not compared frame by frame.
@@ -302,10 +306,10 @@ impl<'a> StackMerge<'a> {
     }
 }
 
-/// The first level that has to be written again: none before it is new, or has Python frames that changed in it, or frames
+/// The first native frame that has to be written again: none before it is new, or has Python frames that changed in it, or frames
 /// of which those at the end depend on what comes after them.
-fn restart(levels: &[Level], changes: Changes) -> usize {
-    let kept = levels.get(..changes.level).unwrap_or(levels);
+fn restart(native_frames: &[NativeFrame], changes: Changes) -> usize {
+    let kept = native_frames.get(..changes.first_new).unwrap_or(native_frames);
     let changed = changes.python.unwrap_or(usize::MAX);
-    kept.partition_point(|level| (level.python as usize) < changed && (level.wire as usize) < HEAD)
+    kept.partition_point(|frame| (frame.python as usize) < changed && (frame.wire as usize) < HEAD)
 }

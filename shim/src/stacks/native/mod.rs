@@ -1,11 +1,11 @@
 //! Native call stacks, unwound in place: what [`Recorder`](crate::recording::thread::Recorder) writes under `--native`.
 //!
 //! They exist so that memory held by C, C++ and Rust code has a name. `modules` lists the loaded objects (`description`
-//! reads them), `early_objects` those whose dlopen has not returned, `code_pages` code outside of any object. `cfi`
+//! reads them), `loading_objects` those whose dlopen has not returned, `code_pages` code outside of any object. `cfi`
 //! turns an unwind table's row into a `rule`, which `walk::address_lookup` caches for each return address.
 //! `stack_memory` reads the stack. `walk` unwinds as far as the stack is new: `own_frames` leads it out of memtrack's
 //! own frames, `stack_top_cache` holds stack tops met before, and `unwind_witnesses` the words that prove the older
-//! `level`s to be unchanged. `python_frames` holds the interpreter's frames, and `merge` puts them in place of its
+//! `native_frame`s to be unchanged. `python_frames` holds the interpreter's frames, and `merge` puts them in place of its
 //! evaluation loops.
 //!
 //! Invariant: nothing here allocates from the heap, locks, or writes to the program's stack. What cannot be unwound is
@@ -15,10 +15,10 @@ mod arch;
 mod cfi;
 mod code_pages;
 mod description;
-mod early_objects;
-mod level;
+mod loading_objects;
 mod merge;
 mod modules;
+mod native_frame;
 mod own_frames;
 mod python_frames;
 mod rule;
@@ -35,10 +35,10 @@ use crate::events::sampled_timer::SampledTimer;
 use crate::events::stack_model::StackWriter;
 use crate::platform::loaded_object::LoadedObject;
 use crate::platform::object_lookup;
-use crate::stacks::python::{Chain, Naming, Version};
+use crate::stacks::python::{Chain, NameLookup, Version};
 
-use merge::{Changes, EvaluationEntries, StackMerge, Tail};
-use python_frames::{Python, Shadow};
+use merge::{Changes, EvaluationEntries, NewestFrames, StackMerge};
+use python_frames::{Python, PythonFrameRecorder};
 use rule::FrameState;
 use walk::Walk;
 
@@ -93,7 +93,7 @@ pub(crate) struct NativeStack {
     walk: Walk,
     python: Python,
     entries: EvaluationEntries,
-    tail: Tail,
+    tail: NewestFrames,
     truncated: bool,
     timer: SampledTimer,
 }
@@ -105,7 +105,7 @@ impl NativeStack {
             walk: Walk::new(),
             python: Python::new(),
             entries: EvaluationEntries::new(),
-            tail: Tail::new(),
+            tail: NewestFrames::new(),
             truncated: false,
             timer: SampledTimer::new(),
         }
@@ -127,16 +127,16 @@ impl NativeStack {
 
     /// Writes what changed in the calling thread's stack. As of [`Chain::update`].
     #[inline(never)]
-    pub(crate) fn update(&mut self, chain: &mut Chain, ring: &mut Ring) -> Naming {
-        let naming = chain.update(&mut Shadow { python: &mut self.python, ring });
+    pub(crate) fn update(&mut self, chain: &mut Chain, ring: &mut Ring) -> NameLookup {
+        let naming = chain.update(&mut PythonFrameRecorder { python: &mut self.python, ring });
         self.update_natives(chain, ring);
         naming
     }
 
     /// As [`NativeStack::update`], for an interpreter that is known to be of version `V`.
     #[inline(always)]
-    pub(crate) fn update_as<V: Version>(&mut self, chain: &mut Chain, ring: &mut Ring) -> Naming {
-        let naming = chain.update_as::<V>(&mut Shadow { python: &mut self.python, ring });
+    pub(crate) fn update_as<V: Version>(&mut self, chain: &mut Chain, ring: &mut Ring) -> NameLookup {
+        let naming = chain.update_as::<V>(&mut PythonFrameRecorder { python: &mut self.python, ring });
         self.update_natives(chain, ring);
         naming
     }
@@ -172,25 +172,25 @@ impl NativeStack {
 
     #[inline(never)]
     fn change_now(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, is_same: bool) {
-        let level = if is_same { None } else { self.walk.run(start, ring) };
+        let first_new = if is_same { None } else { self.walk.run(start, ring) };
         let (python, reshaped) = self.python.take_changed();
-        if level.is_some() || python.is_some() {
-            self.write(chain, ring, level.unwrap_or(usize::MAX), (python, reshaped));
+        if first_new.is_some() || python.is_some() {
+            self.write(chain, ring, first_new.unwrap_or(usize::MAX), (python, reshaped));
         }
     }
 
     #[inline(never)]
-    fn write(&mut self, chain: &Chain, ring: &mut Ring, level: usize, (python, reshaped): (Option<usize>, bool)) {
-        let changes = Changes { level, displaced: self.walk.displaced(), python, cut: self.walk.truncated() };
-        let levels = self.walk.levels();
-        // Where the newest Python frame has only moved on, and all of them were entered from levels that are still there,
+    fn write(&mut self, chain: &Chain, ring: &mut Ring, first_new: usize, (python, reshaped): (Option<usize>, bool)) {
+        let changes = Changes { first_new, displaced: self.walk.displaced(), python, cut: self.walk.truncated() };
+        let native_frames = self.walk.frames();
+        // Where the newest Python frame has only moved on, and all of them were entered from native_frames that are still there,
         // so are the entries.
-        let last = level.min(levels.len()).checked_sub(1).and_then(|last| levels.get(last));
+        let last = first_new.min(native_frames.len()).checked_sub(1).and_then(|last| native_frames.get(last));
         let are_entered = last.is_some_and(|last| last.python as usize == self.python.length());
         if let Some(from) = python.filter(|_| reshaped || !are_entered) {
-            self.entries.update(chain, self.python.take_entries_from(from, chain.depth()), levels);
+            self.entries.update(chain, self.python.take_entries_from(from, chain.depth()), native_frames);
         }
-        let too_deep = StackMerge::run(&self.python, &self.entries, levels, &mut self.tail, ring, changes);
+        let too_deep = StackMerge::run(&self.python, &self.entries, native_frames, &mut self.tail, ring, changes);
         let truncated = changes.cut || too_deep || self.python.truncated();
         if truncated != self.truncated {
             self.truncated = truncated;

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use super::early_objects;
+use super::loading_objects;
 use crate::events::stack_model::new_id;
 
 /// Most modules that one process can have had. Later ones are not known.
@@ -91,7 +91,7 @@ pub(super) fn add(description: Description) {
     if let Some(place) = MODULES.get(count) {
         place.store(Box::into_raw(Box::new(module)), Ordering::Release);
         COUNT.store(count.wrapping_add(1), Ordering::Release);
-        early_objects::forget(start);
+        loading_objects::forget(start);
         ADDITIONS.fetch_add(1, Ordering::Release);
     }
 }
@@ -109,7 +109,7 @@ pub(super) fn forget(start: usize) {
     for module in all().map(|(_, module)| module).filter(|module| module.start == start) {
         module.is_gone.store(true, Ordering::Release);
     }
-    early_objects::forget(start);
+    loading_objects::forget(start);
     GENERATION.fetch_add(1, Ordering::Release);
 }
 

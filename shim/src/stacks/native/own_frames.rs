@@ -9,17 +9,17 @@ use super::stack_memory::StackMemory;
 use super::unwind_witnesses::Word;
 
 /// Most of memtrack's own frames.
-pub(super) const FRAMES: usize = 6;
+pub(super) const OWN_FRAMES: usize = 6;
 /// Ways that are remembered.
 const WAYS: usize = 4;
 
 /// A way: from `start` to the caller of memtrack.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct OwnFramePath {
     /// The address at which the walk began.
     start: usize,
     /// Return addresses into memtrack, by their distance from the stack pointer at the start; 0 for none.
-    returns: [(usize, usize); FRAMES],
+    returns: [(usize, usize); OWN_FRAMES],
     count: usize,
     /// Distances of the last return address and the caller's stack pointer.
     back: usize,
@@ -30,8 +30,8 @@ pub(super) struct Way {
 
 /// The ways that were taken.
 #[derive(Debug)]
-pub(super) struct Ways {
-    ways: [Way; WAYS],
+pub(super) struct OwnFramePaths {
+    ways: [OwnFramePath; WAYS],
     next: usize,
     /// The one that was taken or put last.
     last: Option<usize>,
@@ -39,16 +39,16 @@ pub(super) struct Ways {
 
 /// A way that is being noted.
 #[derive(Debug)]
-pub(super) struct Noted {
+pub(super) struct PathBuilder {
     start: FrameState,
-    way: Way,
+    way: OwnFramePath,
     /// The address that the last step led to.
     last: usize,
     is_good: bool,
 }
 
-impl Way {
-    const NONE: Self = Self { start: 0, returns: [(0, 0); FRAMES], count: 0, back: 0, stack: 0, frame: 0 };
+impl OwnFramePath {
+    const NONE: Self = Self { start: 0, returns: [(0, 0); OWN_FRAMES], count: 0, back: 0, stack: 0, frame: 0 };
 
     /// Whether the caller's frame pointer is still in its register.
     pub(super) const fn keeps_frame(&self) -> bool {
@@ -61,7 +61,7 @@ impl Way {
         start: FrameState,
         caller: FrameState,
         frame_matters: bool,
-        words: &mut [Word; FRAMES + 2],
+        words: &mut [Word; OWN_FRAMES + 2],
     ) -> usize {
         let returns = self.returns.get(..self.count).unwrap_or_default().iter().copied();
         let frame = (frame_matters && self.frame != 0).then_some((self.frame, caller.bp));
@@ -92,9 +92,9 @@ impl Way {
     }
 }
 
-impl Ways {
+impl OwnFramePaths {
     pub(super) const fn new() -> Self {
-        Self { ways: [Way::NONE; WAYS], next: 0, last: None }
+        Self { ways: [OwnFramePath::NONE; WAYS], next: 0, last: None }
     }
 
     /// The caller of memtrack, if the way to it is known.
@@ -107,12 +107,12 @@ impl Ways {
     }
 
     /// The way that was taken last, or put.
-    pub(super) fn last(&self) -> Option<&Way> {
+    pub(super) fn last(&self) -> Option<&OwnFramePath> {
         self.ways.get(self.last?)
     }
 
     /// Remembers a way that led to a frame that is not memtrack's.
-    pub(super) fn put(&mut self, noted: &Noted) {
+    pub(super) fn put(&mut self, noted: &PathBuilder) {
         if noted.is_good && noted.way.stack != 0 {
             if let Some(place) = self.ways.get_mut(self.next) {
                 *place = noted.way;
@@ -123,9 +123,9 @@ impl Ways {
     }
 }
 
-impl Noted {
+impl PathBuilder {
     pub(super) const fn from(start: FrameState) -> Self {
-        Self { start, way: Way { start: start.pc, ..Way::NONE }, last: 0, is_good: true }
+        Self { start, way: OwnFramePath { start: start.pc, ..OwnFramePath::NONE }, last: 0, is_good: true }
     }
 
     /// One of memtrack's own frames was left by this rule: to `next`, whose address stood in `back_slot`, and whose frame

@@ -8,7 +8,7 @@ use memtrack_format::record::RawFrame;
 use crate::events::ring::Ring;
 use crate::events::stack_model::MAX_DEPTH;
 use crate::events::stack_model::{CodeObject, StackWriter};
-use crate::platform::mapped_vec::{MappedVec, Plain};
+use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
 /// A frame, in a region.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,7 +18,7 @@ pub(super) struct FrameSlot {
 }
 
 // SAFETY: integers only.
-unsafe impl Plain for FrameSlot {}
+unsafe impl Zeroable for FrameSlot {}
 
 /// The Python stack.
 #[derive(Debug)]
@@ -83,12 +83,12 @@ impl Python {
 }
 
 /// Takes the Python walker's changes; code objects go on to the ring.
-pub(super) struct Shadow<'a> {
+pub(super) struct PythonFrameRecorder<'a> {
     pub(super) python: &'a mut Python,
     pub(super) ring: &'a mut Ring,
 }
 
-impl StackWriter for Shadow<'_> {
+impl StackWriter for PythonFrameRecorder<'_> {
     #[inline]
     fn keeps(&mut self, count: u32) {
         self.python.kept = self.python.kept.min(count);
@@ -125,16 +125,16 @@ impl StackWriter for Shadow<'_> {
         self.python.touch(self.python.length);
     }
 
-    fn looked(&mut self, changed: bool) {
-        self.ring.looked(changed);
+    fn compared_full(&mut self, changed: bool) {
+        self.ring.compared_full(changed);
     }
 
     fn now(&self) -> u64 {
         self.ring.now()
     }
 
-    fn looked_since(&mut self, begun: u64) {
-        self.ring.looked_since(begun);
+    fn compared_full_since(&mut self, begun: u64) {
+        self.ring.compared_full_since(begun);
     }
 
     fn define_code(&mut self, id: u32, code: &CodeObject<'_>) {

@@ -3,7 +3,7 @@
 //! It exists because reading unwind tables takes a microsecond, and applying a rule nanoseconds. Invariant: a rule holds
 //! for its address as long as the module stays loaded; the cache is emptied when modules go.
 
-use crate::platform::mapped_vec::{MappedVec, Plain};
+use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
 /// The registers that are followed: the address that is executed, the stack pointer, and the frame pointer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub(super) struct KnownAddress {
 }
 
 // SAFETY: made of integers and of enumerations whose first variant is zero, and only ever written whole.
-unsafe impl Plain for KnownAddress {}
+unsafe impl Zeroable for KnownAddress {}
 
 /// Rules by address: each has one place.
 #[derive(Debug)]

@@ -1,57 +1,57 @@
 //! Cache of recent stack tops, for programs that alternate between call paths.
 //!
-//! A stack top ("tip") is the levels above one that older walks had in common. It is used again where a walk begins at
-//! the same place, every word that led from there down to the common level is unchanged, and that level is where it
+//! A stack top ("tip") is the frames above one that older walks had in common. It is used again where a walk begins at
+//! the same place, every word that led from there down to the common frame is unchanged, and that frame is where it
 //! was.
 //!
 //! Invariant: all words of a tip lie in the known part of the thread's own stack. Tips are dropped with the thread's
 //! stack, and when modules come or go.
 
-use super::level::Level;
+use super::native_frame::NativeFrame;
 use super::rule::FrameState;
 use super::unwind_witnesses::{Word, differences};
-use crate::platform::mapped_vec::{MappedVec, Plain};
+use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
-/// Most levels and words of one tip; of longer ones unwinding costs little in comparison.
-const LEVELS: usize = 12;
+/// Most frames and words of one tip; of longer ones unwinding costs little in comparison.
+const FRAMES: usize = 12;
 const WORDS: usize = 32;
 /// Tips that begin at places of one kind, and kinds; powers of two.
 const WAYS: usize = 4;
 const SETS: usize = 8;
 
-/// The newest levels of a stack.
+/// The newest frames of a stack.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tip {
+pub(super) struct CachedTop {
     /// Where the walk began, and which bits of its frame pointer matter. All zero: no tip.
     start: FrameState,
     frame_mask: usize,
-    /// The words of the levels, then those of memtrack's own frames.
+    /// The words of the frames, then those of memtrack's own frames.
     words: [Word; WORDS],
     level_words: usize,
     word_count: usize,
-    /// The level below the tip, and how many there are with it.
+    /// The frame below the tip, and how many there are with it.
     under: FrameState,
     under_matters: bool,
     kept: usize,
     /// The oldest first; their words are counted from the tip's first.
-    levels: [Level; LEVELS],
+    frames: [NativeFrame; FRAMES],
     length: usize,
 }
 
 // SAFETY: integers and booleans, of which zero is a value.
-unsafe impl Plain for Tip {}
+unsafe impl Zeroable for CachedTop {}
 
 /// What a walk has found, of which a tip is made.
 #[derive(Debug)]
-pub(super) struct Fresh<'a> {
+pub(super) struct NewTop<'a> {
     /// Where it began, and which bits of its frame pointer matter.
     pub(super) start: FrameState,
     pub(super) frame_mask: usize,
-    /// The level below the tip, and how many there are with it.
-    pub(super) under: &'a Level,
+    /// The frame below the tip, and how many there are with it.
+    pub(super) under: &'a NativeFrame,
     pub(super) kept: usize,
-    /// The levels of the tip, their words, and those of memtrack's own frames.
-    pub(super) levels: &'a [Level],
+    /// The frames of the tip, their words, and those of memtrack's own frames.
+    pub(super) frames: &'a [NativeFrame],
     pub(super) words: &'a [Word],
     pub(super) own: &'a [Word],
 }
@@ -59,31 +59,31 @@ pub(super) struct Fresh<'a> {
 /// Those that were met.
 #[derive(Debug)]
 pub(super) struct StackTopCache {
-    list: MappedVec<Tip>,
+    list: MappedVec<CachedTop>,
     /// Of each set, the one that is given up next.
     next: [u8; SETS],
 }
 
-impl Tip {
+impl CachedTop {
     /// Becomes another tip, in place: it is large, and the program's stack may be small.
-    fn fill(&mut self, tip: &Fresh<'_>) {
+    fn fill(&mut self, tip: &NewTop<'_>) {
         (self.start, self.frame_mask) = (tip.start, tip.frame_mask);
         (self.under, self.under_matters, self.kept) = (tip.under.state, tip.under.frame_matters, tip.kept);
-        for (place, level) in self.levels.iter_mut().zip(tip.levels) {
-            *place = level.with_words(level.words.wrapping_sub(tip.under.words));
+        for (place, frame) in self.frames.iter_mut().zip(tip.frames) {
+            *place = frame.with_words(frame.words.wrapping_sub(tip.under.words));
         }
-        self.length = tip.levels.len();
+        self.length = tip.frames.len();
         let words = tip.words.iter().chain(tip.own);
         self.words.iter_mut().zip(words).for_each(|(place, word)| *place = *word);
         (self.level_words, self.word_count) = (tip.words.len(), tip.words.len().wrapping_add(tip.own.len()));
     }
 
-    /// How many levels are older.
+    /// How many frames are older.
     pub(super) const fn kept(&self) -> usize {
         self.kept
     }
 
-    /// How many levels there are with those of the tip.
+    /// How many frames there are with those of the tip.
     pub(super) const fn end(&self) -> usize {
         self.kept.wrapping_add(self.length)
     }
@@ -93,22 +93,22 @@ impl Tip {
         self.frame_mask
     }
 
-    pub(super) fn levels(&self) -> &[Level] {
-        self.levels.get(..self.length).unwrap_or_default()
+    pub(super) fn frames(&self) -> &[NativeFrame] {
+        self.frames.get(..self.length).unwrap_or_default()
     }
 
-    /// The words that lead from the levels to older ones.
+    /// The words that lead from the frames to older ones.
     pub(super) fn words(&self) -> &[Word] {
         self.words.get(..self.level_words).unwrap_or_default()
     }
 
-    /// The words that lead from the start to the newest level.
+    /// The words that lead from the start to the newest frame.
     pub(super) fn own_words(&self) -> &[Word] {
         self.words.get(self.level_words..self.word_count).unwrap_or_default()
     }
 
-    /// Whether it stood on such a level.
-    pub(super) fn fits(&self, under: &Level) -> bool {
+    /// Whether it stood on such a frame.
+    pub(super) fn fits(&self, under: &NativeFrame) -> bool {
         let there = &under.state;
         (there.pc, there.sp, under.frame_matters) == (self.under.pc, self.under.sp, self.under_matters)
             && (there.bp == self.under.bp || !under.frame_matters)
@@ -135,16 +135,16 @@ impl StackTopCache {
     }
 
     /// The tip that the stack of a walk from `start` ends in.
-    pub(super) fn find(&self, start: FrameState) -> Option<&Tip> {
+    pub(super) fn find(&self, start: FrameState) -> Option<&CachedTop> {
         let first = Self::set(start).wrapping_mul(WAYS);
         let ways = self.list.as_slice().get(first..first.wrapping_add(WAYS))?;
         ways.iter().find(|tip| tip.is_there(start))
     }
 
     /// Remembers one, in the place of one that was there too if there is such a one; not if it is too long.
-    pub(super) fn put(&mut self, tip: &Fresh<'_>) {
+    pub(super) fn put(&mut self, tip: &NewTop<'_>) {
         let words = tip.words.len().wrapping_add(tip.own.len());
-        if tip.levels.len() > LEVELS || words > WORDS || !self.list.grow(SETS * WAYS) {
+        if tip.frames.len() > FRAMES || words > WORDS || !self.list.grow(SETS * WAYS) {
             return;
         }
         let set = Self::set(tip.start);
@@ -167,36 +167,36 @@ impl StackTopCache {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 mod tests {
-    use super::{FrameState, Fresh, LEVELS, StackTopCache, WAYS, Word};
-    use crate::stacks::native::level::Level;
+    use super::{FRAMES, FrameState, NewTop, StackTopCache, WAYS, Word};
+    use crate::stacks::native::native_frame::NativeFrame;
 
     const START: FrameState = FrameState { pc: 0x10, sp: 0x20, bp: 0x30 };
 
-    fn level(sp: usize, words: u32) -> Level {
-        let mut level = Level::default().with_words(words);
-        level.state = FrameState { pc: 7, sp, bp: 0 };
-        level
+    fn frame(sp: usize, words: u32) -> NativeFrame {
+        let mut frame = NativeFrame::default().with_words(words);
+        frame.state = FrameState { pc: 7, sp, bp: 0 };
+        frame
     }
 
     #[test]
     fn a_tip_is_found_where_its_words_are_as_they_were() {
-        let (under, levels) = (level(0x100, 9), [level(0x80, 10), level(0x40, 11)]);
+        let (under, frames) = (frame(0x100, 9), [frame(0x80, 10), frame(0x40, 11)]);
         let mut memory = [1_usize, 2];
         let places = memory.each_ref().map(|word| &raw const *word as usize);
         let mut set = |values: [usize; 2]| {
             // SAFETY: a live local.
             unsafe { (&raw mut memory).write_volatile(values) };
         };
-        let put = |tips: &mut StackTopCache, values: [usize; 2], frame_mask: usize, levels: &[Level]| {
+        let put = |tips: &mut StackTopCache, values: [usize; 2], frame_mask: usize, frames: &[NativeFrame]| {
             let words = [Word { address: places[0], value: values[0] }];
             let own = [Word { address: places[1], value: values[1] }];
-            tips.put(&Fresh { start: START, frame_mask, under: &under, kept: 5, levels, words: &words, own: &own });
+            tips.put(&NewTop { start: START, frame_mask, under: &under, kept: 5, frames, words: &words, own: &own });
         };
         let mut tips = StackTopCache::new();
         assert!(tips.find(START).is_none());
         for values in [[1, 2], [1, 3], [4, 2]] {
             set(values);
-            put(&mut tips, values, 0, &levels);
+            put(&mut tips, values, 0, &frames);
         }
         for values in [[1, 3], [4, 2], [1, 2]] {
             set(values);
@@ -206,8 +206,8 @@ mod tests {
                 (5, 7, values[0], values[1])
             );
             // Counted from the tip's first.
-            assert_eq!(tip.levels().iter().map(|level| level.words).collect::<Vec<_>>(), [1, 2]);
-            assert!(tip.fits(&under) && !tip.fits(&level(0x108, 9)));
+            assert_eq!(tip.frames().iter().map(|frame| frame.words).collect::<Vec<_>>(), [1, 2]);
+            assert!(tip.fits(&under) && !tip.fits(&frame(0x108, 9)));
         }
         set([9, 9]);
         assert!(tips.find(START).is_none());
@@ -216,14 +216,14 @@ mod tests {
             tips.find(FrameState { sp: 0x28, ..START }).is_none() && tips.find(FrameState { bp: 1, ..START }).is_some()
         );
         // What is there takes its own place, and others take turns.
-        put(&mut tips, [1, 2], usize::MAX, &levels[..1]);
+        put(&mut tips, [1, 2], usize::MAX, &frames[..1]);
         assert!(tips.find(FrameState { bp: 1, ..START }).is_none());
         assert_eq!(tips.find(START).map(|tip| (tip.end(), tip.frame_mask())), Some((6, usize::MAX)));
-        (0..WAYS).for_each(|more| put(&mut tips, [100, more], 0, &levels));
+        (0..WAYS).for_each(|more| put(&mut tips, [100, more], 0, &frames));
         assert!(tips.find(START).is_none());
-        put(&mut tips, [1, 2], 0, &[level(0x80, 10); LEVELS + 1]);
+        put(&mut tips, [1, 2], 0, &[frame(0x80, 10); FRAMES + 1]);
         assert!(tips.find(START).is_none(), "too long");
-        put(&mut tips, [1, 2], 0, &levels);
+        put(&mut tips, [1, 2], 0, &frames);
         assert!(tips.find(START).is_some());
         tips.clear();
         assert!(tips.find(START).is_none());

@@ -1,7 +1,7 @@
 //! Unwind witnesses: the words of a stack that prove its older frames unchanged; all of them are compared at each
 //! allocation.
 //!
-//! They are kept apart from the levels because comparing them is the hottest loop of native stacks: as many words as
+//! They are kept apart from the frames because comparing them is the hottest loop of native stacks: as many words as
 //! fit stand together.
 //!
 //! Invariant: each word was readable when it was added, and those before `outside` lie in the thread's own stack, whose
@@ -10,7 +10,7 @@
 use std::hint::cold_path;
 
 use super::stack_memory::StackMemory;
-use crate::platform::mapped_vec::{MappedVec, Plain};
+use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
 /// A word that was read.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,7 +20,7 @@ pub(super) struct Word {
 }
 
 // SAFETY: integers only.
-unsafe impl Plain for Word {}
+unsafe impl Zeroable for Word {}
 
 /// How many words are compared between two branches.
 const GROUP: usize = 4;

@@ -1,47 +1,47 @@
 //! Unwinding of the calling thread's stack, as far as it is new.
 //!
-//! A level's state (address, stack pointer, frame pointer where it matters) determines where the words are that lead to
-//! its caller's state. So when unwinding comes to a state that was met in the last walk, the older levels are proven by
-//! comparing those words, level by level, with what they were; where one differs, unwinding goes on from there.
+//! A frame's state (address, stack pointer, frame pointer where it matters) determines where the words are that lead to
+//! its caller's state. So when unwinding comes to a state that was met in the last walk, the older frames are proven by
+//! comparing those words, frame by frame, with what they were; where one differs, unwinding goes on from there.
 //!
-//! Invariant: after [`Walk::run`], `levels[..length]` is what unwinding from the top would have found, root first.
+//! Invariant: after [`Walk::run`], `frames[..length]` is what unwinding from the top would have found, root first.
 
 use memtrack_transport::layout::SlotHeader;
 
 use super::arch;
-use super::level::{Level, Replaced};
 use super::modules;
-use super::own_frames::{FRAMES, Noted, Ways};
+use super::native_frame::{NativeFrame, Replaced};
+use super::own_frames::{OWN_FRAMES, OwnFramePaths, PathBuilder};
 use super::rule::{FrameState, KnownAddress, RuleCache, RuleKind, UnwindRule};
 use super::stack_memory::StackMemory;
-use super::stack_top_cache::{Fresh, StackTopCache};
+use super::stack_top_cache::{NewTop, StackTopCache};
 use super::unwind_witnesses::{UnwindWitnesses, Word};
 use crate::events::ring::{Ring, add};
 use crate::platform::mapped_vec::MappedVec;
 
 mod address_lookup;
 
-/// Most levels; of a deeper stack the oldest are left out.
+/// Most frames; of a deeper stack the oldest are left out.
 pub(super) const DEEPEST: usize = 8000;
 
 /// What the last walk found.
 #[derive(Debug)]
 pub(super) struct Walk {
-    levels: MappedVec<Level>,
+    frames: MappedVec<NativeFrame>,
     length: usize,
     words: UnwindWitnesses,
-    /// New levels, newest first, during a walk.
-    fresh: MappedVec<Level>,
+    /// New frames, newest first, during a walk.
+    fresh: MappedVec<NativeFrame>,
     fresh_length: usize,
     pub(super) rules: RuleCache,
-    ways: Ways,
+    ways: OwnFramePaths,
     generation: u32,
     additions: u32,
     pub(super) stack: StackMemory,
     truncated: bool,
-    /// Of the level whose place the first new one took in the last walk.
+    /// Of the frame whose place the first new one took in the last walk.
     displaced: Replaced,
-    /// Where the walk began whose levels and words these are; all zero where the words do not prove all of them.
+    /// Where the walk began whose frames and words these are; all zero where the words do not prove all of them.
     start: FrameState,
     /// All ones where the frame pointer at the start is one of the proofs.
     frame_mask: usize,
@@ -50,7 +50,7 @@ pub(super) struct Walk {
     pub(super) described: MappedVec<u8>,
 }
 
-/// How a level was left.
+/// How a frame was left.
 enum WalkStep {
     To(FrameState),
     /// There is no caller.
@@ -79,13 +79,13 @@ pub(super) fn here() -> FrameState {
 impl Walk {
     pub(super) const fn new() -> Self {
         Self {
-            levels: MappedVec::new(),
+            frames: MappedVec::new(),
             length: 0,
             words: UnwindWitnesses::new(),
             fresh: MappedVec::new(),
             fresh_length: 0,
             rules: RuleCache::new(),
-            ways: Ways::new(),
+            ways: OwnFramePaths::new(),
             generation: 0,
             additions: 0,
             stack: StackMemory::new(),
@@ -119,16 +119,16 @@ impl Walk {
         self.forget();
     }
 
-    pub(super) fn levels(&mut self) -> &mut [Level] {
+    pub(super) fn frames(&mut self) -> &mut [NativeFrame] {
         let length = self.length;
-        self.levels.as_mut_slice().get_mut(..length).unwrap_or_default()
+        self.frames.as_mut_slice().get_mut(..length).unwrap_or_default()
     }
 
     pub(super) const fn truncated(&self) -> bool {
         self.truncated
     }
 
-    /// What the level had on the wire whose place the first new one took.
+    /// What the frame had on the wire whose place the first new one took.
     pub(super) const fn displaced(&self) -> Replaced {
         self.displaced
     }
@@ -146,7 +146,7 @@ impl Walk {
         true
     }
 
-    /// Unwinds from the start, which is in a frame that stays till this returns. Gives the first level that is new, or was
+    /// Unwinds from the start, which is in a frame that stays till this returns. Gives the first frame that is new, or was
     /// followed by one that is gone; `None`: all is as it was.
     pub(super) fn run(&mut self, start: FrameState, ring: &mut Ring) -> Option<usize> {
         self.catch_up();
@@ -167,29 +167,29 @@ impl Walk {
         count(ring.slot(), kept, self.fresh_length);
         let changed = kept != before || self.fresh_length != 0;
         if changed {
-            self.displaced = replaced_at(&self.levels, self.length, kept);
+            self.displaced = replaced_at(&self.frames, self.length, kept);
             self.take_fresh(kept);
         }
         self.settle(start, caller, kept);
         changed.then_some(kept)
     }
 
-    /// Takes the levels from a tip that the stack ends in.
+    /// Takes the frames from a tip that the stack ends in.
     fn take_tip(&mut self, start: FrameState) -> Option<usize> {
-        let Self { tips, levels, words, stack, .. } = self;
+        let Self { tips, frames, words, stack, .. } = self;
         let tip = tips.find(start)?;
         let kept = tip.kept();
-        let under = levels.as_slice().get(..self.length)?.get(..kept)?.last()?;
+        let under = frames.as_slice().get(..self.length)?.get(..kept)?.last()?;
         let proven = under.words as usize;
-        if !tip.fits(under) || words.differing(proven, stack).is_some() || !levels.grow(tip.end()) {
+        if !tip.fits(under) || words.differing(proven, stack).is_some() || !frames.grow(tip.end()) {
             return None;
         }
         self.start = FrameState::NONE;
-        self.displaced = replaced_at(levels, self.length, kept);
+        self.displaced = replaced_at(frames, self.length, kept);
         self.length = kept;
         words.truncate(proven);
-        for (place, level) in levels.as_mut_slice().get_mut(kept..)?.iter_mut().zip(tip.levels()) {
-            *place = level.with_words(level.words.wrapping_add(proven as u32));
+        for (place, frame) in frames.as_mut_slice().get_mut(kept..)?.iter_mut().zip(tip.frames()) {
+            *place = frame.with_words(frame.words.wrapping_add(proven as u32));
         }
         if words.extend(tip.words()) && words.close(tip.own_words()) {
             self.length = tip.end();
@@ -199,11 +199,11 @@ impl Walk {
         None
     }
 
-    /// The words prove the whole stack from now on, if they can, and its newest levels are kept as a tip.
+    /// The words prove the whole stack from now on, if they can, and its newest frames are kept as a tip.
     fn settle(&mut self, start: FrameState, caller: FrameState, kept: usize) {
-        let Some(newest) = self.levels.as_slice().get(..self.length).and_then(<[Level]>::last) else { return };
+        let Some(newest) = self.frames.as_slice().get(..self.length).and_then(<[NativeFrame]>::last) else { return };
         let Some(way) = self.ways.last() else { return };
-        let mut own = [Word::default(); FRAMES + 2];
+        let mut own = [Word::default(); OWN_FRAMES + 2];
         let count = way.words(start, caller, newest.frame_matters, &mut own);
         let own = own.get(..count).unwrap_or_default();
         let is_callers = (newest.state.pc, newest.state.sp) == (caller.pc, caller.sp);
@@ -213,11 +213,11 @@ impl Walk {
         }
         self.start = start;
         self.frame_mask = if newest.frame_matters && way.keeps_frame() { usize::MAX } else { 0 };
-        let (known, levels) = self.levels.as_slice().split_at_checked(kept).unwrap_or_default();
+        let (known, frames) = self.frames.as_slice().split_at_checked(kept).unwrap_or_default();
         let Some(under) = known.last() else { return };
-        let levels = levels.get(..self.length.wrapping_sub(kept)).unwrap_or_default();
+        let frames = frames.get(..self.length.wrapping_sub(kept)).unwrap_or_default();
         let words = self.words.from(under.words as usize);
-        self.tips.put(&Fresh { start, frame_mask: self.frame_mask, under, kept, levels, words, own });
+        self.tips.put(&NewTop { start, frame_mask: self.frame_mask, under, kept, frames, words, own });
     }
 
     /// What is known of modules that have come or gone is not known any more.
@@ -238,7 +238,7 @@ impl Walk {
         }
     }
 
-    /// From this state on, newest first, into `fresh`; gives how many of the old levels remain.
+    /// From this state on, newest first, into `fresh`; gives how many of the old frames remain.
     #[inline(always)]
     fn unwind(&mut self, mut state: FrameState, mut is_exact: bool, ring: &mut Ring) -> usize {
         let mut candidates = self.length;
@@ -281,7 +281,7 @@ impl Walk {
     #[cold]
     #[inline(never)]
     fn note_way(&mut self, start: FrameState, ring: &mut Ring) -> (FrameState, bool) {
-        let mut noted = Noted::from(start);
+        let mut noted = PathBuilder::from(start);
         let (mut state, mut is_exact) = (start, true);
         loop {
             let address = state.pc.wrapping_sub(usize::from(!is_exact));
@@ -302,18 +302,18 @@ impl Walk {
         (state, is_exact)
     }
 
-    /// The old level with this state. `candidates` are those that may still come.
+    /// The old frame with this state. `candidates` are those that may still come.
     #[inline(always)]
     fn join(&self, state: FrameState, candidates: &mut usize) -> Option<usize> {
-        let levels = self.levels.as_slice();
+        let frames = self.frames.as_slice();
         while let Some(index) = candidates.checked_sub(1) {
-            let level = levels.get(index)?;
-            if level.state.sp > state.sp {
+            let frame = frames.get(index)?;
+            if frame.state.sp > state.sp {
                 return None;
             }
-            let is_it = level.state.sp == state.sp
-                && level.state.pc == state.pc
-                && (level.state.bp == state.bp || !level.frame_matters);
+            let is_it = frame.state.sp == state.sp
+                && frame.state.pc == state.pc
+                && (frame.state.bp == state.bp || !frame.frame_matters);
             if is_it {
                 return Some(index);
             }
@@ -322,109 +322,114 @@ impl Walk {
         None
     }
 
-    /// Compares the words that lead from the old level at `index` to the oldest: 0 when all are as they were, else the
-    /// index of the level whose caller is another now.
+    /// Compares the words that lead from the old frame at `index` to the oldest: 0 when all are as they were, else the
+    /// index of the frame whose caller is another now.
     #[inline(always)]
     fn verify(&mut self, index: usize) -> usize {
-        let levels = self.levels.as_slice().get(..=index).unwrap_or_default();
-        let count = levels.last().map_or(0, |level| level.words as usize);
+        let frames = self.frames.as_slice().get(..=index).unwrap_or_default();
+        let count = frames.last().map_or(0, |frame| frame.words as usize);
         match self.words.differing(count, &mut self.stack) {
             None => 0,
-            Some(word) => levels.partition_point(|level| level.words as usize <= word),
+            Some(word) => frames.partition_point(|frame| frame.words as usize <= word),
         }
     }
 
-    /// Moves the levels from `last` down to the one after `from` to the fresh ones; gives the state of the one at `from`,
-    /// at which unwinding goes on. The frame pointer, which is `bp` at `last`, may have been another in the old levels
+    /// Moves the frames from `last` down to the one after `from` to the fresh ones; gives the state of the one at `from`,
+    /// at which unwinding goes on. The frame pointer, which is `bp` at `last`, may have been another in the old frames
     /// where none of them needed it; their new caller may.
     #[cold]
     fn keep(&mut self, last: usize, from: usize, mut bp: usize) -> FrameState {
         for index in (from.wrapping_add(1)..=last).rev() {
-            let level = self.levels.get(index);
-            self.add(Level { state: FrameState { bp, ..level.state }, ..level });
-            if level.frame_slot != 0 {
-                bp = self.stack.word(level.frame_slot).unwrap_or(bp);
+            let frame = self.frames.get(index);
+            self.add(NativeFrame { state: FrameState { bp, ..frame.state }, ..frame });
+            if frame.frame_slot != 0 {
+                bp = self.stack.word(frame.frame_slot).unwrap_or(bp);
             }
         }
-        FrameState { bp, ..self.levels.get(from).state }
+        FrameState { bp, ..self.frames.get(from).state }
     }
 
-    fn add(&mut self, level: Level) {
+    fn add(&mut self, frame: NativeFrame) {
         if self.fresh.grow(self.fresh_length.wrapping_add(1)) {
-            self.fresh.set(self.fresh_length, level);
+            self.fresh.set(self.fresh_length, frame);
             self.fresh_length = self.fresh_length.wrapping_add(1);
         }
     }
 
-    /// Leaves one level by its rule, and notes it.
+    /// Leaves one frame by its rule, and notes it.
     #[inline(always)]
     fn step(&mut self, state: FrameState, known: &KnownAddress) -> WalkStep {
         let rule = &known.rule;
-        let level = Level {
+        let frame = NativeFrame {
             state,
             code: known.module,
             instruction: known.offset,
             uses_frame: rule.uses_frame_pointer(),
             keeps_frame: rule.frame.is_none(),
-            ..Level::default()
+            ..NativeFrame::default()
         };
         if matches!(rule.kind, RuleKind::Unknown | RuleKind::Outermost) {
-            self.add(level);
+            self.add(frame);
             return if rule.kind == RuleKind::Outermost { WalkStep::End } else { WalkStep::Cut };
         }
         let place = rule.cfa.address(state, 0);
         let cfa = if rule.cfa_is_read { self.stack.word(place) } else { Some(place) };
         let next = cfa.and_then(|cfa| caller(&mut self.stack, state, rule, cfa));
         let Some((next, back_slot, frame_slot)) = next else {
-            self.add(level);
+            self.add(frame);
             return WalkStep::Cut;
         };
         if rule.kind != RuleKind::Own {
-            self.add(Level { back_slot, frame_slot, cfa_slot: if rule.cfa_is_read { place } else { 0 }, ..level });
+            self.add(NativeFrame {
+                back_slot,
+                frame_slot,
+                cfa_slot: if rule.cfa_is_read { place } else { 0 },
+                ..frame
+            });
         }
         if next.pc == 0 { WalkStep::End } else { WalkStep::To(next) }
     }
 
-    /// Puts the fresh levels on the first `kept` old ones.
+    /// Puts the fresh frames on the first `kept` old ones.
     fn take_fresh(&mut self, kept: usize) {
         let length = kept.wrapping_add(self.fresh_length);
-        if !self.levels.grow(length) {
+        if !self.frames.grow(length) {
             self.length = 0;
             self.truncated = true;
             return;
         }
-        let proven = kept.checked_sub(1).map_or(0, |last| self.levels.get(last).words);
+        let proven = kept.checked_sub(1).map_or(0, |last| self.frames.get(last).words);
         self.words.truncate(proven as usize);
         for index in kept..length {
             let fresh = self.fresh.get(length.wrapping_sub(index).wrapping_sub(1));
-            let older = index.checked_sub(1).map(|older| self.levels.get(older));
+            let older = index.checked_sub(1).map(|older| self.frames.get(older));
             let frame_matters = fresh.uses_frame || (fresh.keeps_frame && older.unwrap_or_default().frame_matters);
             if !older.is_none_or(|older| self.compare_later(&fresh, &older)) {
                 self.length = 0;
                 self.truncated = true;
                 return;
             }
-            self.levels.set(index, Level { frame_matters, words: self.words.length() as u32, ..fresh });
+            self.frames.set(index, NativeFrame { frame_matters, words: self.words.length() as u32, ..fresh });
         }
         self.length = length;
     }
 
-    /// Takes down the words that lead from a level to the older one. `false`: there is no memory for that.
-    fn compare_later(&mut self, level: &Level, older: &Level) -> bool {
+    /// Takes down the words that lead from a frame to the older one. `false`: there is no memory for that.
+    fn compare_later(&mut self, frame: &NativeFrame, older: &NativeFrame) -> bool {
         let Self { words, stack, .. } = self;
-        let frame = if older.frame_matters { level.frame_slot } else { 0 };
+        let frame_word = if older.frame_matters { frame.frame_slot } else { 0 };
         // As it is written there, which may be signed.
-        let back = stack.word(level.back_slot).unwrap_or(older.state.pc);
-        let wanted = [(level.back_slot, back), (frame, older.state.bp), (level.cfa_slot, older.state.sp)];
+        let back = stack.word(frame.back_slot).unwrap_or(older.state.pc);
+        let wanted = [(frame.back_slot, back), (frame_word, older.state.bp), (frame.cfa_slot, older.state.sp)];
         wanted.iter().all(|&(slot, value)| slot == 0 || words.push(slot, value, stack))
     }
 }
 
-/// What the last merge made of the level at this place, of so many.
+/// What the last merge made of the frame at this place, of so many.
 #[inline(always)]
-fn replaced_at(levels: &MappedVec<Level>, length: usize, place: usize) -> Replaced {
-    let level = if place < length { levels.as_slice().get(place) } else { None };
-    level.map_or(Replaced::NONE, Level::replaced)
+fn replaced_at(frames: &MappedVec<NativeFrame>, length: usize, place: usize) -> Replaced {
+    let frame = if place < length { frames.as_slice().get(place) } else { None };
+    frame.map_or(Replaced::NONE, NativeFrame::replaced)
 }
 
 /// The caller's state, and the places of the words that tell it.
@@ -446,7 +451,7 @@ fn caller(
     Some((FrameState { pc, sp: cfa, bp }, back_slot, frame_slot))
 }
 
-/// Counts levels for the statistics; the slot is this thread's.
+/// Counts frames for the statistics; the slot is this thread's.
 #[inline(always)]
 fn count(slot: &SlotHeader, kept: usize, unwound: usize) {
     add(&slot.native_kept, kept as u64);

@@ -14,7 +14,7 @@ use super::thread_name::{self, ThreadObject};
 use super::thread_state_proof::ThreadStateProof;
 use crate::events::sampled_timer::SampledTimer;
 use crate::events::stack_model::{MAX_DEPTH, StackWriter};
-use crate::platform::mapped_vec::{MappedVec, Plain};
+use crate::platform::mapped_vec::{MappedVec, Zeroable};
 use crate::platform::seccomp;
 use std::hint::cold_path;
 
@@ -55,12 +55,12 @@ impl FrameDetail {
 }
 
 // SAFETY: integers only.
-unsafe impl Plain for FrameDetail {}
+unsafe impl Zeroable for FrameDetail {}
 
 /// Whether a thread is to be asked for the name that Python knows it by.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Naming {
+pub(crate) enum NameLookup {
     /// It has been, or has no name that could be asked for.
     Done,
     /// It may have got one.
@@ -75,14 +75,14 @@ pub(crate) struct Chain {
     length: usize,
     truncated: bool,
     /// Due when the oldest frame is new, or the name was not looked at for a while: the thread may have got another.
-    naming: Naming,
+    naming: NameLookup,
     /// When the name was to be looked at last, in ticks.
     asked: u64,
     codes: CodeIds,
-    marks: FrameSentinels,
+    sentinels: FrameSentinels,
     /// The thread's state at this update.
     state: usize,
-    lease: ThreadStateProof,
+    proof: ThreadStateProof,
     /// One more than `length`: the last holds the newest frame's address.
     links: Links,
     details: MappedVec<FrameDetail>,
@@ -112,12 +112,12 @@ impl Chain {
             newest: 0,
             length: 0,
             truncated: false,
-            naming: Naming::Done,
+            naming: NameLookup::Done,
             asked: 0,
             codes: CodeIds::new(),
-            marks: FrameSentinels::new(),
+            sentinels: FrameSentinels::new(),
             state: 0,
-            lease: ThreadStateProof::new(),
+            proof: ThreadStateProof::new(),
             links: Links::new(),
             details: MappedVec::new(),
             index: MappedVec::new(),
@@ -131,11 +131,11 @@ impl Chain {
     pub(crate) fn reset(&mut self) {
         self.newest = 0;
         self.length = 0;
-        self.lease.forget();
+        self.proof.forget();
         self.span = ComparedSpan::UNKNOWN;
-        self.marks.truncate(0);
+        self.sentinels.truncate(0);
         self.truncated = false;
-        self.naming = Naming::Done;
+        self.naming = NameLookup::Done;
     }
 
     /// Forgets the stack and every code object: nothing was told yet.
@@ -149,10 +149,10 @@ impl Chain {
     pub(crate) fn may_read_names(&mut self) -> bool {
         let is_attached = interpreter::interpreter().is_some_and(|python| python.is_attached(self.state));
         if is_attached {
-            self.naming = Naming::Done;
+            self.naming = NameLookup::Done;
         }
         // What a filter of system calls allows is not known.
-        is_attached && !seccomp::is_confined()
+        is_attached && !seccomp::has_seccomp_filter()
     }
 
     /// The name that Python knows this thread by, and the thread's object; after [`Chain::may_read_names`].
@@ -173,7 +173,7 @@ impl Chain {
     /// another thread, which may free this one's state at any moment.
     #[inline(always)]
     fn newest_frame<V: Version>(&mut self, python: &Interpreter) -> usize {
-        let state = python.own_thread_state(&mut self.lease);
+        let state = python.own_thread_state(&mut self.proof);
         if state == 0 || interpreter::finalized_by_other(state) {
             cold_path();
             return 0;
@@ -191,7 +191,7 @@ impl Chain {
         python: &Interpreter,
         position: usize,
         writer: &mut impl StackWriter,
-    ) -> Naming {
+    ) -> NameLookup {
         let last = self.length.wrapping_sub(1);
         let executable = self.details.get(last).executable;
         if let Some(link) = self.links.get_mut(last) {
@@ -201,13 +201,13 @@ impl Chain {
         let frame = unsafe { PythonFrame::<V>::new(self.newest) };
         self.settle(python, &frame, last);
         writer.move_top(frame.instruction(python, executable, position));
-        Naming::Done
+        NameLookup::Done
     }
 
     /// The general case: finds what remains of the cached chain and writes the difference.
     #[inline(never)]
     fn follow<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) {
-        self.bury();
+        self.invalidate_dead_code();
         let join = if newest == 0 {
             Some(Join { kept: 0, moved: false, fresh: 0 })
         } else {
@@ -312,9 +312,9 @@ impl Chain {
         writer.keeps(common);
         self.length = join.kept.wrapping_add(join.fresh);
         if join.kept == 0 && self.length > 0 {
-            self.naming = Naming::Due;
+            self.naming = NameLookup::Due;
         }
-        self.marks.truncate(join.kept);
+        self.sentinels.truncate(join.kept);
         self.read_fresh::<V>(newest, join.kept);
         if join.moved {
             self.read_position::<V>(python, join.kept.wrapping_sub(1));
@@ -434,7 +434,7 @@ impl Chain {
         // No frame's address, so the next update looks at everything again.
         self.newest = usize::MAX;
         self.length = 0;
-        self.marks.truncate(0);
+        self.sentinels.truncate(0);
         self.truncate(true, writer);
     }
 }

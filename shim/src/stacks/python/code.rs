@@ -3,13 +3,13 @@
 //! It exists so that a frame is written as two small numbers. Invariant: an address is in the table only while the code
 //! object that got the id lives; a death known to this slot removes it before the next look-up.
 
-use super::code_deaths;
 use super::frame::LiveCode;
+use super::freed_code_objects;
 use super::interpreter::Interpreter;
 use super::layout::Layout;
 use super::strings::{self, LONGEST};
 use crate::events::stack_model::{CodeObject, StackWriter, new_id};
-use crate::platform::mapped_vec::{MappedVec, Plain};
+use crate::platform::mapped_vec::{MappedVec, Zeroable};
 use memtrack_format::lines::LineTableFormat;
 
 /// What stands for an executable that is no code object.
@@ -30,7 +30,7 @@ struct CodeEntry {
 }
 
 // SAFETY: integers only.
-unsafe impl Plain for CodeEntry {}
+unsafe impl Zeroable for CodeEntry {}
 
 /// Code address to id, by linear probing over a power of two of entries.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl CodeIds {
     /// Whether every death is known.
     #[inline(always)]
     pub(super) fn is_current(&self) -> bool {
-        code_deaths::count() == self.seen
+        freed_code_objects::count() == self.seen
     }
 
     /// Forgets everything: the next use of any code object describes it again.
@@ -65,9 +65,9 @@ impl CodeIds {
 
     /// Removes what has died since the last call and gives each removed id. False when all had to go.
     pub(super) fn catch_up(&mut self, mut removed: impl FnMut(u32)) -> bool {
-        let now = code_deaths::count();
+        let now = freed_code_objects::count();
         let whole = self.used == 0
-            || code_deaths::between(self.seen, now, |address| {
+            || freed_code_objects::between(self.seen, now, |address| {
                 if let Some(id) = self.remove(address) {
                     removed(id);
                 }

@@ -23,7 +23,7 @@ const LAST_WITH_FIRST_STATE: u8 = 11;
 
 /// What is known of the interpreters in this process.
 #[derive(Debug)]
-pub(super) struct Current {
+pub(super) struct CurrentThreadState {
     /// The newest of the interpreters and the main one: the same where there is only one.
     interpreters: &'static [AtomicUsize; 2],
     getter: Option<Getter>,
@@ -35,7 +35,7 @@ pub(super) struct Current {
 
 static ALONE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-impl Current {
+impl CurrentThreadState {
     /// # Safety
     /// `runtime` must be the address of `_PyRuntime` of that version, `frame_type` of its `PyFrame_Type`, and `getter` its `_PyThreadState_UncheckedGet` or
     /// `PyThreadState_GetUnchecked`.
@@ -60,12 +60,12 @@ impl Current {
 
     /// The state that the calling thread runs, `first` being what its slot holds.
     #[inline(always)]
-    pub(super) fn state(&self, first: usize, lease: &mut ThreadStateProof) -> usize {
+    pub(super) fn state(&self, first: usize, proof: &mut ThreadStateProof) -> usize {
         if self.is_sole() {
             return first;
         }
         cold_path();
-        self.proven(first, lease)
+        self.proven(first, proof)
     }
 
     /// Whether there is one interpreter, or each thread's slot says which it runs.
@@ -82,12 +82,12 @@ impl Current {
 
     #[cold]
     #[inline(never)]
-    fn proven(&self, first: usize, lease: &mut ThreadStateProof) -> usize {
+    fn proven(&self, first: usize, proof: &mut ThreadStateProof) -> usize {
         let current = self.current();
         let is_proven = current == first
             || (current != 0
                 && match &self.gil {
-                    Some(gil) => lease.proves(gil, first, current),
+                    Some(gil) => proof.proves(gil, first, current),
                     None => self.evaluates_here(current),
                 });
         if is_proven { current } else { 0 }
@@ -123,7 +123,7 @@ fn is_on_own_stack(address: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Current, ThreadStateProof, is_on_own_stack};
+    use super::{CurrentThreadState, ThreadStateProof, is_on_own_stack};
     use std::ffi::c_void;
 
     #[test]
@@ -152,16 +152,16 @@ mod tests {
         let mut runtime = [0_usize; 64];
         runtime[5..7].copy_from_slice(&[1, 2]);
         // SAFETY: the words that are read of a runtime.
-        let current = |minor| unsafe { Current::new(minor, runtime.as_ptr() as usize, 0, Some(state)) };
-        let lease = &mut ThreadStateProof::new();
+        let current = |minor| unsafe { CurrentThreadState::new(minor, runtime.as_ptr() as usize, 0, Some(state)) };
+        let proof = &mut ThreadStateProof::new();
         let address = &raw const STATE as usize;
-        assert_eq!(current(12).state(77, lease), 77);
-        assert_eq!(current(11).state(address, lease), address);
-        assert_eq!(current(11).state(77, lease), 0);
+        assert_eq!(current(12).state(77, proof), 77);
+        assert_eq!(current(11).state(address, proof), address);
+        assert_eq!(current(11).state(77, proof), 0);
         let evaluation = 0_u8;
         // SAFETY: no other thread uses the array.
         unsafe { STATE[7] = &raw const evaluation as usize };
-        assert_eq!(current(11).state(77, lease), address);
-        assert_eq!(current(9).state(77, lease), 0);
+        assert_eq!(current(11).state(77, proof), address);
+        assert_eq!(current(9).state(77, proof), 0);
     }
 }

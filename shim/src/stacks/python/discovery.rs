@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-use super::current_state::Current;
+use super::current_state::CurrentThreadState;
 use super::interpreter::{self, Interpreter};
 use super::layout::Build;
 use super::symbols::{OnLibrary, Symbols};
@@ -88,11 +88,11 @@ fn publish(symbols: &Symbols, build: Build, thread_state: thread_specific::SlotG
     let Symbols { code_type, str_type, frame_type, runtime, current, .. } = *symbols;
     let layout = build.layout();
     // SAFETY: the runtime and the function of a version that was checked.
-    let current = unsafe { Current::new(layout.minor, runtime, frame_type, current) };
+    let current = unsafe { CurrentThreadState::new(layout.minor, runtime, frame_type, current) };
     let evaluation = function_at(symbols.evaluation);
     let found = Interpreter { layout, build, code_type, str_type, evaluation, thread_state, current };
     found.watch_deaths();
-    if !layout.marking.holds_for(symbols.version()) {
+    if !layout.sentinel_kind.holds_for(symbols.version()) {
         frame_sentinels::forbid();
     }
     let finalizing = symbols.runtime.wrapping_add(layout.finalizing) as *mut AtomicUsize;

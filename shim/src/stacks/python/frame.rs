@@ -100,16 +100,16 @@ impl<V: Version> PythonFrame<V> {
     /// Whose the frame is; the thread's where frames do not say.
     #[inline]
     pub(super) fn owner(&self) -> u8 {
-        let Some(completeness) = V::L.completeness else { return OWNER_THREAD };
+        let Some(incomplete_frame) = V::L.incomplete_frame else { return OWNER_THREAD };
         // SAFETY: a field of the frame.
-        unsafe { byte(self.address.wrapping_add(completeness.owner)) }
+        unsafe { byte(self.address.wrapping_add(incomplete_frame.owner)) }
     }
 
     /// What a frame's positions mean beside its code object: whose the frame is, and which copy of the bytecode it is in.
     #[inline]
     pub(super) fn setting(&self) -> u32 {
         let owner = u32::from(self.owner());
-        let Some(copies) = V::L.copies else { return owner };
+        let Some(copies) = V::L.thread_local_bytecode else { return owner };
         // SAFETY: a field of the frame.
         owner | unsafe { half(self.address.wrapping_add(copies.number)) } << 8
     }

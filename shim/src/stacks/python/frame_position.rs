@@ -2,20 +2,20 @@
 //!
 //! Invariant: as of the frames themselves, all that is read belongs to the calling thread's chain.
 
-use super::bytecode_copies;
 use super::frame::{LiveCode, PythonFrame};
 use super::interpreter::Interpreter;
-use super::layout::{OWNER_GENERATOR, OWNER_SHIM, Version};
+use super::layout::{OWNER_ENTRY, OWNER_GENERATOR, Version};
 use super::raw_memory::half;
+use super::thread_local_bytecode;
 
 impl<V: Version> PythonFrame<V> {
     /// Where the bytecode begins that the frame's position is in, if it is in any, `executable` being the frame's; 0 where
     /// that is not known.
     #[inline]
     pub(super) fn bytecode(&self, python: &Interpreter, executable: usize) -> usize {
-        let Some(completeness) = V::L.completeness else { return 0 };
-        let inline = executable.wrapping_add(completeness.bytecode);
-        let Some(copies) = V::L.copies else { return inline };
+        let Some(incomplete_frame) = V::L.incomplete_frame else { return 0 };
+        let inline = executable.wrapping_add(incomplete_frame.bytecode);
+        let Some(copies) = V::L.thread_local_bytecode else { return inline };
         // SAFETY: a field of the frame.
         let number = unsafe { half(self.address().wrapping_add(copies.number)) };
         if number == 0 { inline } else { self.copy(python, executable, number as usize) }
@@ -25,7 +25,7 @@ impl<V: Version> PythonFrame<V> {
     #[inline(never)]
     fn copy(&self, python: &Interpreter, executable: usize, number: usize) -> usize {
         let code = LiveCode::checked(&V::L, executable, python.code_type);
-        let found = code.and_then(|code| bytecode_copies::find(&V::L, python, code, number));
+        let found = code.and_then(|code| thread_local_bytecode::find(&V::L, python, code, number));
         found.filter(|copy| copy.contains(&self.position())).map_or(0, |copy| copy.start)
     }
 
@@ -45,14 +45,14 @@ impl<V: Version> PythonFrame<V> {
     /// no position of a frame is as high as that of one that is never shown.
     #[inline]
     pub(super) fn shown_from(&self, python: &Interpreter) -> usize {
-        let Some(completeness) = V::L.completeness else { return 0 };
+        let Some(incomplete_frame) = V::L.incomplete_frame else { return 0 };
         let owner = self.owner();
-        if owner == OWNER_GENERATOR || owner >= OWNER_SHIM {
+        if owner == OWNER_GENERATOR || owner >= OWNER_ENTRY {
             return if owner == OWNER_GENERATOR { 0 } else { usize::MAX };
         }
         let Some(code) = LiveCode::checked(&V::L, self.executable(), python.code_type) else { return 0 };
         // SAFETY: a field of a code object, whose type was checked.
-        let first = unsafe { half(code.address().wrapping_add(completeness.first_traceable)) };
+        let first = unsafe { half(code.address().wrapping_add(incomplete_frame.first_traceable)) };
         self.bytecode(python, code.address()).wrapping_add((first as usize).wrapping_mul(2))
     }
 }

@@ -8,8 +8,8 @@ use std::hint::cold_path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use super::code_deaths;
-use super::current_state::Current;
+use super::current_state::CurrentThreadState;
+use super::freed_code_objects;
 use super::layout::{Build, Layout};
 use super::thread_specific;
 use super::thread_state_proof::ThreadStateProof;
@@ -27,15 +27,15 @@ pub(super) struct Interpreter {
     /// Where the code of the function is that runs Python frames; empty when not known.
     pub(super) evaluation: std::ops::Range<usize>,
     pub(super) thread_state: thread_specific::SlotGetter,
-    pub(super) current: Current,
+    pub(super) current: CurrentThreadState,
 }
 
 impl Interpreter {
     /// The state that the calling thread runs, whether or not it holds the GIL; 0 when it has none, or when it is not
     /// certain.
     #[inline(always)]
-    pub(super) fn own_thread_state(&self, lease: &mut ThreadStateProof) -> usize {
-        self.current.state(thread_specific::read(self.thread_state), lease)
+    pub(super) fn own_thread_state(&self, proof: &mut ThreadStateProof) -> usize {
+        self.current.state(thread_specific::read(self.thread_state), proof)
     }
 
     /// The same, where neither the interpreter nor anything else needs to be asked.
@@ -61,7 +61,7 @@ impl Interpreter {
     /// Makes sure that deaths of code objects are seen.
     pub(super) fn watch_deaths(&self) {
         // SAFETY: the type was checked before this interpreter was published.
-        unsafe { code_deaths::watch(self.code_type.wrapping_add(self.layout.objects.deallocator())) };
+        unsafe { freed_code_objects::watch(self.code_type.wrapping_add(self.layout.objects.deallocator())) };
     }
 }
 

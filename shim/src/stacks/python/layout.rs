@@ -31,7 +31,7 @@ pub(super) enum Position {
 
 /// The owner of a frame and the code object's first traceable instruction, of 3.11 and later.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Completeness {
+pub(super) struct IncompleteFrameOffsets {
     /// Offset of the frame's owner, one byte.
     pub(super) owner: usize,
     /// Offset of `_co_firsttraceable` in the code object, a 32-bit count of code units.
@@ -40,11 +40,11 @@ pub(super) struct Completeness {
     pub(super) bytecode: usize,
 }
 
-/// Which word of a frame can be marked, so that the interpreter is bound to destroy the mark; see `frame_sentinels`.
+/// Which word of a frame can be marked, so that the interpreter is bound to destroy the sentinel; see `frame_sentinels`.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Marking {
+pub(super) enum SentinelKind {
     /// Not known of this version.
-    #[allow(dead_code, reason = "a new version's table says so until a mark is proven for it")]
+    #[allow(dead_code, reason = "a new version's table says so until a sentinel is proven for it")]
     Unknown,
     /// The byte at this offset in the frame is 1 while it executes, and only asked whether it is 0.
     RunningByte(usize),
@@ -57,7 +57,7 @@ pub(super) enum Marking {
     CreationByte { offset: usize, since: u32 },
 }
 
-impl Marking {
+impl SentinelKind {
     /// Whether it holds for an interpreter of this `PY_VERSION_HEX`.
     pub(super) const fn holds_for(&self, version: u32) -> bool {
         match self {
@@ -95,7 +95,7 @@ pub(super) struct Delegation {
 
 /// Where a free-threaded build keeps the copies of a code object's bytecode, of which each thread executes its own.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Copies {
+pub(super) struct ThreadLocalBytecode {
     /// In a frame: the number of the copy that its position is in, 32 bits; 0 is the inline one.
     pub(super) number: usize,
     /// In a code object: the address of the array, a count and then that many addresses.
@@ -155,7 +155,7 @@ pub(super) struct Layout {
     pub(super) is_free_threaded: bool,
     pub(super) objects: Objects,
     /// Only where each thread executes a copy of the bytecode.
-    pub(super) copies: Option<Copies>,
+    pub(super) thread_local_bytecode: Option<ThreadLocalBytecode>,
     /// `_PyRuntime`'s pointer to the thread state that finalizes, null before.
     pub(super) finalizing: usize,
     pub(super) frame_root: FrameRoot,
@@ -164,8 +164,8 @@ pub(super) struct Layout {
     /// In a frame: its code object, with tag bits in the low two from 3.14 on.
     pub(super) executable: usize,
     pub(super) position: Position,
-    pub(super) completeness: Option<Completeness>,
-    pub(super) marking: Marking,
+    pub(super) incomplete_frame: Option<IncompleteFrameOffsets>,
+    pub(super) sentinel_kind: SentinelKind,
     /// In a thread state: how many trace functions are running, an int.
     pub(super) tracing: usize,
     pub(super) filename: usize,
@@ -193,7 +193,7 @@ pub(super) const OWNER_THREAD: u8 = 0;
 /// Frame owner: a generator or coroutine.
 pub(super) const OWNER_GENERATOR: u8 = 1;
 /// Frame owners from here on are the interpreter's own entry frames.
-pub(super) const OWNER_SHIM: u8 = 3;
+pub(super) const OWNER_ENTRY: u8 = 3;
 
 /// A version's layout as a constant, so that the walker's offsets are immediates.
 #[expect(private_interfaces, reason = "only the modules of this one look inside")]
@@ -274,14 +274,14 @@ const L38: Layout = Layout {
     minor: 8,
     is_free_threaded: false,
     objects: WITH_GIL,
-    copies: None,
+    thread_local_bytecode: None,
     finalizing: 16,
     frame_root: FrameRoot::Direct(24),
     previous: 24,
     executable: 32,
     position: Position::Index { offset: 104, scale: 1 },
-    completeness: None,
-    marking: Marking::RunningByte(116),
+    incomplete_frame: None,
+    sentinel_kind: SentinelKind::RunningByte(116),
     tracing: 44,
     filename: 104,
     name: 112,
@@ -302,7 +302,7 @@ const L39: Layout = Layout { minor: 9, ..L38 };
 const L310: Layout = Layout {
     minor: 10,
     position: Position::Index { offset: 96, scale: 2 },
-    marking: Marking::RunningDepth(80),
+    sentinel_kind: SentinelKind::RunningDepth(80),
     line_table_format: LineTableFormat::Ranges,
     frame_size: Some(360),
     ..L38
@@ -315,8 +315,8 @@ const L311: Layout = Layout {
     previous: 48,
     executable: 32,
     position: Position::Pointer(56),
-    completeness: Some(Completeness { owner: 69, first_traceable: 168, bytecode: 184 }),
-    marking: Marking::ResultSlot(ResultSlot {
+    incomplete_frame: Some(IncompleteFrameOffsets { owner: 69, first_traceable: 168, bytecode: 184 }),
+    sentinel_kind: SentinelKind::ResultSlot(ResultSlot {
         stack_top: 64,
         locals: 72,
         locals_count: 76,
@@ -340,8 +340,8 @@ const L312: Layout = Layout {
     frame_root: FrameRoot::Through { cframe: 56, current: 0 },
     previous: 8,
     executable: 0,
-    completeness: Some(Completeness { owner: 70, first_traceable: 176, bytecode: 192 }),
-    marking: Marking::ResultSlot(ResultSlot {
+    incomplete_frame: Some(IncompleteFrameOffsets { owner: 70, first_traceable: 176, bytecode: 192 }),
+    sentinel_kind: SentinelKind::ResultSlot(ResultSlot {
         stack_top: 64,
         locals: 72,
         locals_count: 72,
@@ -361,8 +361,8 @@ const L313: Layout = Layout {
     minor: 13,
     finalizing: 608,
     frame_root: FrameRoot::Direct(72),
-    completeness: Some(Completeness { owner: 70, first_traceable: 184, bytecode: 200 }),
-    marking: Marking::ResultSlot(ResultSlot {
+    incomplete_frame: Some(IncompleteFrameOffsets { owner: 70, first_traceable: 184, bytecode: 200 }),
+    sentinel_kind: SentinelKind::ResultSlot(ResultSlot {
         stack_top: 64,
         locals: 72,
         locals_count: 72,
@@ -398,9 +398,9 @@ const L313: Layout = Layout {
 const L314: Layout = Layout {
     minor: 14,
     finalizing: 784,
-    completeness: Some(Completeness { owner: 74, first_traceable: 192, bytecode: 208 }),
+    incomplete_frame: Some(IncompleteFrameOffsets { owner: 74, first_traceable: 192, bytecode: 208 }),
     // Up to 3.14.4 the collector went by this byte.
-    marking: Marking::CreationByte { offset: 75, since: 0x030e_05f0 },
+    sentinel_kind: SentinelKind::CreationByte { offset: 75, since: 0x030e_05f0 },
     code_size: 208,
     debug_offsets: &[
         (32, 784),
@@ -472,7 +472,7 @@ impl Layout {
     /// Whether a position alone leaves the code object open: an index is the same in any code object, a pointer into the
     /// code object is not. (A copy of the bytecode may be freed while its code object lives.)
     pub(super) const fn position_needs_code(&self) -> bool {
-        matches!(self.position, Position::Index { .. }) || self.copies.is_some()
+        matches!(self.position, Position::Index { .. }) || self.thread_local_bytecode.is_some()
     }
 }
 
@@ -480,9 +480,9 @@ impl Layout {
 mod tests {
     use super::{Build, ForVersion, Version};
 
-    struct Described;
+    struct BuildOfLayout;
 
-    impl ForVersion for Described {
+    impl ForVersion for BuildOfLayout {
         type Output = (u8, bool);
 
         fn run<V: Version>(self) -> (u8, bool) {
@@ -493,7 +493,7 @@ mod tests {
     #[test]
     fn each_build_is_read_with_its_own_layout() {
         for build in Build::ALL {
-            let (minor, is_free_threaded) = build.dispatch(Described);
+            let (minor, is_free_threaded) = build.dispatch(BuildOfLayout);
             assert_eq!(format!("{build:?}"), format!("V3{minor}{}", if is_free_threaded { "T" } else { "" }));
             assert_eq!(Build::find(minor, is_free_threaded), Some(*build));
         }

@@ -5,21 +5,21 @@
 //! structures are known; else there are no Python frames and [`discovery::reason`] says why.
 
 mod announce;
-mod bytecode_copies;
 mod chain;
 mod code;
-mod code_deaths;
 mod current_state;
 mod discovery;
 mod frame;
 mod frame_position;
 mod frame_sentinels;
+mod freed_code_objects;
 mod interpreter;
 mod layout;
 mod layout_check;
 mod raw_memory;
 mod strings;
 mod symbols;
+mod thread_local_bytecode;
 mod thread_name;
 mod thread_specific;
 mod thread_state_proof;
@@ -28,9 +28,9 @@ mod unsupported;
 mod verify_sentinels;
 
 pub(crate) use announce::{store_text, tell_collector};
-pub(crate) use chain::{Chain, EvaluationEntry, FastComparison, Naming};
+pub(crate) use chain::{Chain, EvaluationEntry, FastComparison, NameLookup};
 pub(crate) use discovery::{after_dlopen, start, version_hex};
-pub(crate) use frame_sentinels::allow as allow_marks;
+pub(crate) use frame_sentinels::allow as allow_sentinels;
 pub(crate) use interpreter::{build, evaluates_by_tail_calls, evaluation_loop, finalizes_here, finalizing};
 pub(crate) use layout::{ForVersion, Version};
 pub(crate) use thread_name::{LONGEST as LONGEST_NAME, News, ThreadObject, object_of};

@@ -11,7 +11,7 @@
 //! state before it makes one current.)
 //!
 //! **The root.** Those proofs end when the interpreter lends the GIL to others in the middle of a program. Before, the
-//! thread leaves something of its own, if marks are allowed: in the oldest frame of the state it runs it writes a number
+//! thread leaves something of its own, if sentinels are allowed: in the oldest frame of the state it runs it writes a number
 //! of its own, in place of 1, into the byte that says that the frame executes; the interpreter asks only whether that is
 //! 0. While the number is there that evaluation has not ended, so it stands on this thread's stack, and what is current
 //! above it is what this thread runs. No other thread writes the same number.
@@ -30,7 +30,7 @@ use crate::platform::fallible_read;
 
 /// The first number of a thread; 1 and 2 are what any executing frame may hold.
 const FIRST: usize = 3;
-/// Links followed to the root; a longer chain has no lease.
+/// Links followed to the root; a longer chain has no proof.
 const LONGEST_WALK: usize = 100_000;
 
 /// The byte that says that a frame executes, in both versions.
@@ -129,7 +129,7 @@ impl ThreadStateProof {
     /// Writes the number into the oldest frame of a state that this thread runs, if it has one that executes.
     fn take(&mut self, state: usize) {
         self.forget();
-        if !frame_sentinels::are_allowed() || (self.number == 0 && !self.number_myself()) {
+        if !frame_sentinels::are_allowed() || (self.number == 0 && !self.assign_number()) {
             return;
         }
         let Some(root) = root(state) else { return };
@@ -143,7 +143,7 @@ impl ThreadStateProof {
         }
     }
 
-    fn number_myself(&mut self) -> bool {
+    fn assign_number(&mut self) -> bool {
         let next = NEXT.fetch_update(Relaxed, Relaxed, |next| (next <= u8::MAX.into()).then(|| next.wrapping_add(1)));
         self.number = next.unwrap_or(0) as u8;
         self.number != 0
@@ -250,12 +250,12 @@ mod tests {
         let gil = gil();
         let mut interpreter = FakeInterpreter::new();
         interpreter.state[3] = 0;
-        let (state, mut lease) = (interpreter.state(), ThreadStateProof::new());
+        let (state, mut proof) = (interpreter.state(), ThreadStateProof::new());
         gil.words[0].store(FIRST, Relaxed);
-        assert!(!lease.proves(&gil, FIRST, state), "nobody holds the GIL");
+        assert!(!proof.proves(&gil, FIRST, state), "nobody holds the GIL");
         gil.words[1].store(1, Relaxed);
-        assert!(lease.proves(&gil, FIRST, state) && !lease.proves(&gil, 0, state));
+        assert!(proof.proves(&gil, FIRST, state) && !proof.proves(&gil, 0, state));
         gil.words[0].store(state, Relaxed);
-        assert!(!lease.proves(&gil, FIRST, state));
+        assert!(!proof.proves(&gil, FIRST, state));
     }
 }

@@ -7,7 +7,7 @@ use crate::events::ring::{Ring, add};
 use crate::stacks::native::arch;
 use crate::stacks::native::cfi;
 use crate::stacks::native::code_pages;
-use crate::stacks::native::early_objects;
+use crate::stacks::native::loading_objects;
 use crate::stacks::native::modules;
 use crate::stacks::native::rule::{KnownAddress, RuleKind, UnwindRule};
 
@@ -46,7 +46,7 @@ impl Walk {
     /// As [`Walk::learn`], of what is in no module: an object that is being loaded, or a page. Described every time: the
     /// same one may have gone by another id.
     fn learn_outside(address: usize, ring: &mut Ring) -> Option<KnownAddress> {
-        if let Some(early) = early_objects::at(address) {
+        if let Some(early) = loading_objects::at(address) {
             ring.define_module(&early.record());
             let object = &early.object;
             let rule = cfi::rule(object.unwind_header(), |address| object.segment_end(address), address);

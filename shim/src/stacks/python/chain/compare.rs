@@ -6,7 +6,7 @@
 use super::super::frame::{OwnThreadState, PythonFrame};
 use super::super::frame_sentinels::{CLEARANCE, GAP};
 use super::super::interpreter::Interpreter;
-use super::super::layout::{Marking, Version};
+use super::super::layout::{SentinelKind, Version};
 #[cfg(feature = "verify-marks")]
 use super::super::verify_sentinels;
 use super::{Chain, FrameDetail};
@@ -43,7 +43,7 @@ impl Chain {
 
     /// Compares the frames below `length`, newest first, whose newest is at `address`; gives the length of the part
     /// that is still in question: 0 when all are equal, else the first that differs is the newest of that part.
-    /// A frame in which a mark is found is the last that needs a look.
+    /// A frame in which a sentinel is found is the last that needs a look.
     #[inline(always)]
     pub(super) fn matching_from<V: Version>(
         &mut self,
@@ -52,25 +52,25 @@ impl Chain {
         mut address: usize,
     ) -> usize {
         let mut top = length;
-        while let Some(mark) = self.marks.newest_below(top).copied() {
-            let differing = self.matching_between::<V>(mark.place, top, address);
-            if differing > mark.place {
+        while let Some(sentinel) = self.sentinels.newest_below(top).copied() {
+            let differing = self.matching_between::<V>(sentinel.place, top, address);
+            if differing > sentinel.place {
                 return differing;
             }
-            let link = self.links.get(mark.place);
-            if !mark.is_there::<V>(link.position) {
-                self.marks.truncate(mark.place);
-            } else if !self.is_tracing::<V>() && self.passes_audit::<V>(python, mark.place, link.previous) {
+            let link = self.links.get(sentinel.place);
+            if !sentinel.is_there::<V>(link.position) {
+                self.sentinels.truncate(sentinel.place);
+            } else if !self.is_tracing::<V>() && self.passes_audit::<V>(python, sentinel.place, link.previous) {
                 #[cfg(feature = "verify-marks")]
-                verify_sentinels::note(self.shows_below::<V>(python, mark.place, link.previous));
-                self.mark_between::<V>(python, mark.place, length);
+                verify_sentinels::note(self.shows_below::<V>(python, sentinel.place, link.previous));
+                self.add_sentinels_between::<V>(python, sentinel.place, length);
                 return 0;
             }
-            (top, address) = (mark.place, link.previous);
+            (top, address) = (sentinel.place, link.previous);
         }
         let differing = self.matching_between::<V>(0, top, address);
         if differing == 0 {
-            self.mark_between::<V>(python, 0, length);
+            self.add_sentinels_between::<V>(python, 0, length);
         }
         differing
     }
@@ -93,15 +93,15 @@ impl Chain {
         floor
     }
 
-    /// Whether the mark at `length` stands for what it should, as far as that is looked at; if not, there are no more marks.
+    /// Whether the sentinel at `length` stands for what it should, as far as that is looked at; if not, there are no more sentinels.
     #[inline(always)]
     fn passes_audit<V: Version>(&mut self, python: &Interpreter, length: usize, address: usize) -> bool {
-        if !self.marks.is_audit_due() || self.shows_below::<V>(python, length, address) {
+        if !self.sentinels.is_audit_due() || self.shows_below::<V>(python, length, address) {
             return true;
         }
         #[cfg(feature = "verify-marks")]
         verify_sentinels::note(false);
-        self.marks.give_up();
+        self.sentinels.give_up();
         false
     }
 
@@ -135,40 +135,40 @@ impl Chain {
         unsafe { OwnThreadState::<V>::new(self.state) }.is_tracing()
     }
 
-    /// Makes marks, if there are too few, between the mark at `floor` (or the root) and the frame at `length`, all of which
+    /// Makes sentinels, if there are too few, between the sentinel at `floor` (or the root) and the frame at `length`, all of which
     /// were just compared.
     #[inline(always)]
-    fn mark_between<V: Version>(&mut self, python: &Interpreter, floor: usize, length: usize) {
-        let can_be_marked = !matches!(V::L.marking, Marking::Unknown);
-        if can_be_marked && self.marks.are_wanted(length.wrapping_sub(floor)) && !self.is_tracing::<V>() {
-            self.make_marks::<V>(python, floor, length);
+    fn add_sentinels_between<V: Version>(&mut self, python: &Interpreter, floor: usize, length: usize) {
+        let is_possible = !matches!(V::L.sentinel_kind, SentinelKind::Unknown);
+        if is_possible && self.sentinels.are_wanted(length.wrapping_sub(floor)) && !self.is_tracing::<V>() {
+            self.make_sentinels::<V>(python, floor, length);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn make_marks<V: Version>(&mut self, python: &Interpreter, floor: usize, length: usize) {
-        self.marks.truncate(floor.wrapping_add(1));
+    fn make_sentinels<V: Version>(&mut self, python: &Interpreter, floor: usize, length: usize) {
+        self.sentinels.truncate(floor.wrapping_add(1));
         let (mut made, mut next) = (0_usize, floor.wrapping_add(GAP));
         for place in floor.wrapping_add(GAP)..=length.saturating_sub(CLEARANCE) {
-            if place >= next && self.make_mark::<V>(python, place) {
+            if place >= next && self.make_sentinel::<V>(python, place) {
                 (made, next) = (made.wrapping_add(1), place.wrapping_add(GAP));
             }
         }
         // Where few frames can be marked, looking for them costs more than they save.
         if made.wrapping_mul(4 * GAP) < length.wrapping_sub(floor) {
-            self.marks.discourage();
+            self.sentinels.back_off();
         }
     }
 
-    /// Marks the frame at `place`, if it can be marked.
-    fn make_mark<V: Version>(&mut self, python: &Interpreter, place: usize) -> bool {
+    /// Writes a sentinel to the frame at `place`, if it can be marked.
+    fn make_sentinel<V: Version>(&mut self, python: &Interpreter, place: usize) -> bool {
         let address = |place: usize| self.links.get(place.wrapping_add(1)).previous;
         // SAFETY: reached from this thread's newest frame by links that were just confirmed.
         let frame = unsafe { PythonFrame::<V>::new(address(place)) };
         // SAFETY: reached from this thread's newest frame by links that were just confirmed.
         let callee = unsafe { PythonFrame::<V>::new(address(place.wrapping_add(1))) };
-        self.details.get(place).id != 0 && self.marks.make(python.code_type, place, &frame, &callee)
+        self.details.get(place).id != 0 && self.sentinels.make(python.code_type, place, &frame, &callee)
     }
 
     /// Whether the frame at `position` is the shown frame it was, at another instruction.
@@ -181,7 +181,7 @@ impl Chain {
     /// The frame at `position`, which remains, may have gone on to another copy of its bytecode.
     #[inline(always)]
     pub(super) fn settle<V: Version>(&mut self, python: &Interpreter, frame: &PythonFrame<V>, position: usize) {
-        if V::L.copies.is_none() {
+        if V::L.thread_local_bytecode.is_none() {
             return;
         }
         if let Some(detail) = self.details.as_mut_slice().get_mut(position) {
@@ -192,8 +192,8 @@ impl Chain {
         }
     }
 
-    /// Marks the frames whose code objects died: what stands at their address now is something else.
-    pub(super) fn bury(&mut self) {
+    /// Writes a sentinel to the frames whose code objects died: what stands at their address now is something else.
+    pub(super) fn invalidate_dead_code(&mut self) {
         if self.codes.is_current() {
             return;
         }

@@ -7,7 +7,7 @@
 //! Invariant: reads what [`Chain::update`] has just read, and the records on this thread's stack.
 
 use super::super::interpreter;
-use super::super::layout::{Layout, OWNER_SHIM};
+use super::super::layout::{Layout, OWNER_ENTRY};
 use super::super::raw_memory::{byte, word};
 use super::Chain;
 
@@ -71,13 +71,13 @@ impl Chain {
             // SAFETY: a field of a frame that was just reached from this thread's newest.
             11 => unsafe { byte(frame.wrapping_add(IS_ENTRY)) != 0 },
             _ => {
-                let owner = layout.completeness.map_or(0, |fields| fields.owner);
+                let owner = layout.incomplete_frame.map_or(0, |fields| fields.owner);
                 let is_hidden = self.details.get(position).id == 0;
                 // The thread state's own frame is no loop's.
                 is_hidden
                     && (layout.minor < FIRST_WITH_BASE || self.links.get(position).previous != 0)
                     // SAFETY: a field of a frame that was just reached from this thread's newest.
-                    && unsafe { byte(frame.wrapping_add(owner)) >= OWNER_SHIM }
+                    && unsafe { byte(frame.wrapping_add(owner)) >= OWNER_ENTRY }
             }
         }
     }

@@ -5,7 +5,7 @@
 //! than the frames of the span and the sentinel below them would have to be read, it answers that it does not know.
 
 use super::super::frame::{OwnThreadState, PythonFrame};
-use super::super::frame_sentinels::{FrameSentinel, LONGEST_UNMARKED};
+use super::super::frame_sentinels::{FrameSentinel, LONGEST_WITHOUT_SENTINEL};
 use super::super::interpreter::{self, Interpreter};
 use super::super::layout::Version;
 #[cfg(feature = "verify-marks")]
@@ -15,30 +15,33 @@ use super::links::{ChainLink, MOST, Newest};
 use super::{Chain, FrameDetail};
 use std::hint::cold_path;
 
-const _: () = assert!(LONGEST_UNMARKED < MOST + 1, "nothing that is compared without a mark is too long for a glance");
+const _: () = assert!(
+    LONGEST_WITHOUT_SENTINEL < MOST + 1,
+    "nothing that is compared without a sentinel is too long for the fast comparison"
+);
 
-/// What a glance has to look at.
+/// The frames that the fast comparison reads.
 #[derive(Debug)]
 pub(super) struct ComparedSpan {
     /// Frames to compare below the newest; past [`MOST`] where the chain must be looked at in full, or is empty.
     older: usize,
     /// What is known of them. Whoever gives the chain another length forgets the span before.
     links: Newest,
-    /// The mark in the oldest of them; where that is the root and has none, what stands for one.
-    mark: FrameSentinel,
+    /// The sentinel in the oldest of them; where that is the root and has none, what stands for one.
+    sentinel: FrameSentinel,
 }
 
 impl ComparedSpan {
-    /// Everything must be looked at.
-    pub(super) const UNKNOWN: Self = Self { older: usize::MAX, links: Newest::NONE, mark: FrameSentinel::NONE };
+    /// Nothing is known: the full comparison is needed.
+    pub(super) const UNKNOWN: Self = Self { older: usize::MAX, links: Newest::NONE, sentinel: FrameSentinel::NONE };
 }
 
-/// What a glance at the chain says.
+/// Result of the fast comparison.
 pub(crate) enum FastComparison {
     Same,
     /// The same but for the newest frame's position.
     Moved(usize),
-    /// It takes a closer look.
+    /// Unknown: the full comparison is needed.
     Unknown,
     /// The thread's state is not known without asking.
     Unasked,
@@ -48,7 +51,7 @@ impl Chain {
     /// Compares the calling thread's chain with what was written last, the interpreter not being about to end. It changes
     /// nothing and calls nobody.
     #[inline(always)]
-    pub(crate) fn glance<V: Version>(&self) -> FastComparison {
+    pub(crate) fn compare_fast<V: Version>(&self) -> FastComparison {
         let Some(state) = interpreter::interpreter().and_then(Interpreter::own_thread_state_at_once) else {
             cold_path();
             return FastComparison::Unasked;
@@ -59,12 +62,12 @@ impl Chain {
         }
         // SAFETY: the interpreter says that this is the calling thread's own state, and nobody else is freeing it.
         let newest = unsafe { OwnThreadState::<V>::new(state) }.newest();
-        self.glance_at::<V>(state, newest)
+        self.compare_fast_from::<V>(state, newest)
     }
 
     /// Compares the frames of the span with memory, `newest` being the newest frame of the thread's state.
     #[inline(always)]
-    pub(super) fn glance_at<V: Version>(&self, state: usize, newest: usize) -> FastComparison {
+    pub(super) fn compare_fast_from<V: Version>(&self, state: usize, newest: usize) -> FastComparison {
         if newest != self.newest || !self.codes.is_current() {
             cold_path();
             return FastComparison::Unknown;
@@ -75,7 +78,7 @@ impl Chain {
         }
         // SAFETY: the state from which the newest frame was reached.
         if unsafe { OwnThreadState::<V>::new(state) }.is_tracing() {
-            // No mark counts then. Without a trace function the closer look does not take that much longer.
+            // No sentinel counts then. Without a trace function the full comparison does not take that much longer.
             cold_path();
             return FastComparison::Unknown;
         }
@@ -96,7 +99,7 @@ impl Chain {
         if is_shown_at(&frame, &detail, position) { FastComparison::Moved(position) } else { FastComparison::Unknown }
     }
 
-    /// Whether the frames below the newest, and what the mark stands for, are what they were.
+    /// Whether the frames below the newest, and what the sentinel stands for, are what they were.
     #[inline(always)]
     fn are_unchanged<V: Version>(&self, newest: &ChainLink, older: &[ChainLink; MOST]) -> bool {
         let mut address = newest.previous_from_cache();
@@ -121,7 +124,7 @@ impl Chain {
             };
         }
         compare!(1 2 3 4 5 6 7 8 9 10 11 12);
-        let is_proven = self.span.mark.stands::<V>();
+        let is_proven = self.span.sentinel.stands::<V>();
         #[cfg(feature = "verify-marks")]
         if let Some((python, link)) = interpreter::interpreter().zip(older.get(MOST.wrapping_sub(self.span.older)))
             && is_proven
@@ -144,18 +147,18 @@ impl Chain {
         !V::L.position_needs_code() || same_code(&frame, &self.details.get(place))
     }
 
-    /// Decides what the next glance looks at, after the chain or its marks have changed.
-    pub(super) fn refocus<V: Version>(&mut self) {
+    /// Decides what the next fast comparison reads, after the chain or its sentinels have changed.
+    pub(super) fn update_compared_span<V: Version>(&mut self) {
         let newest = self.length.saturating_sub(1);
-        let mark = self.marks.newest_below(newest).copied();
-        let floor = mark.map_or(0, |mark| mark.place);
+        let sentinel = self.sentinels.newest_below(newest).copied();
+        let floor = sentinel.map_or(0, |sentinel| sentinel.place);
         let older = newest.wrapping_sub(floor);
-        // Where that is too much to compare, the general comparison may want to make marks.
-        let is_short = older <= MOST && (mark.is_some() || !cfg!(feature = "verify-marks"));
-        let is_of_frame = mark.is_none_or(|mark| mark.is_of::<V>(self.links.get(floor).position));
-        let mark = mark.unwrap_or_else(FrameSentinel::of_nothing::<V>);
+        // Where that is too much to compare, the general comparison may want to make sentinels.
+        let is_short = older <= MOST && (sentinel.is_some() || !cfg!(feature = "verify-marks"));
+        let is_of_frame = sentinel.is_none_or(|sentinel| sentinel.is_of::<V>(self.links.get(floor).position));
+        let sentinel = sentinel.unwrap_or_else(FrameSentinel::of_nothing::<V>);
         self.span = match self.links.newest(self.length) {
-            Some(links) if is_short && is_of_frame => ComparedSpan { older, links, mark },
+            Some(links) if is_short && is_of_frame => ComparedSpan { older, links, sentinel },
             _ => ComparedSpan::UNKNOWN,
         };
         self.newest_detail = self.details.get(newest);

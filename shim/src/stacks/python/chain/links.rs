@@ -5,9 +5,9 @@
 
 use std::ptr::NonNull;
 
-use crate::platform::mapped_vec::{MappedVec, Plain};
+use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
-/// The most frames below the newest that a glance looks at.
+/// The most frames below the newest that the fast comparison reads.
 pub(super) const MOST: usize = 12;
 
 /// What is compared each time. The address of the frame at position `i` is `previous` of the link at `i + 1`.
@@ -18,7 +18,7 @@ pub(super) struct ChainLink {
 }
 
 // SAFETY: integers only.
-unsafe impl Plain for ChainLink {}
+unsafe impl Zeroable for ChainLink {}
 
 impl ChainLink {
     /// `previous`, in a read of its own. A compiler that knows it to be equal to what the frame holds would go on with
@@ -75,12 +75,12 @@ impl Links {
     }
 }
 
-/// Where the newest links are, so that a glance need not look for them.
+/// Where the newest links are, so that the fast comparison need not search them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Newest(NonNull<[ChainLink; MOST + 1]>);
 
 impl Newest {
-    /// Of no chain; for whoever does not look.
+    /// Placeholder; not read.
     pub(super) const NONE: Self = Self(NonNull::dangling());
 
     /// The links.

@@ -8,10 +8,10 @@ use super::super::interpreter::{self, Interpreter};
 use super::super::layout::{ForVersion, Version};
 use super::compare::ChainComparison;
 use super::fast_compare::FastComparison;
-use super::{Chain, Naming};
+use super::{Chain, NameLookup};
 use crate::events::stack_model::StackWriter;
 
-/// Ticks between two looks at a thread's name: a few hundredths of a second, of which a look takes some ten microseconds.
+/// Ticks between two readings of a thread's name: a few hundredths of a second; a reading takes some ten microseconds.
 const ASK_AGAIN: u64 = 1 << 26;
 
 /// [`Chain::update_as`] for the interpreter's build.
@@ -21,10 +21,10 @@ struct Update<'a, W> {
 }
 
 impl<W: StackWriter> ForVersion for Update<'_, W> {
-    type Output = Naming;
+    type Output = NameLookup;
 
     #[inline(always)]
-    fn run<V: Version>(self) -> Naming {
+    fn run<V: Version>(self) -> NameLookup {
         self.chain.update_as::<V>(self.writer)
     }
 }
@@ -32,37 +32,37 @@ impl<W: StackWriter> ForVersion for Update<'_, W> {
 impl Chain {
     /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held. The result says whether
     /// the thread should be asked for its name.
-    pub(crate) fn update(&mut self, writer: &mut impl StackWriter) -> Naming {
-        let Some(python) = interpreter::interpreter() else { return Naming::Done };
+    pub(crate) fn update(&mut self, writer: &mut impl StackWriter) -> NameLookup {
+        let Some(python) = interpreter::interpreter() else { return NameLookup::Done };
         python.build.dispatch(Update { chain: self, writer })
     }
 
     /// As [`Chain::update`], for an interpreter that is known to be of version `V`.
     #[inline(always)]
-    pub(crate) fn update_as<V: Version>(&mut self, writer: &mut impl StackWriter) -> Naming {
+    pub(crate) fn update_as<V: Version>(&mut self, writer: &mut impl StackWriter) -> NameLookup {
         let Some(python) = interpreter::interpreter() else {
             cold_path();
-            return Naming::Done;
+            return NameLookup::Done;
         };
         let newest = self.newest_frame::<V>(python);
-        match self.glance_at::<V>(self.state, newest) {
-            FastComparison::Same => Naming::Done,
+        match self.compare_fast_from::<V>(self.state, newest) {
+            FastComparison::Same => NameLookup::Done,
             FastComparison::Moved(position) => self.move_newest::<V>(python, position, writer),
-            FastComparison::Unknown | FastComparison::Unasked => self.look_closer::<V>(python, newest, writer),
+            FastComparison::Unknown | FastComparison::Unasked => self.compare_full::<V>(python, newest, writer),
         }
     }
 
-    /// As [`Chain::update_as`], after a glance that was not enough.
-    pub(crate) fn update_looking<V: Version>(&mut self, writer: &mut impl StackWriter) -> Naming {
+    /// As [`Chain::update_as`], after a fast comparison that was inconclusive.
+    pub(crate) fn update_full<V: Version>(&mut self, writer: &mut impl StackWriter) -> NameLookup {
         let Some(python) = interpreter::interpreter() else {
             cold_path();
-            return Naming::Done;
+            return NameLookup::Done;
         };
         let newest = self.newest_frame::<V>(python);
-        self.look_closer::<V>(python, newest, writer)
+        self.compare_full::<V>(python, newest, writer)
     }
 
-    /// As [`Chain::update_as`], after a glance that has found the newest frame at another position.
+    /// As [`Chain::update_as`], after a fast comparison that has found the newest frame at another position.
     pub(crate) fn update_moved<V: Version>(&mut self, position: usize, writer: &mut impl StackWriter) {
         let Some(python) = interpreter::interpreter() else {
             cold_path();
@@ -71,44 +71,54 @@ impl Chain {
         let _done = self.move_newest::<V>(python, position, writer);
     }
 
-    /// The way to the closer look, which is out of the way of the glance.
+    /// The full comparison, out of line so that the fast one stays short.
     #[cold]
     #[inline(never)]
-    fn look_closer<V: Version>(
+    fn compare_full<V: Version>(
         &mut self,
         python: &Interpreter,
         newest: usize,
         writer: &mut impl StackWriter,
-    ) -> Naming {
+    ) -> NameLookup {
         if self.timer.is_due() {
-            return self.look_timed::<V>(python, newest, writer);
+            return self.compare_full_timed::<V>(python, newest, writer);
         }
-        self.look::<V>(python, newest, writer)
+        self.compare_and_write::<V>(python, newest, writer)
     }
 
     #[cold]
     #[inline(never)]
-    fn look_timed<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> Naming {
+    fn compare_full_timed<V: Version>(
+        &mut self,
+        python: &Interpreter,
+        newest: usize,
+        writer: &mut impl StackWriter,
+    ) -> NameLookup {
         self.timer.begin();
         let begun = writer.now();
         if begun.wrapping_sub(self.asked) > ASK_AGAIN {
             self.asked = begun;
-            self.naming = Naming::Due;
+            self.naming = NameLookup::Due;
         }
-        let naming = self.look::<V>(python, newest, writer);
-        writer.looked_since(begun);
+        let naming = self.compare_and_write::<V>(python, newest, writer);
+        writer.compared_full_since(begun);
         naming
     }
 
-    /// The closer look, where a glance was not enough.
+    /// Full comparison, after the fast one was inconclusive.
     #[inline(never)]
-    fn look<V: Version>(&mut self, python: &Interpreter, newest: usize, writer: &mut impl StackWriter) -> Naming {
+    fn compare_and_write<V: Version>(
+        &mut self,
+        python: &Interpreter,
+        newest: usize,
+        writer: &mut impl StackWriter,
+    ) -> NameLookup {
         let comparison = if newest == self.newest && self.codes.is_current() {
             self.compare::<V>(python)
         } else {
             ChainComparison::Different
         };
-        writer.looked(matches!(comparison, ChainComparison::Different));
+        writer.compared_full(matches!(comparison, ChainComparison::Different));
         match comparison {
             ChainComparison::Same => {}
             ChainComparison::Moved(position) => {
@@ -116,7 +126,7 @@ impl Chain {
             }
             ChainComparison::Different => self.follow::<V>(python, newest, writer),
         }
-        self.refocus::<V>();
+        self.update_compared_span::<V>();
         self.naming
     }
 }

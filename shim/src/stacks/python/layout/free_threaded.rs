@@ -8,22 +8,22 @@
 //! tags the reference to the code object anew, which leaves its address, and so does not matter here. A frame's reference
 //! keeps its code object, counted or not: the collector looks for those that are not counted in the frames of all threads.
 //! An address, of a code object or of copied bytecode, goes to another one only by way of the allocator, which orders that
-//! after the note of the death (see `code_deaths`).
+//! after the note of the death (see `freed_code_objects`).
 //!
 //! Why frame sentinels are sound as they are with the GIL (see `frame_sentinels`). A frame of the thread's is created, evaluated and removed by
 //! that thread alone, through the same functions. Of the words that are marked others only read: in 3.13 nobody, as the
 //! collector does not look at frames; later the collector, operands below the stack's top, and never the byte that is
 //! set on creation. Machine code is not generated.
 
-use super::{Completeness, Copies, Delegation, L313, Layout, Marking, Objects, ResultSlot};
+use super::{Delegation, IncompleteFrameOffsets, L313, Layout, Objects, ResultSlot, SentinelKind, ThreadLocalBytecode};
 
 const WITHOUT_GIL: Objects = Objects { header: 32, str_state: 48, str_kind: 2 };
 
 pub(super) const L313T: Layout = Layout {
     is_free_threaded: true,
     objects: WITHOUT_GIL,
-    completeness: Some(Completeness { owner: 70, first_traceable: 200, bytecode: 216 }),
-    marking: Marking::ResultSlot(ResultSlot {
+    incomplete_frame: Some(IncompleteFrameOffsets { owner: 70, first_traceable: 200, bytecode: 216 }),
+    sentinel_kind: SentinelKind::ResultSlot(ResultSlot {
         stack_top: 64,
         locals: 72,
         locals_count: 88,
@@ -67,9 +67,9 @@ pub(super) const L314T: Layout = Layout {
     minor: 14,
     finalizing: 784,
     objects: Objects { str_state: 49, str_kind: 0, ..WITHOUT_GIL },
-    copies: Some(Copies { number: 72, array: 224 }),
-    completeness: Some(Completeness { owner: 78, first_traceable: 208, bytecode: 232 }),
-    marking: Marking::CreationByte { offset: 79, since: 0x030e_05f0 },
+    thread_local_bytecode: Some(ThreadLocalBytecode { number: 72, array: 224 }),
+    incomplete_frame: Some(IncompleteFrameOffsets { owner: 78, first_traceable: 208, bytecode: 232 }),
+    sentinel_kind: SentinelKind::CreationByte { offset: 79, since: 0x030e_05f0 },
     code_size: 232,
     debug_offsets: &[
         (32, 784),

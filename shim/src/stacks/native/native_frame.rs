@@ -1,13 +1,13 @@
 //! One frame of native code, as a walk found it and a merge wrote it.
 //!
-//! Invariant: all zero bytes are a level of no frame.
+//! Invariant: all zero bytes are a frame of no frame.
 
 use super::rule::FrameState;
-use crate::platform::mapped_vec::Plain;
+use crate::platform::mapped_vec::Zeroable;
 
 /// One frame of native code.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Level {
+pub(super) struct NativeFrame {
     /// The places of the words that lead to the caller's state; 0 where there is none to compare.
     pub(super) back_slot: usize,
     pub(super) frame_slot: usize,
@@ -16,7 +16,7 @@ pub(super) struct Level {
     /// Id of the module, and the offset in it.
     pub(super) code: u32,
     pub(super) instruction: u32,
-    /// Frames on the wire, and Python frames among them, up to and with this level: what the merge made of it.
+    /// Frames on the wire, and Python frames among them, up to and with this frame: what the merge made of it.
     pub(super) wire: u32,
     pub(super) python: u32,
     /// Python frames stand in its place.
@@ -24,16 +24,16 @@ pub(super) struct Level {
     /// What of the frame pointer its rule does: needs it; leaves it as it is.
     pub(super) uses_frame: bool,
     pub(super) keeps_frame: bool,
-    /// It or an older level needs the frame pointer as it is here.
+    /// It or an older frame needs the frame pointer as it is here.
     pub(super) frame_matters: bool,
     /// How many of the words that are compared belong to it and to older ones.
     pub(super) words: u32,
 }
 
 // SAFETY: integers and booleans, of which zero is a value; only ever written whole.
-unsafe impl Plain for Level {}
+unsafe impl Zeroable for NativeFrame {}
 
-impl Level {
+impl NativeFrame {
     /// What the last merge made of it, if Python frames stand in its place.
     pub(super) const fn replaced(&self) -> Replaced {
         if self.is_replaced { Replaced { wire: self.wire, python: self.python } } else { Replaced::NONE }
@@ -45,7 +45,7 @@ impl Level {
     }
 }
 
-/// Frames on the wire, and Python frames among them, up to and with a level in whose place Python frames stand.
+/// Frames on the wire, and Python frames among them, up to and with a frame in whose place Python frames stand.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Replaced {
     pub(super) wire: u32,

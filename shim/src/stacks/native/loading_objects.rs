@@ -25,16 +25,16 @@ static OBJECTS: [ObjectEntry; PLACES] =
     [const { ObjectEntry { start: AtomicUsize::new(0), id: AtomicU32::new(0) } }; PLACES];
 
 /// An object with its id.
-pub(super) struct Early {
+pub(super) struct LoadingObject {
     pub(super) id: u32,
     pub(super) object: FoundObject,
 }
 
 /// The object at an address, if the loader knows one.
-pub(super) fn at(address: usize) -> Option<Early> {
+pub(super) fn at(address: usize) -> Option<LoadingObject> {
     let object = object_holding(address)?;
     let id = id(object.range().start)?;
-    Some(Early { id, object })
+    Some(LoadingObject { id, object })
 }
 
 /// `None`: there is no room, or another thread is at it.
@@ -58,7 +58,7 @@ pub(super) fn forget(start: usize) {
     }
 }
 
-impl Early {
+impl LoadingObject {
     /// As a record.
     pub(super) fn record(&self) -> record::ModuleRecord<'_> {
         let range = self.object.range();

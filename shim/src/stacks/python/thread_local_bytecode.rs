@@ -18,7 +18,7 @@ use std::ops::Range;
 
 /// The bytes of the copy of this number.
 pub(super) fn find(layout: &Layout, python: &Interpreter, code: LiveCode, number: usize) -> Option<Range<usize>> {
-    let array = code.object(layout.copies?.array);
+    let array = code.object(layout.thread_local_bytecode?.array);
     let read = if python.is_any_attached() { attached } else { fallible_read::word };
     if array == 0 || number >= read(array)? {
         return None;

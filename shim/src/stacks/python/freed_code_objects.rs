@@ -12,23 +12,23 @@ const LOG_LENGTH: usize = 1024;
 /// Deaths so far, and so the number of the next entry.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// The last deaths: an address above, the lap of its entry below (see [`entry`]), so that a reader tells an entry that
+/// The last deaths: an address above, the generation of its entry below (see [`entry`]), so that a reader tells an entry that
 /// is not yet written, or written over, from the one it wants.
 static LOG: [AtomicU64; LOG_LENGTH] = [const { AtomicU64::new(0) }; LOG_LENGTH];
 
 /// The interpreter's own deallocator of code objects.
 static ORIGINAL: AtomicUsize = AtomicUsize::new(0);
 
-const LAP_BITS: u32 = 20;
+const GENERATION_BITS: u32 = 20;
 
 /// Code objects are aligned to 16 bytes and user addresses have 47 bits, so an address takes 43 of the upper 44 bits.
 const fn entry(number: u64, address: usize) -> u64 {
-    ((address as u64 >> 4) << LAP_BITS) | lap(number)
+    ((address as u64 >> 4) << GENERATION_BITS) | generation(number)
 }
 
-/// The lap of an entry: never 0 for the first, so an empty entry fits none.
-const fn lap(number: u64) -> u64 {
-    (number / LOG_LENGTH as u64).wrapping_add(1) & ((1 << LAP_BITS) - 1)
+/// The generation of an entry: never 0 for the first, so an empty entry fits none.
+const fn generation(number: u64) -> u64 {
+    (number / LOG_LENGTH as u64).wrapping_add(1) & ((1 << GENERATION_BITS) - 1)
 }
 
 fn slot(number: u64) -> Option<&'static AtomicU64> {
@@ -55,10 +55,10 @@ pub(super) fn between(from: u64, to: u64, mut died: impl FnMut(usize)) -> bool {
     }
     for number in from..to {
         let value = slot(number).map_or(0, |slot| slot.load(Ordering::Acquire));
-        if value & ((1 << LAP_BITS) - 1) != lap(number) {
+        if value & ((1 << GENERATION_BITS) - 1) != generation(number) {
             return false;
         }
-        died((value >> LAP_BITS << 4) as usize);
+        died((value >> GENERATION_BITS << 4) as usize);
     }
     true
 }
@@ -115,7 +115,7 @@ mod tests {
         record(0x20);
         assert_eq!(read(start), None);
         assert_eq!(read(start + 1).and_then(|died| died.last().copied()), Some(0x20));
-        // An entry that is not written yet: a number has been taken but its place holds an older lap.
+        // An entry that is not written yet: a number has been taken but its place holds an older generation.
         assert!(!between(count(), count() + 1, |_| {}));
     }
 }

@@ -26,7 +26,7 @@ const LAST_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Requests readings of the maps of one process image.
 #[derive(Debug)]
-pub(crate) struct MapsAsker {
+pub(crate) struct MapsScheduler {
     looks: Sender<()>,
     answers: Receiver<MapsAnswer>,
     /// A reading was requested and has not ended.
@@ -37,10 +37,10 @@ pub(crate) struct MapsAsker {
     asked: u32,
     left: u32,
     next_refill_ns: u64,
-    trouble: Option<String>,
+    error_text: Option<String>,
 }
 
-impl MapsAsker {
+impl MapsScheduler {
     /// For a process that has connected: requests a reading at once. `None`: no thread could be started.
     pub(crate) fn start(pid: i32, area: &Arc<Area>, handle: &Arc<ProcessHandle>, now: u64) -> Option<Self> {
         let mut answerer = Answerer::new(pid, Arc::clone(area), Arc::clone(handle));
@@ -49,7 +49,7 @@ impl MapsAsker {
         let answer = move || orders.iter().all(|()| tell.send(answerer.look()).is_ok());
         std::thread::Builder::new().name("memtrack-maps".into()).spawn(answer).ok()?;
         let next_refill_ns = now.saturating_add(REFILL_NS);
-        let mut asker = Self {
+        let mut scheduler = Self {
             looks,
             answers,
             outstanding: false,
@@ -57,10 +57,10 @@ impl MapsAsker {
             asked: 0,
             left: BURST,
             next_refill_ns,
-            trouble: None,
+            error_text: None,
         };
-        asker.order(0);
-        Some(asker)
+        scheduler.order(0);
+        Some(scheduler)
     }
 
     /// Requests a reading if there are questions, and passes answers on. With `wait` they come before the records that
@@ -92,8 +92,8 @@ impl MapsAsker {
     }
 
     /// Why a question could not be answered, as a message; once.
-    pub(crate) fn take_trouble(&mut self) -> Option<String> {
-        self.trouble.take()
+    pub(crate) fn take_error(&mut self) -> Option<String> {
+        self.error_text.take()
     }
 
     fn order(&mut self, asked: u32) {
@@ -109,12 +109,12 @@ impl MapsAsker {
             return;
         }
         let patience = if self.late { Duration::ZERO } else { patience };
-        let Ok(MapsAnswer { files, trouble }) = self.answers.recv_timeout(patience) else {
+        let Ok(MapsAnswer { files, error_text }) = self.answers.recv_timeout(patience) else {
             self.late |= patience > Duration::ZERO;
             return;
         };
         self.outstanding = false;
-        self.trouble = trouble.or(self.trouble.take());
+        self.error_text = error_text.or(self.error_text.take());
         if !files.is_empty() {
             queue.mapped(files);
         }
@@ -165,17 +165,25 @@ mod tests {
         let (area, _file) = Area::create(8, &std::env::temp_dir()).unwrap();
         let (looks, orders) = bounded(1);
         let (tell, answers) = bounded(2);
-        let (outstanding, late, trouble) = (true, false, None);
-        let mut asker =
-            MapsAsker { looks, answers, outstanding, late, asked: 0, left: 1, next_refill_ns: u64::MAX, trouble };
+        let (outstanding, late, error_text) = (true, false, None);
+        let mut scheduler = MapsScheduler {
+            looks,
+            answers,
+            outstanding,
+            late,
+            asked: 0,
+            left: 1,
+            next_refill_ns: u64::MAX,
+            error_text,
+        };
         area.control().asked.store(1, std::sync::atomic::Ordering::Release);
         for path in [&b"earlier"[..], b"asked for"] {
             let files = vec![MappedFile { path: path.to_vec(), ..MappedFile::default() }];
-            tell.send(MapsAnswer { files, trouble: None }).unwrap();
+            tell.send(MapsAnswer { files, error_text: None }).unwrap();
         }
         let told = Arc::new(Mutex::new(Vec::new()));
         let queue = SinkQueue::start(Box::new(FilePaths(Arc::clone(&told)))).unwrap();
-        asker.round(&area, 0, true, &queue);
+        scheduler.round(&area, 0, true, &queue);
         queue.finish(true).unwrap();
         assert_eq!(orders.len(), 1);
         assert_eq!(*told.lock().unwrap(), [&b"earlier"[..], b"asked for"]);

@@ -1,4 +1,4 @@
-//! Which module may use which, inside a crate: the floors of the shim, and no circle among the modules of any crate.
+//! Which module may use which, inside a crate: the layers of the shim, and no circle among the modules of any crate.
 //!
 //! Read from the sources: every path that begins with `crate::` or `super::`, outside of comments, texts and tests. A
 //! folder's own file counts as the folder, and a name that a folder hands on (`pub use`) as the module that it comes from.
@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The floors of the shim, the lowest first: a module uses its own floor and those below.
-const FLOORS: [&str; 6] = ["platform", "events", "stacks", "recording", "interposition", "process"];
+/// The layers of the shim, the lowest first: a module uses its own layer and those below.
+const LAYERS: [&str; 6] = ["platform", "events", "stacks", "recording", "interposition", "process"];
 
 /// The crates whose modules form no circle.
 const WITHOUT_CIRCLES: [&str; 6] = ["shim", "transport", "format", "collector", "reader", "cli"];
@@ -16,14 +16,14 @@ const WITHOUT_CIRCLES: [&str; 6] = ["shim", "transport", "format", "collector", 
 type ModulePath = Vec<String>;
 
 #[test]
-fn no_module_of_the_shim_uses_a_higher_floor() {
+fn no_module_of_the_shim_uses_a_higher_layer() {
     let modules = ModuleGraph::read("shim");
     let folders = modules.imports.keys().filter_map(|module| module.first().map(String::as_str));
-    assert_eq!(folders.collect::<BTreeSet<_>>(), BTreeSet::from(FLOORS), "every module stands on a floor");
-    let floor = |module: &[String]| FLOORS.iter().position(|floor| module.first().is_some_and(|first| first == floor));
+    assert_eq!(folders.collect::<BTreeSet<_>>(), BTreeSet::from(LAYERS), "every module is in a layer");
+    let layer = |module: &[String]| LAYERS.iter().position(|layer| module.first().is_some_and(|first| first == layer));
     let upward: Vec<String> = modules
         .all_imports()
-        .filter(|(from, to)| floor(from) < floor(to) && floor(from).is_some())
+        .filter(|(from, to)| layer(from) < layer(to) && layer(from).is_some())
         .map(|(from, to)| format!("{} uses {}", from.join("::"), to.join("::")))
         .collect();
     assert!(upward.is_empty(), "{upward:#?}");

@@ -198,7 +198,8 @@ impl Admission {
         }
     }
 
-    /// A process that was here before, and what it was given. Not one that has ended, whose number is in use again.
+    /// A process that connected before and has not ended, with its shared memory. An ended process with the same pid does not
+    /// count.
     fn known(&self, pid: i32) -> Option<(&ServedProcess, Arc<Area>)> {
         let served = self.served.get(&pid)?;
         let area = served.area.upgrade()?;
@@ -216,7 +217,7 @@ impl Admission {
         is_expected.then(|| MemoryOffer { attempt, ..MemoryOffer::default() })
     }
 
-    /// There is no shared memory for the process, which goes on without being recorded.
+    /// Reports that there is no shared memory for the process, which runs on unrecorded.
     fn has_no_memory(&mut self, pid: i32, error: &io::Error) {
         let reason = format!("cannot create shared memory: {}", explained(error));
         match self.known(pid) {

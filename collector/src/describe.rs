@@ -115,8 +115,8 @@ fn stopped(reason: u32) -> Option<&'static str> {
     match reason {
         stop_reason::NONE => None,
         stop_reason::COLLECTOR_GONE => Some("the collector had ended"),
-        stop_reason::COLLECTOR_STUCK => Some("the collector did not take the records in time"),
-        stop_reason::NO_MEMORY => Some("no memory for memtrack's own tables"),
+        stop_reason::COLLECTOR_STUCK => Some("the collector did not drain the records in time"),
+        stop_reason::NO_MEMORY => Some("out of memory for memtrack's internal tables"),
         stop_reason::STRICT_SECCOMP => {
             Some("a thread entered seccomp's strict mode, after which it cannot be recorded")
         }

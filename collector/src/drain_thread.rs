@@ -1,4 +1,4 @@
-//! The draining thread of a recording: executes commands, and runs the session's rounds of draining and its rests.
+//! The draining thread of a recording: executes commands and alternates between draining rounds and sleeping.
 //!
 //! Invariant: it waits for nothing but the waker, the target's `sleeping` word and a full sink queue.
 

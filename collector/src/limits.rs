@@ -9,7 +9,9 @@ use std::io;
 #[must_use]
 pub fn remedy(error: &io::Error) -> Option<&'static str> {
     Some(match error.raw_os_error()? {
-        libc::EMFILE => "memtrack needs about 15 open files more than the program: raise the limit (ulimit -n)",
+        libc::EMFILE => {
+            "memtrack needs about 15 file descriptors in addition to the program's: raise the limit (ulimit -n)"
+        }
         libc::ENFILE => "the system has no open files left: raise fs.file-max",
         libc::EFBIG => "memtrack shares 16 MB or more with the program: raise the limit of a file's size (ulimit -f)",
         libc::ENOMEM => "raise the limit of address space (ulimit -v) or of memory",

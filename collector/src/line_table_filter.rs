@@ -33,9 +33,9 @@ struct CodeLocations {
     tables: FxHashMap<u32, KeptLineTable>,
     /// The files of code objects.
     files: FxHashSet<Arc<[u8]>>,
-    /// Those that came since somebody asked.
+    /// Those added since the last query.
     new_files: Vec<Arc<[u8]>>,
-    /// Lines of frames that came since somebody asked.
+    /// Lines of frames added since the last query.
     new_lines: Vec<(Arc<[u8]>, u32)>,
     kept: usize,
     seen: FxHashSet<RawFrame>,

@@ -12,7 +12,7 @@ use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 /// How payloads are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None,
     /// LZ4: the least processor time.
     Lz4,

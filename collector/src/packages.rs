@@ -48,7 +48,7 @@ impl Packages {
         self.spent += begun.elapsed();
     }
 
-    /// All packages, if there are more than when this was asked before.
+    /// All packages found so far, if any were added since the last call.
     pub fn take_changed(&mut self) -> Option<Vec<Vec<u8>>> {
         std::mem::take(&mut self.has_changed).then(|| self.found.clone())
     }

@@ -59,10 +59,10 @@ impl Server {
         Ok(Self { path, ask, thread })
     }
 
-    /// Somebody will connect soon: their memory is made meanwhile. Not before they are started: making it would take the
-    /// processor that they are started on.
+    /// A process will connect soon: creates its memory in advance. Called after the process was started, so as not to delay
+    /// it.
     pub(crate) fn expect(&self) {
-        // If it cannot be said, it is made when they ask.
+        // If this fails, the memory is created when the process connects.
         let _ = (&self.ask).write_all(&[0]);
     }
 
@@ -100,12 +100,12 @@ fn reserve() -> io::Result<File> {
     File::open("/dev/null")
 }
 
-/// Whether there is no descriptor left for who is next in line.
+/// Whether no descriptor is left to accept the next connection.
 fn is_exhausted(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// Refuses who is next in line, rather than have them wait until there is a descriptor; whether that could be done.
+/// Accepts and closes the next connection when descriptors are exhausted; returns whether that succeeded.
 fn refuse_next(listener: &UnixListener, reserve: &mut Option<File>) -> bool {
     let is_free = reserve.take().is_some();
     let refused = is_free && listener.accept().is_ok();

@@ -91,7 +91,7 @@ impl SlotReader {
         queue: &mut SinkQueue,
         visit: &mut SlotVisit,
     ) -> Result<bool, &'static str> {
-        let header = area.segment(self.slot, self.chain.segment()).ok_or("a segment index out of range")?;
+        let header = area.segment(self.slot, self.chain.segment()).ok_or("segment index out of range")?;
         let seen = self.chain.seen();
         let level = self.chain.look(header)?;
         if self.saved == 0 {

@@ -1,8 +1,8 @@
 //! Reads source lines of recorded frames while the program runs, for `run --embed-sources`.
 //!
-//! The script is read when the process connects, another file when its first frame is recorded: later it may be another. What is stored are the lines of frames with
-//! those next to them. Installed packages and the standard library have a budget of their own, so that they take no room
-//! from the program's own code. Invariant: nothing but regular text files is read, and time and memory are bounded.
+//! The script is read when the process connects, other files when their first frame is recorded, because they may change
+//! later. The lines of frames are stored, with their neighbours. Installed packages and the standard library have a budget
+//! of their own, so that they take no room from the program's own code. Invariant: nothing but regular text files is read, and time and memory are bounded.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -17,9 +17,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::packages::is_told_by_path;
 
-/// So many lines are stored before and after that of a frame.
+/// Number of lines stored before and after the line of a frame.
 const REACH: u32 = 4;
-/// A larger file is hardly source.
+/// Maximum size of a source file.
 const LARGEST_FILE: u64 = 1 << 20;
 /// Bytes of a line that are stored.
 const LONGEST_LINE: usize = 500;
@@ -73,7 +73,7 @@ impl Default for SourceRecorder {
 }
 
 impl SourceRecorder {
-    /// Learns where the process lives, since its paths are those of its own root and working directory, and its script.
+    /// Sets the process's root and working directory, which its paths are relative to, and its script.
     pub fn process(&mut self, process: &Process) {
         self.pid = process.pid.or(self.pid);
         if let Some(directory) = &process.working_directory {

@@ -79,11 +79,11 @@ pub enum NothingRecorded {
          architecture, or was started with a cleared environment"
     )]
     NotLoaded,
-    /// A process connected, and could not be admitted.
+    /// A process connected and could not be admitted.
     #[error("the program could not be admitted to the recording: {0}")]
     NoRoom(String),
     /// A process connected and did not begin.
-    #[error("the program could not map the shared memory (is its address space limited, ulimit -v?), or ended at once")]
+    #[error("the program exited immediately, or could not map the shared memory (check ulimit -v)")]
     NotBegun,
     /// It began, and recorded nothing.
     #[error("the program made no allocation that memtrack can record")]
@@ -94,9 +94,7 @@ pub enum NothingRecorded {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The path of the socket does not fit the system's limit.
-    #[error(
-        "{path}: the path of the socket is {len} bytes long, the system allows 107: set TMPDIR to a shorter directory"
-    )]
+    #[error("{path}: the path of the socket has {len} bytes, the maximum is 107: set TMPDIR to a shorter path")]
     LongPath {
         /// The path.
         path: PathBuf,
@@ -117,7 +115,7 @@ pub enum Error {
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     /// Writing failed; what was written before is readable. The program was not harmed and not recorded any longer.
-    #[error("writing the capture failed: {0}; it holds what was written before")]
+    #[error("writing the capture failed: {0}; data written before the error is kept")]
     Sink(io::Error),
     /// A thread of the collector panicked.
     #[error("internal error: the draining thread panicked")]

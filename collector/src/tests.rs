@@ -274,7 +274,7 @@ fn hostile_words_cost_their_slot_only() {
         ("out of sequence", &|target| header(target, &|header| header.number.store(77, SeqCst))),
         ("index out of range", &|target| header(target, &|header| header.next.store(u32::MAX, SeqCst))),
         ("out of sequence", &|target| header(target, &|header| header.next.store(9, SeqCst))),
-        ("fill level that sank", &|target| header(target, &|header| header.fill.store(1, SeqCst))),
+        ("fill level decreased", &|target| header(target, &|header| header.fill.store(1, SeqCst))),
     ];
     for (reason, damage) in cases {
         let (capture, all, notes) = damaged(damage);

@@ -5,7 +5,7 @@
 //! allocation functions to the hooks (`interposition`) and switches recording on. After that it runs inside those calls
 //! only: no thread, no descriptor, no work at exit.
 //!
-//! The modules stand on six floors, and each uses its own and lower ones only (`tests/modules.rs`): `platform`, `events`,
+//! The modules form six layers; each uses only its own and lower layers (`tests/modules.rs`): `platform`, `events`,
 //! `stacks`, `recording`, `interposition`, `process`.
 //!
 //! Invariant: whatever goes wrong, the program runs as it would without memtrack.

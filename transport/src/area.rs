@@ -56,7 +56,7 @@ impl Area {
     /// same number of slots. `false`: it could not be mapped, or has another layout. Allocates nothing.
     ///
     /// # Safety
-    /// Nobody may use the area while this is done, which is so in the child of a fork.
+    /// No other thread may use the area during the call. A forked child has one thread.
     pub unsafe fn replace(&self, file: BorrowedFd<'_>) -> bool {
         // SAFETY: the caller promises that nobody uses the area meanwhile.
         let replaced = unsafe { self.0.replace(file) };

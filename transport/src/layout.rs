@@ -1,7 +1,7 @@
 //! The layout of the shared memory.
 //!
 //! ```text
-//! 0                 control page: ticket word, switches, what the target tells of itself
+//! 0                 control page: ticket word, switches, information about the target
 //! 4096              slot headers, 128 bytes each, `slot_count` of them
 //! (page boundary)   segment memory: slot 0 segments 0..16, slot 1 segments 0..16, …
 //! ```
@@ -43,7 +43,7 @@ pub mod state {
     pub const READY: u32 = 0;
     /// The target records.
     pub const RECORDING: u32 = 1;
-    /// The target has switched recording off, for [`super::ControlPage::stop_reason`].
+    /// The target has stopped recording; the reason is in [`super::ControlPage::stop_reason`].
     pub const STOPPED: u32 = 2;
     /// The collector accepts no more records.
     pub const CLOSED: u32 = 3;

@@ -21,7 +21,7 @@ pub fn enter_hook(slot: &SlotHeader) {
     compiler_fence(SeqCst);
 }
 
-/// Writer: the hook is over. Whoever sees that sees its record, too.
+/// Writer: ends the hook. A release store: a reader that sees `busy` at 0 also sees the record.
 #[inline(always)]
 pub fn leave_hook(slot: &SlotHeader) {
     slot.busy.store(0, Release);
@@ -106,7 +106,8 @@ impl FillLevel {
     }
 }
 
-/// The collector's place in the chain of a slot. It trusts no word of the shared memory: what it cannot be is an error.
+/// The collector's position in a slot's segment chain. Words of the shared memory are validated; impossible values are
+/// errors.
 #[derive(Debug, Default)]
 pub struct ChainReader {
     begun: bool,
@@ -140,17 +141,17 @@ impl ChainReader {
         self.seen
     }
 
-    /// Looks at the header of the segment that is being read.
+    /// Reads the header of the current segment.
     ///
     /// # Errors
-    /// What cannot be: the target has overwritten the shared memory.
+    /// A description of the inconsistency: the target has overwritten the shared memory.
     pub fn look(&mut self, header: &SegmentHeader) -> Result<FillLevel, &'static str> {
         if header.number.load(Acquire) != self.number {
-            return Err("a segment out of sequence");
+            return Err("segment number out of sequence");
         }
         let level = FillLevel::read(header);
         if level.fill < self.seen {
-            return Err("a fill level that sank");
+            return Err("fill level decreased");
         }
         self.seen = level.fill;
         Ok(level)
@@ -160,11 +161,11 @@ impl ChainReader {
     /// whether a thread is to be woken that waits for a free segment.
     ///
     /// # Errors
-    /// What cannot be: the target has overwritten the shared memory.
+    /// A description of the inconsistency: the target has overwritten the shared memory.
     pub fn advance(&mut self, slot: &SlotHeader, next: u32) -> Result<bool, &'static str> {
         let next = next.wrapping_sub(1);
         if next as usize >= SEGMENTS_PER_SLOT || next == self.segment {
-            return Err("a segment index out of range");
+            return Err("segment index out of range");
         }
         let has_waiter = release(slot, 1 << self.segment);
         self.segment = next;

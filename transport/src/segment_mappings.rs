@@ -67,7 +67,7 @@ impl SegmentMappings {
         Ok(space)
     }
 
-    /// Maps the headers and the first group; everything where more cannot be mapped later.
+    /// Maps the headers and the first group, or everything if no more can be mapped later.
     pub(crate) fn map_first_group(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
         if group_of(slots - 1) == 0 {
             return Self::whole(file, slots);
@@ -117,7 +117,7 @@ impl SegmentMappings {
         self.groups.get(group).is_some_and(|start| !start.load(Acquire).is_null())
     }
 
-    /// Maps a group behind one that is mapped. Two threads may do so at once; one of them is the first.
+    /// Maps the next group. If two threads race, the first mapping is kept.
     fn extend(&self, group: usize) -> bool {
         let bytes = self.bytes_of(group);
         let (Some(place), Some(copy)) = (self.groups.get(group), self.copy_of_end(group.wrapping_sub(1), bytes)) else {

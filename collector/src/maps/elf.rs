@@ -15,7 +15,7 @@ use super::parse::FileMapping;
 const MOST_SEGMENTS: u16 = 512;
 /// Larger note segments are not read.
 const LARGEST_NOTE: u64 = 64 * 1024;
-/// Longer build-ids are none.
+/// Maximum length of a build-id.
 const LONGEST_ID: usize = 64;
 
 /// Segments and build-id of an ELF file.

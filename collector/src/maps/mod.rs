@@ -9,7 +9,6 @@
 //! when the question was asked, or there is none.
 
 mod answer;
-
 mod elf;
 mod open;
 mod parse;

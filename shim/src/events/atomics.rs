@@ -1,5 +1,6 @@
 //! The atomics that the order of events is made with.
 //!
-//! `tests/order_model.rs` compiles `order.rs` with those of a model checker instead. Invariant: nothing but names.
+//! Re-exported so that `tests/order_model.rs` can compile `order.rs` with those of a model checker. Invariant: contains
+//! re-exports only.
 
 pub(super) use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};

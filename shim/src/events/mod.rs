@@ -1,6 +1,6 @@
-//! The second floor: events in their order, on their way into the shared-memory ring.
+//! Layer 2: orders events and writes them to the shared-memory ring.
 //!
-//! Invariant: uses `platform` only; who produces stacks and events is unknown here.
+//! Invariant: depends on `platform` only.
 
 mod atomics;
 pub(crate) mod event_time;

@@ -1,7 +1,7 @@
 //! Where a thread's next event stands in the order of all threads' events.
 //!
-//! One word, shared by all, says who wrote last: whoever finds that it was somebody else takes the next ticket, and begins
-//! a *run* with it. Threads that record at full rate would pass that word to and fro with every event, and that takes
+//! One shared word, the ticket word, names the last writer. A thread that finds another writer there takes the next ticket
+//! and begins a *run* with it. Threads that record at full rate would pass that word to and fro with every event, and that takes
 //! longer than all the rest; so they open a *shared run*: one ticket, for [`WINDOW`] events of each of them. The events of
 //! different threads in a shared run have no order but what follows from this: a block belongs to the neighbourhood
 //! whose last event of a shared run was this thread's, or its event gets a ticket for itself, and the neighbourhood is
@@ -27,20 +27,20 @@ use super::atomics::{AtomicU16, AtomicU64};
 
 /// Events of one thread in a shared run.
 pub(super) const WINDOW: u32 = 64;
-/// Who is interrupted again within so many ticks of the clock (one or two microseconds of a time-stamp counter, four of
-/// CLOCK_MONOTONIC) records at full rate, …
+/// A thread whose runs are interrupted twice within this many ticks of the clock (1 to 2 µs of a time-stamp counter, 4 µs of
+/// CLOCK_MONOTONIC) shares them with one that records at full rate.
 pub(super) const SOON: u64 = 4096;
-/// … if that happens so often in a row, …
+/// Shared runs begin after this many such interruptions in a row.
 pub(super) const HOT: u32 = 512;
-/// … until four times in a row it does not: each halves this.
+/// What the count of interruptions is set to then. A later interruption halves it, so shared runs end after four such in a row.
 const HOTTEST: u32 = 8 * HOT;
-/// The same for the end of a shared run.
+/// As [`SOON`], for a shared run.
 const SOON_IN_SHARED: u64 = 8 * SOON;
-/// After so many shared runs a thread begins one of its own, to see whether there still are others.
+/// After this many shared runs a thread begins one of its own, to find out whether others still record.
 pub(super) const SHARED_RUNS: u32 = 16;
-/// A block of so many bytes is a large one.
+/// Smallest size of a large block.
 pub(super) const LARGE: usize = 32 * 1024;
-/// No ticket word: its number would be the last of 2^48.
+/// Not a ticket word: its ticket would be the last of 2^48.
 const NEVER: u64 = u64::MAX;
 
 /// Who had the last event of a neighbourhood in a shared run: a writer's number, 0 for nobody. Neighbourhoods that share a

@@ -1,4 +1,4 @@
-//! The writing end of a slot: a thread's records, on their way to the collector in segments of shared memory.
+//! The writer side of a slot: writes a thread's records to segments in shared memory.
 //!
 //! Everything here belongs to the thread that owns the slot; only what `transport` lays out is shared. A record is
 //! published by one release store of the segment's fill level. When a segment is full, or the slot has a new thread,
@@ -38,7 +38,7 @@ pub(crate) struct Ring {
     wire: [RawFrame; MAX_DEPTH as usize],
 }
 
-/// What never changes of a slot.
+/// The fields of a slot that never change.
 #[derive(Clone, Copy)]
 struct SlotLocation {
     /// The word of the area's control page that says who wrote last.
@@ -91,7 +91,7 @@ impl<'a> SegmentRoom<'a> {
     }
 }
 
-/// What is published of no segment goes here.
+/// Dummy segment header, used when no segment is current.
 static NOWHERE: SegmentHeader = SegmentHeader {
     fill: AtomicU32::new(0),
     next: AtomicU32::new(0),
@@ -229,7 +229,7 @@ impl Ring {
         if self.turn.share(self.home.ticket, block) { time } else { EventTime::read(self.interrupted(block)) }
     }
 
-    /// Whether an event of this block is the next one without more ado.
+    /// Whether an event of this block can be appended to the current run.
     #[inline(always)]
     pub(crate) fn is_in_turn(&mut self, block: EventBlock) -> bool {
         self.turn.is_mine(self.home.ticket) || {
@@ -252,7 +252,7 @@ impl Ring {
             return self.switch();
         }
         self.turn.interrupted(self.home.ticket, block, now);
-        self.say_run();
+        self.write_switch_record();
         self.time()
     }
 
@@ -262,7 +262,7 @@ impl Ring {
     fn switch(&mut self) -> u64 {
         let pending = self.pending_clock(self.home.clock.now());
         self.turn.begin_own(self.home.ticket);
-        self.say_run();
+        self.write_switch_record();
         self.write_clock_record(pending);
         self.time()
     }
@@ -275,7 +275,7 @@ impl Ring {
         !timed && now.saturating_sub(known.load(Acquire)) > clock.half_a_millisecond()
     }
 
-    /// What [`Ring::write_clock_record`] is to say of the run that begins next.
+    /// What [`Ring::write_clock_record`] has to write for the run that begins next.
     fn pending_clock(&self, now: u64) -> Option<PendingClock> {
         self.time_is_missing(now).then(|| PendingClock { ticks: now, monotonic_us: monotonic_ns() / 1000 })
     }
@@ -293,8 +293,8 @@ impl Ring {
         if self.home.timed { self.home.clock.now() } else { 0 }
     }
 
-    /// What follows is of another run.
-    fn say_run(&mut self) {
+    /// Writes the switch record of a new run.
+    fn write_switch_record(&mut self) {
         self.wake_sleeper();
         let sequence = self.turn.sequence();
         self.put(move |encoder, bytes, at| encoder.switch(bytes, at, sequence));

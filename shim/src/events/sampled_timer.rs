@@ -4,7 +4,7 @@
 //! Invariant: which one is timed does not depend on how long it takes, so the sum of the timed ones, times
 //! [`SAMPLED_ONE_IN`], estimates that of all.
 
-/// One of so many is timed: a prime, so that it does not keep step with the program's loops.
+/// Sampling interval: a prime, so that it does not keep step with the program's loops.
 pub(crate) const SAMPLED_ONE_IN: u32 = 17;
 /// Counts up to the next one that is timed. Zero is its beginning.
 #[derive(Debug)]

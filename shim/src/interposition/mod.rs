@@ -1,6 +1,6 @@
-//! The fifth floor: the program's calls are made to come to the shim, and what is then done.
+//! Layer 5: redirects the program's calls to the hooks, and implements the hooks.
 //!
-//! Invariant: uses `recording` and below.
+//! Invariant: depends on `recording` and lower layers only.
 
 pub(crate) mod got;
 pub(crate) mod hooks;

@@ -3,7 +3,7 @@
 //! The linker takes the newest version on the machine it runs on, and glibc 2.34 gave new versions to everything it
 //! moved out of libdl and libpthread. Each name here is hidden, so the program never sees it, and jumps to the old
 //! version, which every later glibc still has. It serves the standard library and other crates too: the linker looks
-//! here first. What glibc 2.17 lacks altogether is a system call.
+//! here first. Functions that glibc 2.17 lacks are implemented by system calls.
 //!
 //! Invariant: no function needs a later version than glibc 2.17, and no other library than the C library and the
 //! loader. A test of the built library checks this.

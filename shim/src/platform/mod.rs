@@ -1,6 +1,6 @@
-//! The lowest floor: what the shim needs of the processor, the C library and the kernel.
+//! Layer 1: interfaces to the processor, the C library and the kernel.
 //!
-//! Invariant: nothing here knows of events, stacks or hooks; it uses no other floor.
+//! Invariant: nothing here knows of events, stacks or hooks; it depends on no other layer.
 
 pub(crate) mod arena;
 pub(crate) mod collector_socket;

@@ -26,7 +26,7 @@ struct DlFindObject {
     start: usize,
     end: usize,
     link_map: *const LinkMap,
-    /// Of the table of unwind tables.
+    /// Of its `.eh_frame_hdr`.
     unwind_header: usize,
     reserved: [u64; 7],
 }
@@ -111,7 +111,7 @@ impl FoundObject {
         self.object.of_type(PT_LOAD).find(|segment| segment.contains(&address)).map(|segment| segment.end)
     }
 
-    /// The table of unwind tables.
+    /// Its `.eh_frame_hdr`, the index of its unwind tables.
     pub(crate) fn unwind_header(&self) -> Option<(usize, usize)> {
         Some((self.unwind_header, self.segment_end(self.unwind_header)?))
     }

@@ -1,4 +1,4 @@
-//! Whether memory can be read, asked of the system.
+//! Checks with a system call whether memory is readable.
 //!
 //! Invariant: nothing is changed, whatever the address, and errno stays as it was.
 

@@ -19,7 +19,7 @@ struct SwitchPage {
 const OFF: u32 = 0;
 /// Hooks record.
 const ON: u32 = 1;
-/// Hooks record, and look after the wrappers of Python's allocators before.
+/// Hooks record, and first reinstall the wrappers of Python's allocators if needed.
 const WATCHING: u32 = 2;
 
 static PAGE: SwitchPage = SwitchPage { on: AtomicU32::new(OFF), rest: [0; 4092] };
@@ -29,13 +29,13 @@ pub(crate) fn is_on() -> bool {
     PAGE.on.load(Acquire) != OFF
 }
 
-/// Whether hooks record and have nothing else to do.
+/// Whether hooks record without further checks.
 #[inline(always)]
 pub(crate) fn is_on_without_checks() -> bool {
     PAGE.on.load(Acquire) == ON
 }
 
-/// Whether hooks have something else to do first.
+/// Whether hooks have to check the wrappers of Python's allocators first.
 pub(crate) fn has_pending_checks() -> bool {
     PAGE.on.load(Acquire) == WATCHING
 }

@@ -1,4 +1,4 @@
-//! Whether the program has restricted its own system calls (seccomp), often on pain of death.
+//! Tracks whether the program has installed a seccomp filter, which may kill it on a forbidden call.
 //!
 //! The shim does not know what a filter allows. So once the program has set one, its children are not connected to the
 //! collector, and programs that replace it are not given this library: both open sockets, which filters forbid first.
@@ -10,12 +10,12 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program may not do everything. A forked child inherits the answer with the filter.
+/// Whether the program has installed a filter. A forked child inherits the answer with the filter.
 pub(crate) fn has_seccomp_filter() -> bool {
     HAS_FILTER.load(Acquire)
 }
 
-/// The program has set a filter.
+/// The program has installed a filter.
 pub(crate) fn note_seccomp_filter() {
     HAS_FILTER.store(true, Release);
 }

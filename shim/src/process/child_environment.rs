@@ -28,7 +28,7 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// What is handed on; set once.
 static INHERITED: AtomicPtr<InheritedVariables> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Strings of variables, whole.
+/// The variables that children inherit, each as `NAME=value`.
 struct InheritedVariables {
     socket: CString,
     /// Of a program that has no LD_PRELOAD of its own.
@@ -177,7 +177,7 @@ mod tests {
         std::iter::from_fn(|| next(&mut environment)).map(|entry| entry.to_str().unwrap().to_owned()).collect()
     }
 
-    /// One test for all, since the inherited is one for the process.
+    /// One test, because the inherited variables are process-global.
     #[test]
     fn the_environment_is_the_callers_with_what_was_kept() {
         let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();

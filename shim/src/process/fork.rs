@@ -40,7 +40,7 @@ pub(crate) fn is_followed() -> bool {
     FOLLOWED.load(Acquire)
 }
 
-/// A process is about to be started; memtrack notices if it never hears of it.
+/// Announces a child that is about to be started, so that the collector can report it if it never connects.
 pub(crate) fn expect_child() {
     if let Some(area) = shared_area::area().filter(|_| is_followed()) {
         area.control().children.fetch_add(1, Relaxed);

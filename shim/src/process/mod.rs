@@ -1,6 +1,6 @@
-//! The highest floor: the life of the process: start-up, fork, exec and new programs.
+//! Layer 6: process start-up, fork, exec and spawn.
 //!
-//! Invariant: nothing below uses it; what lower floors need of it is handed down.
+//! Invariant: no lower layer depends on it; values that lower layers need are passed as arguments.
 
 pub(crate) mod child_environment;
 pub(crate) mod exec;

@@ -1,7 +1,7 @@
 //! Waits, when an interpreter finalizes, until no other thread reads its frames.
 //!
-//! Hooks of threads without the GIL read their stacks too, and the thread that finalizes the interpreter frees the
-//! states and stacks of all others without asking. Each hook checks whether finalization has begun before it reads, but
+//! Hooks read stacks without holding the GIL, while the finalizing thread frees the states and stacks of all other threads
+//! without synchronization. Each hook checks whether finalization has begun before it reads, but
 //! it may be interrupted between the two. States and stacks are released by free and munmap, which are hooked. So the
 //! finalizing thread waits, at its first event, for every hook that may have checked too early.
 //!
@@ -38,7 +38,7 @@ pub(crate) fn wait(own: &SlotHeader, highest_slot: u32) {
     // What a filter of system calls allows is not known.
     if let Some(area) = shared_area::area().filter(|_| !seccomp::has_seccomp_filter()) {
         let _errno = Errno::keep();
-        // Who is not seen in a hook after this will see, in its next one, that finalization has begun.
+        // A thread that is not seen in a hook after this sees in its next one that finalization has begun.
         barrier::raise();
         wait_for_others(area, highest_slot, own, LOOKS);
     }

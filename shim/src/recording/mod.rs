@@ -1,6 +1,6 @@
-//! The fourth floor: the state of a recording thread, and how its events become records.
+//! Layer 4: per-thread recording state, and encoding of events.
 //!
-//! Invariant: uses `stacks` and below; knows no hook and no loaded object.
+//! Invariant: depends on `stacks` and lower layers only; knows no hook and no loaded object.
 
 pub(crate) mod deferred_block;
 pub(crate) mod finalize_barrier;

@@ -1,4 +1,4 @@
-//! Who records: the state of each thread, how it is found, and the guard that keeps memtrack from recording itself.
+//! Per-thread recording state, its lookup, and the guard that keeps memtrack from recording itself.
 //!
 //! A thread that meets its first hook claims a slot ([`slots`]); its thread-local word then points to the slot's
 //! [`RecordingThread`]. Nothing is done when a thread ends: frees of its last destructors are recorded like any other, and
@@ -8,7 +8,8 @@
 //! Hooks nest: the real function calls allocators that are hooked, too, and signal handlers interrupt whatever runs. So a
 //! [`RecordingThread`] is only ever shared, what a nested hook reads or writes of it are cells and the slot's `busy`, and
 //! the rest, [`RecordingState`], is reached through a [`StateAccess`] only, whose borrows end before the real function is
-//! called. Of these there is one at a time: `busy` is set while it is there. The two exceptions say why they are none.
+//! called. At most one exists per thread; `busy` is set while it does. Two functions deviate; their comments say why that is
+//! sound.
 //!
 //! Invariant: between [`enter`] and the drop of what it gave, every hook of this thread passes straight through.
 
@@ -187,7 +188,7 @@ pub(crate) fn leave_hook() {
     }
 }
 
-/// This thread is about to wait for others.
+/// Called before this thread waits for others: their events and its own are ordered from here on.
 pub(crate) fn synchronize_before_wait() {
     // In a signal handler that has interrupted a hook, nothing is recorded.
     if let Some(thread) = recorded().filter(|thread| !thread.is_busy()) {
@@ -199,14 +200,14 @@ pub(crate) fn synchronize_before_wait() {
     }
 }
 
-/// Records nothing of this thread any more; what [`resume`] takes.
+/// Stops recording this thread; the result is for [`resume`].
 pub(crate) fn suspend() -> usize {
     let word = tls::get();
     tls::set(CLAIMING);
     word
 }
 
-/// Records again.
+/// Resumes recording after [`suspend`].
 pub(crate) fn resume(left: usize) {
     tls::set(left);
 }
@@ -245,7 +246,7 @@ fn begin(thread: &'static RecordingThread) -> Recorder {
 pub(crate) enum FreeOutcome {
     /// The free is recorded.
     Recorded(Recorder),
-    /// It is still to be recorded.
+    /// The guard is held, and the free is still to be recorded.
     Pending(Recorder),
     /// Nothing, for [`enter`] may have to do more than this does.
     NotHandled,

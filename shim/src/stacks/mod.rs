@@ -1,6 +1,6 @@
-//! The third floor: call stacks, read in place: Python frames and native frames.
+//! Layer 3: reads call stacks in place (Python and native frames).
 //!
-//! Invariant: uses `events` and below; `native` uses `python`, never the reverse.
+//! Invariant: depends on `events` and lower layers only; `native` uses `python`, never the reverse.
 
 pub(crate) mod native;
 pub(crate) mod python;

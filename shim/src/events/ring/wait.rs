@@ -1,6 +1,6 @@
 //! What a thread does when no segment is free: it waits for the collector, for a bounded time.
 //!
-//! Invariant: the program goes on whatever happened to the collector, and who stops recording leaves the reason.
+//! Invariant: waits are bounded even if the collector is gone; the thread that stops recording stores the reason.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;

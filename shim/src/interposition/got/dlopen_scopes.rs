@@ -1,4 +1,4 @@
-//! The handles whose dlopen is just being followed up: where a name is looked for that is not in the global scope.
+//! Handles of dlopen calls in progress, whose scopes are searched for names that are not in the global scope.
 //!
 //! Why: new objects see the global scope and that of the handle they were opened with, and nothing else tells which
 //! that is. A loader's own description of an object is no substitute: asked for a mere dependency, dlsym crashes.

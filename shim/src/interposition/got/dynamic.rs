@@ -1,4 +1,4 @@
-//! Reads the dynamic section far enough to know that plt-rs can be let loose on an object.
+//! Validates the dynamic section of an object before it is passed to plt-rs.
 //!
 //! Why: plt-rs asserts entry sizes and walks to DT_NULL unbounded; a panic here would end the user's program. Invariant:
 //! an object for which [`Dynamic::read`] gives something has well-formed tables that lie inside the object.

@@ -104,12 +104,12 @@ impl NameLeads {
         self.0.load(Ordering::Acquire) == Self::TO_HOOK
     }
 
-    /// Whether nobody has tried to change it.
+    /// Whether no attempt was made to change it.
     pub(super) fn is_untried(&self) -> bool {
         self.0.load(Ordering::Acquire) == Self::TO_ORIGINAL
     }
 
-    /// It was tried to change it.
+    /// Stores the result of an attempt to change it.
     pub(super) fn set(&self, to_hook: bool) {
         self.0.store(if to_hook { Self::TO_HOOK } else { Self::TO_ORIGINAL_STILL }, Ordering::Release);
     }

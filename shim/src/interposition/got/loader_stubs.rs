@@ -24,7 +24,7 @@ use crate::platform::loaded_object::{LoadedObject, Range, holds};
 const NAMES: [&[u8]; 4] = [b"malloc", b"calloc", b"realloc", b"free"];
 const WORD: usize = size_of::<usize>();
 
-/// Leads the loader past the stubs of a program, if it is one that has some.
+/// Replaces addresses of the program's PLT stubs, where the loader has stored them, by those of the functions.
 pub(super) fn bypass_plt_stubs(
     loader: &LoadedObject<'_>,
     program: &LoadedObject<'_>,

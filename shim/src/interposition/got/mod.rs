@@ -1,7 +1,8 @@
-//! Makes calls of hooked functions come to us: finds the slots of every loaded object and writes them, and makes the
-//! names lead to the hooks for objects that are still to come (see [`symbol_redirect`]).
+//! Redirects calls of hooked functions: patches the GOT slots of every loaded object, and symbol table entries for objects
+//! that are loaded later (see [`symbol_redirect`]).
 //!
-//! Why not symbol interposition: see there; and it cannot follow what a process already has bound. Invariant: all state
+//! [`symbol_redirect`] says why symbol interposition is not used; besides, it cannot change calls that are already bound.
+//! Invariant: all state
 //! here is touched only under the loader's own lock (see [`patch()`]), so no object can be half relocated or unmapped
 //! meanwhile, no lock of ours exists, and a fork child inherits none.
 
@@ -37,7 +38,7 @@ use crate::platform::loaded_object::LoadedObject;
 use seen_objects::{Loaded, SeenObject};
 use slot::PatchOutcome;
 
-/// The objects seen so far, and who is at it.
+/// The objects seen so far, and the process that is patching.
 struct PatchState {
     known: UnsafeCell<Vec<SeenObject>>,
     /// The process that is patching, 0 for none. A fork child may inherit its parent's number: then the list is void.

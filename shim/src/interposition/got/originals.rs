@@ -20,7 +20,7 @@ use crate::platform::dladdr::{is_import_stub, object_at};
 use crate::platform::loaded_object::Range;
 use crate::platform::symbol_tables::is_defined;
 
-/// A group nobody has asked for, one being looked up, one whose originals are stored, one that must stay unhooked.
+/// States of a hook group: not looked up, in progress, originals stored, must stay unhooked.
 const UNKNOWN: u8 = 0;
 const BUSY: u8 = 1;
 const READY: u8 = 2;
@@ -96,7 +96,7 @@ fn state(group: HookGroup) -> &'static AtomicU8 {
     STATES.get(group as usize).unwrap_or(first)
 }
 
-/// Looks up all of a group, which is at home where its first function that allocates is; gives its new state.
+/// Resolves all functions of a group in the object that defines its first allocating function; returns the new state.
 fn group(wanted: &Hook, scopes: &[Scope]) -> u8 {
     let look_up = |name| match global(name) {
         0 => scopes.iter().map(|scope| within(scope, name)).find(|&address| address != 0).unwrap_or(0),

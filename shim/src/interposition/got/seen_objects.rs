@@ -16,10 +16,10 @@ use libc::{c_int, c_void, dl_phdr_info};
 use super::slot::{PatchOutcome, PatchedSlot};
 use crate::platform::loaded_object::{LoadedObject, Range};
 
-/// Numbers of objects ever added and removed, at the last look; differing from the loader's means there is news.
+/// `dlpi_adds` and `dlpi_subs` at the last scan; a difference means that objects were loaded or unloaded.
 static COUNTERS: Counters = Counters { added: AtomicU64::new(0), removed: AtomicU64::new(0) };
 
-/// An object was left with slots that could not be decided on: it is looked at again, news or not.
+/// An object has slots that could not be decided on: it is scanned again even if nothing was loaded or unloaded.
 static UNDECIDED: AtomicBool = AtomicBool::new(false);
 
 struct Counters {

@@ -156,8 +156,8 @@ macro_rules! stores {
 
 /// A function that throws when memory is out: `name, attempt = ORIGINAL or NOTHROW(arguments)`.
 ///
-/// No frame of ours may be on the stack when it throws. So the attempt is made with the sibling that returns null
-/// instead; if that fails, or nothing is recorded, the function itself is jumped to as if it had been called directly.
+/// No frame of the shim may be on the stack when it throws. So the hook first calls the sibling that returns null instead; if
+/// that fails, or nothing is recorded, it tail-jumps to the original.
 macro_rules! throws {
     ($name:ident, $attempt:ident = $original:ident or $sibling:ident($size:ident $(, $argument:ident)*)) => {
         pub(crate) static $original: Original<unsafe extern "C" fn($size: usize $(, $argument: usize)*) -> usize> =

@@ -1,5 +1,4 @@
-//! longjmp and its variants, which may leave hooks: out of a signal handler that a fault inside of free has called,
-//! say.
+//! longjmp and its variants, which can leave a hook, for example from a handler of a SIGSEGV that was raised inside free.
 //!
 //! A thread that jumps out of a hook never returns to it. So its guard is released, and the thread goes on recording in
 //! a new segment, since the last record may be half written. Invariant: outside of hooks, nothing is done.

@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C" fn dlopen(file: *const c_char, flags: c_int) -> *mu
     jump_with_caller!(dlopen_from)
 }
 
-/// Into the program's own namespace this is dlopen. The others have a C library of their own: nothing there is ours.
+/// In the base namespace this equals dlopen. Other namespaces have a C library of their own and are not hooked.
 #[unsafe(naked)]
 pub(crate) unsafe extern "C" fn dlmopen(namespace: libc::c_long, file: *const c_char, flags: c_int) -> *mut c_void {
     jump_with_caller_if_zero!(dlopen_from, DLMOPEN)
@@ -110,8 +110,8 @@ unsafe extern "C" fn answer_dlvsym(handle: *mut c_void, name: *const c_char, ver
     answer(handle, name, || unsafe { DLVSYM.get()(handle, name, version) })
 }
 
-/// Answers the lookups of hooked names that do not depend on who asks: the hook, where the truth is its original or
-/// is the hook already.
+/// Answers lookups of hooked names that do not depend on the caller: with the hook, if the real result is its original or
+/// already the hook.
 fn answer(handle: *mut c_void, name: *const c_char, look_up: impl Fn() -> *mut c_void) -> LookupAnswer {
     let unknown = LookupAnswer { address: 0, known: 0 };
     if name.is_null() || handle == libc::RTLD_NEXT {

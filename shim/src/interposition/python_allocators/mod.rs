@@ -1,9 +1,9 @@
-//! Every block of Python's own allocators, in captures that are asked for them.
+//! Records every block of Python's own allocators (`--trace-python-allocators`).
 //!
-//! The interpreter lets the functions of its three domains (raw, mem, obj) be replaced, at any time and by anybody. Ours
-//! go in before it starts. PYTHONMALLOC and the development mode throw them out when it begins to start: so until there
-//! is a thread state, each event looks whether ours are still there, and wraps what it finds. Whoever comes later, as
-//! tracemalloc does, stands above ours and calls them.
+//! The interpreter lets the functions of its three domains (raw, mem, obj) be replaced at any time. The shim installs its
+//! wrappers before the interpreter starts. PYTHONMALLOC and the development mode replace them during start-up, so until a
+//! thread state exists each event checks whether the wrappers are installed and reinstalls them. Later replacements, such as
+//! tracemalloc's, wrap the shim's functions and call them.
 //!
 //! Other threads may be in the middle of a call meanwhile: a domain is five words, read without a lock. Therefore a
 //! wrapper keeps the context of what it wraps; whichever mix of old and new words a thread reads, they fit together.

@@ -1,9 +1,8 @@
-//! The functions that stand in a domain's place, and what they stand for.
+//! The wrapper functions of a domain and the originals that they call.
 //!
 //! One set of functions for each domain and distinct set of originals, so that a function needs nothing but its own number
 //! to know its domain and to find the one it wraps; the context it is given is the original's, and is passed on. The guard
-//! is held over the real call:
-//! what an allocator takes from malloc or mmap for a block is not recorded beside the block.
+//! is held over the real call, so what an allocator takes from malloc or mmap for a block is not recorded beside the block.
 //!
 //! Invariant: the originals of a number never change once its functions are in use.
 
@@ -182,8 +181,8 @@ unsafe extern "C" fn realloc<const DOMAIN: usize, const NUMBER: usize>(
 unsafe extern "C" fn free<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize) {
     let recorder = match thread::free_fast(block) {
         FreeOutcome::Recorded(recorder) => recorder,
-        // SAFETY: the interpreter's arguments, for the function it meant.
         FreeOutcome::Pending(recorder) => {
+            // SAFETY: the interpreter's arguments, for the function it meant.
             return unsafe { free_pending::<DOMAIN, NUMBER>(context, block, recorder) };
         }
         // SAFETY: the interpreter's arguments, for the function it meant.

@@ -223,7 +223,7 @@ impl Recorder {
     }
 }
 
-/// Whether a call that failed with this errno was refused memory: others had wrong arguments, or their place was taken.
+/// Whether the errno of a failed call means out of memory, rather than an invalid argument or an occupied address.
 fn is_out_of_memory(allocator: Allocator, errno: i32) -> bool {
     match allocator {
         Allocator::Mmap | Allocator::Mremap => matches!(errno, libc::ENOMEM | libc::EAGAIN),
@@ -232,7 +232,7 @@ fn is_out_of_memory(allocator: Allocator, errno: i32) -> bool {
     }
 }
 
-/// What is recorded seldom.
+/// Rare records.
 impl RecordingState {
     /// Tells the name that Python knows this thread by, where the operating system does not know it.
     #[cold]
@@ -273,7 +273,7 @@ impl RecordingState {
         ring.publish();
     }
 
-    /// The moment that leak reports are about is the first event that sees it.
+    /// Leak reports refer to the first event after finalization began.
     #[inline(always)]
     pub(super) fn note_finalizing(&mut self) {
         if python::finalizing() {

@@ -21,7 +21,7 @@ mod x86_64 {
     pub(in super::super) const FRAME: u16 = 6;
     /// The stack pointer's.
     pub(in super::super) const STACK: u16 = 7;
-    /// Whose instructions the tables may have.
+    /// Selects the vendor-specific CFA instructions of the unwind tables.
     pub(in super::super) const VENDOR: Vendor = Vendor::Default;
 
     /// The address that a saved word stands for.

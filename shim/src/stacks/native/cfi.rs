@@ -22,7 +22,7 @@ impl UnwindContextStorage<usize> for Storage {
     type Stack = [UnwindTableRow<usize, Self>; 3];
 }
 
-/// The rule at an address of an object, whose table of unwind tables is at `header`; `segment_end` tells where the loaded
+/// The rule at an address of an object, whose `.eh_frame_hdr` is at `header`; `segment_end` tells where the loaded
 /// segment ends that an address is in.
 #[inline(never)]
 pub(super) fn rule(

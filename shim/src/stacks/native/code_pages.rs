@@ -153,7 +153,7 @@ fn take_back(control: &ControlPage, address: usize, length: usize) {
     }
 }
 
-/// Nothing is known any more, and nobody was asked: in a forked child, whose shared memory is new.
+/// Clears the table and pending questions, in a forked child.
 pub(super) fn begin_again() {
     TAKING.store(false, Relaxed);
     if COUNT.swap(0, Relaxed) != 0 {

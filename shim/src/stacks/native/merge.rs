@@ -82,7 +82,7 @@ const TAIL: usize = 32;
 /// The oldest ones of it, which are written as they come.
 const HEAD: usize = MAX_DEPTH as usize - TAIL;
 
-/// Room for the newest frames, which is not made anew for each merge.
+/// Buffer for the newest frames, reused between merges.
 #[derive(Debug)]
 pub(super) struct NewestFrames([RawFrame; TAIL]);
 
@@ -193,7 +193,7 @@ pub(super) struct StackMerge<'a> {
     entry: usize,
     next: usize,
     known: UnchangedFrames,
-    /// What a loop's function calls is the loop, too.
+    /// The callee of the loop's entry function belongs to the loop, too (tail-call interpreter).
     by_tail_calls: bool,
 }
 
@@ -204,14 +204,14 @@ pub(super) struct Changes {
     pub(super) first_new: usize,
     /// What the native frame in its place had on the wire.
     pub(super) displaced: Replaced,
-    /// The first Python frame that is.
+    /// The first Python frame that is new.
     pub(super) python: Option<usize>,
-    /// Nobody knows what called the oldest native frame.
+    /// The caller of the oldest native frame is unknown (truncated stack).
     pub(super) cut: bool,
 }
 
 impl<'a> StackMerge<'a> {
-    /// Writes the stack. `true`: it was too deep for that.
+    /// Writes the stack. `true`: it was too deep.
     #[inline(never)]
     pub(super) fn run(
         python: &'a Python,

@@ -183,7 +183,7 @@ impl NativeStack {
     fn write(&mut self, chain: &Chain, ring: &mut Ring, first_new: usize, (python, reshaped): (Option<usize>, bool)) {
         let changes = Changes { first_new, displaced: self.walk.displaced(), python, cut: self.walk.truncated() };
         let native_frames = self.walk.frames();
-        // Where the newest Python frame has only moved on, and all of them were entered from native_frames that are still there,
+        // Where the newest Python frame has only moved on, and all of them were entered from native frames that are still there,
         // so are the entries.
         let last = first_new.min(native_frames.len()).checked_sub(1).and_then(|last| native_frames.get(last));
         let are_entered = last.is_some_and(|last| last.python as usize == self.python.length());

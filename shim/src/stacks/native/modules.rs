@@ -21,7 +21,7 @@ pub(super) struct Description {
     pub(super) bias: usize,
     /// Its loaded segments, `start..end`.
     pub(super) segments: Vec<std::ops::Range<usize>>,
-    /// Its table of unwind tables.
+    /// Its `.eh_frame_hdr`, the index of its unwind tables.
     pub(super) unwind_header: Option<std::ops::Range<usize>>,
     /// Path of its file.
     pub(super) path: Vec<u8>,
@@ -140,7 +140,7 @@ impl LoadedModule {
         self.description.segments.iter().find(|segment| segment.contains(&address)).map(|segment| segment.end)
     }
 
-    /// The table of unwind tables, if it is where it can be read.
+    /// The `.eh_frame_hdr` table, if it is readable.
     pub(super) fn unwind_header(&self) -> Option<(usize, usize)> {
         let header = self.description.unwind_header.as_ref()?;
         let end = self.segment_end(header.start)?;

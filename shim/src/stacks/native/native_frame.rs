@@ -1,6 +1,6 @@
 //! One frame of native code, as a walk found it and a merge wrote it.
 //!
-//! Invariant: all zero bytes are a frame of no frame.
+//! Invariant: the all-zero value represents no frame.
 
 use super::rule::FrameState;
 use crate::platform::mapped_vec::Zeroable;

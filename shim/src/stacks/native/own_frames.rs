@@ -1,4 +1,4 @@
-//! Memtrack's own frames, between where a walk begins and the function that called a hook: nearly always the same few.
+//! Caches the sequences of the shim's own frames between the start of unwinding and the hook's caller.
 //!
 //! Invariant: a noted sequence of own frames is used only if each return address is the one it was noted with, at the
 //! same distance from the stack pointer. The frames are memtrack's own: they stay loaded, and their rules count from
@@ -11,9 +11,9 @@ use super::unwind_witnesses::Word;
 /// Most of memtrack's own frames.
 pub(super) const OWN_FRAMES: usize = 6;
 /// Ways that are remembered.
-const WAYS: usize = 4;
+const PATHS: usize = 4;
 
-/// A way: from `start` to the caller of memtrack.
+/// The own frames from `start` to the hook's caller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnFramePath {
     /// The address at which the walk began.
@@ -28,20 +28,20 @@ pub(super) struct OwnFramePath {
     frame: usize,
 }
 
-/// The ways that were taken.
+/// The paths that were taken.
 #[derive(Debug)]
 pub(super) struct OwnFramePaths {
-    ways: [OwnFramePath; WAYS],
+    paths: [OwnFramePath; PATHS],
     next: usize,
     /// The one that was taken or put last.
     last: Option<usize>,
 }
 
-/// A way that is being noted.
+/// A path that is being recorded.
 #[derive(Debug)]
 pub(super) struct PathBuilder {
     start: FrameState,
-    way: OwnFramePath,
+    path: OwnFramePath,
     /// The address that the last step led to.
     last: usize,
     is_good: bool,
@@ -74,7 +74,7 @@ impl OwnFramePath {
         count
     }
 
-    /// The caller of memtrack, if this is the way to it.
+    /// The caller of memtrack, if this is the path to it.
     #[inline(always)]
     fn take(&self, start: FrameState, stack: &mut StackMemory) -> Option<FrameState> {
         if start.pc != self.start {
@@ -94,58 +94,58 @@ impl OwnFramePath {
 
 impl OwnFramePaths {
     pub(super) const fn new() -> Self {
-        Self { ways: [OwnFramePath::NONE; WAYS], next: 0, last: None }
+        Self { paths: [OwnFramePath::NONE; PATHS], next: 0, last: None }
     }
 
-    /// The caller of memtrack, if the way to it is known.
+    /// The caller of memtrack, if the path to it is known.
     #[inline(always)]
     pub(super) fn take(&mut self, start: FrameState, stack: &mut StackMemory) -> Option<FrameState> {
-        let mut ways = self.ways.iter().take_while(|way| way.stack != 0).enumerate();
-        let (last, caller) = ways.find_map(|(place, way)| Some((place, way.take(start, stack)?))).unzip();
+        let mut paths = self.paths.iter().take_while(|path| path.stack != 0).enumerate();
+        let (last, caller) = paths.find_map(|(place, path)| Some((place, path.take(start, stack)?))).unzip();
         self.last = last;
         caller
     }
 
-    /// The way that was taken last, or put.
+    /// The path that was taken last, or put.
     pub(super) fn last(&self) -> Option<&OwnFramePath> {
-        self.ways.get(self.last?)
+        self.paths.get(self.last?)
     }
 
-    /// Remembers a way that led to a frame that is not memtrack's.
-    pub(super) fn put(&mut self, noted: &PathBuilder) {
-        if noted.is_good && noted.way.stack != 0 {
-            if let Some(place) = self.ways.get_mut(self.next) {
-                *place = noted.way;
+    /// Remembers a path that led to a frame that is not memtrack's.
+    pub(super) fn put(&mut self, builder: &PathBuilder) {
+        if builder.is_good && builder.path.stack != 0 {
+            if let Some(place) = self.paths.get_mut(self.next) {
+                *place = builder.path;
             }
             self.last = Some(self.next);
-            self.next = self.next.wrapping_add(1) % WAYS;
+            self.next = self.next.wrapping_add(1) % PATHS;
         }
     }
 }
 
 impl PathBuilder {
     pub(super) const fn from(start: FrameState) -> Self {
-        Self { start, way: OwnFramePath { start: start.pc, ..OwnFramePath::NONE }, last: 0, is_good: true }
+        Self { start, path: OwnFramePath { start: start.pc, ..OwnFramePath::NONE }, last: 0, is_good: true }
     }
 
     /// One of memtrack's own frames was left by this rule: to `next`, whose address stood in `back_slot`, and whose frame
     /// pointer, unless it was left alone, in `frame_slot`.
     pub(super) fn step(&mut self, rule: &UnwindRule, next: FrameState, back_slot: usize, frame_slot: usize) {
         let distance = |address: usize| address.wrapping_sub(self.start.sp);
-        let way = &mut self.way;
+        let path = &mut self.path;
         // What the step before led to is one of memtrack's, too.
-        if way.stack != 0 {
-            let place = way.returns.get_mut(way.count);
+        if path.stack != 0 {
+            let place = path.returns.get_mut(path.count);
             self.is_good &= place.is_some();
             if let Some(place) = place {
-                *place = (way.back, self.last);
-                way.count = way.count.wrapping_add(1);
+                *place = (path.back, self.last);
+                path.count = path.count.wrapping_add(1);
             }
         }
-        way.back = distance(back_slot);
-        way.stack = distance(next.sp);
+        path.back = distance(back_slot);
+        path.stack = distance(next.sp);
         if frame_slot != 0 {
-            way.frame = distance(frame_slot);
+            path.frame = distance(frame_slot);
         }
         self.last = next.pc;
         self.is_good &= !rule.cfa_is_read && !rule.uses_frame_pointer();

@@ -64,12 +64,12 @@ pub(super) enum RuleKind {
     Own,
 }
 
-/// One row.
+/// One row of an unwind table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct UnwindRule {
     /// Where the caller's frame begins; never counted from itself.
     pub(super) cfa: SavedPlace,
-    /// That is written at the place, and is not the place itself.
+    /// The CFA is loaded from that address (an expression that ends in a dereference).
     pub(super) cfa_is_read: bool,
     /// Where the return address is.
     pub(super) back: SavedPlace,
@@ -86,7 +86,7 @@ impl UnwindRule {
     }
 }
 
-/// A rule, and what the address is called.
+/// A cached unwind rule, with the module and offset of its address.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KnownAddress {
     /// The address; 0 for a free place.

@@ -1,4 +1,4 @@
-//! Unwinding of the calling thread's stack, as far as it is new.
+//! Incremental unwinding of the calling thread's stack: only frames that changed since the last walk.
 //!
 //! A frame's state (address, stack pointer, frame pointer where it matters) determines where the words are that lead to
 //! its caller's state. So when unwinding comes to a state that was met in the last walk, the older frames are proven by
@@ -34,7 +34,7 @@ pub(super) struct Walk {
     fresh: MappedVec<NativeFrame>,
     fresh_length: usize,
     pub(super) rules: RuleCache,
-    ways: OwnFramePaths,
+    own_paths: OwnFramePaths,
     generation: u32,
     additions: u32,
     pub(super) stack: StackMemory,
@@ -85,7 +85,7 @@ impl Walk {
             fresh: MappedVec::new(),
             fresh_length: 0,
             rules: RuleCache::new(),
-            ways: OwnFramePaths::new(),
+            own_paths: OwnFramePaths::new(),
             generation: 0,
             additions: 0,
             stack: StackMemory::new(),
@@ -159,7 +159,7 @@ impl Walk {
         self.start = FrameState::NONE;
         self.fresh_length = 0;
         let before = self.length;
-        let (caller, is_exact) = match self.ways.take(start, &mut self.stack) {
+        let (caller, is_exact) = match self.own_paths.take(start, &mut self.stack) {
             Some(caller) => (caller, false),
             None => self.note_way(start, ring),
         };
@@ -202,7 +202,7 @@ impl Walk {
     /// The words prove the whole stack from now on, if they can, and its newest frames are kept as a tip.
     fn settle(&mut self, start: FrameState, caller: FrameState, kept: usize) {
         let Some(newest) = self.frames.as_slice().get(..self.length).and_then(<[NativeFrame]>::last) else { return };
-        let Some(way) = self.ways.last() else { return };
+        let Some(way) = self.own_paths.last() else { return };
         let mut own = [Word::default(); OWN_FRAMES + 2];
         let count = way.words(start, caller, newest.frame_matters, &mut own);
         let own = own.get(..count).unwrap_or_default();
@@ -281,7 +281,7 @@ impl Walk {
     #[cold]
     #[inline(never)]
     fn note_way(&mut self, start: FrameState, ring: &mut Ring) -> (FrameState, bool) {
-        let mut noted = PathBuilder::from(start);
+        let mut builder = PathBuilder::from(start);
         let (mut state, mut is_exact) = (start, true);
         loop {
             let address = state.pc.wrapping_sub(usize::from(!is_exact));
@@ -295,10 +295,10 @@ impl Walk {
                 _ => None,
             };
             let Some((next, back_slot, frame_slot)) = next else { break };
-            noted.step(rule, next, back_slot, frame_slot);
+            builder.step(rule, next, back_slot, frame_slot);
             (state, is_exact) = (next, false);
         }
-        self.ways.put(&noted);
+        self.own_paths.put(&builder);
         (state, is_exact)
     }
 

@@ -127,7 +127,7 @@ impl Chain {
         }
     }
 
-    /// Forgets the stack without a word to the writer: the reader's is empty too.
+    /// Clears the cached stack without writing pops; the reader's stack is empty as well.
     pub(crate) fn reset(&mut self) {
         self.newest = 0;
         self.length = 0;
@@ -221,7 +221,8 @@ impl Chain {
         }
     }
 
-    /// Walks from the newest frame until a cached frame with nothing changed below it. Nothing when the chain is absurd.
+    /// Walks from the newest frame until a cached frame with nothing changed below it. `None` if the chain
+    /// is invalid (too long or cyclic).
     fn find_join<V: Version>(&mut self, python: &Interpreter, newest: usize) -> Option<Join> {
         let (mut address, mut fresh) = (newest, 0);
         // Cached frames from here on are known to have changed, or to stand above one that has.
@@ -423,7 +424,7 @@ impl Chain {
         }
     }
 
-    /// The chain is absurd, or there is no memory for it: an empty stack that is marked as cut.
+    /// The chain is invalid, or there is no memory for it: an empty stack that is marked as cut.
     #[cold]
     fn give_up(&mut self, writer: &mut impl StackWriter) {
         let written = self.shown(self.length).min(MAX_DEPTH);

@@ -1,4 +1,4 @@
-//! Which of a thread's states runs, in a process with several interpreters.
+//! Determines the active thread state of a thread in a process with several interpreters.
 //!
 //! Up to 3.11 the slot in which a thread keeps its state goes on holding the first one while the thread runs another
 //! interpreter. The "current" state is that of whichever thread holds the GIL, and names the thread that made it, not

@@ -1,4 +1,4 @@
-//! Sentinels in waiting frames: each stands for the comparison of all frames below it.
+//! Frame sentinels: values written to suspended frames. An intact sentinel proves that all older frames are unchanged.
 //!
 //! They exist because comparing a chain of 400 frames at each allocation costs more than the allocation. No comparison of
 //! fewer frames can be right if it only reads: a caller may go on to its next line and call the same functions again,
@@ -26,9 +26,9 @@
 //! this is the frame in which it was made. A generator's frame is resumed again and again, but one of the thread's is
 //! evaluated once, from its creation on, so whoever called it still waits in the same call, and so on down to the root.
 //! Up to 3.14.4 the collector went by this byte, so there are no sentinels: the four bytes behind it mean nothing, but nobody
-//! sets them on creation, so that a sentinel would outlive its frame. 3.15 also tells who reads its frames from outside
-//! down to where they are unchanged (`last_profiled_frame`); but that is one word for each thread, and the interpreter's
-//! own sampling profiler, which may be watching, needs it.
+//! sets them on creation, so that a sentinel would outlive its frame. 3.15 also has `last_profiled_frame`, which tells external
+//! readers from where on frames are unchanged; but it is one word per thread, and the interpreter's own sampling profiler uses
+//! it.
 //!
 //! All proofs need that nobody moves a waiting frame to another line. Only a trace function can, so no sentinel counts
 //! while one runs.
@@ -54,12 +54,12 @@ pub(super) const GAP: usize = if cfg!(feature = "verify-marks") { 1 } else { 4 }
 pub(super) const CLEARANCE: usize = if cfg!(feature = "verify-marks") { 1 } else { 4 };
 /// Frames that are compared without a sentinel, at which some are made.
 pub(super) const LONGEST_WITHOUT_SENTINEL: usize = if cfg!(feature = "verify-marks") { 0 } else { CLEARANCE + 2 * GAP };
-/// How often no sentinel is tried after hardly any could be made.
+/// Number of updates to skip after few sentinels could be placed.
 const PATIENCE: u32 = if cfg!(feature = "verify-marks") { 0 } else { 64 };
 /// Numbers that a chain takes at once for its sentinels.
 const NUMBERS: usize = 1 << 32;
 
-/// What sentinels a frame, in place of 1 or 0 and of -1.
+/// The sentinel values, in place of 1 or 0 and of -1.
 const SENTINEL_BYTE: u8 = 2;
 const SENTINEL_DEPTH: u32 = -2_i32 as u32;
 
@@ -94,7 +94,7 @@ pub(super) struct FrameSentinel {
     pub(super) place: usize,
     /// Where its frame waits.
     pub(super) position: usize,
-    /// The address of the marked word.
+    /// The address of the word that holds it.
     word: usize,
     /// What stands there.
     value: usize,
@@ -107,7 +107,7 @@ impl FrameSentinel {
     /// None; it must not be read.
     pub(super) const NONE: Self = Self { place: 0, position: 0, word: 0, value: 0 };
 
-    /// What stands for a sentinel where none is needed.
+    /// The placeholder where no sentinel is needed.
     pub(super) fn of_nothing<V: Version>() -> Self {
         static BYTE: u8 = SENTINEL_BYTE;
         static DEPTH: u32 = SENTINEL_DEPTH;
@@ -134,7 +134,7 @@ impl FrameSentinel {
         !matches!(V::L.sentinel_kind, SentinelKind::ResultSlot(_)) || self.position == position
     }
 
-    /// Whether the marked word is as it was left.
+    /// Whether the word is as it was left.
     #[inline(always)]
     pub(super) fn stands<V: Version>(&self) -> bool {
         match V::L.sentinel_kind {
@@ -229,12 +229,13 @@ impl FrameSentinels {
         self.truncate(0);
     }
 
-    /// Hardly any sentinel could be made: so for a while none is wanted.
+    /// Few sentinels could be placed: none is tried for a while.
     pub(super) const fn back_off(&mut self) {
         self.patience = PATIENCE;
     }
 
-    /// Writes a sentinel to the shown frame at `place`, which waits for `callee`, if it can be marked. It must be newer than all marked ones.
+    /// Writes a sentinel to the shown frame at `place`, which waits for `callee`, if that is
+    /// possible. It must be newer than all frames that have one.
     pub(super) fn make<V: Version>(
         &mut self,
         code_type: usize,
@@ -264,7 +265,7 @@ impl FrameSentinels {
 }
 
 impl<V: Version> PythonFrame<V> {
-    /// Writes a sentinel, if the frame, which waits for `callee`, can be marked; gives the word's address.
+    /// Writes a sentinel, if the frame, which waits for `callee`, can have one; gives the word's address.
     fn write_sentinel(&self, code_type: usize, callee: &Self, value: usize) -> Option<usize> {
         match V::L.sentinel_kind {
             SentinelKind::Unknown => None,
@@ -283,17 +284,17 @@ impl<V: Version> PythonFrame<V> {
         }
     }
 
-    /// Sentinels a byte that is `unmarked` in a frame without a sentinel.
-    fn write_byte_sentinel(&self, offset: usize, unmarked: u8) -> Option<usize> {
+    /// Writes a sentinel to a byte that is `usual` in a frame without one.
+    fn write_byte_sentinel(&self, offset: usize, usual: u8) -> Option<usize> {
         let word = self.address().wrapping_add(offset);
         // SAFETY: a field of the frame.
         let value = unsafe { byte(word) };
-        if value == unmarked {
+        if value == usual {
             // SAFETY: a field of the frame; to the interpreter the new value means the same.
             unsafe { set_byte(word, SENTINEL_BYTE) };
         }
-        // Whoever marked it, it is marked for this evaluation.
-        (value == unmarked || value == SENTINEL_BYTE).then_some(word)
+        // Whichever chain wrote it, it holds for this evaluation.
+        (value == usual || value == SENTINEL_BYTE).then_some(word)
     }
 
     fn write_depth_sentinel(&self, offset: usize) -> Option<usize> {
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_depth_is_marked_only_while_it_is_that_of_a_running_frame() {
+    fn a_depth_has_a_sentinel_only_while_it_is_that_of_a_running_frame() {
         let mut memory = [[0; 32]; 2];
         let [caller, callee] = &frames::<V310, 2>(&mut memory);
         let mut sentinels = FrameSentinels::new();
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_marked_only_where_the_same_loop_waits_with_an_operand_gone() {
+    fn a_result_has_a_sentinel_only_where_the_same_loop_waits_with_an_operand_gone() {
         let mut memory = [[0; 32]; 3];
         let [caller, callee, code] = &frames::<V312, 3>(&mut memory);
         let put = |frame: &PythonFrame<V312>, offset: usize, value: i32| {

@@ -35,7 +35,7 @@ fn slot(number: u64) -> Option<&'static AtomicU64> {
     LOG.get(number as usize % LOG_LENGTH)
 }
 
-/// Deaths so far: what has been read up to this number needs no reading again.
+/// Number of deallocated code objects so far; deallocations up to a number that was read before need no reading again.
 #[inline]
 pub(super) fn count() -> u64 {
     COUNT.load(Ordering::Acquire)

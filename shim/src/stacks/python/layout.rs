@@ -29,7 +29,7 @@ pub(super) enum Position {
     Pointer(usize),
 }
 
-/// The owner of a frame and the code object's first traceable instruction, of 3.11 and later.
+/// Offsets of the fields by which `_PyFrame_IsIncomplete` decides, of 3.11 and later.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IncompleteFrameOffsets {
     /// Offset of the frame's owner, one byte.
@@ -40,7 +40,7 @@ pub(super) struct IncompleteFrameOffsets {
     pub(super) bytecode: usize,
 }
 
-/// Which word of a frame can be marked, so that the interpreter is bound to destroy the sentinel; see `frame_sentinels`.
+/// Which word of a frame can hold a sentinel that the interpreter is bound to destroy; see `frame_sentinels`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SentinelKind {
     /// Not known of this version.
@@ -93,7 +93,7 @@ pub(super) struct Delegation {
     pub(super) opcodes: [u8; 2],
 }
 
-/// Where a free-threaded build keeps the copies of a code object's bytecode, of which each thread executes its own.
+/// Thread-local bytecode (TLBC) of a free-threaded build: each thread executes its own copy of a code object's bytecode.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ThreadLocalBytecode {
     /// In a frame: the number of the copy that its position is in, 32 bits; 0 is the inline one.
@@ -192,7 +192,7 @@ pub(super) struct Layout {
 pub(super) const OWNER_THREAD: u8 = 0;
 /// Frame owner: a generator or coroutine.
 pub(super) const OWNER_GENERATOR: u8 = 1;
-/// Frame owners from here on are the interpreter's own entry frames.
+/// Frame owners from here on are the interpreter's own entry frames (`FRAME_OWNED_BY_INTERPRETER`, `FRAME_OWNED_BY_CSTACK`).
 pub(super) const OWNER_ENTRY: u8 = 3;
 
 /// A version's layout as a constant, so that the walker's offsets are immediates.

@@ -1,4 +1,4 @@
-//! The copies of a code object's bytecode, in free-threaded builds from 3.14 on.
+//! Thread-local bytecode (TLBC): the copies of a code object's bytecode in free-threaded builds, from 3.14 on.
 //!
 //! They exist because there each thread executes, and specialises, a copy of its own, so that a frame's position says
 //! nothing without the copy that it is in. A code object holds an array of copies, which any thread may replace by a longer

@@ -1,5 +1,5 @@
-//! The calling thread's state, read from where the C library keeps the thread-specific value that the interpreter asks
-//! for it: one load instead of three calls, which every allocation would make.
+//! Reads the calling thread's state directly from the C library's thread-specific storage: one load instead of three calls for
+//! each allocation.
 //!
 //! The place is not guessed: keys of our own show where the C library keeps values, and the value that the interpreter
 //! gives shows which key is its own. Nothing deletes that key but the interpreter's finalization and its handler in a
@@ -20,7 +20,7 @@ const UNKNOWN: usize = 0;
 /// The place will not be looked for again.
 const NEVER: usize = 1;
 
-/// Where a thread keeps the value, in bytes from its descriptor; or a mark.
+/// Where a thread keeps the value, in bytes from its descriptor; or one of the values below.
 static PLACE: AtomicUsize = AtomicUsize::new(UNKNOWN);
 
 /// The calling thread's state; 0 when it has none.

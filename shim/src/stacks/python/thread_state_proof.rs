@@ -1,4 +1,4 @@
-//! Which interpreter a thread runs in 3.8 and 3.9, where nothing leads from a thread state to the thread that runs it.
+//! Proves which interpreter a thread runs in 3.8 and 3.9, where a thread state does not identify the running thread.
 //!
 //! It exists because there the current state is that of whoever holds the GIL, and even a state that a thread has proven
 //! to be its own may be run by another one later. Three proofs:
@@ -6,7 +6,7 @@
 //! **Alone.** While the process has a single thread, that thread runs what is current. The C library says so (2.32 on).
 //!
 //! **The last holder.** The GIL knows the state with which it was last taken, or given up. The first state of a thread is
-//! taken with by that thread alone. So while the GIL is locked and its last holder is the thread's first state, nobody
+//! used to take the GIL by that thread alone. So while the GIL is locked and its last holder is the thread's first state, nobody
 //! has taken it since: the thread holds it, and what is current is what it runs. (Whoever takes it writes down its own
 //! state before it makes one current.)
 //!

@@ -1,4 +1,4 @@
-//! Counts what comparing the whole chain after each shortcut says.
+//! Counts correct and wrong shortcuts, by a full comparison after each (`verify-marks` builds only).
 //!
 //! It exists only in the build of `scripts/verify-marks`. Invariant: the counts are in a file that all processes share, so
 //! none is lost however a process ends.

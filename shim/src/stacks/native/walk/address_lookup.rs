@@ -58,7 +58,7 @@ impl Walk {
         Some(KnownAddress { module: page.id, offset: page.offset(address), ..KnownAddress::default() })
     }
 
-    /// What is known of an address of which nothing is.
+    /// The entry for an address in no known module.
     fn unknown(&mut self, address: usize, ring: &mut Ring) -> KnownAddress {
         let id = modules::unknown();
         if self.describes(0) {

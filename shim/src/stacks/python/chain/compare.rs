@@ -1,7 +1,7 @@
 //! Compares the cached chain with the thread's present one.
 //!
-//! This is what an allocation in Python costs, so no more is compared than has to be. Invariant: what is reported as
-//! equal is equal, frame by frame, or by the proof in [`frame_sentinels`](super::super::frame_sentinels).
+//! This dominates the cost of an allocation in Python, so as little as possible is compared. Invariant: frames reported as
+//! equal are equal, frame by frame, or by the proof in [`frame_sentinels`](super::super::frame_sentinels).
 
 use super::super::frame::{OwnThreadState, PythonFrame};
 use super::super::frame_sentinels::{CLEARANCE, GAP};
@@ -155,13 +155,13 @@ impl Chain {
                 (made, next) = (made.wrapping_add(1), place.wrapping_add(GAP));
             }
         }
-        // Where few frames can be marked, looking for them costs more than they save.
+        // Where few frames can have a sentinel, looking for them costs more than they save.
         if made.wrapping_mul(4 * GAP) < length.wrapping_sub(floor) {
             self.sentinels.back_off();
         }
     }
 
-    /// Writes a sentinel to the frame at `place`, if it can be marked.
+    /// Writes a sentinel to the frame at `place`, if that is possible.
     fn make_sentinel<V: Version>(&mut self, python: &Interpreter, place: usize) -> bool {
         let address = |place: usize| self.links.get(place.wrapping_add(1)).previous;
         // SAFETY: reached from this thread's newest frame by links that were just confirmed.
@@ -192,7 +192,7 @@ impl Chain {
         }
     }
 
-    /// Writes a sentinel to the frames whose code objects died: what stands at their address now is something else.
+    /// Invalidates cached frames whose code objects were freed: another object may be at their address now.
     pub(super) fn invalidate_dead_code(&mut self) {
         if self.codes.is_current() {
             return;

@@ -1,4 +1,4 @@
-//! Where in a thread's chain evaluation loops were entered from C: what native stacks are merged by.
+//! Finds the frames at which C code entered an evaluation loop; used to merge Python and native stacks.
 //!
 //! Each evaluation loop keeps something of its own in its C frame: from 3.12 on the frame that stands for the entry, in
 //! 3.10 and 3.11 a record that the thread state leads to. Its address tells the C frame. In 3.8 and 3.9 there is nothing

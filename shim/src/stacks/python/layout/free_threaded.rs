@@ -1,7 +1,7 @@
 //! The layouts of free-threaded builds.
 //!
-//! They exist because every object there begins with two words more, and from 3.14 on frames and code objects have the
-//! fields of copied bytecode. Invariant: as of the other layouts.
+//! They are separate tables because the object header has two more words, and from 3.14 on frames and code objects have fields
+//! for thread-local bytecode. Invariant: as for the other layouts.
 //!
 //! Why reading them in place is sound. Only the thread that runs a frame writes its links and its position, and a generator
 //! is in the chain of the thread that runs it alone. Others write to a frame while every thread is stopped: the collector
@@ -11,7 +11,7 @@
 //! after the note of the death (see `freed_code_objects`).
 //!
 //! Why frame sentinels are sound as they are with the GIL (see `frame_sentinels`). A frame of the thread's is created, evaluated and removed by
-//! that thread alone, through the same functions. Of the words that are marked others only read: in 3.13 nobody, as the
+//! that thread alone, through the same functions. The words that hold sentinels are only read by others: in 3.13 nobody, as the
 //! collector does not look at frames; later the collector, operands below the stack's top, and never the byte that is
 //! set on creation. Machine code is not generated.
 

@@ -14,7 +14,7 @@ use memtrack_reader::combine::beneath;
 use memtrack_reader::origin::Whose;
 use memtrack_reader::program::Program;
 use memtrack_reader::query::units::Time;
-use memtrack_reader::source::{self, Loss, ReadSummary};
+use memtrack_reader::source::{self, DataLoss, ReadSummary};
 use memtrack_reader::symbols::{DebugFileSearch, Debuginfod, SymbolProblem, apply};
 use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, aggregate, columns};
 
@@ -378,7 +378,7 @@ fn replay(
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
     drop(progress);
     let all = replay.allocated();
-    Ok((made(facts(file, Loss::default()), read, replay.into_analysis(), unnamed), all))
+    Ok((made(facts(file, DataLoss::default()), read, replay.into_analysis(), unnamed), all))
 }
 
 /// A capture of what reading it has left.
@@ -420,7 +420,7 @@ fn restore(
 }
 
 /// What is said of a capture that was read.
-pub(crate) fn facts(file: &source::CaptureReader, lost: Loss) -> Facts {
+pub(crate) fn facts(file: &source::CaptureReader, lost: DataLoss) -> Facts {
     Facts {
         file: file.path().into(),
         format_version: file.format_version(),

@@ -24,7 +24,7 @@ pub struct AllocationRecord {
     /// How long it lived, until the end of recording where it did.
     pub lifetime_ns: u64,
     /// How it ended.
-    pub fate: Fate,
+    pub fate: AllocationOutcome,
     /// Live when finalization began, or at the end where that was not seen.
     pub leaked: bool,
     /// Freed by the allocating thread after few further allocations: see [`View::Temporary`](crate::View::Temporary).
@@ -35,7 +35,7 @@ pub struct AllocationRecord {
 
 /// How an allocation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum AllocationOutcome {
     /// It did not: it was live at the end of the recording.
     Live,
     /// It was freed.

@@ -14,13 +14,13 @@ use std::collections::BinaryHeap;
 
 use crate::analysis::{Analysis, Curve, Peak, Tally};
 use crate::error::Error;
-use crate::replay::watch::Watch;
+use crate::replay::watch::LiveBytesObserver;
 use crate::source::{CaptureReader, MergeReader, ReadSummary};
 use crate::{Options, Replay};
 
 /// One of several captures, read to its end.
 #[derive(Debug)]
-pub struct Member {
+pub struct JointCapture {
     /// The summary of reading it.
     pub read: ReadSummary,
     /// Its analysis; its peak is the common one.
@@ -33,9 +33,9 @@ pub struct Member {
 
 /// The captures, read to their ends.
 #[derive(Debug, Default)]
-pub struct Together {
+pub struct JointReplay {
     /// In the order in which they were named.
-    pub members: Vec<Member>,
+    pub members: Vec<JointCapture>,
     /// The live bytes of all of them over time, since the earliest start.
     pub curve: Curve,
 }
@@ -57,7 +57,7 @@ struct RunningCapture {
 enum RunningState {
     Waiting,
     Running(Box<RunningCapture>),
-    Ended(Box<Member>, u64),
+    Ended(Box<JointCapture>, u64),
 }
 
 /// Reads captures that start at these times of a common clock. `open` opens one and returns its options when its time
@@ -69,7 +69,7 @@ pub fn read<E: From<Error>>(
     starts_ns: &[u64],
     mut open: impl FnMut(usize) -> Result<(CaptureReader, Options), E>,
     mut progress: impl FnMut(u64),
-) -> Result<Together, E> {
+) -> Result<JointReplay, E> {
     let first_ns = starts_ns.iter().copied().min().unwrap_or(0);
     let mut states: Vec<RunningState> = starts_ns.iter().map(|_| RunningState::Waiting).collect();
     let mut turns: BinaryHeap<Reverse<(u64, usize)>> =
@@ -113,7 +113,7 @@ impl RunningCapture {
 
 /// The common sum of all processes.
 struct JointSum {
-    watch: Box<Watch>,
+    watch: Box<LiveBytesObserver>,
     live_bytes: u64,
     /// How often the peak was raised.
     marks: u64,
@@ -158,11 +158,11 @@ impl JointSum {
         self.watch.curve.add(now_ns, self.live_bytes);
         let RunningCapture { reading, replay, mark, .. } = running;
         let (allocated, own_peak) = (replay.allocated(), replay.own_peak());
-        let member = Member { read: reading.finish(), analysis: replay.into_analysis(), allocated, own_peak };
+        let member = JointCapture { read: reading.finish(), analysis: replay.into_analysis(), allocated, own_peak };
         RunningState::Ended(Box::new(member), mark)
     }
 
-    fn finish(self, states: Vec<RunningState>) -> Together {
+    fn finish(self, states: Vec<RunningState>) -> JointReplay {
         let ended = states.into_iter().filter_map(|state| match state {
             RunningState::Ended(member, mark) => Some((*member, mark)),
             _ => None,
@@ -174,7 +174,7 @@ impl JointSum {
             }
             member
         });
-        Together { members: members.collect(), curve: self.watch.curve }
+        JointReplay { members: members.collect(), curve: self.watch.curve }
     }
 }
 

@@ -16,7 +16,7 @@ use memtrack_format::symbols::ModuleSymbols;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::query::Expr;
 use memtrack_reader::rewrite::{
-    Anonymizer, CaptureBlocks, Plan, Rewriter, StripRule, anonymized_aggregate, write_aggregate,
+    Anonymizer, CaptureBlocks, Rewriter, StripPlan, StripRule, anonymized_aggregate, write_aggregate,
 };
 use memtrack_reader::symbols::{WantedOffsets, places};
 use memtrack_reader::{aggregate, source};
@@ -60,7 +60,7 @@ pub(crate) fn strip(options: &StripArgs) -> Result<u8> {
     }
     let output = &options.output;
     let mut out = ReportOutput::capture(output.output.as_deref(), output.force, &options.capture, "stripped")?;
-    let mut plan = Plan::new(StripRule { lived_less_ns: options.lived_less, smaller: options.smaller });
+    let mut plan = StripPlan::new(StripRule { lived_less_ns: options.lived_less, smaller: options.smaller });
     allocation_records::each(&capture, &Request::default(), &Expr::And(Vec::new()), |_, life| plan.add(life))?;
     let dropped = plan.allocations;
     let process = stripped(capture.process(), options, dropped);
@@ -135,7 +135,7 @@ fn all_names(capture: &source::CaptureReader, wanted: &[WantedOffsets]) -> Vec<M
 fn rewrite(
     capture: &source::CaptureReader,
     about: (&Process, &[ModuleSymbols]),
-    plan: Option<&Plan>,
+    plan: Option<&StripPlan>,
     names: Option<Anonymizer>,
     out: impl Write,
 ) -> Result<()> {

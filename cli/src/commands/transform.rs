@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use memtrack_reader::source::Loss;
+use memtrack_reader::source::DataLoss;
 use memtrack_reader::{Event, View};
 
 use crate::allocation_filter::AllocationFilter;
@@ -73,7 +73,7 @@ fn write_heaptrack(options: &Events) -> Result<u8> {
     let keep = |event: &Event| kept.takes(event);
     // Lines are short: one by one they would cost the compressor more than their bytes.
     let out = BufWriter::with_capacity(1 << 16, GzEncoder::new(out, Compression::fast()));
-    let known = facts(&file, Loss::default());
+    let known = facts(&file, DataLoss::default());
     let mut writer = heaptrack::HeaptrackWriter::new(&known, &keep, out);
     let mut progress = Progress::new(file.total_record_bytes(), "writing");
     let read = file.read(&mut writer, |bytes| progress.add(bytes))?;

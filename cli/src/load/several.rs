@@ -9,8 +9,8 @@ use anyhow::Result;
 use memtrack_reader::Options;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::combine::{CapturePart, combine};
-use memtrack_reader::source::{self, Loss};
-use memtrack_reader::together::{self, Member, Together};
+use memtrack_reader::source::{self, DataLoss};
+use memtrack_reader::together::{self, JointCapture, JointReplay};
 
 use super::{Request, Told, facts, finished, load_one, made, opened};
 use crate::message;
@@ -106,15 +106,15 @@ fn replay_together(
     let mut progress = Progress::new(spans.iter().map(|span| span.record_bytes).sum(), "reading");
     let open = |number: usize| {
         let (file, options) = opened(&paths[number], request, options)?;
-        known[number] = Some((facts(&file, Loss::default()), file.file_bytes()));
+        known[number] = Some((facts(&file, DataLoss::default()), file.file_bytes()));
         anyhow::Ok((file, options))
     };
-    let Together { members, curve } = together::read(&starts, open, |bytes| progress.add(bytes))?;
+    let JointReplay { members, curve } = together::read(&starts, open, |bytes| progress.add(bytes))?;
     drop(progress);
     let mut curve = (options.moments > 0).then_some(curve);
     let mut captures = Vec::new();
     for (member, known) in members.into_iter().zip(known) {
-        let Member { read, analysis, allocated, own_peak } = member;
+        let JointCapture { read, analysis, allocated, own_peak } = member;
         let (facts, file_bytes) = known.unwrap_or_default();
         let mut capture = made(facts, read, analysis, &mut told.unnamed);
         capture = finished(capture, allocated, file_bytes, request, told)?;

@@ -1,6 +1,6 @@
 //! `diff`: what changed between two captures, function by function, as text, JSON or Markdown.
 //!
-//! JSON has everything as it is; text leaves out what differs between two runs of one program (see [`Quiet`]) and what
+//! JSON has everything as it is; text leaves out what differs between two runs of one program (see [`ReducedRows`]) and what
 //! hardly changed, and says how much that is.
 //!
 //! Invariant: bytes are absolute unless a scale was asked for, and then it is said; a function is new or vanished only
@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::io::{self, Write};
 
-use memtrack_reader::analysis::diff::{DiffRow, Difference, Merged, Pair, SharedFunction, SharedFunctions};
-use memtrack_reader::analysis::{CallTree, Quiet, Tally};
+use memtrack_reader::analysis::diff::{DiffRow, Difference, FigurePair, MergedTree, SharedFunction, SharedFunctions};
+use memtrack_reader::analysis::{CallTree, ReducedRows, Tally};
 use memtrack_reader::origin::{Origin, origins};
 use memtrack_reader::{FrameId, paths};
 use serde_json::{Value, json};
@@ -36,8 +36,8 @@ pub(crate) struct Diff {
     difference: Difference,
     /// What is left without what differs between equal runs, for text.
     quiet: Difference,
-    arenas: Pair,
-    imports: Pair,
+    arenas: FigurePair,
+    imports: FigurePair,
     /// What the base's figures were multiplied by, if they were.
     scale: Option<Scale>,
     /// What makes the comparison doubtful.
@@ -57,10 +57,10 @@ enum Status {
 impl Diff {
     /// Compares.
     pub(crate) fn new(base: &Capture, new: &Capture, metric: ComparedMetric, by_total: bool) -> Self {
-        let mut merged = Merged::default();
+        let mut merged = MergedTree::default();
         let [base_rows, new_rows] = [base, new].map(|capture| capture.analysis.view(metric.view));
         let exact = [(base, &base_rows), (new, &new_rows)].map(|(capture, rows)| merged.own(&capture.frames, rows));
-        let quiet = Quiet::of((&base.frames, base_rows), (&new.frames, new_rows));
+        let quiet = ReducedRows::of((&base.frames, base_rows), (&new.frames, new_rows));
         let (arenas, imports) = (quiet.arenas, quiet.imports);
         let quiet = [(base, &quiet.base), (new, &quiet.new)].map(|(side, rows)| merged.own(&side.frames, rows));
         let own = [base, new].into_iter().flat_map(own_functions).collect();
@@ -71,7 +71,7 @@ impl Diff {
         let (scale, doubts) = (None, Vec::new());
         let mut diff = Self { metric, by_total, functions, own, difference, quiet, arenas, imports, scale, doubts };
         let mut rows = std::mem::take(&mut diff.difference.rows);
-        let change = |pair: &Pair| diff.change(pair).unsigned_abs();
+        let change = |pair: &FigurePair| diff.change(pair).unsigned_abs();
         rows.sort_by_cached_key(|row| Reverse((change(&row.own), change(&row.total))));
         diff.difference.rows = rows;
         diff
@@ -161,7 +161,7 @@ impl Diff {
     }
 
     /// Whether a change is more than what two runs of one program differ by.
-    fn is_news(&self, pair: &Pair) -> bool {
+    fn is_news(&self, pair: &FigurePair) -> bool {
         let [base, new] = self.whole();
         let largest = self.figure(pair.base).max(self.figure(pair.new));
         self.change(pair).unsigned_abs() >= u128::from(self.metric.least_news(base.max(new), largest))
@@ -196,7 +196,7 @@ impl Diff {
     }
 
     /// In 128 bits, since sums of a forged capture may be anything.
-    fn change(&self, pair: &Pair) -> i128 {
+    fn change(&self, pair: &FigurePair) -> i128 {
         i128::from(self.figure(pair.new)) - i128::from(self.figure(pair.base))
     }
 
@@ -247,7 +247,7 @@ impl Diff {
     }
 
     /// What is new or has vanished goes by its total in any case: all that it brought or took away.
-    fn chosen<'a>(&self, row: &'a DiffRow) -> &'a Pair {
+    fn chosen<'a>(&self, row: &'a DiffRow) -> &'a FigurePair {
         if self.by_total || self.status(row).is_one_sided() { &row.total } else { &row.own }
     }
 
@@ -256,7 +256,7 @@ impl Diff {
         format!("{title}: {}", self.before_and_after(&self.difference.whole))
     }
 
-    fn before_and_after(&self, pair: &Pair) -> String {
+    fn before_and_after(&self, pair: &FigurePair) -> String {
         let [base, new] = [pair.base, pair.new].map(|tally| self.amount(self.figure(tally)));
         let percent = Some(self.percent(pair)).filter(|percent| !percent.is_empty());
         let percent = percent.map(|percent| format!(" ({percent})")).unwrap_or_default();
@@ -298,7 +298,7 @@ impl Diff {
         format!("{sign}{}", self.amount(u64::try_from(change.unsigned_abs()).unwrap_or(u64::MAX)))
     }
 
-    fn percent(&self, pair: &Pair) -> String {
+    fn percent(&self, pair: &FigurePair) -> String {
         match self.figure(pair.base) {
             0 if pair.in_new() => "new".into(),
             0 => "0 %".into(),

@@ -79,12 +79,6 @@ impl FileMapping {
         self.inode != 0 && self.path.starts_with(b"/")
     }
 
-    /// Whether the file was deleted, or has a name that looks so.
-    #[must_use]
-    pub fn seems_gone(&self) -> bool {
-        self.path.ends_with(GONE)
-    }
-
     /// The possible paths of the file, likely ones first: the text as it is; without the mark of a deleted file; and
     /// both with line feeds for `\012`.
     #[must_use]
@@ -210,7 +204,6 @@ mod tests {
         assert_eq!(spellings(b"/a\nb\n"), [&b"/a\\012b\\012"[..], b"/a\nb\n"]);
         let all = [&b"/\\012 (deleted)"[..], b"/\\012", b"/\n (deleted)", b"/\n"];
         assert_eq!(spellings(b"/\n (deleted)"), all);
-        assert!(one(b"/a (deleted)").seems_gone() && !one(b"/a (deleted)b").seems_gone());
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl SharedFunctions {
 
 /// The call paths of two captures in one tree.
 #[derive(Clone, Debug, Default)]
-pub struct Merged {
+pub struct MergedTree {
     /// The functions that the tree's keys stand for.
     pub functions: SharedFunctions,
     /// The paths of both.
@@ -65,14 +65,14 @@ pub struct Merged {
 
 /// A figure in both captures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pair {
+pub struct FigurePair {
     /// In the base.
     pub base: Tally,
     /// In the new capture.
     pub new: Tally,
 }
 
-impl Pair {
+impl FigurePair {
     /// Whether the base has it.
     #[must_use]
     pub fn in_base(&self) -> bool {
@@ -89,12 +89,12 @@ impl Pair {
 /// One function in both captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiffRow {
-    /// Its number in [`Merged::functions`], or [`CallTree::NO_FRAME`].
+    /// Its number in [`MergedTree::functions`], or [`CallTree::NO_FRAME`].
     pub function: u32,
     /// What it allocated itself.
-    pub own: Pair,
+    pub own: FigurePair,
     /// What it allocated with everything that it called.
-    pub total: Pair,
+    pub total: FigurePair,
 }
 
 /// The outcome of a comparison.
@@ -103,14 +103,14 @@ pub struct Difference {
     /// A row for each function that has something in either.
     pub rows: Vec<DiffRow>,
     /// Everything.
-    pub whole: Pair,
+    pub whole: FigurePair,
     /// Distinct call paths with allocations of their own that only the new capture has.
     pub new_stacks: u64,
     /// The same that only the base has.
     pub vanished_stacks: u64,
 }
 
-impl Merged {
+impl MergedTree {
     /// The place in the tree of each stack.
     pub fn places(&mut self, frames: &Frames, stacks: impl IntoIterator<Item = StackId>) -> Vec<u32> {
         let mut known: FxHashMap<(NameId, NameId), u32> = FxHashMap::default();
@@ -139,7 +139,7 @@ impl Merged {
     pub fn compare(&self, base: &[Tally], new: &[Tally]) -> Difference {
         let mut difference = Difference::default();
         for (&base, &new) in extended(base, self.len()).iter().zip(&extended(new, self.len())) {
-            let own = Pair { base, new };
+            let own = FigurePair { base, new };
             difference.whole.base.add(base.bytes, base.count);
             difference.whole.new.add(new.bytes, new.count);
             difference.new_stacks += u64::from(own.in_new() && !own.in_base());
@@ -149,8 +149,8 @@ impl Merged {
         // Both walk the same tree, so their keys come in the same order.
         let pairs = base.iter().zip(&new).map(|(base, new)| DiffRow {
             function: base.key,
-            own: Pair { base: base.own, new: new.own },
-            total: Pair { base: base.total, new: new.total },
+            own: FigurePair { base: base.own, new: new.own },
+            total: FigurePair { base: base.total, new: new.total },
         });
         difference.rows = pairs.filter(|row| row.total.in_base() || row.total.in_new()).collect();
         difference
@@ -170,7 +170,7 @@ fn extended(own: &[Tally], len: usize) -> Vec<Tally> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DiffRow, Difference, Merged};
+    use super::{DiffRow, Difference, MergedTree};
     use crate::analysis::GroupRow;
     use crate::event::ThreadId;
     use crate::frames::Frames;
@@ -205,7 +205,7 @@ mod tests {
         stacks.iter().map(row).collect()
     }
 
-    struct ComparedStacks(Merged, Difference);
+    struct ComparedStacks(MergedTree, Difference);
 
     impl ComparedStacks {
         fn row(&self, name: &str) -> &DiffRow {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     fn diff(base: StackBytes<'_>, new: StackBytes<'_>) -> ComparedStacks {
-        let mut merged = Merged::default();
+        let mut merged = MergedTree::default();
         let mut side = |stacks| {
             let mut frames = Frames::new();
             let rows = rows(&mut frames, stacks);

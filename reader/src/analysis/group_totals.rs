@@ -2,7 +2,7 @@
 //!
 //! Which event was the peak is only known at the end. Let P be the highest moment so far. What was live at P is what is
 //! live now and was allocated up to P, plus what was allocated up to P and has ended since. So the end of such an
-//! allocation is added to its group's sum [`Since`] the peak; a new peak discards these sums. What was live at
+//! allocation is added to its group's sum [`EndedSince`] the peak; a new peak discards these sums. What was live at
 //! finalization is found in the same way, with a moment that never moves. The common peak of several processes is set
 //! from outside: see [`GroupTotals::mark_peak`].
 //!
@@ -19,7 +19,7 @@ use super::groups::{OptionalSum, StoredGroup};
 use super::interval_tracker::IntervalTracker;
 use super::intervals::{Intervals, PackedRows};
 use super::live_block::{LiveBlock, ReleasedBlock};
-use super::since::Since;
+use super::since::EndedSince;
 use super::{Analysis, Detail, Failed, Group, Groups, Moment, Selection, Sum, Tally, Totals};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 
@@ -48,7 +48,7 @@ pub(crate) struct GroupTotals {
     /// Their sums of moments have what ended after the moment; what is live is added at the end.
     groups: Groups,
     /// Ended after the peak.
-    since_peak: Since,
+    since_peak: EndedSince,
     /// Groups by their keys.
     index: HashTable<u32>,
     /// Whether each group is selected; empty if no selection is active.
@@ -84,7 +84,7 @@ impl GroupTotals {
         Self {
             totals: Totals { temporary_threshold: options.temporary_threshold, ..Totals::default() },
             groups: Groups::default(),
-            since_peak: Since::default(),
+            since_peak: EndedSince::default(),
             index: HashTable::new(),
             selected: Vec::new(),
             recent: vec![0; RECENT].into_boxed_slice(),
@@ -239,7 +239,7 @@ impl GroupTotals {
         let (mut groups, mut details, mut lives) =
             (std::mem::take(&mut self.groups), self.details.take(), self.lives.take());
         let surviving = self.survive((&mut groups, &mut details, &mut lives), live);
-        (self.groups, self.details, self.lives, self.since_peak) = (groups, details, lives, Since::default());
+        (self.groups, self.details, self.lives, self.since_peak) = (groups, details, lives, EndedSince::default());
         surviving
     }
 

@@ -6,7 +6,7 @@
 use rustc_hash::FxHashMap;
 
 use super::Tally;
-use crate::allocation_record::{AllocationRecord, Fate};
+use crate::allocation_record::{AllocationOutcome, AllocationRecord};
 use crate::event::ThreadId;
 
 /// The bins of freed allocations end below these lifetimes, in nanoseconds; the last bin has no end.
@@ -34,9 +34,9 @@ impl Lifetimes {
     /// Counts one allocation.
     pub fn add(&mut self, life: &AllocationRecord) {
         let part = match life.fate {
-            Fate::Live => &mut self.live,
-            Fate::Lost { .. } => &mut self.lost,
-            Fate::Freed { thread, .. } => {
+            AllocationOutcome::Live => &mut self.live,
+            AllocationOutcome::Lost { .. } => &mut self.lost,
+            AllocationOutcome::Freed { thread, .. } => {
                 self.cross_thread
                     .add(if thread == life.thread { 0 } else { life.size }, u64::from(thread != life.thread));
                 &mut self.freed[LIFETIME_BOUNDS_NS.partition_point(|bound| *bound <= life.lifetime_ns)]
@@ -90,7 +90,7 @@ pub struct Handovers {
 impl Handovers {
     /// Counts one allocation, if it was freed.
     pub fn add(&mut self, life: &AllocationRecord) {
-        if let Fate::Freed { thread, .. } = life.fate {
+        if let AllocationOutcome::Freed { thread, .. } = life.fate {
             self.pairs.entry((life.thread, thread)).or_default().add(life.size, 1);
         }
     }
@@ -109,10 +109,10 @@ mod tests {
     use memtrack_format::Allocator;
 
     use super::{Handovers, Lifetimes};
-    use crate::allocation_record::{AllocationRecord, Fate};
+    use crate::allocation_record::{AllocationOutcome, AllocationRecord};
     use crate::event::{StackId, ThreadId};
 
-    fn life(size: u64, lifetime_ns: u64, fate: Fate) -> AllocationRecord {
+    fn life(size: u64, lifetime_ns: u64, fate: AllocationOutcome) -> AllocationRecord {
         AllocationRecord {
             stack: StackId(0),
             allocator: Allocator::Malloc,
@@ -130,13 +130,13 @@ mod tests {
 
     #[test]
     fn bins_and_pairs_hold_everything_once() {
-        let freed = |thread| Fate::Freed { thread: ThreadId(thread), order: 9 };
+        let freed = |thread| AllocationOutcome::Freed { thread: ThreadId(thread), order: 9 };
         let all = [
             life(1, 9_999, freed(0)),
             life(2, 10_000, freed(1)),
             life(4, 10_000_000_000, freed(1)),
-            life(8, 5, Fate::Live),
-            life(16, 5, Fate::Lost { order: 3 }),
+            life(8, 5, AllocationOutcome::Live),
+            life(16, 5, AllocationOutcome::Lost { order: 3 }),
         ];
         let (mut lifetimes, mut handovers) = (Lifetimes::default(), Handovers::default());
         all.iter().for_each(|life| lifetimes.add(life));

@@ -42,7 +42,7 @@ pub use intervals::{Interval, Intervals};
 pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
 pub use options::Options;
 pub use own::{BaselineMemory, kept};
-pub use quiet::Quiet;
+pub use quiet::ReducedRows;
 pub use selection::Selection;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
 

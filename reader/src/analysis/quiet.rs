@@ -11,7 +11,7 @@
 use memtrack_format::Allocator;
 use rustc_hash::FxHashMap;
 
-use super::diff::Pair;
+use super::diff::FigurePair;
 use super::{GroupRow, Tally};
 use crate::frames::{FrameId, Frames, NameId};
 use crate::origin::{Whose, whose};
@@ -22,15 +22,15 @@ const FEW: u64 = 3;
 
 /// The rows of two captures that remain, and what was separated from them.
 #[derive(Clone, Debug, Default)]
-pub struct Quiet {
+pub struct ReducedRows {
     /// The rows of the base that are left.
     pub base: Vec<GroupRow>,
     /// Those of the new capture.
     pub new: Vec<GroupRow>,
     /// Arenas of Python's allocators.
-    pub arenas: Pair,
+    pub arenas: FigurePair,
     /// What imports hold.
-    pub imports: Pair,
+    pub imports: FigurePair,
     /// The cancelled part of each given row, of the base and of the new capture.
     pub set_off: [Vec<Tally>; 2],
 }
@@ -40,7 +40,7 @@ type SizeClass = (Allocator, u32);
 /// Name and shortened path of the innermost function; empty for no stack.
 type FunctionKey = (String, String);
 
-impl Quiet {
+impl ReducedRows {
     /// Splits the rows of two captures.
     #[must_use]
     pub fn of(base: (&Frames, Vec<GroupRow>), new: (&Frames, Vec<GroupRow>)) -> Self {
@@ -156,7 +156,7 @@ impl<'a> Innermost<'a> {
 mod tests {
     use memtrack_format::Allocator::{self, Calloc, Malloc, PymallocArena};
 
-    use super::Quiet;
+    use super::ReducedRows;
     use crate::analysis::{GroupRow, Tally};
     use crate::event::ThreadId;
     use crate::frames::Frames;
@@ -180,10 +180,10 @@ mod tests {
         blocks.iter().map(&mut row).collect()
     }
 
-    fn quiet(base: &[RowFigures<'_>], new: &[RowFigures<'_>]) -> (Quiet, Left) {
+    fn quiet(base: &[RowFigures<'_>], new: &[RowFigures<'_>]) -> (ReducedRows, Left) {
         let mut frames = [Frames::new(), Frames::new()];
         let [base, new] = [(0, base), (1, new)].map(|(side, blocks)| rows(&mut frames[side], blocks, "load"));
-        let quiet = Quiet::of((&frames[0], base), (&frames[1], new));
+        let quiet = ReducedRows::of((&frames[0], base), (&frames[1], new));
         let named = |frames: &Frames, rows: &[GroupRow]| {
             let named = |row: &GroupRow| {
                 let function = frames.function(frames.node(row.stack).unwrap().frame).to_owned();

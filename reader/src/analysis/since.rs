@@ -10,13 +10,13 @@ use super::Sum;
 
 /// The sums of groups that have one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Since {
+pub(super) struct EndedSince {
     sums: Vec<(u32, Sum)>,
     /// The row of each group, if it has one.
     places: Vec<u32>,
 }
 
-impl Since {
+impl EndedSince {
     /// Adds a group.
     pub(super) fn add_group(&mut self) {
         self.places.push(0);
@@ -54,16 +54,16 @@ impl Since {
 
 #[cfg(test)]
 mod tests {
-    use super::Since;
+    use super::EndedSince;
 
     #[test]
     fn what_was_before_is_forgotten() {
-        let mut since = Since::default();
+        let mut since = EndedSince::default();
         (0..4).for_each(|_| since.add_group());
         for group in [2, 0, 2] {
             since.sum(group).add(10, 1, 0, 0);
         }
-        let told = |since: &Since| since.iter().map(|(group, sum)| (group, sum.bytes)).collect::<Vec<_>>();
+        let told = |since: &EndedSince| since.iter().map(|(group, sum)| (group, sum.bytes)).collect::<Vec<_>>();
         assert_eq!(told(&since), [(2, 20), (0, 10)]);
         assert_eq!(since.known(2).map(|sum| sum.bytes), Some(20));
         assert!(since.known(1).is_none() && since.known(9).is_none());

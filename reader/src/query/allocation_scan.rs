@@ -10,7 +10,7 @@ use std::collections::hash_map::Entry;
 use memtrack_format::{Allocator, MapClass};
 use rustc_hash::FxHashMap;
 
-use crate::allocation_record::{AllocationRecord, Fate};
+use crate::allocation_record::{AllocationOutcome, AllocationRecord};
 use crate::analysis::{LiveBlock, Totals};
 use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
 use crate::frames::Frames;
@@ -109,7 +109,7 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
         live.sort_unstable_by_key(|alive| alive.order);
         let end_ns = self.moments.end_ns.max(self.now_ns);
         for alive in live {
-            let life = self.life(&alive, Fate::Live, end_ns);
+            let life = self.life(&alive, AllocationOutcome::Live, end_ns);
             (self.sink)(&life);
         }
         self.sink
@@ -134,13 +134,14 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
         }
     }
 
-    fn life(&self, alive: &LiveAllocation, fate: Fate, end_ns: u64) -> AllocationRecord {
+    fn life(&self, alive: &LiveAllocation, fate: AllocationOutcome, end_ns: u64) -> AllocationRecord {
         let end = match fate {
-            Fate::Freed { order, .. } | Fate::Lost { order } => order,
-            Fate::Live => u64::MAX,
+            AllocationOutcome::Freed { order, .. } | AllocationOutcome::Lost { order } => order,
+            AllocationOutcome::Live => u64::MAX,
         };
         let lived_at = |moment: Option<u64>| moment.is_some_and(|moment| alive.order <= moment && moment < end);
-        let temporary = matches!(fate, Fate::Freed { thread, .. } if thread == alive.thread && self.is_recent(alive));
+        let temporary =
+            matches!(fate, AllocationOutcome::Freed { thread, .. } if thread == alive.thread && self.is_recent(alive));
         AllocationRecord {
             stack: alive.stack,
             allocator: alive.allocator,
@@ -153,7 +154,7 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
             leaked: if self.moments.finalizing.is_some() {
                 lived_at(self.moments.finalizing)
             } else {
-                fate == Fate::Live
+                fate == AllocationOutcome::Live
             },
             temporary,
             peak: lived_at(self.moments.peak),
@@ -174,7 +175,7 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
     }
 
     fn lose(&mut self, alive: &LiveAllocation, order: u64, time_ns: u64) {
-        let life = self.life(alive, Fate::Lost { order }, time_ns);
+        let life = self.life(alive, AllocationOutcome::Lost { order }, time_ns);
         (self.sink)(&life);
     }
 
@@ -187,7 +188,8 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
 
     fn free(&mut self, event: &Event) {
         let Some(alive) = self.heap.remove(&event.address) else { return };
-        let life = self.life(&alive, Fate::Freed { thread: event.thread, order: event.order }, event.time_ns);
+        let life =
+            self.life(&alive, AllocationOutcome::Freed { thread: event.thread, order: event.order }, event.time_ns);
         self.thread(event.thread).ended.push(AllocationEnd::Block(event.address, alive, life));
     }
 
@@ -214,7 +216,7 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
         for cut in cuts {
             let order = cut.mapping.block.order;
             let alive = if cut.last { self.mapped.remove(&order) } else { None };
-            let fate = Fate::Freed { thread: event.thread, order: event.order };
+            let fate = AllocationOutcome::Freed { thread: event.thread, order: event.order };
             let end = alive.map(|alive| (alive, self.life(&alive, fate, event.time_ns)));
             self.thread(event.thread).ended.push(AllocationEnd::Piece(cut, end));
         }

@@ -20,7 +20,7 @@ pub(super) enum Token {
 }
 
 /// A token and its column.
-pub(super) type Placed = (Token, usize);
+pub(super) type TokenAt = (Token, usize);
 
 const SIGNS: [(&str, &str); 11] = [
     ("!~", "!~"),
@@ -37,7 +37,7 @@ const SIGNS: [(&str, &str); 11] = [
 ];
 
 /// The tokens of an expression; the last one is [`Token::End`].
-pub(super) fn words(text: &str) -> Result<Vec<Placed>, QueryError> {
+pub(super) fn words(text: &str) -> Result<Vec<TokenAt>, QueryError> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {

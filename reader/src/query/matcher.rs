@@ -4,7 +4,7 @@
 //! compared for each allocation. Invariant: the result depends only on the allocation and the tables.
 
 use super::expr::{Amount, Expr, Flag, Number, Test, TextField};
-use crate::allocation_record::{AllocationRecord, Fate};
+use crate::allocation_record::{AllocationOutcome, AllocationRecord};
 use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId};
 use crate::modules::{ModuleId, ModuleTable, dotted};
@@ -105,8 +105,8 @@ fn takes(
         MatchNode::Stacks(stacks) => at(stacks, stack.0),
         MatchNode::Threads(threads) => at(threads, thread.0),
         MatchNode::FreedBy(threads) => life.is_some_and(|life| match life.fate {
-            Fate::Freed { thread, .. } => at(threads, thread.0),
-            Fate::Live | Fate::Lost { .. } => false,
+            AllocationOutcome::Freed { thread, .. } => at(threads, thread.0),
+            AllocationOutcome::Live | AllocationOutcome::Lost { .. } => false,
         }),
         MatchNode::Allocator(wanted) => allocator == *wanted,
         MatchNode::Number(number, comparison, amount) => {
@@ -126,12 +126,12 @@ fn number_of(number: Number, life: &AllocationRecord) -> u64 {
 
 fn has(flag: Flag, life: &AllocationRecord) -> bool {
     match flag {
-        Flag::Live => life.fate == Fate::Live,
-        Flag::Freed => matches!(life.fate, Fate::Freed { .. }),
+        Flag::Live => life.fate == AllocationOutcome::Live,
+        Flag::Freed => matches!(life.fate, AllocationOutcome::Freed { .. }),
         Flag::Leaked => life.leaked,
         Flag::Temporary => life.temporary,
         Flag::Peak => life.peak,
-        Flag::CrossThread => matches!(life.fate, Fate::Freed { thread, .. } if thread != life.thread),
+        Flag::CrossThread => matches!(life.fate, AllocationOutcome::Freed { thread, .. } if thread != life.thread),
     }
 }
 

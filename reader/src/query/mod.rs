@@ -14,7 +14,7 @@ mod matcher;
 mod parse;
 pub mod units;
 
-pub use crate::allocation_record::{AllocationRecord, Fate};
+pub use crate::allocation_record::{AllocationOutcome, AllocationRecord};
 pub use allocation_scan::{AllocationScan, KeyMoments};
 pub use expr::{Amount, Comparison, Expr, Flag, Number, Test, TextField};
 pub use matcher::{MatchContext, Matcher};

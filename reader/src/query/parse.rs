@@ -7,7 +7,7 @@ use regex::RegexBuilder;
 
 use super::QueryError;
 use super::expr::{Amount, Comparison, Expr, Flag, Number, Test, TextField};
-use super::lexer::{Placed, Token, words};
+use super::lexer::{Token, TokenAt, words};
 use super::units::{self, UnitError};
 
 /// Parentheses and `not`s inside each other.
@@ -29,13 +29,13 @@ pub(super) fn parse(text: &str) -> Result<Expr, QueryError> {
 }
 
 struct Parser {
-    words: Vec<Placed>,
+    words: Vec<TokenAt>,
     at: usize,
     depth: usize,
 }
 
 impl Parser {
-    fn next(&mut self) -> Placed {
+    fn next(&mut self) -> TokenAt {
         let next = self.words.get(self.at).cloned().unwrap_or((Token::End, 1));
         self.at += 1;
         next

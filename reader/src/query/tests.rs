@@ -2,7 +2,7 @@
 
 use memtrack_format::{Allocator, MapClass};
 
-use super::{AllocationRecord, AllocationScan, Expr, Fate, KeyMoments, MatchContext, Matcher};
+use super::{AllocationOutcome, AllocationRecord, AllocationScan, Expr, KeyMoments, MatchContext, Matcher};
 use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
 use crate::frames::Frames;
 use crate::source::Consumer;
@@ -29,7 +29,7 @@ fn life() -> AllocationRecord {
         order: 5,
         time_ns: 1_000_000_000,
         lifetime_ns: 3_000_000_000,
-        fate: Fate::Freed { thread: ThreadId(1), order: 9 },
+        fate: AllocationOutcome::Freed { thread: ThreadId(1), order: 9 },
         leaked: false,
         temporary: false,
         peak: true,
@@ -144,10 +144,10 @@ fn lives_add_up_to_the_replay() {
     let count = |keep: fn(&AllocationRecord) -> bool| all.iter().filter(|life| keep(life)).count() as u64;
     assert_eq!(all.len() as u64, totals.allocations.count);
     assert_eq!(all.iter().map(|life| life.size).sum::<u64>(), totals.allocations.bytes);
-    assert_eq!(count(|life| life.fate == Fate::Live), totals.leaked_at_exit.count);
+    assert_eq!(count(|life| life.fate == AllocationOutcome::Live), totals.leaked_at_exit.count);
     assert_eq!(count(|life| life.leaked), totals.leaked.count);
     assert_eq!(count(|life| life.peak), totals.peak.allocations);
     assert_eq!(count(|life| life.temporary), totals.temporary.count);
-    assert_eq!(count(|life| matches!(life.fate, Fate::Lost { .. })), totals.replaced);
-    assert!(count(|life| matches!(life.fate, Fate::Freed { .. })) > 100 && totals.temporary.count > 0);
+    assert_eq!(count(|life| matches!(life.fate, AllocationOutcome::Lost { .. })), totals.replaced);
+    assert!(count(|life| matches!(life.fate, AllocationOutcome::Freed { .. })) > 100 && totals.temporary.count > 0);
 }

@@ -20,7 +20,7 @@ use memtrack_format::{Allocator, MapClass};
 use self::addresses::Bottom;
 use self::heap::{BlockIndex, LiveHeap, TOGETHER};
 use self::mappings::{Cut, Mappings};
-use self::watch::Watch;
+use self::watch::LiveBytesObserver;
 use crate::analysis::Options;
 use crate::analysis::{
     Analysis, ClassTotals, GroupTotals, LiveBlock, MappingTotals, Moment, Peak, ReleasedBlock, Tally,
@@ -30,7 +30,7 @@ use crate::event::{Event, EventKind, Snapshot, ThreadId};
 /// The state of a traced process, and the running sums.
 #[derive(Debug)]
 pub struct Replay {
-    accounts: GroupTotals,
+    sums: GroupTotals,
     heap: LiveHeap,
     mappings: Mappings,
     threads: Vec<ReplayThread>,
@@ -40,7 +40,7 @@ pub struct Replay {
     /// The current image has inherited its parent's memory.
     inherits: bool,
     /// Observes live bytes after each event, if set.
-    watch: Option<Box<Watch>>,
+    watch: Option<Box<LiveBytesObserver>>,
 }
 
 /// The state of a thread that undo and remap events refer to.
@@ -70,7 +70,7 @@ impl Replay {
     #[must_use]
     pub fn new(options: &Options) -> Self {
         Self {
-            accounts: GroupTotals::new(options),
+            sums: GroupTotals::new(options),
             heap: LiveHeap::default(),
             mappings: Mappings::default(),
             threads: Vec::new(),
@@ -115,31 +115,31 @@ impl Replay {
     #[inline]
     fn look(&mut self, order: u64, time_ns: u64) {
         let Some(watch) = &mut self.watch else { return };
-        if watch.look(time_ns, self.accounts.live().bytes, self.accounts.take_restored()) {
+        if watch.look(time_ns, self.sums.live().bytes, self.sums.take_restored()) {
             let at = Moment { order: order.saturating_sub(1), time_ns };
-            self.accounts.mark_peak(order, Some(at));
+            self.sums.mark_peak(order, Some(at));
         }
     }
 
     /// Sets what observes live bytes from now on; returns the previous one.
-    pub(crate) fn watched_by(&mut self, watch: Option<Box<Watch>>) -> Option<Box<Watch>> {
+    pub(crate) fn watched_by(&mut self, watch: Option<Box<LiveBytesObserver>>) -> Option<Box<LiveBytesObserver>> {
         std::mem::replace(&mut self.watch, watch)
     }
 
     /// Another process has raised the common peak: this process's live blocks were live at it.
     pub(crate) fn mark_peak(&mut self) {
-        self.accounts.mark_peak(self.next_order, None);
+        self.sums.mark_peak(self.next_order, None);
     }
 
     /// The high-water mark of this process alone.
     pub(crate) fn own_peak(&self) -> Peak {
-        self.accounts.totals.peak
+        self.sums.totals.peak
     }
 
     #[inline]
     fn event_at(&mut self, event: &Event, at: Bottom) {
         self.next_order = event.order.saturating_add(1);
-        let totals = &mut self.accounts.totals;
+        let totals = &mut self.sums.totals;
         totals.events += 1;
         totals.end_time_ns = totals.end_time_ns.max(event.time_ns);
         match event.kind {
@@ -153,58 +153,58 @@ impl Replay {
     pub fn replaced(&mut self) {
         self.inherits = false;
         for block in std::mem::take(&mut self.heap).blocks() {
-            self.accounts.discard(block, block.size, true);
+            self.sums.discard(block, block.size, true);
         }
         for (mapping, bytes, first) in std::mem::take(&mut self.mappings).live() {
             self.class_totals(mapping.class).unmap(bytes);
             if mapping.class == MapClass::Heap {
-                self.accounts.discard(&mapping.block, bytes, first);
+                self.sums.discard(&mapping.block, bytes, first);
             }
         }
         self.threads.clear();
-        self.look(self.next_order, self.accounts.totals.end_time_ns);
+        self.look(self.next_order, self.sums.totals.end_time_ns);
     }
 
     /// Adds a memory snapshot after all events so far; returns it with its heap size.
     pub fn snapshot(&mut self, time_ns: u64, rss_bytes: u64) -> Snapshot {
-        let totals = &mut self.accounts.totals;
+        let totals = &mut self.sums.totals;
         totals.end_time_ns = totals.end_time_ns.max(time_ns);
-        self.accounts.snapshot(self.next_order, time_ns, rss_bytes)
+        self.sums.snapshot(self.next_order, time_ns, rss_bytes)
     }
 
     /// Notes that this many events' stacks were cut while recording.
     pub fn truncated_stacks(&mut self, count: u64) {
-        let total = &mut self.accounts.totals.truncated_stacks;
+        let total = &mut self.sums.totals.truncated_stacks;
         *total = total.saturating_add(count);
     }
 
     /// The heap that is live now.
     #[must_use]
     pub fn live(&self) -> Tally {
-        self.accounts.live()
+        self.sums.live()
     }
 
     /// Everything that was ever allocated, selected or not.
     #[must_use]
     pub fn allocated(&self) -> Tally {
-        self.accounts.allocated()
+        self.sums.allocated()
     }
 
     /// The analysis as if the recording ended here; the replay can go on. Walks over all live blocks.
     #[must_use]
     pub fn finish(&self) -> Analysis {
         let curve = self.watch.as_ref().map(|watch| watch.curve.clone());
-        Analysis { curve, ..self.accounts.finish(live(&self.heap, &self.mappings)) }
+        Analysis { curve, ..self.sums.finish(live(&self.heap, &self.mappings)) }
     }
 
     /// The same at the end, without additional memory.
     #[must_use]
     pub fn into_analysis(self) -> Analysis {
-        let Self { mut accounts, heap, mappings, watch, .. } = self;
-        let surviving = accounts.close(live(&heap, &mappings));
+        let Self { mut sums, heap, mappings, watch, .. } = self;
+        let surviving = sums.close(live(&heap, &mappings));
         drop((heap, mappings));
         let curve = watch.map(|watch| watch.curve);
-        Analysis { curve, ..accounts.into_analysis(&surviving) }
+        Analysis { curve, ..sums.into_analysis(&surviving) }
     }
 
     #[inline]
@@ -212,9 +212,9 @@ impl Replay {
         let (was_live, block) = self.heap.put(event.address, at);
         // Before the new one is counted, else the peak would count both.
         if was_live {
-            self.accounts.replace(block);
+            self.sums.replace(block);
         }
-        self.accounts.allocate(event, allocator, block);
+        self.sums.allocate(event, allocator, block);
     }
 
     #[inline]
@@ -224,7 +224,7 @@ impl Replay {
         match self.heap.end(event.address, at) {
             Some((place, block)) => {
                 (last_free.place, last_free.address) = (Some(place), event.address);
-                self.accounts.release(block, block.size, true, event, &mut last_free.ended);
+                self.sums.release(block, block.size, true, event, &mut last_free.ended);
             }
             None => self.unmatched_free(event),
         }
@@ -243,13 +243,13 @@ impl Replay {
 
     /// The counter of frees without a known block.
     fn unknown_frees(&mut self) -> &mut u64 {
-        let totals = &mut self.accounts.totals;
+        let totals = &mut self.sums.totals;
         if self.inherits { &mut totals.inherited_frees } else { &mut totals.unmatched_frees }
     }
 
     /// The same for unmapped ranges.
     fn unknown_unmaps(&mut self) -> &mut u64 {
-        let totals = &mut self.accounts.totals;
+        let totals = &mut self.sums.totals;
         if self.inherits { &mut totals.inherited_unmaps } else { &mut totals.unmatched_unmaps }
     }
 
@@ -265,10 +265,10 @@ impl Replay {
                 self.unmap(event);
             }
             EventKind::UnmapUndo => self.undo_unmap(event),
-            EventKind::FailedAlloc(allocator) => self.accounts.failed(event, allocator),
-            EventKind::Finalizing => self.accounts.finalizing(event),
+            EventKind::FailedAlloc(allocator) => self.sums.failed(event, allocator),
+            EventKind::Finalizing => self.sums.finalizing(event),
             EventKind::Exec => {
-                self.accounts.totals.exec = Some(Moment { order: event.order, time_ns: event.time_ns });
+                self.sums.totals.exec = Some(Moment { order: event.order, time_ns: event.time_ns });
             }
             EventKind::Alloc(_) | EventKind::Free => {}
         }
@@ -279,12 +279,12 @@ impl Replay {
         if let Some(place) = place {
             // If another block is there now, the free did take place.
             if let Some(block) = self.heap.bring_back(place, address) {
-                self.accounts.restore(block, block.size, true, &ended, event);
+                self.sums.restore(block, block.size, true, &ended, event);
             }
         } else if unmatched {
             let frees = self.unknown_frees();
             *frees = frees.saturating_sub(1);
-            self.accounts.totals.undone += 1;
+            self.sums.totals.undone += 1;
         }
     }
 
@@ -302,7 +302,7 @@ impl Replay {
         self.class_totals(class).map(event.size);
         let mut block = LiveBlock::outside(event);
         if class == MapClass::Heap {
-            self.accounts.allocate(event, allocator, &mut block);
+            self.sums.allocate(event, allocator, &mut block);
         }
         self.mappings.insert(event.address, block, class);
     }
@@ -342,7 +342,7 @@ impl Replay {
         let is_heap = cut.mapping.class == MapClass::Heap;
         is_heap.then(|| {
             let mut ended = ReleasedBlock::default();
-            self.accounts.release(&cut.mapping.block, cut.bytes(), cut.last, event, &mut ended);
+            self.sums.release(&cut.mapping.block, cut.bytes(), cut.last, event, &mut ended);
             ended
         })
     }
@@ -350,8 +350,8 @@ impl Replay {
     fn restore_cut(&mut self, cut: &Cut, whole: bool, ended: Option<&ReleasedBlock>, event: &Event) {
         self.class_totals(cut.mapping.class).grow(cut.bytes());
         match ended {
-            Some(ended) => self.accounts.restore(&cut.mapping.block, cut.bytes(), whole, ended, event),
-            None => self.accounts.totals.undone += 1,
+            Some(ended) => self.sums.restore(&cut.mapping.block, cut.bytes(), whole, ended, event),
+            None => self.sums.totals.undone += 1,
         }
     }
 
@@ -361,7 +361,7 @@ impl Replay {
     }
 
     fn class_totals(&mut self, class: MapClass) -> &mut ClassTotals {
-        let MappingTotals { heap, reserved, file, shared } = &mut self.accounts.totals.mappings;
+        let MappingTotals { heap, reserved, file, shared } = &mut self.sums.totals.mappings;
         match class {
             MapClass::Heap | MapClass::Inherited => heap,
             MapClass::Reserved => reserved,

@@ -1,14 +1,14 @@
 //! Observes live bytes after each event: for live bytes over time, and for the common high-water mark of several
 //! processes.
 //!
-//! It is separate because most reports of one process do not need it. Several processes share one [`Watch`], which is
+//! It is separate because most reports of one process do not need it. Several processes share one [`LiveBytesObserver`], which is
 //! moved to the process that is replayed. Invariant: `elsewhere` does not change while a process is replayed.
 
 use crate::analysis::Curve;
 
 /// Live bytes of one process or of several.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct LiveBytesObserver {
     /// Live bytes of the other processes; `None` if there is only one.
     pub(crate) elsewhere: Option<u64>,
     /// Offset from the process's times to the common ones.
@@ -21,7 +21,7 @@ pub(crate) struct Watch {
     pub(crate) curve: Curve,
 }
 
-impl Watch {
+impl LiveBytesObserver {
     /// Sets the process's live bytes from this time on; `restored_bytes` were live at the largest sum, too. Returns
     /// whether this is the largest sum.
     #[inline]

@@ -16,7 +16,7 @@ mod writer;
 pub use anonymize::{Anonymizer, anonymized_aggregate};
 pub use attach::attach;
 pub use blocks::{CaptureBlocks, write_aggregate};
-pub use strip::{Plan, StripRule};
+pub use strip::{StripPlan, StripRule};
 pub use writer::Rewriter;
 
 #[cfg(test)]

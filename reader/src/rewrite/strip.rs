@@ -7,7 +7,7 @@ use memtrack_format::Allocator;
 use rustc_hash::FxHashSet;
 
 use crate::analysis::Tally;
-use crate::query::{AllocationRecord, Fate};
+use crate::query::{AllocationOutcome, AllocationRecord};
 
 /// What is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct StripRule {
 
 /// The events that are dropped.
 #[derive(Debug)]
-pub struct Plan {
+pub struct StripPlan {
     rule: StripRule,
     /// A bit for each event, by order.
     dropped: Vec<u64>,
@@ -30,7 +30,7 @@ pub struct Plan {
     pub allocations: Tally,
 }
 
-impl Plan {
+impl StripPlan {
     /// Nothing is dropped yet.
     #[must_use]
     pub fn new(rule: StripRule) -> Self {
@@ -41,8 +41,8 @@ impl Plan {
     pub fn add(&mut self, life: &AllocationRecord) {
         let is_end = self.ends.remove(&life.order);
         let order = match life.fate {
-            Fate::Freed { order, .. } if !is_end => order,
-            Fate::Lost { order } => {
+            AllocationOutcome::Freed { order, .. } if !is_end => order,
+            AllocationOutcome::Lost { order } => {
                 self.ends.insert(order);
                 return;
             }

@@ -7,12 +7,12 @@ use memtrack_format::meta::{EndTimes, Process, StartTimes};
 use memtrack_format::sources::FileLines;
 use memtrack_format::{Allocator, MapClass};
 
-use super::{Anonymizer, Plan, Rewriter, StripRule};
+use super::{Anonymizer, Rewriter, StripPlan, StripRule};
 use crate::event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{Frame, Frames};
 use crate::native::{ModuleSource, NativeModule};
 use crate::query::{AllocationRecord, AllocationScan, KeyMoments};
-use crate::source::{CaptureReader, Consumer, Loss, RunPosition};
+use crate::source::{CaptureReader, Consumer, DataLoss, RunPosition};
 use crate::{Options, Replay};
 
 const TIDS: u64 = 100; // more than there are streams
@@ -77,11 +77,11 @@ fn process() -> Process {
     }
 }
 
-fn rewritten(plan: Option<&Plan>, names: Option<Anonymizer>) -> Vec<u8> {
+fn rewritten(plan: Option<&StripPlan>, names: Option<Anonymizer>) -> Vec<u8> {
     let frames = frames();
     let mut rewriter = Rewriter::new(Vec::new(), (&process(), &[]), plan, names).unwrap();
     feed(&mut rewriter, &frames);
-    rewriter.finish(&threads(), Loss { blocks: 1, bytes: 50 }, true).unwrap()
+    rewriter.finish(&threads(), DataLoss { blocks: 1, bytes: 50 }, true).unwrap()
 }
 
 /// What a capture with these bytes says.
@@ -142,7 +142,7 @@ fn nothing_changes_but_what_shall() {
 fn stripping_keeps_peak_and_leaks() {
     let (original, frames) = (original(), frames());
     let before = original.finish().totals;
-    let mut plan = Plan::new(StripRule { lived_less_ns: 20_000, smaller: 200 });
+    let mut plan = StripPlan::new(StripRule { lived_less_ns: 20_000, smaller: 200 });
     let mut lives = AllocationScan::new(KeyMoments::of(&before, 1), |life: &AllocationRecord| plan.add(life));
     feed(&mut lives, &frames);
     let _ = lives.finish();
@@ -236,7 +236,7 @@ fn native_frames_stay_what_they_are() {
     let written = |names: Option<Anonymizer>| {
         let mut rewriter = Rewriter::new(Vec::new(), (&process(), &[]), None, names).unwrap();
         feed(&mut rewriter, &frames);
-        rewriter.finish(&[], Loss::default(), true).unwrap()
+        rewriter.finish(&[], DataLoss::default(), true).unwrap()
     };
     let mut expected: Vec<_> = (0..frames.frames().len())
         .filter_map(|id| frames.place(crate::frames::FrameId(id as u32)))
@@ -306,7 +306,7 @@ fn threads_that_shared_a_ticket_keep_their_order() {
         let (kind, stack, thread) = (EventKind::Alloc(Allocator::Malloc), StackId::EMPTY, ThreadId(tid));
         rewriter.event(&Event { kind, address: 16 + order, size: 8, stack, thread, order, time_ns: 0 }, &frames);
     }
-    let bytes = rewriter.finish(&threads(), Loss::default(), true).unwrap();
+    let bytes = rewriter.finish(&threads(), DataLoss::default(), true).unwrap();
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&bytes).unwrap();
     let mut order = EventOrder::default();
@@ -322,7 +322,7 @@ fn source_lines_stay_but_for_those_of_an_anonymous_capture() {
         let mut rewriter = Rewriter::new(Vec::new(), (&process(), &[]), None, names).unwrap();
         rewriter.sources(&files).unwrap();
         feed(&mut rewriter, &frames());
-        rewriter.finish(&threads(), Loss::default(), true).unwrap()
+        rewriter.finish(&threads(), DataLoss::default(), true).unwrap()
     };
     let mut bytes = written(None);
     assert_eq!(read(&bytes).0.sources(), files);

@@ -22,11 +22,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::anonymize::Anonymizer;
 use super::blocks::CaptureBlocks;
 use super::codes::{CodeTable, position};
-use super::strip::Plan;
+use super::strip::StripPlan;
 use crate::event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{FrameId, Frames};
 use crate::native::{ModuleSource, NativeModule};
-use crate::source::{Consumer, Loss, RunPosition};
+use crate::source::{Consumer, DataLoss, RunPosition};
 
 /// Segments that are open at a time.
 const STREAMS: usize = 64;
@@ -41,7 +41,7 @@ pub struct Rewriter<'a, W> {
     blocks: CaptureBlocks<W>,
     written: io::Result<()>,
     process: Process,
-    plan: Option<&'a Plan>,
+    plan: Option<&'a StripPlan>,
     names: Option<Anonymizer>,
     codes: CodeTable,
     /// Depth of each stack.
@@ -90,7 +90,7 @@ struct OpenSegment {
 }
 
 /// How definitions are written.
-struct Describe<'a> {
+struct DefinitionWriter<'a> {
     frames: &'a Frames,
     codes: &'a mut CodeTable,
     names: Option<&'a mut Anonymizer>,
@@ -108,7 +108,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
     pub fn new(
         out: W,
         (process, symbols): (&Process, &[ModuleSymbols]),
-        plan: Option<&'a Plan>,
+        plan: Option<&'a StripPlan>,
         mut names: Option<Anonymizer>,
     ) -> io::Result<Self> {
         let mut process = match &mut names {
@@ -159,7 +159,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
     ///
     /// # Errors
     /// What the writer said first.
-    pub fn finish(mut self, threads: &[Thread], lost: Loss, complete: bool) -> io::Result<W> {
+    pub fn finish(mut self, threads: &[Thread], lost: DataLoss, complete: bool) -> io::Result<W> {
         self.written?;
         if self.replaced {
             self.blocks.process(&self.process, self.last_tick.ticket.max(self.place.ticket).saturating_add(1))?;
@@ -245,7 +245,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
         if makes {
             segment.truncate(truncated);
             let names = names.as_mut();
-            let mut describe = Describe { frames, codes, names, depths, image: *image, mapped };
+            let mut describe = DefinitionWriter { frames, codes, names, depths, image: *image, mapped };
             segment.stack(event.stack, &mut describe, (&mut stream.codes, &mut stream.located));
         }
         segment.event(event, time);
@@ -384,7 +384,7 @@ impl OpenSegment {
     fn stack(
         &mut self,
         target: StackId,
-        describe: &mut Describe<'_>,
+        describe: &mut DefinitionWriter<'_>,
         (codes, located): (&mut FxHashSet<u32>, &mut FxHashSet<FrameId>),
     ) {
         let (popped, pushed) = describe.difference(self.stack, target);
@@ -410,7 +410,7 @@ impl OpenSegment {
         self.stack = target;
     }
 
-    fn module(&mut self, module: &NativeModule, code: u32, describe: &mut Describe<'_>) {
+    fn module(&mut self, module: &NativeModule, code: u32, describe: &mut DefinitionWriter<'_>) {
         let module = match &mut describe.names {
             Some(names) => names.module(module),
             None => module.clone(),
@@ -429,7 +429,7 @@ impl OpenSegment {
         }
     }
 
-    fn code(&mut self, id: FrameId, code: u32, describe: &mut Describe<'_>) {
+    fn code(&mut self, id: FrameId, code: u32, describe: &mut DefinitionWriter<'_>) {
         let (name, file) = (describe.frames.function(id), describe.frames.file(id));
         let (name, file) = match &mut describe.names {
             Some(names) => (names.function(name), names.file(file)),
@@ -447,7 +447,7 @@ impl OpenSegment {
     }
 }
 
-impl Describe<'_> {
+impl DefinitionWriter<'_> {
     fn parent(&self, stack: StackId) -> StackId {
         self.frames.node(stack).map_or(StackId::EMPTY, |node| node.parent)
     }

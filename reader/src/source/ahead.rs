@@ -3,14 +3,14 @@
 //! Segments are queued for rayon's threads in the order in which they will be needed, up to a bound. If the merge needs
 //! a batch that no thread has begun, it decodes it itself, so it never waits for a thread that may not run.
 //!
-//! Invariant: at most [`Room::ahead`] segments wait with at most one batch of [`Room::batch`] events each, and so does
+//! Invariant: at most [`AheadLimits::ahead`] segments wait with at most one batch of [`AheadLimits::batch`] events each, and so does
 //! each segment that is being merged.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use memtrack_format::block::MAX_RAW;
 
-use super::Loss;
+use super::DataLoss;
 use super::file::{OpenCaptureFile, StoredPiece};
 use super::index::{Index, IndexedSegment};
 use super::segment::{Batch, DecodeProgress, SegmentReader};
@@ -18,14 +18,14 @@ use crate::error::Error;
 
 /// Limits of decoding ahead.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct AheadLimits {
     /// Segments at most.
     ahead: usize,
     /// Events in a batch.
     batch: usize,
 }
 
-impl Room {
+impl AheadLimits {
     /// For one capture: a batch fits into a processor's own cache.
     pub(super) const ALONE: Self = Self { ahead: 12, batch: 16 << 10 };
     /// For each of several captures that are read together, perhaps hundreds.
@@ -35,26 +35,26 @@ impl Room {
 /// A decoded part of a segment, and the rest.
 pub(super) struct SegmentPart {
     pub(super) batch: Batch,
-    pub(super) rest: Option<Box<Rest>>,
-    pub(super) lost: Loss,
+    pub(super) rest: Option<Box<UndecodedRest>>,
+    pub(super) lost: DataLoss,
 }
 
 /// The rest of a segment, which is not decoded yet.
-pub(super) struct Rest {
+pub(super) struct UndecodedRest {
     reader: SegmentReader,
     bytes: Vec<u8>,
     at: usize,
 }
 
 enum BatchState {
-    Open(Work),
+    Open(QueuedDecode),
     Taken,
     Done(Result<SegmentPart, Error>),
 }
 
-enum Work {
+enum QueuedDecode {
     Segment(usize),
-    Rest(Box<Rest>),
+    Rest(Box<UndecodedRest>),
 }
 
 /// A batch that is queued or being decoded.
@@ -68,7 +68,7 @@ impl Task {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<Work> {
+    fn take(&self) -> Option<QueuedDecode> {
         // One lock for check and change, else a result in between would be overwritten.
         let mut state = self.lock();
         match std::mem::replace(&mut *state, BatchState::Taken) {
@@ -85,12 +85,12 @@ impl Task {
 pub(super) struct DecodePool {
     pub(super) file: Arc<OpenCaptureFile>,
     pub(super) index: Arc<Index>,
-    room: Room,
+    room: AheadLimits,
     used: Mutex<Vec<Batch>>,
 }
 
 impl DecodePool {
-    pub(super) fn new(file: &Arc<OpenCaptureFile>, index: &Arc<Index>, room: Room) -> Self {
+    pub(super) fn new(file: &Arc<OpenCaptureFile>, index: &Arc<Index>, room: AheadLimits) -> Self {
         Self { file: Arc::clone(file), index: Arc::clone(index), room, used: Mutex::default() }
     }
 
@@ -103,16 +103,16 @@ impl DecodePool {
         }
     }
 
-    fn work(&self, work: Work) -> Result<SegmentPart, Error> {
-        let mut lost = Loss::default();
+    fn work(&self, work: QueuedDecode) -> Result<SegmentPart, Error> {
+        let mut lost = DataLoss::default();
         let mut rest = match work {
-            Work::Rest(rest) => rest,
-            Work::Segment(segment) => {
+            QueuedDecode::Rest(rest) => rest,
+            QueuedDecode::Segment(segment) => {
                 let mut bytes = Vec::new();
                 if let Some(segment) = self.index.segments.get(segment) {
                     lost = join(&self.file, &self.index, segment, &mut bytes)?;
                 }
-                Box::new(Rest { reader: SegmentReader::default(), bytes, at: 0 })
+                Box::new(UndecodedRest { reader: SegmentReader::default(), bytes, at: 0 })
             }
         };
         let mut batch = self.used.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
@@ -130,8 +130,8 @@ pub(super) fn join(
     index: &Index,
     segment: &IndexedSegment,
     bytes: &mut Vec<u8>,
-) -> Result<Loss, Error> {
-    let mut lost = Loss::default();
+) -> Result<DataLoss, Error> {
+    let mut lost = DataLoss::default();
     let pieces: &[StoredPiece] = index.records.get(segment.pieces.clone()).unwrap_or_default();
     for (i, piece) in pieces.iter().enumerate() {
         let fits = piece.header.offset as usize == bytes.len()
@@ -146,7 +146,7 @@ pub(super) fn join(
 
 /// Decodes parts, in this thread or in others.
 pub(super) struct Ahead {
-    shop: Arc<DecodePool>,
+    pool: Arc<DecodePool>,
     /// The first part of each segment of the index, while it is queued or decoded and not taken.
     ordered: Vec<Option<Arc<Task>>>,
     /// The first segment that was not queued.
@@ -157,10 +157,10 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    pub(super) fn new(shop: Arc<DecodePool>) -> Self {
-        let ordered = vec![None; shop.index.segments.len()];
-        let most = shop.room.ahead.min(2 * rayon::current_num_threads() + 2);
-        Self { shop, ordered, next: 0, waiting: 0, most }
+    pub(super) fn new(pool: Arc<DecodePool>) -> Self {
+        let ordered = vec![None; pool.index.segments.len()];
+        let most = pool.room.ahead.min(2 * rayon::current_num_threads() + 2);
+        Self { pool, ordered, next: 0, waiting: 0, most }
     }
 
     /// The first part of a segment.
@@ -171,28 +171,28 @@ impl Ahead {
         }
         self.next = self.next.max(segment + 1);
         while self.waiting < self.most && self.next < self.ordered.len() {
-            let ordered = self.order(Work::Segment(self.next));
+            let ordered = self.order(QueuedDecode::Segment(self.next));
             self.ordered[self.next] = Some(ordered);
             self.next += 1;
             self.waiting += 1;
         }
         match task {
             Some(task) => self.fetch(&task),
-            None => self.shop.work(Work::Segment(segment)),
+            None => self.pool.work(QueuedDecode::Segment(segment)),
         }
     }
 
     /// Queues the rest of a segment.
-    pub(super) fn order_rest(&self, rest: Box<Rest>) -> Arc<Task> {
-        self.order(Work::Rest(rest))
+    pub(super) fn order_rest(&self, rest: Box<UndecodedRest>) -> Arc<Task> {
+        self.order(QueuedDecode::Rest(rest))
     }
 
-    fn order(&self, work: Work) -> Arc<Task> {
+    fn order(&self, work: QueuedDecode) -> Arc<Task> {
         let task = Arc::new(Task { state: Mutex::new(BatchState::Open(work)), changed: Condvar::new() });
-        let (shop, theirs) = (Arc::clone(&self.shop), Arc::clone(&task));
+        let (pool, theirs) = (Arc::clone(&self.pool), Arc::clone(&task));
         rayon::spawn_fifo(move || {
             if let Some(work) = theirs.take() {
-                let done = shop.work(work);
+                let done = pool.work(work);
                 *theirs.lock() = BatchState::Done(done);
                 theirs.changed.notify_one();
             }
@@ -203,7 +203,7 @@ impl Ahead {
     /// The part that was queued.
     pub(super) fn fetch(&self, task: &Task) -> Result<SegmentPart, Error> {
         if let Some(work) = task.take() {
-            return self.shop.work(work);
+            return self.pool.work(work);
         }
         let mut state = task.lock();
         loop {

@@ -18,7 +18,7 @@ use crate::origin::{Origin, Origins};
 
 /// The tables of reduced stacks.
 #[derive(Debug, Default)]
-pub(super) struct Brief {
+pub(super) struct BriefStacks {
     modules: ModuleTable,
     origins: Origins,
     /// The frame that represents a native object or a source file with one origin.
@@ -28,7 +28,7 @@ pub(super) struct Brief {
     known: FxHashMap<(StackId, FrameId), StackId>,
 }
 
-impl Brief {
+impl BriefStacks {
     /// The brief stack of a call of `frame` from the brief stack `parent`.
     pub(super) fn stack_id(&mut self, frames: &mut Frames, parent: StackId, frame: FrameId) -> Result<StackId, Error> {
         let caller = match self.callers.get(&parent) {
@@ -85,7 +85,7 @@ mod tests {
     use memtrack_format::Allocator;
     use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 
-    use super::Brief;
+    use super::BriefStacks;
     use crate::analysis::{GroupRow, by_frame, by_module, kept};
     use crate::event::{StackId, ThreadId};
     use crate::frames::{FrameId, Frames};
@@ -132,7 +132,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_stack_in_brief_is_told_like_the_whole(paths in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 1..20)) {
-            let (mut frames, mut brief) = (Frames::new(), Brief::default());
+            let (mut frames, mut brief) = (Frames::new(), BriefStacks::default());
             let ids = all_frames(&mut frames);
             for path in paths {
                 let path: Vec<_> = path.into_iter().map(|at| ids[at as usize % ids.len()]).collect();

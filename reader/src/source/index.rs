@@ -17,7 +17,7 @@ use memtrack_format::symbols::{self, ModuleSymbols};
 
 use memtrack_format::aggregate::PART;
 
-use super::Loss;
+use super::DataLoss;
 use super::file::{OpenCaptureFile, StoredPiece};
 use crate::error::Error;
 
@@ -58,7 +58,7 @@ pub(super) struct Index {
     pub(super) mapped: Vec<(u64, MappedFile)>,
     /// The capture says that nothing is missing at its end.
     pub(super) complete: bool,
-    pub(super) lost: Loss,
+    pub(super) lost: DataLoss,
 }
 
 impl Index {

@@ -40,7 +40,7 @@ pub use self::repack::Pack;
 
 pub(crate) use self::read::MergeReader;
 
-use self::ahead::Room;
+use self::ahead::AheadLimits;
 use self::file::OpenCaptureFile;
 use self::index::Index;
 use crate::error::Error;
@@ -118,14 +118,14 @@ pub struct RunPosition {
 
 /// The loss by damage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Loss {
+pub struct DataLoss {
     /// Lost blocks; a damaged range counts as one.
     pub blocks: u64,
     /// Bytes that could not be read.
     pub bytes: u64,
 }
 
-impl Loss {
+impl DataLoss {
     fn add(&mut self, blocks: u64, bytes: u64) {
         self.blocks = self.blocks.saturating_add(blocks);
         self.bytes = self.bytes.saturating_add(bytes);
@@ -148,7 +148,7 @@ pub struct ReadSummary {
     /// By how much the times of events without stamps may be too early, in nanoseconds.
     pub time_uncertainty_ns: u64,
     /// Data that could not be read, in the whole file.
-    pub lost: Loss,
+    pub lost: DataLoss,
     /// Modules of native code without names, and why.
     pub unnamed: Vec<crate::symbols::SymbolProblem>,
 }
@@ -158,7 +158,7 @@ pub struct ReadSummary {
 pub struct CaptureReader {
     file: Arc<OpenCaptureFile>,
     index: Arc<Index>,
-    how: How,
+    how: ReadOptions,
 }
 
 /// The process metadata in the first block of the capture at `path`, without reading the rest. Empty if that block is
@@ -177,7 +177,7 @@ pub fn first_process(path: impl AsRef<Path>) -> Result<Process, Error> {
 
 /// How frames and stacks are read.
 #[derive(Debug)]
-struct How {
+struct ReadOptions {
     /// Frames have columns.
     columns: bool,
     /// Names of native frames are looked up; else the frames are places.
@@ -188,7 +188,7 @@ struct How {
     search: DebugFileSearch,
 }
 
-impl How {
+impl ReadOptions {
     /// The symbolizer of this capture, which prefers the names stored in it. An anonymized capture has no files.
     fn symbolizer(&self, index: &Index) -> Symbolizer {
         let anonymized = index.process.anonymized;
@@ -206,7 +206,7 @@ impl CaptureReader {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let file = Arc::new(members::open(path.as_ref())?);
         let index = Arc::new(Index::build(&file)?);
-        let how = How { columns: true, names: true, brief: false, search: DebugFileSearch::default() };
+        let how = ReadOptions { columns: true, names: true, brief: false, search: DebugFileSearch::default() };
         Ok(Self { file, index, how })
     }
 
@@ -330,7 +330,7 @@ impl CaptureReader {
 
     /// The loss that the index found; [`ReadSummary::lost`] has all of it.
     #[must_use]
-    pub fn lost(&self) -> Loss {
+    pub fn lost(&self) -> DataLoss {
         self.index.lost
     }
 
@@ -410,6 +410,6 @@ impl CaptureReader {
 
     /// The same step by step, for several captures that are read together.
     pub(crate) fn reading(&self) -> Result<MergeReader, Error> {
-        MergeReader::new(&self.file, (&self.index, &self.how), Room::SHARED)
+        MergeReader::new(&self.file, (&self.index, &self.how), AheadLimits::SHARED)
     }
 }

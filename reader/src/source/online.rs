@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use super::merge::{Cursor, Merger, RunTurn};
 use super::segment::{Batch, DecodeProgress, SegmentReader};
 use super::timeline::Timeline;
-use super::{Consumer, Loss, ReadSummary};
+use super::{Consumer, DataLoss, ReadSummary};
 use crate::error::Error;
 use crate::event::Thread;
 use crate::frames::Frames;
@@ -34,7 +34,7 @@ struct OnlineStream {
 }
 
 impl OnlineStream {
-    fn decode(&mut self, segment: u32, offset: u32, bytes: &[u8], lost: &mut Loss) {
+    fn decode(&mut self, segment: u32, offset: u32, bytes: &[u8], lost: &mut DataLoss) {
         if offset == 0 {
             self.reader = SegmentReader::default();
             self.at = Some((segment, 0));
@@ -72,7 +72,7 @@ impl OnlineStream {
 pub struct Online {
     streams: FxHashMap<u32, OnlineStream>,
     merger: Merger,
-    lost: Loss,
+    lost: DataLoss,
     /// All events of streams that are not known yet have later tickets than this.
     floor: u64,
 }

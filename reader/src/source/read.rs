@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 use memtrack_format::observe::{Observation, ObservationReader};
 
-use super::ahead::{Ahead, DecodePool, Room, SegmentPart, Task};
-use super::brief::Brief;
+use super::ahead::{Ahead, AheadLimits, DecodePool, SegmentPart, Task};
+use super::brief::BriefStacks;
 use super::file::OpenCaptureFile;
 use super::index::Index;
 use super::merge::{Cursor, Merger, RunTurn};
 use super::natives;
 use super::timeline::{ClockScale, Timeline};
-use super::{Consumer, How, Loss, ReadSummary};
+use super::{Consumer, DataLoss, ReadOptions, ReadSummary};
 use crate::error::Error;
 use crate::program::Program;
 
@@ -35,11 +35,11 @@ struct FileStream {
 /// Passes every event and snapshot to `consumer`; `progress` is called with the number of bytes processed.
 pub(super) fn read<C: Consumer>(
     file: &Arc<OpenCaptureFile>,
-    (index, how): (&Arc<Index>, &How),
+    (index, how): (&Arc<Index>, &ReadOptions),
     consumer: &mut C,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ReadSummary, Error> {
-    let mut reading = MergeReader::new(file, (index, how), Room::ALONE)?;
+    let mut reading = MergeReader::new(file, (index, how), AheadLimits::ALONE)?;
     while reading.step(u64::MAX, consumer, progress)? {}
     reading.end(consumer)?;
     Ok(reading.finish())
@@ -105,7 +105,7 @@ pub(super) fn snapshots(file: &OpenCaptureFile, index: &Index) -> Result<u64, Er
 
 /// A capture that is being read.
 pub(crate) struct MergeReader {
-    shop: Arc<DecodePool>,
+    pool: Arc<DecodePool>,
     ahead: Ahead,
     merger: Merger,
     /// The first observation that was not read.
@@ -113,14 +113,14 @@ pub(crate) struct MergeReader {
     streams: Vec<FileStream>,
     /// Streams by the turn of their next run or segment.
     turns: BinaryHeap<Reverse<(RunTurn, usize)>>,
-    lost: Loss,
+    lost: DataLoss,
 }
 
 impl MergeReader {
     pub(super) fn new(
         file: &Arc<OpenCaptureFile>,
-        (index, how): (&Arc<Index>, &How),
-        room: Room,
+        (index, how): (&Arc<Index>, &ReadOptions),
+        room: AheadLimits,
     ) -> Result<Self, Error> {
         let mut merger = Merger::new(timeline(file, index)?, index.images.clone());
         merger.tables.symbols = how.symbolizer(index);
@@ -130,11 +130,11 @@ impl MergeReader {
         }
         index.mapped.iter().for_each(|(ticket, file)| merger.mapped(*ticket, file));
         (merger.tables.without_columns, merger.tables.without_names) = (!how.columns, !how.names);
-        merger.tables.brief = how.brief.then(Brief::default);
-        let shop = Arc::new(DecodePool::new(file, index, room));
-        let (ahead, streams) = (Ahead::new(Arc::clone(&shop)), streams(index));
+        merger.tables.brief = how.brief.then(BriefStacks::default);
+        let pool = Arc::new(DecodePool::new(file, index, room));
+        let (ahead, streams) = (Ahead::new(Arc::clone(&pool)), streams(index));
         let turns = BinaryHeap::with_capacity(streams.len());
-        let mut reading = Self { shop, ahead, merger, observation: 0, streams, turns, lost: index.lost };
+        let mut reading = Self { pool, ahead, merger, observation: 0, streams, turns, lost: index.lost };
         for (i, stream) in reading.streams.iter().enumerate() {
             let first = stream.segments.last().map(|&first| Reverse((reading.first_turn(first), i)));
             reading.turns.extend(first);
@@ -143,7 +143,7 @@ impl MergeReader {
     }
 
     fn first_turn(&self, segment: usize) -> RunTurn {
-        RunTurn::first(self.shop.index.segments.get(segment).map_or(0, |segment| segment.first_ticket))
+        RunTurn::first(self.pool.index.segments.get(segment).map_or(0, |segment| segment.first_ticket))
     }
 
     /// The time of the next event, in nanoseconds since the start; `None`: all were given out.
@@ -193,7 +193,7 @@ impl MergeReader {
     pub(crate) fn end<C: Consumer>(&mut self, consumer: &mut C) -> Result<(), Error> {
         self.look_ahead(u64::MAX)?;
         self.merger.pass(u64::MAX, consumer);
-        self.merger.timeline.end(self.shop.index.process.end.monotonic_ns);
+        self.merger.timeline.end(self.pool.index.process.end.monotonic_ns);
         Ok(())
     }
 
@@ -237,7 +237,7 @@ impl MergeReader {
                 self.ahead.fetch(&task)?
             }
             (None, Some(segment)) => {
-                progress(self.shop.index.stored_bytes(segment));
+                progress(self.pool.index.stored_bytes(segment));
                 self.ahead.first(segment)?
             }
             (None, None) => return Ok(()),
@@ -245,17 +245,17 @@ impl MergeReader {
         stream.rest = rest.map(|rest| self.ahead.order_rest(rest));
         self.lost.add(lost.blocks, lost.bytes);
         let used = self.merger.load(&mut stream.cursor, batch, consumer)?;
-        self.shop.give_back(used);
+        self.pool.give_back(used);
         Ok(())
     }
 
     /// Reads observations until a tick is known that comes after this ticket.
     fn look_ahead(&mut self, ticket: u64) -> Result<(), Error> {
         while !self.merger.timeline.reaches(ticket) {
-            let Some(piece) = self.shop.index.observations.get(self.observation) else { break };
+            let Some(piece) = self.pool.index.observations.get(self.observation) else { break };
             self.observation += 1;
             let mut payload = Vec::new();
-            let mut intact = self.shop.file.payload(piece, &mut payload)?;
+            let mut intact = self.pool.file.payload(piece, &mut payload)?;
             let mut reader = ObservationReader::new(&payload);
             reader.by_ref().for_each(|observation| self.merger.observe(&observation));
             intact &= !reader.failed();

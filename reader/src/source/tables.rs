@@ -10,7 +10,7 @@ use memtrack_format::mapped::MappedFile;
 use memtrack_format::record::RawFrame;
 use rustc_hash::FxHashMap;
 
-use super::brief::Brief;
+use super::brief::BriefStacks;
 use super::segment::{CodeDescription, Definition, SegmentNode};
 use super::thread_names::{NameSource, ThreadNames};
 use crate::error::Error;
@@ -32,7 +32,7 @@ pub(super) struct IdTables {
     /// Names of native frames are not looked up.
     pub(super) without_names: bool,
     /// Reduces stacks, if that is enough.
-    pub(super) brief: Option<Brief>,
+    pub(super) brief: Option<BriefStacks>,
     thread_ids: FxHashMap<i32, ThreadId>,
     /// The names of threads, by thread.
     names: Vec<ThreadNames>,
@@ -193,7 +193,12 @@ impl IdTables {
 }
 
 /// The stack after a call of a frame from `parent`.
-fn stack_id(brief: &mut Option<Brief>, frames: &mut Frames, parent: StackId, frame: FrameId) -> Result<StackId, Error> {
+fn stack_id(
+    brief: &mut Option<BriefStacks>,
+    frames: &mut Frames,
+    parent: StackId,
+    frame: FrameId,
+) -> Result<StackId, Error> {
     match brief {
         Some(brief) => brief.stack_id(frames, parent, frame),
         None => frames.stack_id(parent, frame),

@@ -16,8 +16,8 @@ mod time;
 
 use std::io::{self, Write};
 
-use memtrack_reader::analysis::Quiet;
-use memtrack_reader::analysis::diff::{Merged, Pair};
+use memtrack_reader::analysis::ReducedRows;
+use memtrack_reader::analysis::diff::{FigurePair, MergedTree};
 use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{Options, View};
 
@@ -125,7 +125,7 @@ pub(crate) fn difference(
     notes: &[String],
     out: impl Write,
 ) -> io::Result<()> {
-    let mut merged = Merged::default();
+    let mut merged = MergedTree::default();
     let mut sides = [new, base].map(|capture| {
         let stacks = capture.analysis.groups.iter().map(|group| group.stack);
         PageSide::new(capture, merged.places(&capture.frames, stacks))
@@ -135,7 +135,7 @@ pub(crate) fn difference(
         let rows = [base, new].map(|capture| capture.analysis.view(view));
         let own = [(base, &rows[0]), (new, &rows[1])].map(|(capture, rows)| merged.own(&capture.frames, rows));
         let [base_rows, new_rows] = rows;
-        let quiet = Quiet::of((&base.frames, base_rows), (&new.frames, new_rows));
+        let quiet = ReducedRows::of((&base.frames, base_rows), (&new.frames, new_rows));
         let [of_new, of_base] = &mut sides;
         of_base.set_off(number, view, &quiet.set_off[0]);
         of_new.set_off(number, view, &quiet.set_off[1]);
@@ -170,7 +170,7 @@ pub(crate) fn difference(
 }
 
 /// The changes of bytes and of numbers below which nothing of a view has a colour.
-fn floors_of(view: View, whole: &Pair) -> Vec<u64> {
+fn floors_of(view: View, whole: &FigurePair) -> Vec<u64> {
     let floor = |counts, base: u64, new: u64| ComparedMetric { name: "", view, counts }.floor(base.max(new));
     vec![floor(false, whole.base.bytes, whole.new.bytes), floor(true, whole.base.count, whole.new.count)]
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 use std::io::{self, Write};
 
 use memtrack_reader::StackId;
-use memtrack_reader::query::{AllocationRecord, Fate};
+use memtrack_reader::query::{AllocationOutcome, AllocationRecord};
 use serde_json::{Value, json};
 
 use super::{Matched, frame_value, label, span, stack_value};
@@ -74,10 +74,10 @@ impl Largest {
 fn figures(capture: &Capture, life: &AllocationRecord) -> [String; 6] {
     let tid = |id| capture.thread(id).0.map_or("?".into(), |tid| tid.to_string());
     let end = match life.fate {
-        Fate::Live => "live".into(),
-        Fate::Lost { .. } => "not seen".into(),
-        Fate::Freed { thread, .. } if thread == life.thread => "freed".into(),
-        Fate::Freed { thread, .. } => format!("freed by {}", tid(thread)),
+        AllocationOutcome::Live => "live".into(),
+        AllocationOutcome::Lost { .. } => "not seen".into(),
+        AllocationOutcome::Freed { thread, .. } if thread == life.thread => "freed".into(),
+        AllocationOutcome::Freed { thread, .. } => format!("freed by {}", tid(thread)),
     };
     [size(life.size), span(life.time_ns), span(life.lifetime_ns), end, tid(life.thread), life.allocator.name().into()]
 }
@@ -144,9 +144,9 @@ impl<W: Write> ListingWriter<W> {
 fn row(number: usize, capture: &Capture, life: &AllocationRecord) -> Value {
     let tid = |id| capture.thread(id).0;
     let (fate, freed_by) = match life.fate {
-        Fate::Live => ("live", None),
-        Fate::Lost { .. } => ("lost", None),
-        Fate::Freed { thread, .. } => ("freed", tid(thread)),
+        AllocationOutcome::Live => ("live", None),
+        AllocationOutcome::Lost { .. } => ("lost", None),
+        AllocationOutcome::Freed { thread, .. } => ("freed", tid(thread)),
     };
     let frame = capture.frames.node(life.stack).map(|node| node.frame);
     let mut value = frame_value(capture, frame);

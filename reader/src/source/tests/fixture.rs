@@ -7,7 +7,7 @@ use memtrack_format::header;
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
 use super::make::{Act, History, HistoryStep};
-use super::{Loss, Notes, open, read};
+use super::{DataLoss, Notes, open, read};
 use crate::source::{CaptureReader, Pack};
 
 fn path(version: u32) -> PathBuf {
@@ -63,7 +63,7 @@ fn reads(version: u32, history: &History, threads: usize) {
     let mut notes = Notes::default();
     let summary = capture.read(&mut notes, |_| ()).unwrap();
     assert_eq!(notes.seen, history.seen);
-    assert_eq!((summary.lost, summary.unknown_frames, summary.threads.len()), (Loss::default(), 0, threads));
+    assert_eq!((summary.lost, summary.unknown_frames, summary.threads.len()), (DataLoss::default(), 0, threads));
 }
 
 #[test]

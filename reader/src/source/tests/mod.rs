@@ -13,7 +13,7 @@ use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 use tempfile::NamedTempFile;
 
 use self::make::{Act, ExpectedItem, History, HistoryStep, START_NS, process, push_block, steps, tid};
-use super::{CaptureReader, Consumer, Loss, Online, ReadSummary, RunPosition};
+use super::{CaptureReader, Consumer, DataLoss, Online, ReadSummary, RunPosition};
 use crate::error::Error;
 use crate::event::{Event, EventKind, Snapshot};
 use crate::frames::Frames;
@@ -99,7 +99,7 @@ proptest! {
         let (capture, notes, summary) = read(&history.file(&shuffle, split)).unwrap();
         prop_assert_eq!(notes.seen, history.seen);
         prop_assert!(capture.complete());
-        prop_assert_eq!((summary.lost, summary.unknown_frames), (Loss::default(), 0));
+        prop_assert_eq!((summary.lost, summary.unknown_frames), (DataLoss::default(), 0));
     }
 
     #[test]
@@ -108,7 +108,7 @@ proptest! {
         let (capture, notes, summary) = read(&history.collected(every)).unwrap();
         prop_assert_eq!(notes.seen, history.seen);
         prop_assert!(capture.complete());
-        prop_assert_eq!((summary.lost, summary.unknown_frames), (Loss::default(), 0));
+        prop_assert_eq!((summary.lost, summary.unknown_frames), (DataLoss::default(), 0));
     }
 
     #[test]
@@ -137,7 +137,7 @@ proptest! {
             online.records(piece.stream, piece.segment, piece.offset, &piece.bytes);
         }
         let summary = online.finish(&mut notes).unwrap();
-        prop_assert_eq!(summary.lost, Loss::default());
+        prop_assert_eq!(summary.lost, DataLoss::default());
         let events = |seen: Vec<ExpectedItem>| seen.into_iter().filter(|seen| matches!(seen, ExpectedItem::Event { .. })).collect::<Vec<_>>();
         prop_assert_eq!(&notes.seen, &history.seen);
         prop_assert_eq!(events(notes.seen).len() as u64, summary.events);
@@ -335,7 +335,7 @@ fn a_segment_of_more_than_one_batch_is_whole() {
     let mut file = header::encode().to_vec();
     push_block(&mut file, BlockHeader::plain(BlockKind::Records), &bytes);
     let (_, notes, summary) = read_counted(&file);
-    assert_eq!(summary.lost, Loss::default());
+    assert_eq!(summary.lost, DataLoss::default());
     assert_eq!(notes, 9 + (bytes.len() - one.bytes.len()) as u64 / 2);
 }
 
@@ -373,7 +373,7 @@ fn lengths_that_lie_are_damage() {
     file.extend(stored);
     let (_, notes, summary) = read(&file).unwrap();
     assert!(notes.seen.is_empty());
-    assert_eq!(summary.lost, Loss { blocks: 1, bytes: HEADER_LEN as u64 + 2 });
+    assert_eq!(summary.lost, DataLoss { blocks: 1, bytes: HEADER_LEN as u64 + 2 });
 }
 
 #[test]

@@ -37,10 +37,11 @@ impl fmt::Debug for ModuleNames {
 
 impl ModuleNames {
     /// Finds and opens the module's files.
+    /// Without `with_dwarf`: for the names of functions only.
     ///
     /// # Errors
     /// Why none can be used.
-    pub(super) fn open(module: &NativeModule, search: &DebugFileSearch) -> Result<Self, SymbolError> {
+    pub(super) fn open(module: &NativeModule, search: &DebugFileSearch, with_dwarf: bool) -> Result<Self, SymbolError> {
         let main = search::own_file(module);
         let main_elf = main.as_ref().ok().and_then(|source| SymbolFile::parse(source).ok());
         let whole = main_elf.as_ref().is_some_and(SymbolFile::has_dwarf);
@@ -51,7 +52,8 @@ impl ModuleNames {
             .into_iter()
             .filter_map(|(source, elf)| Some((source?.path(), elf.as_ref()?)))
             .collect();
-        let dwarf = files.iter().find(|(_, elf)| elf.has_dwarf()).and_then(|(path, elf)| context(path, elf, search));
+        let with_dwarf = files.iter().find(|(_, elf)| with_dwarf && elf.has_dwarf());
+        let dwarf = with_dwarf.and_then(|(path, elf)| context(path, elf, search));
         let table = files.iter().find(|(_, elf)| elf.has_symbols()).or(files.last());
         let image = Self { table: table.map(|(_, elf)| FunctionTable::read(elf)).unwrap_or_default(), dwarf };
         match (image.is_empty(), main, debug) {
@@ -85,6 +87,12 @@ impl ModuleNames {
         }
         symbols.retain(|symbol| !symbol.function.is_empty());
         symbols
+    }
+
+    /// The function at this address of the file by the symbol table alone, without inlined ones; empty when nothing is known.
+    pub(super) fn function(&self, address: u64) -> Vec<ResolvedSymbol> {
+        let symbol = |function| ResolvedSymbol { function, file: None, line: 0 };
+        self.name(address).map(symbol).into_iter().collect()
     }
 
     fn name(&self, address: u64) -> Option<Arc<str>> {

@@ -34,6 +34,7 @@ pub(crate) use self::apply::{UNKNOWN, frames_of};
 pub use self::apply::{apply, places};
 pub use self::debuginfod::Debuginfod;
 pub use self::search::DebugFileSearch;
+use self::search::TimeLeft;
 
 use self::error::SymbolError;
 use self::image::ModuleNames;
@@ -199,17 +200,20 @@ impl ResolvedModule {
             if self.names.contains_key(&offset) {
                 continue;
             }
-            let is_in_time = search.is_none_or(DebugFileSearch::has_time);
-            if let (Files::Unopened, Some(search), true) = (&self.files, search, is_in_time)
-                && search.has_time_to_open(module)
+            let time = search.map_or(TimeLeft::Whole, DebugFileSearch::time_left);
+            if let (Files::Unopened, Some(search)) = (&self.files, search)
+                && time != TimeLeft::Nothing
+                && let left @ (TimeLeft::Whole | TimeLeft::Brief) = search.time_left_to_open(module)
             {
-                self.files = search.opened(module).unwrap_or_else(|| match ModuleNames::open(module, search) {
+                let open = || match ModuleNames::open(module, search, left == TimeLeft::Whole) {
                     Ok(image) => Files::Open(Box::new(image)),
                     Err(reason) => Files::None(reason),
-                });
+                };
+                self.files = search.opened(module).unwrap_or_else(open);
             }
-            let symbols = match &self.files {
-                Files::Open(image) if is_in_time => image.symbols(offset),
+            let symbols = match (&self.files, time) {
+                (Files::Open(image), TimeLeft::Whole) => image.symbols(offset),
+                (Files::Open(image), TimeLeft::Brief) => image.function(offset),
                 _ => Vec::new(),
             };
             let found = !symbols.is_empty();

@@ -44,13 +44,27 @@ pub struct DebugFileSearch {
     limit: Option<Arc<TimeLimit>>,
 }
 
-/// The time limit for looking up names.
+/// The time limits for looking up names.
 #[derive(Debug)]
 struct TimeLimit {
+    /// For names with their lines and inlined functions.
+    whole: Duration,
+    /// For names of functions only, which take less.
     most: Duration,
     /// When the first look-up began.
     begun: OnceLock<Instant>,
+    is_brief: AtomicBool,
     is_over: AtomicBool,
+}
+
+/// What there is time for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TimeLeft {
+    /// Names with their lines and inlined functions.
+    Whole,
+    /// Names of functions.
+    Brief,
+    Nothing,
 }
 
 impl Default for DebugFileSearch {
@@ -69,10 +83,12 @@ impl DebugFileSearch {
         Self { debug_dirs, debuginfod: debuginfod.map(Arc::new), opened: Opened::default(), limit: None }
     }
 
-    /// Searches on this machine only, for this long: what is not found by then has no name. Clones share the limit.
+    /// Searches on this machine only, for this long with lines and inlined functions, and for this long at all: what is not
+    /// found by then has no name. Clones share the limits.
     #[must_use]
-    pub fn limited(most: Duration) -> Self {
-        let limit = TimeLimit { most, begun: OnceLock::new(), is_over: AtomicBool::new(false) };
+    pub fn limited(whole: Duration, most: Duration) -> Self {
+        let (is_brief, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let limit = TimeLimit { whole, most, begun: OnceLock::new(), is_brief, is_over };
         Self { limit: Some(Arc::new(limit)), ..Self::new(&[], None) }
     }
 
@@ -82,18 +98,29 @@ impl DebugFileSearch {
         self.limit.as_ref().is_some_and(|limit| limit.is_over.load(Relaxed))
     }
 
-    /// Whether there is time left to look for a name.
-    pub(super) fn has_time(&self) -> bool {
-        let Some(limit) = &self.limit else { return true };
-        let has_time = !self.is_over() && limit.begun.get_or_init(Instant::now).elapsed() < limit.most;
-        if !has_time {
-            limit.is_over.store(true, Relaxed);
-        }
-        has_time
+    /// Whether some names were looked up without lines and inlined functions.
+    #[must_use]
+    pub fn is_brief(&self) -> bool {
+        self.limit.as_ref().is_some_and(|limit| limit.is_brief.load(Relaxed))
     }
 
-    /// Whether there is time to open the files of a module, judged by the size of its own file.
-    pub(super) fn has_time_to_open(&self, module: &NativeModule) -> bool {
+    /// What there is time left for, to look up a name.
+    pub(super) fn time_left(&self) -> TimeLeft {
+        let Some(limit) = &self.limit else { return TimeLeft::Whole };
+        let elapsed = limit.begun.get_or_init(Instant::now).elapsed();
+        if self.is_over() || elapsed >= limit.most {
+            limit.is_over.store(true, Relaxed);
+            TimeLeft::Nothing
+        } else if elapsed >= limit.whole {
+            limit.is_brief.store(true, Relaxed);
+            TimeLeft::Brief
+        } else {
+            TimeLeft::Whole
+        }
+    }
+
+    /// The same, to open the files of a module, judged by the size of its own file.
+    pub(super) fn time_left_to_open(&self, module: &NativeModule) -> TimeLeft {
         let is_large = || {
             let path = Path::new(OsStr::from_bytes(&module.path));
             fs::metadata(path).is_ok_and(|file| file.len() > LARGEST_IN_TIME)
@@ -101,9 +128,9 @@ impl DebugFileSearch {
         match &self.limit {
             Some(limit) if is_large() => {
                 limit.is_over.store(true, Relaxed);
-                false
+                TimeLeft::Nothing
             }
-            _ => self.has_time(),
+            _ => self.time_left(),
         }
     }
 

@@ -100,10 +100,15 @@ fn without_time_there_are_no_names_and_it_says_so() {
     let fixture = Fixture::new();
     let program = fixture.inlined(&[]);
     let (module, offset) = (module(&program), address(&program, "mark"));
-    let plenty = DebugFileSearch::limited(Duration::from_secs(600));
+    let long = Duration::from_secs(600);
+    let plenty = DebugFileSearch::limited(long, long);
     assert_eq!(frames(&mut Symbolizer::new(plenty.clone()), &module, offset), expected());
-    assert!(!plenty.is_over());
-    let none = DebugFileSearch::limited(Duration::ZERO);
+    assert!(!plenty.is_over() && !plenty.is_brief());
+    let brief = DebugFileSearch::limited(Duration::ZERO, long);
+    let function = frames(&mut Symbolizer::new(brief.clone()), &module, offset);
+    assert_eq!(function, [(expected().last().unwrap().0.clone(), 0)]);
+    assert!(!brief.is_over() && brief.is_brief());
+    let none = DebugFileSearch::limited(Duration::ZERO, Duration::ZERO);
     let unnamed = frames(&mut Symbolizer::new(none.clone()), &module, offset);
     assert_eq!(unnamed, [(module.place(offset), 0)]);
     assert!(none.is_over());

@@ -34,9 +34,12 @@ const STACKLESS: &str = "none recorded: the program does not run Python; use --n
 /// Native call stacks are on by default for programs without Python.
 const NATIVE: &str = "native, because the program does not run Python; --no-native disables them and is faster";
 
-/// Time limit for symbolization in the final summary; larger in debug builds, which are about ten times slower.
+/// Time limits for symbolization in the final summary: with lines and inlined functions, and for function names alone.
+/// Larger in debug builds, which are about ten times slower.
+const LINES_TAKE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 20_000 } else { 450 });
 const NAMES_TAKE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 30_000 } else { 800 });
-/// What is said where that is not enough.
+/// What is said where the first is not enough, and where neither is.
+const BRIEF: &str = "some without line and inlined functions, which take long to resolve; the commands below do it";
 const UNNAMED: &str = "not symbolized: resolving symbols of binaries this large takes long; the commands below do it";
 
 /// Processor time from which the note about unrecorded children is printed: nanoseconds, and one part in `MUCH_OF` of the
@@ -165,7 +168,7 @@ fn recorded(
     let read = path.is_file() && record_bytes(summary) <= MAX_RECORD_BYTES;
     let is_native = |process: &Process| process.native_traces && process.python_version.is_none();
     let native = summary.process.as_ref().is_some_and(is_native);
-    let names = DebugFileSearch::limited(NAMES_TAKE);
+    let names = DebugFileSearch::limited(LINES_TAKE, NAMES_TAKE);
     let read = read.then(|| read_back(&all, (!native, names.clone())));
     let took = match &read {
         Some(Ok((capture, _))) => capture.facts.duration_ns(&capture.analysis),
@@ -181,7 +184,7 @@ fn recorded(
     message::line(format_args!("\nmemtrack: {} in {shown}, recorded in {took}", size(bytes)));
     match read {
         Some(Ok((capture, parts))) => {
-            figures((options, ending), (&capture, parts), all.len(), names.is_over());
+            figures((options, ending), (&capture, parts), all.len(), &names);
         }
         Some(Err(error)) => message::error(format_args!("{error:#}")),
         None => {}
@@ -223,15 +226,15 @@ fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSear
     Ok((capture, parts))
 }
 
-/// Who holds the memory is left out where native code is `unnamed`.
+/// Who holds the memory is left out where there was no time to find all names.
 fn figures(
     (options, ending): (&args::RunArgs, &Ending),
     (capture, parts): (&Capture, LeakParts),
     captures: usize,
-    unnamed: bool,
+    names: &DebugFileSearch,
 ) {
     let held = |view| {
-        if !unnamed {
+        if !names.is_over() {
             held(capture, view);
         }
     };
@@ -260,7 +263,8 @@ fn figures(
     }
     let failed = failed::text(capture);
     let limits = failed.as_ref().and_then(|_| ending.memory_limits());
-    for (label, text) in [("failed", failed), ("limit", limits), ("holders", unnamed.then(|| UNNAMED.into()))] {
+    let holders = if names.is_over() { Some(UNNAMED) } else { names.is_brief().then_some(BRIEF) };
+    for (label, text) in [("failed", failed), ("limit", limits), ("holders", holders.map(str::to_owned))] {
         if let Some(text) = text {
             message::labelled(label, text);
         }

@@ -52,7 +52,7 @@ impl ResidentMemory {
 
 /// Resident bytes of which all mappings together can be looked at in a fraction of a millisecond.
 const LITTLE: u64 = 32 << 20;
-/// What the files of memtrack's library are called, whoever has put them where.
+/// The names of the files of memtrack's library, wherever it is installed.
 const LIBRARY: &str = "libmemtrack";
 
 /// Resident bytes of memtrack's library.

@@ -2,7 +2,8 @@
 //!
 //! The script is read when the process connects, other files when their first frame is recorded, because they may change
 //! later. The lines of frames are stored, with their neighbours. Installed packages and the standard library have a budget
-//! of their own, so that they take no room from the program's own code. Invariant: nothing but regular text files is read, and time and memory are bounded.
+//! of their own, so that they take no room from the program's own code. Invariant: only regular text files are read, and time
+//! and memory are bounded.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};

@@ -15,7 +15,7 @@ pub fn wait(word: &AtomicU32, expected: u32, limit: Duration) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const limit) };
 }
 
-/// Wakes whoever waits on `word`.
+/// Wakes the threads that wait on `word`.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: the word outlives the call; waking nobody is fine.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };

@@ -144,7 +144,7 @@ impl SegmentMappings {
     /// Maps another file over all mapped parts of this one. `false`: that failed.
     ///
     /// # Safety
-    /// Nobody may use the space while this is done.
+    /// No other thread may use the space during the call.
     pub(crate) unsafe fn replace(&self, file: BorrowedFd<'_>) -> bool {
         // SAFETY: the space's own mapping, which the caller promises not to use meanwhile.
         let replaced = unsafe { map_over(file, self.base, self.bytes, 0) };
@@ -205,7 +205,7 @@ fn map(file: BorrowedFd<'_>, bytes: usize) -> io::Result<NonNull<u8>> {
 /// Maps part of a file in the place of what is mapped there.
 ///
 /// # Safety
-/// Nobody may use what is mapped there.
+/// Nothing may use what is mapped there.
 unsafe fn map_over(file: BorrowedFd<'_>, place: NonNull<u8>, bytes: usize, offset: usize) -> bool {
     let (place, flags) = (place.as_ptr().cast(), SHARED | libc::MAP_FIXED);
     let offset = offset.cast_signed() as libc::off_t;

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_that_may_not_be_read_are_trouble_where_something_was_asked() {
+    fn maps_that_may_not_be_read_are_an_error_if_something_was_asked() {
         let mut process = MappedProcess::new();
         assert_eq!(process.refused(libc::EACCES), (vec![], None));
         process.ask(0, 7, 0);

@@ -1,19 +1,19 @@
 //! Where a thread's next event stands in the order of all threads' events.
 //!
-//! One shared word, the ticket word, names the last writer. A thread that finds another writer there takes the next ticket
-//! and begins a *run* with it. Threads that record at full rate would pass that word to and fro with every event, and that takes
-//! longer than all the rest; so they open a *shared run*: one ticket, for [`WINDOW`] events of each of them. The events of
-//! different threads in a shared run have no order but what follows from this: a block belongs to the neighbourhood
-//! whose last event of a shared run was this thread's, or its event gets a ticket for itself, and the neighbourhood is
-//! this thread's from then on. So whatever happens to one block has the order in which it happened, and so has whatever
-//! happens to a large one. So has what is recorded before and after a barrier, or by a thread and after it was joined:
-//! who waits for others begins a run of its own.
+//! One shared word, the ticket word, names the last writer. A thread that finds another writer there takes the next
+//! ticket and begins a *run* with it. Threads that record at full rate would pass that word to and fro with every
+//! event, and that takes longer than all the rest; so they open a *shared run*: one ticket, for [`WINDOW`] events of
+//! each of them. The events of different threads in a shared run have no order but what follows from this: a block
+//! belongs to the neighbourhood whose last event of a shared run was this thread's, or its event gets a ticket for
+//! itself, and the neighbourhood is this thread's from then on. So whatever happens to one block has the order in which
+//! it happened, and so has whatever happens to a large one. So has what is recorded before and after a barrier, or by a
+//! thread and after it was joined: who waits for others begins a run of its own.
 //!
-//! Why that holds. Let a thread A have an event of a block, and B the next one. If B's event is in a run of its own, its
-//! ticket is above A's, since B reads the word after A has. If A's was, B's ticket is another, so above it. If both are in
-//! shared runs, A read the word, then found the neighbourhood to be its own; B found it to be B's, so B had set it in
-//! between, and had taken a ticket after that. Had A read that ticket or a later one, it would have found what B set; so
-//! A's ticket is below the one that B took, and B's later events have at least that one.
+//! Why that holds. Let a thread A have an event of a block, and B the next one. If B's event is in a run of its own,
+//! its ticket is above A's, since B reads the word after A has. If A's was, B's ticket is another, so above it. If both
+//! are in shared runs, A read the word, then found the neighbourhood to be its own; B found it to be B's, so B had set
+//! it in between, and had taken a ticket after that. Had A read that ticket or a later one, it would have found what B
+//! set; so A's ticket is below the one that B took, and B's later events have at least that one.
 //!
 //! Invariant: events of one block, and of large blocks and other blocks, are in the order in which they happened.
 
@@ -27,12 +27,13 @@ use super::atomics::{AtomicU16, AtomicU64};
 
 /// Events of one thread in a shared run.
 pub(super) const WINDOW: u32 = 64;
-/// A thread whose runs are interrupted twice within this many ticks of the clock (1 to 2 µs of a time-stamp counter, 4 µs of
-/// CLOCK_MONOTONIC) shares them with one that records at full rate.
+/// A thread whose runs are interrupted twice within this many ticks of the clock (1 to 2 µs of a time-stamp counter, 4
+/// µs of CLOCK_MONOTONIC) shares them with one that records at full rate.
 pub(super) const SOON: u64 = 4096;
 /// Shared runs begin after this many such interruptions in a row.
 pub(super) const HOT: u32 = 512;
-/// What the count of interruptions is set to then. A later interruption halves it, so shared runs end after four such in a row.
+/// What the count of interruptions is set to then. A later interruption halves it, so shared runs end after four such
+/// in a row.
 const HOTTEST: u32 = 8 * HOT;
 /// As [`SOON`], for a shared run.
 const SOON_IN_SHARED: u64 = 8 * SOON;
@@ -43,8 +44,8 @@ pub(super) const LARGE: usize = 32 * 1024;
 /// Not a ticket word: its ticket would be the last of 2^48.
 const NEVER: u64 = u64::MAX;
 
-/// Who had the last event of a neighbourhood in a shared run: a writer's number, 0 for nobody. Neighbourhoods that share a
-/// place here are one. What is left of a run, or of the process that this one was forked from, does no harm.
+/// The writer of the last event of each neighbourhood in a shared run, by number; 0 for none. Neighbourhoods that share
+/// a place here are one. What is left of a run, or of the process that this one was forked from, does no harm.
 static OWNERS: [AtomicU16; 1 << 16] = [const { AtomicU16::new(0) }; 1 << 16];
 /// For an index beyond that table.
 static NOBODY: AtomicU16 = AtomicU16::new(0);
@@ -88,7 +89,8 @@ pub(crate) struct WriterTurn {
     left: u32,
     /// Shared runs since its last own one.
     shared_runs: u32,
-    /// How often it was interrupted soon after the time before, up to [`HOT`]; then how long that counts, up to [`HOTTEST`].
+    /// How often it was interrupted soon after the time before, up to [`HOT`]; then how long that counts, up to
+    /// [`HOTTEST`].
     heat: u32,
     /// When it was interrupted last, in ticks of the clock.
     interrupted: u64,
@@ -106,7 +108,7 @@ impl WriterTurn {
         ticket::sequence(self.word)
     }
 
-    /// Whether nobody else has written since.
+    /// Whether no other thread has written since.
     #[inline(always)]
     pub(crate) fn is_mine(&self, word: &AtomicU64) -> bool {
         word.load(Relaxed) == self.mine

@@ -216,8 +216,8 @@ impl Ring {
         if TIMED { self.home.clock.now_at_once().map(EventTime::read) } else { Some(EventTime::UNREAD) }
     }
 
-    /// As [`Ring::next_place_and_time`], for an event of this block, where it is known whether times are recorded; reads the
-    /// time if that has not been done.
+    /// As [`Ring::next_place_and_time`], for an event of this block, where it is known whether times are recorded;
+    /// reads the time if that has not been done.
     #[inline(always)]
     pub(crate) fn next_place<const TIMED: bool>(&mut self, block: EventBlock, time: EventTime) -> EventTime {
         // Before the ticket is read: an event's time is then not later than the next tick of the collector's.
@@ -243,7 +243,7 @@ impl Ring {
         self.home.timed
     }
 
-    /// Somebody else wrote since, or a shared run is over. Returns the time.
+    /// Another thread wrote since, or a shared run is over. Returns the time.
     #[cold]
     #[inline(never)]
     fn interrupted(&mut self, block: EventBlock) -> u64 {
@@ -256,7 +256,7 @@ impl Ring {
         self.time()
     }
 
-    /// Somebody else wrote since: a new run begins. Returns the time.
+    /// Another thread wrote since: a new run begins. Returns the time.
     #[cold]
     #[inline(never)]
     fn switch(&mut self) -> u64 {
@@ -267,8 +267,8 @@ impl Ring {
         self.time()
     }
 
-    /// Whether the last recorded time is too long ago to stand for what happens now: nobody has recorded for a while, or the
-    /// collector is late. Read before a ticket is taken: the time that is found is that of an earlier one, then.
+    /// Whether the last recorded time is too long ago to stand for what happens now: nobody has recorded for a while,
+    /// or the collector is late. Read before a ticket is taken: the time that is found is that of an earlier one, then.
     #[inline(always)]
     fn time_is_missing(&self, now: u64) -> bool {
         let SlotLocation { known, clock, timed, .. } = self.home;

@@ -19,7 +19,8 @@ pub(crate) fn new_id() -> u32 {
     NEXT_ID.fetch_add(1, Relaxed)
 }
 
-/// What is recorded once about a code object. The strings are UTF-8; they borrow memory that is valid during the call only.
+/// What is recorded once about a code object. The strings are UTF-8; they borrow memory that is valid during the call
+/// only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CodeObject<'a> {
     /// `co_name`.

@@ -1,6 +1,7 @@
 //! The shim's own memory, from mappings and never from the measured heap: for start-up and what a dlopen brings.
 //!
-//! Invariant: no hook asks for any. Each request is counted, and a test reads the count before and after a million events.
+//! Invariant: no hook asks for any. Each request is counted, and a test reads the count before and after a million
+//! events.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

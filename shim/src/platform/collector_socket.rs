@@ -38,8 +38,9 @@ pub(crate) fn connect() -> Option<UnixStream> {
     Some(stream)
 }
 
-/// Whether somebody listens at the collector's socket. Does not wait. Where it cannot be told, as in another root
-/// directory or where system calls are forbidden, somebody does: recording then ends only when nobody has taken records for long.
+/// Whether a process listens at the collector's socket. Does not wait. Where it cannot be told, as in another root
+/// directory or where system calls are forbidden, somebody does: recording then ends only when nobody has taken records
+/// for long.
 pub(crate) fn is_listening() -> bool {
     if seccomp::has_seccomp_filter() {
         return true;

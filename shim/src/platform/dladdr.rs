@@ -1,6 +1,7 @@
 //! What the loader knows of an address: the object that holds it, and the symbol that it belongs to.
 //!
-//! Invariant: any address may be asked about; called at start-up and in a dlopen or dlsym only, for the loader takes a lock.
+//! Invariant: any address may be asked about; called at start-up and in a dlopen or dlsym only, for the loader takes a
+//! lock.
 
 #![expect(clippy::disallowed_methods, reason = "called at start-up and in a dlopen or dlsym only")]
 

@@ -43,7 +43,8 @@ pub(crate) fn has_pending_checks() -> bool {
 /// Makes sure that a forked child finds the switch off; to be called before [`on`]. `false`: it cannot be made sure.
 pub(crate) fn protect_children() -> bool {
     let page = (&raw const PAGE).cast_mut().cast();
-    // SAFETY: the page is ours, zero-initialised and so in anonymous memory; its content in a child is what the advice is about.
+    // SAFETY: the page is ours, zero-initialised and so in anonymous memory; its content in a child is what the advice
+    // is about.
     let advised = unsafe { libc::madvise(page, size_of::<SwitchPage>(), libc::MADV_WIPEONFORK) } == 0;
     // SAFETY: the handler only stores to a static.
     advised || unsafe { libc::pthread_atfork(None, None, Some(off_in_child)) } == 0

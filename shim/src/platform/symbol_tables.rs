@@ -99,9 +99,9 @@ impl Object<'_> {
         }
     }
 
-    /// Asks about the symbols whose hash value is `hash`, by the GNU table: four numbers, a filter of 64-bit words, in one
-    /// of which each symbol has two bits, the first symbol of each bucket, and the hash of each symbol, whose lowest bit
-    /// ends the bucket.
+    /// Asks about the symbols whose hash value is `hash`, by the GNU table: four numbers, a filter of 64-bit words, in
+    /// one of which each symbol has two bits, the first symbol of each bucket, and the hash of each symbol, whose
+    /// lowest bit ends the bucket.
     fn any_of_bucket(&self, table: usize, hash: u32, mut is_it: impl FnMut(u32) -> Option<bool>) -> Option<bool> {
         let [buckets, first, filter_words, shift] = self.read::<[u32; 4]>(table)?;
         let filter = table.checked_add(16)?;

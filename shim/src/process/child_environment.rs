@@ -48,8 +48,8 @@ fn inherited() -> Option<&'static InheritedVariables> {
     unsafe { INHERITED.load(Acquire).as_ref() }
 }
 
-/// What is handed on to programs that are started from here. `None` where they could not use it: the library is not to be
-/// found in another root directory or by another user, or the program may not open sockets.
+/// What is handed on to programs that are started from here. `None` where they could not use it: the library is not to
+/// be found in another root directory or by another user, or the program may not open sockets.
 fn usable() -> Option<&'static InheritedVariables> {
     let inherited = inherited().filter(|_| !seccomp::has_seccomp_filter())?;
     let library = inherited.preload.to_bytes_with_nul().get(PRELOAD.len()..)?;

@@ -1,7 +1,7 @@
 //! Every hook: the name that programs call, the function that runs in its place, and where the original is kept.
 //!
-//! It is in the top layer because hooks come from `interposition` and `process`; `got` receives it as an argument. Invariant:
-//! each name occurs once.
+//! It is in the top layer because hooks come from `interposition` and `process`; `got` receives it as an argument.
+//! Invariant: each name occurs once.
 
 use super::{exec, spawn};
 use crate::interposition::got::{Hook, HookGroup, HookTable, HookTarget, NameLeads};

@@ -46,7 +46,8 @@ impl DeferredBlock {
     /// The block as it is to be recorded: how it was asked for, its address and its size.
     pub(crate) fn settle(self) -> (AllocHead, usize, usize) {
         let words = (self.size >= BEFORE).then_some(self.address as *const [u8; BEFORE]);
-        // SAFETY: the first bytes of a block of at least as many, which its thread has not freed: that would be an event.
+        // SAFETY: the first bytes of a block of at least as many, which its thread has not freed: that would be an
+        // event.
         let inner = words.and_then(|words| behind(&unsafe { words.read_unaligned() }, self.size));
         inner.map_or((self.head, self.address, self.size), |(allocator, size)| {
             (AllocHead::of(allocator), self.address.wrapping_add(BEFORE), size)

@@ -1,9 +1,9 @@
 //! Waits, when an interpreter finalizes, until no other thread reads its frames.
 //!
-//! Hooks read stacks without holding the GIL, while the finalizing thread frees the states and stacks of all other threads
-//! without synchronization. Each hook checks whether finalization has begun before it reads, but
-//! it may be interrupted between the two. States and stacks are released by free and munmap, which are hooked. So the
-//! finalizing thread waits, at its first event, for every hook that may have checked too early.
+//! Hooks read stacks without holding the GIL, while the finalizing thread frees the states and stacks of all other
+//! threads without synchronization. Each hook checks whether finalization has begun before it reads, but it may be
+//! interrupted between the two. States and stacks are released by free and munmap, which are hooked. So the finalizing
+//! thread waits, at its first event, for every hook that may have checked too early.
 //!
 //! Invariant: after [`wait`], unless its time was up, no other thread reads frames of the interpreter that ends.
 

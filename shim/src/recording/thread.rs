@@ -1,15 +1,15 @@
 //! Per-thread recording state, its lookup, and the guard that keeps memtrack from recording itself.
 //!
 //! A thread that meets its first hook claims a slot ([`slots`]); its thread-local word then points to the slot's
-//! [`RecordingThread`]. Nothing is done when a thread ends: frees of its last destructors are recorded like any other, and
-//! the collector or the next new thread takes the slot away when the system says that the thread is gone. The state of a
-//! slot therefore outlives its threads.
+//! [`RecordingThread`]. Nothing is done when a thread ends: frees of its last destructors are recorded like any other,
+//! and the collector or the next new thread takes the slot away when the system says that the thread is gone. The state
+//! of a slot therefore outlives its threads.
 //!
-//! Hooks nest: the real function calls allocators that are hooked, too, and signal handlers interrupt whatever runs. So a
-//! [`RecordingThread`] is only ever shared, what a nested hook reads or writes of it are cells and the slot's `busy`, and
-//! the rest, [`RecordingState`], is reached through a [`StateAccess`] only, whose borrows end before the real function is
-//! called. At most one exists per thread; `busy` is set while it does. Two functions deviate; their comments say why that is
-//! sound.
+//! Hooks nest: the real function calls allocators that are hooked, too, and signal handlers interrupt whatever runs. So
+//! a [`RecordingThread`] is only ever shared, what a nested hook reads or writes of it are cells and the slot's `busy`,
+//! and the rest, [`RecordingState`], is reached through a [`StateAccess`] only, whose borrows end before the real
+//! function is called. At most one exists per thread; `busy` is set while it does. Two functions deviate; their
+//! comments say why that is sound.
 //!
 //! Invariant: between [`enter`] and the drop of what it gave, every hook of this thread passes straight through.
 
@@ -40,8 +40,8 @@ pub(crate) use recorder::Recorder;
 
 use hot_path::{AllocAndLeave, FreeStep};
 
-/// The thread-local word of a thread that is claiming its slot, whose slot belongs to a process that is its parent, or of
-/// which nothing is recorded any more.
+/// The thread-local word of a thread that is claiming its slot, whose slot belongs to a process that is its parent, or
+/// of which nothing is recorded any more.
 const CLAIMING: usize = 1;
 /// The highest word that is no address.
 const LAST_MARK: usize = CLAIMING;
@@ -121,7 +121,8 @@ impl StateAccess<'_> {
 
     #[inline(always)]
     const fn state(&mut self) -> &mut RecordingState {
-        // SAFETY: who made this access promised that it is the only one in use, and it is borrowed for as long as this is.
+        // SAFETY: who made this access promised that it is the only one in use, and it is borrowed for as long as this
+        // is.
         unsafe { &mut *self.thread.state.get() }
     }
 
@@ -163,14 +164,14 @@ fn of_word(word: usize) -> Option<&'static RecordingThread> {
 
 /// The ticket that this thread took last for a fork, which is forgotten. `None`: it took none.
 ///
-/// In the child this must not ask whether the thread is inside a hook: that stands in memory which is still its parent's,
-/// and tells of what the parent does now.
+/// In the child this must not ask whether the thread is inside a hook: that stands in memory which is still its
+/// parent's, and tells of what the parent does now.
 pub(crate) fn take_fork_ticket() -> Option<u64> {
     of_word(tls::get()).map(|thread| thread.fork_ticket.take()).filter(|ticket| *ticket != 0)
 }
 
-/// The thread, where it may use its slot: in a forked child that is not recorded the slot is its parent's, and its switch
-/// is off.
+/// The thread, where it may use its slot: in a forked child that is not recorded the slot is its parent's, and its
+/// switch is off.
 #[inline(always)]
 fn recorded() -> Option<&'static RecordingThread> {
     of_word(tls::get()).filter(|_| recording_switch::is_on())
@@ -252,7 +253,7 @@ pub(crate) enum FreeOutcome {
     NotHandled,
 }
 
-/// Begins the record of a free, and writes it if that is all there is to do. It calls nobody.
+/// Begins the record of a free, and writes it if that is all there is to do. It makes no call.
 #[inline(always)]
 pub(crate) fn free_fast(address: usize) -> FreeOutcome {
     if address == 0 || !recording_switch::is_on_without_checks() {
@@ -337,8 +338,8 @@ impl Drop for NestedCall {
     }
 }
 
-/// What is called before each event while the switch says that there is something to look after first; whether it changed
-/// where allocations come from.
+/// What is called before each event while the switch says that there is something to look after first; whether it
+/// changed where allocations come from.
 static BEFORE_EVENTS: OnceLock<fn() -> bool> = OnceLock::new();
 
 /// Has this called before each event for as long as the recording switch watches.

@@ -15,7 +15,8 @@ static PENDING: [AtomicUsize; 32] = [const { AtomicUsize::new(0) }; 32];
 /// Calls of dlopen with RTLD_DEEPBIND that are not over, in all threads.
 static DEEP_OPENINGS: AtomicUsize = AtomicUsize::new(0);
 
-/// A call of dlopen, until it is dropped. Objects come with it before its handle is known: a constructor may open others.
+/// A call of dlopen, until it is dropped. Objects come with it before its handle is known: a constructor may open
+/// others.
 pub(crate) struct DlopenInProgress {
     deep: bool,
 }

@@ -1,10 +1,9 @@
-//! Redirects calls of hooked functions: patches the GOT slots of every loaded object, and symbol table entries for objects
-//! that are loaded later (see [`symbol_redirect`]).
+//! Redirects calls of hooked functions: patches the GOT slots of every loaded object, and symbol table entries for
+//! objects that are loaded later (see [`symbol_redirect`]).
 //!
-//! [`symbol_redirect`] says why symbol interposition is not used; besides, it cannot change calls that are already bound.
-//! Invariant: all state
-//! here is touched only under the loader's own lock (see [`patch()`]), so no object can be half relocated or unmapped
-//! meanwhile, no lock of ours exists, and a fork child inherits none.
+//! [`symbol_redirect`] says why symbol interposition is not used; besides, it cannot change calls that are already
+//! bound. Invariant: all state here is touched only under the loader's own lock (see [`patch()`]), so no object can be
+//! half relocated or unmapped meanwhile, the shim needs no lock, and a fork child inherits none.
 
 #![expect(
     clippy::disallowed_types,

@@ -3,13 +3,13 @@
 //! Why, when slots are patched: an object that is loaded later is bound, and its constructors run, before dlopen
 //! returns and its slots can be found. What they allocate would not be seen, and what threads of theirs do. So the
 //! entry that defines a name, in the table of the object that defines the hook's original, is given the hook's address:
-//! whoever asks the loader for the name from then on, for a relocation, a first call or dlsym, gets the hook. Slots are
+//! every later lookup of the name by the loader, for a relocation, a first call or dlsym, gives the hook. Slots are
 //! patched for what was bound before, for libraries that come in the same dlopen as those that use them, and where the
 //! table cannot be written.
 //!
 //! Why not define the names here, as a preloaded library can: whatever looks a name up in the global scope would find
-//! ours first, whether the process has that function or not (weak references to `operator new`) and whether it is the
-//! one that the caller would have got (RTLD_DEEPBIND, a library in a scope of its own, a second C++ runtime); the
+//! the hook first, whether the process has that function or not (weak references to `operator new`) and whether it is
+//! the one that the caller would have got (RTLD_DEEPBIND, a library in a scope of its own, a second C++ runtime); the
 //! loader's own memory would count as the program's; and calls would come before anything is known.
 //!
 //! Invariant: an entry is changed only if what it gave was exactly the hook's original.

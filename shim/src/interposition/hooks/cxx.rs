@@ -1,7 +1,7 @@
 //! C++ `operator new` and `operator delete`, in all the forms compilers call.
 //!
-//! They are hooked although most implementations call malloc, because a program can define its own. Invariant: `std::bad_alloc`
-//! does not unwind through a frame of the shim.
+//! They are hooked although most implementations call malloc, because a program can define its own. Invariant:
+//! `std::bad_alloc` does not unwind through a frame of the shim.
 
 use memtrack_format::Allocator;
 

@@ -28,8 +28,8 @@ macro_rules! allocates {
     };
 }
 
-/// A function that frees a block: `name = ORIGINAL(address, arguments)`. `fast` is for one that is called so often that its
-/// common path is a function of its own, which saves no registers for the other paths.
+/// A function that frees a block: `name = ORIGINAL(address, arguments)`. `fast` is for one that is called so often that
+/// its common path is a function of its own, which saves no registers for the other paths.
 macro_rules! frees {
     ($name:ident = $original:ident($address:ident $(, $argument:ident)*)) => {
         pub(crate) static $original: Original<unsafe extern "C" fn($address: usize $(, $argument: usize)*)> =
@@ -156,8 +156,8 @@ macro_rules! stores {
 
 /// A function that throws when memory is out: `name, attempt = ORIGINAL or NOTHROW(arguments)`.
 ///
-/// No frame of the shim may be on the stack when it throws. So the hook first calls the sibling that returns null instead; if
-/// that fails, or nothing is recorded, it tail-jumps to the original.
+/// No frame of the shim may be on the stack when it throws. So the hook first calls the sibling that returns null
+/// instead; if that fails, or nothing is recorded, it tail-jumps to the original.
 macro_rules! throws {
     ($name:ident, $attempt:ident = $original:ident or $sibling:ident($size:ident $(, $argument:ident)*)) => {
         pub(crate) static $original: Original<unsafe extern "C" fn($size: usize $(, $argument: usize)*) -> usize> =

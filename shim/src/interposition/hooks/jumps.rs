@@ -1,4 +1,5 @@
-//! longjmp and its variants, which can leave a hook, for example from a handler of a SIGSEGV that was raised inside free.
+//! longjmp and its variants, which can leave a hook, for example from a handler of a SIGSEGV that was raised inside
+//! free.
 //!
 //! A thread that jumps out of a hook never returns to it. So its guard is released, and the thread goes on recording in
 //! a new segment, since the last record may be half written. Invariant: outside of hooks, nothing is done.

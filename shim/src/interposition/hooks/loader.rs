@@ -110,8 +110,8 @@ unsafe extern "C" fn answer_dlvsym(handle: *mut c_void, name: *const c_char, ver
     answer(handle, name, || unsafe { DLVSYM.get()(handle, name, version) })
 }
 
-/// Answers lookups of hooked names that do not depend on the caller: with the hook, if the real result is its original or
-/// already the hook.
+/// Answers lookups of hooked names that do not depend on the caller: with the hook, if the real result is its original
+/// or already the hook.
 fn answer(handle: *mut c_void, name: *const c_char, look_up: impl Fn() -> *mut c_void) -> LookupAnswer {
     let unknown = LookupAnswer { address: 0, known: 0 };
     if name.is_null() || handle == libc::RTLD_NEXT {

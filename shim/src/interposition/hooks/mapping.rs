@@ -25,7 +25,8 @@ pub(crate) static MMAP64: Original<Mmap> = Original::new();
 pub(crate) static MUNMAP: Original<unsafe extern "C" fn(usize, usize) -> c_int> = Original::new();
 pub(crate) static MREMAP: Original<unsafe extern "C" fn(usize, usize, usize, c_int, usize) -> usize> = Original::new();
 
-/// `mmap` and `mmap64`, which are one function where an offset has 64 bits. The allocator is derived from the return address.
+/// `mmap` and `mmap64`, which are one function where an offset has 64 bits. The allocator is derived from the return
+/// address.
 macro_rules! maps {
     ($name:ident = $original:ident, $from:ident) => {
         #[unsafe(naked)]

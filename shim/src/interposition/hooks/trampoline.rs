@@ -147,8 +147,8 @@ macro_rules! jump_with_caller {
     };
 }
 
-/// Goes on into `function(first, second, fourth << 32 | third, caller's address, fifth, sixth)`, the third and the fourth
-/// argument having 32 bits: so there is no word more to pass, and no frame.
+/// Goes on into `function(first, second, fourth << 32 | third, caller's address, fifth, sixth)`, the third and the
+/// fourth argument having 32 bits: so there is no word more to pass, and no frame.
 #[cfg(target_arch = "x86_64")]
 macro_rules! jump_with_caller_for_fourth {
     ($function:ident) => {

@@ -1,11 +1,11 @@
 //! Which mappings are arenas of Python's own allocators.
 //!
-//! Without `--trace-python-allocators` the mappings that pymalloc and the bundled mimalloc cut objects from are all that is
-//! seen of small objects. They stay mapped while one object in them lives, so they must not be mistaken for what the
-//! program holds. pymalloc maps by the function that `PyObject_GetArenaAllocator` names, which also maps the chunks of the
-//! interpreter's stack: those have other sizes. mimalloc has no such name; it is part of the interpreter's object and asks
-//! for unreserved memory, which nothing else there does. (Where the system does not overcommit it asks for memory as
-//! everybody does, and its mappings are not told apart.)
+//! Without `--trace-python-allocators` the mappings that pymalloc and the bundled mimalloc cut objects from are all
+//! that is seen of small objects. They stay mapped while one object in them lives, so they must not be mistaken for
+//! what the program holds. pymalloc maps by the function that `PyObject_GetArenaAllocator` names, which also maps the
+//! chunks of the interpreter's stack: those have other sizes. mimalloc has no such name; it is part of the
+//! interpreter's object and asks for unreserved memory, which nothing else there does. (Where the system does not
+//! overcommit it asks for memory as everybody does, and its mappings are not told apart.)
 //!
 //! Invariant: a mapping is called an arena only if the return address of the call and its arguments prove it.
 
@@ -55,7 +55,8 @@ struct Arenas {
 /// Set once, for good.
 static ARENAS: AtomicPtr<Arenas> = AtomicPtr::new(null_mut());
 
-/// The allocator whose arena the program maps by a call that returns to `caller`; `None` for other private anonymous memory.
+/// The allocator whose arena the program maps by a call that returns to `caller`; `None` for other private anonymous
+/// memory.
 pub(crate) fn arena_allocator(caller: usize, length: usize, flags: c_int) -> Option<Allocator> {
     // SAFETY: null, or set once to memory that is never freed.
     let arenas = unsafe { ARENAS.load(Acquire).as_ref() }?;

@@ -1,9 +1,9 @@
 //! Records every block of Python's own allocators (`--trace-python-allocators`).
 //!
-//! The interpreter lets the functions of its three domains (raw, mem, obj) be replaced at any time. The shim installs its
-//! wrappers before the interpreter starts. PYTHONMALLOC and the development mode replace them during start-up, so until a
-//! thread state exists each event checks whether the wrappers are installed and reinstalls them. Later replacements, such as
-//! tracemalloc's, wrap the shim's functions and call them.
+//! The interpreter lets the functions of its three domains (raw, mem, obj) be replaced at any time. The shim installs
+//! its wrappers before the interpreter starts. PYTHONMALLOC and the development mode replace them during start-up, so
+//! until a thread state exists each event checks whether the wrappers are installed and reinstalls them. Later
+//! replacements, such as tracemalloc's, wrap the shim's functions and call them.
 //!
 //! Other threads may be in the middle of a call meanwhile: a domain is five words, read without a lock. Therefore a
 //! wrapper keeps the context of what it wraps; whichever mix of old and new words a thread reads, they fit together.
@@ -80,7 +80,7 @@ impl Interface {
         domain
     }
 
-    /// Wraps what the domain has, unless that is a wrapper of ours.
+    /// Wraps what the domain has, unless that is a wrapper already.
     fn wrap(&self, number: c_int) {
         let found = self.domain(number);
         let [malloc, ..] = found.functions;
@@ -95,7 +95,7 @@ impl Interface {
         }
     }
 
-    /// Whether ours are called first, as far as the domain shows that the interpreter itself never puts aside.
+    /// Whether the wrappers are called first, as far as the domain shows that the interpreter itself never puts aside.
     fn has_ours(&self) -> bool {
         let [malloc, ..] = self.domain(OBJ).functions;
         wrappers::is_ours(malloc)

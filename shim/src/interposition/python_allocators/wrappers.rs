@@ -1,8 +1,9 @@
 //! The wrapper functions of a domain and the originals that they call.
 //!
-//! One set of functions for each domain and distinct set of originals, so that a function needs nothing but its own number
-//! to know its domain and to find the one it wraps; the context it is given is the original's, and is passed on. The guard
-//! is held over the real call, so what an allocator takes from malloc or mmap for a block is not recorded beside the block.
+//! One set of functions for each domain and distinct set of originals, so that a function needs nothing but its own
+//! number to know its domain and to find the one it wraps; the context it is given is the original's, and is passed on.
+//! The guard is held over the real call, so what an allocator takes from malloc or mmap for a block is not recorded
+//! beside the block.
 //!
 //! Invariant: the originals of a number never change once its functions are in use.
 
@@ -24,8 +25,8 @@ type Calloc = unsafe extern "C" fn(usize, usize, usize) -> usize;
 type Realloc = unsafe extern "C" fn(usize, usize, usize) -> usize;
 type Free = unsafe extern "C" fn(usize, usize);
 
-/// Sets of originals that can be told apart in each domain: what PYTHONMALLOC may set, the same with the debug hooks, and
-/// what was there before, which is what a process meets in practice.
+/// Sets of originals that can be told apart in each domain: what PYTHONMALLOC may set, the same with the debug hooks,
+/// and what was there before, which is what a process meets in practice.
 const SETS: usize = 4;
 /// The domains, by their numbers in the interpreter: raw, mem, obj.
 const DOMAINS: usize = 3;
@@ -68,13 +69,13 @@ pub(super) fn in_place_of(domain: usize, functions: &DomainFunctions) -> Option<
             word.store(*function, Relaxed);
         }
         counter.store(number.wrapping_add(1), Release);
-        // Whoever reads a function of ours out of the domain finds its originals.
+        // A reader that finds a wrapper in the domain finds its originals.
         fence(Release);
     }
     sets().get(domain)?.get(number).copied()
 }
 
-/// Whether a domain with this malloc function calls ours first.
+/// Whether a domain with this malloc function calls the wrappers first.
 pub(super) fn is_ours(malloc: usize) -> bool {
     sets().iter().flatten().any(|set| set.first() == Some(&malloc))
 }

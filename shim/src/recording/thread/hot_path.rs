@@ -1,9 +1,9 @@
 //! Hot path: records one allocation or free.
 //!
-//! A thread's [`AllocAndLeave`] is a function for what does not change: the version of Python, native stacks or not, times
-//! or not. In each of these, and in that for frees, the fast path is straight-line code without calls. If anything else is
-//! needed, it tail-calls a function that starts over. So the fast path saves no registers and uses no stack, which had cost a
-//! tenth of its instructions.
+//! A thread's [`AllocAndLeave`] is a function for what does not change: the version of Python, native stacks or not,
+//! times or not. In each of these, and in that for frees, the fast path is straight-line code without calls. If
+//! anything else is needed, it tail-calls a function that starts over. So the fast path saves no registers and uses no
+//! stack, which had cost a tenth of its instructions.
 //!
 //! Which function records an allocation in a thread that may run Python (without native stacks; each leaves the hook):
 //!
@@ -11,18 +11,19 @@
 //! alloc_first       chooses the thread's function: at its first allocation, and when an interpreter was found since
 //! alloc_as          the fast path; it goes on to one of these at the first question whose answer is not the usual one:
 //!   the time takes a call, the interpreter ends,
-//!   or another thread has recorded since (its turn is over) ...... alloc_slow    takes the place in the order, then all the rest
+//!   or another thread has recorded since (its turn is over) ...... alloc_slow          takes the place in the order, then all the rest
 //!   the thread state takes a call ................................ alloc_slow
-//!   the fast comparison of the stack says Unknown ................ alloc_full_compare    compares the whole stack, writes what changed
-//!   only the newest frame has moved .............................. alloc_frame_moved      writes that
-//!   the segment has no room ...................................... alloc_slow    -> the next segment
-//!   the size is not the expected one ............................. finish_size      the second step of the encoder
-//!   the address is not the expected one .......................... finish_address   the second step of the encoder
-//! alloc_full_compare, alloc_frame_moved -> alloc_written (the stack is written): the record, its second step, or alloc_new_segment (segment)
+//!   the fast comparison of the stack says Unknown ................ alloc_full_compare  compares the whole stack, writes what changed
+//!   only the newest frame has moved .............................. alloc_frame_moved   writes that
+//!   the segment has no room ...................................... alloc_slow          -> the next segment
+//!   the size is not the expected one ............................. finish_size         the second step of the encoder
+//!   the address is not the expected one .......................... finish_address      the second step of the encoder
+//! alloc_full_compare, alloc_frame_moved -> alloc_written (the stack is written): the record, its second step, or
+//!   alloc_new_segment
 //! ```
 //!
-//! Without Python, `alloc_without_python` asks the same questions but for the stack; with native stacks, every allocation
-//! goes by `record_alloc`. `defer` holds the one block that [`DeferredBlock`] describes.
+//! Without Python, `alloc_without_python` asks the same questions but for the stack; with native stacks, every
+//! allocation goes by `record_alloc`. `defer` holds the one block that [`DeferredBlock`] describes.
 //!
 //! Invariant: the fast path changes nothing before it is certain to be the right one.
 
@@ -357,8 +358,8 @@ impl StateAccess<'_> {
         address
     }
 
-    /// As [`StateAccess::leave`], in a function that the fast path ends with. If the compiler knew that this gives back what
-    /// it was given, the fast path would keep that itself, in a register that it has to save.
+    /// As [`StateAccess::leave`], in a function that the fast path ends with. If the compiler knew that this gives back
+    /// what it was given, the fast path would keep that itself, in a register that it has to save.
     #[inline(always)]
     fn leave_tail(self, address: usize) -> usize {
         black_box(self.leave(address))

@@ -1,7 +1,7 @@
 //! The slots of threads: how a thread claims one, and the memory of its state.
 //!
-//! A slot is taken once its thread has ended, by the next thread that looks at it. Invariant: the state of a slot, once made,
-//! is there for good, and is used by the thread that owns the slot only.
+//! A slot is taken once its thread has ended, by the next thread that looks at it. Invariant: the state of a slot, once
+//! made, is there for good, and is used by the thread that owns the slot only.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr;
@@ -21,8 +21,8 @@ use crate::stacks::python::{self, Chain};
 
 /// The most slots an area has.
 const MAX_SLOTS: usize = SLOT_COUNTS[0] as usize;
-/// At how many slots a new thread looks for one whose thread has ended: with twice as many slots as there are threads, all
-/// but one in sixteen find one.
+/// At how many slots a new thread looks for one whose thread has ended: with twice as many slots as there are threads,
+/// all but one in sixteen find one.
 const INHERITANCE_LOOKS: u32 = 4;
 
 /// The thread of each slot that was ever claimed.

@@ -50,8 +50,8 @@ mod aarch64 {
     pub(in super::super) const VENDOR: Vendor = Vendor::AArch64;
     /// `mov x8, #139` and `svc #0`, a call of rt_sigreturn: the kernel's trampoline, which has no table on purpose.
     const TRAMPOLINE: usize = 0xd400_0001_d280_1168;
-    /// Where the kernel's signal frame has x29, the stack pointer and the address: behind 128 bytes of siginfo and 176 of
-    /// the context's head there are the address of a fault and 31 registers.
+    /// Where the kernel's signal frame has x29, the stack pointer and the address: behind 128 bytes of siginfo and 176
+    /// of the context's head there are the address of a fault and 31 registers.
     const SAVED_FRAME: i32 = 544;
     const SAVED_STACK: i32 = 560;
     const SAVED_ADDRESS: i32 = 568;

@@ -1,6 +1,7 @@
 //! Unwind tables: from an address in a module to the rule that holds there.
 //!
-//! Invariant: reads only the module's own tables, within bounds that its program headers gave, into memory of fixed size.
+//! Invariant: reads only the module's own tables, within bounds that its program headers gave, into memory of fixed
+//! size.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, Encoding, EndianSlice, Format, NativeEndian, Operation, Pointer,

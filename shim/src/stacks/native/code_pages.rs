@@ -1,4 +1,4 @@
-//! Code outside of any loaded object, identified by its page: mapped by hand, or generated at run time.
+//! Code outside of any loaded object, identified by its page: mapped by the program, or generated at run time.
 //!
 //! A hook cannot find out which file a page belongs to. So the page gets an id, and the shim asks the collector
 //! ([`Question`]), which reads it from the process's maps. Before the page is unmapped or mapped over, its id is

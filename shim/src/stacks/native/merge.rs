@@ -3,8 +3,8 @@
 //! Each C frame of an evaluation loop runs the Python frames from one *entry* on, up to the next. Which entry belongs to
 //! which C frame is known by an address in that C frame (see [`Chain::entries`]).
 //!
-//! Where the loop is built of tail calls it is two C frames: the function that is called, and the instruction at which it
-//! is, which stands in its place and is left out.
+//! Where the loop is built of tail calls it is two C frames: the function that is called, and the instruction at which
+//! it is, which stands in its place and is left out.
 //!
 //! Invariant: frames of each of the two stacks keep their order, none is lost, and only C frames of evaluation loops are
 //! replaced. What was written is compared with what is to be written, so the wire changes no more than the stack did.
@@ -173,8 +173,8 @@ struct UnchangedFrames {
 }
 
 impl UnchangedFrames {
-    /// What the last merge wrote for this native frame, of which the Python frames from `changed` on are others now. Before it, there
-    /// are `at` frames on the wire and `done` Python frames among them.
+    /// What the last merge wrote for this native frame, of which the Python frames from `changed` on are others now.
+    /// Before it, there are `at` frames on the wire and `done` Python frames among them.
     #[inline(always)]
     fn of(replaced: Replaced, (at, done): (usize, usize), changed: Option<usize>) -> Self {
         let Replaced { wire, python } = replaced;
@@ -266,8 +266,8 @@ impl<'a> StackMerge<'a> {
         self.next = self.entries.as_slice().get(entry).map_or(0, |entry| entry.address);
     }
 
-    /// Writes a native frame, or the Python frames that it runs. It was called by one whose stack pointer is `caller`, and which is
-    /// itself replaced or not.
+    /// Writes a native frame, or the Python frames that it runs. It was called by one whose stack pointer is `caller`,
+    /// and which is itself replaced or not.
     fn native_frame(&mut self, frame: &mut NativeFrame, caller: usize, in_loop: bool) {
         while caller != 0 && self.next >= caller {
             self.go_to(self.entry.wrapping_add(1));
@@ -306,8 +306,8 @@ impl<'a> StackMerge<'a> {
     }
 }
 
-/// The first native frame that has to be written again: none before it is new, or has Python frames that changed in it, or frames
-/// of which those at the end depend on what comes after them.
+/// The first native frame that has to be written again: none before it is new, or has Python frames that changed in it,
+/// or frames of which those at the end depend on what comes after them.
 fn restart(native_frames: &[NativeFrame], changes: Changes) -> usize {
     let kept = native_frames.get(..changes.first_new).unwrap_or(native_frames);
     let changed = changes.python.unwrap_or(usize::MAX);

@@ -5,8 +5,8 @@
 //! turns an unwind table's row into a `rule`, which `walk::address_lookup` caches for each return address.
 //! `stack_memory` reads the stack. `walk` unwinds as far as the stack is new: `own_frames` leads it out of memtrack's
 //! own frames, `stack_top_cache` holds stack tops met before, and `unwind_witnesses` the words that prove the older
-//! `native_frame`s to be unchanged. `python_frames` holds the interpreter's frames, and `merge` puts them in place of its
-//! evaluation loops.
+//! `native_frame`s to be unchanged. `python_frames` holds the interpreter's frames, and `merge` puts them in place of
+//! its evaluation loops.
 //!
 //! Invariant: nothing here allocates from the heap, locks, or writes to the program's stack. What cannot be unwound is
 //! left out, and the stack is recorded as truncated.
@@ -183,8 +183,8 @@ impl NativeStack {
     fn write(&mut self, chain: &Chain, ring: &mut Ring, first_new: usize, (python, reshaped): (Option<usize>, bool)) {
         let changes = Changes { first_new, displaced: self.walk.displaced(), python, cut: self.walk.truncated() };
         let native_frames = self.walk.frames();
-        // Where the newest Python frame has only moved on, and all of them were entered from native frames that are still there,
-        // so are the entries.
+        // Where the newest Python frame has only moved on, and all of them were entered from native frames that are
+        // still there, so are the entries.
         let last = first_new.min(native_frames.len()).checked_sub(1).and_then(|last| native_frames.get(last));
         let are_entered = last.is_some_and(|last| last.python as usize == self.python.length());
         if let Some(from) = python.filter(|_| reshaped || !are_entered) {

@@ -55,7 +55,8 @@ impl OwnFramePath {
         self.frame == 0
     }
 
-    /// The words that prove a walk from `start` to lead to `caller`, and to its frame pointer where that matters; how many.
+    /// The words that prove a walk from `start` to lead to `caller`, and to its frame pointer where that matters; how
+    /// many.
     pub(super) fn words(
         &self,
         start: FrameState,
@@ -128,8 +129,8 @@ impl PathBuilder {
         Self { start, path: OwnFramePath { start: start.pc, ..OwnFramePath::NONE }, last: 0, is_good: true }
     }
 
-    /// One of memtrack's own frames was left by this rule: to `next`, whose address stood in `back_slot`, and whose frame
-    /// pointer, unless it was left alone, in `frame_slot`.
+    /// One of memtrack's own frames was left by this rule: to `next`, whose address stood in `back_slot`, and whose
+    /// frame pointer, unless it was left alone, in `frame_slot`.
     pub(super) fn step(&mut self, rule: &UnwindRule, next: FrameState, back_slot: usize, frame_slot: usize) {
         let distance = |address: usize| address.wrapping_sub(self.start.sp);
         let path = &mut self.path;

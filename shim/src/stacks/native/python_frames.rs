@@ -69,8 +69,8 @@ impl Python {
         RawFrame { code, instruction }
     }
 
-    /// From which frame of the chain on its entries have to be read again, `changed` being the first one that is new in a
-    /// stack that is not cut; from now on none has.
+    /// From which frame of the chain on its entries have to be read again, `changed` being the first one that is new in
+    /// a stack that is not cut; from now on none has.
     pub(super) fn take_entries_from(&mut self, changed: usize, depth: u32) -> usize {
         let kept = std::mem::replace(&mut self.kept, u32::MAX).min(depth);
         // The newest of these may have moved on, to a call that entered another loop.

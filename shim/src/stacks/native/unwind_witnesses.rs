@@ -91,8 +91,8 @@ impl UnwindWitnesses {
         self.list.as_slice().get(from..self.length).unwrap_or_default()
     }
 
-    /// Puts those of memtrack's own frames after the others, for [`UnwindWitnesses::are_same`]. `false`: there is no memory for
-    /// them, or a word is not in the thread's own stack.
+    /// Puts those of memtrack's own frames after the others, for [`UnwindWitnesses::are_same`]. `false`: there is no
+    /// memory for them, or a word is not in the thread's own stack.
     pub(super) fn close(&mut self, own: &[Word]) -> bool {
         let count = self.length.wrapping_add(own.len());
         self.whole = count.next_multiple_of(GROUP);
@@ -107,7 +107,8 @@ impl UnwindWitnesses {
         true
     }
 
-    /// Whether all are as they were. Only after [`UnwindWitnesses::close`] has given `true`, and nothing was changed since.
+    /// Whether all are as they were. Only after [`UnwindWitnesses::close`] has given `true`, and nothing was changed
+    /// since.
     #[inline(always)]
     pub(super) fn are_same(&self) -> bool {
         let mut rest = self.list.as_slice().get(..self.whole).unwrap_or_default();

@@ -146,8 +146,8 @@ impl Walk {
         true
     }
 
-    /// Unwinds from the start, which is in a frame that stays till this returns. Gives the first frame that is new, or was
-    /// followed by one that is gone; `None`: all is as it was.
+    /// Unwinds from the start, which is in a frame that stays till this returns. Gives the first frame that is new, or
+    /// was followed by one that is gone; `None`: all is as it was.
     pub(super) fn run(&mut self, start: FrameState, ring: &mut Ring) -> Option<usize> {
         self.catch_up();
         add(&ring.slot().native_changed, 1);
@@ -277,7 +277,8 @@ impl Walk {
         }
     }
 
-    /// Leaves memtrack's own frames, and remembers how. Gives the state of what called them, and whether that is the start.
+    /// Leaves memtrack's own frames, and remembers how. Gives the state of what called them, and whether that is the
+    /// start.
     #[cold]
     #[inline(never)]
     fn note_way(&mut self, start: FrameState, ring: &mut Ring) -> (FrameState, bool) {
@@ -334,9 +335,9 @@ impl Walk {
         }
     }
 
-    /// Moves the frames from `last` down to the one after `from` to the fresh ones; gives the state of the one at `from`,
-    /// at which unwinding goes on. The frame pointer, which is `bp` at `last`, may have been another in the old frames
-    /// where none of them needed it; their new caller may.
+    /// Moves the frames from `last` down to the one after `from` to the fresh ones; gives the state of the one at
+    /// `from`, at which unwinding goes on. The frame pointer, which is `bp` at `last`, may have been another in the old
+    /// frames where none of them needed it; their new caller may.
     #[cold]
     fn keep(&mut self, last: usize, from: usize, mut bp: usize) -> FrameState {
         for index in (from.wrapping_add(1)..=last).rev() {

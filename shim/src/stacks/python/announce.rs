@@ -1,6 +1,6 @@
 //! What the collector is told about the interpreter.
 //!
-//! Invariant: the version is stored last, with release: whoever sees it sees the rest.
+//! Invariant: the version is stored last, with release: a reader that sees it sees the rest.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};

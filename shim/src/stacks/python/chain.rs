@@ -1,9 +1,9 @@
 //! A thread's Python stack as it was at its last record, and the changes since.
 //!
 //! It exists so that an allocation writes only what changed. Invariant: after [`Chain::update`] the frames that the
-//! writer was given are exactly those a traceback would show now. The whole chain is compared each time, or down to a sentinel
-//! that proves the rest (see `frame_sentinels`), since equal newest frames prove nothing about the older ones: a caller may have
-//! moved to its next line and called the same functions again.
+//! writer was given are exactly those a traceback would show now. The whole chain is compared each time, or down to a
+//! sentinel that proves the rest (see `frame_sentinels`), since equal newest frames prove nothing about the older ones:
+//! a caller may have moved to its next line and called the same functions again.
 
 use super::code::CodeIds;
 use super::frame::{OwnThreadState, PythonFrame};

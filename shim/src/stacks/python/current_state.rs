@@ -37,8 +37,8 @@ static ALONE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 impl CurrentThreadState {
     /// # Safety
-    /// `runtime` must be the address of `_PyRuntime` of that version, `frame_type` of its `PyFrame_Type`, and `getter` its `_PyThreadState_UncheckedGet` or
-    /// `PyThreadState_GetUnchecked`.
+    /// `runtime` must be the address of `_PyRuntime` of that version, `frame_type` of its `PyFrame_Type`, and `getter`
+    /// its `_PyThreadState_UncheckedGet` or `PyThreadState_GetUnchecked`.
     pub(super) unsafe fn new(minor: u8, runtime: usize, frame_type: usize, getter: Option<Getter>) -> Self {
         // Behind the head of the list of interpreters there is the main one.
         let head = if minor == LAST_WITH_FIRST_STATE { 40 } else { 32 };

@@ -105,7 +105,8 @@ impl<V: Version> PythonFrame<V> {
         unsafe { byte(self.address.wrapping_add(incomplete_frame.owner)) }
     }
 
-    /// What a frame's positions mean beside its code object: whose the frame is, and which copy of the bytecode it is in.
+    /// What a frame's positions mean beside its code object: whose the frame is, and which copy of the bytecode it is
+    /// in.
     #[inline]
     pub(super) fn setting(&self) -> u32 {
         let owner = u32::from(self.owner());

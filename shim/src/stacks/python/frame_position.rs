@@ -9,8 +9,8 @@ use super::raw_memory::half;
 use super::thread_local_bytecode;
 
 impl<V: Version> PythonFrame<V> {
-    /// Where the bytecode begins that the frame's position is in, if it is in any, `executable` being the frame's; 0 where
-    /// that is not known.
+    /// Where the bytecode begins that the frame's position is in, if it is in any, `executable` being the frame's; 0
+    /// where that is not known.
     #[inline]
     pub(super) fn bytecode(&self, python: &Interpreter, executable: usize) -> usize {
         let Some(incomplete_frame) = V::L.incomplete_frame else { return 0 };

@@ -1,34 +1,35 @@
 //! Frame sentinels: values written to suspended frames. An intact sentinel proves that all older frames are unchanged.
 //!
-//! They exist because comparing a chain of 400 frames at each allocation costs more than the allocation. No comparison of
-//! fewer frames can be right if it only reads: a caller may go on to its next line and call the same functions again,
-//! which leaves the newer frames bit for bit as they were. So something must be there that the return of a frame destroys.
-//! A sentinel is such a thing: a value in a word of a frame that means nothing to the interpreter while that frame waits, and
-//! that the interpreter writes before the frame, or another at its address, can wait there again.
+//! They exist because comparing a chain of 400 frames at each allocation costs more than the allocation. No comparison
+//! of fewer frames can be right if it only reads: a caller may go on to its next line and call the same functions
+//! again, which leaves the newer frames bit for bit as they were. So something must be there that the return of a frame
+//! destroys. A sentinel is such a thing: a value in a word of a frame that means nothing to the interpreter while that
+//! frame waits, and that the interpreter writes before the frame, or another at its address, can wait there again.
 //!
-//! **Running sentinels** (3.8 to 3.10). A frame has a word that is set when its evaluation begins, set again when it ends,
-//! and in between only tested (`f_executing`: whether it is 0; `f_stackdepth`: whether it is positive). Another value
-//! with the same answer is a sentinel. As long as it is there, this evaluation has not ended, so whoever called it still
+//! **Running sentinels** (3.8 to 3.10). A frame has a word that is set when its evaluation begins, set again when it
+//! ends, and in between only tested (`f_executing`: whether it is 0; `f_stackdepth`: whether it is positive). Another
+//! value with the same answer is a sentinel. As long as it is there, this evaluation has not ended, so its caller still
 //! waits in the same call, and so on down to the root.
 //!
-//! **Result sentinels** (3.11 to 3.13). Frame P waits at instruction I for a frame that the same evaluation loop entered. The
-//! word at its stack's top, which I's lowest operand has left and into which I's result will go, is dead: who visits a
-//! stack (collector, clearing, copying) stops below its top. The sentinel is a number that was never used before. Claim: a
-//! frame at P's address, at I, with the sentinel in that word, has not left I since the sentinel was made. A return writes the
-//! result there. An exception may leave the sentinel, but P, or a later frame at its address, is at I again only after I's
-//! lowest operand was pushed into that word. So P's callers are unchanged. I must have such an operand. Calls, subscripts
-//! and attributes have, `SEND` has (the value that is sent); `FOR_ITER` has not, and neither has the frame that surrounds
-//! an inlined `__init__`, which is never shown. Hence the conditions in [`PythonFrame::result_slot`]. A specialising compiler
-//! to machine code is taken to keep operands in memory, as that of 3.13 does; that of 3.15 does not.
+//! **Result sentinels** (3.11 to 3.13). Frame P waits at instruction I for a frame that the same evaluation loop
+//! entered. The word at its stack's top, which I's lowest operand has left and into which I's result will go, is dead:
+//! who visits a stack (collector, clearing, copying) stops below its top. The sentinel is a number that was never used
+//! before. Claim: a frame at P's address, at I, with the sentinel in that word, has not left I since the sentinel was
+//! made. A return writes the result there. An exception may leave the sentinel, but P, or a later frame at its address,
+//! is at I again only after I's lowest operand was pushed into that word. So P's callers are unchanged. I must have
+//! such an operand. Calls, subscripts and attributes have, `SEND` has (the value that is sent); `FOR_ITER` has not, and
+//! neither has the frame that surrounds an inlined `__init__`, which is never shown. Hence the conditions in
+//! [`PythonFrame::result_slot`]. A specialising compiler to machine code is taken to keep operands in memory, as that
+//! of 3.13 does; that of 3.15 does not.
 //!
-//! **Creation sentinels** (3.14.5 on, 3.15). A frame has a byte that is 0 from its creation on (`visited`): whoever creates
-//! frames sets it, machine code too, and nobody looks at it any more. Another value is a sentinel. As long as it is there,
-//! this is the frame in which it was made. A generator's frame is resumed again and again, but one of the thread's is
-//! evaluated once, from its creation on, so whoever called it still waits in the same call, and so on down to the root.
-//! Up to 3.14.4 the collector went by this byte, so there are no sentinels: the four bytes behind it mean nothing, but nobody
-//! sets them on creation, so that a sentinel would outlive its frame. 3.15 also has `last_profiled_frame`, which tells external
-//! readers from where on frames are unchanged; but it is one word per thread, and the interpreter's own sampling profiler uses
-//! it.
+//! **Creation sentinels** (3.14.5 on, 3.15). A frame has a byte that is 0 from its creation on (`visited`): every
+//! creator of frames sets it, machine code included, and it is never read again. Another value is a sentinel. As long
+//! as it is there, this is the frame in which it was made. A generator's frame is resumed again and again, but one of
+//! the thread's is evaluated once, from its creation on, so its caller still waits in the same call, and so on down to
+//! the root. Up to 3.14.4 the collector went by this byte, so there are no sentinels: the four bytes behind it mean
+//! nothing, but nobody sets them on creation, so that a sentinel would outlive its frame. 3.15 also has
+//! `last_profiled_frame`, which tells external readers from where on frames are unchanged; but it is one word per
+//! thread, and the interpreter's own sampling profiler uses it.
 //!
 //! All proofs need that nobody moves a waiting frame to another line. Only a trace function can, so no sentinel counts
 //! while one runs.
@@ -39,8 +40,8 @@
 //! Because all this rests on what others may change in any release, some shortcuts are audited: the chain is compared in
 //! full. If one was wrong, the process goes on without sentinels.
 //!
-//! Invariant: a sentinel is made only by the thread whose frame it is, in a frame for which the above holds, and counts only
-//! as long as the cached chain below it is the one it was made for.
+//! Invariant: a sentinel is made only by the thread whose frame it is, in a frame for which the above holds, and counts
+//! only as long as the cached chain below it is the one it was made for.
 
 use super::frame::{LiveCode, PythonFrame};
 use super::layout::{OWNER_GENERATOR, OWNER_THREAD, ResultSlot, SentinelKind, Version};
@@ -63,7 +64,8 @@ const NUMBERS: usize = 1 << 32;
 const SENTINEL_BYTE: u8 = 2;
 const SENTINEL_DEPTH: u32 = -2_i32 as u32;
 
-/// Most shortcuts from one audit of a chain to the next. The first come sooner: each is twice as far from the one before.
+/// Most shortcuts from one audit of a chain to the next. The first come sooner: each is twice as far from the one
+/// before.
 const AUDIT_INTERVAL: u32 = 4096;
 
 /// Whether sentinels may be made.
@@ -308,7 +310,8 @@ impl<V: Version> PythonFrame<V> {
         (value == u32::MAX || value == SENTINEL_DEPTH).then_some(word)
     }
 
-    /// The place of the result that the frame waits for, if the module's proof holds for it. The frame must be a shown one.
+    /// The place of the result that the frame waits for, if the module's proof holds for it. The frame must be a shown
+    /// one.
     fn result_slot(&self, slot: &ResultSlot, code_type: usize, callee: &Self) -> Option<usize> {
         if self.owner() > OWNER_GENERATOR || !self.entered(slot, callee) {
             return None;

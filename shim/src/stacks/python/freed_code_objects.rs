@@ -12,8 +12,8 @@ const LOG_LENGTH: usize = 1024;
 /// Deaths so far, and so the number of the next entry.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// The last deaths: an address above, the generation of its entry below (see [`entry`]), so that a reader tells an entry that
-/// is not yet written, or written over, from the one it wants.
+/// The last deaths: an address above, the generation of its entry below (see [`entry`]), so that a reader tells an
+/// entry that is not yet written, or written over, from the one it wants.
 static LOG: [AtomicU64; LOG_LENGTH] = [const { AtomicU64::new(0) }; LOG_LENGTH];
 
 /// The interpreter's own deallocator of code objects.
@@ -78,7 +78,8 @@ pub(super) unsafe fn watch(deallocator: usize) {
     }
     let known = ORIGINAL.load(Ordering::Acquire);
     if known != 0 && known != theirs {
-        // Somebody else has wrapped us: their function ends in ours, and wrapping it would make a circle.
+        // Another library has wrapped the shim's function: its function calls this one, and wrapping it would make a
+        // cycle.
         return;
     }
     ORIGINAL.store(theirs, Ordering::Release);

@@ -124,8 +124,8 @@ pub(crate) fn evaluation_loop() -> std::ops::Range<usize> {
     interpreter().map_or(0..0, |python| python.evaluation.clone())
 }
 
-/// Whether the evaluation loop is a function for each instruction, each of which ends with a jump to the next, behind one
-/// that only enters the first.
+/// Whether the evaluation loop is a function for each instruction, each of which ends with a jump to the next, behind
+/// one that only enters the first.
 pub(crate) fn evaluates_by_tail_calls() -> bool {
     /// In bytes. The function that enters has less than a kilobyte of code, a loop of all instructions dozens of them.
     const SHORT: usize = 1 << 13;

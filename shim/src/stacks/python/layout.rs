@@ -52,8 +52,8 @@ pub(super) enum SentinelKind {
     RunningDepth(usize),
     /// The place of a result in the stack of operands of a frame that waits for another.
     ResultSlot(ResultSlot),
-    /// The byte at `offset` in the frame is set to 0 when the frame is created and then never looked at, in versions from
-    /// `since` on, a `PY_VERSION_HEX`.
+    /// The byte at `offset` in the frame is set to 0 when the frame is created and then never looked at, in versions
+    /// from `since` on, a `PY_VERSION_HEX`.
     CreationByte { offset: usize, since: u32 },
 }
 
@@ -192,7 +192,8 @@ pub(super) struct Layout {
 pub(super) const OWNER_THREAD: u8 = 0;
 /// Frame owner: a generator or coroutine.
 pub(super) const OWNER_GENERATOR: u8 = 1;
-/// Frame owners from here on are the interpreter's own entry frames (`FRAME_OWNED_BY_INTERPRETER`, `FRAME_OWNED_BY_CSTACK`).
+/// Frame owners from here on are the interpreter's own entry frames (`FRAME_OWNED_BY_INTERPRETER`,
+/// `FRAME_OWNED_BY_CSTACK`).
 pub(super) const OWNER_ENTRY: u8 = 3;
 
 /// A version's layout as a constant, so that the walker's offsets are immediates.
@@ -220,7 +221,8 @@ macro_rules! versions {
             }
         )*
 
-        /// A supported build of CPython: a minor version, with the GIL or free-threaded. There is no value for any other.
+        /// A supported build of CPython: a minor version, with the GIL or free-threaded. There is no value for any
+        /// other.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(crate) enum Build {

@@ -1,13 +1,13 @@
 //! Thread-local bytecode (TLBC): the copies of a code object's bytecode in free-threaded builds, from 3.14 on.
 //!
 //! They exist because there each thread executes, and specialises, a copy of its own, so that a frame's position says
-//! nothing without the copy that it is in. A code object holds an array of copies, which any thread may replace by a longer
-//! one when it adds its own. The interpreter frees the old array once every attached thread has gone on to its next
-//! instruction. So one that is attached, and stands in a hook, may read what it finds; to one that is not, the array can
-//! vanish at any moment.
+//! nothing without the copy that it is in. A code object holds an array of copies, which any thread may replace by a
+//! longer one when it adds its own. The interpreter frees the old array once every attached thread has gone on to its
+//! next instruction. So one that is attached, and stands in a hook, may read what it finds; to one that is not, the
+//! array can vanish at any moment.
 //!
-//! Invariant: a thread that is not attached reads arrays only in ways that may fail, and what is found counts only if the
-//! frame's position is in it.
+//! Invariant: a thread that is not attached reads arrays only in ways that may fail, and what is found counts only if
+//! the frame's position is in it.
 
 use super::frame::LiveCode;
 use super::interpreter::Interpreter;

@@ -2,9 +2,9 @@
 //!
 //! It exists because up to 3.13 the operating system is not told that name. The oldest frame of a thread that
 //! `threading` has started is `Thread._bootstrap`, whose first local variable is the thread's object; `_name` is among
-//! the object's attributes before the thread starts. A program may change it at any time and without a trace, so it is read
-//! again now and then, and of all threads when the interpreter begins to finalize. Invariant: the attributes are read only
-//! while this thread holds the GIL, so that nobody changes them, and by reads that may fail.
+//! the object's attributes before the thread starts. A program may change it at any time and without a trace, so it is
+//! read again now and then, and of all threads when the interpreter begins to finalize. Invariant: the attributes are
+//! read only while this thread holds the GIL, so that nobody changes them, and by reads that may fail.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize};
@@ -207,8 +207,8 @@ unsafe fn name_in<'a>(
     unsafe { strings::utf8(layout, name, buffer) }
 }
 
-/// The name of the thread whose oldest frame is at `frame`, cut to the buffer; notes its object. Nothing if `threading` did
-/// not start it.
+/// The name of the thread whose oldest frame is at `frame`, cut to the buffer; notes its object. Nothing if `threading`
+/// did not start it.
 ///
 /// # Safety
 /// `frame` must be a frame of the calling thread's chain, and the thread must hold the GIL.

@@ -1,5 +1,5 @@
-//! Reads the calling thread's state directly from the C library's thread-specific storage: one load instead of three calls for
-//! each allocation.
+//! Reads the calling thread's state directly from the C library's thread-specific storage: one load instead of three
+//! calls for each allocation.
 //!
 //! The place is not guessed: keys of our own show where the C library keeps values, and the value that the interpreter
 //! gives shows which key is its own. Nothing deletes that key but the interpreter's finalization and its handler in a
@@ -33,7 +33,7 @@ pub(super) fn read(getter: SlotGetter) -> usize {
     ask(getter, PLACE.load(Relaxed))
 }
 
-/// The same, where nobody needs to be asked.
+/// The same, where no call is needed.
 #[inline(always)]
 pub(super) fn read_at_once() -> Option<usize> {
     let place = PLACE.load(Relaxed);
@@ -57,7 +57,7 @@ fn ask(getter: SlotGetter, place: usize) -> usize {
     let state = unsafe { getter() } as usize;
     if place == UNKNOWN && state != 0 {
         let found = descriptor::place_of(state).unwrap_or(NEVER);
-        // Somebody may have forgotten it meanwhile.
+        // Another thread may have reset it meanwhile.
         let _ = PLACE.compare_exchange(UNKNOWN, found, Relaxed, Relaxed);
     }
     state
@@ -79,7 +79,8 @@ mod descriptor {
     #[inline(always)]
     pub(super) fn word(place: usize) -> usize {
         let word: usize;
-        // SAFETY: a place within the description, where the thread pointer points, and which lives as long as the thread.
+        // SAFETY: a place within the description, where the thread pointer points, and which lives as long as the
+        // thread.
         unsafe {
             core::arch::asm!("mov {}, qword ptr fs:[{}]", out(reg) word, in(reg) place, options(pure, readonly, nostack, preserves_flags));
         }

@@ -5,16 +5,16 @@
 //!
 //! **Alone.** While the process has a single thread, that thread runs what is current. The C library says so (2.32 on).
 //!
-//! **The last holder.** The GIL knows the state with which it was last taken, or given up. The first state of a thread is
-//! used to take the GIL by that thread alone. So while the GIL is locked and its last holder is the thread's first state, nobody
-//! has taken it since: the thread holds it, and what is current is what it runs. (Whoever takes it writes down its own
-//! state before it makes one current.)
+//! **The last holder.** The GIL knows the state with which it was last taken, or given up. The first state of a thread
+//! is used to take the GIL by that thread alone. So while the GIL is locked and its last holder is the thread's first
+//! state, nobody has taken it since: the thread holds it, and what is current is what it runs. (Whoever takes it writes
+//! down its own state before it makes one current.)
 //!
 //! **The root.** Those proofs end when the interpreter lends the GIL to others in the middle of a program. Before, the
-//! thread leaves something of its own, if sentinels are allowed: in the oldest frame of the state it runs it writes a number
-//! of its own, in place of 1, into the byte that says that the frame executes; the interpreter asks only whether that is
-//! 0. While the number is there that evaluation has not ended, so it stands on this thread's stack, and what is current
-//! above it is what this thread runs. No other thread writes the same number.
+//! thread leaves something of its own, if sentinels are allowed: in the oldest frame of the state it runs it writes a
+//! number of its own, in place of 1, into the byte that says that the frame executes; the interpreter asks only whether
+//! that is 0. While the number is there that evaluation has not ended, so it stands on this thread's stack, and what is
+//! current above it is what this thread runs. No other thread writes the same number.
 //!
 //! Invariant: a state is confirmed only by one of these proofs; without numbers left, or in doubt, it is not.
 

@@ -1,7 +1,7 @@
 //! Counts correct and wrong shortcuts, by a full comparison after each (`verify-marks` builds only).
 //!
-//! It exists only in the build of `scripts/verify-marks`. Invariant: the counts are in a file that all processes share, so
-//! none is lost however a process ends.
+//! It exists only in the build of `scripts/verify-marks`. Invariant: the counts are in a file that all processes share,
+//! so none is lost however a process ends.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};

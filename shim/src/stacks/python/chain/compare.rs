@@ -1,7 +1,7 @@
 //! Compares the cached chain with the thread's present one.
 //!
-//! This dominates the cost of an allocation in Python, so as little as possible is compared. Invariant: frames reported as
-//! equal are equal, frame by frame, or by the proof in [`frame_sentinels`](super::super::frame_sentinels).
+//! This dominates the cost of an allocation in Python, so as little as possible is compared. Invariant: frames reported
+//! as equal are equal, frame by frame, or by the proof in [`frame_sentinels`](super::super::frame_sentinels).
 
 use super::super::frame::{OwnThreadState, PythonFrame};
 use super::super::frame_sentinels::{CLEARANCE, GAP};
@@ -75,9 +75,9 @@ impl Chain {
         differing
     }
 
-    /// Compares the frames from `floor` on and below `length`, whose newest is at `address`: `floor` when all are equal,
-    /// else one more than the place of the first that differs. Each address comes from the cache, where the comparison of
-    /// the newer frame has just confirmed it, so the reads need not wait for each other.
+    /// Compares the frames from `floor` on and below `length`, whose newest is at `address`: `floor` when all are
+    /// equal, else one more than the place of the first that differs. Each address comes from the cache, where the
+    /// comparison of the newer frame has just confirmed it, so the reads need not wait for each other.
     #[inline(always)]
     fn matching_between<V: Version>(&self, floor: usize, length: usize, mut address: usize) -> usize {
         let links = self.links.between(floor, length);
@@ -93,7 +93,8 @@ impl Chain {
         floor
     }
 
-    /// Whether the sentinel at `length` stands for what it should, as far as that is looked at; if not, there are no more sentinels.
+    /// Whether the sentinel at `length` stands for what it should, as far as that is looked at; if not, there are no
+    /// more sentinels.
     #[inline(always)]
     fn passes_audit<V: Version>(&mut self, python: &Interpreter, length: usize, address: usize) -> bool {
         if !self.sentinels.is_audit_due() || self.shows_below::<V>(python, length, address) {
@@ -135,8 +136,8 @@ impl Chain {
         unsafe { OwnThreadState::<V>::new(self.state) }.is_tracing()
     }
 
-    /// Makes sentinels, if there are too few, between the sentinel at `floor` (or the root) and the frame at `length`, all of which
-    /// were just compared.
+    /// Makes sentinels, if there are too few, between the sentinel at `floor` (or the root) and the frame at `length`,
+    /// all of which were just compared.
     #[inline(always)]
     fn add_sentinels_between<V: Version>(&mut self, python: &Interpreter, floor: usize, length: usize) {
         let is_possible = !matches!(V::L.sentinel_kind, SentinelKind::Unknown);

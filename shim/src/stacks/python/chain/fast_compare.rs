@@ -25,7 +25,7 @@ const _: () = assert!(
 pub(super) struct ComparedSpan {
     /// Frames to compare below the newest; past [`MOST`] where the chain must be looked at in full, or is empty.
     older: usize,
-    /// What is known of them. Whoever gives the chain another length forgets the span before.
+    /// What is known of them. Code that changes the length of the chain resets the span first.
     links: Newest,
     /// The sentinel in the oldest of them; where that is the root and has none, what stands for one.
     sentinel: FrameSentinel,
@@ -48,8 +48,8 @@ pub(crate) enum FastComparison {
 }
 
 impl Chain {
-    /// Compares the calling thread's chain with what was written last, the interpreter not being about to end. It changes
-    /// nothing and calls nobody.
+    /// Compares the calling thread's chain with what was written last, the interpreter not being about to end. It
+    /// changes nothing and makes no call.
     #[inline(always)]
     pub(crate) fn compare_fast<V: Version>(&self) -> FastComparison {
         let Some(state) = interpreter::interpreter().and_then(Interpreter::own_thread_state_at_once) else {

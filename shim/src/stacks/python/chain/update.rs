@@ -30,8 +30,8 @@ impl<W: StackWriter> ForVersion for Update<'_, W> {
 }
 
 impl Chain {
-    /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held. The result says whether
-    /// the thread should be asked for its name.
+    /// Writes what changed in the calling thread's Python stack. Call it with the hook guard held. The result says
+    /// whether the thread should be asked for its name.
     pub(crate) fn update(&mut self, writer: &mut impl StackWriter) -> NameLookup {
         let Some(python) = interpreter::interpreter() else { return NameLookup::Done };
         python.build.dispatch(Update { chain: self, writer })

@@ -1,19 +1,19 @@
 //! The layouts of free-threaded builds.
 //!
-//! They are separate tables because the object header has two more words, and from 3.14 on frames and code objects have fields
-//! for thread-local bytecode. Invariant: as for the other layouts.
+//! They are separate tables because the object header has two more words, and from 3.14 on frames and code objects have
+//! fields for thread-local bytecode. Invariant: as for the other layouts.
 //!
-//! Why reading them in place is sound. Only the thread that runs a frame writes its links and its position, and a generator
-//! is in the chain of the thread that runs it alone. Others write to a frame while every thread is stopped: the collector
-//! tags the reference to the code object anew, which leaves its address, and so does not matter here. A frame's reference
-//! keeps its code object, counted or not: the collector looks for those that are not counted in the frames of all threads.
-//! An address, of a code object or of copied bytecode, goes to another one only by way of the allocator, which orders that
-//! after the note of the death (see `freed_code_objects`).
+//! Why reading them in place is sound. Only the thread that runs a frame writes its links and its position, and a
+//! generator is in the chain of the thread that runs it alone. Others write to a frame while every thread is stopped:
+//! the collector tags the reference to the code object anew, which leaves its address, and so does not matter here. A
+//! frame's reference keeps its code object, counted or not: the collector looks for those that are not counted in the
+//! frames of all threads. An address, of a code object or of copied bytecode, goes to another one only by way of the
+//! allocator, which orders that after the note of the death (see `freed_code_objects`).
 //!
-//! Why frame sentinels are sound as they are with the GIL (see `frame_sentinels`). A frame of the thread's is created, evaluated and removed by
-//! that thread alone, through the same functions. The words that hold sentinels are only read by others: in 3.13 nobody, as the
-//! collector does not look at frames; later the collector, operands below the stack's top, and never the byte that is
-//! set on creation. Machine code is not generated.
+//! Why frame sentinels are sound as they are with the GIL (see `frame_sentinels`). A frame of the thread's is created,
+//! evaluated and removed by that thread alone, through the same functions. The words that hold sentinels are not read
+//! by other threads, except by the garbage collector: in 3.13 it does not look at frames; later it reads operands below
+//! the stack's top, and never the byte that is set on creation. Machine code is not generated.
 
 use super::{Delegation, IncompleteFrameOffsets, L313, Layout, Objects, ResultSlot, SentinelKind, ThreadLocalBytecode};
 

@@ -96,7 +96,7 @@ def test_filters_narrow_the_expression_down(capture):
 
 def test_errors_point_at_the_column(capture):
     outcome = capture.memtrack("query", "function = a and bytes > 1 apple", capture.path)
-    assert outcome.status == 2 and b"column 26: apple is not a unit of size" in outcome.stderr
+    assert outcome.status == 2 and b"column 26: unknown size unit apple" in outcome.stderr
     line, mark = outcome.stderr.decode().splitlines()[1:3]
     assert mark.index("^") == line.index("1 apple")
 

@@ -100,7 +100,7 @@ def test_the_account_is_shown_on_request(recorded):
     text = capture.reading("stats", "--recording", capture.path)
     rows = dict(re.findall(r"^  (\w[\w ]+?)  +(.+)$", text.split("\nRecording\n")[1], re.MULTILINE))
     assert rows["Events"].startswith(f"{stats['account']['events']:,}, ")
-    assert re.fullmatch(r"[\d.]+ m?s of processor time", rows["Collector"]), rows
+    assert re.fullmatch(r"[\d.]+ m?s CPU time", rows["Collector"]), rows
     assert ("of native stacks" in rows["In hooks"]) == (stats["account"]["native_frames"] is not None), rows
 
 

@@ -30,7 +30,7 @@ fn captures(dir: &Dir) -> Vec<PathBuf> {
 #[test]
 fn wrong_usage_is_status_2() {
     let dir = Dir::new();
-    refused(&dir, &["run", "--aggregate", "--allocation-timestamps", "true"], 2, &["no single events"]);
+    refused(&dir, &["run", "--aggregate", "--allocation-timestamps", "true"], 2, &["no individual events"]);
     refused(&dir, &["run", "--no-such-option", "true"], 2, &["'--no-such-option'"]);
     refused(&dir, &["run", "-m"], 2, &["'-m' needs"]);
     refused(&dir, &["run"], 2, &["TARGET"]);
@@ -46,7 +46,7 @@ fn programs_that_cannot_be_started() {
     refused(&dir, &["run", "no-such-script.py"], 127, &["no-such-script.py"]);
     refused(&dir, &["run", "./text"], 126, &["not executable"]);
     refused(&dir, &["run", "/"], 126, &["is a directory"]);
-    refused(&dir, &["run", ""], 127, &["not found"]);
+    refused(&dir, &["run", ""], 127, &["program name is empty"]);
     assert!(captures(&dir).is_empty());
 }
 
@@ -57,7 +57,7 @@ fn output_is_refused_before_the_program_starts() {
     let run = |output: &'static str| ["run", "-o", output, "touch", "started"];
     refused(&dir, &run("old"), 1, &["exists", "--force"]);
     refused(&dir, &run("no/such/directory"), 1, &["no directory no/such"]);
-    refused(&dir, &run("-"), 1, &["standard output belongs to the program"]);
+    refused(&dir, &run("-"), 1, &["standard output is used by the recorded program"]);
     refused(&dir, &run("/dev/full"), 1, &["No space left"]);
     assert!(!dir.path("started").exists());
     assert_eq!(fs::read(dir.path("old")).expect("the old file"), b"old");
@@ -93,14 +93,21 @@ fn closing_lines_are_on_standard_error_unless_quiet() {
 fn a_program_without_python_has_native_stacks_unless_somebody_says_no() {
     let dir = Dir::new();
     let native = outcome(&dir, &["run", "-o", "n.bin", "sh", "-c", "echo out"]);
-    assert!(native.stderr.contains("stacks      native, since does not run Python; --no-native"), "{native:?}");
+    assert!(
+        native.stderr.contains("stacks      native, because the program does not run Python; --no-native"),
+        "{native:?}"
+    );
     assert!(outcome(&dir, &["stats", "--json", "n.bin"]).success().contains("\"has_native_traces\": true"));
     let native = outcome(&dir, &["table", "n.bin"]);
     assert!(!native.stderr.contains("no call stacks"), "{native:?}");
     let asked = outcome(&dir, &["run", "--native", "-f", "-o", "n.bin", "sh", "-c", "echo out"]);
     assert!(!asked.stderr.contains("does not run Python"), "{asked:?}");
     let plain = outcome(&dir, &["run", "--no-native", "-o", "c.bin", "sh", "-c", "echo out"]);
-    assert!(plain.stderr.contains("stacks      none: does not run Python; --native"), "{plain:?}");
+    assert!(!plain.stderr.contains("without own code"), "whose it is is not known: {plain:?}");
+    assert!(
+        plain.stderr.contains("stacks      none recorded: the program does not run Python; use --native"),
+        "{plain:?}"
+    );
     for report in [&["table"] as &[_], &["tree", "--text"], &["transform", "collapsed", "-o", "-"]] {
         let told = outcome(&dir, &[report, &["c.bin"]].concat());
         assert!(told.stderr.contains("no call stacks") && told.stderr.contains("--native"), "{told:?}");
@@ -140,9 +147,9 @@ fn formats_with_all_views_say_so_where_one_is_asked_for() {
     for format in ["jsonl", "dhat"] {
         let words = ["transform", format, "-o", "-", "c.bin"];
         let plain = outcome(&dir, &words);
-        assert!(!plain.stderr.contains("holds all views"), "{plain:?}");
+        assert!(!plain.stderr.contains("contains all views"), "{plain:?}");
         let asked = outcome(&dir, &[&words as &[_], &["--leaks"]].concat());
-        assert!(asked.stderr.contains("holds all views") && asked.stdout == plain.stdout, "{asked:?}");
+        assert!(asked.stderr.contains("contains all views") && asked.stdout == plain.stdout, "{asked:?}");
     }
 }
 
@@ -189,9 +196,12 @@ fn files_that_are_no_captures() {
     dir.write("empty", b"");
     dir.write("text", b"some text that is longer than a header");
     for command in [&["stats"] as &[_], &["parse"], &["transform", "speedscope", "-o", "-"]] {
-        for (file, found) in
-            [("empty", "empty"), ("text", "another kind of file"), ("missing", "no file"), (".", "directory")]
-        {
+        for (file, found) in [
+            ("empty", "empty"),
+            ("text", "another kind of file"),
+            ("missing", "found no such file"),
+            (".", "directory"),
+        ] {
             refused(&dir, &[command, &[file]].concat(), 1, &[file, found]);
         }
     }
@@ -244,18 +254,22 @@ fn a_report_of_the_same_capture_is_made_anew_without_force() {
 #[test]
 fn a_report_without_a_capture_takes_the_newest() {
     let dir = Dir::new();
-    refused(&dir, &["stats"], 2, &["no capture is named"]);
+    refused(&dir, &["stats"], 2, &["no capture given"]);
     dir.write("newer.bin", b"no capture");
     outcome(&dir, &["run", "-q", "-o", "old.bin", "sh", "-c", ":"]).success();
     outcome(&dir, &["run", "-q", "--follow", "-o", "tree.bin", "sh", "-c", "sh -c : ; sh -c :"]).success();
     let told = outcome(&dir, &["stats"]);
-    assert!(told.stderr.contains("tree.bin: the newest capture here, with 2 processes that it started"), "{told:?}");
+    assert!(
+        told.stderr
+            .contains("tree.bin: using the newest capture in the working directory, with 2 processes of its children"),
+        "{told:?}"
+    );
     assert!(told.stdout.contains("Processes"), "{told:?}");
     outcome(&dir, &["run", "-q", "-o", "new.bin", "sh", "-c", ":"]).success();
     outcome(&dir, &["strip", "-o", "memtrack-stripped-new.bin", "new.bin"]).success();
     for words in [&["stats"] as &[_], &["query", "live"], &["transform", "csv", "-o", "-"], &["tree", "--text"]] {
         let told = outcome(&dir, words);
-        assert!(told.status == 0 && told.stderr.contains("new.bin: the newest capture here"), "{told:?}");
+        assert!(told.status == 0 && told.stderr.contains("new.bin: using the newest capture"), "{told:?}");
     }
 }
 
@@ -292,7 +306,7 @@ fn pages_are_shown_in_the_browser() {
 fn an_aggregated_capture_says_what_it_does_not_have() {
     let dir = Dir::new();
     outcome(&dir, &["run", "--no-native", "-q", "--aggregate", "-o", "c.bin", "sh", "-c", ":"]).success();
-    refused(&dir, &["parse", "c.bin"], 1, &["holds sums, no records"]);
+    refused(&dir, &["parse", "c.bin"], 1, &["has no records"]);
     refused(&dir, &["transform", "speedscope", "--order", "exact", "-o", "-", "c.bin"], 1, &["no exact times"]);
     assert!(outcome(&dir, &["stats", "--json", "c.bin"]).success().contains("\"aggregated\": true"));
 }

@@ -75,6 +75,10 @@ pub(crate) fn answer(capture: &Capture, view: View) -> TextTable {
     let whole = sums.values().sum::<u64>();
     let least = whole / (100 / LEAST_PERCENT);
     let mut table = TextTable::new([column(""); 3]);
+    // Without stacks nothing tells whose it is.
+    if capture.facts.stackless {
+        return table;
+    }
     let own = || rows.iter().filter(|row| row.key.whose == Whose::Own);
     for row in own().take(NAMED).filter(|row| row.tally.bytes > least) {
         let [bytes, part] = share(row.tally.bytes, whole);

@@ -57,7 +57,7 @@ fn the_last_lines_name_the_largest_and_the_limit() {
     command.args(["-c", "ulimit -v 4000000; exec \"$0\" run -o capture.bin -- \"$@\""]);
     let outcome = Outcome::of(command.arg(memtrack.get_program()).arg(&program).arg("fails"));
     let said = &outcome.stderr;
-    assert!(said.contains("  failed      352 TB at ") && said.contains(" fails, the largest of 5\n"), "{said}");
+    assert!(said.contains("  failed      352 TB in fails at ") && said.contains(", the largest of 5\n"), "{said}");
     assert!(said.contains("  limit       address space limit (ulimit -v) 4.10 GB\n"), "{said}");
     assert!(!said.contains("no symbols for"), "{said}");
 }

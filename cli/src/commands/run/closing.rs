@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
+use memtrack_collector::control_groups::memory_limit;
 use memtrack_collector::{ChildSummary, Error, NothingRecorded, ProcessorTimes, RecordingSummary};
 use memtrack_format::meta::Process;
 use memtrack_reader::symbols::DebugFileSearch;
@@ -41,6 +42,9 @@ const NAMES_TAKE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 3
 /// What is said where the first is not enough, and where neither is.
 const BRIEF: &str = "some without line and inlined functions, which take long to resolve; the commands below do it";
 const UNNAMED: &str = "not symbolized: resolving symbols of binaries this large takes long; the commands below do it";
+
+/// Memory that the control group must allow for symbolization in the final summary.
+const MEMORY_FOR_NAMES: u64 = 128 << 20;
 
 /// Processor time from which the note about unrecorded children is printed: nanoseconds, and one part in `MUCH_OF` of the
 /// total.
@@ -167,7 +171,9 @@ fn recorded(
     let bytes = all.iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum();
     let read = path.is_file() && record_bytes(summary) <= MAX_RECORD_BYTES;
     let is_native = |process: &Process| process.native_traces && process.python_version.is_none();
-    let native = summary.process.as_ref().is_some_and(is_native);
+    // Symbolization takes memory, for want of which the system would kill memtrack, and the status be lost.
+    let has_memory = memory_limit().is_none_or(|limit| limit >= MEMORY_FOR_NAMES);
+    let native = has_memory && summary.process.as_ref().is_some_and(is_native);
     let names = DebugFileSearch::limited(LINES_TAKE, NAMES_TAKE);
     let read = read.then(|| read_back(&all, (!native, names.clone())));
     let took = match &read {

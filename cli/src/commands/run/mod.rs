@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use memtrack_collector::control_groups::{oom_kills, refused_tasks};
+use memtrack_collector::control_groups::{memory_limit, oom_kills, refused_tasks};
 use memtrack_collector::{Collector, Compression, FileSink, ProcessExit, RecordingEnd, Sink, room_for_tasks};
 
 use self::children::Children;
@@ -44,6 +44,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Threads and processes of memtrack's own that run beside a program and its first one.
 const TASKS: u64 = 6;
+/// In a control group with less memory the system would kill memtrack, of which the program's status comes.
+const LEAST_MEMORY: u64 = 32 << 20;
 
 /// Runs the program; its exit status as a shell gives it.
 ///
@@ -162,8 +164,12 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
     }
 }
 
-/// Whether memtrack's threads leave the program what it needs of the limit that holds for both.
+/// Whether memtrack leaves the program what it needs of the limits that hold for both.
 fn room() -> Result<()> {
+    if let Some(limit) = memory_limit().filter(|limit| *limit < LEAST_MEMORY) {
+        return Err(io::Error::from_raw_os_error(libc::ENOMEM))
+            .with_context(|| format!("the control group may have {} of memory", units::size(limit)));
+    }
     let Err(left) = room_for_tasks(TASKS) else { return Ok(()) };
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
         .with_context(|| format!("no more than {left} processes and threads may still be started"))

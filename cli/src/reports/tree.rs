@@ -139,13 +139,15 @@ impl<'a> Calls<'a> {
         below
     }
 
-    /// The calls directly below a node, largest first.
+    /// The calls directly below a node, largest first; allocations without a stack last.
     fn kept_below(&self, node: u32, children: &[Vec<u32>], least: f64) -> Below {
         let floor = self.totals[0].bytes as f64 * least / 100.0;
         let mut kept = children[node as usize].clone();
         kept.sort_by_key(|child| std::cmp::Reverse((self.total(*child).bytes, self.total(*child).count)));
         let shown = kept.partition_point(|child| self.total(*child).bytes as f64 >= floor);
         let small = kept.split_off(shown);
+        // What nobody's code asked for never stands before what somebody's did.
+        kept.sort_by_key(|child| self.tree.nodes()[*child as usize].key == CallTree::NO_FRAME);
         let rest = small.iter().fold(Tally::default(), |mut rest, child| {
             rest.add(self.total(*child).bytes, self.total(*child).count);
             rest

@@ -9,6 +9,16 @@ use std::path::{Path, PathBuf};
 /// Where control groups are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
 
+/// The smallest limit of memory, in bytes, of this process's control group and those around it.
+#[must_use]
+pub fn memory_limit() -> Option<u64> {
+    let groups = groups("memory");
+    let limits =
+        groups.iter().filter_map(|group| number(group, "memory.max").or(number(group, "memory.limit_in_bytes")));
+    // Version 1 has a very large number where there is no limit.
+    limits.min().filter(|limit| *limit < i64::MAX as u64 / 2)
+}
+
 /// How many processes of this process's control group the system has killed for want of memory.
 #[must_use]
 pub fn oom_kills() -> Option<u64> {

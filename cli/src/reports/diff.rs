@@ -265,7 +265,7 @@ impl Diff {
 
     fn stacks(&self) -> String {
         let Difference { new_stacks, vanished_stacks, .. } = self.quiet;
-        format!("Call stacks: {} new, {} gone", count(new_stacks), count(vanished_stacks))
+        format!("Call stacks: {} new, {} vanished", count(new_stacks), count(vanished_stacks))
     }
 
     fn cells(&self, row: &DiffRow) -> [String; 5] {

@@ -225,7 +225,7 @@ def test_units_of_work_multiply_the_base(pair):
         assert row["base"]["own_bytes"] == 2 * plain[name]["base"]["own_bytes"]
         assert row["new"] == plain[name]["new"]
     assert rows(scaled)["doubled"]["status"] == "unchanged"
-    sentence = "the base's figures are multiplied by 2.0000, for 100 and 200 units of work"
+    sentence = "base multiplied by 2.0000, for 100 and 200 units of work"
     assert sentence in diff(*pair, "--normalize", "100:200").stdout.decode()
     assert sentence in diff(*pair, "--normalize", "100:200", "--markdown").stdout.decode()
     assert page(*pair, "--normalize", "100:200")["scale"] == sentence

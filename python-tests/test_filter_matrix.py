@@ -127,6 +127,6 @@ def test_every_report_has_the_same_totals(capture, name):
         # One line says what was left out, in every report the same.
         (line,) = re.findall(r"filters: showing [\d,]+ of [\d,]+ allocations, .*", outcome.stderr.decode()) or [None]
         if not report.startswith("query"):
-            assert line and line.startswith(f"filtered: {found[report][0]:,} of "), (report, line)
+            assert line and line.startswith(f"filters: showing {found[report][0]:,} of "), (report, line)
     assert len(set(found.values())) == 1, found
     assert (found["stats"] == (0, 0)) == (name == "nothing")

@@ -184,7 +184,7 @@ def compare_columns(memtrack, interpreter, options, environment, tmp_path):
         columns = {None}
     expected = {("single", None), *(("line", column) for column in columns)}
     assert columns_of(report["rows"]) == columns_of(stats["top_by_size"]) == expected
-    text = capture.reading("table", "--allocated", "-n", "0", capture.path).splitlines()
+    text = capture.reading("table", "--allocated", "--all-frames", "-n", "0", capture.path).splitlines()
     for column in columns:
         place = "calls.py:6" + (f":{column}" if column else "")  # names may be shortened
         assert any(line.endswith(place) for line in text), text

@@ -78,9 +78,9 @@ def test_reports_after_a_pause(memtrack, python):
     assert capture.stats()["peak"]["time_ms"] >= 1200
     assert "50.0 MB" in capture.reading("table", "--from", "1.2s", "--allocated", capture.path)
     told = memtrack("query", "bytes >= 50MB", capture.path).stderr.decode()
-    assert "times are right to" in told and "exact to a millisecond" not in told
-    assert "right to" in memtrack("table", "--from", "1s", capture.path).stderr.decode()
-    assert "right to" in capture.reading("stats", capture.path)
+    assert "times are accurate to" in told and "exact to a millisecond" not in told
+    assert "accurate to" in memtrack("table", "--from", "1s", capture.path).stderr.decode()
+    assert "accurate to" in capture.reading("stats", capture.path)
     assert uncertainty < 300_000_000
 
 

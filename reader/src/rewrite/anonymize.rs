@@ -14,7 +14,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::native::NativeModule;
 
 /// Path components that stay.
-const FOLDERS: [&str; 9] = ["", ".", "..", "usr", "local", "lib", "lib64", "site-packages", "dist-packages"];
+const FOLDERS: [&str; 10] =
+    ["", ".", "..", "usr", "local", "lib", "lib64", "site-packages", "dist-packages", "importlib"];
+/// Modules of Python that import others or start programs: by their names reports distinguish imports from own code.
+const IMPORTERS: [&str; 5] = ["importlib", "_bootstrap", "_bootstrap_external", "zipimport", "runpy"];
 /// File name suffixes that stay.
 const ENDS: [&str; 12] = ["py", "pyc", "pyx", "so", "zip", "c", "h", "cc", "cpp", "cxx", "hpp", "rs"];
 /// Names that interpreters and compilers give.
@@ -59,7 +62,10 @@ impl Anonymizer {
             return path.into();
         }
         if let Some(frozen) = path.strip_prefix("<frozen ") {
-            return format!("<frozen {}>", self.function(frozen.trim_end_matches('>')));
+            let frozen = frozen.trim_end_matches('>');
+            let is_importer = frozen.split('.').all(|part| IMPORTERS.contains(&part));
+            let name = if is_importer { frozen.to_owned() } else { self.function(frozen) };
+            return format!("<frozen {name}>");
         }
         let parts: Vec<_> = path.split('/').map(|part| self.part(part)).collect();
         parts.join("/")
@@ -150,8 +156,9 @@ impl Anonymizer {
         }
         match part.rsplit_once('.') {
             Some((stem, end)) if ENDS.contains(&end) => {
-                let stems = ["__init__", "__main__"];
-                format!("{}.{end}", self.word(stem, "n", &stems))
+                let stays = IMPORTERS.contains(&stem) || ["__init__", "__main__"].contains(&stem);
+                let stem = if stays { stem.to_owned() } else { self.word(stem, "n", &[]) };
+                format!("{stem}.{end}")
             }
             _ => self.word(part, "n", &FOLDERS),
         }

@@ -3,12 +3,10 @@
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::support::{Dir, Outcome, ReportedTally, RunningProcess, Stats, wait_until};
+use crate::control_groups::MODES;
+use crate::support::{Dir, Outcome, ReportedTally, Stats};
 
 /// What `go_on` of limits.c allocates, but for its child.
 const GOES_ON: ReportedTally = ReportedTally { count: 402_000, bytes: 400_000 * 64 + 1000 * 50 };
@@ -18,7 +16,7 @@ fn and(one: ReportedTally, count: u64, bytes: u64) -> ReportedTally {
     ReportedTally::new(one.count + count, one.bytes + bytes)
 }
 
-fn program(dir: &Dir) -> PathBuf {
+pub(crate) fn program(dir: &Dir) -> PathBuf {
     dir.program("limits")
 }
 
@@ -53,7 +51,7 @@ fn without_children(arguments: &[&OsStr], expected: ReportedTally) {
     assert!(said.contains("1 process that was started was not recorded"), "{said}");
 }
 
-fn is_root(what: &str) -> bool {
+pub(crate) fn is_root(what: &str) -> bool {
     // SAFETY: no arguments, cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
@@ -303,192 +301,6 @@ fn without_memory_files() {
     let stats = Stats::of(&dir.path("capture.bin"));
     stats.is_whole();
     assert_eq!((stats.allocated(), children(&dir)), (GOES_ON, vec![CHILD]));
-}
-
-/// A control group with a limit; removed with the value.
-struct LimitedCgroup(PathBuf);
-
-impl LimitedCgroup {
-    /// With limited memory; `None`: this user or system has none.
-    fn of_memory(bytes: u64) -> Option<Self> {
-        Self::new(&[("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")], bytes)
-    }
-
-    /// With so many processes and threads at most.
-    fn of_tasks(most: u64) -> Option<Self> {
-        Self::new(&[("/sys/fs/cgroup/pids", "pids.max"), ("/sys/fs/cgroup", "pids.max")], most)
-    }
-
-    fn new(roots: &[(&str, &str)], most: u64) -> Option<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("memtrack-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        roots.iter().find_map(|(root, limit)| {
-            let path = Path::new(root).join(&name);
-            std::fs::create_dir(&path).ok()?;
-            let group = Self(path);
-            let limit = group.0.join(limit);
-            // In the file's own words: what was written may be rounded, or mean nothing.
-            (limit.exists() && std::fs::write(limit, most.to_string()).is_ok()).then_some(group)
-        })
-    }
-
-    /// A command that runs in it, with its words behind.
-    fn command(&self, dir: &Dir) -> Command {
-        let mut command = dir.command("sh");
-        command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec \"$@\""]).arg(&self.0);
-        command
-    }
-}
-
-impl Drop for LimitedCgroup {
-    fn drop(&mut self) {
-        // The last process may not have been taken out of it yet; a group that stays is empty.
-        for _ in 0..1000 {
-            if std::fs::remove_dir(&self.0).is_ok() {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
-    }
-}
-
-/// In a group with memtrack, as in a container, the system kills the one that has most.
-#[test]
-fn a_program_that_is_killed_for_its_memory() {
-    let Some(group) = LimitedCgroup::of_memory(96 << 20) else {
-        eprintln!("skipped: no memory groups for this user");
-        return;
-    };
-    let dir = Dir::new();
-    let (program, control, memtrack) = (program(&dir), dir.control("control"), crate::support::memtrack());
-    let mut command = group.command(&dir);
-    command.arg(memtrack.get_program());
-    command.args(["run", "--no-native", "-q", "-o", "capture.bin", "--"]).arg(program).arg("eats").arg(control.path());
-    let running = RunningProcess::start(&mut command);
-    wait_until("the program waits", || control.phase() == 1);
-    control.let_go(1);
-    let outcome = running.wait();
-    assert_eq!((outcome.status, outcome.stderr.as_str()), (137, ""), "{outcome:?}");
-    let (stats, counted) = (Stats::of(&dir.path("capture.bin")), control.count());
-    stats.is_whole();
-    let recorded = stats.allocator("malloc").count;
-    assert!(counted > 1000 && (counted..=counted + 1).contains(&recorded), "{counted} counted, {recorded} recorded");
-}
-
-/// The modes of `run` that differ in what memtrack takes.
-const MODES: [&[&str]; 4] = [
-    &[],
-    &["--follow", "--native", "--allocation-timestamps"],
-    &["--follow", "--aggregate", "--live"],
-    &["--native", "--trace-python-allocators"],
-];
-
-/// `starts` of limits.c under a limit of processes and threads, which memtrack's own are among: `limited` gives the command
-/// that the words behind it run under. It starts what it starts without memtrack, and what is not recorded is said.
-#[track_caller]
-fn few_tasks(dir: &Dir, most: u64, limited: impl Fn() -> Command) {
-    let (program, memtrack) = (program(dir), crate::support::memtrack());
-    let plain = Outcome::of(limited().arg(&program).arg("starts"));
-    for mode in MODES {
-        let _ = std::fs::remove_file(dir.path("capture.bin"));
-        let mut command = limited();
-        command.arg(memtrack.get_program()).args(["run", "-f", "-o", "capture.bin"]).args(mode);
-        let outcome = Outcome::of(command.arg("--").arg(&program).arg("starts"));
-        let told = format!("{most} {mode:?}: {plain:?} {outcome:?}");
-        assert_eq!((&outcome.stdout, outcome.status), (&plain.stdout, plain.status), "{told}");
-        let recorded = dir.path("capture.bin").exists();
-        assert_eq!(recorded, !outcome.stderr.contains("without recording:"), "{told}");
-        assert!(recorded || outcome.stderr.contains("ulimit -u, pids.max"), "{told}");
-        assert!(recorded || most < 40, "{told}");
-        if recorded && mode.contains(&"--follow") {
-            let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
-            let captures =
-                files.filter(|path| path.extension().is_some_and(|suffix| suffix == "bin")).collect::<Vec<_>>();
-            let said = outcome.stderr.contains("a child process was not recorded");
-            assert_eq!(captures.len() < 9, said, "{told} {captures:?}");
-            captures.iter().for_each(|capture| drop(std::fs::remove_file(capture)));
-        }
-    }
-}
-
-/// A user's limit; root has none.
-#[test]
-fn a_user_with_few_processes() {
-    const USER: u32 = 54_321;
-    if !is_root("another user's limit of processes") {
-        return;
-    }
-    if !crate::support::memtrack().arg("--version").uid(USER).output().is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: memtrack lies where another user does not get");
-        return;
-    }
-    let dir = Dir::new();
-    program(&dir);
-    std::fs::set_permissions(dir.path("."), PermissionsExt::from_mode(0o777)).expect("permissions");
-    for most in [1, 3, 8, 12, 17, 24, 40, 80] {
-        few_tasks(&dir, most, || {
-            let mut command = dir.command("bash");
-            command.args(["-c", &format!("ulimit -u {most} && exec \"$@\""), "bash"]).uid(USER).gid(USER);
-            command
-        });
-    }
-}
-
-/// As in a container.
-#[test]
-fn a_control_group_with_few_processes() {
-    let dir = Dir::new();
-    for most in [1, 3, 8, 12, 17, 24, 40, 80] {
-        let Some(group) = LimitedCgroup::of_tasks(most) else {
-            eprintln!("skipped: no groups with a limit of processes for this user");
-            return;
-        };
-        few_tasks(&dir, most, || group.command(&dir));
-    }
-}
-
-/// What the program would not have met without memtrack, or does not tell, is said.
-#[test]
-fn limits_of_a_control_group_are_told() {
-    let (Some(tasks), Some(memory)) = (LimitedCgroup::of_tasks(34), LimitedCgroup::of_memory(96 << 20)) else {
-        eprintln!("skipped: no control groups for this user");
-        return;
-    };
-    let (dir, memtrack) = (Dir::new(), crate::support::memtrack());
-    let run = |group: &LimitedCgroup, code: &str| {
-        let mut command = group.command(&dir);
-        command.arg(memtrack.get_program()).args(["run", "-f", "-o", "capture.bin", "--"]).args(["sh", "-c", code]);
-        Outcome::of(&mut command)
-    };
-    let many = run(&tasks, "for i in $(seq 40); do sleep 1 & done 2> /dev/null; exit 3");
-    assert!(many.stderr.contains("could have no more processes and threads (pids.max)"), "{many:?}");
-    let control = dir.control("control");
-    control.let_go(1);
-    let killed = run(&memory, &format!("{} eats {}; exit 3", program(&dir).display(), control.path().display()));
-    assert_eq!(killed.status, 3, "{killed:?}");
-    assert!(killed.stderr.contains("the OOM killer killed a process of the control group"), "{killed:?}");
-}
-
-/// Where the system would kill memtrack, the program runs alone; its status is its own in each case.
-#[test]
-fn a_control_group_with_little_memory() {
-    let (dir, memtrack) = (Dir::new(), crate::support::memtrack());
-    for megabytes in [24, 64] {
-        let Some(group) = LimitedCgroup::of_memory(megabytes << 20) else {
-            eprintln!("skipped: no memory groups for this user");
-            return;
-        };
-        let mut command = group.command(&dir);
-        command.arg(memtrack.get_program()).args(["run", "-f", "-o", "capture.bin", "--"]).arg(program(&dir));
-        let outcome = Outcome::of(command.arg("nothing"));
-        assert_eq!(
-            (outcome.stdout.as_str(), outcome.status),
-            ("child: 5\nnothing done\n", 0),
-            "{megabytes}: {outcome:?}"
-        );
-        let said = outcome.stderr.contains("of memory");
-        assert_eq!((said, dir.path("capture.bin").exists()), (megabytes == 24, megabytes == 64), "{outcome:?}");
-    }
 }
 
 /// Its library ends the program unless it is the first; so it is left alone, and memtrack says why.

@@ -9,6 +9,7 @@ mod arrows;
 mod chain_model;
 mod cli;
 mod constructors;
+mod control_groups;
 mod crowds;
 mod damage;
 mod endings;

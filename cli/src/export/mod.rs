@@ -1,6 +1,6 @@
 //! Exports: a capture as a file of another tool's format, one module for each format.
 //!
-//! Most formats hold sums and implement [`SumsFormat`]; [`heaptrack`] and [`parquet`] hold events, which they take one by one.
+//! Most formats hold sums and implement [`SumsFormat`]; [`heaptrack`] and `parquet` hold events, which they take one by one.
 //! Invariant: a format knows nothing of options and of how a capture is read; what it writes adds up to the view's total, to
 //! the byte; stacks without any frame appear as `<no stack>`.
 

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use memtrack_format::record::{CodeHead, Encoder, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame};
+use memtrack_format::record::{Encoder, MAX_RECORD, ModuleRecord, RawFrame};
 use memtrack_transport::clock::{StampingClock, monotonic_ns};
 use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, SlotHeader};
 use memtrack_transport::{Area, futex, segment_chain};
@@ -19,9 +19,10 @@ use memtrack_transport::{Area, futex, segment_chain};
 use crate::events::event_time::EventTime;
 use crate::events::order::{EventBlock, WriterTurn};
 use crate::events::sampled_timer::SAMPLED_ONE_IN;
-use crate::events::stack_model::{CodeObject, MAX_DEPTH, StackWriter};
+use crate::events::stack_model::MAX_DEPTH;
 use crate::platform::errno::Errno;
 
+mod stack_writer;
 mod wait;
 
 /// The writing end of one slot. What every record needs stands together at its start.
@@ -445,7 +446,8 @@ impl Ring {
     #[cold]
     #[inline(never)]
     pub(crate) fn note_sampled(&self, begun: u64, of: fn(&SlotHeader) -> &AtomicU64) {
-        let ticks = self.now().wrapping_sub(begun).min(LONGEST_SAMPLE).wrapping_mul(u64::from(SAMPLED_ONE_IN));
+        let ticks =
+            self.home.clock.now().wrapping_sub(begun).min(LONGEST_SAMPLE).wrapping_mul(u64::from(SAMPLED_ONE_IN));
         add(of(self.home.slot), ticks);
     }
 }
@@ -454,71 +456,4 @@ impl Ring {
 #[inline(always)]
 pub(crate) fn add(counter: &AtomicU64, number: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(number), Relaxed);
-}
-
-impl StackWriter for Ring {
-    #[inline]
-    fn pop(&mut self, count: u32) {
-        let depth = self.depth.saturating_sub(count as usize);
-        let newest = depth.checked_sub(1).and_then(|level| self.wire.get(level)).copied().unwrap_or(RawFrame::NONE);
-        self.put(move |encoder, bytes, at| encoder.pop(bytes, at, count, newest));
-        self.depth = depth;
-    }
-
-    #[inline]
-    fn push(&mut self, code: u32, instruction: u32) {
-        let frame = RawFrame { code, instruction };
-        self.put(move |encoder, bytes, at| encoder.push(bytes, at, frame));
-        if let Some(place) = self.wire.get_mut(self.depth) {
-            *place = frame;
-            self.depth = self.depth.wrapping_add(1);
-        }
-    }
-
-    #[inline]
-    fn move_top(&mut self, instruction: u32) {
-        self.put(move |encoder, bytes, at| encoder.move_top(bytes, at, instruction));
-        if let Some(place) = self.depth.checked_sub(1).and_then(|level| self.wire.get_mut(level)) {
-            place.instruction = instruction;
-        }
-    }
-
-    fn set_truncated(&mut self, truncated: bool) {
-        self.put(move |encoder, bytes, at| encoder.truncated(bytes, at, truncated));
-        self.truncated = truncated;
-    }
-
-    #[inline]
-    fn compared_full(&mut self, changed: bool) {
-        let slot = self.home.slot;
-        // This thread alone counts here.
-        slot.python_compared.store(slot.python_compared.load(Relaxed).wrapping_add(1), Relaxed);
-        if changed {
-            slot.python_changed.store(slot.python_changed.load(Relaxed).wrapping_add(1), Relaxed);
-        }
-    }
-
-    fn now(&self) -> u64 {
-        self.home.clock.now()
-    }
-
-    fn compared_full_since(&mut self, begun: u64) {
-        self.note_sampled(begun, |slot| &slot.python_ticks);
-    }
-
-    #[cold]
-    fn define_code(&mut self, id: u32, code: &CodeObject<'_>) {
-        let head = CodeHead {
-            id,
-            first_line: u32::try_from(code.first_line).unwrap_or(0),
-            lines: code.line_table_format,
-            lines_len: u32::try_from(code.line_table.len()).unwrap_or(u32::MAX),
-            name: if code.qualname.is_empty() { code.name } else { code.qualname },
-            file: code.filename,
-        };
-        self.put(move |encoder, bytes, at| encoder.code(bytes, at, &head));
-        for part in code.line_table.chunks(MAX_TEXT) {
-            self.put(move |encoder, bytes, at| encoder.code_lines(bytes, at, id, part));
-        }
-    }
 }

@@ -1,0 +1,77 @@
+//! Writes changes of a thread's call stack into its ring, and keeps [`Ring::wire`] the same as what the records say.
+//!
+//! Invariant: after each call `wire` and `depth` are the stack that a reader of the segment has.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use memtrack_format::record::{CodeHead, MAX_TEXT, RawFrame};
+
+use super::Ring;
+use crate::events::stack_model::{CodeObject, StackWriter};
+
+impl StackWriter for Ring {
+    #[inline]
+    fn pop(&mut self, count: u32) {
+        let depth = self.depth.saturating_sub(count as usize);
+        let newest = depth.checked_sub(1).and_then(|level| self.wire.get(level)).copied().unwrap_or(RawFrame::NONE);
+        self.put(move |encoder, bytes, at| encoder.pop(bytes, at, count, newest));
+        self.depth = depth;
+    }
+
+    #[inline]
+    fn push(&mut self, code: u32, instruction: u32) {
+        let frame = RawFrame { code, instruction };
+        self.put(move |encoder, bytes, at| encoder.push(bytes, at, frame));
+        if let Some(place) = self.wire.get_mut(self.depth) {
+            *place = frame;
+            self.depth = self.depth.wrapping_add(1);
+        }
+    }
+
+    #[inline]
+    fn move_top(&mut self, instruction: u32) {
+        self.put(move |encoder, bytes, at| encoder.move_top(bytes, at, instruction));
+        if let Some(place) = self.depth.checked_sub(1).and_then(|level| self.wire.get_mut(level)) {
+            place.instruction = instruction;
+        }
+    }
+
+    fn set_truncated(&mut self, truncated: bool) {
+        self.put(move |encoder, bytes, at| encoder.truncated(bytes, at, truncated));
+        self.truncated = truncated;
+    }
+
+    #[inline]
+    fn compared_full(&mut self, changed: bool) {
+        let slot = self.home.slot;
+        // This thread alone counts here.
+        slot.python_compared.store(slot.python_compared.load(Relaxed).wrapping_add(1), Relaxed);
+        if changed {
+            slot.python_changed.store(slot.python_changed.load(Relaxed).wrapping_add(1), Relaxed);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.home.clock.now()
+    }
+
+    fn compared_full_since(&mut self, begun: u64) {
+        self.note_sampled(begun, |slot| &slot.python_ticks);
+    }
+
+    #[cold]
+    fn define_code(&mut self, id: u32, code: &CodeObject<'_>) {
+        let head = CodeHead {
+            id,
+            first_line: u32::try_from(code.first_line).unwrap_or(0),
+            lines: code.line_table_format,
+            lines_len: u32::try_from(code.line_table.len()).unwrap_or(u32::MAX),
+            name: if code.qualname.is_empty() { code.name } else { code.qualname },
+            file: code.filename,
+        };
+        self.put(move |encoder, bytes, at| encoder.code(bytes, at, &head));
+        for part in code.line_table.chunks(MAX_TEXT) {
+            self.put(move |encoder, bytes, at| encoder.code_lines(bytes, at, id, part));
+        }
+    }
+}

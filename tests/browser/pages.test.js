@@ -178,7 +178,7 @@ inPage("the first glance names the program, what the view is of, and who holds i
   assert.equal(await page.title(), "program.py - memtrack");
   assert.match(
     await page.textContent("#meaning"),
-    /^What was live when most memory was: [\d.]+ m?s after the start, of \d/,
+    /^Memory live at the peak, [\d.]+ m?s after the start of a run of \d/,
   );
   const holders = await page.$$eval("#holders li", (rows) => rows.map((row) => row.textContent));
   assert.match(holders[0], /^3\.00 MB\d+\.\d %program\.py:\d+ only_in_base$/);
@@ -609,7 +609,7 @@ inPage("a difference of two runs of one program has no colours, and nobody chang
 inPage("what was scaled is said", "scaled.html", async (page) => {
   assert.match(
     await page.textContent("#legend"),
-    /the base's figures are multiplied by 3\.0000, for 1 and 3 units of work/,
+    /base multiplied by 3\.0000, for 1 and 3 units of work/,
   );
   assert.equal((await named(page, "stays")).change, "shrunk3");
   assert.equal((await named(page, "only_in_new")).change, "new");

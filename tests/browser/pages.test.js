@@ -607,10 +607,7 @@ inPage("a difference of two runs of one program has no colours, and nobody chang
 });
 
 inPage("what was scaled is said", "scaled.html", async (page) => {
-  assert.match(
-    await page.textContent("#legend"),
-    /base multiplied by 3\.0000, for 1 and 3 units of work/,
-  );
+  assert.match(await page.textContent("#legend"), /base multiplied by 3\.0000, for 1 and 3 units of work/);
   assert.equal((await named(page, "stays")).change, "shrunk3");
   assert.equal((await named(page, "only_in_new")).change, "new");
 });

@@ -1,9 +1,9 @@
 //! The protocol of a slot under a model checker: transport's own `segment_chain.rs`, compiled with words of loom's atomics,
 //! which tries every schedule and every value that the memory model lets a load return.
 //!
-//! Invariant that is checked: the collector reads each record whole, once and in order; and when it finds a thread outside of
-//! hooks after the barrier, it sees all of that thread's records with earlier tickets. Every check is made again with a fault,
-//! which the checker has to find.
+//! Invariant that is checked: the collector reads each record whole, once and in order; and when it finds a thread
+//! outside of hooks after the barrier, it sees all of that thread's records with earlier tickets. Every check is made
+//! again with a fault, which the checker has to find.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -1,8 +1,8 @@
 //! The order of events under a model checker: the shim's own `order.rs`, compiled with shuttle's atomics, whose schedules are
 //! chosen at each of them.
 //!
-//! Threads at full rate, which share tickets, hand blocks to each other. Invariant that is checked: what happens to one block has
-//! ascending tickets, or the same one only within one thread.
+//! Threads at full rate, which share tickets, hand blocks to each other. Invariant that is checked: what happens to one
+//! block has ascending tickets, or the same one only within one thread.
 
 use memtrack_transport::layout::ticket;
 use shuttle::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,8 @@
 //! Reader and writer of payloads that are tables: numbers, byte strings and counted rows.
 //!
 //! The payloads of [`aggregate`](crate::aggregate), [`symbols`](crate::symbols), [`sources`](crate::sources) and
-//! [`mapped`](crate::mapped) blocks are made of these only. Numbers are prefix varints, byte strings have their length before them, rows their count.
+//! [`mapped`](crate::mapped) blocks are made of these only. Numbers are prefix varints, byte strings have their length
+//! before them, rows their count.
 //!
 //! Invariant: reading allocates no more rows than there are bytes, and no text longer than the payload.
 

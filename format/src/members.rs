@@ -1,7 +1,7 @@
 //! The payload of a members block: several captures in one file, such as those of a process tree (`memtrack merge`).
 //!
-//! After the file header stands one block of kind [`Members`](crate::block::BlockKind::Members), whose payload is a sequence of
-//! lengths in bytes (prefix varints); complete captures of these lengths, with their file headers, follow.
+//! After the file header stands one block of kind [`Members`](crate::block::BlockKind::Members), whose payload is a
+//! sequence of lengths in bytes (prefix varints); complete captures of these lengths, with their file headers, follow.
 //!
 //! Invariant: a capture in such a file has the same bytes as it had in a file of its own.
 

@@ -1,8 +1,8 @@
 //! A memory barrier in all threads of a process at once (`membarrier`), raised from any process.
 //!
-//! It removes the fence from hooks: a hook sets `busy` and then reads shared words; a thread that changes those words and must
-//! know that hooks see the change raises the barrier. Invariant: after [`raise`], a thread of a registered process that is seen not
-//! busy reads current values in its next hook.
+//! It removes the fence from hooks: a hook sets `busy` and then reads shared words; a thread that changes those words
+//! and must know that hooks see the change raises the barrier. Invariant: after [`raise`], a thread of a registered
+//! process that is seen not busy reads current values in its next hook.
 
 /// Lets [`raise`] reach this process without delay.
 pub fn register() {

@@ -1,8 +1,8 @@
 //! `transform firefox`: the processed profile of the Firefox Profiler, at profiler.firefox.com.
 //!
 //! One allocation sample for each stack, at the time of its earliest contributor; the memory tracks and a marker for
-//! each memory snapshot come from the snapshots, as does one for the high-water mark. All samples are on the process's first thread, where the viewer looks
-//! for allocations. Invariant: the weights add up to the view's total.
+//! each memory snapshot come from the snapshots, as does one for the high-water mark. All samples are on the process's
+//! first thread, where the viewer looks for allocations. Invariant: the weights add up to the view's total.
 
 use std::io::Write;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! `table`: who holds a view's memory, by place and allocator, as text, JSON or CSV.
 //!
 //! JSON and CSV have a row for each innermost frame and allocator, as recorded. In text a row is of a line of own code
-//! with all its allocators ([`holders`]), and as in JSON where stacks are shown as they were recorded (`--all-frames`). Invariant: the
-//! rows add up to the view's total; only text leaves any out, and says how many.
+//! with all its allocators ([`holders`]), and as in JSON where stacks are shown as they were recorded (`--all-frames`).
+//! Invariant: the rows add up to the view's total; only text leaves any out, and says how many.
 
 use std::collections::HashMap;
 use std::io::{self, Write};

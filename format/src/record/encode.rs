@@ -1,8 +1,8 @@
 //! The encoder: from records to the bytes of a segment.
 //!
-//! It runs inside the tracked program's malloc. Each call writes one record at a position and returns the position after
-//! it, or `None` if fewer than [`MAX_RECORD`](super::MAX_RECORD) bytes are left; what was written then does not count, and the caller
-//! begins a new segment.
+//! It runs inside the tracked program's malloc. Each call writes one record at a position and returns the position
+//! after it, or `None` if fewer than [`MAX_RECORD`](super::MAX_RECORD) bytes are left; what was written then does not
+//! count, and the caller begins a new segment.
 //!
 //! Invariant: no allocation, no panic, and no byte is written beyond the given slice.
 

@@ -1,8 +1,9 @@
 //! Observes live bytes after each event: for live bytes over time, and for the common high-water mark of several
 //! processes.
 //!
-//! It is separate because most reports of one process do not need it. Several processes share one [`LiveBytesObserver`], which is
-//! moved to the process that is replayed. Invariant: `elsewhere` does not change while a process is replayed.
+//! It is separate because most reports of one process do not need it. Several processes share one
+//! [`LiveBytesObserver`], which is moved to the process that is replayed. Invariant: `elsewhere` does not change while
+//! a process is replayed.
 
 use crate::analysis::Curve;
 

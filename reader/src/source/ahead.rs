@@ -3,8 +3,8 @@
 //! Segments are queued for rayon's threads in the order in which they will be needed, up to a bound. If the merge needs
 //! a batch that no thread has begun, it decodes it itself, so it never waits for a thread that may not run.
 //!
-//! Invariant: at most [`AheadLimits::ahead`] segments wait with at most one batch of [`AheadLimits::batch`] events each, and so does
-//! each segment that is being merged.
+//! Invariant: at most [`AheadLimits::ahead`] segments wait with at most one batch of [`AheadLimits::batch`] events
+//! each, and so does each segment that is being merged.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{Dir, Outcome, PairedRun, ParsedStacks, ReportedTally, Stats};
+use crate::support::{Dir, PairedRun, ParsedStacks, ReportedTally, Stats};
 
 /// What the constructor of constructs.c allocates, by allocator.
 const CALLS: [(&str, u64, u64); 4] = [("malloc", 11, 15), ("calloc", 1, 2), ("realloc", 2, 4), ("mmap", 1, 16)];
@@ -52,9 +52,7 @@ fn stacks_of_constructors_inside_dlopen_are_whole() {
     let dir = Dir::new();
     let options = ["-O1", "-fno-optimize-sibling-calls"];
     let (program, library) = (dir.program("loading"), library(&dir, "lib.so", 1000, &options));
-    let arguments = ["close_again".into(), library.into_os_string(), "now".into()];
-    let plain = Outcome::of(dir.command(&program).args(&arguments));
-    let run = dir.run_as(&plain, &["--native"], &program, &arguments);
+    let run = dir.run_with(&["--native"], &program, ["close_again".as_ref(), library.as_os_str(), "now".as_ref()]);
     assert_eq!(run.stats().number("/capture/truncated_stacks"), 0);
     let stacks = ParsedStacks::of(&run.capture);
     let functions = |size| stacks.functions(stacks.block(size));

@@ -108,9 +108,7 @@ fn few_tasks(dir: &Dir, most: u64, limited: impl Fn() -> Command) {
         assert!(recorded || outcome.stderr.contains("ulimit -u, pids.max"), "{told}");
         assert!(recorded || most < 40, "{told}");
         if recorded && mode.contains(&"--follow") {
-            let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
-            let captures =
-                files.filter(|path| path.extension().is_some_and(|suffix| suffix == "bin")).collect::<Vec<_>>();
+            let captures = dir.captures();
             let said = outcome.stderr.contains("a child process was not recorded");
             assert_eq!(captures.len() < 9, said, "{told} {captures:?}");
             captures.iter().for_each(|capture| drop(std::fs::remove_file(capture)));

@@ -1,16 +1,16 @@
 //! 1 to 1000 threads that allocate at once and free each other's blocks: counts are exact, no event stands before the one
 //! that it follows, and no thread ever waits for another one that memtrack has interrupted.
 
-use crate::support::{Dir, Outcome, ReportedTally, Stats};
+use crate::support::{Dir, ReportedTally, Stats};
 
 /// An address that is handed out again before its block was freed would be two live blocks, and an unmatched free later.
 #[track_caller]
 fn exchange(options: &[&str], threads: u64, rounds: u64) {
     let dir = Dir::new();
     let program = dir.program("crowds");
-    let arguments = ["exchange".into(), threads.to_string().into(), rounds.to_string().into()];
-    let plain = Outcome { stdout: "exchange done\n".into(), stderr: String::new(), status: 0 };
-    let stats = dir.run_as(&plain, options, &program, &arguments).stats();
+    let run = dir.run_with(options, &program, ["exchange".to_owned(), threads.to_string(), rounds.to_string()]);
+    assert_eq!(run.outcome.stdout, "exchange done\n");
+    let stats = run.stats();
     let blocks = threads * rounds;
     assert_eq!(stats.allocator("malloc"), ReportedTally::new(blocks, 40 * blocks), "{options:?}");
     assert_eq!(

@@ -2,44 +2,22 @@
 
 use crate::support::{Dir, ReportedTally};
 
-#[track_caller]
-fn ends(case: &str, status: i32, allocated: ReportedTally) {
+#[test]
+fn the_status_is_passed_on_and_everything_is_there() {
     let dir = Dir::new();
-    let run = dir.run(&dir.program("processes"), [case]);
-    assert_eq!(run.outcome.status, status, "{:?}", run.outcome);
-    assert_eq!(run.stats().allocated(), allocated);
-}
-
-const WHOLE: ReportedTally = ReportedTally { count: 100_000, bytes: 1_600_000 };
-
-#[test]
-fn exit() {
-    ends("ends_exit", 23, WHOLE);
-}
-
-#[test]
-fn immediate_exit() {
-    ends("ends_at_once", 24, WHOLE);
-}
-
-#[test]
-fn abort() {
-    ends("ends_abort", 128 + libc::SIGABRT, WHOLE);
-}
-
-#[test]
-fn segmentation_fault() {
-    ends("ends_fault", 128 + libc::SIGSEGV, WHOLE);
-}
-
-#[test]
-fn termination_by_its_own_hand() {
-    ends("ends_term", 128 + libc::SIGTERM, WHOLE);
-}
-
-#[test]
-fn kill_by_its_own_hand() {
-    ends("ends_kill", 128 + libc::SIGKILL, WHOLE);
+    let program = dir.program("processes");
+    for (case, status) in [
+        ("ends_exit", 23),
+        ("ends_at_once", 24),
+        ("ends_abort", 128 + libc::SIGABRT),
+        ("ends_fault", 128 + libc::SIGSEGV),
+        ("ends_term", 128 + libc::SIGTERM),
+        ("ends_kill", 128 + libc::SIGKILL),
+    ] {
+        let run = dir.run(&program, [case]);
+        assert_eq!(run.outcome.status, status, "{case}: {:?}", run.outcome);
+        assert_eq!(run.stats().allocated(), ReportedTally::new(100_000, 1_600_000), "{case}");
+    }
 }
 
 #[test]

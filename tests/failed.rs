@@ -14,9 +14,8 @@ fn failed(stats: &Stats) -> ReportedTally {
 fn every_function_that_fails_is_counted_once() {
     let dir = Dir::new();
     let program = dir.program("failed");
-    let plain = Outcome::of(dir.command(&program).arg("fails"));
     for options in [&[][..], &["--allocation-timestamps"], &["--aggregate"], &["--native"]] {
-        let stats = dir.run_as(&plain, options, &program, &["fails".into()]).stats();
+        let stats = dir.run_with(options, &program, ["fails"]).stats();
         assert_eq!(failed(&stats), ReportedTally::new(5, (1 + 2 + 3 + 4 + 5) * HUGE), "{options:?}");
         assert_eq!(stats.number("/failed_allocations/largest/bytes"), 5 * HUGE);
         assert_eq!(stats.0["failed_allocations"]["largest"]["allocator"], "mmap");
@@ -51,11 +50,9 @@ fn what_new_is_refused_is_counted_once() {
 
 #[test]
 fn the_last_lines_name_the_largest_and_the_limit() {
-    let (dir, memtrack) = (Dir::new(), crate::support::memtrack());
-    let program = dir.program("failed");
-    let mut command = dir.command("sh");
-    command.args(["-c", "ulimit -v 4000000; exec \"$0\" run -o capture.bin -- \"$@\""]);
-    let outcome = Outcome::of(command.arg(memtrack.get_program()).arg(&program).arg("fails"));
+    let dir = Dir::new();
+    let mut command = dir.shell("ulimit -v 4000000; exec \"$0\" run -o capture.bin -- \"$@\"");
+    let outcome = Outcome::of(command.arg(dir.program("failed")).arg("fails"));
     let said = &outcome.stderr;
     assert!(said.contains("  failed      352 TB in fails at ") && said.contains(", the largest of 5\n"), "{said}");
     assert!(said.contains("  limit       address space limit (ulimit -v) 4.10 GB\n"), "{said}");
@@ -64,9 +61,8 @@ fn the_last_lines_name_the_largest_and_the_limit() {
 
 #[test]
 fn the_limit_behind_a_signal_is_named() {
-    let (dir, memtrack) = (Dir::new(), crate::support::memtrack());
     let script = "ulimit -S -t 1; exec \"$0\" run -o capture.bin -- sh -c 'while :; do :; done'";
-    let outcome = Outcome::of(dir.command("sh").args(["-c", script]).arg(memtrack.get_program()));
+    let outcome = Outcome::of(&mut Dir::new().shell(script));
     let expected = "ended by signal 24 (SIGXCPU: CPU time limit (ulimit -t) of 1 s)";
     assert!(outcome.stderr.contains(expected), "{outcome:?}");
 }

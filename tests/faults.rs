@@ -1,8 +1,6 @@
 //! What may befall a program: crashes inside the allocator, jumps, signals, forks from threads. It ends as it would
 //! without memtrack, and every allocation up to there is recorded.
 
-use std::ffi::OsString;
-
 use crate::support::{Dir, Outcome, ReportedTally, Stats, figures};
 
 /// Runs a case of faults.c (with its argument, if it has one) plain and tracked, with these options of `memtrack run`.
@@ -10,9 +8,7 @@ use crate::support::{Dir, Outcome, ReportedTally, Stats, figures};
 fn with(options: &[&str], case: &str) -> (Outcome, Stats) {
     let dir = Dir::new();
     let program = dir.compile("faults", "faults", &["-pthread", "-w"]);
-    let arguments: Vec<OsString> = case.split(' ').map(Into::into).collect();
-    let plain = Outcome::of(dir.command(&program).args(&arguments));
-    let run = dir.run_as(&plain, options, &program, &arguments);
+    let run = dir.run_with(options, &program, case.split(' '));
     let stats = Stats::of(&run.capture);
     assert_eq!(stats.0["capture"]["complete"], true, "{}", stats.0);
     assert_eq!(stats.number("/capture/lost_blocks"), 0);
@@ -102,15 +98,9 @@ fn children_of_threads_are_followed_while_others_allocate() {
     let program = dir.program("faults");
     let mut command = dir.memtrack(["run", "--no-native", "-q", "--follow", "-o", "capture.bin", "--"]);
     assert_eq!(Outcome::of(command.arg(&program).arg("forks_in_threads")).success(), "forks_in_threads done\n");
-    let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
-    let captures = files.filter(|path| path.extension().is_some_and(|suffix| suffix == "bin"));
-    let mut found: Vec<ReportedTally> = captures
-        .map(|path| {
-            let stats = Stats::of(&path);
-            stats.is_whole();
-            stats.allocated()
-        })
-        .collect();
+    let stats: Vec<Stats> = dir.captures().iter().map(|path| Stats::of(path)).collect();
+    stats.iter().for_each(Stats::is_whole);
+    let mut found: Vec<ReportedTally> = stats.iter().map(Stats::allocated).collect();
     found.sort();
     let child = ReportedTally::new(1000 + 100_000, 1000 * 3000 + 50_000 * 300);
     let mut expected = vec![child; 30];

@@ -10,15 +10,15 @@ use std::process::Command;
 use crate::support::{Control, Dir, Outcome, ReportedTally, RunningProcess, Stats, figures, kill, limit, wait_until};
 
 /// A program of counting.c under memtrack, which waits to be let go.
-struct WaitingProgram {
+pub(crate) struct WaitingProgram {
     dir: Dir,
-    control: Control,
-    capture: PathBuf,
-    memtrack: RunningProcess,
+    pub(crate) control: Control,
+    pub(crate) capture: PathBuf,
+    pub(crate) memtrack: RunningProcess,
 }
 
 impl WaitingProgram {
-    fn of(case: &str, options: &[&str]) -> Self {
+    pub(crate) fn of(case: &str, options: &[&str]) -> Self {
         let dir = Dir::new();
         let capture = dir.path("capture.bin");
         Self::writing_to(dir, capture, case, options)
@@ -52,7 +52,7 @@ impl WaitingProgram {
     }
 
     /// That it ends as it would without memtrack; what memtrack says.
-    fn ends(self, stdout: &str) -> (Dir, PathBuf, String) {
+    pub(crate) fn ends(self, stdout: &str) -> (Dir, PathBuf, String) {
         let Outcome { stdout: printed, stderr, status } = self.memtrack.wait();
         assert_eq!((printed.as_str(), status), (stdout, 0), "{stderr}");
         (self.dir, self.capture, stderr)
@@ -110,10 +110,9 @@ fn a_child_waits_for_a_stopped_memtrack_to_be_let_in() {
     program.waits_on();
     let (dir, capture, _) = program.ends("");
     assert_eq!(Stats::of(&capture).allocated(), ReportedTally::new(100, 1200));
-    let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
-    let mut captures = files.filter(|path| path.extension().is_some_and(|suffix| suffix == "bin") && *path != capture);
-    let child = captures.find(|path| path.file_name() != capture.file_name()).expect("the child's capture");
-    assert_eq!(Stats::of(&child).allocated(), ReportedTally::new(1000, 11_000));
+    let captures = dir.captures();
+    let child = captures.iter().find(|path| path.file_name() != capture.file_name()).expect("the child's capture");
+    assert_eq!(Stats::of(child).allocated(), ReportedTally::new(1000, 11_000));
 }
 
 /// The capture reaches the largest size that memtrack's files may have.
@@ -205,9 +204,7 @@ fn no_file_may_become_large() {
     let dir = Dir::new();
     let (program, control) = (dir.program("counting"), dir.control("control"));
     control.let_go(1);
-    let script = "ulimit -f 1000; exec \"$0\" run -o capture.bin -- \"$@\"";
-    let mut command = dir.command("sh");
-    command.args(["-c", script]).arg(crate::support::memtrack().get_program());
+    let mut command = dir.shell("ulimit -f 1000; exec \"$0\" run -o capture.bin -- \"$@\"");
     let outcome = Outcome::of(command.arg(program).arg("little").arg(control.path()));
     assert_eq!((outcome.stdout.as_str(), outcome.status), ("200000 blocks\n", 0), "{}", outcome.stderr);
     assert!(outcome.stderr.contains("no allocations of") && outcome.stderr.contains("File too large"), "{outcome:?}");

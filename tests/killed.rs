@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::hindered::WaitingProgram;
 use crate::support::{Control, Dir, RunningProcess, Stats, figures, kill, wait_until};
 
 /// Kills a program that allocates without end once it has counted up to `count`; what it had counted, and its capture.
@@ -54,32 +55,25 @@ fn nothing_is_lost_when_a_program_of_four_threads_is_killed() {
 /// Far more is allocated afterwards than the rings hold.
 #[test]
 fn a_program_runs_on_when_memtrack_is_killed() {
-    let dir = Dir::new();
-    let (program, control, capture) = (dir.program("counting"), dir.control("control"), dir.path("capture.bin"));
-    let command = [program.as_os_str(), "phases".as_ref(), control.path().as_os_str()];
-    let mut memtrack = RunningProcess::start(&mut dir.recording(&capture, &command));
-    wait_until("the program waits", || control.phase() == 1);
-    kill(memtrack.pid(), libc::SIGKILL);
-    control.let_go(1);
-    wait_until("the program has come to its end", || has_ended(&control));
-    assert_eq!(control.count(), 1_300_000);
-    assert_eq!(memtrack.stdout(), "1300000 blocks\n");
-    let outcome = memtrack.wait();
+    let mut program = WaitingProgram::of("phases", &["-q"]);
+    kill(program.memtrack.pid(), libc::SIGKILL);
+    program.control.let_go(1);
+    wait_until("the program has come to its end", || has_ended(&program.control));
+    assert_eq!(program.control.count(), 1_300_000);
+    assert_eq!(program.memtrack.stdout(), "1300000 blocks\n");
+    let outcome = program.memtrack.wait();
     assert_eq!((outcome.status, outcome.stderr.as_str()), (137, ""));
 }
 
 /// The same in the middle of the allocations, when the program may be waiting for room.
 #[test]
 fn a_busy_program_runs_on_when_memtrack_is_killed() {
-    let dir = Dir::new();
-    let (program, control, capture) = (dir.program("counting"), dir.control("control"), dir.path("capture.bin"));
-    control.let_go(1);
-    let command = [program.as_os_str(), "phases".as_ref(), control.path().as_os_str()];
-    let mut memtrack = RunningProcess::start(&mut dir.recording(&capture, &command));
-    wait_until("the program is at work", || control.count() > 150_000);
-    kill(memtrack.pid(), libc::SIGKILL);
-    wait_until("the program has come to its end", || has_ended(&control));
-    assert_eq!(memtrack.stdout(), "1300000 blocks\n");
+    let mut program = WaitingProgram::of("phases", &["-q"]);
+    program.control.let_go(1);
+    wait_until("the program is at work", || program.control.count() > 150_000);
+    kill(program.memtrack.pid(), libc::SIGKILL);
+    wait_until("the program has come to its end", || has_ended(&program.control));
+    assert_eq!(program.memtrack.stdout(), "1300000 blocks\n");
 }
 
 /// Gone, or a zombie that nobody has reaped.
@@ -90,19 +84,15 @@ fn has_ended(control: &Control) -> bool {
 
 #[test]
 fn a_capture_that_is_being_written_can_be_read() {
-    let dir = Dir::new();
-    let (program, control, capture) = (dir.program("counting"), dir.control("control"), dir.path("capture.bin"));
-    let command = [program.as_os_str(), "phases".as_ref(), control.path().as_os_str()];
-    let memtrack = RunningProcess::start(&mut dir.recording(&capture, &command));
-    wait_until("the program waits", || control.phase() == 1);
+    let program = WaitingProgram::of("phases", &["-q"]);
     // The collector writes what a waiting program has left behind within a while.
     wait_until("all that has happened can be read", || {
-        let stats = Stats::of(&capture);
+        let stats = Stats::of(&program.capture);
         assert_eq!(stats.0["capture"]["complete"], false, "{}", stats.0);
         stats.allocator("malloc").count == 100_000
     });
-    control.let_go(1);
-    assert_eq!(memtrack.wait().success(), "1300000 blocks\n");
+    program.control.let_go(1);
+    let (_dir, capture, _) = program.ends("1300000 blocks\n");
     let stats = Stats::of(&capture);
     stats.is_whole();
     assert_eq!(stats.allocator("malloc").count, 1_300_000);

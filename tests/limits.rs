@@ -24,19 +24,17 @@ pub(crate) fn program(dir: &Dir) -> PathBuf {
 #[track_caller]
 fn tracked(dir: &Dir, options: &[&str], arguments: &[&OsStr]) -> Stats {
     let program = program(dir);
-    let arguments: Vec<_> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-    let plain = Outcome::of(dir.command(&program).args(&arguments));
-    assert_eq!((plain.status, plain.stderr.as_str()), (0, ""), "{plain:?}");
-    let stats = dir.run_as(&plain, options, &program, &arguments).stats();
+    let run = dir.run_with(options, &program, arguments);
+    assert_eq!((run.outcome.status, run.outcome.stderr.as_str()), (0, ""), "{run:?}");
+    let stats = run.stats();
     assert_eq!(stats.number("/deallocations/count"), 400_000);
     stats
 }
 
 /// The captures of children, beside the program's own.
 fn children(dir: &Dir) -> Vec<ReportedTally> {
-    let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
-    let is_child = |path: &PathBuf| path.to_string_lossy().ends_with("-1.bin");
-    files.filter(is_child).map(|path| Stats::of(&path).allocated()).collect()
+    let is_child = |path: &&PathBuf| path.to_string_lossy().ends_with("-1.bin");
+    dir.captures().iter().filter(is_child).map(|path| Stats::of(path).allocated()).collect()
 }
 
 /// With and without `--follow`, where children cannot be followed: what memtrack says of them.
@@ -88,11 +86,11 @@ fn a_program_of_another_root_directory() {
         copy_into(&root, Path::new(library));
     }
     copy_into(&root, &program);
-    let arguments = ["executes_in_chroot".into(), root.path(".").into_os_string(), program.clone().into_os_string()];
-    let plain = Outcome::of(dir.command(&program).args(&arguments));
-    assert!(plain.stdout.ends_with("nothing done\n"), "{plain:?}");
+    let root_path = root.path(".");
+    let arguments = ["executes_in_chroot".as_ref(), root_path.as_os_str(), program.as_os_str()];
     for options in [[].as_slice(), &["--follow"]] {
-        let run = dir.run_as(&plain, options, &program, &arguments);
+        let run = dir.run_with(options, &program, arguments);
+        assert!(run.outcome.stdout.ends_with("nothing done\n"), "{run:?}");
         assert_eq!(Stats::of(&run.capture).allocated(), ReportedTally::new(10, 100), "{options:?}");
     }
 }
@@ -123,10 +121,8 @@ fn a_set_user_id_program() {
     let direct = Outcome::of(dir.memtrack(["run", "--no-native", "--"]).arg(&other).arg("looks"));
     assert_eq!((&direct.stdout, direct.status), (&alone.stdout, 0));
     assert!(direct.stderr.contains("without recording") && direct.stderr.contains("another user"), "{direct:?}");
-    let arguments = ["executes".into(), other.clone().into_os_string()];
-    let plain = Outcome::of(dir.command(&first).args(&arguments));
     for options in [[].as_slice(), &["--follow"]] {
-        let run = dir.run_as(&plain, options, &first, &arguments);
+        let run = dir.run_with(options, &first, ["executes".as_ref(), other.as_os_str()]);
         assert_eq!(Stats::of(&run.capture).allocated(), ReportedTally::new(1000, 10_000), "{options:?}");
     }
 }
@@ -147,14 +143,12 @@ fn a_program_that_may_open_nothing_any_more() {
 /// the true one.
 #[test]
 fn memtrack_may_open_few_files() {
-    let (dir, memtrack) = (Dir::new(), crate::support::memtrack());
+    let dir = Dir::new();
     let program = program(&dir);
     let mut refused = 0;
     for files in 6..16 {
         let script = format!("ulimit -n {files}; exec \"$0\" run -f -o capture.bin -- \"$@\"");
-        let mut command = dir.command("sh");
-        command.args(["-c", &script]).arg(memtrack.get_program()).arg(&program).arg("nothing");
-        let outcome = Outcome::of(&mut command);
+        let outcome = Outcome::of(dir.shell(&script).arg(&program).arg("nothing"));
         assert_eq!((outcome.stdout.as_str(), outcome.status), ("child: 5\nnothing done\n", 0), "{files}: {outcome:?}");
         if ["without recording", "no allocations of"].iter().any(|said| outcome.stderr.contains(said)) {
             assert!(outcome.stderr.contains("Too many open files"), "{files}: {outcome:?}");
@@ -216,15 +210,13 @@ fn every_limit_with_every_mode() {
 /// More children at once than the limit that memtrack was started with has descriptors for; they have that limit.
 #[test]
 fn more_children_than_descriptors() {
-    let (dir, memtrack) = (Dir::new(), crate::support::memtrack());
+    let dir = Dir::new();
     let children = "mkfifo gate; exec 9<>gate; for child in $(seq 60); do (read go <&9) & done\n\
                     for child in $(seq 60); do echo >&9; done; wait; ulimit -Sn";
     let script = "ulimit -Sn 40; exec \"$0\" run -q --follow -o capture.bin -- sh -c \"$1\"";
-    let mut command = dir.command("sh");
-    let outcome = Outcome::of(command.args(["-c", script]).arg(memtrack.get_program()).arg(children));
+    let outcome = Outcome::of(dir.shell(script).arg(children));
     assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str(), outcome.status), ("40\n", "", 0));
-    let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").path());
-    let captures: Vec<_> = files.filter(|path| path.extension().is_some_and(|suffix| suffix == "bin")).collect();
+    let captures = dir.captures();
     // The shell, its children, and seq twice with the shell that is to become it.
     assert!(captures.len() > 60, "{captures:?}");
 }
@@ -242,11 +234,8 @@ fn a_program_that_limits_its_address_space() {
 #[test]
 fn a_limited_address_space() {
     let dir = Dir::new();
-    let memtrack = crate::support::memtrack();
-    let script = "ulimit -v 1500000; exec \"$0\" run -q -o capture.bin -- \"$@\"";
-    let mut command = dir.command("sh");
-    command.args(["-c", script]).arg(memtrack.get_program()).arg(program(&dir)).arg("nothing");
-    assert_eq!(Outcome::of(&mut command).success(), "child: 5\nnothing done\n");
+    let mut command = dir.shell("ulimit -v 1500000; exec \"$0\" run -q -o capture.bin -- \"$@\"");
+    assert_eq!(Outcome::of(command.arg(program(&dir)).arg("nothing")).success(), "child: 5\nnothing done\n");
     let stats = Stats::of(&dir.path("capture.bin"));
     stats.is_whole();
     assert_eq!(stats.allocated(), GOES_ON);

@@ -17,7 +17,6 @@ mod failed;
 mod faults;
 mod heap;
 mod hindered;
-mod input;
 mod killed;
 mod limits;
 mod loading;

@@ -175,9 +175,9 @@ fn files_at_one_address_in_turn_are_told_apart() {
 
 /// The capture of the child that `memtrack run --follow` records here.
 fn of_child(dir: &Dir) -> Option<PathBuf> {
-    let files = std::fs::read_dir(dir.path(".")).expect("a directory");
-    let mut paths = files.map(|file| file.expect("a file").path());
-    paths.find(|path| path.to_str().is_some_and(|path| path.contains("capture.") && path.ends_with("-1.bin")))
+    dir.captures()
+        .into_iter()
+        .find(|path| path.to_str().is_some_and(|path| path.contains("capture.") && path.ends_with("-1.bin")))
 }
 
 #[test]
@@ -249,9 +249,7 @@ fn a_library_of_any_name_that_is_replaced_afterwards() {
             )
         };
         let (path, program) = (library(name, &[]), dir.program("loading"));
-        let arguments = ["one".into(), path.clone().into_os_string()];
-        let plain = Outcome::of(dir.command(&program).args(&arguments));
-        let run = dir.run_as(&plain, &["--native"], &program, &arguments);
+        let run = dir.run_with(&["--native"], &program, ["one".as_ref(), path.as_os_str()]);
         let stacks = ParsedStacks::of(&run.capture);
         assert_eq!(stacks.functions(stacks.block(1000))[0], "library_allocate", "{name:?}");
         assert!(of_maps(&run.capture).is_empty(), "{name:?}");
@@ -272,10 +270,8 @@ fn a_library_without_a_build_id_that_is_replaced_by_another_without_one() {
         dir.compile("library", output, &[&common, options].concat())
     };
     let (path, program) = (library("plain.so", &[]), dir.program("loading"));
-    let arguments = ["one".into(), path.clone().into_os_string()];
-    let plain = Outcome::of(dir.command(&program).args(&arguments));
     for options in [&["--native"][..], &["--native", "--aggregate"]] {
-        let run = dir.run_as(&plain, options, &program, &arguments);
+        let run = dir.run_with(options, &program, ["one".as_ref(), path.as_os_str()]);
         let table = || Outcome::of(memtrack().arg("table").arg("--allocated").arg(&run.capture));
         assert!(table().success().contains(" library_allocate at "), "{:?}", table());
         // Its content is the same, but nobody knows that.
@@ -297,9 +293,7 @@ fn a_library_without_a_build_id_that_is_replaced_by_another_without_one() {
 fn code_without_a_file_stays_unknown() {
     let dir = Dir::new();
     let program = dir.compile("native_odd", "native_odd", &["-fno-optimize-sibling-calls"]);
-    let arguments = ["without_tables".into()];
-    let plain = Outcome::of(dir.command(&program).args(&arguments));
-    let run = dir.run_as(&plain, &["--native"], &program, &arguments);
+    let run = dir.run_with(&["--native"], &program, ["without_tables"]);
     assert!(of_maps(&run.capture).is_empty());
 }
 

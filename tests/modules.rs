@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use crate::support::collect_sources;
+
 /// The layers of the shim, the lowest first: a module uses its own layer and those below.
 const LAYERS: [&str; 6] = ["platform", "events", "stacks", "recording", "interposition", "process"];
 
@@ -64,8 +66,8 @@ impl ModuleGraph {
     fn read(name: &str) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
         let mut files = Vec::new();
-        collect(&root, &root, &mut files);
-        Self::of(&files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect::<Vec<_>>())
+        collect_sources(&root, &root, &mut files);
+        Self::of(&files.iter().map(|(path, text)| (path.trim_end_matches(".rs"), text.as_str())).collect::<Vec<_>>())
     }
 
     /// Of files by their paths without `.rs`.
@@ -142,19 +144,6 @@ fn circle<'a>(edges: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> Option<Vec<&'a st
         way.push(next);
         if let Some(seen) = seen {
             return Some(way.split_off(seen));
-        }
-    }
-}
-
-fn collect(root: &Path, folder: &Path, files: &mut Vec<(String, String)>) {
-    for entry in std::fs::read_dir(folder).expect("a folder of sources").flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            collect(root, &path, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let name = path.strip_prefix(root).expect("below the root").with_extension("");
-            let text = std::fs::read_to_string(&path).expect("a source");
-            files.push((name.to_str().expect("a plain name").to_owned(), text));
         }
     }
 }

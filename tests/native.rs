@@ -1,6 +1,6 @@
 //! Native call stacks: those that programs tell of themselves, by backtrace(), against those in their captures.
 
-use crate::support::{Block, Dir, Outcome, PairedRun, ParsedStacks, Stats};
+use crate::support::{Block, Dir, PairedRun, ParsedStacks, Stats};
 
 /// The smallest block that a fixture marks; nothing else comes near.
 const MARKED: u64 = 1_000_000;
@@ -14,9 +14,9 @@ fn marked(stacks: &ParsedStacks) -> Vec<&Block> {
 #[track_caller]
 fn recorded(dir: &Dir, options: &[&str]) -> PairedRun {
     let program = dir.compile("native", "native", &[&["-pthread", "-rdynamic", "-ldl"], options].concat());
-    let plain = Outcome::of(&mut dir.command(&program));
-    assert_eq!(plain.status, 0, "{plain:?}");
-    dir.run_as(&plain, &["--native"], &program, &[])
+    let run = dir.run_with(&["--native"], &program, [""; 0]);
+    assert_eq!(run.outcome.status, 0, "{run:?}");
+    run
 }
 
 /// That each marked block has the stack that the program tells; frames of libraries are left out of both.
@@ -70,9 +70,7 @@ fn libraries_closed_and_opened_in_turn_at_one_place() {
     let library = |name: &str| dir.compile("library", name, &["-shared", "-fPIC", "-fno-optimize-sibling-calls"]);
     let (first, second) = (library("first.so"), library("second.so"));
     let program = dir.program("loading");
-    let arguments = ["in_turn".into(), first.into_os_string(), second.into_os_string()];
-    let plain = Outcome::of(dir.command(&program).args(&arguments));
-    let run = dir.run_as(&plain, &["--native"], &program, &arguments);
+    let run = dir.run_with(&["--native"], &program, ["in_turn".as_ref(), first.as_os_str(), second.as_os_str()]);
     let stats = run.stats();
     assert_eq!(stats.number("/capture/truncated_stacks"), 0);
     let stacks = ParsedStacks::of(&run.capture);
@@ -86,13 +84,11 @@ fn libraries_closed_and_opened_in_turn_at_one_place() {
 fn odd(case: &str) -> (Vec<Vec<String>>, u64) {
     let dir = Dir::new();
     let program = dir.compile("native_odd", "native_odd", &["-fno-optimize-sibling-calls"]);
-    let arguments = [case.into()];
-    let plain = Outcome::of(dir.command(&program).args(&arguments));
-    assert_eq!(plain.status, 0, "{plain:?}");
-    let run = dir.run_as(&plain, &["--native"], &program, &arguments);
+    let run = dir.run_with(&["--native"], &program, [case]);
+    assert_eq!(run.outcome.status, 0, "{run:?}");
     let stacks = ParsedStacks::of(&run.capture);
     let blocks = marked(&stacks);
-    assert_eq!(plain.stdout, format!("{}\n", blocks.len()));
+    assert_eq!(run.outcome.stdout, format!("{}\n", blocks.len()));
     let named = |block: &&Block| stacks.functions(block).into_iter().map(str::to_owned).collect();
     (blocks.iter().map(named).collect(), run.stats().number("/capture/truncated_stacks"))
 }

@@ -1,5 +1,7 @@
 //! Programs that start others: their own figures stay exact, and their children run unharmed and unrecorded.
 
+use std::ffi::OsStr;
+
 use crate::support::{Dir, Outcome, ReportedTally, Stats};
 
 fn processes(case: &str) -> Stats {
@@ -57,9 +59,8 @@ fn exec_that_fails_changes_nothing() {
 fn a_program_that_replaces_itself_goes_on_being_recorded() {
     let dir = Dir::new();
     let program = dir.program("trees");
-    let plain = Outcome::of(dir.command(&program).arg("replaces"));
     for options in [["--aggregate"].as_slice(), &[]] {
-        let run = dir.run_as(&plain, options, &program, &["replaces".into()]);
+        let run = dir.run_with(options, &program, ["replaces"]);
         let said = Outcome::of(dir.memtrack(["stats"]).arg(&run.capture)).stderr;
         assert!(!said.contains("was replaced"), "{options:?}: {said}");
     }
@@ -78,10 +79,8 @@ fn wrappers_do_not_take_the_programs_capture() {
     let trees = dir.program("trees");
     let script = dir.write("wrapper.sh", format!("exec {} leaf 9 1009\n", trees.display()).as_bytes());
     for wrapper in [["env", "A=b", "sh"].as_slice(), &["nice", "sh"], &["sh"]] {
-        let program = wrapper[0];
-        let arguments: Vec<_> = wrapper[1..].iter().map(Into::into).chain([script.clone().into()]).collect();
-        let plain = Outcome::of(dir.command(program).args(&arguments));
-        let run = dir.run_as(&plain, &[], program.as_ref(), &arguments);
+        let arguments = wrapper[1..].iter().map(OsStr::new).chain([script.as_os_str()]);
+        let run = dir.run(wrapper[0].as_ref(), arguments);
         assert_eq!(run.stats().leaked(), ReportedTally::new(9, 9 * 1009), "{wrapper:?}");
         assert_eq!(run.stats().0.pointer("/capture/command_line/1").unwrap(), "leaf", "{wrapper:?}");
     }
@@ -96,9 +95,8 @@ fn a_static_program_finds_its_environment_unchanged() {
         return;
     }
     let script = dir.write("script.sh", b"exec ./static looks_around\n");
-    let plain = Outcome::of(dir.command("sh").arg(&script));
     for options in [[].as_slice(), &["--follow"], &["--aggregate"]] {
-        let run = dir.run_as(&plain, options, "sh".as_ref(), &[script.clone().into()]);
+        let run = dir.run_with(options, "sh".as_ref(), [&script]);
         // What is recorded is the shell's.
         let report = Outcome::of(dir.memtrack(["stats"]).arg(&run.capture));
         assert!(report.stderr.contains("ends at an exec"), "{options:?}: {report:?}");

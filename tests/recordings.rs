@@ -7,8 +7,8 @@ use crate::support::{Dir, Outcome, Stats};
 
 /// Files of captures in the directory.
 fn captures(dir: &Dir) -> BTreeSet<String> {
-    let files = std::fs::read_dir(dir.path(".")).expect("a directory").map(|file| file.expect("a file").file_name());
-    files.map(|name| name.to_string_lossy().into_owned()).filter(|name| name.ends_with(".bin")).collect()
+    let name = |path: PathBuf| path.file_name().expect("a name").to_string_lossy().into_owned();
+    dir.captures().into_iter().map(name).collect()
 }
 
 /// Records children of a shell, one for each of these; what memtrack says.

@@ -15,9 +15,8 @@ const SMALL: u64 = 8_000_000;
 fn peak(case: &str, options: &[&str], status: i32) -> u64 {
     let dir = Dir::new();
     let program = dir.program("resident");
-    let plain = crate::support::Outcome::of(dir.command(&program).arg(case));
-    assert_eq!(plain.status, status, "{plain:?}");
-    let run = dir.run_as(&plain, options, &program, &[case.into()]);
+    let run = dir.run_with(options, &program, [case]);
+    assert_eq!(run.outcome.status, status, "{run:?}");
     Stats::of(&run.capture).number("/rss/peak_bytes")
 }
 

@@ -1,6 +1,7 @@
 //! Signals: handlers that allocate in the middle of an allocation, and signals that are sent to memtrack.
 
-use crate::support::{Control, Dir, Outcome, ReportedTally, RunningProcess, Stats, kill, wait_until};
+use crate::hindered::WaitingProgram;
+use crate::support::{Dir, Outcome, ReportedTally, RunningProcess, Stats, kill, wait_until};
 
 /// What the handler allocates inside a call of the program's is not promised to be recorded; the program's own calls are.
 #[test]
@@ -18,19 +19,12 @@ fn a_handler_allocates_every_millisecond() {
 
 /// Sends `signal` to memtrack while the program waits.
 fn signalled(case: &str, signal: i32) -> (Outcome, Stats) {
-    let dir = Dir::new();
-    let (program, control, capture) = (dir.program("counting"), dir.control("control"), dir.path("capture.bin"));
-    let command = [program.as_os_str(), case.as_ref(), control.path().as_os_str()];
-    let memtrack = RunningProcess::start(&mut dir.recording(&capture, &command));
-    wait_until("the program waits", || control.phase() == 1);
-    kill(memtrack.pid(), signal);
-    let outcome = memtrack.wait();
-    assert!(is_gone(&control), "memtrack has waited for the program");
-    (outcome, Stats::of(&capture))
-}
-
-fn is_gone(control: &Control) -> bool {
-    !std::path::Path::new(&format!("/proc/{}", control.pid())).exists()
+    let program = WaitingProgram::of(case, &["-q"]);
+    kill(program.memtrack.pid(), signal);
+    let outcome = program.memtrack.wait();
+    let process = format!("/proc/{}", program.control.pid());
+    assert!(!std::path::Path::new(&process).exists(), "memtrack has waited for the program");
+    (outcome, Stats::of(&program.capture))
 }
 
 #[test]

@@ -24,10 +24,8 @@ const START: &str = "…";
 /// Records a program that must run as it does plain, and whose stacks must be whole.
 #[track_caller]
 fn recorded(dir: &Dir, program: &Path, arguments: &[PathBuf]) -> ParsedStacks {
-    let arguments: Vec<_> = arguments.iter().map(|argument| argument.clone().into_os_string()).collect();
-    let plain = Outcome::of(dir.command(program).args(&arguments));
-    assert_eq!(plain.status, 0, "{plain:?}");
-    let run = dir.run_as(&plain, &["--native"], program, &arguments);
+    let run = dir.run_with(&["--native"], program, arguments);
+    assert_eq!(run.outcome.status, 0, "{run:?}");
     assert_eq!(run.stats().number("/capture/truncated_stacks"), 0);
     ParsedStacks::of(&run.capture)
 }

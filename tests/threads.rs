@@ -98,9 +98,7 @@ fn the_loaders_own_memory_is_not_seen() {
     let dir = Dir::new();
     for (name, options) in [("fixed", ["-pthread", "-no-pie", "-fno-pie"]), ("moved", ["-pthread", "-pie", "-fpie"])] {
         let (program, capture) = (dir.compile("stubs", name, &options), dir.path(name).with_extension("bin"));
-        let mut command = dir.memtrack(["run", "--no-native", "-q"]);
-        command.arg("-o").arg(&capture).arg("--").arg(program);
-        crate::support::Outcome::of(&mut command).success();
+        crate::support::Outcome::of(&mut dir.recording(&capture, &[program.as_os_str()])).success();
         let stats = Stats::of(&capture);
         stats.is_whole();
         assert_eq!(stats.number("/capture/unmatched_frees"), 0, "{name}");

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use crate::support::{Dir, Labels, Outcome, ParsedStacks};
+use crate::support::{Dir, Labels, ParsedStacks};
 
 const OPTIONS: [&[&str]; 3] = [
     &["-O1", "-fno-optimize-sibling-calls"],
@@ -39,10 +39,9 @@ fn each_block_has_its_own_stack_whatever_came_before() {
     for options in OPTIONS {
         let dir = Dir::new();
         let program = dir.compile("turns", "turns", options);
-        let plain = Outcome::of(&mut dir.command(&program));
-        assert_eq!(plain.status, 0, "{plain:?}");
         for timestamps in [&["--native"][..], &["--native", "--allocation-timestamps"]] {
-            let run = dir.run_as(&plain, timestamps, &program, &[]);
+            let run = dir.run_with(timestamps, &program, [""; 0]);
+            assert_eq!(run.outcome.status, 0, "{run:?}");
             let stacks = ParsedStacks::of(&run.capture);
             let mut met: HashMap<u64, usize> = HashMap::new();
             for block in stacks.blocks.iter().filter(|block| (1001..5000).contains(&block.size)) {

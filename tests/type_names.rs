@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::support::collect_sources;
+
 /// The folders of the workspace's crates.
 const CRATES: [&str; 7] = ["format", "transport", "shim", "collector", "reader", "cli", "tests"];
 
@@ -16,7 +18,7 @@ const GIVEN_NAMES: [&str; 2] = ["cli/src/export/pprof/message.rs", "tests/chain_
 fn no_two_types_share_a_name() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut files = Vec::new();
-    CRATES.iter().for_each(|name| collect(&root.join(name), &root, &mut files));
+    CRATES.iter().for_each(|name| collect_sources(&root.join(name), &root, &mut files));
     let shared = shared_names(files.iter().map(|(path, text)| (path.as_str(), text.as_str())));
     assert!(shared.is_empty(), "each of these types needs a name of its own:\n{}", shared.join("\n"));
 }
@@ -60,17 +62,4 @@ fn defined_type(line: &str) -> Option<&str> {
     let defines = ["struct", "enum", "union", "trait"].contains(&keyword) || (keyword == "type" && code == line);
     let end = rest.find(|character: char| !character.is_alphanumeric() && character != '_').unwrap_or(rest.len());
     Some(&rest[..end]).filter(|name| defines && !name.is_empty())
-}
-
-/// The Rust sources below a folder, but for programs that tests compile; paths are those below the root.
-fn collect(folder: &Path, root: &Path, files: &mut Vec<(String, String)>) {
-    for entry in std::fs::read_dir(folder).expect("a folder of sources").flatten() {
-        let path = entry.path();
-        if path.is_dir() && !path.ends_with("fixtures") {
-            collect(&path, root, files);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            let name = path.strip_prefix(root).expect("below the root").to_str().expect("a plain name").to_owned();
-            files.push((name, std::fs::read_to_string(&path).expect("a source")));
-        }
-    }
 }

@@ -41,6 +41,15 @@ impl Dir {
         path
     }
 
+    /// The captures in it, by name.
+    pub(crate) fn captures(&self) -> Vec<PathBuf> {
+        let files = std::fs::read_dir(self.path(".")).expect("a directory").map(|file| file.expect("a file").path());
+        let mut captures: Vec<_> =
+            files.filter(|path| path.extension().is_some_and(|suffix| suffix == "bin")).collect();
+        captures.sort();
+        captures
+    }
+
     /// A new control memory.
     pub(crate) fn control(&self, name: &str) -> Control {
         Control::new(self.path(name))
@@ -104,6 +113,13 @@ impl Dir {
         command
     }
 
+    /// A shell that runs this script here; `$0` is memtrack.
+    pub(crate) fn shell(&self, script: &str) -> Command {
+        let mut command = self.command("sh");
+        command.args(["-c", script]).arg(memtrack().get_program());
+        command
+    }
+
     /// `memtrack run -q -o CAPTURE` of a program.
     pub(crate) fn recording(&self, capture: &Path, program: &[&OsStr]) -> Command {
         let mut command = self.memtrack(["run", "--no-native", "-q", "-o"]);
@@ -114,9 +130,20 @@ impl Dir {
     /// Runs a program plain and under memtrack and compares what they left.
     #[track_caller]
     pub(crate) fn run<S: AsRef<OsStr>>(&self, program: &Path, arguments: impl IntoIterator<Item = S>) -> PairedRun {
+        self.run_with(&[], program, arguments)
+    }
+
+    /// The same with options of `memtrack run`.
+    #[track_caller]
+    pub(crate) fn run_with<S: AsRef<OsStr>>(
+        &self,
+        options: &[&str],
+        program: &Path,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> PairedRun {
         let arguments: Vec<OsString> = arguments.into_iter().map(|argument| argument.as_ref().into()).collect();
         let plain = Outcome::of(self.command(program).args(&arguments));
-        self.run_as(&plain, &[], program, &arguments)
+        self.run_as(&plain, options, program, &arguments)
     }
 
     /// Runs a program under memtrack with options of `memtrack run`, and compares with what a plain run left.

@@ -38,6 +38,19 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// The Rust sources below a folder, but for programs that tests compile: their paths from `root` on, and their texts.
+pub(crate) fn collect_sources(folder: &Path, root: &Path, files: &mut Vec<(String, String)>) {
+    for entry in std::fs::read_dir(folder).expect("a folder of sources").flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.ends_with("fixtures") {
+            collect_sources(&path, root, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let name = path.strip_prefix(root).expect("below the root").to_str().expect("a plain name").to_owned();
+            files.push((name, std::fs::read_to_string(&path).expect("a source")));
+        }
+    }
+}
+
 /// The release build is what users run, and unlike a debug build its library may be in each call of malloc.
 fn build() -> Option<PathBuf> {
     let test = std::env::current_exe().expect("the path of this test");

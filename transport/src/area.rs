@@ -160,13 +160,14 @@ impl Area {
 }
 
 fn memory_file() -> io::Result<OwnedFd> {
+    // By number, since glibc has the function from 2.27 only.
     // SAFETY: a NUL-terminated name and valid flags.
-    let fd = unsafe { libc::memfd_create(c"memtrack".as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::syscall(libc::SYS_memfd_create, c"memtrack".as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// An unlinked file on a disk. A write to a page for which the disk has no space raises SIGBUS, so the whole file is

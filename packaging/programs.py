@@ -1,0 +1,115 @@
+"""Compiles the program and its library so that they run on every glibc from 2.17 on.
+
+Why two linkers: zig links the program against the symbols of glibc 2.17, which the system's linker cannot; the
+library uses options that zig's linker does not have, and needs no newer symbol as it is. Invariant: what is handed
+out was looked at: no symbol after 2.17, no other library than glibc's, no path of this machine.
+"""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from checkout import MACHINE, WORK, Failure, commit, epoch, output, run, say, stage
+
+GLIBC = (2, 17)
+TARGET = f"{MACHINE}-unknown-linux-gnu"
+PROFILE = "dist"
+# What every package's program can do.
+FEATURES = "parquet"
+LIBRARIES = re.compile(r"(libc|libm|libdl|libpthread|librt|ld-linux-(x86-64|aarch64))\.so\.[0-9]+")
+TOOLS = {"maturin": "maturin>=1.9,<2", "ziglang": "ziglang>=0.15,<0.18", "cargo-zigbuild": "cargo-zigbuild>=0.20,<1"}
+
+
+def tools():
+    """A virtual environment with what building needs and a system does not have."""
+    place = WORK / "tools"
+    if not (place / "complete").exists():
+        say(f"installs {', '.join(TOOLS)} in {place}")
+        run(sys.executable, "-m", "venv", "--clear", place)
+        run(place / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *TOOLS.values())
+        (place / "complete").touch()
+    return place
+
+
+def source():
+    return stage(WORK / "source")
+
+
+def environment(**more):
+    """That of every build: tools found, paths of this machine replaced, and no time but the commit's."""
+    cargo_home = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
+    paths = [(WORK / "source", "/memtrack"), (WORK / "cargo", "/target"), (cargo_home, "/cargo")]
+    flags = [f"--remap-path-prefix={path}={name}" for path, name in paths]
+    c_flags = " ".join(f"-ffile-prefix-map={path}={name}" for path, name in paths)
+    return {
+        **os.environ,
+        "PATH": f"{tools()}/bin:{os.environ['PATH']}",
+        "CARGO_TARGET_DIR": str(WORK / "cargo"),
+        "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(flags),
+        "CFLAGS": c_flags,
+        "CARGO_INCREMENTAL": "0",
+        "SOURCE_DATE_EPOCH": str(epoch()),
+        "MEMTRACK_COMMIT": commit(),
+        **more,
+    }
+
+
+def library():
+    """The library that is loaded into programs."""
+    directory = source()
+    run(
+        "cargo",
+        "build",
+        "--locked",
+        "--profile",
+        "shim",
+        "--package",
+        "memtrack-shim",
+        "--target",
+        TARGET,
+        cwd=directory,
+        env=environment(),
+    )
+    return checked(WORK / "cargo" / TARGET / "shim" / "libmemtrack_shim.so")
+
+
+def program_with_library_beside():
+    """The program that looks for its library in the system's directories."""
+    directory = source()
+    command = [
+        "zigbuild",
+        "--locked",
+        "--profile",
+        PROFILE,
+        "--package",
+        "memtrack-cli",
+        "--features",
+        f"{FEATURES},external-shim",
+    ]
+    glibc = ".".join(map(str, GLIBC))
+    run("cargo", *command, "--target", f"{TARGET}.{glibc}", cwd=directory, env=environment())
+    return checked(WORK / "cargo" / TARGET / PROFILE / "memtrack")
+
+
+def glibc_needed(file):
+    """The newest version of glibc whose symbols a file needs. Weak ones are not needed."""
+    table = output("readelf", "--version-info", "--wide", file)
+    found = re.findall(r"Name: GLIBC_([0-9.]+)  Flags: (\S+)", table)
+    return max((tuple(map(int, name.split("."))) for name, flags in found if flags != "WEAK"), default=(0, 0))
+
+
+def checked(file):
+    """The same file, after a look at what it needs and names."""
+    dynamic = output("readelf", "--dynamic", "--wide", file)
+    strange = [name for name in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic) if not LIBRARIES.fullmatch(name)]
+    if strange:
+        raise Failure(f"{file} needs {', '.join(strange)}")
+    newest = glibc_needed(file)
+    if newest[:2] > GLIBC:
+        raise Failure(f"{file} needs glibc {'.'.join(map(str, newest))}, not {'.'.join(map(str, GLIBC))}")
+    content = Path(file).read_bytes()
+    for path in [str(WORK), str(Path.home() / ".cargo")]:
+        if path.encode() in content:
+            raise Failure(f"{file} names {path}")
+    return Path(file)

@@ -1,0 +1,182 @@
+"""Installs every artifact in clean systems, does the main job there, removes it, and compares what is left.
+
+Why: a package is right when it works where nobody has built it. The systems are Debian's, unpacked by debootstrap,
+with python3 and without a compiler; each is copied for a test and thrown away. Invariant: a test that cannot be made
+is a failure, with what is missing, and no pass.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from checkout import DIST, MACHINE, ROOT, WORK, Failure, need, run, say, version
+
+SYSTEMS = ["bullseye", "bookworm", "trixie", "sid"]
+MIRROR = os.environ.get("MEMTRACK_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+PACKAGES = "python3,python3-venv"
+# Where a system gets the artifact and the job, and what it writes; all else is compared.
+DESK = "tmp/memtrack-test"
+# Mounted or written by the system itself.
+APART = ("proc", "sys", "dev", DESK)
+# dpkg's own notes of what it did.
+NOTES = {"var/log/dpkg.log", "var/lib/dpkg/lock", "var/lib/dpkg/lock-frontend", "var/lib/dpkg/triggers/Lock"}
+
+
+def test_all(artifacts, systems=None):
+    """Tests artifacts (by kind) in every system; a Failure names all that went wrong."""
+    able()
+    wrong = []
+    for name in systems or SYSTEMS:
+        root = copied(system(name))
+        for kind, artifact in artifacts.items():
+            try:
+                say(f"{name}: {kind}: {in_system(root, kind, artifact)}")
+            except Failure as failure:
+                say(f"{name}: {kind}: {failure}")
+                wrong.append(f"{kind} in {name}")
+        shutil.rmtree(root)
+    if wrong:
+        raise Failure(f"failed: {', '.join(wrong)}")
+
+
+def able():
+    need("debootstrap", "debootstrap")
+    need("unshare", "util-linux")
+    if os.geteuid():
+        raise Failure("clean systems are unpacked and entered by root only; run it as root")
+    if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], check=False).returncode:
+        raise Failure("clean systems need mount and process namespaces, which are not permitted here")
+
+
+def system(name):
+    """The unpacked system, kept for the next time."""
+    place = WORK / "systems" / name
+    if not place.exists():
+        say(f"unpacks {name} in {place}")
+        part = place.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.parent.mkdir(parents=True, exist_ok=True)
+        log = place.with_suffix(".log")
+        with open(log, "w") as file:
+            try:
+                run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", name, part, MIRROR, stdout=file)
+            except Failure as failure:
+                raise Failure(f"{failure}; see {log}") from None
+        part.rename(place)
+    return place
+
+
+def copied(place):
+    copy = place.with_suffix(".test")
+    shutil.rmtree(copy, ignore_errors=True)
+    run("cp", "-a", "--reflink=auto", place, copy)
+    return copy
+
+
+def in_system(root, kind, artifact):
+    """One artifact in one system: what the job printed."""
+    desk = root / DESK
+    shutil.rmtree(desk, ignore_errors=True)
+    desk.mkdir(parents=True)
+    for file in [artifact, ROOT / "examples/demo.py", ROOT / "packaging/main_job.py"]:
+        shutil.copy(file, desk)
+    before = files(root)
+    commands = globals()[f"commands_for_{kind}"](artifact.name)
+    inside(root, commands["install"])
+    result = ""
+    for memtrack in commands["memtrack"]:
+        result = inside(root, f"python3 main_job.py /{DESK} {memtrack}")
+    inside(root, commands["remove"])
+    left = sorted(files(root) - before - NOTES)
+    if left:
+        raise Failure(f"left behind: {', '.join(left)}")
+    gone = sorted(before - files(root))
+    if gone:
+        raise Failure(f"taken away though it was there before: {', '.join(gone)}")
+    return result.strip()
+
+
+def inside(root, script):
+    """Runs shell commands in the system, in namespaces whose mounts end with them."""
+    enter = ["unshare", "--mount", "--pid", "--fork", "--kill-child", f"--root={root}", "--wd=/", "--mount-proc"]
+    variables = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": f"/{DESK}", "LC_ALL": "C.UTF-8"}
+    variables["PYTHONDONTWRITEBYTECODE"] = "1"
+    done = subprocess.run(
+        [*enter, "sh", "-euc", f"cd /{DESK}\n{script}"],
+        env=variables,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if done.returncode:
+        raise Failure(f"status {done.returncode} from: {script}\n{done.stdout}")
+    return done.stdout
+
+
+def files(root):
+    """All paths of a system that are compared."""
+    found = set()
+    for directory, names, others in os.walk(root):
+        inner = os.path.relpath(directory, root)
+        names[:] = [name for name in names if os.path.normpath(f"{inner}/{name}") not in APART]
+        found.update(os.path.normpath(f"{inner}/{name}") for name in [*names, *others])
+    return found
+
+
+def commands_for_deb(name):
+    return {"install": f"dpkg -i {name}", "memtrack": ["memtrack"], "remove": "dpkg --purge memtrack"}
+
+
+def commands_for_tarball(name):
+    unpacked = name.removesuffix(".tar.gz")
+    return {
+        "install": f"tar xzf {name}; {unpacked}/install.sh /usr/local; {unpacked}/install.sh '/opt/a b'",
+        "memtrack": ["/usr/local/bin/memtrack", "'/opt/a b/bin/memtrack'"],
+        "remove": f"for prefix in /usr/local '/opt/a b'; do {unpacked}/install.sh --uninstall \"$prefix\"; done",
+    }
+
+
+def commands_for_wheel(name):
+    """In a virtual environment, whose own files are compared, too."""
+    listing = "find venv -not -path '*/__pycache__*' | sort"
+    return {
+        "install": f"python3 -m venv venv; {listing} >before; venv/bin/pip install --no-index --no-cache-dir {name}",
+        "memtrack": ["venv/bin/memtrack", "venv/bin/python -m memtrack"],
+        "remove": f"venv/bin/pip uninstall -y memtrack; {listing} | diff before -",
+    }
+
+
+def test_wheel_here(wheel):
+    """The same job with the wheel in a fresh virtual environment of this system."""
+    desk = WORK / "venv-test"
+    shutil.rmtree(desk, ignore_errors=True)
+    desk.mkdir(parents=True)
+    for file in [wheel, ROOT / "examples/demo.py", ROOT / "packaging/main_job.py"]:
+        shutil.copy(file, desk)
+    commands = commands_for_wheel(Path(wheel).name)
+    jobs = [f"python3 main_job.py . {memtrack}" for memtrack in commands["memtrack"]]
+    run("sh", "-euc", "\n".join([commands["install"], *jobs, commands["remove"]]), cwd=desk)
+    shutil.rmtree(desk)
+
+
+def newest_wheel():
+    return artifact("wheel", f"memtrack-{version()}-*.whl")
+
+
+def artifacts():
+    """What lies in dist/ and can be installed, by kind."""
+    return {
+        "deb": artifact("deb", f"memtrack_{version()}-*.deb"),
+        "tarball": artifact("tarball", f"memtrack-{version()}-{MACHINE}-linux.tar.gz"),
+        "wheel": newest_wheel(),
+    }
+
+
+def artifact(kind, pattern):
+    found = sorted(DIST.glob(pattern))
+    if not found:
+        raise Failure(f"dist/ has no {pattern}; make it with scripts/package {kind}")
+    return found[-1]

@@ -1,0 +1,53 @@
+"""Wheel and sdist. maturin makes the wheel from pyproject.toml; the sdist is the staged source with the wheel's
+metadata.
+
+Invariant: both are made of the files that git knows, and LICENSE-THIRD-PARTY.
+"""
+
+import shutil
+import zipfile
+
+from checkout import DIST, MACHINE, WORK, Failure, archive, empty, run, version, write
+from components import notices
+from programs import GLIBC, PROFILE, TARGET, checked, environment, library, source, tools
+
+PLATFORM = f"manylinux_{GLIBC[0]}_{GLIBC[1]}"
+
+
+def build():
+    """The wheel, with the library in the program."""
+    embedded = library()
+    directory = source()
+    write(directory / "LICENSE-THIRD-PARTY", notices())
+    made = empty(WORK / "wheel")
+    command = ["build", "--zig", "--compatibility", PLATFORM, "--auditwheel", "check", "--target", TARGET]
+    run(
+        tools() / "bin/maturin",
+        *command,
+        "--profile",
+        PROFILE,
+        "--out",
+        made,
+        cwd=directory,
+        env=environment(MEMTRACK_EMBED_SHIM=str(embedded)),
+    )
+    (wheel,) = made.glob("*.whl")
+    expected = f"memtrack-{version()}-py3-none-{PLATFORM}_{MACHINE}"
+    if not wheel.name.startswith(expected):
+        raise Failure(f"maturin made {wheel.name}, not {expected}.whl")
+    with zipfile.ZipFile(wheel) as content:
+        checked(content.extract(f"memtrack-{version()}.data/scripts/memtrack", WORK / "wheel"))
+    shutil.copyfile(wheel, DIST / wheel.name)
+    return DIST / wheel.name
+
+
+def build_sdist(wheel):
+    """The sdist: what pip needs is PKG-INFO, which is the wheel's METADATA."""
+    root = empty(WORK / "sdist") / f"memtrack-{version()}"
+    shutil.copytree(source(), root, ignore=shutil.ignore_patterns("__pycache__"))
+    write(root / "LICENSE-THIRD-PARTY", notices())
+    with zipfile.ZipFile(wheel) as content:
+        write(root / "PKG-INFO", content.read(f"memtrack-{version()}.dist-info/METADATA"))
+    target = DIST / f"{root.name}.tar.gz"
+    archive(root, target)
+    return target

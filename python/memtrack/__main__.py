@@ -1,0 +1,26 @@
+"""`python -m memtrack`: the program, which records scripts with this interpreter unless `--python` names another."""
+
+import os
+import sys
+
+from memtrack import find_program
+
+
+def _arguments(given):
+    """The program's arguments. Without `--python` it takes `python3` of PATH, which may be another interpreter."""
+    named = any(word == "--python" or word.startswith("--python=") for word in given)
+    if given[:1] == ["run"] and not named and sys.executable:
+        return ["run", "--python", sys.executable] + given[1:]
+    return given
+
+
+def main():
+    try:
+        program = find_program()
+        os.execv(program, [program] + _arguments(sys.argv[1:]))
+    except OSError as error:
+        sys.exit(f"memtrack: {error}")
+
+
+if __name__ == "__main__":
+    main()

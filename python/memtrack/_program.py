@@ -1,0 +1,36 @@
+"""Where the program `memtrack` is that was installed with this package.
+
+Why: `python -m memtrack` has to work where the directory of scripts is not on PATH, and must not start the program of
+another installation. Invariant: PATH comes last.
+"""
+
+import os
+import shutil
+import sys
+import sysconfig
+
+NAME = "memtrack"
+
+
+def find_program():
+    """The path of the program. Raises FileNotFoundError, with where it was looked for, if there is none."""
+    places = list(_places())
+    for place in places:
+        path = os.path.join(place, NAME)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    found = shutil.which(NAME)
+    if found:
+        return found
+    raise FileNotFoundError(f"the program {NAME} is neither on PATH nor in any of: {', '.join(places)}")
+
+
+def _places():
+    """Directories of scripts: of this interpreter, of its user, and those that go with this package's own place."""
+    yield sysconfig.get_path("scripts")
+    yield sysconfig.get_path("scripts", scheme=f"{os.name}_user")
+    packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # pip install --prefix PREFIX: PREFIX/lib/pythonX.Y/site-packages; pip install --target DIRECTORY: DIRECTORY.
+    yield os.path.normpath(os.path.join(packages, "..", "..", "..", "bin"))
+    yield os.path.join(packages, "bin")
+    yield os.path.dirname(sys.executable)

@@ -98,7 +98,8 @@ def bill_of_materials():
             "timestamp": datetime.fromtimestamp(epoch(), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "component": component(main, "application", checksums),
         },
-        "components": [component(package, "library", checksums) for package in crates() if package is not main],
+        "components": [component(package, "library", checksums) for package in crates() if package is not main]
+        + [standard_library()],
         "dependencies": [
             {"ref": name, "dependsOn": sorted(edges.get(key, []))}
             for key, name in sorted(by_id.items(), key=lambda pair: pair[1])
@@ -125,6 +126,18 @@ def component(package, kind, checksums):
     if checksum:
         about["hashes"] = [{"alg": "SHA-256", "content": checksum}]
     return about
+
+
+def standard_library():
+    number = output("rustc", "--version", cwd=ROOT).split()[1]
+    licences = [{"expression": "MIT OR Apache-2.0"}]
+    return {
+        "type": "library",
+        "bom-ref": f"rust-std@{number}",
+        "name": "rust-std",
+        "version": number,
+        "licenses": licences,
+    }
 
 
 def locked_checksums():

@@ -18,16 +18,21 @@ PROFILE = "dist"
 # What every package's program can do.
 FEATURES = "parquet"
 LIBRARIES = re.compile(r"(libc|libm|libdl|libpthread|librt|ld-linux-(x86-64|aarch64))\.so\.[0-9]+")
-TOOLS = {"maturin": "maturin>=1.9,<2", "ziglang": "ziglang>=0.15,<0.18", "cargo-zigbuild": "cargo-zigbuild>=0.20,<1"}
+TOOLS = ["maturin>=1.9,<2", "ziglang>=0.15,<0.18", "cargo-zigbuild>=0.20,<1"]
 
 
 def tools():
-    """A virtual environment with what building needs and a system does not have."""
-    place = WORK / "tools"
+    """What building needs and a system does not have."""
+    return virtual_environment("tools", TOOLS)
+
+
+def virtual_environment(name, requirements):
+    """A virtual environment below WORK with packages of PyPI, made when it is not there."""
+    place = WORK / name
     if not (place / "complete").exists():
-        say(f"installs {', '.join(TOOLS)} in {place}")
+        say(f"installs {', '.join(requirements)} in {place}")
         run(sys.executable, "-m", "venv", "--clear", place)
-        run(place / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *TOOLS.values())
+        run(place / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
         (place / "complete").touch()
     return place
 

@@ -21,6 +21,7 @@ mod open;
 mod output;
 mod report_mark;
 mod reports;
+mod shim;
 #[allow(unsafe_code, reason = "the one place with system calls")]
 mod sys;
 mod target;
@@ -28,7 +29,7 @@ mod terminal;
 mod text;
 mod units;
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -57,7 +58,14 @@ fn whole() -> ExitCode {
 
 /// One function for each command; what it gives is the exit status.
 fn run() -> anyhow::Result<u8> {
-    let mut command = Arguments::parse().command;
+    let mut command = match Arguments::try_parse() {
+        Ok(arguments) => arguments.command,
+        Err(answer) if answer.kind() == clap::error::ErrorKind::DisplayVersion => {
+            io::stdout().write_all(commands::version::text().as_bytes())?;
+            return Ok(0);
+        }
+        Err(answer) => answer.exit(),
+    };
     message::color(command.color());
     if let Some(captures) = command.captures_of_report().filter(|captures| captures.is_empty()) {
         *captures = newest::captures()?;

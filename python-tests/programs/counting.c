@@ -8,6 +8,9 @@
 
 extern char **environ;
 
+/* That of the library, without which memtrack would refuse it. */
+const unsigned char memtrack_shim_identity[] = {IDENTITY};
+
 __attribute__((constructor)) static void count(int argc, char **argv) {
     const char *tool = getenv("INSTRUCTIONS_TOOL");
     if (tool == NULL) {

@@ -42,3 +42,9 @@ mod stacks;
 /// What the shim allocates at start-up and in a dlopen comes from mappings of its own, not from the measured heap.
 #[global_allocator]
 static ALLOCATOR: platform::arena::CountingArena = platform::arena::CountingArena;
+
+/// Read in the library's file by the program that is to load it, which refuses a shim of another version.
+#[unsafe(no_mangle)]
+#[used]
+static memtrack_shim_identity: [u8; memtrack_transport::identity::IDENTITY_LEN] =
+    memtrack_transport::identity::IDENTITY;

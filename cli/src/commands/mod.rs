@@ -11,4 +11,5 @@ pub(crate) mod stats;
 pub(crate) mod symbolize;
 pub(crate) mod transform;
 pub(crate) mod tree;
+pub(crate) mod version;
 pub(crate) mod views;

@@ -9,9 +9,9 @@ mod closing;
 mod ending;
 mod live;
 mod page;
+mod private_directory;
 mod repack;
 mod running;
-mod shim;
 mod sums;
 
 use std::fs::File;
@@ -29,12 +29,13 @@ use self::children::Children;
 use self::closing::Unrecorded;
 use self::ending::Ending;
 use self::live::LiveSink;
-use self::shim::Private;
+use self::private_directory::PrivateDirectory;
 use self::sums::SumsSink;
 use crate::args;
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
+use crate::shim::{self, NoPlace};
 use crate::sys::{Child, ChildrenWait, Reaped, Signals, Spawn, end_with, shell_status};
 use crate::target::{Environment, Target, TargetFile, options_behind};
 use crate::units;
@@ -64,7 +65,10 @@ pub(crate) fn run(options: &args::RunArgs) -> Result<u8> {
         None => record(options, &target, &program),
     };
     let status = match run {
-        Err(error) if limit(&error).is_some() => return Err(replaced_by(options, &program, &error)),
+        Err(error) if error.is::<NoPlace>() => return Err(replaced_by(options, &program, &error, "")),
+        Err(error) if let Some(remedy) = limit(&error) => {
+            return Err(replaced_by(options, &program, &error, &format!("; {remedy}")));
+        }
         run => run?,
     };
     crate::sys::stop_witness();
@@ -82,10 +86,10 @@ fn limit(error: &anyhow::Error) -> Option<&'static str> {
 }
 
 /// Executes the program in place of memtrack, which lacks the resources to record it. Returns only on failure.
-fn replaced_by(options: &args::RunArgs, program: &TargetFile, error: &anyhow::Error) -> anyhow::Error {
+fn replaced_by(options: &args::RunArgs, program: &TargetFile, error: &anyhow::Error, remedy: &str) -> anyhow::Error {
     if !options.quiet {
-        let (path, remedy) = (program.path.display(), limit(error).unwrap_or_default());
-        message::warning(format_args!("running {path} without recording: {error:#}; {remedy}"));
+        let path = program.path.display();
+        message::warning(format_args!("running {path} without recording: {error:#}{remedy}"));
     }
     match Spawn::new(&program.path, &program.arguments, program.environment.clone()) {
         Ok(spawn) => not_started(program, &spawn.replace()).into(),
@@ -119,7 +123,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
     page::refuse(options)?;
     room()?;
     let shim = shim::find()?;
-    let private = Private::new()?;
+    let private = PrivateDirectory::new()?;
     let children = Children::default();
     let (mut capture, file) = open(options, &children)?;
     let events_before = (oom_kills(), refused_tasks());
@@ -216,7 +220,7 @@ struct Launched {
 fn launch(
     options: &args::RunArgs,
     program: &TargetFile,
-    private: &Private,
+    private: &PrivateDirectory,
     shim: PathBuf,
     file: File,
     children: &Children,

@@ -1,75 +1,52 @@
-//! The library that is loaded into the program, and the private directory with the socket it connects to.
+//! The private directory of a recording, with the socket that the shim connects to, and the environment that makes the
+//! program load the shim.
 //!
 //! Invariant: the directory is the user's alone, and gone when memtrack ends.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use memtrack_collector::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
 use tempfile::TempDir;
 
+use crate::shim::{NoPlace, SHIM_NAME, is_special};
 use crate::target::{Environment, set_variable};
 
-/// Names another library than the one that belongs to this executable.
-const SHIM_VARIABLE: &str = "MEMTRACK_SHIM";
-const SHIM_NAME: &str = "libmemtrack_shim.so";
 const PRELOAD: &str = "LD_PRELOAD";
 /// Socket paths end at 108 bytes; the directory's and the socket's own names need some of them.
 const MAX_DIRECTORY_LEN: usize = 70;
 
-/// The library, where it is to be found: the one that is named, or the one beside the executable or in `../lib/memtrack`.
-///
-/// # Errors
-/// None of them is there.
-pub(super) fn find() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os(SHIM_VARIABLE).map(PathBuf::from) {
-        return path
-            .canonicalize()
-            .with_context(|| format!("{}: cannot use the library named by {SHIM_VARIABLE}", path.display()));
-    }
-    let executable = std::env::current_exe().context("cannot determine the path of the memtrack executable")?;
-    let directory = executable.parent().unwrap_or(Path::new("/"));
-    let places = [directory.join(SHIM_NAME), directory.join("../lib/memtrack").join(SHIM_NAME)];
-    for place in &places {
-        if let Ok(path) = place.canonicalize() {
-            return Ok(path);
-        }
-    }
-    let [beside, library] = places.map(|place| place.display().to_string());
-    bail!(
-        "{SHIM_NAME} not found at {beside} or {library}; build it with 'cargo build --release', or set {SHIM_VARIABLE} to its path"
-    )
-}
-
 /// The private directory of one recording.
 #[derive(Debug)]
-pub(super) struct Private(TempDir);
+pub(super) struct PrivateDirectory(TempDir);
 
-impl Private {
-    /// Makes it, in TMPDIR where the path is of use for a socket, else in /tmp.
+impl PrivateDirectory {
+    /// Makes it: in TMPDIR where the path is of use for a socket, else where all programs may write.
     ///
     /// # Errors
-    /// What creating it says.
-    pub(super) fn new() -> Result<Self> {
-        let wanted = std::env::temp_dir();
-        let usable =
-            wanted.as_os_str().len() <= MAX_DIRECTORY_LEN && wanted.is_absolute() && !is_special(wanted.as_os_str());
-        let parent = if usable { wanted } else { "/tmp".into() };
-        let directory = tempfile::Builder::new()
-            .prefix("memtrack-")
-            .permissions(fs::Permissions::from_mode(0o700))
-            .tempdir_in(&parent)
-            .with_context(|| {
-                format!(
-                    "{}: cannot create a directory for the socket; set TMPDIR to a writable directory",
-                    parent.display()
-                )
-            })?;
-        Ok(Self(directory))
+    /// [`NoPlace`] where no directory can be made; says why for each.
+    pub(super) fn new() -> Result<Self, NoPlace> {
+        let mut parents = vec![std::env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
+        parents.retain(|path| is_usable(path));
+        parents.dedup();
+        Self::new_in(parents.into_iter())
+    }
+
+    fn new_in(parents: impl Iterator<Item = PathBuf>) -> Result<Self, NoPlace> {
+        let mut tried = Vec::new();
+        for parent in parents {
+            let mut builder = tempfile::Builder::new();
+            let private = builder.prefix("memtrack-").permissions(fs::Permissions::from_mode(0o700));
+            match private.tempdir_in(&parent) {
+                Ok(directory) => return Ok(Self(directory)),
+                // Without the name that was tried, which is another each time.
+                Err(error) => tried.push((parent, error.kind().into())),
+            }
+        }
+        Err(NoPlace::new("a directory for the socket cannot be made in", &tried, "set TMPDIR to a writable directory"))
     }
 
     /// Its path.
@@ -79,7 +56,7 @@ impl Private {
 
     /// The library's path in a form that LD_PRELOAD can carry.
     fn loadable(&self, shim: &Path) -> Result<PathBuf> {
-        if !is_special(shim.as_os_str()) {
+        if !is_special(shim) {
             return Ok(shim.into());
         }
         let link = self.path().join(SHIM_NAME);
@@ -109,20 +86,21 @@ impl Private {
     }
 }
 
-/// What ends a path in LD_PRELOAD, or is replaced in it.
-fn is_special(path: &OsStr) -> bool {
-    path.as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'$' | b'\t' | b'\n'))
+/// Whether the path of a socket in it is short enough, and LD_PRELOAD can carry that of a link in it.
+fn is_usable(directory: &Path) -> bool {
+    directory.as_os_str().len() <= MAX_DIRECTORY_LEN && directory.is_absolute() && !is_special(directory)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PRELOAD_VARIABLE, Private, SOCKET_VARIABLE, is_special};
+    use super::{PRELOAD_VARIABLE, PrivateDirectory, SOCKET_VARIABLE};
+    use crate::shim::is_special;
     use crate::target::{Environment, variable};
     use std::path::Path;
 
-    fn prepared(before: &[(&str, &str)], shim: &str) -> (Private, Environment) {
+    fn prepared(before: &[(&str, &str)], shim: &str) -> (PrivateDirectory, Environment) {
         let mut environment: Environment = before.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        let private = Private::new().unwrap();
+        let private = PrivateDirectory::new().unwrap();
         private.prepare(&mut environment, Path::new(shim), Path::new("/s")).unwrap();
         (private, environment)
     }
@@ -144,8 +122,21 @@ mod tests {
     fn paths_that_the_loader_would_split_are_linked() {
         let (private, environment) = prepared(&[], "/with space/shim.so");
         let preload = variable(&environment, "LD_PRELOAD").unwrap();
-        assert!(!is_special(preload));
+        assert!(!is_special(Path::new(preload)));
         assert_eq!(std::fs::read_link(preload).unwrap(), Path::new("/with space/shim.so"));
         assert!(Path::new(preload).starts_with(private.path()));
+    }
+
+    #[test]
+    fn the_next_place_is_taken_and_all_are_named_where_none_can_be() {
+        let root = tempfile::tempdir().unwrap();
+        let absent = root.path().join("absent");
+        let private = PrivateDirectory::new_in([absent.clone(), root.path().into()].into_iter()).unwrap();
+        assert!(private.path().starts_with(root.path()));
+        let error = PrivateDirectory::new_in([absent].into_iter()).unwrap_err().to_string();
+        assert!(
+            error.contains("/absent (entity not found)") && error.ends_with("set TMPDIR to a writable directory"),
+            "{error}"
+        );
     }
 }

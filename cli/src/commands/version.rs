@@ -1,0 +1,24 @@
+//! `memtrack --version`: what was built, what it needs, and where its library is.
+//!
+//! Invariant: the first line is `memtrack VERSION` and nothing else, for programs that read it.
+
+use crate::shim;
+
+/// The commit that was built; empty where nobody knows it.
+const COMMIT: &str = env!("MEMTRACK_COMMIT");
+
+/// The whole text.
+pub(crate) fn text() -> String {
+    let commit = if COMMIT.is_empty() { "unknown" } else { COMMIT };
+    let features: Vec<_> = [("parquet", cfg!(feature = "parquet")), ("external-shim", cfg!(feature = "external-shim"))]
+        .into_iter()
+        .filter_map(|(name, is_on)| is_on.then_some(name))
+        .collect();
+    let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
+    let glibc = shim::needed_glibc().map_or_else(|| "unknown".to_owned(), |version| format!("{version} or later"));
+    format!(
+        "memtrack {}\ncommit: {commit}\nfeatures: {features}\nglibc: {glibc}\nshim: {}\n",
+        env!("CARGO_PKG_VERSION"),
+        shim::location()
+    )
+}

@@ -142,8 +142,8 @@ fn events(capture: &CaptureReader, bytes: &[u8]) -> Option<u64> {
         packed_again(capture, bytes);
     }
     let mut replay = Replay::new(&Options::default());
-    let summary = capture.read(&mut replay, |_| {}).ok()?;
-    let analysis = replay.finish();
-    assert!(analysis.totals.allocations.count <= summary.events, "more allocations than events");
-    Some(summary.events)
+    capture.read(&mut replay, |_| {}).ok()?;
+    let totals = replay.finish().totals;
+    assert!(totals.allocations.count <= totals.events, "more allocations than events");
+    Some(totals.events)
 }

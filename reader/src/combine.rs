@@ -63,8 +63,7 @@ pub fn combine(parts: Vec<CapturePart>) -> Result<CapturePart, Error> {
 /// # Errors
 /// As [`combine`].
 pub fn beneath(analysis: &mut Analysis, frames: &mut Frames, name: &str) -> Result<(), Error> {
-    let (function, file) = (frames.name_id(name)?, frames.name_id("")?);
-    let root = frames.frame_id(function, file, 0)?;
+    let root = frames.frame_named(name, "", 0)?;
     let mut moved = vec![frames.stack_id(StackId::EMPTY, root)?];
     let all = frames.stacks().len() as u32;
     for id in 1..=all {
@@ -129,7 +128,7 @@ fn add_totals(whole: &mut Totals, part: &Totals, shift: u64) {
         (&mut whole.leaked_at_exit, part.leaked_at_exit),
         (&mut whole.temporary, part.temporary),
     ] {
-        sum.add(more.bytes, more.count);
+        *sum += more;
     }
     for (sum, more) in [
         (&mut whole.events, part.events),
@@ -197,8 +196,7 @@ mod tests {
     /// A process whose one function makes two allocations and frees the first.
     fn part(function: &str, size: u64, start_ns: u64) -> CapturePart {
         let mut frames = Frames::new();
-        let name = frames.name_id(function).unwrap();
-        let frame = frames.frame_id(name, name, 1).unwrap();
+        let frame = frames.frame_named(function, function, 1).unwrap();
         let stack = frames.stack_of(&[frame]).unwrap();
         let mut replay = Replay::new(&Options { details: true, ..Options::default() });
         let kinds = [

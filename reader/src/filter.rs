@@ -74,11 +74,8 @@ mod tests {
 
     fn capture() -> (Analysis, Frames, Vec<Thread>) {
         let mut frames = Frames::new();
-        let mut frame = |function: &str, file: &str| {
-            let (function, file) = (frames.name_id(function).unwrap(), frames.name_id(file).unwrap());
-            frames.frame_id(function, file, 1).unwrap()
-        };
-        let (main, parse) = (frame("main", "/home/me/app.py"), frame("parse", "/venv/site-packages/toml/read.py"));
+        let [main, parse] = [("main", "/home/me/app.py"), ("parse", "/venv/site-packages/toml/read.py")]
+            .map(|(function, file)| frames.frame_named(function, file, 1).unwrap());
         let stacks = [vec![], vec![main], vec![main, parse]].map(|stack| frames.stack_of(&stack).unwrap());
         let group = |at: usize, allocator, thread| {
             let sum = Sum { bytes: 1 << at, count: 1, ..Sum::default() };

@@ -164,8 +164,7 @@ impl<'a> Folder<'a> {
     }
 
     fn unknown_import(&mut self, caller: StackId) -> Result<StackId, Error> {
-        let (function, file) = (self.frames.name_id(IMPORT)?, self.frames.name_id("")?);
-        let frame = self.frames.frame_id(function, file, 0)?;
+        let frame = self.frames.frame_named(IMPORT, "", 0)?;
         self.frames.stack_id(caller, frame)
     }
 
@@ -221,8 +220,7 @@ mod tests {
     fn frame(frames: &mut Frames, text: &str) -> FrameId {
         let (function, file) = text.split_once(" in ").unwrap_or((text, "app.py"));
         let (object, file) = file.split_once('!').map_or((None, file), |(object, file)| (Some(object), file));
-        let (function, file) = (frames.name_id(function).unwrap(), frames.name_id(file).unwrap());
-        let id = frames.frame_id(function, file, 7).unwrap();
+        let id = frames.frame_named(function, file, 7).unwrap();
         object.iter().for_each(|object| frames.set_module(id, object).unwrap());
         id
     }

@@ -99,6 +99,12 @@ impl Frames {
         self.id_of(Frame { function, file, line, column: 0 })
     }
 
+    /// The id of the frame with these names, without a column.
+    pub fn frame_named(&mut self, function: &str, file: &str, line: u32) -> Result<FrameId, Error> {
+        let (function, file) = (self.name_id(function)?, self.name_id(file)?);
+        self.frame_id(function, file, line)
+    }
+
     /// The id of this frame.
     pub fn id_of(&mut self, frame: Frame) -> Result<FrameId, Error> {
         self.frames.intern(frame, "frames").map(FrameId)
@@ -319,9 +325,7 @@ mod tests {
     use super::{Frame, FrameId, Frames, ModuleSource, NameId, StackId};
 
     fn frame(frames: &mut Frames, function: &str, line: u32) -> FrameId {
-        let function = frames.name_id(function).unwrap();
-        let file = frames.name_id("app.py").unwrap();
-        frames.frame_id(function, file, line).unwrap()
+        frames.frame_named(function, "app.py", line).unwrap()
     }
 
     #[test]

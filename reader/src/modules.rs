@@ -112,13 +112,6 @@ fn whole_name(frames: &Frames, frame: FrameId) -> Option<Cow<'_, str>> {
     }
 }
 
-/// The module that a source file belongs to; `None` for the standard library and for an unknown file.
-#[must_use]
-pub fn module_of_file(programs: &[Arc<Program>], file: &str) -> Option<String> {
-    let whole = whole_module(programs, file)?;
-    Some(top(&whole).to_owned())
-}
-
 fn whole_module<'a>(programs: &[Arc<Program>], file: &'a str) -> Option<Cow<'a, str>> {
     let by_path = module_by_path(file)?;
     let told = dotted(programs, file);
@@ -242,7 +235,7 @@ fn without_extension(name: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{ModuleTable, ROOT, dotted, module_of_file};
+    use super::{ModuleTable, ROOT, dotted};
     use crate::event::StackId;
     use crate::frames::Frames;
     use crate::program::tests::program;
@@ -266,8 +259,11 @@ mod tests {
             ("/home/me/.py", Some(".py")),
             ("<string>", Some("<string>")),
         ];
+        let (mut frames, mut modules) = (Frames::new(), ModuleTable::default());
         for (file, module) in cases {
-            assert_eq!(module_of_file(&[], file).as_deref(), module, "{file}");
+            let frame = frames.frame_named("f", file, 1).unwrap();
+            let found = modules.of_frame(&frames, frame);
+            assert_eq!(found.map(|found| modules.name(found)), module, "{file}");
         }
     }
 
@@ -295,8 +291,7 @@ mod tests {
     fn native_code_goes_by_its_object() {
         let mut frames = Frames::new();
         let mut native = |object: &str, file: &str| {
-            let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
-            let frame = frames.frame_id(function, file, 1).unwrap();
+            let frame = frames.frame_named("f", file, 1).unwrap();
             frames.set_module(frame, object).unwrap();
             frame
         };
@@ -322,8 +317,7 @@ mod tests {
         let mut frames = Frames::new();
         frames.add_program(program(&["/srv"], &["/srv/shop"]).into());
         let mut stack = |file: &str| {
-            let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
-            let frame = frames.frame_id(function, file, 1).unwrap();
+            let frame = frames.frame_named("f", file, 1).unwrap();
             frames.stack_of(&[frame]).unwrap()
         };
         let stacks = ["/srv/shop/models.py", "/srv/shop/api/views.py", "/srv/manage.py", "/venv/site-packages/six.py"];
@@ -344,8 +338,7 @@ mod tests {
         let mut frames = Frames::new();
         let mut stack = |files: &[&str]| {
             files.iter().fold(StackId::EMPTY, |parent, file| {
-                let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
-                let frame = frames.frame_id(function, file, 1).unwrap();
+                let frame = frames.frame_named("f", file, 1).unwrap();
                 frames.stack_id(parent, frame).unwrap()
             })
         };

@@ -200,8 +200,7 @@ mod tests {
 
     fn origin(file: &str, object: Option<&str>) -> Origin {
         let mut frames = frames();
-        let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
-        let id = frames.frame_id(function, file, 1).unwrap();
+        let id = frames.frame_named("f", file, 1).unwrap();
         object.iter().for_each(|object| frames.set_module(id, object).unwrap());
         origins(&frames)[0]
     }
@@ -239,10 +238,8 @@ mod tests {
     #[test]
     fn what_starts_a_program_is_the_runtimes_wherever_it_is_linked_to() {
         let mut frames = frames();
-        let file = frames.name_id("").unwrap();
         let mut id = |function: &str| {
-            let function = frames.name_id(function).unwrap();
-            let id = frames.frame_id(function, file, 0).unwrap();
+            let id = frames.frame_named(function, "", 0).unwrap();
             frames.set_module(id, "/srv/server").unwrap();
             id
         };
@@ -268,11 +265,7 @@ mod tests {
             (&[PANDAS, "/srv/app.py", PANDAS], Whose::Own),
         ] {
             let mut frames = frames();
-            let mut of_file = |file: &&str| {
-                let (function, file) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
-                frames.frame_id(function, file, 1).unwrap()
-            };
-            let stack: Vec<_> = files.iter().map(&mut of_file).collect();
+            let stack: Vec<_> = files.iter().map(|file| frames.frame_named("f", file, 1).unwrap()).collect();
             let stack = frames.stack_of(&stack).unwrap();
             assert_eq!(whose(&frames)[stack.0 as usize], expected, "{files:?}");
         }

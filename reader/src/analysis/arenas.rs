@@ -3,17 +3,13 @@
 //! An arena stays mapped as long as one object in it lives, so its size does not tell how much the program holds.
 //! Invariant: the bytes taken out of the leaks are those of the returned tally.
 
-use super::{Analysis, Tally, View};
+use super::{Analysis, GroupRow, Tally, View};
 
 impl Analysis {
     /// The arenas' share of `view`, whether or not objects lie in them.
     #[must_use]
     pub fn python_arenas(&self, view: View) -> Tally {
-        let mut arenas = Tally::default();
-        for row in self.view(view).iter().filter(|row| row.allocator.is_python_arena()) {
-            arenas.add(row.bytes, row.count);
-        }
-        arenas
+        self.view(view).iter().filter(|row| row.allocator.is_python_arena()).map(GroupRow::tally).sum()
     }
 
     /// Removes the arenas from a view of leaks that has other rows too; returns their share.

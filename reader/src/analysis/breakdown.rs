@@ -95,7 +95,7 @@ fn summed<K: Copy + Eq + Hash>(rows: &[GroupRow], mut key: impl FnMut(&GroupRow)
             sums.push((key, Tally::default()));
             sums.len() - 1
         });
-        sums[place].1.add(row.bytes, row.count);
+        sums[place].1 += row.tally();
     }
     sums
 }

@@ -144,17 +144,10 @@ impl CallTree {
         let mut totals = own.to_vec();
         totals.resize(self.nodes.len(), Tally::default());
         for (index, node) in self.nodes.iter().enumerate().skip(1).rev() {
-            let Tally { bytes, count } = totals[index];
-            totals[node.parent as usize].add(bytes, count);
+            let total = totals[index];
+            totals[node.parent as usize] += total;
         }
         totals
-    }
-
-    /// Adds to each node's figure those of everything it called.
-    pub fn add_up(&self, figures: &mut [u64]) {
-        for (index, node) in self.nodes.iter().enumerate().skip(1).rev() {
-            figures[node.parent as usize] = figures[node.parent as usize].saturating_add(figures[index]);
-        }
     }
 
     /// The nodes in preorder with their depths, siblings in the order of `rank`.
@@ -234,9 +227,9 @@ impl KeySums {
             self.on_path[left] -= 1;
         }
         let row = self.row(key);
-        self.rows[row].own.add(own.bytes, own.count);
+        self.rows[row].own += own;
         if self.on_path[row] == 0 {
-            self.rows[row].total.add(total.bytes, total.count);
+            self.rows[row].total += total;
         }
         self.on_path[row] += 1;
         self.path.push(row);
@@ -267,13 +260,7 @@ mod tests {
     /// main -> work -> work -> read, with own figures at work, the inner work, and read.
     fn recursive() -> (CallTree, Vec<Tally>) {
         let mut frames = Frames::new();
-        let file = frames.name_id("app.py").unwrap();
-        let mut ids = ["main", "work", "read"].into_iter().map(|name| {
-            let name = frames.name_id(name).unwrap();
-            frames.frame_id(name, file, 1).unwrap()
-        });
-        let [main, work, read] = std::array::from_fn(|_| ids.next().unwrap());
-        drop(ids);
+        let [main, work, read] = ["main", "work", "read"].map(|name| frames.frame_named(name, "app.py", 1).unwrap());
         let outer = frames.stack_of(&[main, work]).unwrap();
         let inner = frames.stack_of(&[main, work, work]).unwrap();
         let deep = frames.stack_of(&[main, work, work, read]).unwrap();
@@ -301,8 +288,7 @@ mod tests {
     #[test]
     fn a_tree_of_stacks_is_the_same_with_and_without_looking_for_children() {
         let mut frames = Frames::new();
-        let name = frames.name_id("f").unwrap();
-        let ids: Vec<_> = (0..4).map(|line| frames.frame_id(name, name, line).unwrap()).collect();
+        let ids: Vec<_> = (0..4).map(|line| frames.frame_named("f", "f", line).unwrap()).collect();
         let stacks = [&[0, 1, 2][..], &[], &[0, 1], &[3], &[0, 3, 1]].map(|path| {
             let path: Vec<_> = path.iter().map(|&at: &usize| ids[at]).collect();
             frames.stack_of(&path).unwrap()
@@ -316,12 +302,9 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_is_its_nearest_kept_callers() {
-        let (tree, own) = recursive();
+        let (tree, _) = recursive();
         let (cut, nodes) = tree.cut(|node| node < 3);
         assert_eq!((cut.nodes(), nodes), (&tree.nodes()[..3], vec![0, 1, 2, 2, 2, 0]));
-        let mut bytes: Vec<u64> = own.iter().map(|own| own.bytes).collect();
-        tree.add_up(&mut bytes);
-        assert_eq!(bytes, tree.totals(&own).iter().map(|total| total.bytes).collect::<Vec<_>>());
     }
 
     #[test]

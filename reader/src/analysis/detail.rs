@@ -25,9 +25,9 @@ impl Detail {
     pub fn add(&mut self, other: &Self) {
         self.freed = self.freed.saturating_add(other.freed);
         self.lifetime_ns = self.lifetime_ns.saturating_add(other.lifetime_ns);
-        self.most.add(other.most.bytes, other.most.count);
+        self.most += other.most;
         self.sizes.merge(&other.sizes);
-        self.live.add(other.live.bytes, other.live.count);
+        self.live += other.live;
     }
 
     pub(crate) fn allocate(&mut self, bytes: u64) {

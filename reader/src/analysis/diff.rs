@@ -129,7 +129,7 @@ impl MergedTree {
         let places = self.places(frames, rows.iter().map(|row| row.stack));
         let mut own = vec![Tally::default(); self.tree.nodes().len()];
         for (row, place) in rows.iter().zip(places) {
-            own[place as usize].add(row.bytes, row.count);
+            own[place as usize] += row.tally();
         }
         own
     }
@@ -140,8 +140,8 @@ impl MergedTree {
         let mut difference = Difference::default();
         for (&base, &new) in extended(base, self.len()).iter().zip(&extended(new, self.len())) {
             let own = FigurePair { base, new };
-            difference.whole.base.add(base.bytes, base.count);
-            difference.whole.new.add(new.bytes, new.count);
+            difference.whole.base += base;
+            difference.whole.new += new;
             difference.new_stacks += u64::from(own.in_new() && !own.in_base());
             difference.vanished_stacks += u64::from(own.in_base() && !own.in_new());
         }
@@ -172,7 +172,6 @@ fn extended(own: &[Tally], len: usize) -> Vec<Tally> {
 mod tests {
     use super::{DiffRow, Difference, MergedTree};
     use crate::analysis::GroupRow;
-    use crate::event::ThreadId;
     use crate::frames::Frames;
     use memtrack_format::Allocator;
 
@@ -180,28 +179,17 @@ mod tests {
     type StackBytes<'a> = &'a [(&'a str, u64)];
 
     fn rows(frames: &mut Frames, stacks: StackBytes<'_>) -> Vec<GroupRow> {
-        let file = frames.name_id("app.py").unwrap();
         let mut stack_of = |text: &str| {
             let ids: Vec<_> = text
                 .split_whitespace()
                 .map(|word| {
                     let (name, line) = word.split_once(':').unwrap_or((word, "1"));
-                    let name = frames.name_id(name).unwrap();
-                    frames.frame_id(name, file, line.parse().unwrap()).unwrap()
+                    frames.frame_named(name, "app.py", line.parse().unwrap()).unwrap()
                 })
                 .collect();
             frames.stack_of(&ids).unwrap()
         };
-        let row = |&(text, bytes): &(&str, u64)| GroupRow {
-            stack: stack_of(text),
-            allocator: Allocator::Malloc,
-            thread: ThreadId(0),
-            bytes,
-            count: 1,
-            first_order: 0,
-            first_time_ns: 0,
-            first_snapshot: 0,
-        };
+        let row = |&(text, bytes): &(&str, u64)| GroupRow::example(stack_of(text), Allocator::Malloc, bytes, 1);
         stacks.iter().map(row).collect()
     }
 

@@ -42,10 +42,7 @@ impl Failed {
     /// Bytes and number of all.
     #[must_use]
     pub fn total(&self) -> Tally {
-        self.iter().fold(Tally::default(), |mut total, group| {
-            total.add(group.bytes, group.count);
-            total
-        })
+        self.iter().map(|group| Tally { bytes: group.bytes, count: group.count }).sum()
     }
 
     /// The group with the largest single call, the earliest of equal ones.

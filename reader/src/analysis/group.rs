@@ -4,7 +4,7 @@
 
 use memtrack_format::Allocator;
 
-use super::View;
+use super::{Tally, View};
 use crate::event::{StackId, ThreadId};
 
 /// The sums of one (stack, allocator, thread).
@@ -32,17 +32,8 @@ impl Group {
     /// A group without any allocation.
     #[must_use]
     pub fn new(stack: StackId, allocator: Allocator, thread: ThreadId) -> Self {
-        let none = Sum::default();
-        Self {
-            stack,
-            allocator,
-            thread,
-            allocated: none,
-            peak: none,
-            leaked: none,
-            leaked_at_exit: none,
-            temporary: none,
-        }
+        let [allocated, peak, leaked, leaked_at_exit, temporary] = [Sum::default(); 5];
+        Self { stack, allocator, thread, allocated, peak, leaked, leaked_at_exit, temporary }
     }
 
     /// Adds the sums of another group.
@@ -101,6 +92,12 @@ impl Sum {
         self.count = self.count.saturating_add(count);
         self.first_order = self.first_order.min(order);
         self.first_time_ns = self.first_time_ns.min(time_ns);
+    }
+
+    /// Bytes and number.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        Tally { bytes: self.bytes, count: self.count }
     }
 
     /// Adds another sum.

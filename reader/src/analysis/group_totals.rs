@@ -20,7 +20,7 @@ use super::interval_tracker::IntervalTracker;
 use super::intervals::{Intervals, PackedRows};
 use super::live_block::{LiveBlock, ReleasedBlock};
 use super::since::EndedSince;
-use super::{Analysis, Detail, Failed, Group, Groups, Moment, Selection, Sum, Tally, Totals};
+use super::{Analysis, Detail, Failed, Group, Groups, Moment, Selection, Tally, Totals};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -111,10 +111,7 @@ impl GroupTotals {
 
     /// Everything ever allocated, selected or not.
     pub(crate) fn allocated(&self) -> Tally {
-        self.groups.iter().fold(Tally::default(), |mut sum, group| {
-            sum.add(group.allocated.bytes, group.allocated.count);
-            sum
-        })
+        self.groups.iter().map(|group| group.allocated.tally()).sum()
     }
 
     /// Counts an allocation by the event's thread and stack; fills in `block`.
@@ -417,28 +414,13 @@ impl GroupTotals {
     }
 
     fn totals_of(&self, groups: &Groups) -> Totals {
-        let total = |sum: fn(&Group) -> &Sum| {
-            groups.iter().fold(Tally::default(), |mut tally, group| {
-                let sum = sum(&group);
-                tally.add(sum.bytes, sum.count);
-                tally
-            })
-        };
-        let peak = match self.shared_peak {
+        let mut totals = self.totals.clone();
+        totals.sum_up(groups);
+        totals.peak = match self.shared_peak {
             None => self.totals.peak,
-            Some(at) => {
-                let Tally { bytes, count } = total(|group| &group.peak);
-                super::Peak { bytes, allocations: count, at }
-            }
+            Some(at) => super::Peak { at, ..totals.peak },
         };
-        Totals {
-            peak,
-            allocations: total(|group| &group.allocated),
-            leaked: total(|group| &group.leaked),
-            leaked_at_exit: total(|group| &group.leaked_at_exit),
-            temporary: total(|group| &group.temporary),
-            ..self.totals.clone()
-        }
+        totals
     }
 }
 

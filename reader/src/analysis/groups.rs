@@ -102,6 +102,12 @@ fn hash(key: impl Hash) -> u64 {
     FxBuildHasher.hash_one(key)
 }
 
+/// Keeps the items that are marked, by number.
+pub(super) fn retain_marked<T>(items: &mut Vec<T>, kept: &[bool]) {
+    let mut marks = kept.iter();
+    items.retain(|_| marks.next().is_some_and(|kept| *kept));
+}
+
 /// The groups.
 #[derive(Clone, Debug)]
 pub struct Groups {
@@ -179,10 +185,9 @@ impl Groups {
         }
     }
 
-    /// Keeps those whose numbers are kept.
-    pub(super) fn retain(&mut self, mut is_kept: impl FnMut(usize) -> bool) {
-        let mut numbers = 0..;
-        self.rows.retain(|_| numbers.next().is_some_and(&mut is_kept));
+    /// Keeps those that are marked, by number.
+    pub(super) fn retain(&mut self, kept: &[bool]) {
+        retain_marked(&mut self.rows, kept);
     }
 
     /// Maps each group to another stack and allocator, and merges groups of a thread that become equal; returns the new
@@ -359,7 +364,7 @@ mod tests {
         let mut groups: Groups = all.iter().copied().collect();
         assert_eq!(groups.iter().collect::<Vec<_>>(), all);
         assert_eq!((groups.len(), groups.get(10)), (10, None));
-        groups.retain(|number| number % 2 == 1);
+        groups.retain(&[false, true].repeat(5));
         assert_eq!(groups.iter().collect::<Vec<_>>(), all.into_iter().skip(1).step_by(2).collect::<Vec<_>>());
     }
 

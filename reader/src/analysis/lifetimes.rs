@@ -37,8 +37,9 @@ impl Lifetimes {
             AllocationOutcome::Live => &mut self.live,
             AllocationOutcome::Lost { .. } => &mut self.lost,
             AllocationOutcome::Freed { thread, .. } => {
-                self.cross_thread
-                    .add(if thread == life.thread { 0 } else { life.size }, u64::from(thread != life.thread));
+                if thread != life.thread {
+                    self.cross_thread.add(life.size, 1);
+                }
                 &mut self.freed[LIFETIME_BOUNDS_NS.partition_point(|bound| *bound <= life.lifetime_ns)]
             }
         };
@@ -49,10 +50,10 @@ impl Lifetimes {
 
     /// Adds those of others.
     pub fn merge(&mut self, others: &Self) {
-        self.freed.iter_mut().zip(&others.freed).for_each(|(bin, more)| bin.add(more.bytes, more.count));
-        self.live.add(others.live.bytes, others.live.count);
-        self.lost.add(others.lost.bytes, others.lost.count);
-        self.cross_thread.add(others.cross_thread.bytes, others.cross_thread.count);
+        self.freed.iter_mut().zip(others.freed).for_each(|(bin, more)| *bin += more);
+        self.live += others.live;
+        self.lost += others.lost;
+        self.cross_thread += others.cross_thread;
         self.total_ns = self.total_ns.saturating_add(others.total_ns);
         self.longest_ns = self.longest_ns.max(others.longest_ns);
     }
@@ -60,18 +61,13 @@ impl Lifetimes {
     /// How many there are of them, with their bytes.
     #[must_use]
     pub fn all(&self) -> Tally {
-        let mut all = self.freed();
-        all.add(self.live.bytes, self.live.count);
-        all.add(self.lost.bytes, self.lost.count);
-        all
+        [self.freed(), self.live, self.lost].into_iter().sum()
     }
 
     /// Those that were freed.
     #[must_use]
     pub fn freed(&self) -> Tally {
-        let mut freed = Tally::default();
-        self.freed.iter().for_each(|bin| freed.add(bin.bytes, bin.count));
-        freed
+        self.freed.into_iter().sum()
     }
 
     /// How long they lived on average, in nanoseconds; 0 where there are none.

@@ -112,6 +112,21 @@ pub struct GroupRow {
     pub first_snapshot: u32,
 }
 
+impl GroupRow {
+    /// Bytes and number.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        Tally { bytes: self.bytes, count: self.count }
+    }
+
+    /// A row of the first thread, the first in capture order.
+    #[cfg(test)]
+    pub(crate) fn example(stack: StackId, allocator: Allocator, bytes: u64, count: u64) -> Self {
+        let (thread, first_order, first_time_ns, first_snapshot) = (ThreadId(0), 0, 0, 0);
+        Self { stack, allocator, thread, bytes, count, first_order, first_time_ns, first_snapshot }
+    }
+}
+
 impl Analysis {
     /// The groups that contribute to `view`, in the order of their first allocation.
     #[must_use]

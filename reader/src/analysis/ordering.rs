@@ -105,9 +105,8 @@ mod tests {
 
     fn row(stack: u32, thread: u32, first: (u64, u64, u32)) -> GroupRow {
         let (first_order, first_time_ns, first_snapshot) = first;
-        let (stack, thread) = (StackId(stack), ThreadId(thread));
-        let allocator = Allocator::Malloc;
-        GroupRow { stack, allocator, thread, bytes: 10, count: 1, first_order, first_time_ns, first_snapshot }
+        let row = GroupRow::example(StackId(stack), Allocator::Malloc, 10, 1);
+        GroupRow { thread: ThreadId(thread), first_order, first_time_ns, first_snapshot, ..row }
     }
 
     fn order(rows: &[GroupRow], ordering: Ordering) -> Vec<u32> {

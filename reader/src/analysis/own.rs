@@ -31,9 +31,9 @@ pub fn kept(rows: &[GroupRow], frames: &Frames) -> BaselineMemory {
     let mut kept = BaselineMemory::default();
     for row in rows.iter().filter(|row| !row.allocator.is_python_arena()) {
         match whose.get(row.stack.0 as usize) {
-            Some(Whose::Imports) => kept.imports.add(row.bytes, row.count),
+            Some(Whose::Imports) => kept.imports += row.tally(),
             Some(Whose::Standard) if is_interpreters(row.allocator, row.stack, frames) => {
-                kept.interpreter.add(row.bytes, row.count);
+                kept.interpreter += row.tally();
             }
             _ => {}
         }
@@ -50,7 +50,7 @@ fn is_interpreters(allocator: Allocator, stack: StackId, frames: &Frames) -> boo
 mod tests {
     use super::{BaselineMemory, kept};
     use crate::analysis::GroupRow;
-    use crate::event::{StackId, ThreadId};
+    use crate::event::StackId;
     use crate::frames::Frames;
     use memtrack_format::Allocator;
 
@@ -89,23 +89,12 @@ mod tests {
     fn example(files: &[&str], allocator: Allocator) -> (Frames, GroupRow) {
         let mut frames = Frames::new();
         let stack = files.iter().fold(StackId::EMPTY, |parent, file| {
-            let (function, file_id) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
-            let frame = frames.frame_id(function, file_id, 1).unwrap();
+            let frame = frames.frame_named("f", file, 1).unwrap();
             if file.ends_with(".so") || *file == "/usr/bin/python3.11" {
                 frames.set_module(frame, file).unwrap();
             }
             frames.stack_id(parent, frame).unwrap()
         });
-        let row = GroupRow {
-            stack,
-            allocator,
-            thread: ThreadId(0),
-            bytes: 100,
-            count: 2,
-            first_order: 0,
-            first_time_ns: 0,
-            first_snapshot: 0,
-        };
-        (frames, row)
+        (frames, GroupRow::example(stack, allocator, 100, 2))
     }
 }

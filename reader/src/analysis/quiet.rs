@@ -114,9 +114,9 @@ fn set_apart(
     let mut indices = Vec::new();
     for (index, row) in rows.into_iter().enumerate() {
         if row.allocator.is_python_arena() {
-            arenas.add(row.bytes, row.count);
+            *arenas += row.tally();
         } else if whose.get(row.stack.0 as usize) == Some(&Whose::Imports) {
-            imports.add(row.bytes, row.count);
+            *imports += row.tally();
         } else {
             indices.push(index);
             left.push(row);
@@ -158,7 +158,6 @@ mod tests {
 
     use super::ReducedRows;
     use crate::analysis::{GroupRow, Tally};
-    use crate::event::ThreadId;
     use crate::frames::Frames;
 
     /// Function, allocator, bytes and number.
@@ -170,12 +169,8 @@ mod tests {
     fn rows(frames: &mut Frames, blocks: &[RowFigures<'_>], import: &str) -> Vec<GroupRow> {
         let mut row = |&(function, allocator, bytes, count): &RowFigures<'_>| {
             let file = if function == import { "<frozen importlib._bootstrap>" } else { "app.py" };
-            let (name, file) = (frames.name_id(function).unwrap(), frames.name_id(file).unwrap());
-            let frame = frames.frame_id(name, file, 1).unwrap();
-            let stack = frames.stack_of(&[frame]).unwrap();
-            let thread = ThreadId(0);
-            let (first_order, first_time_ns, first_snapshot) = (0, 0, 0);
-            GroupRow { stack, allocator, thread, bytes, count, first_order, first_time_ns, first_snapshot }
+            let frame = frames.frame_named(function, file, 1).unwrap();
+            GroupRow::example(frames.stack_of(&[frame]).unwrap(), allocator, bytes, count)
         };
         blocks.iter().map(&mut row).collect()
     }

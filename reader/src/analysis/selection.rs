@@ -4,7 +4,8 @@
 //! the part shows its selected allocations then. Invariant: the sums of a part and of its complement add up to those of
 //! the whole.
 
-use super::{Analysis, Group, Groups, SizeHistogram, Tally};
+use super::groups::retain_marked;
+use super::{Analysis, Group, SizeHistogram};
 use crate::event::Event;
 
 /// Which allocations are counted, by size and time of allocation.
@@ -44,29 +45,20 @@ impl Analysis {
     /// at the end.
     pub fn retain(&mut self, mut keep: impl FnMut(usize, &Group) -> bool) {
         let kept: Vec<bool> = self.groups.iter().enumerate().map(|(at, group)| keep(at, &group)).collect();
-        let is_kept = |at: usize| kept.get(at).copied().unwrap_or(false);
         if let Some(intervals) = &mut self.intervals {
             let numbers = renumbered(&kept);
-            intervals.renumber(|group| is_kept(group as usize).then(|| numbers[group as usize]));
+            intervals.renumber(|group| numbers.get(group as usize).copied().flatten());
         }
-        self.groups.retain(is_kept);
+        self.groups.retain(&kept);
         if let Some(details) = &mut self.details {
-            retain_by_number(details, is_kept);
+            retain_marked(details, &kept);
         }
         self.sum_up();
     }
 
     fn sum_up(&mut self) {
         let totals = &mut self.totals;
-        totals.allocations =
-            sum(&self.groups, |group| Tally { bytes: group.allocated.bytes, count: group.allocated.count });
-        totals.leaked = sum(&self.groups, |group| Tally { bytes: group.leaked.bytes, count: group.leaked.count });
-        totals.leaked_at_exit =
-            sum(&self.groups, |group| Tally { bytes: group.leaked_at_exit.bytes, count: group.leaked_at_exit.count });
-        totals.temporary =
-            sum(&self.groups, |group| Tally { bytes: group.temporary.bytes, count: group.temporary.count });
-        let peak = sum(&self.groups, |group| Tally { bytes: group.peak.bytes, count: group.peak.count });
-        (totals.peak.bytes, totals.peak.allocations) = (peak.bytes, peak.count);
+        totals.sum_up(&self.groups);
         totals.size_histogram = SizeHistogram::default();
         totals.deallocations = totals.allocations.count.saturating_sub(totals.leaked_at_exit.count);
         if let Some(details) = &self.details {
@@ -76,31 +68,10 @@ impl Analysis {
     }
 }
 
-fn sum(groups: &Groups, part: impl Fn(Group) -> Tally) -> Tally {
-    groups.iter().map(part).fold(Tally::default(), |mut total, tally| {
-        total.add(tally.bytes, tally.count);
-        total
-    })
-}
-
-fn retain_by_number<T>(items: &mut Vec<T>, is_kept: impl Fn(usize) -> bool) {
-    let mut at = 0;
-    items.retain(|_| {
-        at += 1;
-        is_kept(at - 1)
-    });
-}
-
 /// The new number of each group that is kept.
-fn renumbered(kept: &[bool]) -> Vec<u32> {
-    let mut next = 0;
-    kept.iter()
-        .map(|kept| {
-            let number = next;
-            next += u32::from(*kept);
-            number
-        })
-        .collect()
+fn renumbered(kept: &[bool]) -> Vec<Option<u32>> {
+    let mut numbers = 0..;
+    kept.iter().map(|kept| kept.then(|| numbers.next()).flatten()).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,10 @@
 //! Invariant: `allocations.count` is `deallocations + replaced + discarded + leaked_at_exit.count`: each allocation
 //! that was seen ended in one of these ways.
 
-use super::SizeHistogram;
+use std::iter::Sum;
+use std::ops::AddAssign;
+
+use super::{Group, Groups, SizeHistogram};
 
 /// Bytes and number of allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,21 @@ impl Tally {
     pub fn add(&mut self, bytes: u64, count: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.count = self.count.saturating_add(count);
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, more: Self) {
+        self.add(more.bytes, more.count);
+    }
+}
+
+impl Sum for Tally {
+    fn sum<I: Iterator<Item = Self>>(tallies: I) -> Self {
+        tallies.fold(Self::default(), |mut sum, tally| {
+            sum += tally;
+            sum
+        })
     }
 }
 
@@ -94,6 +112,17 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Sets the totals that are sums over groups, but for the moment of the peak.
+    pub(super) fn sum_up(&mut self, groups: &Groups) {
+        let total = |part: fn(&Group) -> &super::Sum| groups.iter().map(|group| part(&group).tally()).sum::<Tally>();
+        let peak = total(|group| &group.peak);
+        (self.peak.bytes, self.peak.allocations) = (peak.bytes, peak.count);
+        self.allocations = total(|group| &group.allocated);
+        self.leaked = total(|group| &group.leaked);
+        self.leaked_at_exit = total(|group| &group.leaked_at_exit);
+        self.temporary = total(|group| &group.temporary);
+    }
+
     /// The largest resident memory, in bytes, where it is known.
     #[must_use]
     pub fn resident_peak(&self) -> Option<u64> {

@@ -105,12 +105,6 @@ pub enum Flag {
 }
 
 impl Expr {
-    /// Whether it is true for everything.
-    #[must_use]
-    pub fn is_everything(&self) -> bool {
-        matches!(self, Self::And(all) if all.iter().all(Self::is_everything))
-    }
-
     /// Whether it can be evaluated for groups instead of single allocations.
     #[must_use]
     pub fn is_of_groups(&self) -> bool {

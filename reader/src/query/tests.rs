@@ -10,12 +10,8 @@ use crate::{Options, Replay};
 
 fn frames() -> Frames {
     let mut frames = Frames::new();
-    let mut frame = |function: &str, file: &str| {
-        let (function, file) = (frames.name_id(function).unwrap(), frames.name_id(file).unwrap());
-        frames.frame_id(function, file, 1).unwrap()
-    };
-    let (main, load) =
-        (frame("main", "/srv/app.py"), frame("JSONDecoder.decode", "/usr/lib/python3.11/json/decoder.py"));
+    let [main, load] = [("main", "/srv/app.py"), ("JSONDecoder.decode", "/usr/lib/python3.11/json/decoder.py")]
+        .map(|(function, file)| frames.frame_named(function, file, 1).unwrap());
     frames.stack_of(&[main, load]).unwrap();
     frames
 }

@@ -194,8 +194,7 @@ fn stand_ins_keep_what_says_nothing() {
 /// Native frames whose names were not looked up, below a Python frame: of a loaded object, and of a file that was mapped.
 fn native_frames() -> Frames {
     let mut frames = Frames::new();
-    let (function, file) = (frames.name_id("work").unwrap(), frames.name_id("/home/alice/app.py").unwrap());
-    let python = frames.frame_id(function, file, 7).unwrap();
+    let python = frames.frame_named("work", "/home/alice/app.py", 7).unwrap();
     let loaded = NativeModule {
         path: b"/home/alice/hush.so.1".to_vec(),
         build_id: vec![7; 20],

@@ -87,7 +87,7 @@ mod tests {
 
     use super::BriefStacks;
     use crate::analysis::{GroupRow, by_frame, by_module, kept};
-    use crate::event::{StackId, ThreadId};
+    use crate::event::StackId;
     use crate::frames::{FrameId, Frames};
 
     const FILES: [&str; 9] = [
@@ -106,8 +106,7 @@ mod tests {
     fn all_frames(frames: &mut Frames) -> Vec<FrameId> {
         let mut ids = Vec::new();
         for (file, line) in FILES.into_iter().flat_map(|file| [(file, 1), (file, 2)]) {
-            let (function, name) = (frames.name_id("f").unwrap(), frames.name_id(file).unwrap());
-            let id = frames.frame_id(function, name, line).unwrap();
+            let id = frames.frame_named("f", file, line).unwrap();
             if file.ends_with(".so") {
                 frames.set_module(id, file).unwrap();
             }
@@ -117,16 +116,7 @@ mod tests {
     }
 
     fn row(stack: StackId) -> GroupRow {
-        GroupRow {
-            stack,
-            allocator: Allocator::PymallocMalloc,
-            thread: ThreadId(0),
-            bytes: 1,
-            count: 1,
-            first_order: 0,
-            first_time_ns: 0,
-            first_snapshot: 0,
-        }
+        GroupRow::example(stack, Allocator::PymallocMalloc, 1, 1)
     }
 
     proptest! {

@@ -74,9 +74,8 @@ impl OpenCaptureFile {
     /// Where captures stand in this one, if it is a file of several.
     pub(super) fn members(&self) -> Result<Option<Vec<Range<u64>>>, Error> {
         let first = self.first_piece()?.filter(|piece| piece.header.kind == BlockKind::Members);
-        let (Some(piece), mut payload) = (first, Vec::new()) else { return Ok(None) };
-        let intact = self.payload(&piece, &mut payload)?;
-        let lengths = memtrack_format::members::decode(&payload).filter(|_| intact);
+        let Some(piece) = first else { return Ok(None) };
+        let lengths = self.whole_payload(&piece)?.and_then(|payload| memtrack_format::members::decode(&payload));
         let lengths = lengths.ok_or_else(|| Error::Unusable {
             file: self.path.clone(),
             expected: "a merged capture file",
@@ -95,9 +94,8 @@ impl OpenCaptureFile {
 
     /// The payload of the first block if it is of this kind and intact.
     pub(super) fn first_block(&self, kind: BlockKind) -> Result<Option<Vec<u8>>, Error> {
-        let Some(piece) = self.first_piece()?.filter(|piece| piece.header.kind == kind) else { return Ok(None) };
-        let mut payload = Vec::new();
-        Ok(self.payload(&piece, &mut payload)?.then_some(payload))
+        let piece = self.first_piece()?.filter(|piece| piece.header.kind == kind);
+        piece.map_or(Ok(None), |piece| self.whole_payload(&piece))
     }
 
     fn first_piece(&self) -> Result<Option<StoredPiece>, Error> {
@@ -188,6 +186,12 @@ impl OpenCaptureFile {
         Ok(intact)
     }
 
+    /// The decoded payload of a piece that stands for itself; `None` where it is damaged.
+    pub(super) fn whole_payload(&self, piece: &StoredPiece) -> Result<Option<Vec<u8>>, Error> {
+        let mut payload = Vec::new();
+        Ok(self.payload(piece, &mut payload)?.then_some(payload))
+    }
+
     /// The payload as it is stored; `None` where it is damaged.
     fn stored(&self, piece: &StoredPiece) -> Result<Option<Vec<u8>>, Error> {
         let header = &piece.header;
@@ -212,26 +216,18 @@ fn unpack(header: &BlockHeader, stored: &[u8], out: &mut Vec<u8>) -> bool {
         return false;
     }
     let raw_len = header.raw_len as usize;
-    match header.codec {
-        Codec::Stored => {
-            out.extend_from_slice(stored);
-            stored.len() == raw_len
-        }
-        Codec::Lz4 => {
-            let before = out.len();
-            out.resize(before + raw_len, 0);
-            lz4_flex::block::decompress_into(stored, &mut out[before..]).is_ok_and(|len| len == raw_len)
-        }
-        Codec::Zstd => {
-            let before = out.len();
-            out.resize(before + raw_len, 0);
-            zstd::bulk::decompress_to_buffer(stored, &mut out[before..]).is_ok_and(|len| len == raw_len)
-        }
-        Codec::ZstdPrefix => {
-            let before = out.len();
-            out.resize(before + raw_len, 0);
-            let (before, into) = out.split_at_mut(before);
-            with_prefix(stored, prefix(before), into) == Some(raw_len)
-        }
+    if header.codec == Codec::Stored {
+        out.extend_from_slice(stored);
+        return stored.len() == raw_len;
     }
+    let before = out.len();
+    out.resize(before + raw_len, 0);
+    let (before, into) = out.split_at_mut(before);
+    let len = match header.codec {
+        Codec::Stored => None,
+        Codec::Lz4 => lz4_flex::block::decompress_into(stored, into).ok(),
+        Codec::Zstd => zstd::bulk::decompress_to_buffer(stored, into).ok(),
+        Codec::ZstdPrefix => with_prefix(stored, prefix(before), into),
+    };
+    len == Some(raw_len)
 }

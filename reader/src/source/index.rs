@@ -187,13 +187,22 @@ impl Scan<'_> {
                 self.index.aggregated = true;
                 self.index.aggregates.push(piece);
             }
-            BlockKind::Symbols => self.symbols(&piece)?,
-            BlockKind::Sources => self.sources(&piece)?,
-            BlockKind::Mapped => self.mapped(&piece)?,
+            BlockKind::Symbols => {
+                let named = self.decoded(&piece, symbols::decode)?;
+                self.index.symbols.extend(named);
+            }
+            BlockKind::Sources => {
+                let files = self.decoded(&piece, sources::decode)?;
+                self.index.sources.extend(files);
+            }
+            BlockKind::Mapped => {
+                let files = self.decoded(&piece, mapped::decode)?.into_iter();
+                self.index.mapped.extend(files.map(|file| (piece.header.first_ticket, file)));
+            }
             // Stands at the beginning of a file only, and is dealt with there.
             BlockKind::Members => self.index.lost.add(1, piece.stored_bytes()),
             BlockKind::End => {
-                self.index.complete = self.file.payload(&piece, &mut Vec::new())?;
+                self.index.complete = self.file.whole_payload(&piece)?.is_some();
                 if !self.index.complete {
                     self.index.lost.add(1, piece.stored_bytes());
                 }
@@ -203,38 +212,13 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Names of native code that were stored in the capture.
-    fn symbols(&mut self, piece: &StoredPiece) -> Result<(), Error> {
-        let mut payload = Vec::new();
-        let intact = self.file.payload(piece, &mut payload)?;
-        match symbols::decode(&payload).filter(|_| intact) {
-            Some(named) => self.index.symbols.extend(named),
-            None => self.index.lost.add(1, piece.stored_bytes()),
+    /// What the payload decodes to; else it is counted as lost.
+    fn decoded<T>(&mut self, piece: &StoredPiece, decode: fn(&[u8]) -> Option<Vec<T>>) -> Result<Vec<T>, Error> {
+        let decoded = self.file.whole_payload(piece)?.and_then(|payload| decode(&payload));
+        if decoded.is_none() {
+            self.index.lost.add(1, piece.stored_bytes());
         }
-        Ok(())
-    }
-
-    /// Source lines that were read while the program ran.
-    fn sources(&mut self, piece: &StoredPiece) -> Result<(), Error> {
-        let mut payload = Vec::new();
-        let intact = self.file.payload(piece, &mut payload)?;
-        match sources::decode(&payload).filter(|_| intact) {
-            Some(files) => self.index.sources.extend(files),
-            None => self.index.lost.add(1, piece.stored_bytes()),
-        }
-        Ok(())
-    }
-
-    /// Mapped files that the collector found.
-    fn mapped(&mut self, piece: &StoredPiece) -> Result<(), Error> {
-        let mut payload = Vec::new();
-        let intact = self.file.payload(piece, &mut payload)?;
-        let ticket = piece.header.first_ticket;
-        match mapped::decode(&payload).filter(|_| intact) {
-            Some(files) => self.index.mapped.extend(files.into_iter().map(|file| (ticket, file))),
-            None => self.index.lost.add(1, piece.stored_bytes()),
-        }
-        Ok(())
+        Ok(decoded.unwrap_or_default())
     }
 
     /// An exec begins another image of the process, with a description of its own; but time counts from the first.
@@ -245,9 +229,8 @@ impl Scan<'_> {
             index.images.push(first_ticket);
             index.process.ended_by_exec = false;
         }
-        let mut payload = Vec::new();
         let before = index.process.clone();
-        if !self.file.payload(piece, &mut payload)? || !index.process.update(&payload) {
+        if !self.file.whole_payload(piece)?.is_some_and(|payload| index.process.update(&payload)) {
             index.lost.add(1, piece.stored_bytes());
         }
         if first_ticket > 0 {

@@ -16,7 +16,7 @@ use super::segment::{Batch, Compact, Definition, TicketRun};
 use super::tables::IdTables;
 use super::thread_names::NameSource;
 use super::timeline::Timeline;
-use super::{Consumer, RunPosition};
+use super::{Consumer, DataLoss, ReadSummary, RunPosition};
 use crate::error::Error;
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 
@@ -94,8 +94,7 @@ pub(super) struct Merger {
     pub(super) tables: IdTables,
     pub(super) timeline: Timeline,
     /// Events given out so far.
-    pub(super) events: u64,
-    pub(super) truncated: u64,
+    events: u64,
     snapshots: u32,
     /// First tickets of later images of the process, in order.
     images: Vec<u64>,
@@ -145,7 +144,6 @@ impl Merger {
             }
         }
         self.tables.map_nodes(cursor.image, &batch.nodes, &mut cursor.stacks)?;
-        self.truncated += batch.truncated;
         consumer.truncated_stacks(batch.truncated);
         (cursor.run, cursor.given) = (0, 0);
         Ok(std::mem::replace(&mut cursor.batch, batch))
@@ -203,6 +201,18 @@ impl Merger {
             let (index, order) = (self.snapshots, self.events);
             consumer.snapshot(&Snapshot { index, time_ns: mark.time_ns, rss_bytes, heap_bytes: 0, order });
             self.snapshots = self.snapshots.saturating_add(1);
+        }
+    }
+
+    /// What was read.
+    pub(super) fn finish(self, lost: DataLoss) -> ReadSummary {
+        ReadSummary {
+            unnamed: self.tables.symbols.problems(),
+            frames: self.tables.frames,
+            threads: self.tables.threads,
+            unknown_frames: self.tables.unknown_frames,
+            time_uncertainty_ns: self.timeline.coarsest_ns(),
+            lost,
         }
     }
 

@@ -135,16 +135,12 @@ impl DataLoss {
 /// The result of reading a capture, besides the events.
 #[derive(Clone, Debug, Default)]
 pub struct ReadSummary {
-    /// Number of emitted events.
-    pub events: u64,
     /// The stacks of the events.
     pub frames: Frames,
     /// The threads of the events.
     pub threads: Vec<Thread>,
     /// Stack nodes whose code object is not described, shown as `<unknown>`.
     pub unknown_frames: u64,
-    /// Allocations whose stack was truncated.
-    pub truncated_stacks: u64,
     /// By how much the times of events without stamps may be too early, in nanoseconds.
     pub time_uncertainty_ns: u64,
     /// Data that could not be read, in the whole file.
@@ -384,11 +380,8 @@ impl CaptureReader {
     pub fn aggregate(&self) -> Result<Option<Vec<u8>>, Error> {
         let mut whole = Vec::new();
         for part in &self.index.aggregates {
-            let mut payload = Vec::new();
-            if !self.file.payload(part, &mut payload)? {
-                return Ok(None);
-            }
-            whole.append(&mut payload);
+            let Some(payload) = self.file.whole_payload(part)? else { return Ok(None) };
+            whole.extend(payload);
         }
         Ok((!whole.is_empty()).then_some(whole))
     }

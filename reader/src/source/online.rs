@@ -146,17 +146,7 @@ impl Online {
     /// [`Error::TooMany`] when ids run out.
     pub fn finish<C: Consumer>(mut self, consumer: &mut C) -> Result<ReadSummary, Error> {
         self.give(u64::MAX, consumer)?;
-        let time_uncertainty_ns = self.time_uncertainty_ns();
-        Ok(ReadSummary {
-            unnamed: self.merger.tables.symbols.problems(),
-            events: self.merger.events,
-            frames: self.merger.tables.frames,
-            threads: self.merger.tables.threads,
-            unknown_frames: self.merger.tables.unknown_frames,
-            truncated_stacks: self.merger.truncated,
-            time_uncertainty_ns,
-            lost: self.lost,
-        })
+        Ok(self.merger.finish(self.lost))
     }
 
     /// By how much the times of the events so far may be too early, in nanoseconds.

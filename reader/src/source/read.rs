@@ -54,49 +54,45 @@ fn streams(index: &Index) -> Vec<FileStream> {
     streams.map(|segments| FileStream { segments: segments.to_vec(), ..FileStream::default() }).collect()
 }
 
-/// The relation of the clocks: from the process's start and end, else from its last snapshot.
-fn timeline(file: &OpenCaptureFile, index: &Index) -> Result<Timeline, Error> {
-    let process = &index.process;
-    let mut last = None;
-    if process.end.ticks.is_none() {
-        for piece in index.observations.iter().rev() {
-            let mut payload = Vec::new();
-            file.payload(piece, &mut payload)?;
-            let snapshots = ObservationReader::new(&payload).filter_map(|observation| match observation {
-                Observation::Snapshot { tick, ticks, .. } => Some((ticks, tick.time_ns)),
-                _ => None,
-            });
-            last = snapshots.last();
-            if last.is_some() {
-                break;
-            }
-        }
-    }
-    Ok(Timeline::new(process.start.monotonic_ns, ClockScale::new(process, last)))
-}
-
-/// The time of the last tick that can be read, on the monotonic clock.
-pub(super) fn last_tick_ns(file: &OpenCaptureFile, index: &Index) -> Result<Option<u64>, Error> {
+/// The last observation that can be read and has what is asked for.
+fn last_observed<T>(
+    file: &OpenCaptureFile,
+    index: &Index,
+    asked: impl Fn(Observation) -> Option<T>,
+) -> Result<Option<T>, Error> {
     for piece in index.observations.iter().rev() {
-        let mut payload = Vec::new();
-        file.payload(piece, &mut payload)?;
-        let ticks = ObservationReader::new(&payload).filter_map(|observation| match observation {
-            Observation::Tick(tick) | Observation::Snapshot { tick, .. } => Some(tick.time_ns),
-            Observation::Thread { .. } => None,
-        });
-        if let Some(last) = ticks.last() {
+        let payload = file.whole_payload(piece)?.unwrap_or_default();
+        if let Some(last) = ObservationReader::new(&payload).filter_map(&asked).last() {
             return Ok(Some(last));
         }
     }
     Ok(None)
 }
 
+/// The relation of the clocks: from the process's start and end, else from its last snapshot.
+fn timeline(file: &OpenCaptureFile, index: &Index) -> Result<Timeline, Error> {
+    let process = &index.process;
+    let snapshot = |observation| match observation {
+        Observation::Snapshot { tick, ticks, .. } => Some((ticks, tick.time_ns)),
+        _ => None,
+    };
+    let last = if process.end.ticks.is_none() { last_observed(file, index, snapshot)? } else { None };
+    Ok(Timeline::new(process.start.monotonic_ns, ClockScale::new(process, last)))
+}
+
+/// The time of the last tick that can be read, on the monotonic clock.
+pub(super) fn last_tick_ns(file: &OpenCaptureFile, index: &Index) -> Result<Option<u64>, Error> {
+    last_observed(file, index, |observation| match observation {
+        Observation::Tick(tick) | Observation::Snapshot { tick, .. } => Some(tick.time_ns),
+        Observation::Thread { .. } => None,
+    })
+}
+
 /// The number of snapshots that can be read.
 pub(super) fn snapshots(file: &OpenCaptureFile, index: &Index) -> Result<u64, Error> {
     let mut number = 0;
     for piece in &index.observations {
-        let mut payload = Vec::new();
-        file.payload(piece, &mut payload)?;
+        let payload = file.whole_payload(piece)?.unwrap_or_default();
         let snapshots = ObservationReader::new(&payload).filter(|seen| matches!(seen, Observation::Snapshot { .. }));
         number += snapshots.count() as u64;
     }
@@ -199,16 +195,7 @@ impl MergeReader {
 
     pub(crate) fn finish(mut self) -> ReadSummary {
         self.merger.tables.frames.forget_stack_ids();
-        ReadSummary {
-            unnamed: self.merger.tables.symbols.problems(),
-            events: self.merger.events,
-            frames: self.merger.tables.frames,
-            threads: self.merger.tables.threads,
-            unknown_frames: self.merger.tables.unknown_frames,
-            truncated_stacks: self.merger.truncated,
-            time_uncertainty_ns: self.merger.timeline.coarsest_ns(),
-            lost: self.lost,
-        }
+        self.merger.finish(self.lost)
     }
 
     /// Notes the stream's next turn; its `last` turn has just been processed.

@@ -15,7 +15,7 @@ use super::segment::{CodeDescription, Definition, SegmentNode};
 use super::thread_names::{NameSource, ThreadNames};
 use crate::error::Error;
 use crate::event::{StackId, Thread, ThreadId};
-use crate::frames::{self, FrameId, Frames, NameId};
+use crate::frames::{self, FrameId, Frames};
 use crate::lines::{SourcePosition, position};
 use crate::native::NativeModule;
 use crate::symbols::{Symbolizer, UNKNOWN, frames_of};
@@ -177,8 +177,7 @@ impl IdTables {
         }
         let Some((code, table)) = self.images.get(image).and_then(|image| image.codes.get(&frame.code)) else {
             self.unknown_frames += 1;
-            let function = self.frames.name_id(UNKNOWN)?;
-            return self.frames.frame_id(function, NameId::default(), 0);
+            return self.frames.frame_named(UNKNOWN, "", 0);
         };
         let met = self.images.get(image).and_then(|image| image.located.get(&key)).copied();
         let place = met.unwrap_or_else(|| position(code.lines, table, code.first_line, frame.instruction));

@@ -7,7 +7,7 @@ use super::{Symbolizer, WantedOffsets};
 use crate::analysis::Analysis;
 use crate::error::Error;
 use crate::event::StackId;
-use crate::frames::{Frame, FrameId, Frames, NameId};
+use crate::frames::{Frame, FrameId, Frames};
 use crate::native::NativeModule;
 
 /// The function's name in a frame of which nothing is known.
@@ -21,16 +21,13 @@ pub(crate) fn frames_of(
     frames: &mut Frames,
 ) -> Result<Vec<FrameId>, Error> {
     if module.path.is_empty() {
-        let function = frames.name_id(UNKNOWN)?;
-        return Ok(vec![frames.frame_id(function, NameId::default(), 0)?]);
+        return Ok(vec![frames.frame_named(UNKNOWN, "", 0)?]);
     }
     let path = String::from_utf8_lossy(&module.path);
     frames.set_source(&path, module.source)?;
     let mut ids = Vec::new();
     for symbol in symbols.resolve(module, offset).iter().rev() {
-        let function = frames.name_id(&symbol.function)?;
-        let file = frames.name_id(symbol.file.as_deref().unwrap_or(&path))?;
-        let id = frames.frame_id(function, file, symbol.line)?;
+        let id = frames.frame_named(&symbol.function, symbol.file.as_deref().unwrap_or(&path), symbol.line)?;
         frames.set_module(id, &path)?;
         ids.push(id);
     }

@@ -22,15 +22,21 @@ use crate::interner::next_id;
 const BITS: u32 = u64::BITS;
 
 /// All stacks; the first is the empty one.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct StackTable {
+    nodes: PackedNodes,
+    /// Index of the stacks with a stored caller.
+    ids: HashTable<u32>,
+}
+
+/// What each stack is.
+#[derive(Clone, Debug)]
+struct PackedNodes {
     /// The innermost frame of each.
     frames: FrameIds,
     jumps: Vec<Jumps>,
     /// The stored callers, in the order of the stacks' numbers.
     callers: Vec<StackId>,
-    /// Index of the stacks with a stored caller.
-    ids: HashTable<u32>,
 }
 
 /// Frame numbers, stored in 2 to 4 bytes each, as the largest requires: most captures have fewer than 2^24 frames.
@@ -76,66 +82,29 @@ struct Jumps {
     before: u32,
 }
 
-impl Default for StackTable {
+impl Default for PackedNodes {
     fn default() -> Self {
         // No interned frame has this number, so the empty stack is never found as a callee.
         let mut frames = FrameIds::default();
         frames.push(FrameId(u32::MAX));
-        Self { frames, jumps: vec![Jumps::default()], callers: Vec::new(), ids: HashTable::new() }
+        Self { frames, jumps: vec![Jumps::default()], callers: Vec::new() }
     }
 }
 
-fn hash(node: StackNode) -> u64 {
-    FxBuildHasher.hash_one(node)
-}
-
-impl StackTable {
-    /// Their number, with the empty one.
-    pub(crate) fn len(&self) -> usize {
+impl PackedNodes {
+    fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// What the stack with this number is; `None` for the empty one and for numbers that are not there.
-    pub(crate) fn node(&self, id: u32) -> Option<StackNode> {
-        let frame = self.frames.get(id as usize).filter(|_| id != 0)?;
-        Some(StackNode { parent: self.caller(id), frame })
-    }
-
-    /// The number of a stack whose caller is there.
+    /// The node of a stack that is there, and is not the empty one.
     #[inline]
-    pub(crate) fn intern(&mut self, node: StackNode) -> Result<u32, Error> {
-        let next = node.parent.0.wrapping_add(1);
-        match self.frames.get(next as usize) {
-            Some(frame) if frame == node.frame && !self.jumps(next) => Ok(next),
-            // The last one has called nobody yet.
-            None => self.push(node),
-            Some(_) => self.intern_jump(node),
-        }
-    }
-
-    /// Frees the index; it is rebuilt at the next look-up.
-    pub(crate) fn forget_ids(&mut self) {
-        self.ids = HashTable::new();
-    }
-
-    fn intern_jump(&mut self, node: StackNode) -> Result<u32, Error> {
-        if self.ids.is_empty() {
-            self.remember_ids();
-        }
-        let Self { frames, jumps, callers, ids } = self;
-        let known = |id: u32| node_at((frames, jumps, callers), id);
-        match ids.entry(hash(node), |&id| known(id) == node, |&id| hash(known(id))) {
-            Entry::Occupied(id) => Ok(*id.get()),
-            Entry::Vacant(vacant) => {
-                vacant.insert(next_id(frames.len(), "stacks")?);
-                self.push(node)
-            }
-        }
+    fn get(&self, id: u32) -> StackNode {
+        StackNode { parent: self.caller(id), frame: self.frames.get(id as usize).unwrap_or_default() }
     }
 
     /// Adds one that is not there.
     fn push(&mut self, StackNode { parent, frame }: StackNode) -> Result<u32, Error> {
-        let id = next_id(self.frames.len(), "stacks")?;
+        let id = next_id(self.len(), "stacks")?;
         if id % BITS == 0 {
             self.jumps.push(Jumps { bits: 0, before: self.callers.len() as u32 });
         }
@@ -153,32 +122,72 @@ impl StackTable {
         self.jumps[(id / BITS) as usize].bits & 1 << (id % BITS) != 0
     }
 
+    /// The caller of a stack that is there, and is not the empty one.
     #[inline]
     fn caller(&self, id: u32) -> StackId {
-        caller(&self.jumps, &self.callers, id)
-    }
-
-    #[cold]
-    fn remember_ids(&mut self) {
-        let Self { frames, jumps, callers, ids } = self;
-        let known = |id: u32| node_at((frames, jumps, callers), id);
-        ids.reserve(callers.len(), |&id| hash(known(id)));
-        for id in (0..frames.len() as u32).filter(|id| jumps[(id / BITS) as usize].bits & 1 << (id % BITS) != 0) {
-            ids.insert_unique(hash(known(id)), id, |&id| hash(known(id)));
+        let (Jumps { bits, before }, bit) = (self.jumps[(id / BITS) as usize], 1 << (id % BITS));
+        if bits & bit == 0 {
+            StackId(id - 1)
+        } else {
+            self.callers[(before + (bits & (bit - 1)).count_ones()) as usize]
         }
     }
 }
 
-#[inline]
-fn node_at((frames, jumps, callers): (&FrameIds, &[Jumps], &[StackId]), id: u32) -> StackNode {
-    StackNode { parent: caller(jumps, callers, id), frame: frames.get(id as usize).unwrap_or_default() }
+fn hash(node: StackNode) -> u64 {
+    FxBuildHasher.hash_one(node)
 }
 
-/// The caller of a stack that is there, and is not the empty one.
-#[inline]
-fn caller(jumps: &[Jumps], callers: &[StackId], id: u32) -> StackId {
-    let (Jumps { bits, before }, bit) = (jumps[(id / BITS) as usize], 1 << (id % BITS));
-    if bits & bit == 0 { StackId(id - 1) } else { callers[(before + (bits & (bit - 1)).count_ones()) as usize] }
+impl StackTable {
+    /// Their number, with the empty one.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// What the stack with this number is; `None` for the empty one and for numbers that are not there.
+    pub(crate) fn node(&self, id: u32) -> Option<StackNode> {
+        (id != 0 && (id as usize) < self.len()).then(|| self.nodes.get(id))
+    }
+
+    /// The number of a stack whose caller is there.
+    #[inline]
+    pub(crate) fn intern(&mut self, node: StackNode) -> Result<u32, Error> {
+        let next = node.parent.0.wrapping_add(1);
+        match self.nodes.frames.get(next as usize) {
+            Some(frame) if frame == node.frame && !self.nodes.jumps(next) => Ok(next),
+            // The last one has called nobody yet.
+            None => self.nodes.push(node),
+            Some(_) => self.intern_jump(node),
+        }
+    }
+
+    /// Frees the index; it is rebuilt at the next look-up.
+    pub(crate) fn forget_ids(&mut self) {
+        self.ids = HashTable::new();
+    }
+
+    fn intern_jump(&mut self, node: StackNode) -> Result<u32, Error> {
+        if self.ids.is_empty() {
+            self.remember_ids();
+        }
+        let Self { nodes, ids } = self;
+        match ids.entry(hash(node), |&id| nodes.get(id) == node, |&id| hash(nodes.get(id))) {
+            Entry::Occupied(id) => Ok(*id.get()),
+            Entry::Vacant(vacant) => {
+                vacant.insert(next_id(nodes.len(), "stacks")?);
+                nodes.push(node)
+            }
+        }
+    }
+
+    #[cold]
+    fn remember_ids(&mut self) {
+        let Self { nodes, ids } = self;
+        ids.reserve(nodes.callers.len(), |&id| hash(nodes.get(id)));
+        for id in (0..nodes.len() as u32).filter(|&id| nodes.jumps(id)) {
+            ids.insert_unique(hash(nodes.get(id)), id, |&id| hash(nodes.get(id)));
+        }
+    }
 }
 
 #[cfg(test)]

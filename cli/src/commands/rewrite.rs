@@ -107,7 +107,7 @@ pub(crate) fn anonymize(options: &AnonymizeArgs) -> Result<u8> {
         let symbols = names.symbols(&all_names(&capture, &places(&frames)));
         let process = names.process(capture.process());
         let payload = anonymized_aggregate(&aggregate, &mut names).encode();
-        write_aggregate(&mut out, (&process, &symbols), &payload, capture.complete())?;
+        write_aggregate(&mut out, &process, &symbols, &payload, capture.complete())?;
     } else {
         // Nobody can look for them later.
         let symbols = all_names(&capture, &native_places(&capture)?);
@@ -139,7 +139,7 @@ fn rewrite(
     names: Option<Anonymizer>,
     out: impl Write,
 ) -> Result<()> {
-    let mut writer = Rewriter::new(out, about, plan, names)?;
+    let mut writer = Rewriter::new(out, about.0, about.1, plan, names)?;
     writer.sources(capture.sources())?;
     let mut progress = Progress::new(capture.total_record_bytes(), "writing");
     let read = capture.read(&mut writer, |bytes| progress.add(bytes))?;

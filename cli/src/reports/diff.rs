@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 
 use memtrack_reader::analysis::diff::{DiffRow, Difference, FigurePair, MergedTree, SharedFunction, SharedFunctions};
-use memtrack_reader::analysis::{CallTree, ReducedRows, Tally};
+use memtrack_reader::analysis::{CallTree, CaptureRows, ReducedRows, Tally};
 use memtrack_reader::origin::{Origin, origins};
 use memtrack_reader::{FrameId, paths};
 use serde_json::{Value, json};
@@ -60,7 +60,10 @@ impl Diff {
         let mut merged = MergedTree::default();
         let [base_rows, new_rows] = [base, new].map(|capture| capture.analysis.view(metric.view));
         let exact = [(base, &base_rows), (new, &new_rows)].map(|(capture, rows)| merged.own(&capture.frames, rows));
-        let quiet = ReducedRows::of((&base.frames, base_rows), (&new.frames, new_rows));
+        let quiet = ReducedRows::of(
+            CaptureRows { frames: &base.frames, rows: base_rows },
+            CaptureRows { frames: &new.frames, rows: new_rows },
+        );
         let (arenas, imports) = (quiet.arenas, quiet.imports);
         let quiet = [(base, &quiet.base), (new, &quiet.new)].map(|(side, rows)| merged.own(&side.frames, rows));
         let own = [base, new].into_iter().flat_map(own_functions).collect();

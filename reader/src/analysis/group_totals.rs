@@ -17,8 +17,8 @@ use rustc_hash::FxBuildHasher;
 use super::Options;
 use super::groups::{OptionalSum, StoredGroup};
 use super::interval_tracker::IntervalTracker;
-use super::intervals::{Intervals, PackedRows};
-use super::live_block::{LiveBlock, ReleasedBlock};
+use super::intervals::PackedRows;
+use super::live_block::{LiveBlock, LivePart, ReleasedBlock};
 use super::since::EndedSince;
 use super::{Analysis, Detail, Failed, Group, Groups, Moment, Selection, Tally, Totals};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
@@ -37,6 +37,15 @@ struct GroupKey {
 #[derive(Debug)]
 pub(crate) struct Surviving(PackedRows);
 
+/// The sums of each group, and what else is kept of it.
+#[derive(Clone, Debug, Default)]
+struct GroupFigures {
+    /// Their sums of moments have what ended after the moment; what is live is added at the end.
+    groups: Groups,
+    lives: Option<IntervalTracker>,
+    details: Option<Vec<Detail>>,
+}
+
 /// Entries of the cache in front of the group index: a power of two; more than this measures no better.
 const RECENT: usize = 8192;
 
@@ -45,8 +54,7 @@ const RECENT: usize = 8192;
 pub(crate) struct GroupTotals {
     /// The totals that are not sums over groups.
     pub(crate) totals: Totals,
-    /// Their sums of moments have what ended after the moment; what is live is added at the end.
-    groups: Groups,
+    figures: GroupFigures,
     /// Ended after the peak.
     since_peak: EndedSince,
     /// Groups by their keys.
@@ -72,8 +80,6 @@ pub(crate) struct GroupTotals {
     /// The order of the last moment that intervals distinguish: only blocks allocated before it were shown by one. 0:
     /// none.
     shown: u64,
-    lives: Option<IntervalTracker>,
-    details: Option<Vec<Detail>>,
     /// `None` for everything.
     selection: Option<Selection>,
     exact_times: bool,
@@ -83,7 +89,11 @@ impl GroupTotals {
     pub(crate) fn new(options: &Options) -> Self {
         Self {
             totals: Totals { temporary_threshold: options.temporary_threshold, ..Totals::default() },
-            groups: Groups::default(),
+            figures: GroupFigures {
+                groups: Groups::default(),
+                lives: (options.moments > 0).then(|| IntervalTracker::new(options.moments, options.snapshots)),
+                details: options.details.then(Vec::new),
+            },
             since_peak: EndedSince::default(),
             index: HashTable::new(),
             selected: Vec::new(),
@@ -98,8 +108,6 @@ impl GroupTotals {
             thread_counts: Vec::new(),
             snapshots: Vec::new(),
             shown: 0,
-            lives: (options.moments > 0).then(|| IntervalTracker::new(options.moments, options.snapshots)),
-            details: options.details.then(Vec::new),
             selection: Some(options.selection).filter(|selection| !selection.is_everything()),
             exact_times: options.exact_times,
         }
@@ -111,7 +119,7 @@ impl GroupTotals {
 
     /// Everything ever allocated, selected or not.
     pub(crate) fn allocated(&self) -> Tally {
-        self.groups.iter().map(|group| group.allocated.tally()).sum()
+        self.figures.groups.iter().map(|group| group.allocated.tally()).sum()
     }
 
     /// Counts an allocation by the event's thread and stack; fills in `block`.
@@ -120,7 +128,7 @@ impl GroupTotals {
         let selected = self.selection.is_none_or(|selection| selection.takes(event));
         let group = self.group(GroupKey { stack: event.stack, thread: event.thread, allocator, selected });
         self.detail(group, |detail| detail.allocate(event.size));
-        self.groups.row_mut(group).allocate(event.size, event.order, event.time_ns);
+        self.figures.groups.row_mut(group).allocate(event.size, event.order, event.time_ns);
         self.totals.size_histogram.add(event.size);
         let nth = self.count_of_thread(event.thread);
         *nth = nth.wrapping_add(1);
@@ -181,12 +189,12 @@ impl GroupTotals {
         self.totals.deallocations = self.totals.deallocations.saturating_sub(count);
         self.live_bytes = self.live_bytes.wrapping_add(bytes);
         self.live_count = self.live_count.wrapping_add(count);
-        self.lives.iter_mut().for_each(|lives| lives.take_back(block, bytes, count, ended.order));
+        self.figures.lives.iter_mut().for_each(|lives| lives.take_back(block, bytes, count, ended.order));
         let lived_ns = event.time_ns.saturating_sub(block.time_ns);
         self.detail(block.group, |detail| detail.restore(bytes, count, lived_ns));
-        ended.take_back(block, &mut self.groups);
+        ended.take_back(block, &mut self.figures.groups);
         if block.order < self.finalizing && self.finalizing <= ended.order {
-            self.groups.part_mut(block.group, OptionalSum::Leaked).subtract(bytes, count);
+            self.figures.groups.part_mut(block.group, OptionalSum::Leaked).subtract(bytes, count);
         }
         if self.totals.peak.at.is_some_and(|at| ended.order <= at.order) {
             self.totals.peak.bytes = self.totals.peak.bytes.saturating_add(bytes);
@@ -217,46 +225,39 @@ impl GroupTotals {
         self.totals.rss_last_bytes = rss_bytes;
         self.totals.rss_peak_bytes = self.totals.rss_peak_bytes.max(rss_bytes);
         self.snapshots.push(snapshot);
-        self.shown = self.lives.as_mut().map_or(0, |lives| lives.snapshot(&snapshot));
+        self.shown = self.figures.lives.as_mut().map_or(0, |lives| lives.snapshot(&snapshot));
         snapshot
     }
 
-    /// The analysis, given all live blocks: block, live bytes, and whether it is the block's first part.
-    pub(crate) fn finish(&self, live: impl Iterator<Item = (LiveBlock, u64, bool)>) -> Analysis {
-        let (mut groups, mut details, mut lives) = (self.groups.clone(), self.details.clone(), self.lives.clone());
-        let surviving = self.survive((&mut groups, &mut details, &mut lives), live);
-        let intervals = lives.map(|ended| ended.into_intervals(&surviving.0, self.snapshots.len() as u32));
-        self.analysis(groups, details, intervals)
+    /// The analysis, given all live blocks.
+    pub(crate) fn finish(&self, live: impl Iterator<Item = LivePart>) -> Analysis {
+        let mut figures = self.figures.clone();
+        let surviving = self.survive(&mut figures, live);
+        self.analysis(figures, &surviving)
     }
 
     /// The first half of [`GroupTotals::finish`], for the last call: it consumes the tables, and the caller may free
     /// the live blocks before the second half. So nothing is in memory twice.
-    pub(crate) fn close(&mut self, live: impl Iterator<Item = (LiveBlock, u64, bool)>) -> Surviving {
+    pub(crate) fn close(&mut self, live: impl Iterator<Item = LivePart>) -> Surviving {
         (self.index, self.recent) = (HashTable::new(), Box::default());
-        let (mut groups, mut details, mut lives) =
-            (std::mem::take(&mut self.groups), self.details.take(), self.lives.take());
-        let surviving = self.survive((&mut groups, &mut details, &mut lives), live);
-        (self.groups, self.details, self.lives, self.since_peak) = (groups, details, lives, EndedSince::default());
+        let mut figures = std::mem::take(&mut self.figures);
+        let surviving = self.survive(&mut figures, live);
+        (self.figures, self.since_peak) = (figures, EndedSince::default());
         surviving
     }
 
     /// The second half of [`GroupTotals::finish`].
     pub(crate) fn into_analysis(mut self, surviving: &Surviving) -> Analysis {
-        let lives = self.lives.take();
-        let intervals = lives.map(|ended| ended.into_intervals(&surviving.0, self.snapshots.len() as u32));
-        let (groups, details) = (std::mem::take(&mut self.groups), self.details.take());
-        self.analysis(groups, details, intervals)
+        let figures = std::mem::take(&mut self.figures);
+        self.analysis(figures, surviving)
     }
 
     /// Adds the live blocks to the groups.
-    fn survive(
-        &self,
-        (groups, details, lives): (&mut Groups, &mut Option<Vec<Detail>>, &mut Option<IntervalTracker>),
-        live: impl Iterator<Item = (LiveBlock, u64, bool)>,
-    ) -> Surviving {
+    fn survive(&self, figures: &mut GroupFigures, live: impl Iterator<Item = LivePart>) -> Surviving {
+        let GroupFigures { groups, lives, details } = figures;
         self.since_peak.iter().for_each(|(group, sum)| *groups.part_mut(group, OptionalSum::Peak) = sum);
         let mut surviving = PackedRows::default();
-        for (block, bytes, first) in live {
+        for LivePart { block, bytes, first } in live {
             let count = u64::from(first);
             self.add_survivor(groups, &block, bytes, count);
             if let Some(detail) = details.as_mut().and_then(|details| details.get_mut(block.group as usize)) {
@@ -272,7 +273,8 @@ impl GroupTotals {
         Surviving(surviving)
     }
 
-    fn analysis(&self, groups: Groups, details: Option<Vec<Detail>>, intervals: Option<Intervals>) -> Analysis {
+    fn analysis(&self, GroupFigures { groups, lives, details }: GroupFigures, surviving: &Surviving) -> Analysis {
+        let intervals = lives.map(|ended| ended.into_intervals(&surviving.0, self.snapshots.len() as u32));
         let totals = self.totals_of(&groups);
         let snapshots = self.snapshots.clone();
         let exact_times = self.exact_times;
@@ -290,7 +292,7 @@ impl GroupTotals {
         let mixed = key.stack.0 ^ key.thread.0.wrapping_mul(0x9e5) ^ ((key.allocator as u32) << 8);
         let slot = mixed as usize % RECENT;
         let recent = self.recent[slot];
-        match self.groups.row(recent) {
+        match self.figures.groups.row(recent) {
             Some(row) if key.is_of(row) && self.is_selected(recent) == key.selected => recent,
             _ => {
                 let group = self.indexed_group(key);
@@ -308,22 +310,22 @@ impl GroupTotals {
     #[cold]
     fn indexed_group(&mut self, key: GroupKey) -> u32 {
         let is_same = |&group: &u32| {
-            self.groups.row(group).is_some_and(|row| key.is_of(row)) && self.is_selected(group) == key.selected
+            self.figures.groups.row(group).is_some_and(|row| key.is_of(row)) && self.is_selected(group) == key.selected
         };
         if let Some(&known) = self.index.find(key.hash(), is_same) {
             return known;
         }
         // Never cut off: 2^32 groups would take hundreds of gigabytes of memory first.
-        let group = self.groups.len() as u32;
-        self.groups.push(&Group::new(key.stack, key.allocator, key.thread));
+        let group = self.figures.groups.len() as u32;
+        self.figures.groups.push(&Group::new(key.stack, key.allocator, key.thread));
         self.since_peak.add_group();
         if self.selection.is_some() {
             self.selected.push(key.selected);
         }
-        if let Some(details) = &mut self.details {
+        if let Some(details) = &mut self.figures.details {
             details.push(Detail::default());
         }
-        let groups = &self.groups;
+        let groups = &self.figures.groups;
         self.index
             .insert_unique(key.hash(), group, |&group| groups.row(group).map_or(0, |row| GroupKey::from(row).hash()));
         group
@@ -332,7 +334,7 @@ impl GroupTotals {
     /// Updates the details of a group, if details are kept.
     #[inline]
     fn detail(&mut self, group: u32, change: impl FnOnce(&mut Detail)) {
-        if let Some(detail) = self.details.as_mut().and_then(|details| details.get_mut(group as usize)) {
+        if let Some(detail) = self.figures.details.as_mut().and_then(|details| details.get_mut(group as usize)) {
             change(detail);
         }
     }
@@ -377,9 +379,9 @@ impl GroupTotals {
         let further = count.wrapping_sub(block.nth);
         // The order resolves what the counter, modulo 2^32, cannot.
         let recent = event.order.wrapping_sub(block.order) <= u64::from(u32::MAX);
-        let is_own = || self.groups.row(block.group).is_some_and(|row| row.thread == event.thread);
+        let is_own = || self.figures.groups.row(block.group).is_some_and(|row| row.thread == event.thread);
         if further <= self.totals.temporary_threshold && recent && is_own() {
-            ended.count(block, self.groups.part_mut(block.group, OptionalSum::Temporary));
+            ended.count(block, self.figures.groups.part_mut(block.group, OptionalSum::Temporary));
         }
     }
 
@@ -393,10 +395,15 @@ impl GroupTotals {
             self.since_peak.sum(block.group).add(bytes, count, block.order, block.time_ns);
         }
         if block.order < self.finalizing {
-            self.groups.part_mut(block.group, OptionalSum::Leaked).add(bytes, count, block.order, block.time_ns);
+            self.figures.groups.part_mut(block.group, OptionalSum::Leaked).add(
+                bytes,
+                count,
+                block.order,
+                block.time_ns,
+            );
         }
         if block.order < self.shown
-            && let Some(lives) = &mut self.lives
+            && let Some(lives) = &mut self.figures.lives
         {
             lives.add(block, bytes, count);
         }
@@ -415,7 +422,7 @@ impl GroupTotals {
 
     fn totals_of(&self, groups: &Groups) -> Totals {
         let mut totals = self.totals.clone();
-        totals.sum_up(groups);
+        groups.sum_up(&mut totals);
         totals.peak = match self.shared_peak {
             None => self.totals.peak,
             Some(at) => super::Peak { at, ..totals.peak },

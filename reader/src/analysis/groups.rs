@@ -12,7 +12,7 @@ use hashbrown::hash_table::Entry;
 use memtrack_format::Allocator;
 use rustc_hash::FxBuildHasher;
 
-use super::{Group, Sum};
+use super::{Group, Sum, Tally, Totals};
 use crate::event::{StackId, ThreadId};
 
 /// The sums of a group that may be empty.
@@ -168,6 +168,17 @@ impl Groups {
     /// Changes all of them.
     pub fn change_all(&mut self, mut change: impl FnMut(&mut Group)) {
         (0..self.len()).for_each(|number| self.change(number, &mut change));
+    }
+
+    /// Sets the totals that are sums over groups, but for the moment of the peak.
+    pub(super) fn sum_up(&self, totals: &mut Totals) {
+        let total = |part: fn(&Group) -> &Sum| self.iter().map(|group| part(&group).tally()).sum::<Tally>();
+        let peak = total(|group| &group.peak);
+        (totals.peak.bytes, totals.peak.allocations) = (peak.bytes, peak.count);
+        totals.allocations = total(|group| &group.allocated);
+        totals.leaked = total(|group| &group.leaked);
+        totals.leaked_at_exit = total(|group| &group.leaked_at_exit);
+        totals.temporary = total(|group| &group.temporary);
     }
 
     /// Maps each group to another stack.

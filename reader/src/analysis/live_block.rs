@@ -32,6 +32,16 @@ impl LiveBlock {
     }
 }
 
+/// A part of a live allocation: all of a block, or a piece of a mapping.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LivePart {
+    pub(crate) block: LiveBlock,
+    /// Its bytes that are live.
+    pub(crate) bytes: u64,
+    /// It is the first part, which counts as the allocation.
+    pub(crate) first: bool,
+}
+
 /// What the undo of a release needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReleasedBlock {

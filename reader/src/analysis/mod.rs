@@ -42,12 +42,12 @@ pub use intervals::{Interval, Intervals};
 pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
 pub use options::Options;
 pub use own::{BaselineMemory, kept};
-pub use quiet::ReducedRows;
+pub use quiet::{CaptureRows, ReducedRows};
 pub use selection::Selection;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
 
 pub(crate) use group_totals::GroupTotals;
-pub(crate) use live_block::{LiveBlock, ReleasedBlock};
+pub(crate) use live_block::{LiveBlock, LivePart, ReleasedBlock};
 
 use memtrack_format::Allocator;
 

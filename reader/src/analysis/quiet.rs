@@ -35,6 +35,15 @@ pub struct ReducedRows {
     pub set_off: [Vec<Tally>; 2],
 }
 
+/// The rows of a capture.
+#[derive(Clone, Debug)]
+pub struct CaptureRows<'a> {
+    /// What their stacks are.
+    pub frames: &'a Frames,
+    /// The rows.
+    pub rows: Vec<GroupRow>,
+}
+
 /// The class of blocks that may cancel each other: one allocator, sizes within a quarter of a power of two.
 type SizeClass = (Allocator, u32);
 /// Name and shortened path of the innermost function; empty for no stack.
@@ -43,15 +52,21 @@ type FunctionKey = (String, String);
 impl ReducedRows {
     /// Splits the rows of two captures.
     #[must_use]
-    pub fn of(base: (&Frames, Vec<GroupRow>), new: (&Frames, Vec<GroupRow>)) -> Self {
-        let mut quiet =
-            Self { set_off: [base.1.len(), new.1.len()].map(|len| vec![Tally::default(); len]), ..Self::default() };
-        let functions = [base.0, new.0].map(Innermost::of);
-        let at_base = set_apart(base, &mut quiet.base, &mut quiet.arenas.base, &mut quiet.imports.base);
-        let at_new = set_apart(new, &mut quiet.new, &mut quiet.arenas.new, &mut quiet.imports.new);
-        let left = quiet.set_off_few(functions);
-        for (all, (at, taken)) in quiet.set_off.iter_mut().zip([at_base, at_new].into_iter().zip(left)) {
-            at.into_iter().zip(taken).for_each(|(at, taken)| all[at] = taken);
+    pub fn of(base: CaptureRows<'_>, new: CaptureRows<'_>) -> Self {
+        let functions = [base.frames, new.frames].map(Innermost::of);
+        let set_off = [&base, &new].map(|side| vec![Tally::default(); side.rows.len()]);
+        let [base, new] = [base, new].map(SplitRows::of);
+        let mut quiet = Self {
+            base: base.left,
+            new: new.left,
+            arenas: FigurePair { base: base.arenas, new: new.arenas },
+            imports: FigurePair { base: base.imports, new: new.imports },
+            set_off,
+        };
+        let taken = quiet.set_off_few(functions);
+        for (all, (indices, taken)) in quiet.set_off.iter_mut().zip([base.indices, new.indices].into_iter().zip(taken))
+        {
+            indices.into_iter().zip(taken).for_each(|(at, taken)| all[at] = taken);
         }
         quiet
     }
@@ -103,26 +118,32 @@ fn take(
     taken
 }
 
-/// Fills in the rows that are left, and gives their indices.
-fn set_apart(
-    (frames, rows): (&Frames, Vec<GroupRow>),
-    left: &mut Vec<GroupRow>,
-    arenas: &mut Tally,
-    imports: &mut Tally,
-) -> Vec<usize> {
-    let whose = whose(frames);
-    let mut indices = Vec::new();
-    for (index, row) in rows.into_iter().enumerate() {
-        if row.allocator.is_python_arena() {
-            *arenas += row.tally();
-        } else if whose.get(row.stack.0 as usize) == Some(&Whose::Imports) {
-            *imports += row.tally();
-        } else {
-            indices.push(index);
-            left.push(row);
+/// The rows of a capture without arenas and imports.
+#[derive(Default)]
+struct SplitRows {
+    left: Vec<GroupRow>,
+    /// Where these stood.
+    indices: Vec<usize>,
+    arenas: Tally,
+    imports: Tally,
+}
+
+impl SplitRows {
+    fn of(CaptureRows { frames, rows }: CaptureRows<'_>) -> Self {
+        let whose = whose(frames);
+        let mut split = Self::default();
+        for (index, row) in rows.into_iter().enumerate() {
+            if row.allocator.is_python_arena() {
+                split.arenas += row.tally();
+            } else if whose.get(row.stack.0 as usize) == Some(&Whose::Imports) {
+                split.imports += row.tally();
+            } else {
+                split.indices.push(index);
+                split.left.push(row);
+            }
         }
+        split
     }
-    indices
 }
 
 /// The class of a row's blocks, by their mean size.
@@ -156,7 +177,7 @@ impl<'a> Innermost<'a> {
 mod tests {
     use memtrack_format::Allocator::{self, Calloc, Malloc, PymallocArena};
 
-    use super::ReducedRows;
+    use super::{CaptureRows, ReducedRows};
     use crate::analysis::{GroupRow, Tally};
     use crate::frames::Frames;
 
@@ -177,8 +198,10 @@ mod tests {
 
     fn quiet(base: &[RowFigures<'_>], new: &[RowFigures<'_>]) -> (ReducedRows, Left) {
         let mut frames = [Frames::new(), Frames::new()];
-        let [base, new] = [(0, base), (1, new)].map(|(side, blocks)| rows(&mut frames[side], blocks, "load"));
-        let quiet = ReducedRows::of((&frames[0], base), (&frames[1], new));
+        let rows = [(0, base), (1, new)].map(|(side, blocks)| rows(&mut frames[side], blocks, "load"));
+        let ([base, new], [of_base, of_new]) = (frames.each_ref(), rows);
+        let base = CaptureRows { frames: base, rows: of_base };
+        let quiet = ReducedRows::of(base, CaptureRows { frames: new, rows: of_new });
         let named = |frames: &Frames, rows: &[GroupRow]| {
             let named = |row: &GroupRow| {
                 let function = frames.function(frames.node(row.stack).unwrap().frame).to_owned();

@@ -58,7 +58,7 @@ impl Analysis {
 
     fn sum_up(&mut self) {
         let totals = &mut self.totals;
-        totals.sum_up(&self.groups);
+        self.groups.sum_up(totals);
         totals.size_histogram = SizeHistogram::default();
         totals.deallocations = totals.allocations.count.saturating_sub(totals.leaked_at_exit.count);
         if let Some(details) = &self.details {

@@ -6,7 +6,7 @@
 use std::iter::Sum;
 use std::ops::AddAssign;
 
-use super::{Group, Groups, SizeHistogram};
+use super::SizeHistogram;
 
 /// Bytes and number of allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,17 +112,6 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Sets the totals that are sums over groups, but for the moment of the peak.
-    pub(super) fn sum_up(&mut self, groups: &Groups) {
-        let total = |part: fn(&Group) -> &super::Sum| groups.iter().map(|group| part(&group).tally()).sum::<Tally>();
-        let peak = total(|group| &group.peak);
-        (self.peak.bytes, self.peak.allocations) = (peak.bytes, peak.count);
-        self.allocations = total(|group| &group.allocated);
-        self.leaked = total(|group| &group.leaked);
-        self.leaked_at_exit = total(|group| &group.leaked_at_exit);
-        self.temporary = total(|group| &group.temporary);
-    }
-
     /// The largest resident memory, in bytes, where it is known.
     #[must_use]
     pub fn resident_peak(&self) -> Option<u64> {

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 
 use crate::allocation_record::{AllocationOutcome, AllocationRecord};
 use crate::analysis::{LiveBlock, Totals};
-use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
+use crate::event::{Event, EventKind, StackId, ThreadId};
 use crate::frames::Frames;
 use crate::replay::mappings::{Cut, Mappings};
 use crate::source::Consumer;
@@ -267,8 +267,6 @@ impl<S: FnMut(&AllocationRecord)> Consumer for AllocationScan<S> {
             EventKind::FailedAlloc(_) | EventKind::Finalizing | EventKind::Exec => {}
         }
     }
-
-    fn snapshot(&mut self, _snapshot: &Snapshot) {}
 
     fn replaced(&mut self) {
         for thread in 0..self.threads.len() {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use memtrack_format::MapClass;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::LiveBlock;
+use crate::analysis::{LiveBlock, LivePart};
 
 /// The kernel unmaps whole pages, so the end of a range is rounded up. Larger pages exist, but events do not tell, and
 /// rounding to this size is right for them, too, as far as it goes.
@@ -96,12 +96,13 @@ impl Mappings {
         self.mappings.get(&piece.id).filter(|_| piece.end > address).map(|mapping| mapping.class)
     }
 
-    /// All mapped pieces: mapping, size, and whether it is the mapping's first piece.
-    pub(crate) fn live(&self) -> impl Iterator<Item = (Mapping, u64, bool)> + '_ {
+    /// All mapped pieces, with the class of their mapping.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (MapClass, LivePart)> + '_ {
         let mut seen = FxHashSet::default();
         self.pieces.iter().filter_map(move |(start, piece)| {
             let mapping = self.mappings.get(&piece.id)?;
-            Some((*mapping, piece.end - start, seen.insert(piece.id)))
+            let (bytes, first) = (piece.end - start, seen.insert(piece.id));
+            Some((mapping.class, LivePart { block: mapping.block, bytes, first }))
         })
     }
 

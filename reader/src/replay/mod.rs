@@ -23,7 +23,7 @@ use self::mappings::{Cut, Mappings};
 use self::watch::LiveBytesObserver;
 use crate::analysis::Options;
 use crate::analysis::{
-    Analysis, ClassTotals, GroupTotals, LiveBlock, MappingTotals, Moment, Peak, ReleasedBlock, Tally,
+    Analysis, ClassTotals, GroupTotals, LiveBlock, LivePart, MappingTotals, Moment, Peak, ReleasedBlock, Tally,
 };
 use crate::event::{Event, EventKind, Snapshot, ThreadId};
 
@@ -155,10 +155,10 @@ impl Replay {
         for block in std::mem::take(&mut self.heap).blocks() {
             self.sums.discard(block, block.size, true);
         }
-        for (mapping, bytes, first) in std::mem::take(&mut self.mappings).live() {
-            self.class_totals(mapping.class).unmap(bytes);
-            if mapping.class == MapClass::Heap {
-                self.sums.discard(&mapping.block, bytes, first);
+        for (class, LivePart { block, bytes, first }) in std::mem::take(&mut self.mappings).live() {
+            self.class_totals(class).unmap(bytes);
+            if class == MapClass::Heap {
+                self.sums.discard(&block, bytes, first);
             }
         }
         self.threads.clear();
@@ -375,11 +375,11 @@ impl Replay {
     }
 }
 
-/// All live heap blocks: block, live bytes, and whether it is the block's first part.
-fn live<'a>(heap: &'a LiveHeap, mappings: &'a Mappings) -> impl Iterator<Item = (LiveBlock, u64, bool)> + 'a {
-    let blocks = heap.blocks().map(|block| (*block, block.size, true));
-    let mapped = mappings.live().filter(|(mapping, ..)| mapping.class == MapClass::Heap);
-    blocks.chain(mapped.map(|(mapping, bytes, first)| (mapping.block, bytes, first)))
+/// All that is live of the heap.
+fn live<'a>(heap: &'a LiveHeap, mappings: &'a Mappings) -> impl Iterator<Item = LivePart> + 'a {
+    let blocks = heap.blocks().map(|block| LivePart { block: *block, bytes: block.size, first: true });
+    let mapped = mappings.live().filter(|(class, _)| *class == MapClass::Heap);
+    blocks.chain(mapped.map(|(_, part)| part))
 }
 
 #[inline]

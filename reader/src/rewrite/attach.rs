@@ -63,7 +63,7 @@ fn block_at(capture: &mut (impl Read + Seek), at: u64) -> io::Result<Option<Bloc
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Cursor, Write};
+    use std::io::Cursor;
 
     use memtrack_format::block::{BlockHeader, BlockKind};
     use memtrack_format::header;
@@ -87,9 +87,7 @@ mod tests {
     }
 
     fn open(bytes: &[u8]) -> CaptureReader {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(bytes).unwrap();
-        CaptureReader::open(file.path()).unwrap()
+        CaptureReader::of_bytes(bytes).unwrap()
     }
 
     fn attached(capture: &[u8], names: &[ModuleSymbols]) -> Vec<u8> {

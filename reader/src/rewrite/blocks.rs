@@ -110,7 +110,8 @@ impl<W: Write> CaptureBlocks<W> {
 /// What the writer says.
 pub fn write_aggregate<W: Write>(
     out: W,
-    (process, symbols): (&Process, &[ModuleSymbols]),
+    process: &Process,
+    symbols: &[ModuleSymbols],
     payload: &[u8],
     complete: bool,
 ) -> io::Result<W> {

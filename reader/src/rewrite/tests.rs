@@ -1,8 +1,5 @@
 //! Events written as a capture and read again.
 
-use std::fs;
-use std::io::Write;
-
 use memtrack_format::meta::{EndTimes, Process, StartTimes};
 use memtrack_format::sources::FileLines;
 use memtrack_format::{Allocator, MapClass};
@@ -79,17 +76,14 @@ fn process() -> Process {
 
 fn rewritten(plan: Option<&StripPlan>, names: Option<Anonymizer>) -> Vec<u8> {
     let frames = frames();
-    let mut rewriter = Rewriter::new(Vec::new(), (&process(), &[]), plan, names).unwrap();
+    let mut rewriter = Rewriter::new(Vec::new(), &process(), &[], plan, names).unwrap();
     feed(&mut rewriter, &frames);
     rewriter.finish(&threads(), DataLoss { blocks: 1, bytes: 50 }, true).unwrap()
 }
 
 /// What a capture with these bytes says.
 fn read(bytes: &[u8]) -> (CaptureReader, Replay, crate::source::ReadSummary) {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("capture.bin");
-    fs::write(&path, bytes).unwrap();
-    let capture = CaptureReader::open(&path).unwrap();
+    let capture = CaptureReader::of_bytes(bytes).unwrap();
     let mut replay = Replay::new(&Options { exact_times: true, ..Options::default() });
     let summary = capture.read(&mut replay, |_| ()).unwrap();
     (capture, replay, summary)
@@ -219,14 +213,14 @@ fn native_frames() -> Frames {
 
 /// Modules and offsets of the native frames of a capture with these bytes, in order.
 fn places(bytes: &[u8]) -> Vec<(NativeModule, u64)> {
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(bytes).unwrap();
-    let mut capture = CaptureReader::open(file.path()).unwrap();
+    let mut capture = CaptureReader::of_bytes(bytes).unwrap();
     capture.ignore_names();
     let mut replay = Replay::new(&Options::default());
-    let frames = capture.read(&mut replay, |_| ()).unwrap().frames;
-    let found = frames.frames().len();
-    let mut places: Vec<_> = (0..found)
+    places_of(&capture.read(&mut replay, |_| ()).unwrap().frames)
+}
+
+fn places_of(frames: &Frames) -> Vec<(NativeModule, u64)> {
+    let mut places: Vec<_> = (0..frames.frames().len())
         .filter_map(|id| frames.place(crate::frames::FrameId(id as u32)))
         .map(|(module, offset)| (module.clone(), offset))
         .collect();
@@ -238,16 +232,11 @@ fn places(bytes: &[u8]) -> Vec<(NativeModule, u64)> {
 fn native_frames_stay_what_they_are() {
     let frames = native_frames();
     let written = |names: Option<Anonymizer>| {
-        let mut rewriter = Rewriter::new(Vec::new(), (&process(), &[]), None, names).unwrap();
+        let mut rewriter = Rewriter::new(Vec::new(), &process(), &[], None, names).unwrap();
         feed(&mut rewriter, &frames);
         rewriter.finish(&[], DataLoss::default(), true).unwrap()
     };
-    let mut expected: Vec<_> = (0..frames.frames().len())
-        .filter_map(|id| frames.place(crate::frames::FrameId(id as u32)))
-        .map(|(module, offset)| (module.clone(), offset))
-        .collect();
-    expected.sort_by(|a, b| (&a.0.path, a.1).cmp(&(&b.0.path, b.1)));
-    assert_eq!(places(&written(None)), expected);
+    assert_eq!(places(&written(None)), places_of(&frames));
     let anonymous = places(&written(Some(Anonymizer::default())));
     assert_eq!(anonymous.len(), 3);
     for (module, _) in &anonymous {
@@ -292,8 +281,6 @@ impl Consumer for EventOrder {
         self.0.push(self.1);
     }
 
-    fn snapshot(&mut self, _snapshot: &Snapshot) {}
-
     fn run(&mut self, place: &RunPosition) {
         self.1 = place.tid;
     }
@@ -303,7 +290,7 @@ impl Consumer for EventOrder {
 fn threads_that_shared_a_ticket_keep_their_order() {
     let frames = frames();
     let untimed = Process { timestamps: false, ..process() };
-    let mut rewriter = Rewriter::new(Vec::new(), (&untimed, &[]), None, None).unwrap();
+    let mut rewriter = Rewriter::new(Vec::new(), &untimed, &[], None, None).unwrap();
     let runs = [(4, 7), (4, 5), (5, 5), (6, 5), (6, 7), (6, 9), (8, 7)];
     for (order, (ticket, tid)) in (0..).zip(runs) {
         rewriter.run(&RunPosition { ticket, thread: ThreadId(tid), tid: tid as i32 });
@@ -311,10 +298,8 @@ fn threads_that_shared_a_ticket_keep_their_order() {
         rewriter.event(&Event { kind, address: 16 + order, size: 8, stack, thread, order, time_ns: 0 }, &frames);
     }
     let bytes = rewriter.finish(&threads(), DataLoss::default(), true).unwrap();
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(&bytes).unwrap();
     let mut order = EventOrder::default();
-    CaptureReader::open(file.path()).unwrap().read(&mut order, |_| ()).unwrap();
+    CaptureReader::of_bytes(&bytes).unwrap().read(&mut order, |_| ()).unwrap();
     assert_eq!(order.0, runs.map(|(_, tid)| tid as i32));
 }
 
@@ -323,7 +308,7 @@ fn source_lines_stay_but_for_those_of_an_anonymous_capture() {
     let file = FileLines { path: b"/home/alice/app.py".to_vec(), lines: vec![(7, b"load(secret)".to_vec())] };
     let files = [file.clone(), FileLines { lines: vec![(9, b"more()".to_vec())], ..file }];
     let written = |names: Option<Anonymizer>| {
-        let mut rewriter = Rewriter::new(Vec::new(), (&process(), &[]), None, names).unwrap();
+        let mut rewriter = Rewriter::new(Vec::new(), &process(), &[], None, names).unwrap();
         rewriter.sources(&files).unwrap();
         feed(&mut rewriter, &frames());
         rewriter.finish(&threads(), DataLoss::default(), true).unwrap()

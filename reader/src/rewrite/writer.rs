@@ -71,11 +71,16 @@ struct SegmentStream {
     tid: i32,
     segments: u32,
     open: Option<Box<OpenSegment>>,
-    /// The definitions in this stream.
-    codes: FxHashSet<u32>,
-    located: FxHashSet<FrameId>,
+    written: WrittenDefinitions,
     /// The ticket of its last event.
     used: u64,
+}
+
+/// The definitions in a stream.
+#[derive(Debug, Default)]
+struct WrittenDefinitions {
+    codes: FxHashSet<u32>,
+    located: FxHashSet<FrameId>,
 }
 
 #[derive(Debug)]
@@ -107,7 +112,8 @@ impl<'a, W: Write> Rewriter<'a, W> {
     /// What the writer says.
     pub fn new(
         out: W,
-        (process, symbols): (&Process, &[ModuleSymbols]),
+        process: &Process,
+        symbols: &[ModuleSymbols],
         plan: Option<&'a StripPlan>,
         mut names: Option<Anonymizer>,
     ) -> io::Result<Self> {
@@ -195,14 +201,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
             self.streams[known].used = self.place.ticket;
             return Ok(known);
         }
-        let new = || SegmentStream {
-            tid,
-            segments: 0,
-            open: None,
-            codes: FxHashSet::default(),
-            located: FxHashSet::default(),
-            used: 0,
-        };
+        let new = || SegmentStream { tid, segments: 0, open: None, written: WrittenDefinitions::default(), used: 0 };
         let place = if self.streams.len() < STREAMS {
             self.streams.push(new());
             self.streams.len() - 1
@@ -225,8 +224,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
             for stream in 0..self.streams.len() {
                 close(&mut self.streams[stream], stream, &mut self.blocks)?;
                 // Code objects are those of an image.
-                self.streams[stream].codes.clear();
-                self.streams[stream].located.clear();
+                self.streams[stream].written = WrittenDefinitions::default();
             }
             self.image = self.place.ticket;
             self.blocks.process(&self.process, self.image)?;
@@ -246,7 +244,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
             segment.truncate(truncated);
             let names = names.as_mut();
             let mut describe = DefinitionWriter { frames, codes, names, depths, image: *image, mapped };
-            segment.stack(event.stack, &mut describe, (&mut stream.codes, &mut stream.located));
+            segment.stack(event.stack, &mut describe, &mut stream.written);
         }
         segment.event(event, time);
         if segment.bytes.len() >= SEGMENT {
@@ -381,12 +379,7 @@ impl OpenSegment {
     }
 
     /// Writes the changes of the stack, and the definitions that are new in this stream.
-    fn stack(
-        &mut self,
-        target: StackId,
-        describe: &mut DefinitionWriter<'_>,
-        (codes, located): (&mut FxHashSet<u32>, &mut FxHashSet<FrameId>),
-    ) {
+    fn stack(&mut self, target: StackId, describe: &mut DefinitionWriter<'_>, written: &mut WrittenDefinitions) {
         let (popped, pushed) = describe.difference(self.stack, target);
         let left = pushed.last().map_or(target, |&first| describe.parent(first));
         let newest = describe.newest(left);
@@ -396,13 +389,13 @@ impl OpenSegment {
         for stack in pushed.into_iter().rev() {
             let Some(node) = describe.frames.node(stack) else { continue };
             let frame = describe.codes.frame(node.frame, describe.frames);
-            if codes.insert(frame.code) {
+            if written.codes.insert(frame.code) {
                 match describe.frames.place(node.frame) {
                     Some((module, _)) => self.module(module, frame.code, describe),
                     None => self.code(node.frame, frame.code, describe),
                 }
             }
-            if describe.frames.native(node.frame).is_none() && located.insert(node.frame) {
+            if describe.frames.native(node.frame).is_none() && written.located.insert(node.frame) {
                 self.locator.put(&mut self.bytes, frame, &position(node.frame, describe.frames));
             }
             self.put(0, |encoder, bytes, at| encoder.push(bytes, at, frame));

@@ -53,13 +53,12 @@ use crate::symbols::{DebugFileSearch, Symbolizer};
 /// Bytes that are copied at a time.
 const COPIED: usize = 1 << 20;
 
-/// A consumer of events. Required methods are those that every consumer needs; the others are for tools that show
-/// records.
+/// A consumer of events. What it does not need passes it by.
 pub trait Consumer {
     /// The next event of the total order. The frames of its stack are known.
     fn event(&mut self, event: &Event, frames: &Frames);
     /// A memory snapshot after all events so far. Its heap size is 0: the replay computes it.
-    fn snapshot(&mut self, snapshot: &Snapshot);
+    fn snapshot(&mut self, _snapshot: &Snapshot) {}
     /// The next events, in order, for consumers that process several at once. It is an iterator, since storing the
     /// events first takes as long as processing them.
     #[inline]
@@ -204,6 +203,14 @@ impl CaptureReader {
         let index = Arc::new(Index::build(&file)?);
         let how = ReadOptions { columns: true, names: true, brief: false, search: DebugFileSearch::default() };
         Ok(Self { file, index, how })
+    }
+
+    /// Opens a capture with these bytes.
+    #[cfg(test)]
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        io::Write::write_all(&mut file, bytes).unwrap();
+        Self::open(file.path())
     }
 
     /// Drops columns of frames while reading: for reports without columns, and for maxima or lifetimes of stacks.
@@ -398,11 +405,11 @@ impl CaptureReader {
     /// # Errors
     /// [`Error::Io`] when reading fails, [`Error::TooMany`] when ids run out. Damage is no error: it is counted.
     pub fn read<C: Consumer>(&self, consumer: &mut C, mut progress: impl FnMut(u64)) -> Result<ReadSummary, Error> {
-        read::read(&self.file, (&self.index, &self.how), consumer, &mut progress)
+        read::read(self, consumer, &mut progress)
     }
 
     /// The same step by step, for several captures that are read together.
     pub(crate) fn reading(&self) -> Result<MergeReader, Error> {
-        MergeReader::new(&self.file, (&self.index, &self.how), AheadLimits::SHARED)
+        MergeReader::new(self, AheadLimits::SHARED)
     }
 }

@@ -18,8 +18,8 @@ use super::file::OpenCaptureFile;
 use super::index::Index;
 use super::merge::{Cursor, Merger, RunTurn};
 use super::natives;
-use super::timeline::{ClockScale, Timeline};
-use super::{Consumer, DataLoss, ReadOptions, ReadSummary};
+use super::timeline::{ClockPair, ClockScale, Timeline};
+use super::{CaptureReader, Consumer, DataLoss, ReadSummary};
 use crate::error::Error;
 use crate::program::Program;
 
@@ -34,12 +34,11 @@ struct FileStream {
 
 /// Passes every event and snapshot to `consumer`; `progress` is called with the number of bytes processed.
 pub(super) fn read<C: Consumer>(
-    file: &Arc<OpenCaptureFile>,
-    (index, how): (&Arc<Index>, &ReadOptions),
+    capture: &CaptureReader,
     consumer: &mut C,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ReadSummary, Error> {
-    let mut reading = MergeReader::new(file, (index, how), AheadLimits::ALONE)?;
+    let mut reading = MergeReader::new(capture, AheadLimits::ALONE)?;
     while reading.step(u64::MAX, consumer, progress)? {}
     reading.end(consumer)?;
     Ok(reading.finish())
@@ -73,7 +72,7 @@ fn last_observed<T>(
 fn timeline(file: &OpenCaptureFile, index: &Index) -> Result<Timeline, Error> {
     let process = &index.process;
     let snapshot = |observation| match observation {
-        Observation::Snapshot { tick, ticks, .. } => Some((ticks, tick.time_ns)),
+        Observation::Snapshot { tick, ticks, .. } => Some(ClockPair { ticks, monotonic_ns: tick.time_ns }),
         _ => None,
     };
     let last = if process.end.ticks.is_none() { last_observed(file, index, snapshot)? } else { None };
@@ -113,11 +112,8 @@ pub(crate) struct MergeReader {
 }
 
 impl MergeReader {
-    pub(super) fn new(
-        file: &Arc<OpenCaptureFile>,
-        (index, how): (&Arc<Index>, &ReadOptions),
-        room: AheadLimits,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(capture: &CaptureReader, room: AheadLimits) -> Result<Self, Error> {
+        let CaptureReader { file, index, how } = capture;
         let mut merger = Merger::new(timeline(file, index)?, index.images.clone());
         merger.tables.symbols = how.symbolizer(index);
         merger.tables.frames.add_program(Arc::new(Program::of(&index.process)));

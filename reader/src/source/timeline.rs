@@ -24,6 +24,15 @@ pub(super) struct TimelineTick {
     pub(super) rss: Option<u64>,
 }
 
+/// A moment on both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClockPair {
+    /// The stamping clock.
+    pub(super) ticks: u64,
+    /// CLOCK_MONOTONIC, in nanoseconds.
+    pub(super) monotonic_ns: u64,
+}
+
 /// Converts the stamping clock to nanoseconds since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockScale {
@@ -34,13 +43,16 @@ pub(super) struct ClockScale {
 
 impl ClockScale {
     /// Through the start and the last moment at which both clocks were read; `None` when they are not known.
-    pub(super) fn new(process: &Process, last: Option<(u64, u64)>) -> Option<Self> {
-        let (start_ticks, start_ns) = (process.start.ticks?, process.start.monotonic_ns?);
+    pub(super) fn new(process: &Process, last: Option<ClockPair>) -> Option<Self> {
+        let pair = |(ticks, monotonic_ns)| ClockPair { ticks, monotonic_ns };
+        let start = process.start.ticks.zip(process.start.monotonic_ns).map(pair)?;
+        let start_ticks = start.ticks;
         if process.start.clock == Some(RecordedClock::Monotonic) {
             return Some(Self { start_ticks, ns_per_tick: 1 << FRACTION });
         }
-        let end = process.end.ticks.zip(process.end.monotonic_ns).or(last);
-        let (ticks, ns) = end.map(|(ticks, ns)| (ticks.wrapping_sub(start_ticks), ns.wrapping_sub(start_ns)))?;
+        let end = process.end.ticks.zip(process.end.monotonic_ns).map(pair).or(last)?;
+        let ticks = end.ticks.wrapping_sub(start_ticks);
+        let ns = end.monotonic_ns.wrapping_sub(start.monotonic_ns);
         let ns_per_tick = (u128::from(ns) << FRACTION).checked_div(u128::from(ticks))?;
         Some(Self { start_ticks, ns_per_tick: u64::try_from(ns_per_tick).ok()? })
     }

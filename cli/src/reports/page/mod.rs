@@ -16,8 +16,8 @@ mod time;
 
 use std::io::{self, Write};
 
-use memtrack_reader::analysis::ReducedRows;
 use memtrack_reader::analysis::diff::{FigurePair, MergedTree};
+use memtrack_reader::analysis::{CaptureRows, ReducedRows};
 use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{Options, View};
 
@@ -135,7 +135,10 @@ pub(crate) fn difference(
         let rows = [base, new].map(|capture| capture.analysis.view(view));
         let own = [(base, &rows[0]), (new, &rows[1])].map(|(capture, rows)| merged.own(&capture.frames, rows));
         let [base_rows, new_rows] = rows;
-        let quiet = ReducedRows::of((&base.frames, base_rows), (&new.frames, new_rows));
+        let quiet = ReducedRows::of(
+            CaptureRows { frames: &base.frames, rows: base_rows },
+            CaptureRows { frames: &new.frames, rows: new_rows },
+        );
         let [of_new, of_base] = &mut sides;
         of_base.set_off(number, view, &quiet.set_off[0]);
         of_new.set_off(number, view, &quiet.set_off[1]);

@@ -7,7 +7,7 @@ use memtrack_format::header;
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
 use super::make::{Act, History, HistoryStep};
-use super::{DataLoss, Notes, open, read};
+use super::{DataLoss, Notes, read};
 use crate::source::{CaptureReader, Pack};
 
 fn path(version: u32) -> PathBuf {
@@ -98,7 +98,7 @@ fn version_3_is_still_what_is_written() {
 /// The capture with its payloads stored as `pack` says.
 fn repacked(bytes: &[u8], pack: &mut Pack<'_>) -> Vec<u8> {
     let mut copy = Vec::new();
-    assert!(open(bytes).unwrap().repack(&mut copy, pack, &mut |_| true).unwrap());
+    assert!(CaptureReader::of_bytes(bytes).unwrap().repack(&mut copy, pack, &mut |_| true).unwrap());
     copy
 }
 

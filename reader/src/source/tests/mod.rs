@@ -3,14 +3,11 @@
 mod fixture;
 mod make;
 
-use std::io::Write;
-
 use crc32fast::hash as crc32;
 use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN, MAX_RAW, SYNC};
 use memtrack_format::header;
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
-use tempfile::NamedTempFile;
 
 use self::make::{Act, ExpectedItem, History, HistoryStep, START_NS, process, push_block, steps, tid};
 use super::{CaptureReader, Consumer, DataLoss, Online, ReadSummary, RunPosition};
@@ -54,14 +51,8 @@ impl Consumer for Notes {
     }
 }
 
-fn open(bytes: &[u8]) -> Result<CaptureReader, Error> {
-    let mut file = NamedTempFile::new().unwrap();
-    file.write_all(bytes).unwrap();
-    CaptureReader::open(file.path())
-}
-
 fn read(bytes: &[u8]) -> Result<(CaptureReader, Notes, ReadSummary), Error> {
-    let capture = open(bytes)?;
+    let capture = CaptureReader::of_bytes(bytes)?;
     let (mut notes, mut progress) = (Notes::default(), 0);
     let summary = capture.read(&mut notes, |bytes| progress += bytes)?;
     assert_eq!(progress, capture.total_record_bytes());
@@ -341,12 +332,10 @@ impl Consumer for Count {
         assert_eq!(event.order, self.0);
         self.0 += 1;
     }
-
-    fn snapshot(&mut self, _: &Snapshot) {}
 }
 
 fn read_counted(bytes: &[u8]) -> (CaptureReader, u64, ReadSummary) {
-    let capture = open(bytes).unwrap();
+    let capture = CaptureReader::of_bytes(bytes).unwrap();
     let mut count = Count(0);
     let summary = capture.read(&mut count, |_| ()).unwrap();
     (capture, count.0, summary)
@@ -389,11 +378,11 @@ fn the_last_intact_aggregate_counts() {
     for (segment, payload) in [(0, b"first "), (1, b"second"), (2, b"third ")] {
         push_block(&mut file, BlockHeader { segment, ..BlockHeader::plain(BlockKind::Aggregate) }, payload);
     }
-    let capture = open(&file).unwrap();
+    let capture = CaptureReader::of_bytes(&file).unwrap();
     assert_eq!(capture.aggregate().unwrap().as_deref(), Some(b"third ".as_slice()));
     let last = file.len() - 1;
     file[last] ^= 1;
-    let capture = open(&file).unwrap();
+    let capture = CaptureReader::of_bytes(&file).unwrap();
     assert_eq!(capture.aggregate().unwrap().as_deref(), Some(b"second".as_slice()));
     assert_eq!((capture.aggregated(), capture.lost().blocks), (true, 1));
 }

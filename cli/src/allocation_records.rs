@@ -11,7 +11,7 @@ use memtrack_reader::query::{
 use memtrack_reader::{Options, Replay, columns, source};
 
 use crate::load::{Request, facts};
-use crate::reports::facts::{Capture, Facts};
+use crate::reports::capture_info::{Capture, Facts};
 use crate::reports::presentation::Presentation;
 use crate::terminal::Progress;
 

@@ -20,11 +20,11 @@ use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, aggrega
 
 use self::several::{combined, load_several, say_several};
 use crate::message;
-use crate::reports::account::Account;
-use crate::reports::facts::{Capture, Facts, ProcessRow, rfc3339};
+use crate::reports::capture_info::{Capture, Facts, ProcessRow, rfc3339};
+use crate::reports::display::Wish;
 use crate::reports::leaked::LeakMoment;
 use crate::reports::presentation::Presentation;
-use crate::reports::shown::Wish;
+use crate::reports::recording_cost::Account;
 use crate::sys;
 use crate::terminal::Progress;
 use crate::units::{count, size};

@@ -12,11 +12,11 @@ mod allocation_filter;
 mod allocation_records;
 mod args;
 mod commands;
+mod default_capture;
 mod export;
 mod failure;
 mod load;
 mod message;
-mod newest;
 mod open;
 mod output;
 mod report_mark;
@@ -68,7 +68,7 @@ fn run() -> anyhow::Result<u8> {
     };
     message::color(command.color());
     if let Some(captures) = command.captures_of_report().filter(|captures| captures.is_empty()) {
-        *captures = newest::captures()?;
+        *captures = default_capture::captures()?;
     }
     match command {
         Command::Run(run) => commands::run::run(&run),

@@ -13,7 +13,7 @@ use regex::Regex;
 
 use super::ViewArgs;
 use crate::load::{Request, search};
-use crate::reports::shown::Wish;
+use crate::reports::display::Wish;
 
 /// Where the filters stand in a help text.
 const FILTERS: &str = "Filters";

@@ -15,7 +15,7 @@ use crate::args;
 use crate::load::{Request, facts, of_one_recording};
 use crate::message;
 use crate::output::ReportOutput;
-use crate::reports::facts::{Facts, visible};
+use crate::reports::capture_info::{Facts, visible};
 use crate::terminal::Progress;
 
 /// Prints the records.

@@ -14,7 +14,7 @@ use crate::allocation_records;
 use crate::args::query::QueryArgs;
 use crate::load::{Request, load, of_one_recording};
 use crate::output::ReportOutput;
-use crate::reports::facts::{Capture, Facts};
+use crate::reports::capture_info::{Capture, Facts};
 use crate::reports::query::{GroupBy, Largest, ListingWriter, Matched, QueryGroups};
 use crate::terminal::Look;
 

@@ -21,7 +21,7 @@ use crate::message;
 use crate::output::ReportOutput;
 #[cfg(feature = "parquet")]
 use crate::output::derived;
-use crate::reports::facts::Facts;
+use crate::reports::capture_info::Facts;
 use crate::terminal::Progress;
 
 /// Writes the file of a format.

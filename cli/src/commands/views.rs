@@ -16,7 +16,7 @@ use crate::load::{Request, load};
 use crate::message;
 use crate::output::ReportOutput;
 use crate::reports::source::Sources;
-use crate::reports::{arenas, page, places, summary, tree_json};
+use crate::reports::{arenas, page, summary, table_report, tree_json};
 use crate::terminal::Look;
 use crate::text::paragraph;
 
@@ -54,7 +54,7 @@ pub(crate) fn table(options: &args::TableArgs) -> Result<u8> {
     let is_text = !options.json && !options.csv;
     let held = is_text.then(|| capture.analysis.take_arenas_out_of_leaks(options.view.wanted()));
     let table =
-        places::Places::new(&capture, options.view.wanted(), options.split_threads, options.view.split_processes);
+        table_report::Places::new(&capture, options.view.wanted(), options.split_threads, options.view.split_processes);
     if options.json {
         table.json(&mut out)?;
     } else if options.csv {

@@ -9,7 +9,7 @@ use memtrack_reader::View;
 use memtrack_reader::analysis::ordering::{Ordering, StackSample, samples};
 
 use super::{SumsFormat, Weight, frame_text, root_to_leaf};
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 
 /// Collapsed stacks.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use memtrack_reader::analysis::GroupRow;
 use memtrack_reader::{StackId, View};
 
 use super::SumsFormat;
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 
 /// Comma-separated values.
 #[derive(Debug)]

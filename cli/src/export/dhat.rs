@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::numbering::Numbering;
 use super::{SumsFormat, frame_text, json::list, leaf_to_root};
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 
 /// Blocks that live less than this are called short-lived, in microseconds.
 const SHORT_LIVED_US: u64 = 1000;

@@ -17,7 +17,7 @@ use memtrack_reader::analysis::ordering::{Ordering, samples};
 use memtrack_reader::{Snapshot, StackId, View};
 
 use super::{SumsFormat, frame_text, root_to_leaf};
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 use crate::units;
 
 /// The processed profile of the Firefox Profiler.

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::numbering::Numbering;
 use super::{SumsFormat, Weight, json::list, leaf_to_root};
 use crate::reports::NO_STACK;
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 
 /// The JSON format of gprof2dot, version 0.
 #[derive(Debug)]

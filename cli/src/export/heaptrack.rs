@@ -15,7 +15,7 @@ use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId, Thre
 use rustc_hash::FxHashMap;
 
 use crate::reports::NO_STACK;
-use crate::reports::facts::{Facts, visible};
+use crate::reports::capture_info::{Facts, visible};
 
 /// Version of heaptrack and of its file format that this is; numbers are hexadecimal throughout.
 const VERSIONS: &str = "10000 1";
@@ -338,7 +338,7 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::HeaptrackWriter;
-    use crate::reports::facts::Facts;
+    use crate::reports::capture_info::Facts;
     use memtrack_format::{Allocator, MapClass};
     use memtrack_reader::source::Consumer;
     use memtrack_reader::{Event, EventKind, Frames, StackId, ThreadId};

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::numbering::Numbering;
 use super::{SumsFormat, root_to_leaf};
 use crate::reports::NO_STACK;
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 
 /// Version of the format; incompatible changes raise it.
 const VERSION: u32 = 0;
@@ -246,7 +246,7 @@ fn stack_entry(id: usize, entry: &Entry, chain: &[usize]) -> Value {
 #[cfg(test)]
 mod tests {
     use super::{CHUNK, Jsonl, SumsFormat};
-    use crate::reports::facts::Capture;
+    use crate::reports::capture_info::Capture;
     use crate::reports::fixture;
     use memtrack_format::Allocator;
     use memtrack_reader::View;

@@ -25,7 +25,7 @@ use clap::ValueEnum;
 use memtrack_reader::{FrameId, Frames, Options, StackId, View};
 
 use crate::reports::NO_STACK;
-use crate::reports::facts::{Capture, visible};
+use crate::reports::capture_info::{Capture, visible};
 
 pub(crate) use collapsed::Collapsed;
 pub(crate) use csv::Csv;

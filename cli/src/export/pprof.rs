@@ -19,7 +19,7 @@ use self::message::{Function, Label, Line, Location, Mapping, Profile, Sample, V
 use super::numbering::Numbering;
 use super::{SumsFormat, leaf_to_root};
 use crate::reports::NO_STACK;
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 
 /// The names of the sample types; each comes as `…_objects` and `…_space`.
 const VIEWS: [(&str, &str); 4] = [

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::numbering::Numbering;
 use super::{SumsFormat, json::list, root_to_leaf};
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 use crate::reports::{NO_STACK, view};
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";

@@ -14,7 +14,7 @@ use memtrack_reader::together::{self, JointCapture, JointReplay};
 
 use super::{Request, Told, facts, finished, load_one, made, opened};
 use crate::message;
-use crate::reports::facts::{Capture, Facts, ProcessRow, Several};
+use crate::reports::capture_info::{Capture, Facts, ProcessRow, Several};
 use crate::reports::presentation::Presentation;
 use crate::terminal::Progress;
 

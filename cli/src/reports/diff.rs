@@ -16,7 +16,7 @@ use memtrack_reader::origin::{Origin, origins};
 use memtrack_reader::{FrameId, paths};
 use serde_json::{Value, json};
 
-use super::facts::{Capture, visible};
+use super::capture_info::{Capture, visible};
 use super::scale::{ComparedMetric, Scale};
 use super::{NO_STACK, stats, view};
 use crate::terminal::Look;
@@ -427,7 +427,7 @@ pub(crate) fn doubts(base: &Capture, new: &Capture) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::{ComparedMetric, Diff, code, doubts};
-    use crate::reports::facts::Capture;
+    use crate::reports::capture_info::Capture;
     use crate::reports::fixture;
     use crate::terminal::Look;
     use memtrack_reader::View;

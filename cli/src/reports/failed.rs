@@ -10,8 +10,8 @@ use memtrack_reader::origin::{Origin, origins};
 use memtrack_reader::{FrameId, StackId, paths};
 use serde_json::{Value, json};
 
-use super::facts::{Capture, visible};
-use super::{NO_STACK, shown};
+use super::capture_info::{Capture, visible};
+use super::{NO_STACK, display};
 use crate::units::{count, duration, size};
 
 /// Places that a page lists.
@@ -85,7 +85,7 @@ fn place_text(capture: &Capture, stack: StackId) -> String {
         || NO_STACK.to_owned(),
         |frame| {
             let path = paths::short(frames, frames.file(frame));
-            visible(&shown::joined(frames.function(frame), &shown::place(frames.frame(frame), &path)))
+            visible(&display::joined(frames.function(frame), &display::place(frames.frame(frame), &path)))
         },
     )
 }

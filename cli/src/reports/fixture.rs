@@ -10,9 +10,9 @@ use memtrack_format::meta::{EndTimes, Process, PythonVersion, StackCounters, Sta
 use memtrack_reader::analysis::{FailedGroup, Group, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
 use memtrack_reader::{Analysis, Frames, Snapshot, StackId, Thread, ThreadId};
 
-use super::account::Account;
-use super::facts::{Capture, Facts};
+use super::capture_info::{Capture, Facts};
 use super::presentation::Presentation;
+use super::recording_cost::Account;
 
 /// A capture of nothing.
 pub(crate) fn empty() -> Capture {

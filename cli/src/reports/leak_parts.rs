@@ -9,7 +9,7 @@ use memtrack_reader::origin::{Whose, whose};
 use serde_json::{Map, Value, json};
 
 use super::arenas::{self, without};
-use super::facts::Capture;
+use super::capture_info::Capture;
 use super::leaked::LeakMoment;
 use super::stats::tells_python_apart;
 use crate::units::{count, size};

@@ -10,7 +10,7 @@ use memtrack_reader::query::AllocationRecord;
 use serde_json::{Value, json};
 
 use super::NO_STACK;
-use super::facts::Capture;
+use super::capture_info::Capture;
 use crate::terminal::Look;
 use crate::text::{Label, TextCell, TextTable, column};
 use crate::units::{count, size};

@@ -2,27 +2,27 @@
 //!
 //! Invariant: a report sees neither events nor bytes of a capture, and prints only through the writer it is handed.
 
-pub(crate) mod account;
 pub(crate) mod arenas;
+pub(crate) mod capture_info;
 pub(crate) mod diff;
-pub(crate) mod facts;
+pub(crate) mod display;
 pub(crate) mod failed;
-pub(crate) mod holders;
 pub(crate) mod leak_parts;
 pub(crate) mod leaked;
 pub(crate) mod lifetimes;
+pub(crate) mod own_lines;
 pub(crate) mod page;
-pub(crate) mod places;
 pub(crate) mod presentation;
 pub(crate) mod processes;
 pub(crate) mod query;
+pub(crate) mod recording_cost;
 pub(crate) mod scale;
-pub(crate) mod shown;
 pub(crate) mod source;
 pub(crate) mod stats;
 pub(crate) mod stats_json;
 pub(crate) mod stats_text;
 pub(crate) mod summary;
+pub(crate) mod table_report;
 pub(crate) mod tree;
 pub(crate) mod tree_json;
 pub(crate) mod view;

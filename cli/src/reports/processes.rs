@@ -6,7 +6,7 @@
 use memtrack_reader::analysis::Tally;
 use serde_json::{Value, json};
 
-use super::facts::{Capture, ProcessRow};
+use super::capture_info::{Capture, ProcessRow};
 use crate::text::{TextTable, column};
 use crate::units::{count, size};
 

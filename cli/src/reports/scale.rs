@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use memtrack_reader::View;
 use memtrack_reader::analysis::Sum;
 
-use super::facts::Capture;
+use super::capture_info::Capture;
 use crate::units::duration;
 
 /// What is compared.

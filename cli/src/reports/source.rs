@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memtrack_format::sources::FileLines;
 
-use super::facts::Facts;
+use super::capture_info::Facts;
 
 /// A larger file is hardly source.
 const LARGEST: u64 = 16 << 20;

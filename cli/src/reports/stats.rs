@@ -7,7 +7,7 @@ use memtrack_format::Allocator;
 use memtrack_reader::View;
 use memtrack_reader::analysis::{self, AllocatorRow, FrameRow, ModuleRow, Tally, ThreadRow, Totals};
 
-use super::facts::Capture;
+use super::capture_info::Capture;
 
 /// The tables of `stats`.
 #[derive(Debug)]

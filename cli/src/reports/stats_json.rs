@@ -8,7 +8,7 @@ use memtrack_reader::analysis::{FrameRow, ModuleRow, View};
 use serde_json::{Value, json};
 
 use super::NO_STACK;
-use super::facts::Capture;
+use super::capture_info::Capture;
 use super::failed;
 use super::leak_parts::LeakParts;
 use super::lifetimes::LifetimesReport;

@@ -9,12 +9,12 @@ use anyhow::Result;
 use memtrack_reader::analysis::{FrameRow, ModuleRow, Tally, Totals, View};
 use memtrack_reader::native::ModuleSource;
 
-use super::facts::Capture;
+use super::capture_info::Capture;
+use super::display::Wish;
 use super::failed;
-use super::holders::{Holder, answer, holders};
 use super::leak_parts::LeakParts;
+use super::own_lines::{Holder, answer, holders};
 use super::processes;
-use super::shown::Wish;
 use super::stats::{Rows, freed, leaks};
 use crate::terminal::Look;
 use crate::text::{Styled, TextCell, TextColumn, TextTable, column, entry, share};
@@ -274,8 +274,8 @@ fn modules(whole: Tally, rows: &[ModuleRow]) -> TextTable {
 #[cfg(test)]
 mod tests {
     use super::{Tally, View, write};
+    use crate::reports::display::Wish;
     use crate::reports::fixture;
-    use crate::reports::shown::Wish;
     use crate::terminal::Look;
 
     #[test]

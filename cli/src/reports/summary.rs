@@ -13,7 +13,7 @@ use memtrack_reader::analysis::{CallTree, KeyRow, Tally};
 use memtrack_reader::frames::NameId;
 use serde_json::json;
 
-use super::facts::Capture;
+use super::capture_info::Capture;
 use super::{NO_STACK, view};
 use crate::terminal::Look;
 use crate::text::{Label, TextCell, TextTable, column, left_out, share};

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use memtrack_reader::analysis::{CallTree, GroupRow, Tally};
 use memtrack_reader::{FrameId, Frames, StackId, View};
 
-use super::facts::Capture;
+use super::capture_info::Capture;
 use crate::terminal::Look;
 use crate::text::{Label, Style, Styled, TextCell, TextTable, column, share};
 use crate::units::{count, size};
@@ -258,8 +258,8 @@ pub(crate) fn places(
 #[cfg(test)]
 mod tests {
     use super::Calls;
+    use crate::reports::display::Wish;
     use crate::reports::fixture;
-    use crate::reports::shown::Wish;
     use crate::terminal::Look;
     use memtrack_reader::View;
 

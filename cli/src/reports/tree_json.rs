@@ -10,7 +10,7 @@ use memtrack_reader::analysis::{CallTree, GroupRow, Tally};
 use memtrack_reader::{FrameId, ThreadId, View};
 use serde_json::{Value, json};
 
-use super::facts::Capture;
+use super::capture_info::Capture;
 use super::tree::TreeFigures;
 use super::{NO_STACK, view};
 

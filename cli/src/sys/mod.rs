@@ -7,25 +7,25 @@
 mod abort;
 mod early_signals;
 pub(crate) mod hangup;
-mod inherited;
-mod leftover;
+mod initial_state;
 mod limits;
 mod process;
 mod reserve;
+mod signal_cleanup;
+mod signal_probe;
 mod signals;
-mod witness;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
 pub(crate) use abort::end_with;
-pub(crate) use leftover::EndSignals;
 pub(crate) use limits::ResourceLimits;
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};
 pub(crate) use reserve::keep_reserve;
+pub(crate) use signal_cleanup::EndSignals;
+pub(crate) use signal_probe::stop as stop_witness;
 pub(crate) use signals::{ChildrenWait, Signals};
-pub(crate) use witness::stop as stop_witness;
 
 /// Sends a signal to a process that is known to exist, as [`Child`] guarantees by reaping under its lock.
 fn kill(pid: i32, signal: i32) {

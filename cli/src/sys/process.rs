@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::early_signals::program_has_ended;
 use super::limits::ResourceLimits;
-use super::{inherited, kill};
+use super::{initial_state, kill};
 
 /// What glibc uses between threads; its posix_spawn would leave them ignored, which a fork and exec would not.
 const LIBRARY_SIGNALS: [i32; 2] = [32, 33];
@@ -95,9 +95,9 @@ impl Spawn {
     pub(crate) fn start(&self) -> io::Result<Child> {
         let mut attributes = Attributes::new()?;
         let mut actions = Actions::new()?;
-        let sigpipe = (!inherited::sigpipe_was_ignored()).then_some(libc::SIGPIPE);
+        let sigpipe = (!initial_state::sigpipe_was_ignored()).then_some(libc::SIGPIPE);
         attributes.reset_to_default(sigpipe.into_iter().chain(LIBRARY_SIGNALS))?;
-        inherited::closed_descriptors().try_for_each(|descriptor| actions.close(descriptor))?;
+        initial_state::closed_descriptors().try_for_each(|descriptor| actions.close(descriptor))?;
         let arguments = pointers(&self.arguments);
         let environment = pointers(&self.environment);
         let mut pid = 0;
@@ -120,11 +120,11 @@ impl Spawn {
 impl Spawn {
     /// Runs it in memtrack's place, with what memtrack was started with. Comes back only with what execve says.
     pub(crate) fn replace(&self) -> io::Error {
-        if !inherited::sigpipe_was_ignored() {
+        if !initial_state::sigpipe_was_ignored() {
             // SAFETY: sets a disposition back to the default; no handler is involved.
             unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         }
-        for descriptor in inherited::closed_descriptors() {
+        for descriptor in initial_state::closed_descriptors() {
             // SAFETY: a standard descriptor, which nobody owns; nothing is written from here on.
             unsafe { libc::close(descriptor) };
         }

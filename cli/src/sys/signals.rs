@@ -19,7 +19,7 @@ use signal_hook::low_level::{emulate_default_handler, register};
 
 use super::Child;
 use super::early_signals::{arrived_early, note_arrival};
-use super::witness::Witness;
+use super::signal_probe::Witness;
 
 const FORWARDED: [i32; 8] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 

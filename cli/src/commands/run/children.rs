@@ -17,7 +17,7 @@ use memtrack_reader::source;
 
 use super::{Form, sink};
 use crate::output::CaptureFile;
-use crate::reports::facts::quoted;
+use crate::reports::capture_info::quoted;
 
 /// The captures that were made.
 #[derive(Clone, Debug, Default)]

@@ -12,9 +12,9 @@ use memtrack_format::meta::Process;
 use memtrack_reader::{Analysis, Frames, View};
 use rustc_hash::FxHashMap;
 
-use super::running::ProcessReplay;
+use super::process_replay::ProcessReplay;
 use crate::message;
-use crate::reports::shown::named;
+use crate::reports::display::named;
 use crate::units::{count, duration, size};
 
 /// Between two lines, at least.

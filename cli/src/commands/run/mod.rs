@@ -5,14 +5,14 @@
 //! to memtrack changes the program or its exit status; what went wrong with the recording is said afterwards.
 
 mod children;
-mod closing;
-mod ending;
+mod final_summary;
 mod live;
 mod page;
 mod private_directory;
+mod process_replay;
 mod repack;
-mod running;
 mod sums;
+mod termination;
 
 use std::fs::File;
 use std::io;
@@ -26,11 +26,11 @@ use memtrack_collector::control_groups::{memory_limit, oom_kills, refused_tasks}
 use memtrack_collector::{Collector, Compression, FileSink, ProcessExit, RecordingEnd, Sink, room_for_tasks};
 
 use self::children::Children;
-use self::closing::Unrecorded;
-use self::ending::Ending;
+use self::final_summary::Unrecorded;
 use self::live::LiveSink;
 use self::private_directory::PrivateDirectory;
 use self::sums::SumsSink;
+use self::termination::Ending;
 use crate::args;
 use crate::failure::Failure;
 use crate::message;
@@ -155,7 +155,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             let unrecorded = own_ns.filter(|_| !options.follow);
             let unrecorded = unrecorded.map(|own_ns| Unrecorded { own_ns, all_ns });
             let recorded =
-                closing::report((options, &ending), capture, program, summary, (&children, unrecorded), &repack);
+                final_summary::report((options, &ending), capture, program, summary, (&children, unrecorded), &repack);
             if options.flamegraph {
                 page::make(options, &recorded);
             }

@@ -19,7 +19,7 @@ use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 use memtrack_reader::{Analysis, FrameId, Frames, Thread, aggregate};
 
-use super::running::ProcessReplay;
+use super::process_replay::ProcessReplay;
 
 /// Between two checkpoints, at least.
 const INTERVAL: Duration = Duration::from_secs(3);

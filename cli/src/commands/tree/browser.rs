@@ -11,7 +11,7 @@ use memtrack_reader::analysis::Tally;
 use super::forest::{Forest, SiblingOrder};
 use super::rows::{RowRules, TreeItem, TreeRow, figure, parted, rows};
 use crate::reports::arenas;
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 use crate::reports::source::Sources;
 
 /// What is open at first: calls with at least this part of the whole, in percent.

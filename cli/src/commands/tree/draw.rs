@@ -14,7 +14,7 @@ use super::browser::Browser;
 use super::forest::SiblingOrder;
 use super::keys::BINDINGS;
 use super::rows::{TreeItem, TreeRow, figure};
-use crate::reports::facts::visible;
+use crate::reports::capture_info::visible;
 use crate::reports::view;
 use crate::units::{count, percent, plural, size};
 

@@ -9,7 +9,7 @@ use memtrack_format::Allocator;
 use memtrack_reader::analysis::{CallTree, Tally};
 use memtrack_reader::{FrameId, View};
 
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 use crate::reports::tree::places;
 
 /// What puts siblings in order.

@@ -13,10 +13,10 @@ use super::browser::{Browser, BrowserStart, NextAction};
 use super::draw::draw;
 use super::keys::{BINDINGS, press};
 use super::rows::TreeItem;
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
+use crate::reports::display::Wish;
 use crate::reports::fixture;
 use crate::reports::leaked::LeakMoment;
-use crate::reports::shown::Wish;
 
 const NO_ARENAS: Tally = Tally { bytes: 0, count: 0 };
 const PEAK: BrowserStart = BrowserStart { view: View::HighWaterMark, inverted: false, least: 1.0, arenas: NO_ARENAS };

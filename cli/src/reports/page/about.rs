@@ -4,7 +4,7 @@
 
 use memtrack_reader::View;
 
-use crate::reports::facts::{Capture, visible};
+use crate::reports::capture_info::{Capture, visible};
 use crate::reports::{arenas, failed, stats};
 use crate::units::{count, duration, size};
 

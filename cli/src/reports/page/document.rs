@@ -5,7 +5,7 @@
 use std::io::{self, Write};
 
 use super::columns::Packed;
-use crate::reports::facts::visible;
+use crate::reports::capture_info::visible;
 
 const HEAD: &str = include_str!("../../../assets/page.html");
 const STYLE: &str = include_str!("../../../assets/page.css");

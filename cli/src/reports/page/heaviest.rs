@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 
 use super::VIEWS;
 use super::side::PageSide;
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 
 /// The heaviest of the nodes of a tree.
 pub(super) struct Heaviest {
@@ -224,7 +224,7 @@ mod tests {
 
     use super::super::side::PageSide;
     use super::Heaviest;
-    use crate::reports::facts::Capture;
+    use crate::reports::capture_info::Capture;
     use crate::reports::fixture;
 
     /// A few hundred groups of stacks that branch anywhere; of some stacks nothing is allocated, and of some all is at

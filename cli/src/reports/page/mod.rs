@@ -21,9 +21,9 @@ use memtrack_reader::analysis::{CaptureRows, ReducedRows};
 use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{Options, View};
 
-use super::facts::{Capture, visible};
+use super::capture_info::{Capture, visible};
+use super::display::Wish;
 use super::scale::ComparedMetric;
-use super::shown::Wish;
 use super::source::Sources;
 use super::{arenas, failed, view};
 use about::{facts, meaning, meaning_of_any, peak};

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::columns::PackedColumns;
 use crate::reports::NO_STACK;
-use crate::reports::facts::visible;
+use crate::reports::capture_info::visible;
 use crate::reports::source::Sources;
 use crate::units::count;
 

@@ -8,7 +8,7 @@ use memtrack_reader::origin::{Whose, whose};
 use memtrack_reader::{StackId, View};
 
 use super::VIEWS;
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 
 /// A capture, the place of each of its groups in the tree, and whose memory each is.
 #[derive(Debug)]

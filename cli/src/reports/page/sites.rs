@@ -17,7 +17,7 @@ use super::columns::PackedColumns;
 use super::heaviest::Heaviest;
 use super::names::KeyNames;
 use super::side::PageSide;
-use crate::reports::facts::{Capture, visible};
+use crate::reports::capture_info::{Capture, visible};
 use crate::units::count;
 
 /// The figures of one group in every view.

@@ -3,7 +3,7 @@
 use super::columns::PackedColumns;
 use super::{FEWEST_SITES, MOST_SITES, PageStart, Sources, VIEWS};
 use super::{bounded, difference, flamegraph, testing};
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 use crate::reports::fixture;
 use serde_json::{Value, json};
 

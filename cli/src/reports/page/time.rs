@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 
 use super::columns::PackedColumns;
 use super::sites::Sites;
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 use crate::units::count;
 
 /// Points that a chart shows, and so moments to choose from.
@@ -191,7 +191,7 @@ fn write_lives(lives: &Lives, data: &mut PackedColumns) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::{PageMoments, heap, resident, write};
-    use crate::reports::facts::Capture;
+    use crate::reports::capture_info::Capture;
     use crate::reports::fixture;
     use crate::reports::page::columns::PackedColumns;
     use crate::reports::page::heaviest::Heaviest;

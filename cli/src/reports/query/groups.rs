@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{Matched, span, stack_value};
 use crate::reports::NO_STACK;
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 use crate::reports::lifetimes;
 use crate::terminal::Look;
 use crate::text::{Label, TextCell, TextColumn, TextTable, column, left_out, share};

@@ -11,7 +11,7 @@ use memtrack_reader::query::{AllocationOutcome, AllocationRecord};
 use serde_json::{Value, json};
 
 use super::{Matched, frame_value, label, span, stack_value};
-use crate::reports::facts::Capture;
+use crate::reports::capture_info::Capture;
 use crate::terminal::Look;
 use crate::text::{Label, TextTable, column, left_out};
 use crate::units::size;

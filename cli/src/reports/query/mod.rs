@@ -9,8 +9,8 @@ use memtrack_reader::analysis::Tally;
 use memtrack_reader::{FrameId, StackId};
 use serde_json::{Value, json};
 
-use super::facts::Capture;
-use super::{NO_STACK, holders};
+use super::capture_info::Capture;
+use super::{NO_STACK, own_lines};
 use crate::text::Label;
 use crate::units::{count, size};
 
@@ -65,7 +65,7 @@ fn stack_value(capture: &Capture, stack: StackId) -> Value {
 fn label(capture: &Capture, recorded: StackId) -> Label {
     let stack = capture.stack(recorded);
     if capture.shown.folded {
-        return holders::label(capture, stack);
+        return own_lines::label(capture, stack);
     }
     capture.frame_label(capture.frames.node(stack).map(|node| node.frame))
 }

@@ -15,15 +15,15 @@ use memtrack_reader::symbols::DebugFileSearch;
 use memtrack_reader::{Options, View};
 
 use super::children::Children;
-use super::ending::Ending;
+use super::termination::Ending;
 use crate::args;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::CaptureFile;
-use crate::reports::facts::{Capture, quoted};
+use crate::reports::capture_info::{Capture, quoted};
+use crate::reports::display::Wish;
 use crate::reports::leak_parts::LeakParts;
-use crate::reports::shown::Wish;
-use crate::reports::{failed, holders};
+use crate::reports::{failed, own_lines};
 use crate::target::TargetFile;
 use crate::units::{count, duration, plural, size};
 
@@ -291,7 +291,7 @@ fn figures(
 
 /// Who holds most of it.
 fn held(capture: &Capture, view: View) {
-    message::rows(&holders::answer(capture, view));
+    message::rows(&own_lines::answer(capture, view));
 }
 
 fn nanos(summary: &RecordingSummary) -> u64 {

@@ -17,7 +17,7 @@ use memtrack_reader::{FrameId, Frames, StackId, View};
 use regex::Regex;
 
 use super::NO_STACK;
-use super::facts::Capture;
+use super::capture_info::Capture;
 use crate::terminal::Look;
 use crate::text::{Label, paragraph};
 use crate::units::size;

@@ -17,7 +17,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::inherited;
+use super::initial_state;
 
 /// Time within which both processes have received a signal sent to the group.
 const LONGEST: Duration = Duration::from_millis(50);
@@ -58,7 +58,7 @@ impl Witness {
         // Before there is a witness, in which memtrack's handlers must not run.
         // SAFETY: the first set was initialized; the second is written.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-        let (parent, front) = (std::process::id().cast_signed(), inherited::arguments_before(target_words));
+        let (parent, front) = (std::process::id().cast_signed(), initial_state::arguments_before(target_words));
         // SAFETY: the child makes system calls only.
         let pid = unsafe { libc::fork() };
         if pid == 0 {

@@ -15,8 +15,8 @@ use memtrack_reader::{FrameId, StackId, ThreadId, View};
 use rustc_hash::FxHashMap;
 
 use super::NO_STACK;
-use super::facts::Capture;
-use super::shown::place;
+use super::capture_info::Capture;
+use super::display::place;
 use crate::text::{Label, Style, Styled, TextTable, column, share};
 use crate::units::plural;
 
@@ -231,9 +231,9 @@ fn is_import(capture: &Capture, frame: FrameId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{answer, holders};
-    use crate::reports::facts::Capture;
+    use crate::reports::capture_info::Capture;
+    use crate::reports::display::Wish;
     use crate::reports::fixture::of_stacks;
-    use crate::reports::shown::Wish;
     use crate::terminal::Look;
     use memtrack_format::Allocator;
     use memtrack_reader::View;

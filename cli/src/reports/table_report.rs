@@ -12,8 +12,8 @@ use memtrack_reader::analysis::Tally;
 use memtrack_reader::{FrameId, StackId, ThreadId, View};
 use serde_json::{Value, json};
 
-use super::facts::Capture;
-use super::holders::{Holder, holders};
+use super::capture_info::Capture;
+use super::own_lines::{Holder, holders};
 use super::{NO_STACK, view};
 use crate::terminal::Look;
 use crate::text::{Label, Styled, TextCell, TextTable, column, left_out, share};

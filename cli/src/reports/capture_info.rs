@@ -13,9 +13,9 @@ use crate::message;
 pub(crate) use crate::text::visible;
 use crate::units::{at_most, count, duration, size};
 
-use super::account::Account;
 use super::leaked::LeakMoment;
 use super::presentation::Presentation;
+use super::recording_cost::Account;
 use super::view::title;
 
 /// A capture that was read, as reports take it.

@@ -11,7 +11,7 @@ use memtrack_reader::analysis::Selection;
 use memtrack_reader::{Event, EventKind, Options, StackId, ThreadId, source};
 
 use crate::allocation_records;
-use crate::load::{Request, say_filtered};
+use crate::load::{Request, note_filtered};
 
 /// Which events are of kept allocations, told while they go by in their order.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl AllocationFilter {
         }
         let (mut capture, all) = allocation_records::whole(file, &Options { selection, ..Options::default() })?;
         let kept = request.filter.apply(&mut capture.analysis, &capture.frames, &capture.threads);
-        say_filtered(kept, all);
+        note_filtered(kept, all);
         let groups = capture.analysis.groups.iter();
         let groups = groups.map(|group| (group.stack, Some(group.allocator), group.thread));
         let failed = capture.analysis.failed.iter().map(|failed| (failed.stack, Some(failed.allocator), failed.thread));

@@ -10,8 +10,8 @@ use memtrack_reader::query::{
 };
 use memtrack_reader::{Options, Replay, columns, source};
 
-use crate::load::{Request, facts};
-use crate::reports::capture_info::{Capture, Facts};
+use crate::load::{Request, capture_info};
+use crate::reports::capture_info::{Capture, CaptureInfo};
 use crate::reports::presentation::Presentation;
 use crate::terminal::Progress;
 
@@ -47,7 +47,7 @@ pub(crate) fn each(
     let (mut capture, _) = whole(file, &Options::default())?;
     if request.shown {
         columns::keep_where_several(&mut capture.frames);
-        capture.fold_beside(&request.wish)?;
+        capture.fold_beside(&request.display)?;
     }
     let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: file.duration_ns()? };
     let judge = Matcher::new(expr, &known);
@@ -74,11 +74,12 @@ pub(crate) fn whole(file: &source::CaptureReader, options: &Options) -> Result<(
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
     let time_uncertainty_ns = Some(read.time_uncertainty_ns);
-    let facts = Facts { unknown_frames: read.unknown_frames, time_uncertainty_ns, ..facts(file, read.lost) };
-    facts.warn();
+    let info =
+        CaptureInfo { unknown_frames: read.unknown_frames, time_uncertainty_ns, ..capture_info(file, read.lost) };
+    info.warn();
     let all = replay.allocated();
     let capture = Capture {
-        facts,
+        info,
         analysis: replay.into_analysis(),
         frames: read.frames,
         threads: read.threads,

@@ -19,11 +19,11 @@ use memtrack_collector::{Compression, NativeStacks};
 mod views;
 
 pub(crate) use views::{
-    DiffArgs, DiffFigure, DiffMetric, FlamegraphArgs, Limit, Normalize, SummaryArgs, TableArgs, TreeArgs,
+    DiffArgs, DiffFigure, DiffMetric, FlamegraphArgs, GrowthLimit, Normalize, SummaryArgs, TableArgs, TreeArgs,
 };
 
 use crate::output::{Destination, ReportOutput};
-use crate::terminal::{Color, Look};
+use crate::terminal::{Color, TextFormat};
 use input::InputArgs;
 use transform::Transform;
 
@@ -75,8 +75,8 @@ const fn decimal(rows: usize) -> &'static str {
 
 impl Colors {
     /// The look of text that goes there.
-    pub(crate) fn look(self, out: &ReportOutput) -> Look {
-        Look::new(self.color, matches!(out, ReportOutput::Stdout(_)))
+    pub(crate) fn text_format(self, out: &ReportOutput) -> TextFormat {
+        TextFormat::new(self.color, matches!(out, ReportOutput::Stdout(_)))
     }
 }
 
@@ -248,7 +248,7 @@ fn compression(text: &str) -> Result<Compression, String> {
 
 /// Where a report goes.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Output {
+pub(crate) struct OutputArgs {
     /// Write to FILE, - for standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -257,7 +257,7 @@ pub(crate) struct Output {
     pub(crate) force: bool,
 }
 
-impl Output {
+impl OutputArgs {
     /// Where a report of these captures goes.
     pub(crate) fn of<'a>(&'a self, captures: &'a [PathBuf]) -> Destination<'a> {
         Destination { named: self.output.as_deref(), force: self.force, captures }
@@ -281,14 +281,14 @@ pub(crate) struct StatsArgs {
     #[command(flatten)]
     pub(crate) text: TextArgs<5>,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
     #[command(flatten, next_help_heading = "Allocations listed in the tables [default: all allocations]")]
-    pub(crate) which: Which,
+    pub(crate) which: ViewFlags,
 }
 
 /// Which allocations a report is about.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Which {
+pub(crate) struct ViewFlags {
     /// Allocations that were never freed
     #[arg(long, conflicts_with_all = ["temporary", "allocated"])]
     pub(crate) leaks: bool,
@@ -310,7 +310,7 @@ pub(crate) struct Which {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ViewArgs {
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: ViewFlags,
     /// Separate processes: root each process's stacks at a frame with its pid and command line
     #[arg(long)]
     pub(crate) split_processes: bool,
@@ -322,7 +322,7 @@ pub(crate) struct ParseArgs {
     #[command(flatten)]
     pub(crate) input: InputArgs,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 #[cfg(test)]

@@ -18,13 +18,13 @@ use memtrack_reader::source::{self, DataLoss, ReadSummary};
 use memtrack_reader::symbols::{DebugFileSearch, Debuginfod, SymbolProblem, apply};
 use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, aggregate, columns};
 
-use self::several::{combined, load_several, say_several};
+use self::several::{combined, load_several, note_combined};
 use crate::message;
-use crate::reports::capture_info::{Capture, Facts, ProcessRow, rfc3339};
-use crate::reports::display::Wish;
+use crate::reports::capture_info::{Capture, CaptureInfo, ProcessRow, rfc3339};
+use crate::reports::display::DisplayOptions;
 use crate::reports::leaked::LeakMoment;
 use crate::reports::presentation::Presentation;
-use crate::reports::recording_cost::Account;
+use crate::reports::recording_cost::RecordingCost;
 use crate::sys;
 use crate::terminal::Progress;
 use crate::units::{count, size};
@@ -90,7 +90,7 @@ pub(crate) fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 
 /// Recordings that an error names a file of.
 const RECORDINGS_TOLD: usize = 5;
-/// Modules without names that are told one by one.
+/// Modules without names that are problems one by one.
 const UNNAMED_TOLD: usize = 5;
 
 /// What a report is made of: captures, and which of their allocations.
@@ -121,7 +121,7 @@ pub(crate) struct Request<'a> {
     /// Say nothing of how several captures are put together, and of native code without names.
     pub(crate) quiet: bool,
     /// How people want it shown.
-    pub(crate) wish: Wish,
+    pub(crate) display: DisplayOptions,
     /// It is for people: see [`Request::for_people`].
     pub(crate) shown: bool,
 }
@@ -140,14 +140,16 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     let request = request.into();
     sys::keep_large_memory_apart();
     let paths = of_one_recording(request.paths)?;
-    let mut told = Told::default();
+    let mut problems = LoadWarnings::default();
     let (mut captures, several) = match &paths[..] {
-        [path] => (vec![load_one(path, &request, options, &mut told)?], None),
-        several => load_several(several, &request, options, &mut told).map(|(all, several)| (all, Some(several)))?,
+        [path] => (vec![load_one(path, &request, options, &mut problems)?], None),
+        several => {
+            load_several(several, &request, options, &mut problems).map(|(all, several)| (all, Some(several)))?
+        }
     };
-    warn(&told.warnings, paths.len());
+    warn(&problems.warnings, paths.len());
     if !request.quiet {
-        warn_unnamed(&each_once(told.unnamed));
+        warn_unnamed(&each_once(problems.unnamed));
     }
     let sum = |tally: fn(&(Capture, Tally)) -> Tally| {
         captures.iter().map(tally).fold(Tally::default(), |mut sum, tally| {
@@ -157,31 +159,31 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     };
     if request.narrows() {
         let (all, kept) = (sum(|(_, all)| *all), sum(|(capture, _)| capture.analysis.totals.allocations));
-        say_filtered(kept, all);
+        note_filtered(kept, all);
     }
     let mut capture = match (captures.pop(), several) {
         (Some((only, _)), None) => only,
         (last, several) => {
             let several = several.unwrap_or_default();
             if !request.quiet {
-                say_several(paths.len(), &several);
+                note_combined(paths.len(), &several);
             }
             combined(captures.into_iter().chain(last).map(|(capture, _)| capture).collect(), several)?
         }
     };
     if request.from.is_some() || request.to.is_some() {
-        capture.facts.tell_times();
+        capture.info.note_time_precision();
     }
     // Only of all captures together it is known where a line holds several calls.
     columns::keep_where_several(&mut capture.frames);
     if request.shown {
-        capture.show(&request.wish)?;
+        capture.show(&request.display)?;
     }
     Ok(capture)
 }
 
 /// Says what the filters left out.
-pub(crate) fn say_filtered(kept: Tally, all: Tally) {
+pub(crate) fn note_filtered(kept: Tally, all: Tally) {
     message::note(format_args!(
         "filters: showing {} of {} allocations, {} of {}",
         count(kept.count),
@@ -216,14 +218,14 @@ impl Request<'_> {
     /// imports are asked for, they are what leaks are shown of.
     pub(crate) fn for_people(mut self) -> Self {
         self.shown = true;
-        self.wish = self.wish();
+        self.display = self.display_options();
         self
     }
 
     /// How people want it shown: with what imports hold, where that is asked for.
-    pub(crate) fn wish(&self) -> Wish {
-        let with_imports = self.wish.with_imports || self.filter.whose.contains(&Whose::Imports);
-        Wish { with_imports, ..self.wish.clone() }
+    pub(crate) fn display_options(&self) -> DisplayOptions {
+        let with_imports = self.display.with_imports || self.filter.whose.contains(&Whose::Imports);
+        DisplayOptions { with_imports, ..self.display.clone() }
     }
 
     /// Whether anything may be left out.
@@ -259,7 +261,7 @@ impl Request<'_> {
 
 /// What is to be said of captures when all of them are read.
 #[derive(Default)]
-struct Told {
+struct LoadWarnings {
     /// Modules without names.
     unnamed: Vec<SymbolProblem>,
     /// What is missing, with the capture in which it is.
@@ -281,14 +283,19 @@ fn warn(warnings: &[(PathBuf, String)], captures: usize) {
 }
 
 /// One capture, filtered, and everything that was ever allocated in it.
-fn load_one(path: &Path, request: &Request<'_>, options: &Options, told: &mut Told) -> Result<(Capture, Tally)> {
+fn load_one(
+    path: &Path,
+    request: &Request<'_>,
+    options: &Options,
+    problems: &mut LoadWarnings,
+) -> Result<(Capture, Tally)> {
     let (file, options) = opened(path, request, options)?;
     let (capture, all) = if file.aggregated() {
-        restore(&file, request, &options, &mut told.unnamed)?
+        restore(&file, request, &options, &mut problems.unnamed)?
     } else {
-        replay(&file, &options, &mut told.unnamed)?
+        replay(&file, &options, &mut problems.unnamed)?
     };
-    Ok((finished(capture, all, file.file_bytes(), request, told)?, all))
+    Ok((finished(capture, all, file.file_bytes(), request, problems)?, all))
 }
 
 /// Opens a capture, and says how it is to be replayed.
@@ -318,22 +325,22 @@ fn finished(
     all: Tally,
     file_bytes: u64,
     request: &Request<'_>,
-    told: &mut Told,
+    problems: &mut LoadWarnings,
 ) -> Result<Capture> {
     if request.without_columns {
         columns::drop_all(&mut capture.analysis, &mut capture.frames)?;
     }
-    let known = capture.facts.process.resident_peak.unwrap_or(0);
+    let known = capture.info.process.resident_peak.unwrap_or(0);
     let totals = &mut capture.analysis.totals;
     totals.rss_peak_bytes = totals.rss_peak_bytes.max(known);
-    let Facts { lost_blocks, lost_bytes, complete, process, .. } = &capture.facts;
-    let account = Account::of(process, &capture.analysis.totals, all.count, file_bytes);
-    capture.facts.account = account.with_loss(*lost_blocks, *lost_bytes, *complete);
-    capture.facts.stackless = capture.facts.lacks_stacks(&capture.frames);
-    capture.facts.narrowed = request.narrows();
-    capture.facts.leak_moment = LeakMoment::of(capture.analysis.totals.finalizing.is_some());
-    let (warnings, path) = (capture.facts.warnings(), &capture.facts.file);
-    told.warnings.extend(warnings.into_iter().map(|warning| (path.clone(), warning)));
+    let CaptureInfo { lost_blocks, lost_bytes, complete, process, .. } = &capture.info;
+    let recording_cost = RecordingCost::of(process, &capture.analysis.totals, all.count, file_bytes);
+    capture.info.recording_cost = recording_cost.with_loss(*lost_blocks, *lost_bytes, *complete);
+    capture.info.has_no_stacks = capture.info.lacks_stacks(&capture.frames);
+    capture.info.narrowed = request.narrows();
+    capture.info.leak_moment = LeakMoment::of(capture.analysis.totals.finalizing.is_some());
+    let (warnings, path) = (capture.info.warnings(), &capture.info.file);
+    problems.warnings.extend(warnings.into_iter().map(|warning| (path.clone(), warning)));
     request.filter.apply(&mut capture.analysis, &capture.frames, &capture.threads);
     if !request.split_domains {
         capture.analysis.merge_domains();
@@ -378,16 +385,16 @@ fn replay(
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
     drop(progress);
     let all = replay.allocated();
-    Ok((made(facts(file, DataLoss::default()), read, replay.into_analysis(), unnamed), all))
+    Ok((made(capture_info(file, DataLoss::default()), read, replay.into_analysis(), unnamed), all))
 }
 
 /// A capture of what reading it has left.
-fn made(mut facts: Facts, read: ReadSummary, analysis: Analysis, unnamed: &mut Vec<SymbolProblem>) -> Capture {
-    facts.lost_blocks = facts.lost_blocks.saturating_add(read.lost.blocks);
-    facts.lost_bytes = facts.lost_bytes.saturating_add(read.lost.bytes);
-    (facts.unknown_frames, facts.time_uncertainty_ns) = (read.unknown_frames, Some(read.time_uncertainty_ns));
+fn made(mut info: CaptureInfo, read: ReadSummary, analysis: Analysis, unnamed: &mut Vec<SymbolProblem>) -> Capture {
+    info.lost_blocks = info.lost_blocks.saturating_add(read.lost.blocks);
+    info.lost_bytes = info.lost_bytes.saturating_add(read.lost.bytes);
+    (info.unknown_frames, info.time_uncertainty_ns) = (read.unknown_frames, Some(read.time_uncertainty_ns));
     unnamed.extend(read.unnamed);
-    Capture { facts, analysis, frames: read.frames, threads: read.threads, shown: Presentation::default() }
+    Capture { info, analysis, frames: read.frames, threads: read.threads, shown: Presentation::default() }
 }
 
 /// Takes over sums that were made while the program ran.
@@ -415,13 +422,13 @@ fn restore(
         );
     }
     let all = analysis.totals.allocations;
-    let facts = facts(file, file.lost());
-    Ok((Capture { facts, analysis, frames, threads, shown: Presentation::default() }, all))
+    let info = capture_info(file, file.lost());
+    Ok((Capture { info, analysis, frames, threads, shown: Presentation::default() }, all))
 }
 
 /// What is said of a capture that was read.
-pub(crate) fn facts(file: &source::CaptureReader, lost: DataLoss) -> Facts {
-    Facts {
+pub(crate) fn capture_info(file: &source::CaptureReader, lost: DataLoss) -> CaptureInfo {
+    CaptureInfo {
         file: file.path().into(),
         format_version: file.format_version(),
         process: file.process().clone(),
@@ -431,6 +438,6 @@ pub(crate) fn facts(file: &source::CaptureReader, lost: DataLoss) -> Facts {
         time_uncertainty_ns: file.process().time_uncertainty_ns,
         lost_blocks: lost.blocks.saturating_add(file.process().lost_blocks.unwrap_or(0)),
         lost_bytes: lost.bytes.saturating_add(file.process().lost_bytes.unwrap_or(0)),
-        ..Facts::default()
+        ..CaptureInfo::default()
     }
 }

@@ -6,19 +6,19 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
-use crate::terminal::{Color, Look};
+use crate::terminal::{Color, TextFormat};
 use crate::text::{Style, Styled, TextTable, entry, paragraph};
 
-static LOOK: OnceLock<Look> = OnceLock::new();
+static FORMAT: OnceLock<TextFormat> = OnceLock::new();
 
 /// What was said about colours, before the first message.
 pub(crate) fn color(color: Color) {
-    let _ = LOOK.set(Look::of_messages(color));
+    let _ = FORMAT.set(TextFormat::of_messages(color));
 }
 
 /// How messages look.
-pub(crate) fn look() -> Look {
-    *LOOK.get_or_init(|| Look::of_messages(Color::Auto))
+pub(crate) fn format() -> TextFormat {
+    *FORMAT.get_or_init(|| TextFormat::of_messages(Color::Auto))
 }
 
 /// A line as it is.
@@ -28,18 +28,18 @@ pub(crate) fn line(text: impl Display) {
 
 /// A sentence, broken where the terminal ends.
 pub(crate) fn note(text: impl Display) {
-    paragraph(&text.to_string(), look()).iter().for_each(line);
+    paragraph(&text.to_string(), format()).iter().for_each(line);
 }
 
 /// A figure behind its label.
 pub(crate) fn labelled(label: &str, text: impl Display) {
     const COLUMNS: usize = 14;
-    entry(&format!("  {label}"), COLUMNS, &text.to_string(), look()).iter().for_each(line);
+    entry(&format!("  {label}"), COLUMNS, &text.to_string(), format()).iter().for_each(line);
 }
 
 /// The rows that a figure is made of, below it.
 pub(crate) fn rows(table: &TextTable) {
-    table.indented(2, look()).iter().for_each(line);
+    table.indented(2, format()).iter().for_each(line);
 }
 
 /// Prints a warning.
@@ -57,9 +57,9 @@ fn begun_with(style: Style, word: &str, text: &str) {
     let mut first = true;
     for lines in text.split('\n') {
         let whole = if first { format!("{word} {lines}") } else { lines.into() };
-        for broken in paragraph(&whole, look()) {
+        for broken in paragraph(&whole, format()) {
             let begin = broken.strip_prefix(word).filter(|_| std::mem::take(&mut first));
-            line(begin.map_or_else(|| broken.clone(), |rest| Styled::new(style, word).render(look()) + rest));
+            line(begin.map_or_else(|| broken.clone(), |rest| Styled::new(style, word).render(format()) + rest));
         }
     }
 }

@@ -25,14 +25,14 @@ pub(crate) enum Color {
 
 /// How text looks where it goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct TextFormat {
     /// Columns; `None` where lines may be as long as they are, as in files and pipes.
     pub(crate) width: Option<usize>,
     /// Whether there are colours.
     pub(crate) color: bool,
 }
 
-impl Look {
+impl TextFormat {
     /// The look of a report on standard output, or in a file.
     pub(crate) fn new(color: Color, to_stdout: bool) -> Self {
         Self::of(color, (to_stdout && io::stdout().is_terminal()).then(|| sys::terminal_width(io::stdout())))

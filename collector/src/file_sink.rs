@@ -144,7 +144,7 @@ impl<W: Write + Send> Sink for FileSink<W> {
             group.written(true);
         }
         self.waiting += group.add(piece);
-        group.take_files().iter().for_each(|file| self.packages.look(file));
+        group.take_files().iter().for_each(|file| self.packages.check_file(file));
         let lines = group.take_lines();
         if let Some(sources) = &mut self.sources {
             lines.iter().for_each(|(file, line)| sources.add(file, *line));

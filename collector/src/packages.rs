@@ -15,7 +15,7 @@ const MOST_TIME: Duration = Duration::from_millis(5);
 /// The most directories that are looked at.
 const MOST_DIRECTORIES: usize = 4096;
 /// Below these, packages are known by their paths.
-const TOLD_BY_PATH: [&[u8]; 3] = [b"/site-packages/", b"/dist-packages/", b"/lib/python3"];
+const KNOWN_BY_PATH: [&[u8]; 3] = [b"/site-packages/", b"/dist-packages/", b"/lib/python3"];
 
 /// The package directories found so far.
 #[derive(Debug, Default)]
@@ -28,9 +28,9 @@ pub struct Packages {
 
 impl Packages {
     /// Looks at the directory of a code object's file, and at those above it.
-    pub fn look(&mut self, file: &[u8]) {
+    pub fn check_file(&mut self, file: &[u8]) {
         let Some(directory) = above(file).filter(|_| file.starts_with(b"/")) else { return };
-        if self.seen.contains(directory) || is_told_by_path(file) {
+        if self.seen.contains(directory) || is_known_by_path(file) {
             return;
         }
         let begun = Instant::now();
@@ -59,8 +59,8 @@ impl Packages {
 }
 
 /// Whether a file is of the standard library or of an installed package.
-pub(crate) fn is_told_by_path(file: &[u8]) -> bool {
-    TOLD_BY_PATH.iter().any(|part| file.windows(part.len()).any(|window| window == *part))
+pub(crate) fn is_known_by_path(file: &[u8]) -> bool {
+    KNOWN_BY_PATH.iter().any(|part| file.windows(part.len()).any(|window| window == *part))
 }
 
 /// The directory that a path lies in.
@@ -88,10 +88,10 @@ mod tests {
         assert_eq!(packages.take_changed(), None);
         for file in ["shop/api/v1/views.py", "shop/api/v1/urls.py", "shop/models.py", "lib/python3.11/json/decoder.py"]
         {
-            packages.look(&path(file));
+            packages.check_file(&path(file));
         }
-        packages.look(b"<string>");
-        packages.look(b"shop/models.py");
+        packages.check_file(b"<string>");
+        packages.check_file(b"shop/models.py");
         assert_eq!(packages.take_changed(), Some(vec![path("shop/api/v1"), path("shop")]));
         assert_eq!(packages.take_changed(), None);
     }

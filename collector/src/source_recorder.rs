@@ -16,7 +16,7 @@ use memtrack_format::meta::Process;
 use memtrack_format::sources::{self, FileLines};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::packages::is_told_by_path;
+use crate::packages::is_known_by_path;
 
 /// Number of lines stored before and after the line of a frame.
 const REACH: u32 = 4;
@@ -106,7 +106,7 @@ impl SourceRecorder {
     pub fn take(&mut self) -> Vec<Vec<u8>> {
         let (own, others) = (&mut self.own, &mut self.others);
         let files = self.files.iter_mut().filter(|(_, text)| !text.pending.is_empty()).map(|(path, text)| {
-            let budget = if is_told_by_path(path) { &mut *others } else { &mut *own };
+            let budget = if is_known_by_path(path) { &mut *others } else { &mut *own };
             FileLines { path: path.clone(), lines: text.take(budget) }
         });
         sources::encode(&files.filter(|file| !file.lines.is_empty()).collect::<Vec<_>>())
@@ -120,7 +120,7 @@ impl SourceRecorder {
         if let Some((_, text)) = self.script.take_if(|(script, _)| *script == path) {
             return Some(text);
         }
-        let budget = if is_told_by_path(file) { &mut self.others } else { &mut self.own };
+        let budget = if is_known_by_path(file) { &mut self.others } else { &mut self.own };
         let most = LARGEST_FILE.min(budget.read as u64);
         let text = text(&seen_from_here(self.pid, &path), most)?;
         budget.read = budget.read.saturating_sub(text.len());

@@ -13,7 +13,7 @@ use regex::Regex;
 
 use super::ViewArgs;
 use crate::load::{Request, search};
-use crate::reports::display::Wish;
+use crate::reports::display::DisplayOptions;
 
 /// Where the filters stand in a help text.
 const FILTERS: &str = "Filters";
@@ -159,7 +159,7 @@ impl FilterArgs {
             split_domains: false,
             without_names: false,
             quiet: false,
-            wish: Wish { with_imports, all_frames, skip: skip_function },
+            display: DisplayOptions { with_imports, all_frames, skip: skip_function },
             shown: false,
         }
     }

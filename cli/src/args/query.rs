@@ -8,7 +8,7 @@ use clap::Args;
 use memtrack_reader::query::Expr;
 
 use super::input::FilterArgs;
-use super::{Output, TextArgs};
+use super::{OutputArgs, TextArgs};
 use crate::reports::query::GroupBy;
 
 /// `memtrack query`.
@@ -17,7 +17,7 @@ use crate::reports::query::GroupBy;
 pub(crate) struct QueryArgs {
     /// Which allocations, such as 'function ~ "json.*" and bytes > 1MB and lifetime > 2s'
     #[arg(value_name = "EXPRESSION", value_parser = expression)]
-    pub(crate) expression: Typed,
+    pub(crate) expression: ParsedExpression,
     /// The capture, or captures [default: the newest in the working directory]
     #[arg(value_name = "CAPTURE")]
     pub(crate) captures: Vec<PathBuf>,
@@ -35,12 +35,12 @@ pub(crate) struct QueryArgs {
     #[command(flatten)]
     pub(crate) filters: FilterArgs,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 /// An expression with its text.
 #[derive(Clone, Debug)]
-pub(crate) struct Typed {
+pub(crate) struct ParsedExpression {
     pub(crate) text: String,
     pub(crate) expr: Expr,
 }
@@ -66,12 +66,12 @@ The expression:
   the Python module, json.decoder.JSONDecoder.decode; to match a whole module, use file ~ json.";
 
 /// Parses an expression; an error points to the column.
-fn expression(text: &str) -> Result<Typed, String> {
+fn expression(text: &str) -> Result<ParsedExpression, String> {
     let expr = text.parse::<Expr>().map_err(|error| {
         let line = text.replace(char::is_control, " ");
         format!("{}\n  {line}\n  {:>column$}", error, "^", column = error.column)
     })?;
-    Ok(Typed { text: text.into(), expr })
+    Ok(ParsedExpression { text: text.into(), expr })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 use memtrack_reader::query::units::{size, span};
 
-use super::Output;
+use super::OutputArgs;
 
 /// `memtrack merge`.
 #[derive(Debug, Args)]
@@ -16,7 +16,7 @@ pub(crate) struct MergeArgs {
     #[arg(value_name = "CAPTURE", required = true)]
     pub(crate) captures: Vec<PathBuf>,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 /// `memtrack strip`.
@@ -32,7 +32,7 @@ pub(crate) struct StripArgs {
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64KiB")]
     pub(crate) smaller: u64,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 /// `memtrack anonymize`.
@@ -42,5 +42,5 @@ pub(crate) struct AnonymizeArgs {
     #[arg(value_name = "CAPTURE")]
     pub(crate) capture: PathBuf,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Output;
+use super::OutputArgs;
 use super::input::SymbolArgs;
 
 /// `memtrack symbolize`.
@@ -18,5 +18,5 @@ pub(crate) struct SymbolizeArgs {
     #[command(flatten)]
     pub(crate) names: SymbolArgs,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }

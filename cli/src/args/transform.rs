@@ -5,7 +5,7 @@
 use clap::{Args, Subcommand};
 
 use super::input::InputArgs;
-use super::{Output, ViewArgs};
+use super::{OutputArgs, ViewArgs};
 use crate::export::{SampleOrder, Weight};
 
 /// `memtrack transform`.
@@ -14,23 +14,23 @@ pub(crate) enum Transform {
     /// The format of https://www.speedscope.app
     Speedscope(SpeedscopeArgs),
     /// Comma-separated values: a row for each stack, allocator and thread
-    Csv(Common),
+    Csv(TransformArgs),
     /// A line for each stack, for inferno-flamegraph and flamegraph.pl
-    Collapsed(Weighted),
+    Collapsed(WeightedTransformArgs),
     /// The JSON format of gprof2dot, for call graphs
-    Gprof2dot(Weighted),
+    Gprof2dot(WeightedTransformArgs),
     /// The format of go tool pprof, Pyroscope and Parca: all views at once
-    Pprof(Common),
+    Pprof(TransformArgs),
     /// The format of https://profiler.firefox.com, with tracks of live and resident memory
-    Firefox(Common),
+    Firefox(TransformArgs),
     /// The format of valgrind's dh_view.html, with lifetimes: all views at once
-    Dhat(Common),
+    Dhat(TransformArgs),
     /// The format of heaptrack_gui and heaptrack_print: every event
-    Heaptrack(Events),
+    Heaptrack(EventTransformArgs),
     /// A directory of tables for DuckDB, Polars, pandas and Spark: every event (in builds with the feature parquet)
-    Parquet(Events),
+    Parquet(EventTransformArgs),
     /// JSON Lines for programs: all views, by function and by stack
-    Jsonl(Common),
+    Jsonl(TransformArgs),
 }
 
 impl Transform {
@@ -51,29 +51,29 @@ impl Transform {
 
 /// What every format takes.
 #[derive(Debug, Args)]
-pub(crate) struct Common {
+pub(crate) struct TransformArgs {
     #[command(flatten)]
     pub(crate) input: InputArgs,
     #[command(flatten)]
     pub(crate) view: ViewArgs,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 /// A format made of events, which has all views.
 #[derive(Debug, Args)]
-pub(crate) struct Events {
+pub(crate) struct EventTransformArgs {
     #[command(flatten)]
     pub(crate) input: InputArgs,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 /// `memtrack transform speedscope`.
 #[derive(Debug, Args)]
 pub(crate) struct SpeedscopeArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: TransformArgs,
     /// Sort samples by exact times, by memory snapshot, or by capture order
     #[arg(long, value_name = "ORDER", default_value = "auto")]
     pub(crate) order: SampleOrder,
@@ -81,9 +81,9 @@ pub(crate) struct SpeedscopeArgs {
 
 /// A format with one weight for each stack.
 #[derive(Debug, Args)]
-pub(crate) struct Weighted {
+pub(crate) struct WeightedTransformArgs {
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: TransformArgs,
     /// Weight of each stack: bytes or number of allocations
     #[arg(long, value_name = "METRIC", default_value = "bytes")]
     pub(crate) metric: Weight,

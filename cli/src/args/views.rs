@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use memtrack_reader::Options;
 
 use super::input::{FilterArgs, InputArgs};
-use super::{Colors, Output, TextArgs, ViewArgs, Which};
+use super::{Colors, OutputArgs, TextArgs, ViewArgs, ViewFlags};
 use crate::reports::summary::SummaryOrder;
 
 /// `memtrack summary`.
@@ -25,7 +25,7 @@ pub(crate) struct SummaryArgs {
     #[command(flatten)]
     pub(crate) text: TextArgs<30>,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 /// `memtrack table`.
@@ -47,10 +47,10 @@ pub(crate) struct TableArgs {
     #[command(flatten)]
     pub(crate) text: TextArgs<30>,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
-impl Which {
+impl ViewFlags {
     /// The view that was asked for, if any.
     pub(crate) fn wanted(&self) -> Option<memtrack_reader::View> {
         use memtrack_reader::View as Wanted;
@@ -105,7 +105,7 @@ pub(crate) struct FlamegraphArgs {
     #[arg(long, conflicts_with = "json")]
     pub(crate) open: bool,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 /// `memtrack tree`.
@@ -130,7 +130,7 @@ pub(crate) struct TreeArgs {
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 /// `memtrack diff`.
@@ -144,7 +144,7 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "METRIC", conflicts_with_all = ["leaks", "at_exit", "temporary", "allocated"])]
     pub(crate) metric: Option<DiffMetric>,
     #[command(flatten)]
-    pub(crate) which: Which,
+    pub(crate) which: ViewFlags,
     /// Compare functions by own (self) or total (with callees) allocations
     #[arg(long, value_name = "FIGURE", default_value = "own")]
     pub(crate) by: DiffFigure,
@@ -166,13 +166,13 @@ pub(crate) struct DiffArgs {
     pub(crate) normalize: Option<Normalize>,
     /// Exit with status 1 if the total grew by more than this: 10MB, 100kB or 20%
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = limit)]
-    pub(crate) fail_over: Option<Limit>,
+    pub(crate) fail_over: Option<GrowthLimit>,
     #[command(flatten)]
     pub(crate) filters: FilterArgs,
     #[command(flatten)]
     pub(crate) text: TextArgs<10>,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 /// What `diff` compares.
@@ -201,7 +201,7 @@ pub(crate) enum DiffFigure {
 
 /// How much a figure may grow.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Limit {
+pub(crate) enum GrowthLimit {
     /// By so many bytes, or allocations.
     Absolute(u64),
     /// By this part of the base, in percent.
@@ -232,7 +232,7 @@ fn normalize(text: &str) -> Result<Normalize, String> {
 }
 
 /// Takes `10MB`, `1.5GiB`, `4096` or `20%` apart.
-fn limit(text: &str) -> Result<Limit, String> {
+fn limit(text: &str) -> Result<GrowthLimit, String> {
     const UNITS: [(&str, f64); 9] = [
         ("KiB", 1024.0),
         ("MiB", 1048576.0),
@@ -249,16 +249,16 @@ fn limit(text: &str) -> Result<Limit, String> {
         _ => Err("expected a size such as 10MB or 100kB, or a percentage such as 20%".to_owned()),
     };
     if let Some(percent) = text.strip_suffix('%') {
-        return number(percent).map(Limit::Percent);
+        return number(percent).map(GrowthLimit::Percent);
     }
     let unit = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
     let (figure, bytes) = unit.unwrap_or((text, 1.0));
-    number(figure).map(|figure| Limit::Absolute((figure * bytes) as u64))
+    number(figure).map(|figure| GrowthLimit::Absolute((figure * bytes) as u64))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Limit, Normalize, limit, normalize};
+    use super::{GrowthLimit, Normalize, limit, normalize};
 
     #[test]
     fn normalizations() {
@@ -273,13 +273,13 @@ mod tests {
     #[test]
     fn limits() {
         for (text, expected) in [
-            ("10MB", Limit::Absolute(10_000_000)),
-            ("100kB", Limit::Absolute(100_000)),
-            ("1.5 GiB", Limit::Absolute(1_610_612_736)),
-            ("0", Limit::Absolute(0)),
-            ("7B", Limit::Absolute(7)),
-            ("20%", Limit::Percent(20.0)),
-            ("0.5%", Limit::Percent(0.5)),
+            ("10MB", GrowthLimit::Absolute(10_000_000)),
+            ("100kB", GrowthLimit::Absolute(100_000)),
+            ("1.5 GiB", GrowthLimit::Absolute(1_610_612_736)),
+            ("0", GrowthLimit::Absolute(0)),
+            ("7B", GrowthLimit::Absolute(7)),
+            ("20%", GrowthLimit::Percent(20.0)),
+            ("0.5%", GrowthLimit::Percent(0.5)),
         ] {
             assert_eq!(limit(text), Ok(expected), "{text}");
         }

@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use anyhow::Result;
 use memtrack_reader::View;
 
-use crate::args::{self, DiffFigure, Limit};
+use crate::args::{self, DiffFigure, GrowthLimit};
 use crate::commands::views::{refuse_open_without_file, show};
 use crate::failure;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::ReportOutput;
 use crate::reports::capture_info::Capture;
-use crate::reports::diff::{Diff, doubts};
+use crate::reports::diff::{Diff, comparability_warnings};
 use crate::reports::page;
-use crate::reports::scale::{ComparedMetric, Measure, Scale};
+use crate::reports::scale::{ComparedMetric, NormalizeBy, Scale};
 use crate::units::{count, size};
 
 /// Compares, prints, and tells by the exit status whether the limit was passed.
@@ -28,19 +28,19 @@ pub(crate) fn run(options: &args::DiffArgs) -> Result<u8> {
     let metric = options.metric.map_or_else(|| of_view(options.which.wanted().unwrap_or_default()), of_name);
     let read = |capture| load((capture, &options.filters), &options.which.reading());
     let [mut base, new] = [read(&options.base)?, read(&options.new)?];
-    let doubts = doubts(&base, &new);
-    doubts.iter().for_each(message::warning);
+    let notes = comparability_warnings(&base, &new);
+    notes.iter().for_each(message::warning);
     let scale = options.normalize.map(|to| Scale::new(to.into(), &base, &new, metric)).transpose()?;
     if let Some(scale) = &scale {
         scale.apply(&mut base);
     }
-    let diff = Diff::new(&base, &new, metric, options.by == DiffFigure::Total).told(scale.clone(), doubts.clone());
+    let diff = Diff::new(&base, &new, metric, options.by == DiffFigure::Total).with_notes(scale.clone(), notes.clone());
     if options.html {
-        html(options, [&base, &new], metric, scale.as_ref(), &doubts)?;
+        html(options, [&base, &new], metric, scale.as_ref(), &notes)?;
     } else {
         write(options, &diff)?;
     }
-    Ok(options.fail_over.map_or(0, |limit| judge(&diff, metric, limit)))
+    Ok(options.fail_over.map_or(0, |limit| check_limit(&diff, metric, limit)))
 }
 
 fn write(options: &args::DiffArgs, diff: &Diff) -> Result<()> {
@@ -50,8 +50,8 @@ fn write(options: &args::DiffArgs, diff: &Diff) -> Result<()> {
     } else if options.markdown {
         diff.markdown(options.text.rows, &mut out)?;
     } else {
-        let look = options.text.colors.look(&out);
-        diff.text(options.text.rows, look, &mut out)?;
+        let format = options.text.colors.text_format(&out);
+        diff.text(options.text.rows, format, &mut out)?;
     }
     out.finish()?;
     Ok(())
@@ -62,12 +62,12 @@ fn html(
     [base, new]: [&Capture; 2],
     metric: ComparedMetric,
     scale: Option<&Scale>,
-    doubts: &[String],
+    notes: &[String],
 ) -> Result<()> {
     let mut out = ReportOutput::file(options.output.of(&captures(options)), "diff", "html")?;
-    let wish = Request::from((&options.new, &options.filters)).wish();
-    let start = page::PageStart { view: metric.view, counts: metric.counts, wish, ..page::PageStart::default() };
-    page::difference(base, new, start, scale.map(ToString::to_string), doubts, &mut out)?;
+    let display = Request::from((&options.new, &options.filters)).display_options();
+    let start = page::PageStart { view: metric.view, counts: metric.counts, display, ..page::PageStart::default() };
+    page::difference(base, new, start, scale.map(ToString::to_string), notes, &mut out)?;
     show(out.finish()?.as_deref(), options.open);
     Ok(())
 }
@@ -77,7 +77,7 @@ fn captures(options: &args::DiffArgs) -> [PathBuf; 2] {
     [&options.new, &options.base].map(Clone::clone)
 }
 
-impl From<args::Normalize> for Measure {
+impl From<args::Normalize> for NormalizeBy {
     fn from(to: args::Normalize) -> Self {
         match to {
             args::Normalize::Total => Self::Total,
@@ -108,13 +108,13 @@ fn of_view(view: View) -> ComparedMetric {
 }
 
 /// The exit status; prints an error if the limit is exceeded.
-fn judge(diff: &Diff, metric: ComparedMetric, limit: Limit) -> u8 {
+fn check_limit(diff: &Diff, metric: ComparedMetric, limit: GrowthLimit) -> u8 {
     let [base, new] = diff.whole();
     let growth = new.saturating_sub(base);
     let amount = |figure| if metric.counts { count(figure) } else { size(figure) };
     let allowed = match limit {
-        Limit::Absolute(allowed) => allowed,
-        Limit::Percent(percent) => (base as f64 * percent / 100.0) as u64,
+        GrowthLimit::Absolute(allowed) => allowed,
+        GrowthLimit::Percent(percent) => (base as f64 * percent / 100.0) as u64,
     };
     if growth <= allowed {
         return 0;

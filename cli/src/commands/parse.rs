@@ -12,10 +12,10 @@ use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId};
 
 use crate::allocation_filter::{AllocationFilter, KeptEvents};
 use crate::args;
-use crate::load::{Request, facts, of_one_recording};
+use crate::load::{Request, capture_info, of_one_recording};
 use crate::message;
 use crate::output::ReportOutput;
-use crate::reports::capture_info::{Facts, visible};
+use crate::reports::capture_info::{CaptureInfo, visible};
 use crate::terminal::Progress;
 
 /// Prints the records.
@@ -41,16 +41,15 @@ fn print(capture: &source::CaptureReader, request: &Request<'_>, out: &mut Repor
     // A bar has no place among lines on a terminal.
     let unseen = !matches!(out, ReportOutput::Stdout(_)) || !io::stdout().is_terminal();
     let mut progress = unseen.then(|| Progress::new(capture.total_record_bytes(), "printing"));
-    let mut printer = Printer::new(&kept, out);
+    let mut printer = RecordPrinter::new(&kept, out);
     printer.head(capture)?;
     let read = capture.read(&mut printer, |bytes| progress.iter_mut().for_each(|progress| progress.add(bytes)))?;
     drop(progress);
     printer.written?;
-    let facts = Facts { unknown_frames: read.unknown_frames, ..facts(capture, read.lost) };
+    let info = CaptureInfo { unknown_frames: read.unknown_frames, ..capture_info(capture, read.lost) };
     // Else they were given when the capture was read for the filters.
     if kept.is_everything() {
-        facts
-            .warnings()
+        info.warnings()
             .iter()
             .for_each(|warning| message::warning(format_args!("{}: {warning}", capture.path().display())));
     }
@@ -58,7 +57,7 @@ fn print(capture: &source::CaptureReader, request: &Request<'_>, out: &mut Repor
 }
 
 /// Prints what it is given. The first error ends the printing, not the reading.
-struct Printer<'a, W> {
+struct RecordPrinter<'a, W> {
     kept: KeptEvents<'a>,
     out: W,
     written: io::Result<()>,
@@ -69,7 +68,7 @@ struct Printer<'a, W> {
     modules: HashSet<NativeModule>,
 }
 
-impl<'a, W: Write> Printer<'a, W> {
+impl<'a, W: Write> RecordPrinter<'a, W> {
     fn new(kept: &'a AllocationFilter, out: W) -> Self {
         let kept = KeptEvents::new(kept);
         Self { kept, out, written: Ok(()), tid: 0, frames: 0, stacks: 1, modules: HashSet::new() }
@@ -77,7 +76,7 @@ impl<'a, W: Write> Printer<'a, W> {
 
     fn head(&mut self, capture: &source::CaptureReader) -> io::Result<()> {
         let process = capture.process();
-        let facts = Facts { file: capture.path().into(), process: process.clone(), ..Facts::default() };
+        let info = CaptureInfo { file: capture.path().into(), process: process.clone(), ..CaptureInfo::default() };
         let pid = process.pid.unwrap_or(0);
         let uncertainty = process.time_uncertainty_ns.map_or_else(|| "unknown".into(), |ns| ns.to_string());
         let uncertainty = if capture.has_timestamps() { "0" } else { &uncertainty };
@@ -87,7 +86,7 @@ impl<'a, W: Write> Printer<'a, W> {
             capture.format_version(),
             capture.complete(),
             capture.has_timestamps(),
-            text(&facts.title())
+            text(&info.title())
         )
     }
 
@@ -112,7 +111,7 @@ impl<'a, W: Write> Printer<'a, W> {
     }
 }
 
-impl<W: Write> Consumer for Printer<'_, W> {
+impl<W: Write> Consumer for RecordPrinter<'_, W> {
     fn event(&mut self, event: &Event, frames: &Frames) {
         if !self.kept.takes(event) {
             return;
@@ -225,7 +224,7 @@ fn text(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{AllocationFilter, Consumer, Printer};
+    use super::{AllocationFilter, Consumer, RecordPrinter};
     use memtrack_format::{Allocator, MapClass};
     use memtrack_reader::source::RunPosition;
     use memtrack_reader::{Event, EventKind, Frames, StackId, ThreadId};
@@ -245,7 +244,7 @@ mod tests {
         let (main, work) = (frame("main", 1), frame("work", 7));
         let stack = frames.stack_of(&[main, work]).unwrap();
         let kept = AllocationFilter::default();
-        let mut printer = Printer::new(&kept, Vec::new());
+        let mut printer = RecordPrinter::new(&kept, Vec::new());
         printer.run(&RunPosition { ticket: 1, thread: ThreadId(0), tid: 42 });
         for kind in
             [EventKind::Alloc(Allocator::Malloc), EventKind::Free, EventKind::Map(Allocator::Mmap, MapClass::Heap)]

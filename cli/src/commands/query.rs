@@ -14,9 +14,9 @@ use crate::allocation_records;
 use crate::args::query::QueryArgs;
 use crate::load::{Request, load, of_one_recording};
 use crate::output::ReportOutput;
-use crate::reports::capture_info::{Capture, Facts};
-use crate::reports::query::{GroupBy, Largest, ListingWriter, Matched, QueryGroups};
-use crate::terminal::Look;
+use crate::reports::capture_info::{Capture, CaptureInfo};
+use crate::reports::query::{GroupBy, Largest, ListingWriter, MatchTotals, QueryGroups};
+use crate::terminal::TextFormat;
 
 /// Prints the answer.
 ///
@@ -27,11 +27,11 @@ pub(crate) fn run(options: &QueryArgs) -> Result<u8> {
     let request = if options.json { request } else { request.for_people() };
     let expr = Expr::And(vec![allocation_records::filters(&request), options.expression.expr.clone()]);
     let mut out = ReportOutput::printed(options.output.of(&options.captures))?;
-    let look = options.text.colors.look(&out);
+    let format = options.text.colors.text_format(&out);
     match options.by {
-        Some(by) => grouped(options, &request, (by, &expr), look, &mut out)?,
+        Some(by) => grouped(options, &request, (by, &expr), format, &mut out)?,
         None if options.json => stream(options, &request, &expr, &mut out)?,
-        None => largest(options, &request, &expr, look, &mut out)?,
+        None => largest(options, &request, &expr, format, &mut out)?,
     }
     out.finish()?;
     Ok(0)
@@ -41,12 +41,12 @@ fn grouped(
     options: &QueryArgs,
     request: &Request<'_>,
     (by, expr): (GroupBy, &Expr),
-    look: Look,
+    format: TextFormat,
     out: &mut ReportOutput,
 ) -> Result<()> {
     let mut groups = QueryGroups::new(by);
-    let mut matched = Matched::default();
-    let mut times = Facts::default();
+    let mut matched = MatchTotals::default();
+    let mut times = CaptureInfo::default();
     for path in &of_one_recording(request.paths)? {
         let file = request.open(path)?;
         let capture = if file.aggregated() {
@@ -57,8 +57,8 @@ fn grouped(
                 groups.add(capture, life);
             })?
         };
-        if !capture.facts.aggregated {
-            times.time_uncertainty_ns = times.time_uncertainty_ns.max(capture.facts.time_uncertainty_ns);
+        if !capture.info.aggregated {
+            times.time_uncertainty_ns = times.time_uncertainty_ns.max(capture.info.time_uncertainty_ns);
         }
         add(&mut matched.of, capture.analysis.totals.allocations);
         groups.end_capture(&capture);
@@ -66,8 +66,8 @@ fn grouped(
     if options.json {
         groups.json(&options.expression.text, &matched, &mut *out)?;
     } else {
-        groups.text(&matched, options.text.rows, options.lifetimes, look, &mut *out)?;
-        times.tell_times();
+        groups.text(&matched, options.text.rows, options.lifetimes, format, &mut *out)?;
+        times.note_time_precision();
     }
     Ok(())
 }
@@ -83,7 +83,7 @@ fn sums(
     request: &Request<'_>,
     (by, expr): (GroupBy, &Expr),
     groups: &mut QueryGroups,
-    matched: &mut Matched,
+    matched: &mut MatchTotals,
 ) -> Result<Capture> {
     if !expr.is_of_groups() || by == GroupBy::Size {
         bail!(
@@ -95,7 +95,7 @@ fn sums(
     let unfiltered = Request { paths: std::slice::from_ref(path), ..without_filters(request) };
     let mut capture = load(unfiltered, &Options::default())?;
     if request.shown {
-        capture.fold_beside(&request.wish)?;
+        capture.fold_beside(&request.display)?;
     }
     let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: 0 };
     let judge = Matcher::new(expr, &known);
@@ -108,28 +108,34 @@ fn sums(
     Ok(capture)
 }
 
-fn largest(options: &QueryArgs, request: &Request<'_>, expr: &Expr, look: Look, out: &mut ReportOutput) -> Result<()> {
+fn largest(
+    options: &QueryArgs,
+    request: &Request<'_>,
+    expr: &Expr,
+    format: TextFormat,
+    out: &mut ReportOutput,
+) -> Result<()> {
     let mut rows = Largest::new(options.text.rows);
-    let mut matched = Matched::default();
-    let mut times = Facts::default();
+    let mut matched = MatchTotals::default();
+    let mut times = CaptureInfo::default();
     for path in &of_one_recording(request.paths)? {
         let capture = allocation_records::each(&request.open(path)?, request, expr, |capture, life| {
             matched.matched.add(life.size, 1);
             rows.add(capture, life);
         })?;
-        times.time_uncertainty_ns = times.time_uncertainty_ns.max(capture.facts.time_uncertainty_ns);
+        times.time_uncertainty_ns = times.time_uncertainty_ns.max(capture.info.time_uncertainty_ns);
         add(&mut matched.of, capture.analysis.totals.allocations);
     }
-    rows.text(&matched, look, &mut *out)?;
+    rows.text(&matched, format, &mut *out)?;
     if matched.matched.count > 0 {
-        times.tell_times();
+        times.note_time_precision();
     }
     Ok(())
 }
 
 fn stream(options: &QueryArgs, request: &Request<'_>, expr: &Expr, out: &mut ReportOutput) -> Result<()> {
     let mut rows = ListingWriter::new(&options.expression.text, &mut *out);
-    let mut matched = Matched::default();
+    let mut matched = MatchTotals::default();
     for path in &of_one_recording(request.paths)? {
         let capture = allocation_records::each(&request.open(path)?, request, expr, |capture, life| {
             matched.matched.add(life.size, 1);

@@ -22,7 +22,7 @@ use memtrack_reader::symbols::{WantedOffsets, places};
 use memtrack_reader::{aggregate, source};
 
 use crate::args::rewrite::{AnonymizeArgs, MergeArgs, StripArgs};
-use crate::load::{Request, expanded, facts, warn_unnamed};
+use crate::load::{Request, capture_info, expanded, warn_unnamed};
 use crate::output::ReportOutput;
 use crate::terminal::Progress;
 use crate::units::{count, duration, size};
@@ -44,7 +44,7 @@ pub(crate) fn merge(options: &MergeArgs) -> Result<u8> {
     let mut progress = Progress::new(lengths.iter().sum(), "merging");
     for capture in &captures {
         capture.copy_to(&mut out, |bytes| progress.add(bytes))?;
-        facts(capture, capture.lost()).warn();
+        capture_info(capture, capture.lost()).warn();
     }
     drop(progress);
     let text = format!("{} captures in one file", captures.len());
@@ -112,7 +112,7 @@ pub(crate) fn anonymize(options: &AnonymizeArgs) -> Result<u8> {
         // Nobody can look for them later.
         let symbols = all_names(&capture, &native_places(&capture)?);
         rewrite(&capture, (capture.process(), &symbols), None, Some(names), &mut out)?;
-        facts(&capture, capture.lost()).warn();
+        capture_info(&capture, capture.lost()).warn();
     }
     done(out, "functions, files, threads and arguments replaced by numbers; line numbers, sizes and times kept")
 }

@@ -20,12 +20,12 @@ use crate::reports::{self, stats_json, stats_text};
 pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
     let view = options.which.wanted().unwrap_or(View::Allocated);
     let request = Request::from(&options.input).for_people();
-    let wish = request.wish.clone();
+    let display = request.display.clone();
     // Lines of own code are told by whole stacks.
-    let without_paths = view == View::Allocated && (options.json || wish.all_frames);
+    let without_paths = view == View::Allocated && (options.json || display.all_frames);
     let request = Request { split_domains: true, without_paths, shown: false, ..request };
     let mut capture = load(request, &options.which.reading())?;
-    if capture.facts.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {
+    if capture.info.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {
         message::warning("the size histogram is omitted: aggregated captures have one for the whole process only");
     }
     let lifetimes = if options.lifetimes { Some(lifetimes(options)?) } else { None };
@@ -33,13 +33,13 @@ pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
     if options.json {
         stats_json::write(&capture, view, lifetimes.as_ref(), options.text.rows, &mut out)?;
     } else {
-        let look = options.text.colors.look(&out);
-        stats_text::write(&mut capture, &wish, view, options.text.rows, look, &mut out)?;
+        let format = options.text.colors.text_format(&out);
+        stats_text::write(&mut capture, &display, view, options.text.rows, format, &mut out)?;
         if let Some(lifetimes) = &lifetimes {
-            lifetimes.text(options.text.rows, look, &mut out)?;
+            lifetimes.text(options.text.rows, format, &mut out)?;
         }
         if options.recording {
-            capture.facts.account.text(look, &mut out)?;
+            capture.info.recording_cost.text(format, &mut out)?;
         }
     }
     out.finish()?;

@@ -12,16 +12,16 @@ use memtrack_reader::source::DataLoss;
 use memtrack_reader::{Event, View};
 
 use crate::allocation_filter::AllocationFilter;
-use crate::args::transform::{Common, Events, Transform};
+use crate::args::transform::{EventTransformArgs, Transform, TransformArgs};
 #[cfg(feature = "parquet")]
 use crate::export::parquet;
 use crate::export::{Collapsed, Csv, Dhat, Firefox, Gprof2dot, Jsonl, Pprof, Speedscope, SumsFormat, heaptrack};
-use crate::load::{Request, facts, load, of_one_recording};
+use crate::load::{Request, capture_info, load, of_one_recording};
 use crate::message;
 use crate::output::ReportOutput;
 #[cfg(feature = "parquet")]
 use crate::output::derived;
-use crate::reports::capture_info::Facts;
+use crate::reports::capture_info::CaptureInfo;
 use crate::terminal::Progress;
 
 /// Writes the file of a format.
@@ -43,7 +43,7 @@ pub(crate) fn run(transform: &Transform) -> Result<u8> {
     }
 }
 
-fn write(common: &Common, format: &impl SumsFormat) -> Result<u8> {
+fn write(common: &TransformArgs, format: &impl SumsFormat) -> Result<u8> {
     let (name, suffix) = (format.name(), format.suffix());
     let mut out = ReportOutput::file(common.output.of(&common.input.captures), name, suffix)?;
     // The formats are of functions, files and lines.
@@ -54,12 +54,12 @@ fn write(common: &Common, format: &impl SumsFormat) -> Result<u8> {
     }
     format.write(&capture, common.view.wanted(), &mut out)?;
     let status = done(out, format.opens_in())?;
-    capture.facts.tell_stackless();
+    capture.info.note_missing_stacks();
     Ok(status)
 }
 
 /// Heaptrack's file, of events.
-fn write_heaptrack(options: &Events) -> Result<u8> {
+fn write_heaptrack(options: &EventTransformArgs) -> Result<u8> {
     let request = Request::from(&options.input);
     let paths = of_one_recording(request.paths)?;
     let [path] = paths.as_slice() else { bail!("the heaptrack format holds one process; pass a single capture") };
@@ -73,21 +73,21 @@ fn write_heaptrack(options: &Events) -> Result<u8> {
     let keep = |event: &Event| kept.takes(event);
     // Lines are short: one by one they would cost the compressor more than their bytes.
     let out = BufWriter::with_capacity(1 << 16, GzEncoder::new(out, Compression::fast()));
-    let known = facts(&file, DataLoss::default());
+    let known = capture_info(&file, DataLoss::default());
     let mut writer = heaptrack::HeaptrackWriter::new(&known, &keep, out);
     let mut progress = Progress::new(file.total_record_bytes(), "writing");
     let read = file.read(&mut writer, |bytes| progress.add(bytes))?;
     drop(progress);
     let out = writer.finish(file.duration_ns()?)?.into_inner().map_err(IntoInnerError::into_error)?.finish()?;
     if kept.is_everything() {
-        warn(path, &Facts { unknown_frames: read.unknown_frames, ..facts(&file, read.lost) });
+        warn(path, &CaptureInfo { unknown_frames: read.unknown_frames, ..capture_info(&file, read.lost) });
     }
     done(out, "open it with heaptrack_gui or heaptrack_print")
 }
 
 /// A directory of tables, of events.
 #[cfg(feature = "parquet")]
-fn write_parquet(options: &Events) -> Result<u8> {
+fn write_parquet(options: &EventTransformArgs) -> Result<u8> {
     let (output, request) = (&options.output, Request::from(&options.input));
     let paths = of_one_recording(request.paths)?;
     let [path] = paths.as_slice() else { bail!("parquet tables hold one process; pass a single capture") };
@@ -99,13 +99,13 @@ fn write_parquet(options: &Events) -> Result<u8> {
     if named == Path::new("-") {
         bail!("-o -: parquet output is a directory; name one with -o");
     }
-    let directory = parquet::Directory::new(named, output.force)?;
+    let directory = parquet::OutputDirectory::new(named, output.force)?;
     let kept = AllocationFilter::new(&request, &file)?;
     let mut progress = Progress::new(file.total_record_bytes(), "writing");
     let read = parquet::write(&file, &kept, directory.inside(), |bytes| progress.add(bytes))?;
     drop(progress);
     if kept.is_everything() {
-        warn(path, &Facts { unknown_frames: read.unknown_frames, ..facts(&file, read.lost) });
+        warn(path, &CaptureInfo { unknown_frames: read.unknown_frames, ..capture_info(&file, read.lost) });
     }
     let path = directory.finish()?;
     message::line(format_args!("{0}: written; open it with DuckDB: from '{0}/events.parquet'", path.display()));
@@ -113,14 +113,14 @@ fn write_parquet(options: &Events) -> Result<u8> {
 }
 
 #[cfg(not(feature = "parquet"))]
-fn write_parquet(_options: &Events) -> Result<u8> {
+fn write_parquet(_options: &EventTransformArgs) -> Result<u8> {
     bail!(
         "this memtrack was built without parquet; build one with 'cargo build --release --features memtrack-cli/parquet'"
     )
 }
 
-fn warn(path: &Path, facts: &Facts) {
-    for warning in facts.warnings() {
+fn warn(path: &Path, info: &CaptureInfo) {
+    for warning in info.warnings() {
         message::warning(format_args!("{}: {warning}", path.display()));
     }
 }

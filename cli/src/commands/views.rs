@@ -17,7 +17,7 @@ use crate::message;
 use crate::output::ReportOutput;
 use crate::reports::source::Sources;
 use crate::reports::{arenas, page, summary, table_report, tree_json};
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 use crate::text::paragraph;
 
 /// Prints own and total figures of every function.
@@ -28,17 +28,17 @@ pub(crate) fn summary(options: &args::SummaryArgs) -> Result<u8> {
     let request = Request::from((&options.input, &options.view));
     let mut capture = load(if options.json { request } else { request.for_people() }, &options.view.reading())?;
     let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
-    let look = options.text.colors.look(&out);
+    let format = options.text.colors.text_format(&out);
     let order = options.sort;
     if options.json {
         summary::json(&capture, options.view.wanted(), order, &mut out)?;
     } else {
         let held = capture.analysis.take_arenas_out_of_leaks(options.view.wanted());
-        summary::write(&capture, options.view.wanted(), order, options.text.rows, look, &mut out)?;
-        write_note(held, look, &mut out)?;
+        summary::write(&capture, options.view.wanted(), order, options.text.rows, format, &mut out)?;
+        write_note(held, format, &mut out)?;
     }
     out.finish()?;
-    capture.facts.tell_stackless();
+    capture.info.note_missing_stacks();
     Ok(0)
 }
 
@@ -53,25 +53,29 @@ pub(crate) fn table(options: &args::TableArgs) -> Result<u8> {
     let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
     let is_text = !options.json && !options.csv;
     let held = is_text.then(|| capture.analysis.take_arenas_out_of_leaks(options.view.wanted()));
-    let table =
-        table_report::Places::new(&capture, options.view.wanted(), options.split_threads, options.view.split_processes);
+    let table = table_report::TableReport::new(
+        &capture,
+        options.view.wanted(),
+        options.split_threads,
+        options.view.split_processes,
+    );
     if options.json {
         table.json(&mut out)?;
     } else if options.csv {
         table.csv(&mut out)?;
     } else {
-        let look = options.text.colors.look(&out);
-        table.text(options.text.rows, look, &mut out)?;
-        write_note(held.unwrap_or_default(), look, &mut out)?;
+        let format = options.text.colors.text_format(&out);
+        table.text(options.text.rows, format, &mut out)?;
+        write_note(held.unwrap_or_default(), format, &mut out)?;
     }
     out.finish()?;
-    capture.facts.tell_stackless();
+    capture.info.note_missing_stacks();
     Ok(0)
 }
 
 /// What leaks leave out, after them.
-pub(super) fn write_note(arenas: Tally, look: Look, out: &mut impl Write) -> Result<()> {
-    let lines = arenas::note(arenas).map(|note| paragraph(&note, look)).unwrap_or_default();
+pub(super) fn write_note(arenas: Tally, format: TextFormat, out: &mut impl Write) -> Result<()> {
+    let lines = arenas::note(arenas).map(|note| paragraph(&note, format)).unwrap_or_default();
     Ok(lines.iter().try_for_each(|line| writeln!(out, "{line}"))?)
 }
 
@@ -90,7 +94,7 @@ pub(crate) fn flamegraph(options: &args::FlamegraphArgs) -> Result<u8> {
         inverted: options.inverted,
         split_threads: options.split_threads,
         counts: false,
-        wish: request.wish(),
+        display: request.display_options(),
     };
     let out = ReportOutput::file(options.output.of(&options.input.captures), "flamegraph", "html")?;
     let path = write_page(request, options.view.reading(), (start, options.embed_sources), out)?;
@@ -112,10 +116,10 @@ pub(crate) fn write_page(
     let mut capture = load(request, &page::reading(reading))?;
     let note = narrows
         .then(|| "filtered: the views contain only selected allocations; the memory chart contains all".to_owned());
-    let sources = embed_sources.then(|| Sources::of(&capture.facts));
+    let sources = embed_sources.then(|| Sources::of(&capture.info));
     page::flamegraph(&mut capture, start, note.into_iter().collect(), sources, &mut out)?;
     let path = out.finish()?;
-    capture.facts.tell_stackless();
+    capture.info.note_missing_stacks();
     Ok(path)
 }
 
@@ -123,7 +127,7 @@ pub(crate) fn write_page(
 ///
 /// # Errors
 /// Wrong usage.
-pub(crate) fn refuse_open_without_file(open: bool, output: &args::Output) -> Result<(), Failure> {
+pub(crate) fn refuse_open_without_file(open: bool, output: &args::OutputArgs) -> Result<(), Failure> {
     if open && output.output.as_deref() == Some(Path::new("-")) {
         return Err(Failure::usage("--open cannot be combined with -o -: the browser needs a file"));
     }
@@ -143,7 +147,7 @@ pub(crate) fn show(page: Option<&Path>, open: bool) {
 fn flamegraph_json(options: &args::FlamegraphArgs) -> Result<u8> {
     let mut out = ReportOutput::file(options.output.of(&options.input.captures), "flamegraph", "json")?;
     let capture = load((&options.input, &options.view), &options.view.reading())?;
-    let shape = tree_json::Shape {
+    let shape = tree_json::TreeShape {
         view: options.view.wanted(),
         inverted: options.inverted,
         split_threads: options.split_threads,

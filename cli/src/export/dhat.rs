@@ -53,12 +53,12 @@ impl SumsFormat for Dhat {
         let Some(details) = &analysis.details else {
             bail!(
                 "{}: an aggregated capture does not know how long allocations lived; use another format, such as pprof",
-                capture.facts.file.display()
+                capture.info.file.display()
             );
         };
         let end = if matches!(view, View::LeaksAtExit) { View::LeaksAtExit } else { View::Leaks };
         let mut frames = Numbering::new();
-        frames.number(Place::Root);
+        frames.number(DhatFrame::Root);
         write!(out, "{{{},\"pps\":", head(capture).trim_start_matches('{').trim_end_matches('}'))?;
         list(out, points(capture, details, end), |out, point| point.write(capture, &mut frames, out))?;
         write!(out, ",\"ftbl\":")?;
@@ -69,9 +69,9 @@ impl SumsFormat for Dhat {
 }
 
 fn head(capture: &Capture) -> String {
-    let (facts, analysis) = (&capture.facts, &capture.analysis);
+    let (info, analysis) = (&capture.info, &capture.analysis);
     let peak = analysis.totals.peak.at.unwrap_or_default();
-    let end_ns = facts.duration_ns(analysis).max(analysis.totals.end_time_ns);
+    let end_ns = info.duration_ns(analysis).max(analysis.totals.end_time_ns);
     let head = json!({
         "dhatFileVersion": 2,
         "mode": "heap",
@@ -81,8 +81,8 @@ fn head(capture: &Capture) -> String {
         "tu": "µs",
         "Mtu": "s",
         "tuth": SHORT_LIVED_US,
-        "cmd": facts.title(),
-        "pid": facts.process.pid.unwrap_or(0),
+        "cmd": info.title(),
+        "pid": info.process.pid.unwrap_or(0),
         "tg": peak.time_ns / 1000,
         "te": end_ns / 1000,
     });
@@ -91,13 +91,13 @@ fn head(capture: &Capture) -> String {
 
 /// One entry of the table of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Place {
+enum DhatFrame {
     Root,
     Allocator(Allocator),
     Frame(Option<FrameId>),
 }
 
-impl Place {
+impl DhatFrame {
     fn text(self, capture: &Capture) -> String {
         match self {
             Self::Root => ROOT.into(),
@@ -108,16 +108,16 @@ impl Place {
 }
 
 /// What a stack and an allocator add up to.
-struct Point {
+struct ProgramPoint {
     group: Group,
     detail: Detail,
     end: View,
 }
 
 /// The groups, those of one stack and allocator joined over threads, in the order of their first allocation.
-fn points(capture: &Capture, details: &[Detail], end: View) -> Vec<Point> {
+fn points(capture: &Capture, details: &[Detail], end: View) -> Vec<ProgramPoint> {
     let mut places = HashMap::new();
-    let mut points: Vec<Point> = Vec::new();
+    let mut points: Vec<ProgramPoint> = Vec::new();
     for (group, detail) in capture.analysis.groups.iter().zip(details) {
         let place = *places.entry((group.stack, group.allocator)).or_insert(points.len());
         match points.get_mut(place) {
@@ -125,16 +125,16 @@ fn points(capture: &Capture, details: &[Detail], end: View) -> Vec<Point> {
                 point.group.add(&group);
                 point.detail.add(detail);
             }
-            None => points.push(Point { group, detail: detail.clone(), end }),
+            None => points.push(ProgramPoint { group, detail: detail.clone(), end }),
         }
     }
     points
 }
 
-impl Point {
-    fn write(&self, capture: &Capture, frames: &mut Numbering<Place>, out: &mut dyn Write) -> io::Result<()> {
-        let stack = leaf_to_root(&capture.frames, self.group.stack).into_iter().map(Place::Frame);
-        let places = std::iter::once(Place::Allocator(self.group.allocator)).chain(stack);
+impl ProgramPoint {
+    fn write(&self, capture: &Capture, frames: &mut Numbering<DhatFrame>, out: &mut dyn Write) -> io::Result<()> {
+        let stack = leaf_to_root(&capture.frames, self.group.stack).into_iter().map(DhatFrame::Frame);
+        let places = std::iter::once(DhatFrame::Allocator(self.group.allocator)).chain(stack);
         let fs: Vec<_> = places.map(|place| frames.number(place)).collect();
         let (all, peak, end) = (&self.group.allocated, &self.group.peak, self.group.sum(self.end));
         let value: Value = json!({

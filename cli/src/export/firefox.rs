@@ -39,14 +39,14 @@ impl SumsFormat for Firefox {
 
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let started = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(
-            capture.facts.process.start.realtime_ns.unwrap_or(0),
+            capture.info.process.start.realtime_ns.unwrap_or(0),
         ));
-        let title = capture.facts.title();
+        let title = capture.info.title();
         let mut profile = Profile::new("memtrack", started, SamplingInterval::from_millis(10));
         let zero = at(0);
-        let pid = capture.facts.process.pid.unwrap_or(0);
+        let pid = capture.info.process.pid.unwrap_or(0);
         let process = profile.add_process(&title, pid, zero);
-        profile.set_process_end_time(process, at(capture.facts.duration_ns(&capture.analysis)));
+        profile.set_process_end_time(process, at(capture.info.duration_ns(&capture.analysis)));
         let thread = profile.add_thread(process, pid, zero, true);
         profile.set_thread_name(thread, crate::reports::view::title(view));
         profile.set_symbolicated(true);
@@ -111,23 +111,23 @@ fn add_markers(profile: &mut Profile, thread: ThreadHandle, capture: &Capture) {
     for snapshot in &capture.analysis.snapshots {
         let (heap, resident) = (units::size(snapshot.heap_bytes), units::size(snapshot.rss_bytes));
         let text = profile.intern_string(&format!("{heap} live, {resident} resident"));
-        profile.add_marker(thread, MarkerTiming::Instant(at(snapshot.time_ns)), Note { name, text });
+        profile.add_marker(thread, MarkerTiming::Instant(at(snapshot.time_ns)), TextMarker { name, text });
     }
     let peak = &capture.analysis.totals.peak;
     let Some(moment) = peak.at else { return };
     let name = profile.intern_string("High-water mark");
     let text = profile.intern_string(&units::size(peak.bytes));
-    profile.add_marker(thread, MarkerTiming::Instant(at(moment.time_ns)), Note { name, text });
+    profile.add_marker(thread, MarkerTiming::Instant(at(moment.time_ns)), TextMarker { name, text });
 }
 
 /// A marker with a text.
 #[derive(Debug, Clone)]
-struct Note {
+struct TextMarker {
     name: StringHandle,
     text: StringHandle,
 }
 
-impl StaticSchemaMarker for Note {
+impl StaticSchemaMarker for TextMarker {
     const UNIQUE_MARKER_TYPE_NAME: &'static str = "Text";
     const CHART_LABEL: Option<&'static str> = Some("{marker.data.text}");
     const TABLE_LABEL: Option<&'static str> = Some("{marker.name}: {marker.data.text}");

@@ -15,7 +15,7 @@ use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId, Thre
 use rustc_hash::FxHashMap;
 
 use crate::reports::NO_STACK;
-use crate::reports::capture_info::{Facts, visible};
+use crate::reports::capture_info::{CaptureInfo, visible};
 
 /// Version of heaptrack and of its file format that this is; numbers are hexadecimal throughout.
 const VERSIONS: &str = "10000 1";
@@ -30,11 +30,11 @@ pub(crate) struct HeaptrackWriter<'a, W> {
     out: W,
     pub(crate) written: io::Result<()>,
     keep: Keep<'a>,
-    tables: Tables,
+    tables: HeaptrackTables,
     blocks: FxHashMap<u64, u64>,
     /// Mappings that count as heap: their ends and their numbers, by start.
     mappings: BTreeMap<u64, HeapMapping>,
-    last_ends: FxHashMap<ThreadId, Vec<Ended>>,
+    last_ends: FxHashMap<ThreadId, Vec<EndedBlock>>,
     remapped_heap: FxHashMap<ThreadId, bool>,
     time_ms: u64,
 }
@@ -48,19 +48,19 @@ struct HeapMapping {
 
 /// What the last free or unmap of a thread ended, to take it back where the call failed.
 #[derive(Clone, Copy)]
-enum Ended {
+enum EndedBlock {
     Block(u64, u64),
     Part(u64, HeapMapping),
 }
 
 impl<'a, W: Write> HeaptrackWriter<'a, W> {
     /// Begins a file.
-    pub(crate) fn new(facts: &Facts, keep: Keep<'a>, mut out: W) -> Self {
-        let mut tables = Tables::default();
-        let title = visible(&facts.title());
+    pub(crate) fn new(info: &CaptureInfo, keep: Keep<'a>, mut out: W) -> Self {
+        let mut tables = HeaptrackTables::default();
+        let title = visible(&info.title());
         let mut written = writeln!(out, "v {VERSIONS}\nX {title}\nI {PAGE:x} 0");
         if written.is_ok() {
-            written = tables.module(&facts.executable().unwrap_or_else(|| title.clone()), &mut out);
+            written = tables.module(&info.executable().unwrap_or_else(|| title.clone()), &mut out);
         }
         Self {
             out,
@@ -149,7 +149,7 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
         ended.into_iter().for_each(|number| self.end(number));
         let last = self.last_ends.entry(event.thread).or_default();
         last.clear();
-        last.extend(ended.map(|number| Ended::Block(event.address, number)));
+        last.extend(ended.map(|number| EndedBlock::Block(event.address, number)));
     }
 
     fn map(&mut self, event: &Event, class: MapClass, frames: &Frames) {
@@ -172,7 +172,7 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
     }
 
     /// Ends what lies in the event's range; what is left before and behind it goes on.
-    fn cut(&mut self, event: &Event) -> Vec<Ended> {
+    fn cut(&mut self, event: &Event) -> Vec<EndedBlock> {
         let (start, end) = (event.address, event.address.saturating_add(event.size));
         if start == end {
             return Vec::new();
@@ -186,7 +186,7 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
             self.resume(end, mapping.end, mapping.stack);
         }
         let part = |(at, mapping): (u64, HeapMapping)| {
-            Ended::Part(at.max(start), HeapMapping { end: mapping.end.min(end), ..mapping })
+            EndedBlock::Part(at.max(start), HeapMapping { end: mapping.end.min(end), ..mapping })
         };
         hit.into_iter().map(part).collect()
     }
@@ -201,13 +201,13 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
     fn undo(&mut self, event: &Event) {
         for ended in self.last_ends.remove(&event.thread).unwrap_or_default() {
             match ended {
-                Ended::Block(address, number) => {
+                EndedBlock::Block(address, number) => {
                     if let Entry::Vacant(place) = self.blocks.entry(address) {
                         place.insert(number);
                         self.line(b'+', number);
                     }
                 }
-                Ended::Part(start, part) => self.resume(start, part.end, part.stack),
+                EndedBlock::Part(start, part) => self.resume(start, part.end, part.stack),
             }
         }
     }
@@ -246,7 +246,7 @@ const REMEMBERED: usize = 1 << 20;
 
 /// The tables of the file. Numbers start at 1, but for those of allocations.
 #[derive(Default)]
-struct Tables {
+struct HeaptrackTables {
     strings: FxHashMap<String, u64>,
     places: FxHashMap<Option<FrameId>, u64>,
     stacks: FxHashMap<StackId, u64>,
@@ -256,7 +256,7 @@ struct Tables {
     module: u64,
 }
 
-impl Tables {
+impl HeaptrackTables {
     fn module(&mut self, name: &str, out: &mut impl Write) -> io::Result<()> {
         self.module = self.string(name, out)?;
         Ok(())
@@ -338,7 +338,7 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::HeaptrackWriter;
-    use crate::reports::capture_info::Facts;
+    use crate::reports::capture_info::CaptureInfo;
     use memtrack_format::{Allocator, MapClass};
     use memtrack_reader::source::Consumer;
     use memtrack_reader::{Event, EventKind, Frames, StackId, ThreadId};
@@ -348,8 +348,8 @@ mod tests {
         let (function, file) = (frames.name_id("work").unwrap(), frames.name_id("app.py").unwrap());
         let frame = frames.frame_id(function, file, 26).unwrap();
         let stack = frames.stack_of(&[frame]).unwrap();
-        let facts = Facts { file: "capture.bin".into(), ..Facts::default() };
-        let mut writer = HeaptrackWriter::new(&facts, keep, Vec::new());
+        let info = CaptureInfo { file: "capture.bin".into(), ..CaptureInfo::default() };
+        let mut writer = HeaptrackWriter::new(&info, keep, Vec::new());
         for (order, &(kind, address, size)) in (0..).zip(script) {
             let stack = if address == 0x9000 { StackId::EMPTY } else { stack };
             let time_ns = order * 1_000_000;

@@ -50,7 +50,7 @@ impl SumsFormat for Jsonl {
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let leaks = if view == View::LeaksAtExit { View::LeaksAtExit } else { View::Leaks };
         let sums = NumberedSums::new(capture, [View::HighWaterMark, leaks, View::Allocated, View::Temporary]);
-        let mut records = Records { out, written: 0, run_id: run_id(capture) };
+        let mut records = JsonLines { out, written: 0, run_id: run_id(capture) };
         records.write("meta", meta(capture, leaks))?;
         records.tables(&sums, &capture.frames)?;
         records.aggregates(&sums)?;
@@ -66,31 +66,31 @@ impl SumsFormat for Jsonl {
 
 /// The same for the same recording, however often it is written.
 fn run_id(capture: &Capture) -> String {
-    let process = &capture.facts.process;
+    let process = &capture.info.process;
     let number = |value: Option<u32>| value.unwrap_or(0);
     format!("{:016x}{:08x}{:08x}", process.start.realtime_ns.unwrap_or(0), number(process.pid), number(process.ppid))
 }
 
 fn meta(capture: &Capture, leaks: View) -> Value {
-    let (facts, analysis) = (&capture.facts, &capture.analysis);
+    let (info, analysis) = (&capture.info, &capture.analysis);
     let known = json!({
         "exporter": concat!("memtrack@", env!("CARGO_PKG_VERSION")),
-        "command_line": facts.command_line(),
-        "pid": facts.process.pid,
-        "ppid": facts.process.ppid,
-        "executable": facts.executable(),
-        "python_version": facts.python_version(),
-        "start_time": facts.start_time(),
-        "duration_ms": facts.duration_ns(analysis) / 1_000_000,
+        "command_line": info.command_line(),
+        "pid": info.process.pid,
+        "ppid": info.process.ppid,
+        "executable": info.executable(),
+        "python_version": info.python_version(),
+        "start_time": info.start_time(),
+        "duration_ms": info.duration_ns(analysis) / 1_000_000,
         "units": {"bytes": "bytes", "count": "allocations"},
         "leaked": if leaks == View::LeaksAtExit { "at-exit" } else { "at-finalization" },
         "temporary_threshold": analysis.totals.temporary_threshold,
-        "aggregated": facts.aggregated,
+        "aggregated": info.aggregated,
         "has_allocation_timestamps": analysis.exact_times,
-        "time_uncertainty_ns": facts.time_uncertainty_ns,
-        "complete": facts.complete,
-        "lost_blocks": facts.lost_blocks,
-        "lost_bytes": facts.lost_bytes,
+        "time_uncertainty_ns": info.time_uncertainty_ns,
+        "complete": info.complete,
+        "lost_blocks": info.lost_blocks,
+        "lost_bytes": info.lost_bytes,
     });
     let Value::Object(fields) = known else { return known };
     fields.into_iter().filter(|(_, value)| !value.is_null()).collect::<Map<_, _>>().into()
@@ -98,7 +98,7 @@ fn meta(capture: &Capture, leaks: View) -> Value {
 
 /// Own and cumulative sums of each view.
 #[derive(Clone, Copy, Default)]
-struct Entry {
+struct FunctionSums {
     own: [Tally; SUMS.len()],
     cumulative: [Tally; SUMS.len()],
 }
@@ -106,9 +106,9 @@ struct Entry {
 /// The sums by frame and by stack, in the order in which the rows first name one.
 struct NumberedSums {
     frames: Numbering<Option<FrameId>>,
-    by_frame: Vec<Entry>,
+    by_frame: Vec<FunctionSums>,
     stacks: Numbering<StackId>,
-    by_stack: Vec<Entry>,
+    by_stack: Vec<FunctionSums>,
     /// The frames of each stack by number, outermost first.
     chains: Vec<Vec<usize>>,
     totals: [Tally; SUMS.len()],
@@ -136,8 +136,8 @@ impl NumberedSums {
             let chain: Vec<_> =
                 root_to_leaf(frames, row.stack).into_iter().map(|frame| self.frames.number(frame)).collect();
             self.chains.push(chain);
-            self.by_stack.push(Entry::default());
-            self.by_frame.resize(self.frames.order().len(), Entry::default());
+            self.by_stack.push(FunctionSums::default());
+            self.by_frame.resize(self.frames.order().len(), FunctionSums::default());
         }
         let chain = &self.chains[stack];
         add(&mut self.totals[at], row);
@@ -155,13 +155,13 @@ fn add(tally: &mut Tally, row: &GroupRow) {
 }
 
 /// The lines, counted.
-struct Records<'a> {
+struct JsonLines<'a> {
     out: &'a mut dyn Write,
     written: u64,
     run_id: String,
 }
 
-impl Records<'_> {
+impl JsonLines<'_> {
     /// Writes a record: its type, version and run, and then its fields.
     fn write(&mut self, kind: &str, fields: Value) -> io::Result<()> {
         write!(self.out, "{{\"type\":\"{kind}\",\"v\":{VERSION},\"run_id\":\"{}\"", self.run_id)?;
@@ -221,7 +221,7 @@ fn place<'a>(frame: Option<FrameId>, frames: &'a Frames, mut number: impl FnMut(
     place
 }
 
-fn frame_entry(id: usize, entry: &Entry) -> Value {
+fn frame_entry(id: usize, entry: &FunctionSums) -> Value {
     let mut value = json!({"frame_id": id});
     for (at, name) in SUMS.iter().enumerate() {
         let (own, cumulative) = (entry.own[at], entry.cumulative[at]);
@@ -235,7 +235,7 @@ fn frame_entry(id: usize, entry: &Entry) -> Value {
     value
 }
 
-fn stack_entry(id: usize, entry: &Entry, chain: &[usize]) -> Value {
+fn stack_entry(id: usize, entry: &FunctionSums, chain: &[usize]) -> Value {
     let mut value = json!({"stack_id": id, "frame_ids": chain});
     for (name, own) in SUMS.iter().zip(entry.own) {
         value[name] = json!({"self_bytes": own.bytes, "self_count": own.count});

@@ -29,26 +29,26 @@ const ROWS: usize = 1 << 18;
 
 /// A column of a table that is being filled.
 #[derive(Debug)]
-enum Column {
-    Int32(Values<i32>),
-    Int64(Values<i64>),
-    Text(Values<ByteArray>),
+enum ParquetColumn {
+    Int32(ColumnValues<i32>),
+    Int64(ColumnValues<i64>),
+    Text(ColumnValues<ByteArray>),
 }
 
 /// Values that are there, and for each row whether it has one.
 #[derive(Debug)]
-struct Values<T> {
+struct ColumnValues<T> {
     there: Vec<T>,
     levels: Vec<i16>,
 }
 
-impl<T> Default for Values<T> {
+impl<T> Default for ColumnValues<T> {
     fn default() -> Self {
         Self { there: Vec::new(), levels: Vec::new() }
     }
 }
 
-impl<T> Values<T> {
+impl<T> ColumnValues<T> {
     fn push(&mut self, value: Option<T>) {
         self.levels.push(i16::from(value.is_some()));
         self.there.extend(value);
@@ -64,7 +64,7 @@ impl<T> Values<T> {
 }
 
 /// A cell.
-enum Cell<'a> {
+enum ParquetCell<'a> {
     Int32(Option<u32>),
     Int64(Option<u64>),
     Text(Option<&'a str>),
@@ -78,16 +78,16 @@ const DISTINCT: [&str; 3] = ["order", "time_ns", "address"];
 /// A file that is being written.
 struct ParquetTable {
     writer: SerializedFileWriter<File>,
-    columns: Vec<Column>,
+    columns: Vec<ParquetColumn>,
     rows: usize,
-    words: Words,
+    strings: StringPool,
 }
 
 /// Texts that come again and again, each kept once.
 #[derive(Debug, Default)]
-struct Words(Vec<(&'static str, ByteArray)>);
+struct StringPool(Vec<(&'static str, ByteArray)>);
 
-impl Words {
+impl StringPool {
     fn get(&mut self, word: &'static str) -> ByteArray {
         if let Some((_, known)) = self.0.iter().find(|(known, _)| std::ptr::eq(*known, word)) {
             return known.clone();
@@ -124,21 +124,21 @@ impl ParquetTable {
         let file = File::create(&path).with_context(|| format!("{}: cannot be created", path.display()))?;
         let writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties.build()))?;
         let column = |(_, kind): &(&str, &str)| match *kind {
-            "u32" | "i32" => Column::Int32(Values::default()),
-            "u64" => Column::Int64(Values::default()),
-            _ => Column::Text(Values::default()),
+            "u32" | "i32" => ParquetColumn::Int32(ColumnValues::default()),
+            "u64" => ParquetColumn::Int64(ColumnValues::default()),
+            _ => ParquetColumn::Text(ColumnValues::default()),
         };
-        Ok(Self { writer, columns: columns.iter().map(column).collect(), rows: 0, words: Words::default() })
+        Ok(Self { writer, columns: columns.iter().map(column).collect(), rows: 0, strings: StringPool::default() })
     }
 
-    fn row<const N: usize>(&mut self, cells: [Cell<'_>; N]) -> Result<()> {
+    fn row<const N: usize>(&mut self, cells: [ParquetCell<'_>; N]) -> Result<()> {
         for (column, cell) in self.columns.iter_mut().zip(cells) {
             match (column, cell) {
-                (Column::Int32(values), Cell::Int32(value)) => values.push(value.map(u32::cast_signed)),
-                (Column::Int64(values), Cell::Int64(value)) => values.push(value.map(u64::cast_signed)),
-                (Column::Text(values), Cell::Text(value)) => values.push(value.map(ByteArray::from)),
-                (Column::Text(values), Cell::Word(value)) => {
-                    values.push(value.map(|word| self.words.get(word)));
+                (ParquetColumn::Int32(values), ParquetCell::Int32(value)) => values.push(value.map(u32::cast_signed)),
+                (ParquetColumn::Int64(values), ParquetCell::Int64(value)) => values.push(value.map(u64::cast_signed)),
+                (ParquetColumn::Text(values), ParquetCell::Text(value)) => values.push(value.map(ByteArray::from)),
+                (ParquetColumn::Text(values), ParquetCell::Word(value)) => {
+                    values.push(value.map(|word| self.strings.get(word)));
                 }
                 _ => bail!("internal error: cell type does not match its column; please report this"),
             }
@@ -156,9 +156,9 @@ impl ParquetTable {
         for column in &mut self.columns {
             let Some(mut writer) = group.next_column()? else { break };
             match column {
-                Column::Int32(values) => values.flush::<Int32Type>(&mut writer)?,
-                Column::Int64(values) => values.flush::<Int64Type>(&mut writer)?,
-                Column::Text(values) => values.flush::<ByteArrayType>(&mut writer)?,
+                ParquetColumn::Int32(values) => values.flush::<Int32Type>(&mut writer)?,
+                ParquetColumn::Int64(values) => values.flush::<Int64Type>(&mut writer)?,
+                ParquetColumn::Text(values) => values.flush::<ByteArrayType>(&mut writer)?,
             }
             writer.close()?;
         }
@@ -233,7 +233,7 @@ pub(crate) fn write(
     let mut threads = ParquetTable::new(directory, "threads", &about, &[("tid", "i32"), ("name", "text")])?;
     for thread in &read.threads {
         let name = Some(thread.name.as_str()).filter(|name| !name.is_empty());
-        threads.row([Cell::Int32(Some(thread.tid.cast_unsigned())), Cell::Text(name)])?;
+        threads.row([ParquetCell::Int32(Some(thread.tid.cast_unsigned())), ParquetCell::Text(name)])?;
     }
     threads.finish()?;
     Ok(read)
@@ -247,7 +247,7 @@ fn stacks(directory: &Path, about: &str, frames: &Frames) -> Result<()> {
         let depth = depths.get(node.parent.0 as usize).copied().unwrap_or(0).saturating_add(1);
         depths.push(depth);
         let caller = Some(node.parent.0).filter(|caller| *caller > 0);
-        table.row([Some(number), caller, Some(node.frame.0), Some(depth)].map(Cell::Int32))?;
+        table.row([Some(number), caller, Some(node.frame.0), Some(depth)].map(ParquetCell::Int32))?;
     }
     table.finish()
 }
@@ -275,18 +275,18 @@ fn frames(directory: &Path, about: &str, frames: &Frames) -> Result<()> {
             }
         });
         table.row([
-            Cell::Int32(Some(number)),
-            Cell::Text(Some(frames.function(id))),
-            Cell::Text(file),
-            Cell::Int32(Some(frame.line).filter(|line| *line > 0)),
-            Cell::Int32(Some(frame.column).filter(|column| *column > 0)),
-            Cell::Int32(module.and_then(|module| u32::try_from(module).ok())),
+            ParquetCell::Int32(Some(number)),
+            ParquetCell::Text(Some(frames.function(id))),
+            ParquetCell::Text(file),
+            ParquetCell::Int32(Some(frame.line).filter(|line| *line > 0)),
+            ParquetCell::Int32(Some(frame.column).filter(|column| *column > 0)),
+            ParquetCell::Int32(module.and_then(|module| u32::try_from(module).ok())),
         ])?;
     }
     table.finish()?;
     let mut table = ParquetTable::new(directory, "modules", about, &[("module", "u32"), ("name", "text")])?;
     for (number, module) in (0..).zip(modules) {
-        table.row([Cell::Int32(Some(number)), Cell::Text(Some(known.name(module)))])?;
+        table.row([ParquetCell::Int32(Some(number)), ParquetCell::Text(Some(known.name(module)))])?;
     }
     table.finish()
 }
@@ -308,15 +308,15 @@ impl ParquetWriter<'_> {
         let sized = allocator.is_some() || matches!(event.kind, EventKind::Unmap | EventKind::RemapFrom);
         let addressed = (sized || event.kind == EventKind::Free) && !matches!(event.kind, EventKind::FailedAlloc(_));
         self.events.row([
-            Cell::Int64(Some(event.order)),
-            Cell::Int64(Some(event.time_ns)),
-            Cell::Word(Some(kind)),
-            Cell::Int64(addressed.then_some(event.address)),
-            Cell::Int64(sized.then_some(event.size)),
-            Cell::Word(allocator.map(memtrack_format::Allocator::name)),
-            Cell::Word(class),
-            Cell::Int32(Some(self.tid.cast_unsigned())),
-            Cell::Int32(allocator.and(Some(event.stack.0)).filter(|stack| *stack > 0)),
+            ParquetCell::Int64(Some(event.order)),
+            ParquetCell::Int64(Some(event.time_ns)),
+            ParquetCell::Word(Some(kind)),
+            ParquetCell::Int64(addressed.then_some(event.address)),
+            ParquetCell::Int64(sized.then_some(event.size)),
+            ParquetCell::Word(allocator.map(memtrack_format::Allocator::name)),
+            ParquetCell::Word(class),
+            ParquetCell::Int32(Some(self.tid.cast_unsigned())),
+            ParquetCell::Int32(allocator.and(Some(event.stack.0)).filter(|stack| *stack > 0)),
         ])
     }
 }
@@ -334,8 +334,8 @@ impl Consumer for ParquetWriter<'_> {
             self.replay.snapshot(snapshot.time_ns, snapshot.rss_bytes);
         if self.written.is_ok() {
             let [time_ns, rss_bytes, heap_bytes, order] =
-                [time_ns, rss_bytes, heap_bytes, order].map(|number| Cell::Int64(Some(number)));
-            self.written = self.snapshots.row([Cell::Int32(Some(index)), time_ns, rss_bytes, heap_bytes, order]);
+                [time_ns, rss_bytes, heap_bytes, order].map(|number| ParquetCell::Int64(Some(number)));
+            self.written = self.snapshots.row([ParquetCell::Int32(Some(index)), time_ns, rss_bytes, heap_bytes, order]);
         }
     }
 
@@ -351,12 +351,12 @@ impl Consumer for ParquetWriter<'_> {
 
 /// A directory that appears whole or not at all.
 #[derive(Debug)]
-pub(crate) struct Directory {
+pub(crate) struct OutputDirectory {
     temporary: tempfile::TempDir,
     path: PathBuf,
 }
 
-impl Directory {
+impl OutputDirectory {
     /// For `path`, which may be there already only with `force`.
     ///
     /// # Errors

@@ -92,21 +92,21 @@ impl<'a, W: Write> PprofWriter<'a, W> {
     }
 
     fn head(&mut self, capture: &Capture, shown: usize) -> io::Result<()> {
-        let (facts, analysis) = (&capture.facts, &capture.analysis);
+        let (info, analysis) = (&capture.info, &capture.analysis);
         let mut head = Profile {
             period_type: Some(self.value_type("space", "bytes")),
             period: 1,
-            time_nanos: signed(facts.process.start.realtime_ns.unwrap_or(0)),
-            duration_nanos: signed(facts.duration_ns(analysis)),
+            time_nanos: signed(info.process.start.realtime_ns.unwrap_or(0)),
+            duration_nanos: signed(info.duration_ns(analysis)),
             default_sample_type: self.string(VIEWS[shown].1),
-            comment: vec![self.string(&facts.title())],
+            comment: vec![self.string(&info.title())],
             ..Profile::default()
         };
         for (objects, space) in VIEWS {
             let types = [self.value_type(objects, "count"), self.value_type(space, "bytes")];
             head.sample_type.extend(types);
         }
-        let filename = self.string(&facts.executable().unwrap_or_default());
+        let filename = self.string(&info.executable().unwrap_or_default());
         let (has_functions, has_filenames, has_line_numbers) = (true, true, true);
         head.mapping = vec![Mapping {
             id: MAPPING,

@@ -52,7 +52,7 @@ impl SumsFormat for Speedscope {
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let ordering = self.0.ordering(capture)?;
         let samples = samples(&capture.analysis.view(view), ordering);
-        let file = File { capture, samples: &samples, table: frame_table(&samples, &capture.frames) };
+        let file = SpeedscopeFile { capture, samples: &samples, table: frame_table(&samples, &capture.frames) };
         Ok(file.write(view, ordering, out)?)
     }
 }
@@ -60,8 +60,8 @@ impl SumsFormat for Speedscope {
 impl SampleOrder {
     /// The order, if the capture has it.
     fn ordering(self, capture: &Capture) -> Result<Ordering> {
-        let file = capture.facts.file.display();
-        let (aggregated, several) = (capture.facts.aggregated, capture.facts.others > 0);
+        let file = capture.info.file.display();
+        let (aggregated, several) = (capture.info.aggregated, capture.info.others > 0);
         Ok(match self {
             Self::Exact if aggregated => bail!("{file}: an aggregated capture has no exact times; use --order capture"),
             Self::Exact if !capture.analysis.exact_times => {
@@ -103,13 +103,13 @@ fn ordering_name(ordering: Ordering) -> &'static str {
     }
 }
 
-struct File<'a> {
+struct SpeedscopeFile<'a> {
     capture: &'a Capture,
     samples: &'a [StackSample],
     table: Numbering<Option<FrameId>>,
 }
 
-impl File<'_> {
+impl SpeedscopeFile<'_> {
     fn write(&self, view: View, ordering: Ordering, out: &mut dyn Write) -> io::Result<()> {
         let title = view::title(view);
         write!(out, "{{\"$schema\":{},\"shared\":{{\"frames\":", json!(SCHEMA))?;
@@ -120,7 +120,7 @@ impl File<'_> {
         self.profile(&format!("{title}: allocations"), "none", |sample| sample.count, out)?;
         let total = |weight: fn(&StackSample) -> u64| sum(self.samples, weight);
         let is_exact = self.capture.analysis.exact_times;
-        let uncertainty_ns = if is_exact { Some(0) } else { self.capture.facts.time_uncertainty_ns };
+        let uncertainty_ns = if is_exact { Some(0) } else { self.capture.info.time_uncertainty_ns };
         let done = json!({
             "view": view::name(view),
             "ordering": ordering_name(ordering),
@@ -128,7 +128,7 @@ impl File<'_> {
             "total_allocations": total(|sample| sample.count),
             "time_uncertainty_ns": uncertainty_ns,
         });
-        let (name, exporter) = (json!(self.capture.facts.title()), concat!("memtrack@", env!("CARGO_PKG_VERSION")));
+        let (name, exporter) = (json!(self.capture.info.title()), concat!("memtrack@", env!("CARGO_PKG_VERSION")));
         writeln!(
             out,
             "],\"name\":{name},\"activeProfileIndex\":0,\"exporter\":{},\"memtrack\":{done}}}",

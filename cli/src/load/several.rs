@@ -12,9 +12,9 @@ use memtrack_reader::combine::{CapturePart, combine};
 use memtrack_reader::source::{self, DataLoss};
 use memtrack_reader::together::{self, JointCapture, JointReplay};
 
-use super::{Request, Told, facts, finished, load_one, made, opened};
+use super::{LoadWarnings, Request, capture_info, finished, load_one, made, opened};
 use crate::message;
-use crate::reports::capture_info::{Capture, Facts, ProcessRow, Several};
+use crate::reports::capture_info::{Capture, CaptureInfo, CombinedPeaks, ProcessRow};
 use crate::reports::presentation::Presentation;
 use crate::terminal::Progress;
 
@@ -23,33 +23,33 @@ pub(super) fn load_several(
     paths: &[PathBuf],
     request: &Request<'_>,
     options: &Options,
-    told: &mut Told,
-) -> Result<(Vec<(Capture, Tally)>, Several)> {
-    let spans = paths.iter().map(|path| Span::of(&request.open(path)?)).collect::<Result<Vec<_>>>()?;
-    let apart = apart(&spans);
-    let all = if apart.is_some() {
+    problems: &mut LoadWarnings,
+) -> Result<(Vec<(Capture, Tally)>, CombinedPeaks)> {
+    let spans = paths.iter().map(|path| CaptureSpan::of(&request.open(path)?)).collect::<Result<Vec<_>>>()?;
+    let no_joint_peak = why_not_simultaneous(&spans);
+    let all = if no_joint_peak.is_some() {
         let mut all = Vec::new();
         for path in paths {
-            let (mut capture, allocated) = load_one(path, request, options, told)?;
-            capture.facts.own_peak_bytes = Some(capture.analysis.totals.peak.bytes);
+            let (mut capture, allocated) = load_one(path, request, options, problems)?;
+            capture.info.own_peak_bytes = Some(capture.analysis.totals.peak.bytes);
             all.push((capture, allocated));
         }
         all
     } else {
-        replay_together(paths, &spans, request, options, told)?
+        replay_together(paths, &spans, request, options, problems)?
     };
     let sum = |of: fn(&Capture) -> Option<u64>| all.iter().map(|(capture, _)| of(capture)).sum::<Option<u64>>();
-    let several = Several {
-        sum_of_peaks: sum(|capture| capture.facts.own_peak_bytes),
+    let several = CombinedPeaks {
+        sum_of_peaks: sum(|capture| capture.info.own_peak_bytes),
         rss_sum_of_peaks: sum(|capture| Some(capture.analysis.totals.rss_peak_bytes)).unwrap_or(0),
-        apart,
-        at_least: all.iter().filter_map(|(capture, _)| capture.facts.own_peak_bytes).max().unwrap_or(0),
+        no_joint_peak,
+        at_least: all.iter().filter_map(|(capture, _)| capture.info.own_peak_bytes).max().unwrap_or(0),
     };
     Ok((all, several))
 }
 
 /// When a capture was recorded, and how.
-struct Span {
+struct CaptureSpan {
     /// On the monotonic clock.
     start_ns: Option<u64>,
     /// How far the wall clock was from the monotonic one.
@@ -59,7 +59,7 @@ struct Span {
     record_bytes: u64,
 }
 
-impl Span {
+impl CaptureSpan {
     fn of(file: &source::CaptureReader) -> Result<Self> {
         let process = file.process();
         let start_ns = process.start.monotonic_ns;
@@ -76,13 +76,13 @@ impl Span {
 /// How far wall clocks of captures that share a monotonic one may be apart.
 const SAME_BOOT_NS: u64 = 1_000_000_000;
 
-/// Why what was live in all of these captures at one moment cannot be told.
-fn apart(spans: &[Span]) -> Option<&'static str> {
+/// Why what was live in all of these captures at one moment cannot be problems.
+fn why_not_simultaneous(spans: &[CaptureSpan]) -> Option<&'static str> {
     if spans.iter().any(|span| span.aggregated) {
         return Some("an aggregated capture has no events, only totals at the peak of its own process");
     }
     let first = spans.first()?;
-    let is_with_first = |span: &Span| {
+    let is_with_first = |span: &CaptureSpan| {
         let boots = span.boot_ns.zip(first.boot_ns);
         span.recording.is_some() && span.recording == first.recording
             || boots.is_some_and(|(own, first)| own.abs_diff(first) < SAME_BOOT_NS)
@@ -96,17 +96,17 @@ fn apart(spans: &[Span]) -> Option<&'static str> {
 /// Replays the records of several captures in the order of time.
 fn replay_together(
     paths: &[PathBuf],
-    spans: &[Span],
+    spans: &[CaptureSpan],
     request: &Request<'_>,
     options: &Options,
-    told: &mut Told,
+    problems: &mut LoadWarnings,
 ) -> Result<Vec<(Capture, Tally)>> {
     let starts: Vec<u64> = spans.iter().map(|span| span.start_ns.unwrap_or(0)).collect();
-    let mut known: Vec<Option<(Facts, u64)>> = paths.iter().map(|_| None).collect();
+    let mut known: Vec<Option<(CaptureInfo, u64)>> = paths.iter().map(|_| None).collect();
     let mut progress = Progress::new(spans.iter().map(|span| span.record_bytes).sum(), "reading");
     let open = |number: usize| {
         let (file, options) = opened(&paths[number], request, options)?;
-        known[number] = Some((facts(&file, DataLoss::default()), file.file_bytes()));
+        known[number] = Some((capture_info(&file, DataLoss::default()), file.file_bytes()));
         anyhow::Ok((file, options))
     };
     let JointReplay { members, curve } = together::read(&starts, open, |bytes| progress.add(bytes))?;
@@ -115,10 +115,10 @@ fn replay_together(
     let mut captures = Vec::new();
     for (member, known) in members.into_iter().zip(known) {
         let JointCapture { read, analysis, allocated, own_peak } = member;
-        let (facts, file_bytes) = known.unwrap_or_default();
-        let mut capture = made(facts, read, analysis, &mut told.unnamed);
-        capture = finished(capture, allocated, file_bytes, request, told)?;
-        capture.facts.own_peak_bytes = (!request.narrows()).then_some(own_peak.bytes);
+        let (info, file_bytes) = known.unwrap_or_default();
+        let mut capture = made(info, read, analysis, &mut problems.unnamed);
+        capture = finished(capture, allocated, file_bytes, request, problems)?;
+        capture.info.own_peak_bytes = (!request.narrows()).then_some(own_peak.bytes);
         capture.analysis.curve = curve.take();
         captures.push((capture, allocated));
     }
@@ -126,40 +126,40 @@ fn replay_together(
 }
 
 /// One capture of several. What is said of the process is that of the one that started first.
-pub(super) fn combined(mut captures: Vec<Capture>, several: Several) -> Result<Capture> {
-    let start = |capture: &Capture| capture.facts.process.start.monotonic_ns.unwrap_or(0);
+pub(super) fn combined(mut captures: Vec<Capture>, several: CombinedPeaks) -> Result<Capture> {
+    let start = |capture: &Capture| capture.info.process.start.monotonic_ns.unwrap_or(0);
     captures.sort_by_key(start);
-    let trees: BTreeSet<_> = captures.iter().filter_map(|capture| capture.facts.process.tree).collect();
+    let trees: BTreeSet<_> = captures.iter().filter_map(|capture| capture.info.process.tree).collect();
     if trees.len() > 1 {
         message::warning(format_args!("these captures are of {} recordings, not of one process tree", trees.len()));
     }
     for capture in &mut captures {
         let peak = capture.analysis.totals.peak;
         let mut row = ProcessRow::of(capture);
-        row.at_peak = several.apart.is_none().then_some(Tally { bytes: peak.bytes, count: peak.allocations });
-        capture.facts.processes = vec![row];
+        row.at_peak = several.no_joint_peak.is_none().then_some(Tally { bytes: peak.bytes, count: peak.allocations });
+        capture.info.processes = vec![row];
     }
-    let end = captures.iter().filter_map(|capture| capture.facts.process.end.monotonic_ns).max();
-    let mut facts = captures.iter().map(|capture| capture.facts.clone()).reduce(Facts::and).unwrap_or_default();
-    facts.process.end.monotonic_ns = end;
-    facts.several = Some(several);
+    let end = captures.iter().filter_map(|capture| capture.info.process.end.monotonic_ns).max();
+    let mut info = captures.iter().map(|capture| capture.info.clone()).reduce(CaptureInfo::and).unwrap_or_default();
+    info.process.end.monotonic_ns = end;
+    info.combined_peaks = Some(several);
     let curve = captures.iter_mut().find_map(|capture| capture.analysis.curve.take());
     let parts = captures.into_iter().map(|capture| {
         let start_ns = start(&capture);
-        let end_ns = start_ns.saturating_add(capture.facts.duration_ns(&capture.analysis));
+        let end_ns = start_ns.saturating_add(capture.info.duration_ns(&capture.analysis));
         let Capture { analysis, frames, threads, .. } = capture;
         CapturePart { analysis, frames, threads, start_ns, end_ns }
     });
     let CapturePart { mut analysis, frames, threads, .. } = combine(parts.collect())?;
-    if facts.several.as_ref().is_some_and(|several| several.apart.is_none()) {
+    if info.combined_peaks.as_ref().is_some_and(|several| several.no_joint_peak.is_none()) {
         analysis.curve = curve;
     }
-    Ok(Capture { facts, analysis, frames, threads, shown: Presentation::default() })
+    Ok(Capture { info, analysis, frames, threads, shown: Presentation::default() })
 }
 
 /// Says what a report of several captures is of.
-pub(super) fn say_several(captures: usize, several: &Several) {
-    match several.apart {
+pub(super) fn note_combined(captures: usize, several: &CombinedPeaks) {
+    match several.no_joint_peak {
         None => message::note(format_args!(
             "{captures} captures combined: totals are summed; the peak is that of all processes together"
         )),

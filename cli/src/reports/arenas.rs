@@ -10,7 +10,7 @@ use crate::units::{plural, size};
 const LARGE_PERCENT: u64 = 10;
 
 /// What stands beside a figure that leaves arenas out; `None` where there are none.
-pub(crate) fn held(arenas: Tally) -> Option<String> {
+pub(crate) fn summary(arenas: Tally) -> Option<String> {
     (arenas.count > 0).then(|| {
         let number = plural(arenas.count, "arena", "arenas");
         format!("{} in {number} held by Python's allocator, free or not", size(arenas.bytes))
@@ -19,7 +19,7 @@ pub(crate) fn held(arenas: Tally) -> Option<String> {
 
 /// The same with what shows more.
 pub(crate) fn note(arenas: Tally) -> Option<String> {
-    held(arenas).map(|held| format!("{held}; record with --trace-python-allocators to see objects"))
+    summary(arenas).map(|held| format!("{held}; record with --trace-python-allocators to see objects"))
 }
 
 /// The same, where arenas are a large part of all that is held.
@@ -29,13 +29,13 @@ pub(crate) fn warning(arenas: Tally, others: Tally) -> Option<String> {
 }
 
 /// What is held apart from arenas.
-pub(crate) fn without(whole: Tally, arenas: Tally) -> Tally {
+pub(crate) fn subtract(whole: Tally, arenas: Tally) -> Tally {
     Tally { bytes: whole.bytes.saturating_sub(arenas.bytes), count: whole.count.saturating_sub(arenas.count) }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Tally, note, warning, without};
+    use super::{Tally, note, subtract, warning};
 
     #[test]
     fn arenas_are_told_and_warned_of_where_they_are_much() {
@@ -46,6 +46,6 @@ mod tests {
         assert_eq!(note(tally(0, 0)), None);
         assert_eq!(warning(tally(2_000_000, 2), tally(18_000_000, 9)).as_deref(), Some(expected));
         assert_eq!(warning(tally(2_000_000, 2), tally(18_100_000, 9)), None);
-        assert_eq!(without(tally(5, 3), tally(2, 1)), tally(3, 2));
+        assert_eq!(subtract(tally(5, 3), tally(2, 1)), tally(3, 2));
     }
 }

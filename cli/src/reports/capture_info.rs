@@ -15,14 +15,14 @@ use crate::units::{at_most, count, duration, size};
 
 use super::leaked::LeakMoment;
 use super::presentation::Presentation;
-use super::recording_cost::Account;
+use super::recording_cost::RecordingCost;
 use super::view::title;
 
 /// A capture that was read, as reports take it.
 #[derive(Debug)]
 pub(crate) struct Capture {
     /// What is said of the capture itself.
-    pub(crate) facts: Facts,
+    pub(crate) info: CaptureInfo,
     /// Its sums.
     pub(crate) analysis: Analysis,
     /// The stacks that the sums refer to.
@@ -43,14 +43,14 @@ impl Capture {
     /// What a view has in all, as one reads it: above its rows.
     pub(crate) fn headline(&self, view: View, whole: Tally) -> String {
         let moment = match view {
-            View::Leaks => format!(", live {}", self.facts.leak_moment.when()),
+            View::Leaks => format!(", live {}", self.info.leak_moment.when()),
             View::LeaksAtExit | View::HighWaterMark | View::Temporary | View::Allocated => String::new(),
         };
         format!("{}: {} in {} allocations{moment}", self.title(view), size(whole.bytes), count(whole.count))
     }
 
     /// What the allocations of a view have in common, in words that follow their number.
-    pub(crate) fn meaning(&self, view: View) -> String {
+    pub(crate) fn view_qualifier(&self, view: View) -> String {
         let totals = &self.analysis.totals;
         match view {
             View::HighWaterMark if self.has_several_peaks() => "each process's live at its own peak".into(),
@@ -58,7 +58,7 @@ impl Capture {
                 Some(moment) => format!("live at the peak, after {}", duration(moment.time_ns)),
                 None => "live at the peak".into(),
             },
-            View::Leaks | View::LeaksAtExit => format!("live {}", self.facts.leak_moment.in_view(view).when()),
+            View::Leaks | View::LeaksAtExit => format!("live {}", self.info.leak_moment.in_view(view).when()),
             View::Temporary => {
                 let most = count(totals.temporary_threshold.into());
                 format!("freed after at most {most} more of the same thread")
@@ -69,7 +69,7 @@ impl Capture {
 
     /// Whether its high-water mark is several, each of another moment.
     pub(super) fn has_several_peaks(&self) -> bool {
-        self.facts.several.as_ref().is_some_and(|several| several.apart.is_some())
+        self.info.combined_peaks.as_ref().is_some_and(|combined_peaks| combined_peaks.no_joint_peak.is_some())
     }
 
     /// The operating system's number of a thread and its name, where it has one.
@@ -83,7 +83,7 @@ impl Capture {
 
 /// What is said of a capture itself.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct CaptureInfo {
     /// The capture.
     pub(crate) file: PathBuf,
     /// Version of its format.
@@ -113,25 +113,25 @@ pub(crate) struct Facts {
     /// Of one of several captures, the high-water mark of its process alone, where no filter leaves out a part of it.
     pub(crate) own_peak_bytes: Option<u64>,
     /// What several captures are together.
-    pub(crate) several: Option<Several>,
+    pub(crate) combined_peaks: Option<CombinedPeaks>,
     /// What recording took.
-    pub(crate) account: Account,
+    pub(crate) recording_cost: RecordingCost,
     /// What was live at which moment is leaked.
     pub(crate) leak_moment: LeakMoment,
     /// No allocation has a call stack, since nothing was recorded that could tell any.
-    pub(crate) stackless: bool,
+    pub(crate) has_no_stacks: bool,
 }
 
 /// What is known of the peaks of several processes.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Several {
+pub(crate) struct CombinedPeaks {
     /// The high-water mark of each process at its own time, added up; `None` where a filter leaves out a part of it.
     pub(crate) sum_of_peaks: Option<u64>,
     /// The same of resident memory.
     pub(crate) rss_sum_of_peaks: u64,
     /// Why it is not known what was live in all processes at one moment: the view of the high-water mark is then of each
     /// process's own.
-    pub(crate) apart: Option<&'static str>,
+    pub(crate) no_joint_peak: Option<&'static str>,
     /// Where that is not known: the largest sum of one moment was no less.
     pub(crate) at_least: u64,
 }
@@ -154,7 +154,7 @@ pub(crate) struct ProcessRow {
     pub(super) leaked: Tally,
 }
 
-impl Facts {
+impl CaptureInfo {
     /// What is said of two captures in one report: of their processes, what is known of the first.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
@@ -167,9 +167,9 @@ impl Facts {
             others: self.others.saturating_add(other.others).saturating_add(1),
             sources: [self.sources, other.sources].concat(),
             processes: [self.processes, other.processes].concat(),
-            account: self.account.and(&other.account),
+            recording_cost: self.recording_cost.and(&other.recording_cost),
             leak_moment: self.leak_moment.and(other.leak_moment),
-            stackless: self.stackless && other.stackless,
+            has_no_stacks: self.has_no_stacks && other.has_no_stacks,
             ..self
         }
     }
@@ -242,7 +242,7 @@ impl Facts {
     }
 
     /// Says behind a report that shows times how far they can be relied on.
-    pub(crate) fn tell_times(&self) {
+    pub(crate) fn note_time_precision(&self) {
         if let Some(times) = self.times() {
             message::note(format_args!("times are {times}; record with --allocation-timestamps for exact times"));
         }
@@ -252,12 +252,12 @@ impl Facts {
     pub(crate) fn lacks_stacks(&self, frames: &Frames) -> bool {
         let Process { python_version, python_note, native_traces, .. } = &self.process;
         let python = python_version.is_some() || python_note.is_some();
-        !python && !*native_traces && frames.frames().is_empty() && self.account.has_events()
+        !python && !*native_traces && frames.frames().is_empty() && self.recording_cost.has_events()
     }
 
     /// Says behind a report of call stacks why there are none.
-    pub(crate) fn tell_stackless(&self) {
-        if self.stackless {
+    pub(crate) fn note_missing_stacks(&self) {
+        if self.has_no_stacks {
             message::note(
                 "no call stacks: the program does not run Python; record with --native for C, C++ and Rust stacks",
             );
@@ -362,11 +362,11 @@ fn date(day: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Facts, rfc3339};
+    use super::{CaptureInfo, rfc3339};
     use memtrack_format::meta::Process;
 
-    fn facts(process: Process) -> Facts {
-        Facts { file: "d/capture.bin".into(), process, complete: true, ..Facts::default() }
+    fn info(process: Process) -> CaptureInfo {
+        CaptureInfo { file: "d/capture.bin".into(), process, complete: true, ..CaptureInfo::default() }
     }
 
     #[test]
@@ -379,19 +379,19 @@ mod tests {
 
     #[test]
     fn titles() {
-        assert_eq!(facts(Process::default()).title(), "capture.bin");
+        assert_eq!(info(Process::default()).title(), "capture.bin");
         let command_line = ["python3", "-c", "print('x')", ""].map(|argument| argument.as_bytes().to_vec()).to_vec();
-        let titled = facts(Process { command_line, ..Process::default() });
+        let titled = info(Process { command_line, ..Process::default() });
         assert_eq!(titled.title(), r"python3 -c 'print('\''x'\'')' ''");
     }
 
     #[test]
     fn warnings_say_what_is_missing() {
-        assert!(facts(Process::default()).warnings().is_empty());
-        let cut = Facts { complete: false, lost_blocks: 2, lost_bytes: 99, ..Facts::default() };
+        assert!(info(Process::default()).warnings().is_empty());
+        let cut = CaptureInfo { complete: false, lost_blocks: 2, lost_bytes: 99, ..CaptureInfo::default() };
         let warnings = cut.warnings().join("\n");
         assert!(warnings.contains("2 file blocks (99 bytes)") && warnings.contains("incomplete"), "{warnings}");
-        let replaced = facts(Process { ended_by_exec: true, ..Process::default() });
+        let replaced = info(Process { ended_by_exec: true, ..Process::default() });
         assert!(replaced.warnings().join("\n").contains("ends at an exec"));
     }
 }

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::capture_info::{Capture, visible};
 use super::scale::{ComparedMetric, Scale};
 use super::{NO_STACK, stats, view};
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 use crate::text::{Label, Style, Styled, TextCell, TextColumn, TextTable, column, left_out, paragraph};
 use crate::units::{count, plural, size};
 
@@ -41,7 +41,7 @@ pub(crate) struct Diff {
     /// What the base's figures were multiplied by, if they were.
     scale: Option<Scale>,
     /// What makes the comparison doubtful.
-    doubts: Vec<String>,
+    notes: Vec<String>,
 }
 
 /// What became of a function.
@@ -71,8 +71,8 @@ impl Diff {
         let difference = merged.compare(&base, &new);
         let quiet = merged.compare(&quiet_base, &quiet_new);
         let functions = merged.functions;
-        let (scale, doubts) = (None, Vec::new());
-        let mut diff = Self { metric, by_total, functions, own, difference, quiet, arenas, imports, scale, doubts };
+        let (scale, notes) = (None, Vec::new());
+        let mut diff = Self { metric, by_total, functions, own, difference, quiet, arenas, imports, scale, notes };
         let mut rows = std::mem::take(&mut diff.difference.rows);
         let change = |pair: &FigurePair| diff.change(pair).unsigned_abs();
         rows.sort_by_cached_key(|row| Reverse((change(&row.own), change(&row.total))));
@@ -81,8 +81,8 @@ impl Diff {
     }
 
     /// The same with what has to be said of it: how the base was scaled, and why the captures may not compare.
-    pub(crate) fn told(self, scale: Option<Scale>, doubts: Vec<String>) -> Self {
-        Self { scale, doubts, ..self }
+    pub(crate) fn with_notes(self, scale: Option<Scale>, notes: Vec<String>) -> Self {
+        Self { scale, notes, ..self }
     }
 
     /// The whole in the base and in the new capture.
@@ -102,7 +102,7 @@ impl Diff {
         if let Some(scale) = &self.scale {
             write!(out, "\"normalized\":{},", json!({"to": scale.to(), "factor": scale.factor()}))?;
         }
-        write!(out, "\"notes\":{},\"rows\":[", json!(self.doubts))?;
+        write!(out, "\"notes\":{},\"rows\":[", json!(self.notes))?;
         for (number, row) in self.difference.rows.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
             write!(out, "{comma}\n{}", self.object(row))?;
@@ -111,34 +111,34 @@ impl Diff {
     }
 
     /// What has grown and is new, then what has shrunk and vanished; at most `limit` functions each, all for 0.
-    pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
-        writeln!(out, "{}", look.heading(&self.headline()))?;
+    pub(crate) fn text(&self, limit: usize, format: TextFormat, mut out: impl Write) -> io::Result<()> {
+        writeln!(out, "{}", format.heading(&self.headline()))?;
         let scaled = self.scale.iter().map(|scale| format!("Scaled: {scale}"));
-        for text in std::iter::once(self.stacks()).chain(self.apart()).chain(scaled) {
-            paragraph(&text, look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        for text in std::iter::once(self.stacks()).chain(self.excluded_lines()).chain(scaled) {
+            paragraph(&text, format).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         }
         for (title, status, rows) in self.sections() {
             let shown = limit.min(rows.len());
             let heading = format!("{title} ({}, by {} figures)", count(rows.len() as u64), self.by(status));
-            writeln!(out, "\n{}", look.heading(&heading))?;
+            writeln!(out, "\n{}", format.heading(&heading))?;
             let mut table = TextTable::new(FIGURES);
             rows[..shown].iter().for_each(|row| table.row(self.text_cells(row)));
-            table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+            table.lines(format).iter().try_for_each(|line| writeln!(out, "{line}"))?;
             if rows.len() > shown {
                 writeln!(out, "{}", left_out((rows.len() - shown) as u64))?;
             }
         }
         let Some(text) = self.below_floor() else { return Ok(()) };
         writeln!(out)?;
-        paragraph(&text, look).iter().try_for_each(|line| writeln!(out, "{line}"))
+        paragraph(&text, format).iter().try_for_each(|line| writeln!(out, "{line}"))
     }
 
     /// The same for a comment on a review.
     pub(crate) fn markdown(&self, limit: usize, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "**{}**\n\n{}", self.headline(), self.stacks())?;
         let scaled = self.scale.iter().map(|scale| format!("Scaled: {scale}"));
-        self.apart().iter().try_for_each(|line| writeln!(out, "\n{line}"))?;
-        for note in scaled.chain(self.doubts.iter().cloned()) {
+        self.excluded_lines().iter().try_for_each(|line| writeln!(out, "\n{line}"))?;
+        for note in scaled.chain(self.notes.iter().cloned()) {
             writeln!(out, "\n> {}", visible(&note))?;
         }
         for (title, _, rows) in self.sections() {
@@ -171,7 +171,7 @@ impl Diff {
     }
 
     /// What has no row, where it changed.
-    fn apart(&self) -> Vec<String> {
+    fn excluded_lines(&self) -> Vec<String> {
         let parts = [("Python allocator arenas (used and unused)", &self.arenas), ("Held by imports", &self.imports)];
         let changed = parts.into_iter().filter(|(_, pair)| self.is_news(pair));
         changed.map(|(what, pair)| format!("{what}: {}", self.before_and_after(pair))).collect()
@@ -383,12 +383,12 @@ fn code(text: &str) -> String {
 }
 
 /// Why figures of these two captures may not mean the same, one sentence each.
-pub(crate) fn doubts(base: &Capture, new: &Capture) -> Vec<String> {
-    let mut doubts = Vec::new();
+pub(crate) fn comparability_warnings(base: &Capture, new: &Capture) -> Vec<String> {
+    let mut notes = Vec::new();
     let mut differ = |what: &str, base: bool, new: bool| {
         if base != new {
             let side = if new { "new capture" } else { "base" };
-            doubts.push(format!("only the {side} {what}; affected numbers are not comparable"));
+            notes.push(format!("only the {side} {what}; affected numbers are not comparable"));
         }
     };
     differ(
@@ -396,40 +396,40 @@ pub(crate) fn doubts(base: &Capture, new: &Capture) -> Vec<String> {
         stats::traces_python_allocators(base),
         stats::traces_python_allocators(new),
     );
-    let native = |capture: &Capture| capture.facts.process.native_traces;
+    let native = |capture: &Capture| capture.info.process.native_traces;
     differ("has native call stacks", native(base), native(new));
-    differ("is a complete recording", base.facts.complete, new.facts.complete);
-    differ("has damaged parts", base.facts.lost_blocks > 0, new.facts.lost_blocks > 0);
-    let unframed = |capture: &Capture| capture.facts.process.python_note.is_some();
+    differ("is a complete recording", base.info.complete, new.info.complete);
+    differ("has damaged parts", base.info.lost_blocks > 0, new.info.lost_blocks > 0);
+    let unframed = |capture: &Capture| capture.info.process.python_note.is_some();
     differ("has no Python frames", unframed(base), unframed(new));
-    let intervals = [base, new].map(|capture| capture.facts.process.snapshot_interval_ms.unwrap_or(0));
+    let intervals = [base, new].map(|capture| capture.info.process.snapshot_interval_ms.unwrap_or(0));
     if intervals[0] != intervals[1] {
         let [base, new] = intervals;
-        doubts.push(format!(
+        notes.push(format!(
             "snapshot intervals differ (base: {base} ms, new: {new} ms): resident memory is not comparable"
         ));
     }
-    let versions = [base.facts.python_version(), new.facts.python_version()];
+    let versions = [base.info.python_version(), new.info.python_version()];
     if versions[0] != versions[1] {
         let [base, new] = versions.map(|version| version.unwrap_or_else(|| "none".into()));
-        doubts.push(format!(
+        notes.push(format!(
             "the interpreters differ (base: {base}, new: {new}): functions of its library may not match"
         ));
     }
-    let allocators = [base.facts.python_allocator(), new.facts.python_allocator()];
+    let allocators = [base.info.python_allocator(), new.info.python_allocator()];
     if allocators[0] != allocators[1] {
         let [base, new] = allocators.map(|name| name.unwrap_or_else(|| "none".into()));
-        doubts.push(format!("Python's allocators differ (base: {base}, new: {new}): sizes of objects do not compare"));
+        notes.push(format!("Python's allocators differ (base: {base}, new: {new}): sizes of objects do not compare"));
     }
-    doubts
+    notes
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ComparedMetric, Diff, code, doubts};
+    use super::{ComparedMetric, Diff, code, comparability_warnings};
     use crate::reports::capture_info::Capture;
     use crate::reports::fixture;
-    use crate::terminal::Look;
+    use crate::terminal::TextFormat;
     use memtrack_reader::View;
 
     const ALLOCATED: ComparedMetric = ComparedMetric { name: "allocated", view: View::Allocated, counts: false };
@@ -452,9 +452,9 @@ mod tests {
 
     #[test]
     fn golden_files() {
-        let look = Look { width: Some(80), color: false };
-        golden("diff.txt", false, |diff, out| diff.text(10, look, out));
-        golden("diff-total.txt", true, |diff, out| diff.text(1, look, out));
+        let format = TextFormat { width: Some(80), color: false };
+        golden("diff.txt", false, |diff, out| diff.text(10, format, out));
+        golden("diff-total.txt", true, |diff, out| diff.text(1, format, out));
         golden("diff.json", false, |diff, out| diff.json(out));
         golden("diff.md", false, |diff, out| diff.markdown(10, out));
     }
@@ -468,7 +468,7 @@ mod tests {
         let value: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert!(value["rows"].as_array().unwrap().iter().all(|row| row["status"] == "unchanged"), "{value}");
         assert_eq!((&value["new_stacks"], &value["base_total"]), (&0.into(), &value["new_total"]));
-        assert!(doubts(&capture, &capture).is_empty());
+        assert!(comparability_warnings(&capture, &capture).is_empty());
     }
 
     #[test]
@@ -477,7 +477,7 @@ mod tests {
         let diff = Diff::new(&fixture::empty(), &fixture::capture(), counts, false);
         assert_eq!(diff.whole(), [0, 96]);
         let mut text = Vec::new();
-        diff.text(usize::MAX, Look { width: None, color: false }, &mut text).unwrap();
+        diff.text(usize::MAX, TextFormat { width: None, color: false }, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.starts_with("Number of allocations: 0 -> 96, +96 (new)\nCall stacks: 4 new, 0"), "{text}");
         assert!(!text.contains("Grown") && text.contains("\nNew (4, by total figures)\n"), "{text}");
@@ -485,11 +485,11 @@ mod tests {
 
     #[test]
     fn captures_that_hardly_compare_are_named() {
-        let text = doubts(&fixture::empty(), &fixture::capture()).join("\n");
+        let text = comparability_warnings(&fixture::empty(), &fixture::capture()).join("\n");
         assert!(text.contains("base: none, new: 3.11.7") && text.contains("new: pymalloc"), "{text}");
         let mut native = fixture::capture();
-        native.facts.process.native_traces = true;
-        let text = doubts(&fixture::capture(), &native).join("\n");
+        native.info.process.native_traces = true;
+        let text = comparability_warnings(&fixture::capture(), &native).join("\n");
         assert_eq!(text, "only the new capture has native call stacks; affected numbers are not comparable");
     }
 

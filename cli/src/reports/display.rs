@@ -18,13 +18,13 @@ use regex::Regex;
 
 use super::NO_STACK;
 use super::capture_info::Capture;
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 use crate::text::{Label, paragraph};
 use crate::units::size;
 
 /// How a capture is shown.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wish {
+pub(crate) struct DisplayOptions {
     /// Leaks have what imports hold, too.
     pub(crate) with_imports: bool,
     /// Stacks and paths as they were recorded.
@@ -38,20 +38,20 @@ impl Capture {
     ///
     /// # Errors
     /// More call stacks than the id type can number.
-    pub(crate) fn show(&mut self, wish: &Wish) -> Result<()> {
-        self.leave_out_imports(wish);
-        self.fold(wish)
+    pub(crate) fn show(&mut self, display: &DisplayOptions) -> Result<()> {
+        self.exclude_imports(display);
+        self.fold(display)
     }
 
     /// Folds the stacks of all groups, unless they are wished as they were recorded.
     ///
     /// # Errors
     /// As [`Capture::show`].
-    pub(crate) fn fold(&mut self, wish: &Wish) -> Result<()> {
-        if wish.all_frames {
+    pub(crate) fn fold(&mut self, display: &DisplayOptions) -> Result<()> {
+        if display.all_frames {
             return Ok(());
         }
-        let plumbing = Plumbing::with(wish.skip.clone());
+        let plumbing = Plumbing::with(display.skip.clone());
         fold(&mut self.analysis, &mut self.frames, &plumbing)?;
         self.shown.folded = true;
         self.shown.origins = origins(&self.frames);
@@ -63,11 +63,11 @@ impl Capture {
     ///
     /// # Errors
     /// As [`Capture::show`].
-    pub(crate) fn fold_beside(&mut self, wish: &Wish) -> Result<()> {
-        if wish.all_frames {
+    pub(crate) fn fold_beside(&mut self, display: &DisplayOptions) -> Result<()> {
+        if display.all_frames {
             return Ok(());
         }
-        self.shown.stacks = all_folded(&mut self.frames, &Plumbing::with(wish.skip.clone()))?;
+        self.shown.stacks = all_folded(&mut self.frames, &Plumbing::with(display.skip.clone()))?;
         self.shown.folded = true;
         self.shown.origins = origins(&self.frames);
         Ok(())
@@ -79,8 +79,8 @@ impl Capture {
     }
 
     /// Excludes allocations made during imports from the leaks, unless `--with-imports` is set.
-    pub(crate) fn leave_out_imports(&mut self, wish: &Wish) {
-        if wish.with_imports {
+    pub(crate) fn exclude_imports(&mut self, display: &DisplayOptions) {
+        if display.with_imports {
             return;
         }
         let whose = whose(&self.frames);
@@ -100,8 +100,8 @@ impl Capture {
     ///
     /// # Errors
     /// What the writer says.
-    pub(crate) fn say_left_out(&self, view: View, look: Look, mut out: impl Write) -> io::Result<()> {
-        let lines = self.left_out(view).map(|left_out| paragraph(&left_out, look)).unwrap_or_default();
+    pub(crate) fn write_left_out(&self, view: View, format: TextFormat, mut out: impl Write) -> io::Result<()> {
+        let lines = self.left_out(view).map(|left_out| paragraph(&left_out, format)).unwrap_or_default();
         lines.iter().try_for_each(|line| writeln!(out, "{line}"))
     }
 

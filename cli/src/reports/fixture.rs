@@ -10,15 +10,15 @@ use memtrack_format::meta::{EndTimes, Process, PythonVersion, StackCounters, Sta
 use memtrack_reader::analysis::{FailedGroup, Group, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
 use memtrack_reader::{Analysis, Frames, Snapshot, StackId, Thread, ThreadId};
 
-use super::capture_info::{Capture, Facts};
+use super::capture_info::{Capture, CaptureInfo};
 use super::presentation::Presentation;
-use super::recording_cost::Account;
+use super::recording_cost::RecordingCost;
 
 /// A capture of nothing.
 pub(crate) fn empty() -> Capture {
-    let facts = Facts { file: "empty.bin".into(), format_version: 1, complete: true, ..Facts::default() };
+    let info = CaptureInfo { file: "empty.bin".into(), format_version: 1, complete: true, ..CaptureInfo::default() };
     Capture {
-        facts,
+        info,
         analysis: Analysis::default(),
         frames: Frames::new(),
         threads: Vec::new(),
@@ -53,7 +53,7 @@ pub(crate) fn capture() -> Capture {
     let failed = failed.collect();
     let analysis = Analysis { groups, totals: totals(), failed, snapshots, exact_times: true, ..Analysis::default() };
     let threads = [(100, "main"), (107, "pool-0")].map(|(tid, name)| Thread { tid, name: name.into() });
-    Capture { facts: facts(), analysis, frames, threads: threads.into(), shown: Presentation::default() }
+    Capture { info: info(), analysis, frames, threads: threads.into(), shown: Presentation::default() }
 }
 
 /// The same capture with the two groups of its second thread leaked, as its totals have it.
@@ -132,7 +132,7 @@ fn totals() -> Totals {
     }
 }
 
-fn facts() -> Facts {
+fn info() -> CaptureInfo {
     let process = Process {
         command_line: [b"python3".to_vec(), b"app.py".to_vec()].into(),
         executable: Some(b"/usr/bin/python3.11".to_vec()),
@@ -162,6 +162,13 @@ fn facts() -> Facts {
         collector_cpu_ns: Some(40_000_000),
         ..Process::default()
     };
-    let account = Account::of(&process, &totals(), 96, 4_000);
-    Facts { file: "capture.bin".into(), format_version: 1, process, complete: true, account, ..Facts::default() }
+    let recording_cost = RecordingCost::of(&process, &totals(), 96, 4_000);
+    CaptureInfo {
+        file: "capture.bin".into(),
+        format_version: 1,
+        process,
+        complete: true,
+        recording_cost,
+        ..CaptureInfo::default()
+    }
 }

@@ -8,10 +8,10 @@ use memtrack_reader::analysis::{Tally, kept};
 use memtrack_reader::origin::{Whose, whose};
 use serde_json::{Map, Value, json};
 
-use super::arenas::{self, without};
+use super::arenas::{self, subtract};
 use super::capture_info::Capture;
 use super::leaked::LeakMoment;
-use super::stats::tells_python_apart;
+use super::stats::separates_python;
 use crate::units::{count, size};
 
 /// Everything that was live at the moment of leaks.
@@ -31,7 +31,7 @@ impl LeakParts {
     pub(crate) fn of(capture: &Capture, leaks: View) -> Self {
         let of_stack = whose(&capture.frames);
         let rows = capture.analysis.view(leaks);
-        let mut parts = Self { moment: capture.facts.leak_moment.in_view(leaks), ..Self::default() };
+        let mut parts = Self { moment: capture.info.leak_moment.in_view(leaks), ..Self::default() };
         for row in &rows {
             let whose = of_stack.get(row.stack.0 as usize).copied().unwrap_or_default();
             let part = match row.allocator.is_python_arena() {
@@ -40,7 +40,7 @@ impl LeakParts {
             };
             part.add(row.bytes, row.count);
         }
-        parts.interpreter = tells_python_apart(capture).then(|| kept(&rows, &capture.frames).interpreter);
+        parts.interpreter = separates_python(capture).then(|| kept(&rows, &capture.frames).interpreter);
         parts
     }
 
@@ -53,8 +53,8 @@ impl LeakParts {
 
     /// What is called leaked: without arenas, and without what imports hold unless that is wished there.
     pub(crate) fn leaked(&self, with_imports: bool) -> Tally {
-        let leaked = without(self.whole(), self.arenas);
-        if with_imports { leaked } else { without(leaked, self.imports()) }
+        let leaked = subtract(self.whole(), self.arenas);
+        if with_imports { leaked } else { subtract(leaked, self.imports()) }
     }
 
     fn imports(&self) -> Tally {
@@ -93,7 +93,7 @@ impl LeakParts {
     }
 
     /// What is not called leaked, in one sentence for the end of `run`; `None` where that is nothing to speak of.
-    pub(crate) fn apart(&self) -> Option<String> {
+    pub(crate) fn excluded_text(&self) -> Option<String> {
         let imports = self.imports();
         let imports = (imports.bytes > 0).then(|| format!("{} held by imports", size(imports.bytes)));
         let arenas = arenas::warning(self.arenas, self.leaked(false));
@@ -153,7 +153,7 @@ mod tests {
         let sum: u64 = json["parts"].as_object().unwrap().values().map(|part| part["bytes"].as_u64().unwrap()).sum();
         assert_eq!((json["bytes"].as_u64(), json["moment"].as_str()), (Some(sum), Some("finalization")));
         assert_eq!(
-            python.apart().unwrap(),
+            python.excluded_text().unwrap(),
             "80.0 kB held by imports; 150 kB in 3 arenas held by Python's allocator, free or not; record with \
              --trace-python-allocators to see objects"
         );
@@ -164,6 +164,6 @@ mod tests {
         let none = Tally::default();
         let native = LeakParts { moment: LeakMoment::Exit, ..parts([tally(10, 1), none, none, none], none) };
         assert_eq!(native.lines(false), [("Leaked", "10 B in 1 allocations, live at exit; all by own code".into())]);
-        assert_eq!(native.apart(), None);
+        assert_eq!(native.excluded_text(), None);
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::NO_STACK;
 use super::capture_info::Capture;
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 use crate::text::{Label, TextCell, TextTable, column};
 use crate::units::{count, size};
 
@@ -111,7 +111,7 @@ impl LifetimesReport {
     ///
     /// # Errors
     /// What the writer says.
-    pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
+    pub(crate) fn text(&self, limit: usize, format: TextFormat, mut out: impl Write) -> io::Result<()> {
         let mut table = TextTable::new(HEAD.into_iter().chain(["Lifetimes, by number"]).map(column));
         table.row(cells(&self.whole).into_iter().chain(["everything".into()]));
         for ((function, file), lifetimes) in self.rows(limit) {
@@ -121,7 +121,7 @@ impl LifetimesReport {
             };
             table.row(cells(lifetimes).into_iter().chain([label.into()]));
         }
-        section("Lifetimes", &table, look, &mut out)?;
+        section("Lifetimes", &table, format, &mut out)?;
         let other: Vec<_> = self.pairs.iter().filter(|(made, freed, _)| made != freed).collect();
         if other.is_empty() {
             return Ok(());
@@ -133,7 +133,7 @@ impl LifetimesReport {
             let pair = format!("{} -> {}", name(made), name(freed));
             table.row([size(tally.bytes), count(tally.count), pair].map(Into::into));
         }
-        section("Freed by another thread", &table, look, &mut out)?;
+        section("Freed by another thread", &table, format, &mut out)?;
         match other.len() - shown {
             0 => Ok(()),
             more => writeln!(out, "  and {} more pairs", count(more as u64)),
@@ -141,9 +141,9 @@ impl LifetimesReport {
     }
 }
 
-fn section(title: &str, table: &TextTable, look: Look, out: &mut impl Write) -> io::Result<()> {
-    writeln!(out, "\n{}", look.heading(title))?;
-    table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))
+fn section(title: &str, table: &TextTable, format: TextFormat, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "\n{}", format.heading(title))?;
+    table.lines(format).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 /// How many lived how long, as text.

@@ -20,14 +20,14 @@ use super::display::place;
 use crate::text::{Label, Style, Styled, TextTable, column, share};
 use crate::units::plural;
 
-/// Lines of own code that stand in the [`answer`].
+/// Lines of own code that stand in the [`top_rows`].
 const NAMED: usize = 3;
 /// What is less than this part of the whole, in percent, is not worth a line there.
 const LEAST_PERCENT: u64 = 1;
 
 /// What tells rows apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct HolderKey {
+pub(crate) struct OwnLineKey {
     /// The line of own code, or the place; without the column, since calls in one line are one. `None` without any frame.
     line: Option<Frame>,
     /// Whose memory it is.
@@ -40,31 +40,31 @@ pub(crate) struct HolderKey {
 
 /// One row.
 #[derive(Clone, Debug)]
-pub(crate) struct Holder {
-    pub(crate) key: HolderKey,
+pub(crate) struct OwnLineRow {
+    pub(crate) key: OwnLineKey,
     pub(crate) tally: Tally,
     /// Bytes by allocator.
     allocators: FxHashMap<Allocator, u64>,
     /// What was gone through, where there is anything, by function and file.
-    through: FxHashMap<(NameId, NameId), Through>,
+    through: FxHashMap<(NameId, NameId), CalleeBytes>,
 }
 
 /// A function that memory went through.
 #[derive(Clone, Copy, Debug, Default)]
-struct Through {
+struct CalleeBytes {
     bytes: u64,
     /// 0 where there are several.
     line: u32,
 }
 
 /// The rows of a view of a capture that is shown folded, largest first.
-pub(crate) fn holders(capture: &Capture, view: View, threads: bool, processes: bool) -> Vec<Holder> {
+pub(crate) fn rows_by_own_line(capture: &Capture, view: View, threads: bool, processes: bool) -> Vec<OwnLineRow> {
     of_groups(capture, &capture.analysis.view(view), threads, processes)
 }
 
 /// Who holds most of a view, in few lines: the largest lines of own code, and whose the rest is. Of leaks without arenas of
 /// Python's allocators.
-pub(crate) fn answer(capture: &Capture, view: View) -> TextTable {
+pub(crate) fn top_rows(capture: &Capture, view: View) -> TextTable {
     let mut groups = capture.analysis.view(view);
     if matches!(view, View::Leaks | View::LeaksAtExit) {
         groups.retain(|row| !row.allocator.is_python_arena());
@@ -76,7 +76,7 @@ pub(crate) fn answer(capture: &Capture, view: View) -> TextTable {
     let least = whole / (100 / LEAST_PERCENT);
     let mut table = TextTable::new([column(""); 3]);
     // Without stacks nothing tells whose it is.
-    if capture.facts.stackless {
+    if capture.info.has_no_stacks {
         return table;
     }
     let own = || rows.iter().filter(|row| row.key.whose == Whose::Own);
@@ -103,22 +103,22 @@ pub(crate) fn answer(capture: &Capture, view: View) -> TextTable {
 
 /// A stack in one line: own code first, then what it went through.
 pub(crate) fn label(capture: &Capture, stack: StackId) -> Label {
-    let path = HolderPath::of(capture, stack, false);
-    let mut row = Holder::new(path.key(None));
+    let path = OwnLinePath::of(capture, stack, false);
+    let mut row = OwnLineRow::new(path.key(None));
     row.go_through(capture, path.through, 0);
     row.label(capture)
 }
 
-fn of_groups(capture: &Capture, groups: &[GroupRow], threads: bool, processes: bool) -> Vec<Holder> {
-    let mut places: FxHashMap<HolderKey, usize> = FxHashMap::default();
-    let mut paths: FxHashMap<StackId, HolderPath> = FxHashMap::default();
-    let mut rows: Vec<Holder> = Vec::new();
+fn of_groups(capture: &Capture, groups: &[GroupRow], threads: bool, processes: bool) -> Vec<OwnLineRow> {
+    let mut places: FxHashMap<OwnLineKey, usize> = FxHashMap::default();
+    let mut paths: FxHashMap<StackId, OwnLinePath> = FxHashMap::default();
+    let mut rows: Vec<OwnLineRow> = Vec::new();
     for group in groups {
-        let path = *paths.entry(group.stack).or_insert_with(|| HolderPath::of(capture, group.stack, processes));
+        let path = *paths.entry(group.stack).or_insert_with(|| OwnLinePath::of(capture, group.stack, processes));
         let key = path.key(threads.then_some(group.thread));
         let place = *places.entry(key).or_insert(rows.len());
         if place == rows.len() {
-            rows.push(Holder::new(key));
+            rows.push(OwnLineRow::new(key));
         }
         rows[place].add(group);
         rows[place].go_through(capture, path.through, group.bytes);
@@ -127,8 +127,8 @@ fn of_groups(capture: &Capture, groups: &[GroupRow], threads: bool, processes: b
     rows
 }
 
-impl Holder {
-    fn new(key: HolderKey) -> Self {
+impl OwnLineRow {
+    fn new(key: OwnLineKey) -> Self {
         Self { key, tally: Tally::default(), allocators: FxHashMap::default(), through: FxHashMap::default() }
     }
 
@@ -140,7 +140,7 @@ impl Holder {
 
     fn go_through(&mut self, capture: &Capture, through: Option<FrameId>, bytes: u64) {
         let Some(frame) = through.map(|id| capture.frames.frame(id)) else { return };
-        let new = Through { bytes: 0, line: frame.line };
+        let new = CalleeBytes { bytes: 0, line: frame.line };
         let known = self.through.entry((frame.function, frame.file)).or_insert(new);
         known.bytes = known.bytes.saturating_add(bytes);
         if known.line != frame.line {
@@ -167,7 +167,7 @@ impl Holder {
         };
         let (function, at) = named(line);
         let most = self.through.iter().max_by_key(|(names, through)| (through.bytes, Reverse(**names)));
-        let Some((&(through, file), &Through { line, .. })) = most else {
+        let Some((&(through, file), &CalleeBytes { line, .. })) = most else {
             return Label::new(function, at, self.key.whose == Whose::Own);
         };
         let more = match self.through.len() {
@@ -184,14 +184,14 @@ impl Holder {
 
 /// What a row says of a stack.
 #[derive(Clone, Copy, Debug, Default)]
-struct HolderPath {
+struct OwnLinePath {
     line: Option<Frame>,
     whose: Whose,
     through: Option<FrameId>,
     process: Option<FrameId>,
 }
 
-impl HolderPath {
+impl OwnLinePath {
     fn of(capture: &Capture, stack: StackId, processes: bool) -> Self {
         let mut frames: Vec<_> = capture.frames.leaf_to_root(stack).collect();
         let process = if processes { frames.pop() } else { None };
@@ -217,8 +217,8 @@ impl HolderPath {
         Self { line: from.first().copied().map(line), whose, through, process }
     }
 
-    fn key(self, thread: Option<ThreadId>) -> HolderKey {
-        HolderKey { line: self.line, whose: self.whose, thread, process: self.process }
+    fn key(self, thread: Option<ThreadId>) -> OwnLineKey {
+        OwnLineKey { line: self.line, whose: self.whose, thread, process: self.process }
     }
 }
 
@@ -230,11 +230,11 @@ fn is_import(capture: &Capture, frame: FrameId) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{answer, holders};
+    use super::{rows_by_own_line, top_rows};
     use crate::reports::capture_info::Capture;
-    use crate::reports::display::Wish;
+    use crate::reports::display::DisplayOptions;
     use crate::reports::fixture::of_stacks;
-    use crate::terminal::Look;
+    use crate::terminal::TextFormat;
     use memtrack_format::Allocator;
     use memtrack_reader::View;
 
@@ -244,9 +244,9 @@ mod tests {
     const READ: (&str, &str) = ("read_csv", "/v/site-packages/pandas/io/readers.py");
     const LOAD: (&str, &str) = ("load", "/srv/report.py");
 
-    fn rows(capture: &mut Capture, wish: &Wish) -> Vec<String> {
-        capture.show(wish).unwrap();
-        let rows = holders(capture, View::Leaks, false, false);
+    fn rows(capture: &mut Capture, display: &DisplayOptions) -> Vec<String> {
+        capture.show(display).unwrap();
+        let rows = rows_by_own_line(capture, View::Leaks, false, false);
         rows.iter().map(|row| format!("{} {}", row.tally.bytes, row.label(capture).whole().words())).collect()
     }
 
@@ -255,8 +255,8 @@ mod tests {
         let main = ("<module>", "/srv/main.py");
         let mut capture = of_stacks(&[(&[main, LOAD], 50), (&[main, LOAD], 20), (&[main], 60)]);
         capture.analysis.groups.change(1, |group| group.allocator = Allocator::Calloc);
-        capture.show(&Wish::default()).unwrap();
-        let rows = holders(&capture, View::Leaks, false, false);
+        capture.show(&DisplayOptions::default()).unwrap();
+        let rows = rows_by_own_line(&capture, View::Leaks, false, false);
         let rows: Vec<_> =
             rows.iter().map(|row| (row.tally.bytes, row.allocators(), row.label(&capture).whole().words())).collect();
         let load = (70, "malloc +1".to_owned(), "load at /srv/report.py:7".to_owned());
@@ -285,11 +285,11 @@ mod tests {
             "  100 B  10.0 %  libraries, without own code",
             "   40 B   4.0 %  1 other line of own code",
         ];
-        let look = Look { width: None, color: false };
+        let format = TextFormat { width: None, color: false };
         let told = |with_imports| {
             let mut capture = of_stacks(stacks);
-            capture.show(&Wish { with_imports, ..Wish::default() }).unwrap();
-            answer(&capture, View::Leaks).lines(look)
+            capture.show(&DisplayOptions { with_imports, ..DisplayOptions::default() }).unwrap();
+            top_rows(&capture, View::Leaks).lines(format)
         };
         assert_eq!(told(true), expected);
         // As the view leaves out what imports hold, parts are of what is left.
@@ -312,7 +312,7 @@ mod tests {
             (&[READ, COPY], 5),
             (&[], 1),
         ];
-        let with_imports = Wish { with_imports: true, ..Wish::default() };
+        let with_imports = DisplayOptions { with_imports: true, ..DisplayOptions::default() };
         assert_eq!(rows(&mut of_stacks(stacks), &with_imports)[0], "100 import pandas at /srv/main.py:7");
         let mut shown = of_stacks(stacks);
         let expected = [
@@ -321,11 +321,11 @@ mod tests {
             "5 DataFrame.copy at pandas/core/frame.py:7",
             "1 <no stack>",
         ];
-        assert_eq!(rows(&mut shown, &Wish::default()), expected);
+        assert_eq!(rows(&mut shown, &DisplayOptions::default()), expected);
         let mut text = Vec::new();
-        let look = Look { width: None, color: false };
-        shown.say_left_out(View::Leaks, look, &mut text).unwrap();
-        shown.say_left_out(View::Allocated, look, &mut text).unwrap();
+        let format = TextFormat { width: None, color: false };
+        shown.write_left_out(View::Leaks, format, &mut text).unwrap();
+        shown.write_left_out(View::Allocated, format, &mut text).unwrap();
         assert_eq!(text, b"100 B allocated during imports not shown; use --with-imports\n");
     }
 }

@@ -13,17 +13,17 @@ use crate::units::{count, size};
 impl ProcessRow {
     /// What a capture, read alone, says of its process.
     pub(crate) fn of(capture: &Capture) -> Self {
-        let (facts, totals) = (&capture.facts, &capture.analysis.totals);
+        let (info, totals) = (&capture.info, &capture.analysis.totals);
         Self {
-            file: facts.file.to_string_lossy().into_owned(),
-            title: facts.title(),
-            command_line: facts.command_line(),
-            pid: facts.process.pid,
-            ppid: facts.process.ppid,
-            forked: facts.process.fork_ticket.is_some(),
+            file: info.file.to_string_lossy().into_owned(),
+            title: info.title(),
+            command_line: info.command_line(),
+            pid: info.process.pid,
+            ppid: info.process.ppid,
+            forked: info.process.fork_ticket.is_some(),
             inherited_frees: totals.inherited_frees,
             allocated: totals.allocations,
-            peak_bytes: facts.own_peak_bytes,
+            peak_bytes: info.own_peak_bytes,
             at_peak: None,
             leaked: totals.leaked,
         }

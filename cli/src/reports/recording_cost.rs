@@ -9,7 +9,7 @@ use memtrack_format::meta::Process;
 use memtrack_reader::analysis::Totals;
 use serde_json::{Value, json};
 
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 use crate::text::entry;
 use crate::units::{bytes_each, count, duration, percent, plural};
 
@@ -19,14 +19,14 @@ const UNKNOWN: &str = "not available";
 
 /// What recording took.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Account {
+pub(crate) struct RecordingCost {
     events: u64,
     file_bytes: u64,
     record_bytes: Option<u64>,
     /// How often, and how long in nanoseconds, threads waited for the collector.
     waits: Option<(u64, u64)>,
-    python: Looks,
-    native: Levels,
+    python: PythonStackReads,
+    native: NativeFrameCounts,
     truncated_stacks: u64,
     lost_blocks: u64,
     lost_bytes: u64,
@@ -34,12 +34,12 @@ pub(crate) struct Account {
     lost_events: Option<u64>,
     /// The recording, or the file, ended before the program did.
     cut: bool,
-    times: Times,
+    times: RecordingTimes,
 }
 
 /// What was measured, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Times {
+struct RecordingTimes {
     /// Processor time of the program, with that of the hooks.
     cpu: Option<u64>,
     /// Processor time of the collector.
@@ -54,7 +54,7 @@ struct Times {
 
 /// Python stacks, and how it was found what had changed of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Looks {
+struct PythonStackReads {
     glance: u64,
     whole: u64,
     changed: u64,
@@ -63,7 +63,7 @@ struct Looks {
 
 /// Native frames that were as in the record before, and that had to be unwound.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Levels {
+struct NativeFrameCounts {
     kept: u64,
     unwound: u64,
     steps: Option<StackWork>,
@@ -81,7 +81,7 @@ struct StackWork {
     learned: u64,
 }
 
-impl Account {
+impl RecordingCost {
     /// Of one capture. `allocations`: everything that was ever allocated, whatever the report is about.
     pub(crate) fn of(process: &Process, totals: &Totals, allocations: u64, file_bytes: u64) -> Self {
         let mappings = totals.mappings;
@@ -93,14 +93,14 @@ impl Account {
             file_bytes,
             record_bytes: process.record_bytes,
             waits: process.waits.zip(process.wait_ns),
-            python: Looks::of(process, stacks),
-            native: Levels::of(process),
+            python: PythonStackReads::of(process, stacks),
+            native: NativeFrameCounts::of(process),
             truncated_stacks: totals.truncated_stacks,
             lost_blocks: 0,
             lost_bytes: 0,
             lost_events: process.events_without_slot,
             cut: false,
-            times: Times::of(process),
+            times: RecordingTimes::of(process),
         }
     }
 
@@ -166,10 +166,10 @@ impl Account {
     ///
     /// # Errors
     /// What the writer says.
-    pub(crate) fn text(&self, look: Look, out: &mut impl Write) -> io::Result<()> {
-        writeln!(out, "\n{}", look.heading("Recording"))?;
+    pub(crate) fn text(&self, format: TextFormat, out: &mut impl Write) -> io::Result<()> {
+        writeln!(out, "\n{}", format.heading("Recording"))?;
         let mut line = |label: &str, text: String| {
-            entry(&format!("  {label}"), LABEL, &text, look).iter().try_for_each(|line| writeln!(out, "{line}"))
+            entry(&format!("  {label}"), LABEL, &text, format).iter().try_for_each(|line| writeln!(out, "{line}"))
         };
         line("Events", self.events())?;
         if let Some(stacks) = self.python.text() {
@@ -181,7 +181,7 @@ impl Account {
         line("Stacks cut", count(self.truncated_stacks))?;
         line("Lost", self.lost())?;
         line("Waiting", self.waiting())?;
-        let Times { cpu, collector, start, python, native } = self.times;
+        let RecordingTimes { cpu, collector, start, python, native } = self.times;
         line("Start", start.map_or(UNKNOWN.into(), |ns| format!("{} before the program's main code", duration(ns))))?;
         line("Program", cpu.map_or(UNKNOWN.into(), |ns| format!("{} CPU time, hooks included", duration(ns))))?;
         line("Collector", collector.map_or(UNKNOWN.into(), |ns| format!("{} CPU time", duration(ns))))?;
@@ -235,7 +235,7 @@ fn both(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     Some(one?.saturating_add(other?))
 }
 
-impl Times {
+impl RecordingTimes {
     fn of(process: &Process) -> Self {
         let (python, native) = (process.stacks.python_look_ns, process.stacks.native_change_ns);
         Self { cpu: process.cpu_ns, collector: process.collector_cpu_ns, start: process.start_ns, python, native }
@@ -252,7 +252,7 @@ impl Times {
     }
 }
 
-impl Looks {
+impl PythonStackReads {
     fn of(process: &Process, stacks: u64) -> Self {
         // Without an interpreter, or without a way to read its frames, there are none to be told.
         if process.python_version.is_none() || process.python_note.is_some() {
@@ -298,7 +298,7 @@ impl Looks {
     }
 }
 
-impl Levels {
+impl NativeFrameCounts {
     fn of(process: &Process) -> Self {
         match process.stacks.native_kept.zip(process.stacks.native_unwound) {
             Some((kept, unwound)) => Self { kept, unwound, steps: StackWork::of(process), unknown: false },
@@ -349,7 +349,7 @@ impl StackWork {
 
 #[cfg(test)]
 mod tests {
-    use super::{Account, Look};
+    use super::{RecordingCost, TextFormat};
     use memtrack_format::meta::{Process, PythonVersion, StackCounters};
     use memtrack_reader::analysis::Totals;
     use serde_json::Value;
@@ -374,20 +374,20 @@ mod tests {
         }
     }
 
-    fn account(process: &Process) -> Account {
-        Account::of(process, &Totals { events: 200, ..Totals::default() }, 100, 50)
+    fn cost(process: &Process) -> RecordingCost {
+        RecordingCost::of(process, &Totals { events: 200, ..Totals::default() }, 100, 50)
     }
 
-    fn text(account: &Account) -> String {
+    fn text(cost: &RecordingCost) -> String {
         let mut text = Vec::new();
-        account.text(Look { width: None, color: false }, &mut text).unwrap();
+        cost.text(TextFormat { width: None, color: false }, &mut text).unwrap();
         String::from_utf8(text).unwrap()
     }
 
     #[test]
     fn everything_is_told() {
-        let account = account(&process());
-        let text = text(&account);
+        let cost = cost(&process());
+        let text = text(&cost);
         for part in [
             "200, 0.25 bytes each, 2.00 bytes before compression",
             "70.0 % resolved by the fast comparison, 20.0 % by full comparison, 10.0 % changed",
@@ -400,9 +400,9 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let cut = self::text(&account.clone().with_loss(0, 0, false));
+        let cut = self::text(&cost.clone().with_loss(0, 0, false));
         assert!(cut.contains("Lost           only what is missing because the capture is incomplete"), "{cut}");
-        let json = account.json();
+        let json = cost.json();
         assert_eq!(json["python_stacks"]["glance"], 70);
         assert_eq!(json["waits"]["ns"], 5_000_000);
         assert_eq!(json["native_frames"], Value::Null);
@@ -417,12 +417,12 @@ mod tests {
             native_traces: true,
             ..Process::default()
         };
-        let account = account(&old);
-        let text = text(&account);
+        let cost = cost(&old);
+        let text = text(&cost);
         for label in ["Python stacks", "Native frames", "Waiting", "Start", "Program", "Collector"] {
             assert!(text.contains(&format!("  {label:15}not available\n")), "{label}: {text}");
         }
-        let json = account.json();
+        let json = cost.json();
         for key in ["record_bytes", "waits", "python_stacks", "native_frames", "cpu_ns", "start_ns"] {
             assert_eq!(json[key], Value::Null, "{key}");
         }
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn a_sum_is_known_if_each_part_is() {
-        let (new, old) = (account(&process()), account(&Process::default()));
+        let (new, old) = (cost(&process()), cost(&Process::default()));
         let sum = new.clone().and(&new);
         assert_eq!((sum.record_bytes, sum.waits, sum.python.whole), (Some(800), Some((4, 10_000_000)), 40));
         let mixed = new.and(&old);
@@ -464,8 +464,8 @@ mod tests {
             timestamps: true,
             ..process()
         };
-        let account = account(&forged).with_loss(u64::MAX, u64::MAX, true);
-        let twice = account.clone().and(&account);
+        let cost = cost(&forged).with_loss(u64::MAX, u64::MAX, true);
+        let twice = cost.clone().and(&cost);
         assert!(!text(&twice).is_empty() && twice.json()["lost"]["blocks"] == u64::MAX);
     }
 }

@@ -53,7 +53,7 @@ const RUN_PART: u64 = 10_000;
 
 /// The quantity to normalize by.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Measure {
+pub(crate) enum NormalizeBy {
     /// The total of what is compared.
     Total,
     /// The duration.
@@ -66,7 +66,7 @@ pub(crate) enum Measure {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scale {
     factor: f64,
-    measure: Measure,
+    measure: NormalizeBy,
     /// Why it is that factor, in words.
     reason: String,
 }
@@ -76,17 +76,17 @@ impl Scale {
     ///
     /// # Errors
     /// Where one of them has nothing of what shall be the same.
-    pub(crate) fn new(measure: Measure, base: &Capture, new: &Capture, metric: ComparedMetric) -> Result<Self> {
+    pub(crate) fn new(measure: NormalizeBy, base: &Capture, new: &Capture, metric: ComparedMetric) -> Result<Self> {
         let sides = [base, new];
         let ([from, to], reason) = match measure {
-            Measure::Total => {
+            NormalizeBy::Total => {
                 (sides.map(|side| total(side, metric) as f64), format!("so that the {} totals are equal", metric.name))
             }
-            Measure::Duration => {
-                let ns = sides.map(|side| side.facts.duration_ns(&side.analysis));
+            NormalizeBy::Duration => {
+                let ns = sides.map(|side| side.info.duration_ns(&side.analysis));
                 (ns.map(|ns| ns as f64), format!("for the durations {} and {}", duration(ns[0]), duration(ns[1])))
             }
-            Measure::Work(base, new) => ([base, new], format!("for {base} and {new} units of work")),
+            NormalizeBy::Work(base, new) => ([base, new], format!("for {base} and {new} units of work")),
         };
         let factor = to / from;
         if !factor.is_normal() || factor <= 0.0 {
@@ -134,11 +134,11 @@ impl fmt::Display for Scale {
     }
 }
 
-fn name(measure: Measure) -> &'static str {
+fn name(measure: NormalizeBy) -> &'static str {
     match measure {
-        Measure::Total => "total",
-        Measure::Duration => "duration",
-        Measure::Work(..) => "work",
+        NormalizeBy::Total => "total",
+        NormalizeBy::Duration => "duration",
+        NormalizeBy::Work(..) => "work",
     }
 }
 
@@ -149,7 +149,7 @@ fn total(capture: &Capture, metric: ComparedMetric) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{ComparedMetric, Measure, Scale, View};
+    use super::{ComparedMetric, NormalizeBy, Scale, View};
     use crate::reports::fixture;
 
     const ALLOCATED: ComparedMetric = ComparedMetric { name: "allocated", view: View::Allocated, counts: false };
@@ -170,7 +170,7 @@ mod tests {
     fn figures_are_multiplied_and_none_disappears() {
         let (mut base, new) = (fixture::capture(), fixture::capture());
         let before: Vec<_> = base.analysis.groups.iter().map(|group| group.allocated).collect();
-        let scale = Scale::new(Measure::Work(1000.0, 1.0), &base, &new, ALLOCATED).unwrap();
+        let scale = Scale::new(NormalizeBy::Work(1000.0, 1.0), &base, &new, ALLOCATED).unwrap();
         scale.apply(&mut base);
         for (before, group) in before.iter().zip(base.analysis.groups.iter()) {
             let expected = |figure: u64| ((figure as f64 / 1000.0).round() as u64).max(u64::from(figure > 0));
@@ -185,16 +185,16 @@ mod tests {
     fn to_the_total_and_to_the_duration() {
         let (base, mut new) = (fixture::capture(), fixture::capture());
         new.analysis.groups.change_all(|group| group.allocated.bytes *= 3);
-        new.facts.process.end.monotonic_ns = Some(12_000_000_000);
-        assert_eq!(Scale::new(Measure::Total, &base, &new, ALLOCATED).unwrap().factor(), 3.0);
-        let scale = Scale::new(Measure::Duration, &base, &new, ALLOCATED).unwrap();
+        new.info.process.end.monotonic_ns = Some(12_000_000_000);
+        assert_eq!(Scale::new(NormalizeBy::Total, &base, &new, ALLOCATED).unwrap().factor(), 3.0);
+        let scale = Scale::new(NormalizeBy::Duration, &base, &new, ALLOCATED).unwrap();
         assert_eq!((scale.factor(), scale.to()), (2.0, "duration"));
         assert!(scale.to_string().ends_with("for the durations 3.50 s and 7.00 s"));
     }
 
     #[test]
     fn nothing_has_no_scale() {
-        let error = Scale::new(Measure::Total, &fixture::empty(), &fixture::capture(), ALLOCATED).unwrap_err();
+        let error = Scale::new(NormalizeBy::Total, &fixture::empty(), &fixture::capture(), ALLOCATED).unwrap_err();
         assert!(error.to_string().contains("is zero in one"), "{error}");
     }
 }

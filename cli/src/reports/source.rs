@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memtrack_format::sources::FileLines;
 
-use super::capture_info::Facts;
+use super::capture_info::CaptureInfo;
 
 /// A larger file is hardly source.
 const LARGEST: u64 = 16 << 20;
@@ -19,14 +19,14 @@ const LARGEST: u64 = 16 << 20;
 /// The files that were asked for.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
-    files: HashMap<String, Source>,
+    files: HashMap<String, SourceFile>,
     /// When recording began, in nanoseconds since 1970, if that is known.
     start_ns: Option<u64>,
 }
 
 /// A file.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct SourceFile {
     /// Its lines by their numbers, or why there are none.
     lines: Result<BTreeMap<u32, String>, String>,
     is_recorded: bool,
@@ -35,15 +35,15 @@ pub(crate) struct Source {
 
 impl Sources {
     /// The sources of a capture's program.
-    pub(crate) fn of(facts: &Facts) -> Self {
-        let mut sources = Self { files: HashMap::new(), start_ns: facts.process.start.realtime_ns };
-        facts.sources.iter().for_each(|file| sources.add(file));
+    pub(crate) fn of(info: &CaptureInfo) -> Self {
+        let mut sources = Self { files: HashMap::new(), start_ns: info.process.start.realtime_ns };
+        info.sources.iter().for_each(|file| sources.add(file));
         sources
     }
 
     /// Adds lines that were recorded.
     fn add(&mut self, file: &FileLines) {
-        let recorded = || Source { lines: Ok(BTreeMap::new()), is_recorded: true, is_changed: false };
+        let recorded = || SourceFile { lines: Ok(BTreeMap::new()), is_recorded: true, is_changed: false };
         let known = self.files.entry(String::from_utf8_lossy(&file.path).into_owned()).or_insert_with(recorded);
         if let Ok(lines) = &mut known.lines {
             for (number, text) in &file.lines {
@@ -53,9 +53,9 @@ impl Sources {
     }
 
     /// A file, which is read once.
-    pub(crate) fn file(&mut self, path: &str) -> &Source {
+    pub(crate) fn file(&mut self, path: &str) -> &SourceFile {
         let start_ns = self.start_ns;
-        self.files.entry(path.to_owned()).or_insert_with(|| Source::read(path, start_ns))
+        self.files.entry(path.to_owned()).or_insert_with(|| SourceFile::read(path, start_ns))
     }
 
     /// How many files there are whose lines were recorded.
@@ -69,7 +69,7 @@ impl Sources {
     }
 }
 
-impl Source {
+impl SourceFile {
     fn read(path: &str, start_ns: Option<u64>) -> Self {
         let began = start_ns.map(|ns| UNIX_EPOCH + Duration::from_nanos(ns));
         match read(path) {
@@ -114,14 +114,14 @@ fn read(path: &str) -> Result<(BTreeMap<u32, String>, Option<SystemTime>), Strin
     }
     let reason = |error: std::io::Error| error.kind().to_string();
     // Looked at before it is opened: to open a pipe would wait for its writer.
-    let facts = fs::metadata(Path::new(path)).map_err(reason)?;
-    if !facts.is_file() || facts.len() > LARGEST {
+    let info = fs::metadata(Path::new(path)).map_err(reason)?;
+    if !info.is_file() || info.len() > LARGEST {
         return Err("not a regular file, or too large".into());
     }
     let mut bytes = Vec::new();
     fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_end(&mut bytes)).map_err(reason)?;
     let text = String::from_utf8_lossy(&bytes);
-    Ok(((1..).zip(text.lines().map(plain)).collect(), facts.modified().ok()))
+    Ok(((1..).zip(text.lines().map(plain)).collect(), info.modified().ok()))
 }
 
 /// A line that a terminal may show.
@@ -131,7 +131,7 @@ fn plain(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Facts, FileLines, Sources};
+    use super::{CaptureInfo, FileLines, Sources};
     use memtrack_format::meta::{Process, StartTimes};
     use std::fs;
 
@@ -160,7 +160,7 @@ mod tests {
         for (start, changed) in [(1, 1), (u64::MAX / 2, 0)] {
             let start = StartTimes { realtime_ns: Some(start), ..StartTimes::default() };
             let process = Process { start, ..Process::default() };
-            let mut sources = Sources::of(&Facts { process, ..Facts::default() });
+            let mut sources = Sources::of(&CaptureInfo { process, ..CaptureInfo::default() });
             assert_eq!(sources.file(path.to_str().unwrap()).is_changed(), changed == 1);
             assert_eq!(sources.changed(), changed);
         }
@@ -177,7 +177,7 @@ mod tests {
             lines: lines.iter().map(|(number, text)| (*number, (*text).into())).collect(),
         };
         let sources = vec![lines(&[(7, "\tkeep()\x1b[1m")]), lines(&[(8, "drop()"), (7, "later")])];
-        let mut sources = Sources::of(&Facts { sources, ..Facts::default() });
+        let mut sources = Sources::of(&CaptureInfo { sources, ..CaptureInfo::default() });
         let source = sources.file(path);
         assert_eq!(source.around(7, 5).unwrap(), [(7, "    keep()[1m"), (8, "drop()")]);
         assert_eq!((source.line(1), source.is_changed()), (None, false));

@@ -11,7 +11,7 @@ use super::capture_info::Capture;
 
 /// The tables of `stats`.
 #[derive(Debug)]
-pub(crate) struct Rows {
+pub(crate) struct StatsRows {
     /// What the rows are of, as a whole.
     pub(crate) whole: Tally,
     /// Every allocator that was used, by bytes.
@@ -30,7 +30,7 @@ pub(crate) struct Rows {
     pub(crate) modules_by_count: Vec<ModuleRow>,
 }
 
-impl Rows {
+impl StatsRows {
     /// The tables of a capture, of what `view` has, with at most `limit` frames and modules.
     pub(crate) fn new(capture: &Capture, view: View, limit: usize) -> Self {
         let rows = capture.analysis.view(view);
@@ -66,12 +66,12 @@ pub(crate) fn freed(totals: &Totals) -> Tally {
 
 /// Whether the capture has allocations of Python's own allocators.
 pub(crate) fn traces_python_allocators(capture: &Capture) -> bool {
-    capture.facts.process.traces_python_allocators
+    capture.info.process.traces_python_allocators
 }
 
 /// Whether stacks can separate the program's Python objects from the interpreter's; without Python frames they cannot.
-pub(crate) fn tells_python_apart(capture: &Capture) -> bool {
-    traces_python_allocators(capture) && capture.facts.process.python_note.is_none()
+pub(crate) fn separates_python(capture: &Capture) -> bool {
+    traces_python_allocators(capture) && capture.info.process.python_note.is_none()
 }
 
 fn size(tally: &Tally) -> (u64, u64) {

@@ -13,7 +13,7 @@ use super::failed;
 use super::leak_parts::LeakParts;
 use super::lifetimes::LifetimesReport;
 use super::processes;
-use super::stats::{Rows, freed, leaks, traces_python_allocators};
+use super::stats::{StatsRows, freed, leaks, traces_python_allocators};
 use super::view::name;
 
 /// Writes the report, with at most `limit` frames and modules.
@@ -40,7 +40,7 @@ pub(crate) fn write(
 
 fn value(capture: &Capture, view: View, limit: usize) -> Value {
     let totals = &capture.analysis.totals;
-    let rows = Rows::new(capture, view, limit);
+    let rows = StatsRows::new(capture, view, limit);
     let bins = totals.size_histogram.bins();
     json!({
         "schema": "memtrack-stats",
@@ -60,8 +60,8 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
             "file_bytes": totals.mappings.file.peak_bytes,
             "shared_bytes": totals.mappings.shared.peak_bytes,
         },
-        "account": capture.facts.account.json(),
-        "processes": processes::json(&capture.facts.processes),
+        "account": capture.info.recording_cost.json(),
+        "processes": processes::json(&capture.info.processes),
         "size_histogram": bins.iter().map(|bin| {
             json!({"min_bytes": bin.min_bytes, "max_bytes": bin.max_bytes, "count": bin.count})
         }).collect::<Value>(),
@@ -91,11 +91,11 @@ fn peak(capture: &Capture) -> Value {
     let peak = &capture.analysis.totals.peak;
     let time_ms = millis(peak.at.unwrap_or_default().time_ns);
     let mut value = json!({"bytes": peak.bytes, "allocations": peak.allocations, "time_ms": time_ms});
-    if let Some(several) = &capture.facts.several {
-        if several.apart.is_some() {
-            value = json!({"bytes": null, "allocations": null, "time_ms": null, "at_least": several.at_least});
+    if let Some(combined_peaks) = &capture.info.combined_peaks {
+        if combined_peaks.no_joint_peak.is_some() {
+            value = json!({"bytes": null, "allocations": null, "time_ms": null, "at_least": combined_peaks.at_least});
         }
-        value["sum_of_peaks"] = several.sum_of_peaks.into();
+        value["sum_of_peaks"] = combined_peaks.sum_of_peaks.into();
     }
     value
 }
@@ -103,45 +103,45 @@ fn peak(capture: &Capture) -> Value {
 fn rss(capture: &Capture) -> Value {
     let totals = &capture.analysis.totals;
     let mut value = json!({"peak_bytes": totals.resident_peak(), "last_bytes": totals.resident_last()});
-    if let Some(several) = &capture.facts.several {
-        value["sum_of_peaks"] = several.rss_sum_of_peaks.into();
+    if let Some(combined_peaks) = &capture.info.combined_peaks {
+        value["sum_of_peaks"] = combined_peaks.rss_sum_of_peaks.into();
     }
     value
 }
 
 fn capture_value(capture: &Capture) -> Value {
-    let (facts, totals) = (&capture.facts, &capture.analysis.totals);
+    let (info, totals) = (&capture.info, &capture.analysis.totals);
     json!({
-        "file": facts.file.to_string_lossy(),
-        "format_version": facts.format_version,
-        "command_line": facts.command_line(),
-        "pid": facts.process.pid,
-        "ppid": facts.process.ppid,
-        "executable": facts.executable(),
-        "python_version": facts.python_version(),
-        "python_allocator": facts.python_allocator(),
-        "start_time": facts.start_time(),
-        "clock_uncertainty_ns": facts.process.start.uncertainty_ns,
-        "duration_ms": millis(facts.duration_ns(&capture.analysis)),
+        "file": info.file.to_string_lossy(),
+        "format_version": info.format_version,
+        "command_line": info.command_line(),
+        "pid": info.process.pid,
+        "ppid": info.process.ppid,
+        "executable": info.executable(),
+        "python_version": info.python_version(),
+        "python_allocator": info.python_allocator(),
+        "start_time": info.start_time(),
+        "clock_uncertainty_ns": info.process.start.uncertainty_ns,
+        "duration_ms": millis(info.duration_ns(&capture.analysis)),
         "has_allocation_timestamps": capture.analysis.exact_times,
-        "time_uncertainty_ns": facts.time_uncertainty_ns,
-        "has_native_traces": facts.process.native_traces,
-        "native_frames": facts.process.stacks.native_kept.map(|kept| {
-            json!({"kept": kept, "unwound": facts.process.stacks.native_unwound})
+        "time_uncertainty_ns": info.time_uncertainty_ns,
+        "has_native_traces": info.process.native_traces,
+        "native_frames": info.process.stacks.native_kept.map(|kept| {
+            json!({"kept": kept, "unwound": info.process.stacks.native_unwound})
         }),
         "traces_python_allocators": traces_python_allocators(capture),
-        "aggregated": facts.aggregated,
-        "complete": facts.complete,
-        "lost_blocks": facts.lost_blocks,
-        "lost_bytes": facts.lost_bytes,
+        "aggregated": info.aggregated,
+        "complete": info.complete,
+        "lost_blocks": info.lost_blocks,
+        "lost_bytes": info.lost_bytes,
         "unmatched_frees": totals.unmatched_frees,
-        "forked": facts.process.fork_ticket.is_some(),
+        "forked": info.process.fork_ticket.is_some(),
         "inherited_frees": totals.inherited_frees,
         "truncated_stacks": totals.truncated_stacks,
-        "stripped": facts.process.stripped_allocations.map(|number| {
-            json!({"count": number, "bytes": facts.process.stripped_bytes})
+        "stripped": info.process.stripped_allocations.map(|number| {
+            json!({"count": number, "bytes": info.process.stripped_bytes})
         }),
-        "anonymized": facts.process.anonymized,
+        "anonymized": info.process.anonymized,
     })
 }
 

@@ -10,13 +10,13 @@ use memtrack_reader::analysis::{FrameRow, ModuleRow, Tally, Totals, View};
 use memtrack_reader::native::ModuleSource;
 
 use super::capture_info::Capture;
-use super::display::Wish;
+use super::display::DisplayOptions;
 use super::failed;
 use super::leak_parts::LeakParts;
-use super::own_lines::{Holder, answer, holders};
+use super::own_lines::{OwnLineRow, rows_by_own_line, top_rows};
 use super::processes;
-use super::stats::{Rows, freed, leaks};
-use crate::terminal::Look;
+use super::stats::{StatsRows, freed, leaks};
+use crate::terminal::TextFormat;
 use crate::text::{Styled, TextCell, TextColumn, TextTable, column, entry, share};
 use crate::units::{count, duration, size};
 
@@ -32,44 +32,51 @@ const LABEL: usize = 17;
 /// What the writer says, and more call stacks than can be told apart.
 pub(crate) fn write(
     capture: &mut Capture,
-    wish: &Wish,
+    display: &DisplayOptions,
     view: View,
     limit: usize,
-    look: Look,
+    format: TextFormat,
     mut out: impl Write,
 ) -> Result<()> {
-    let leaked = LeakParts::of(capture, leaks(view)).lines(wish.with_imports);
-    capture.leave_out_imports(wish);
+    let leaked = LeakParts::of(capture, leaks(view)).lines(display.with_imports);
+    capture.exclude_imports(display);
     // Modules are told by whole stacks.
-    let rows = Rows::new(capture, view, limit);
-    capture.fold(wish)?;
-    figures(capture, (leaks(view), leaked), look, &mut out)?;
-    Ok(lists(capture, &rows, view, limit, look, &mut out)?)
+    let rows = StatsRows::new(capture, view, limit);
+    capture.fold(display)?;
+    figures(capture, (leaks(view), leaked), format, &mut out)?;
+    Ok(lists(capture, &rows, view, limit, format, &mut out)?)
 }
 
-fn lists(capture: &Capture, rows: &Rows, view: View, limit: usize, look: Look, out: &mut impl Write) -> io::Result<()> {
+fn lists(
+    capture: &Capture,
+    rows: &StatsRows,
+    view: View,
+    limit: usize,
+    format: TextFormat,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let of = |title: &str| format!("{title}, of {}", subject(view));
     if let Some(left_out) = capture.left_out(view) {
-        say("Lists below", &left_out, look, out)?;
+        say("Lists below", &left_out, format, out)?;
     }
     let [by_size, by_count] = places(capture, rows, view, limit);
-    section("Processes", &processes::table(&capture.facts.processes, limit), look, out)?;
-    section(&of("Biggest by size"), &by_size, look, out)?;
-    section(&of("Biggest by number"), &by_count, look, out)?;
-    section(&of("Modules by size"), &modules(rows.whole, &rows.modules_by_size), look, out)?;
-    section(&of("Modules by number"), &modules(rows.whole, &rows.modules_by_count), look, out)?;
-    section(&of("Allocators"), &allocators(rows), look, out)?;
-    section(&of("Threads"), &threads(capture, rows).first(limit), look, out)?;
-    section("Sizes, of everything ever allocated", &sizes(capture), look, out)
+    section("Processes", &processes::table(&capture.info.processes, limit), format, out)?;
+    section(&of("Biggest by size"), &by_size, format, out)?;
+    section(&of("Biggest by number"), &by_count, format, out)?;
+    section(&of("Modules by size"), &modules(rows.whole, &rows.modules_by_size), format, out)?;
+    section(&of("Modules by number"), &modules(rows.whole, &rows.modules_by_count), format, out)?;
+    section(&of("Allocators"), &allocators(rows), format, out)?;
+    section(&of("Threads"), &threads(capture, rows).first(limit), format, out)?;
+    section("Sizes, of everything ever allocated", &sizes(capture), format, out)
 }
 
 /// Who holds most, by size and by number: lines of own code, or innermost frames where stacks are as they were recorded.
-fn places(capture: &Capture, rows: &Rows, view: View, limit: usize) -> [TextTable; 2] {
+fn places(capture: &Capture, rows: &StatsRows, view: View, limit: usize) -> [TextTable; 2] {
     if !capture.shown.folded {
         return [&rows.top_by_size, &rows.top_by_count].map(|top| frames(capture, rows.whole, top));
     }
-    let mut all = holders(capture, view, false, false);
-    let table = |all: &[Holder]| {
+    let mut all = rows_by_own_line(capture, view, false, false);
+    let table = |all: &[OwnLineRow]| {
         let mut table = TextTable::new(LIST);
         for row in all.iter().take(limit) {
             table.row(cells(rows.whole, row.tally, row.label(capture)));
@@ -84,22 +91,22 @@ fn places(capture: &Capture, rows: &Rows, view: View, limit: usize) -> [TextTabl
 fn figures(
     capture: &Capture,
     (leaks, leaked): (View, Vec<(&str, String)>),
-    look: Look,
+    format: TextFormat,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    let facts = &capture.facts;
+    let info = &capture.info;
     let totals = &capture.analysis.totals;
-    let mut line = |label: &str, text: String| say(label, &text, look, out);
-    line("Program", Styled::from(facts.title()).cut(look.width.map(|width| width.saturating_sub(LABEL))).words())?;
-    if let Some(version) = facts.python_version() {
-        let allocator = facts.python_allocator().map(|name| format!(", allocator {name}")).unwrap_or_default();
+    let mut line = |label: &str, text: String| say(label, &text, format, out);
+    line("Program", Styled::from(info.title()).cut(format.width.map(|width| width.saturating_sub(LABEL))).words())?;
+    if let Some(version) = info.python_version() {
+        let allocator = info.python_allocator().map(|name| format!(", allocator {name}")).unwrap_or_default();
         line("Python", format!("{version}{allocator}"))?;
     }
-    if let Some(start) = facts.start_time() {
+    if let Some(start) = info.start_time() {
         line("Started", start)?;
     }
-    line("Duration", duration(facts.duration_ns(&capture.analysis)))?;
-    if let Some(times) = facts.times() {
+    line("Duration", duration(info.duration_ns(&capture.analysis)))?;
+    if let Some(times) = info.times() {
         line("Times", format!("{times}; --allocation-timestamps records exact ones"))?;
     }
     line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
@@ -108,26 +115,26 @@ fn figures(
     line("  live at exit", format!("{}, {}", count(live.count), size(live.bytes)))?;
     line("Peak", peak(capture))?;
     if capture.shown.folded && !capture.has_several_peaks() {
-        held_by(capture, View::HighWaterMark, look, out)?;
+        held_by(capture, View::HighWaterMark, format, out)?;
     }
-    let mut line = |label: &str, text: String| say(label, &text, look, out);
-    if let Some(bytes) = facts.several.as_ref().and_then(|several| several.sum_of_peaks) {
+    let mut line = |label: &str, text: String| say(label, &text, format, out);
+    if let Some(bytes) = info.combined_peaks.as_ref().and_then(|combined_peaks| combined_peaks.sum_of_peaks) {
         line("  sum of peaks", format!("{}, each process at its own time", size(bytes)))?;
     }
     for (label, text) in leaked {
-        say(label, &text, look, out)?;
+        say(label, &text, format, out)?;
         if capture.shown.folded && label.trim().eq_ignore_ascii_case("leaked") {
-            held_by(capture, leaks, look, out)?;
+            held_by(capture, leaks, format, out)?;
         }
     }
-    let mut line = |label: &str, text: String| say(label, &text, look, out);
+    let mut line = |label: &str, text: String| say(label, &text, format, out);
     line("Temporary", tally(totals.temporary))?;
     if let Some(failed) = failed::text(capture) {
         line("Failed", failed)?;
     }
     line("Resident memory", resident(totals))?;
-    if let Some(several) = facts.several.as_ref().filter(|_| totals.resident_peak().is_some()) {
-        line("  sum of peaks", format!("{}, each process at its own time", size(several.rss_sum_of_peaks)))?;
+    if let Some(combined_peaks) = info.combined_peaks.as_ref().filter(|_| totals.resident_peak().is_some()) {
+        line("  sum of peaks", format!("{}, each process at its own time", size(combined_peaks.rss_sum_of_peaks)))?;
     }
     let mappings = &totals.mappings;
     let [reserved, file, shared] = [mappings.reserved, mappings.file, mappings.shared].map(|class| class.peak_bytes);
@@ -137,7 +144,7 @@ fn figures(
             format!("peak: {} reserved, {} file-backed, {} shared", size(reserved), size(file), size(shared)),
         )?;
     }
-    if facts.process.fork_ticket.is_some() || totals.inherited_frees > 0 {
+    if info.process.fork_ticket.is_some() || totals.inherited_frees > 0 {
         line(
             "Inherited",
             format!("{} frees of blocks inherited from the parent process", count(totals.inherited_frees)),
@@ -160,8 +167,8 @@ fn figures(
 }
 
 /// Who holds most of a figure, below it.
-fn held_by(capture: &Capture, view: View, look: Look, out: &mut impl Write) -> io::Result<()> {
-    answer(capture, view).indented(2, look).iter().try_for_each(|line| writeln!(out, "{line}"))
+fn held_by(capture: &Capture, view: View, format: TextFormat, out: &mut impl Write) -> io::Result<()> {
+    top_rows(capture, view).indented(2, format).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 /// What a view has, within a sentence.
@@ -177,12 +184,14 @@ fn subject(view: View) -> &'static str {
 
 fn peak(capture: &Capture) -> String {
     let peak = &capture.analysis.totals.peak;
-    let several = capture.facts.several.as_ref();
-    if let Some((several, reason)) = several.and_then(|several| Some((several, several.apart?))) {
-        return format!("at least {} at one time; exact value unknown: {reason}", size(several.at_least));
+    let combined_peaks = capture.info.combined_peaks.as_ref();
+    if let Some((combined_peaks, reason)) =
+        combined_peaks.and_then(|combined_peaks| Some((combined_peaks, combined_peaks.no_joint_peak?)))
+    {
+        return format!("at least {} at one time; exact value unknown: {reason}", size(combined_peaks.at_least));
     }
     let when = peak.at.map(|moment| format!(", after {}", duration(moment.time_ns))).unwrap_or_default();
-    let whose = if several.is_some() { ", in all processes together" } else { "" };
+    let whose = if combined_peaks.is_some() { ", in all processes together" } else { "" };
     format!("{} in {} allocations{whose}{when}", size(peak.bytes), count(peak.allocations))
 }
 
@@ -199,16 +208,16 @@ fn tally(tally: Tally) -> String {
 }
 
 /// A figure, or several, behind a label.
-fn say(label: &str, text: &str, look: Look, out: &mut impl Write) -> io::Result<()> {
-    entry(label, LABEL, text, look).iter().try_for_each(|line| writeln!(out, "{line}"))
+fn say(label: &str, text: &str, format: TextFormat, out: &mut impl Write) -> io::Result<()> {
+    entry(label, LABEL, text, format).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
-fn section(title: &str, table: &TextTable, look: Look, out: &mut impl Write) -> io::Result<()> {
+fn section(title: &str, table: &TextTable, format: TextFormat, out: &mut impl Write) -> io::Result<()> {
     if table.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\n{}", look.heading(title))?;
-    table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))
+    writeln!(out, "\n{}", format.heading(title))?;
+    table.lines(format).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
 fn sizes(capture: &Capture) -> TextTable {
@@ -232,7 +241,7 @@ fn cells(whole: Tally, tally: Tally, name: impl Into<TextCell>) -> [TextCell; 4]
 /// The columns of lists.
 const LIST: [TextColumn; 4] = [column(""); 4];
 
-fn allocators(rows: &Rows) -> TextTable {
+fn allocators(rows: &StatsRows) -> TextTable {
     let mut table = TextTable::new(LIST);
     for row in &rows.domains {
         let name = match row.allocator.python_domain() {
@@ -244,7 +253,7 @@ fn allocators(rows: &Rows) -> TextTable {
     table
 }
 
-fn threads(capture: &Capture, rows: &Rows) -> TextTable {
+fn threads(capture: &Capture, rows: &StatsRows) -> TextTable {
     let mut table = TextTable::new(LIST);
     for row in &rows.threads {
         let (tid, name) = capture.thread(row.thread);
@@ -274,19 +283,19 @@ fn modules(whole: Tally, rows: &[ModuleRow]) -> TextTable {
 #[cfg(test)]
 mod tests {
     use super::{Tally, View, write};
-    use crate::reports::display::Wish;
+    use crate::reports::display::DisplayOptions;
     use crate::reports::fixture;
-    use crate::terminal::Look;
+    use crate::terminal::TextFormat;
 
     #[test]
     fn golden() {
         let mut text = Vec::new();
         write(
             &mut fixture::leaking(),
-            &Wish::default(),
+            &DisplayOptions::default(),
             View::Allocated,
             5,
-            Look { width: Some(80), color: false },
+            TextFormat { width: Some(80), color: false },
             &mut text,
         )
         .unwrap();
@@ -299,8 +308,15 @@ mod tests {
         capture.analysis.totals.leaked_at_exit = Tally { bytes: 77_000, count: 7 };
         capture.analysis.groups.change(0, |group| group.leaked_at_exit = group.allocated);
         let mut text = Vec::new();
-        write(&mut capture, &Wish::default(), View::LeaksAtExit, 5, Look { width: Some(80), color: false }, &mut text)
-            .unwrap();
+        write(
+            &mut capture,
+            &DisplayOptions::default(),
+            View::LeaksAtExit,
+            5,
+            TextFormat { width: Some(80), color: false },
+            &mut text,
+        )
+        .unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(
             text.contains("\nLeaked           1.50 MB in 3 allocations, live at exit; all by own code\n"),
@@ -321,10 +337,10 @@ mod tests {
         let mut text = Vec::new();
         write(
             &mut fixture::empty(),
-            &Wish::default(),
+            &DisplayOptions::default(),
             View::Allocated,
             5,
-            Look { width: None, color: false },
+            TextFormat { width: None, color: false },
             &mut text,
         )
         .unwrap();

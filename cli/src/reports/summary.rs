@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::capture_info::Capture;
 use super::{NO_STACK, view};
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 use crate::text::{Label, TextCell, TextTable, column, left_out, share};
 use crate::units::count;
 
@@ -41,7 +41,7 @@ pub(crate) fn write(
     view: View,
     order: SummaryOrder,
     limit: usize,
-    look: Look,
+    format: TextFormat,
     mut out: impl Write,
 ) -> io::Result<()> {
     let mut functions = SummaryFunctions::default();
@@ -50,8 +50,8 @@ pub(crate) fn write(
         whole.add(row.own.bytes, row.own.count);
         whole
     });
-    writeln!(out, "{}", look.heading(&capture.headline(view, whole)))?;
-    capture.say_left_out(view, look, &mut out)?;
+    writeln!(out, "{}", format.heading(&capture.headline(view, whole)))?;
+    capture.write_left_out(view, format, &mut out)?;
     if rows.is_empty() {
         return Ok(());
     }
@@ -62,7 +62,7 @@ pub(crate) fn write(
         TextTable::new([total, total_part, own, own_part, column("Count").optional(1), own_count, function])
             .with_room(ROOM);
     rows[..shown].iter().for_each(|row| table.row(cells(row, whole, functions.label(capture, row.key))));
-    table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+    table.lines(format).iter().try_for_each(|line| writeln!(out, "{line}"))?;
     match rows.len() - shown {
         0 => Ok(()),
         more => writeln!(out, "{}", left_out(more as u64)),
@@ -153,14 +153,14 @@ impl SummaryFunctions {
 mod tests {
     use super::{SummaryFunctions, SummaryOrder, json, write};
     use crate::reports::fixture;
-    use crate::terminal::Look;
+    use crate::terminal::TextFormat;
     use memtrack_reader::View;
 
     #[test]
     fn golden() {
         let mut text = Vec::new();
-        let look = Look { width: Some(80), color: false };
-        write(&fixture::capture(), View::Allocated, SummaryOrder::Total, 3, look, &mut text).unwrap();
+        let format = TextFormat { width: Some(80), color: false };
+        write(&fixture::capture(), View::Allocated, SummaryOrder::Total, 3, format, &mut text).unwrap();
         fixture::compare("summary.txt", &text);
     }
 

@@ -1,7 +1,7 @@
 //! `table`: who holds a view's memory, by place and allocator, as text, JSON or CSV.
 //!
 //! JSON and CSV have a row for each innermost frame and allocator, as recorded. In text a row is of a line of own code
-//! with all its allocators ([`holders`]), and as in JSON where stacks are shown as they were recorded (`--all-frames`).
+//! with all its allocators ([`rows_by_own_line`]), and as in JSON where stacks are shown as they were recorded (`--all-frames`).
 //! Invariant: the rows add up to the view's total; only text leaves any out, and says how many.
 
 use std::collections::HashMap;
@@ -13,25 +13,25 @@ use memtrack_reader::{FrameId, StackId, ThreadId, View};
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
-use super::own_lines::{Holder, holders};
+use super::own_lines::{OwnLineRow, rows_by_own_line};
 use super::{NO_STACK, view};
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 use crate::text::{Label, Styled, TextCell, TextTable, column, left_out, share};
 use crate::units::count;
 
 /// The rows of one view, largest first.
 #[derive(Debug)]
-pub(crate) struct Places<'a> {
+pub(crate) struct TableReport<'a> {
     capture: &'a Capture,
     view: View,
     split_threads: bool,
     split_processes: bool,
-    rows: Vec<PlaceRow>,
+    rows: Vec<TableRow>,
 }
 
 /// A row of text.
 #[derive(Clone, Debug)]
-struct TextRow {
+struct TableTextRow {
     thread: Option<ThreadId>,
     process: Option<FrameId>,
     allocators: String,
@@ -41,7 +41,7 @@ struct TextRow {
 
 /// What tells rows of JSON apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct PlaceKey {
+struct TableKey {
     /// The innermost frame; `None` without any.
     frame: Option<FrameId>,
     allocator: Allocator,
@@ -52,25 +52,25 @@ struct PlaceKey {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct PlaceRow {
-    key: PlaceKey,
+struct TableRow {
+    key: TableKey,
     tally: Tally,
 }
 
-impl<'a> Places<'a> {
+impl<'a> TableReport<'a> {
     /// The rows of `view`, with threads apart or together; with processes apart, where each stack begins with a process.
     pub(crate) fn new(capture: &'a Capture, view: View, split_threads: bool, split_processes: bool) -> Self {
-        let mut places: HashMap<PlaceKey, usize> = HashMap::new();
-        let mut rows: Vec<PlaceRow> = Vec::new();
+        let mut places: HashMap<TableKey, usize> = HashMap::new();
+        let mut rows: Vec<TableRow> = Vec::new();
         for group in capture.analysis.view(view) {
             let process = split_processes.then(|| capture.frames.leaf_to_root(group.stack).last()).flatten();
             let node =
                 capture.frames.node(group.stack).filter(|node| !split_processes || node.parent != StackId::EMPTY);
             let thread = split_threads.then_some(group.thread);
-            let key = PlaceKey { frame: node.map(|node| node.frame), allocator: group.allocator, thread, process };
+            let key = TableKey { frame: node.map(|node| node.frame), allocator: group.allocator, thread, process };
             let place = *places.entry(key).or_insert(rows.len());
             if place == rows.len() {
-                rows.push(PlaceRow { key, tally: Tally::default() });
+                rows.push(TableRow { key, tally: Tally::default() });
             }
             rows[place].tally.add(group.bytes, group.count);
         }
@@ -117,10 +117,10 @@ impl<'a> Places<'a> {
     }
 
     /// The first rows as text; all for a `limit` of 0.
-    pub(crate) fn text(&self, limit: usize, look: Look, mut out: impl Write) -> io::Result<()> {
+    pub(crate) fn text(&self, limit: usize, format: TextFormat, mut out: impl Write) -> io::Result<()> {
         let total = self.total();
-        writeln!(out, "{}", look.heading(&self.capture.headline(self.view, total)))?;
-        self.capture.say_left_out(self.view, look, &mut out)?;
+        writeln!(out, "{}", format.heading(&self.capture.headline(self.view, total)))?;
+        self.capture.write_left_out(self.view, format, &mut out)?;
         let rows = self.text_rows();
         let shown = limit.min(rows.len());
         if shown == 0 {
@@ -135,23 +135,23 @@ impl<'a> Places<'a> {
         let columns = figures.into_iter().chain([allocator]).chain(process).chain(thread).chain([column("Place")]);
         let mut table = TextTable::new(columns);
         rows[..shown].iter().for_each(|row| table.row(self.cells(row, total.bytes)));
-        table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        table.lines(format).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         match rows.len() - shown {
             0 => Ok(()),
             more => writeln!(out, "{}", left_out(more as u64)),
         }
     }
 
-    fn text_rows(&self) -> Vec<TextRow> {
+    fn text_rows(&self) -> Vec<TableTextRow> {
         if self.capture.shown.folded {
-            let rows = holders(self.capture, self.view, self.split_threads, self.split_processes);
+            let rows = rows_by_own_line(self.capture, self.view, self.split_threads, self.split_processes);
             return rows.iter().map(|row| self.of_holder(row)).collect();
         }
         self.rows.iter().map(|row| self.as_recorded(row)).collect()
     }
 
-    fn of_holder(&self, row: &Holder) -> TextRow {
-        TextRow {
+    fn of_holder(&self, row: &OwnLineRow) -> TableTextRow {
+        TableTextRow {
             thread: row.key.thread,
             process: row.key.process,
             allocators: row.allocators(),
@@ -160,8 +160,8 @@ impl<'a> Places<'a> {
         }
     }
 
-    fn as_recorded(&self, row: &PlaceRow) -> TextRow {
-        TextRow {
+    fn as_recorded(&self, row: &TableRow) -> TableTextRow {
+        TableTextRow {
             thread: row.key.thread,
             process: row.key.process,
             allocators: row.key.allocator.name().into(),
@@ -176,7 +176,7 @@ impl<'a> Places<'a> {
         total
     }
 
-    fn object(&self, row: &PlaceRow) -> Value {
+    fn object(&self, row: &TableRow) -> Value {
         let (function, file, line) = self.place(row.key.frame);
         let Tally { bytes, count } = row.tally;
         let allocator = row.key.allocator.name();
@@ -195,7 +195,7 @@ impl<'a> Places<'a> {
         value
     }
 
-    fn cells(&self, row: &TextRow, whole: u64) -> Vec<TextCell> {
+    fn cells(&self, row: &TableTextRow, whole: u64) -> Vec<TextCell> {
         let Tally { bytes, count: number } = row.tally;
         let mut cells = Vec::from(share(bytes, whole));
         cells.extend([count(number).into(), (&row.allocators).into()]);
@@ -213,7 +213,7 @@ impl<'a> Places<'a> {
     }
 
     /// Where in its line a call stands, if the line holds several.
-    fn column(&self, row: &PlaceRow) -> Option<u32> {
+    fn column(&self, row: &TableRow) -> Option<u32> {
         row.key.frame.map(|id| self.capture.frames.frame(id).column).filter(|column| *column > 0)
     }
 
@@ -235,25 +235,25 @@ fn csv_field(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Places, csv_field};
+    use super::{TableReport, csv_field};
     use crate::reports::fixture;
-    use crate::terminal::Look;
+    use crate::terminal::TextFormat;
     use memtrack_reader::View;
     use memtrack_reader::frames::Frame;
     use serde_json::Value;
 
-    fn golden(name: &str, split: bool, write: impl Fn(&Places<'_>, &mut Vec<u8>) -> std::io::Result<()>) {
+    fn golden(name: &str, split: bool, write: impl Fn(&TableReport<'_>, &mut Vec<u8>) -> std::io::Result<()>) {
         let capture = fixture::capture();
         let mut text = Vec::new();
-        write(&Places::new(&capture, View::Allocated, split, false), &mut text).unwrap();
+        write(&TableReport::new(&capture, View::Allocated, split, false), &mut text).unwrap();
         fixture::compare(name, &text);
     }
 
     #[test]
     fn golden_files() {
-        let look = Look { width: Some(80), color: false };
-        golden("table.txt", false, |places, out| places.text(3, look, out));
-        golden("table-threads.txt", true, |places, out| places.text(usize::MAX, look, out));
+        let format = TextFormat { width: Some(80), color: false };
+        golden("table.txt", false, |places, out| places.text(3, format, out));
+        golden("table-threads.txt", true, |places, out| places.text(usize::MAX, format, out));
         golden("table.csv", true, |places, out| places.csv(out));
         golden("table.json", false, |places, out| places.json(out));
     }
@@ -266,7 +266,7 @@ mod tests {
             (true, "allocator bytes count file function line thread"),
         ] {
             let mut text = Vec::new();
-            Places::new(&capture, View::Allocated, split, false).json(&mut text).unwrap();
+            TableReport::new(&capture, View::Allocated, split, false).json(&mut text).unwrap();
             let value: Value = serde_json::from_slice(&text).unwrap();
             let row = value["rows"][0].as_object().unwrap();
             assert_eq!(row.keys().cloned().collect::<Vec<_>>().join(" "), keys);
@@ -283,10 +283,10 @@ mod tests {
             let stack = capture.frames.stack_of(&[id]).unwrap();
             capture.analysis.groups.change(group, |group| group.stack = stack);
         }
-        let places = Places::new(&capture, View::Allocated, false, false);
+        let places = TableReport::new(&capture, View::Allocated, false, false);
         let mut texts = [Vec::new(), Vec::new(), Vec::new()];
         let [text, json, csv] = &mut texts;
-        places.text(usize::MAX, Look { width: None, color: false }, text).unwrap();
+        places.text(usize::MAX, TextFormat { width: None, color: false }, text).unwrap();
         places.json(json).unwrap();
         places.csv(csv).unwrap();
         let [text, json, csv] = texts.map(|text| String::from_utf8(text).unwrap());
@@ -305,8 +305,8 @@ mod tests {
     #[test]
     fn nothing_is_a_total_of_nothing() {
         let (capture, mut text) = (fixture::empty(), Vec::new());
-        let look = Look { width: None, color: false };
-        Places::new(&capture, View::Leaks, false, false).text(5, look, &mut text).unwrap();
+        let format = TextFormat { width: None, color: false };
+        TableReport::new(&capture, View::Leaks, false, false).text(5, format, &mut text).unwrap();
         assert_eq!(text, b"Leaks: 0 B in 0 allocations, live at exit\n");
     }
 }

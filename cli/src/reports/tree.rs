@@ -10,7 +10,7 @@ use memtrack_reader::analysis::{CallTree, GroupRow, Tally};
 use memtrack_reader::{FrameId, Frames, StackId, View};
 
 use super::capture_info::Capture;
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 use crate::text::{Label, Style, Styled, TextCell, TextTable, column, share};
 use crate::units::{count, size};
 
@@ -21,7 +21,7 @@ const MOST_BRANCHES: usize = 60;
 
 /// A tree with its figures, ready to be printed.
 #[derive(Debug)]
-pub(crate) struct Calls<'a> {
+pub(crate) struct TextTree<'a> {
     capture: &'a Capture,
     view: View,
     tree: CallTree,
@@ -46,7 +46,7 @@ struct TreeLine {
 }
 
 /// What is directly below a call.
-struct Below {
+struct VisibleCallees {
     /// The calls that are shown, largest first.
     shown: Vec<u32>,
     /// How many are too small.
@@ -57,7 +57,7 @@ struct Below {
     said: bool,
 }
 
-impl<'a> Calls<'a> {
+impl<'a> TextTree<'a> {
     /// The tree of `view`; with callers below those they call if `inverted`.
     pub(crate) fn new(capture: &'a Capture, view: View, inverted: bool) -> Self {
         let rows = capture.analysis.view(view);
@@ -69,10 +69,10 @@ impl<'a> Calls<'a> {
     ///
     /// # Errors
     /// What the writer says.
-    pub(crate) fn text(&self, least: f64, look: Look, mut out: impl Write) -> io::Result<()> {
+    pub(crate) fn text(&self, least: f64, format: TextFormat, mut out: impl Write) -> io::Result<()> {
         let whole = self.totals[0];
-        writeln!(out, "{}", look.heading(&self.capture.headline(self.view, whole)))?;
-        self.capture.say_left_out(self.view, look, &mut out)?;
+        writeln!(out, "{}", format.heading(&self.capture.headline(self.view, whole)))?;
+        self.capture.write_left_out(self.view, format, &mut out)?;
         if whole.count == 0 {
             return Ok(());
         }
@@ -80,9 +80,9 @@ impl<'a> Calls<'a> {
         let [total, part, call] = ["Total", "Part", "Call"].map(column);
         let [own, count] = [own, "Count"].map(|title| column(title).optional(1));
         let mut table = TextTable::new([total, part, own, count, call]).with_room(ROOM);
-        let most_branches = look.width.map_or(MOST_BRANCHES, |width| (width / 4).min(MOST_BRANCHES));
+        let most_branches = format.width.map_or(MOST_BRANCHES, |width| (width / 4).min(MOST_BRANCHES));
         self.lines(least, most_branches).iter().for_each(|line| table.row(self.cells(line)));
-        table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        table.lines(format).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         if least > 0.0 {
             writeln!(out, "  calls below {least} % omitted (--least 0 shows all)")?;
         }
@@ -114,7 +114,7 @@ impl<'a> Calls<'a> {
     /// The lines directly below another: calls of one caller stand in one column. Where there is no room for more branches,
     /// a call that is all that its caller made stays in the caller's column.
     fn below(&self, caller: &TreeLine, children: &[Vec<u32>], least: f64, most_branches: usize) -> Vec<TreeLine> {
-        let Below { shown: kept, small, rest, said } = self.kept_below(caller.last, children, least);
+        let VisibleCallees { shown: kept, small, rest, said } = self.kept_below(caller.last, children, least);
         let lines = kept.len() + usize::from(said);
         let outer = &caller.below;
         let stays = lines == 1 && outer.chars().count() >= most_branches;
@@ -140,7 +140,7 @@ impl<'a> Calls<'a> {
     }
 
     /// The calls directly below a node, largest first; allocations without a stack last.
-    fn kept_below(&self, node: u32, children: &[Vec<u32>], least: f64) -> Below {
+    fn kept_below(&self, node: u32, children: &[Vec<u32>], least: f64) -> VisibleCallees {
         let floor = self.totals[0].bytes as f64 * least / 100.0;
         let mut kept = children[node as usize].clone();
         kept.sort_by_key(|child| std::cmp::Reverse((self.total(*child).bytes, self.total(*child).count)));
@@ -153,7 +153,7 @@ impl<'a> Calls<'a> {
             rest
         });
         let said = !small.is_empty() && rest.bytes as f64 >= floor;
-        Below { shown: kept, small: small.len(), rest, said }
+        VisibleCallees { shown: kept, small: small.len(), rest, said }
     }
 
     /// The last of the calls that stand in one line with this one, and how many there are: each is all that the one before
@@ -162,7 +162,7 @@ impl<'a> Calls<'a> {
         let (mut last, mut calls) = (first, 1);
         while self.capture.shown.folded && self.own[last as usize].bytes == 0 {
             match self.kept_below(last, children, least) {
-                Below { shown, said: false, .. } if shown.len() == 1 && self.is_row(last, shown[0]) => {
+                VisibleCallees { shown, said: false, .. } if shown.len() == 1 && self.is_row(last, shown[0]) => {
                     (last, calls) = (shown[0], calls + 1);
                 }
                 _ => break,
@@ -257,19 +257,19 @@ pub(crate) fn places(
 
 #[cfg(test)]
 mod tests {
-    use super::Calls;
-    use crate::reports::display::Wish;
+    use super::TextTree;
+    use crate::reports::display::DisplayOptions;
     use crate::reports::fixture;
-    use crate::terminal::Look;
+    use crate::terminal::TextFormat;
     use memtrack_reader::View;
 
-    const LOOK: Look = Look { width: Some(80), color: false };
+    const FORMAT: TextFormat = TextFormat { width: Some(80), color: false };
 
     #[test]
     fn golden_files() {
         for (name, inverted) in [("tree.txt", false), ("tree-inverted.txt", true)] {
             let (capture, mut text) = (fixture::capture(), Vec::new());
-            Calls::new(&capture, View::Allocated, inverted).text(0.0, LOOK, &mut text).unwrap();
+            TextTree::new(&capture, View::Allocated, inverted).text(0.0, FORMAT, &mut text).unwrap();
             fixture::compare(name, &text);
         }
     }
@@ -278,14 +278,14 @@ mod tests {
     fn small_calls_are_summed_up_where_they_are_not_small_together() {
         let (mut capture, mut text) = (fixture::capture(), Vec::new());
         capture.analysis.groups.change(2, |group| group.allocated.bytes = 1_600_000);
-        Calls::new(&capture, View::Allocated, false).text(50.5, LOOK, &mut text).unwrap();
+        TextTree::new(&capture, View::Allocated, false).text(50.5, FORMAT, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(
             text.contains("  1.60 MB  51.6 %  1.60 MB      1  <no stack>\n") && !text.contains("smaller"),
             "{text}"
         );
         let mut text = Vec::new();
-        Calls::new(&capture, View::Allocated, false).text(40.0, LOOK, &mut text).unwrap();
+        TextTree::new(&capture, View::Allocated, false).text(40.0, FORMAT, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("  1.50 MB  48.4 %     └─ Reader.read at "), "{text}");
     }
@@ -301,10 +301,10 @@ mod tests {
             (&[main, walk, walk, walk, walk], 300),
             (&[main], 200),
         ]);
-        capture.fold(&Wish::default()).unwrap();
-        let text = |look| {
+        capture.fold(&DisplayOptions::default()).unwrap();
+        let text = |format| {
             let mut text = Vec::new();
-            Calls::new(&capture, View::Leaks, false).text(1.0, look, &mut text).unwrap();
+            TextTree::new(&capture, View::Leaks, false).text(1.0, format, &mut text).unwrap();
             String::from_utf8(text).unwrap()
         };
         let expected = "  1.00 kB   100 %  main at /srv/app.py:7
@@ -312,9 +312,9 @@ mod tests {
     500 B  50.0 %  │  └─ loads at json/decoder.py:7 → 1 call → scan
     300 B  30.0 %  └─ walk at /srv/app.py:7 → 2 calls → walk at /srv/app.py:7
 ";
-        let narrow = text(Look { width: Some(77), color: false });
+        let narrow = text(TextFormat { width: Some(77), color: false });
         assert!(narrow.contains(expected), "{narrow}");
-        let colored = text(Look { width: Some(77), color: true });
+        let colored = text(TextFormat { width: Some(77), color: true });
         let [own, dim, end] = ["\x1b[1;36m", "\x1b[2m", "\x1b[0m"];
         let line = format!("{dim}├─ {end}{own}work{end}{dim} at /srv/app.py:7{end}\n");
         assert!(colored.contains(&line), "{colored:?}");
@@ -327,7 +327,7 @@ mod tests {
         let all: Vec<(String, &str)> = (0..40).map(|number| (format!("f{number}"), "/srv/app.py")).collect();
         let stack: Vec<(&str, &str)> = all.iter().map(|(function, file)| (function.as_str(), *file)).collect();
         let (capture, mut text) = (fixture::of_stacks(&[(&stack, 500)]), Vec::new());
-        Calls::new(&capture, View::Leaks, false).text(1.0, LOOK, &mut text).unwrap();
+        TextTree::new(&capture, View::Leaks, false).text(1.0, FORMAT, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let last = format!("  {}↓ f39 at /srv/app.py:7\n", " ".repeat(21));
         assert!(text.contains(&last) && text.lines().all(|line| line.chars().count() <= 80), "{text}");
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn nothing_is_a_total_of_nothing() {
         let (capture, mut text) = (fixture::empty(), Vec::new());
-        Calls::new(&capture, View::Leaks, false).text(1.0, LOOK, &mut text).unwrap();
+        TextTree::new(&capture, View::Leaks, false).text(1.0, FORMAT, &mut text).unwrap();
         assert_eq!(text, b"Leaks: 0 B in 0 allocations, live at exit\n");
     }
 }

@@ -16,7 +16,7 @@ use super::{NO_STACK, view};
 
 /// Which tree.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct TreeShape {
     /// The view.
     pub(crate) view: View,
     /// Whether callers stand below those they call.
@@ -29,14 +29,14 @@ pub(crate) struct Shape {
 ///
 /// # Errors
 /// What the writer says; so below.
-pub(crate) fn tree(capture: &Capture, shape: Shape, mut out: impl Write) -> io::Result<()> {
+pub(crate) fn tree(capture: &Capture, shape: TreeShape, mut out: impl Write) -> io::Result<()> {
     head("memtrack-tree", shape, &mut out)?;
     nodes(capture, &capture.analysis.view(shape.view), shape.inverted, &mut out)?;
     writeln!(out, "}}")
 }
 
 /// Writes `memtrack-flamegraph`, version 1: a tree, or one for each thread, and memory over time.
-pub(crate) fn flamegraph(capture: &Capture, shape: Shape, mut out: impl Write) -> io::Result<()> {
+pub(crate) fn flamegraph(capture: &Capture, shape: TreeShape, mut out: impl Write) -> io::Result<()> {
     head("memtrack-flamegraph", shape, &mut out)?;
     write!(out, ",\"trees\":[")?;
     let rows = capture.analysis.view(shape.view);
@@ -62,7 +62,7 @@ pub(crate) fn flamegraph(capture: &Capture, shape: Shape, mut out: impl Write) -
     writeln!(out, "\n]}}")
 }
 
-fn head(schema: &str, shape: Shape, out: &mut impl Write) -> io::Result<()> {
+fn head(schema: &str, shape: TreeShape, out: &mut impl Write) -> io::Result<()> {
     let (view, inverted) = (view::name(shape.view), shape.inverted);
     write!(out, "{{\"schema\":\"{schema}\",\"version\":1,\"view\":\"{view}\",\"inverted\":{inverted}")
 }
@@ -102,11 +102,11 @@ mod tests {
     use memtrack_reader::View;
     use serde_json::Value;
 
-    use super::{Shape, flamegraph, tree};
+    use super::{TreeShape, flamegraph, tree};
     use crate::reports::fixture;
 
-    fn shape(inverted: bool, split_threads: bool) -> Shape {
-        Shape { view: View::Allocated, inverted, split_threads }
+    fn shape(inverted: bool, split_threads: bool) -> TreeShape {
+        TreeShape { view: View::Allocated, inverted, split_threads }
     }
 
     fn own_bytes(calls: &Value) -> u64 {

@@ -24,7 +24,7 @@ pub(crate) use limits::ResourceLimits;
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};
 pub(crate) use reserve::keep_reserve;
 pub(crate) use signal_cleanup::EndSignals;
-pub(crate) use signal_probe::stop as stop_witness;
+pub(crate) use signal_probe::stop as stop_signal_probe;
 pub(crate) use signals::{ChildrenWait, Signals};
 
 /// Sends a signal to a process that is known to exist, as [`Child`] guarantees by reaping under its lock.

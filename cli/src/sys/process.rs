@@ -93,8 +93,8 @@ impl Spawn {
     /// # Errors
     /// What execve says, for one: `NotFound`, `PermissionDenied`, or ENOEXEC.
     pub(crate) fn start(&self) -> io::Result<Child> {
-        let mut attributes = Attributes::new()?;
-        let mut actions = Actions::new()?;
+        let mut attributes = SpawnAttributes::new()?;
+        let mut actions = SpawnFileActions::new()?;
         let sigpipe = (!initial_state::sigpipe_was_ignored()).then_some(libc::SIGPIPE);
         attributes.reset_to_default(sigpipe.into_iter().chain(LIBRARY_SIGNALS))?;
         initial_state::closed_descriptors().try_for_each(|descriptor| actions.close(descriptor))?;
@@ -214,9 +214,9 @@ fn nanoseconds(time: libc::timeval) -> u64 {
     seconds.saturating_mul(1_000_000).saturating_add(rest).saturating_mul(1000)
 }
 
-struct Attributes(Box<MaybeUninit<libc::posix_spawnattr_t>>);
+struct SpawnAttributes(Box<MaybeUninit<libc::posix_spawnattr_t>>);
 
-impl Attributes {
+impl SpawnAttributes {
     fn new() -> io::Result<Self> {
         let mut attributes = Box::new(MaybeUninit::uninit());
         // SAFETY: initializes what the pointer refers to.
@@ -239,16 +239,16 @@ impl Attributes {
     }
 }
 
-impl Drop for Attributes {
+impl Drop for SpawnAttributes {
     fn drop(&mut self) {
         // SAFETY: initialized by new, destroyed once.
         unsafe { libc::posix_spawnattr_destroy(self.0.as_mut_ptr()) };
     }
 }
 
-struct Actions(Box<MaybeUninit<libc::posix_spawn_file_actions_t>>);
+struct SpawnFileActions(Box<MaybeUninit<libc::posix_spawn_file_actions_t>>);
 
-impl Actions {
+impl SpawnFileActions {
     fn new() -> io::Result<Self> {
         let mut actions = Box::new(MaybeUninit::uninit());
         // SAFETY: initializes what the pointer refers to.
@@ -262,7 +262,7 @@ impl Actions {
     }
 }
 
-impl Drop for Actions {
+impl Drop for SpawnFileActions {
     fn drop(&mut self) {
         // SAFETY: initialized by new, destroyed once.
         unsafe { libc::posix_spawn_file_actions_destroy(self.0.as_mut_ptr()) };

@@ -31,13 +31,13 @@ const REPORT: usize = 8;
 
 /// The running witness.
 #[derive(Debug)]
-pub(super) struct Witness {
+pub(super) struct SignalProbe {
     reports: File,
     /// What it has received, and when that was read.
     received: Vec<(i32, i32, Instant)>,
 }
 
-impl Witness {
+impl SignalProbe {
     /// Starts it. It is to be called by a thread that lives as long as memtrack does; `target_words`: how many of
     /// memtrack's arguments, the last ones, say what to run.
     ///

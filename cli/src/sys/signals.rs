@@ -2,7 +2,7 @@
 //!
 //! What the terminal sends (Ctrl-C) reaches the program by itself, as it is in the same process group; so does what another
 //! process sends to the whole group, or to each process of a control group. What it sends to memtrack alone is meant for
-//! the program and is passed on; a [`Witness`] tells which it was. Invariant: the dispositions that the program
+//! the program and is passed on; a [`SignalProbe`] tells which it was. Invariant: the dispositions that the program
 //! inherits are those memtrack was started with: ignored signals are left alone, and exec resets handlers.
 
 use std::fs;
@@ -19,7 +19,7 @@ use signal_hook::low_level::{emulate_default_handler, register};
 
 use super::Child;
 use super::early_signals::{arrived_early, note_arrival};
-use super::signal_probe::Witness;
+use super::signal_probe::SignalProbe;
 
 const FORWARDED: [i32; 8] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 
@@ -81,7 +81,7 @@ impl Signals {
     /// # Errors
     /// There is no thread to be had.
     pub(crate) fn forwarder(mut self) -> io::Result<SignalForwarder> {
-        let (give, given) = mpsc::sync_channel::<(Arc<Child>, Option<Witness>)>(1);
+        let (give, given) = mpsc::sync_channel::<(Arc<Child>, Option<SignalProbe>)>(1);
         let wait = Arc::new(ChildrenWait::default());
         let waiting = Arc::clone(&wait);
         thread::Builder::new().name("memtrack-signal".into()).spawn(move || {
@@ -98,7 +98,7 @@ impl Signals {
 /// The thread that acts on signals.
 #[derive(Debug)]
 pub(crate) struct SignalForwarder {
-    give: mpsc::SyncSender<(Arc<Child>, Option<Witness>)>,
+    give: mpsc::SyncSender<(Arc<Child>, Option<SignalProbe>)>,
     waiting: Arc<ChildrenWait>,
 }
 
@@ -107,18 +107,18 @@ impl SignalForwarder {
     /// `target_words`: how many of memtrack's arguments, the last ones, say what to run.
     pub(crate) fn pass_on(self, child: &Arc<Child>, target_words: usize) -> Arc<ChildrenWait> {
         // Where there is no witness, everything is passed on. The thread waits for just this.
-        let _ = self.give.send((Arc::clone(child), Witness::start(target_words).ok()));
+        let _ = self.give.send((Arc::clone(child), SignalProbe::start(target_words).ok()));
         self.waiting
     }
 }
 
-fn act(info: &libc::siginfo_t, child: &Child, witness: &mut Option<Witness>, wait: &ChildrenWait) {
+fn act(info: &libc::siginfo_t, child: &Child, witness: &mut Option<SignalProbe>, wait: &ChildrenWait) {
     // Positive codes are the kernel's: the terminal.
     let was_early = arrived_early(info.si_signo);
     let is_sent = info.si_code <= 0;
     // SAFETY: a process has sent it, which the kernel notes.
     let sender = if is_sent { unsafe { info.si_pid() } } else { 0 };
-    let is_sent_to_all = |witness: &mut Witness| {
+    let is_sent_to_all = |witness: &mut SignalProbe| {
         is_sent && was_early && child.is_in_this_group() && witness.has_received(info.si_signo, sender)
     };
     if witness.as_mut().is_some_and(is_sent_to_all) {

@@ -51,7 +51,7 @@ pub(super) fn is_version_manager(text: &[u8]) -> bool {
 
 /// What stands behind a version manager's script.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Behind {
+pub(super) struct WrappedInterpreter {
     /// The program.
     pub(super) path: PathBuf,
     /// The name it is called by.
@@ -62,7 +62,7 @@ pub(super) struct Behind {
 
 /// Asks a version manager's script at `path` what it would execute; `None` where it does not answer as expected (the
 /// script is then executed as it is).
-pub(super) fn behind(path: &Path, environment: &Environment) -> Option<Behind> {
+pub(super) fn wrapped_interpreter(path: &Path, environment: &Environment) -> Option<WrappedInterpreter> {
     let name = path.file_name()?;
     let is_python = name.as_bytes().starts_with(b"python");
     // Other programs of the version manager are found in the PATH that it gives to its Python.
@@ -73,20 +73,20 @@ pub(super) fn behind(path: &Path, environment: &Environment) -> Option<Behind> {
         command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
     }
     let answer = command.args(["-I", "-S", "-c", QUESTION]).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
-    let behind = parse(&answer.stdout)?;
+    let wrapped = parse(&answer.stdout)?;
     if is_python {
-        return Some(behind);
+        return Some(wrapped);
     }
-    let found = lookup::program(name, &behind.environment).ok().filter(|found| found != path)?;
-    Some(Behind { name: found.clone().into(), path: found, environment: behind.environment })
+    let found = lookup::program(name, &wrapped.environment).ok().filter(|found| found != path)?;
+    Some(WrappedInterpreter { name: found.clone().into(), path: found, environment: wrapped.environment })
 }
 
-fn parse(answer: &[u8]) -> Option<Behind> {
+fn parse(answer: &[u8]) -> Option<WrappedInterpreter> {
     let (name, rest) = part(answer)?;
     let (file, rest) = part(rest)?;
     let (environment, _) = part(rest)?;
     let path = if name.contains(&b'/') { name } else { file };
-    Some(Behind {
+    Some(WrappedInterpreter {
         path: OsStr::from_bytes(path).into(),
         name: OsStr::from_bytes(name).into(),
         environment: environment.split(|byte| *byte == 0).filter_map(assignment).collect(),
@@ -119,9 +119,9 @@ mod tests {
 
     #[test]
     fn answers() {
-        let behind = parse(b"6:/v/py313:/v/python3.127:A=b\0C=d").unwrap();
-        assert_eq!(behind.path, std::path::Path::new("/v/py3"));
-        assert_eq!(behind.environment, [("A".into(), "b".into()), ("C".into(), "d".into())]);
+        let wrapped = parse(b"6:/v/py313:/v/python3.127:A=b\0C=d").unwrap();
+        assert_eq!(wrapped.path, std::path::Path::new("/v/py3"));
+        assert_eq!(wrapped.environment, [("A".into(), "b".into()), ("C".into(), "d".into())]);
         assert_eq!(parse(b"7:python313:/v/python3.120:").unwrap().path, std::path::Path::new("/v/python3.12"));
         assert!(parse(b"99999:short").is_none());
         assert!(parse(b"").is_none());

@@ -33,8 +33,8 @@ pub(super) fn resolve(
     let mut step = ScriptStep { path, arguments, environment };
     for _ in 0..MAX_STEPS {
         match step.next()? {
-            Next::Step(next) => step = next,
-            Next::Program(step) => return Ok(TargetFile::new(step.path, step.arguments, step.environment)),
+            Resolution::Step(next) => step = next,
+            Resolution::Program(step) => return Ok(TargetFile::new(step.path, step.arguments, step.environment)),
         }
     }
     Err(Failure::not_executable(&format!("{}: too many nested interpreters (interpreter loop)", start.display())))
@@ -47,36 +47,36 @@ struct ScriptStep {
     environment: Environment,
 }
 
-enum Next {
+enum Resolution {
     Step(ScriptStep),
     Program(ScriptStep),
 }
 
 impl ScriptStep {
-    fn next(self) -> Result<Next, Failure> {
+    fn next(self) -> Result<Resolution, Failure> {
         let head = head(&self.path);
         if head.starts_with(b"\x7fELF") || head.is_empty() {
-            return Ok(Next::Program(self));
+            return Ok(Resolution::Program(self));
         }
         if python::is_version_manager(&head)
-            && let Some(behind) = python::behind(&self.path, &self.environment)
+            && let Some(wrapped) = python::wrapped_interpreter(&self.path, &self.environment)
         {
-            return Ok(Next::Step(self.behind(behind)));
+            return Ok(Resolution::Step(self.follow_wrapper(wrapped)));
         }
         if let Some(interpreter) = long_path(&head) {
-            return Ok(Next::Step(self.interpreted(interpreter.clone(), vec![interpreter])));
+            return Ok(Resolution::Step(self.interpreted(interpreter.clone(), vec![interpreter])));
         }
         match first_line(&head) {
             Some((interpreter, argument)) => self.by_line(interpreter, argument),
             // Text without a first line for the kernel: execvp and shells hand it to sh.
-            None if is_text(&head) => Ok(Next::Step(self.interpreted("/bin/sh".into(), vec!["/bin/sh".into()]))),
-            None => Ok(Next::Program(self)),
+            None if is_text(&head) => Ok(Resolution::Step(self.interpreted("/bin/sh".into(), vec!["/bin/sh".into()]))),
+            None => Ok(Resolution::Program(self)),
         }
     }
 
-    fn behind(mut self, behind: python::Behind) -> Self {
-        self.arguments[0] = behind.name;
-        Self { path: behind.path, arguments: self.arguments, environment: behind.environment }
+    fn follow_wrapper(mut self, wrapped: python::WrappedInterpreter) -> Self {
+        self.arguments[0] = wrapped.name;
+        Self { path: wrapped.path, arguments: self.arguments, environment: wrapped.environment }
     }
 
     /// The script is handed to its interpreter, with `words` before it.
@@ -86,9 +86,9 @@ impl ScriptStep {
         Self { path: interpreter.into(), arguments: words, environment: self.environment }
     }
 
-    fn by_line(self, interpreter: &OsStr, argument: Option<&OsStr>) -> Result<Next, Failure> {
+    fn by_line(self, interpreter: &OsStr, argument: Option<&OsStr>) -> Result<Resolution, Failure> {
         let is_env = Path::new(interpreter).file_name() == Some(OsStr::new("env"));
-        if let Some(env) = argument.filter(|_| is_env).and_then(|argument| Env::parse(argument.as_bytes())) {
+        if let Some(env) = argument.filter(|_| is_env).and_then(|argument| EnvCommand::parse(argument.as_bytes())) {
             return Ok(self.by_env(env));
         }
         if !Path::new(interpreter).exists() {
@@ -97,33 +97,33 @@ impl ScriptStep {
         }
         let words = [Some(interpreter), argument].into_iter().flatten().map(OsStr::to_owned).collect();
         let next = self.interpreted(interpreter.into(), words);
-        Ok(if is_env { Next::Program(next) } else { Next::Step(next) })
+        Ok(if is_env { Resolution::Program(next) } else { Resolution::Step(next) })
     }
 
     /// What `env` would do: set variables, find the program in PATH, and execute it under its name.
-    fn by_env(mut self, env: Env) -> Next {
+    fn by_env(mut self, env: EnvCommand) -> Resolution {
         for (name, value) in env.variables {
             set_variable(&mut self.environment, &name, value.into());
         }
         match lookup::program(env.words[0].as_ref(), &self.environment) {
             Ok(found) => {
                 let words = env.words.into_iter().map(OsString::from).collect();
-                Next::Step(self.interpreted(found.into(), words))
+                Resolution::Step(self.interpreted(found.into(), words))
             }
             // env itself says best what is wrong.
-            Err(_) => Next::Program(self),
+            Err(_) => Resolution::Program(self),
         }
     }
 }
 
 /// What a line `#!/usr/bin/env …` asks for.
 #[derive(Debug, PartialEq, Eq)]
-struct Env {
+struct EnvCommand {
     variables: Vec<(String, String)>,
     words: Vec<String>,
 }
 
-impl Env {
+impl EnvCommand {
     /// Takes the argument of `env` apart; `None` for what only `env` itself understands.
     fn parse(argument: &[u8]) -> Option<Self> {
         let argument = str::from_utf8(argument).ok()?;
@@ -177,7 +177,7 @@ fn is_text(head: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Env, first_line, long_path, resolve};
+    use super::{EnvCommand, first_line, long_path, resolve};
     use std::ffi::OsString;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
@@ -238,9 +238,9 @@ mod tests {
     fn lines() {
         assert_eq!(first_line(b"#!\n"), None);
         assert_eq!(first_line(b"# text"), None);
-        assert_eq!(Env::parse(b"-S"), None);
-        assert_eq!(Env::parse(b"-S \"a b\""), None);
-        assert_eq!(Env::parse(b"python3").unwrap().words, ["python3"]);
+        assert_eq!(EnvCommand::parse(b"-S"), None);
+        assert_eq!(EnvCommand::parse(b"-S \"a b\""), None);
+        assert_eq!(EnvCommand::parse(b"python3").unwrap().words, ["python3"]);
         assert_eq!(long_path(b"#!/bin/sh\n'''exec' \"/a b/python3\" \"$0\" \"$@\"\n' '''\n").unwrap(), "/a b/python3");
     }
 }

@@ -4,7 +4,7 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 
 /// What a piece of text is, which decides how it looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,9 +106,9 @@ impl Styled {
     }
 
     /// As it is written to the terminal.
-    pub(crate) fn render(&self, look: Look) -> String {
+    pub(crate) fn render(&self, format: TextFormat) -> String {
         let piece = |(style, text): &(Style, String)| match style.parameters() {
-            parameters if look.color && !parameters.is_empty() => format!("\x1b[{parameters}m{text}\x1b[0m"),
+            parameters if format.color && !parameters.is_empty() => format!("\x1b[{parameters}m{text}\x1b[0m"),
             _ => text.clone(),
         };
         self.pieces.iter().map(piece).collect()
@@ -163,27 +163,27 @@ pub(super) fn without_middle(text: &str, room: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::{Style, Styled, without_middle};
-    use crate::terminal::Look;
+    use crate::terminal::TextFormat;
 
     #[test]
     fn escape_sequences_take_no_width() {
         let text = Styled::new(Style::OwnCode, "load").and(Style::Dim, " at report.py:9").and(Style::Plain, "");
         assert_eq!(text.width(), 19);
         assert_eq!(text.words(), "load at report.py:9");
-        let [plain, colored] = [false, true].map(|color| text.render(Look { width: None, color }));
+        let [plain, colored] = [false, true].map(|color| text.render(TextFormat { width: None, color }));
         assert_eq!(
             (plain.as_str(), colored.as_str()),
             ("load at report.py:9", "\x1b[1;36mload\x1b[0m\x1b[2m at report.py:9\x1b[0m")
         );
         assert_eq!(
-            text.cut(Some(7)).render(Look { width: None, color: true }),
+            text.cut(Some(7)).render(TextFormat { width: None, color: true }),
             "\x1b[1;36mload\x1b[0m\x1b[2m a\x1b[0m\x1b[2m…\x1b[0m"
         );
     }
 
     #[test]
     fn control_characters_of_names_are_shown() {
-        assert_eq!(Styled::from("a\x1b[2Jb").render(Look { width: None, color: true }), "a\\u{1b}[2Jb");
+        assert_eq!(Styled::from("a\x1b[2Jb").render(TextFormat { width: None, color: true }), "a\\u{1b}[2Jb");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use super::label::Label;
 use super::styled::{Style, Styled};
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 use crate::units::{count, percent, size};
 
 /// The line that stands for so many rows that are not shown.
@@ -131,23 +131,23 @@ impl TextTable {
     }
 
     /// The same lines, so many columns to the right.
-    pub(crate) fn indented(&self, columns: usize, look: Look) -> Vec<String> {
-        let narrower = Look { width: look.width.map(|width| width.saturating_sub(columns)), ..look };
+    pub(crate) fn indented(&self, columns: usize, format: TextFormat) -> Vec<String> {
+        let narrower = TextFormat { width: format.width.map(|width| width.saturating_sub(columns)), ..format };
         self.lines(narrower).iter().map(|line| format!("{:columns$}{line}", "")).collect()
     }
 
     /// The lines, each within the width that there is.
-    pub(crate) fn lines(&self, look: Look) -> Vec<String> {
+    pub(crate) fn lines(&self, format: TextFormat) -> Vec<String> {
         let has_head = self.columns.iter().any(|column| !column.title.is_empty());
         let head =
             self.columns.iter().map(|column| TextCell::Text(Styled::new(Style::Heading, column.title))).collect();
         let head = [head];
         let rows = head[..usize::from(has_head)].iter().chain(&self.rows);
         let mut widths = self.widths(rows.clone());
-        let shown = self.shown(&widths, look.width);
-        self.narrow(&shown, &mut widths, look.width);
+        let shown = self.shown(&widths, format.width);
+        self.narrow(&shown, &mut widths, format.width);
         let more = (self.more > 0).then(|| left_out(self.more as u64));
-        rows.map(|row| line(row, &shown, &widths, look)).chain(more).collect()
+        rows.map(|row| line(row, &shown, &widths, format)).chain(more).collect()
     }
 
     fn widths<'a>(&self, rows: impl Iterator<Item = &'a Vec<TextCell>> + Clone) -> Vec<usize> {
@@ -185,7 +185,7 @@ fn used(shown: &[usize], widths: &[usize]) -> usize {
     shown.iter().rev().skip(1).map(|column| widths[*column] + 2).sum()
 }
 
-fn line(row: &[TextCell], shown: &[usize], widths: &[usize], look: Look) -> String {
+fn line(row: &[TextCell], shown: &[usize], widths: &[usize], format: TextFormat) -> String {
     let Some((last, others)) = shown.split_last() else { return String::new() };
     let mut line = String::new();
     let mut used = 2;
@@ -193,12 +193,12 @@ fn line(row: &[TextCell], shown: &[usize], widths: &[usize], look: Look) -> Stri
         let width = widths[*column];
         let text = row.get(*column).map_or_else(Styled::default, |cell| cell.fit(Some(width)));
         line.push_str(&" ".repeat(2 + width.saturating_sub(text.width())));
-        line.push_str(&text.render(look));
+        line.push_str(&text.render(format));
         used += width + 2;
     }
     line.push_str("  ");
-    let room = look.width.map(|width| width.saturating_sub(used).max(LEAST));
-    line.push_str(&row.get(*last).map_or_else(Styled::default, |cell| cell.fit(room)).render(look));
+    let room = format.width.map(|width| width.saturating_sub(used).max(LEAST));
+    line.push_str(&row.get(*last).map_or_else(Styled::default, |cell| cell.fit(room)).render(format));
     line.truncate(line.trim_end().len());
     line
 }
@@ -206,11 +206,11 @@ fn line(row: &[TextCell], shown: &[usize], widths: &[usize], look: Look) -> Stri
 #[cfg(test)]
 mod tests {
     use super::{TextTable, column, share};
-    use crate::terminal::Look;
+    use crate::terminal::TextFormat;
     use crate::text::Label;
 
-    fn look(width: Option<usize>) -> Look {
-        Look { width, color: false }
+    fn format(width: Option<usize>) -> TextFormat {
+        TextFormat { width, color: false }
     }
 
     #[test]
@@ -218,9 +218,9 @@ mod tests {
         let mut table = TextTable::new([column(""), column(""), column("")]);
         table.row(["1.00 kB".into(), "2".into(), Label::new("a function", "some/long/path.py:12", false).into()]);
         table.row(["12 B", "1,000", "漢字"].map(Into::into));
-        assert_eq!(table.lines(look(None))[1], "     12 B  1,000  漢字");
-        assert_eq!(table.lines(look(Some(44)))[0], "  1.00 kB      2  a function at …/path.py:12");
-        assert_eq!(table.first(1).lines(look(None))[1..], ["  and 1 more (-n 0 shows all)"]);
+        assert_eq!(table.lines(format(None))[1], "     12 B  1,000  漢字");
+        assert_eq!(table.lines(format(Some(44)))[0], "  1.00 kB      2  a function at …/path.py:12");
+        assert_eq!(table.first(1).lines(format(None))[1..], ["  and 1 more (-n 0 shows all)"]);
     }
 
     #[test]
@@ -232,18 +232,18 @@ mod tests {
             column("Place"),
         ]);
         table.row(["1.00 kB", "123,456", "12345 worker", "a long name of a function"].map(Into::into));
-        assert_eq!(table.lines(look(Some(60)))[0], "     Size    Count        Thread  Place");
-        assert_eq!(table.lines(look(Some(58)))[0], "     Size    Count  Place");
-        assert_eq!(table.lines(look(Some(40)))[0], "     Size  Place");
-        assert_eq!(table.lines(look(Some(30)))[1], "  1.00 kB  a long name of a f…");
+        assert_eq!(table.lines(format(Some(60)))[0], "     Size    Count        Thread  Place");
+        assert_eq!(table.lines(format(Some(58)))[0], "     Size    Count  Place");
+        assert_eq!(table.lines(format(Some(40)))[0], "     Size  Place");
+        assert_eq!(table.lines(format(Some(30)))[1], "  1.00 kB  a long name of a f…");
     }
 
     #[test]
     fn texts_that_may_be_cut_make_room() {
         let mut table = TextTable::new([column("Process").cut(), column("Thread").cut(), column("Place")]);
         table.row(["4711 python manage.py run", "12345 worker", "a long name of a function"].map(Into::into));
-        assert_eq!(table.lines(look(Some(58)))[1], "  4711 python ma…  12345 worker  a long name of a function");
-        assert_eq!(table.lines(look(Some(40)))[1], "  4711 python…  12345 worker  a long na…");
+        assert_eq!(table.lines(format(Some(58)))[1], "  4711 python ma…  12345 worker  a long name of a function");
+        assert_eq!(table.lines(format(Some(40)))[1], "  4711 python…  12345 worker  a long na…");
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         table.row([size, part, Label::new("load", "a.py:9", true).into()]);
         let [size, part] = share(1, 1000);
         table.row([size, part, Label::new("f", "", false).into()]);
-        let lines = table.lines(Look { width: Some(80), color: true });
+        let lines = table.lines(TextFormat { width: Some(80), color: true });
         assert_eq!(lines[0], "   \x1b[1mSize\x1b[0m    \x1b[1mPart\x1b[0m  \x1b[1mPlace\x1b[0m");
         assert_eq!(
             lines[1],

@@ -5,16 +5,16 @@
 use unicode_width::UnicodeWidthStr;
 
 use super::styled::{Style, Styled, visible};
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 
 /// A sentence in as many lines as it needs.
-pub(crate) fn paragraph(text: &str, look: Look) -> Vec<String> {
-    broken(&visible(text), look.width)
+pub(crate) fn paragraph(text: &str, format: TextFormat) -> Vec<String> {
+    broken(&visible(text), format.width)
 }
 
 /// A figure behind its label, which has so many columns: what does not fit into the line goes on below itself.
-pub(crate) fn entry(label: &str, columns: usize, text: &str, look: Look) -> Vec<String> {
-    let room = look.width.map(|width| width.saturating_sub(columns));
+pub(crate) fn entry(label: &str, columns: usize, text: &str, format: TextFormat) -> Vec<String> {
+    let room = format.width.map(|width| width.saturating_sub(columns));
     let indented = |(number, line): (usize, &String)| match number {
         0 => format!("{label:columns$}{line}"),
         _ => format!("{:columns$}{line}", ""),
@@ -39,7 +39,7 @@ fn broken(text: &str, room: Option<usize>) -> Vec<String> {
     lines
 }
 
-impl Look {
+impl TextFormat {
     /// A heading.
     pub(crate) fn heading(self, text: &str) -> String {
         let line = |line: &String| Styled::new(Style::Heading, line).render(self);
@@ -50,26 +50,29 @@ impl Look {
 #[cfg(test)]
 mod tests {
     use super::{entry, paragraph};
-    use crate::terminal::Look;
+    use crate::terminal::TextFormat;
 
     #[test]
     fn sentences_are_broken_at_words() {
-        let look = Look { width: Some(20), color: false };
-        assert_eq!(paragraph("150 MB in 143 arenas held by Python", look), ["150 MB in 143 arenas", "held by Python"]);
+        let format = TextFormat { width: Some(20), color: false };
         assert_eq!(
-            paragraph("in /a/path/that/is/copied.bin, whole", look),
+            paragraph("150 MB in 143 arenas held by Python", format),
+            ["150 MB in 143 arenas", "held by Python"]
+        );
+        assert_eq!(
+            paragraph("in /a/path/that/is/copied.bin, whole", format),
             ["in", "/a/path/that/is/copied.bin,", "whole"]
         );
         assert_eq!(
-            entry("Peak", 6, "311 MB in 15,433 allocations", look),
+            entry("Peak", 6, "311 MB in 15,433 allocations", format),
             ["Peak  311 MB in", "      15,433", "      allocations"]
         );
-        assert_eq!(entry("Peak", 6, "311 MB, 漢字漢字漢字", look), ["Peak  311 MB,", "      漢字漢字漢字"]);
+        assert_eq!(entry("Peak", 6, "311 MB, 漢字漢字漢字", format), ["Peak  311 MB,", "      漢字漢字漢字"]);
     }
 
     #[test]
     fn pipes_get_whole_lines() {
-        let look = Look { width: None, color: false };
-        assert_eq!(paragraph("150 MB in 143 arenas  held by Python", look), ["150 MB in 143 arenas  held by Python"]);
+        let format = TextFormat { width: None, color: false };
+        assert_eq!(paragraph("150 MB in 143 arenas  held by Python", format), ["150 MB in 143 arenas  held by Python"]);
     }
 }

@@ -69,7 +69,7 @@ impl Answerer {
     }
 
     /// Reads the maps, and answers the pending questions.
-    pub(super) fn look(&mut self) -> MapsAnswer {
+    pub(super) fn read_maps(&mut self) -> MapsAnswer {
         let pid = self.pid;
         self.look_at(|| read(pid))
     }
@@ -266,7 +266,7 @@ mod tests {
         process.ask(3, 8, 1);
         process.ask(5, 9, usize::MAX >> 20);
         process.question(6).code.store(Question::CLAIMED, SeqCst);
-        let answer = process.answerer.look();
+        let answer = process.answerer.read_maps();
         let start = process.code.addr() as u64;
         let path = process.dir.path().join("code").into_os_string().into_encoded_bytes();
         let file = MappedFile { codes: vec![7, 8], bias: start, start, end: start + 8192, path, build_id: vec![] };
@@ -296,7 +296,7 @@ mod tests {
     fn what_was_there_holds_for_a_process_that_has_ended_if_nothing_was_unmapped() {
         for unmaps in [0, 1] {
             let mut process = MappedProcess::new();
-            assert!(process.answerer.look().files.is_empty());
+            assert!(process.answerer.read_maps().files.is_empty());
             process.end();
             process.ask(0, 7, 0);
             process.area.control().unmaps.fetch_add(unmaps, SeqCst);
@@ -304,7 +304,7 @@ mod tests {
             assert_eq!((answer.files.len(), answer.error_text), (1 - unmaps as usize, None));
         }
         let mut process = MappedProcess::new();
-        process.answerer.look();
+        process.answerer.read_maps();
         process.ask(0, 7, 0);
         assert_eq!(process.refused(libc::ESRCH).0.len(), 1);
     }
@@ -314,7 +314,7 @@ mod tests {
         let mut process = MappedProcess::new();
         process.ask(0, 7, 0);
         process.area.control().image.store(image::IN_EXEC, SeqCst);
-        assert!(process.answerer.look().files.is_empty());
+        assert!(process.answerer.read_maps().files.is_empty());
         let mut process = MappedProcess::new();
         process.ask(0, 7, 0);
         let page = process.code.addr();

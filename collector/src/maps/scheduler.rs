@@ -46,7 +46,7 @@ impl MapsScheduler {
         let mut answerer = Answerer::new(pid, Arc::clone(area), Arc::clone(handle));
         let (looks, orders) = bounded(1);
         let (tell, answers) = bounded(2);
-        let answer = move || orders.iter().all(|()| tell.send(answerer.look()).is_ok());
+        let answer = move || orders.iter().all(|()| tell.send(answerer.read_maps()).is_ok());
         std::thread::Builder::new().name("memtrack-maps".into()).spawn(answer).ok()?;
         let next_refill_ns = now.saturating_add(REFILL_NS);
         let mut scheduler = Self {

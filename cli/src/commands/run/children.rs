@@ -15,22 +15,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use memtrack_collector::{NewChild, OpenSink};
 use memtrack_reader::source;
 
-use super::{Form, sink};
+use super::{CaptureMode, sink};
 use crate::output::CaptureFile;
 use crate::reports::capture_info::quoted;
 
 /// The captures that were made.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Children(Arc<Shared>);
+pub(super) struct Children(Arc<ChildrenShared>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct ChildrenShared {
+    state: Mutex<ChildrenState>,
     named: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ChildrenState {
     names: Option<CaptureNames>,
     captures: Vec<(u32, CaptureFile)>,
     /// Captures of the children of an earlier run that were removed.
@@ -48,13 +48,13 @@ struct CaptureNames {
 
 impl Children {
     /// Gives each child a file of its own, beside the program's.
-    pub(super) fn opener(&self, form: Form) -> OpenSink {
+    pub(super) fn opener(&self, mode: CaptureMode) -> OpenSink {
         let shared = Arc::clone(&self.0);
         Box::new(move |child| {
             let path = shared.names().path(child);
             let opened = CaptureFile::named(&path, true);
             let (capture, file) = opened.map_err(|error| io::Error::other(format!("{error:#}")))?;
-            let sink = sink(form, file)?;
+            let sink = sink(mode, file)?;
             shared.lock().captures.push((child.number, capture));
             Ok(sink)
         })
@@ -96,8 +96,8 @@ impl Children {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ChildrenShared {
+    fn lock(&self) -> MutexGuard<'_, ChildrenState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -15,13 +15,13 @@ use memtrack_reader::symbols::DebugFileSearch;
 use memtrack_reader::{Options, View};
 
 use super::children::Children;
-use super::termination::Ending;
+use super::termination::Termination;
 use crate::args;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::CaptureFile;
 use crate::reports::capture_info::{Capture, quoted};
-use crate::reports::display::Wish;
+use crate::reports::display::DisplayOptions;
 use crate::reports::leak_parts::LeakParts;
 use crate::reports::{failed, own_lines};
 use crate::target::TargetFile;
@@ -54,12 +54,12 @@ const MUCH_OF: u64 = 4;
 /// Processor time of a program whose children are not recorded, in nanoseconds: its own, and with that of the processes
 /// that it, and they, have started and waited for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unrecorded {
+pub(super) struct UnrecordedChildren {
     pub(super) own_ns: u64,
     pub(super) all_ns: u64,
 }
 
-impl Unrecorded {
+impl UnrecordedChildren {
     /// What is said of the children, if they did much of the work: perhaps they were meant. `before`: what is not the
     /// program's work, but that of a wrapper that has executed it in its place, such as a version manager's script.
     fn text(self, before: ProcessorTimes) -> Option<String> {
@@ -79,11 +79,11 @@ pub(super) type AfterClosing<'a> = &'a dyn Fn(&[PathBuf]);
 /// Says how the recording went; what went wrong also when `quiet`. What is to be done with captures that stay is done
 /// before. Gives the captures that stay, the program's own first.
 pub(super) fn report(
-    (options, ending): (&args::RunArgs, &Ending),
+    (options, termination): (&args::RunArgs, &Termination),
     capture: CaptureFile,
     program: &TargetFile,
     result: std::result::Result<RecordingSummary, Error>,
-    (children, unrecorded): (&Children, Option<Unrecorded>),
+    (children, unrecorded_children): (&Children, Option<UnrecordedChildren>),
     then: AfterClosing<'_>,
 ) -> Vec<PathBuf> {
     let quiet = options.quiet;
@@ -113,7 +113,7 @@ pub(super) fn report(
     then(&own);
     if !quiet {
         summary.notes.iter().for_each(message::warning);
-        recorded((options, ending), &capture, &summary, (&captures, children), unrecorded);
+        recorded((options, termination), &capture, &summary, (&captures, children), unrecorded_children);
     }
     [own, captures].concat()
 }
@@ -154,15 +154,15 @@ fn finish_children(quiet: bool, summary: &RecordingSummary, children: &Children)
 }
 
 fn recorded(
-    (options, ending): (&args::RunArgs, &Ending),
+    (options, termination): (&args::RunArgs, &Termination),
     capture: &CaptureFile,
     summary: &RecordingSummary,
     (children, named): (&[PathBuf], &Children),
-    unrecorded: Option<Unrecorded>,
+    unrecorded_children: Option<UnrecordedChildren>,
 ) {
     let path = capture.path();
     let shown = quoted(&path.display().to_string());
-    if let Some(text) = ending.signal_text() {
+    if let Some(text) = termination.signal_text() {
         message::line("");
         message::note(format_args!("memtrack: the program was {text}"));
     }
@@ -177,7 +177,7 @@ fn recorded(
     let names = DebugFileSearch::limited(LINES_TAKE, NAMES_TAKE);
     let read = read.then(|| read_back(&all, (!native, names.clone())));
     let took = match &read {
-        Some(Ok((capture, _))) => capture.facts.duration_ns(&capture.analysis),
+        Some(Ok((capture, _))) => capture.info.duration_ns(&capture.analysis),
         _ => nanos(summary),
     };
     let took = duration(took);
@@ -190,15 +190,15 @@ fn recorded(
     message::line(format_args!("\nmemtrack: {} in {shown}, recorded in {took}", size(bytes)));
     match read {
         Some(Ok((capture, parts))) => {
-            figures((options, ending), (&capture, parts), all.len(), &names);
+            figures((options, termination), (&capture, parts), all.len(), &names);
         }
         Some(Err(error)) => message::error(format_args!("{error:#}")),
         None => {}
     }
-    if let Some(text) = ending.group_limits() {
+    if let Some(text) = termination.group_limits() {
         message::line(format_args!("  {:12}{text}", "limit"));
     }
-    if let Some(text) = unrecorded.and_then(|unrecorded| unrecorded.text(summary.before)) {
+    if let Some(text) = unrecorded_children.and_then(|unrecorded_children| unrecorded_children.text(summary.before)) {
         message::labelled("children", text);
     }
     let shown = if children.is_empty() {
@@ -228,13 +228,13 @@ fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSear
     let request = Request { paths: captures, quiet: true, without_names, search, ..Request::default() };
     let mut capture = load(request, &Options::default())?;
     let parts = LeakParts::of(&capture, View::Leaks);
-    capture.show(&Wish::default())?;
+    capture.show(&DisplayOptions::default())?;
     Ok((capture, parts))
 }
 
 /// Who holds the memory is left out where there was no time to find all names.
 fn figures(
-    (options, ending): (&args::RunArgs, &Ending),
+    (options, termination): (&args::RunArgs, &Termination),
     (capture, parts): (&Capture, LeakParts),
     captures: usize,
     names: &DebugFileSearch,
@@ -245,10 +245,10 @@ fn figures(
         }
     };
     let peak = capture.analysis.totals.peak;
-    match capture.facts.several.as_ref().filter(|several| several.apart.is_some()) {
-        Some(several) => {
-            let most = size(several.sum_of_peaks.unwrap_or(peak.bytes));
-            let least = size(several.at_least);
+    match capture.info.combined_peaks.as_ref().filter(|combined_peaks| combined_peaks.no_joint_peak.is_some()) {
+        Some(combined_peaks) => {
+            let most = size(combined_peaks.sum_of_peaks.unwrap_or(peak.bytes));
+            let least = size(combined_peaks.at_least);
             message::labelled("peak", format_args!("at least {least} at one time; sum of per-process peaks {most}"));
         }
         None => {
@@ -258,31 +258,31 @@ fn figures(
             held(View::HighWaterMark);
         }
     }
-    let (leaked, when) = (parts.leaked(false), capture.facts.leak_moment.when());
+    let (leaked, when) = (parts.leaked(false), capture.info.leak_moment.when());
     let leaked_in_words = format!("{} in {} allocations, live {when}", size(leaked.bytes), count(leaked.count));
     message::labelled("leaked", leaked_in_words);
     if leaked.bytes > 0 {
         held(View::Leaks);
     }
-    if let Some(text) = parts.apart() {
+    if let Some(text) = parts.excluded_text() {
         message::labelled("excluded", text);
     }
     let failed = failed::text(capture);
-    let limits = failed.as_ref().and_then(|_| ending.memory_limits());
+    let limits = failed.as_ref().and_then(|_| termination.memory_limits());
     let holders = if names.is_over() { Some(UNNAMED) } else { names.is_brief().then_some(BRIEF) };
     for (label, text) in [("failed", failed), ("limit", limits), ("holders", holders.map(str::to_owned))] {
         if let Some(text) = text {
             message::labelled(label, text);
         }
     }
-    let account = &capture.facts.account;
-    let process = &capture.facts.process;
+    let recording_cost = &capture.info.recording_cost;
+    let process = &capture.info.process;
     let native_by_itself = !options.native && process.native_traces && process.python_version.is_none();
-    let stacks = match capture.facts.stackless {
+    let stacks = match capture.info.has_no_stacks {
         true => Some(STACKLESS.into()),
         false => native_by_itself.then(|| NATIVE.to_owned()),
     };
-    for (label, text) in [("stacks", stacks), ("cut", account.cut_in_short())] {
+    for (label, text) in [("stacks", stacks), ("cut", recording_cost.cut_in_short())] {
         if let Some(text) = text {
             message::labelled(label, text);
         }
@@ -291,7 +291,7 @@ fn figures(
 
 /// Who holds most of it.
 fn held(capture: &Capture, view: View) {
-    message::rows(&own_lines::answer(capture, view));
+    message::rows(&own_lines::top_rows(capture, view));
 }
 
 fn nanos(summary: &RecordingSummary) -> u64 {
@@ -302,17 +302,17 @@ fn nanos(summary: &RecordingSummary) -> u64 {
 mod tests {
     use memtrack_collector::ProcessorTimes;
 
-    use super::{MUCH_NS, Unrecorded};
+    use super::{MUCH_NS, UnrecordedChildren};
 
     #[test]
     fn children_are_told_of_that_did_much_of_the_work() {
         let none = ProcessorTimes::default();
-        let text = |own_ns, theirs_ns| Unrecorded { own_ns, all_ns: own_ns + theirs_ns }.text(none);
+        let text = |own_ns, theirs_ns| UnrecordedChildren { own_ns, all_ns: own_ns + theirs_ns }.text(none);
         let expected = "not recorded, though they took 75 % of the CPU time; use --follow to record them";
         assert_eq!(text(MUCH_NS, 3 * MUCH_NS).as_deref(), Some(expected));
         assert_eq!(text(0, MUCH_NS - 1), None);
         assert_eq!(text(4 * MUCH_NS, MUCH_NS), None);
-        assert_eq!(Unrecorded { own_ns: 5, all_ns: 0 }.text(none), None);
+        assert_eq!(UnrecordedChildren { own_ns: 5, all_ns: 0 }.text(none), None);
     }
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
         let before = ProcessorTimes { own_ns: 10 * MUCH_NS, children_ns: 30 * MUCH_NS };
         let text = |own_ns, theirs_ns| {
             let own_ns = before.own_ns + own_ns;
-            Unrecorded { own_ns, all_ns: own_ns + before.children_ns + theirs_ns }.text(before)
+            UnrecordedChildren { own_ns, all_ns: own_ns + before.children_ns + theirs_ns }.text(before)
         };
         assert_eq!(text(MUCH_NS, 0), None);
         let expected = "not recorded, though they took 50 % of the CPU time; use --follow to record them";

@@ -26,11 +26,11 @@ use memtrack_collector::control_groups::{memory_limit, oom_kills, refused_tasks}
 use memtrack_collector::{Collector, Compression, FileSink, ProcessExit, RecordingEnd, Sink, room_for_tasks};
 
 use self::children::Children;
-use self::final_summary::Unrecorded;
+use self::final_summary::UnrecordedChildren;
 use self::live::LiveSink;
 use self::private_directory::PrivateDirectory;
 use self::sums::SumsSink;
-use self::termination::Ending;
+use self::termination::Termination;
 use crate::args;
 use crate::failure::Failure;
 use crate::message;
@@ -71,7 +71,7 @@ pub(crate) fn run(options: &args::RunArgs) -> Result<u8> {
         }
         run => run?,
     };
-    crate::sys::stop_witness();
+    crate::sys::stop_signal_probe();
     Ok(shell_status(status))
 }
 
@@ -128,7 +128,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
     let (mut capture, file) = open(options, &children)?;
     let events_before = (oom_kills(), refused_tasks());
     match launch(options, program, &private, shim, file, &children) {
-        Ok(Launched { collector, child, waiting }) => {
+        Ok(LaunchedProgram { collector, child, waiting }) => {
             let named = capture.name(&target.name(), child.pid());
             children.name(capture.path());
             let Reaped { status, own_ns, all_ns, resident_peak, name, limits } = child.reap()?;
@@ -137,7 +137,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             };
             let (oom_kills, refused_tasks) =
                 (since(events_before.0, oom_kills()), since(events_before.1, refused_tasks()));
-            let ending = Ending { status, limits, cpu_ns: own_ns, oom_kills, refused_tasks };
+            let termination = Termination { status, limits, cpu_ns: own_ns, oom_kills, refused_tasks };
             end_with(shell_status(status));
             collector.child_exited(ProcessExit { status: shell_status(status), cpu_ns: own_ns, resident_peak, name });
             if options.follow {
@@ -152,10 +152,16 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
                     repack::repack(captures, compression, &waiting);
                 }
             };
-            let unrecorded = own_ns.filter(|_| !options.follow);
-            let unrecorded = unrecorded.map(|own_ns| Unrecorded { own_ns, all_ns });
-            let recorded =
-                final_summary::report((options, &ending), capture, program, summary, (&children, unrecorded), &repack);
+            let unrecorded_children = own_ns.filter(|_| !options.follow);
+            let unrecorded_children = unrecorded_children.map(|own_ns| UnrecordedChildren { own_ns, all_ns });
+            let recorded = final_summary::report(
+                (options, &termination),
+                capture,
+                program,
+                summary,
+                (&children, unrecorded_children),
+                &repack,
+            );
             if options.flamegraph {
                 page::make(options, &recorded);
             }
@@ -210,7 +216,7 @@ fn wait_for_children(collector: &Collector, waiting: &ChildrenWait, quiet: bool)
 }
 
 /// A program that runs, and is recorded.
-struct Launched {
+struct LaunchedProgram {
     collector: Collector,
     child: Arc<Child>,
     waiting: Arc<ChildrenWait>,
@@ -224,7 +230,7 @@ fn launch(
     shim: PathBuf,
     file: File,
     children: &Children,
-) -> Result<Launched> {
+) -> Result<LaunchedProgram> {
     let how = memtrack_collector::RecordingOptions {
         timestamps: options.allocation_timestamps,
         python_allocators: options.trace_python_allocators,
@@ -233,7 +239,7 @@ fn launch(
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
         ..memtrack_collector::RecordingOptions::default()
     };
-    let form = Form {
+    let mode = CaptureMode {
         sums: options.aggregate,
         live: options.live,
         sources: options.embed_sources,
@@ -241,9 +247,9 @@ fn launch(
     };
     // First, since files that may not become so large are reported by a signal, the shared memory's among them.
     let signals = Signals::take()?;
-    let sink = sink(form, file).context("cannot write the capture")?;
+    let sink = sink(mode, file).context("cannot write the capture")?;
     let collector = if options.follow {
-        Collector::start_following(private.path(), how, sink, children.opener(form))?
+        Collector::start_following(private.path(), how, sink, children.opener(mode))?
     } else {
         Collector::start(private.path(), how, sink)?
     };
@@ -257,12 +263,12 @@ fn launch(
     }
     collector.expect_child(child.pid().cast_unsigned());
     let waiting = signals.pass_on(&child, options.target.len());
-    Ok(Launched { collector, child, waiting })
+    Ok(LaunchedProgram { collector, child, waiting })
 }
 
 /// What a capture holds, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Form {
+struct CaptureMode {
     /// Sums instead of events.
     sums: bool,
     /// Figures while the program runs.
@@ -272,14 +278,14 @@ struct Form {
     compression: Compression,
 }
 
-fn sink(form: Form, file: File) -> io::Result<Box<dyn Sink>> {
-    let sink: Box<dyn Sink> = if form.sums {
-        Box::new(SumsSink::new(file, form.compression, form.sources)?)
+fn sink(mode: CaptureMode, file: File) -> io::Result<Box<dyn Sink>> {
+    let sink: Box<dyn Sink> = if mode.sums {
+        Box::new(SumsSink::new(file, mode.compression, mode.sources)?)
     } else {
-        let sink = FileSink::compressed(file, form.compression)?;
-        Box::new(if form.sources { sink.with_sources() } else { sink })
+        let sink = FileSink::compressed(file, mode.compression)?;
+        Box::new(if mode.sources { sink.with_sources() } else { sink })
     };
-    Ok(if form.live { Box::new(LiveSink::new(sink)) } else { sink })
+    Ok(if mode.live { Box::new(LiveSink::new(sink)) } else { sink })
 }
 
 fn start(program: &TargetFile, environment: Environment) -> Result<Arc<Child>> {

@@ -23,7 +23,7 @@ pub(super) struct ProcessReplay {
 }
 
 /// What is known at a moment.
-pub(super) struct Now<'a> {
+pub(super) struct ReplayState<'a> {
     pub(super) process: &'a Process,
     pub(super) analysis: Analysis,
     pub(super) frames: &'a Frames,
@@ -85,10 +85,10 @@ impl ProcessReplay {
     }
 
     /// As of now; costs a walk over everything live. `None` before the process is known.
-    pub(super) fn now(&self) -> Option<Now<'_>> {
+    pub(super) fn now(&self) -> Option<ReplayState<'_>> {
         let online = self.online.as_ref()?;
         let (frames, threads) = (online.frames(), online.threads());
-        Some(Now { process: &self.process, analysis: self.replay.finish(), frames, threads })
+        Some(ReplayState { process: &self.process, analysis: self.replay.finish(), frames, threads })
     }
 
     /// The frames that are known by now.

@@ -115,7 +115,7 @@ impl Sink for SumsSink {
     fn finish(&mut self, complete: bool) -> io::Result<()> {
         let Some((analysis, read)) = self.running.finish()? else { return Ok(()) };
         let mut packages = Packages::default();
-        read.frames.names().filter(|name| name.ends_with(".py")).for_each(|file| packages.look(file.as_bytes()));
+        read.frames.names().filter(|name| name.ends_with(".py")).for_each(|file| packages.check_file(file.as_bytes()));
         let process = Process { packages: packages.take_changed().unwrap_or_default(), ..self.running.process.clone() };
         self.file.add_sources(self.sources.as_mut(), &read.frames)?;
         self.file.write(&process, analysis, &read.frames, &read.threads, complete)

@@ -10,7 +10,7 @@ use crate::units::{count, size};
 
 /// How the program ended, and under which limits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ending {
+pub(super) struct Termination {
     pub(super) status: ExitStatus,
     pub(super) limits: ResourceLimits,
     /// Its processor time in nanoseconds.
@@ -21,7 +21,7 @@ pub(super) struct Ending {
     pub(super) refused_tasks: u64,
 }
 
-impl Ending {
+impl Termination {
     /// The signal that ended the program, if one did.
     pub(super) fn signal_text(&self) -> Option<String> {
         let signal = self.status.signal()?;
@@ -117,19 +117,19 @@ const SIGNALS: [(i32, &str); 16] = [
 
 #[cfg(test)]
 mod tests {
-    use super::Ending;
+    use super::Termination;
     use crate::sys::ResourceLimits;
     use std::os::unix::process::ExitStatusExt;
     use std::process::ExitStatus;
 
-    fn ending(raw: i32) -> Ending {
+    fn termination(raw: i32) -> Termination {
         let (status, limits) = (ExitStatus::from_raw(raw), ResourceLimits::default());
-        Ending { status, limits, cpu_ns: Some(1_010_000_000), oom_kills: 0, refused_tasks: 0 }
+        Termination { status, limits, cpu_ns: Some(1_010_000_000), oom_kills: 0, refused_tasks: 0 }
     }
 
     #[test]
     fn signals_are_named() {
-        let text = |raw| ending(raw).signal_text();
+        let text = |raw| termination(raw).signal_text();
         assert_eq!(text(11).as_deref(), Some("ended by signal 11 (SIGSEGV)"));
         assert_eq!(text(0x80 | 6).as_deref(), Some("ended by signal 6 (SIGABRT), with a core dump"));
         assert_eq!(text(35).as_deref(), Some("ended by signal 35"));
@@ -144,8 +144,9 @@ mod tests {
             file_size: Some(1000),
             ..ResourceLimits::default()
         };
-        let text =
-            |raw, limits, oom: bool| Ending { limits, oom_kills: oom.into(), ..ending(raw) }.signal_text().unwrap();
+        let text = |raw, limits, oom: bool| {
+            Termination { limits, oom_kills: oom.into(), ..termination(raw) }.signal_text().unwrap()
+        };
         let none = ResourceLimits::default();
         let cpu = "CPU time limit (ulimit -t) of 1 s)";
         assert_eq!(text(24, limits, false), format!("ended by signal 24 (SIGXCPU: {cpu}"));
@@ -156,14 +157,15 @@ mod tests {
         let longer = ResourceLimits { most_cpu_seconds: Some(2), ..limits };
         assert!(text(9, longer, false).contains("sent by another process"));
         // Killed at 0.6 s by another process, under a limit of 1 s.
-        let early = Ending { limits, cpu_ns: Some(600_000_000), ..ending(9) };
+        let early = Termination { limits, cpu_ns: Some(600_000_000), ..termination(9) };
         assert!(early.signal_text().unwrap().contains("sent by another process"));
         assert!(text(25, limits, false).ends_with("file size limit (ulimit -f), 1.00 kB)"));
     }
 
     #[test]
     fn limits_of_control_groups_are_told_once() {
-        let told = |raw, oom_kills, refused_tasks| Ending { oom_kills, refused_tasks, ..ending(raw) }.group_limits();
+        let told =
+            |raw, oom_kills, refused_tasks| Termination { oom_kills, refused_tasks, ..termination(raw) }.group_limits();
         assert_eq!((told(0, 0, 0), told(9, 1, 0)), (None, None));
         assert!(told(0, 1, 0).unwrap().starts_with("the OOM killer killed a process of"));
         assert!(told(9, 2, 7).unwrap().starts_with("the control group could have no more"));
@@ -173,7 +175,7 @@ mod tests {
     #[test]
     fn limits_of_memory_are_told() {
         let limits = ResourceLimits { address_space: Some(500_000_000), ..ResourceLimits::default() };
-        let told = |limits| Ending { limits, ..ending(0) }.memory_limits();
+        let told = |limits| Termination { limits, ..termination(0) }.memory_limits();
         assert_eq!(told(limits).as_deref(), Some("address space limit (ulimit -v) 500 MB"));
         assert_eq!(told(ResourceLimits::default()), None);
     }

@@ -144,7 +144,7 @@ impl<'a> Browser<'a> {
             selected: 0,
             search: TextSearch::default(),
             source: false,
-            sources: Sources::of(&capture.facts),
+            sources: Sources::of(&capture.info),
             help: false,
             least,
             all_calls: !capture.shown.folded,
@@ -154,7 +154,7 @@ impl<'a> Browser<'a> {
             page: 10,
             top: 0,
         };
-        browser.look();
+        browser.show_view();
         browser
     }
 
@@ -164,9 +164,9 @@ impl<'a> Browser<'a> {
         let (is_of_leaks, whole) = (view == BrowserStart::leaks(view), self.wholes[self.view]);
         let mut about = match view {
             View::Leaks => capture.headline(view, whole),
-            _ => format!("{}, {}", capture.headline(view, whole), capture.meaning(view)),
+            _ => format!("{}, {}", capture.headline(view, whole), capture.view_qualifier(view)),
         };
-        if capture.facts.narrowed {
+        if capture.info.narrowed {
             about.push_str("; filtered: the rest is left out");
         }
         let arenas = if is_of_leaks { arenas::note(self.arenas) } else { None };
@@ -354,7 +354,7 @@ impl<'a> Browser<'a> {
     fn switch(&mut self, view: usize, inverted: bool) {
         let turned = inverted != self.inverted;
         (self.view, self.inverted) = (view, inverted);
-        self.look();
+        self.show_view();
         if turned {
             (self.selected, self.top) = (0, 0);
         }
@@ -365,10 +365,10 @@ impl<'a> Browser<'a> {
     }
 
     /// Looks at the present view; what is large in it is open when it is looked at for the first time.
-    fn look(&mut self) {
+    fn show_view(&mut self) {
         let view = self.views[self.view];
         let item = self.selected_item();
-        self.forest.look(view, self.inverted);
+        self.forest.select(view, self.inverted);
         if self.visited.insert((view, self.inverted)) {
             let whole = self.forest.total(0).bytes as f64;
             let large = |node: &u32| self.forest.total(*node).bytes as f64 * 100.0 >= whole * OPEN_AT_FIRST;

@@ -34,7 +34,7 @@ pub(super) fn draw(browser: &mut Browser<'_>, color: bool, frame: &mut Frame<'_>
     let heights = [1, 1, about.len() as u16, 1].map(Constraint::Length).into_iter();
     let heights = heights.chain([Constraint::Min(0), Constraint::Length(source), Constraint::Length(1)]);
     let [title, views, meaning, head, body, below, foot] = Layout::vertical(heights).areas(area);
-    let paint = Paint { color };
+    let paint = TreeStyles { color };
     frame.render_widget(paint.title(browser), title);
     frame.render_widget(paint.views(browser), views);
     frame.render_widget(Paragraph::new(about.into_iter().map(Line::from).collect::<Vec<_>>()), meaning);
@@ -84,11 +84,11 @@ impl VisibleColumns {
 
 /// The styles.
 #[derive(Clone, Copy)]
-struct Paint {
+struct TreeStyles {
     color: bool,
 }
 
-impl Paint {
+impl TreeStyles {
     fn in_color(self, color: Color) -> Style {
         if self.color { Style::new().fg(color) } else { Style::new() }
     }
@@ -98,12 +98,12 @@ impl Paint {
     }
 
     fn title(self, browser: &Browser<'_>) -> Line<'static> {
-        let facts = &browser.forest.capture.facts;
+        let info = &browser.forest.capture.info;
         let mut spans = vec![
             Span::styled(" memtrack tree ", Style::new().add_modifier(Modifier::BOLD)),
-            Span::raw(format!(" {}", visible(&facts.title()))),
+            Span::raw(format!(" {}", visible(&info.title()))),
         ];
-        let warnings = facts.warnings().join("; ");
+        let warnings = info.warnings().join("; ");
         if !warnings.is_empty() {
             spans.push(Span::styled(format!("  ! {}", visible(&warnings)), self.in_color(Color::Yellow)));
         }

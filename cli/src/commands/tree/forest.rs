@@ -65,12 +65,12 @@ impl<'a> Forest<'a> {
     /// The calls of a capture, looked at in one way.
     pub(super) fn new(capture: &'a Capture, view: View, inverted: bool) -> Self {
         let mut forest = Self { capture, view, inverted, sides: [None, None] };
-        forest.look(view, inverted);
+        forest.select(view, inverted);
         forest
     }
 
     /// Looks at them in another way.
-    pub(super) fn look(&mut self, view: View, inverted: bool) {
+    pub(super) fn select(&mut self, view: View, inverted: bool) {
         (self.view, self.inverted) = (view, inverted);
         let capture = self.capture;
         let side = self.sides[usize::from(inverted)].get_or_insert_with(|| TreeDirection::new(capture, inverted));

@@ -19,9 +19,9 @@ use anyhow::{Context, Result};
 use crate::args;
 use crate::load::{Request, load};
 use crate::output::ReportOutput;
-use crate::reports::tree::Calls;
+use crate::reports::tree::TextTree;
 use crate::reports::tree_json;
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 use browser::{Browser, BrowserStart};
 
 /// Shows or prints who called whom.
@@ -34,25 +34,25 @@ pub(crate) fn run(options: &args::TreeArgs) -> Result<u8> {
     let (view, inverted, least) = (options.view.wanted(), options.inverted, options.least);
     if options.json {
         let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
-        tree_json::tree(&capture, tree_json::Shape { view, inverted, split_threads: false }, &mut out)?;
+        tree_json::tree(&capture, tree_json::TreeShape { view, inverted, split_threads: false }, &mut out)?;
         out.finish()?;
         return Ok(0);
     }
     if !options.text && options.output.output.is_none() && can_be_interactive() {
-        let color = Look::new(options.colors.color, true).color;
+        let color = TextFormat::new(options.colors.color, true).color;
         let arenas = capture.analysis.take_arenas_out_of_leaks(BrowserStart::leaks(view));
         let mut browser = Browser::new(&capture, BrowserStart { view, inverted, least, arenas });
         screen::show(&mut browser, color).context("the terminal cannot be used; --text prints the tree")?;
-        capture.facts.tell_stackless();
+        capture.info.note_missing_stacks();
         return Ok(0);
     }
     let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
-    let look = options.colors.look(&out);
+    let format = options.colors.text_format(&out);
     let held = capture.analysis.take_arenas_out_of_leaks(view);
-    Calls::new(&capture, view, inverted).text(least, look, &mut out)?;
-    super::views::write_note(held, look, &mut out)?;
+    TextTree::new(&capture, view, inverted).text(least, format, &mut out)?;
+    super::views::write_note(held, format, &mut out)?;
     out.finish()?;
-    capture.facts.tell_stackless();
+    capture.info.note_missing_stacks();
     Ok(0)
 }
 

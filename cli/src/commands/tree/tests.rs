@@ -14,7 +14,7 @@ use super::draw::draw;
 use super::keys::{BINDINGS, press};
 use super::rows::TreeItem;
 use crate::reports::capture_info::Capture;
-use crate::reports::display::Wish;
+use crate::reports::display::DisplayOptions;
 use crate::reports::fixture;
 use crate::reports::leaked::LeakMoment;
 
@@ -125,7 +125,7 @@ fn every_view_has_the_totals_of_its_rows_both_ways_round() {
 
 /// A capture as people are shown it. Words that begin with `lib` are functions of a library, those with `import` of the
 /// import system; all others are own code.
-fn shown(stacks: &[(&str, u64, u64)], wish: &Wish) -> (Capture, Tally) {
+fn shown(stacks: &[(&str, u64, u64)], display: &DisplayOptions) -> (Capture, Tally) {
     let mut capture = capture(&[]);
     let frames = &mut capture.frames;
     let groups = stacks.iter().map(|&(words, peak, leaked)| {
@@ -147,8 +147,8 @@ fn shown(stacks: &[(&str, u64, u64)], wish: &Wish) -> (Capture, Tally) {
     let sum = Sum { bytes: 900_000, count: 9, ..Sum::default() };
     let arena = Group::new(StackId::EMPTY, Allocator::PymallocArena, ThreadId(0));
     capture.analysis.groups.push(&Group { peak: sum, leaked: sum, allocated: sum, ..arena });
-    capture.facts.leak_moment = LeakMoment::Finalization;
-    capture.show(wish).unwrap();
+    capture.info.leak_moment = LeakMoment::Finalization;
+    capture.show(display).unwrap();
     let arenas = capture.analysis.take_arenas_out_of_leaks(View::Leaks);
     (capture, arenas)
 }
@@ -164,7 +164,7 @@ const CACHE: [(&str, u64, u64); 5] = [
 
 #[test]
 fn calls_of_others_in_between_have_no_rows_until_all_are_asked_for() {
-    let (capture, _) = shown(&CACHE, &Wish::default());
+    let (capture, _) = shown(&CACHE, &DisplayOptions::default());
     let mut browser = Browser::new(&capture, LEAKS);
     assert_eq!(names(&browser), ["[main]", "remember", "libcopy", "libblock"]);
     let lines = screen(&mut browser, 100, 24);
@@ -180,7 +180,7 @@ fn calls_of_others_in_between_have_no_rows_until_all_are_asked_for() {
 
 #[test]
 fn a_search_shows_what_had_no_row() {
-    let (capture, _) = shown(&CACHE, &Wish::default());
+    let (capture, _) = shown(&CACHE, &DisplayOptions::default());
     let mut browser = Browser::new(&capture, LEAKS);
     type_keys(&mut browser, "/liblist!");
     assert_eq!(names(&browser), ["main", "remember", "libcopy", "[liblist]", "libblock"]);
@@ -195,7 +195,7 @@ fn a_search_shows_what_had_no_row() {
 
 #[test]
 fn own_code_stands_out() {
-    let (capture, _) = shown(&CACHE, &Wish::default());
+    let (capture, _) = shown(&CACHE, &DisplayOptions::default());
     for color in [true, false] {
         let mut browser = Browser::new(&capture, LEAKS);
         let mut terminal = Terminal::new(TestBackend::new(100, 24)).unwrap();
@@ -214,28 +214,28 @@ fn own_code_stands_out() {
 
 #[test]
 fn leaks_are_without_imports_and_arenas_and_say_so() {
-    let text = |wish: &Wish| {
-        let (capture, arenas) = shown(&CACHE, wish);
+    let text = |display: &DisplayOptions| {
+        let (capture, arenas) = shown(&CACHE, display);
         let mut browser = Browser::new(&capture, BrowserStart { arenas, ..LEAKS });
         screen(&mut browser, 100, 24).join("\n")
     };
-    let without = text(&Wish::default());
+    let without = text(&DisplayOptions::default());
     assert!(without.contains(" 2 Leaks 60.1 kB "), "{without}");
     let about = " Leaks: 60.1 kB in 3 allocations, live when Python began to finalize; 20.0 kB allocated during\n \
                  imports not shown; use --with-imports; 900 kB in 9 arenas held by Python's allocator, free or not;\n \
                  record with --trace-python-allocators to see objects\n";
     assert!(without.contains(about), "{without}");
     assert!(!without.contains("no stack"), "{without}");
-    let with = text(&Wish { with_imports: true, ..Wish::default() });
+    let with = text(&DisplayOptions { with_imports: true, ..DisplayOptions::default() });
     assert!(with.contains(" 2 Leaks 80.1 kB ") && with.contains(" import\n") && !with.contains("not shown"), "{with}");
     // As it was recorded.
-    let all = text(&Wish { all_frames: true, ..Wish::default() });
+    let all = text(&DisplayOptions { all_frames: true, ..DisplayOptions::default() });
     assert!(all.contains(" liblist  /v/lib/python3.11/site-packages/lib/core.py:7\n"), "{all}");
 }
 
 #[test]
 fn each_view_says_what_it_is_of() {
-    let (capture, _) = shown(&CACHE, &Wish::default());
+    let (capture, _) = shown(&CACHE, &DisplayOptions::default());
     let mut browser = Browser::new(&capture, PEAK);
     for (key, expected) in [
         ("1", " High-water mark: 1.01 MB in 14 allocations, live at the peak"),

@@ -9,15 +9,15 @@ use crate::reports::{arenas, failed, stats};
 use crate::units::{count, duration, size};
 
 /// What a view is of, and of which moment, in one sentence.
-pub(super) fn meaning(view: View, capture: &Capture) -> String {
+pub(super) fn view_description(view: View, capture: &Capture) -> String {
     let totals = &capture.analysis.totals;
-    let is_python = capture.facts.process.python_version.is_some();
+    let is_python = capture.info.process.python_version.is_some();
     match (view, totals.peak.at) {
-        (View::HighWaterMark, Some(moment)) if capture.facts.others == 0 => {
-            let whole = duration(capture.facts.duration_ns(&capture.analysis));
+        (View::HighWaterMark, Some(moment)) if capture.info.others == 0 => {
+            let whole = duration(capture.info.duration_ns(&capture.analysis));
             format!("Memory live at the peak, {} after the start of a run of {whole}.", duration(moment.time_ns))
         }
-        (View::HighWaterMark, _) if capture.facts.others > 0 => {
+        (View::HighWaterMark, _) if capture.info.others > 0 => {
             "Memory live in all processes at their combined peak.".into()
         }
         (View::Leaks | View::LeaksAtExit, _) if !is_python => "What was still live at the end of the program.".into(),
@@ -25,12 +25,12 @@ pub(super) fn meaning(view: View, capture: &Capture) -> String {
             "Allocations freed before their thread made {} further allocations.",
             count(totals.temporary_threshold.into())
         ),
-        _ => meaning_of_any(view).into(),
+        _ => generic_view_description(view).into(),
     }
 }
 
 /// The same without what only one capture can tell.
-pub(super) fn meaning_of_any(view: View) -> &'static str {
+pub(super) fn generic_view_description(view: View) -> &'static str {
     match view {
         View::HighWaterMark => "Memory live at the peak.",
         View::Leaks => "What was still live when Python began to finalize, at the end of the program.",
@@ -41,18 +41,18 @@ pub(super) fn meaning_of_any(view: View) -> &'static str {
 }
 
 /// What the page says of a capture, label and text by turns.
-pub(super) fn facts(capture: &Capture) -> Vec<String> {
-    let (facts, totals) = (&capture.facts, &capture.analysis.totals);
+pub(super) fn info_pairs(capture: &Capture) -> Vec<String> {
+    let (info, totals) = (&capture.info, &capture.analysis.totals);
     let arenas = capture.analysis.python_arenas(View::Leaks);
-    let leaked = arenas::without(totals.leaked, arenas);
+    let leaked = arenas::subtract(totals.leaked, arenas);
     let mut pairs = vec![
-        ("Capture", facts.file.file_name().unwrap_or_default().to_string_lossy().into_owned()),
-        ("Program", facts.title()),
-        ("Python", facts.python_version().unwrap_or_default()),
+        ("Capture", info.file.file_name().unwrap_or_default().to_string_lossy().into_owned()),
+        ("Program", info.title()),
+        ("Python", info.python_version().unwrap_or_default()),
         ("Recorded", how_recorded(capture)),
-        ("Started", facts.start_time().unwrap_or_default()),
-        ("Duration", duration(facts.duration_ns(&capture.analysis))),
-        ("Times", facts.times().unwrap_or_default()),
+        ("Started", info.start_time().unwrap_or_default()),
+        ("Duration", duration(info.duration_ns(&capture.analysis))),
+        ("Times", info.times().unwrap_or_default()),
         ("Peak", peak_text(capture)),
         ("Leaked", format!("{} in {} allocations", size(leaked.bytes), count(leaked.count))),
         ("Apart from", arenas::note(arenas).unwrap_or_default()),
@@ -71,11 +71,11 @@ pub(super) fn facts(capture: &Capture) -> Vec<String> {
 fn peak_text(capture: &Capture) -> String {
     let peak = &capture.analysis.totals.peak;
     let text = format!("{} in {} allocations", size(peak.bytes), count(peak.allocations));
-    match &capture.facts.several {
+    match &capture.info.combined_peaks {
         None => text,
-        Some(several) if several.apart.is_some() => format!("{text}, sum of per-process peaks"),
-        Some(several) => {
-            let sum = several.sum_of_peaks.map(|bytes| format!("; sum of peaks: {}", size(bytes)));
+        Some(combined_peaks) if combined_peaks.no_joint_peak.is_some() => format!("{text}, sum of per-process peaks"),
+        Some(combined_peaks) => {
+            let sum = combined_peaks.sum_of_peaks.map(|bytes| format!("; sum of peaks: {}", size(bytes)));
             format!("{text}, in all processes together{}", sum.unwrap_or_default())
         }
     }
@@ -90,12 +90,12 @@ pub(super) fn peak(capture: &Capture) -> serde_json::Value {
 
 /// With which of those options that figures depend on.
 fn how_recorded(capture: &Capture) -> String {
-    let process = &capture.facts.process;
+    let process = &capture.info.process;
     let options = [
         (process.native_traces, "native call stacks"),
         (stats::traces_python_allocators(capture), "every Python object"),
         (capture.analysis.exact_times, "exact times"),
-        (capture.facts.aggregated, "sums instead of events"),
+        (capture.info.aggregated, "sums instead of events"),
     ];
     options.iter().filter(|(is_on, _)| *is_on).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
 }

@@ -58,10 +58,10 @@ impl PackedColumns {
     }
 
     /// The whole object.
-    pub(super) fn ended(mut self) -> io::Result<Packed> {
+    pub(super) fn ended(mut self) -> io::Result<PackedObject> {
         self.text.extend_from_slice(if self.begun { b"}" } else { b"{}" });
         self.hand_over()?;
-        self.packed.finish().map(Packed)
+        self.packed.finish().map(PackedObject)
     }
 
     fn key(&mut self, name: &str) {
@@ -77,9 +77,9 @@ impl PackedColumns {
 }
 
 /// A whole object, deflated.
-pub(super) struct Packed(Vec<u8>);
+pub(super) struct PackedObject(Vec<u8>);
 
-impl Packed {
+impl PackedObject {
     /// The number of characters that it takes in the page.
     pub(super) fn len(&self) -> usize {
         self.0.len().div_ceil(3) * 4

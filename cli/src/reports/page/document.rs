@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-use super::columns::Packed;
+use super::columns::PackedObject;
 use crate::reports::capture_info::visible;
 
 const HEAD: &str = include_str!("../../../assets/page.html");
@@ -37,22 +37,22 @@ pub(super) struct StaticPage {
     /// The program, and what there is to say of it in smaller letters.
     pub(super) heading: [String; 2],
     /// Label and text by turns.
-    pub(super) facts: Vec<String>,
+    pub(super) info: Vec<String>,
 }
 
 /// Writes the whole file.
 ///
 /// # Errors
 /// What the writer says.
-pub(super) fn write(frame: &StaticPage, data: &Packed, mut out: impl Write) -> io::Result<()> {
-    let facts = frame.facts.chunks(2).map(|pair| pair.iter().map(|text| escaped(text)).collect::<Vec<_>>());
-    let facts: String =
-        facts.map(|pair| format!("      <dt>{}</dt><dd>{}</dd>\n", pair[0], pair[1..].concat())).collect();
+pub(super) fn write(frame: &StaticPage, data: &PackedObject, mut out: impl Write) -> io::Result<()> {
+    let info = frame.info.chunks(2).map(|pair| pair.iter().map(|text| escaped(text)).collect::<Vec<_>>());
+    let info: String =
+        info.map(|pair| format!("      <dt>{}</dt><dd>{}</dd>\n", pair[0], pair[1..].concat())).collect();
     let [program, rest] = frame.heading.each_ref().map(|text| escaped(&visible(text)));
     let (title, heading) = (escaped(&visible(&frame.title)), format!("{program} <span>{rest}</span>"));
     let mut rest = HEAD;
     for (mark, fill) in
-        [("{{TITLE}}", title), ("{{STYLE}}", STYLE.into()), ("{{HEADING}}", heading), ("{{FACTS}}", facts)]
+        [("{{TITLE}}", title), ("{{STYLE}}", STYLE.into()), ("{{HEADING}}", heading), ("{{FACTS}}", info)]
     {
         let (before, after) = rest.split_once(mark).unwrap_or((rest, ""));
         write!(out, "{before}{fill}")?;

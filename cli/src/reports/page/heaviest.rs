@@ -56,7 +56,7 @@ impl Heaviest {
                 (at, node) = (tree.nodes()[at as usize].parent, caller(node));
             }
         }
-        (Self { tree, weights, all }, PageSide { capture, places, whose, set_off: Vec::new() })
+        (Self { tree, weights, all }, PageSide { capture, places, whose, matched_elsewhere: Vec::new() })
     }
 
     /// So many of the tree in which the sides have their places; those of what is left out become those of the nearest
@@ -121,7 +121,7 @@ impl HeaviestNodes {
         let mut groups = sides.each_ref().map(by_place);
         // Of nodes that are still to come, and of the next one, which most nodes are called from.
         let (mut waiting, mut carried) = (FxHashMap::default(), None);
-        let mut top = Top { most, heap: BinaryHeap::new(), all: 0, last: 0.0 };
+        let mut top_nodes = TopNodes { most, heap: BinaryHeap::new(), all: 0, last: 0.0 };
         for node in (0..nodes).rev() {
             let mut figures = carried.take().or((node == 0).then(none));
             if let Some(more) = waiting.remove(&node) {
@@ -135,7 +135,7 @@ impl HeaviestNodes {
                 }
             }
             let Some(figures) = figures else { continue };
-            top.see(node, weight(&figures, &whole));
+            top_nodes.offer(node, weight(&figures, &whole));
             let caller = caller(node);
             if caller + 1 == node {
                 carried = Some(figures);
@@ -143,12 +143,12 @@ impl HeaviestNodes {
                 add(waiting.entry(caller).or_insert_with(none), &figures);
             }
         }
-        top.kept()
+        top_nodes.kept()
     }
 }
 
 /// The heaviest nodes so far.
-struct Top {
+struct TopNodes {
     most: usize,
     /// Ordered by the bit pattern of the weight: for non-negative floats it sorts like the value.
     heap: BinaryHeap<Reverse<(u64, u32)>>,
@@ -157,9 +157,9 @@ struct Top {
     last: f64,
 }
 
-impl Top {
+impl TopNodes {
     #[inline]
-    fn see(&mut self, node: u32, weight: f64) {
+    fn offer(&mut self, node: u32, weight: f64) {
         (self.all, self.last) = (self.all + 1, weight);
         let weight = weight.to_bits();
         if self.heap.len() < self.most {

@@ -22,12 +22,12 @@ use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{Options, View};
 
 use super::capture_info::{Capture, visible};
-use super::display::Wish;
+use super::display::DisplayOptions;
 use super::scale::ComparedMetric;
 use super::source::Sources;
 use super::{arenas, failed, view};
-use about::{facts, meaning, meaning_of_any, peak};
-use columns::{Packed, PackedColumns};
+use about::{generic_view_description, info_pairs, peak, view_description};
+use columns::{PackedColumns, PackedObject};
 use document::StaticPage;
 use heaviest::Heaviest;
 use names::KeyNames;
@@ -56,13 +56,13 @@ pub(crate) struct PageStart {
     /// Numbers of allocations instead of bytes.
     pub(crate) counts: bool,
     /// Frames and imports.
-    pub(crate) wish: Wish,
+    pub(crate) display: DisplayOptions,
 }
 
 impl PageStart {
     /// Which functions are skipped.
     fn plumbing(&self) -> Plumbing {
-        Plumbing::with(self.wish.skip.clone())
+        Plumbing::with(self.display.skip.clone())
     }
 }
 
@@ -87,18 +87,18 @@ pub(crate) fn flamegraph(
     let (tree, PageSide { places, whose, .. }) = Heaviest::of_stacks(capture, MOST_SITES);
     let (places, whose) = side::merge(capture, &places, &whose);
     let (capture, frames) = (&*capture, &capture.frames);
-    let sides = [PageSide { capture, places, whose, set_off: Vec::new() }];
+    let sides = [PageSide { capture, places, whose, matched_elsewhere: Vec::new() }];
     let mut names = KeyNames::of_frames(frames, start.plumbing(), sources);
-    let title = capture.facts.title();
+    let title = capture.info.title();
     let (held, leaked) = (capture.analysis.python_arenas(View::Leaks), capture.analysis.totals.leaked);
-    let arenas = arenas::warning(held, arenas::without(leaked, held)).map(|text| format!("included in leaks: {text}"));
-    let notes = [capture.facts.warnings(), notes, Vec::from_iter(arenas)].concat();
+    let arenas = arenas::warning(held, arenas::subtract(leaked, held)).map(|text| format!("included in leaks: {text}"));
+    let notes = [capture.info.warnings(), notes, Vec::from_iter(arenas)].concat();
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = PackedColumns::new();
         head(&mut data, "capture", &title, &start)?;
-        data.json("meanings", &VIEWS.map(|view| meaning(view, capture)).to_vec().into())?;
-        data.json("facts", &facts(capture).into())?;
+        data.json("meanings", &VIEWS.map(|view| view_description(view, capture)).to_vec().into())?;
+        data.json("facts", &info_pairs(capture).into())?;
         data.json("peak", &peak(capture))?;
         data.json("failed", &failed::page(capture))?;
         sites.write(&mut data, &mut names)?;
@@ -107,9 +107,9 @@ pub(crate) fn flamegraph(
         data.json("notes", &notes.into())?;
         data.ended()
     })?;
-    let title = format!("{} - memtrack", capture.facts.program());
-    let heading = [capture.facts.program(), capture.facts.title()];
-    document::write(&StaticPage { title, heading, facts: facts(capture) }, &data, out)
+    let title = format!("{} - memtrack", capture.info.program());
+    let heading = [capture.info.program(), capture.info.title()];
+    document::write(&StaticPage { title, heading, info: info_pairs(capture) }, &data, out)
 }
 
 /// Writes the page of the difference between two captures; `scale` says what the base's figures were multiplied by, if
@@ -140,24 +140,24 @@ pub(crate) fn difference(
             CaptureRows { frames: &new.frames, rows: new_rows },
         );
         let [of_new, of_base] = &mut sides;
-        of_base.set_off(number, view, &quiet.set_off[0]);
-        of_new.set_off(number, view, &quiet.set_off[1]);
+        of_base.match_elsewhere(number, view, &quiet.set_off[0]);
+        of_new.match_elsewhere(number, view, &quiet.set_off[1]);
         let compared = merged.compare(&own[0], &own[1]);
         floors.push(floors_of(view, &compared.whole));
         vanished.push(compared.vanished_stacks);
     }
     let tree = Heaviest::of_tree(&std::mem::take(&mut merged.tree), &mut sides, MOST_SITES);
-    let title = format!("{} -> {}", base.facts.file.display(), new.facts.file.display());
+    let title = format!("{} -> {}", base.info.file.display(), new.info.file.display());
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = PackedColumns::new();
         head(&mut data, "diff", &title, &start)?;
         let meanings = VIEWS.map(|view| {
-            let of_any = meaning_of_any(view);
+            let of_any = generic_view_description(view);
             format!("Of both captures: {}{}", of_any[..1].to_lowercase(), &of_any[1..])
         });
         data.json("meanings", &meanings.to_vec().into())?;
-        data.json("facts", &[facts(base), facts(new)].concat().into())?;
+        data.json("facts", &[info_pairs(base), info_pairs(new)].concat().into())?;
         data.json("vanishedStacks", &vanished.clone().into())?;
         data.json("floors", &floors.clone().into())?;
         data.json("scale", &scale.clone().into())?;
@@ -166,10 +166,10 @@ pub(crate) fn difference(
         data.json("notes", &notes.iter().cloned().chain(sites.note()).collect::<Vec<_>>().into())?;
         data.ended()
     })?;
-    let facts = [facts(base), facts(new)].concat();
-    let heading = [format!("{}, compared", new.facts.program()), title];
-    let title = format!("{} compared - memtrack", new.facts.program());
-    document::write(&StaticPage { title, heading, facts }, &data, out)
+    let info = [info_pairs(base), info_pairs(new)].concat();
+    let heading = [format!("{}, compared", new.info.program()), title];
+    let title = format!("{} compared - memtrack", new.info.program());
+    document::write(&StaticPage { title, heading, info }, &data, out)
 }
 
 /// The changes of bytes and of numbers below which nothing of a view has a colour.
@@ -179,7 +179,7 @@ fn floors_of(view: View, whole: &FigurePair) -> Vec<u64> {
 }
 
 /// Builds the data with fewer and fewer call sites until the page is small enough, or is small in sites at least.
-fn bounded(most_bytes: usize, mut build: impl FnMut(usize) -> io::Result<Packed>) -> io::Result<Packed> {
+fn bounded(most_bytes: usize, mut build: impl FnMut(usize) -> io::Result<PackedObject>) -> io::Result<PackedObject> {
     let mut most = MOST_SITES;
     loop {
         let data = build(most)?;
@@ -196,10 +196,10 @@ fn head(data: &mut PackedColumns, kind: &str, title: &str, start: &PageStart) ->
     data.json("title", &visible(title).into())?;
     data.json("views", &VIEWS.map(view::title).to_vec().into())?;
     let view = VIEWS.iter().position(|view| *view == start.view).unwrap_or(0);
-    let PageStart { inverted, split_threads, counts, wish, .. } = start;
+    let PageStart { inverted, split_threads, counts, display, .. } = start;
     let start = serde_json::json!({
         "view": view, "inverted": inverted, "split": split_threads, "counts": counts,
-        "allFrames": wish.all_frames, "imports": wish.with_imports,
+        "allFrames": display.all_frames, "imports": display.with_imports,
     });
     data.json("start", &start)
 }

@@ -92,7 +92,7 @@ impl<'a> KeyNames<'a> {
 
     /// Writes the frames of these keys, and their source lines.
     pub(super) fn write(&mut self, keys: &[u32], data: &mut PackedColumns) -> io::Result<()> {
-        let mut strings = Strings::default();
+        let mut strings = StringTable::default();
         let described: Vec<DescribedFrame> = keys.iter().map(|key| self.describe(*key)).collect();
         let mut texts = |name: &str, text: fn(&DescribedFrame) -> &str| {
             let numbers: Vec<u64> = described.iter().map(|frame| strings.number(text(frame))).collect();
@@ -116,7 +116,7 @@ impl<'a> KeyNames<'a> {
     fn write_sources(
         &mut self,
         described: &[DescribedFrame],
-        strings: &mut Strings,
+        strings: &mut StringTable,
         data: &mut PackedColumns,
     ) -> io::Result<()> {
         let Some(sources) = &mut self.sources else { return Ok(()) };
@@ -206,18 +206,18 @@ struct DescribedFrame {
 }
 
 /// Each text once; number 0 is the empty one.
-struct Strings {
+struct StringTable {
     numbers: HashMap<String, u64>,
     list: Vec<String>,
 }
 
-impl Default for Strings {
+impl Default for StringTable {
     fn default() -> Self {
         Self { numbers: HashMap::from([(String::new(), 0)]), list: vec![String::new()] }
     }
 }
 
-impl Strings {
+impl StringTable {
     fn number(&mut self, text: &str) -> u64 {
         if let Some(number) = self.numbers.get(text) {
             return *number;

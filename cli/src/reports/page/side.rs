@@ -17,7 +17,7 @@ pub(super) struct PageSide<'a> {
     pub(super) places: Vec<u32>,
     /// For each view and group of a difference: blocks cancelled out by
     /// blocks of another function in the other capture. Empty otherwise.
-    pub(super) set_off: Vec<[Tally; VIEWS.len()]>,
+    pub(super) matched_elsewhere: Vec<[Tally; VIEWS.len()]>,
     pub(super) whose: Vec<Whose>,
 }
 
@@ -27,16 +27,16 @@ impl<'a> PageSide<'a> {
         let of_stack = whose(&capture.frames);
         let of_group = |stack: StackId| of_stack.get(stack.0 as usize).copied().unwrap_or_default();
         let whose = capture.analysis.groups.iter().map(|group| of_group(group.stack)).collect();
-        Self { capture, places, whose, set_off: Vec::new() }
+        Self { capture, places, whose, matched_elsewhere: Vec::new() }
     }
 
     /// Takes over what was set off of the rows of a view: those of the groups that have something in it.
-    pub(super) fn set_off(&mut self, number: usize, view: View, rows: &[Tally]) {
+    pub(super) fn match_elsewhere(&mut self, number: usize, view: View, rows: &[Tally]) {
         let groups = &self.capture.analysis.groups;
-        self.set_off.resize_with(groups.iter().count(), Default::default);
+        self.matched_elsewhere.resize_with(groups.iter().count(), Default::default);
         let has_row = groups.iter().map(|group| (group.sum(view).count, group.sum(view).bytes) != (0, 0));
-        let with_row = self.set_off.iter_mut().zip(has_row).filter(|(_, has_row)| *has_row);
-        with_row.zip(rows).for_each(|((set_off, _), row)| set_off[number] = *row);
+        let with_row = self.matched_elsewhere.iter_mut().zip(has_row).filter(|(_, has_row)| *has_row);
+        with_row.zip(rows).for_each(|((matched_elsewhere, _), row)| matched_elsewhere[number] = *row);
     }
 }
 

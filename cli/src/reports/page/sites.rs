@@ -36,7 +36,7 @@ pub(super) struct Sites {
     /// The figures of each group, on one side after the other.
     sums: Vec<ViewTallies>,
     /// The same of what is set off.
-    set_off: Vec<ViewTallies>,
+    matched_elsewhere: Vec<ViewTallies>,
     sides: usize,
     /// For the first side the page's group of each of its groups.
     pub(super) group_numbers: Vec<u32>,
@@ -64,7 +64,7 @@ impl Sites {
     }
 
     fn add_sides(&mut self, sides: &[PageSide<'_>], numbers: &[u32]) {
-        let mut threads = Threads::default();
+        let mut threads = PageThreads::default();
         let keys: Vec<Vec<SiteKey>> =
             sides.iter().map(|side| side.keys(numbers, &mut threads, sides.len() > 1)).collect();
         self.threads = threads.names;
@@ -72,15 +72,15 @@ impl Sites {
         self.groups = keys.iter().flatten().copied().collect::<FxHashSet<SiteKey>>().into_iter().collect();
         self.groups.sort_unstable();
         self.sums = vec![ViewTallies::default(); self.groups.len() * sides.len()];
-        self.set_off = vec![ViewTallies::default(); if sides.len() > 1 { self.sums.len() } else { 0 }];
+        self.matched_elsewhere = vec![ViewTallies::default(); if sides.len() > 1 { self.sums.len() } else { 0 }];
         let order: FxHashMap<SiteKey, u32> = self.groups.iter().copied().zip(0..).collect();
         for (number, (side, keys)) in sides.iter().zip(&keys).enumerate() {
             for (group, key) in side.capture.analysis.groups.iter().zip(keys) {
                 add(&mut self.sums[order[key] as usize * sides.len() + number], &group);
             }
-            for (set_off, key) in side.set_off.iter().zip(keys) {
-                let sums = &mut self.set_off[order[key] as usize * sides.len() + number];
-                sums.iter_mut().zip(set_off).for_each(|(sum, part)| sum.add(part.bytes, part.count));
+            for (matched_elsewhere, key) in side.matched_elsewhere.iter().zip(keys) {
+                let sums = &mut self.matched_elsewhere[order[key] as usize * sides.len() + number];
+                sums.iter_mut().zip(matched_elsewhere).for_each(|(sum, part)| sum.add(part.bytes, part.count));
             }
         }
         self.group_numbers = keys.first().map_or(Vec::new(), |first| first.iter().map(|key| order[key]).collect());
@@ -112,11 +112,11 @@ impl Sites {
         for (side, prefix) in ["new", "base"].iter().enumerate().take(self.sides) {
             self.write_sums(&self.sums, side, prefix, data)?;
         }
-        if self.set_off.is_empty() {
+        if self.matched_elsewhere.is_empty() {
             return Ok(());
         }
-        self.write_sums(&self.set_off, 0, "newSetOff", data)?;
-        self.write_sums(&self.set_off, 1, "baseSetOff", data)
+        self.write_sums(&self.matched_elsewhere, 0, "newSetOff", data)?;
+        self.write_sums(&self.matched_elsewhere, 1, "baseSetOff", data)
     }
 
     fn write_sums(
@@ -164,7 +164,7 @@ fn add(sums: &mut ViewTallies, group: &Group) {
 
 impl PageSide<'_> {
     /// The key of each group.
-    fn keys(&self, numbers: &[u32], threads: &mut Threads, name_only: bool) -> Vec<SiteKey> {
+    fn keys(&self, numbers: &[u32], threads: &mut PageThreads, name_only: bool) -> Vec<SiteKey> {
         let mut known: HashMap<ThreadId, u32> = HashMap::new();
         let groups = self.capture.analysis.groups.iter().zip(&self.places).zip(&self.whose);
         let keys = groups.map(|((group, place), whose)| {
@@ -178,11 +178,11 @@ impl PageSide<'_> {
 
 /// Threads by name.
 #[derive(Default)]
-struct Threads {
+struct PageThreads {
     names: Vec<String>,
 }
 
-impl Threads {
+impl PageThreads {
     fn number(&mut self, name: String) -> u32 {
         let known = self.names.iter().position(|known| *known == name);
         known.unwrap_or_else(|| {

@@ -120,7 +120,7 @@ fn native_frames_are_told_from_python_and_from_the_interpreter() {
 #[test]
 fn nothing_in_a_name_can_leave_the_data() {
     let mut capture = fixture::empty();
-    capture.facts.process.command_line = vec![b"</script><b>&\"{{DATA}}".to_vec()];
+    capture.info.process.command_line = vec![b"</script><b>&\"{{DATA}}".to_vec()];
     let mut page = Vec::new();
     flamegraph(&mut capture, PageStart::default(), Vec::new(), None, &mut page).unwrap();
     let text = str::from_utf8(&page).unwrap();

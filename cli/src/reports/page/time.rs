@@ -55,7 +55,7 @@ pub(super) fn write(
     data.json("heapOfEverything", &is_of_everything(capture).into())?;
     write_steps("rss", &resident(&capture.analysis.snapshots), data)?;
     let exact_ns =
-        if capture.analysis.exact_times { 0 } else { capture.facts.time_uncertainty_ns.unwrap_or(SNAPSHOT_NS) };
+        if capture.analysis.exact_times { 0 } else { capture.info.time_uncertainty_ns.unwrap_or(SNAPSHOT_NS) };
     data.json("timePrecision", &exact_ns.div_ceil(MICROSECOND_NS).max(1).into())?;
     if intervals.is_some() {
         write_lives(&lives, data)?;
@@ -137,14 +137,14 @@ fn heaps(lives: &Lives) -> impl Iterator<Item = u64> {
 
 /// Whether steps of the heap are of what a filter left out, too: what is left is known at moments alone.
 fn is_of_everything(capture: &Capture) -> bool {
-    capture.facts.narrowed && capture.analysis.intervals.is_none()
+    capture.info.narrowed && capture.analysis.intervals.is_none()
 }
 
 /// The heap: of all events where they were looked at, else of the moments; always with the peak.
 fn heap(capture: &Capture, moments: &[Snapshot]) -> TimeSteps {
     let whole = is_of_everything(capture);
     let mut steps: TimeSteps = match &capture.analysis.curve {
-        Some(curve) if whole || !capture.facts.narrowed => curve.points().collect(),
+        Some(curve) if whole || !capture.info.narrowed => curve.points().collect(),
         _ => moments.iter().map(|moment| (moment.time_ns, moment.heap_bytes)).collect(),
     };
     let peak = &capture.analysis.totals.peak;
@@ -272,7 +272,7 @@ mod tests {
         events.into_iter().for_each(|(time, bytes)| curve.add(time, bytes));
         capture.analysis.curve = Some(curve);
         assert_eq!(heap(&capture, &snapshots), events, "of events it is known");
-        capture.facts.narrowed = true;
+        capture.info.narrowed = true;
         assert_eq!(heap(&capture, &snapshots).len(), 7, "they are of what was left out, too");
         capture.analysis.intervals = None;
         assert_eq!(heap(&capture, &snapshots), events, "nothing else is known");

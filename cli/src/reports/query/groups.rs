@@ -16,11 +16,11 @@ use memtrack_reader::query::AllocationRecord;
 use memtrack_reader::{Frames, StackId, ThreadId};
 use serde_json::{Value, json};
 
-use super::{Matched, span, stack_value};
+use super::{MatchTotals, span, stack_value};
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::Capture;
 use crate::reports::lifetimes;
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 use crate::text::{Label, TextCell, TextColumn, TextTable, column, left_out, share};
 use crate::units::{count, size};
 
@@ -221,13 +221,13 @@ impl QueryGroups {
     /// What the writer says; so below.
     pub(crate) fn text(
         &self,
-        matched: &Matched,
+        matched: &MatchTotals,
         limit: usize,
         histograms: bool,
-        look: Look,
+        format: TextFormat,
         mut out: impl Write,
     ) -> io::Result<()> {
-        writeln!(out, "{}", look.heading(&matched.heading()))?;
+        writeln!(out, "{}", format.heading(&matched.heading()))?;
         let shown = limit.min(self.rows.len());
         if shown == 0 {
             return Ok(());
@@ -236,7 +236,7 @@ impl QueryGroups {
         for row in &self.rows[..shown] {
             table.row(row.cells(matched, histograms));
         }
-        table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        table.lines(format).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         match self.rows.len() - shown {
             0 => Ok(()),
             more => writeln!(out, "{}", left_out(more as u64)),
@@ -244,7 +244,7 @@ impl QueryGroups {
     }
 
     /// Writes everything as `memtrack-query`, version 1.
-    pub(crate) fn json(&self, query: &str, matched: &Matched, mut out: impl Write) -> io::Result<()> {
+    pub(crate) fn json(&self, query: &str, matched: &MatchTotals, mut out: impl Write) -> io::Result<()> {
         let (query, by) = (Value::from(query), Value::from(name(self.by)));
         write!(out, "{{\"schema\":\"memtrack-query\",\"version\":1,\"query\":{query},\"by\":{by},\"rows\":[")?;
         for (number, row) in self.rows.iter().enumerate() {
@@ -268,7 +268,7 @@ impl QueryGroupSums {
 }
 
 impl QueryGroupRow {
-    fn cells(&self, matched: &Matched, histograms: bool) -> Vec<TextCell> {
+    fn cells(&self, matched: &MatchTotals, histograms: bool) -> Vec<TextCell> {
         let QueryGroupSums { all, live, lifetimes } = &self.sums;
         let mut cells = Vec::from(share(all.bytes, matched.matched.bytes));
         cells.push(count(all.count).into());

@@ -10,9 +10,9 @@ use memtrack_reader::StackId;
 use memtrack_reader::query::{AllocationOutcome, AllocationRecord};
 use serde_json::{Value, json};
 
-use super::{Matched, frame_value, label, span, stack_value};
+use super::{MatchTotals, frame_value, label, span, stack_value};
 use crate::reports::capture_info::Capture;
-use crate::terminal::Look;
+use crate::terminal::TextFormat;
 use crate::text::{Label, TextTable, column, left_out};
 use crate::units::size;
 
@@ -51,8 +51,8 @@ impl Largest {
     ///
     /// # Errors
     /// What the writer says.
-    pub(crate) fn text(self, matched: &Matched, look: Look, mut out: impl Write) -> io::Result<()> {
-        writeln!(out, "{}", look.heading(&matched.heading()))?;
+    pub(crate) fn text(self, matched: &MatchTotals, format: TextFormat, mut out: impl Write) -> io::Result<()> {
+        writeln!(out, "{}", format.heading(&matched.heading()))?;
         if self.rows.is_empty() {
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl Largest {
         for Reverse((.., figures, label)) in self.rows.into_sorted_vec() {
             table.row(figures.into_iter().map(Into::into).chain([label.into()]));
         }
-        table.lines(look).iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        table.lines(format).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         match seen - shown {
             0 => Ok(()),
             more => writeln!(out, "{}", left_out(more)),
@@ -130,7 +130,7 @@ impl<W: Write> ListingWriter<W> {
     ///
     /// # Errors
     /// What the writer said first.
-    pub(crate) fn finish(mut self, matched: &Matched) -> io::Result<()> {
+    pub(crate) fn finish(mut self, matched: &MatchTotals) -> io::Result<()> {
         self.written?;
         write!(self.out, "\n],\"stacks\":[")?;
         for (number, stack) in self.described.iter().enumerate() {

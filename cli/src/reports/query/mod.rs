@@ -19,14 +19,14 @@ pub(crate) use listing::{Largest, ListingWriter};
 
 /// What matched, of what there is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Matched {
+pub(crate) struct MatchTotals {
     /// What the expression means.
     pub(crate) matched: Tally,
     /// Everything.
     pub(crate) of: Tally,
 }
 
-impl Matched {
+impl MatchTotals {
     fn heading(&self) -> String {
         let Self { matched, of } = self;
         format!(
@@ -83,13 +83,13 @@ pub(super) fn span(ns: u64) -> String {
 
 /// What is said of a capture.
 fn capture_value(capture: &Capture) -> Value {
-    let facts = &capture.facts;
+    let info = &capture.info;
     json!({
-        "file": facts.file.to_string_lossy(),
-        "pid": facts.process.pid,
-        "command_line": facts.command_line(),
-        "complete": facts.complete,
+        "file": info.file.to_string_lossy(),
+        "pid": info.process.pid,
+        "command_line": info.command_line(),
+        "complete": info.complete,
         "has_allocation_timestamps": capture.analysis.exact_times,
-        "time_uncertainty_ns": facts.time_uncertainty_ns,
+        "time_uncertainty_ns": info.time_uncertainty_ns,
     })
 }

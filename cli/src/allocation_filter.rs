@@ -13,22 +13,22 @@ use memtrack_reader::{Event, EventKind, Options, StackId, ThreadId, source};
 use crate::allocation_records;
 use crate::load::{Request, note_filtered};
 
-/// Which events are of kept allocations, told while they go by in their order.
+/// Decides for each event, in order, whether it belongs to a kept allocation.
 #[derive(Debug)]
 pub(crate) struct KeptEvents<'a> {
     kept: &'a AllocationFilter,
-    /// Where kept allocations are live, if not all are kept.
+    /// Addresses of the live kept allocations; unused if all allocations are kept.
     live: HashSet<u64>,
 }
 
 impl<'a> KeptEvents<'a> {
-    /// For the events of one capture, from the first on.
+    /// Starts at the first event of a capture.
     pub(crate) fn new(kept: &'a AllocationFilter) -> Self {
         Self { kept, live: HashSet::new() }
     }
 
-    /// Whether the event makes an allocation that is kept, or ends one. An unmapping ends mappings that begin where it
-    /// does, and undoing, which says nothing of what it undoes, is always taken.
+    /// Whether the event begins or ends a kept allocation. An unmapping counts if a kept mapping begins at its address.
+    /// An undo record does not say what it undoes and is always accepted.
     pub(crate) fn takes(&mut self, event: &Event) -> bool {
         if self.kept.is_everything() {
             return true;
@@ -49,7 +49,7 @@ impl<'a> KeptEvents<'a> {
         }
     }
 
-    /// The program has been replaced by another, and nothing of it is live.
+    /// The process executed another program (exec): no allocation of the old one is live.
     pub(crate) fn replaced(&mut self) {
         self.live.clear();
     }
@@ -83,12 +83,12 @@ impl AllocationFilter {
         Ok(Self { groups: Some(groups), selection })
     }
 
-    /// Whether everything is kept.
+    /// Whether no allocation is filtered out.
     pub(crate) fn is_everything(&self) -> bool {
         self.groups.is_none()
     }
 
-    /// Whether the allocation is kept that this event makes.
+    /// Whether the allocation that this event begins is kept.
     pub(crate) fn takes(&self, event: &Event) -> bool {
         let allocator = match event.kind {
             EventKind::Alloc(allocator) | EventKind::Map(allocator, _) | EventKind::FailedAlloc(allocator) => {

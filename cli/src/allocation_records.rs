@@ -1,7 +1,7 @@
 //! Individual allocations of captures, for reports that need more than totals.
 //!
-//! A capture is read twice: first for the moments that allocations are related to (the high-water mark, the end) and for
-//! its tables, then for the allocations. Invariant: what is missing in a capture is said once.
+//! A capture is read twice: first for its tables and for the moments that queries refer to (high-water mark, end), then
+//! for the allocations. Invariant: each warning about missing data is printed once.
 
 use anyhow::{Result, bail};
 use memtrack_reader::analysis::Tally;
@@ -15,7 +15,7 @@ use crate::reports::capture_info::{Capture, CaptureInfo};
 use crate::reports::presentation::Presentation;
 use crate::terminal::Progress;
 
-/// What the filters of a request say, as an expression.
+/// The filters of a request as a query expression.
 pub(crate) fn filters(request: &Request<'_>) -> Expr {
     let mut all = vec![request.filter.expr()];
     if request.min_bytes > 0 {
@@ -30,11 +30,11 @@ pub(crate) fn filters(request: &Request<'_>) -> Expr {
     Expr::And(all)
 }
 
-/// Gives `take` every allocation of one capture that satisfies `expr`, in the order of their ends; the capture. It is
-/// shown to people if the request says so, and searched as it was recorded.
+/// Calls `take` for every allocation of one capture that satisfies `expr`, in the order in which they end; returns the
+/// capture. Stacks are matched as recorded; the returned capture is prepared for display if the request says so.
 ///
 /// # Errors
-/// A capture that cannot be read or that holds no single allocations.
+/// A capture that cannot be read, or that has no individual allocations.
 pub(crate) fn each(
     file: &source::CaptureReader,
     request: &Request<'_>,
@@ -63,8 +63,8 @@ pub(crate) fn each(
     Ok(capture)
 }
 
-/// The capture as a first reading finds it, and everything that was ever allocated in it, with the numbers of stacks
-/// and threads that a second one has, too.
+/// First reading: the capture and the sum of all its allocations. A second reading numbers stacks and threads the same
+/// way.
 ///
 /// # Errors
 /// A capture that cannot be read.

@@ -44,18 +44,18 @@ pub(crate) struct Colors {
     pub(crate) color: Color,
 }
 
-/// How much text is printed, in which colours; without -n at most `ROWS` rows.
+/// Options of text output: number of rows (default `ROWS`) and colours.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct TextArgs<const ROWS: usize> {
     /// Show at most N rows in each text list; 0 shows all rows
-    // Not default_value_t: it keeps one text for all ROWS, that of the command which is built first.
+    // Not default_value_t: clap stores its text in a static that all values of ROWS would share.
     #[arg(short = 'n', value_name = "N", default_value = const { decimal(ROWS) }, value_parser = rows)]
     pub(crate) rows: usize,
     #[command(flatten)]
     pub(crate) colors: Colors,
 }
 
-/// A number of rows, of which 0 means all.
+/// Parses a number of rows; 0 means all.
 fn rows(text: &str) -> Result<usize, ParseIntError> {
     Ok(match text.parse()? {
         0 => usize::MAX,
@@ -63,7 +63,7 @@ fn rows(text: &str) -> Result<usize, ParseIntError> {
     })
 }
 
-/// How many rows there are without -n, as text.
+/// The default number of rows as text.
 const fn decimal(rows: usize) -> &'static str {
     match rows {
         5 => "5",
@@ -74,7 +74,7 @@ const fn decimal(rows: usize) -> &'static str {
 }
 
 impl Colors {
-    /// The look of text that goes there.
+    /// The text format for this output.
     pub(crate) fn text_format(self, out: &ReportOutput) -> TextFormat {
         TextFormat::new(self.color, matches!(out, ReportOutput::Stdout(_)))
     }
@@ -121,7 +121,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// What was said about colours.
+    /// The value of `--color`.
     pub(crate) fn color(&self) -> Color {
         match self {
             Self::Run(run) => run.colors.color,
@@ -135,7 +135,7 @@ impl Command {
         }
     }
 
-    /// The captures that were named, for what makes a report of any number of them.
+    /// The captures on the command line, for commands that report on any number of them.
     pub(crate) fn captures_of_report(&mut self) -> Option<&mut Vec<PathBuf>> {
         Some(match self {
             Self::Stats(stats) => &mut stats.input.captures,
@@ -218,7 +218,7 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Of which processes native call stacks are recorded.
+    /// Which processes are recorded with native call stacks; the last of the two options wins.
     pub(crate) fn native_stacks(&self) -> NativeStacks {
         match (self.native, self.no_native) {
             (true, _) => NativeStacks::Always,
@@ -228,12 +228,12 @@ impl RunArgs {
     }
 }
 
-/// A time between two snapshots.
+/// Parses a snapshot interval.
 fn milliseconds(text: &str) -> Result<NonZeroU32, String> {
     text.parse().map_err(|_| format!("expected whole milliseconds, from 1 to {}", u32::MAX))
 }
 
-/// How a capture is compressed.
+/// Parses the compression of a capture.
 fn compression(text: &str) -> Result<Compression, String> {
     let level = |text: &str| text.parse().ok().filter(|level| (1..=19).contains(level));
     match text {
@@ -246,7 +246,7 @@ fn compression(text: &str) -> Result<Compression, String> {
     }
 }
 
-/// Where a report goes.
+/// Options that name the output of a report.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct OutputArgs {
     /// Write to FILE, - for standard output
@@ -258,7 +258,7 @@ pub(crate) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Where a report of these captures goes.
+    /// The destination of a report about these captures.
     pub(crate) fn of<'a>(&'a self, captures: &'a [PathBuf]) -> Destination<'a> {
         Destination { named: self.output.as_deref(), force: self.force, captures }
     }
@@ -286,7 +286,7 @@ pub(crate) struct StatsArgs {
     pub(crate) which: ViewFlags,
 }
 
-/// Which allocations a report is about.
+/// Options that select a view.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ViewFlags {
     /// Allocations that were never freed
@@ -306,7 +306,7 @@ pub(crate) struct ViewFlags {
     pub(crate) allocated: bool,
 }
 
-/// Which allocations a report is about, at the high-water mark unless something else is asked for, and of which process.
+/// The view that a report shows (default: high-water mark), and whether it separates processes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ViewArgs {
     #[command(flatten)]

@@ -1,6 +1,7 @@
-//! The captures that a report takes when none is named: the newest in the working directory.
+//! The captures that a command reads when none is named: the newest recording in the working directory.
 //!
-//! Invariant: which are taken is said on standard error, and only files are opened that begin as captures do.
+//! Invariant: the choice is printed to standard error, and only files that begin with the capture format's magic are
+//! read further.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -18,7 +19,7 @@ use crate::units::plural;
 /// The newest capture in the working directory, with those of the other processes of the same recording.
 ///
 /// # Errors
-/// Wrong usage where there is none.
+/// A usage error if there is none.
 pub(crate) fn captures() -> Result<Vec<PathBuf>, Failure> {
     let found = in_directory(Path::new("."));
     let Some((first, others)) = found.split_first() else {
@@ -65,7 +66,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     files.into_iter().map(|(_, path)| path).collect()
 }
 
-/// Whether it is a capture of a recording: not one that `merge`, `strip` or `anonymize` named after its origin.
+/// Whether it is a recorded capture. Files that `merge`, `strip` and `anonymize` name by default do not count.
 fn is_capture(path: &Path) -> bool {
     let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let derived = ["memtrack-merged-", "memtrack-stripped-", "memtrack-anonymized-"];

@@ -1,10 +1,10 @@
-//! An error on its way to the one place that prints it, with the exit status that goes with it.
+//! Errors with an exit status of their own; `main` prints them.
 //!
 //! Invariant: the text says what, where and what to do; no backtrace ever reaches the user.
 
 use std::fmt;
 
-/// Exit status of an error that is explained.
+/// Exit status of errors without a status of their own.
 pub(crate) const ERROR: u8 = 1;
 /// Exit status of wrong usage.
 const USAGE: u8 = 2;
@@ -24,12 +24,12 @@ impl Failure {
         Self { status: USAGE, text: text.into() }
     }
 
-    /// A program that is not there: status 127, as a shell gives it.
+    /// A program that was not found: status 127, as in a shell.
     pub(crate) fn not_found(text: &str) -> Self {
         Self { status: NOT_FOUND, text: text.into() }
     }
 
-    /// A program that cannot be executed: status 126, as a shell gives it.
+    /// A program that cannot be executed: status 126, as in a shell.
     pub(crate) fn not_executable(text: &str) -> Self {
         Self { status: NOT_EXECUTABLE, text: text.into() }
     }
@@ -39,7 +39,7 @@ impl Failure {
         self.status
     }
 
-    /// Whether the program is there and cannot be executed.
+    /// Whether the program was found but cannot be executed.
     pub(crate) fn is_not_executable(&self) -> bool {
         self.status == NOT_EXECUTABLE
     }

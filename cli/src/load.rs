@@ -1,6 +1,6 @@
 //! Loads captures and prepares them for reports.
 //!
-//! Invariant: reports do not know whether their sums were made now from records, or while the program ran.
+//! Invariant: reports cannot tell whether the sums were computed now from records, or during the recording.
 
 mod several;
 
@@ -29,7 +29,8 @@ use crate::sys;
 use crate::terminal::Progress;
 use crate::units::{count, size};
 
-/// The captures of a report, those in a file of several one by one. What was merged into one file is taken as it is.
+/// The captures of a report, with merged files expanded. Captures of different recordings are accepted only from a
+/// merged file.
 ///
 /// # Errors
 /// A file that is no capture, and files of different recordings.
@@ -38,7 +39,7 @@ pub(crate) fn of_one_recording(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     if paths.len() == 1 {
         return Ok(all);
     }
-    // A file of each recording. Without an id it is one of its own.
+    // One file of each recording. A capture without a recording id counts as a recording of its own.
     let mut recordings: Vec<(Option<u64>, PathBuf, Option<u64>)> = Vec::new();
     for path in paths {
         let first = source::members(path)?.paths.into_iter().next();
@@ -64,7 +65,7 @@ pub(crate) fn of_one_recording(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// The captures at these paths, those in a file of several one by one.
+/// The captures at these paths, with merged files expanded.
 ///
 /// # Errors
 /// A file that is no capture.
@@ -88,41 +89,41 @@ pub(crate) fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Recordings that an error names a file of.
+/// Maximum number of recordings that an error lists.
 const RECORDINGS_TOLD: usize = 5;
-/// Modules without names that are problems one by one.
+/// Maximum number of modules without symbols that are listed.
 const UNNAMED_TOLD: usize = 5;
 
-/// What a report is made of: captures, and which of their allocations.
+/// What a report needs: captures, filters, and how to read and prepare them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Request<'a> {
     /// The captures, at least one.
     pub(crate) paths: &'a [PathBuf],
     /// Which groups to keep.
     pub(crate) filter: Filter,
-    /// The smallest single allocation.
+    /// Minimum size of an allocation.
     pub(crate) min_bytes: u64,
-    /// The earliest time of an allocation.
+    /// Allocations before this time are excluded.
     pub(crate) from: Option<Time>,
-    /// The time before which an allocation was made.
+    /// Allocations at or after this time are excluded.
     pub(crate) to: Option<Time>,
-    /// Where files with names of native code are looked for; captures share what it has opened.
+    /// Finds debug files; its cache is shared by all captures of the report.
     pub(crate) search: DebugFileSearch,
     /// Merge calls on one line: for formats without columns.
     pub(crate) without_columns: bool,
-    /// Put the stacks of each process below a frame that names it.
+    /// Root each process's stacks at a frame that names the process.
     pub(crate) split_processes: bool,
-    /// Keep groups apart that differ in the domain of Python's allocators alone.
+    /// Separate groups that differ only in the domain of Python's allocators.
     pub(crate) split_domains: bool,
     /// Keep only each stack's location and module: for reports without call paths.
     pub(crate) without_paths: bool,
     /// Do not symbolize native frames: for reports that show none.
     pub(crate) without_names: bool,
-    /// Say nothing of how several captures are put together, and of native code without names.
+    /// Suppress notes about combined captures and about modules without symbols.
     pub(crate) quiet: bool,
-    /// How people want it shown.
+    /// Display options of text and pages.
     pub(crate) display: DisplayOptions,
-    /// It is for people: see [`Request::for_people`].
+    /// Prepare the capture for display, see [`Request::for_people`].
     pub(crate) shown: bool,
 }
 
@@ -132,10 +133,11 @@ impl<'a> From<&'a PathBuf> for Request<'a> {
     }
 }
 
-/// Reads captures, with a bar on a terminal, and says on standard error what is missing in them and what was left out.
+/// Reads captures, with a progress bar on a terminal, and prints warnings about missing and filtered data to standard
+/// error.
 ///
 /// # Errors
-/// A file that is no capture, cannot be read, or does not have what is asked for.
+/// A file that is not a capture, cannot be read, or lacks the requested data.
 pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Result<Capture> {
     let request = request.into();
     sys::keep_large_memory_apart();
@@ -174,7 +176,7 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     if request.from.is_some() || request.to.is_some() {
         capture.info.note_time_precision();
     }
-    // Only of all captures together it is known where a line holds several calls.
+    // Columns are kept only on lines with several calls, which is known only when all captures are combined.
     columns::keep_where_several(&mut capture.frames);
     if request.shown {
         capture.show(&request.display)?;
@@ -182,7 +184,7 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     Ok(capture)
 }
 
-/// Says what the filters left out.
+/// Prints how much the filters selected.
 pub(crate) fn note_filtered(kept: Tally, all: Tally) {
     message::note(format_args!(
         "filters: showing {} of {} allocations, {} of {}",
@@ -194,7 +196,7 @@ pub(crate) fn note_filtered(kept: Tally, all: Tally) {
 }
 
 impl Request<'_> {
-    /// Opens a capture the way that it is to be read.
+    /// Opens a capture, and sets what the reader may skip.
     ///
     /// # Errors
     /// A file that is no capture.
@@ -207,46 +209,46 @@ impl Request<'_> {
         if self.without_names {
             file.ignore_names();
         }
-        // A filter looks at all frames.
+        // Filters need all frames.
         if self.without_paths && self.filter.is_everything() {
             file.ignore_paths();
         }
         Ok(file)
     }
 
-    /// Shows stacks folded, paths short, and leaks without what imports hold, unless something else is wished; where only
-    /// imports are asked for, they are what leaks are shown of.
+    /// Prepares the capture for display: folded stacks, short paths, and leaks without the allocations of imports,
+    /// unless the options say otherwise or the filters select imports.
     pub(crate) fn for_people(mut self) -> Self {
         self.shown = true;
         self.display = self.display_options();
         self
     }
 
-    /// How people want it shown: with what imports hold, where that is asked for.
+    /// The display options; filtering for imports includes them in leaks.
     pub(crate) fn display_options(&self) -> DisplayOptions {
         let with_imports = self.display.with_imports || self.filter.whose.contains(&Whose::Imports);
         DisplayOptions { with_imports, ..self.display.clone() }
     }
 
-    /// Whether anything may be left out.
+    /// Whether filters may exclude any allocation.
     pub(crate) fn narrows(&self) -> bool {
         self.selects() || !self.filter.is_everything()
     }
 
-    /// Whether single allocations are selected.
+    /// Whether individual allocations are selected by size or time.
     fn selects(&self) -> bool {
         self.min_bytes > 0 || self.from.is_some() || self.to.is_some()
     }
 
-    /// The time before which an allocation was made. One in the very last moment is a part of 100%.
+    /// The exclusive end of the time range; `None` for 100%, so that allocations at the very end are included.
     pub(crate) fn latest(&self) -> Option<Time> {
         self.to.filter(|to| *to != Time::Percent(100.0))
     }
 
-    /// Which single allocations are selected of this capture.
+    /// The selection by size and time, with percentages resolved for this capture.
     ///
     /// # Errors
-    /// What reading its duration says.
+    /// The duration cannot be read.
     pub(crate) fn selection(&self, file: &source::CaptureReader) -> Result<Selection> {
         let relative = [self.from, self.to].iter().any(|time| matches!(time, Some(Time::Percent(_))));
         let duration_ns = if relative { file.duration_ns()? } else { 0 };
@@ -259,16 +261,16 @@ impl Request<'_> {
     }
 }
 
-/// What is to be said of captures when all of them are read.
+/// Problems collected while captures are loaded, printed when all are read.
 #[derive(Default)]
 struct LoadWarnings {
-    /// Modules without names.
+    /// Modules without symbols.
     unnamed: Vec<SymbolProblem>,
-    /// What is missing, with the capture in which it is.
+    /// Warnings, each with its capture.
     warnings: Vec<(PathBuf, String)>,
 }
 
-/// Says what is missing: once, where it is the same of several captures.
+/// Prints the warnings; a warning that several captures share is printed once.
 fn warn(warnings: &[(PathBuf, String)], captures: usize) {
     for (place, (path, warning)) in warnings.iter().enumerate() {
         let is_same = |(_, other): &&(PathBuf, String)| other == warning;
@@ -282,7 +284,7 @@ fn warn(warnings: &[(PathBuf, String)], captures: usize) {
     }
 }
 
-/// One capture, filtered, and everything that was ever allocated in it.
+/// Loads one capture, filtered; returns it with the sum of all its allocations.
 fn load_one(
     path: &Path,
     request: &Request<'_>,
@@ -298,7 +300,7 @@ fn load_one(
     Ok((finished(capture, all, file.file_bytes(), request, problems)?, all))
 }
 
-/// Opens a capture, and says how it is to be replayed.
+/// Opens a capture; returns it with the options for its replay.
 fn opened(path: &Path, request: &Request<'_>, options: &Options) -> Result<(source::CaptureReader, Options)> {
     let file = request.open(path)?;
     if file.aggregated() && request.selects() {
@@ -319,7 +321,7 @@ fn opened(path: &Path, request: &Request<'_>, options: &Options) -> Result<(sour
     Ok((file, options))
 }
 
-/// A capture as reports want it, made of what was read.
+/// Completes a capture after reading: metadata, filters, merged groups.
 fn finished(
     mut capture: Capture,
     all: Tally,
@@ -352,12 +354,12 @@ fn finished(
     Ok(capture)
 }
 
-/// Looks for debug files in these directories first.
+/// A search for debug files that tries these directories first.
 pub(crate) fn search(debug_dirs: &[PathBuf]) -> DebugFileSearch {
     DebugFileSearch::new(debug_dirs, Debuginfod::from_environment())
 }
 
-/// Says which modules of native code have no names, and why.
+/// Warns about modules without symbols, with the reasons.
 pub(crate) fn warn_unnamed(problems: &[SymbolProblem]) {
     for problem in problems.iter().take(UNNAMED_TOLD) {
         message::warning(format_args!("no symbols for {}: {}", problem.module, problem.reason));
@@ -367,14 +369,14 @@ pub(crate) fn warn_unnamed(problems: &[SymbolProblem]) {
     }
 }
 
-/// Captures of a process tree have most modules in common.
+/// Removes duplicates: captures of a process tree share most modules.
 fn each_once(mut problems: Vec<SymbolProblem>) -> Vec<SymbolProblem> {
     problems.sort_by(|a, b| (&a.module, &a.reason).cmp(&(&b.module, &b.reason)));
     problems.dedup();
     problems
 }
 
-/// Replays the records.
+/// Loads a capture with records.
 fn replay(
     file: &source::CaptureReader,
     options: &Options,
@@ -388,7 +390,7 @@ fn replay(
     Ok((made(capture_info(file, DataLoss::default()), read, replay.into_analysis(), unnamed), all))
 }
 
-/// A capture of what reading it has left.
+/// Builds a capture from the result of reading it.
 fn made(mut info: CaptureInfo, read: ReadSummary, analysis: Analysis, unnamed: &mut Vec<SymbolProblem>) -> Capture {
     info.lost_blocks = info.lost_blocks.saturating_add(read.lost.blocks);
     info.lost_bytes = info.lost_bytes.saturating_add(read.lost.bytes);
@@ -397,7 +399,7 @@ fn made(mut info: CaptureInfo, read: ReadSummary, analysis: Analysis, unnamed: &
     Capture { info, analysis, frames: read.frames, threads: read.threads, shown: Presentation::default() }
 }
 
-/// Takes over sums that were made while the program ran.
+/// Loads an aggregated capture.
 fn restore(
     file: &source::CaptureReader,
     request: &Request<'_>,
@@ -426,7 +428,7 @@ fn restore(
     Ok((Capture { info, analysis, frames, threads, shown: Presentation::default() }, all))
 }
 
-/// What is said of a capture that was read.
+/// The metadata of a capture.
 pub(crate) fn capture_info(file: &source::CaptureReader, lost: DataLoss) -> CaptureInfo {
     CaptureInfo {
         file: file.path().into(),

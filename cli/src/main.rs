@@ -1,8 +1,8 @@
-//! `memtrack`: records the allocations of a program, and shows who made them.
+//! `memtrack`: records the allocations of a program, and shows which code made them.
 //!
-//! `main` takes the arguments apart, hands them to one command, and turns what comes back into an exit status: 0 done,
-//! 1 an error that is explained, 2 wrong usage; `run` gives the program's own. Invariant: standard output carries only
-//! what was asked for, and a reader that closes it early is no error.
+//! `main` parses the arguments, executes one command, and maps its result to an exit status: 0 success, 1 error, 2
+//! wrong usage; `run` exits with the program's status. Invariant: standard output carries only the report, and it is no
+//! error if its reader closes the pipe early.
 
 #![deny(unsafe_code)]
 // Doc comments of options are their help texts, which show addresses and `<names>` as they are typed.
@@ -37,13 +37,13 @@ use clap::Parser;
 use args::{Arguments, Command};
 use failure::Failure;
 
-/// What memtrack's own thread gets where the system's limit (`ulimit -s`) would be too little for it.
+/// Stack size of the thread that executes the command, whatever the stack limit (`ulimit -s`) is.
 const STACK: usize = 8 << 20;
 
 fn main() -> ExitCode {
     if sys::stack_is_smaller_than(STACK) {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn(whole);
-        // Where there is no thread to be had, as much as can be done on this stack.
+        // If no thread can be created, the command runs on the main stack.
         return thread.map_or_else(|_| whole(), |thread| thread.join().unwrap_or(ExitCode::from(failure::ERROR)));
     }
     whole()
@@ -56,7 +56,7 @@ fn whole() -> ExitCode {
     }
 }
 
-/// One function for each command; what it gives is the exit status.
+/// Executes the command; returns the exit status.
 fn run() -> anyhow::Result<u8> {
     let mut command = match Arguments::try_parse() {
         Ok(arguments) => arguments.command,
@@ -91,7 +91,7 @@ fn run() -> anyhow::Result<u8> {
     }
 }
 
-/// Prints an error, except that the reader of a pipe has gone, and gives its exit status.
+/// Prints an error, unless it is a closed pipe on standard output; returns its exit status.
 fn report(error: &anyhow::Error) -> u8 {
     let broken_pipe = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
     if broken_pipe.into_iter().any(|error| error.kind() == ErrorKind::BrokenPipe) {

@@ -11,33 +11,33 @@ use crate::text::{Style, Styled, TextTable, entry, paragraph};
 
 static FORMAT: OnceLock<TextFormat> = OnceLock::new();
 
-/// What was said about colours, before the first message.
+/// Sets the colour mode; called before the first message.
 pub(crate) fn color(color: Color) {
     let _ = FORMAT.set(TextFormat::of_messages(color));
 }
 
-/// How messages look.
+/// The text format of messages.
 pub(crate) fn format() -> TextFormat {
     *FORMAT.get_or_init(|| TextFormat::of_messages(Color::Auto))
 }
 
-/// A line as it is.
+/// Prints a line unchanged.
 pub(crate) fn line(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// A sentence, broken where the terminal ends.
+/// Prints a sentence, wrapped to the terminal's width.
 pub(crate) fn note(text: impl Display) {
     paragraph(&text.to_string(), format()).iter().for_each(line);
 }
 
-/// A figure behind its label.
+/// Prints a label and a figure.
 pub(crate) fn labelled(label: &str, text: impl Display) {
     const COLUMNS: usize = 14;
     entry(&format!("  {label}"), COLUMNS, &text.to_string(), format()).iter().for_each(line);
 }
 
-/// The rows that a figure is made of, below it.
+/// Prints the rows of a table, indented below a figure.
 pub(crate) fn rows(table: &TextTable) {
     table.indented(2, format()).iter().for_each(line);
 }
@@ -52,7 +52,7 @@ pub(crate) fn error(text: impl Display) {
     begun_with(Style::Error, "error:", &text.to_string());
 }
 
-/// A sentence that begins with this word, broken where the terminal ends.
+/// Prints a sentence that begins with this word, wrapped to the terminal's width.
 fn begun_with(style: Style, word: &str, text: &str) {
     let mut first = true;
     for lines in text.split('\n') {

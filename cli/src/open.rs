@@ -1,6 +1,6 @@
-//! Shows a page in the browser: the one that `BROWSER` names, else the desktop's.
+//! Opens a page in the browser: `$BROWSER`, else the desktop's default.
 //!
-//! Invariant: a browser that cannot be started is no error of a report that was written; its path is said.
+//! Invariant: if no browser can be started, the command still succeeds and prints the path of the page.
 
 use std::env;
 use std::fmt::Write as _;
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use crate::message;
 
-/// Browsers that run in the terminal, which they need until they end.
+/// Browsers that run in the terminal; memtrack waits for them.
 const TEXT_BROWSERS: [&str; 5] = ["elinks", "links", "lynx", "w3m", "www-browser"];
-/// What fails does so within this time; what then still runs is the browser.
+/// A command that fails does so within this time; one that still runs is taken for the browser.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Shows the page, or says why it is not shown.
+/// Opens the page, or prints why it cannot.
 pub(crate) fn in_browser(page: &Path) {
     let Ok(absolute) = fs::canonicalize(page) else { return };
     let url = url(&absolute);
@@ -39,7 +39,7 @@ pub(crate) fn in_browser(page: &Path) {
     }
 }
 
-/// What to try, in this order.
+/// The commands to try, in this order.
 fn commands() -> Vec<String> {
     let named = env::var("BROWSER").unwrap_or_default();
     let mut commands: Vec<String> = named.split(':').filter(|command| !command.is_empty()).map(Into::into).collect();
@@ -50,7 +50,7 @@ fn commands() -> Vec<String> {
     commands
 }
 
-/// Starts a command with the address in the place of `%s`, or behind it; whether it runs or has done its work.
+/// Starts a command with the URL in place of `%s`, or appended; returns whether it still runs or has succeeded.
 fn start(command: &str, url: &str) -> io::Result<bool> {
     let mut words: Vec<String> = command.split_whitespace().map(|word| word.replace("%s", url)).collect();
     if !command.contains("%s") {
@@ -63,7 +63,7 @@ fn start(command: &str, url: &str) -> io::Result<bool> {
     if TEXT_BROWSERS.iter().any(|text| name == *text) {
         return browser.status().map(|status| status.success());
     }
-    // In a group of its own: Ctrl-C on the terminal is not meant for it.
+    // In a process group of its own, so that Ctrl-C does not reach it.
     browser.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     let mut browser = browser.spawn()?;
     let begun = Instant::now();
@@ -76,7 +76,7 @@ fn start(command: &str, url: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The address of a file.
+/// The URL of a file.
 fn url(path: &Path) -> String {
     let mut url = "file://".to_owned();
     for &byte in path.as_os_str().as_bytes() {

@@ -1,7 +1,7 @@
-//! Where a report or a capture goes: standard output, the file that was named, or one whose name is derived.
+//! Output of reports and captures: standard output, a named file, or a file with a derived name.
 //!
-//! Invariant: an existing file is never lost without `--force`, unless it is an unchanged report of the same captures;
-//! and a report's file appears whole or not at all.
+//! Invariant: an existing file is never overwritten without `--force`, unless it is an unmodified report of the same
+//! captures; and a report's file appears complete or not at all.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,29 +16,28 @@ use tempfile::NamedTempFile;
 use crate::report_mark::ReportMark;
 use crate::sys::EndSignals;
 
-/// What was typed of where a report goes, and what it is made of.
+/// The requested output of a report, and its captures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Destination<'a> {
-    /// The file that was named.
+    /// The named file.
     pub(crate) named: Option<&'a Path>,
-    /// Overwrite whatever is there.
+    /// Overwrite an existing file.
     pub(crate) force: bool,
-    /// The captures that the report is made of. The first gives its name to the report.
+    /// The captures of the report. The first one determines the derived name.
     pub(crate) captures: &'a [PathBuf],
 }
 
 impl Destination<'_> {
-    /// The file of a report that has one: the named one, or `memtrack-<report>-<capture stem>.<suffix>` beside the
-    /// capture.
+    /// The path of the report's file: the named one, or `memtrack-<report>-<capture stem>.<suffix>` beside the capture.
     pub(crate) fn file(&self, report: &str, suffix: &str) -> PathBuf {
         let first = self.captures.first().map_or(Path::new("capture"), PathBuf::as_path);
         self.named.map_or_else(|| derived(first, report, suffix), Path::to_path_buf)
     }
 
-    /// Refuses to overwrite a file, but an unchanged report of the same captures.
+    /// Refuses to overwrite a file other than an unmodified report of the same captures.
     ///
     /// # Errors
-    /// A file that exists and is something else, where `force` is not given.
+    /// Another file exists, and `force` is not set.
     pub(crate) fn check(&self, path: &Path) -> Result<()> {
         let may_be_report = !self.force && path.is_file();
         let mark = ReportMark::of(self.captures).filter(|_| may_be_report);
@@ -46,22 +45,22 @@ impl Destination<'_> {
     }
 }
 
-/// Where a report is written.
+/// The open output of a report.
 #[derive(Debug)]
 pub(crate) enum ReportOutput {
-    /// To standard output.
+    /// Standard output.
     Stdout(BufWriter<StdoutLock<'static>>),
-    /// To a temporary file beside the one that it becomes, which is marked with what it was made of.
+    /// A temporary file, renamed to the path at the end and marked with its captures.
     File(BufWriter<NamedTempFile>, PathBuf, Option<ReportMark>),
-    /// To something that is no regular file, such as a pipe or a device.
+    /// A file that is not regular, such as a pipe or a device.
     Device(BufWriter<File>, PathBuf),
 }
 
 impl ReportOutput {
-    /// A report that is printed unless a file was named.
+    /// Opens the output of a report that is printed unless a file is named.
     ///
     /// # Errors
-    /// A file that exists and must not be overwritten; a directory that is not there or not writable.
+    /// An existing file that must not be overwritten; a missing or unwritable directory.
     pub(crate) fn printed(to: Destination<'_>) -> Result<Self> {
         match to.named {
             None => Ok(Self::stdout()),
@@ -69,7 +68,7 @@ impl ReportOutput {
         }
     }
 
-    /// A report that goes to a file, see [`Destination::file`].
+    /// Opens the file of a report, see [`Destination::file`].
     ///
     /// # Errors
     /// As [`ReportOutput::printed`].
@@ -77,8 +76,8 @@ impl ReportOutput {
         Self::at(&to.file(report, suffix), to)
     }
 
-    /// A capture made of the capture `from`, at the named path or `memtrack-<how>-<capture stem>.bin`: it is data, which
-    /// is overwritten with `force` alone.
+    /// Opens a capture derived from the capture `from`: the named path or `memtrack-<how>-<capture stem>.bin`. Captures
+    /// are overwritten only with `force`.
     ///
     /// # Errors
     /// As [`ReportOutput::printed`].
@@ -106,10 +105,10 @@ impl ReportOutput {
         Ok(Self::File(BufWriter::with_capacity(1 << 16, file), path.into(), ReportMark::of(to.captures)))
     }
 
-    /// Completes the report; the path of its file, if it has one.
+    /// Completes the report; returns the path of its file, if it has one.
     ///
     /// # Errors
-    /// What writing the rest or renaming says.
+    /// Writing the rest or renaming fails.
     pub(crate) fn finish(self) -> Result<Option<PathBuf>> {
         match self {
             Self::Stdout(mut stdout) => {
@@ -151,25 +150,25 @@ impl Write for ReportOutput {
     }
 }
 
-/// The same kind of error, with what could not be written: reports end at it long before they are completed.
+/// Adds the path to a write error, keeping its kind.
 fn explained(what: impl fmt::Display, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what}: cannot be written: {error}"))
 }
 
-/// The file of a capture, which is written while the program runs.
+/// The file of a capture while it is being recorded.
 #[derive(Debug)]
 pub(crate) struct CaptureFile {
     path: PathBuf,
-    /// Until the process id is known, which the derived name has in it.
+    /// The temporary file, until the process id is known, which is part of the derived name.
     unnamed: Option<NamedTempFile>,
     created: bool,
 }
 
 impl CaptureFile {
-    /// Opens the file that was named.
+    /// Opens the named file.
     ///
     /// # Errors
-    /// A file that exists, where `force` is not given; a directory that is not there or not writable.
+    /// An existing file, if `force` is not set; a missing or unwritable directory.
     pub(crate) fn named(path: &Path, force: bool) -> Result<(Self, File)> {
         if path == Path::new("-") {
             bail!("-o -: standard output is used by the recorded program; name a file");
@@ -188,7 +187,7 @@ impl CaptureFile {
         Ok((Self { path: path.into(), unnamed: None, created }, file))
     }
 
-    /// Opens a file in the working directory that gets its name later.
+    /// Opens an unnamed file in the working directory.
     ///
     /// # Errors
     /// A directory that is not writable.
@@ -201,10 +200,10 @@ impl CaptureFile {
         Ok((Self { path: temporary.path().into(), unnamed: Some(temporary), created: true }, file))
     }
 
-    /// Gives it the name `memtrack-<program>.<pid>.bin`, or one with a number where that is taken.
+    /// Renames it to `memtrack-<program>.<pid>.bin`, with a number appended if that exists.
     ///
     /// # Errors
-    /// What renaming says.
+    /// Renaming fails.
     pub(crate) fn name(&mut self, program: &str, pid: i32) -> Result<()> {
         let Some(mut temporary) = self.unnamed.take() else { return Ok(()) };
         for number in 1.. {
@@ -227,16 +226,17 @@ impl CaptureFile {
         &self.path
     }
 
-    /// Removes it again, where nothing was recorded and it was not there before.
+    /// Removes the file, if nothing was recorded and it did not exist before.
     pub(crate) fn discard(self) {
         if self.created {
-            // What cannot be removed stays behind, empty.
+            // If this fails, an empty file remains.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// `memtrack-<report>-<capture stem>.<suffix>` beside the capture, without the `memtrack-` that its name begins with.
+/// `memtrack-<report>-<capture stem>.<suffix>` beside the capture; a `memtrack-` prefix of the capture's name is
+/// dropped.
 pub(crate) fn derived(capture: &Path, report: &str, suffix: &str) -> PathBuf {
     let stem = capture.file_stem().unwrap_or(OsStr::new("capture")).to_string_lossy();
     let stem = stem.strip_prefix("memtrack-").unwrap_or(&stem);
@@ -257,10 +257,10 @@ fn refuse_existing(path: &Path, force: bool) -> Result<()> {
     }
 }
 
-/// A file in the same directory, gone again unless it gets a name.
+/// A temporary file in the same directory, removed on drop unless it is persisted.
 ///
 /// # Errors
-/// A directory that is not there or not writable.
+/// A missing or unwritable directory.
 pub(crate) fn temporary_beside(path: &Path, mode: u32) -> Result<NamedTempFile> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     temporary_in(directory, mode).with_context(|| cannot_create(path))
@@ -271,7 +271,7 @@ fn temporary_in(directory: &Path, mode: u32) -> io::Result<NamedTempFile> {
         .prefix(".memtrack-")
         .permissions(fs::Permissions::from_mode(mode))
         .tempfile_in(directory);
-    // Its kind alone: the path in its text is one that nobody knows.
+    // Only the kind: the error's text contains the temporary file's path.
     named.map_err(|error| error.kind().into())
 }
 

@@ -1,4 +1,4 @@
-//! Which captures a report was made of, as an extended attribute of the report's file.
+//! Records in an extended attribute of a report's file which captures it was made from.
 //!
 //! It lets memtrack overwrite its own unmodified report without `--force`, whatever the format. Invariant: a file that
 //! was modified, or whose captures are unknown, is not recognized.
@@ -14,12 +14,12 @@ use xattr::FileExt;
 
 const ATTRIBUTE: &str = "user.memtrack.report";
 
-/// The captures of a report.
+/// Identifies the captures of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReportMark(u64);
 
 impl ReportMark {
-    /// Of a report of these captures; `None` where there is none, or where one does not say of which process it is.
+    /// The mark for these captures; `None` if there are none, or if one does not identify its process.
     pub(crate) fn of(captures: &[PathBuf]) -> Option<Self> {
         let mut processes = Vec::new();
         for path in captures {
@@ -33,20 +33,20 @@ impl ReportMark {
         (!processes.is_empty()).then(|| Self(hasher.finish()))
     }
 
-    /// Marks a report that is written to its end. A file system without extended attributes has reports without a mark.
+    /// Marks a completed report. Has no effect on file systems without extended attributes.
     pub(crate) fn put_on(self, file: &File) {
         if let Some(mark) = file.metadata().ok().map(|metadata| self.text(&metadata)) {
             let _ = file.set_xattr(ATTRIBUTE, mark.as_bytes());
         }
     }
 
-    /// Whether the file is a report of these captures, as it was written.
+    /// Whether the file is an unmodified report of these captures.
     pub(crate) fn is_of(self, path: &Path) -> bool {
         let Ok(metadata) = path.metadata() else { return false };
         matches!(xattr::get_deref(path, ATTRIBUTE), Ok(Some(mark)) if mark == self.text(&metadata).as_bytes())
     }
 
-    /// The mark: with what tells that the file was not changed since.
+    /// The attribute's value, with the size and time of the file to detect modifications.
     fn text(self, metadata: &std::fs::Metadata) -> String {
         format!("1 {:016x} {} {}.{:09}", self.0, metadata.len(), metadata.mtime(), metadata.mtime_nsec())
     }

@@ -1,6 +1,6 @@
-//! What is known of the terminal: whether there is one, its width, and whether colours are wanted.
+//! The terminal: whether output goes to one, its width, and whether to use colours.
 //!
-//! Invariant: bars and colours appear on a terminal only, unless colours were asked for, and only there lines are fitted.
+//! Invariant: progress bars and wrapped lines appear on terminals only, and so do colours unless they are requested.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::sys;
 
-/// What takes less time has no bar.
+/// Operations shorter than this have no progress bar.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// When to use colours.
@@ -23,27 +23,27 @@ pub(crate) enum Color {
     Never,
 }
 
-/// How text looks where it goes to.
+/// Width and colours of text output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TextFormat {
-    /// Columns; `None` where lines may be as long as they are, as in files and pipes.
+    /// Columns; `None` for unlimited, as in files and pipes.
     pub(crate) width: Option<usize>,
-    /// Whether there are colours.
+    /// Whether to use colours.
     pub(crate) color: bool,
 }
 
 impl TextFormat {
-    /// The look of a report on standard output, or in a file.
+    /// The format of a report on standard output, or in a file.
     pub(crate) fn new(color: Color, to_stdout: bool) -> Self {
         Self::of(color, (to_stdout && io::stdout().is_terminal()).then(|| sys::terminal_width(io::stdout())))
     }
 
-    /// The look of messages on standard error.
+    /// The format of messages on standard error.
     pub(crate) fn of_messages(color: Color) -> Self {
         Self::of(color, io::stderr().is_terminal().then(|| sys::terminal_width(io::stderr())))
     }
 
-    /// `terminal`: the width that the system knows of it, where it is one.
+    /// `terminal`: `Some` if output goes to a terminal, with the width that the system reports.
     fn of(color: Color, terminal: Option<Option<usize>>) -> Self {
         let color = match color {
             Color::Always => true,
@@ -56,14 +56,14 @@ impl TextFormat {
     }
 }
 
-/// Whether there are colours where nobody has said so: <https://no-color.org>, <https://bixense.com/clicolors>.
+/// Whether to use colours by default: <https://no-color.org>, <https://bixense.com/clicolors>.
 fn is_colored(terminal: bool, variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let is_forced = variable("CLICOLOR_FORCE").is_some_and(|value| value != "0");
     let is_dumb = variable("TERM").is_some_and(|value| value == "dumb");
     variable("NO_COLOR").is_none() && (is_forced || terminal && !is_dumb)
 }
 
-/// A bar on standard error, where that is a terminal and what is done takes long enough to be waited for.
+/// A progress bar on standard error, shown on a terminal if the operation takes long enough.
 #[derive(Debug)]
 pub(crate) struct Progress {
     what: &'static str,
@@ -74,12 +74,12 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Nothing of `total` steps is done.
+    /// Starts at 0 of `total` steps.
     pub(crate) fn new(total: u64, what: &'static str) -> Self {
         Self { what, begun: Instant::now(), total, done: 0, bar: None }
     }
 
-    /// Some more steps are done.
+    /// Advances by some steps.
     pub(crate) fn add(&mut self, steps: u64) {
         self.done = self.done.saturating_add(steps);
         if self.begun.elapsed() >= PATIENCE {
@@ -98,7 +98,7 @@ impl Drop for Progress {
 }
 
 fn bar(total: u64, what: &'static str) -> ProgressBar {
-    // Drawn to standard error, and not at all where that is no terminal.
+    // indicatif draws nothing if standard error is not a terminal.
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} %  {eta}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

@@ -1,6 +1,6 @@
 //! Arguments shared by all reading commands: captures and allocation filters.
 //!
-//! Invariant: the filters are the same everywhere, and what was typed is checked here.
+//! Invariant: every reading command has the same filters, and their values are validated here.
 
 use std::path::PathBuf;
 
@@ -15,11 +15,11 @@ use super::ViewArgs;
 use crate::load::{Request, search};
 use crate::reports::display::DisplayOptions;
 
-/// Where the filters stand in a help text.
+/// Heading of the filters in help texts.
 const FILTERS: &str = "Filters";
-/// Where it is said how stacks are shown.
+/// Heading of the display options in help texts.
 const STACKS: &str = "Call stacks in text and pages";
-/// Where it is said where names are looked for.
+/// Heading of the symbolization options in help texts.
 const NATIVE: &str = "Native code";
 
 /// Captures and filters.
@@ -33,7 +33,7 @@ pub(crate) struct InputArgs {
     pub(crate) filters: FilterArgs,
 }
 
-/// Which allocations a report is about. An option that is given several times names alternatives.
+/// Filters of allocations. An option that is given several times accepts any of its values.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct FilterArgs {
     /// Only allocations by the thread of this name or number
@@ -82,7 +82,7 @@ pub(crate) struct FilterArgs {
     pub(crate) stacks: StackArgs,
 }
 
-/// How stacks are shown to people; JSON and exports have them as they were recorded.
+/// Display of stacks in text and pages; JSON and exports always contain recorded stacks.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct StackArgs {
     /// Include allocations made during imports in leaks
@@ -96,7 +96,7 @@ pub(crate) struct StackArgs {
     pub(crate) skip_function: Vec<Regex>,
 }
 
-/// Where the names of native code are looked for.
+/// Where debug files are searched.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct SymbolArgs {
     /// Look for debug files in DIR first, laid out like /usr/lib/debug; may be given several times

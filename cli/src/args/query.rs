@@ -38,7 +38,7 @@ pub(crate) struct QueryArgs {
     pub(crate) output: OutputArgs,
 }
 
-/// An expression with its text.
+/// A parsed expression and its source text.
 #[derive(Clone, Debug)]
 pub(crate) struct ParsedExpression {
     pub(crate) text: String,

@@ -1,6 +1,6 @@
 //! The options of `memtrack merge`, `strip` and `anonymize`.
 //!
-//! Invariant: each writes a capture that every other command reads.
+//! Invariant: each of them writes a capture that every command can read.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! The options of `memtrack completions`, `memtrack man` and `memtrack help`.
 //!
-//! Invariant: only shells whose completions are tested are known.
+//! Invariant: completions exist only for shells for which they are tested.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! The options of `memtrack symbolize`.
 //!
-//! Invariant: without `-o` the capture itself is replaced, which, as for every existing file, takes `--force`.
+//! Invariant: without `-o` the capture itself is replaced, which requires `--force`.
 
 use std::path::PathBuf;
 

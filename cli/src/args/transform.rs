@@ -49,7 +49,7 @@ impl Transform {
     }
 }
 
-/// What every format takes.
+/// Options of every format that holds sums.
 #[derive(Debug, Args)]
 pub(crate) struct TransformArgs {
     #[command(flatten)]
@@ -60,7 +60,7 @@ pub(crate) struct TransformArgs {
     pub(crate) output: OutputArgs,
 }
 
-/// A format made of events, which has all views.
+/// Options of formats that hold events, and so all views.
 #[derive(Debug, Args)]
 pub(crate) struct EventTransformArgs {
     #[command(flatten)]
@@ -79,7 +79,7 @@ pub(crate) struct SpeedscopeArgs {
     pub(crate) order: SampleOrder,
 }
 
-/// A format with one weight for each stack.
+/// Options of formats with one weight for each stack.
 #[derive(Debug, Args)]
 pub(crate) struct WeightedTransformArgs {
     #[command(flatten)]

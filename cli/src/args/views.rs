@@ -51,7 +51,7 @@ pub(crate) struct TableArgs {
 }
 
 impl ViewFlags {
-    /// The view that was asked for, if any.
+    /// The requested view, if any.
     pub(crate) fn wanted(&self) -> Option<memtrack_reader::View> {
         use memtrack_reader::View as Wanted;
         match self {
@@ -70,7 +70,7 @@ impl ViewFlags {
 }
 
 impl ViewArgs {
-    /// The view that was asked for.
+    /// The requested view; high-water mark by default.
     pub(crate) fn wanted(&self) -> memtrack_reader::View {
         self.which.wanted().unwrap_or_default()
     }
@@ -199,27 +199,27 @@ pub(crate) enum DiffFigure {
     Total,
 }
 
-/// How much a figure may grow.
+/// Growth above which `diff` fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum GrowthLimit {
-    /// By so many bytes, or allocations.
+    /// A number of bytes or allocations.
     Absolute(u64),
-    /// By this part of the base, in percent.
+    /// Percent of the baseline.
     Percent(f64),
 }
 
-/// What the figures of the base are scaled to.
+/// What the baseline's figures are scaled to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Normalize {
     /// The new capture's total.
     Total,
     /// The new capture's duration.
     Duration,
-    /// The new capture's units of work: those of the base, and those of the new capture.
+    /// Units of work: of the baseline and of the new capture.
     Work(f64, f64),
 }
 
-/// Takes `total`, `duration` or `1000:1500` apart.
+/// Parses `total`, `duration` or `1000:1500`.
 fn normalize(text: &str) -> Result<Normalize, String> {
     let units = |text: &str| text.trim().parse::<f64>().ok().filter(|units| units.is_finite() && *units > 0.0);
     match (text, text.split_once(':')) {
@@ -231,7 +231,7 @@ fn normalize(text: &str) -> Result<Normalize, String> {
     .ok_or_else(|| "expected total, duration, or units of work such as 1000:1500".to_owned())
 }
 
-/// Takes `10MB`, `1.5GiB`, `4096` or `20%` apart.
+/// Parses `10MB`, `1.5GiB`, `4096` or `20%`.
 fn limit(text: &str) -> Result<GrowthLimit, String> {
     const UNITS: [(&str, f64); 9] = [
         ("KiB", 1024.0),

@@ -1,6 +1,6 @@
 //! `memtrack diff`: compares two captures and sets the exit status for CI checks.
 //!
-//! Invariant: the report is written whether or not the limit is passed.
+//! Invariant: the report is written even if the limit is exceeded.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ use crate::reports::page;
 use crate::reports::scale::{ComparedMetric, NormalizeBy, Scale};
 use crate::units::{count, size};
 
-/// Compares, prints, and tells by the exit status whether the limit was passed.
+/// Compares two captures, prints the report, and returns exit status 1 if the limit is exceeded.
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
@@ -72,7 +72,7 @@ fn html(
     Ok(())
 }
 
-/// What is compared; the report goes by the name of the new one.
+/// The captures, the new one first: it determines the report's derived name.
 fn captures(options: &args::DiffArgs) -> [PathBuf; 2] {
     [&options.new, &options.base].map(Clone::clone)
 }

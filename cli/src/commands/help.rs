@@ -27,7 +27,7 @@ const DOCUMENTS: [(&str, &str, &str); 8] = [
     ("capture-format", "the capture file", include_str!("../../../docs/capture-format.md")),
 ];
 
-/// Prints a document, the help of a command, or what there is.
+/// Prints a document, the help of a command, or the list of both.
 ///
 /// # Errors
 /// An unknown topic, or an unwritable output.

@@ -1,6 +1,6 @@
-//! `memtrack parse`: the records of a capture as text, one a line.
+//! `memtrack parse`: prints the records of a capture as text, one per line.
 //!
-//! Invariant: lines come in the total order, and whatever a line refers to was described on a line before it.
+//! Invariant: lines are in the total order of events, and every id is defined on a line before its first use.
 
 use std::collections::HashSet;
 use std::io::{self, IsTerminal, Write};
@@ -32,13 +32,13 @@ pub(crate) fn run(options: &args::ParseArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Prints one capture; those of several come one after the other, each with its own tables.
+/// Prints one capture. Several captures are printed one after the other, each with its own ids.
 fn print(capture: &source::CaptureReader, request: &Request<'_>, out: &mut ReportOutput) -> Result<()> {
     if capture.aggregated() {
         bail!("{}: an aggregated capture has no records; use 'memtrack stats'", capture.path().display());
     }
     let kept = AllocationFilter::new(request, capture)?;
-    // A bar has no place among lines on a terminal.
+    // No progress bar if the lines go to the terminal.
     let unseen = !matches!(out, ReportOutput::Stdout(_)) || !io::stdout().is_terminal();
     let mut progress = unseen.then(|| Progress::new(capture.total_record_bytes(), "printing"));
     let mut printer = RecordPrinter::new(&kept, out);
@@ -47,7 +47,7 @@ fn print(capture: &source::CaptureReader, request: &Request<'_>, out: &mut Repor
     drop(progress);
     printer.written?;
     let info = CaptureInfo { unknown_frames: read.unknown_frames, ..capture_info(capture, read.lost) };
-    // Else they were given when the capture was read for the filters.
+    // With filters, a first reading has already printed the warnings.
     if kept.is_everything() {
         info.warnings()
             .iter()
@@ -56,13 +56,13 @@ fn print(capture: &source::CaptureReader, request: &Request<'_>, out: &mut Repor
     Ok(())
 }
 
-/// Prints what it is given. The first error ends the printing, not the reading.
+/// Prints records. After the first write error it prints nothing more; reading goes on.
 struct RecordPrinter<'a, W> {
     kept: KeptEvents<'a>,
     out: W,
     written: io::Result<()>,
     tid: i32,
-    /// Frames and stacks below these numbers were described.
+    /// Frames and stacks with ids below these have been printed.
     frames: u32,
     stacks: u32,
     modules: HashSet<NativeModule>,
@@ -96,7 +96,7 @@ impl<'a, W: Write> RecordPrinter<'a, W> {
         }
     }
 
-    /// Describes a stack that is new, with those it is called from and their frames. Numbers rise from caller to called.
+    /// Prints the definition of a new stack, with its callers and their frames. Ids increase from caller to callee.
     fn describe(&mut self, stack: StackId, frames: &Frames) {
         for number in self.stacks..=stack.0 {
             let Some(node) = frames.node(StackId(number)) else { continue };
@@ -216,7 +216,7 @@ fn name(kind: EventKind) -> &'static str {
     }
 }
 
-/// A value without spaces as it is, any other in quotation marks.
+/// A value, in quotation marks if it contains spaces.
 fn text(value: &str) -> String {
     let value = visible(value);
     if value.is_empty() || value.contains([' ', '"']) { format!("\"{}\"", value.replace('"', "\\\"")) } else { value }

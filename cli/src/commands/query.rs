@@ -1,7 +1,7 @@
 //! `memtrack query`: lists the allocations that match an expression.
 //!
-//! Invariant: nothing is printed before the expression and the captures have been understood, except JSON rows, which
-//! are written while they are found.
+//! Invariant: nothing is printed before the expression is parsed and the captures are read, except JSON rows, which are
+//! written as they are found.
 
 use std::path::PathBuf;
 
@@ -18,10 +18,10 @@ use crate::reports::capture_info::{Capture, CaptureInfo};
 use crate::reports::query::{GroupBy, Largest, ListingWriter, MatchTotals, QueryGroups};
 use crate::terminal::TextFormat;
 
-/// Prints the answer.
+/// Prints the matching allocations or groups.
 ///
 /// # Errors
-/// A capture that cannot be read or does not have what is asked for, or an output that cannot be written.
+/// A capture that cannot be read or lacks the requested data, or an output that cannot be written.
 pub(crate) fn run(options: &QueryArgs) -> Result<u8> {
     let request = Request::from((options.captures.as_slice(), &options.filters));
     let request = if options.json { request } else { request.for_people() };
@@ -72,12 +72,12 @@ fn grouped(
     Ok(())
 }
 
-/// A request without filters, which the expression has, too.
+/// The request without filters: the expression contains them.
 fn without_filters(request: &Request<'_>) -> Request<'static> {
     Request { search: request.search.clone(), ..Request::default() }
 }
 
-/// Groups of sums that were made while the program ran.
+/// Groups of an aggregated capture.
 fn sums(
     path: &PathBuf,
     request: &Request<'_>,

@@ -1,5 +1,4 @@
-//! `memtrack merge`, `strip` and `anonymize`: write new captures from
-//! existing ones.
+//! `memtrack merge`, `strip` and `anonymize`: write new captures from existing ones.
 //!
 //! Invariant: the new capture records what was dropped, replaced or lost, and every report shows it.
 
@@ -28,10 +27,10 @@ use crate::terminal::Progress;
 use crate::units::{count, duration, size};
 use crate::{allocation_records, message};
 
-/// Puts captures into one file.
+/// Merges captures into one file.
 ///
 /// # Errors
-/// A capture that cannot be read, or an output that cannot be written; so below.
+/// A capture that cannot be read, or an output that cannot be written; likewise below.
 pub(crate) fn merge(options: &MergeArgs) -> Result<u8> {
     let first = &options.captures[0];
     let mut out = ReportOutput::capture(options.output.output.as_deref(), options.output.force, first, "merged")?;
@@ -69,7 +68,7 @@ pub(crate) fn strip(options: &StripArgs) -> Result<u8> {
     done(out, &text)
 }
 
-/// What is said of a process whose capture was stripped, perhaps not for the first time.
+/// The process metadata with what was stripped, added to what earlier runs of `strip` have dropped.
 fn stripped(process: &Process, options: &StripArgs, dropped: Tally) -> Process {
     let mut process = process.clone();
     let rule = format!("lived less than {} and were smaller than {}", exact(options.lived_less), size(options.smaller));
@@ -84,7 +83,7 @@ fn stripped(process: &Process, options: &StripArgs, dropped: Tally) -> Process {
     process
 }
 
-/// A span of time that is not rounded to nothing.
+/// A duration that is not rounded to 0.
 fn exact(ns: u64) -> String {
     match ns {
         0..1_000_000 => format!("{} µs", ns as f64 / 1e3),
@@ -109,7 +108,7 @@ pub(crate) fn anonymize(options: &AnonymizeArgs) -> Result<u8> {
         let payload = anonymized_aggregate(&aggregate, &mut names).encode();
         write_aggregate(&mut out, &process, &symbols, &payload, capture.complete())?;
     } else {
-        // Nobody can look for them later.
+        // Anonymized captures cannot be symbolized later, so names are resolved now.
         let symbols = all_names(&capture, &native_places(&capture)?);
         rewrite(&capture, (capture.process(), &symbols), None, Some(names), &mut out)?;
         capture_info(&capture, capture.lost()).warn();
@@ -117,14 +116,14 @@ pub(crate) fn anonymize(options: &AnonymizeArgs) -> Result<u8> {
     done(out, "functions, files, threads and arguments replaced by numbers; line numbers, sizes and times kept")
 }
 
-/// Every native place of a capture with records.
+/// The native frames of a capture with records: offsets by module.
 pub(super) fn native_places(capture: &source::CaptureReader) -> Result<Vec<WantedOffsets>> {
     let progress = Mutex::new(Progress::new(capture.total_record_bytes(), "resolving symbols"));
-    // Nobody panics with the bar in hand.
+    // The lock is never poisoned: no holder panics.
     Ok(capture.native_places(|bytes| progress.lock().iter_mut().for_each(|progress| progress.add(bytes)))?)
 }
 
-/// The names of these native places, as far as they can be found here.
+/// Symbols of these native frames, as far as debug files are found.
 fn all_names(capture: &source::CaptureReader, wanted: &[WantedOffsets]) -> Vec<ModuleSymbols> {
     let mut symbolizer = capture.symbolizer();
     symbolizer.prefetch(wanted);

@@ -1,4 +1,4 @@
-//! `memtrack completions` and `memtrack man`: what shells and man know of the command line.
+//! `memtrack completions` and `memtrack man`: shell completions and manual pages.
 //!
 //! Invariant: both are generated from the argument parser's definition.
 
@@ -46,7 +46,7 @@ pub(crate) fn man(options: &ManArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Writes the pages of a command and those below it; how many.
+/// Writes the pages of a command and its subcommands; returns their number.
 fn write_pages(command: &clap::Command, directory: &Path) -> Result<usize> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
     let path = directory.join(format!("{name}.1"));

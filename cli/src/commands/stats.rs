@@ -1,4 +1,4 @@
-//! `memtrack stats`: the numbers of a capture, as text or JSON.
+//! `memtrack stats`: totals and tables of a capture, as text or JSON.
 //!
 //! Invariant: nothing is printed before the capture was read.
 
@@ -21,7 +21,7 @@ pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
     let view = options.which.wanted().unwrap_or(View::Allocated);
     let request = Request::from(&options.input).for_people();
     let display = request.display.clone();
-    // Lines of own code are told by whole stacks.
+    // Attribution to lines of own code needs whole stacks.
     let without_paths = view == View::Allocated && (options.json || display.all_frames);
     let request = Request { split_domains: true, without_paths, shown: false, ..request };
     let mut capture = load(request, &options.which.reading())?;
@@ -46,7 +46,7 @@ pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// How long the allocations lived that the filters keep.
+/// Lifetimes of the allocations that pass the filters.
 fn lifetimes(options: &args::StatsArgs) -> Result<reports::lifetimes::LifetimesReport> {
     let request = Request::from(&options.input);
     let request = if options.json { request } else { request.for_people() };

@@ -18,7 +18,7 @@ use crate::output::ReportOutput;
 use crate::terminal::Progress;
 use crate::units::count;
 
-/// Finds the names and writes them.
+/// Resolves the native frames of a capture and writes their symbols.
 ///
 /// # Errors
 /// A capture that cannot be read or holds no native code, or an output that cannot be written.
@@ -49,7 +49,7 @@ pub(crate) fn run(options: &SymbolizeArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Where the capture goes: in its own place, unless another was named.
+/// The output path: the capture itself unless another is named.
 fn target<'a>(capture: &source::CaptureReader, options: &'a SymbolizeArgs) -> Result<&'a Path> {
     let path = &options.capture;
     match &options.output.output {
@@ -64,7 +64,7 @@ fn target<'a>(capture: &source::CaptureReader, options: &'a SymbolizeArgs) -> Re
     }
 }
 
-/// The native places that the capture's stacks refer to.
+/// The native frames in the capture's stacks: offsets by module.
 fn wanted(capture: &source::CaptureReader) -> Result<Vec<WantedOffsets>> {
     if !capture.aggregated() {
         return native_places(capture);

@@ -1,6 +1,6 @@
-//! `memtrack transform`: a capture in the format of a viewer.
+//! `memtrack transform`: converts a capture to the format of another tool.
 //!
-//! Invariant: an order or a view that the capture cannot give is refused with the reason, never replaced by another.
+//! Invariant: an order or view that the capture does not contain is an error, never replaced by another.
 
 use std::io::{BufWriter, IntoInnerError};
 use std::path::Path;
@@ -27,7 +27,7 @@ use crate::terminal::Progress;
 /// Writes the file of a format.
 ///
 /// # Errors
-/// A capture that cannot be read or does not have what was asked for, or an output that cannot be written.
+/// A capture that cannot be read or lacks the requested data, or an output that cannot be written.
 pub(crate) fn run(transform: &Transform) -> Result<u8> {
     match transform {
         Transform::Speedscope(options) => write(&options.common, &Speedscope(options.order)),
@@ -46,7 +46,7 @@ pub(crate) fn run(transform: &Transform) -> Result<u8> {
 fn write(common: &TransformArgs, format: &impl SumsFormat) -> Result<u8> {
     let (name, suffix) = (format.name(), format.suffix());
     let mut out = ReportOutput::file(common.output.of(&common.input.captures), name, suffix)?;
-    // The formats are of functions, files and lines.
+    // These formats have functions, files and lines, but no columns.
     let request = Request { without_columns: true, ..Request::from((&common.input, &common.view)) };
     let capture = load(request, &format.reading(common.view.reading()))?;
     if format.holds_every_view() && !matches!(common.view.wanted(), View::HighWaterMark | View::LeaksAtExit) {
@@ -58,7 +58,7 @@ fn write(common: &TransformArgs, format: &impl SumsFormat) -> Result<u8> {
     Ok(status)
 }
 
-/// Heaptrack's file, of events.
+/// Writes heaptrack's format from events.
 fn write_heaptrack(options: &EventTransformArgs) -> Result<u8> {
     let request = Request::from(&options.input);
     let paths = of_one_recording(request.paths)?;
@@ -71,7 +71,7 @@ fn write_heaptrack(options: &EventTransformArgs) -> Result<u8> {
     let out = ReportOutput::file(options.output.of(&paths), "heaptrack", "heaptrack.gz")?;
     let kept = AllocationFilter::new(&request, &file)?;
     let keep = |event: &Event| kept.takes(event);
-    // Lines are short: one by one they would cost the compressor more than their bytes.
+    // Lines are short; passing each to the compressor would cost more than compressing its bytes.
     let out = BufWriter::with_capacity(1 << 16, GzEncoder::new(out, Compression::fast()));
     let known = capture_info(&file, DataLoss::default());
     let mut writer = heaptrack::HeaptrackWriter::new(&known, &keep, out);
@@ -85,7 +85,7 @@ fn write_heaptrack(options: &EventTransformArgs) -> Result<u8> {
     done(out, "open it with heaptrack_gui or heaptrack_print")
 }
 
-/// A directory of tables, of events.
+/// Writes Parquet tables from events.
 #[cfg(feature = "parquet")]
 fn write_parquet(options: &EventTransformArgs) -> Result<u8> {
     let (output, request) = (&options.output, Request::from(&options.input));
@@ -125,7 +125,7 @@ fn warn(path: &Path, info: &CaptureInfo) {
     }
 }
 
-/// Completes the file and says where it is.
+/// Completes the file and prints its path.
 fn done(out: ReportOutput, opens_in: &str) -> Result<u8> {
     if let Some(path) = out.finish()? {
         message::line(format_args!("{}: written; {opens_in}", path.display()));

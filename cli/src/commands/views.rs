@@ -1,4 +1,4 @@
-//! `memtrack summary`, `table` and `flamegraph`: who holds a view's memory, by function, by place and by call path.
+//! `memtrack summary`, `table` and `flamegraph`: a view's memory by function, by source location and by call path.
 //!
 //! Invariant: nothing is printed before the capture was read.
 
@@ -20,7 +20,7 @@ use crate::reports::{arenas, page, summary, table_report, tree_json};
 use crate::terminal::TextFormat;
 use crate::text::paragraph;
 
-/// Prints own and total figures of every function.
+/// Prints self and total figures of every function.
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
@@ -42,7 +42,7 @@ pub(crate) fn summary(options: &args::SummaryArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Prints a row for each place and allocator.
+/// Prints a row for each source location and allocator.
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
@@ -73,13 +73,13 @@ pub(crate) fn table(options: &args::TableArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// What leaks leave out, after them.
+/// Prints the note about arenas that are excluded from leaks.
 pub(super) fn write_note(arenas: Tally, format: TextFormat, out: &mut impl Write) -> Result<()> {
     let lines = arenas::note(arenas).map(|note| paragraph(&note, format)).unwrap_or_default();
     Ok(lines.iter().try_for_each(|line| writeln!(out, "{line}"))?)
 }
 
-/// Writes the page, and shows it if that was asked for.
+/// Writes the page, and opens it if requested.
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
@@ -102,7 +102,7 @@ pub(crate) fn flamegraph(options: &args::FlamegraphArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Reads the captures and writes their page, with source lines where they are to be in it; gives the page's path.
+/// Reads the captures and writes their page, with source lines if requested; returns the page's path.
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
@@ -123,7 +123,7 @@ pub(crate) fn write_page(
     Ok(path)
 }
 
-/// A page on standard output cannot be shown.
+/// Refuses `--open` if the page goes to standard output.
 ///
 /// # Errors
 /// Wrong usage.
@@ -134,7 +134,7 @@ pub(crate) fn refuse_open_without_file(open: bool, output: &args::OutputArgs) ->
     Ok(())
 }
 
-/// Says where the page is, and shows it if it is to be opened.
+/// Prints the path of the page, and opens it if requested.
 pub(crate) fn show(page: Option<&Path>, open: bool) {
     let Some(page) = page else { return };
     let advice = if open { "" } else { "; open it in a browser, or write it with --open" };

@@ -1,6 +1,6 @@
-//! `transform collapsed`: a line for each stack, root to leaf, as flame graph programs take it.
+//! `transform collapsed`: a line for each stack, root to leaf, as flame graph programs read it.
 //!
-//! Invariant: a line has one weight over 0, and `;` and line ends stand between frames and lines only.
+//! Invariant: a line has one weight above 0; `;` and newlines occur only as separators.
 
 use std::io::Write;
 
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!((sum(Weight::Bytes), sum(Weight::Allocations)), (1_505_096, 96));
     }
 
-    /// The reader that most flame graphs are drawn with takes every line.
+    /// inferno accepts every line.
     #[test]
     fn inferno_draws_it() {
         let text = report(Weight::Bytes);

@@ -1,4 +1,4 @@
-//! `transform csv`: a row for each stack, allocator and thread, with the columns that memray's users know.
+//! `transform csv`: a row for each stack, allocator and thread, with memray's columns.
 //!
 //! Invariant: the output is valid CSV whatever characters names contain.
 
@@ -41,7 +41,7 @@ impl SumsFormat for Csv {
 fn row(capture: &Capture, group: &GroupRow, out: &mut dyn Write) -> io::Result<()> {
     let (tid, name) = capture.thread(group.thread);
     let tid = tid.unwrap_or(0);
-    // In capitals, as scripts written for memray look for them.
+    // Upper case, because scripts written for memray expect it.
     let allocator = group.allocator.name().to_uppercase();
     let stack = stack_trace(capture, group.stack);
     writeln!(out, "{allocator},{},{},{tid},{},{}", group.count, group.bytes, quoted(name), quoted(&stack))
@@ -54,7 +54,7 @@ fn stack_trace(capture: &Capture, stack: StackId) -> String {
     frames.leaf_to_root(stack).map(frame).collect::<Vec<_>>().join("|")
 }
 
-/// The field in quotation marks where it needs them.
+/// Quotes the field if necessary.
 fn quoted(field: &str) -> Cow<'_, str> {
     if field.contains([',', '"', '\n', '\r']) {
         return format!("\"{}\"", field.replace('"', "\"\"")).into();

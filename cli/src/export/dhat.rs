@@ -1,8 +1,8 @@
 //! `transform dhat`: the JSON of valgrind's DHAT, version 2, for its viewer `dh_view.html`: lifetimes, no accesses.
 //!
-//! A program point is a stack with the allocating function as its innermost frame. Its own maximum is exact for one
-//! thread; those of several threads are added up, which is at least the true one. Invariant: no two points have the
-//! same frames, and those at the high-water mark and at the end add up to the view's totals.
+//! A program point is a stack with the allocating function as its innermost frame. Its maximum is exact for one thread;
+//! for several threads it is the sum of their maxima, an upper bound. Invariant: no two points have the same frames,
+//! and the points' bytes at the high-water mark and at the end add up to the view's totals.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ use crate::reports::capture_info::Capture;
 
 /// Blocks that live less than this are called short-lived, in microseconds.
 const SHORT_LIVED_US: u64 = 1000;
-/// The root's frame, which comes first and is in no point.
+/// The root frame, which is first and in no program point.
 const ROOT: &str = "[root]";
 
 /// The JSON of DHAT.
@@ -47,7 +47,7 @@ impl SumsFormat for Dhat {
         Options { details: true, ..options }
     }
 
-    /// All views at once; `view` says only which moment is the end.
+    /// Writes all views; `view` only selects the moment of the leaks.
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let analysis = &capture.analysis;
         let Some(details) = &analysis.details else {
@@ -89,7 +89,7 @@ fn head(capture: &Capture) -> String {
     head.to_string()
 }
 
-/// One entry of the table of frames.
+/// An entry of the frame table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum DhatFrame {
     Root,
@@ -107,14 +107,14 @@ impl DhatFrame {
     }
 }
 
-/// What a stack and an allocator add up to.
+/// DHAT's program point: the sums of one stack and allocator.
 struct ProgramPoint {
     group: Group,
     detail: Detail,
     end: View,
 }
 
-/// The groups, those of one stack and allocator joined over threads, in the order of their first allocation.
+/// The groups, merged over threads, in the order of their first allocation.
 fn points(capture: &Capture, details: &[Detail], end: View) -> Vec<ProgramPoint> {
     let mut places = HashMap::new();
     let mut points: Vec<ProgramPoint> = Vec::new();

@@ -1,8 +1,8 @@
 //! `transform firefox`: the processed profile of the Firefox Profiler, at profiler.firefox.com.
 //!
-//! One allocation sample for each stack, at the time of its earliest contributor; the memory tracks and a marker for
-//! each memory snapshot come from the snapshots, as does one for the high-water mark. All samples are on the process's
-//! first thread, where the viewer looks for allocations. Invariant: the weights add up to the view's total.
+//! Each stack has one allocation sample, at the time of its first allocation. The memory tracks, and markers for the
+//! high-water mark and each snapshot, are made from the snapshots. All samples are on the process's first thread, where
+//! the viewer expects allocations. Invariant: the weights add up to the view's total.
 
 use std::io::Write;
 use std::time::Duration;
@@ -83,7 +83,7 @@ fn stack(profile: &mut Profile, thread: ThreadHandle, capture: &Capture, stack: 
     profile.intern_stack_frames(thread, labels.into_iter())
 }
 
-/// Tracks of live and of resident memory. The viewer draws counters of the category Memory; their values are deltas.
+/// Adds tracks of live and resident memory: counters of the category Memory, whose values are deltas.
 fn add_memory(profile: &mut Profile, process: ProcessHandle, capture: &Capture) {
     add_track(profile, process, capture, "heap", |snapshot| snapshot.heap_bytes);
     add_track(profile, process, capture, "resident", |snapshot| snapshot.rss_bytes);
@@ -105,7 +105,7 @@ fn add_track(
     }
 }
 
-/// A marker for each memory snapshot, and one for the high-water mark.
+/// Adds a marker for each memory snapshot, and one for the high-water mark.
 fn add_markers(profile: &mut Profile, thread: ThreadHandle, capture: &Capture) {
     let name = profile.intern_string("Memory snapshot");
     for snapshot in &capture.analysis.snapshots {
@@ -120,7 +120,7 @@ fn add_markers(profile: &mut Profile, thread: ThreadHandle, capture: &Capture) {
     profile.add_marker(thread, MarkerTiming::Instant(at(moment.time_ns)), TextMarker { name, text });
 }
 
-/// A marker with a text.
+/// A marker with text.
 #[derive(Debug, Clone)]
 struct TextMarker {
     name: StringHandle,

@@ -1,6 +1,6 @@
 //! `transform gprof2dot`: the JSON format of gprof2dot, for call graphs drawn by Graphviz.
 //!
-//! Invariant: functions are unique by name and file, and every call chain, innermost first, has at least one of them.
+//! Invariant: functions are unique by name and file, and every call chain (innermost first) has at least one.
 
 use std::io::{self, Write};
 
@@ -61,7 +61,7 @@ impl Gprof2dot {
     }
 }
 
-/// Functions by name and file; lines do not matter in a call graph.
+/// Numbers functions by name and file; a call graph has no lines.
 struct FunctionNumbers<'a> {
     table: Numbering<(&'a str, &'a str)>,
     frames: &'a Frames,

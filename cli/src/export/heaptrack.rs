@@ -1,9 +1,9 @@
 //! `memtrack transform heaptrack`: every event, in the format of `heaptrack_interpret`, for heaptrack_gui and
 //! heaptrack_print.
 //!
-//! It writes events while they are read, and keeps only live blocks and the tables. A mapping that is unmapped in part is
-//! written as freed and allocated again with the rest, since the format has whole blocks only. Invariant: a line refers
-//! only to lines before it, and each free is that of an allocation.
+//! Events are written as they are read; only live blocks and the tables are kept in memory. A partly unmapped mapping
+//! is written as freed, and its rest as allocated again, because the format only has whole blocks. Invariant: a line
+//! refers only to earlier lines, and each free refers to an allocation.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
@@ -17,22 +17,22 @@ use rustc_hash::FxHashMap;
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::{CaptureInfo, visible};
 
-/// Version of heaptrack and of its file format that this is; numbers are hexadecimal throughout.
+/// The versions of heaptrack and of its file format; all numbers are hexadecimal.
 const VERSIONS: &str = "10000 1";
-/// The unit of resident memory.
+/// Resident memory is written in pages.
 const PAGE: u64 = 4096;
 
-/// Which allocations are written.
+/// Selects the allocations that are written.
 pub(crate) type Keep<'a> = &'a dyn Fn(&Event) -> bool;
 
-/// Writes what it is given. The first error ends the writing, not the reading.
+/// Writes events. After the first write error it writes nothing more; reading goes on.
 pub(crate) struct HeaptrackWriter<'a, W> {
     out: W,
     pub(crate) written: io::Result<()>,
     keep: Keep<'a>,
     tables: HeaptrackTables,
     blocks: FxHashMap<u64, u64>,
-    /// Mappings that count as heap: their ends and their numbers, by start.
+    /// Heap mappings by start address.
     mappings: BTreeMap<u64, HeapMapping>,
     last_ends: FxHashMap<ThreadId, Vec<EndedBlock>>,
     remapped_heap: FxHashMap<ThreadId, bool>,
@@ -46,7 +46,7 @@ struct HeapMapping {
     number: u64,
 }
 
-/// What the last free or unmap of a thread ended, to take it back where the call failed.
+/// What a thread's last free or unmap ended, to restore it if the call failed.
 #[derive(Clone, Copy)]
 enum EndedBlock {
     Block(u64, u64),
@@ -54,7 +54,7 @@ enum EndedBlock {
 }
 
 impl<'a, W: Write> HeaptrackWriter<'a, W> {
-    /// Begins a file.
+    /// Writes the head of the file.
     pub(crate) fn new(info: &CaptureInfo, keep: Keep<'a>, mut out: W) -> Self {
         let mut tables = HeaptrackTables::default();
         let title = visible(&info.title());
@@ -75,7 +75,7 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
         }
     }
 
-    /// The writer's end, once the time of the last event is written.
+    /// Writes the time of the last event; returns the output.
     pub(crate) fn finish(mut self, end_ns: u64) -> io::Result<W> {
         self.time(end_ns);
         self.written.map(|()| self.out)
@@ -87,7 +87,8 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
         }
     }
 
-    /// A line of a sign and a number: nearly all lines are such, and formatting would take longer than all the rest.
+    /// A line of a character and a number. Nearly all lines are of this form; `write!` would dominate the time of the
+    /// export.
     fn line(&mut self, sign: u8, number: u64) {
         let mut line = [b'\n'; 19];
         let digits = (64 - number.leading_zeros()).div_ceil(4).max(1) as usize;
@@ -106,7 +107,7 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
         }
     }
 
-    /// An allocation of this size; its number.
+    /// Begins an allocation of this size; returns its number.
     fn begin(&mut self, size: u64, stack: u64) -> u64 {
         let (number, new) = self.tables.allocation(size, stack);
         if new {
@@ -171,7 +172,7 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
         self.last_ends.insert(event.thread, ended);
     }
 
-    /// Ends what lies in the event's range; what is left before and behind it goes on.
+    /// Ends the mappings in the event's range; the parts before and after it stay.
     fn cut(&mut self, event: &Event) -> Vec<EndedBlock> {
         let (start, end) = (event.address, event.address.saturating_add(event.size));
         if start == end {
@@ -241,10 +242,10 @@ impl<W: Write> Consumer for HeaptrackWriter<'_, W> {
     }
 }
 
-/// Sizes and stacks that are remembered at a time. One that comes again after all were forgotten is described again.
+/// Maximum number of remembered (size, stack) pairs; the table is then cleared, and pairs are written again.
 const REMEMBERED: usize = 1 << 20;
 
-/// The tables of the file. Numbers start at 1, but for those of allocations.
+/// The tables of the file. Numbers start at 1, except those of allocations.
 #[derive(Default)]
 struct HeaptrackTables {
     strings: FxHashMap<String, u64>,
@@ -276,7 +277,7 @@ impl HeaptrackTables {
         }
     }
 
-    /// The number of a frame as an instruction pointer, which it is not: its number stands for an address.
+    /// The number of a frame, written as an instruction pointer: frames have no address, so their number is used.
     fn place(&mut self, frame: Option<FrameId>, frames: &Frames, out: &mut impl Write) -> io::Result<u64> {
         if let Some(known) = self.places.get(&frame) {
             return Ok(*known);
@@ -290,7 +291,7 @@ impl HeaptrackTables {
         Ok(number)
     }
 
-    /// The number of a stack, whose callers are described before it.
+    /// The number of a stack; writes new ones, callers first.
     fn stack(&mut self, stack: StackId, frames: &Frames, out: &mut impl Write) -> io::Result<u64> {
         let mut unknown = Vec::new();
         let mut at = stack;

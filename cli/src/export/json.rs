@@ -1,6 +1,6 @@
-//! JSON as a stream: arrays of any length, item by item, where a value in memory would be too large.
+//! Writes JSON arrays item by item, where a value in memory would be too large.
 //!
-//! Invariant: what is written is as long as its items, and memory is not.
+//! Invariant: memory does not grow with the number of items.
 
 use std::io::{self, Write};
 

@@ -1,9 +1,9 @@
-//! `transform jsonl`: everything a capture adds up to, as records for programs, one JSON object a line.
+//! `transform jsonl`: all sums of a capture as JSON Lines, for programs.
 //!
-//! Records come as `meta`, `string_table`, `frame_table`, `agg` (kind `frame`, then kind `stack`), `snapshot`, `end`.
-//! Ids are explicit and start at 0; tables and aggregates come in chunks of 256; a key that is missing means that the
-//! value is not known; line 0 is no line. `end` has the number of records before it, and only a whole file has it.
-//! Invariant: each record can be understood with those before it, and `cumulative` counts a frame once in each stack.
+//! Order of records: `meta`, `string_table`, `frame_table`, `agg` (kind `frame`, then kind `stack`), `snapshot`, `end`.
+//! Ids are explicit and start at 0; tables and aggregates are split into chunks of 256; a missing key means that the
+//! value is unknown; line 0 means no line. `end` has the number of records before it; a file without it is truncated.
+//! Invariant: a record refers only to earlier records, and `cumulative` counts a frame once in each stack.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use crate::reports::capture_info::Capture;
 
 /// Version of the format; incompatible changes raise it.
 const VERSION: u32 = 0;
-/// Entries in a record.
+/// Maximum number of entries in a record.
 const CHUNK: usize = 256;
 /// The sums of an entry, by name.
 const SUMS: [&str; 4] = ["peak", "leaked", "allocated", "temporary"];
@@ -46,7 +46,7 @@ impl SumsFormat for Jsonl {
         true
     }
 
-    /// All views at once; `view` says only which moment is that of the leaks.
+    /// Writes all views; `view` only selects the moment of the leaks.
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let leaks = if view == View::LeaksAtExit { View::LeaksAtExit } else { View::Leaks };
         let sums = NumberedSums::new(capture, [View::HighWaterMark, leaks, View::Allocated, View::Temporary]);
@@ -64,7 +64,7 @@ impl SumsFormat for Jsonl {
     }
 }
 
-/// The same for the same recording, however often it is written.
+/// An id of the recording; the same each time it is exported.
 fn run_id(capture: &Capture) -> String {
     let process = &capture.info.process;
     let number = |value: Option<u32>| value.unwrap_or(0);
@@ -96,14 +96,14 @@ fn meta(capture: &Capture, leaks: View) -> Value {
     fields.into_iter().filter(|(_, value)| !value.is_null()).collect::<Map<_, _>>().into()
 }
 
-/// Own and cumulative sums of each view.
+/// Self and cumulative sums of each view.
 #[derive(Clone, Copy, Default)]
 struct FunctionSums {
     own: [Tally; SUMS.len()],
     cumulative: [Tally; SUMS.len()],
 }
 
-/// The sums by frame and by stack, in the order in which the rows first name one.
+/// Sums by frame and by stack, in the order of first occurrence.
 struct NumberedSums {
     frames: Numbering<Option<FrameId>>,
     by_frame: Vec<FunctionSums>,
@@ -154,7 +154,7 @@ fn add(tally: &mut Tally, row: &GroupRow) {
     tally.count = tally.count.saturating_add(row.count);
 }
 
-/// The lines, counted.
+/// Writes and counts records.
 struct JsonLines<'a> {
     out: &'a mut dyn Write,
     written: u64,
@@ -211,7 +211,7 @@ impl JsonLines<'_> {
     }
 }
 
-/// A frame's fields, its names by number.
+/// The fields of a frame, with names as ids.
 fn place<'a>(frame: Option<FrameId>, frames: &'a Frames, mut number: impl FnMut(&'a str) -> usize) -> Value {
     let Some(id) = frame else { return json!({"func_str_id": number(NO_STACK), "line": 0}) };
     let mut place = json!({"func_str_id": number(frames.function(id)), "line": frames.frame(id).line});
@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    /// A recursive function is counted once in each stack, and chunks have no more entries than they may.
+    /// A recursive function is counted once per stack, and chunks have at most CHUNK entries.
     #[test]
     fn recursion_and_chunks() {
         let mut capture = fixture::empty();

@@ -1,8 +1,8 @@
-//! Exports: a capture as a file of another tool's format, one module for each format.
+//! Exports a capture to the format of another tool, one module for each format.
 //!
-//! Most formats hold sums and implement [`SumsFormat`]; [`heaptrack`] and `parquet` hold events, which they take one by one.
-//! Invariant: a format knows nothing of options and of how a capture is read; what it writes adds up to the view's total, to
-//! the byte; stacks without any frame appear as `<no stack>`.
+//! Most formats hold sums and implement [`SumsFormat`]; [`heaptrack`] and `parquet` consume events one by one.
+//! Invariant: a format depends neither on options nor on how captures are read; its figures add up exactly to the
+//! view's total; stacks without frames appear as `<no stack>`.
 
 mod collapsed;
 mod csv;
@@ -36,30 +36,30 @@ pub(crate) use jsonl::Jsonl;
 pub(crate) use pprof::Pprof;
 pub(crate) use speedscope::{SampleOrder, Speedscope};
 
-/// A file format that a capture's sums are written in.
+/// A format for the sums of a capture.
 pub(crate) trait SumsFormat {
-    /// What it is called on the command line and in the names of files.
+    /// Its name on the command line and in file names.
     fn name(&self) -> &'static str;
-    /// What the name of its files ends with.
+    /// The suffix of its files.
     fn suffix(&self) -> &'static str;
-    /// What opens it, to complete the sentence "written; …".
+    /// How to open the file; completes the sentence "written; …".
     fn opens_in(&self) -> &'static str;
-    /// Whether it holds all views, whichever is asked for.
+    /// Whether it contains all views, whichever is requested.
     fn holds_every_view(&self) -> bool {
         false
     }
-    /// How captures have to be read for it.
+    /// The options with which captures must be read for it.
     fn reading(&self, options: Options) -> Options {
         options
     }
     /// Writes the file.
     ///
     /// # Errors
-    /// What the writer says, or what the capture does not have; then nothing was written.
+    /// A write error, or the capture lacks required data; in the latter case nothing was written.
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()>;
 }
 
-/// Which number of an allocation is its weight, where a format has room for one.
+/// The weight of an allocation, in formats with one weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Weight {
     /// Bytes requested
@@ -68,20 +68,20 @@ pub(crate) enum Weight {
     Allocations,
 }
 
-/// The stack's frames, outermost first; one `None` where there is none.
+/// The stack's frames, outermost first; a single `None` if it has none.
 fn root_to_leaf(frames: &Frames, stack: StackId) -> Vec<Option<FrameId>> {
     let known: Vec<_> = frames.root_to_leaf(stack).into_iter().map(Some).collect();
     if known.is_empty() { vec![None] } else { known }
 }
 
-/// The stack's frames, innermost first; one `None` where there is none.
+/// The stack's frames, innermost first; a single `None` if it has none.
 fn leaf_to_root(frames: &Frames, stack: StackId) -> Vec<Option<FrameId>> {
     let mut known = root_to_leaf(frames, stack);
     known.reverse();
     known
 }
 
-/// `function (file:line)`, as far as it is known.
+/// `function (file:line)`, as far as known.
 fn frame_text(frame: Option<FrameId>, frames: &Frames) -> String {
     let Some(id) = frame else { return NO_STACK.into() };
     let (function, file, line) = (frames.function(id), frames.file(id), frames.frame(id).line);

@@ -1,11 +1,11 @@
-//! Things numbered in the order in which they first come, for the tables that most formats begin with.
+//! Numbers distinct values in the order of first occurrence, for the tables of most formats.
 //!
-//! Invariant: equal things have one number, and numbers are dense from 0.
+//! Invariant: equal values have the same number, and numbers are dense from 0.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// A growing table of distinct things.
+/// A growing table of distinct values.
 #[derive(Debug)]
 pub(super) struct Numbering<K> {
     order: Vec<K>,
@@ -18,7 +18,7 @@ impl<K: Clone + Eq + Hash> Numbering<K> {
         Self { order: Vec::new(), numbers: HashMap::new() }
     }
 
-    /// The number of this thing, a new one where it is new.
+    /// The number of this value; a new value gets the next one.
     pub(super) fn number(&mut self, key: K) -> usize {
         *self.numbers.entry(key).or_insert_with_key(|key| {
             self.order.push(key.clone());
@@ -26,12 +26,12 @@ impl<K: Clone + Eq + Hash> Numbering<K> {
         })
     }
 
-    /// The number of this thing, if it has one.
+    /// The number of this value, if it has one.
     pub(super) fn known(&self, key: &K) -> Option<usize> {
         self.numbers.get(key).copied()
     }
 
-    /// The things by number.
+    /// The values by number.
     pub(super) fn order(&self) -> &[K] {
         &self.order
     }

@@ -1,8 +1,8 @@
 //! `memtrack transform parquet`: a directory of tables for DuckDB, Polars, pandas and Spark.
 //!
-//! `events` has a row for each event, in the total order; `stacks`, `frames`, `modules` and `threads` say what its
-//! numbers stand for, and `snapshots` what memory was like meanwhile. Events are written while they are read, a row
-//! group at a time. Invariant: memory grows with the capture's tables and with what is live, not with its events.
+//! `events` has a row for each event, in the total order; `stacks`, `frames`, `modules` and `threads` define the ids in
+//! it; `snapshots` has the memory over time. Events are written as they are read, a row group at a time. Invariant:
+//! memory grows with the capture's tables and with live allocations, not with the number of events.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -24,10 +24,10 @@ use parquet::schema::types::ColumnPath;
 use crate::allocation_filter::{AllocationFilter, KeptEvents};
 use crate::sys::EndSignals;
 
-/// Rows that are held before they are written.
+/// Rows per row group.
 const ROWS: usize = 1 << 18;
 
-/// A column of a table that is being filled.
+/// Buffered values of a column.
 #[derive(Debug)]
 enum ParquetColumn {
     Int32(ColumnValues<i32>),
@@ -35,7 +35,7 @@ enum ParquetColumn {
     Text(ColumnValues<ByteArray>),
 }
 
-/// Values that are there, and for each row whether it has one.
+/// The non-null values, and for each row whether it has one.
 #[derive(Debug)]
 struct ColumnValues<T> {
     there: Vec<T>,
@@ -54,7 +54,7 @@ impl<T> ColumnValues<T> {
         self.there.extend(value);
     }
 
-    /// Writes what is held.
+    /// Writes the buffered values.
     fn flush<D: DataType<T = T>>(&mut self, writer: &mut SerializedColumnWriter<'_>) -> Result<()> {
         writer.typed::<D>().write_batch(&self.there, Some(&self.levels), None)?;
         self.there.clear();
@@ -68,14 +68,14 @@ enum ParquetCell<'a> {
     Int32(Option<u32>),
     Int64(Option<u64>),
     Text(Option<&'a str>),
-    /// One of few texts.
+    /// One of a few texts, see [`StringPool`].
     Word(Option<&'static str>),
 }
 
-/// What a column is: numbers that rise or hardly repeat are not worth a dictionary.
+/// Columns whose values are increasing or rarely repeat: no dictionary.
 const DISTINCT: [&str; 3] = ["order", "time_ns", "address"];
 
-/// A file that is being written.
+/// A Parquet file being written.
 struct ParquetTable {
     writer: SerializedFileWriter<File>,
     columns: Vec<ParquetColumn>,
@@ -83,7 +83,7 @@ struct ParquetTable {
     strings: StringPool,
 }
 
-/// Texts that come again and again, each kept once.
+/// Frequently repeated texts, each allocated once.
 #[derive(Debug, Default)]
 struct StringPool(Vec<(&'static str, ByteArray)>);
 
@@ -99,7 +99,7 @@ impl StringPool {
 }
 
 impl ParquetTable {
-    /// Begins a table with these columns: name and type.
+    /// Creates a table with these columns: name and type.
     fn new(directory: &Path, name: &str, about: &str, columns: &[(&str, &str)]) -> Result<Self> {
         let path = directory.join(format!("{name}.parquet"));
         let field = |(column, kind): &(&str, &str)| match *kind {

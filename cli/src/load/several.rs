@@ -1,6 +1,6 @@
-//! Several captures in one report: read together where they share a clock, and else one by one.
+//! Loads several captures for one report: in one joint replay if they share a clock, otherwise one by one.
 //!
-//! Invariant: what is called the high-water mark was live at one moment, or the report says that it was not.
+//! Invariant: the high-water mark was live at one moment, or the report says that it is a sum of per-process peaks.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use crate::reports::capture_info::{Capture, CaptureInfo, CombinedPeaks, ProcessR
 use crate::reports::presentation::Presentation;
 use crate::terminal::Progress;
 
-/// Several captures, each filtered, and everything that was ever allocated in it.
+/// Loads several captures, filtered; returns each with the sum of all its allocations.
 pub(super) fn load_several(
     paths: &[PathBuf],
     request: &Request<'_>,
@@ -48,11 +48,11 @@ pub(super) fn load_several(
     Ok((all, several))
 }
 
-/// When a capture was recorded, and how.
+/// When a capture was recorded, and whether it can be replayed jointly with others.
 struct CaptureSpan {
-    /// On the monotonic clock.
+    /// Start on the monotonic clock.
     start_ns: Option<u64>,
-    /// How far the wall clock was from the monotonic one.
+    /// Wall clock minus monotonic clock: about equal for captures of one boot.
     boot_ns: Option<u64>,
     recording: Option<u64>,
     aggregated: bool,
@@ -73,10 +73,10 @@ impl CaptureSpan {
     }
 }
 
-/// How far wall clocks of captures that share a monotonic one may be apart.
+/// Maximum difference of `boot_ns` between captures of one boot.
 const SAME_BOOT_NS: u64 = 1_000_000_000;
 
-/// Why what was live in all of these captures at one moment cannot be problems.
+/// Why these captures cannot be replayed jointly; `None` if they can.
 fn why_not_simultaneous(spans: &[CaptureSpan]) -> Option<&'static str> {
     if spans.iter().any(|span| span.aggregated) {
         return Some("an aggregated capture has no events, only totals at the peak of its own process");
@@ -93,7 +93,7 @@ fn why_not_simultaneous(spans: &[CaptureSpan]) -> Option<&'static str> {
     None
 }
 
-/// Replays the records of several captures in the order of time.
+/// Replays the records of several captures in one order of time.
 fn replay_together(
     paths: &[PathBuf],
     spans: &[CaptureSpan],
@@ -125,7 +125,7 @@ fn replay_together(
     Ok(captures)
 }
 
-/// One capture of several. What is said of the process is that of the one that started first.
+/// Combines several captures into one. Its process metadata is that of the process that started first.
 pub(super) fn combined(mut captures: Vec<Capture>, several: CombinedPeaks) -> Result<Capture> {
     let start = |capture: &Capture| capture.info.process.start.monotonic_ns.unwrap_or(0);
     captures.sort_by_key(start);
@@ -157,7 +157,7 @@ pub(super) fn combined(mut captures: Vec<Capture>, several: CombinedPeaks) -> Re
     Ok(Capture { info, analysis, frames, threads, shown: Presentation::default() })
 }
 
-/// Says what a report of several captures is of.
+/// Prints how several captures were combined.
 pub(super) fn note_combined(captures: usize, several: &CombinedPeaks) {
     match several.no_joint_peak {
         None => message::note(format_args!(

@@ -1,9 +1,10 @@
 //! Names and opens the captures of child processes, in the directory of the main capture.
 //!
-//! A later run often has the same name for its capture (`-f -o capture.bin`). The captures of the children of the run
-//! before are then removed with it, and whatever else has such a name stays: the children of this run then get names with
-//! a number of the run in them. Invariant: [`Children::pattern`] matches the captures of this run's children and no other
-//! file; and a name has the child's number in the tree in it, so that a process id that is used again overwrites nothing.
+//! A later run often reuses the name of the main capture (`-f -o capture.bin`). The captures of the earlier run's
+//! children are then removed with it. If other files match the pattern, they stay, and the captures of this run's
+//! children have a run number in their names. Invariant: [`Children::pattern`] matches the captures of this run's
+//! children and no other file; and each name contains the child's number in the process tree, so that a reused process
+//! id overwrites nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -19,7 +20,7 @@ use super::{CaptureMode, sink};
 use crate::output::CaptureFile;
 use crate::reports::capture_info::quoted;
 
-/// The captures that were made.
+/// The captures of child processes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Children(Arc<ChildrenShared>);
 
@@ -33,21 +34,21 @@ struct ChildrenShared {
 struct ChildrenState {
     names: Option<CaptureNames>,
     captures: Vec<(u32, CaptureFile)>,
-    /// Captures of the children of an earlier run that were removed.
+    /// Removed captures of an earlier run's children.
     replaced: usize,
 }
 
-/// How the captures are named, once the name of the program's own is known.
+/// Derives the names of the children's captures from that of the main capture.
 #[derive(Clone, Debug)]
 struct CaptureNames {
-    /// The program's own capture.
+    /// The main capture.
     own: PathBuf,
-    /// What stands before the process id, if anything: a number with a point.
+    /// Run number and a point, or empty; precedes the process id.
     run: String,
 }
 
 impl Children {
-    /// Gives each child a file of its own, beside the program's.
+    /// Opens a capture for each child, beside the main capture.
     pub(super) fn opener(&self, mode: CaptureMode) -> OpenSink {
         let shared = Arc::clone(&self.0);
         Box::new(move |child| {
@@ -60,20 +61,21 @@ impl Children {
         })
     }
 
-    /// The program's own capture has this name; nothing is opened before it is known.
+    /// Sets the path of the main capture; openers wait for it.
     pub(super) fn name(&self, own: &Path) {
         self.0.lock().names = Some(CaptureNames::new(own));
         self.0.named.notify_all();
     }
 
-    /// Removes the captures of the children of the run whose own capture is about to be overwritten, if it tells its run.
+    /// Removes the captures of the children of an earlier run whose main capture is about to be overwritten, if that
+    /// capture contains its recording id.
     pub(super) fn replace(&self, own: &Path) {
         if let Some(run) = own.is_file().then(|| run_of(own)).flatten() {
             self.0.lock().replaced = remove(own, run);
         }
     }
 
-    /// How many captures that were.
+    /// Number of removed captures.
     pub(super) fn replaced(&self) -> usize {
         self.0.lock().replaced
     }
@@ -83,14 +85,14 @@ impl Children {
         self.0.names().pattern()
     }
 
-    /// Takes out the capture of the child with this number in the tree.
+    /// Removes and returns the capture of the child with this number in the process tree.
     pub(super) fn take(&self, number: u32) -> Option<CaptureFile> {
         let captures = &mut self.0.lock().captures;
         let place = captures.iter().position(|(known, _)| *known == number)?;
         Some(captures.swap_remove(place).1)
     }
 
-    /// Removes the captures that nobody has taken out: recordings of them could not be started.
+    /// Deletes the remaining captures: their recordings could not be started.
     pub(super) fn discard_rest(&self) {
         std::mem::take(&mut self.0.lock().captures).into_iter().for_each(|(_, capture)| capture.discard());
     }
@@ -120,8 +122,8 @@ impl CaptureNames {
         Self { own: own.into(), run: run.unwrap_or_default() }
     }
 
-    /// `capture.<pid>-<n>.bin` for `capture.bin`, or `capture.2.<pid>-<n>.bin` in the second run that has left such
-    /// files.
+    /// `capture.<pid>-<n>.bin` for `capture.bin`, or `capture.2.<pid>-<n>.bin` if files of another run match that
+    /// pattern.
     fn path(&self, child: NewChild) -> PathBuf {
         beside(&self.own, &format!(".{}{}-{}", self.run, child.pid, child.number))
     }
@@ -137,19 +139,19 @@ impl CaptureNames {
     }
 }
 
-/// The run whose capture this is, where there is one that says so.
+/// The recording id of a capture, if the file is one and has it.
 fn run_of(capture: &Path) -> Option<u64> {
     source::CaptureReader::open(capture).ok()?.process().tree
 }
 
-/// Removes the captures of the children of this run, whose own capture is this; how many there were.
+/// Removes the captures of the children of this recording; returns their number.
 fn remove(own: &Path, run: u64) -> usize {
     let mut paths: Vec<_> = matching(own).into_iter().map(|name| own.with_file_name(name)).collect();
     paths.retain(|path| path != own);
     paths.into_iter().filter(|path| run_of(path) == Some(run) && fs::remove_file(path).is_ok()).count()
 }
 
-/// Names beside a capture that the children of any run of its might have: all that `capture.*-*.bin` matches.
+/// Files beside a main capture that match `capture.*-*.bin`, the pattern of all its runs' children.
 fn matching(own: &Path) -> Vec<OsString> {
     let directory = own.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let suffix = own.extension().map(|suffix| [b".", suffix.as_bytes()].concat()).unwrap_or_default();
@@ -162,13 +164,13 @@ fn matching(own: &Path) -> Vec<OsString> {
     entries.map(|entry| entry.file_name()).filter(is_one).collect()
 }
 
-/// Whether the name is one that the pattern of this run's children matches.
+/// Whether the pattern of this run's children matches the name.
 fn begins(name: &OsStr, own: &Path, run: &str) -> bool {
     let stem = own.file_stem().unwrap_or_default().as_bytes();
     name.as_bytes().starts_with(&[stem, b".", run.as_bytes()].concat())
 }
 
-/// `path` with `insert` before its suffix; a device stays itself.
+/// `path` with `insert` before its suffix; unchanged for devices.
 fn beside(path: &Path, insert: &str) -> PathBuf {
     if is_device(path) {
         return path.into();
@@ -223,7 +225,7 @@ mod tests {
         let expected = ["capture.7-1.bin", "capture.2.7-1.bin", "capture.3.7-1.bin"];
         assert_eq!(made, expected.map(|name| directory.path().join(name)));
         assert_eq!(matching(&own).len(), 3);
-        // What only looks alike is in nobody's way.
+        // Files of similar names that the pattern does not match do not count.
         let other = directory.path().join("other.bin");
         for name in ["other2.7-1.bin", "other.bin", "other.7.bin", "other.7-1.txt"] {
             std::fs::write(directory.path().join(name), b"").unwrap();

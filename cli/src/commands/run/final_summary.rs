@@ -1,7 +1,7 @@
 //! The summary printed after the program has ended: path of the capture, main figures, next commands.
 //!
-//! Invariant: the figures are those that `stats` shows, of all processes that were recorded; of captures that take long
-//! to read, only their size is said.
+//! Invariant: the figures are those of `stats`, over all recorded processes. Captures that take long to read are not
+//! read; only their size is printed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ use crate::units::{count, duration, plural, size};
 /// Records up to this many bytes are read back in about half a second.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
 
-/// Programs without Python have native call stacks only, and those have to be asked for.
+/// Shown if a program without Python was recorded without native call stacks.
 const STACKLESS: &str = "none recorded: the program does not run Python; use --native to record C, C++ and Rust stacks";
 /// Native call stacks are on by default for programs without Python.
 const NATIVE: &str = "native, because the program does not run Python; --no-native disables them and is faster";
@@ -39,7 +39,7 @@ const NATIVE: &str = "native, because the program does not run Python; --no-nati
 /// Larger in debug builds, which are about ten times slower.
 const LINES_TAKE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 20_000 } else { 450 });
 const NAMES_TAKE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 30_000 } else { 800 });
-/// What is said where the first is not enough, and where neither is.
+/// Notes for when the first time limit was exceeded, and for when both were.
 const BRIEF: &str = "some without line and inlined functions, which take long to resolve; the commands below do it";
 const UNNAMED: &str = "not symbolized: resolving symbols of binaries this large takes long; the commands below do it";
 
@@ -51,8 +51,8 @@ const MEMORY_FOR_NAMES: u64 = 128 << 20;
 const MUCH_NS: u64 = 20_000_000;
 const MUCH_OF: u64 = 4;
 
-/// Processor time of a program whose children are not recorded, in nanoseconds: its own, and with that of the processes
-/// that it, and they, have started and waited for.
+/// CPU time of a program whose children are not recorded, in nanoseconds: its own, and including all descendants that
+/// were waited for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnrecordedChildren {
     pub(super) own_ns: u64,
@@ -60,8 +60,8 @@ pub(super) struct UnrecordedChildren {
 }
 
 impl UnrecordedChildren {
-    /// What is said of the children, if they did much of the work: perhaps they were meant. `before`: what is not the
-    /// program's work, but that of a wrapper that has executed it in its place, such as a version manager's script.
+    /// A note if the children used much of the CPU time, because then they may be what should be recorded. `before`:
+    /// CPU time of a wrapper (such as a version manager's script) before it executed the program; not counted.
     fn text(self, before: ProcessorTimes) -> Option<String> {
         let theirs = self.all_ns.saturating_sub(self.own_ns).saturating_sub(before.children_ns);
         let all_ns = self.own_ns.saturating_sub(before.own_ns).saturating_add(theirs);
@@ -76,8 +76,8 @@ impl UnrecordedChildren {
 /// Callback for the captures that are kept.
 pub(super) type AfterClosing<'a> = &'a dyn Fn(&[PathBuf]);
 
-/// Says how the recording went; what went wrong also when `quiet`. What is to be done with captures that stay is done
-/// before. Gives the captures that stay, the program's own first.
+/// Prints the summary of the recording; with `quiet` only errors. Calls `then` for the kept captures first. Returns the
+/// kept captures, the main one first.
 pub(super) fn report(
     (options, termination): (&args::RunArgs, &Termination),
     capture: CaptureFile,
@@ -100,7 +100,7 @@ pub(super) fn report(
         if !quiet {
             message::warning(format_args!("no allocations of {} were recorded: {nothing}", program.path.display()));
         }
-        // A program that allocated nothing has a capture that says so: scripts go on to read it.
+        // The capture of a program that allocated nothing is kept, since scripts expect it.
         if summary.process.is_none() {
             capture.discard();
             return captures;
@@ -118,7 +118,8 @@ pub(super) fn report(
     [own, captures].concat()
 }
 
-/// Says what went wrong with the children's captures, and removes those of processes that never began; gives the others.
+/// Prints problems of the children's captures, and removes those of processes that exited before recording began;
+/// returns the others.
 fn finish_children(quiet: bool, summary: &RecordingSummary, children: &Children) -> Vec<PathBuf> {
     let mut captures = Vec::new();
     for ChildSummary { pid, number, summary } in &summary.followed {
@@ -171,7 +172,8 @@ fn recorded(
     let bytes = all.iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum();
     let read = path.is_file() && record_bytes(summary) <= MAX_RECORD_BYTES;
     let is_native = |process: &Process| process.native_traces && process.python_version.is_none();
-    // Symbolization takes memory, for want of which the system would kill memtrack, and the status be lost.
+    // In a small control group, symbolization could trigger the OOM killer, and the program's exit status would be
+    // lost.
     let has_memory = memory_limit().is_none_or(|limit| limit >= MEMORY_FOR_NAMES);
     let native = has_memory && summary.process.as_ref().is_some_and(is_native);
     let names = DebugFileSearch::limited(LINES_TAKE, NAMES_TAKE);
@@ -217,13 +219,13 @@ fn recorded(
     }
 }
 
-/// Of the process and those that it started.
+/// Bytes of records of the process and its recorded children.
 fn record_bytes(summary: &RecordingSummary) -> u64 {
     let children = summary.followed.iter().filter_map(|followed| followed.summary.as_ref().ok());
     children.map(|child| child.record_bytes).fold(summary.record_bytes, u64::saturating_add)
 }
 
-/// Native code gets its names where a program has no other stacks: they take time.
+/// Native frames are symbolized only for programs without other stacks, because it takes time.
 fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSearch)) -> Result<(Capture, LeakParts)> {
     let request = Request { paths: captures, quiet: true, without_names, search, ..Request::default() };
     let mut capture = load(request, &Options::default())?;
@@ -232,7 +234,7 @@ fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSear
     Ok((capture, parts))
 }
 
-/// Who holds the memory is left out where there was no time to find all names.
+/// Prints the figures. The lines of own code are omitted if the time for symbolization was not enough.
 fn figures(
     (options, termination): (&args::RunArgs, &Termination),
     (capture, parts): (&Capture, LeakParts),
@@ -289,7 +291,7 @@ fn figures(
     }
 }
 
-/// Who holds most of it.
+/// Prints the lines of own code with the most memory of a view.
 fn held(capture: &Capture, view: View) {
     message::rows(&own_lines::top_rows(capture, view));
 }

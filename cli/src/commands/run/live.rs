@@ -1,4 +1,4 @@
-//! `run --live`: a line of figures now and then while the program runs.
+//! `run --live`: prints a line of figures up to once a second while the program runs.
 //!
 //! Output is plain lines because the terminal belongs to the program. Invariant: the capture is the same as without
 //! `--live`; if live figures fail, only they stop.
@@ -17,18 +17,18 @@ use crate::message;
 use crate::reports::display::named;
 use crate::units::{count, duration, size};
 
-/// Between two lines, at least.
+/// Minimum time between two lines.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A line takes at most this part of the time.
+/// Lines are computed at most 1/n of the time.
 const TIME_PART: u32 = 20;
 
-/// Passes everything on to another sink, and tells what it knows.
+/// Forwards everything to another sink, and prints live figures.
 pub(super) struct LiveSink {
     inner: Box<dyn Sink>,
-    /// `None` once the figures cannot be told any longer.
+    /// `None` after the replay has failed.
     running: Option<ProcessReplay>,
     next: Instant,
-    /// What was told last: nothing is told twice.
+    /// The last line, which is not repeated.
     told: String,
 }
 
@@ -102,8 +102,8 @@ impl Sink for LiveSink {
     }
 }
 
-/// What is live, and the function that holds most of it. Native code has no names before the end: who called it stands
-/// for it.
+/// Live memory, and the function that allocated most of it. Native frames are not symbolized before the end, so their
+/// nearest Python caller is named.
 fn figures(analysis: &Analysis, frames: &Frames) -> String {
     let totals = &analysis.totals;
     let live = totals.leaked_at_exit;
@@ -120,7 +120,7 @@ fn figures(analysis: &Analysis, frames: &Frames) -> String {
             *sums.entry(frame).or_insert(0_u64) += row.bytes;
         }
     }
-    // Of two with as much, the one that was met first.
+    // Of equal sums, the first one wins.
     if let Some((frame, bytes)) = sums.into_iter().max_by_key(|(frame, bytes)| (*bytes, std::cmp::Reverse(frame.0))) {
         text.push_str(&format!("; most: {} by {}", size(bytes), named(frames, frame)));
     }

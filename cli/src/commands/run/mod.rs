@@ -1,8 +1,7 @@
-//! `memtrack run`: starts the program with the shim preloaded, collects its records, and exits with its
-//! status.
+//! `memtrack run`: starts the program with the shim preloaded, collects its records, and exits with its status.
 //!
-//! Everything that can be refused is refused before the program starts. Invariant: once it runs, nothing that happens
-//! to memtrack changes the program or its exit status; what went wrong with the recording is said afterwards.
+//! Errors of usage are reported before the program starts. Invariant: once it runs, no failure of memtrack changes the
+//! program or its exit status; problems of the recording are printed afterwards.
 
 mod children;
 mod final_summary;
@@ -40,18 +39,18 @@ use crate::sys::{Child, ChildrenWait, Reaped, Signals, Spawn, end_with, shell_st
 use crate::target::{Environment, Target, TargetFile, options_behind};
 use crate::units;
 
-/// How long the program's children may outlive it before something is said.
+/// After this time a note is printed that memtrack waits for the program's children.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Threads and processes of memtrack's own that run beside a program and its first one.
+/// Memtrack's threads and processes beside the program's, and the program's first thread.
 const TASKS: u64 = 6;
-/// In a control group with less memory the system would kill memtrack, of which the program's status comes.
+/// In a control group with less memory the OOM killer might kill memtrack, and the program's exit status would be lost.
 const LEAST_MEMORY: u64 = 32 << 20;
 
-/// Runs the program; its exit status as a shell gives it.
+/// Runs the program; returns its exit status as a shell would.
 ///
 /// # Errors
-/// Everything that keeps the program from being started.
+/// The program cannot be started.
 pub(crate) fn run(options: &args::RunArgs) -> Result<u8> {
     refuse_contradictions(options)?;
     let target = Target::parse(&options.target)?;
@@ -174,7 +173,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
     }
 }
 
-/// Whether memtrack leaves the program what it needs of the limits that hold for both.
+/// Checks that the control group's limits leave room for both memtrack and the program.
 fn room() -> Result<()> {
     if let Some(limit) = memory_limit().filter(|limit| *limit < LEAST_MEMORY) {
         return Err(io::Error::from_raw_os_error(libc::ENOMEM))
@@ -197,7 +196,7 @@ fn open(options: &args::RunArgs, children: &Children) -> Result<(CaptureFile, Fi
     }
 }
 
-/// The captures of children that outlive the program are whole only when they, too, have ended.
+/// Waits for recorded children that outlive the program: their captures are complete only when they have ended.
 fn wait_for_children(collector: &Collector, waiting: &ChildrenWait, quiet: bool) {
     waiting.begin();
     let begun = Instant::now();
@@ -215,14 +214,14 @@ fn wait_for_children(collector: &Collector, waiting: &ChildrenWait, quiet: bool)
     waiting.end();
 }
 
-/// A program that runs, and is recorded.
+/// A running program and its recording.
 struct LaunchedProgram {
     collector: Collector,
     child: Arc<Child>,
     waiting: Arc<ChildrenWait>,
 }
 
-/// Starts to collect, and the program.
+/// Starts the collector, then the program.
 fn launch(
     options: &args::RunArgs,
     program: &TargetFile,
@@ -245,7 +244,7 @@ fn launch(
         sources: options.embed_sources,
         compression: repack::plan(options.compress).0,
     };
-    // First, since files that may not become so large are reported by a signal, the shared memory's among them.
+    // First, because exceeding the file size limit (shared memory included) raises SIGXFSZ.
     let signals = Signals::take()?;
     let sink = sink(mode, file).context("cannot write the capture")?;
     let collector = if options.follow {
@@ -258,7 +257,8 @@ fn launch(
     let signals = signals.forwarder()?;
     let child = start(program, environment)?;
     if options.follow {
-        // After the program has got its own limit: each of its children takes some here.
+        // After the start, so that the program does not inherit the raised limit. Each recorded child needs descriptors
+        // here.
         crate::sys::raise_descriptor_limit();
     }
     collector.expect_child(child.pid().cast_unsigned());
@@ -266,14 +266,14 @@ fn launch(
     Ok(LaunchedProgram { collector, child, waiting })
 }
 
-/// What a capture holds, and how.
+/// Contents and compression of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CaptureMode {
-    /// Sums instead of events.
+    /// Totals per call stack instead of events.
     sums: bool,
-    /// Figures while the program runs.
+    /// Print live figures.
     live: bool,
-    /// Source lines beside.
+    /// Store source lines.
     sources: bool,
     compression: Compression,
 }
@@ -292,7 +292,7 @@ fn start(program: &TargetFile, environment: Environment) -> Result<Arc<Child>> {
     let child = Spawn::new(&program.path, &program.arguments, environment).and_then(|spawn| spawn.start());
     match child {
         Ok(child) => Ok(Arc::new(child)),
-        // Not the program's fault: it may run in memtrack's place.
+        // A limit of memtrack's, not of the program: the caller executes the program in memtrack's place.
         Err(error) if memtrack_collector::remedy(&error).is_some() => Err(error).context("cannot start a process"),
         Err(error) => Err(not_started(program, &error).into()),
     }

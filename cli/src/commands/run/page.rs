@@ -1,6 +1,6 @@
-//! `memtrack run --flamegraph`: the page of what was just recorded.
+//! `memtrack run --flamegraph`: writes the page of the new capture.
 //!
-//! Invariant: it changes nothing about the program's exit status; what keeps it from being made is said.
+//! Invariant: failures are printed and do not change the exit status.
 
 use std::path::{Path, PathBuf};
 
@@ -15,21 +15,21 @@ use crate::open;
 use crate::output::{Destination, ReportOutput};
 use crate::reports::page::PageStart;
 
-/// Refuses what would keep the page of a capture with a given name from being written.
+/// Reports before the run what would prevent writing the page of a capture with a given name.
 ///
 /// # Errors
-/// A file that is there already; a capture that is no file.
+/// The page exists already, or the capture is not a regular file.
 pub(super) fn refuse(options: &args::RunArgs) -> Result<()> {
     let Some(capture) = options.output.as_ref().filter(|_| options.flamegraph) else { return Ok(()) };
     if capture.exists() && !capture.is_file() {
         bail!("{}: --flamegraph needs a capture in a regular file; name one with -o", capture.display());
     }
-    // What will be recorded is not known yet: only a page of another capture can be there.
+    // There is no capture yet, so an existing page belongs to another one.
     let to = destination(options.force, &[]);
     to.check(&Destination { captures: std::slice::from_ref(capture), ..to }.file("flamegraph", "html"))
 }
 
-/// Makes the page of these captures, and shows it if that was asked for.
+/// Writes the page of these captures, and opens it if requested.
 pub(super) fn make(options: &args::RunArgs, captures: &[PathBuf]) {
     if captures.is_empty() {
         return;

@@ -1,7 +1,7 @@
 //! Online replay of a process's records, for aggregated captures and live output.
 //!
-//! It exists for what has to know sums before the end: aggregated captures, and live figures. Invariant: what it knows is
-//! what reading a file of the same records would give, as far as the order of the events is certain by now.
+//! Invariant: the state equals that of replaying a file with the same records, up to the event whose order is already
+//! certain.
 
 use std::io;
 
@@ -12,17 +12,17 @@ use memtrack_format::observe::ObservationReader;
 use memtrack_reader::source::{Online, ReadSummary};
 use memtrack_reader::{Analysis, Frames, Options, Replay, Thread};
 
-/// The replay of one process. Its functions are those of a sink.
+/// The replay of one process; its methods mirror those of a sink.
 pub(super) struct ProcessReplay {
-    /// What is known of the process.
+    /// Metadata of the process.
     pub(super) process: Process,
     online: Option<Online>,
     replay: Replay,
-    /// The first ticket of the process's present image.
+    /// The first ticket of the current image (after the last exec).
     image_ticket: u64,
 }
 
-/// What is known at a moment.
+/// The state of the replay at one moment.
 pub(super) struct ReplayState<'a> {
     pub(super) process: &'a Process,
     pub(super) analysis: Analysis,
@@ -84,19 +84,19 @@ impl ProcessReplay {
         }
     }
 
-    /// As of now; costs a walk over everything live. `None` before the process is known.
+    /// The current state; iterates over all live blocks. `None` before the process is known.
     pub(super) fn now(&self) -> Option<ReplayState<'_>> {
         let online = self.online.as_ref()?;
         let (frames, threads) = (online.frames(), online.threads());
         Some(ReplayState { process: &self.process, analysis: self.replay.finish(), frames, threads })
     }
 
-    /// The frames that are known by now.
+    /// The frames known so far.
     pub(super) fn frames(&self) -> Option<&Frames> {
         self.online.as_ref().map(Online::frames)
     }
 
-    /// The whole, at the end.
+    /// The final state.
     ///
     /// # Errors
     /// As [`Self::watermark`].

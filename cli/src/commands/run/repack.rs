@@ -1,6 +1,6 @@
 //! Recompresses captures after the program has ended, at levels too slow for recording.
 //!
-//! Invariant: a capture is replaced by one that is whole, or stays as it is.
+//! Invariant: a capture is replaced by a complete one, or stays unchanged.
 
 use std::fs;
 use std::io::{BufWriter, Write};
@@ -15,10 +15,11 @@ use crate::output::temporary_beside;
 use crate::sys::ChildrenWait;
 use crate::terminal::Progress;
 
-/// Higher levels take so long for a byte that a program would wait for the disk's queue.
+/// The highest level used while recording; at higher ones compression would be slower than a busy program, which would
+/// have to wait.
 const HIGHEST_LIVE: i32 = 6;
 
-/// How to record with this compression, and how to write the capture again, if at all.
+/// The compression while recording, and the one to recompress with afterwards, if any.
 pub(super) fn plan(wanted: Compression) -> (Compression, Option<Compression>) {
     match wanted {
         Compression::Zstd(level) if level > HIGHEST_LIVE => (Compression::default(), Some(wanted)),
@@ -26,7 +27,7 @@ pub(super) fn plan(wanted: Compression) -> (Compression, Option<Compression>) {
     }
 }
 
-/// Writes them again. A signal ends that, and the captures are what they were.
+/// Recompresses the captures. A signal stops it and leaves the remaining captures unchanged.
 pub(super) fn repack(captures: &[PathBuf], compression: Compression, waiting: &ChildrenWait) {
     waiting.begin();
     for path in captures.iter().filter(|path| path.is_file()) {

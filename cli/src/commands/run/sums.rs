@@ -1,4 +1,4 @@
-//! The sink of an aggregated capture: the events are replayed while they are recorded, and the file holds the sums.
+//! The sink of an aggregated capture: replays events as they are recorded, and writes the sums.
 //!
 //! The file is checkpointed every few seconds, so that the end of either side leaves a readable capture. Checkpoints
 //! are appended; when a new one fits before the current one, it is written at the start and the file is truncated after
@@ -21,15 +21,15 @@ use memtrack_reader::{Analysis, FrameId, Frames, Thread, aggregate};
 
 use super::process_replay::ProcessReplay;
 
-/// Between two checkpoints, at least.
+/// Minimum time between two checkpoints.
 const INTERVAL: Duration = Duration::from_secs(3);
-/// A checkpoint takes at most this part of the time.
+/// Checkpoints take at most 1/n of the time.
 const TIME_PART: u32 = 20;
 
-/// The most snapshots that are kept: more than any chart has points.
+/// Maximum number of snapshots kept; more than any chart has points.
 const MAX_SNAPSHOTS: usize = 1 << 19;
 
-/// Replays what is recorded, and writes the sums.
+/// Replays records and writes their sums.
 pub(super) struct SumsSink {
     file: SumsFile,
     running: ProcessReplay,
@@ -38,11 +38,10 @@ pub(super) struct SumsSink {
 }
 
 impl SumsSink {
-    /// Begins a capture with its header, so that a medium that cannot be written to is found at once; with the source
-    /// lines of frames, where these are wanted.
+    /// Writes the header, so that an unwritable file is detected at once. `sources`: store the source lines of frames.
     ///
     /// # Errors
-    /// What the medium says.
+    /// The header cannot be written.
     pub(super) fn new(file: File, compression: Compression, sources: bool) -> io::Result<Self> {
         file.write_all_at(&header::encode(), 0)?;
         let start = header::LEN as u64;
@@ -122,24 +121,24 @@ impl Sink for SumsSink {
     }
 }
 
-/// The file.
+/// The file of an aggregated capture.
 struct SumsFile {
     file: File,
     packer: Packer,
     /// Blocks with source lines.
     sources: Vec<u8>,
-    /// How many frames these are of.
+    /// Number of frames whose lines are in `sources`.
     frames: usize,
-    /// Where the newest blocks begin.
+    /// Start offset of the current checkpoint.
     newest: u64,
-    /// Where they end.
+    /// Its end offset.
     end: u64,
-    /// Number of the next checkpoint: a reader takes the highest that is whole.
+    /// Number of the next checkpoint; readers take the highest complete one.
     round: u32,
 }
 
 impl SumsFile {
-    /// Reads source lines of frames that are new.
+    /// Reads the source lines of new frames.
     fn add_sources(&mut self, sources: Option<&mut SourceRecorder>, frames: &Frames) -> io::Result<()> {
         let Some(sources) = sources else { return Ok(()) };
         for id in (0..).take(frames.frames().len()).skip(self.frames).map(FrameId) {
@@ -163,7 +162,8 @@ impl SumsFile {
         let mut bytes = block(&mut self.packer, BlockHeader::plain(BlockKind::Process), &process.encode())?;
         bytes.extend_from_slice(&self.sources);
         let payload = payload(analysis, frames, threads);
-        // One more than fill PART exactly: the last part is the one that is not full.
+        // `..=`: a part shorter than PART marks the end, so a payload that is a multiple of PART ends with an empty
+        // one.
         for offset in (0..=payload.len()).step_by(PART) {
             let part = payload.get(offset..payload.len().min(offset + PART)).unwrap_or_default();
             let place = u32::try_from(offset).map_err(|_| too_large())?;
@@ -177,19 +177,19 @@ impl SumsFile {
         self.put(&bytes)
     }
 
-    /// Writes before the newest blocks if there is room, else behind them.
+    /// Writes before the current checkpoint if there is room, otherwise after it.
     fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         let start = header::LEN as u64;
         let len = bytes.len() as u64;
         let at = if start + len <= self.newest { start } else { self.end };
         self.file.write_all_at(bytes, at)?;
         (self.newest, self.end) = (at, at + len);
-        // A device cannot be cut, and need not be.
+        // Only regular files are truncated.
         if at == start && self.file.metadata()?.is_file() { self.file.set_len(self.end) } else { Ok(()) }
     }
 }
 
-/// The aggregate's payload. Snapshots are thinned out where there are too many to look at: a run of days has millions.
+/// The encoded aggregate. Snapshots are thinned out: a run of days has millions.
 fn payload(mut analysis: Analysis, frames: &Frames, threads: &[Thread]) -> Vec<u8> {
     while analysis.snapshots.len() > MAX_SNAPSHOTS {
         analysis.snapshots.retain(|snapshot| snapshot.index.is_multiple_of(2));
@@ -236,7 +236,7 @@ mod tests {
         (capture, aggregate)
     }
 
-    /// Whatever the sizes of the aggregates, the newest one is read, and the file holds a few of them at most.
+    /// The newest checkpoint is read whatever the sizes are, and the file contains only a few.
     #[test]
     fn checkpoints_replace_each_other() {
         let file = NamedTempFile::new().unwrap();
@@ -253,7 +253,7 @@ mod tests {
         assert!(saved(&file).0.complete());
     }
 
-    /// A kill in the middle of writing leaves the aggregate before.
+    /// After a kill in the middle of a write, the previous checkpoint is read.
     #[test]
     fn a_cut_checkpoint_leaves_the_one_before() {
         let mut file = NamedTempFile::new().unwrap();

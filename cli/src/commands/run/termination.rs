@@ -1,6 +1,6 @@
 //! Determines why the program was terminated: the signal, and the resource limit that caused it.
 //!
-//! Invariant: a limit is named only where the system says that the program ran under it.
+//! Invariant: a limit is named only if the system reports that the program ran under it.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -13,16 +13,16 @@ use crate::units::{count, size};
 pub(super) struct Termination {
     pub(super) status: ExitStatus,
     pub(super) limits: ResourceLimits,
-    /// Its processor time in nanoseconds.
+    /// CPU time in nanoseconds.
     pub(super) cpu_ns: Option<u64>,
-    /// Processes of its control group that the system has killed for want of memory while it ran.
+    /// Processes in its control group that the OOM killer ended during the run.
     pub(super) oom_kills: u64,
-    /// Processes and threads that could not be started meanwhile for the limit of a control group of its.
+    /// Processes and threads that pids.max of its control groups refused during the run.
     pub(super) refused_tasks: u64,
 }
 
 impl Termination {
-    /// The signal that ended the program, if one did.
+    /// Describes the signal that ended the program, if any.
     pub(super) fn signal_text(&self) -> Option<String> {
         let signal = self.status.signal()?;
         let name = SIGNALS.iter().find(|(number, _)| *number == signal).map(|(_, name)| *name);
@@ -35,7 +35,7 @@ impl Termination {
         Some(format!("ended by signal {signal}{name}{core}"))
     }
 
-    /// Why the system sends a signal, where that is not obvious.
+    /// The reason why the system sent a signal, if it can be determined.
     fn signal_reason(&self, signal: i32) -> Option<String> {
         let limits = &self.limits;
         let seconds = |seconds| format!("CPU time limit (ulimit -t) of {} s", count(seconds));
@@ -44,7 +44,7 @@ impl Termination {
         // SIGKILL can have any sender, so it is attributed to the CPU limit only if the CPU time used reached it; SIGXCPU
         // always is.
         let killed_at = limits.most_cpu_seconds.filter(|limit| is_over(*limit, TICKS_NS));
-        // With the signal the system puts the limit a second higher.
+        // When the kernel sends SIGXCPU, it raises the soft limit by one second.
         let told_at =
             limits.cpu_seconds.map(|raised| raised.saturating_sub(1)).filter(|limit| is_over(*limit, SECOND_NS / 2));
         Some(match signal {
@@ -63,7 +63,7 @@ impl Termination {
         })
     }
 
-    /// What the limits of its control groups have kept from it and is not told by [`Self::signal_text`].
+    /// Effects of control-group limits that [`Self::signal_text`] does not mention.
     pub(super) fn group_limits(&self) -> Option<String> {
         let killed = match self.oom_kills {
             0 => None,
@@ -78,7 +78,7 @@ impl Termination {
         (!all.is_empty()).then(|| all.join("; "))
     }
 
-    /// The limits of memory that it ran under; `None`: none.
+    /// The memory limits that the program ran under, if any.
     pub(super) fn memory_limits(&self) -> Option<String> {
         let of = |name: &str, limit: Option<u64>| limit.map(|bytes| format!("{name} {}", size(bytes)));
         let all = [
@@ -91,11 +91,10 @@ impl Termination {
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
-/// The system judges limits by ticks of its clock, and the processor time that it tells is exact: they differ by some
-/// ticks.
+/// The kernel enforces CPU limits in scheduler ticks, but reports exact CPU time; tolerance for the difference.
 const TICKS_NS: u64 = 50_000_000;
 
-/// The signals that end programs.
+/// Names of the signals that terminate programs.
 const SIGNALS: [(i32, &str); 16] = [
     (1, "SIGHUP"),
     (2, "SIGINT"),

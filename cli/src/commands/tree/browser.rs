@@ -1,7 +1,7 @@
-//! What the interactive tree shows, and how keys change it. Nothing here touches a terminal.
+//! State of the interactive tree, and the actions that keys trigger. Independent of the terminal.
 //!
-//! Invariant: `selected` is a row wherever there is one, and the selected call stays selected whatever is opened, sorted
-//! or switched, as long as the view has it; else the nearest of its callers is.
+//! Invariant: `selected` is a valid row if there is any. The selected call stays selected when rows are opened or
+//! sorted or the view changes; if the view does not contain it, its nearest caller is selected.
 
 use std::collections::HashSet;
 
@@ -14,41 +14,41 @@ use crate::reports::arenas;
 use crate::reports::capture_info::Capture;
 use crate::reports::source::Sources;
 
-/// What is open at first: calls with at least this part of the whole, in percent.
+/// Calls with at least this percentage of the total are expanded initially.
 const OPEN_AT_FIRST: f64 = 10.0;
 
-/// How the tree is shown at first.
+/// Initial state of the tree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BrowserStart {
     pub(super) view: View,
     pub(super) inverted: bool,
-    /// Calls with less than this part of the whole are summed up, in percent.
+    /// Calls with less than this percentage of the total are collapsed into one row.
     pub(super) least: f64,
-    /// Arenas of Python's allocators that were taken out of the leaks.
+    /// Arenas of Python's allocators, excluded from the leaks.
     pub(super) arenas: Tally,
 }
 
 impl BrowserStart {
-    /// The view of leaks beside this one.
+    /// The view of leaks that goes with this view.
     pub(super) fn leaks(view: View) -> View {
         if view == View::LeaksAtExit { view } else { View::Leaks }
     }
 }
 
-/// What is searched for.
+/// A text search.
 #[derive(Debug, Default)]
 pub(super) struct TextSearch {
     pub(super) text: String,
-    /// Whether it is being typed.
+    /// Whether the text is being typed.
     pub(super) typing: bool,
-    /// By node of the present side; empty where nothing is searched for.
+    /// For each node of the current tree, whether it matches; empty without a search.
     pub(super) matches: Vec<bool>,
     pub(super) total: Tally,
-    /// Where the selection was before.
+    /// The node that was selected before the search.
     from: u32,
 }
 
-/// What can be done with it.
+/// User actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Up,
@@ -62,7 +62,7 @@ pub(super) enum Action {
     Toggle,
     OpenAll,
     CloseAll,
-    /// A view by its number.
+    /// Switch to a view by number.
     View(usize),
     NextView,
     Invert,
@@ -78,25 +78,25 @@ pub(super) enum Action {
     Quit,
 }
 
-/// What comes after a key.
+/// What the event loop does after a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextAction {
-    /// The next key.
+    /// Wait for the next key.
     GoOn,
     /// Suspend (Ctrl-Z).
     Suspend,
-    /// The end.
+    /// End the program.
     Quit,
 }
 
-/// The state.
+/// The state of the interactive tree.
 #[derive(Debug)]
 pub(super) struct Browser<'a> {
     pub(super) forest: Forest<'a>,
     pub(super) views: [View; 4],
-    /// What each view has in all.
+    /// Total of each view.
     pub(super) wholes: [Tally; 4],
-    /// Arenas of Python's allocators that are not in the leaks.
+    /// Arenas of Python's allocators, excluded from the leaks.
     arenas: Tally,
     pub(super) view: usize,
     pub(super) inverted: bool,
@@ -109,14 +109,14 @@ pub(super) struct Browser<'a> {
     pub(super) sources: Sources,
     pub(super) help: bool,
     least: f64,
-    /// Whether all calls are asked for, also those between others.
+    /// Whether all calls have rows, including the inner ones of library call chains.
     pub(super) all_calls: bool,
-    /// Calls that have rows of their own since they were found, on each side.
+    /// Calls that have rows because a search found them, for each tree direction.
     revealed: [HashSet<u32>; 2],
-    /// What is open, on each side.
+    /// Expanded rows, for each tree direction.
     open: [HashSet<TreeItem>; 2],
     visited: HashSet<(View, bool)>,
-    /// Rows on the screen, for keys that move by a page.
+    /// Rows on the screen; the distance of Page Up and Page Down.
     pub(super) page: usize,
     /// The first row on the screen.
     pub(super) top: usize,
@@ -158,7 +158,7 @@ impl<'a> Browser<'a> {
         browser
     }
 
-    /// What the view is of, and what is not in it.
+    /// Describes the view, and what is excluded from it.
     pub(super) fn about(&self) -> String {
         let (capture, view) = (self.forest.capture, self.views[self.view]);
         let (is_of_leaks, whole) = (view == BrowserStart::leaks(view), self.wholes[self.view]);
@@ -176,7 +176,7 @@ impl<'a> Browser<'a> {
         about
     }
 
-    /// Does what a key means.
+    /// Executes an action.
     pub(super) fn act(&mut self, action: Action) -> NextAction {
         match action {
             Action::Quit => return NextAction::Quit,
@@ -215,20 +215,20 @@ impl<'a> Browser<'a> {
         NextAction::GoOn
     }
 
-    /// A character of the text that is searched for.
+    /// Appends a character to the search text.
     pub(super) fn typed(&mut self, char: char) {
         let text = format!("{}{char}", self.search.text);
         self.find(text);
     }
 
-    /// Takes the last character back.
+    /// Deletes the last character of the search text.
     pub(super) fn erased(&mut self) {
         let mut text = std::mem::take(&mut self.search.text);
         text.pop();
         self.find(text);
     }
 
-    /// Ends the typing; whether the search is kept.
+    /// Ends typing; keeps or cancels the search.
     pub(super) fn searched(&mut self, keep: bool) {
         self.search.typing = false;
         if !keep {
@@ -237,7 +237,7 @@ impl<'a> Browser<'a> {
         }
     }
 
-    /// The node that is selected; the root where there is none.
+    /// The selected node; the root if there is none.
     pub(super) fn selected_node(&self) -> u32 {
         self.rows.get(self.selected).map_or(0, |row| row.item.node())
     }
@@ -250,7 +250,7 @@ impl<'a> Browser<'a> {
         &mut self.open[usize::from(self.inverted)]
     }
 
-    /// The smallest figure of a call that has a row of its own.
+    /// Calls with a smaller figure have no row of their own.
     fn floor(&self) -> u64 {
         (figure(self.forest.total(0), self.sort) as f64 * self.least / 100.0).ceil() as u64
     }
@@ -280,7 +280,7 @@ impl<'a> Browser<'a> {
         }
     }
 
-    /// Opens the selected row, with what follows it in single file; goes to the row below if it is open already.
+    /// Expands the selected row and its chain of single callees; if already expanded, moves to the row below.
     fn open_or_enter(&mut self) {
         let Some(row) = self.rows.get(self.selected) else { return };
         if !row.has_more {
@@ -299,7 +299,7 @@ impl<'a> Browser<'a> {
         self.refresh();
     }
 
-    /// Closes the selected row, or goes to its caller if it is closed already.
+    /// Collapses the selected row; if already collapsed, moves to its caller.
     fn close_or_leave(&mut self) {
         let Some(row) = self.rows.get(self.selected) else { return };
         let item = row.item;
@@ -364,7 +364,7 @@ impl<'a> Browser<'a> {
         }
     }
 
-    /// Looks at the present view; what is large in it is open when it is looked at for the first time.
+    /// Shows the current view. On the first visit, its large calls are expanded.
     fn show_view(&mut self) {
         let view = self.views[self.view];
         let item = self.selected_item();
@@ -380,7 +380,7 @@ impl<'a> Browser<'a> {
         self.reselect(item);
     }
 
-    /// Makes the rows anew, with the same one selected.
+    /// Rebuilds the rows and keeps the selection.
     fn refresh(&mut self) {
         let item = self.selected_item();
         self.make_rows();
@@ -391,7 +391,7 @@ impl<'a> Browser<'a> {
         self.rows = rows(&self.rules(), &self.open[usize::from(self.inverted)]);
     }
 
-    /// Selects the row of this item, or of the nearest of its callers.
+    /// Selects the row of this item, or of its nearest caller that has one.
     fn reselect(&mut self, item: Option<TreeItem>) {
         let mut wanted = item;
         while let Some(item) = wanted {
@@ -408,7 +408,7 @@ impl<'a> Browser<'a> {
         self.selected = self.selected.min(self.rows.len().saturating_sub(1));
     }
 
-    /// Opens all that leads to a node, and selects it.
+    /// Expands all callers of a node, and selects it.
     fn select(&mut self, node: u32) {
         let mut at = node;
         if !self.all_calls {
@@ -429,7 +429,7 @@ impl<'a> Browser<'a> {
         self.reselect(Some(TreeItem::Call(node)));
     }
 
-    /// Gives a node a row wherever it is, and those of its callers that are too small to have one otherwise.
+    /// Gives a node and its callers rows, however small they are.
     fn reveal(&mut self, node: u32) {
         let (floor, sort) = (self.floor(), self.sort);
         let revealed = &mut self.revealed[usize::from(self.inverted)];
@@ -440,7 +440,7 @@ impl<'a> Browser<'a> {
         }
     }
 
-    /// Searches for this text from where the search began.
+    /// Searches for this text, starting at the node where the search began.
     fn find(&mut self, text: String) {
         self.search.text = text;
         if self.search.text.is_empty() {
@@ -468,8 +468,7 @@ impl<'a> Browser<'a> {
         }
     }
 
-    /// The match that comes after a node, or before it, in the order of rows, whether or not it has a row yet; from the
-    /// last on to the first.
+    /// The next or previous match in row order, whether or not it has a row yet; wraps around.
     fn match_after(&self, node: u32, forward: bool) -> Option<u32> {
         let order = self.in_order();
         let at = order.iter().position(|one| *one == node).unwrap_or(0);
@@ -481,7 +480,7 @@ impl<'a> Browser<'a> {
         }
     }
 
-    /// All nodes of the view in the order that their rows would have, the root first.
+    /// All nodes of the view in row order, the root first.
     fn in_order(&self) -> Vec<u32> {
         let mut order = Vec::new();
         let mut todo = vec![0];

@@ -1,6 +1,6 @@
-//! The interactive tree on a screen of any size.
+//! Draws the interactive tree on a screen of any size.
 //!
-//! Invariant: drawing changes nothing but what depends on the size of the screen: where rows begin, and the page.
+//! Invariant: drawing changes only state that depends on the screen size: the first visible row and the page size.
 
 use memtrack_reader::analysis::{CallTree, Tally};
 use memtrack_reader::{FrameId, View};
@@ -18,15 +18,15 @@ use crate::reports::capture_info::visible;
 use crate::reports::view;
 use crate::units::{count, percent, plural, size};
 
-/// Below this width there is no column for numbers, and below the next none for own figures.
+/// Narrower screens have no count column; below the next width also no self column.
 const WIDE: u16 = 100;
 const MIDDLE: u16 = 72;
-/// Below this height there is no room for source lines, and little for what a view is of.
+/// Lower screens have no source lines, and only one line that describes the view.
 const HIGH: u16 = 12;
-/// Lines that say what a view is of.
+/// Maximum number of lines that describe the view.
 const MOST_ABOUT: usize = 3;
 
-/// Draws everything; with colours, or in black and white.
+/// Draws the screen, with or without colours.
 pub(super) fn draw(browser: &mut Browser<'_>, color: bool, frame: &mut Frame<'_>) {
     let area = frame.area();
     let source = if browser.source && area.height >= HIGH { (area.height / 3).clamp(5, 18) } else { 0 };
@@ -56,7 +56,7 @@ pub(super) fn draw(browser: &mut Browser<'_>, color: bool, frame: &mut Frame<'_>
     }
 }
 
-/// The first row such that the selected one can be seen.
+/// The first visible row, chosen so that the selected row is visible.
 fn top(browser: &Browser<'_>) -> usize {
     let Browser { selected, page, .. } = *browser;
     let lowest = (selected + 1).saturating_sub(page);
@@ -64,7 +64,7 @@ fn top(browser: &Browser<'_>) -> usize {
     browser.top.clamp(lowest, selected.max(lowest)).min(most.max(lowest))
 }
 
-/// Which columns there is room for.
+/// The columns that fit.
 struct VisibleColumns {
     width: u16,
 }
@@ -162,7 +162,7 @@ impl TreeStyles {
         if selected { whole_line(spans, columns.width) } else { Line::from(spans) }
     }
 
-    /// The larger the part, the warmer the colour.
+    /// Colour by share of the total: the larger, the warmer.
     fn weight(self, part: u64, whole: u64) -> Style {
         match part as f64 / whole.max(1) as f64 {
             part if part >= 0.5 => self.in_color(Color::Red),
@@ -224,7 +224,7 @@ impl TreeStyles {
         Line::styled(format!(" {} {number:>5}  {text}", if is_here { ">" } else { " " }), style)
     }
 
-    /// Everything that is known of a call.
+    /// All figures of a call.
     fn figures(self, browser: &Browser<'_>, node: u32) -> Line<'static> {
         let (total, own) = (browser.forest.total(node), browser.forest.own(node));
         let allocators = browser.forest.allocators(node);
@@ -279,7 +279,7 @@ impl TreeStyles {
     }
 }
 
-/// The selected row: in reverse up to the edge, and nothing dim in it, which would look like another selection.
+/// The selected row: reversed over the full width, without dim text, which would look like a second selection.
 fn whole_line(mut spans: Vec<Span<'static>>, width: u16) -> Line<'static> {
     let used: usize = spans.iter().map(Span::width).sum();
     spans.push(Span::raw(" ".repeat(usize::from(width).saturating_sub(used))));
@@ -296,12 +296,12 @@ fn short(view: View) -> &'static str {
     }
 }
 
-/// A text in lines that fit, each one column in; at most so many, the last one cut.
+/// Wraps a text, indented by one column; the last of at most `most` lines is cut.
 fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
     let room = width.saturating_sub(2);
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ') {
-        // What does not fit into the last line is cut with it.
+        // The last line keeps the rest of the text and is cut.
         let is_last = lines.len() == most;
         match lines.last_mut() {
             Some(line) if is_last || line.chars().count() + 1 + word.chars().count() <= room => {
@@ -313,7 +313,7 @@ fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
     lines.iter().map(|line| format!(" {}", head(line, room))).collect()
 }
 
-/// The beginning of a text that has to fit.
+/// Cuts the end of a text that is too long.
 fn head(text: &str, room: usize) -> String {
     match text.chars().count() > room {
         true => text.chars().take(room.saturating_sub(1)).chain(['…']).collect(),
@@ -321,7 +321,7 @@ fn head(text: &str, room: usize) -> String {
     }
 }
 
-/// The end of a text that has to fit: of paths and lines the end tells most.
+/// Cuts the beginning of a text that is too long: the end of a path or line is more informative.
 fn tail(text: &str, room: usize) -> String {
     let len = text.chars().count();
     match len > room {

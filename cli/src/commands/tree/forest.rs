@@ -12,22 +12,22 @@ use memtrack_reader::{FrameId, View};
 use crate::reports::capture_info::Capture;
 use crate::reports::tree::places;
 
-/// What puts siblings in order.
+/// Sort order of siblings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SiblingOrder {
-    /// Bytes with everything called, largest first.
+    /// Total bytes, largest first.
     #[default]
     Total,
-    /// Bytes of the call itself, largest first.
+    /// Self bytes, largest first.
     Own,
-    /// Number of allocations with everything called, largest first.
+    /// Total number of allocations, largest first.
     Count,
     /// Function and place.
     Name,
 }
 
 impl SiblingOrder {
-    /// The next one, round and round.
+    /// The next order, cyclically.
     pub(super) fn next(self) -> Self {
         match self {
             Self::Total => Self::Own,
@@ -38,7 +38,7 @@ impl SiblingOrder {
     }
 }
 
-/// One way round of the tree.
+/// The tree in one direction: top-down or inverted.
 #[derive(Debug)]
 struct TreeDirection {
     tree: CallTree,
@@ -51,25 +51,25 @@ struct TreeDirection {
     figures: HashMap<View, (Vec<Tally>, Vec<Tally>)>,
 }
 
-/// The calls.
+/// The call trees of a capture.
 #[derive(Debug)]
 pub(super) struct Forest<'a> {
     pub(super) capture: &'a Capture,
     view: View,
     inverted: bool,
-    /// The side that is looked at is always made.
+    /// Top-down and inverted tree; the current one is always built.
     sides: [Option<TreeDirection>; 2],
 }
 
 impl<'a> Forest<'a> {
-    /// The calls of a capture, looked at in one way.
+    /// The call trees of a capture, showing this view and direction first.
     pub(super) fn new(capture: &'a Capture, view: View, inverted: bool) -> Self {
         let mut forest = Self { capture, view, inverted, sides: [None, None] };
         forest.select(view, inverted);
         forest
     }
 
-    /// Looks at them in another way.
+    /// Switches to this view and direction.
     pub(super) fn select(&mut self, view: View, inverted: bool) {
         (self.view, self.inverted) = (view, inverted);
         let capture = self.capture;
@@ -89,13 +89,14 @@ impl<'a> Forest<'a> {
         self.side().map_or(0, |side| side.tree.nodes().len())
     }
 
-    /// What a call allocated with everything below it.
+    /// Total of a call, including its callees.
     pub(super) fn total(&self, node: u32) -> Tally {
         let figures = self.side().and_then(|side| side.figures.get(&self.view));
         figures.and_then(|(_, totals)| totals.get(node as usize)).copied().unwrap_or_default()
     }
 
-    /// What a call allocated itself. In the inverted tree all is the own of the calls it begins with.
+    /// Self figure of a call. In the inverted tree, the nodes below the root are the allocating calls, and all memory
+    /// is theirs.
     pub(super) fn own(&self, node: u32) -> Tally {
         let figures = self.side().and_then(|side| side.figures.get(&self.view));
         match self.inverted {
@@ -105,18 +106,18 @@ impl<'a> Forest<'a> {
         }
     }
 
-    /// The node above; the root is its own.
+    /// The parent node; the root is its own parent.
     pub(super) fn parent(&self, node: u32) -> u32 {
         self.side().and_then(|side| side.tree.nodes().get(node as usize)).map_or(0, |node| node.parent)
     }
 
-    /// What tells a node's frame: its number, or [`CallTree::NO_FRAME`].
+    /// The frame of a node: its number, or [`CallTree::NO_FRAME`].
     pub(super) fn key(&self, node: u32) -> u32 {
         let node = self.side().and_then(|side| side.tree.nodes().get(node as usize));
         node.map_or(CallTree::NO_FRAME, |node| node.key)
     }
 
-    /// Whether a node is a call of own code; never where stacks are not folded.
+    /// Whether a node is a call of own code; never if stacks are not folded.
     pub(super) fn is_own(&self, node: u32) -> bool {
         self.capture.is_own(FrameId(self.key(node)))
     }
@@ -126,12 +127,12 @@ impl<'a> Forest<'a> {
         self.capture.described(self.key(node))
     }
 
-    /// Whether anything below a node has something in this view.
+    /// Whether a node has a child with allocations in this view.
     pub(super) fn has_below(&self, node: u32) -> bool {
         self.all_below(node).iter().any(|node| self.total(*node) != Tally::default())
     }
 
-    /// The nodes below one that have something in this view, in order.
+    /// The children of a node with allocations in this view, sorted.
     pub(super) fn below(&self, node: u32, sort: SiblingOrder) -> Vec<u32> {
         let all = self.all_below(node).iter();
         let mut below: Vec<u32> = all.copied().filter(|node| self.total(*node) != Tally::default()).collect();
@@ -157,7 +158,7 @@ impl<'a> Forest<'a> {
         range.and_then(|(from, to)| side.children.get(from..to)).unwrap_or_default()
     }
 
-    /// Which nodes have a frame whose function or file contains the text, in any case of letters.
+    /// The nodes whose function or file contains the text, ignoring case.
     pub(super) fn matching(&self, text: &str) -> Vec<bool> {
         let needle = text.to_lowercase();
         let mut known: HashMap<u32, bool> = HashMap::new();
@@ -171,7 +172,7 @@ impl<'a> Forest<'a> {
         (0..nodes.len()).map(|index| index > 0 && is_match(nodes[index].key)).collect()
     }
 
-    /// What is allocated at and below the nodes that match, each byte once.
+    /// Allocations at and below the matching nodes, each byte counted once.
     pub(super) fn matched(&self, matches: &[bool]) -> Tally {
         let mut sum = Tally::default();
         let mut covered = vec![false; matches.len()];
@@ -186,7 +187,7 @@ impl<'a> Forest<'a> {
         sum
     }
 
-    /// Bytes and number under a node by allocator, the largest first.
+    /// Total of a node by allocator, largest first.
     pub(super) fn allocators(&self, node: u32) -> Vec<(Allocator, Tally)> {
         let Some(side) = self.side() else { return Vec::new() };
         let mut inside = vec![false; side.tree.nodes().len()];

@@ -1,12 +1,12 @@
-//! What the keys of the interactive tree do. The help that is shown is made from the same table.
+//! Key bindings of the interactive tree. The help text is generated from the same table.
 //!
-//! Invariant: a key that does something is in the help.
+//! Invariant: every key binding is in the help.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::browser::{Action, Browser, NextAction};
 
-/// Keys, what they do, and how the help puts both.
+/// Keys and actions, and the two columns of the help.
 type Binding = (&'static [(KeyCode, Action)], &'static str, &'static str);
 
 /// All keys but those with Ctrl.
@@ -78,7 +78,7 @@ pub(super) const BINDINGS: [Binding; 16] = [
     ),
 ];
 
-/// Hands a key to the browser.
+/// Executes the action of a key.
 pub(super) fn press(browser: &mut Browser<'_>, key: KeyEvent) -> NextAction {
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         return match key.code {

@@ -24,7 +24,7 @@ use crate::reports::tree_json;
 use crate::terminal::TextFormat;
 use browser::{Browser, BrowserStart};
 
-/// Shows or prints who called whom.
+/// Shows or prints the call tree.
 ///
 /// # Errors
 /// A capture that cannot be read, an output that cannot be written, or a terminal that cannot be used.
@@ -56,7 +56,7 @@ pub(crate) fn run(options: &args::TreeArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Whether there is somebody to press keys, at a terminal that can do more than lines.
+/// Whether input and output are terminals that can address the cursor.
 fn can_be_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

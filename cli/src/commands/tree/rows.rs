@@ -1,10 +1,9 @@
-//! The rows that are shown: what is open of the tree, line by line.
+//! The visible rows of the tree: expanded calls, line by line.
 //!
-//! Calls in single file stay in one column, so that deep stacks stay readable; small siblings are summed up in a row
-//! that can be opened like a call. Where stacks are folded and not all calls are asked for, of calls in code of others of
-//! which each is all that the one before called, the first and the last have rows, and small siblings have none unless they
-//! are not small together. Invariant: the figures of the rows directly below a call add up to its total less its own,
-//! but for what is too small for a row.
+//! A chain of single callees is not indented further; small siblings are collapsed into one expandable row. If stacks
+//! are folded and not all calls are shown, a chain of single library calls has rows for its first and last call only,
+//! and small siblings get a row only if they are not small together. Invariant: the figures of the rows directly below
+//! a call add up to its total less its own, except for what is too small for a row.
 
 use std::collections::HashSet;
 
@@ -12,20 +11,20 @@ use memtrack_reader::analysis::Tally;
 
 use super::forest::{Forest, SiblingOrder};
 
-/// Characters of branches before a name; even, as each branch takes two.
+/// Maximum width of the branches before a name; even, as each branch has two characters.
 const MOST_BRANCHES: usize = 24;
 
-/// What a row stands for.
+/// What a row represents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum TreeItem {
-    /// A call, by its node.
+    /// A call, by node.
     Call(u32),
-    /// The small ones among the calls that this node made.
+    /// The small callees of this node, collapsed into one row.
     Rest(u32),
 }
 
 impl TreeItem {
-    /// The node that the row is, or belongs to.
+    /// The node of the call, or the caller of the collapsed calls.
     pub(super) fn node(self) -> u32 {
         match self {
             Self::Call(node) | Self::Rest(node) => node,
@@ -37,43 +36,43 @@ impl TreeItem {
 #[derive(Clone, Debug)]
 pub(super) struct TreeRow {
     pub(super) item: TreeItem,
-    /// What stands before the name: the branches that lead to it.
+    /// The branches drawn before the name.
     pub(super) branches: String,
-    /// How many calls lie between it and the row above, which have no rows.
+    /// Number of calls without rows between this row and its caller's.
     pub(super) skipped: usize,
     pub(super) total: Tally,
-    /// How many small calls a row for the rest stands for.
+    /// Number of calls collapsed into this row.
     pub(super) rest: usize,
-    /// Whether there is anything below it.
+    /// Whether the row can be expanded.
     pub(super) has_more: bool,
     pub(super) is_open: bool,
-    /// Whether it is all that its caller called.
+    /// Whether it is the only callee of its caller.
     single: bool,
-    /// Whether it stands at the left edge.
+    /// Whether the row is not indented.
     edge: bool,
 }
 
-/// What decides on the rows.
+/// The inputs that determine the rows.
 pub(super) struct RowRules<'a> {
     pub(super) forest: &'a Forest<'a>,
     pub(super) sort: SiblingOrder,
-    /// The smallest figure of a call that has a row of its own.
+    /// Calls with a smaller figure have no row of their own.
     pub(super) floor: u64,
-    /// Calls that have rows of their own wherever they are; `None`: all calls are asked for.
+    /// Calls that have rows in any case; `None`: all calls have rows.
     pub(super) revealed: Option<&'a HashSet<u32>>,
 }
 
-/// What stands directly below a row.
+/// The rows directly below a row.
 #[derive(Debug, Default)]
 pub(super) struct RowsBelow {
-    /// Calls, each with how many calls between are left out.
+    /// Calls, each with the number of skipped calls before it.
     pub(super) calls: Vec<(u32, usize)>,
-    /// The small ones that one row stands for.
+    /// Small calls, collapsed into one row.
     pub(super) small: Vec<u32>,
 }
 
 impl RowsBelow {
-    /// The only row, where it is a call.
+    /// The call, if it is the only row.
     pub(super) fn only(&self) -> Option<u32> {
         match (&self.calls[..], &self.small[..]) {
             ([(only, _)], []) => Some(*only),
@@ -82,7 +81,7 @@ impl RowsBelow {
     }
 }
 
-/// The rows of all that is open.
+/// All visible rows.
 pub(super) fn rows(rules: &RowRules<'_>, open: &HashSet<TreeItem>) -> Vec<TreeRow> {
     let builder = RowBuilder { rules, open };
     let mut rows = Vec::new();
@@ -97,21 +96,21 @@ pub(super) fn rows(rules: &RowRules<'_>, open: &HashSet<TreeItem>) -> Vec<TreeRo
     rows
 }
 
-/// The figure that decides what is small.
+/// The figure that decides whether a call is small.
 pub(super) fn figure(tally: Tally, sort: SiblingOrder) -> u64 {
     if sort == SiblingOrder::Count { tally.count } else { tally.bytes }
 }
 
-/// The calls directly below a node that are not small, and those that are.
+/// The callees of a node, split into large and small ones.
 pub(super) fn parted(forest: &Forest<'_>, node: u32, sort: SiblingOrder, floor: u64) -> (Vec<u32>, Vec<u32>) {
     let (large, small): (Vec<u32>, Vec<u32>) =
         forest.below(node, sort).into_iter().partition(|node| figure(forest.total(*node), sort) >= floor);
-    // A row for a single call, or for all of them, would only be in the way.
+    // Do not collapse a single call, or all of them.
     if small.len() == 1 || large.is_empty() { (forest.below(node, sort), Vec::new()) } else { (large, small) }
 }
 
 impl RowRules<'_> {
-    /// What stands directly below a row when it is open.
+    /// The rows directly below an expanded row.
     pub(super) fn below(&self, item: TreeItem) -> RowsBelow {
         let node = item.node();
         let (large, small) = self.parted(node);
@@ -134,7 +133,7 @@ impl RowRules<'_> {
         if large.is_empty() { (small, large) } else { (large, small) }
     }
 
-    /// The call that makes all of a node, but for what is too small for a row, where calls between others are left out.
+    /// The only callee of a node with a row, if chains of library calls are shortened.
     fn only_call(&self, node: u32) -> Option<u32> {
         self.revealed?;
         let [only] = self.parted(node).0[..] else { return None };
@@ -143,7 +142,7 @@ impl RowRules<'_> {
         (rest == 0 || rest < self.floor).then_some(only)
     }
 
-    /// The last of the calls that follow each other from this one on in code of others.
+    /// The last call of a chain of single library callees that starts here, and the number of skipped calls.
     fn chain(&self, first: u32) -> RowsBelow {
         let (mut last, mut skipped) = (first, 0);
         let goes_on = |call: u32| !self.forest.is_own(call) && !self.revealed.is_some_and(|some| some.contains(&call));
@@ -227,14 +226,14 @@ fn branches(caller: &TreeRow, is_last: bool, single: bool) -> String {
         return String::new();
     }
     if single && (caller.single || caller.edge) && is_last {
-        // One column for calls in single file; at the edge there is no branch to repeat.
+        // A chain of single callees repeats its caller's branches; at the left edge there are none to repeat.
         return if caller.branches.is_empty() { "└ ".into() } else { caller.branches.clone() };
     }
     let inner = caller.branches.replace("├ ", "│ ").replace("└ ", "  ");
     cut(inner + if is_last { "└ " } else { "├ " })
 }
 
-/// Branches without their outer part where there are so many that names would have no room.
+/// Cuts the outer branches if they leave too little room for names.
 fn cut(branches: String) -> String {
     let len = branches.chars().count();
     if len <= MOST_BRANCHES {

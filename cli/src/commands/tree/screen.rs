@@ -1,6 +1,6 @@
-//! The terminal while the interactive tree has it.
+//! Terminal handling of the interactive tree.
 //!
-//! Invariant: however memtrack ends, by a key, an error, a panic or a signal, the terminal is as it was before.
+//! Invariant: the terminal is restored whether memtrack ends by a key, an error, a panic or a signal.
 
 use std::io;
 use std::panic;
@@ -20,27 +20,27 @@ use super::draw::draw;
 use super::keys::press;
 use crate::sys::hangup::{self, TerminalInput};
 
-/// How long a signal may have to wait for its effect.
+/// Polling interval for signals.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Runs the interactive tree until the user quits.
 ///
 /// # Errors
-/// What the terminal says.
+/// A terminal error.
 pub(super) fn show(browser: &mut Browser<'_>, color: bool) -> io::Result<()> {
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         flag::register_usize(number, Arc::clone(&signal), number as usize)?;
     }
     show_cursor_in_panic();
-    // Restores the rest of the terminal in a panic, too.
+    // Installs a panic hook that restores the terminal.
     let mut terminal = ratatui::try_init()?;
     let ended = keys(&mut terminal, browser, color, &signal);
-    // Only this shows the cursor again, and a signal below leaves no time for it.
+    // Dropping it shows the cursor; the signal raised below would end the process before.
     drop(terminal);
     ratatui::restore();
     match signal.load(Ordering::Relaxed) {
-        // What was sent ends memtrack now that the terminal is in order, as if it had not been caught.
+        // Raises the caught signal with its default action, now that the terminal is restored.
         0 => ended,
         number => emulate_default_handler(number as i32).and(ended),
     }
@@ -49,7 +49,7 @@ pub(super) fn show(browser: &mut Browser<'_>, color: bool) -> io::Result<()> {
 fn show_cursor_in_panic() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        // A terminal that has gone needs no cursor.
+        // An error means that the terminal is gone.
         let _ = execute!(io::stdout(), cursor::Show);
         before(info);
     }));
@@ -61,26 +61,26 @@ fn keys(
     color: bool,
     signal: &AtomicUsize,
 ) -> io::Result<()> {
-    // The first look at events is what has changes of the window's size told; none may be missed while it is drawn.
+    // The first poll installs the SIGWINCH handler; a resize during the first drawing must not be missed.
     event::poll(Duration::ZERO)?;
     while signal.load(Ordering::Relaxed) == 0 {
         terminal.draw(|frame| draw(browser, color, frame))?;
         if !next_event(signal)? {
             break;
         }
-        // A change of the window's size is drawn like any other event.
+        // Other events, such as a resize, only cause a redraw.
         let Event::Key(key) = event::read()? else { continue };
         let then = if key.kind == KeyEventKind::Release { NextAction::GoOn } else { press(browser, key) };
         match then {
             NextAction::GoOn => {}
             NextAction::Quit => break,
             NextAction::Suspend => {
-                // The shell wants its cursor, too.
+                // Show the cursor for the shell.
                 terminal.show_cursor()?;
                 ratatui::restore();
                 emulate_default_handler(SIGTSTP)?;
-                // Drawn whole: the other screen is empty when it is entered. (To clear it would ask the terminal where
-                // the cursor is, and not every one answers.)
+                // A new terminal is drawn completely: the alternate screen is empty. (`clear` would query the cursor
+                // position, which not every terminal answers.)
                 *terminal = ratatui::try_init()?;
             }
         }
@@ -88,14 +88,14 @@ fn keys(
     Ok(())
 }
 
-/// Waits for an event. `false`: none will come, since a signal did or the terminal is gone.
+/// Waits for an event. `false`: a signal arrived, or the terminal is gone.
 fn next_event(signal: &AtomicUsize) -> io::Result<bool> {
     loop {
         let input = hangup::wait(PATIENCE);
         if input == TerminalInput::Gone || signal.load(Ordering::Relaxed) != 0 {
             return Ok(false);
         }
-        // Asked even where there is no input: a change of the window's size is none.
+        // Polled even without input: a resize event is not input.
         if event::poll(Duration::ZERO)? {
             return Ok(true);
         }

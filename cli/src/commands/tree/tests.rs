@@ -1,4 +1,4 @@
-//! The interactive tree, by keys, on a screen in memory.
+//! Tests of the interactive tree, with keys and an in-memory screen.
 
 use memtrack_format::Allocator;
 use memtrack_reader::View;
@@ -22,7 +22,7 @@ const NO_ARENAS: Tally = Tally { bytes: 0, count: 0 };
 const PEAK: BrowserStart = BrowserStart { view: View::HighWaterMark, inverted: false, least: 1.0, arenas: NO_ARENAS };
 const LEAKS: BrowserStart = BrowserStart { view: View::Leaks, ..PEAK };
 
-/// A capture of stacks as words, outermost first, with the bytes that each has at the peak, and leaks.
+/// A capture of stacks (words, outermost first) with bytes at the peak and leaked bytes.
 fn capture(stacks: &[(&str, u64, u64)]) -> Capture {
     let mut capture = fixture::empty();
     let frames = &mut capture.frames;
@@ -42,7 +42,7 @@ fn capture(stacks: &[(&str, u64, u64)]) -> Capture {
     capture
 }
 
-/// `main` calls `load` (which reads in single file) and `save`, and a hundred small ones.
+/// `main` calls `load` (with a chain of single callees), `save`, and a hundred small functions.
 fn program() -> Capture {
     let small: Vec<String> = (0..100).map(|number| format!("main small{number:02}")).collect();
     let mut stacks =
@@ -51,7 +51,7 @@ fn program() -> Capture {
     capture(&stacks)
 }
 
-/// What stands on the screen, line by line.
+/// The lines on the screen.
 fn screen(browser: &mut Browser<'_>, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(browser, false, frame)).unwrap();
@@ -60,7 +60,7 @@ fn screen(browser: &mut Browser<'_>, width: u16, height: u16) -> Vec<String> {
     (0..height).map(line).collect()
 }
 
-/// The names of the rows, with what is selected marked.
+/// The names of the rows, the selected one marked.
 fn names(browser: &Browser<'_>) -> Vec<String> {
     let name = |(at, row): (usize, &super::rows::TreeRow)| {
         let name = match row.item {
@@ -123,8 +123,8 @@ fn every_view_has_the_totals_of_its_rows_both_ways_round() {
     }
 }
 
-/// A capture as people are shown it. Words that begin with `lib` are functions of a library, those with `import` of the
-/// import system; all others are own code.
+/// A capture prepared for display. Words that begin with `lib` are library functions, those that begin with `import`
+/// belong to the import system; all others are own code.
 fn shown(stacks: &[(&str, u64, u64)], display: &DisplayOptions) -> (Capture, Tally) {
     let mut capture = capture(&[]);
     let frames = &mut capture.frames;
@@ -153,7 +153,7 @@ fn shown(stacks: &[(&str, u64, u64)], display: &DisplayOptions) -> (Capture, Tal
     (capture, arenas)
 }
 
-/// A program whose cache holds what a library has copied, five calls deep.
+/// A program whose cache keeps copies made by a library, five calls deep.
 const CACHE: [(&str, u64, u64); 5] = [
     ("main remember libcopy libapply liblist libblock", 60_000, 60_000),
     ("main remember libcopy libapply liblist libindex", 100, 100),
@@ -228,7 +228,7 @@ fn leaks_are_without_imports_and_arenas_and_say_so() {
     assert!(!without.contains("no stack"), "{without}");
     let with = text(&DisplayOptions { with_imports: true, ..DisplayOptions::default() });
     assert!(with.contains(" 2 Leaks 80.1 kB ") && with.contains(" import\n") && !with.contains("not shown"), "{with}");
-    // As it was recorded.
+    // Unfolded.
     let all = text(&DisplayOptions { all_frames: true, ..DisplayOptions::default() });
     assert!(all.contains(" liblist  /v/lib/python3.11/site-packages/lib/core.py:7\n"), "{all}");
 }

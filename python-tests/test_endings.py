@@ -88,7 +88,7 @@ def started(memtrack, *target, options=()):
 def only_child(pid):
     """The program that memtrack runs."""
     with open(f"/proc/{pid}/task/{pid}/children") as children:
-        # memtrack's witness of signals is memtrack itself.
+        # memtrack's signal probe is a fork of memtrack.
         [child] = [child for child in children.read().split() if not is_memtrack(child)]
     return int(child)
 

@@ -147,7 +147,7 @@ impl ParquetTable {
         if self.rows >= ROWS { self.flush() } else { Ok(()) }
     }
 
-    /// Writes the rows that are held as a row group.
+    /// Writes the buffered rows as a row group.
     fn flush(&mut self) -> Result<()> {
         if self.rows == 0 {
             return Ok(());
@@ -174,7 +174,7 @@ impl ParquetTable {
     }
 }
 
-/// A consumer that writes events and snapshots.
+/// Writes events and snapshots as they are read.
 struct ParquetWriter<'a> {
     events: ParquetTable,
     snapshots: ParquetTable,
@@ -184,7 +184,7 @@ struct ParquetWriter<'a> {
     written: Result<()>,
 }
 
-/// Writes the tables into a directory, which is made for it.
+/// Writes the tables into a new directory.
 ///
 /// # Errors
 /// A capture that cannot be read, or a directory that cannot be written.
@@ -349,7 +349,7 @@ impl Consumer for ParquetWriter<'_> {
     }
 }
 
-/// A directory that appears whole or not at all.
+/// A directory that appears complete or not at all.
 #[derive(Debug)]
 pub(crate) struct OutputDirectory {
     temporary: tempfile::TempDir,
@@ -357,10 +357,10 @@ pub(crate) struct OutputDirectory {
 }
 
 impl OutputDirectory {
-    /// For `path`, which may be there already only with `force`.
+    /// Prepares the directory `path`, which must not exist unless `force` is set.
     ///
     /// # Errors
-    /// One that is there, or a place where none can be made.
+    /// The directory exists, or cannot be created.
     pub(crate) fn new(path: PathBuf, force: bool) -> Result<Self> {
         if path.exists() && !force {
             bail!("{}: file exists; overwrite it with -f/--force, or name another with -o", path.display());
@@ -379,15 +379,15 @@ impl OutputDirectory {
         Ok(Self { temporary, path })
     }
 
-    /// Where files go until it is whole.
+    /// The temporary directory that files are written to.
     pub(crate) fn inside(&self) -> &Path {
         self.temporary.path()
     }
 
-    /// Gives it its name, which it returns.
+    /// Renames the temporary directory to its final path, and returns that.
     ///
     /// # Errors
-    /// What removing the old or renaming says.
+    /// Removing the old directory, or renaming, fails.
     pub(crate) fn finish(self) -> Result<PathBuf> {
         let cannot = || format!("{}: cannot be written", self.path.display());
         if self.path.exists() {
@@ -398,7 +398,7 @@ impl OutputDirectory {
     }
 }
 
-/// Whether nothing but tables stand there, so that overwriting it destroys nothing else.
+/// Whether the directory contains only tables, so that replacing it destroys nothing else.
 fn is_ours(path: &Path) -> bool {
     let Ok(mut entries) = fs::read_dir(path) else { return false };
     entries.all(|entry| entry.is_ok_and(|entry| entry.path().extension().is_some_and(|end| end == "parquet")))

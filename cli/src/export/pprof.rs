@@ -1,8 +1,8 @@
-//! `transform pprof`: the profile of `go tool pprof`, Pyroscope, Parca and others: protocol buffers in a gzip stream.
+//! `transform pprof`: the profile format of `go tool pprof`, Pyroscope, Parca and others: gzipped protocol buffers.
 //!
-//! A message may be written in pieces, since repeated fields of concatenated messages are joined; so samples go out one
-//! by one, and the tables, which grow with them, come last. Invariant: every sample has a value for each sample type,
-//! and string 0 is the empty one.
+//! Protocol buffers allow a message to be written in pieces, whose repeated fields are concatenated: samples are
+//! written one by one, and the tables that they refer to come last. Invariant: every sample has a value for each sample
+//! type, and string 0 is empty.
 
 mod message;
 
@@ -28,7 +28,7 @@ const VIEWS: [(&str, &str); 4] = [
     ("peak_objects", "peak_space"),
     ("temporary_objects", "temporary_space"),
 ];
-/// The one mapping, which every location is in.
+/// The id of the only mapping; all locations are in it.
 const MAPPING: u64 = 1;
 
 /// The profile format of pprof.
@@ -48,7 +48,7 @@ impl SumsFormat for Pprof {
         "open it with go tool pprof -http : FILE"
     }
 
-    /// All views at once; `view` is the one that viewers begin with.
+    /// Writes all views; `view` becomes the default sample type.
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let leaks = if view == View::LeaksAtExit { View::LeaksAtExit } else { View::Leaks };
         let views = [View::Allocated, leaks, View::HighWaterMark, View::Temporary];
@@ -174,7 +174,7 @@ impl<'a, W: Write> PprofWriter<'a, W> {
     }
 }
 
-/// The format's numbers are signed; only a forged capture has larger ones.
+/// The format has signed numbers; only forged captures exceed them.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,8 +1,8 @@
 //! `transform speedscope`: the file format of the viewer at speedscope.app, written as a stream.
 //!
-//! Two sampled profiles over one table of frames, bytes and numbers of allocations; a sample for each distinct stack,
-//! root to leaf. Invariant: the weights of each profile add up to the view's total, and frames are unique by function,
-//! file and line.
+//! Two sampled profiles share one frame table: bytes and number of allocations. Each distinct stack is a sample, root
+//! to leaf. Invariant: the weights of each profile add up to the view's total, and frames are unique by function, file
+//! and line.
 
 use std::io::{self, Write};
 
@@ -23,7 +23,7 @@ const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 #[derive(Debug)]
 pub(crate) struct Speedscope(pub(crate) SampleOrder);
 
-/// The order that is asked for.
+/// The requested order of samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SampleOrder {
     /// The best that the capture has
@@ -58,7 +58,7 @@ impl SumsFormat for Speedscope {
 }
 
 impl SampleOrder {
-    /// The order, if the capture has it.
+    /// The order to use; an error if the capture does not support the requested one.
     fn ordering(self, capture: &Capture) -> Result<Ordering> {
         let file = capture.info.file.display();
         let (aggregated, several) = (capture.info.aggregated, capture.info.others > 0);
@@ -84,7 +84,7 @@ impl SampleOrder {
     }
 }
 
-/// The frames that samples use, numbered in the order of their first use; `None` is the one that stands for no stack.
+/// The frames of the samples, numbered in the order of first use; `None` represents an empty stack.
 fn frame_table(samples: &[StackSample], frames: &Frames) -> Numbering<Option<FrameId>> {
     let mut table = Numbering::new();
     for sample in samples {
@@ -149,7 +149,7 @@ impl SpeedscopeFile<'_> {
         value
     }
 
-    /// One profile; samples without weight are left out.
+    /// Writes a profile; samples of weight 0 are omitted.
     fn profile(
         &self,
         name: &str,

@@ -6,10 +6,10 @@ use memtrack_reader::analysis::Tally;
 
 use crate::units::{plural, size};
 
-/// Of what is held, arenas of so many percent are a large part.
+/// Percentage of live memory from which arenas are worth a warning.
 const LARGE_PERCENT: u64 = 10;
 
-/// What stands beside a figure that leaves arenas out; `None` where there are none.
+/// Describes arenas that a figure excludes; `None` if there are none.
 pub(crate) fn summary(arenas: Tally) -> Option<String> {
     (arenas.count > 0).then(|| {
         let number = plural(arenas.count, "arena", "arenas");
@@ -17,18 +17,18 @@ pub(crate) fn summary(arenas: Tally) -> Option<String> {
     })
 }
 
-/// The same with what shows more.
+/// The same, with the option that shows more.
 pub(crate) fn note(arenas: Tally) -> Option<String> {
     summary(arenas).map(|held| format!("{held}; record with --trace-python-allocators to see objects"))
 }
 
-/// The same, where arenas are a large part of all that is held.
+/// The same, if arenas are a large part of live memory.
 pub(crate) fn warning(arenas: Tally, others: Tally) -> Option<String> {
     let whole = arenas.bytes.saturating_add(others.bytes);
     note(arenas).filter(|_| arenas.bytes >= whole / (100 / LARGE_PERCENT))
 }
 
-/// What is held apart from arenas.
+/// The difference of two tallies.
 pub(crate) fn subtract(whole: Tally, arenas: Tally) -> Tally {
     Tally { bytes: whole.bytes.saturating_sub(arenas.bytes), count: whole.count.saturating_sub(arenas.count) }
 }

@@ -1,6 +1,6 @@
 //! Metadata of a capture, formatted for reports.
 //!
-//! Invariant: everything comes from the capture; what it does not know is `None`.
+//! Invariant: everything comes from the capture; unknown values are `None`.
 
 use std::path::PathBuf;
 
@@ -18,10 +18,10 @@ use super::presentation::Presentation;
 use super::recording_cost::RecordingCost;
 use super::view::title;
 
-/// A capture that was read, as reports take it.
+/// A loaded capture, the input of reports.
 #[derive(Debug)]
 pub(crate) struct Capture {
-    /// What is said of the capture itself.
+    /// Its metadata.
     pub(crate) info: CaptureInfo,
     /// Its sums.
     pub(crate) analysis: Analysis,
@@ -29,18 +29,18 @@ pub(crate) struct Capture {
     pub(crate) frames: Frames,
     /// The threads that the sums refer to.
     pub(crate) threads: Vec<Thread>,
-    /// What was made of it to be shown to people.
+    /// How it was prepared for display.
     pub(crate) shown: Presentation,
 }
 
 impl Capture {
-    /// The title of a view for people.
+    /// The title of a view.
     pub(super) fn title(&self, view: View) -> &'static str {
         let each = view == View::HighWaterMark && self.has_several_peaks();
         if each { "Per-process high-water marks (not simultaneous)" } else { title(view) }
     }
 
-    /// What a view has in all, as one reads it: above its rows.
+    /// The line above a view's rows: title and totals.
     pub(crate) fn headline(&self, view: View, whole: Tally) -> String {
         let moment = match view {
             View::Leaks => format!(", live {}", self.info.leak_moment.when()),
@@ -49,7 +49,7 @@ impl Capture {
         format!("{}: {} in {} allocations{moment}", self.title(view), size(whole.bytes), count(whole.count))
     }
 
-    /// What the allocations of a view have in common, in words that follow their number.
+    /// What the allocations of a view have in common; continues a sentence such as "12 allocations, ".
     pub(crate) fn view_qualifier(&self, view: View) -> String {
         let totals = &self.analysis.totals;
         match view {
@@ -67,12 +67,12 @@ impl Capture {
         }
     }
 
-    /// Whether its high-water mark is several, each of another moment.
+    /// Whether its high-water mark is a sum of per-process peaks that are not simultaneous.
     pub(super) fn has_several_peaks(&self) -> bool {
         self.info.combined_peaks.as_ref().is_some_and(|combined_peaks| combined_peaks.no_joint_peak.is_some())
     }
 
-    /// The operating system's number of a thread and its name, where it has one.
+    /// Thread id and name of a thread; the name may be empty.
     pub(crate) fn thread(&self, id: ThreadId) -> (Option<i32>, &str) {
         match self.threads.get(id.0 as usize) {
             Some(thread) => (Some(thread.tid), &thread.name),
@@ -81,22 +81,22 @@ impl Capture {
     }
 }
 
-/// What is said of a capture itself.
+/// Metadata of a capture.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CaptureInfo {
-    /// The capture.
+    /// Path of the capture.
     pub(crate) file: PathBuf,
-    /// Version of its format.
+    /// Format version.
     pub(crate) format_version: u32,
-    /// What it knows of the recorded process.
+    /// Metadata of the recorded process.
     pub(crate) process: Process,
-    /// Source lines that were recorded.
+    /// Recorded source lines.
     pub(crate) sources: Vec<FileLines>,
     /// Whether it holds sums instead of events.
     pub(crate) aggregated: bool,
-    /// Whether it has everything up to the end of the process.
+    /// Whether the recording is complete up to the end of the process.
     pub(crate) complete: bool,
-    /// By how much times may be too early, in nanoseconds, as far as is known.
+    /// Upper bound of how much too early times may be, in nanoseconds, if known.
     pub(crate) time_uncertainty_ns: Option<u64>,
     /// Blocks that could not be read.
     pub(crate) lost_blocks: u64,
@@ -104,39 +104,38 @@ pub(crate) struct CaptureInfo {
     pub(crate) lost_bytes: u64,
     /// Frames whose description is missing, shown as `<unknown>`.
     pub(crate) unknown_frames: u64,
-    /// Whether a filter may have left out a part of its allocations.
+    /// Whether filters may have excluded some allocations.
     pub(crate) narrowed: bool,
-    /// Further captures that the report is about.
+    /// Number of further captures in the report.
     pub(crate) others: usize,
-    /// The processes of several captures.
+    /// The processes, if there are several captures.
     pub(crate) processes: Vec<ProcessRow>,
-    /// Of one of several captures, the high-water mark of its process alone, where no filter leaves out a part of it.
+    /// For one of several captures without filters: the high-water mark of its own process.
     pub(crate) own_peak_bytes: Option<u64>,
-    /// What several captures are together.
+    /// Peaks of several captures together.
     pub(crate) combined_peaks: Option<CombinedPeaks>,
-    /// What recording took.
+    /// Cost of the recording.
     pub(crate) recording_cost: RecordingCost,
-    /// What was live at which moment is leaked.
+    /// The moment at which live memory counts as leaked.
     pub(crate) leak_moment: LeakMoment,
-    /// No allocation has a call stack, since nothing was recorded that could tell any.
+    /// Whether the recording has no call stacks at all.
     pub(crate) has_no_stacks: bool,
 }
 
-/// What is known of the peaks of several processes.
+/// Peaks of several processes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CombinedPeaks {
-    /// The high-water mark of each process at its own time, added up; `None` where a filter leaves out a part of it.
+    /// Sum of the high-water marks of all processes, each at its own time; `None` with filters.
     pub(crate) sum_of_peaks: Option<u64>,
-    /// The same of resident memory.
+    /// The same for resident memory.
     pub(crate) rss_sum_of_peaks: u64,
-    /// Why it is not known what was live in all processes at one moment: the view of the high-water mark is then of each
-    /// process's own.
+    /// Why the joint peak is unknown, if it is. The high-water mark is then the sum of per-process peaks.
     pub(crate) no_joint_peak: Option<&'static str>,
-    /// Where that is not known: the largest sum of one moment was no less.
+    /// If the joint peak is unknown: a lower bound of it.
     pub(crate) at_least: u64,
 }
 
-/// One process of several, as far as a capture, read alone, says.
+/// One process of several.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ProcessRow {
     pub(super) file: String,
@@ -149,13 +148,13 @@ pub(crate) struct ProcessRow {
     pub(super) allocated: Tally,
     /// The process's own high-water mark.
     pub(super) peak_bytes: Option<u64>,
-    /// What it has in the high-water mark of all processes; `None` where that is not known.
+    /// Its part of the joint peak; `None` if that is unknown.
     pub(crate) at_peak: Option<Tally>,
     pub(super) leaked: Tally,
 }
 
 impl CaptureInfo {
-    /// What is said of two captures in one report: of their processes, what is known of the first.
+    /// Combines the metadata of two captures; process metadata is that of the first.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             aggregated: self.aggregated || other.aggregated,
@@ -179,7 +178,7 @@ impl CaptureInfo {
         self.process.command_line.iter().map(|argument| text(argument)).collect()
     }
 
-    /// The command line as one would type it, or the file's name where it is not known.
+    /// The command line, quoted for a shell; the file name if it is unknown.
     pub(crate) fn title(&self) -> String {
         if self.process.command_line.is_empty() {
             return self.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -187,7 +186,7 @@ impl CaptureInfo {
         self.command_line().iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")
     }
 
-    /// What people call the program: the script's or the executable's file, or the module that Python ran.
+    /// A short name of the program: file name of the script or executable, or the module that Python ran.
     pub(crate) fn program(&self) -> String {
         let arguments = self.command_line();
         let name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
@@ -229,19 +228,19 @@ impl CaptureInfo {
         self.process.start.realtime_ns.map(rfc3339)
     }
 
-    /// How long was recorded, in nanoseconds, as far as the capture knows; else up to its last event.
+    /// Duration of the recording in nanoseconds; up to the last event if the end is unknown.
     pub(crate) fn duration_ns(&self, analysis: &Analysis) -> u64 {
         let ends = self.process.start.monotonic_ns.zip(self.process.end.monotonic_ns);
         ends.and_then(|(start, end)| end.checked_sub(start)).unwrap_or(analysis.totals.end_time_ns)
     }
 
-    /// How far times can be relied on, where that is known and they are not exact.
+    /// The precision of times, if known and not exact.
     pub(crate) fn times(&self) -> Option<String> {
         let uncertainty = self.time_uncertainty_ns.filter(|ns| *ns > 0)?;
         Some(format!("accurate to {}", at_most(uncertainty)))
     }
 
-    /// Says behind a report that shows times how far they can be relied on.
+    /// Prints the precision of times, after reports that show times.
     pub(crate) fn note_time_precision(&self) {
         if let Some(times) = self.times() {
             message::note(format_args!("times are {times}; record with --allocation-timestamps for exact times"));
@@ -255,7 +254,7 @@ impl CaptureInfo {
         !python && !*native_traces && frames.frames().is_empty() && self.recording_cost.has_events()
     }
 
-    /// Says behind a report of call stacks why there are none.
+    /// Prints why there are no call stacks, after reports of call stacks.
     pub(crate) fn note_missing_stacks(&self) {
         if self.has_no_stacks {
             message::note(
@@ -264,14 +263,14 @@ impl CaptureInfo {
         }
     }
 
-    /// Says on standard error what is missing.
+    /// Prints warnings about missing data to standard error.
     pub(crate) fn warn(&self) {
         for warning in self.warnings() {
             message::warning(format_args!("{}: {warning}", self.file.display()));
         }
     }
 
-    /// What a reader of any report has to know about what is missing, one sentence each.
+    /// Warnings about missing data, one sentence each.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.lost_blocks > 0 || self.lost_bytes > 0 {
@@ -319,16 +318,16 @@ impl CaptureInfo {
     }
 }
 
-/// What follows is missing in the figures, and is the larger part where a shell was to start a program in its place.
+/// The program after the exec is missing in the figures; often it is the main program, started by a shell.
 const REPLACED: &str = "the recording ends at an exec: the new program is statically linked, set-user-ID, or \
                                    cannot connect to memtrack";
 
-/// Text from bytes of the capture. What is not text, or would move a terminal's cursor, is escaped.
+/// Bytes of the capture as text; invalid UTF-8 and control characters are escaped.
 pub(crate) fn text(bytes: &[u8]) -> String {
     visible(&String::from_utf8_lossy(bytes))
 }
 
-/// An argument as it would be typed in a shell.
+/// Quotes an argument for a shell.
 pub(crate) fn quoted(argument: &str) -> String {
     let plain = |char: char| char.is_alphanumeric() || "-_./=:,+@%".contains(char);
     if !argument.is_empty() && argument.chars().all(plain) {

@@ -1,10 +1,10 @@
 //! `diff`: what changed between two captures, function by function, as text, JSON or Markdown.
 //!
-//! JSON has everything as it is; text leaves out what differs between two runs of one program (see [`ReducedRows`]) and what
-//! hardly changed, and says how much that is.
+//! JSON contains all changes; text omits differences between any two runs of a program (see [`ReducedRows`]) and small
+//! changes, and states how much.
 //!
-//! Invariant: bytes are absolute unless a scale was asked for, and then it is said; a function is new or vanished only
-//! where a capture has nothing of it.
+//! Invariant: the baseline is not scaled unless requested, and then the scale is printed; a function is new or vanished
+//! only if one capture has no allocations of it.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -27,24 +27,24 @@ use crate::units::{count, plural, size};
 #[derive(Debug)]
 pub(crate) struct Diff {
     metric: ComparedMetric,
-    /// Functions go by their totals instead of their own figures.
+    /// Compare functions by total instead of self figures.
     by_total: bool,
     functions: SharedFunctions,
-    /// Name and shortened path of those that are own code in either capture.
+    /// Name and short path of functions that are own code in either capture.
     own: HashSet<(String, String)>,
-    /// Everything, as it is.
+    /// All changes.
     difference: Difference,
-    /// What is left without what differs between equal runs, for text.
+    /// Changes without those between any two runs of a program, for text.
     quiet: Difference,
     arenas: FigurePair,
     imports: FigurePair,
-    /// What the base's figures were multiplied by, if they were.
+    /// The scale of the baseline, if any.
     scale: Option<Scale>,
-    /// What makes the comparison doubtful.
+    /// Warnings about comparability.
     notes: Vec<String>,
 }
 
-/// What became of a function.
+/// How a function changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     Grown,
@@ -55,7 +55,7 @@ enum Status {
 }
 
 impl Diff {
-    /// Compares.
+    /// Compares two captures.
     pub(crate) fn new(base: &Capture, new: &Capture, metric: ComparedMetric, by_total: bool) -> Self {
         let mut merged = MergedTree::default();
         let [base_rows, new_rows] = [base, new].map(|capture| capture.analysis.view(metric.view));
@@ -80,12 +80,12 @@ impl Diff {
         diff
     }
 
-    /// The same with what has to be said of it: how the base was scaled, and why the captures may not compare.
+    /// Adds how the baseline was scaled, and why the captures may not be comparable.
     pub(crate) fn with_notes(self, scale: Option<Scale>, notes: Vec<String>) -> Self {
         Self { scale, notes, ..self }
     }
 
-    /// The whole in the base and in the new capture.
+    /// Totals of the baseline and of the new capture.
     pub(crate) fn whole(&self) -> [u64; 2] {
         [self.figure(self.difference.whole.base), self.figure(self.difference.whole.new)]
     }
@@ -110,7 +110,7 @@ impl Diff {
         writeln!(out, "\n]}}")
     }
 
-    /// What has grown and is new, then what has shrunk and vanished; at most `limit` functions each, all for 0.
+    /// Writes a section each for grown, new, shrunk and vanished functions, with at most `limit` functions each.
     pub(crate) fn text(&self, limit: usize, format: TextFormat, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "{}", format.heading(&self.headline()))?;
         let scaled = self.scale.iter().map(|scale| format!("Scaled: {scale}"));
@@ -133,7 +133,7 @@ impl Diff {
         paragraph(&text, format).iter().try_for_each(|line| writeln!(out, "{line}"))
     }
 
-    /// The same for a comment on a review.
+    /// The same as Markdown, for a review comment.
     pub(crate) fn markdown(&self, limit: usize, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "**{}**\n\n{}", self.headline(), self.stacks())?;
         let scaled = self.scale.iter().map(|scale| format!("Scaled: {scale}"));
@@ -157,27 +157,27 @@ impl Diff {
         self.below_floor().map_or(Ok(()), |line| writeln!(out, "\n{line}"))
     }
 
-    /// The change below which text leaves a function out, and what was set apart.
+    /// Minimum change that text shows.
     fn floor(&self) -> u64 {
         let [base, new] = self.whole();
         self.metric.floor(base.max(new))
     }
 
-    /// Whether a change is more than what two runs of one program differ by.
+    /// Whether a change is larger than the difference between any two runs of a program.
     fn is_news(&self, pair: &FigurePair) -> bool {
         let [base, new] = self.whole();
         let largest = self.figure(pair.base).max(self.figure(pair.new));
         self.change(pair).unsigned_abs() >= u128::from(self.metric.least_news(base.max(new), largest))
     }
 
-    /// What has no row, where it changed.
+    /// Changes of arenas and imports, which have no rows.
     fn excluded_lines(&self) -> Vec<String> {
         let parts = [("Python allocator arenas (used and unused)", &self.arenas), ("Held by imports", &self.imports)];
         let changed = parts.into_iter().filter(|(_, pair)| self.is_news(pair));
         changed.map(|(what, pair)| format!("{what}: {}", self.before_and_after(pair))).collect()
     }
 
-    /// How many functions have no row since they hardly changed.
+    /// Number of functions that text omits because they changed little.
     fn below_floor(&self) -> Option<String> {
         let is_below = |row: &&DiffRow| self.changed(row) != 0 && !self.is_news(self.chosen(row));
         let number = self.quiet.rows.iter().filter(is_below).count() as u64;
@@ -198,7 +198,7 @@ impl Diff {
         if self.metric.counts { tally.count } else { tally.bytes }
     }
 
-    /// In 128 bits, since sums of a forged capture may be anything.
+    /// 128 bits: sums of a forged capture can have any value.
     fn change(&self, pair: &FigurePair) -> i128 {
         i128::from(self.figure(pair.new)) - i128::from(self.figure(pair.base))
     }
@@ -212,7 +212,7 @@ impl Diff {
         }
     }
 
-    /// The sections that have rows: what more memory went to first, and of that the section with the largest change.
+    /// The non-empty sections: growth first, and of that the section with the largest change.
     fn sections(&self) -> Vec<(&'static str, Status, Vec<&DiffRow>)> {
         let mut sections = SECTIONS.map(|(title, status)| (title, status, self.section(status))).to_vec();
         sections.retain(|(_, _, rows)| !rows.is_empty());
@@ -221,7 +221,7 @@ impl Diff {
         sections
     }
 
-    /// The functions of a section whose chosen figure changed, those that allocate themselves before their callers.
+    /// The functions of a section whose figure changed; allocating functions before their callers.
     fn section(&self, status: Status) -> Vec<&DiffRow> {
         let rows = self.quiet.rows.iter();
         let is_shown = |row: &&DiffRow| self.section_of(row) == status && self.is_news(self.chosen(row));
@@ -230,8 +230,8 @@ impl Diff {
         rows
     }
 
-    /// What rows are sorted by: the change of a function's own figure, then that of its total; with `--by total` the
-    /// total first. What no function is known of comes last.
+    /// Sort key of rows: change of the self figure, then of the total; with `--by total` the total first. Allocations
+    /// without a known function come last.
     fn rank(&self, row: &DiffRow) -> (bool, u128, u128) {
         let is_function = row.function != CallTree::NO_FRAME;
         let [own, total] = [&row.own, &row.total].map(|pair| self.change(pair).unsigned_abs());
@@ -249,7 +249,7 @@ impl Diff {
         self.change(self.chosen(row))
     }
 
-    /// What is new or has vanished goes by its total in any case: all that it brought or took away.
+    /// The compared figure: for new and vanished functions always the total.
     fn chosen<'a>(&self, row: &'a DiffRow) -> &'a FigurePair {
         if self.by_total || self.status(row).is_one_sided() { &row.total } else { &row.own }
     }
@@ -330,7 +330,7 @@ impl Diff {
     }
 }
 
-/// The columns of a section; with little room for functions it is left out how much there was and is.
+/// The columns of a section; narrow terminals omit the base and new figures.
 const FIGURES: [TextColumn; 6] =
     [column(""), column(""), column("").optional(1), column("").optional(1), column("").optional(1), column("")];
 
@@ -341,12 +341,12 @@ const SECTIONS: [(&str, Status); 4] =
     [("Grown", Status::Grown), ("New", Status::New), ("Shrunk", Status::Shrunk), ("Vanished", Status::Vanished)];
 
 impl Status {
-    /// Whether only one of the captures has it.
+    /// Whether only one of the captures has the function.
     fn is_one_sided(self) -> bool {
         matches!(self, Self::New | Self::Vanished)
     }
 
-    /// Whether the new capture has less.
+    /// Whether memory went down.
     fn is_less(self) -> bool {
         matches!(self, Self::Shrunk | Self::Vanished)
     }
@@ -377,12 +377,12 @@ fn direction(change: i128) -> Status {
     }
 }
 
-/// A name as Markdown's code; a backtick or a bar in it must not end the cell.
+/// A name as Markdown code; escapes backticks and bars.
 fn code(text: &str) -> String {
     format!("`{}`", text.replace('`', "'").replace('|', "\\|"))
 }
 
-/// Why figures of these two captures may not mean the same, one sentence each.
+/// Why the figures of two captures may not be comparable, one sentence each.
 pub(crate) fn comparability_warnings(base: &Capture, new: &Capture) -> Vec<String> {
     let mut notes = Vec::new();
     let mut differ = |what: &str, base: bool, new: bool| {

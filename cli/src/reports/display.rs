@@ -1,7 +1,7 @@
-//! What a report for people shows of a capture: folded stacks, short paths, and leaks without what imports hold.
+//! Prepares a capture for display: folded stacks, short paths, and leaks without allocations of imports.
 //!
-//! JSON and exports show captures as they are, and so does `--all-frames`. Invariant: totals of a view are of what is
-//! shown; what is left out is said beside them, with its bytes.
+//! JSON, exports and `--all-frames` show captures as recorded. Invariant: a view's totals cover what is shown; excluded
+//! bytes are printed beside them.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -22,19 +22,19 @@ use crate::terminal::TextFormat;
 use crate::text::{Label, paragraph};
 use crate::units::size;
 
-/// How a capture is shown.
+/// Display options.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DisplayOptions {
-    /// Leaks have what imports hold, too.
+    /// Include allocations of imports in leaks.
     pub(crate) with_imports: bool,
-    /// Stacks and paths as they were recorded.
+    /// Unfolded stacks and full paths.
     pub(crate) all_frames: bool,
-    /// Functions that are skipped beside those of the table.
+    /// Functions to skip, in addition to the built-in allocator wrappers.
     pub(crate) skip: Vec<Regex>,
 }
 
 impl Capture {
-    /// Makes it ready to be shown to people.
+    /// Prepares the capture for display.
     ///
     /// # Errors
     /// More call stacks than the id type can number.
@@ -43,7 +43,7 @@ impl Capture {
         self.fold(display)
     }
 
-    /// Folds the stacks of all groups, unless they are wished as they were recorded.
+    /// Folds the stacks of all groups, unless unfolded stacks are requested.
     ///
     /// # Errors
     /// As [`Capture::show`].
@@ -58,8 +58,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Notes how stacks look folded, and leaves them to the groups as they are: for reports of single allocations, which
-    /// are found by whole stacks.
+    /// Computes the folded stacks, but keeps the recorded ones in the groups: for reports that match individual
+    /// allocations by whole stacks.
     ///
     /// # Errors
     /// As [`Capture::show`].
@@ -73,7 +73,7 @@ impl Capture {
         Ok(())
     }
 
-    /// A recorded stack as it is shown.
+    /// The stack to display for a recorded one.
     pub(crate) fn stack(&self, recorded: StackId) -> StackId {
         self.shown.stacks.get(recorded.0 as usize).copied().unwrap_or(recorded)
     }
@@ -86,7 +86,7 @@ impl Capture {
         let whose = whose(&self.frames);
         let imports = &mut self.shown.imports;
         self.analysis.groups.change_all(|group| {
-            // What an arena holds is not known: it is told apart by itself.
+            // The contents of arenas are unknown; they are excluded separately.
             if whose.get(group.stack.0 as usize) == Some(&Whose::Imports) && !group.allocator.is_python_arena() {
                 for (sum, left_out) in [&mut group.leaked, &mut group.leaked_at_exit].into_iter().zip(&mut *imports) {
                     let sum = std::mem::take(sum);
@@ -96,33 +96,33 @@ impl Capture {
         });
     }
 
-    /// Says what is left out of a view.
+    /// Prints what a view excludes.
     ///
     /// # Errors
-    /// What the writer says.
+    /// A write error.
     pub(crate) fn write_left_out(&self, view: View, format: TextFormat, mut out: impl Write) -> io::Result<()> {
         let lines = self.left_out(view).map(|left_out| paragraph(&left_out, format)).unwrap_or_default();
         lines.iter().try_for_each(|line| writeln!(out, "{line}"))
     }
 
-    /// What is left out of a view, in words.
+    /// A sentence about what a view excludes.
     pub(crate) fn left_out(&self, view: View) -> Option<String> {
         let left_out = self.shown.left_out(view);
         let any = left_out != Tally::default();
         any.then(|| format!("{} allocated during imports not shown; use --with-imports", size(left_out.bytes)))
     }
 
-    /// Whose code a frame is; `None` where stacks are not folded.
+    /// Whose code a frame is; `None` if stacks are not folded.
     pub(crate) fn origin(&self, frame: FrameId) -> Option<Origin> {
         self.shown.origins.get(frame.0 as usize).copied()
     }
 
-    /// Whether a frame is own code; never where stacks are not folded.
+    /// Whether a frame is own code; never if stacks are not folded.
     pub(crate) fn is_own(&self, frame: FrameId) -> bool {
         self.origin(frame) == Some(Origin::Own)
     }
 
-    /// Function and place of a node with this key; the place is empty where it is not known.
+    /// Function and location of a node with this key; an unknown location is empty.
     pub(crate) fn described(&self, key: u32) -> (&str, String) {
         if key == CallTree::NO_FRAME {
             return (NO_STACK, String::new());
@@ -131,34 +131,34 @@ impl Capture {
         (frames.function(id), place(frames.frame(id), &self.path(frames.file(id))))
     }
 
-    /// The same with what is own code told apart.
+    /// The same as a label that marks own code.
     pub(crate) fn label(&self, key: u32) -> Label {
         let (function, place) = self.described(key);
         Label::new(function, place, self.is_own(FrameId(key)))
     }
 
-    /// The label of a frame, or of none.
+    /// The label of a frame, or of an empty stack.
     pub(crate) fn frame_label(&self, frame: Option<FrameId>) -> Label {
         self.label(frame.map_or(CallTree::NO_FRAME, |frame| frame.0))
     }
 
-    /// A path, short where stacks are folded.
+    /// A path, shortened if stacks are folded.
     pub(crate) fn path<'p>(&self, path: &'p str) -> Cow<'p, str> {
         if self.shown.folded { paths::short(&self.frames, path) } else { path.into() }
     }
 }
 
-/// A frame as one reads it, with its path as it was recorded.
+/// A frame as text, with the recorded path.
 pub(crate) fn named(frames: &Frames, id: FrameId) -> String {
     joined(frames.function(id), &place(frames.frame(id), frames.file(id)))
 }
 
-/// A function and its place as one reads them.
+/// A function and its location as text.
 pub(crate) fn joined(function: &str, place: &str) -> String {
     if place.is_empty() { function.into() } else { format!("{function} at {place}") }
 }
 
-/// File, line, and column where a line holds several calls, as far as they are known.
+/// File, line, and the column if the line has several calls; as far as known.
 pub(crate) fn place(frame: Frame, path: &str) -> String {
     match (path, frame.line, frame.column) {
         ("", _, _) => String::new(),

@@ -1,7 +1,6 @@
-//! Calls for memory that failed: how many, and where the largest was made.
+//! Failed allocations: their number, and the location of the largest.
 //!
-//! Invariant: the place is the innermost line of own code on the stack, where there is one; for programs the same as for
-//! people.
+//! Invariant: the location is the innermost own-code line of the stack, if there is one; the same in text and JSON.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,10 +13,10 @@ use super::capture_info::{Capture, visible};
 use super::{NO_STACK, display};
 use crate::units::{count, duration, size};
 
-/// Places that a page lists.
+/// Maximum number of locations that a page lists.
 const MOST_ROWS: usize = 10;
 
-/// In a few words; `None`: none has failed.
+/// A short text; `None` if no allocation failed.
 pub(crate) fn text(capture: &Capture) -> Option<String> {
     let failed = &capture.analysis.failed;
     let largest = failed.largest()?;
@@ -29,7 +28,7 @@ pub(crate) fn text(capture: &Capture) -> Option<String> {
     })
 }
 
-/// For pages: the same with the time, and a line for each place, the one with the largest call first.
+/// For pages: the same with the time, and a line for each location, largest failed call first.
 pub(crate) fn page(capture: &Capture) -> Value {
     let failed = &capture.analysis.failed;
     let Some((text, largest)) = text(capture).zip(failed.largest()) else { return Value::Null };
@@ -50,7 +49,7 @@ pub(crate) fn page(capture: &Capture) -> Value {
     json!({"text": format!("{text}{after}"), "rows": rows.collect::<Vec<_>>()})
 }
 
-/// The failed calls of one place.
+/// The failed calls of one location.
 #[derive(Default)]
 struct FailedPlace {
     largest_bytes: u64,
@@ -78,7 +77,7 @@ pub(crate) fn json(capture: &Capture) -> Value {
     json!({"count": total.count, "bytes": total.bytes, "largest": largest})
 }
 
-/// The same in words.
+/// The location as text.
 fn place_text(capture: &Capture, stack: StackId) -> String {
     let frames = &capture.frames;
     place(capture, stack).map_or_else(

@@ -1,6 +1,6 @@
 //! A small capture made by hand, and golden files to compare reports with.
 //!
-//! With `UPDATE_GOLDEN=1` in the environment a test writes its golden file anew, for a person to look at.
+//! With `UPDATE_GOLDEN=1` in the environment, tests rewrite their golden files, to be reviewed.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::capture_info::{Capture, CaptureInfo};
 use super::presentation::Presentation;
 use super::recording_cost::RecordingCost;
 
-/// A capture of nothing.
+/// An empty capture.
 pub(crate) fn empty() -> Capture {
     let info = CaptureInfo { file: "empty.bin".into(), format_version: 1, complete: true, ..CaptureInfo::default() };
     Capture {

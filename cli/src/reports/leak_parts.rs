@@ -1,5 +1,5 @@
-//! What was live at the moment of leaks, divided by whose it is: imports and arenas of Python's allocators are not called
-//! leaked, and a reader can check that nothing is missing.
+//! Divides the memory that was live at the moment of leaks by owner. Imports and arenas of Python's allocators do not
+//! count as leaked; printing all parts shows that nothing is missing.
 //!
 //! Invariant: the parts add up to everything that was live at that moment.
 
@@ -18,16 +18,16 @@ use crate::units::{count, size};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeakParts {
     moment: LeakMoment,
-    /// By [`Whose::ALL`], without the next.
+    /// By owner, in the order of [`Whose::ALL`]; without arenas.
     whose: [Tally; 4],
-    /// Arenas of Python's own allocators: whose objects lie in them is not known.
+    /// Arenas of Python's own allocators, whose contents are unknown.
     arenas: Tally,
-    /// What the interpreter itself has of the standard library's part, where that can be told.
+    /// The interpreter's share of the standard library's part, if it can be determined.
     interpreter: Option<Tally>,
 }
 
 impl LeakParts {
-    /// The parts of a view of leaks, told by stacks as they were recorded, before anything was left out.
+    /// The parts of a view of leaks. The capture must not be folded or reduced yet.
     pub(crate) fn of(capture: &Capture, leaks: View) -> Self {
         let of_stack = whose(&capture.frames);
         let rows = capture.analysis.view(leaks);
@@ -44,14 +44,14 @@ impl LeakParts {
         parts
     }
 
-    /// All together.
+    /// The sum of all parts.
     fn whole(&self) -> Tally {
         let mut whole = self.arenas;
         self.whose.iter().for_each(|part| whole.add(part.bytes, part.count));
         whole
     }
 
-    /// What is called leaked: without arenas, and without what imports hold unless that is wished there.
+    /// Memory that counts as leaked: without arenas, and without imports unless requested.
     pub(crate) fn leaked(&self, with_imports: bool) -> Tally {
         let leaked = subtract(self.whole(), self.arenas);
         if with_imports { leaked } else { subtract(leaked, self.imports()) }
@@ -61,7 +61,7 @@ impl LeakParts {
         self.whose[Whose::Imports as usize]
     }
 
-    /// Labels and figures: one line where everything live is leaked, else the whole and its parts below.
+    /// Labels and figures: one line if everything live counts as leaked, else the total and its parts.
     pub(crate) fn lines(&self, with_imports: bool) -> Vec<(&'static str, String)> {
         let (whole, leaked) = (self.whole(), self.leaked(with_imports));
         let when = self.moment.when();
@@ -79,7 +79,7 @@ impl LeakParts {
         lines
     }
 
-    /// Who has most of what is leaked.
+    /// The main owners of leaked memory, as text.
     fn of_these(&self, leaked: Tally) -> String {
         let own = self.whose[Whose::Own as usize];
         let parts = [("own code", own), ("Python itself", self.interpreter.unwrap_or_default())];
@@ -92,7 +92,7 @@ impl LeakParts {
         }
     }
 
-    /// What is not called leaked, in one sentence for the end of `run`; `None` where that is nothing to speak of.
+    /// What does not count as leaked, for the final summary of `run`; `None` if it is negligible.
     pub(crate) fn excluded_text(&self) -> Option<String> {
         let imports = self.imports();
         let imports = (imports.bytes > 0).then(|| format!("{} held by imports", size(imports.bytes)));
@@ -101,7 +101,7 @@ impl LeakParts {
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
-    /// As `leaked` of `stats --json`.
+    /// The object `leaked` of `stats --json`.
     pub(crate) fn json(&self) -> Value {
         let value = |tally: Tally| json!({"bytes": tally.bytes, "allocations": tally.count});
         let mut leaked = value(self.whole());

@@ -1,28 +1,28 @@
-//! What "leaked" says: what was live at which moment.
+//! The moment at which live memory counts as leaked.
 //!
-//! Invariant: every report names the moment in the same words.
+//! Invariant: every report uses the same words for the moment.
 
 use memtrack_reader::View;
 
-/// The moment whose live memory is called leaked.
+/// The moment at which live memory counts as leaked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LeakMoment {
-    /// The end of the recording: of native programs, and where Python did not come to its end.
+    /// The end of the recording: for native programs, and if Python did not finalize.
     #[default]
     Exit,
-    /// Python began to finalize, and held what the program had not freed.
+    /// When Python began to finalize.
     Finalization,
-    /// Of several processes, each at its own of the two.
+    /// Several processes with different moments.
     Either,
 }
 
 impl LeakMoment {
-    /// Of a process whose Python began to finalize, or did not.
+    /// The moment of a process whose Python began to finalize, or did not.
     pub(crate) fn of(finalized: bool) -> Self {
         if finalized { Self::Finalization } else { Self::Exit }
     }
 
-    /// Of two processes together.
+    /// The moment of two processes together.
     pub(crate) fn and(self, other: Self) -> Self {
         if self == other { self } else { Self::Either }
     }
@@ -32,7 +32,7 @@ impl LeakMoment {
         if view == View::LeaksAtExit { Self::Exit } else { self }
     }
 
-    /// For people.
+    /// The moment as text.
     pub(crate) fn when(self) -> &'static str {
         match self {
             Self::Exit => "at exit",
@@ -41,7 +41,7 @@ impl LeakMoment {
         }
     }
 
-    /// The word in JSON.
+    /// The moment in JSON.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Exit => "exit",

@@ -1,4 +1,4 @@
-//! How long allocations lived, by function, and which threads freed what others made: a part of `stats`.
+//! Lifetimes of allocations by function, and frees by other threads: a part of `stats`.
 //!
 //! Invariant: the figures of text and JSON are the same.
 
@@ -15,15 +15,15 @@ use crate::terminal::TextFormat;
 use crate::text::{Label, TextCell, TextTable, column};
 use crate::units::{count, size};
 
-/// The heads of the columns that [`cells`] makes.
+/// The column headers of [`cells`].
 pub(super) const HEAD: [&str; 6] = ["<10 µs", "<1 ms", "<100 ms", "<10 s", "longer", "live"];
-/// Which bins each of them has; text has less room than JSON.
+/// The histogram bins of each column; text has fewer columns than JSON has bins.
 const BINS: [std::ops::Range<usize>; 5] = [0..1, 1..3, 3..5, 5..7, 7..8];
 
 /// A thread: its number and its name.
 type ThreadName = (Option<i32>, String);
 
-/// What one or several captures say.
+/// Lifetimes in one or several captures.
 #[derive(Debug, Default)]
 pub(crate) struct LifetimesReport {
     open: HashMap<(u32, u32), Lifetimes>,
@@ -38,7 +38,7 @@ pub(crate) struct LifetimesReport {
 }
 
 impl LifetimesReport {
-    /// Takes an allocation of the capture at hand.
+    /// Adds an allocation of the current capture.
     pub(crate) fn add(&mut self, capture: &Capture, life: &AllocationRecord) {
         let stack = capture.stack(life.stack);
         let innermost = capture.frames.node(stack).map(|node| node.frame);
@@ -50,7 +50,7 @@ impl LifetimesReport {
         self.open_pairs.add(life);
     }
 
-    /// All of a capture has come.
+    /// Ends the current capture.
     pub(crate) fn end_capture(&mut self, capture: &Capture) {
         let name = |id| capture.frames.name(memtrack_reader::frames::NameId(id)).to_owned();
         for ((function, file), lifetimes) in std::mem::take(&mut self.open) {
@@ -110,7 +110,7 @@ impl LifetimesReport {
     /// The part of `stats` as text, with at most `limit` functions and pairs of threads.
     ///
     /// # Errors
-    /// What the writer says.
+    /// A write error.
     pub(crate) fn text(&self, limit: usize, format: TextFormat, mut out: impl Write) -> io::Result<()> {
         let mut table = TextTable::new(HEAD.into_iter().chain(["Lifetimes, by number"]).map(column));
         table.row(cells(&self.whole).into_iter().chain(["everything".into()]));
@@ -146,14 +146,14 @@ fn section(title: &str, table: &TextTable, format: TextFormat, out: &mut impl Wr
     table.lines(format).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
-/// How many lived how long, as text.
+/// The lifetime histogram as text.
 pub(super) fn cells(lifetimes: &Lifetimes) -> Vec<TextCell> {
     let freed = BINS.map(|bins| lifetimes.freed[bins].iter().map(|bin| bin.count).sum());
     let shown = |number: u64| if number == 0 { "-".into() } else { count(number) };
     freed.into_iter().chain([lifetimes.live.count]).map(|number| shown(number).into()).collect()
 }
 
-/// Lifetimes as an object.
+/// The lifetime histogram as JSON.
 pub(super) fn value(lifetimes: &Lifetimes) -> Value {
     let tally = |tally: &Tally| json!({"count": tally.count, "bytes": tally.bytes});
     json!({

@@ -1,6 +1,6 @@
 //! The reports: from plain sums to text and JSON.
 //!
-//! Invariant: a report sees neither events nor bytes of a capture, and prints only through the writer it is handed.
+//! Invariant: a report reads neither events nor bytes of a capture, and prints only to the writer that it is given.
 
 pub(crate) mod arenas;
 pub(crate) mod capture_info;
@@ -30,5 +30,5 @@ pub(crate) mod view;
 #[cfg(test)]
 pub(crate) mod fixture;
 
-/// What stands for a stack without any frame.
+/// Name of an empty stack.
 pub(crate) const NO_STACK: &str = "<no stack>";

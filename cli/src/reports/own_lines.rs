@@ -1,9 +1,10 @@
-//! Who holds a view's memory: the line of own code that asked for it, and the function that it went through.
+//! Attributes a view's memory to lines of own code: the innermost own-code line, and the function that it called.
 //!
-//! A row is of one line of own code, however many calls, allocators and functions of libraries it reached; the function with
-//! the most bytes is named. What an import holds is the importing line's, in a row of its own. Without own code on the stack
-//! a row is of the place. `run`, `stats`, `table` and `query` have their rows from here. Invariant: the rows add up to the
-//! view's total, and the same line has the same name and the same bytes in each of them.
+//! A row is one line of own code, with all its calls, allocators and library functions; of the functions that it
+//! called, the one with the most bytes is named. Memory of an import is attributed to the importing line, in a row of
+//! its own. Stacks without own code have a row for their innermost frame. `run`, `stats`, `table` and `query` all use
+//! these rows. Invariant: the rows add up to the view's total, and the same line has the same name and bytes in each of
+//! these reports.
 
 use std::cmp::Reverse;
 
@@ -20,21 +21,22 @@ use super::display::place;
 use crate::text::{Label, Style, Styled, TextTable, column, share};
 use crate::units::plural;
 
-/// Lines of own code that stand in the [`top_rows`].
+/// Maximum number of own-code lines in [`top_rows`].
 const NAMED: usize = 3;
-/// What is less than this part of the whole, in percent, is not worth a line there.
+/// Minimum percentage of the total for a line in [`top_rows`].
 const LEAST_PERCENT: u64 = 1;
 
-/// What tells rows apart.
+/// The identity of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OwnLineKey {
-    /// The line of own code, or the place; without the column, since calls in one line are one. `None` without any frame.
+    /// The own-code line, or else the innermost frame; without the column, so that all calls of a line share a row.
+    /// `None` for empty stacks.
     line: Option<Frame>,
     /// Whose memory it is.
     whose: Whose,
-    /// Where threads are kept apart.
+    /// Set if threads are separated.
     pub(crate) thread: Option<ThreadId>,
-    /// Where processes are: the frame that names it.
+    /// Set if processes are separated: the frame that names the process.
     pub(crate) process: Option<FrameId>,
 }
 
@@ -45,24 +47,24 @@ pub(crate) struct OwnLineRow {
     pub(crate) tally: Tally,
     /// Bytes by allocator.
     allocators: FxHashMap<Allocator, u64>,
-    /// What was gone through, where there is anything, by function and file.
+    /// Functions that the line called, if any, by function and file.
     through: FxHashMap<(NameId, NameId), CalleeBytes>,
 }
 
-/// A function that memory went through.
+/// Bytes that the line allocated through one function.
 #[derive(Clone, Copy, Debug, Default)]
 struct CalleeBytes {
     bytes: u64,
-    /// 0 where there are several.
+    /// 0 if there are several lines.
     line: u32,
 }
 
-/// The rows of a view of a capture that is shown folded, largest first.
+/// The rows of a view, largest first. The capture must be folded.
 pub(crate) fn rows_by_own_line(capture: &Capture, view: View, threads: bool, processes: bool) -> Vec<OwnLineRow> {
     of_groups(capture, &capture.analysis.view(view), threads, processes)
 }
 
-/// Who holds most of a view, in few lines: the largest lines of own code, and whose the rest is. Of leaks without arenas of
+/// The top rows of a view: the own-code lines with the most bytes, and the owners of the rest. Leaks exclude arenas of
 /// Python's allocators.
 pub(crate) fn top_rows(capture: &Capture, view: View) -> TextTable {
     let mut groups = capture.analysis.view(view);
@@ -75,7 +77,7 @@ pub(crate) fn top_rows(capture: &Capture, view: View) -> TextTable {
     let whole = sums.values().sum::<u64>();
     let least = whole / (100 / LEAST_PERCENT);
     let mut table = TextTable::new([column(""); 3]);
-    // Without stacks nothing tells whose it is.
+    // Without stacks the owner is unknown.
     if capture.info.has_no_stacks {
         return table;
     }
@@ -101,7 +103,7 @@ pub(crate) fn top_rows(capture: &Capture, view: View) -> TextTable {
     table
 }
 
-/// A stack in one line: own code first, then what it went through.
+/// A stack as one line: own code, then the function that it called.
 pub(crate) fn label(capture: &Capture, stack: StackId) -> Label {
     let path = OwnLinePath::of(capture, stack, false);
     let mut row = OwnLineRow::new(path.key(None));
@@ -148,7 +150,7 @@ impl OwnLineRow {
         }
     }
 
-    /// The allocator, of several the one with the most bytes and how many there are besides.
+    /// The allocator with the most bytes, and the number of others.
     pub(crate) fn allocators(&self) -> String {
         let most = self.allocators.iter().max_by_key(|(allocator, bytes)| (**bytes, Reverse(allocator.name())));
         match (most, self.allocators.len()) {
@@ -158,7 +160,7 @@ impl OwnLineRow {
         }
     }
 
-    /// The row as one reads it: own code first, then what it went through; of an import what the line imports.
+    /// The row's label: own code, then the function that it called; for imports, what the line imports.
     pub(crate) fn label(&self, capture: &Capture) -> Label {
         let Some(line) = self.key.line else { return Label::new(NO_STACK, "", false) };
         let named = |frame: Frame| {
@@ -182,7 +184,7 @@ impl OwnLineRow {
     }
 }
 
-/// What a row says of a stack.
+/// The row of one stack.
 #[derive(Clone, Copy, Debug, Default)]
 struct OwnLinePath {
     line: Option<Frame>,
@@ -199,7 +201,7 @@ impl OwnLinePath {
         let is_import = |id: &FrameId| is_import(capture, *id);
         let first = frames.first().copied();
         let Some(own) = frames.iter().position(|frame| capture.is_own(*frame)) else {
-            // What is imported by nobody's code goes by the import that the interpreter made.
+            // Imports without own code on the stack are named after the interpreter's import.
             let import = frames.iter().rev().copied().find(is_import).filter(|_| first.as_ref().is_some_and(is_import));
             let whose = if frames.iter().any(is_import) {
                 Whose::Imports
@@ -222,7 +224,7 @@ impl OwnLinePath {
     }
 }
 
-/// Whether this is a frame that imports are folded into.
+/// Whether the frame is a folded import.
 fn is_import(capture: &Capture, frame: FrameId) -> bool {
     let name = capture.frames.function(frame);
     name == "import" || name.starts_with("import ")
@@ -292,7 +294,7 @@ mod tests {
             top_rows(&capture, View::Leaks).lines(format)
         };
         assert_eq!(told(true), expected);
-        // As the view leaves out what imports hold, parts are of what is left.
+        // The view excludes imports, so shares are relative to the rest.
         assert_eq!(
             told(false)[..2],
             [expected[0].replace("30.0 %", "37.5 %"), expected[1].replace("20.0 %", "25.0 %")]

@@ -1,26 +1,26 @@
-//! How a capture was prepared for a report that people read: whether stacks are folded, and what was left out.
+//! How a capture was prepared for display: whether stacks are folded, and what was excluded.
 //!
-//! Invariant: the default is a capture as it was recorded, with nothing folded and nothing left out.
+//! Invariant: the default is a capture as recorded, with nothing folded or excluded.
 
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::origin::Origin;
 use memtrack_reader::{StackId, View};
 
-/// How a capture was prepared for a report.
+/// How a capture was prepared for display.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Presentation {
     /// Whether stacks are folded and paths short.
     pub(crate) folded: bool,
-    /// Whose code each frame is, where stacks are folded.
+    /// Whose code each frame is, if stacks are folded.
     pub(super) origins: Vec<Origin>,
-    /// What was left out of the leaks, and of those at exit.
+    /// Imports excluded from leaks, and from leaks at exit.
     pub(super) imports: [Tally; 2],
-    /// How recorded stacks look folded, where groups keep theirs.
+    /// The folded stack of each recorded one, if groups keep the recorded ones.
     pub(super) stacks: Vec<StackId>,
 }
 
 impl Presentation {
-    /// What imports hold of a view, and the view's sums do not have.
+    /// Memory of imports that a view excludes.
     pub(super) fn left_out(&self, view: View) -> Tally {
         let [leaked, at_exit] = self.imports;
         match view {

@@ -1,4 +1,4 @@
-//! The processes of a report on several captures, one by one.
+//! The processes of a report about several captures.
 //!
 //! Invariant: rows add up to the report's totals, except per-process peaks, which are not simultaneous; a single capture
 //! has no rows.
@@ -11,7 +11,7 @@ use crate::text::{TextTable, column};
 use crate::units::{count, size};
 
 impl ProcessRow {
-    /// What a capture, read alone, says of its process.
+    /// The row of a single capture.
     pub(crate) fn of(capture: &Capture) -> Self {
         let (info, totals) = (&capture.info, &capture.analysis.totals);
         Self {
@@ -29,7 +29,7 @@ impl ProcessRow {
         }
     }
 
-    /// What it is called where processes are kept apart.
+    /// Its name in reports that separate processes.
     pub(crate) fn name(&self) -> String {
         format!("process {}: {}", self.number(), self.title)
     }
@@ -39,7 +39,7 @@ impl ProcessRow {
     }
 }
 
-/// All of them, for a program.
+/// All rows as JSON.
 pub(super) fn json(rows: &[ProcessRow]) -> Value {
     let tally = |tally: Tally| json!({"count": tally.count, "bytes": tally.bytes});
     rows.iter()
@@ -55,7 +55,7 @@ pub(super) fn json(rows: &[ProcessRow]) -> Value {
         .collect()
 }
 
-/// Those with the highest peaks, for a person.
+/// The rows with the highest peaks, as text.
 pub(super) fn table(rows: &[ProcessRow], limit: usize) -> TextTable {
     let mut sorted: Vec<&ProcessRow> = rows.iter().collect();
     sorted.sort_by_key(|row| std::cmp::Reverse((row.at_peak.map(|tally| tally.bytes), row.peak_bytes)));

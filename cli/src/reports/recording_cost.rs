@@ -1,7 +1,7 @@
 //! Cost of a recording as measured in that run, and how often the fast paths were taken.
 //!
-//! It is about the recording, whatever a report's filters leave out. Invariant: what a capture does not tell, as those of
-//! earlier versions do not, is not available, and never zero; of several captures a sum is known if each part is.
+//! It describes the whole recording, independent of filters. Invariant: figures that a capture (of an earlier version)
+//! does not contain are "not available", never zero; a sum over captures is known if each part is.
 
 use std::io::{self, Write};
 
@@ -13,46 +13,46 @@ use crate::terminal::TextFormat;
 use crate::text::entry;
 use crate::units::{bytes_each, count, duration, percent, plural};
 
-/// Characters that labels take, with the blanks before them.
+/// Width of the labels, with indentation.
 const LABEL: usize = 17;
 const UNKNOWN: &str = "not available";
 
-/// What recording took.
+/// Cost of a recording.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RecordingCost {
     events: u64,
     file_bytes: u64,
     record_bytes: Option<u64>,
-    /// How often, and how long in nanoseconds, threads waited for the collector.
+    /// Number and total nanoseconds of waits for the collector.
     waits: Option<(u64, u64)>,
     python: PythonStackReads,
     native: NativeFrameCounts,
     truncated_stacks: u64,
     lost_blocks: u64,
     lost_bytes: u64,
-    /// Events of threads that there was no room for.
+    /// Events of threads without a slot.
     lost_events: Option<u64>,
-    /// The recording, or the file, ended before the program did.
+    /// The recording, or the file, ends before the program did.
     cut: bool,
     times: RecordingTimes,
 }
 
-/// What was measured, in nanoseconds.
+/// Measured times in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct RecordingTimes {
-    /// Processor time of the program, with that of the hooks.
+    /// CPU time of the program, hooks included.
     cpu: Option<u64>,
-    /// Processor time of the collector.
+    /// CPU time of the collector.
     collector: Option<u64>,
-    /// Until the program could begin.
+    /// Time until the program's main code began.
     start: Option<u64>,
-    /// In hooks, finding what had changed of Python stacks, as far as a sample tells.
+    /// Time in hooks to detect changes of Python stacks, sampled.
     python: Option<u64>,
-    /// The same of native stacks.
+    /// Time in hooks to unwind native stacks, sampled.
     native: Option<u64>,
 }
 
-/// Python stacks, and how it was found what had changed of them.
+/// How changes of Python stacks were detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct PythonStackReads {
     glance: u64,
@@ -61,7 +61,7 @@ struct PythonStackReads {
     unknown: bool,
 }
 
-/// Native frames that were as in the record before, and that had to be unwound.
+/// Native frames reused from the previous record, and unwound ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct NativeFrameCounts {
     kept: u64,
@@ -70,19 +70,19 @@ struct NativeFrameCounts {
     unknown: bool,
 }
 
-/// What native stacks took beside that.
+/// Further costs of native stacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct StackWork {
-    /// Stacks that were not as in the record before.
+    /// Stacks that changed since the previous record.
     changed: u64,
-    /// Frames of those that were put together with Python's anew.
+    /// Their frames that were merged with Python frames again.
     levels: u64,
-    /// Addresses of which nothing was known.
+    /// Addresses looked up for the first time.
     learned: u64,
 }
 
 impl RecordingCost {
-    /// Of one capture. `allocations`: everything that was ever allocated, whatever the report is about.
+    /// The cost of one capture. `allocations`: the number of all allocations, independent of filters.
     pub(crate) fn of(process: &Process, totals: &Totals, allocations: u64, file_bytes: u64) -> Self {
         let mappings = totals.mappings;
         let other = [mappings.reserved, mappings.file, mappings.shared].map(|class| class.count);
@@ -104,17 +104,17 @@ impl RecordingCost {
         }
     }
 
-    /// The same, with what could not be read, and whether it has an end.
+    /// Adds unreadable blocks, and whether the capture is complete.
     pub(crate) fn with_loss(self, lost_blocks: u64, lost_bytes: u64, complete: bool) -> Self {
         Self { lost_blocks, lost_bytes, cut: !complete, ..self }
     }
 
-    /// Whether anything happened.
+    /// Whether there was any event.
     pub(crate) fn has_events(&self) -> bool {
         self.events > 0
     }
 
-    /// Of two captures together.
+    /// The sum of two captures.
     pub(crate) fn and(self, other: &Self) -> Self {
         Self {
             events: self.events.saturating_add(other.events),
@@ -135,7 +135,7 @@ impl RecordingCost {
         }
     }
 
-    /// For a program. Sizes are bytes, times nanoseconds, what is not known or does not apply is null.
+    /// The cost as JSON: bytes and nanoseconds; unknown or inapplicable values are null.
     pub(crate) fn json(&self) -> Value {
         json!({
             "events": self.events,
@@ -162,10 +162,10 @@ impl RecordingCost {
         })
     }
 
-    /// For a person, a line each, under a heading of its own.
+    /// The cost as text, under its own heading.
     ///
     /// # Errors
-    /// What the writer says.
+    /// A write error.
     pub(crate) fn text(&self, format: TextFormat, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "\n{}", format.heading("Recording"))?;
         let mut line = |label: &str, text: String| {
@@ -194,14 +194,14 @@ impl RecordingCost {
         line("In hooks", format!("detecting stack changes: {} (sampled)", times.join(", ")))
     }
 
-    /// How many events there were, and what each took in the file.
+    /// Number of events, and bytes per event.
     fn events(&self) -> String {
         let before = self.record_bytes.map(|bytes| format!(", {} before compression", bytes_each(bytes, self.events)));
         format!("{}, {} each", count(self.events), bytes_each(self.file_bytes, self.events))
             + &before.unwrap_or_default()
     }
 
-    /// How many stacks were cut; `None` where there is nothing to say.
+    /// Number of truncated stacks; `None` if zero.
     pub(crate) fn cut_in_short(&self) -> Option<String> {
         (self.truncated_stacks > 0).then(|| plural(self.truncated_stacks, "stack", "stacks"))
     }
@@ -254,7 +254,7 @@ impl RecordingTimes {
 
 impl PythonStackReads {
     fn of(process: &Process, stacks: u64) -> Self {
-        // Without an interpreter, or without a way to read its frames, there are none to be told.
+        // No interpreter, or its frames cannot be read: no counts.
         if process.python_version.is_none() || process.python_note.is_some() {
             return Self::default();
         }
@@ -436,7 +436,7 @@ mod tests {
         assert_eq!((sum.record_bytes, sum.waits, sum.python.whole), (Some(800), Some((4, 10_000_000)), 40));
         let mixed = new.and(&old);
         assert_eq!((mixed.events, mixed.record_bytes, mixed.waits), (400, None, None));
-        // There was no interpreter in the other one.
+        // The other one has no interpreter.
         assert!(mixed.python.is_known());
         assert_eq!((sum.times.cpu, sum.times.python, mixed.times.cpu), (Some(2_000_000_000), Some(8_000_000), None));
     }

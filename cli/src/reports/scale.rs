@@ -1,7 +1,6 @@
 //! Scales the baseline figures of a diff, as requested by `--normalize`.
 //!
-//! Invariant: what is there stays there: a figure that is not 0 does not become 0, so that nothing of the base seems new
-//! in the other capture because of rounding.
+//! Invariant: a nonzero figure stays nonzero, so that rounding does not make functions seem new.
 
 use std::fmt;
 
@@ -15,40 +14,40 @@ use crate::units::duration;
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ComparedMetric {
-    /// Its name.
+    /// Its name in JSON.
     pub(crate) name: &'static str,
-    /// Whose sums are compared.
+    /// The view whose sums are compared.
     pub(crate) view: View,
-    /// Numbers of allocations instead of bytes.
+    /// Compare numbers of allocations instead of bytes.
     pub(crate) counts: bool,
 }
 
 impl ComparedMetric {
-    /// The change below which a difference of two such wholes is not shown, in bytes or allocations.
+    /// Minimum change shown when the larger total is `whole`, in bytes or allocations.
     ///
-    /// What is live at a moment hardly differs between two runs of a program, however large it is, so that a leak of a
-    /// kilobyte can be told in any of them; in a program of less than 1 MB, a smaller one. What was allocated over the
-    /// whole run grows with the run, and so does what chance adds to it.
+    /// Memory that is live at one moment hardly differs between two runs of a program, whatever its size: 1 kB of
+    /// growth is significant, and less in programs of less than 1 MB. Sums over the run grow with its length, and so
+    /// does their noise.
     pub(crate) fn floor(self, whole: u64) -> u64 {
         let is_of_run = self.counts || matches!(self.view, View::Allocated | View::Temporary);
         let of_run = if is_of_run { whole / RUN_PART } else { 0 };
         if self.counts { of_run.max(1) } else { (whole / LIVE_PART).clamp(1, FLOOR_BYTES).max(of_run) }
     }
 
-    /// The same for something that has so much itself: half a percent of that is what chance makes of many small blocks,
-    /// as long as it is no part of the whole that somebody would look for.
+    /// The same for a function with the figure `own`: changes up to half a percent of it are noise of many small
+    /// blocks, unless they are a significant share of the total.
     pub(crate) fn least_news(self, whole: u64, own: u64) -> u64 {
         self.floor(whole).max((own / OWN_PART).min(whole / LIVE_PART))
     }
 }
 
-/// Below so many bytes a change is not shown.
+/// Minimum change shown, in bytes.
 const FLOOR_BYTES: u64 = 1000;
-/// Unless it is one part in so many of the whole.
+/// A smaller change is shown if it is at least 1/n of the total.
 const LIVE_PART: u64 = 1000;
-/// Nor one part in so many of what a function has itself.
+/// Changes below 1/n of the function's own figure are not shown.
 const OWN_PART: u64 = 200;
-/// One part in so many of a sum over the run is not shown.
+/// For sums over the run, changes below 1/n of the total are not shown.
 const RUN_PART: u64 = 10_000;
 
 /// The quantity to normalize by.
@@ -62,20 +61,20 @@ pub(crate) enum NormalizeBy {
     Work(f64, f64),
 }
 
-/// What the figures of a base are multiplied by, and why.
+/// The factor for the baseline's figures, and its reason.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scale {
     factor: f64,
     measure: NormalizeBy,
-    /// Why it is that factor, in words.
+    /// The reason for the factor, as text.
     reason: String,
 }
 
 impl Scale {
-    /// The scale of a base for the comparison with a new capture.
+    /// Determines the scale of a baseline.
     ///
     /// # Errors
-    /// Where one of them has nothing of what shall be the same.
+    /// One of the captures has zero of the quantity.
     pub(crate) fn new(measure: NormalizeBy, base: &Capture, new: &Capture, metric: ComparedMetric) -> Result<Self> {
         let sides = [base, new];
         let ([from, to], reason) = match measure {
@@ -95,7 +94,7 @@ impl Scale {
         Ok(Self { factor, measure, reason })
     }
 
-    /// What it was made for, as it is typed.
+    /// The value of `--normalize`.
     pub(crate) fn to(&self) -> &'static str {
         name(self.measure)
     }
@@ -105,7 +104,7 @@ impl Scale {
         self.factor
     }
 
-    /// Multiplies all figures of call stacks; what is said of the capture as a whole stays as it is.
+    /// Multiplies the figures of all call stacks; metadata is unchanged.
     pub(crate) fn apply(&self, base: &mut Capture) {
         base.analysis.groups.change_all(|group| {
             let sums = [

@@ -1,7 +1,7 @@
-//! Source lines of calls: those that the capture has, and of other files those on the disk when they are asked for.
+//! Source lines of calls: recorded ones, and for other files the current ones on disk.
 //!
-//! What is read from the disk is the file as it is now, and whether it was changed since the recording can be asked.
-//! Invariant: a path in a capture may name anything, so only regular files of a sensible size are read.
+//! Files are read on demand, and compared with the start of the recording to detect changes. Invariant: a path in a
+//! capture may name anything, so only regular files of limited size are read.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -13,14 +13,14 @@ use memtrack_format::sources::FileLines;
 
 use super::capture_info::CaptureInfo;
 
-/// A larger file is hardly source.
+/// Maximum size of a source file.
 const LARGEST: u64 = 16 << 20;
 
-/// The files that were asked for.
+/// The files read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     files: HashMap<String, SourceFile>,
-    /// When recording began, in nanoseconds since 1970, if that is known.
+    /// Start of the recording in nanoseconds since 1970, if known.
     start_ns: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ impl Sources {
         sources
     }
 
-    /// Adds lines that were recorded.
+    /// Adds recorded lines.
     fn add(&mut self, file: &FileLines) {
         let recorded = || SourceFile { lines: Ok(BTreeMap::new()), is_recorded: true, is_changed: false };
         let known = self.files.entry(String::from_utf8_lossy(&file.path).into_owned()).or_insert_with(recorded);
@@ -52,18 +52,18 @@ impl Sources {
         }
     }
 
-    /// A file, which is read once.
+    /// The lines of a file; each file is read once.
     pub(crate) fn file(&mut self, path: &str) -> &SourceFile {
         let start_ns = self.start_ns;
         self.files.entry(path.to_owned()).or_insert_with(|| SourceFile::read(path, start_ns))
     }
 
-    /// How many files there are whose lines were recorded.
+    /// Number of files with recorded lines.
     pub(crate) fn recorded(&self) -> usize {
         self.files.values().filter(|source| source.is_recorded).count()
     }
 
-    /// How many of the files that were read were changed after recording began.
+    /// Number of read files that changed after the recording began.
     pub(crate) fn changed(&self) -> usize {
         self.files.values().filter(|source| source.is_changed).count()
     }
@@ -86,10 +86,10 @@ impl SourceFile {
         self.lines.as_ref().ok()?.get(&line).map(String::as_str)
     }
 
-    /// The lines around one, such that it stands in the middle of `rows`, with their numbers.
+    /// `rows` lines around a line, with their numbers.
     ///
     /// # Errors
-    /// Why there are none, in words.
+    /// The reason why there are none.
     pub(crate) fn around(&self, line: u32, rows: usize) -> Result<Vec<(u32, &str)>, &str> {
         let lines = self.lines.as_ref().map_err(String::as_str)?;
         if self.line(line).is_none() {
@@ -108,12 +108,12 @@ impl SourceFile {
 }
 
 fn read(path: &str) -> Result<(BTreeMap<u32, String>, Option<SystemTime>), String> {
-    // What is compiled into the interpreter, or comes from a string, has a name in angle brackets.
+    // Frozen and string code has a name in angle brackets.
     if path.is_empty() || path.starts_with('<') {
         return Err("no source file recorded for this call".into());
     }
     let reason = |error: std::io::Error| error.kind().to_string();
-    // Looked at before it is opened: to open a pipe would wait for its writer.
+    // Checked before opening, because opening a pipe would block.
     let info = fs::metadata(Path::new(path)).map_err(reason)?;
     if !info.is_file() || info.len() > LARGEST {
         return Err("not a regular file, or too large".into());
@@ -124,7 +124,7 @@ fn read(path: &str) -> Result<(BTreeMap<u32, String>, Option<SystemTime>), Strin
     Ok(((1..).zip(text.lines().map(plain)).collect(), info.modified().ok()))
 }
 
-/// A line that a terminal may show.
+/// A line without control characters.
 fn plain(line: &str) -> String {
     line.replace('\t', "    ").chars().filter(|char| !char.is_control()).collect()
 }

@@ -1,7 +1,7 @@
 //! The rows of `stats`, the same for text and JSON.
 //!
-//! Invariant: rows are about one view, everything ever allocated unless asked otherwise, and equal captures give equal
-//! rows in an equal order.
+//! Invariant: all rows are of one view (default: all allocations), and equal captures give equal rows in the same
+//! order.
 
 use memtrack_format::Allocator;
 use memtrack_reader::View;
@@ -12,11 +12,11 @@ use super::capture_info::Capture;
 /// The tables of `stats`.
 #[derive(Debug)]
 pub(crate) struct StatsRows {
-    /// What the rows are of, as a whole.
+    /// Total of the view.
     pub(crate) whole: Tally,
     /// Every allocator that was used, by bytes.
     pub(crate) allocators: Vec<AllocatorRow>,
-    /// The same with the domains of Python's apart.
+    /// The same, with the domains of Python's allocators separated.
     pub(crate) domains: Vec<AllocatorRow>,
     /// Every thread that allocated, by bytes.
     pub(crate) threads: Vec<ThreadRow>,
@@ -31,7 +31,7 @@ pub(crate) struct StatsRows {
 }
 
 impl StatsRows {
-    /// The tables of a capture, of what `view` has, with at most `limit` frames and modules.
+    /// The tables of a view, with at most `limit` frames and modules.
     pub(crate) fn new(capture: &Capture, view: View, limit: usize) -> Self {
         let rows = capture.analysis.view(view);
         let whole = rows.iter().fold(Tally::default(), |mut whole, row| {
@@ -53,18 +53,18 @@ impl StatsRows {
     }
 }
 
-/// What counts as leaked where this view is listed.
+/// The view of leaks to show with this view.
 pub(crate) fn leaks(view: View) -> View {
     if view == View::LeaksAtExit { view } else { View::Leaks }
 }
 
-/// What was allocated and is not live at exit: freed, or gone without a free that was seen.
+/// Memory that is not live at exit: freed, or lost without a recorded free.
 pub(crate) fn freed(totals: &Totals) -> Tally {
     let (all, live) = (totals.allocations, totals.leaked_at_exit);
     Tally { bytes: all.bytes.saturating_sub(live.bytes), count: all.count.saturating_sub(live.count) }
 }
 
-/// Whether the capture has allocations of Python's own allocators.
+/// Whether Python's own allocators were traced.
 pub(crate) fn traces_python_allocators(capture: &Capture) -> bool {
     capture.info.process.traces_python_allocators
 }
@@ -82,7 +82,7 @@ fn number(tally: &Tally) -> (u64, u64) {
     (tally.count, tally.bytes)
 }
 
-/// The largest rows first; equal ones in the order they came.
+/// The largest rows first; stable for equal rows.
 fn top<T>(mut rows: Vec<T>, limit: usize, key: impl Fn(&T) -> (u64, u64)) -> Vec<T> {
     rows.sort_by_key(|row| std::cmp::Reverse(key(row)));
     rows.truncate(limit);

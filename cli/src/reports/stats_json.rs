@@ -1,6 +1,6 @@
 //! `stats --json`: the schema `memtrack-stats`, version 1.
 //!
-//! Invariant: the fields and their meaning are a promise; sizes are plain integers in bytes, what is not known is null.
+//! Invariant: the fields and their meaning are stable; sizes are integers in bytes, unknown values are null.
 
 use std::io::Write;
 
@@ -19,7 +19,7 @@ use super::view::name;
 /// Writes the report, with at most `limit` frames and modules.
 ///
 /// # Errors
-/// What the writer says.
+/// A write error.
 pub(crate) fn write(
     capture: &Capture,
     view: View,
@@ -86,7 +86,7 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
     })
 }
 
-/// Of several processes the largest sum at one moment, null where that is not known.
+/// The peak; for several processes the joint peak, null if unknown.
 fn peak(capture: &Capture) -> Value {
     let peak = &capture.analysis.totals.peak;
     let time_ms = millis(peak.at.unwrap_or_default().time_ns);
@@ -157,7 +157,7 @@ fn frames(capture: &Capture, rows: &[FrameRow]) -> Value {
             let (file, line) = (Some(file).filter(|file| !file.is_empty()), Some(line).filter(|line| *line > 0));
             let mut value =
                 json!({"function": function, "file": file, "line": line, "count": tally.count, "bytes": tally.bytes});
-            // Only where a line holds several calls.
+            // Only for lines with several calls.
             if let column @ 1.. = frames.frame(id).column {
                 value["column"] = column.into();
             }
@@ -194,7 +194,7 @@ mod tests {
         fixture::compare("stats.json", &text);
     }
 
-    /// Every field of the promise, and no other.
+    /// The fields are exactly those of the schema.
     #[test]
     fn fields_are_those_of_the_schema() {
         let report = value(&fixture::capture(), View::Allocated, 5);

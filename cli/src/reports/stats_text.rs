@@ -1,6 +1,6 @@
-//! `stats` as text: the figures, then tables, aligned and within the terminal's width.
+//! `stats` as text: figures, then tables, aligned and fitted to the terminal's width.
 //!
-//! Invariant: the figures are those of `stats --json`, but that arenas of Python's allocators stand apart from leaks.
+//! Invariant: the figures equal those of `stats --json`, except that leaks exclude arenas of Python's allocators.
 
 use std::cmp::Reverse;
 use std::io::{self, Write};
@@ -20,16 +20,16 @@ use crate::terminal::TextFormat;
 use crate::text::{Styled, TextCell, TextColumn, TextTable, column, entry, share};
 use crate::units::{count, duration, size};
 
-/// Characters of the longest bar.
+/// Length of the longest bar.
 const BAR: usize = 40;
-/// Characters that labels of figures take.
+/// Width of the labels.
 const LABEL: usize = 17;
 
-/// Writes the report, with at most `limit` processes, threads, frames and modules. Afterwards the capture is as it was
-/// shown.
+/// Writes the report, with at most `limit` processes, threads, frames and modules. Leaves the capture prepared for
+/// display.
 ///
 /// # Errors
-/// What the writer says, and more call stacks than can be told apart.
+/// A write error, or more call stacks than the id type can number.
 pub(crate) fn write(
     capture: &mut Capture,
     display: &DisplayOptions,
@@ -40,7 +40,7 @@ pub(crate) fn write(
 ) -> Result<()> {
     let leaked = LeakParts::of(capture, leaks(view)).lines(display.with_imports);
     capture.exclude_imports(display);
-    // Modules are told by whole stacks.
+    // Before folding: attribution to modules needs whole stacks.
     let rows = StatsRows::new(capture, view, limit);
     capture.fold(display)?;
     figures(capture, (leaks(view), leaked), format, &mut out)?;
@@ -70,7 +70,7 @@ fn lists(
     section("Sizes, of everything ever allocated", &sizes(capture), format, out)
 }
 
-/// Who holds most, by size and by number: lines of own code, or innermost frames where stacks are as they were recorded.
+/// The top rows by size and by number: own-code lines, or innermost frames if stacks are not folded.
 fn places(capture: &Capture, rows: &StatsRows, view: View, limit: usize) -> [TextTable; 2] {
     if !capture.shown.folded {
         return [&rows.top_by_size, &rows.top_by_count].map(|top| frames(capture, rows.whole, top));
@@ -166,12 +166,12 @@ fn figures(
     Ok(())
 }
 
-/// Who holds most of a figure, below it.
+/// Prints the top own-code lines below a figure.
 fn held_by(capture: &Capture, view: View, format: TextFormat, out: &mut impl Write) -> io::Result<()> {
     top_rows(capture, view).indented(2, format).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
-/// What a view has, within a sentence.
+/// The name of a view within a sentence.
 fn subject(view: View) -> &'static str {
     match view {
         View::HighWaterMark => "what was live at the peak",
@@ -207,7 +207,7 @@ fn tally(tally: Tally) -> String {
     format!("{} in {} allocations", size(tally.bytes), count(tally.count))
 }
 
-/// A figure, or several, behind a label.
+/// Prints a label and its figures.
 fn say(label: &str, text: &str, format: TextFormat, out: &mut impl Write) -> io::Result<()> {
     entry(label, LABEL, text, format).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
@@ -225,14 +225,14 @@ fn sizes(capture: &Capture) -> TextTable {
     let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
     let mut table = TextTable::new([column(""); 3]);
     for bin in bins {
-        // In 128 bits, since counts of a forged capture may be anything.
+        // 128 bits: counts of a forged capture can have any value.
         let bar = (u128::from(bin.count) * BAR as u128).div_ceil(u128::from(most)) as usize;
         table.row([format!("<= {}", size(bin.max_bytes)), count(bin.count), "▇".repeat(bar)].map(Into::into));
     }
     table
 }
 
-/// Bytes, their part of the whole, and number.
+/// Bytes, share of the total, and number.
 fn cells(whole: Tally, tally: Tally, name: impl Into<TextCell>) -> [TextCell; 4] {
     let [bytes, part] = share(tally.bytes, whole.bytes);
     [bytes, part, count(tally.count).into(), name.into()]

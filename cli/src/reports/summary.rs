@@ -1,7 +1,7 @@
-//! `summary`: for each function what it allocated itself (own) and with everything it called (total).
+//! `summary`: self and total allocations of each function.
 //!
-//! Invariant: the own figures of all functions add up to the view's total; a function that calls itself counts once in
-//! its total.
+//! Invariant: the self figures of all functions add up to the view's total; recursive calls count once in a function's
+//! total.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::terminal::TextFormat;
 use crate::text::{Label, TextCell, TextTable, column, left_out, share};
 use crate::units::count;
 
-/// What comes first.
+/// Sort order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SummaryOrder {
     /// Total bytes (function and callees)
@@ -32,7 +32,7 @@ pub(crate) enum SummaryOrder {
     OwnCount,
 }
 
-/// Writes the first `limit` functions, all of them for 0.
+/// Writes the first `limit` functions.
 ///
 /// # Errors
 /// What the writer says.
@@ -92,7 +92,7 @@ pub(crate) fn json(capture: &Capture, view: View, order: SummaryOrder, mut out: 
     writeln!(out, "\n]}}")
 }
 
-/// With less room for functions some figures are left out.
+/// Minimum width of the function column; below it other columns are omitted.
 const ROOM: usize = 36;
 
 fn cells(row: &KeyRow, whole: Tally, label: Label) -> [TextCell; 7] {
@@ -101,7 +101,7 @@ fn cells(row: &KeyRow, whole: Tally, label: Label) -> [TextCell; 7] {
     [total, total_part, own, own_part, count, own_count, label.into()]
 }
 
-/// Functions by number: frames without their lines.
+/// Numbers functions: frames without lines.
 #[derive(Debug, Default)]
 struct SummaryFunctions {
     numbers: HashMap<(NameId, NameId), u32>,

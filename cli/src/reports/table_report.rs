@@ -1,8 +1,8 @@
-//! `table`: who holds a view's memory, by place and allocator, as text, JSON or CSV.
+//! `table`: a view's memory by source location and allocator, as text, JSON or CSV.
 //!
-//! JSON and CSV have a row for each innermost frame and allocator, as recorded. In text a row is of a line of own code
-//! with all its allocators ([`rows_by_own_line`]), and as in JSON where stacks are shown as they were recorded (`--all-frames`).
-//! Invariant: the rows add up to the view's total; only text leaves any out, and says how many.
+//! JSON and CSV have a row for each recorded innermost frame and allocator. Text has a row for each line of own code
+//! with all its allocators ([`rows_by_own_line`]); with `--all-frames` the same rows as JSON. Invariant: the rows add
+//! up to the view's total; only text omits rows, and states how many.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -29,7 +29,7 @@ pub(crate) struct TableReport<'a> {
     rows: Vec<TableRow>,
 }
 
-/// A row of text.
+/// A row in text.
 #[derive(Clone, Debug)]
 struct TableTextRow {
     thread: Option<ThreadId>,
@@ -39,15 +39,15 @@ struct TableTextRow {
     place: Label,
 }
 
-/// What tells rows of JSON apart.
+/// The identity of a row in JSON and CSV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct TableKey {
-    /// The innermost frame; `None` without any.
+    /// The innermost frame; `None` for empty stacks.
     frame: Option<FrameId>,
     allocator: Allocator,
-    /// Where threads are kept apart.
+    /// Set if threads are separated.
     thread: Option<ThreadId>,
-    /// Where processes are: the frame that names it.
+    /// Set if processes are separated: the frame that names the process.
     process: Option<FrameId>,
 }
 
@@ -58,7 +58,7 @@ struct TableRow {
 }
 
 impl<'a> TableReport<'a> {
-    /// The rows of `view`, with threads apart or together; with processes apart, where each stack begins with a process.
+    /// The rows of `view`. `split_processes`: each stack's root frame names its process.
     pub(crate) fn new(capture: &'a Capture, view: View, split_threads: bool, split_processes: bool) -> Self {
         let mut places: HashMap<TableKey, usize> = HashMap::new();
         let mut rows: Vec<TableRow> = Vec::new();
@@ -78,10 +78,10 @@ impl<'a> TableReport<'a> {
         Self { capture, view, split_threads, split_processes, rows }
     }
 
-    /// Everything as `memtrack-table`, version 1.
+    /// Writes all rows as `memtrack-table`, version 1.
     ///
     /// # Errors
-    /// What the writer says; so below.
+    /// A write error; likewise below.
     pub(crate) fn json(&self, mut out: impl Write) -> io::Result<()> {
         let view = view::name(self.view);
         write!(out, "{{\"schema\":\"memtrack-table\",\"version\":1,\"view\":\"{view}\",\"rows\":[")?;
@@ -92,7 +92,7 @@ impl<'a> TableReport<'a> {
         writeln!(out, "\n]}}")
     }
 
-    /// Everything as CSV (RFC 4180), with a head.
+    /// Writes all rows as CSV (RFC 4180), with a header.
     pub(crate) fn csv(&self, mut out: impl Write) -> io::Result<()> {
         let processes = self.rows.iter().any(|row| row.key.process.is_some());
         let columns = self.rows.iter().any(|row| self.column(row).is_some());
@@ -116,7 +116,7 @@ impl<'a> TableReport<'a> {
         Ok(())
     }
 
-    /// The first rows as text; all for a `limit` of 0.
+    /// Writes the first `limit` rows as text.
     pub(crate) fn text(&self, limit: usize, format: TextFormat, mut out: impl Write) -> io::Result<()> {
         let total = self.total();
         writeln!(out, "{}", format.heading(&self.capture.headline(self.view, total)))?;
@@ -212,7 +212,7 @@ impl<'a> TableReport<'a> {
         cells
     }
 
-    /// Where in its line a call stands, if the line holds several.
+    /// The column of a call, if its line has several calls.
     fn column(&self, row: &TableRow) -> Option<u32> {
         row.key.frame.map(|id| self.capture.frames.frame(id).column).filter(|column| *column > 0)
     }
@@ -225,10 +225,10 @@ impl<'a> TableReport<'a> {
     }
 }
 
-/// Names of processes and threads have so many columns, to leave room for places: a number, and the beginning of a name.
+/// Maximum width of process and thread names: id and the beginning of the name.
 const LONGEST_NAME: usize = 24;
 
-/// A field in quotation marks where it needs them.
+/// Quotes a field if necessary.
 fn csv_field(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.into() }
 }

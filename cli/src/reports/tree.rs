@@ -1,8 +1,8 @@
-//! `tree`: who called whom, with what each call allocated with everything below it, as text.
+//! `tree` as text: the call tree with the total of each call.
 //!
-//! Invariant: each line's figure is the sum of its own allocations and those of all it called, also of what is too small
-//! to be shown. Small calls are summed up in a line of their own where they are not small together. Where stacks are folded,
-//! calls of others, each of which is all that the one before made, stand in one line: the first and the last of them.
+//! Small calls are summed up in one line, if their sum is not small. If stacks are folded, a chain of single library
+//! callees is one line with its first and last call. Invariant: a line's total includes all callees, also those that
+//! are too small to be shown.
 
 use std::io::{self, Write};
 
@@ -14,12 +14,12 @@ use crate::terminal::TextFormat;
 use crate::text::{Label, Style, Styled, TextCell, TextTable, column, share};
 use crate::units::{count, size};
 
-/// With less room for names there are no columns for own figures and numbers.
+/// Minimum width for names; below it the columns for self figures and counts are omitted.
 const ROOM: usize = 55;
-/// From so many columns of branches on, calls that are all that their caller made stay in its column.
+/// From this width of branches on, single callees are not indented further.
 const MOST_BRANCHES: usize = 60;
 
-/// A tree with its figures, ready to be printed.
+/// A call tree with its figures, for printing.
 #[derive(Debug)]
 pub(crate) struct TextTree<'a> {
     capture: &'a Capture,
@@ -30,45 +30,45 @@ pub(crate) struct TextTree<'a> {
     inverted: bool,
 }
 
-/// A line that is to be printed: a call, or several, each of which is all that the one before made.
+/// A printed line: a call, or a chain of single callees.
 #[derive(Default)]
 struct TreeLine {
     first: u32,
     last: u32,
-    /// How many there are.
+    /// Number of calls in the chain.
     calls: usize,
-    /// What stands before the name: the branches that lead to it.
+    /// Branches before the name.
     branches: String,
-    /// What stands before those of the lines below it.
+    /// Prefix of the branches of the lines below.
     below: String,
-    /// Bytes and number of the calls that are too small to be shown, where the line stands for those.
+    /// Total and number of the small calls, if the line represents those.
     rest: Option<(Tally, usize)>,
 }
 
-/// What is directly below a call.
+/// The callees of a call.
 struct VisibleCallees {
-    /// The calls that are shown, largest first.
+    /// Shown callees, largest first.
     shown: Vec<u32>,
-    /// How many are too small.
+    /// Number of small callees.
     small: usize,
-    /// Their sum.
+    /// Sum of the small callees.
     rest: Tally,
-    /// Whether that is large enough to be said.
+    /// Whether that sum is large enough for a line.
     said: bool,
 }
 
 impl<'a> TextTree<'a> {
-    /// The tree of `view`; with callers below those they call if `inverted`.
+    /// The tree of `view`; if `inverted`, callers are below their callees.
     pub(crate) fn new(capture: &'a Capture, view: View, inverted: bool) -> Self {
         let rows = capture.analysis.view(view);
         let TreeFigures { tree, own, totals } = TreeFigures::of(&capture.frames, &rows, inverted);
         Self { capture, view, tree, own, totals, inverted }
     }
 
-    /// Prints all calls that have at least `least` percent of the bytes.
+    /// Prints all calls with at least `least` percent of the bytes.
     ///
     /// # Errors
-    /// What the writer says.
+    /// A write error.
     pub(crate) fn text(&self, least: f64, format: TextFormat, mut out: impl Write) -> io::Result<()> {
         let whole = self.totals[0];
         writeln!(out, "{}", format.heading(&self.capture.headline(self.view, whole)))?;
@@ -89,7 +89,7 @@ impl<'a> TextTree<'a> {
         Ok(())
     }
 
-    /// The lines in order, made from the root down without recursion, since stacks may be deep.
+    /// The lines in order, built without recursion, because stacks can be deep.
     fn lines(&self, least: f64, most_branches: usize) -> Vec<TreeLine> {
         let mut children: Vec<Vec<u32>> = vec![Vec::new(); self.tree.nodes().len()];
         for (index, node) in (0u32..).zip(self.tree.nodes()).skip(1) {
@@ -111,8 +111,8 @@ impl<'a> TextTree<'a> {
         lines
     }
 
-    /// The lines directly below another: calls of one caller stand in one column. Where there is no room for more branches,
-    /// a call that is all that its caller made stays in the caller's column.
+    /// The lines directly below another. Callees of one caller have the same indentation; if there is no room for more
+    /// branches, a single callee is not indented.
     fn below(&self, caller: &TreeLine, children: &[Vec<u32>], least: f64, most_branches: usize) -> Vec<TreeLine> {
         let VisibleCallees { shown: kept, small, rest, said } = self.kept_below(caller.last, children, least);
         let lines = kept.len() + usize::from(said);
@@ -139,14 +139,14 @@ impl<'a> TextTree<'a> {
         below
     }
 
-    /// The calls directly below a node, largest first; allocations without a stack last.
+    /// The callees of a node, largest first; allocations without a stack last.
     fn kept_below(&self, node: u32, children: &[Vec<u32>], least: f64) -> VisibleCallees {
         let floor = self.totals[0].bytes as f64 * least / 100.0;
         let mut kept = children[node as usize].clone();
         kept.sort_by_key(|child| std::cmp::Reverse((self.total(*child).bytes, self.total(*child).count)));
         let shown = kept.partition_point(|child| self.total(*child).bytes as f64 >= floor);
         let small = kept.split_off(shown);
-        // What nobody's code asked for never stands before what somebody's did.
+        // Allocations without a stack are last, however large.
         kept.sort_by_key(|child| self.tree.nodes()[*child as usize].key == CallTree::NO_FRAME);
         let rest = small.iter().fold(Tally::default(), |mut rest, child| {
             rest.add(self.total(*child).bytes, self.total(*child).count);
@@ -156,8 +156,8 @@ impl<'a> TextTree<'a> {
         VisibleCallees { shown: kept, small: small.len(), rest, said }
     }
 
-    /// The last of the calls that stand in one line with this one, and how many there are: each is all that the one before
-    /// made, and they are all of others, or own code that calls itself, or whose lines are not known.
+    /// The last call of the chain that is printed in one line with `first`, and its length: single callees that are all
+    /// library code, or recursive own code, or own code without lines.
     fn end_of_row(&self, first: u32, children: &[Vec<u32>], least: f64) -> (u32, usize) {
         let (mut last, mut calls) = (first, 1);
         while self.capture.shown.folded && self.own[last as usize].bytes == 0 {
@@ -176,7 +176,7 @@ impl<'a> TextTree<'a> {
         let (line, function) = (|node| frame(node).line, |node| (frame(node).function, frame(node).file));
         match [caller, call].map(|node| self.is_own(node)) {
             [false, false] => true,
-            // Nobody can look at lines that are not known.
+            // Own code without line numbers is shortened too.
             [true, true] => {
                 function(caller) == function(call) || [caller, call].into_iter().all(|node| line(node) == 0)
             }
@@ -184,7 +184,7 @@ impl<'a> TextTree<'a> {
         }
     }
 
-    /// Whether a call is of own code.
+    /// Whether a call is own code.
     fn is_own(&self, node: u32) -> bool {
         self.capture.is_own(FrameId(self.tree.nodes()[node as usize].key))
     }
@@ -199,7 +199,7 @@ impl<'a> TextTree<'a> {
                 let smaller = format!("{}({} smaller)", line.branches, count(calls as u64));
                 (rest, String::new(), Styled::new(Style::Dim, smaller).into())
             }
-            // In the inverted tree all is the own of the calls it begins with.
+            // In the inverted tree all memory is the self figure of the nodes below the root.
             None if self.inverted => (self.total(line.first), String::new(), self.name(line).into()),
             None => (self.total(line.first), size(self.own[line.last as usize].bytes), self.name(line).into()),
         };
@@ -216,7 +216,7 @@ impl<'a> TextTree<'a> {
     }
 }
 
-/// A tree, and by its nodes what is their own and what is theirs with everything below them.
+/// A call tree, with self and total figures by node.
 #[derive(Debug)]
 pub(crate) struct TreeFigures {
     pub(crate) tree: CallTree,
@@ -225,7 +225,7 @@ pub(crate) struct TreeFigures {
 }
 
 impl TreeFigures {
-    /// Of these rows' stacks; see [`places`].
+    /// The tree of these rows' stacks; see [`places`].
     pub(crate) fn of(frames: &Frames, rows: &[GroupRow], inverted: bool) -> Self {
         let mut tree = CallTree::default();
         let places = places(&mut tree, frames, rows.iter().map(|row| row.stack), inverted);
@@ -238,7 +238,7 @@ impl TreeFigures {
     }
 }
 
-/// The node of each stack in a tree of callers and callees; in an inverted one callers stand below those they call.
+/// The node of each stack in the tree; in an inverted tree, callers are below their callees.
 pub(crate) fn places(
     tree: &mut CallTree,
     frames: &Frames,

@@ -1,6 +1,6 @@
-//! `tree --json` and `flamegraph --json`: call trees as lists of calls, callers before those they called.
+//! `tree --json` and `flamegraph --json`: call trees as lists of calls, callers before callees.
 //!
-//! A flat list, because nesting would exceed the depth limits of JSON parsers. Invariant: the own figures of all calls
+//! A flat list, because nesting would exceed the depth limits of JSON parsers. Invariant: the self figures of all calls
 //! add up to the view's total.
 
 use std::collections::BTreeMap;
@@ -14,12 +14,12 @@ use super::capture_info::Capture;
 use super::tree::TreeFigures;
 use super::{NO_STACK, view};
 
-/// Which tree.
+/// Selects a tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeShape {
     /// The view.
     pub(crate) view: View,
-    /// Whether callers stand below those they call.
+    /// Whether callers are below their callees.
     pub(crate) inverted: bool,
     /// Whether there is a tree for each thread.
     pub(crate) split_threads: bool,
@@ -28,7 +28,7 @@ pub(crate) struct TreeShape {
 /// Writes `memtrack-tree`, version 1.
 ///
 /// # Errors
-/// What the writer says; so below.
+/// A write error; likewise below.
 pub(crate) fn tree(capture: &Capture, shape: TreeShape, mut out: impl Write) -> io::Result<()> {
     head("memtrack-tree", shape, &mut out)?;
     nodes(capture, &capture.analysis.view(shape.view), shape.inverted, &mut out)?;

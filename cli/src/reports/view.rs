@@ -1,6 +1,6 @@
-//! What the views are called, the same in every report.
+//! Names and titles of the views, the same in every report.
 //!
-//! Invariant: names are for programs and never change; titles are for people.
+//! Invariant: names are for JSON and never change; titles are for text and pages.
 
 use memtrack_reader::View;
 
@@ -14,7 +14,7 @@ pub(crate) fn name(view: View) -> &'static str {
     }
 }
 
-/// The title for people.
+/// The title in text and pages.
 pub(crate) fn title(view: View) -> &'static str {
     match view {
         View::HighWaterMark => "High-water mark",

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 static STATUS: AtomicI32 = AtomicI32::new(0);
 
-/// From now on memtrack ends with this status where it would abort. What went wrong has been said before.
+/// From now on an abort of memtrack exits with this status. Rust has printed the reason before it aborts.
 pub(crate) fn end_with(status: u8) {
     STATUS.store(status.into(), Relaxed);
     let handler: extern "C" fn(libc::c_int) = on_abort;

@@ -1,22 +1,21 @@
-//! Waits for input of the terminal, and sees that there is no terminal any more.
+//! Waits for terminal input, and detects that the terminal was closed.
 //!
-//! It exists because the library that reads keys goes on reading a terminal that was closed, for ever and at full
-//! speed. Invariant: input is read only when it is available.
+//! It exists because crossterm busy-loops on a closed terminal. Invariant: input is read only when it is available.
 
 use std::time::Duration;
 
-/// What there is to read.
+/// State of the terminal input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TerminalInput {
-    /// Something, perhaps.
+    /// There may be input.
     Some,
-    /// Nothing within the time, or a signal came.
+    /// No input within the time, or a signal arrived.
     None,
-    /// Never anything again: the terminal is gone.
+    /// The terminal was closed.
     Gone,
 }
 
-/// Waits for input on the standard input, at most this long.
+/// Waits for standard input, at most this long.
 pub(crate) fn wait(longest: Duration) -> TerminalInput {
     let mut input = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };
     let milliseconds = i32::try_from(longest.as_millis()).unwrap_or(i32::MAX);

@@ -27,7 +27,7 @@ pub(super) fn sigpipe_was_ignored() -> bool {
     NOTED.load(Relaxed) & SIGPIPE_IGNORED != 0
 }
 
-/// Where memtrack's arguments lie in memory, but for the last `rest` of them; with their zeroes.
+/// Address and length of memtrack's arguments in memory, without the last `rest` of them, NUL bytes included.
 pub(super) fn arguments_before(rest: usize) -> Option<(*mut u8, usize)> {
     let (count, all) = (ARGUMENT_COUNT.load(Relaxed) as usize, ARGUMENTS.load(Relaxed));
     let place = count.checked_sub(rest).filter(|place| (1..count).contains(place) && !all.is_null())?;
@@ -37,12 +37,12 @@ pub(super) fn arguments_before(rest: usize) -> Option<(*mut u8, usize)> {
     let end = unsafe { all.add(place) };
     // SAFETY: `end` is the place of an argument below `count`, which the loader has filled.
     let end = unsafe { *end };
-    // The system lays them out one behind the other.
+    // The kernel stores the arguments contiguously.
     let len = end.addr().checked_sub(start.addr()).filter(|len| *len < 1 << 20)?;
     Some((start.cast(), len))
 }
 
-/// The loader passes the arguments to constructors.
+/// glibc passes argc and argv to constructors.
 extern "C" fn note(count: c_int, arguments: *mut *mut c_char) {
     ARGUMENTS.store(arguments, Relaxed);
     ARGUMENT_COUNT.store(count.cast_unsigned(), Relaxed);

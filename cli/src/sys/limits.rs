@@ -1,27 +1,27 @@
-//! The limits that a process runs under.
+//! Reads the resource limits of a process.
 //!
-//! It exists because a program that a limit has ended rarely says so. Invariant: what cannot be told is `None`, and nothing
-//! is changed.
+//! It exists because a program that is ended by a limit rarely reports it. Invariant: an unknown limit is `None`, and
+//! nothing is changed.
 
 use std::mem::MaybeUninit;
 
-/// What a process may have at most, as it was set last; `None` where there is no limit.
+/// The current limits of a process; `None` for unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ResourceLimits {
-    /// Bytes of address space.
+    /// Address space in bytes (RLIMIT_AS).
     pub(crate) address_space: Option<u64>,
-    /// Bytes of data.
+    /// Data segment in bytes (RLIMIT_DATA).
     pub(crate) data: Option<u64>,
-    /// Bytes of a file.
+    /// File size in bytes (RLIMIT_FSIZE).
     pub(crate) file_size: Option<u64>,
-    /// Seconds of processor time after which it is told.
+    /// CPU seconds after which SIGXCPU is sent (soft limit).
     pub(crate) cpu_seconds: Option<u64>,
-    /// Seconds of processor time after which it is killed.
+    /// CPU seconds after which SIGKILL is sent (hard limit).
     pub(crate) most_cpu_seconds: Option<u64>,
 }
 
 impl ResourceLimits {
-    /// Those of a process that was not reaped yet.
+    /// The limits of a process that is not yet reaped.
     pub(crate) fn of(pid: i32) -> Self {
         let limit = |resource| {
             let mut limit = MaybeUninit::<libc::rlimit>::zeroed();

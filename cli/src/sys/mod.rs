@@ -1,8 +1,8 @@
-//! The few calls to the system that std does not offer in the form that is needed.
+//! System calls that std does not provide in the needed form.
 //!
-//! std's `Command` empties the signal mask and resets SIGPIPE in the child, and runs the parent's signal handlers in
-//! it until exec; a tracked program has to get exactly what memtrack was given. Invariant: this is the only place of
-//! the command line with unsafe code.
+//! std's `Command` clears the signal mask and resets SIGPIPE in the child, and the child runs the parent's signal
+//! handlers until exec; but a recorded program must inherit exactly what memtrack inherited. Invariant: this is the
+//! only module of this crate with unsafe code.
 
 mod abort;
 mod early_signals;
@@ -33,15 +33,16 @@ fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Lets tables that grow be moved without being copied, and what is large be given back when it is gone. The C library
-/// would take ever larger pieces out of one region, each of them beside the hole that a smaller one has left.
+/// Makes malloc serve large blocks by mmap: growing tables are then moved by mremap instead of being copied, and freed
+/// ones are returned to the system. glibc would otherwise raise its threshold and fragment the heap with ever larger
+/// blocks.
 pub(crate) fn keep_large_memory_apart() {
     const LARGE: i32 = 4 << 20;
     // SAFETY: sets a number of the allocator's own; where it is refused, that stays what it was.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
 }
 
-/// Lets memtrack have as many descriptors as it may.
+/// Raises the soft limit of file descriptors to the hard limit.
 pub(crate) fn raise_descriptor_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes to a live local of its type.
@@ -52,7 +53,7 @@ pub(crate) fn raise_descriptor_limit() {
     }
 }
 
-/// Whether the main thread's stack may not grow to this size.
+/// Whether the stack limit of the main thread is below this size.
 pub(crate) fn stack_is_smaller_than(bytes: usize) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: writes to a live local of its type.
@@ -83,7 +84,7 @@ pub(crate) fn check_executable_mapping(file: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// Columns of a terminal.
+/// Width of a terminal in columns.
 pub(crate) fn terminal_width(terminal: impl AsRawFd) -> Option<usize> {
     let mut size = std::mem::MaybeUninit::<libc::winsize>::zeroed();
     // SAFETY: the request writes to a live local of its type.

@@ -1,4 +1,4 @@
-//! Starting the program, waiting for it and sending it signals.
+//! Starts the program, waits for it, and sends it signals.
 //!
 //! posix_spawn blocks every signal until exec and resets memtrack's handlers in the child, so that no signal is lost
 //! or handled twice around the start. Invariant: a signal is sent only while the process is known to be unreaped.
@@ -17,10 +17,10 @@ use super::early_signals::program_has_ended;
 use super::limits::ResourceLimits;
 use super::{initial_state, kill};
 
-/// What glibc uses between threads; its posix_spawn would leave them ignored, which a fork and exec would not.
+/// glibc's internal signals. Its posix_spawn would leave them ignored in the child, unlike fork and exec.
 const LIBRARY_SIGNALS: [i32; 2] = [32, 33];
 
-/// A process takes more processor time than this from its fork to its end, in nanoseconds.
+/// Minimum CPU time of any process from fork to exit, in nanoseconds.
 const LEAST_CHILD_NS: u64 = 10_000;
 
 /// A program that is about to be started.
@@ -31,35 +31,35 @@ pub(crate) struct Spawn {
     environment: Vec<CString>,
 }
 
-/// A process that was started and is waited for.
+/// A started process.
 #[derive(Debug)]
 pub(crate) struct Child {
     pid: i32,
     /// Whether the process is unreaped, so that its id is still its own.
     alive: Mutex<bool>,
-    /// The most resident memory, in bytes, that memtrack had when the process was still in memtrack's image: the system
-    /// counts that as the process's.
+    /// Peak resident memory of memtrack in bytes when the process was forked: the kernel includes it in the child's
+    /// peak.
     inherited_peak: Option<u64>,
 }
 
-/// A process that has ended and was waited for.
+/// The result of a reaped process.
 #[derive(Clone, Debug)]
 pub(crate) struct Reaped {
     /// How it ended.
     pub(crate) status: ExitStatus,
-    /// Its own processor time in nanoseconds.
+    /// Its own CPU time in nanoseconds.
     pub(crate) own_ns: Option<u64>,
-    /// The same with that of the children that it had waited for, and of theirs.
+    /// CPU time including all descendants that were waited for.
     pub(crate) all_ns: u64,
-    /// The most resident memory that it had, in bytes, where that is known to be its own.
+    /// Its peak resident memory in bytes, if the kernel's value is known to be its own.
     pub(crate) resident_peak: Option<u64>,
     /// The name of its first thread.
     pub(crate) name: Option<String>,
-    /// The limits that it ended with.
+    /// Its resource limits at the end.
     pub(crate) limits: ResourceLimits,
 }
 
-/// The status that a shell gives: 128+N for signal N.
+/// The exit status that a shell would report: 128+N for signal N.
 pub(crate) fn shell_status(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(0);
     (code & 0xff) as u8
@@ -69,7 +69,7 @@ impl Spawn {
     /// Prepares to start the file at `path`.
     ///
     /// # Errors
-    /// `InvalidInput` for a NUL byte inside any of it.
+    /// `InvalidInput` if the path, an argument or a variable contains a NUL byte.
     pub(crate) fn new(
         path: &Path,
         arguments: &[OsString],
@@ -91,7 +91,7 @@ impl Spawn {
     /// Starts it with the standard descriptors, signal mask and ignored signals that memtrack was started with.
     ///
     /// # Errors
-    /// What execve says, for one: `NotFound`, `PermissionDenied`, or ENOEXEC.
+    /// An error of execve, such as `NotFound`, `PermissionDenied` or ENOEXEC.
     pub(crate) fn start(&self) -> io::Result<Child> {
         let mut attributes = SpawnAttributes::new()?;
         let mut actions = SpawnFileActions::new()?;
@@ -118,7 +118,7 @@ impl Spawn {
 }
 
 impl Spawn {
-    /// Runs it in memtrack's place, with what memtrack was started with. Comes back only with what execve says.
+    /// Executes the program in place of memtrack, with the inherited state. Returns only on error.
     pub(crate) fn replace(&self) -> io::Error {
         if !initial_state::sigpipe_was_ignored() {
             // SAFETY: sets a disposition back to the default; no handler is involved.
@@ -142,7 +142,7 @@ impl Child {
         self.pid
     }
 
-    /// Whether what is sent to memtrack's process group reaches it.
+    /// Whether the process is in memtrack's process group.
     pub(crate) fn is_in_this_group(&self) -> bool {
         // SAFETY: takes a number only.
         let theirs = unsafe { libc::getpgid(self.pid) };
@@ -150,7 +150,7 @@ impl Child {
         theirs == unsafe { libc::getpgrp() }
     }
 
-    /// Sends it a signal; false when it has ended.
+    /// Sends a signal; false if the process has ended.
     pub(crate) fn signal(&self, signal: i32) -> bool {
         let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         if *alive {
@@ -159,10 +159,10 @@ impl Child {
         *alive
     }
 
-    /// Waits until it has ended, without reaping it: its id stays its own.
+    /// Waits for the end of the process without reaping it, so that its pid is not reused.
     ///
     /// # Errors
-    /// What waitid says.
+    /// waitid fails.
     pub(crate) fn wait_for_end(&self) -> io::Result<()> {
         let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
         let id = self.pid.cast_unsigned();
@@ -179,10 +179,10 @@ impl Child {
         }
     }
 
-    /// Reaps it and says how it ended; waits if it has not.
+    /// Reaps the process and returns its result; waits for its end if necessary.
     ///
     /// # Errors
-    /// What wait4 says.
+    /// wait4 fails.
     pub(crate) fn reap(&self) -> io::Result<Reaped> {
         self.wait_for_end()?;
         let own_ns = memtrack_collector::processor_ns(self.pid);
@@ -199,8 +199,8 @@ impl Child {
         // SAFETY: all zeroes is a valid value.
         let usage = unsafe { usage.assume_init() };
         let all_ns = nanoseconds(usage.ru_utime).saturating_add(nanoseconds(usage.ru_stime));
-        // The mark is the highest of the process, of memtrack's image that it was started in, and of each child that it
-        // has waited for.
+        // The kernel's peak is the maximum over the process, memtrack's image before the exec, and all children that
+        // the process has waited for.
         let has_waited = own_ns.is_none_or(|own_ns| all_ns.saturating_sub(own_ns) > LEAST_CHILD_NS);
         let peak = u64::try_from(usage.ru_maxrss).unwrap_or(0).saturating_mul(1024);
         let is_own = !has_waited && self.inherited_peak.is_some_and(|inherited| peak > inherited);
@@ -227,7 +227,7 @@ impl SpawnAttributes {
     fn reset_to_default(&mut self, signals: impl Iterator<Item = i32>) -> io::Result<()> {
         let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
         let bits = signals.fold(0, |bits, signal| bits | 1_u64 << (signal - 1));
-        // sigaddset refuses the signals that the C library keeps for itself.
+        // sigaddset refuses glibc's internal signals.
         // SAFETY: the set is an array of words on Linux, the first of which has the signals up to 64.
         unsafe { set.as_mut_ptr().cast::<u64>().write(bits) };
         // SAFETY: both were initialized.
@@ -311,7 +311,7 @@ mod tests {
             let arguments = ["sh", "-c", script].map(Into::into);
             Spawn::new(Path::new("/bin/sh"), &arguments, []).unwrap().start().unwrap().reap().unwrap()
         };
-        // A shell holds what its variable does: more than the process of these tests.
+        // A shell whose variable takes more memory than the test process.
         const GROWS: &str = "x=01234567; i=0; while [ $i -lt 25 ]; do x=$x$x; i=$((i+1)); done";
         let peak = reaped(GROWS).resident_peak.unwrap();
         assert!(peak > 256 << 20, "{peak}");

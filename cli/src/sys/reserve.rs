@@ -1,15 +1,15 @@
 //! A memory reserve that is released on the first allocation failure.
 //!
-//! It exists because Rust aborts where memory cannot be had, and memtrack, limited by `ulimit -v` or its control group,
-//! would end before the program that it records. Invariant: the reserve is given up once, at the first failure, and lies
-//! in the heap, so that it serves even where the address space may not grow at all.
+//! It exists because Rust aborts when an allocation fails: under `ulimit -v` or a small control group, memtrack would
+//! end before the recorded program. Invariant: the reserve is released once, at the first failure, and is part of the
+//! heap, so that it helps even if the address space cannot grow.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::AcqRel;
 
-/// Blocks that are kept back, each smaller than what the C library would map by itself.
+/// Blocks of the reserve, each below malloc's mmap threshold.
 const BLOCKS: usize = 16;
 const BLOCK: Layout = Layout::new::<[u64; 60 << 7]>();
 
@@ -21,19 +21,19 @@ struct ReserveAllocator {
     reserve: [AtomicPtr<u8>; BLOCKS],
 }
 
-/// Keeps a megabyte back from now on.
+/// Allocates the reserve: one megabyte.
 pub(crate) fn keep_reserve() {
     for place in &ALLOCATOR.reserve {
         // SAFETY: the layout has a size.
         let block = unsafe { System.alloc(BLOCK) };
         ALLOCATOR.put(place, block);
     }
-    // A block above them: the C library gives the top of its heap back to the system.
+    // Leak a block above the reserve, because glibc returns the top of the heap to the system.
     std::mem::forget(Box::new([0_u64; 8]));
 }
 
 impl ReserveAllocator {
-    /// Puts a block in a place, and frees what was there.
+    /// Stores a block in a slot of the reserve, and frees the previous one.
     fn put(&self, place: &AtomicPtr<u8>, block: *mut u8) -> bool {
         let old = place.swap(block, AcqRel);
         if !old.is_null() {
@@ -43,7 +43,7 @@ impl ReserveAllocator {
         !old.is_null()
     }
 
-    /// Gives the reserve up; whether there was any.
+    /// Releases the reserve; returns whether there was any.
     fn give_up(&self) -> bool {
         self.reserve.iter().fold(false, |any, place| self.put(place, ptr::null_mut()) | any)
     }

@@ -1,7 +1,7 @@
 //! Removes the temporary file or directory of a report when a signal ends memtrack.
 //!
-//! Invariant: from [`EndSignals::take`] on, a signal that ends memtrack ends it as it would have, and the file of
-//! [`EndSignals::remove`] is gone by then. Signals that are ignored stay so.
+//! Invariant: from [`EndSignals::take`] on, a terminating signal has its usual effect, after the file of
+//! [`EndSignals::remove`] is removed. Ignored signals stay ignored.
 
 use std::fs;
 use std::io;
@@ -14,25 +14,26 @@ use signal_hook::low_level::emulate_default_handler;
 
 use super::signals::ignored_signals;
 
-/// Signals that have been taken and wait for somebody to act on them.
+/// Caught signals that are not yet processed.
 pub(crate) struct EndSignals(Signals);
 
 impl EndSignals {
-    /// Takes them: before the file is made, so that no signal comes in between.
+    /// Catches the signals. Called before the file is created, so that there is no gap.
     ///
     /// # Errors
-    /// What sigaction says.
+    /// sigaction fails.
     pub(crate) fn take() -> io::Result<Self> {
         let ignored = ignored_signals();
         Signals::new([SIGHUP, SIGINT, SIGTERM].into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0))
             .map(Self)
     }
 
-    /// Acts on them: removes this file or directory, if it is still there, and lets the signal do what it does.
+    /// Processes the signals: removes this file or directory if it still exists, then raises the signal with its
+    /// default action.
     pub(crate) fn remove(mut self, path: PathBuf) {
         thread::spawn(move || {
             for signal in self.0.forever() {
-                // It may have been completed, and have another name by now; and nobody is left to tell of a failure.
+                // The file may be complete and renamed by now; a failure cannot be reported any more.
                 remove(&path);
                 let _ = emulate_default_handler(signal);
             }
@@ -40,7 +41,7 @@ impl EndSignals {
     }
 }
 
-/// Whoever writes may make another file in a directory while it is being removed: so more than once.
+/// Removal is repeated, because the writer may create another file in the directory at the same time.
 fn remove(path: &Path) {
     for _ in 0..3 {
         if fs::remove_file(path).or_else(|_| fs::remove_dir_all(path)).is_ok() {

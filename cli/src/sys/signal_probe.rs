@@ -1,13 +1,14 @@
-//! A helper process that detects whether a signal was sent to memtrack only or to its whole process group or cgroup.
+//! A helper process that detects whether a signal was sent to memtrack only, or to its whole process group or cgroup.
 //!
-//! `kill -- -GROUP`, and a supervisor that signals every process of a control group (systemd), reach the program by
-//! themselves; passed on, the signal would reach it twice, and many servers end at once at the second. What memtrack
-//! receives does not say which it was. So a process that does nothing waits in the same process group and control group:
-//! what it receives, too, was sent to all.
+//! `kill -- -GROUP`, and a supervisor that signals every process of a control group (systemd), reach the program
+//! directly. If memtrack forwarded such a signal, the program would receive it twice, and many servers exit at once at
+//! the second one. The signal itself does not show how it was sent. So an idle process waits in the same process group
+//! and control group: a signal that it receives as well was sent to all.
 //!
-//! Its command line is `witness` and the program's: what is sent by name (`pkill -f app.py`) reaches it where it reaches
-//! the program, and not where it means memtrack. It holds no descriptor but its pipe's end, and ends with memtrack.
-//! Invariant: without the witness, or when in doubt, a signal is passed on: the program gets each at least once.
+//! Its command line is its name and the program's words, so that a signal sent by name (`pkill -f app.py`) reaches it if
+//! it reaches the program, but not if it is meant for memtrack. It keeps no descriptor but its end of a pipe, and ends
+//! with memtrack. Invariant: without the probe, or when in doubt, a signal is forwarded: the program gets each one at
+//! least once.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -22,27 +23,27 @@ use super::initial_state;
 /// Time within which both processes have received a signal sent to the group.
 const LONGEST: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(1);
-/// Its name, instead of memtrack's.
-const NAME: &std::ffi::CStr = c"witness";
-/// The witness, once it runs.
+/// The name of the process, in place of memtrack's.
+const NAME: &std::ffi::CStr = c"signal-probe";
+/// The pid of the probe, once it runs.
 static PID: AtomicI32 = AtomicI32::new(0);
-/// Bytes of a report: the signal's number and its sender.
+/// Bytes of a report: the number of a signal and the pid of its sender.
 const REPORT: usize = 8;
 
-/// The running witness.
+/// The running probe process.
 #[derive(Debug)]
 pub(super) struct SignalProbe {
     reports: File,
-    /// What it has received, and when that was read.
+    /// Signals that the probe received: number, sender, and time of reading.
     received: Vec<(i32, i32, Instant)>,
 }
 
 impl SignalProbe {
-    /// Starts it. It is to be called by a thread that lives as long as memtrack does; `target_words`: how many of
-    /// memtrack's arguments, the last ones, say what to run.
+    /// Starts the probe. Must be called by a thread that lives as long as memtrack, because PR_SET_PDEATHSIG refers to
+    /// the parent thread. `target_words`: number of memtrack's arguments, at the end, that name the program.
     ///
     /// # Errors
-    /// What pipe2 and fork say.
+    /// pipe2 or fork fails.
     pub(super) fn start(target_words: usize) -> io::Result<Self> {
         let mut ends = [0; 2];
         // SAFETY: writes two descriptors to a live local.
@@ -55,7 +56,7 @@ impl SignalProbe {
         // SAFETY: initializes a live local.
         unsafe { libc::sigfillset(all.as_mut_ptr()) };
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // Before there is a witness, in which memtrack's handlers must not run.
+        // Block all signals before the fork: memtrack's handlers must not run in the probe.
         // SAFETY: the first set was initialized; the second is written.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
         let (parent, front) = (std::process::id().cast_signed(), initial_state::arguments_before(target_words));
@@ -71,16 +72,15 @@ impl SignalProbe {
         if pid < 0 { Err(error) } else { Ok(Self { reports: reports.into(), received: Vec::new() }) }
     }
 
-    /// Whether the witness, too, got this signal from this sender within a short time around now. Signals that come
-    /// closer together are one.
+    /// Whether the probe has received this signal from this sender within [`LONGEST`] of now. Several signals within
+    /// that time count as one.
     pub(super) fn has_received(&mut self, signal: i32, sender: i32) -> bool {
         let begun = Instant::now();
         loop {
             self.read();
             self.received.retain(|(.., when)| begun.saturating_duration_since(*when) < LONGEST);
-            // It stays: `timeout` sends to the process that it has started and to its group, which the system may make
-            // one
-            // signal of for the program, and two for memtrack.
+            // The entry is kept: `timeout` signals both the process that it started and its group, which may arrive as
+            // one signal at the program and as two at memtrack.
             if self.received.iter().any(|(number, from, _)| (*number, *from) == (signal, sender)) {
                 return true;
             }
@@ -103,7 +103,7 @@ impl SignalProbe {
     }
 }
 
-/// Ends the witness, if there is one, and waits for that: where nobody else does, it would stay in the system's table.
+/// Kills and reaps the probe, so that no zombie remains.
 pub(crate) fn stop() {
     let pid = PID.swap(0, Relaxed);
     if pid > 0 {
@@ -113,7 +113,7 @@ pub(crate) fn stop() {
     }
 }
 
-/// What the witness does, in a copy of memtrack's memory whose locks may be held: system calls only.
+/// Main loop of the probe. It runs in a fork of a multi-threaded process, whose locks may be held: system calls only.
 fn watch(end: i32, all: *const libc::sigset_t, parent: i32, front: Option<(*mut u8, usize)>) -> ! {
     // SAFETY: takes numbers only.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };

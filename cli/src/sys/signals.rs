@@ -1,9 +1,9 @@
-//! Signals that are sent to memtrack while the program runs.
+//! Handles signals that are sent to memtrack while the program runs.
 //!
-//! What the terminal sends (Ctrl-C) reaches the program by itself, as it is in the same process group; so does what another
-//! process sends to the whole group, or to each process of a control group. What it sends to memtrack alone is meant for
-//! the program and is passed on; a [`SignalProbe`] tells which it was. Invariant: the dispositions that the program
-//! inherits are those memtrack was started with: ignored signals are left alone, and exec resets handlers.
+//! Signals of the terminal (Ctrl-C) reach the program directly, because it is in the same process group; so do signals
+//! that another process sends to the whole group or to each process of a control group. A signal sent to memtrack alone
+//! is meant for the program and is forwarded; a [`SignalProbe`] distinguishes the two. Invariant: the program inherits
+//! the signal dispositions that memtrack was started with: ignored signals are not caught, and exec resets handlers.
 
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ use super::signal_probe::SignalProbe;
 
 const FORWARDED: [i32; 8] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH];
 
-/// Whether memtrack waits for the children that the program has left behind, which a signal ends.
+/// State of the wait for children that outlive the program; a signal ends the wait.
 #[derive(Debug, Default)]
 pub(crate) struct ChildrenWait(AtomicU8);
 
@@ -32,40 +32,40 @@ const WAITING: u8 = 1;
 const INTERRUPTED: u8 = 2;
 
 impl ChildrenWait {
-    /// From now on a signal ends the wait, and not memtrack.
+    /// Begins the wait: a signal now ends the wait instead of memtrack.
     pub(crate) fn begin(&self) {
         self.0.store(WAITING, Relaxed);
     }
 
-    /// Whether one has.
+    /// Whether a signal has ended the wait.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.0.load(Relaxed) == INTERRUPTED
     }
 
-    /// The wait is over: a signal means memtrack again.
+    /// Ends the wait: a signal ends memtrack again.
     pub(crate) fn end(&self) {
         self.0.store(NOT_WAITING, Relaxed);
     }
 
-    /// Ends the wait; `false`: there is none.
+    /// Interrupts the wait; `false` if there is none.
     fn interrupt(&self) -> bool {
         self.0.compare_exchange(WAITING, INTERRUPTED, Relaxed, Relaxed).is_ok()
     }
 }
 
-/// The signals that are taken from now on, and acted on once there is a program.
+/// Caught signals, processed once the program has started.
 pub(crate) struct Signals(SignalsInfo<WithRawSiginfo>);
 
 impl Signals {
-    /// Takes them, except those that are ignored.
+    /// Catches all signals that are not ignored.
     ///
     /// # Errors
-    /// What sigaction says.
+    /// sigaction fails.
     pub(crate) fn take() -> io::Result<Self> {
         let ignored = ignored_signals();
         let is_taken = |signal: i32| ignored & (1 << (signal - 1)) == 0;
         if is_taken(SIGXFSZ) {
-            // A capture that reaches the limit of a file's size is an error of writing, not memtrack's end.
+            // Exceeding the file size limit must be a write error, and not end memtrack.
             flag::register(SIGXFSZ, Arc::default())?;
         }
         let taken = || FORWARDED.into_iter().filter(|signal| is_taken(*signal));
@@ -76,26 +76,26 @@ impl Signals {
         SignalsInfo::new(taken()).map(Self)
     }
 
-    /// Starts the thread that acts on them, which waits for a program.
+    /// Starts the thread that processes the signals; it first waits for the program.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// No thread can be created.
     pub(crate) fn forwarder(mut self) -> io::Result<SignalForwarder> {
         let (give, given) = mpsc::sync_channel::<(Arc<Child>, Option<SignalProbe>)>(1);
         let wait = Arc::new(ChildrenWait::default());
         let waiting = Arc::clone(&wait);
         thread::Builder::new().name("memtrack-signal".into()).spawn(move || {
-            // Without a program memtrack is about to end.
-            let Ok((child, mut witness)) = given.recv() else { return };
+            // No program was started; memtrack is about to exit.
+            let Ok((child, mut probe)) = given.recv() else { return };
             for info in self.0.forever() {
-                act(&info, &child, &mut witness, &wait);
+                act(&info, &child, &mut probe, &wait);
             }
         })?;
         Ok(SignalForwarder { give, waiting })
     }
 }
 
-/// The thread that acts on signals.
+/// The thread that processes signals.
 #[derive(Debug)]
 pub(crate) struct SignalForwarder {
     give: mpsc::SyncSender<(Arc<Child>, Option<SignalProbe>)>,
@@ -103,35 +103,35 @@ pub(crate) struct SignalForwarder {
 }
 
 impl SignalForwarder {
-    /// Passes signals on to the program until it has ended; from then on they mean memtrack itself, or what it waits for.
-    /// `target_words`: how many of memtrack's arguments, the last ones, say what to run.
+    /// Forwards signals to the program until it ends; later ones end the wait for children, or memtrack.
+    /// `target_words`: number of memtrack's arguments, at the end, that name the program.
     pub(crate) fn pass_on(self, child: &Arc<Child>, target_words: usize) -> Arc<ChildrenWait> {
-        // Where there is no witness, everything is passed on. The thread waits for just this.
+        // Without a probe every signal is forwarded. A send error is impossible: the thread waits for this message.
         let _ = self.give.send((Arc::clone(child), SignalProbe::start(target_words).ok()));
         self.waiting
     }
 }
 
-fn act(info: &libc::siginfo_t, child: &Child, witness: &mut Option<SignalProbe>, wait: &ChildrenWait) {
-    // Positive codes are the kernel's: the terminal.
+fn act(info: &libc::siginfo_t, child: &Child, probe: &mut Option<SignalProbe>, wait: &ChildrenWait) {
+    // Positive codes are from the kernel, so from the terminal.
     let was_early = arrived_early(info.si_signo);
     let is_sent = info.si_code <= 0;
     // SAFETY: a process has sent it, which the kernel notes.
     let sender = if is_sent { unsafe { info.si_pid() } } else { 0 };
-    let is_sent_to_all = |witness: &mut SignalProbe| {
-        is_sent && was_early && child.is_in_this_group() && witness.has_received(info.si_signo, sender)
+    let is_sent_to_all = |probe: &mut SignalProbe| {
+        is_sent && was_early && child.is_in_this_group() && probe.has_received(info.si_signo, sender)
     };
-    if witness.as_mut().is_some_and(is_sent_to_all) {
+    if probe.as_mut().is_some_and(is_sent_to_all) {
         return;
     }
     let is_for_memtrack = is_sent && !child.signal(info.si_signo) || info.si_code > 0 && !was_early;
     if is_for_memtrack && (info.si_signo == SIGWINCH || !wait.interrupt()) {
-        // What the signal does to a program that does not know it; there is nobody to tell of a failure.
+        // Default action of the signal; a failure cannot be reported.
         let _ = emulate_default_handler(info.si_signo);
     }
 }
 
-/// One bit for each ignored signal, from the lowest; none where the system does not tell.
+/// Bit set of ignored signals, bit 0 for signal 1; empty if unknown.
 pub(super) fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,8 +1,8 @@
-//! Whether a program can be tracked, as far as its file tells.
+//! Checks from a program's file whether it can be recorded.
 //!
-//! The library comes in through the dynamic loader of glibc. A program without one, or with another, or that runs with
-//! privileges (where the loader ignores the environment) runs as it is, without anything of memtrack in its
-//! environment. Invariant: the file is foreign; at most its headers are read.
+//! glibc's dynamic loader loads the shim. Programs without this loader, and programs with privileges (for which it
+//! ignores the environment), run unrecorded, without memtrack's variables in their environment. Invariant: the file is
+//! untrusted; only its headers are read.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use object::elf::{DT_NEEDED, DT_STRTAB, EM_AARCH64, EM_X86_64, FileHeader64, Mac
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{LittleEndian, ReadCache, ReadRef};
 
-/// The bytes of an ELF file, read as they are needed.
+/// Reads the bytes of an ELF file on demand.
 type Bytes<'f> = ReadCache<&'f File>;
 type Segment = ProgramHeader64<LittleEndian>;
 
@@ -23,12 +23,12 @@ const MAX_PROGRAM_HEADERS: u16 = 512;
 /// Upper bound for the size of PT_INTERP and of the dynamic section.
 const MAX_SEGMENT: u64 = 1 << 13;
 
-/// The machine number of memtrack's own kind of program.
+/// The ELF machine number that memtrack is built for.
 const OWN_MACHINE: Machine = if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 };
-/// Bytes of the file's header.
+/// Size of the ELF header in bytes.
 const HEADER_LEN: u64 = 64;
 
-/// Why nothing can be recorded of the program at `path`; `None` for what can be tracked and for what is no ELF file.
+/// Why the program at `path` cannot be recorded; `None` if it can, or if it is not an ELF file.
 pub(super) fn untrackable(path: &Path) -> Option<String> {
     let reason = if runs_with_privileges(path) {
         "it runs with the privileges of another user (setuid or setgid), where the system ignores LD_PRELOAD"
@@ -68,7 +68,7 @@ fn file_reason(path: &Path) -> Option<&'static str> {
     }
 }
 
-/// The dynamic loader is a program without an interpreter that loads libraries all the same.
+/// Whether it is the dynamic loader: it has no PT_INTERP and still loads libraries.
 fn is_loader(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with("ld-linux") || name == "ld.so"
@@ -87,7 +87,7 @@ fn is_small(segment: &Segment) -> bool {
     segment.p_filesz(LittleEndian) <= MAX_SEGMENT
 }
 
-/// Whether it needs a library whose name begins so.
+/// Whether it needs (DT_NEEDED) a library whose name begins with `library`.
 fn needs(segments: &[Segment], bytes: &Bytes<'_>, library: &[u8]) -> Option<bool> {
     let entries = segments
         .iter()
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(file_reason(Path::new("/bin/sh")), None);
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("program");
-        // The header of the shell, but without program headers: as a static program is.
+        // The header of /bin/sh without program headers, like that of a static program.
         let mut program = fs::read("/bin/sh").unwrap();
         program[56..58].fill(0);
         fs::write(&path, &program).unwrap();

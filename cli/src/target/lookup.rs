@@ -1,6 +1,6 @@
-//! Finding a program as execvp and shells do.
+//! Finds a program as execvp and shells do.
 //!
-//! Invariant: a name with a slash is a path; any other name is looked for in PATH only.
+//! Invariant: a name with a slash is a path; any other name is searched in PATH only.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use super::{Environment, variable};
 use crate::failure::Failure;
 
-/// The path that is executed for a program's name.
+/// The path to execute for a program name.
 ///
 /// # Errors
-/// Status 127 for what is not found and 126 for what is not executable.
+/// Status 127 if it is not found, 126 if it is not executable.
 pub(super) fn program(name: &OsStr, environment: &Environment) -> Result<PathBuf, Failure> {
     let text = name.to_string_lossy();
     if name.as_bytes().contains(&b'/') {
@@ -28,7 +28,7 @@ pub(super) fn program(name: &OsStr, environment: &Environment) -> Result<PathBuf
         let path = directory.join(name);
         match check(&path) {
             Ok(()) => return Ok(path),
-            // As in a shell, a directory that may not be searched has no programs.
+            // As in a shell, directories without search permission are skipped.
             Err(failure) if failure.is_not_executable() && path.exists() => refused = refused.or(Some(failure)),
             Err(_) => {}
         }
@@ -42,7 +42,7 @@ pub(super) fn is_executable(path: &Path) -> bool {
 }
 
 fn directories(environment: &Environment) -> impl Iterator<Item = PathBuf> {
-    // What execvp takes where PATH is not set.
+    // The default of execvp if PATH is not set.
     let path = variable(environment, "PATH").unwrap_or(OsStr::new("/bin:/usr/bin"));
     path.as_bytes().split(|byte| *byte == b':').map(|directory| PathBuf::from(OsStr::from_bytes(directory)))
 }
@@ -62,7 +62,7 @@ fn check(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// What the user may have meant by a name that is not in PATH.
+/// A suggestion for a name that is not in PATH.
 fn hint(name: &Path) -> String {
     let shown = name.display();
     if is_executable(name) {

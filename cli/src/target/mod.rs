@@ -1,8 +1,8 @@
-//! From what was typed behind `memtrack run` to the file that is executed, with its arguments and environment.
+//! Resolves the target of `memtrack run` to an executable file, its arguments and its environment.
 //!
-//! The library is loaded by the first program that is executed, so that program must be the one that is meant: an
-//! interpreter behind `#!/usr/bin/env python3` or behind a version manager's script is looked up here and executed
-//! directly. Invariant: the program gets the arguments and the environment that it would have had without memtrack.
+//! The first executed program loads the shim, so it must be the target itself: an interpreter named by `#!/usr/bin/env
+//! python3` or started by a version manager's script is resolved here and executed directly. Invariant: the program
+//! gets the same arguments and environment as without memtrack.
 
 mod elf;
 mod lookup;
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 /// The process's environment, in its order.
 pub(crate) type Environment = Vec<(OsString, OsString)>;
 
-/// What to run, as typed.
+/// The target as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A Python script, with its arguments.
@@ -33,7 +33,7 @@ pub(crate) enum Target {
     Program(OsString, Vec<OsString>),
 }
 
-/// A file to execute.
+/// A resolved target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TargetFile {
     /// The file.
@@ -42,15 +42,15 @@ pub(crate) struct TargetFile {
     pub(crate) arguments: Vec<OsString>,
     /// Its environment.
     pub(crate) environment: Environment,
-    /// Why nothing can be recorded of it, where that is known beforehand.
+    /// Why it cannot be recorded, if that is known in advance.
     pub(crate) untrackable: Option<String>,
 }
 
 impl Target {
-    /// Takes apart what was typed: `-m module`, `-c code`, a script's path or any other program.
+    /// Parses the target: `-m module`, `-c code`, the path of a script, or any other program.
     ///
     /// # Errors
-    /// Wrong usage: an unknown option, or `-m` and `-c` without what they need.
+    /// Wrong usage: an unknown option, or `-m` or `-c` without a value.
     pub(crate) fn parse(words: &[OsString]) -> Result<Self, Failure> {
         let Some((first, rest)) = words.split_first() else {
             return Err(Failure::usage("missing TARGET: expected a script, -m MODULE, -c CODE or a program"));
@@ -89,10 +89,10 @@ impl Target {
         name.to_string_lossy().replace('/', "_")
     }
 
-    /// Finds what is to be executed.
+    /// Finds the file to execute.
     ///
     /// # Errors
-    /// Status 127 for what is not found and 126 for what is not executable.
+    /// Status 127 if it is not found, 126 if it is not executable.
     pub(crate) fn resolve(&self, python: Option<&Path>, environment: Environment) -> Result<TargetFile, Failure> {
         let (options, arguments): (Vec<OsString>, _) = match self {
             Self::Program(program, arguments) => {
@@ -109,7 +109,7 @@ impl Target {
 }
 
 impl TargetFile {
-    /// A program that is executed as it is.
+    /// A program that is executed directly.
     fn new(path: PathBuf, arguments: Vec<OsString>, environment: Environment) -> Self {
         let untrackable = elf::untrackable(&path);
         Self { path, arguments, environment, untrackable }
@@ -121,7 +121,7 @@ pub(crate) fn variable<'a>(environment: &'a Environment, name: &str) -> Option<&
     environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
 }
 
-/// Sets a variable in its place, or as the last one.
+/// Replaces a variable in place, or appends it.
 pub(crate) fn set_variable(environment: &mut Environment, name: &str, value: OsString) {
     match environment.iter_mut().find(|(known, _)| known == name) {
         Some((_, old)) => *old = value,
@@ -129,7 +129,7 @@ pub(crate) fn set_variable(environment: &mut Environment, name: &str, value: OsS
     }
 }
 
-/// What is said of an option that `memtrack run` does not have, with the one that was perhaps meant.
+/// The error for an unknown option of `memtrack run`, with a suggestion.
 fn unknown_option(text: &str) -> String {
     let typed = text.split('=').next().unwrap_or(text);
     if long_options("flamegraph").iter().any(|option| option == typed) {
@@ -148,7 +148,7 @@ fn unknown_option(text: &str) -> String {
 /// Similarity above which an option is suggested; clap's threshold.
 const MEANT: f64 = 0.7;
 
-/// Says which options of memtrack stand behind the program, to which they went.
+/// A note about options of memtrack after the program, which were passed to the program.
 pub(crate) fn options_behind(target: &Target) -> Option<String> {
     let (Target::Script(_, words) | Target::Module(_, words)) = target else { return None };
     let known = run_options();
@@ -158,7 +158,7 @@ pub(crate) fn options_behind(target: &Target) -> Option<String> {
         .then(|| format!("{} passed to the program; put memtrack options before the program", behind.join(" ")))
 }
 
-/// Options that any program may have.
+/// Options that many programs have; no note about these.
 const COMMON: [&str; 4] = ["--help", "--quiet", "--force", "--live"];
 
 /// The long options of `memtrack run`, and `-o`.
@@ -184,7 +184,7 @@ fn words(first: impl IntoIterator<Item = OsString>, rest: &[OsString]) -> Vec<Os
     first.into_iter().chain(rest.iter().cloned()).collect()
 }
 
-/// What Python runs when it is given as a path: its suffixes, and directories with a main module.
+/// Whether Python runs this path: a Python suffix, or a directory with a main module.
 fn is_python_script(target: &OsStr) -> bool {
     let path = Path::new(target);
     let suffix = path.extension().and_then(OsStr::to_str);

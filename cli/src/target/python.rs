@@ -1,9 +1,9 @@
 //! Finds the Python interpreter for a script, resolving pyenv and asdf wrapper scripts.
 //!
-//! `python3` is often a shell script (of pyenv, for one) that sets variables and ends by executing the interpreter of
-//! the chosen version. It is asked once, by having it run a few lines of Python that tell the interpreter's name and
-//! environment; the real run then starts the interpreter directly. Invariant: what the program sees is what it would
-//! have seen behind that script.
+//! `python3` is often a shell script (such as pyenv's) that sets variables and executes the interpreter of the selected
+//! version. memtrack executes it once with a few lines of Python that print the interpreter's path and environment; the
+//! recording then starts that interpreter directly. Invariant: the program sees the same arguments and environment as
+//! through the script.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -13,17 +13,17 @@ use std::process::{Command, Stdio};
 use super::{Environment, lookup, variable};
 use crate::failure::Failure;
 
-/// Writes the interpreter's first argument, its file, and its environment, each with a length before it.
-/// Isolated and without site, which is what makes it quick.
+/// Prints the interpreter's first argument, its file and its environment, each prefixed with its length. Runs isolated
+/// and without site, to be quick.
 const QUESTION: &str = "import os,sys
 for part in (open('/proc/self/cmdline','rb').read().split(b'\\0')[0], os.fsencode(os.readlink('/proc/self/exe')), \
 open('/proc/self/environ','rb').read()): os.write(1, b'%d:' % len(part) + part)";
 
-/// The interpreter for scripts, modules and code, and the name it is called by: `--python`, else the virtual
-/// environment's, else `python3` in PATH.
+/// The interpreter for scripts, modules and code, and its argv[0]: `--python`, else the virtual environment's, else
+/// `python3` in PATH.
 ///
 /// # Errors
-/// Status 127 for what is not found and 126 for what is not executable.
+/// Status 127 if it is not found, 126 if it is not executable.
 pub(super) fn interpreter(chosen: Option<&Path>, environment: &Environment) -> Result<(PathBuf, OsString), Failure> {
     if let Some(chosen) = chosen {
         return Ok((lookup::program(chosen.as_os_str(), environment)?, chosen.into()));
@@ -38,7 +38,7 @@ pub(super) fn interpreter(chosen: Option<&Path>, environment: &Environment) -> R
     Ok((lookup::program(&name, environment)?, name))
 }
 
-/// Whether a script's text is that of a version manager: its last command hands everything to `pyenv exec` or the like.
+/// Whether a script belongs to a version manager: it executes `pyenv exec` or similar with all arguments.
 pub(super) fn is_version_manager(text: &[u8]) -> bool {
     let text = String::from_utf8_lossy(text);
     text.lines().any(|line| {
@@ -49,26 +49,26 @@ pub(super) fn is_version_manager(text: &[u8]) -> bool {
     })
 }
 
-/// What stands behind a version manager's script.
+/// The program that a version manager's script executes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WrappedInterpreter {
     /// The program.
     pub(super) path: PathBuf,
-    /// The name it is called by.
+    /// Its argv[0].
     pub(super) name: OsString,
-    /// The environment it is given.
+    /// Its environment.
     pub(super) environment: Environment,
 }
 
-/// Asks a version manager's script at `path` what it would execute; `None` where it does not answer as expected (the
-/// script is then executed as it is).
+/// Determines what a version manager's script at `path` would execute; `None` if its output is not as expected (the
+/// script is then executed itself).
 pub(super) fn wrapped_interpreter(path: &Path, environment: &Environment) -> Option<WrappedInterpreter> {
     let name = path.file_name()?;
     let is_python = name.as_bytes().starts_with(b"python");
-    // Other programs of the version manager are found in the PATH that it gives to its Python.
+    // Other programs of the version manager are searched in the PATH that it sets for its Python.
     let python = if is_python { path.to_path_buf() } else { path.with_file_name("python3") };
     let mut command = Command::new(python);
-    // An environment that is given is sorted; one that is inherited keeps its order, which the program may see.
+    // `Command` sorts an explicit environment; an inherited one keeps its order, which the program may observe.
     if !environment.iter().cloned().eq(std::env::vars_os()) {
         command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
     }

@@ -1,8 +1,8 @@
-//! Scripts: what their first line executes, step by step, until a program is reached.
+//! Resolves scripts: follows `#!` lines and wrappers step by step to a program.
 //!
-//! The kernel's rules: a line of at most 255 bytes, the interpreter's path, and the rest as one argument. `env` is
-//! taken as `env` would act. Invariant: where a form is not understood, the file is executed as it is; the program
-//! then runs unharmed and is not tracked.
+//! By the kernel's rules, the line has at most 255 bytes: the interpreter's path, and the rest as one argument. `env`
+//! is emulated. Invariant: if a form is not understood, the file itself is executed; the program then runs normally,
+//! but is not recorded.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 use super::{Environment, TargetFile, lookup, python, set_variable};
 use crate::failure::Failure;
 
-/// What the kernel reads of a file to find its interpreter.
+/// Bytes that the kernel reads of a file to find its interpreter.
 const KERNEL_BYTES: usize = 256;
-/// What is read to recognize a version manager's script.
+/// Bytes that are read to recognize a version manager's script.
 const HEAD_BYTES: u64 = 4096;
-/// The kernel follows four interpreters; `env` and version managers come on top.
+/// Maximum number of steps. The kernel follows up to four interpreters; `env` and version managers add more.
 const MAX_STEPS: usize = 12;
 
-/// Finds the program that executing `path` with `arguments` (its own name first) comes to.
+/// Finds the program that executing `path` with `arguments` (argv[0] first) leads to.
 ///
 /// # Errors
-/// Status 126 for interpreters that lead in a circle, 127 for one that is not there.
+/// Status 126 for an interpreter loop, 127 for a missing interpreter.
 pub(super) fn resolve(
     path: PathBuf,
     arguments: Vec<OsString>,
@@ -68,7 +68,7 @@ impl ScriptStep {
         }
         match first_line(&head) {
             Some((interpreter, argument)) => self.by_line(interpreter, argument),
-            // Text without a first line for the kernel: execvp and shells hand it to sh.
+            // Text without `#!`: execvp and shells execute it with sh.
             None if is_text(&head) => Ok(Resolution::Step(self.interpreted("/bin/sh".into(), vec!["/bin/sh".into()]))),
             None => Ok(Resolution::Program(self)),
         }
@@ -79,7 +79,7 @@ impl ScriptStep {
         Self { path: wrapped.path, arguments: self.arguments, environment: wrapped.environment }
     }
 
-    /// The script is handed to its interpreter, with `words` before it.
+    /// Passes the script to its interpreter, after `words`.
     fn interpreted(mut self, interpreter: OsString, mut words: Vec<OsString>) -> Self {
         words.push(self.path.into());
         words.extend(self.arguments.drain(1..));
@@ -100,7 +100,7 @@ impl ScriptStep {
         Ok(if is_env { Resolution::Program(next) } else { Resolution::Step(next) })
     }
 
-    /// What `env` would do: set variables, find the program in PATH, and execute it under its name.
+    /// Emulates `env`: sets variables, finds the program in PATH, and executes it.
     fn by_env(mut self, env: EnvCommand) -> Resolution {
         for (name, value) in env.variables {
             set_variable(&mut self.environment, &name, value.into());
@@ -110,13 +110,13 @@ impl ScriptStep {
                 let words = env.words.into_iter().map(OsString::from).collect();
                 Resolution::Step(self.interpreted(found.into(), words))
             }
-            // env itself says best what is wrong.
+            // `env` itself then prints the error.
             Err(_) => Resolution::Program(self),
         }
     }
 }
 
-/// What a line `#!/usr/bin/env …` asks for.
+/// The parsed arguments of a `#!/usr/bin/env …` line.
 #[derive(Debug, PartialEq, Eq)]
 struct EnvCommand {
     variables: Vec<(String, String)>,
@@ -124,7 +124,7 @@ struct EnvCommand {
 }
 
 impl EnvCommand {
-    /// Takes the argument of `env` apart; `None` for what only `env` itself understands.
+    /// Parses the argument of `env`; `None` for forms that are not emulated.
     fn parse(argument: &[u8]) -> Option<Self> {
         let argument = str::from_utf8(argument).ok()?;
         let Some(split) = argument.strip_prefix("-S").or_else(|| argument.strip_prefix("--split-string=")) else {
@@ -146,7 +146,7 @@ impl EnvCommand {
 fn head(path: &Path) -> Vec<u8> {
     let mut head = Vec::new();
     if let Ok(file) = File::open(path) {
-        // An unreadable file that may be executed is handed to the kernel as it is.
+        // A file that is executable but not readable is passed to the kernel.
         let _ = file.take(HEAD_BYTES).read_to_end(&mut head);
     }
     head

@@ -1,6 +1,6 @@
-//! What a page says of its captures in words: the meaning of each view, facts, and the peak.
+//! Texts of a page about its captures: a description of each view, metadata, and the peak.
 //!
-//! Invariant: every figure is that of the other reports.
+//! Invariant: the figures equal those of the other reports.
 
 use memtrack_reader::View;
 
@@ -8,7 +8,7 @@ use crate::reports::capture_info::{Capture, visible};
 use crate::reports::{arenas, failed, stats};
 use crate::units::{count, duration, size};
 
-/// What a view is of, and of which moment, in one sentence.
+/// One sentence about a view: its allocations, and the moment.
 pub(super) fn view_description(view: View, capture: &Capture) -> String {
     let totals = &capture.analysis.totals;
     let is_python = capture.info.process.python_version.is_some();
@@ -29,7 +29,7 @@ pub(super) fn view_description(view: View, capture: &Capture) -> String {
     }
 }
 
-/// The same without what only one capture can tell.
+/// The same, without details of a capture.
 pub(super) fn generic_view_description(view: View) -> &'static str {
     match view {
         View::HighWaterMark => "Memory live at the peak.",
@@ -40,7 +40,7 @@ pub(super) fn generic_view_description(view: View) -> &'static str {
     }
 }
 
-/// What the page says of a capture, label and text by turns.
+/// Metadata of a capture: alternating labels and texts.
 pub(super) fn info_pairs(capture: &Capture) -> Vec<String> {
     let (info, totals) = (&capture.info, &capture.analysis.totals);
     let arenas = capture.analysis.python_arenas(View::Leaks);
@@ -81,14 +81,14 @@ fn peak_text(capture: &Capture) -> String {
     }
 }
 
-/// When the high-water mark was, in microseconds, and its bytes: nothing where several processes had one each.
+/// Time (in microseconds) and bytes of the high-water mark; null if several processes have their own.
 pub(super) fn peak(capture: &Capture) -> serde_json::Value {
     let peak = &capture.analysis.totals.peak;
     let at = peak.at.filter(|_| !capture.has_several_peaks() && !capture.analysis.snapshots.is_empty());
     at.map_or(serde_json::Value::Null, |at| serde_json::json!({"time": at.time_ns / 1000, "bytes": peak.bytes}))
 }
 
-/// With which of those options that figures depend on.
+/// The recording options that influence the figures.
 fn how_recorded(capture: &Capture) -> String {
     let process = &capture.info.process;
     let options = [

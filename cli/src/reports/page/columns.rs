@@ -1,6 +1,6 @@
-//! The data of a page: one JSON object, mostly columns of integers, deflated and in base64 while it is written.
+//! The data of a page: one JSON object, mostly columns of integers, deflated and base64-encoded as it is written.
 //!
-//! Invariant: what comes out has only base64's characters, so nothing from a capture can end the element it stands in.
+//! Invariant: the output has only base64 characters, so no text of a capture can end the enclosing element.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,8 @@ use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use serde_json::Value;
 
-/// Text is handed to the encoder in parts of this size: each hand-over costs it as much as some ten thousand bytes.
+/// Text is passed to the encoder in parts of this size: each call has a fixed cost, like that of some ten thousand
+/// bytes.
 const PART: usize = 1 << 16;
 
 /// A JSON object being built.
@@ -26,14 +27,14 @@ impl PackedColumns {
         Self { packed, text: Vec::with_capacity(2 * PART), begun: false }
     }
 
-    /// A member of any kind. (Errors here and below: none, since all goes to memory; they are passed on all the same.)
+    /// Adds a member of any type. (Here and below, errors cannot occur, because the output is in memory.)
     pub(super) fn json(&mut self, name: &str, value: &Value) -> io::Result<()> {
         self.key(name);
         write!(self.text, "{value}")?;
         self.hand_over()
     }
 
-    /// A column.
+    /// Adds a column.
     pub(super) fn column(&mut self, name: &str, numbers: impl IntoIterator<Item = u64>) -> io::Result<()> {
         self.key(name);
         self.text.push(b'[');
@@ -51,13 +52,13 @@ impl PackedColumns {
         Ok(())
     }
 
-    /// A column of numbers that never fall, as the steps between them.
+    /// Adds a column of non-decreasing numbers, as differences.
     pub(super) fn steps(&mut self, name: &str, numbers: impl IntoIterator<Item = u64>) -> io::Result<()> {
         let mut last = 0;
         self.column(name, numbers.into_iter().map(|number| number.saturating_sub(std::mem::replace(&mut last, number))))
     }
 
-    /// The whole object.
+    /// Completes the object.
     pub(super) fn ended(mut self) -> io::Result<PackedObject> {
         self.text.extend_from_slice(if self.begun { b"}" } else { b"{}" });
         self.hand_over()?;
@@ -76,18 +77,18 @@ impl PackedColumns {
     }
 }
 
-/// A whole object, deflated.
+/// A complete object, deflated.
 pub(super) struct PackedObject(Vec<u8>);
 
 impl PackedObject {
-    /// The number of characters that it takes in the page.
+    /// Its size in the page, in characters.
     pub(super) fn len(&self) -> usize {
         self.0.len().div_ceil(3) * 4
     }
 
     /// Writes it as base64.
     pub(super) fn write(&self, mut out: impl Write) -> io::Result<()> {
-        // A multiple of three, so that only the last line is padded.
+        // A multiple of three, so that only the last chunk is padded.
         for chunk in self.0.chunks(3 * 1024) {
             writeln!(out, "{}", STANDARD.encode(chunk))?;
         }

@@ -1,6 +1,6 @@
-//! The file of a page: a frame of HTML, filled with the scripts and styles under `assets/` and with the data.
+//! The HTML file of a page: a template, filled with the scripts and styles under `assets/` and with the data.
 //!
-//! Invariant: no text of a capture can leave the element that it is put into.
+//! Invariant: no text of a capture can end the element that it is inserted into.
 
 use std::io::{self, Write};
 
@@ -31,19 +31,19 @@ const SCRIPTS: [&str; 19] = [
     include_str!("../../../assets/page.js"),
 ];
 
-/// What the page shows before its script has run, or without it.
+/// Contents that the page shows before its script has run, or without scripts.
 pub(super) struct StaticPage {
     pub(super) title: String,
-    /// The program, and what there is to say of it in smaller letters.
+    /// Title and subtitle.
     pub(super) heading: [String; 2],
-    /// Label and text by turns.
+    /// Alternating labels and texts.
     pub(super) info: Vec<String>,
 }
 
 /// Writes the whole file.
 ///
 /// # Errors
-/// What the writer says.
+/// A write error.
 pub(super) fn write(frame: &StaticPage, data: &PackedObject, mut out: impl Write) -> io::Result<()> {
     let info = frame.info.chunks(2).map(|pair| pair.iter().map(|text| escaped(text)).collect::<Vec<_>>());
     let info: String =

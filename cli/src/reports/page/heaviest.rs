@@ -1,9 +1,8 @@
 //! Selects the call sites with the most bytes from a tree of possibly millions, for display on a page.
 //!
-//! Those that are kept are found in one walk over all nodes, callees first, which remembers nothing but what callers
-//! that are still to come have so far, and the heaviest nodes until then; so the tree of what a page may show is the
-//! first that is made of stacks. Invariant: of a node that is there, its callers are, too: they weigh no less than what
-//! they call.
+//! One pass over all nodes, callees first, keeps only partial sums of callers that are not yet reached, and the
+//! heaviest nodes so far; so only the reduced tree is ever built. Invariant: the callers of a kept node are kept, too:
+//! they weigh at least as much.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,12 +15,12 @@ use super::VIEWS;
 use super::side::PageSide;
 use crate::reports::capture_info::Capture;
 
-/// The heaviest of the nodes of a tree.
+/// The heaviest nodes of a tree.
 pub(super) struct Heaviest {
     pub(super) tree: CallTree,
-    /// The largest part that each node and what it called has of any view of any side.
+    /// For each node, its largest share of any view's total, callees included.
     pub(super) weights: Vec<f64>,
-    /// Nodes of the whole tree.
+    /// Number of nodes of the complete tree.
     pub(super) all: usize,
 }
 
@@ -30,7 +29,8 @@ impl Heaviest {
     /// caller.
     pub(super) fn of_stacks(capture: &Capture, most: usize) -> (Self, PageSide<'_>) {
         let (frames, groups) = (&capture.frames, &capture.analysis.groups);
-        // Stacks go by their numbers, and the node for no stack, which is no other's caller, by the number after them.
+        // A stack's node has the stack's number; the node of empty stacks, which calls nothing, has the number after
+        // them.
         let no_frame = frames.stacks().len() as u32 + 1;
         let stack = |node: u32| if node == no_frame { StackId::EMPTY } else { StackId(node) };
         let caller = |node: u32| frames.node(stack(node)).map_or(0, |node| node.parent.0);
@@ -48,7 +48,7 @@ impl Heaviest {
         let mut placed = placed.into_iter();
         for place in &mut places {
             let mut node = *place;
-            // What is at the root itself has no place of its own.
+            // Groups at the root stay at the root.
             *place = if node == 0 { 0 } else { placed.next().unwrap_or(0) };
             let mut at = *place;
             while weights[at as usize] == UNKNOWN {
@@ -59,8 +59,8 @@ impl Heaviest {
         (Self { tree, weights, all }, PageSide { capture, places, whose, matched_elsewhere: Vec::new() })
     }
 
-    /// So many of the tree in which the sides have their places; those of what is left out become those of the nearest
-    /// callers.
+    /// The `most` heaviest nodes of a tree in which the groups of the sides have their nodes; groups of omitted nodes
+    /// are assigned to the nearest caller.
     pub(super) fn of_tree<const SIDES: usize>(tree: &CallTree, sides: &mut [PageSide<'_>; SIDES], most: usize) -> Self {
         let caller = |node: u32| tree.nodes()[node as usize].parent;
         let HeaviestNodes { nodes, all } = HeaviestNodes::new(sides, (tree.nodes().len() as u32, caller), most);
@@ -73,7 +73,7 @@ impl Heaviest {
         Self { tree: cut, weights: nodes.into_iter().map(|(_, weight)| weight).collect(), all }
     }
 
-    /// Which of its nodes are among so many heaviest of the whole tree.
+    /// Which of the nodes are among the `most` heaviest of the complete tree.
     pub(super) fn kept(&self, most: usize) -> Vec<bool> {
         if self.all <= most || self.weights.len() < most {
             return vec![true; self.weights.len()];
@@ -90,7 +90,7 @@ fn nth_largest(mut weights: Vec<f64>, n: usize) -> f64 {
     *weights.select_nth_unstable_by(at, f64::total_cmp).1
 }
 
-/// Makes of each place the nearest one that is kept: itself, or one that it is called from.
+/// Replaces each node by the nearest kept one: itself or a caller.
 fn nearest(places: &mut [u32], nodes: u32, caller: impl Fn(u32) -> u32, kept: &FxHashMap<u32, f64>) {
     let mut found: Vec<u32> = Vec::with_capacity(nodes as usize);
     for node in 0..nodes {
@@ -99,19 +99,19 @@ fn nearest(places: &mut [u32], nodes: u32, caller: impl Fn(u32) -> u32, kept: &F
     places.iter_mut().for_each(|place| *place = found[*place as usize]);
 }
 
-/// What a node and all that it called have in every view: bytes and numbers, on one side after the other.
+/// Total bytes and numbers of a node in every view, for each side.
 type ViewFigures<const SIDES: usize> = [[u64; 2 * VIEWS.len()]; SIDES];
 
-/// The nodes that are kept, the root always among them.
+/// The kept nodes, always including the root.
 struct HeaviestNodes {
-    /// With their weights.
+    /// Nodes and their weights.
     nodes: FxHashMap<u32, f64>,
-    /// The number of all nodes that something was allocated at or below, and the root.
+    /// Number of all nodes with a nonzero total, and the root.
     all: usize,
 }
 
 impl HeaviestNodes {
-    /// The `most` heaviest of so many nodes, whose callers have smaller numbers.
+    /// The `most` heaviest of `nodes` nodes; callers have smaller numbers than callees.
     fn new<const SIDES: usize>(
         sides: &[PageSide<'_>; SIDES],
         (nodes, caller): (u32, impl Fn(u32) -> u32),
@@ -119,7 +119,7 @@ impl HeaviestNodes {
     ) -> Self {
         let (whole, none) = (whole(sides), || [[0; 2 * VIEWS.len()]; SIDES]);
         let mut groups = sides.each_ref().map(by_place);
-        // Of nodes that are still to come, and of the next one, which most nodes are called from.
+        // Partial sums of callers; separately that of the next node, which is the caller in most cases.
         let (mut waiting, mut carried) = (FxHashMap::default(), None);
         let mut top_nodes = TopNodes { most, heap: BinaryHeap::new(), all: 0, last: 0.0 };
         for node in (0..nodes).rev() {
@@ -153,7 +153,7 @@ struct TopNodes {
     /// Ordered by the bit pattern of the weight: for non-negative floats it sorts like the value.
     heap: BinaryHeap<Reverse<(u64, u32)>>,
     all: usize,
-    /// The weight of the last of all.
+    /// The weight of the last node.
     last: f64,
 }
 
@@ -169,7 +169,7 @@ impl TopNodes {
         }
     }
 
-    /// All of them if there are no others, else those that are heavier than the least of them; and the root, which was
+    /// All nodes if they fit, else those heavier than the lightest one in the heap; and the root, which is offered
     /// last.
     fn kept(self) -> HeaviestNodes {
         let Self { most, heap, all, last } = self;
@@ -180,14 +180,14 @@ impl TopNodes {
     }
 }
 
-/// The numbers of a side's groups in the order of their places.
+/// The groups of a side, sorted by node.
 fn by_place(side: &PageSide<'_>) -> Vec<u32> {
     let mut groups: Vec<u32> = (0..side.places.len() as u32).collect();
     groups.sort_unstable_by_key(|group| side.places[*group as usize]);
     groups
 }
 
-/// The figures of everything.
+/// Totals of all views.
 fn whole<const SIDES: usize>(sides: &[PageSide<'_>; SIDES]) -> ViewFigures<SIDES> {
     sides.each_ref().map(|side| {
         let mut figures = [0; 2 * VIEWS.len()];
@@ -210,7 +210,7 @@ fn add<const SIDES: usize>(figures: &mut ViewFigures<SIDES>, more: &ViewFigures<
     }
 }
 
-/// The largest part of any figure.
+/// The largest share of any total.
 fn weight<const SIDES: usize>(figures: &ViewFigures<SIDES>, whole: &ViewFigures<SIDES>) -> f64 {
     let parts = figures.as_flattened().iter().zip(whole.as_flattened());
     parts.map(|(figure, whole)| *figure as f64 / (*whole).max(1) as f64).fold(0.0, f64::max)
@@ -227,8 +227,7 @@ mod tests {
     use crate::reports::capture_info::Capture;
     use crate::reports::fixture;
 
-    /// A few hundred groups of stacks that branch anywhere; of some stacks nothing is allocated, and of some all is at
-    /// once.
+    /// A few hundred groups of randomly branching stacks.
     fn capture() -> Capture {
         let mut capture = fixture::empty();
         let mut seed = 1_u64;

@@ -1,6 +1,6 @@
-//! Allocations in groups of what they have in common, with how long they lived.
+//! Groups of allocations with a common attribute, with their lifetimes.
 //!
-//! Invariant: every allocation is in one group; what is called the same in two captures is one group.
+//! Invariant: every allocation is in exactly one group; groups of several captures with the same name are merged.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -24,7 +24,7 @@ use crate::terminal::TextFormat;
 use crate::text::{Label, TextCell, TextColumn, TextTable, column, left_out, share};
 use crate::units::{count, size};
 
-/// What allocations of a group have in common.
+/// The attribute to group by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GroupBy {
     /// The innermost function
@@ -43,7 +43,7 @@ pub(crate) enum GroupBy {
     Stack,
 }
 
-/// A group in the numbers of one capture.
+/// A group's key, with ids of one capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum QueryGroupKey {
     Names(u32, u32),
@@ -54,7 +54,7 @@ enum QueryGroupKey {
     Stack(StackId),
 }
 
-/// A group, as it is shown.
+/// A row for a group.
 #[derive(Debug)]
 struct QueryGroupRow {
     label: Label,
@@ -62,12 +62,12 @@ struct QueryGroupRow {
     sums: QueryGroupSums,
 }
 
-/// What is known of a group.
+/// Figures of a group.
 #[derive(Clone, Debug, Default)]
 struct QueryGroupSums {
     all: Tally,
     live: Tally,
-    /// Not known of sums that were made while the program ran.
+    /// `None` for aggregated captures.
     lifetimes: Option<Lifetimes>,
 }
 
@@ -75,9 +75,9 @@ struct QueryGroupSums {
 #[derive(Debug)]
 pub(crate) struct QueryGroups {
     by: GroupBy,
-    /// Those of the capture at hand.
+    /// Groups of the current capture.
     open: HashMap<QueryGroupKey, QueryGroupSums>,
-    /// Those of its functions and files that are own code.
+    /// Keys of functions and files that are own code.
     own: HashSet<QueryGroupKey>,
     modules: ModuleTable,
     rows: Vec<QueryGroupRow>,
@@ -86,7 +86,7 @@ pub(crate) struct QueryGroups {
 }
 
 impl QueryGroups {
-    /// No groups yet.
+    /// An empty set of groups.
     pub(crate) fn new(by: GroupBy) -> Self {
         Self {
             by,
@@ -99,7 +99,7 @@ impl QueryGroups {
         }
     }
 
-    /// Takes an allocation of the capture at hand.
+    /// Adds an allocation of the current capture.
     pub(crate) fn add(&mut self, capture: &Capture, life: &AllocationRecord) {
         let key = self.key(capture, life.stack, life.allocator, life.thread, life.size);
         let sums = self.open.entry(key).or_default();
@@ -107,7 +107,7 @@ impl QueryGroups {
         sums.lifetimes.get_or_insert_default().add(life);
     }
 
-    /// Takes allocations of which only sums are known; their sizes are not.
+    /// Adds allocations of an aggregated capture, whose individual sizes are unknown.
     pub(crate) fn add_sum(&mut self, capture: &Capture, group: &memtrack_reader::analysis::Group) {
         let key = self.key(capture, group.stack, group.allocator, group.thread, 0);
         let sums = self.open.entry(key).or_default();
@@ -115,7 +115,7 @@ impl QueryGroups {
         sums.live.add(group.leaked_at_exit.bytes, group.leaked_at_exit.count);
     }
 
-    /// All of a capture has come.
+    /// Ends the current capture.
     pub(crate) fn end_capture(&mut self, capture: &Capture) {
         for (key, mut sums) in std::mem::take(&mut self.open) {
             if let Some(lifetimes) = &sums.lifetimes {
@@ -168,7 +168,7 @@ impl QueryGroups {
         key
     }
 
-    /// A group as text and as an object.
+    /// A group as label and as JSON.
     fn shown(&self, capture: &Capture, key: QueryGroupKey) -> (Label, Value) {
         let names = &capture.frames;
         let name = |id| names.name(NameId(id));
@@ -203,7 +203,7 @@ impl QueryGroups {
                 (plain(&format!("<= {}", size(most))), json!({"min_bytes": least, "max_bytes": most}))
             }
             QueryGroupKey::Stack(stack) => {
-                // Without lines, stacks that differ in them alone look like one.
+                // Lines are included, so that stacks that differ only in lines have different labels.
                 let named = |frame| match names.frame(frame).line {
                     0 => names.function(frame).to_owned(),
                     line => format!("{}:{line}", names.function(frame)),
@@ -215,10 +215,10 @@ impl QueryGroups {
         }
     }
 
-    /// Writes the first rows; all for a `limit` of 0.
+    /// Writes the first `limit` rows.
     ///
     /// # Errors
-    /// What the writer says; so below.
+    /// A write error; likewise below.
     pub(crate) fn text(
         &self,
         matched: &MatchTotals,
@@ -243,7 +243,7 @@ impl QueryGroups {
         }
     }
 
-    /// Writes everything as `memtrack-query`, version 1.
+    /// Writes all groups as `memtrack-query`, version 1.
     pub(crate) fn json(&self, query: &str, matched: &MatchTotals, mut out: impl Write) -> io::Result<()> {
         let (query, by) = (Value::from(query), Value::from(name(self.by)));
         write!(out, "{{\"schema\":\"memtrack-query\",\"version\":1,\"query\":{query},\"by\":{by},\"rows\":[")?;
@@ -298,8 +298,8 @@ impl QueryGroupRow {
     }
 }
 
-/// The innermost function of a stack, and its file. An import of which it is not known what it imports has no file: it
-/// goes by that of the code that imports.
+/// The innermost function of a stack, and its file. A folded import without a known module has no file; it takes that
+/// of the importing code.
 fn names_of(frames: &Frames, stack: StackId) -> (NameId, NameId) {
     let Some(node) = frames.node(stack) else { return (NameId(0), NameId(0)) };
     let frame = frames.frame(node.frame);

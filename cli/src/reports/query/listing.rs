@@ -1,4 +1,4 @@
-//! Allocations one by one: the largest as text, all of them as JSON.
+//! Lists individual allocations: the largest as text, all of them as JSON.
 //!
 //! Invariant: memory does not grow with the number of allocations, only with that of their stacks.
 
@@ -16,7 +16,7 @@ use crate::terminal::TextFormat;
 use crate::text::{Label, TextTable, column, left_out};
 use crate::units::size;
 
-/// A size, the number of its row, its figures and its place.
+/// Size, row number, figures and label.
 type Ranked = (u64, Reverse<u64>, [String; 6], Label);
 
 /// The largest allocations, as rows of text.
@@ -29,12 +29,12 @@ pub(crate) struct Largest {
 }
 
 impl Largest {
-    /// At most `limit` of them.
+    /// Keeps at most `limit` rows.
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit, rows: BinaryHeap::new(), seen: 0 }
     }
 
-    /// Takes an allocation, if it is large enough.
+    /// Adds an allocation, if it is large enough.
     pub(crate) fn add(&mut self, capture: &Capture, life: &AllocationRecord) {
         self.seen += 1;
         if self.rows.len() >= self.limit {
@@ -50,7 +50,7 @@ impl Largest {
     /// Writes the rows, largest first.
     ///
     /// # Errors
-    /// What the writer says.
+    /// A write error.
     pub(crate) fn text(self, matched: &MatchTotals, format: TextFormat, mut out: impl Write) -> io::Result<()> {
         writeln!(out, "{}", format.heading(&matched.heading()))?;
         if self.rows.is_empty() {
@@ -82,21 +82,21 @@ fn figures(capture: &Capture, life: &AllocationRecord) -> [String; 6] {
     [size(life.size), span(life.time_ns), span(life.lifetime_ns), end, tid(life.thread), life.allocator.name().into()]
 }
 
-/// Writes every allocation as JSON while they come. The first error ends the writing, not the reading.
+/// Writes allocations as JSON as they are found. After the first write error it writes nothing more; reading goes on.
 #[derive(Debug)]
 pub(crate) struct ListingWriter<W> {
     out: W,
     written: io::Result<()>,
     rows: u64,
-    /// Stacks of this capture that a row names.
+    /// Stacks of the current capture that rows refer to.
     stacks: BTreeSet<StackId>,
-    /// Those of captures before.
+    /// Stacks of earlier captures.
     described: Vec<Value>,
     captures: Vec<Value>,
 }
 
 impl<W: Write> ListingWriter<W> {
-    /// Begins `memtrack-query`, version 1.
+    /// Writes the head of `memtrack-query`, version 1.
     pub(crate) fn new(query: &str, mut out: W) -> Self {
         let head = write!(
             out,
@@ -106,7 +106,7 @@ impl<W: Write> ListingWriter<W> {
         Self { out, written: head, rows: 0, stacks: BTreeSet::new(), described: Vec::new(), captures: Vec::new() }
     }
 
-    /// Writes an allocation of the capture at hand.
+    /// Writes an allocation of the current capture.
     pub(crate) fn add(&mut self, capture: &Capture, life: &AllocationRecord) {
         self.stacks.insert(life.stack);
         let comma = if self.rows > 0 { "," } else { "" };
@@ -116,7 +116,7 @@ impl<W: Write> ListingWriter<W> {
         }
     }
 
-    /// All of a capture has come.
+    /// Ends the current capture.
     pub(crate) fn end_capture(&mut self, capture: &Capture) {
         let number = self.captures.len();
         for stack in std::mem::take(&mut self.stacks) {
@@ -126,10 +126,10 @@ impl<W: Write> ListingWriter<W> {
         self.captures.push(super::capture_value(capture));
     }
 
-    /// Writes what the rows refer to, and the sums.
+    /// Writes the stacks that rows refer to, and the totals.
     ///
     /// # Errors
-    /// What the writer said first.
+    /// The first write error.
     pub(crate) fn finish(mut self, matched: &MatchTotals) -> io::Result<()> {
         self.written?;
         write!(self.out, "\n],\"stacks\":[")?;

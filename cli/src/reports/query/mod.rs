@@ -1,6 +1,6 @@
-//! `query`: the allocations that an expression means, one by one or in groups, as text or JSON.
+//! `query`: allocations that match an expression, individually or in groups, as text or JSON.
 //!
-//! Invariant: what matched adds up to the same, however it is shown.
+//! Invariant: all output forms have the same totals.
 
 mod groups;
 mod listing;
@@ -17,12 +17,12 @@ use crate::units::{count, size};
 pub(crate) use groups::{GroupBy, QueryGroups};
 pub(crate) use listing::{Largest, ListingWriter};
 
-/// What matched, of what there is.
+/// Totals of matching and of all allocations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MatchTotals {
-    /// What the expression means.
+    /// Matching allocations.
     pub(crate) matched: Tally,
-    /// Everything.
+    /// All allocations.
     pub(crate) of: Tally,
 }
 
@@ -44,7 +44,7 @@ impl MatchTotals {
     }
 }
 
-/// A frame as an object.
+/// A frame as JSON.
 fn frame_value(capture: &Capture, frame: Option<FrameId>) -> Value {
     let Some(id) = frame else { return json!({"function": NO_STACK, "file": null, "line": null}) };
     let frames = &capture.frames;
@@ -61,7 +61,7 @@ fn stack_value(capture: &Capture, stack: StackId) -> Value {
     capture.frames.leaf_to_root(stack).map(|frame| frame_value(capture, Some(frame))).collect()
 }
 
-/// A stack in one line: the line of own code and the place, or the innermost frame where stacks are shown as recorded.
+/// A stack as one line: own-code line and callee, or the innermost frame if stacks are not folded.
 fn label(capture: &Capture, recorded: StackId) -> Label {
     let stack = capture.stack(recorded);
     if capture.shown.folded {
@@ -70,7 +70,7 @@ fn label(capture: &Capture, recorded: StackId) -> Label {
     capture.frame_label(capture.frames.node(stack).map(|node| node.frame))
 }
 
-/// A span of time with two or three digits, from microseconds on.
+/// A duration with two or three digits, from microseconds on.
 pub(super) fn span(ns: u64) -> String {
     match ns {
         0..10_000_000 => match ns as f64 / 1e3 {
@@ -81,7 +81,7 @@ pub(super) fn span(ns: u64) -> String {
     }
 }
 
-/// What is said of a capture.
+/// A capture as JSON.
 fn capture_value(capture: &Capture) -> Value {
     let info = &capture.info;
     json!({

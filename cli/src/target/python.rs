@@ -19,7 +19,7 @@ const QUESTION: &str = "import os,sys
 for part in (open('/proc/self/cmdline','rb').read().split(b'\\0')[0], os.fsencode(os.readlink('/proc/self/exe')), \
 open('/proc/self/environ','rb').read()): os.write(1, b'%d:' % len(part) + part)";
 
-/// The interpreter for scripts, modules and code, and its argv[0]: `--python`, else the virtual environment's, else
+/// The interpreter for scripts, modules and code, and the name that it is called by: `--python`, else the virtual environment's, else
 /// `python3` in PATH.
 ///
 /// # Errors
@@ -54,7 +54,7 @@ pub(super) fn is_version_manager(text: &[u8]) -> bool {
 pub(super) struct WrappedInterpreter {
     /// The program.
     pub(super) path: PathBuf,
-    /// Its argv[0].
+    /// The name that it is called by.
     pub(super) name: OsString,
     /// Its environment.
     pub(super) environment: Environment,

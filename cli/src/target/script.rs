@@ -20,7 +20,7 @@ const HEAD_BYTES: u64 = 4096;
 /// Maximum number of steps. The kernel follows up to four interpreters; `env` and version managers add more.
 const MAX_STEPS: usize = 12;
 
-/// Finds the program that executing `path` with `arguments` (argv[0] first) leads to.
+/// Finds the program that executing `path` with `arguments` (the name first) leads to.
 ///
 /// # Errors
 /// Status 126 for an interpreter loop, 127 for a missing interpreter.

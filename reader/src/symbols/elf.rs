@@ -4,12 +4,14 @@
 //! signal. Invariant: no part is longer than the file; a compressed section is at most [`RATIO`] times its stored size.
 
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use flate2::bufread::ZlibDecoder;
 use object::elf::{FileHeader64, SHN_UNDEF, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
 use object::read::elf::{ElfFile, Sym, SymbolTable};
-use object::read::{CompressionFormat, ReadCache, StringTable};
+use object::read::{CompressedData, CompressionFormat, ReadCache, StringTable};
 use object::{Endianness, Object, ObjectSection};
 
 use super::error::SymbolError;
@@ -115,7 +117,7 @@ impl<'d> SymbolFile<'d> {
         if data.format != CompressionFormat::None && !plausible {
             return None;
         }
-        Some(Arc::from(data.decompress().ok()?))
+        decompress(&data).map(Arc::from)
     }
 
     /// The functions in its symbol table, or those that it exports.
@@ -152,4 +154,20 @@ fn raw<'d, S: Sym<Endian = Endianness>>(
     }
     let name = symbol.name(endian, names).ok().filter(|name| !name.is_empty() && name[0] != b'$')?;
     Some(Raw { address: symbol.st_value(endian).into(), size, name, local: symbol.st_bind() == STB_LOCAL })
+}
+/// A section's bytes; `None` where they are not as many as its header says.
+fn decompress(section: &CompressedData<'_>) -> Option<Vec<u8>> {
+    let length = usize::try_from(section.uncompressed_size).ok()?;
+    match section.format {
+        CompressionFormat::None => Some(section.data.to_vec()),
+        CompressionFormat::Zlib => {
+            let mut bytes = vec![0; length];
+            ZlibDecoder::new(section.data).read_exact(&mut bytes).ok()?;
+            Some(bytes)
+        }
+        CompressionFormat::Zstandard => {
+            zstd::bulk::decompress(section.data, length).ok().filter(|bytes| bytes.len() == length)
+        }
+        _ => None,
+    }
 }

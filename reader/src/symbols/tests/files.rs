@@ -15,7 +15,8 @@ use crate::symbols::{DebugFileSearch, Symbolizer, WantedOffsets};
 #[test]
 fn inlined_functions_have_their_lines() {
     let fixture = Fixture::new();
-    for options in [[].as_slice(), &["-gz=zlib"], &["-gdwarf-4"], &["-no-pie"]] {
+    for options in [[].as_slice(), &["-gz=zlib"], &["-Wl,--compress-debug-sections=zstd"], &["-gdwarf-4"], &["-no-pie"]]
+    {
         let program = fixture.inlined(options);
         let (module, mark) = (module(&program), address(&program, "mark"));
         let mut symbolizer = fixture.symbolizer();

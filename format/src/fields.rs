@@ -1,8 +1,7 @@
-//! Reader and writer of payloads that are tables: numbers, byte strings and counted rows.
+//! Reader and writer of what payloads are made of: bytes, numbers, byte strings and counted rows.
 //!
-//! The payloads of [`aggregate`](crate::aggregate), [`symbols`](crate::symbols), [`sources`](crate::sources) and
-//! [`mapped`](crate::mapped) blocks are made of these only. Numbers are prefix varints, byte strings have their length
-//! before them, rows their count.
+//! Numbers are prefix varints, byte strings have their length before them, rows their count. Records have a writer of
+//! their own, which never allocates: see [`crate::record`].
 //!
 //! Invariant: reading allocates no more rows than there are bytes, and no text longer than the payload.
 
@@ -44,7 +43,17 @@ pub(crate) struct FieldReader<'a> {
 
 impl<'a> FieldReader<'a> {
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self::at(bytes, 0)
+    }
+
+    /// From this position on.
+    pub(crate) const fn at(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at }
+    }
+
+    /// The position after what was read.
+    pub(crate) const fn position(&self) -> usize {
+        self.at
     }
 
     /// Whether nothing follows.
@@ -52,6 +61,14 @@ impl<'a> FieldReader<'a> {
         self.at == self.bytes.len()
     }
 
+    #[inline]
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.at)?;
+        self.at += 1;
+        Some(byte)
+    }
+
+    #[inline]
     pub(crate) fn number(&mut self) -> Option<u64> {
         let (value, at) = varint::read(self.bytes, self.at)?;
         self.at = at;
@@ -81,6 +98,15 @@ impl<'a> FieldReader<'a> {
         }
         Some(rows)
     }
+}
+
+/// A payload with damage: one byte changed, and some cut off.
+#[cfg(test)]
+pub(crate) fn damaged(mut payload: Vec<u8>, at: usize, with: u8, cut: usize) -> Vec<u8> {
+    let at = at % payload.len();
+    payload[at] ^= with;
+    payload.truncate(payload.len() - cut.min(payload.len()));
+    payload
 }
 
 #[cfg(test)]

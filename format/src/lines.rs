@@ -30,17 +30,6 @@ impl LineTableFormat {
     pub fn from_number(number: u8) -> Option<Self> {
         [Self::Lnotab, Self::Ranges, Self::Locations].get(usize::from(number)).copied()
     }
-
-    /// The format of CPython 3.`minor`; `None` for versions before 3.8.
-    #[must_use]
-    pub fn of_python3(minor: u8) -> Option<Self> {
-        match minor {
-            0..=7 => None,
-            8 | 9 => Some(Self::Lnotab),
-            10 => Some(Self::Ranges),
-            _ => Some(Self::Locations),
-        }
-    }
 }
 
 /// The offset of a frame that has not executed an instruction: its line is the function's first line.
@@ -223,7 +212,11 @@ mod tests {
     fn check_code(line: &str) -> u32 {
         let fields: Vec<&str> = line.split(' ').collect();
         let [minor, name, first_line, size, table, places @ ..] = fields.as_slice() else { panic!("{line}") };
-        let format = LineTableFormat::of_python3(u8::try_from(number(minor)).unwrap()).unwrap();
+        let format = match number(minor) {
+            8 | 9 => LineTableFormat::Lnotab,
+            10 => LineTableFormat::Ranges,
+            _ => LineTableFormat::Locations,
+        };
         let (table, first_line, size) = (bytes(table), number(first_line), number(size));
         let places: Vec<_> = places.iter().map(|field| place(field)).collect();
         for offset in (0..size).step_by(2) {
@@ -241,14 +234,6 @@ mod tests {
         for minor in 8..=13 {
             assert!(FIXTURE.lines().any(|line| line.starts_with(&format!("{minor} "))), "no 3.{minor}");
         }
-    }
-
-    #[test]
-    fn versions() {
-        assert_eq!(LineTableFormat::of_python3(7), None);
-        assert_eq!(LineTableFormat::of_python3(9), Some(LineTableFormat::Lnotab));
-        assert_eq!(LineTableFormat::of_python3(10), Some(LineTableFormat::Ranges));
-        assert_eq!(LineTableFormat::of_python3(15), Some(LineTableFormat::Locations));
     }
 
     #[test]

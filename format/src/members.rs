@@ -5,25 +5,22 @@
 //!
 //! Invariant: a capture in such a file has the same bytes as it had in a file of its own.
 
-use crate::varint;
+use crate::fields::{FieldReader, FieldWriter};
 
 /// The payload for captures of these lengths.
 #[must_use]
 pub fn encode(lengths: &[u64]) -> Vec<u8> {
-    let mut bytes = vec![0; lengths.len() * varint::MAX_LEN];
-    let end = lengths.iter().fold(0, |at, length| varint::write(&mut bytes, at, *length).unwrap_or(at));
-    bytes.truncate(end);
-    bytes
+    let mut out = FieldWriter::default();
+    out.numbers(lengths);
+    out.0
 }
 
 /// The lengths in this payload; `None` if it is malformed.
 #[must_use]
 pub fn decode(payload: &[u8]) -> Option<Vec<u64>> {
-    let (mut lengths, mut at) = (Vec::new(), 0);
-    while at < payload.len() {
-        let (length, next) = varint::read(payload, at)?;
-        lengths.push(length);
-        at = next;
+    let (mut input, mut lengths) = (FieldReader::new(payload), Vec::new());
+    while !input.is_at_end() {
+        lengths.push(input.number()?);
     }
     Some(lengths)
 }

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use crate::varint;
+use crate::fields::{FieldReader, FieldWriter};
 
 /// Metadata of the recorded process and of its recording. `None` and empty: unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -195,25 +195,22 @@ impl NumberField for Option<u64> {
     }
 }
 
-impl NumberField for Option<u32> {
-    fn number(&self) -> Option<u64> {
-        self.map(Into::into)
-    }
+/// Numbers of fewer bits.
+macro_rules! small_number_fields {
+    ($($number:ty),*) => {$(
+        impl NumberField for Option<$number> {
+            fn number(&self) -> Option<u64> {
+                self.map(Into::into)
+            }
 
-    fn set(&mut self, number: Option<u64>) {
-        *self = number.and_then(|number| number.try_into().ok());
-    }
+            fn set(&mut self, number: Option<u64>) {
+                *self = number.and_then(|number| number.try_into().ok());
+            }
+        }
+    )*};
 }
 
-impl NumberField for Option<u8> {
-    fn number(&self) -> Option<u64> {
-        self.map(Into::into)
-    }
-
-    fn set(&mut self, number: Option<u64>) {
-        *self = number.and_then(|number| number.try_into().ok());
-    }
-}
+small_number_fields!(u8, u32);
 
 impl NumberField for Option<PythonVersion> {
     fn number(&self) -> Option<u64> {
@@ -248,7 +245,7 @@ impl Process {
     /// The payload of a block with every known field.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = FieldWriter::default();
         let mut copy = self.clone();
         for (tag, list) in copy.lists() {
             list.iter().take(MAX_ENTRIES).for_each(|entry| put(&mut out, tag, entry));
@@ -262,16 +259,15 @@ impl Process {
         for (tag, field) in copy.numbers() {
             field.number().iter().for_each(|&number| put(&mut out, tag, &number_bytes(number)));
         }
-        out
+        out.0
     }
 
     /// Overrides the fields that this payload holds. `false`: the payload is malformed from some point on.
     pub fn update(&mut self, payload: &[u8]) -> bool {
-        let mut at = 0;
+        let mut fields = FieldReader::new(payload);
         let mut news = Self::default();
-        while at < payload.len() {
-            let Some((tag, bytes, next)) = field(payload, at) else { return false };
-            at = next;
+        while !fields.is_at_end() {
+            let (Some(tag), Some(bytes)) = (fields.number(), fields.bytes()) else { return false };
             match news.lists().into_iter().find(|(known, _)| *known == tag) {
                 Some((_, list)) if list.len() < MAX_ENTRIES => list.push(bytes.to_vec()),
                 Some(_) => {}
@@ -290,9 +286,9 @@ impl Process {
         if let Some((_, field)) = self.texts().into_iter().find(|(known, _)| *known == tag) {
             *field = Some(bytes.to_vec());
         } else if let Some((_, flag)) = self.flags().into_iter().find(|(known, _)| *known == tag) {
-            *flag = varint::read(bytes, 0).is_some_and(|(value, _)| value == 1);
+            *flag = FieldReader::new(bytes).number() == Some(1);
         } else if let Some((_, field)) = self.numbers().into_iter().find(|(known, _)| *known == tag) {
-            field.set(varint::read(bytes, 0).map(|(value, _)| value));
+            field.set(FieldReader::new(bytes).number());
         }
     }
 
@@ -377,28 +373,19 @@ impl Process {
 }
 
 fn number_bytes(value: u64) -> Vec<u8> {
-    let mut bytes = vec![0; varint::MAX_LEN];
-    let end = varint::write(&mut bytes, 0, value).unwrap_or(0);
-    bytes.truncate(end);
-    bytes
+    let mut out = FieldWriter::default();
+    out.number(value);
+    out.0
 }
 
-fn put(out: &mut Vec<u8>, tag: u64, bytes: &[u8]) {
-    out.extend(number_bytes(tag));
-    out.extend(number_bytes(bytes.len() as u64));
-    out.extend_from_slice(bytes);
-}
-
-fn field(payload: &[u8], at: usize) -> Option<(u64, &[u8], usize)> {
-    let (tag, at) = varint::read(payload, at)?;
-    let (len, at) = varint::read(payload, at)?;
-    let end = at.checked_add(usize::try_from(len).ok()?)?;
-    Some((tag, payload.get(at..end)?, end))
+fn put(out: &mut FieldWriter, tag: u64, bytes: &[u8]) {
+    out.number(tag);
+    out.bytes(bytes);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Process, PythonVersion, StartTimes};
+    use super::{FieldWriter, Process, PythonVersion, StartTimes};
 
     fn example() -> Process {
         Process {
@@ -425,10 +412,10 @@ mod tests {
     #[test]
     fn a_flag_is_set_by_a_field_of_1_only() {
         for (value, set) in [(0, false), (1, true), (2, false)] {
-            let mut payload = Vec::new();
+            let mut payload = FieldWriter::default();
             super::put(&mut payload, 40, &super::number_bytes(value));
             let mut read = Process::default();
-            assert!(read.update(&payload));
+            assert!(read.update(&payload.0));
             assert_eq!(read, Process { timestamps: set, ..Process::default() });
         }
         let whole = Process { native_traces: true, anonymized: true, ..Process::default() };
@@ -445,10 +432,10 @@ mod tests {
     #[test]
     fn a_number_outside_of_its_type_leaves_the_field_unknown() {
         for tag in [32, 34, 35, 44] {
-            let mut payload = Vec::new();
+            let mut payload = FieldWriter::default();
             super::put(&mut payload, tag, &super::number_bytes(u64::MAX));
             let mut read = Process::default();
-            assert!(read.update(&payload));
+            assert!(read.update(&payload.0));
             assert_eq!(read, Process::default());
         }
     }

@@ -12,7 +12,7 @@
 //!
 //! Invariant: tickets and times rise within a block.
 
-use crate::varint;
+use crate::fields::{FieldReader, FieldWriter};
 
 /// One entry of an observations block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ const THREAD: u8 = 3;
 /// Writes the payload of an observations block.
 #[derive(Debug, Default)]
 pub struct ObservationWriter {
-    bytes: Vec<u8>,
+    fields: FieldWriter,
     last: Tick,
     first_ticket: Option<u64>,
 }
@@ -65,14 +65,12 @@ impl ObservationWriter {
             Observation::Tick(tick) => self.tick(TICK, *tick),
             Observation::Snapshot { tick, ticks, rss } => {
                 self.tick(SNAPSHOT, *tick);
-                self.number(*ticks);
-                self.number(*rss);
+                self.fields.numbers(&[*ticks, *rss]);
             }
             Observation::Thread { tid, name } => {
-                self.bytes.push(THREAD);
-                self.number(u64::from(tid.cast_unsigned()));
-                self.number(name.len() as u64);
-                self.bytes.extend_from_slice(name.as_bytes());
+                self.fields.0.push(THREAD);
+                self.fields.number(u64::from(tid.cast_unsigned()));
+                self.fields.bytes(name.as_bytes());
             }
         }
     }
@@ -80,34 +78,27 @@ impl ObservationWriter {
     /// Bytes so far.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.bytes.len()
+        self.fields.0.len()
     }
 
     /// Whether nothing was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.fields.0.is_empty()
     }
 
     /// Takes the payload out, with its first and last ticket.
     pub fn take(&mut self) -> (Vec<u8>, u64, u64) {
         let taken = std::mem::take(self);
-        (taken.bytes, taken.first_ticket.unwrap_or(0), taken.last.ticket)
+        (taken.fields.0, taken.first_ticket.unwrap_or(0), taken.last.ticket)
     }
 
     fn tick(&mut self, kind: u8, tick: Tick) {
-        self.bytes.push(kind);
-        self.number(tick.ticket.wrapping_sub(self.last.ticket));
-        self.number(tick.time_ns.wrapping_sub(self.last.time_ns));
+        self.fields.0.push(kind);
+        self.fields.number(tick.ticket.wrapping_sub(self.last.ticket));
+        self.fields.number(tick.time_ns.wrapping_sub(self.last.time_ns));
         self.last = tick;
         self.first_ticket.get_or_insert(tick.ticket);
-    }
-
-    fn number(&mut self, value: u64) {
-        let at = self.bytes.len();
-        self.bytes.resize(at + varint::MAX_LEN, 0);
-        let end = varint::write(&mut self.bytes, at, value).unwrap_or(at);
-        self.bytes.truncate(end);
     }
 }
 
@@ -115,8 +106,7 @@ impl ObservationWriter {
 /// then.
 #[derive(Debug)]
 pub struct ObservationReader<'a> {
-    bytes: &'a [u8],
-    at: usize,
+    fields: FieldReader<'a>,
     last: Tick,
     failed: bool,
 }
@@ -125,7 +115,7 @@ impl<'a> ObservationReader<'a> {
     /// Reads this payload.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0, last: Tick::default(), failed: false }
+        Self { fields: FieldReader::new(bytes), last: Tick::default(), failed: false }
     }
 
     /// Whether reading ended at a malformed entry.
@@ -134,34 +124,24 @@ impl<'a> ObservationReader<'a> {
         self.failed
     }
 
-    fn number(&mut self) -> Option<u64> {
-        let (value, at) = varint::read(self.bytes, self.at)?;
-        self.at = at;
-        Some(value)
-    }
-
     fn tick(&mut self) -> Option<Tick> {
-        let ticket = self.last.ticket.wrapping_add(self.number()?);
-        let time_ns = self.last.time_ns.wrapping_add(self.number()?);
+        let ticket = self.last.ticket.wrapping_add(self.fields.number()?);
+        let time_ns = self.last.time_ns.wrapping_add(self.fields.number()?);
         self.last = Tick { ticket, time_ns };
         Some(self.last)
     }
 
     fn observation(&mut self) -> Option<Observation> {
-        let kind = *self.bytes.get(self.at)?;
-        self.at += 1;
-        match kind {
+        match self.fields.byte()? {
             TICK => Some(Observation::Tick(self.tick()?)),
             SNAPSHOT => {
                 let tick = self.tick()?;
-                Some(Observation::Snapshot { tick, ticks: self.number()?, rss: self.number()? })
+                Some(Observation::Snapshot { tick, ticks: self.fields.number()?, rss: self.fields.number()? })
             }
             THREAD => {
-                let tid = u32::try_from(self.number()?).ok()?.cast_signed();
-                let len = usize::try_from(self.number()?).ok()?;
-                let name = self.bytes.get(self.at..self.at.checked_add(len)?)?;
-                self.at += len;
-                Some(Observation::Thread { tid, name: String::from_utf8_lossy(name).into_owned() })
+                let tid = self.fields.small()?.cast_signed();
+                let name = String::from_utf8_lossy(self.fields.bytes()?).into_owned();
+                Some(Observation::Thread { tid, name })
             }
             _ => None,
         }
@@ -172,7 +152,7 @@ impl Iterator for ObservationReader<'_> {
     type Item = Observation;
 
     fn next(&mut self) -> Option<Observation> {
-        if self.failed || self.at >= self.bytes.len() {
+        if self.failed || self.fields.is_at_end() {
             return None;
         }
         let next = self.observation();

@@ -30,18 +30,6 @@ pub enum Error {
         /// What to do about it.
         remedy: &'static str,
     },
-    /// The contents contradict the format.
-    #[error("{}: at byte {offset}: expected {expected}, found {found}", file.display())]
-    Malformed {
-        /// The capture.
-        file: PathBuf,
-        /// Where in the file, in bytes.
-        offset: u64,
-        /// What the format asks for there.
-        expected: &'static str,
-        /// What stands there.
-        found: String,
-    },
     /// A table has more entries than its numbers can tell apart.
     #[error("more than {limit} {what}: the capture is corrupt or too large for this version")]
     TooMany {

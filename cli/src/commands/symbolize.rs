@@ -36,7 +36,7 @@ pub(crate) fn run(options: &SymbolizeArgs) -> Result<u8> {
     symbolizer.prefetch(&wanted);
     let names = symbolizer.named();
     let mut progress = Progress::new(capture.file_bytes(), "writing");
-    attach(&mut capture.bytes(), &names, &mut out, |bytes| progress.add(bytes))
+    attach(&capture, &names, &mut out, |bytes| progress.add(bytes))
         .with_context(|| format!("{}: names cannot be written", to.display()))?;
     drop(progress);
     warn_unnamed(&symbolizer.problems());

@@ -6,7 +6,8 @@
 use super::delta_state::{BlockByAge, DeltaState, bin};
 use super::location::LastLocation;
 use super::{BlockRecord, CodeHead, LineTableFormat, ModuleRecord, RawFrame, Record, extra, tag};
-use crate::varint::{self, unzigzag};
+use crate::fields::FieldReader;
+use crate::varint::unzigzag;
 use crate::{Allocator, MapClass};
 
 /// Where and why decoding stopped.
@@ -50,39 +51,6 @@ macro_rules! stack_tags {
     };
 }
 
-/// Reads from a position in the bytes of a segment.
-struct ByteReader<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> ByteReader<'a> {
-    #[inline]
-    fn byte(&mut self) -> Option<u8> {
-        let byte = *self.bytes.get(self.at)?;
-        self.at += 1;
-        Some(byte)
-    }
-
-    #[inline]
-    fn number(&mut self) -> Option<u64> {
-        let (value, at) = varint::read(self.bytes, self.at)?;
-        self.at = at;
-        Some(value)
-    }
-
-    fn small(&mut self) -> Option<u32> {
-        u32::try_from(self.number()?).ok()
-    }
-
-    fn text(&mut self) -> Option<&'a [u8]> {
-        let len = usize::try_from(self.number()?).ok()?;
-        let text = self.bytes.get(self.at..self.at.checked_add(len)?)?;
-        self.at += len;
-        Some(text)
-    }
-}
-
 impl Decoder {
     /// A decoder at the start of a segment.
     #[must_use]
@@ -106,9 +74,9 @@ impl Decoder {
         if at >= bytes.len() {
             return Ok(None);
         }
-        let mut input = ByteReader { bytes, at };
+        let mut input = FieldReader::at(bytes, at);
         match self.record(&mut input) {
-            Some(record) => Ok(Some((record, input.at))),
+            Some(record) => Ok(Some((record, input.position()))),
             None => {
                 Err(DecodeError { offset: at, found: if bytes[at] == 0 { "no record" } else { "a damaged record" } })
             }
@@ -123,7 +91,7 @@ impl Decoder {
     #[inline(always)]
     pub fn block(&mut self, bytes: &[u8], at: &mut usize) -> Option<BlockRecord> {
         loop {
-            let mut input = ByteReader { bytes, at: *at };
+            let mut input = FieldReader::at(bytes, *at);
             let first = input.byte()?;
             let block = match first {
                 block_tags!() => Some(self.block_record(&mut input, first)?),
@@ -133,7 +101,7 @@ impl Decoder {
                 }
                 _ => return None,
             };
-            *at = input.at;
+            *at = input.position();
             if block.is_some() {
                 return block;
             }
@@ -153,7 +121,7 @@ impl Decoder {
     }
 
     #[inline]
-    fn record<'a>(&mut self, input: &mut ByteReader<'a>) -> Option<Record<'a>> {
+    fn record<'a>(&mut self, input: &mut FieldReader<'a>) -> Option<Record<'a>> {
         let first = input.byte()?;
         match first {
             block_tags!() => Some(match self.block_record(input, first)? {
@@ -173,7 +141,7 @@ impl Decoder {
     }
 
     #[inline(always)]
-    fn block_record(&mut self, input: &mut ByteReader<'_>, first: u8) -> Option<BlockRecord> {
+    fn block_record(&mut self, input: &mut FieldReader<'_>, first: u8) -> Option<BlockRecord> {
         if first & tag::FREE_YOUNG != 0 {
             return self.free(input, usize::from(first & 0x7f));
         }
@@ -191,7 +159,7 @@ impl Decoder {
     }
 
     #[inline]
-    fn stack_record<'a>(&mut self, input: &mut ByteReader<'a>, first: u8) -> Option<Record<'a>> {
+    fn stack_record<'a>(&mut self, input: &mut FieldReader<'a>, first: u8) -> Option<Record<'a>> {
         if first & tag::MOVE != 0 {
             return self.moved(unzigzag(u64::from(first & 31)) * 2);
         }
@@ -216,7 +184,7 @@ impl Decoder {
     }
 
     #[inline(always)]
-    fn alloc(&mut self, input: &mut ByteReader<'_>, first: u8) -> Option<BlockRecord> {
+    fn alloc(&mut self, input: &mut FieldReader<'_>, first: u8) -> Option<BlockRecord> {
         let allocator = match first & 15 {
             Allocator::SHORT => Allocator::from_number(input.byte()?).filter(|one| *one as u8 > Allocator::SHORT)?,
             short => Allocator::from_number(short)?,
@@ -236,7 +204,7 @@ impl Decoder {
     }
 
     #[inline(always)]
-    fn free(&mut self, input: &mut ByteReader<'_>, age: usize) -> Option<BlockRecord> {
+    fn free(&mut self, input: &mut FieldReader<'_>, age: usize) -> Option<BlockRecord> {
         let (address, bin) = self.recent.at(age)?;
         self.state.freed(bin, address);
         Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input)? })
@@ -268,7 +236,7 @@ impl Decoder {
         Some(Record::Move { instruction: top.instruction })
     }
 
-    fn extra<'a>(&mut self, input: &mut ByteReader<'a>) -> Option<Record<'a>> {
+    fn extra<'a>(&mut self, input: &mut FieldReader<'a>) -> Option<Record<'a>> {
         Some(match input.byte()? {
             extra::BEGIN => self.begin(input, false)?,
             extra::BEGIN_TIMED => self.begin(input, true)?,
@@ -298,17 +266,17 @@ impl Decoder {
             extra::FINALIZING => Record::Finalizing,
             extra::EXEC_BEGINS => Record::ExecBegins,
             extra::EXEC_FAILED => Record::ExecFailed,
-            extra::THREAD_NAME => Record::ThreadName { tid: input.small()?.cast_signed(), name: input.text()? },
-            extra::PYTHON_NAME => Record::PythonName { tid: input.small()?.cast_signed(), name: input.text()? },
+            extra::THREAD_NAME => Record::ThreadName { tid: input.small()?.cast_signed(), name: input.bytes()? },
+            extra::PYTHON_NAME => Record::PythonName { tid: input.small()?.cast_signed(), name: input.bytes()? },
             extra::CODE => Record::Code(CodeHead {
                 id: input.small()?,
                 first_line: input.small()?,
                 lines: LineTableFormat::from_number(input.byte()?)?,
                 lines_len: input.small()?,
-                name: input.text()?,
-                file: input.text()?,
+                name: input.bytes()?,
+                file: input.bytes()?,
             }),
-            extra::CODE_LINES => Record::CodeLines { id: input.small()?, bytes: input.text()? },
+            extra::CODE_LINES => Record::CodeLines { id: input.small()?, bytes: input.bytes()? },
             extra::CLOCK => {
                 self.state.last_clock_us = self.state.last_clock_us.wrapping_add(input.number()?);
                 Record::Clock { monotonic_us: self.state.last_clock_us }
@@ -322,14 +290,14 @@ impl Decoder {
                 bias: input.number()?,
                 start: input.number()?,
                 end: input.number()?,
-                path: input.text()?,
-                build_id: input.text()?,
+                path: input.bytes()?,
+                build_id: input.bytes()?,
             }),
             _ => return None,
         })
     }
 
-    fn begin<'a>(&mut self, input: &mut ByteReader<'a>, timed: bool) -> Option<Record<'a>> {
+    fn begin<'a>(&mut self, input: &mut FieldReader<'a>, timed: bool) -> Option<Record<'a>> {
         let (ticket, ticks) = (input.number()?, input.number()?);
         let tid = input.small()?.cast_signed();
         self.stack.clear();
@@ -341,7 +309,7 @@ impl Decoder {
         Some(Record::Begin { ticket, ticks, tid, timed })
     }
 
-    fn range(&mut self, input: &mut ByteReader<'_>) -> Option<(u64, u64, Option<u64>)> {
+    fn range(&mut self, input: &mut FieldReader<'_>) -> Option<(u64, u64, Option<u64>)> {
         let address = address(input.number()?, self.state.last_mapped);
         self.state.last_mapped = address;
         Some((address, input.number()?, self.time(input)?))
@@ -350,7 +318,7 @@ impl Decoder {
     /// `None` when the bytes end, `Some(None)` in a segment that is not timed.
     #[inline]
     #[expect(clippy::option_option, reason = "the outer one is the end of the bytes, as everywhere here")]
-    fn time(&mut self, input: &mut ByteReader<'_>) -> Option<Option<u64>> {
+    fn time(&mut self, input: &mut FieldReader<'_>) -> Option<Option<u64>> {
         if !self.timed {
             return Some(None);
         }

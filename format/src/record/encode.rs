@@ -34,6 +34,15 @@ pub enum AllocStep {
 #[derive(Debug)]
 pub struct PendingAlloc<const SIZE_EXPECTED: bool>(());
 
+/// The beginning of a record of a rarer kind: see [`open`].
+#[inline]
+fn begin_extra(bytes: &mut [u8], at: usize, which: u8, texts: usize) -> Option<ByteWriter<'_>> {
+    let mut out = open(bytes, at, texts)?;
+    out.byte(tag::EXTRA)?;
+    out.byte(which)?;
+    Some(out)
+}
+
 /// Encodes the records of one stream.
 #[derive(Debug)]
 pub struct Encoder {
@@ -44,9 +53,7 @@ pub struct Encoder {
 
 /// A name of a thread, in the record that says whose it is.
 fn name_of(bytes: &mut [u8], at: usize, which: u8, tid: i32, name: &[u8]) -> Option<usize> {
-    let mut out = open(bytes, at, name.len())?;
-    out.byte(tag::EXTRA)?;
-    out.byte(which)?;
+    let mut out = begin_extra(bytes, at, which, name.len())?;
     out.number(u64::from(tid.cast_unsigned()))?;
     out.text(name)?;
     Some(out.at())
@@ -68,9 +75,7 @@ impl Encoder {
     pub fn begin(&mut self, bytes: &mut [u8], at: usize, ticket: u64, ticks: u64, tid: i32) -> Option<usize> {
         self.state.reset(ticket, ticks);
         self.ages.reset();
-        let mut out = open(bytes, at, 0)?;
-        out.byte(tag::EXTRA)?;
-        out.byte(if self.timed { extra::BEGIN_TIMED } else { extra::BEGIN })?;
+        let mut out = begin_extra(bytes, at, if self.timed { extra::BEGIN_TIMED } else { extra::BEGIN }, 0)?;
         out.number(ticket)?;
         out.number(ticks)?;
         out.number(u64::from(tid.cast_unsigned()))?;
@@ -89,9 +94,7 @@ impl Encoder {
 
     /// See [`super::Record::Clock`].
     pub fn clock(&mut self, bytes: &mut [u8], at: usize, monotonic_us: u64) -> Option<usize> {
-        let mut out = open(bytes, at, 0)?;
-        out.byte(tag::EXTRA)?;
-        out.byte(extra::CLOCK)?;
+        let mut out = begin_extra(bytes, at, extra::CLOCK, 0)?;
         out.number(monotonic_us.wrapping_sub(self.state.last_clock_us))?;
         self.state.last_clock_us = monotonic_us;
         Some(out.at())
@@ -233,9 +236,7 @@ impl Encoder {
         (address, length): (u64, u64),
         time: u64,
     ) -> Option<usize> {
-        let mut out = open(bytes, at, 0)?;
-        out.byte(tag::EXTRA)?;
-        out.byte(extra::MAP)?;
+        let mut out = begin_extra(bytes, at, extra::MAP, 0)?;
         out.byte(allocator as u8)?;
         out.byte(class as u8)?;
         self.range(&mut out, address, length, time)?;
@@ -244,18 +245,14 @@ impl Encoder {
 
     /// See [`super::Record::Unmap`].
     pub fn unmap(&mut self, bytes: &mut [u8], at: usize, address: u64, length: u64, time: u64) -> Option<usize> {
-        let mut out = open(bytes, at, 0)?;
-        out.byte(tag::EXTRA)?;
-        out.byte(extra::UNMAP)?;
+        let mut out = begin_extra(bytes, at, extra::UNMAP, 0)?;
         self.range(&mut out, address, length, time)?;
         Some(out.at())
     }
 
     /// See [`super::Record::RemapFrom`].
     pub fn remap_from(&mut self, bytes: &mut [u8], at: usize, address: u64, length: u64, time: u64) -> Option<usize> {
-        let mut out = open(bytes, at, 0)?;
-        out.byte(tag::EXTRA)?;
-        out.byte(extra::REMAP_FROM)?;
+        let mut out = begin_extra(bytes, at, extra::REMAP_FROM, 0)?;
         self.range(&mut out, address, length, time)?;
         Some(out.at())
     }
@@ -269,9 +266,7 @@ impl Encoder {
         size: u64,
         time: u64,
     ) -> Option<usize> {
-        let mut out = open(bytes, at, 0)?;
-        out.byte(tag::EXTRA)?;
-        out.byte(extra::FAILED_ALLOC)?;
+        let mut out = begin_extra(bytes, at, extra::FAILED_ALLOC, 0)?;
         out.byte(allocator as u8)?;
         out.number(size)?;
         self.time(&mut out, time)?;
@@ -368,9 +363,8 @@ impl Encoder {
 
     /// See [`super::Record::Code`].
     pub fn code(&mut self, bytes: &mut [u8], at: usize, code: &CodeHead<'_>) -> Option<usize> {
-        let mut out = open(bytes, at, code.name.len().min(MAX_TEXT) + code.file.len().min(MAX_TEXT))?;
-        out.byte(tag::EXTRA)?;
-        out.byte(extra::CODE)?;
+        let mut out =
+            begin_extra(bytes, at, extra::CODE, code.name.len().min(MAX_TEXT) + code.file.len().min(MAX_TEXT))?;
         out.number(u64::from(code.id))?;
         out.number(u64::from(code.first_line))?;
         out.byte(code.lines as u8)?;
@@ -382,9 +376,12 @@ impl Encoder {
 
     /// See [`super::Record::Module`].
     pub fn module(&mut self, bytes: &mut [u8], at: usize, module: &ModuleRecord<'_>) -> Option<usize> {
-        let mut out = open(bytes, at, module.path.len().min(MAX_TEXT) + module.build_id.len().min(MAX_TEXT))?;
-        out.byte(tag::EXTRA)?;
-        out.byte(extra::MODULE)?;
+        let mut out = begin_extra(
+            bytes,
+            at,
+            extra::MODULE,
+            module.path.len().min(MAX_TEXT) + module.build_id.len().min(MAX_TEXT),
+        )?;
         out.number(u64::from(module.id))?;
         out.number(module.bias)?;
         out.number(module.start)?;
@@ -396,18 +393,14 @@ impl Encoder {
 
     /// See [`super::Record::CodeLines`]; at most [`MAX_TEXT`] bytes.
     pub fn code_lines(&mut self, bytes: &mut [u8], at: usize, id: u32, part: &[u8]) -> Option<usize> {
-        let mut out = open(bytes, at, part.len().min(MAX_TEXT))?;
-        out.byte(tag::EXTRA)?;
-        out.byte(extra::CODE_LINES)?;
+        let mut out = begin_extra(bytes, at, extra::CODE_LINES, part.len().min(MAX_TEXT))?;
         out.number(u64::from(id))?;
         out.text(part)?;
         Some(out.at())
     }
 
     fn bare(bytes: &mut [u8], at: usize, which: u8) -> Option<usize> {
-        let mut out = open(bytes, at, 0)?;
-        out.byte(tag::EXTRA)?;
-        out.byte(which)?;
+        let out = begin_extra(bytes, at, which, 0)?;
         Some(out.at())
     }
 

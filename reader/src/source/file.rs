@@ -3,7 +3,7 @@
 //! Invariant: memory for a payload is allocated only in proportion to its stored bytes, which are in the file.
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,9 @@ use memtrack_format::header::{self, HeaderError};
 use zstd::zstd_safe::DCtx;
 
 use crate::error::Error;
+
+/// Bytes that are copied at a time.
+const COPIED: u64 = 1 << 20;
 
 /// A block in the file.
 #[derive(Clone, Copy, Debug)]
@@ -98,11 +101,47 @@ impl OpenCaptureFile {
         piece.map_or(Ok(None), |piece| self.whole_payload(&piece))
     }
 
+    /// Where the blocks of this kind stand that it begins with.
+    pub(super) fn leading_blocks(&self, kind: BlockKind) -> Result<Range<u64>, Error> {
+        let start = header::LEN as u64;
+        let mut end = start;
+        while let Some(piece) = self.piece_at(end)?.filter(|piece| piece.header.kind == kind) {
+            end += piece.stored_bytes();
+        }
+        Ok(start..end)
+    }
+
     fn first_piece(&self) -> Result<Option<StoredPiece>, Error> {
+        self.piece_at(header::LEN as u64)
+    }
+
+    /// The block whose intact header stands here.
+    fn piece_at(&self, at: u64) -> Result<Option<StoredPiece>, Error> {
         let mut bytes = [0; HEADER_LEN];
-        let len = self.read_at(header::LEN as u64, &mut bytes)?;
+        let len = self.read_at(at, &mut bytes)?;
         let header = BlockHeader::decode(&bytes[..len]).ok();
-        Ok(header.map(|header| StoredPiece { payload: (header::LEN + HEADER_LEN) as u64, header }))
+        Ok(header.map(|header| StoredPiece { payload: at + HEADER_LEN as u64, header }))
+    }
+
+    /// Copies this part, as far as it is there; `progress` is called with the number of bytes since.
+    pub(super) fn copy(
+        &self,
+        part: Range<u64>,
+        out: &mut dyn Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), Error> {
+        let (mut at, mut buffer) = (part.start, Vec::new());
+        while at < part.end {
+            buffer.resize((part.end - at).min(COPIED) as usize, 0);
+            let len = self.read_at(at, &mut buffer)?;
+            if len == 0 {
+                break;
+            }
+            out.write_all(&buffer[..len]).map_err(|source| self.io(source))?;
+            at += len as u64;
+            progress(len as u64);
+        }
+        Ok(())
     }
 
     /// The capture that stands in this place of the file.
@@ -165,7 +204,7 @@ impl OpenCaptureFile {
         Ok(done)
     }
 
-    fn io(&self, source: io::Error) -> Error {
+    pub(super) fn io(&self, source: io::Error) -> Error {
         Error::Io { file: self.path.clone(), source }
     }
 

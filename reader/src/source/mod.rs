@@ -9,7 +9,6 @@
 
 mod ahead;
 mod brief;
-mod bytes;
 mod file;
 mod index;
 mod members;
@@ -33,7 +32,6 @@ use std::sync::Arc;
 use memtrack_format::block::BlockKind;
 use memtrack_format::meta::Process;
 
-pub use self::bytes::CaptureBytes;
 pub use self::members::{Members, members};
 pub use self::online::Online;
 pub use self::repack::Pack;
@@ -49,9 +47,6 @@ use crate::frames::Frames;
 use crate::native::NativeModule;
 use crate::replay::Replay;
 use crate::symbols::{DebugFileSearch, Symbolizer};
-
-/// Bytes that are copied at a time.
-const COPIED: usize = 1 << 20;
 
 /// A consumer of events. What it does not need passes it by.
 pub trait Consumer {
@@ -240,12 +235,6 @@ impl CaptureReader {
         self.how.symbolizer(&self.index)
     }
 
-    /// Its bytes.
-    #[must_use]
-    pub fn bytes(&self) -> CaptureBytes<'_> {
-        CaptureBytes { file: &self.file, at: 0 }
-    }
-
     /// Its path, as it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -269,18 +258,20 @@ impl CaptureReader {
     /// # Errors
     /// What reading or writing says.
     pub fn copy_to(&self, mut out: impl io::Write, mut progress: impl FnMut(u64)) -> Result<(), Error> {
-        let mut buffer = vec![0; COPIED];
-        let mut at = 0;
-        loop {
-            let len = self.file.read_at(at, &mut buffer)?;
-            if len == 0 {
-                return Ok(());
-            }
-            let written = out.write_all(&buffer[..len]);
-            written.map_err(|source| Error::Io { file: self.path().to_owned(), source })?;
-            at += len as u64;
-            progress(len as u64);
-        }
+        self.file.copy(0..self.file.len(), &mut out, &mut progress)
+    }
+
+    /// The same with other names of native code in place of those that it begins with, which `write_names` writes.
+    pub(crate) fn copy_with_names<W: io::Write>(
+        &self,
+        mut out: W,
+        write_names: impl FnOnce(&mut W) -> io::Result<()>,
+        mut progress: impl FnMut(u64),
+    ) -> Result<(), Error> {
+        let names = self.file.leading_blocks(BlockKind::Symbols)?;
+        self.file.copy(0..names.start, &mut out, &mut progress)?;
+        write_names(&mut out).map_err(|source| self.file.io(source))?;
+        self.file.copy(names.end..self.file.len(), &mut out, &mut progress)
     }
 
     /// Copies it with its payloads compressed by `pack`, where that is smaller. `go_on` is called with the number of

@@ -17,8 +17,6 @@ use crate::error::Error;
 const MOST_KEPT: usize = 64 << 20;
 /// Versions before this one know LZ4 only.
 const FIRST_WITH_ZSTD: u32 = 2;
-/// Bytes that are copied at once.
-const COPIED: usize = 1 << 20;
 
 /// Compresses a payload, given the earlier bytes of its group, into the buffer; returns the codec.
 pub type Pack<'a> = dyn FnMut(&[u8], &[u8], &mut Vec<u8>) -> Codec + 'a;
@@ -135,23 +133,12 @@ impl Copy<'_> {
 
     /// Copies the bytes up to here.
     fn verbatim(&mut self, end: u64) -> Result<(), Error> {
-        let mut buffer = Vec::new();
-        while self.at < end {
-            let len = (end - self.at).min(COPIED as u64) as usize;
-            buffer.resize(len, 0);
-            let len = self.file.read_at(self.at, &mut buffer)?;
-            if len == 0 {
-                break;
-            }
-            self.write(&buffer[..len])?;
-            self.at += len as u64;
-        }
-        Ok(())
+        let Self { file, out, at, .. } = self;
+        file.copy(*at..end, *out, &mut |copied| *at += copied)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        let written = self.out.write_all(bytes);
-        written.map_err(|source| Error::Io { file: self.file.path().to_owned(), source })
+        self.out.write_all(bytes).map_err(|source| self.file.io(source))
     }
 }
 

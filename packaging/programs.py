@@ -18,7 +18,7 @@ PROFILE = "dist"
 # What every package's program can do.
 FEATURES = "parquet"
 LIBRARIES = re.compile(r"(libc|libm|libdl|libpthread|librt|ld-linux-(x86-64|aarch64))\.so\.[0-9]+")
-TOOLS = ["maturin>=1.9,<2", "ziglang>=0.15,<0.18", "cargo-zigbuild>=0.20,<1"]
+TOOLS = ["maturin>=1.9,<2", "ziglang>=0.15,<0.18", "cargo-zigbuild>=0.20,<1", "wheel>=0.43,<1"]
 
 
 def tools():

@@ -5,9 +5,10 @@ Invariant: both are made of the files that git knows, and LICENSE-THIRD-PARTY.
 """
 
 import shutil
+import subprocess
 import zipfile
 
-from checkout import DIST, MACHINE, WORK, Failure, archive, empty, run, version, write
+from checkout import DIST, MACHINE, WORK, archive, empty, run, version, write
 from components import notices
 from programs import GLIBC, PROFILE, TARGET, checked, environment, library, source, tools
 
@@ -31,10 +32,11 @@ def build():
         cwd=directory,
         env=environment(MEMTRACK_EMBED_SHIM=str(embedded)),
     )
+    # maturin adds the older name of the same tag.
     (wheel,) = made.glob("*.whl")
-    expected = f"memtrack-{version()}-py3-none-{PLATFORM}_{MACHINE}"
-    if not wheel.name.startswith(expected):
-        raise Failure(f"maturin made {wheel.name}, not {expected}.whl")
+    rename = [tools() / "bin/wheel", "tags", "--remove", "--platform-tag", f"{PLATFORM}_{MACHINE}", wheel]
+    run(*rename, env=environment(), stdout=subprocess.DEVNULL)
+    wheel = made / f"memtrack-{version()}-py3-none-{PLATFORM}_{MACHINE}.whl"
     with zipfile.ZipFile(wheel) as content:
         checked(content.extract(f"memtrack-{version()}.data/scripts/memtrack", WORK / "wheel"))
     shutil.copyfile(wheel, DIST / wheel.name)

@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
 # Everything that is made on the way, kept between two runs.
 WORK = Path(os.environ.get("MEMTRACK_PACKAGE_WORK", ROOT / "target" / "package"))
-MACHINE = platform.machine()
+# Another machine than this takes Rust's standard library for it, its gcc, and qemu's user-mode emulator.
+MACHINE = os.environ.get("MEMTRACK_PACKAGE_MACHINE") or platform.machine()
 
 
 class Failure(Exception):
@@ -43,6 +44,13 @@ def run(*command, **options):
     done = subprocess.run([str(word) for word in command], check=False, **options)
     if done.returncode:
         raise Failure(f"status {done.returncode} from: {' '.join(map(str, command))}")
+
+
+def command_of(program):
+    """The words that run a program made for MACHINE here."""
+    return (
+        [program] if platform.machine() == MACHINE else [f"qemu-{MACHINE}", "-L", f"/usr/{MACHINE}-linux-gnu", program]
+    )
 
 
 def need(program, package):

@@ -145,5 +145,7 @@ def locked_checksums():
     return {(name, number): checksum for name, number, checksum in re.findall(entry, (ROOT / "Cargo.lock").read_text())}
 
 
-def write_bill_of_materials(target):
+def write_bill_of_materials(directory):
+    target = directory / f"memtrack-{version()}.cdx.json"
     write(target, json.dumps(bill_of_materials(), indent=2) + "\n")
+    return target

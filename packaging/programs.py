@@ -6,6 +6,7 @@ out was looked at: no symbol after 2.17, no other library than glibc's, no path 
 """
 
 import os
+import platform
 import re
 import sys
 from pathlib import Path
@@ -62,20 +63,9 @@ def environment(**more):
 
 def library():
     """The library that is loaded into programs."""
-    directory = source()
-    run(
-        "cargo",
-        "build",
-        "--locked",
-        "--profile",
-        "shim",
-        "--package",
-        "memtrack-shim",
-        "--target",
-        TARGET,
-        cwd=directory,
-        env=environment(),
-    )
+    linker = {f"CARGO_TARGET_{TARGET.upper().replace('-', '_')}_LINKER": f"{MACHINE}-linux-gnu-gcc"}
+    command = ["cargo", "build", "--locked", "--profile", "shim", "--package", "memtrack-shim", "--target", TARGET]
+    run(*command, cwd=source(), env=environment(**({} if MACHINE == platform.machine() else linker)))
     return checked(WORK / "cargo" / TARGET / "shim" / "libmemtrack_shim.so")
 
 

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from checkout import ROOT, compressed, output, write
+from checkout import ROOT, command_of, compressed, output, write
 from components import notices
 
 
@@ -20,7 +20,7 @@ def install(root, program, library, library_directory, zsh="share/zsh/site-funct
     shells = {"bash": "share/bash-completion/completions/memtrack", "zsh": f"{zsh}/_memtrack"}
     shells["fish"] = "share/fish/vendor_completions.d/memtrack.fish"
     for shell, path in shells.items():
-        write(root / path, output(program, "completions", shell))
+        write(root / path, output(*command_of(program), "completions", shell))
     manual_pages(program, root / "share/man/man1")
 
 
@@ -32,7 +32,7 @@ def place(source, target, mode):
 
 def manual_pages(program, target):
     with tempfile.TemporaryDirectory() as directory:
-        output(program, "man", directory, stderr=subprocess.DEVNULL)
+        output(*command_of(program), "man", directory, stderr=subprocess.DEVNULL)
         for page in sorted(Path(directory).iterdir()):
             write(target / f"{page.name}.gz", packed(page.read_bytes()))
 

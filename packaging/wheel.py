@@ -9,7 +9,7 @@ import subprocess
 import zipfile
 
 from checkout import DIST, MACHINE, WORK, archive, empty, run, version, write
-from components import notices
+from components import notices, write_bill_of_materials
 from programs import GLIBC, PROFILE, TARGET, checked, environment, library, source, tools
 
 PLATFORM = f"manylinux_{GLIBC[0]}_{GLIBC[1]}"
@@ -21,17 +21,10 @@ def build():
     directory = source()
     write(directory / "LICENSE-THIRD-PARTY", notices())
     made = empty(WORK / "wheel")
+    bill = write_bill_of_materials(WORK)
     command = ["build", "--zig", "--compatibility", PLATFORM, "--auditwheel", "check", "--target", TARGET]
-    run(
-        tools() / "bin/maturin",
-        *command,
-        "--profile",
-        PROFILE,
-        "--out",
-        made,
-        cwd=directory,
-        env=environment(MEMTRACK_EMBED_SHIM=str(embedded)),
-    )
+    command += ["--profile", PROFILE, "--sbom-include", bill, "--out", made]
+    run(tools() / "bin/maturin", *command, cwd=directory, env=environment(MEMTRACK_EMBED_SHIM=str(embedded)))
     # maturin adds the older name of the same tag.
     (wheel,) = made.glob("*.whl")
     rename = [tools() / "bin/wheel", "tags", "--remove", "--platform-tag", f"{PLATFORM}_{MACHINE}", wheel]

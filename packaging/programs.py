@@ -9,17 +9,19 @@ import os
 import platform
 import re
 import sys
+import zipfile
 from pathlib import Path
 
-from checkout import MACHINE, WORK, Failure, commit, epoch, output, run, say, stage
+from checkout import MACHINE, WORK, Failure, commit, empty, epoch, output, run, say, stage
 
 GLIBC = (2, 17)
+PLATFORM = f"manylinux_{GLIBC[0]}_{GLIBC[1]}"
 TARGET = f"{MACHINE}-unknown-linux-gnu"
 PROFILE = "dist"
 # What every package's program can do.
 FEATURES = "parquet"
 LIBRARIES = re.compile(r"(libc|libm|libdl|libpthread|librt|ld-linux-(x86-64|aarch64))\.so\.[0-9]+")
-TOOLS = ["maturin>=1.9,<2", "ziglang>=0.15,<0.18", "cargo-zigbuild>=0.20,<1", "wheel>=0.43,<1"]
+TOOLS = ["maturin>=1.9,<2", "ziglang>=0.15,<0.18", "wheel>=0.43,<1"]
 
 
 def tools():
@@ -70,21 +72,27 @@ def library():
 
 
 def program_with_library_beside():
-    """The program that looks for its library in the system's directories."""
-    directory = source()
-    command = [
-        "zigbuild",
-        "--locked",
-        "--profile",
-        PROFILE,
-        "--package",
-        "memtrack-cli",
-        "--features",
-        f"{FEATURES},external-shim",
-    ]
-    glibc = ".".join(map(str, GLIBC))
-    run("cargo", *command, "--target", f"{TARGET}.{glibc}", cwd=directory, env=environment())
-    return checked(WORK / "cargo" / TARGET / PROFILE / "memtrack")
+    """The program that looks for its library in the system's directories: out of a wheel, so that dependencies are
+    compiled once for all packages."""
+    return program_of(maturin_wheel(source(), f"{FEATURES},external-shim"), WORK / "external-shim")
+
+
+def maturin_wheel(directory, features, *options, **variables):
+    """What maturin makes of a staged source with zig as linker."""
+    made = empty(WORK / "maturin")
+    command = ["build", "--zig", "--compatibility", PLATFORM, "--auditwheel", "check", "--target", TARGET]
+    command += ["--profile", PROFILE, "--features", features, "--out", made, *options]
+    run(tools() / "bin/maturin", *command, cwd=directory, env=environment(**variables))
+    return next(made.glob("*.whl"))
+
+
+def program_of(wheel, directory):
+    """The program in a wheel, unpacked and looked at."""
+    with zipfile.ZipFile(wheel) as content:
+        (name,) = (name for name in content.namelist() if name.endswith(".data/scripts/memtrack"))
+        file = Path(content.extract(name, empty(directory)))
+    file.chmod(0o755)
+    return checked(file)
 
 
 def glibc_needed(file):

@@ -10,9 +10,7 @@ import zipfile
 
 from checkout import DIST, MACHINE, WORK, archive, empty, run, version, write
 from components import notices, write_bill_of_materials
-from programs import GLIBC, PROFILE, TARGET, checked, environment, library, source, tools
-
-PLATFORM = f"manylinux_{GLIBC[0]}_{GLIBC[1]}"
+from programs import FEATURES, PLATFORM, environment, library, maturin_wheel, program_of, source, tools
 
 
 def build():
@@ -20,20 +18,15 @@ def build():
     embedded = library()
     directory = source()
     write(directory / "LICENSE-THIRD-PARTY", notices())
-    made = empty(WORK / "wheel")
     bill = write_bill_of_materials(WORK)
-    command = ["build", "--zig", "--compatibility", PLATFORM, "--auditwheel", "check", "--target", TARGET]
-    command += ["--profile", PROFILE, "--sbom-include", bill, "--out", made]
-    run(tools() / "bin/maturin", *command, cwd=directory, env=environment(MEMTRACK_EMBED_SHIM=str(embedded)))
+    wheel = maturin_wheel(directory, FEATURES, "--sbom-include", bill, MEMTRACK_EMBED_SHIM=str(embedded))
+    program_of(wheel, WORK / "embedded-shim")
     # maturin adds the older name of the same tag.
-    (wheel,) = made.glob("*.whl")
     rename = [tools() / "bin/wheel", "tags", "--remove", "--platform-tag", f"{PLATFORM}_{MACHINE}", wheel]
     run(*rename, env=environment(), stdout=subprocess.DEVNULL)
-    wheel = made / f"memtrack-{version()}-py3-none-{PLATFORM}_{MACHINE}.whl"
-    with zipfile.ZipFile(wheel) as content:
-        checked(content.extract(f"memtrack-{version()}.data/scripts/memtrack", WORK / "wheel"))
-    shutil.copyfile(wheel, DIST / wheel.name)
-    return DIST / wheel.name
+    target = DIST / f"memtrack-{version()}-py3-none-{PLATFORM}_{MACHINE}.whl"
+    shutil.copyfile(wheel.parent / target.name, target)
+    return target
 
 
 def build_sdist(wheel):

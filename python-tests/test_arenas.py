@@ -67,7 +67,7 @@ def test_mimalloc_of_free_threaded_builds(memtrack, free_threaded, programs):
 
 def test_texts_of_leaks_have_arenas_apart(memtrack, python, programs):
     outcome = memtrack("run", "-o", "kept.bin", python, programs / "arenas.py")
-    hint = "held by Python's allocator, free or not; record with --trace-python-allocators to see objects"
+    hint = "reserved by Python's allocator (used and unused); record with --trace-python-allocators to see objects"
     assert hint in outcome.stderr.decode()
     sums = collections.Counter()
     for row in json.loads(memtrack("table", "--leaks", "--json", "kept.bin").stdout)["rows"]:
@@ -83,4 +83,4 @@ def test_texts_of_leaks_have_arenas_apart(memtrack, python, programs):
     assert hint in memtrack("flamegraph", "--leaks", "-o", "-", "kept.bin").stdout.decode()
     # Where nothing is in the way there is nothing to be said.
     traced = memtrack.record(python, programs / "arenas.py", options=TRACED)
-    assert "held by Python's allocator" not in traced.reading("table", "--leaks", traced.path)
+    assert "reserved by Python's allocator" not in traced.reading("table", "--leaks", traced.path)

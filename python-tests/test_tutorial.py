@@ -39,7 +39,7 @@ def first_row(text):
     ],
 )
 def test_the_first_row_names_the_culprit(said, command, culprit):
-    rows = said[command].split("by own figures)")[-1] if command.startswith("diff") else said[command]
+    rows = said[command].split("by self figures)")[-1] if command.startswith("diff") else said[command]
     assert culprit in first_row(rows), said[command]
 
 

@@ -35,7 +35,7 @@ class Details {
     return element(
       "p",
       "figures",
-      `${formatSize(bytes.total)} in ${allocations} here, ${part}; ${formatAmount(own, metric)} of it its own`,
+      `${formatSize(bytes.total)} in ${allocations} here, ${part}; ${formatAmount(own, metric)} of it in the function itself`,
     );
   }
 

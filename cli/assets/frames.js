@@ -19,7 +19,7 @@ const OWNERS = [
   {
     id: "arenas",
     title: "Python's arenas",
-    meaning: "Held by Python's allocator, free or not; record with --trace-python-allocators to see objects",
+    meaning: "Reserved by Python's allocator (used and unused); record with --trace-python-allocators to see objects",
   },
 ];
 

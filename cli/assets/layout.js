@@ -332,7 +332,7 @@ class Layout {
     if (block.isImport) return `import ${this.model.frames[block.frame].importName}`;
     if (block.isFrame) return this.model.frames[block.frame].name;
     if (block.thread !== null) return threadName(this.model.data.threads[block.thread]);
-    if (block.frame === ARENAS) return "Python's arenas, in use or not";
+    if (block.frame === ARENAS) return "Python's arenas (used and unused)";
     if (block.frame === LOADING) return "finding and loading modules";
     return "";
   }

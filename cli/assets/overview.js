@@ -64,7 +64,7 @@ class Overview {
       .filter(({ at, value }) => (value || inBase(at)) && (hide >> at) & 1)
       .flatMap(({ at, id, title, value }) => {
         const held =
-          { imports: "held by imports", arenas: "of Python's arenas, in use or not,", own: "of own code" }[id] ||
+          { imports: "held by imports", arenas: "reserved by Python's allocator", own: "of own code" }[id] ||
           `of the ${title.toLowerCase()}`;
         const button = element("button", "inline", "show");
         button.title = OWNERS[at].meaning;

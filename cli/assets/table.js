@@ -1,4 +1,4 @@
-// The table: own and total figures of each function or each line under the selection, sorted by any column, and as CSV.
+// The table: self and total figures of each function or each line under the selection, sorted by any column, and as CSV.
 
 const MOST_ROWS = 500;
 
@@ -17,9 +17,9 @@ class Table {
   columns(isBrief) {
     if (this.model.diff) {
       const columns = [
-        { key: "change", title: "Own change", value: (row, m) => row[m][0] - row[this.base(m)][0], signed: true },
-        { key: "own", title: "Own", value: (row, m) => row[m][0], wide: true },
-        { key: "baseOwn", title: "Own in base", value: (row, m) => row[this.base(m)][0], wide: true },
+        { key: "change", title: "Self change", value: (row, m) => row[m][0] - row[this.base(m)][0], signed: true },
+        { key: "own", title: "Self", value: (row, m) => row[m][0], wide: true },
+        { key: "baseOwn", title: "Self in base", value: (row, m) => row[this.base(m)][0], wide: true },
         {
           key: "totalChange",
           title: "Total change",
@@ -33,9 +33,9 @@ class Table {
     const columns = [
       { key: "total", title: "Total", value: (row, m) => row[m][1] },
       { key: "totalPart", title: "Part", value: (row, m) => row[m][1], part: true, wide: true },
-      { key: "own", title: "Own", value: (row, m) => row[m][0] },
+      { key: "own", title: "Self", value: (row, m) => row[m][0] },
       { key: "ownPart", title: "Part", value: (row, m) => row[m][0], part: true, wide: true },
-      { key: "count", title: "Own count", value: (row) => row.count[0], plain: true, wide: true },
+      { key: "count", title: "Self count", value: (row) => row.count[0], plain: true, wide: true },
     ];
     return columns.filter((column) => !isBrief || !column.wide);
   }

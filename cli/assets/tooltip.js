@@ -54,7 +54,7 @@ class Tooltip {
   figures(block) {
     const { bytes, count } = this.graph.layout.describe(block);
     this.row("Total", formatSize(bytes.total), plural(count.total, "allocation", "allocations"));
-    this.row("Own", formatSize(bytes.own), plural(count.own, "allocation", "allocations"));
+    this.row("Self", formatSize(bytes.own), plural(count.own, "allocation", "allocations"));
   }
 
   compare(block) {
@@ -68,7 +68,7 @@ class Tooltip {
     ]) {
       for (const [which, title] of [
         ["total", "Total"],
-        ["own", "Own"],
+        ["own", "Self"],
       ]) {
         const after = now[metric][which];
         const before = base[metric][which];

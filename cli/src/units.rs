@@ -1,4 +1,4 @@
-//! Numbers as people read them: SI units with three digits, counts with separators, durations.
+//! Formats numbers: SI units with three digits, counts with separators, durations.
 //!
 //! Invariant: the same number looks the same in every report.
 
@@ -32,7 +32,7 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// So many of something: `1 process`, `2 processes`.
+/// A number with its noun: `1 process`, `2 processes`.
 pub(crate) fn plural(number: u64, one: &str, more: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { more })
 }
@@ -50,7 +50,7 @@ pub(crate) fn duration(ns: u64) -> String {
     }
 }
 
-/// A span of time of which not more is certain than that it is not exceeded: rounded up to two digits or a millisecond.
+/// An upper bound of a duration: rounded up to two digits or a millisecond.
 pub(crate) fn at_most(ns: u64) -> String {
     match ns as f64 / 1e6 {
         ms if ms <= 9.9 => format!("{:.1} ms", (ms * 10.0).ceil() / 10.0),
@@ -59,7 +59,7 @@ pub(crate) fn at_most(ns: u64) -> String {
     }
 }
 
-/// Bytes for each of so many, with three digits down to a hundredth: `2.05 bytes`, `0.004 bytes`.
+/// Average bytes, with three digits down to a hundredth: `2.05 bytes`, `0.004 bytes`.
 pub(crate) fn bytes_each(bytes: u64, number: u64) -> String {
     let each = if number == 0 { 0.0 } else { bytes as f64 / number as f64 };
     let decimals = match each {
@@ -71,7 +71,7 @@ pub(crate) fn bytes_each(bytes: u64, number: u64) -> String {
     format!("{each:.decimals$} bytes")
 }
 
-/// A part of a whole in percent, with three digits at most: `100 %`, `12.5 %`; nothing of nothing is 0.
+/// A share in percent, with at most three digits: `100 %`, `12.5 %`; 0 of 0 is 0 %.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     let value = if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 };
     let decimals = usize::from(value < 99.95);

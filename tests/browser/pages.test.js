@@ -452,7 +452,7 @@ inPage("no source line leaves the machine unasked", "flamegraph.html", async (pa
 inPage("the tables sort, own code first, and go out as CSV", "flamegraph.html", async (page) => {
   await pick(page, "panes", "Functions");
   assert.match(await page.textContent("#tablePane tbody tr:first-child"), /own code<module>  .*program\.py$/);
-  await page.click("#tablePane th:has-text('Own')");
+  await page.click("#tablePane th:has-text('Self')");
   assert.match(await page.textContent("#tablePane tbody tr:first-child"), /own codeonly_in_base  .*program\.py$/);
   await pick(page, "panes", "Lines");
   assert.match(await page.textContent("#tablePane tbody tr:first-child"), /own code.*program\.py:\d+  only_in_base/);
@@ -584,8 +584,8 @@ inPage("a difference's tooltip has both sides, their difference and percent", "d
   );
   assert.equal(rows[0], "|Base|New|Difference|Percent");
   assert.match(
-    rows.find((row) => row.startsWith("Own|")),
-    /^Own\|(.+)\|.+\|\+\1\|\+100\.0 %$/,
+    rows.find((row) => row.startsWith("Self|")),
+    /^Self\|(.+)\|.+\|\+\1\|\+100\.0 %$/,
   );
 });
 

@@ -16,7 +16,7 @@ pub(crate) struct SummaryArgs {
     pub(crate) input: InputArgs,
     #[command(flatten)]
     pub(crate) view: ViewArgs,
-    /// Sort functions by total (with callees) or own (self) allocations
+    /// Sort functions by total (with callees) or self allocations
     #[arg(long, value_name = "COLUMN", default_value = "total")]
     pub(crate) sort: SummaryOrder,
     /// Print JSON, with all functions
@@ -145,8 +145,8 @@ pub(crate) struct DiffArgs {
     pub(crate) metric: Option<DiffMetric>,
     #[command(flatten)]
     pub(crate) which: ViewFlags,
-    /// Compare functions by own (self) or total (with callees) allocations
-    #[arg(long, value_name = "FIGURE", default_value = "own")]
+    /// Compare functions by self or total (with callees) allocations
+    #[arg(long, value_name = "FIGURE", default_value = "self")]
     pub(crate) by: DiffFigure,
     /// Print JSON, with all functions
     #[arg(long, conflicts_with_all = ["markdown", "html"])]
@@ -193,7 +193,8 @@ pub(crate) enum DiffMetric {
 /// Which figure of a function is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DiffFigure {
-    /// What it allocated itself
+    /// Allocations of the function itself
+    #[value(name = "self", alias = "own")]
     Own,
     /// Allocations of the function and its callees
     Total,

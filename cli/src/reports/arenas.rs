@@ -13,7 +13,7 @@ const LARGE_PERCENT: u64 = 10;
 pub(crate) fn summary(arenas: Tally) -> Option<String> {
     (arenas.count > 0).then(|| {
         let number = plural(arenas.count, "arena", "arenas");
-        format!("{} in {number} held by Python's allocator, free or not", size(arenas.bytes))
+        format!("{} in {number} reserved by Python's allocator (used and unused)", size(arenas.bytes))
     })
 }
 
@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn arenas_are_told_and_warned_of_where_they_are_much() {
         let tally = |bytes, count| Tally { bytes, count };
-        let expected = "2.00 MB in 2 arenas held by Python's allocator, free or not; record with \
+        let expected = "2.00 MB in 2 arenas reserved by Python's allocator (used and unused); record with \
                         --trace-python-allocators to see objects";
         assert_eq!(note(tally(2_000_000, 2)).as_deref(), Some(expected));
         assert_eq!(note(tally(0, 0)), None);

@@ -191,7 +191,7 @@ impl Diff {
     }
 
     fn by(&self, status: Status) -> &'static str {
-        if self.by_total || status.is_one_sided() { "total" } else { "own" }
+        if self.by_total || status.is_one_sided() { "total" } else { "self" }
     }
 
     fn figure(&self, tally: Tally) -> u64 {

@@ -144,7 +144,7 @@ mod tests {
                 "Live: 289 kB in 18 allocations when Python began to finalize",
                 "  leaked: 59.0 kB in 7 allocations; 57.0 kB by own code",
                 "  by imports: 80.0 kB in 8 allocations",
-                "  in arenas: 150 kB in 3 arenas held by Python's allocator, free or not; record with \
+                "  in arenas: 150 kB in 3 arenas reserved by Python's allocator (used and unused); record with \
                  --trace-python-allocators to see objects",
             ]
         );
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!((json["bytes"].as_u64(), json["moment"].as_str()), (Some(sum), Some("finalization")));
         assert_eq!(
             python.excluded_text().unwrap(),
-            "80.0 kB held by imports; 150 kB in 3 arenas held by Python's allocator, free or not; record with \
+            "80.0 kB held by imports; 150 kB in 3 arenas reserved by Python's allocator (used and unused); record with \
              --trace-python-allocators to see objects"
         );
     }

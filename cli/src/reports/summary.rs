@@ -25,10 +25,12 @@ pub(crate) enum SummaryOrder {
     /// Total bytes (function and callees)
     Total,
     /// Bytes of the function itself
+    #[value(name = "self", alias = "own")]
     Own,
     /// Total number of allocations (function and callees)
     TotalCount,
     /// Number of allocations of the function itself
+    #[value(name = "self-count", alias = "own-count")]
     OwnCount,
 }
 
@@ -56,8 +58,8 @@ pub(crate) fn write(
         return Ok(());
     }
     let shown = limit.min(rows.len());
-    let [total, total_part, own, function] = ["Total", "Part", "Own", "Function"].map(column);
-    let [own_part, own_count] = ["Part", "Own count"].map(|title| column(title).optional(2));
+    let [total, total_part, own, function] = ["Total", "Part", "Self", "Function"].map(column);
+    let [own_part, own_count] = ["Part", "Self count"].map(|title| column(title).optional(2));
     let mut table =
         TextTable::new([total, total_part, own, own_part, column("Count").optional(1), own_count, function])
             .with_room(ROOM);

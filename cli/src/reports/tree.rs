@@ -76,7 +76,7 @@ impl<'a> TextTree<'a> {
         if whole.count == 0 {
             return Ok(());
         }
-        let own = if self.inverted { "" } else { "Own" };
+        let own = if self.inverted { "" } else { "Self" };
         let [total, part, call] = ["Total", "Part", "Call"].map(column);
         let [own, count] = [own, "Count"].map(|title| column(title).optional(1));
         let mut table = TextTable::new([total, part, own, count, call]).with_room(ROOM);

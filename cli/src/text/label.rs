@@ -1,59 +1,59 @@
-//! The name of a piece of code as a person reads it: function, place, and the function that it went through.
+//! Labels of code in text: function, location, and the library function that own code called.
 //!
-//! Invariant: the function of own code is what is cut last, and line numbers are never cut.
+//! Invariant: the own-code function is cut last, and line numbers are never cut.
 
 use unicode_width::UnicodeWidthStr;
 
 use super::styled::{Style, Styled, without_middle};
 use crate::units::plural;
 
-/// Stands before what own code went through.
+/// Separates own code from the function that it called.
 const VIA: &str = ", via ";
-/// Stands between calls of a row.
+/// Separates the first and last call of a chain.
 const THEN: &str = " → ";
-/// Stands between a function and its place.
+/// Separates a function from its location.
 const AT: &str = " at ";
-/// With less room than this, what own code went through is left out.
+/// Minimum width for the called function; with less it is omitted.
 const LEAST_VIA: usize = 12;
-/// With less room than this, places are left out.
+/// Minimum width for locations; with less they are omitted.
 const LEAST_PLACE: usize = 24;
 
-/// A function with its place, and what stands around them.
+/// A function with its location, and related texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Label {
-    /// What stands before the function: the branches of a tree.
+    /// Prefix: the branches of a tree.
     before: String,
     function: String,
-    /// File and line; empty where they are not known.
+    /// File and line; empty if unknown.
     place: String,
-    /// Whether the function is of the program's own code.
+    /// Whether the function is own code.
     own: bool,
-    /// Function and place of what it went through, or of the call that a row of calls ends with.
+    /// Function and location of the called function, or of the last call of a chain.
     via: Option<(String, String)>,
-    /// What stands before that.
+    /// The separator before `via`.
     joint: String,
-    /// What else there is to say of that, such as how many more it went through.
+    /// A remark on `via`, such as the number of further functions.
     remark: String,
 }
 
 impl Label {
-    /// Of a function.
+    /// The label of a function.
     pub(crate) fn new(function: impl Into<String>, place: impl Into<String>, own: bool) -> Self {
         Self { function: function.into(), place: place.into(), own, ..Self::default() }
     }
 
-    /// The same behind something else.
+    /// Adds a prefix.
     pub(crate) fn behind(self, before: impl Into<String>) -> Self {
         Self { before: before.into(), ..self }
     }
 
-    /// The same with what it went through, and with a remark on that.
+    /// Adds the called function, with a remark.
     pub(crate) fn via(self, function: impl Into<String>, place: impl Into<String>, remark: impl Into<String>) -> Self {
         let via = Some((function.into(), place.into()));
         Self { via, joint: VIA.into(), remark: remark.into(), ..self }
     }
 
-    /// The same as the first of several calls, each of which made the next; so many lie between it and this last one.
+    /// Adds the last call of a chain that begins with this label, with `between` calls between them.
     pub(crate) fn then(self, between: usize, function: impl Into<String>, place: impl Into<String>) -> Self {
         let joint = match between {
             0 => THEN.into(),
@@ -62,19 +62,19 @@ impl Label {
         Self { via: Some((function.into(), place.into())), joint, ..self }
     }
 
-    /// All of it.
+    /// The uncut label.
     pub(crate) fn whole(&self) -> Styled {
         let via = self.via.as_ref().map(|(function, place)| (function.as_str(), place.as_str()));
         self.styled(&self.function, &self.place, via, &self.remark)
     }
 
-    /// As much of it as has room: first the place of what it went through is left out, then the remark, then what it went
-    /// through, then directories of its own place, and then the middle of the function's name.
+    /// Fits the label into a width. Omits, in this order: the location of the called function, the remark, the called
+    /// function, directories of its own path, and the middle of the function name.
     pub(crate) fn fit(&self, width: Option<usize>) -> Styled {
         let whole = self.whole();
         let Some(width) = width.filter(|width| whole.width() > *width) else { return whole };
         if let Some((function, _)) = &self.via {
-            // Of a row of calls both ends tell more than where the first is.
+            // For a chain, both ends are more informative than the location of the first.
             let place = if self.joint.starts_with(THEN) { "" } else { &self.place };
             for (place, remark) in [(&*self.place, &*self.remark), (place, "")] {
                 let shorter = self.styled(&self.function, place, Some((function, "")), remark);
@@ -95,13 +95,13 @@ impl Label {
             (Some(left), Some((function, _))) => {
                 self.styled(&self.function, &self.place, Some((&without_middle(function, left), "")), "")
             }
-            // That there are further calls is said.
+            // Indicate that there are further calls.
             _ if self.joint.starts_with(THEN) && left > THEN.width() => own.and(Style::Dim, THEN.to_owned() + "…"),
             _ => own,
         }
     }
 
-    /// Function and place, where those alone have too little room.
+    /// Function and location, if even those do not fit.
     fn short(&self, width: usize) -> Styled {
         let room = width.saturating_sub(self.before.width());
         if self.place.is_empty() || room < LEAST_PLACE {
@@ -111,7 +111,7 @@ impl Label {
         if let Some(place) = without_directories(&self.place, left) {
             return self.styled(&self.function, &place, None, "");
         }
-        // The file's name may have half of the room, and the function the rest.
+        // The file name gets at most half of the width, the function the rest.
         let place = without_middle(file(&self.place), room / 2);
         let function = without_middle(&self.function, room - place.width() - AT.len());
         self.styled(&function, &place, None, "")
@@ -131,7 +131,7 @@ impl Label {
     }
 }
 
-/// A path without directories of its beginning, as many as have to go; `None` where its file's name has too little room.
+/// A path without as many leading directories as necessary; `None` if the file name does not fit.
 fn without_directories(path: &str, room: usize) -> Option<String> {
     let rest = path.match_indices('/').map(|(at, _)| &path[at..]).find(|rest| rest.width() < room);
     if path.width() <= room { Some(path.into()) } else { rest.map(|rest| format!("…{rest}")) }

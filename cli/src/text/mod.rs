@@ -1,7 +1,7 @@
-//! Text for people: styled pieces, labels of code, tables and paragraphs, all within the width of the terminal.
+//! Text output: styled text, labels of code, tables and paragraphs, fitted to the terminal's width.
 //!
-//! Reports say what a piece of text is, and this says how it looks. Invariant: without colour the bytes are those of the
-//! words alone, escape sequences take no width, and control characters of a capture never reach the terminal.
+//! Reports mark the role of a piece of text; this module determines its appearance. Invariant: without colours there
+//! are no escape sequences; these never count as width; and control characters of a capture never reach the terminal.
 
 mod label;
 mod styled;

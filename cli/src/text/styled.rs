@@ -1,39 +1,39 @@
-//! Pieces of text with a style each, and how wide they are.
+//! Styled text, and its width on a terminal.
 //!
-//! Invariant: a piece has no control characters; its width is that of its characters on a terminal, wide ones counted as two.
+//! Invariant: styled text has no control characters; wide characters count as two columns.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::terminal::TextFormat;
 
-/// What a piece of text is, which decides how it looks.
+/// The role of a piece of text, which determines its appearance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// Nothing special.
+    /// Normal text.
     #[default]
     Plain,
-    /// A title, or the heads of columns.
+    /// A title or column header.
     Heading,
-    /// What is read last: paths, branches, and figures that are a small part of the whole.
+    /// Less important: paths, branches, and figures that are a small share of the total.
     Dim,
-    /// A function of the program's own code.
+    /// A function of own code.
     OwnCode,
-    /// A figure that is a large part of the whole.
+    /// A large share of the total.
     Large,
-    /// A figure that is half of the whole or more.
+    /// Half of the total or more.
     Largest,
-    /// What grew.
+    /// Growth.
     Grown,
-    /// What shrank.
+    /// Decrease.
     Shrunk,
-    /// The word before a warning.
+    /// The prefix of a warning.
     Warning,
-    /// The word before an error.
+    /// The prefix of an error.
     Error,
 }
 
 impl Style {
-    /// Of a figure that is a part of a whole: half of it, a tenth, a hundredth, or less.
+    /// The style for a share of a total: from half, a tenth, a hundredth, or less.
     pub(crate) fn of_share(part: u64, whole: u64) -> Self {
         match part as f64 / whole.max(1) as f64 {
             share if share >= 0.5 => Self::Largest,
@@ -43,7 +43,7 @@ impl Style {
         }
     }
 
-    /// The parameters of the escape sequence that selects it (ECMA-48, SGR).
+    /// The parameters of its escape sequence (ECMA-48, SGR).
     fn parameters(self) -> &'static str {
         match self {
             Self::Plain => "",
@@ -57,7 +57,7 @@ impl Style {
     }
 }
 
-/// Text in pieces.
+/// Text of several styles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Styled {
     pieces: Vec<(Style, String)>,
@@ -69,7 +69,7 @@ impl Styled {
         Self::default().and(style, text)
     }
 
-    /// The same with more behind it.
+    /// Appends text.
     pub(crate) fn and(mut self, style: Style, text: impl AsRef<str>) -> Self {
         let text = visible(text.as_ref());
         if !text.is_empty() {
@@ -78,17 +78,17 @@ impl Styled {
         self
     }
 
-    /// The columns of a terminal that it takes.
+    /// Width in terminal columns.
     pub(crate) fn width(&self) -> usize {
         self.pieces.iter().map(|(_, text)| text.width()).sum()
     }
 
-    /// The words alone.
+    /// The text without styles.
     pub(crate) fn words(&self) -> String {
         self.pieces.iter().map(|(_, text)| text.as_str()).collect()
     }
 
-    /// The same within so many columns, with its end left out where it is too long.
+    /// Cuts the end if it is longer than `width`.
     pub(crate) fn cut(self, width: Option<usize>) -> Self {
         let Some(width) = width.filter(|width| self.width() > *width) else { return self };
         let mut left = width.saturating_sub(1);
@@ -105,7 +105,7 @@ impl Styled {
         cut
     }
 
-    /// As it is written to the terminal.
+    /// The text with escape sequences, if `format` has colours.
     pub(crate) fn render(&self, format: TextFormat) -> String {
         let piece = |(style, text): &(Style, String)| match style.parameters() {
             parameters if format.color && !parameters.is_empty() => format!("\x1b[{parameters}m{text}\x1b[0m"),
@@ -130,7 +130,7 @@ pub(crate) fn visible(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
-/// As much of the beginning as has room.
+/// The longest prefix that fits.
 pub(super) fn beginning(text: &str, room: usize) -> &str {
     let mut used = 0;
     let over = text.char_indices().find(|(_, char)| {
@@ -140,7 +140,7 @@ pub(super) fn beginning(text: &str, room: usize) -> &str {
     over.map_or(text, |(at, _)| &text[..at])
 }
 
-/// As much of the end as has room.
+/// The longest suffix that fits.
 pub(super) fn end(text: &str, room: usize) -> &str {
     let mut used = 0;
     let over = text.char_indices().rev().find(|(_, char)| {
@@ -150,7 +150,7 @@ pub(super) fn end(text: &str, room: usize) -> &str {
     over.map_or(text, |(at, char)| &text[at + char.len_utf8()..])
 }
 
-/// The text, with its middle left out where it has too little room.
+/// Cuts the middle if the text does not fit.
 pub(super) fn without_middle(text: &str, room: usize) -> String {
     if text.width() <= room {
         return text.into();

@@ -1,50 +1,50 @@
-//! Columns of text, aligned, and fitted to the width of a terminal.
+//! Text tables: aligned columns, fitted to the terminal's width.
 //!
-//! Invariant: numbers are never cut. Where the terminal is narrow, first the columns go that may, then long texts are cut.
+//! Invariant: numbers are never cut. On narrow terminals, optional columns are omitted first, then long texts are cut.
 
 use super::label::Label;
 use super::styled::{Style, Styled};
 use crate::terminal::TextFormat;
 use crate::units::{count, percent, size};
 
-/// The line that stands for so many rows that are not shown.
+/// The line after a list with `rows` further rows.
 pub(crate) fn left_out(rows: u64) -> String {
     format!("  and {} more (-n 0 shows all)", count(rows))
 }
 
-/// A figure of bytes and its percentage of the whole, both weighted by that.
+/// Bytes and their percentage of the total, styled by share.
 pub(crate) fn share(bytes: u64, whole: u64) -> [TextCell; 2] {
     [size(bytes), percent(bytes, whole)].map(|text| TextCell::Text(Styled::new(Style::of_share(bytes, whole), text)))
 }
 
-/// A column: its head, and what becomes of it where there is little room.
+/// A column: its header, and how it behaves if there is little room.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TextColumn {
     title: &'static str,
-    /// Columns with the highest number are left out first, and never those with 0.
+    /// Columns with the highest number are omitted first; 0: never.
     optional: u8,
-    /// Whether its texts may be cut where there is too little room all the same.
+    /// Whether its texts may be cut if there is still too little room.
     cut: bool,
 }
 
-/// A column that always has room.
+/// A column that is never omitted.
 pub(crate) const fn column(title: &'static str) -> TextColumn {
     TextColumn { title, optional: 0, cut: false }
 }
 
 impl TextColumn {
-    /// One that is left out where the last column has too little room; those with the highest number first.
+    /// Makes the column optional; columns with the highest order are omitted first.
     pub(crate) const fn optional(self, order: u8) -> Self {
         Self { optional: order, ..self }
     }
 
-    /// One whose texts may be cut.
+    /// Allows cutting its texts.
     pub(crate) const fn cut(self) -> Self {
         Self { cut: true, ..self }
     }
 }
 
-/// What stands in a row's column.
+/// A cell.
 #[derive(Clone, Debug)]
 pub(crate) enum TextCell {
     Text(Styled),
@@ -84,26 +84,26 @@ impl TextCell {
 pub(crate) struct TextTable {
     columns: Vec<TextColumn>,
     rows: Vec<Vec<TextCell>>,
-    /// So much room the last column is to have before others are left out.
+    /// Optional columns are omitted until the last column has this width.
     room: usize,
-    /// Rows that were left out.
+    /// Number of omitted rows.
     more: usize,
 }
 
-/// What names of functions need to be told from each other.
+/// Default minimum width of the last column: enough to distinguish function names.
 const ROOM: usize = 30;
-/// The last column keeps so much on the narrowest terminal.
+/// Minimum width of the last column on any terminal.
 const LEAST: usize = 8;
-/// Columns whose texts may be cut keep so much.
+/// Minimum width of columns whose texts may be cut.
 const LEAST_CUT: usize = 12;
 
 impl TextTable {
-    /// Without rows. The heads are shown if any column has one.
+    /// An empty table. The header is shown if any column has a title.
     pub(crate) fn new(columns: impl IntoIterator<Item = TextColumn>) -> Self {
         Self { columns: columns.into_iter().collect(), rows: Vec::new(), room: ROOM, more: 0 }
     }
 
-    /// The same with so much room for the last column before others are left out.
+    /// Sets the minimum width of the last column.
     pub(crate) fn with_room(self, room: usize) -> Self {
         Self { room, ..self }
     }
@@ -113,14 +113,14 @@ impl TextTable {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// Leaves out what comes after so many rows, in words.
+    /// Keeps the first `limit` rows, and adds a line about the rest.
     pub(crate) fn first(mut self, limit: usize) -> Self {
         self.more += self.rows.len().saturating_sub(limit);
         self.rows.truncate(limit);
         self
     }
 
-    /// The number of its rows.
+    /// The number of rows.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -130,13 +130,13 @@ impl TextTable {
         self.rows.is_empty()
     }
 
-    /// The same lines, so many columns to the right.
+    /// The lines, indented by `columns`.
     pub(crate) fn indented(&self, columns: usize, format: TextFormat) -> Vec<String> {
         let narrower = TextFormat { width: format.width.map(|width| width.saturating_sub(columns)), ..format };
         self.lines(narrower).iter().map(|line| format!("{:columns$}{line}", "")).collect()
     }
 
-    /// The lines, each within the width that there is.
+    /// The lines, fitted to the width.
     pub(crate) fn lines(&self, format: TextFormat) -> Vec<String> {
         let has_head = self.columns.iter().any(|column| !column.title.is_empty());
         let head =
@@ -155,7 +155,7 @@ impl TextTable {
         (0..self.columns.len()).map(|column| widest(column).unwrap_or(0)).collect()
     }
 
-    /// Which columns are shown.
+    /// The columns that are shown.
     fn shown(&self, widths: &[usize], width: Option<usize>) -> Vec<usize> {
         let mut shown: Vec<usize> = (0..self.columns.len()).collect();
         let wanted = widths.last().map_or(0, |last| (*last).min(self.room));
@@ -170,7 +170,7 @@ impl TextTable {
         shown
     }
 
-    /// Narrows the columns whose texts may be cut, as far as the last one needs it.
+    /// Narrows cuttable columns until the last column has enough width.
     fn narrow(&self, shown: &[usize], widths: &mut [usize], width: Option<usize>) {
         let wanted = widths.last().map_or(0, |last| (*last).min(self.room));
         for column in shown.iter().filter(|column| self.columns[**column].cut) {
@@ -180,7 +180,7 @@ impl TextTable {
     }
 }
 
-/// The columns that these take, without the last.
+/// Width of these columns, except the last.
 fn used(shown: &[usize], widths: &[usize]) -> usize {
     shown.iter().rev().skip(1).map(|column| widths[*column] + 2).sum()
 }

@@ -1,18 +1,18 @@
-//! Sentences that are broken at words where the terminal ends.
+//! Wraps sentences at the terminal's width.
 //!
-//! Invariant: a word, such as a path that somebody copies, is never broken.
+//! Invariant: words are never broken, so that paths can be copied.
 
 use unicode_width::UnicodeWidthStr;
 
 use super::styled::{Style, Styled, visible};
 use crate::terminal::TextFormat;
 
-/// A sentence in as many lines as it needs.
+/// A sentence, wrapped to lines.
 pub(crate) fn paragraph(text: &str, format: TextFormat) -> Vec<String> {
     broken(&visible(text), format.width)
 }
 
-/// A figure behind its label, which has so many columns: what does not fit into the line goes on below itself.
+/// A label of `columns` columns and a text; further lines of the text are indented.
 pub(crate) fn entry(label: &str, columns: usize, text: &str, format: TextFormat) -> Vec<String> {
     let room = format.width.map(|width| width.saturating_sub(columns));
     let indented = |(number, line): (usize, &String)| match number {

@@ -271,8 +271,8 @@ fn figures(
     }
     let failed = failed::text(capture);
     let limits = failed.as_ref().and_then(|_| termination.memory_limits());
-    let holders = if names.is_over() { Some(UNNAMED) } else { names.is_brief().then_some(BRIEF) };
-    for (label, text) in [("failed", failed), ("limit", limits), ("holders", holders.map(str::to_owned))] {
+    let symbols = if names.is_over() { Some(UNNAMED) } else { names.is_brief().then_some(BRIEF) };
+    for (label, text) in [("failed", failed), ("limit", limits), ("symbols", symbols.map(str::to_owned))] {
         if let Some(text) = text {
             message::labelled(label, text);
         }

@@ -49,7 +49,7 @@ impl PrivateDirectory {
         Err(NoPlace::new("a directory for the socket cannot be made in", &tried, "set TMPDIR to a writable directory"))
     }
 
-    /// Its path.
+    /// The path of the directory.
     pub(super) fn path(&self) -> &Path {
         self.0.path()
     }

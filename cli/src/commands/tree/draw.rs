@@ -124,7 +124,7 @@ impl TreeStyles {
     fn head(self, browser: &Browser<'_>, columns: &VisibleColumns) -> Line<'static> {
         let mark = |sort, text: &str| if browser.sort == sort { format!("{text}▾") } else { text.to_owned() };
         let call = if browser.inverted { "Call, with its callers below" } else { "Call" };
-        let [total, own] = [mark(SiblingOrder::Total, "Total"), mark(SiblingOrder::Own, "Own")];
+        let [total, own] = [mark(SiblingOrder::Total, "Total"), mark(SiblingOrder::Own, "Self")];
         let text = columns.row([total, "Part".into(), own, mark(SiblingOrder::Count, "Count")])
             + &mark(SiblingOrder::Name, call);
         let width = usize::from(columns.width);
@@ -230,7 +230,7 @@ impl TreeStyles {
         let allocators = browser.forest.allocators(node);
         let by = allocators.iter().map(|(allocator, tally)| format!("{} {}", allocator.name(), size(tally.bytes)));
         Line::from(format!(
-            " total {} in {}, own {} in {}; {}",
+            " total {} in {}, self {} in {}; {}",
             size(total.bytes),
             count(total.count),
             size(own.bytes),

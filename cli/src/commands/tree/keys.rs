@@ -61,7 +61,7 @@ pub(super) const BINDINGS: [Binding; 16] = [
         "peak, leaks, temporary, all allocated; the next of them",
     ),
     (&[(KeyCode::Char('i'), Action::Invert)], "i", "callers below callees, or the other way round"),
-    (&[(KeyCode::Char('s'), Action::Sort)], "s", "sort by total, own, count, name"),
+    (&[(KeyCode::Char('s'), Action::Sort)], "s", "sort by total, self, count, name"),
     (&[(KeyCode::Char('a'), Action::AllCalls)], "a", "all calls, or without those of libraries in between"),
     (&[(KeyCode::Char('/'), Action::Search)], "/", "search for a function or file, also in collapsed calls"),
     (

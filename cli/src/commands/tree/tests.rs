@@ -222,8 +222,8 @@ fn leaks_are_without_imports_and_arenas_and_say_so() {
     let without = text(&DisplayOptions::default());
     assert!(without.contains(" 2 Leaks 60.1 kB "), "{without}");
     let about = " Leaks: 60.1 kB in 3 allocations, live when Python began to finalize; 20.0 kB allocated during\n \
-                 imports not shown; use --with-imports; 900 kB in 9 arenas held by Python's allocator, free or not;\n \
-                 record with --trace-python-allocators to see objects\n";
+                 imports not shown; use --with-imports; 900 kB in 9 arenas reserved by Python's allocator (used and\n \
+                 unused); record with --trace-python-allocators to see objects\n";
     assert!(without.contains(about), "{without}");
     assert!(!without.contains("no stack"), "{without}");
     let with = text(&DisplayOptions { with_imports: true, ..DisplayOptions::default() });
@@ -299,7 +299,7 @@ fn sorting_changes_the_order_of_siblings_alone() {
     let capture = program();
     let mut browser = Browser::new(&capture, PEAK);
     type_keys(&mut browser, "s");
-    assert_eq!(names(&browser)[1], "save", "own bytes: load has none");
+    assert_eq!(names(&browser)[1], "save", "self bytes: load has none");
     type_keys(&mut browser, "ss");
     assert_eq!(names(&browser)[1], "load", "by name");
     assert!(screen(&mut browser, 80, 24)[3].contains("Call▾"));
@@ -370,7 +370,7 @@ fn source_lines_and_allocators_of_the_selected_call() {
     let mut browser = Browser::new(&capture, PEAK);
     type_keys(&mut browser, "p");
     let text = screen(&mut browser, 80, 30).join("\n");
-    assert!(text.contains("total 60.0 kB in 1, own 60.0 kB in 1; malloc 60.0 kB"), "{text}");
+    assert!(text.contains("total 60.0 kB in 1, self 60.0 kB in 1; malloc 60.0 kB"), "{text}");
     assert!(text.contains(">    42  call(42)") && text.contains("      41  call(41)"), "{text}");
     type_keys(&mut browser, "_");
     assert!(screen(&mut browser, 80, 30).join("\n").contains("No source: "));

@@ -55,7 +55,7 @@ pub(super) fn info_pairs(capture: &Capture) -> Vec<String> {
         ("Times", info.times().unwrap_or_default()),
         ("Peak", peak_text(capture)),
         ("Leaked", format!("{} in {} allocations", size(leaked.bytes), count(leaked.count))),
-        ("Apart from", arenas::note(arenas).unwrap_or_default()),
+        ("Excluded", arenas::note(arenas).unwrap_or_default()),
         ("Failed", failed::text(capture).unwrap_or_default()),
         ("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes))),
         ("Temporary", format!("{}, {}", count(totals.temporary.count), size(totals.temporary.bytes))),

@@ -1,9 +1,9 @@
 //! `flamegraph` and `diff --html`: one HTML file that shows a capture, or two, and needs nothing but a browser.
 //!
-//! The file is a frame of HTML, the scripts and styles under `assets/`, and the data: columns of numbers as JSON,
-//! deflated and in base64. Invariant: the page makes no request (its content security policy forbids all of them), it
-//! holds no source lines unless they were asked for, and its sums are those of every other report; where small call
-//! sites were merged into their callers to keep it small, the page says so.
+//! The file consists of an HTML template, the scripts and styles under `assets/`, and the data: columns of numbers as
+//! JSON, deflated and base64-encoded. Invariant: the page makes no requests (its content security policy forbids them),
+//! contains source lines only if requested, and its sums equal those of the other reports; if small call sites were
+//! merged into their callers to limit its size, it says so.
 
 mod about;
 mod columns;
@@ -34,46 +34,45 @@ use names::KeyNames;
 use side::PageSide;
 use sites::Sites;
 
-/// A page has no more call sites, and no more entries in its table of lives, so that it stays fluid.
+/// Maximum number of call sites, and of entries in the table of live intervals, so that the page stays responsive.
 const MOST_SITES: usize = 250_000;
-/// So many are kept in any case.
+/// Minimum number of call sites.
 const FEWEST_SITES: usize = 10_000;
-/// The data takes no more characters than this, so that a page with its scripts is below 5 MB.
+/// Maximum size of the data in characters, so that a page with its scripts is below 5 MB.
 const MOST_BYTES: usize = 4_800_000;
 
 /// The views of the page, in the order of its switch.
 const VIEWS: [View; 5] = [View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Temporary, View::Allocated];
 
-/// What the page shows at first; a reader may switch, but for functions that are skipped.
+/// Initial state of the page. The user can change everything except the skipped functions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PageStart {
     /// The view.
     pub(crate) view: View,
-    /// Callers above those they call.
+    /// Show callers above callees.
     pub(crate) inverted: bool,
-    /// A block for each thread.
+    /// Separate threads.
     pub(crate) split_threads: bool,
-    /// Numbers of allocations instead of bytes.
+    /// Show numbers of allocations instead of bytes.
     pub(crate) counts: bool,
     /// Frames and imports.
     pub(crate) display: DisplayOptions,
 }
 
 impl PageStart {
-    /// Which functions are skipped.
+    /// The functions that are skipped.
     fn plumbing(&self) -> Plumbing {
         Plumbing::with(self.display.skip.clone())
     }
 }
 
-/// How a capture has to be read for its page.
+/// The options with which captures must be read for a page.
 pub(crate) fn reading(options: Options) -> Options {
     Options { moments: time::MOST_MOMENTS as u32, ..options }
 }
 
-/// Writes the page of one capture, with notes of what the reader has to know; with the source line of each call if
-/// `sources` is given. Groups that the page does not tell apart are one in the capture from then on: there may have been
-/// many millions, and the page is built several times.
+/// Writes the page of one capture, with notes; with source lines if `sources` is given. Merges groups of the capture
+/// that the page does not distinguish: there may be many millions, and the page is built several times.
 ///
 /// # Errors
 /// What the writer says.
@@ -112,8 +111,8 @@ pub(crate) fn flamegraph(
     document::write(&StaticPage { title, heading, info: info_pairs(capture) }, &data, out)
 }
 
-/// Writes the page of the difference between two captures; `scale` says what the base's figures were multiplied by, if
-/// they were, and `notes` why the captures may not compare.
+/// Writes the page of a difference. `scale` describes the scale of the baseline, if any; `notes` are warnings about
+/// comparability.
 ///
 /// # Errors
 /// What the writer says.
@@ -172,13 +171,14 @@ pub(crate) fn difference(
     document::write(&StaticPage { title, heading, info }, &data, out)
 }
 
-/// The changes of bytes and of numbers below which nothing of a view has a colour.
+/// Minimum changes of bytes and of counts that are coloured.
 fn floors_of(view: View, whole: &FigurePair) -> Vec<u64> {
     let floor = |counts, base: u64, new: u64| ComparedMetric { name: "", view, counts }.floor(base.max(new));
     vec![floor(false, whole.base.bytes, whole.new.bytes), floor(true, whole.base.count, whole.new.count)]
 }
 
-/// Builds the data with fewer and fewer call sites until the page is small enough, or is small in sites at least.
+/// Builds the data with decreasing numbers of call sites until the page is small enough, or has the minimum number of
+/// sites.
 fn bounded(most_bytes: usize, mut build: impl FnMut(usize) -> io::Result<PackedObject>) -> io::Result<PackedObject> {
     let mut most = MOST_SITES;
     loop {
@@ -186,7 +186,7 @@ fn bounded(most_bytes: usize, mut build: impl FnMut(usize) -> io::Result<PackedO
         if data.len() <= most_bytes || most <= FEWEST_SITES {
             return Ok(data);
         }
-        // In proportion, and a little less, so that one more time is enough.
+        // Slightly less than proportional, so that one repetition usually suffices.
         most = (most as u64 * most_bytes as u64 * 9 / 10 / data.len() as u64).max(FEWEST_SITES as u64) as usize;
     }
 }

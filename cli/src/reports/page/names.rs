@@ -1,7 +1,7 @@
-//! The frames of a page: their names, places and owners, and their source lines where these are wanted.
+//! The frames of a page: names, locations and owners, and source lines if requested.
 //!
-//! Invariant: every text of a capture that a page shows is in the list of strings once, with control characters made
-//! visible, and cut where it is very long.
+//! Invariant: every text of a capture is in the string table once, with control characters escaped and very long texts
+//! cut.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -22,15 +22,16 @@ use crate::reports::capture_info::visible;
 use crate::reports::source::Sources;
 use crate::units::count;
 
-/// So many lines are embedded before and after that of a frame.
+/// Number of embedded lines before and after that of a frame.
 const SOURCE_REACH: u32 = 4;
-/// Characters of a name or a source line that are shown.
+/// Maximum number of characters of a name or a source line.
 const LONGEST_TEXT: usize = 500;
 
-/// Where the names of a tree's keys come from, and source lines where they are wanted.
+/// Resolves the keys of a tree to names, and to source lines if requested.
 pub(super) struct KeyNames<'a> {
     tables: Vec<FrameTable<'a>>,
-    /// For functions of two captures a frame of each, and in which table it is; keys are frames of the one table else.
+    /// For the functions of two captures: one frame of each, and the index of its table. Otherwise keys are frames of
+    /// the only table.
     functions: Option<HashMap<u32, (usize, FrameId)>>,
     plumbing: Plumbing,
     sources: Option<Sources>,
@@ -70,7 +71,7 @@ impl<'a> KeyNames<'a> {
         Self { tables, functions: Some(known), plumbing, sources: None }
     }
 
-    /// What has to be said of the source lines.
+    /// A note about the source lines.
     pub(super) fn note(&self) -> Option<String> {
         let sources = self.sources.as_ref()?;
         let changed = match sources.changed() {
@@ -112,7 +113,7 @@ impl<'a> KeyNames<'a> {
         data.json("strings", &Value::from(strings.list))
     }
 
-    /// The lines around those of the frames, each once, as far as the files are still those of the recording.
+    /// Writes the lines around those of the frames, each once, for files that did not change since the recording.
     fn write_sources(
         &mut self,
         described: &[DescribedFrame],
@@ -148,7 +149,7 @@ impl<'a> KeyNames<'a> {
         };
         let FrameTable { frames, origins, modules } = &mut self.tables[table];
         let (function, file, object) = (frames.function(id), frames.file(id), frames.module(id));
-        // A function has many lines.
+        // Functions have no line.
         let Frame { line, column, .. } = if self.functions.is_none() { frames.frame(id) } else { Frame::default() };
         let module = match object {
             Some(object) => object.rsplit('/').next().unwrap_or_default(),
@@ -173,7 +174,7 @@ impl<'a> KeyNames<'a> {
     }
 }
 
-/// Whose code a frame is, as a number of the page's data.
+/// The number of an origin in the page's data.
 const fn number(origin: Origin) -> u64 {
     match origin {
         Origin::Own => 0,
@@ -186,26 +187,26 @@ const fn number(origin: Origin) -> u64 {
 
 const STANDARD: u64 = 2;
 
-/// A frame as the page shows it.
+/// A frame for the page.
 #[derive(Default)]
 struct DescribedFrame {
     function: String,
     file: String,
-    /// The file as a person wants to read it.
+    /// The shortened path.
     short: String,
     module: String,
-    /// Of a module's top level, the name by which the module is imported.
+    /// For the top-level code of a module: its import name.
     import: String,
     line: u32,
     column: u32,
     native: bool,
     /// Whose code it is.
     origin: u64,
-    /// It only passes allocations on.
+    /// Whether it is an allocator wrapper.
     plumbing: bool,
 }
 
-/// Each text once; number 0 is the empty one.
+/// Distinct texts; number 0 is the empty one.
 struct StringTable {
     numbers: HashMap<String, u64>,
     list: Vec<String>,

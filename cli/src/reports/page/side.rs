@@ -1,7 +1,7 @@
-//! A capture of a page, where in the page's call tree its allocations belong, and whose memory they are.
+//! A capture of a page, with the node in the page's call tree and the owner of each group.
 //!
-//! Invariant: there is a place and a [`Whose`] for each group of the capture, in their order. Whose memory a group is
-//! depends on its recorded stack, so that it stays the same where its call site is merged into a caller.
+//! Invariant: each group of the capture has a node and a [`Whose`], in the order of groups. The owner is determined by
+//! the recorded stack, so that it is unchanged if the call site is merged into a caller.
 
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::origin::{Whose, whose};
@@ -10,19 +10,19 @@ use memtrack_reader::{StackId, View};
 use super::VIEWS;
 use crate::reports::capture_info::Capture;
 
-/// A capture, the place of each of its groups in the tree, and whose memory each is.
+/// A capture, with the node and the owner of each of its groups.
 #[derive(Debug)]
 pub(super) struct PageSide<'a> {
     pub(super) capture: &'a Capture,
     pub(super) places: Vec<u32>,
-    /// For each view and group of a difference: blocks cancelled out by
-    /// blocks of another function in the other capture. Empty otherwise.
+    /// For each group and view of a difference: blocks that are matched with blocks of another function in the other
+    /// capture. Empty otherwise.
     pub(super) matched_elsewhere: Vec<[Tally; VIEWS.len()]>,
     pub(super) whose: Vec<Whose>,
 }
 
 impl<'a> PageSide<'a> {
-    /// A capture whose groups have these places, in which nothing is set off.
+    /// A capture whose groups have these nodes, without matched blocks.
     pub(super) fn new(capture: &'a Capture, places: Vec<u32>) -> Self {
         let of_stack = whose(&capture.frames);
         let of_group = |stack: StackId| of_stack.get(stack.0 as usize).copied().unwrap_or_default();
@@ -30,7 +30,7 @@ impl<'a> PageSide<'a> {
         Self { capture, places, whose, matched_elsewhere: Vec::new() }
     }
 
-    /// Takes over what was set off of the rows of a view: those of the groups that have something in it.
+    /// Sets the matched blocks of a view. `rows` has an entry for each group with allocations in the view.
     pub(super) fn match_elsewhere(&mut self, number: usize, view: View, rows: &[Tally]) {
         let groups = &self.capture.analysis.groups;
         self.matched_elsewhere.resize_with(groups.iter().count(), Default::default);
@@ -40,8 +40,8 @@ impl<'a> PageSide<'a> {
     }
 }
 
-/// Merges the groups of a capture that are of one place, allocator, thread and owner: the places and owners of those that
-/// are left.
+/// Merges the groups of a capture with the same node, allocator, thread and owner; returns the nodes and owners of the
+/// remaining groups.
 pub(super) fn merge(capture: &mut Capture, places: &[u32], whose: &[Whose]) -> (Vec<u32>, Vec<Whose>) {
     let number = |whose: &Whose| Whose::ALL.iter().position(|one| one == whose).unwrap_or(0);
     let keys: Vec<u32> =

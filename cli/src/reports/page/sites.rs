@@ -1,7 +1,7 @@
-//! The call sites of a page: the call tree in preorder, and what each allocator and thread did at each of its nodes.
+//! The call sites of a page: the call tree in preorder, and the figures of each allocator and thread at each node.
 //!
-//! Invariant: every byte of every view is at exactly one node; a site that is too small to be kept hands its bytes to
-//! its nearest caller that is.
+//! Invariant: every byte of every view is at exactly one node; the bytes of an omitted site are added to its nearest
+//! kept caller.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -23,29 +23,29 @@ use crate::units::count;
 /// The figures of one group in every view.
 type ViewTallies = [Tally; VIEWS.len()];
 
-/// What tells groups of a page apart: place in preorder, allocator, thread, whose memory it is.
+/// The identity of a group: node in preorder, allocator, thread, owner.
 type SiteKey = (u32, Allocator, u32, Whose);
 
-/// Everything that a page says of call sites.
+/// All call sites of a page.
 #[derive(Debug, Default)]
 pub(super) struct Sites {
-    /// Depth and key of every node kept, in preorder.
+    /// Depth and key of every kept node, in preorder.
     nodes: Vec<(u32, u32)>,
-    /// In the order of their keys.
+    /// Groups, sorted by key.
     groups: Vec<SiteKey>,
-    /// The figures of each group, on one side after the other.
+    /// The figures of each group, for one side after the other.
     sums: Vec<ViewTallies>,
-    /// The same of what is set off.
+    /// The same for matched blocks.
     matched_elsewhere: Vec<ViewTallies>,
     sides: usize,
-    /// For the first side the page's group of each of its groups.
+    /// For each group of the first side, its group in the page.
     pub(super) group_numbers: Vec<u32>,
     threads: Vec<String>,
     merged: usize,
 }
 
 impl Sites {
-    /// The sites of all sides, the new capture first; at most so many.
+    /// The sites of all sides, the new capture first; at most `most` sites.
     pub(super) fn new(tree: &Heaviest, sides: &[PageSide<'_>], most: usize) -> Self {
         let kept = tree.kept(most);
         let (kept_tree, nearest) = tree.tree.cut(|node| kept[node as usize]);
@@ -68,7 +68,7 @@ impl Sites {
         let keys: Vec<Vec<SiteKey>> =
             sides.iter().map(|side| side.keys(numbers, &mut threads, sides.len() > 1)).collect();
         self.threads = threads.names;
-        // There may be many millions of keys, of which few are different.
+        // There may be many millions of keys, but few distinct ones.
         self.groups = keys.iter().flatten().copied().collect::<FxHashSet<SiteKey>>().into_iter().collect();
         self.groups.sort_unstable();
         self.sums = vec![ViewTallies::default(); self.groups.len() * sides.len()];
@@ -86,7 +86,7 @@ impl Sites {
         self.group_numbers = keys.first().map_or(Vec::new(), |first| first.iter().map(|key| order[key]).collect());
     }
 
-    /// What was merged, if anything was.
+    /// A note about merged sites, if any.
     pub(super) fn note(&self) -> Option<String> {
         (self.merged > 0).then(|| {
             format!(
@@ -134,7 +134,7 @@ impl Sites {
         Ok(())
     }
 
-    /// The nodes, and the frames they use, numbered in the order of their first use.
+    /// Writes the nodes, and the frames they use, numbered in the order of first use.
     fn write_frames(&self, data: &mut PackedColumns, names: &mut KeyNames<'_>) -> io::Result<()> {
         let mut numbers: HashMap<u32, u64> = HashMap::new();
         let mut used = Vec::new();
@@ -192,7 +192,7 @@ impl PageThreads {
     }
 }
 
-/// Threads of one capture go by number and name; those of two have only their names in common.
+/// Threads of one capture are identified by id and name, those of two captures by name only.
 fn thread_name(capture: &Capture, group: &Group, name_only: bool) -> String {
     let (tid, name) = capture.thread(group.thread);
     let tid = tid.map_or("?".into(), |tid| tid.to_string());

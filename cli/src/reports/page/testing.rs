@@ -1,11 +1,11 @@
-//! Takes the data out of a page again, for the tests of its parts.
+//! Extracts the data from a page, for tests.
 
 use std::io::Read;
 
 use flate2::read::DeflateDecoder;
 use serde_json::Value;
 
-/// What base64 and deflate made of a text.
+/// Decodes and inflates data.
 pub(super) fn unpacked(base64: &[u8]) -> String {
     const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let digits: Vec<u32> =

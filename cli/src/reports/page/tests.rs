@@ -1,4 +1,4 @@
-//! Pages that were written, and what is in their data.
+//! Tests of complete pages and their data.
 
 use super::columns::PackedColumns;
 use super::{FEWEST_SITES, MOST_SITES, PageStart, Sources, VIEWS};

@@ -1,10 +1,10 @@
-//! Memory over time for a page: the heap and resident memory as steps, the snapshots as moments, and at which of them
-//! each group's allocations were live.
+//! Memory over time for a page: heap and resident memory as step functions, the moments, and at which of them each
+//! group's allocations were live.
 //!
-//! Steps are drawn: they are of every event where the capture has those, and else of the snapshots and the peak. A moment
-//! is a snapshot at which the page can be asked what was live. Where there are too many of them, the highest of each few
-//! neighbours is kept, so peaks stay. Invariant: at each kept moment the live allocations add up to the heap that is
-//! said of it, exactly.
+//! The steps are drawn as a chart; they are made from all events if the capture has them, otherwise from the snapshots
+//! and the peak. A moment is a snapshot for which the page can show what was live. If there are too many, the highest
+//! of every few neighbours is kept, so that peaks are kept. Invariant: at each kept moment the live allocations add up
+//! exactly to its heap size.
 
 use std::io;
 
@@ -17,24 +17,25 @@ use super::sites::Sites;
 use crate::reports::capture_info::Capture;
 use crate::units::count;
 
-/// Points that a chart shows, and so moments to choose from.
+/// Maximum number of points of the chart, and of moments.
 pub(super) const MOST_MOMENTS: usize = 2_000;
-/// So many moments are kept in any case.
+/// Minimum number of moments.
 const FEWEST_MOMENTS: usize = 64;
 
-/// (group, first moment, end moment) -> bytes and count; the end is one past the last moment for what stays.
+/// (group, first moment, end moment) -> bytes and count; for allocations that are never freed, the end is one past the
+/// last moment.
 type Lives = FxHashMap<(u32, u32, u32), Tally>;
 
-/// Of how much time one is the unit of what is written.
+/// Times are written in microseconds.
 const MICROSECOND_NS: u64 = 1000;
-/// How exact times are where nothing else is known: a snapshot is taken in every millisecond with events.
+/// Default precision of times: there is a snapshot in every millisecond with events.
 const SNAPSHOT_NS: u64 = 1_000_000;
 
-/// Times, and the bytes from each of them on.
+/// Times, and the bytes from each time on.
 type TimeSteps = Vec<(u64, u64)>;
 
-/// Writes the columns, with at most so many entries in the table of lives as long as there are moments to do without;
-/// says what was merged.
+/// Writes the columns. Reduces the moments until the table of live intervals has at most `most` entries; returns a note
+/// if moments were merged.
 pub(super) fn write(
     capture: &Capture,
     sites: &Sites,
@@ -69,11 +70,11 @@ pub(super) fn write(
 
 /// The moments of a capture.
 struct PageMoments {
-    /// The snapshots, and the end as one more.
+    /// The snapshots, and the end as an additional one.
     all: Vec<Snapshot>,
-    /// Those of them at which it is known what was live, but for the end.
+    /// The snapshots, except the end, at which live allocations are known.
     known: Vec<u32>,
-    /// Of how many neighbours each of these is the highest.
+    /// Each known snapshot is the highest of this many neighbours.
     step: usize,
 }
 
@@ -92,13 +93,13 @@ impl PageMoments {
         Self { all, known, step: step as usize }
     }
 
-    /// The highest of each `step` neighbours that are known, always with the end, and the lives seen at them.
+    /// The highest of every `step` known snapshots and the end, with the intervals of allocations live at them.
     fn thinned(&self, intervals: Option<&Intervals>, sites: &Sites, step: usize) -> (Vec<Snapshot>, Lives) {
         let heap = |at: u32| self.all[at as usize].heap_bytes;
         let highest = |chunk: &[u32]| chunk.iter().copied().max_by_key(|at| (heap(*at), u32::MAX - at));
         let mut kept: Vec<u32> = self.known.chunks(step).filter_map(highest).collect();
         kept.push(self.all.len() as u32 - 1);
-        // The first kept moment that is not before each.
+        // Maps a moment to the first kept moment at or after it.
         let after = |moment: u32| kept.partition_point(|at| *at < moment) as u32;
         let after: Vec<u32> = (0..self.all.len() as u32).map(after).collect();
         let mut lives = Lives::default();
@@ -112,14 +113,14 @@ impl PageMoments {
         }
         let mut kept: Vec<_> = kept.into_iter().map(|at| self.all[at as usize]).collect();
         if intervals.is_some() {
-            // The snapshots know the whole heap; a filter leaves less.
+            // Snapshots have the unfiltered heap size; recompute it with filters.
             kept.iter_mut().zip(heaps(&lives)).for_each(|(moment, bytes)| moment.heap_bytes = bytes);
         }
         (kept, lives)
     }
 }
 
-/// What was live at each moment, from the first on.
+/// Live bytes at each moment.
 fn heaps(lives: &Lives) -> impl Iterator<Item = u64> {
     let mut changes: Vec<_> = lives
         .iter()
@@ -135,12 +136,12 @@ fn heaps(lives: &Lives) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Whether steps of the heap are of what a filter left out, too: what is left is known at moments alone.
+/// Whether no filter is active. With filters, the heap size is known only at moments.
 fn is_of_everything(capture: &Capture) -> bool {
     capture.info.narrowed && capture.analysis.intervals.is_none()
 }
 
-/// The heap: of all events where they were looked at, else of the moments; always with the peak.
+/// The heap over time: from all events if available, else from the moments; always with the peak.
 fn heap(capture: &Capture, moments: &[Snapshot]) -> TimeSteps {
     let whole = is_of_everything(capture);
     let mut steps: TimeSteps = match &capture.analysis.curve {
@@ -161,7 +162,7 @@ fn heap(capture: &Capture, moments: &[Snapshot]) -> TimeSteps {
     steps
 }
 
-/// Resident memory, from when it was first looked at.
+/// Resident memory over time, from its first sample on.
 fn resident(snapshots: &[Snapshot]) -> TimeSteps {
     let mut curve = Curve::default();
     let mut last = 0;
@@ -265,7 +266,7 @@ mod tests {
         capture.analysis.totals.peak =
             Peak { bytes: 600, at: Some(Moment { order: 9, time_ns: 1_500_000 }), ..Peak::default() };
         let snapshots = capture.analysis.snapshots.clone();
-        // Between two snapshots that did not see it, which stay as they are.
+        // The peak is inserted between two snapshots.
         assert_eq!(heap(&capture, &snapshots)[1..4], [(1_000_000, 517), (1_500_000, 600), (2_000_000, 507)]);
         let mut curve = Curve::default();
         let events = [(900_000, 500), (1_500_000, 600), (1_500_000, 0), (4_000_000, 30)];

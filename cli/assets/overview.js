@@ -64,8 +64,11 @@ class Overview {
       .filter(({ at, value }) => (value || inBase(at)) && (hide >> at) & 1)
       .flatMap(({ at, id, title, value }) => {
         const held =
-          { imports: "held by imports", arenas: "reserved by Python's allocator", own: "of own code" }[id] ||
-          `of the ${title.toLowerCase()}`;
+          {
+            imports: "held by imports",
+            arenas: "reserved by Python's allocator (used and unused)",
+            own: "of own code",
+          }[id] || `of the ${title.toLowerCase()}`;
         const button = element("button", "inline", "show");
         button.title = OWNERS[at].meaning;
         button.onclick = () => this.on.toggle(at);

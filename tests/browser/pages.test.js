@@ -242,12 +242,12 @@ inPage(
   async (page) => {
     await makeArenas(page);
     await pick(page, "views", "Leaks");
-    assert.equal(await named(page, "Python's arenas, in use or not"), undefined);
-    assert.match(await page.textContent("#meaning"), /of Python's arenas, in use or not, is left out/);
+    assert.equal(await named(page, "Python's arenas (used and unused)"), undefined);
+    assert.match(await page.textContent("#meaning"), /reserved by Python's allocator \(used and unused\) is left out/);
     const leaks = (await drawn(page))[0].value;
     await page.click("#meaning button:text-is('show') >> nth=-1");
     const arenas = await page.evaluate(() => window.memtrack.model.byOwner(window.memtrack.selection())[4].bytes);
-    const shown = await named(page, "Python's arenas, in use or not");
+    const shown = await named(page, "Python's arenas (used and unused)");
     assert.deepEqual([(await drawn(page))[0].value, shown.value, shown.depth], [leaks + arenas, arenas, 1]);
     await page.click('#owners button:has-text("arenas")');
     assert.equal((await drawn(page))[0].value, leaks);
@@ -409,7 +409,7 @@ inPage("frames are left out on request, and their bytes stay", "flamegraph.html"
   assert.deepEqual(await has("folded"), [false, true, true]);
 });
 
-inPage("the tooltip has own, total, part, allocator and place", "flamegraph.html", async (page) => {
+inPage("the tooltip has self, total, part, allocator and place", "flamegraph.html", async (page) => {
   const block = await named(page, "stays");
   await page.hover("#graphPane", { position: { x: block.x + 3, y: block.depth * 19 + 9 } });
   const text = await page.textContent("#tooltip");
@@ -417,7 +417,7 @@ inPage("the tooltip has own, total, part, allocator and place", "flamegraph.html
     /stays/,
     /program\.py:\d+/,
     /Total2\.00 MB/,
-    /Own2\.00 MB/,
+    /Self2\.00 MB/,
     /1 allocation/,
     /% of all/,
     /m(alloc|map)2\.00 MB/,

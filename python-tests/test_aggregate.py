@@ -64,25 +64,6 @@ def test_the_file_does_not_grow_with_the_events(module_memtrack):
     assert size(1_000_000) < size(1000) + 50_000
 
 
-def test_single_records_are_refused(aggregated):
-    outcome = aggregated.memtrack("parse", aggregated.path)
-    assert (outcome.status, outcome.stdout) == (1, b"")
-    assert outcome.stderr.startswith(b"error: ") and b"aggregate" in outcome.stderr
-
-
-def test_exact_order_is_refused(aggregated):
-    outcome = aggregated.memtrack("transform", "speedscope", aggregated.path, "--order", "exact", "-o", "-")
-    assert (outcome.status, outcome.stdout) == (1, b"")
-    assert outcome.stderr.startswith(b"error: ")
-
-
-def test_exact_times_cannot_be_aggregated(memtrack):
-    outcome, capture = memtrack.run("-c", "print('ran')", options=["--aggregate", "--allocation-timestamps"])
-    assert (outcome.status, outcome.stdout) == (2, b"")
-    assert b"--aggregate" in outcome.stderr and b"--allocation-timestamps" in outcome.stderr
-    assert not capture.path.exists()
-
-
 def test_a_killed_program_leaves_its_sums(memtrack):
     code = "import os; kept = [bytearray(99_999) for _ in range(300)]; os.kill(os.getpid(), 9)"
     outcome, capture = memtrack.run(sys.executable, "-c", code, options=["--aggregate"])

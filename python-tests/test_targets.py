@@ -14,7 +14,7 @@ import zipapp
 
 import pytest
 
-from conftest import PATIENCE, execute, interpreter_path
+from conftest import PATIENCE, interpreter_path
 
 ARGUMENTS = ("-o", "of the program", "--", "-f", "--allocation-timestamps", "", "ünï", os.fsdecode(b"\xff"))
 
@@ -206,13 +206,6 @@ def test_interrupts_from_the_terminal_reach_the_program_once(memtrack, programs,
 # --- what does not exist ----------------------------------------------------------------------------------------------
 
 
-def test_unknown_script(memtrack, tmp_path):
-    outcome, capture = memtrack.run("missing.py")
-    assert outcome.status == 127
-    assert b"missing.py" in outcome.stderr and b"Traceback" not in outcome.stderr
-    assert not capture.path.exists()
-
-
 def test_script_unknown_to_the_interpreter(same):
     outcome = same(["python3", "missing.py"], ["python3", "missing.py"])
     assert outcome.status == 2 and b"can't open file" in outcome.stderr
@@ -221,18 +214,6 @@ def test_script_unknown_to_the_interpreter(same):
 def test_unknown_module(same):
     outcome = same(["-m", "no_such_module"], ["python3", "-m", "no_such_module"])
     assert outcome.status == 1 and b"No module named no_such_module" in outcome.stderr
-
-
-def test_unknown_program(memtrack):
-    outcome, capture = memtrack.run("no-such-program")
-    assert outcome.status == 127 and b"no-such-program" in outcome.stderr
-    assert not capture.path.exists()
-
-
-def test_file_that_is_not_executable(memtrack, tmp_path):
-    (tmp_path / "data").write_text("data")
-    outcome, _ = memtrack.run("./data")
-    assert outcome.status == 126 and b"data" in outcome.stderr
 
 
 def test_unknown_interpreter(memtrack, programs):
@@ -251,17 +232,6 @@ def test_name_of_the_capture(memtrack, tmp_path):
     assert f"memtrack-app.py.{pid}.bin".encode() in outcome.stderr
 
 
-def test_capture_that_exists_is_kept(memtrack, tmp_path):
-    kept = tmp_path / "capture.bin"
-    kept.write_text("precious")
-    outcome = memtrack("run", "-o", kept, sys.executable, "-c", "print(1)")
-    assert outcome.status == 1 and b"--force" in outcome.stderr and outcome.stdout == b""
-    assert kept.read_text() == "precious"
-    outcome = memtrack("run", "-f", "-o", kept, sys.executable, "-c", "print(1)")
-    assert (outcome.status, outcome.stdout) == (0, b"1\n")
-    assert memtrack("stats", kept).status == 0
-
-
 def test_virtual_environment_of_the_shell(memtrack, environment, tmp_path):
     directory = pathlib.Path(sys.executable).parent.parent
     if not (directory / "pyvenv.cfg").exists():
@@ -269,15 +239,3 @@ def test_virtual_environment_of_the_shell(memtrack, environment, tmp_path):
     (tmp_path / "where.py").write_text("import sys\nprint(sys.prefix)\n")
     outcome, _ = memtrack.run("where.py", env={**environment, "VIRTUAL_ENV": str(directory)})
     assert outcome.stdout.decode().strip() == str(directory)
-
-
-def test_static_program_runs_unharmed(memtrack, tmp_path):
-    """Nothing can be recorded of it, which memtrack says."""
-    compiler = shutil.which("cc") or pytest.skip("no C compiler")
-    (tmp_path / "static.c").write_text('#include <stdio.h>\nint main(void) { puts("static"); return 4; }\n')
-    built = execute([compiler, "-static", "static.c", "-o", "static"], cwd=tmp_path)
-    if built.status != 0:
-        pytest.skip("no static C library")
-    outcome = memtrack("run", "./static")
-    assert (outcome.status, outcome.stdout) == (4, b"static\n")
-    assert b"static" in outcome.stderr.lower() and b"without recording" in outcome.stderr.lower()

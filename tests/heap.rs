@@ -6,32 +6,61 @@ fn heap(case: &str) -> Stats {
     Dir::new().stats("heap", case)
 }
 
+/// What a case of heap.c allocates and leaks, count and bytes, and how many of its blocks end.
+type HeapCase = (&'static str, (u64, u64), (u64, u64), u64);
+
+const CASES: [HeapCase; 10] = [
+    ("realloc_zero", (10, 30_000_000), (0, 0), 10),
+    // A realloc that fails leaves the block, which can be reallocated then.
+    ("realloc_fails", (1, 1000), (1, 1000), 0),
+    ("realloc_fails_then_works", (2, 3000), (0, 0), 2),
+    ("every_failure", (0, 0), (0, 0), 0),
+    // A block of no bytes is one, and freeing NULL is nothing.
+    ("zero", (2, 0), (1, 0), 1),
+    ("sized", (2, 228), (0, 0), 2),
+    ("by_pointer", (2, 17 + 19), (1, 17), 1),
+    // Constructors before main, destructors after it.
+    ("constructor", (2, 12_345 + 54_321), (1, 54_321), 1),
+    ("powers", (24, (1 << 24) - 1), (24, (1 << 24) - 1), 0),
+    ("errno_stays", (100_000, 6_400_000), (0, 0), 100_000),
+];
+
 #[test]
-fn realloc_to_zero_frees() {
-    let stats = heap("realloc_zero");
-    assert_eq!(stats.allocated(), ReportedTally::new(10, 30_000_000));
-    assert_eq!(stats.peak(), ReportedTally::new(1, 3_000_000));
-    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
-    assert_eq!(stats.number("/deallocations/count"), 10);
+fn every_block_begins_and_ends_once() {
+    let dir = Dir::new();
+    let program = dir.program("heap");
+    for (case, allocated, leaked, ended) in CASES {
+        let run = dir.run(&program, [case]);
+        assert_eq!(run.outcome.status, 0, "{case}: {:?}", run.outcome);
+        let stats = run.stats();
+        let found = (stats.allocated(), stats.leaked(), stats.number("/deallocations/count"));
+        assert_eq!(found, (allocated.into(), leaked.into(), ended), "{case}");
+    }
+}
+
+/// Beside what the C library allocates for itself.
+#[test]
+fn calls_from_elsewhere_are_seen() {
+    let dir = Dir::new();
+    let program = dir.program("heap");
+    for (case, malloc, leaked) in [
+        ("inside_libc", (2, 100 + 50), (1, 50)),
+        ("looked_up", (2, 7_000_000 + 13), (1, 7_000_000)),
+        // By destructors of thread locals.
+        ("thread_end", (8, 4 * 3000), (0, 0)),
+    ] {
+        let stats = dir.run(&program, [case]).stats();
+        assert_eq!((stats.allocator("malloc"), stats.leaked()), (malloc.into(), leaked.into()), "{case}");
+    }
 }
 
 #[test]
-fn realloc_that_fails_leaves_the_block() {
-    let stats = heap("realloc_fails");
-    assert_eq!(stats.allocated(), ReportedTally::new(1, 1000));
-    assert_eq!(stats.peak(), ReportedTally::new(1, 1000));
-    assert_eq!(stats.leaked(), ReportedTally::new(1, 1000));
-    assert_eq!(stats.number("/deallocations/count"), 0);
-}
-
-#[test]
-fn a_block_that_realloc_failed_on_can_be_reallocated() {
+fn the_peak_of_a_block_that_is_reallocated() {
+    assert_eq!(heap("realloc_zero").peak(), ReportedTally::new(1, 3_000_000));
     let stats = heap("realloc_fails_then_works");
     assert_eq!(stats.allocator("malloc"), ReportedTally::new(1, 1000));
     assert_eq!(stats.allocator("realloc"), ReportedTally::new(1, 2000));
     assert_eq!(stats.peak(), ReportedTally::new(1, 2000));
-    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
-    assert_eq!(stats.number("/deallocations/count"), 2);
 }
 
 #[test]
@@ -54,40 +83,6 @@ fn every_function_has_its_name_and_the_size_that_was_asked_for() {
     assert_eq!(stats.leaked(), ReportedTally::new(9, 9549));
 }
 
-#[test]
-fn calls_that_fail_allocate_nothing() {
-    assert_eq!(heap("every_failure").allocated(), ReportedTally::new(0, 0));
-}
-
-#[test]
-fn a_block_of_no_bytes_is_one_and_freeing_null_is_nothing() {
-    let stats = heap("zero");
-    assert_eq!(stats.allocated(), ReportedTally::new(2, 0));
-    assert_eq!(stats.leaked(), ReportedTally::new(1, 0));
-    assert_eq!(stats.number("/deallocations/count"), 1);
-}
-
-#[test]
-fn sized_frees_end_their_blocks() {
-    let stats = heap("sized");
-    assert_eq!(stats.allocated(), ReportedTally::new(2, 228));
-    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
-}
-
-#[test]
-fn calls_from_inside_the_c_library_are_seen() {
-    let stats = heap("inside_libc");
-    assert_eq!(stats.allocator("malloc"), ReportedTally::new(2, 100 + 50));
-    assert_eq!(stats.leaked(), ReportedTally::new(1, 50));
-}
-
-#[test]
-fn calls_of_functions_that_were_looked_up_are_seen() {
-    let stats = heap("looked_up");
-    assert_eq!(stats.allocator("malloc"), ReportedTally::new(2, 7_000_000 + 13));
-    assert_eq!(stats.leaked(), ReportedTally::new(1, 7_000_000));
-}
-
 /// What its functions get from RTLD_NEXT are the C library's themselves, else each call would be counted twice. The linker
 /// has bound the program's calls of its own functions for good; those of the C library lead to memtrack, then to them.
 #[test]
@@ -101,30 +96,8 @@ fn a_program_with_allocation_functions_of_its_own() {
 }
 
 #[test]
-fn calls_by_pointers_in_data_are_seen() {
-    let stats = heap("by_pointer");
-    assert_eq!(stats.allocated(), ReportedTally::new(2, 17 + 19));
-    assert_eq!(stats.leaked(), ReportedTally::new(1, 17));
-}
-
-#[test]
-fn constructors_before_main_and_destructors_after_it_are_seen() {
-    let stats = heap("constructor");
-    assert_eq!(stats.allocated(), ReportedTally::new(2, 12345 + 54321));
-    assert_eq!(stats.leaked(), ReportedTally::new(1, 54321));
-}
-
-#[test]
-fn blocks_freed_by_destructors_of_thread_locals_are_seen() {
-    let stats = heap("thread_end");
-    assert_eq!(stats.allocator("malloc"), ReportedTally::new(8, 4 * 3000));
-    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
-}
-
-#[test]
 fn sizes_are_exact_and_in_their_bins() {
     let stats = heap("powers");
-    assert_eq!(stats.allocated(), ReportedTally::new(24, (1 << 24) - 1));
     let bins = stats.0["size_histogram"].as_array().expect("bins");
     for bit in 0..24_u64 {
         let size = 1 << bit;
@@ -134,9 +107,4 @@ fn sizes_are_exact_and_in_their_bins() {
         assert_eq!(bins.iter().filter(holds).count(), 1, "{size}: {bins:?}");
     }
     assert_eq!(bins.iter().map(|bin| bin["count"].as_u64().expect("a count")).sum::<u64>(), 24);
-}
-
-#[test]
-fn errno_stays_as_it_was() {
-    assert_eq!(heap("errno_stays").allocated(), ReportedTally::new(100_000, 6_400_000));
 }

@@ -26,7 +26,6 @@ mod modules;
 mod native;
 mod order_model;
 mod processes;
-mod python;
 mod recordings;
 mod resident;
 mod signals;

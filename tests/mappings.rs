@@ -13,36 +13,41 @@ fn apart(stats: &Stats) -> [u64; 3] {
     ["reserved", "file", "shared"].map(|class| stats.number(&format!("/mappings/{class}_bytes")))
 }
 
+/// What a case of mappings.c holds at its peak and leaks, count and bytes, and how many of its mappings end.
+type MappingCase = (&'static str, (u64, u64), (u64, u64), u64);
+
+const CASES: [MappingCase; 9] = [
+    ("grown", (1, 64 * MIB), (1, 64 * MIB), 1),
+    ("shrunk", (1, 64 * MIB), (1, 4 * MIB), 1),
+    // A mapping that is moved onto another replaces it: the 4 MiB that were moved, and the 4 MiB that they did not cover.
+    ("moved_onto_another", (2, 12 * MIB), (2, 8 * MIB), 1),
+    ("remap_fails", (1, 8 * MIB), (1, 8 * MIB), 0),
+    ("unmap_fails", (1, 2 * MIB), (1, 2 * MIB), 0),
+    ("middle", (1, MIB), (1, MIB * 3 / 4), 0),
+    ("middle_then_all", (1, MIB), (0, 0), 1),
+    ("across", (3, 3 * MIB), (0, 0), 3),
+    ("many", (20_000, 20_000 * 4096), (1, 4096), 19_999),
+];
+
 #[test]
-fn a_mapping_grows() {
+fn every_mapping_begins_and_ends_once() {
+    let dir = Dir::new();
+    let program = dir.program("mappings");
+    for (case, peak, leaked, ended) in CASES {
+        let run = dir.run(&program, [case]);
+        assert_eq!(run.outcome.status, 0, "{case}: {:?}", run.outcome);
+        let stats = run.stats();
+        let found = (stats.peak(), stats.leaked(), stats.number("/deallocations/count"));
+        assert_eq!(found, (peak.into(), leaked.into(), ended), "{case}");
+        assert_eq!(stats.allocated().count, leaked.0 + ended, "{case}");
+    }
+}
+
+#[test]
+fn a_mapping_that_grows_is_of_both_functions() {
     let stats = mappings("grown");
-    assert_eq!(stats.peak(), ReportedTally::new(1, 64 * MIB));
-    assert_eq!(stats.leaked(), ReportedTally::new(1, 64 * MIB));
     assert_eq!(stats.allocator("mmap"), ReportedTally::new(1, 4 * MIB));
     assert_eq!(stats.allocator("mremap"), ReportedTally::new(1, 64 * MIB));
-}
-
-#[test]
-fn a_mapping_shrinks() {
-    let stats = mappings("shrunk");
-    assert_eq!(stats.peak(), ReportedTally::new(1, 64 * MIB));
-    assert_eq!(stats.leaked(), ReportedTally::new(1, 4 * MIB));
-}
-
-#[test]
-fn a_mapping_that_is_moved_onto_another_replaces_it() {
-    let stats = mappings("moved_onto_another");
-    assert_eq!(stats.peak(), ReportedTally::new(2, 12 * MIB));
-    // The 4 MiB that were moved, and the 4 MiB of the other one that they did not cover.
-    assert_eq!(stats.leaked(), ReportedTally::new(2, 8 * MIB));
-}
-
-#[test]
-fn mremap_that_fails_changes_nothing() {
-    let stats = mappings("remap_fails");
-    assert_eq!(stats.allocated(), ReportedTally::new(1, 8 * MIB));
-    assert_eq!(stats.peak(), ReportedTally::new(1, 8 * MIB));
-    assert_eq!(stats.leaked(), ReportedTally::new(1, 8 * MIB));
 }
 
 #[test]
@@ -62,38 +67,6 @@ fn reserved_address_space_is_not_heap() {
 }
 
 #[test]
-fn munmap_that_fails_changes_nothing() {
-    let stats = mappings("unmap_fails");
-    assert_eq!(stats.peak(), ReportedTally::new(1, 2 * MIB));
-    assert_eq!(stats.leaked(), ReportedTally::new(1, 2 * MIB));
-    assert_eq!(stats.number("/deallocations/count"), 0);
-}
-
-#[test]
-fn a_mapping_loses_its_middle() {
-    let stats = mappings("middle");
-    assert_eq!(stats.peak(), ReportedTally::new(1, MIB));
-    assert_eq!(stats.leaked(), ReportedTally::new(1, MIB * 3 / 4));
-    assert_eq!(stats.number("/deallocations/count"), 0);
-}
-
-#[test]
-fn a_mapping_without_its_middle_is_unmapped_as_one() {
-    let stats = mappings("middle_then_all");
-    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
-    assert_eq!(stats.number("/deallocations/count"), 1);
-}
-
-#[test]
-fn one_munmap_ends_three_mappings() {
-    let stats = mappings("across");
-    assert_eq!(stats.allocated(), ReportedTally::new(3, 3 * MIB));
-    assert_eq!(stats.peak(), ReportedTally::new(3, 3 * MIB));
-    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
-    assert_eq!(stats.number("/deallocations/count"), 3);
-}
-
-#[test]
 fn file_backed_and_shared_mappings_are_not_heap() {
     let stats = mappings("classes");
     assert_eq!(stats.allocated(), ReportedTally::new(1, 5 * MIB));
@@ -106,15 +79,6 @@ fn four_functions_on_one_line_are_four_rows() {
     rows.sort();
     let expected = [("aligned_alloc", 4032), ("calloc", 2000), ("malloc", 1000), ("mmap", 4096)];
     assert_eq!(rows, expected.map(|(name, bytes)| (name.to_owned(), ReportedTally::new(1, bytes))));
-}
-
-#[test]
-fn twenty_thousand_mappings() {
-    let stats = mappings("many");
-    assert_eq!(stats.allocated(), ReportedTally::new(20_000, 20_000 * 4096));
-    assert_eq!(stats.peak(), ReportedTally::new(20_000, 20_000 * 4096));
-    assert_eq!(stats.leaked(), ReportedTally::new(1, 4096));
-    assert_eq!(stats.number("/deallocations/count"), 19_999);
 }
 
 #[test]

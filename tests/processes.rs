@@ -8,31 +8,24 @@ fn processes(case: &str) -> Stats {
     Dir::new().stats("processes", case)
 }
 
+/// Their children run unrecorded, whichever way they are started.
 #[test]
-fn a_fork_child_is_not_recorded() {
-    let stats = processes("forks");
-    assert_eq!(stats.allocated(), ReportedTally::new(175, 100_000 + 500 + 2500));
-    assert_eq!(stats.leaked(), stats.allocated());
-}
-
-#[test]
-fn fork_children_that_are_killed() {
-    assert_eq!(processes("forks_killed").allocated(), ReportedTally::new(200, 20_000));
-}
-
-#[test]
-fn vfork_and_exec() {
-    assert_eq!(processes("vforks").allocated(), ReportedTally::new(20, 11_000));
-}
-
-#[test]
-fn posix_spawn() {
-    assert_eq!(processes("spawns").allocated(), ReportedTally::new(20, 11_000));
-}
-
-#[test]
-fn system() {
-    assert_eq!(processes("systems").allocated(), ReportedTally::new(20, 11_000));
+fn programs_with_children() {
+    let dir = Dir::new();
+    let program = dir.program("processes");
+    for (case, allocated) in [
+        ("forks", (175, 100_000 + 500 + 2500)),
+        ("forks_killed", (200, 20_000)),
+        ("vforks", (20, 11_000)),
+        ("spawns", (20, 11_000)),
+        ("systems", (20, 11_000)),
+        ("forks_and_execs", (200, 2000)),
+        ("exec_fails", (200, 2000)),
+    ] {
+        let run = dir.run(&program, [case]);
+        assert_eq!(run.outcome.status, 0, "{case}: {:?}", run.outcome);
+        assert_eq!(run.stats().allocated(), ReportedTally::from(allocated), "{case}");
+    }
 }
 
 /// The C library allocates streams for popen, how many bytes is its own business: all but 10 blocks are small.
@@ -42,16 +35,6 @@ fn popen() {
     let malloc = stats.allocator("malloc");
     assert_eq!(malloc.bytes / 77_777, 10, "{malloc:?}");
     assert_eq!(stats.leaked().bytes / 77_777, 10);
-}
-
-#[test]
-fn fork_and_exec() {
-    assert_eq!(processes("forks_and_execs").allocated(), ReportedTally::new(200, 2000));
-}
-
-#[test]
-fn exec_that_fails_changes_nothing() {
-    assert_eq!(processes("exec_fails").allocated(), ReportedTally::new(200, 2000));
 }
 
 /// The program that takes the place of another is recorded in the same capture, and finds its environment as it should be.

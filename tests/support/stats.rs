@@ -103,6 +103,12 @@ impl ReportedTally {
     }
 }
 
+impl From<(u64, u64)> for ReportedTally {
+    fn from((count, bytes): (u64, u64)) -> Self {
+        Self { count, bytes }
+    }
+}
+
 fn text(row: &Value, key: &str) -> String {
     row[key].as_str().expect("a text").to_owned()
 }

@@ -4,11 +4,9 @@
 use memtrack_format::{Allocator, MapClass};
 
 use super::{Options, Replay};
-use crate::analysis::ordering::{Ordering, samples};
 use crate::analysis::{Analysis, GroupRow, Interval, Tally, View};
 use crate::event::{Event, EventKind, StackId, ThreadId};
 
-const MB: u64 = 1_000_000;
 const MIB: u64 = 1 << 20;
 
 /// Feeds a replay; the event number is also its time, in microseconds.
@@ -182,57 +180,6 @@ fn temporary_counts_only_the_allocating_thread() {
 }
 
 #[test]
-fn the_temporary_threshold_is_an_option() {
-    let run = |temporary_threshold| {
-        let mut script = Script::with(Options { temporary_threshold, ..Options::default() });
-        script.alloc(0x10, 1).alloc(0x20, 2).alloc(0x30, 4).free(0x10).free(0x20).free(0x30);
-        script.finish().totals.temporary.bytes
-    };
-    assert_eq!([run(0), run(1), run(2)], [4, 6, 7]);
-}
-
-#[test]
-fn four_allocators_on_one_line_are_four_rows() {
-    let mut script = Script::new();
-    script.event(EventKind::Alloc(Allocator::Malloc), 0x10, 1);
-    script.event(EventKind::Alloc(Allocator::Calloc), 0x20, 2);
-    script.event(EventKind::Alloc(Allocator::AlignedAlloc), 0x30, 3);
-    script.map(MapClass::Heap, 0x10000, 4096);
-    let analysis = script.finish();
-    let found: Vec<_> = analysis.view(View::HighWaterMark).iter().map(|row| (row.allocator, row.bytes)).collect();
-    let expected =
-        [(Allocator::Malloc, 1), (Allocator::Calloc, 2), (Allocator::AlignedAlloc, 3), (Allocator::Mmap, 4096)];
-    assert_eq!(found, expected);
-    assert_eq!(samples(&analysis.view(View::HighWaterMark), Ordering::Capture).len(), 1, "and one sample");
-}
-
-#[test]
-fn threads_merge_by_adding_their_counts() {
-    let mut script = Script::new();
-    for thread in 0..4 {
-        script.thread(thread);
-        for block in 0..1000 {
-            script.alloc(0x1000 * u64::from(thread + 1) * 100 + block * 16, 8);
-        }
-    }
-    let analysis = script.finish();
-    let merged = samples(&analysis.view(View::HighWaterMark), Ordering::Capture);
-    assert_eq!((merged.len(), merged[0].count, merged[0].bytes), (1, 4000, 32_000));
-}
-
-#[test]
-fn realloc_to_zero_frees() {
-    let mut script = Script::new();
-    for _ in 0..10 {
-        script.alloc(0x10, 3 * MB).free(0x10);
-    }
-    let analysis = script.finish();
-    assert_eq!(peak(&analysis), (3 * MB, 1, Some(0)));
-    assert_eq!(analysis.totals.leaked, tally(0, 0));
-    assert_eq!((analysis.totals.allocations.count, analysis.totals.deallocations), (10, 10));
-}
-
-#[test]
 fn a_failed_realloc_changes_nothing() {
     let mut script = Script::new();
     script.at(1).alloc(0x10, 100).free(0x10).free_undo();
@@ -267,57 +214,12 @@ fn what_other_threads_allocate_meanwhile_adds_to_a_block_that_was_never_freed() 
 }
 
 #[test]
-fn mremap_moves_and_grows() {
-    let mut script = Script::new();
-    script.at(1).map(MapClass::Heap, 0x10_0000, 4 * MIB).at(2).mremap((0x10_0000, 4 * MIB), (0x4000_0000, 64 * MIB));
-    let analysis = script.finish();
-    assert_eq!(peak(&analysis), (64 * MIB, 1, Some(2)));
-    assert_eq!(rows(&analysis, View::Leaks), [(2, 64 * MIB, 1)]);
-    assert_eq!(analysis.totals.mappings.heap.live_bytes, 64 * MIB);
-}
-
-#[test]
 fn mremap_keeps_the_class() {
     let mut script = Script::new();
     script.map(MapClass::File, 0x10_0000, 4 * MIB).mremap((0x10_0000, 4 * MIB), (0x4000_0000, 8 * MIB));
     let analysis = script.finish();
     assert_eq!(analysis.totals.allocations, tally(0, 0));
     assert_eq!(analysis.totals.mappings.file.live_bytes, 8 * MIB);
-}
-
-#[test]
-fn fixed_mappings_take_the_place_of_a_reservation() {
-    let mut script = Script::new();
-    script.map(MapClass::Reserved, 0x1000_0000, 16 * MIB);
-    for part in 0..4 {
-        script.map(MapClass::Heap, 0x1000_0000 + part * 4 * MIB, 4 * MIB);
-    }
-    let analysis = script.finish();
-    assert_eq!(peak(&analysis), (16 * MIB, 4, Some(4)));
-    let reserved = analysis.totals.mappings.reserved;
-    assert_eq!((reserved.live_bytes, reserved.peak_bytes, reserved.count), (0, 16 * MIB, 1));
-}
-
-#[test]
-fn a_reservation_is_no_heap() {
-    let mut script = Script::new();
-    script.map(MapClass::Reserved, 0x1000_0000, 1 << 30);
-    let analysis = script.finish();
-    assert_eq!(peak(&analysis), (0, 0, None));
-    assert_eq!(analysis.totals.leaked, tally(0, 0));
-    assert_eq!(analysis.totals.mappings.reserved.peak_bytes, 1 << 30);
-}
-
-#[test]
-fn file_and_shared_mappings_are_counted_apart() {
-    let mut script = Script::new();
-    script.map(MapClass::File, 0x1000_0000, 5 * MIB).map(MapClass::Shared, 0x2000_0000, 17 * MIB);
-    script.unmap(0x1000_0000, 5 * MIB);
-    let analysis = script.finish();
-    assert_eq!(peak(&analysis), (0, 0, None));
-    let mappings = analysis.totals.mappings;
-    assert_eq!((mappings.file.peak_bytes, mappings.file.live_bytes), (5 * MIB, 0));
-    assert_eq!((mappings.shared.peak_bytes, mappings.shared.live_bytes), (17 * MIB, 17 * MIB));
 }
 
 #[test]
@@ -479,20 +381,4 @@ fn forged_sizes_and_addresses_do_no_harm() {
         script.event(EventKind::RemapFrom, address, 0);
     }
     assert_eq!(script.finish().totals.events, 36);
-}
-
-#[test]
-fn twenty_thousand_mappings_unmapped_in_any_order() {
-    const COUNT: u64 = 20_000;
-    let mut script = Script::new();
-    for page in 0..COUNT {
-        script.map(MapClass::Heap, 0x1000_0000 + page * 0x2000, 4096);
-    }
-    for step in 0..COUNT {
-        // 7919 is prime to the count, so every mapping is met once.
-        script.unmap(0x1000_0000 + step * 7919 % COUNT * 0x2000, 4096);
-    }
-    let analysis = script.finish();
-    assert_eq!(peak(&analysis), (COUNT * 4096, COUNT, Some(COUNT - 1)));
-    assert_eq!((analysis.totals.leaked, analysis.totals.deallocations), (tally(0, 0), COUNT));
 }

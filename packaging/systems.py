@@ -10,15 +10,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from checkout import DIST, MACHINE, ROOT, WORK, Failure, need, run, say, version
+from checkout import DIST, MACHINE, ROOT, WORK, Failure, need, output, run, say, version
 
 SYSTEMS = ["bullseye", "bookworm", "trixie", "sid"]
-MIRROR = os.environ.get("MEMTRACK_DEBIAN_MIRROR", "http://deb.debian.org/debian")
 PACKAGES = "python3,python3-venv"
 # Where a system gets the artifact and the job, and what it writes; all else is compared.
-DESK = "tmp/memtrack-test"
+EXCHANGE = "tmp/memtrack-test"
 # Mounted or written by the system itself.
-APART = ("proc", "sys", "dev", DESK)
+APART = ("proc", "sys", "dev", EXCHANGE)
 # dpkg's own notes of what it did.
 NOTES = {"var/log/dpkg.log", "var/lib/dpkg/lock", "var/lib/dpkg/lock-frontend", "var/lib/dpkg/triggers/Lock"}
 
@@ -60,11 +59,20 @@ def system(name):
         log = place.with_suffix(".log")
         with open(log, "w") as file:
             try:
-                run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", name, part, MIRROR, stdout=file)
+                run("debootstrap", "--variant=minbase", f"--include={PACKAGES}", name, part, *mirror(), stdout=file)
             except Failure as failure:
                 raise Failure(f"{failure}; see {log}") from None
         part.rename(place)
     return place
+
+
+def mirror():
+    """The mirror that MEMTRACK_DEBIAN_MIRROR names, or this system's own; none where debootstrap's default is taken."""
+    named = os.environ.get("MEMTRACK_DEBIAN_MIRROR")
+    if named or not shutil.which("apt-get"):
+        return [named] if named else []
+    sites = output("apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages").split()
+    return [site for site in sites if site.rstrip("/").endswith("/debian")][:1]
 
 
 def copied(place):
@@ -76,17 +84,17 @@ def copied(place):
 
 def in_system(root, kind, artifact):
     """One artifact in one system: what the job printed."""
-    desk = root / DESK
-    shutil.rmtree(desk, ignore_errors=True)
-    desk.mkdir(parents=True)
+    exchange = root / EXCHANGE
+    shutil.rmtree(exchange, ignore_errors=True)
+    exchange.mkdir(parents=True)
     for file in [artifact, ROOT / "examples/demo.py", ROOT / "packaging/main_job.py"]:
-        shutil.copy(file, desk)
+        shutil.copy(file, exchange)
     before = files(root)
     commands = globals()[f"commands_for_{kind}"](artifact.name)
     inside(root, commands["install"])
     result = ""
     for memtrack in commands["memtrack"]:
-        result = inside(root, f"python3 main_job.py /{DESK} {memtrack}")
+        result = inside(root, f"python3 main_job.py /{EXCHANGE} {memtrack}")
     inside(root, commands["remove"])
     left = sorted(files(root) - before - NOTES)
     if left:
@@ -100,10 +108,10 @@ def in_system(root, kind, artifact):
 def inside(root, script):
     """Runs shell commands in the system, in namespaces whose mounts end with them."""
     enter = ["unshare", "--mount", "--pid", "--fork", "--kill-child", f"--root={root}", "--wd=/", "--mount-proc"]
-    variables = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": f"/{DESK}", "LC_ALL": "C.UTF-8"}
+    variables = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME": f"/{EXCHANGE}", "LC_ALL": "C.UTF-8"}
     variables["PYTHONDONTWRITEBYTECODE"] = "1"
     done = subprocess.run(
-        [*enter, "sh", "-euc", f"cd /{DESK}\n{script}"],
+        [*enter, "sh", "-euc", f"cd /{EXCHANGE}\n{script}"],
         env=variables,
         text=True,
         check=False,
@@ -151,15 +159,15 @@ def commands_for_wheel(name):
 
 def test_wheel_here(wheel):
     """The same job with the wheel in a fresh virtual environment of this system."""
-    desk = WORK / "venv-test"
-    shutil.rmtree(desk, ignore_errors=True)
-    desk.mkdir(parents=True)
+    exchange = WORK / "venv-test"
+    shutil.rmtree(exchange, ignore_errors=True)
+    exchange.mkdir(parents=True)
     for file in [wheel, ROOT / "examples/demo.py", ROOT / "packaging/main_job.py"]:
-        shutil.copy(file, desk)
+        shutil.copy(file, exchange)
     commands = commands_for_wheel(Path(wheel).name)
     jobs = [f"python3 main_job.py . {memtrack}" for memtrack in commands["memtrack"]]
-    run("sh", "-euc", "\n".join([commands["install"], *jobs, commands["remove"]]), cwd=desk)
-    shutil.rmtree(desk)
+    run("sh", "-euc", "\n".join([commands["install"], *jobs, commands["remove"]]), cwd=exchange)
+    shutil.rmtree(exchange)
 
 
 def newest_wheel():

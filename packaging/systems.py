@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from checkout import DIST, MACHINE, ROOT, WORK, Failure, need, output, run, say, version
+from checkout import DIST, MACHINE, ROOT, WORK, Failure, empty, need, output, run, say, version
 
 SYSTEMS = ["bullseye", "bookworm", "trixie", "sid"]
 PACKAGES = "python3,python3-venv"
@@ -147,26 +147,27 @@ def commands_for_tarball(name):
     }
 
 
-def commands_for_wheel(name):
+def commands_for_wheel(name, options="--no-index"):
     """In a virtual environment, whose own files are compared, too."""
     listing = "find venv -not -path '*/__pycache__*' | sort"
     return {
-        "install": f"python3 -m venv venv; {listing} >before; venv/bin/pip install --no-index --no-cache-dir {name}",
+        "install": f"python3 -m venv venv; {listing} >before; venv/bin/pip install --no-cache-dir {options} '{name}'",
         "memtrack": ["venv/bin/memtrack", "venv/bin/python -m memtrack"],
         "remove": f"venv/bin/pip uninstall -y memtrack; {listing} | diff before -",
     }
 
 
-def test_wheel_here(wheel):
-    """The same job with the wheel in a fresh virtual environment of this system."""
-    exchange = WORK / "venv-test"
-    shutil.rmtree(exchange, ignore_errors=True)
-    exchange.mkdir(parents=True)
-    for file in [wheel, ROOT / "examples/demo.py", ROOT / "packaging/main_job.py"]:
+def test_here(source):
+    """The same job in a fresh virtual environment of this system, with what pip installs from `source`: a wheel, an
+    sdist, or a checkout. What is compiled shares the checkout's target directory."""
+    exchange = empty(WORK / "venv-test")
+    for file in [ROOT / "examples/demo.py", ROOT / "packaging/main_job.py"]:
         shutil.copy(file, exchange)
-    commands = commands_for_wheel(Path(wheel).name)
+    commands = commands_for_wheel(Path(source).resolve(), options="--quiet --disable-pip-version-check")
     jobs = [f"python3 main_job.py . {memtrack}" for memtrack in commands["memtrack"]]
-    run("sh", "-euc", "\n".join([commands["install"], *jobs, commands["remove"]]), cwd=exchange)
+    script = "\n".join([commands["install"], *jobs, commands["remove"]])
+    target = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))
+    run("sh", "-euc", script, cwd=exchange, env={**os.environ, "CARGO_TARGET_DIR": target})
     shutil.rmtree(exchange)
 
 

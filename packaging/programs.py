@@ -10,6 +10,7 @@ import platform
 import re
 import sys
 import zipfile
+from functools import lru_cache
 from pathlib import Path
 
 from checkout import MACHINE, WORK, Failure, commit, empty, epoch, output, run, say, stage
@@ -40,7 +41,10 @@ def virtual_environment(name, requirements):
     return place
 
 
+@lru_cache(maxsize=None)
 def source():
+    """The staged files: once in a run, so that all is made of the same."""
+    commit()
     return stage(WORK / "source")
 
 
@@ -63,6 +67,7 @@ def environment(**more):
     }
 
 
+@lru_cache(maxsize=None)
 def library():
     """The library that is loaded into programs."""
     linker = {f"CARGO_TARGET_{TARGET.upper().replace('-', '_')}_LINKER": f"{MACHINE}-linux-gnu-gcc"}

@@ -62,6 +62,7 @@ pub(crate) fn stack_is_smaller_than(bytes: usize) -> bool {
 }
 
 /// The user whose rights this process has.
+#[cfg(not(feature = "external-shim"))]
 pub(crate) fn effective_user() -> u32 {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::geteuid() }
@@ -71,6 +72,7 @@ pub(crate) fn effective_user() -> u32 {
 ///
 /// # Errors
 /// What mmap says.
+#[cfg(not(feature = "external-shim"))]
 pub(crate) fn check_executable_mapping(file: &File) -> io::Result<()> {
     const LENGTH: usize = 4096;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);

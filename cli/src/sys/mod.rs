@@ -6,6 +6,8 @@
 
 mod abort;
 mod early_signals;
+#[cfg(not(feature = "external-shim"))]
+mod file_checks;
 pub(crate) mod hangup;
 mod initial_state;
 mod limits;
@@ -15,11 +17,11 @@ mod signal_cleanup;
 mod signal_probe;
 mod signals;
 
-use std::fs::File;
-use std::io;
 use std::os::fd::AsRawFd;
 
 pub(crate) use abort::end_with;
+#[cfg(not(feature = "external-shim"))]
+pub(crate) use file_checks::{check_executable_mapping, effective_user};
 pub(crate) use limits::ResourceLimits;
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};
 pub(crate) use reserve::keep_reserve;
@@ -59,31 +61,6 @@ pub(crate) fn stack_is_smaller_than(bytes: usize) -> bool {
     // SAFETY: writes to a live local of its type.
     let got = unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) };
     got == 0 && limit.rlim_cur < bytes as u64
-}
-
-/// The user whose rights this process has.
-#[cfg(not(feature = "external-shim"))]
-pub(crate) fn effective_user() -> u32 {
-    // SAFETY: no arguments, cannot fail.
-    unsafe { libc::geteuid() }
-}
-
-/// Maps a page of a file as the loader maps code: refused where the file system is mounted noexec.
-///
-/// # Errors
-/// What mmap says.
-#[cfg(not(feature = "external-shim"))]
-pub(crate) fn check_executable_mapping(file: &File) -> io::Result<()> {
-    const LENGTH: usize = 4096;
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);
-    // SAFETY: the system chooses an address that is free.
-    let address = unsafe { libc::mmap(std::ptr::null_mut(), LENGTH, protection, flags, file.as_raw_fd(), 0) };
-    if address == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just mapped with this length, and nothing refers to it.
-    unsafe { libc::munmap(address, LENGTH) };
-    Ok(())
 }
 
 /// Width of a terminal in columns.

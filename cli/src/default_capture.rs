@@ -41,7 +41,7 @@ fn in_directory(directory: &Path) -> Vec<PathBuf> {
     let Some(newest) = files.iter().find(|path| is_capture(path)) else { return Vec::new() };
     let number = |path: &PathBuf| {
         let process = source::first_process(path).unwrap_or_default();
-        Some((process.tree?, process.tree_number?))
+        Some((process.tree.recording?, process.tree.number?))
     };
     let Some((tree, _)) = number(newest) else { return vec![newest.clone()] };
     let of_tree = |path: PathBuf| number(&path).filter(|(other, _)| *other == tree).map(|(_, number)| (number, path));

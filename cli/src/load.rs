@@ -44,9 +44,10 @@ pub(crate) fn of_one_recording(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     for path in paths {
         let first = source::members(path)?.paths.into_iter().next();
         let process = source::CaptureReader::open(first.as_ref().unwrap_or(path))?.process().clone();
-        let is_known = |(run, ..): &(Option<u64>, PathBuf, Option<u64>)| run.is_some() && *run == process.tree;
+        let is_known =
+            |(run, ..): &(Option<u64>, PathBuf, Option<u64>)| run.is_some() && *run == process.tree.recording;
         if !recordings.iter().any(is_known) {
-            recordings.push((process.tree, path.clone(), process.start.realtime_ns));
+            recordings.push((process.tree.recording, path.clone(), process.start.realtime_ns));
         }
     }
     if recordings.len() > 1 {
@@ -438,8 +439,8 @@ pub(crate) fn capture_info(file: &source::CaptureReader, lost: DataLoss) -> Capt
         aggregated: file.aggregated(),
         complete: file.complete(),
         time_uncertainty_ns: file.process().time_uncertainty_ns,
-        lost_blocks: lost.blocks.saturating_add(file.process().lost_blocks.unwrap_or(0)),
-        lost_bytes: lost.bytes.saturating_add(file.process().lost_bytes.unwrap_or(0)),
+        lost_blocks: lost.blocks.saturating_add(file.process().lost.count.unwrap_or(0)),
+        lost_bytes: lost.bytes.saturating_add(file.process().lost.bytes.unwrap_or(0)),
         ..CaptureInfo::default()
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use memtrack_format::meta::Process;
+use memtrack_format::meta::{Process, TreePosition};
 use memtrack_transport::Area;
 use memtrack_transport::clock::{StampingClock, realtime_ns};
 use memtrack_transport::handshake::{Hello, send_memory};
@@ -190,9 +190,11 @@ impl Admission {
         let is_new = served.offer.replaces.is_none();
         let parent = self.served.get(&hello.ppid).filter(|_| is_new && served.number > 0);
         Process {
-            tree: Some(self.tree_id),
-            tree_number: self.openers.open.is_some().then(|| served.number.into()),
-            parent_number: parent.map(|parent| parent.number.into()),
+            tree: TreePosition {
+                recording: Some(self.tree_id),
+                number: self.openers.open.is_some().then(|| served.number.into()),
+                parent: parent.map(|parent| parent.number.into()),
+            },
             fork_ticket: hello.fork.map(|fork| fork.ticket),
             ..describe::at_start(pid, hello.ppid, self.clock, &self.options, native)
         }

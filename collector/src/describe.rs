@@ -5,7 +5,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Acquire;
 
-use memtrack_format::meta::{EndTimes, Process, PythonVersion, RecordedClock, StackCounters, StartTimes};
+use memtrack_format::meta::{EndTimes, Process, PythonVersion, RecordedClock, StackCounters, StartTimes, WaitCounters};
 use memtrack_transport::Area;
 use memtrack_transport::clock::{ClockPairing, StampingClock};
 use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocators, stop_reason};
@@ -35,7 +35,7 @@ pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &Reco
         },
         timestamps: options.timestamps,
         native_traces: native,
-        snapshot_interval_ms: Some(options.snapshot_interval.as_millis() as u64),
+        snapshot_interval: Some(options.snapshot_interval),
         recorder: Some(RECORDER.into()),
         ..directories
     }
@@ -92,8 +92,10 @@ pub(crate) fn at_end(area: &Area, start: &Process, end: ClockPairing, earlier: &
         end: EndTimes { ticks: Some(end.ticks), monotonic_ns: Some(end.monotonic_ns) },
         stop_reason: stopped(control.stop_reason.load(Acquire)).map(Into::into),
         events_without_slot: and(Some(control.events_without_slot.load(Acquire)), earlier.events_without_slot),
-        waits: and(Some(control.waits.load(Acquire)), earlier.waits),
-        wait_ns: and(Some(control.wait_ns.load(Acquire)), earlier.wait_ns),
+        waits: WaitCounters {
+            count: and(Some(control.waits.load(Acquire)), earlier.waits.count),
+            total_ns: and(Some(control.wait_ns.load(Acquire)), earlier.waits.total_ns),
+        },
         ended_by_exec: (control.image.load(Acquire) == image::IN_EXEC),
         ..python(control)
     }

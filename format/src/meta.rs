@@ -7,6 +7,7 @@
 //! Invariant: a tag, once released, keeps its meaning.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::fields::{FieldReader, FieldWriter};
 
@@ -35,18 +36,16 @@ pub struct Process {
     pub time_uncertainty_ns: Option<u64>,
     /// Whether every event carries its time.
     pub timestamps: bool,
-    /// Between memory snapshots, in milliseconds.
-    pub snapshot_interval_ms: Option<u64>,
+    /// Between memory snapshots, to the millisecond.
+    pub snapshot_interval: Option<Duration>,
     /// Exit status of the process as a shell gives it: 128+N for signal N.
     pub exit_status: Option<u8>,
     /// Why the process stopped recording before its end.
     pub stop_reason: Option<Vec<u8>>,
     /// Events that were not recorded because more threads ran at once than there are slots.
     pub events_without_slot: Option<u64>,
-    /// How often threads waited for the collector.
-    pub waits: Option<u64>,
-    /// Total time of these waits, in nanoseconds.
-    pub wait_ns: Option<u64>,
+    /// How long threads waited for the collector.
+    pub waits: WaitCounters,
     /// Whether the process replaced itself by exec.
     pub ended_by_exec: bool,
     /// Whether blocks of Python's allocators are recorded, in place of the memory that those take from the system.
@@ -63,30 +62,19 @@ pub struct Process {
     pub collector_cpu_ns: Option<u64>,
     /// Time that memtrack's library took to start in the process, in nanoseconds.
     pub start_ns: Option<u64>,
-    /// A description of the allocations that `memtrack strip` dropped after recording.
-    pub stripped_rule: Option<Vec<u8>>,
-    /// Number of dropped allocations.
-    pub stripped_allocations: Option<u64>,
-    /// Their bytes.
-    pub stripped_bytes: Option<u64>,
+    /// What `memtrack strip` dropped after recording.
+    pub stripped: StrippedAllocations,
     /// Whether names, paths and arguments were replaced.
     pub anonymized: bool,
-    /// Damaged or missing blocks of the capture from which this one was rewritten.
-    pub lost_blocks: Option<u64>,
-    /// Their bytes.
-    pub lost_bytes: Option<u64>,
+    /// What was damaged or missing in the capture from which this one was rewritten.
+    pub lost: LostBlocks,
     /// Version of memtrack that recorded.
     pub recorder: Option<Vec<u8>>,
     /// Peak of resident memory in bytes, without memtrack's own: the kernel's high-water mark (`VmHWM`) when it was last
     /// read. Snapshots may show more.
     pub resident_peak: Option<u64>,
-    /// Id of the recording, which all its captures share. Absent in captures of memtrack's first version if children were
-    /// not recorded.
-    pub tree: Option<u64>,
-    /// The process's number in the tree, where children were recorded; the first has 0.
-    pub tree_number: Option<u64>,
-    /// Its parent's number in the tree.
-    pub parent_number: Option<u64>,
+    /// Where it is in the process tree.
+    pub tree: TreePosition,
     /// For a fork child: it inherited the heap that its parent had recorded with earlier tickets.
     pub fork_ticket: Option<u64>,
     /// The working directory when the process connected.
@@ -147,6 +135,47 @@ pub struct StackCounters {
     pub native_learned: Option<u64>,
     /// Time to find and write the changes of native stacks, in nanoseconds, estimated from samples.
     pub native_change_ns: Option<u64>,
+}
+
+/// How long threads waited for the collector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitCounters {
+    /// How often.
+    pub count: Option<u64>,
+    /// In total, in nanoseconds.
+    pub total_ns: Option<u64>,
+}
+
+/// Allocations that were dropped after recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StrippedAllocations {
+    /// A description of them.
+    pub rule: Option<Vec<u8>>,
+    /// Their number.
+    pub count: Option<u64>,
+    /// Their bytes.
+    pub bytes: Option<u64>,
+}
+
+/// Damaged or missing blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LostBlocks {
+    /// Their number.
+    pub count: Option<u64>,
+    /// Their bytes.
+    pub bytes: Option<u64>,
+}
+
+/// The position of a process in a tree of recorded processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TreePosition {
+    /// Id of the recording, which all its captures share. Absent in captures of memtrack's first version if children were
+    /// not recorded.
+    pub recording: Option<u64>,
+    /// The process's number in the tree, where children were recorded; the first has 0.
+    pub number: Option<u64>,
+    /// Its parent's number in the tree.
+    pub parent: Option<u64>,
 }
 
 /// The clock that stamps events and ticks.
@@ -211,6 +240,16 @@ macro_rules! small_number_fields {
 }
 
 small_number_fields!(u8, u32);
+
+impl NumberField for Option<Duration> {
+    fn number(&self) -> Option<u64> {
+        self.map(|duration| duration.as_millis() as u64)
+    }
+
+    fn set(&mut self, number: Option<u64>) {
+        *self = number.map(Duration::from_millis);
+    }
+}
 
 impl NumberField for Option<PythonVersion> {
     fn number(&self) -> Option<u64> {
@@ -310,7 +349,7 @@ impl Process {
             (4, &mut self.python_note),
             (5, &mut self.stop_reason),
             (6, &mut self.recorder),
-            (20, &mut self.stripped_rule),
+            (20, &mut self.stripped.rule),
             (21, &mut self.working_directory),
             (22, &mut self.script),
         ]
@@ -338,13 +377,13 @@ impl Process {
             (37, &mut self.start.monotonic_ns),
             (38, &mut self.start.realtime_ns),
             (39, &mut self.start.uncertainty_ns),
-            (41, &mut self.snapshot_interval_ms),
+            (41, &mut self.snapshot_interval),
             (42, &mut self.end.monotonic_ns),
             (43, &mut self.end.ticks),
             (44, &mut self.exit_status),
             (45, &mut self.events_without_slot),
-            (46, &mut self.waits),
-            (47, &mut self.wait_ns),
+            (46, &mut self.waits.count),
+            (47, &mut self.waits.total_ns),
             (51, &mut self.stacks.native_kept),
             (52, &mut self.stacks.native_unwound),
             (53, &mut self.stacks.python_compared),
@@ -358,15 +397,15 @@ impl Process {
             (68, &mut self.stacks.python_look_ns),
             (69, &mut self.stacks.native_change_ns),
             (76, &mut self.time_uncertainty_ns),
-            (70, &mut self.stripped_allocations),
-            (71, &mut self.stripped_bytes),
-            (73, &mut self.lost_blocks),
-            (74, &mut self.lost_bytes),
+            (70, &mut self.stripped.count),
+            (71, &mut self.stripped.bytes),
+            (73, &mut self.lost.count),
+            (74, &mut self.lost.bytes),
             (78, &mut self.resident_peak),
             (79, &mut self.collector_cpu_ns),
-            (64, &mut self.tree),
-            (65, &mut self.tree_number),
-            (66, &mut self.parent_number),
+            (64, &mut self.tree.recording),
+            (65, &mut self.tree.number),
+            (66, &mut self.tree.parent),
             (67, &mut self.fork_ticket),
         ]
     }

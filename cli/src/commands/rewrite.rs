@@ -72,14 +72,14 @@ pub(crate) fn strip(options: &StripArgs) -> Result<u8> {
 fn stripped(process: &Process, options: &StripArgs, dropped: Tally) -> Process {
     let mut process = process.clone();
     let rule = format!("lived less than {} and were smaller than {}", exact(options.lived_less), size(options.smaller));
-    let rule = match &process.stripped_rule {
+    let rule = match &process.stripped.rule {
         Some(before) => format!("{}, or {rule}", String::from_utf8_lossy(before)),
         None => rule,
     };
-    process.stripped_rule = Some(rule.into_bytes());
+    process.stripped.rule = Some(rule.into_bytes());
     let add = |before: Option<u64>, more: u64| Some(before.unwrap_or(0).saturating_add(more));
-    process.stripped_allocations = add(process.stripped_allocations, dropped.count);
-    process.stripped_bytes = add(process.stripped_bytes, dropped.bytes);
+    process.stripped.count = add(process.stripped.count, dropped.count);
+    process.stripped.bytes = add(process.stripped.bytes, dropped.bytes);
     process
 }
 

@@ -66,7 +66,7 @@ impl CaptureSpan {
         Ok(Self {
             start_ns,
             boot_ns: process.start.realtime_ns.zip(start_ns).map(|(wall, start)| wall.wrapping_sub(start)),
-            recording: process.tree,
+            recording: process.tree.recording,
             aggregated: file.aggregated(),
             record_bytes: file.total_record_bytes(),
         })
@@ -129,7 +129,7 @@ fn replay_together(
 pub(super) fn combined(mut captures: Vec<Capture>, several: CombinedPeaks) -> Result<Capture> {
     let start = |capture: &Capture| capture.info.process.start.monotonic_ns.unwrap_or(0);
     captures.sort_by_key(start);
-    let trees: BTreeSet<_> = captures.iter().filter_map(|capture| capture.info.process.tree).collect();
+    let trees: BTreeSet<_> = captures.iter().filter_map(|capture| capture.info.process.tree.recording).collect();
     if trees.len() > 1 {
         message::warning(format_args!("these captures are of {} recordings, not of one process tree", trees.len()));
     }

@@ -291,12 +291,12 @@ impl CaptureInfo {
             ));
         }
         let process = &self.process;
-        if let Some(rule) = &process.stripped_rule {
+        if let Some(rule) = &process.stripped.rule {
             warnings.push(format!(
                 "stripped: {} allocations ({} in total) that {} were removed; 'allocated' and 'temporary' exclude them, peak \
                  and leaks are exact",
-                count(process.stripped_allocations.unwrap_or(0)),
-                size(process.stripped_bytes.unwrap_or(0)),
+                count(process.stripped.count.unwrap_or(0)),
+                size(process.stripped.bytes.unwrap_or(0)),
                 text(rule)
             ));
         }

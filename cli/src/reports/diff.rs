@@ -402,7 +402,8 @@ pub(crate) fn comparability_warnings(base: &Capture, new: &Capture) -> Vec<Strin
     differ("has damaged parts", base.info.lost_blocks > 0, new.info.lost_blocks > 0);
     let unframed = |capture: &Capture| capture.info.process.python_note.is_some();
     differ("has no Python frames", unframed(base), unframed(new));
-    let intervals = [base, new].map(|capture| capture.info.process.snapshot_interval_ms.unwrap_or(0));
+    let intervals =
+        [base, new].map(|capture| capture.info.process.snapshot_interval.map_or(0, |interval| interval.as_millis()));
     if intervals[0] != intervals[1] {
         let [base, new] = intervals;
         notes.push(format!(

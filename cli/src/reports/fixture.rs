@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use memtrack_format::Allocator;
-use memtrack_format::meta::{EndTimes, Process, PythonVersion, StackCounters, StartTimes};
+use memtrack_format::meta::{EndTimes, Process, PythonVersion, StackCounters, StartTimes, WaitCounters};
 use memtrack_reader::analysis::{FailedGroup, Group, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
 use memtrack_reader::{Analysis, Frames, Snapshot, StackId, Thread, ThreadId};
 
@@ -147,8 +147,7 @@ fn info() -> CaptureInfo {
             ..StartTimes::default()
         },
         end: EndTimes { monotonic_ns: Some(8_500_000_000), ..EndTimes::default() },
-        waits: Some(1),
-        wait_ns: Some(2_000_000),
+        waits: WaitCounters { count: Some(1), total_ns: Some(2_000_000) },
         events_without_slot: Some(0),
         stacks: StackCounters {
             python_compared: Some(12),

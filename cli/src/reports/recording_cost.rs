@@ -86,13 +86,13 @@ impl RecordingCost {
     pub(crate) fn of(process: &Process, totals: &Totals, allocations: u64, file_bytes: u64) -> Self {
         let mappings = totals.mappings;
         let other = [mappings.reserved, mappings.file, mappings.shared].map(|class| class.count);
-        let stripped = process.stripped_allocations.unwrap_or(0);
+        let stripped = process.stripped.count.unwrap_or(0);
         let stacks = other.iter().fold(allocations, |sum, count| sum.saturating_add(*count)).saturating_add(stripped);
         Self {
             events: totals.events,
             file_bytes,
             record_bytes: process.record_bytes,
-            waits: process.waits.zip(process.wait_ns),
+            waits: process.waits.count.zip(process.waits.total_ns),
             python: PythonStackReads::of(process, stacks),
             native: NativeFrameCounts::of(process),
             truncated_stacks: totals.truncated_stacks,
@@ -350,7 +350,7 @@ impl StackWork {
 #[cfg(test)]
 mod tests {
     use super::{RecordingCost, TextFormat};
-    use memtrack_format::meta::{Process, PythonVersion, StackCounters};
+    use memtrack_format::meta::{Process, PythonVersion, StackCounters, StrippedAllocations, WaitCounters};
     use memtrack_reader::analysis::Totals;
     use serde_json::Value;
 
@@ -364,8 +364,7 @@ mod tests {
                 ..StackCounters::default()
             },
             record_bytes: Some(400),
-            waits: Some(2),
-            wait_ns: Some(5_000_000),
+            waits: WaitCounters { count: Some(2), total_ns: Some(5_000_000) },
             events_without_slot: Some(0),
             cpu_ns: Some(1_000_000_000),
             start_ns: Some(4_000_000),
@@ -456,10 +455,9 @@ mod tests {
                 native_learned: all,
                 native_change_ns: all,
             },
-            waits: all,
-            wait_ns: all,
+            waits: WaitCounters { count: all, total_ns: all },
             events_without_slot: all,
-            stripped_allocations: all,
+            stripped: StrippedAllocations { count: all, ..StrippedAllocations::default() },
             native_traces: true,
             timestamps: true,
             ..process()

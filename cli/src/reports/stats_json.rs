@@ -138,8 +138,8 @@ fn capture_value(capture: &Capture) -> Value {
         "forked": info.process.fork_ticket.is_some(),
         "inherited_frees": totals.inherited_frees,
         "truncated_stacks": totals.truncated_stacks,
-        "stripped": info.process.stripped_allocations.map(|number| {
-            json!({"count": number, "bytes": info.process.stripped_bytes})
+        "stripped": info.process.stripped.count.map(|number| {
+            json!({"count": number, "bytes": info.process.stripped.bytes})
         }),
         "anonymized": info.process.anonymized,
     })

@@ -70,7 +70,7 @@ fn a_slow_sink_makes_the_target_wait_and_loses_nothing() {
     let summary = collector.finish(RecordingEnd::Exited).unwrap();
     assert_eq!(result.recv().unwrap(), written);
     assert_eq!(summary.record_bytes, written.0);
-    assert!(summary.process.unwrap().waits > Some(0));
+    assert!(summary.process.unwrap().waits.count > Some(0));
 }
 
 /// Holds the collector to its word: after a watermark only busy streams may bring earlier tickets.

@@ -128,7 +128,7 @@ fn nothing_changes_but_what_shall() {
     assert!(summary.threads.iter().all(|thread| thread.name == format!("hidden {}", thread.tid - 1000)));
     assert!(capture.complete());
     assert_eq!((summary.unknown_frames, summary.lost.blocks), (0, 0));
-    assert_eq!((capture.process().lost_blocks, capture.process().lost_bytes), (Some(1), Some(50)));
+    assert_eq!((capture.process().lost.count, capture.process().lost.bytes), (Some(1), Some(50)));
     assert_eq!(capture.process().command_line, process().command_line);
 }
 

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 use memtrack_format::block::{BlockHeader, BlockKind};
 use memtrack_format::mapped::{self, MappedFile};
-use memtrack_format::meta::{Process, RecordedClock};
+use memtrack_format::meta::{LostBlocks, Process, RecordedClock};
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use memtrack_format::record::{
     CodeHead, Encoder, LineTableFormat, LocationEncoder, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame,
@@ -186,8 +186,10 @@ impl<'a, W: Write> Rewriter<'a, W> {
         let lost_before =
             |before: Option<u64>, now: u64| Some(before.unwrap_or(0).saturating_add(now)).filter(|lost| *lost > 0);
         let process = Process {
-            lost_blocks: lost_before(self.process.lost_blocks, lost.blocks),
-            lost_bytes: lost_before(self.process.lost_bytes, lost.bytes),
+            lost: LostBlocks {
+                count: lost_before(self.process.lost.count, lost.blocks),
+                bytes: lost_before(self.process.lost.bytes, lost.bytes),
+            },
             ..Process::default()
         };
         self.blocks.process(&process, 0)?;

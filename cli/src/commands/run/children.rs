@@ -141,7 +141,7 @@ impl CaptureNames {
 
 /// The recording id of a capture, if the file is one and has it.
 fn run_of(capture: &Path) -> Option<u64> {
-    source::CaptureReader::open(capture).ok()?.process().tree
+    source::CaptureReader::open(capture).ok()?.process().tree.recording
 }
 
 /// Removes the captures of the children of this recording; returns their number.

@@ -80,28 +80,17 @@ fn constructors_of_libraries_that_the_opened_one_needs() {
     }
 }
 
-/// The program's destructors, which run when it ends, are those of its libraries.
-fn linked(options: &[&str]) {
-    let dir = Dir::new();
-    let library = library(&dir, "liblinked.so", 1000, &[]);
-    let always = ["-pthread", "-Wl,--no-as-needed", library.to_str().expect("a path"), "-Wl,-rpath,$ORIGIN"];
-    let program = dir.compile("loading", "linked", &[always.as_slice(), options].concat());
-    are_seen(&run(&dir, &program, &["nothing"]).stats(), &[1000]);
-}
-
+/// Bound lazily, bound at once, and at a fixed address. The program's destructors, which run when it ends, are those of its
+/// libraries.
 #[test]
 fn constructors_of_libraries_that_the_program_is_linked_with() {
-    linked(&[]);
-}
-
-#[test]
-fn the_same_bound_at_once() {
-    linked(&["-Wl,-z,now,-z,relro"]);
-}
-
-#[test]
-fn the_same_at_a_fixed_address() {
-    linked(&["-no-pie", "-fno-pie"]);
+    for options in [&[][..], &["-Wl,-z,now,-z,relro"], &["-no-pie", "-fno-pie"]] {
+        let dir = Dir::new();
+        let library = library(&dir, "liblinked.so", 1000, &[]);
+        let always = ["-pthread", "-Wl,--no-as-needed", library.to_str().expect("a path"), "-Wl,-rpath,$ORIGIN"];
+        let program = dir.compile("loading", "linked", &[always.as_slice(), options].concat());
+        are_seen(&run(&dir, &program, &["nothing"]).stats(), &[1000]);
+    }
 }
 
 /// Its functions come first for whatever is opened later, and they call the next ones: that is one allocation.

@@ -29,11 +29,18 @@ fn allocated_besides_error_text(stats: &Stats, expected: ReportedTally) {
 }
 
 #[test]
-fn what_an_opened_library_allocates_is_seen() {
+fn what_a_library_allocates_is_seen_however_often_it_comes_and_goes() {
     let dir = Dir::new();
-    let stats = stats(&dir, &["one".as_ref(), library(&dir, "lib.so").as_ref()]);
-    assert_eq!(stats.allocator("malloc"), ReportedTally::new(3, 6000));
-    assert_eq!(stats.leaked(), ReportedTally::new(2, 3000));
+    let (program, library) = (dir.program("loading"), library(&dir, "lib.so"));
+    for (case, malloc, leaked) in [
+        ("one", (3, 6000), (2, 3000)),
+        ("again", (50 * 2, 50 * 1007), (100, 50 * 1007)),
+        ("ten_thousand", (10_000, 10_000_000), (0, 0)),
+        ("with_threads", (50 * 2, 50 * 1007), (100, 50 * 1007)),
+    ] {
+        let stats = dir.run(&program, [case.as_ref(), library.as_os_str()]).stats();
+        assert_eq!((stats.allocator("malloc"), stats.leaked()), (malloc.into(), leaked.into()), "{case}");
+    }
 }
 
 #[test]
@@ -45,22 +52,6 @@ fn four_hundred_libraries() {
     }
     let stats = stats(&dir, &["four_hundred".as_ref(), dir.path(".").as_ref()]);
     assert_eq!(stats.allocator("malloc"), ReportedTally::new(400 * 2, 400 * 3000));
-}
-
-#[test]
-fn a_library_closed_and_opened_again() {
-    let dir = Dir::new();
-    let stats = stats(&dir, &["again".as_ref(), library(&dir, "lib.so").as_ref()]);
-    assert_eq!(stats.allocator("malloc"), ReportedTally::new(50 * 2, 50 * 1007));
-    assert_eq!(stats.leaked(), ReportedTally::new(100, 50 * 1007));
-}
-
-#[test]
-fn a_library_opened_and_closed_ten_thousand_times() {
-    let dir = Dir::new();
-    let stats = stats(&dir, &["ten_thousand".as_ref(), library(&dir, "lib.so").as_ref()]);
-    assert_eq!(stats.allocator("malloc"), ReportedTally::new(10_000, 10_000_000));
-    assert_eq!(stats.leaked(), ReportedTally::new(0, 0));
 }
 
 #[test]
@@ -112,35 +103,19 @@ fn a_failing_dlopen_says_why() {
     assert!(malloc.bytes >= 13, "{malloc:?}");
 }
 
-#[test]
-fn threads_allocate_while_libraries_come_and_go() {
-    let dir = Dir::new();
-    let stats = stats(&dir, &["with_threads".as_ref(), library(&dir, "lib.so").as_ref()]);
-    assert_eq!(stats.allocator("malloc"), ReportedTally::new(50 * 2, 50 * 1007));
-    assert_eq!(stats.leaked(), ReportedTally::new(100, 50 * 1007));
-}
-
 /// The program prints the protection of its RELRO pages: as without memtrack, and read-only.
-fn relro(binding: &str) {
-    let dir = Dir::new();
-    let binding = format!("-Wl,-z,relro,-z,{binding}");
-    let program = dir.compile("loading", "loading", &["-pthread", &binding]);
-    let library = dir.compile("library", "lib.so", &["-shared", "-fPIC", &binding]);
-    let run = dir.run(&program, ["relro".as_ref(), library.as_os_str()]);
-    let pages: Vec<&str> = run.outcome.stdout.lines().filter(|line| line.contains(" page ")).collect();
-    for object in ["program", "libc.so.6", "lib.so"] {
-        assert!(pages.iter().any(|line| line.starts_with(object)), "{object}: {pages:?}");
+#[test]
+fn relocated_pages_are_read_only_again_however_they_are_bound() {
+    for binding in ["-Wl,-z,relro,-z,now", "-Wl,-z,relro,-z,lazy"] {
+        let dir = Dir::new();
+        let program = dir.compile("loading", "loading", &["-pthread", binding]);
+        let library = dir.compile("library", "lib.so", &["-shared", "-fPIC", binding]);
+        let run = dir.run(&program, ["relro".as_ref(), library.as_os_str()]);
+        let pages: Vec<&str> = run.outcome.stdout.lines().filter(|line| line.contains(" page ")).collect();
+        for object in ["program", "libc.so.6", "lib.so"] {
+            assert!(pages.iter().any(|line| line.starts_with(object)), "{object}: {pages:?}");
+        }
+        assert!(pages.iter().all(|line| line.ends_with("r--p")), "{pages:?}");
+        assert_eq!(run.stats().allocator("malloc"), ReportedTally::new(2, 1017));
     }
-    assert!(pages.iter().all(|line| line.ends_with("r--p")), "{pages:?}");
-    assert_eq!(run.stats().allocator("malloc"), ReportedTally::new(2, 1017));
-}
-
-#[test]
-fn relocated_pages_are_read_only_again_when_bound_at_once() {
-    relro("now");
-}
-
-#[test]
-fn relocated_pages_are_read_only_again_when_bound_lazily() {
-    relro("lazy");
 }

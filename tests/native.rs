@@ -63,22 +63,6 @@ fn without_the_option_there_are_no_native_frames() {
     assert_eq!(Stats::of(&run.capture).0["capture"]["has_native_traces"], false);
 }
 
-/// What the library's function is called must be told by the module that was there when it allocated.
-#[test]
-fn libraries_closed_and_opened_in_turn_at_one_place() {
-    let dir = Dir::new();
-    let library = |name: &str| dir.compile("library", name, &["-shared", "-fPIC", "-fno-optimize-sibling-calls"]);
-    let (first, second) = (library("first.so"), library("second.so"));
-    let program = dir.program("loading");
-    let run = dir.run_with(&["--native"], &program, ["in_turn".as_ref(), first.as_os_str(), second.as_os_str()]);
-    let stats = run.stats();
-    assert_eq!(stats.number("/capture/truncated_stacks"), 0);
-    let stacks = ParsedStacks::of(&run.capture);
-    let blocks = stacks.blocks.iter().filter(|block| block.size == 1000);
-    let innermost: Vec<&str> = blocks.map(|block| *stacks.functions(block).first().expect("a frame")).collect();
-    assert_eq!(innermost, ["library_allocate"; 50]);
-}
-
 /// The stacks of the marked blocks of a case of native_odd.c, and how many stacks count as cut.
 #[track_caller]
 fn odd(case: &str) -> (Vec<Vec<String>>, u64) {

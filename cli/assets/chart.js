@@ -1,6 +1,6 @@
 // Memory over time: heap and resident memory as steps, with a range to select by dragging.
 
-/** The next step of time, in microseconds, that reads well. */
+/** The next larger round time step, in microseconds. */
 function timeStep(least) {
   const steps = [];
   for (let unit = 1; unit < 1e7; unit *= 10) steps.push(unit, 2 * unit, 5 * unit);
@@ -8,13 +8,13 @@ function timeStep(least) {
   return steps.find((step) => step >= least) || Math.ceil(least / 36e8) * 36e8;
 }
 
-/** A time at a tick, with no more digits than the steps have. */
+/** Label of an axis tick, with as many digits as the step needs. */
 function tickText(us, step) {
   if (us >= 6e7) return formatTime(us);
   return `${(us / 1e6).toFixed(Math.max(0, Math.ceil(-Math.log10(step / 1e6))))} s`;
 }
 
-/** Bytes that stay as they are from each time until the next. */
+/** A step function: bytes from each time until the next. */
 class Steps {
   constructor(time, bytes) {
     this.time = time;
@@ -22,12 +22,12 @@ class Steps {
     this.most = bytes.reduce((most, value) => Math.max(most, value), 0);
   }
 
-  /** The last step that began by a time; -1 before the first. */
+  /** The last step that begins at or before a time; -1 before the first. */
   at(us) {
     return lowerBound(this.time, Math.floor(us) + 1) - 1;
   }
 
-  /** The step with the most bytes of those that were there from just before a time until another; -1 for none. */
+  /** The highest step in a range of time, including the one in effect at its start; -1 for none. */
   highest(from, to) {
     const last = this.at(to);
     let high = Math.min(Math.max(lowerBound(this.time, Math.ceil(from)) - 1, 0), last);
@@ -36,7 +36,7 @@ class Steps {
   }
 }
 
-/** Where the label of the peak stands, and from where on there are lines. */
+/** Vertical positions of the peak's label and of the top of the chart. */
 const LABEL = 10;
 const TOP = 18;
 
@@ -70,7 +70,7 @@ class Chart {
     return event.clientX - this.canvas.getBoundingClientRect().left;
   }
 
-  /** The range of moments that has what the line shows between two places, with the peak if that is there. */
+  /** The range of moments between two positions of the chart, with the peak if it lies there. */
   momentsOf(fromX, toX) {
     const [from, to] = [Math.min(fromX, toX), Math.max(fromX, toX)].map((x) => this.timeAt(x));
     const { peak } = this.model.data;
@@ -182,7 +182,7 @@ class Chart {
     }
   }
 
-  /** The range, and the time in it of which the figures are. */
+  /** The selected range, and the time in it that the figures refer to. */
   shade(context, color, y, floor) {
     const range = this.drag || this.range;
     if (!range) return;
@@ -233,7 +233,7 @@ class Chart {
     }
   }
 
-  /** The high-water mark; a line of what a filter left out, too, goes past it. */
+  /** The high-water mark. With filters, the (unfiltered) heap line can exceed it. */
   mark(context, color, y) {
     const { peak, heapOfEverything } = this.model.data;
     if (!peak || heapOfEverything) return;
@@ -244,7 +244,7 @@ class Chart {
     context.beginPath();
     context.arc(x, top, 3, 0, 2 * Math.PI);
     context.fill();
-    // Above all lines, since no line comes as high as that.
+    // Above all lines: none reaches this height.
     const half = context.measureText(text).width / 2 + 2;
     const at = Math.min(Math.max(x, this.left + half), this.width - half);
     context.textAlign = "center";
@@ -271,7 +271,7 @@ class Chart {
     }
   }
 
-  /** What the lines are, and their steps at the pointer: below the chart, where it covers nothing. */
+  /** Legend of the lines with their values at the pointer, below the chart. */
   readout(under) {
     const { timePrecision: precision, heapOfEverything } = this.model.data;
     const value = (name) => (under ? ` ${formatSize(this[name].bytes[under[name]] ?? 0)}` : "");

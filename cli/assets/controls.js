@@ -54,7 +54,7 @@ class Controls {
     this.typing = setTimeout(() => this.page.set({ q: $("search").value }), 120);
   }
 
-  /** On a phone the controls are folded away until they are asked for. */
+  /** On narrow screens the controls are hidden behind a button. */
   unfold(isUnfolded) {
     document.body.classList.toggle("unfolded", isUnfolded);
     $("menu").setAttribute("aria-expanded", String(isUnfolded));
@@ -144,5 +144,5 @@ class Controls {
   }
 }
 
-/** What changes the blocks ends a zoom; what changes only how they look does not. */
+/** Options that change the blocks reset the zoom; options of their appearance do not. */
 const unlessLabels = (name) => (["flame", "sourceLabels"].includes(name) ? {} : { zoom: [] });

@@ -1,4 +1,4 @@
-// What is known of the zoomed block: its place, its source, who calls it, what it calls, and what was folded into it.
+// Details of the zoomed block: location, source, callers, callees, and frames folded into it.
 
 class Details {
   /** `choose(frame)` is called with a frame to show. */

@@ -1,4 +1,4 @@
-// What a page of a difference has besides: the legend of changes, and what vanished.
+// Additions for pages of differences: the legend of changes, and vanished functions.
 
 function showDifference(page) {
   const { model, state } = page;

@@ -1,4 +1,4 @@
-// How amounts, times and names are written.
+// Formats amounts, times and names.
 
 /** Bytes with three digits, as everywhere in memtrack. */
 function formatSize(bytes) {
@@ -34,7 +34,7 @@ function formatTime(us) {
   return `${Math.floor(us / 6e7)} min ${String(Math.floor((us % 6e7) / 1e6)).padStart(2, "0")} s`;
 }
 
-/** A time with as many digits as a precision in microseconds warrants. */
+/** A time with the digits that a precision (in microseconds) justifies. */
 function exactTime(us, precision) {
   const digits = Math.min(6, Math.max(0, Math.ceil(6 - Math.log10(precision))));
   if (us < 6e7) return `${(us / 1e6).toFixed(digits)} s`;
@@ -49,14 +49,14 @@ function threadName(text) {
   return name ? `${name} (thread ${id})` : text;
 }
 
-/** The last part of a path, with the package for files that have the same name in each: `pandas/__init__.py`. */
+/** The file name of a path, with the package for names that every package has: `pandas/__init__.py`. */
 function fileName(path) {
   const parts = path.split("/");
   const last = parts[parts.length - 1];
   return ["__init__.py", "__main__.py", "mod.rs"].includes(last) ? parts.slice(-2).join("/") : last;
 }
 
-/** A native function's name without parameters and template arguments: for where there is no room for them. */
+/** The name of a native function without parameters and template arguments, for narrow places. */
 function briefName(name) {
   if (name.startsWith("<") || /\boperator\b/.test(name)) return name;
   let depth = 0;
@@ -68,9 +68,9 @@ function briefName(name) {
   }
   brief = brief.replace(/( const| volatile|&)+$/, "").replaceAll("std::__cxx11::basic_string", "std::string");
   brief = brief.replace(/(::)+/g, "::").replace(/::$/, "");
-  // What is before the last space is what it returns.
+  // The return type precedes the last space.
   return brief.trim().split(" ").pop() || name;
 }
 
-/** Text cut to so many characters, with an ellipsis. */
+/** Text cut to a number of characters, with an ellipsis. */
 const clipped = (text, room) => (text.length > room ? `${text.slice(0, Math.max(room - 1, 0))}…` : text);

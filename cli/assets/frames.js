@@ -1,6 +1,6 @@
-// What is known of each frame: its name, its place, and whose code it is.
+// Frames: name, location, and whose code they are.
 
-/** Whose memory something is, by the numbers of the page's data. Arenas are told by their allocator. */
+/** Owners of memory, by their numbers in the page's data. Arenas are recognized by their allocator. */
 const OWNER = { own: 0, library: 1, stdlib: 2, imports: 3, arenas: 4 };
 
 const OWNERS = [
@@ -23,7 +23,7 @@ const OWNERS = [
   },
 ];
 
-/** Whose code a frame is, by the numbers of the page's data. */
+/** Origins of frames, by their numbers in the page's data. */
 const ORIGIN = { own: 0, library: 1, standard: 2, importing: 3, runtime: 4 };
 const ORIGINS = ["own code", "library", "standard library", "import system", "runtime"];
 
@@ -51,20 +51,20 @@ function describeFrame(data, frame) {
     origin,
     isNative,
     isOwn: origin === ORIGIN.own,
-    // What only passes an allocation on: allocator wrappers, containers, the runtime.
+    // Allocator wrappers: functions that allocate for their callers (containers, the runtime).
     isPlumbing: data.framePlumbing[frame] === 1 || origin === ORIGIN.runtime,
     isImporting: origin === ORIGIN.importing,
     place: file + at,
-    // Of a path that is below nothing that is known the file's name is enough; of native code without lines it is the library.
+    // For paths outside of known directories, the file name; for native code without lines, the library.
     shortPlace: (isNative && !line) || short.startsWith("/") ? fileName(short) + at : short + at,
     shortLine: ((isNative && !line) || short.startsWith("/") ? fileName(short) : short) + (line ? `:${line}` : ""),
     fileLine: fileName(short) + at,
-    // Of a module's top level, the name by which the module is imported.
+    // For top-level code of a module: its import name.
     importName: text("frameImport"),
   };
 }
 
-/** For each frame the number of its function: the first frame with the same name and file; or of its function's line. */
+/** For each frame the first frame with the same function and file, or also the same line. */
 function numberFunctions(frames, byLine = false) {
   const first = new Map();
   return Int32Array.from(frames, ({ name, file, line }, frame) => {

@@ -1,4 +1,4 @@
-// The flame graph: blocks on a canvas. Only what is wider than half a pixel is laid out and drawn.
+// The flame graph: blocks on a canvas. Only blocks wider than half a pixel are laid out and drawn.
 
 const CHAR = 6.65;
 const FONT = "11px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
@@ -30,7 +30,7 @@ class Graph {
     this.draw();
   }
 
-  /** Where the page itself scrolls, as on a phone, and on paper, the pane is as high as what is drawn. */
+  /** If the page itself scrolls (narrow screens, printing), the pane is as high as the graph. */
   get isWhole() {
     return this.isNarrow || this.isPrinted;
   }
@@ -84,7 +84,7 @@ class Graph {
     this.context.fillText(text, 16, 40);
   }
 
-  /** Finds what is drawn where: the zoomed block with its callers above and its callees below. */
+  /** Computes positions: the zoomed block with its callers above and its callees below. */
   place() {
     this.drawn = [];
     this.deepest = 0;
@@ -148,7 +148,7 @@ class Graph {
     return block.isFrame && !this.model.diff && this.model.frames[block.frame].isOwn;
   }
 
-  /** Name, size and place of a block, as far as there is room for them, in this order of weight. */
+  /** Name, size and location of a block, in this priority, as far as they fit. */
   labelText(block, room) {
     if (block === this.layout.root) return clipped(this.name(block), room);
     const { metric } = this.layout.selection;
@@ -166,7 +166,7 @@ class Graph {
     return text + this.chainText(block, room - text.length);
   }
 
-  /** The frames that are folded into a block: the last of them, and how many there are before it. */
+  /** The frames folded into a block: the last one, and the number of others. */
   chainText({ chain }, room) {
     if (!chain.length) return "";
     const last = this.model.frames[chain[chain.length - 1]];
@@ -201,7 +201,7 @@ class Graph {
       const now = vanished ? this.layout.describe(block) : this.layout.describe(block, news.now);
       const base = this.layout.describe(block, vanished ? block.figures.base : news.base);
       const inBase = base.bytes.total > 0 || base.count.total > 0;
-      // Callers of what vanished are shown with it; grey, where the new capture has them.
+      // Callers of vanished functions are shown with them; grey if the new capture has them.
       const after = vanished ? this.layout.describe(block, block.figures.now) : null;
       const stays = after && (after.bytes.total > 0 || after.count.total > 0);
       block.change = stays

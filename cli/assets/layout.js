@@ -1,13 +1,13 @@
-// What is drawn: blocks, made on demand from sets of nodes of the call tree. A block is one frame in one context.
+// Blocks of the graph, built on demand from sets of nodes of the call tree. A block is one frame in one context.
 //
-// The call tree becomes another tree here: inverted, split by thread, with imports folded, frames left out, and chains of
-// single callees drawn as one block. Whatever is left out or folded, a block's figures are those of all its nodes.
+// The layout transforms the call tree: inverts it, splits it by thread, folds imports, omits frames, and draws chains of
+// single callees as one block. A block's figures are always those of all its nodes, including folded ones.
 
-/** Frames of blocks that stand for no frame of the capture. */
+/** Pseudo frames of blocks that represent no frame of the capture. */
 const ROOT = -1;
 const ARENAS = -2;
 const LOADING = -3;
-/** A block of thread n has this frame less n. */
+/** The block of thread n has this pseudo frame minus n. */
 const FIRST_THREAD = -16;
 
 class Block {
@@ -26,7 +26,7 @@ class Block {
     this.shade = 0;
   }
 
-  /** Whether it stands for a frame of the capture. */
+  /** Whether it represents a frame of the capture. */
   get isFrame() {
     return this.frame >= 0;
   }
@@ -47,7 +47,7 @@ class Layout {
   /** `options`: inverted, split, frames (one of FRAMES). */
   constructor(model, selection, options) {
     Object.assign(this, { model, selection, options });
-    // Where Python's arenas are apart they are one block, else they are where they were mapped.
+    // If Python's arenas are separate, they are one block; otherwise they are at the frames that mapped them.
     this.withoutArenas = { ...selection, hide: selection.hide | (selection.apart ? 1 << OWNER.arenas : 0) };
     this.figures = model.figures(this.withoutArenas);
     this.root = this.fill(new Block(ROOT, null, this.figures));
@@ -84,12 +84,12 @@ class Layout {
     return this.options.frames !== "all";
   }
 
-  /** Whether what imports do is drawn as blocks of its own, without the import system's frames. */
+  /** Whether imports are drawn as separate blocks, without frames of the import system. */
   get foldsImports() {
     return this.folds && this.options.frames !== "own";
   }
 
-  /** Whether a frame is left out, so that what it calls counts as called by its caller. */
+  /** Whether a frame is omitted, so that its callees become callees of its caller. */
   skips(frame) {
     const { isPlumbing, isNative, isOwn } = this.model.frames[frame];
     switch (this.options.frames) {
@@ -109,7 +109,7 @@ class Layout {
     if (!block.kids) {
       block.kids = this.kidsOf(block);
       block.kids.sort((a, b) => b.value - a.value || a.frame - b.frame);
-      // Never the shade of the caller, nor of a neighbour.
+      // A shade that differs from those of the caller and of neighbours.
       block.kids.forEach((kid, at) => (kid.shade = (block.shade + 1 + (at % 3)) % 4));
     }
     return block.kids;
@@ -139,7 +139,7 @@ class Layout {
     });
   }
 
-  /** What a block's nodes call. Without recursion: frames that are left out may be deeper than the script's own stack. */
+  /** The callees of a block's nodes. Not recursive: omitted frames may be deeper than JavaScript's stack. */
   callees(block) {
     const { frame, end, frames } = this.model;
     const { total } = block.figures[this.selection.metric];
@@ -164,7 +164,7 @@ class Layout {
     return [...kids.values()];
   }
 
-  /** A node that the import system called, or that is its own: the body of a module is a block, all else is loading. */
+  /** A node of, or called by, the import system: module bodies are blocks, everything else is loading. */
   importing(kids, block, node, todo) {
     const { frame, frames, functionOf } = this.model;
     const { own, total } = block.figures[this.selection.metric];
@@ -213,14 +213,14 @@ class Layout {
     return kid;
   }
 
-  /** Takes into a block the single callees that have all of its bytes, as long as none of them is own code. */
+  /** Merges single callees with all bytes of a block into it, up to the first one of own code. */
   fold(block) {
     if (block.isFolded || !this.folds) return;
     block.isFolded = true;
     if (!block.isFrame || block.isImport || this.model.frames[block.frame].isOwn) return;
     for (;;) {
       const kids = this.kidsOf(block);
-      // Frames that were left out are found once more when the callees are asked for.
+      // Omitted frames are visited again when the callees are computed.
       block.skippedOwn = [];
       if (kids.length !== 1 || !this.joins(block, kids[0])) return;
       const { frame, nodes, origins } = kids[0];
@@ -229,7 +229,7 @@ class Layout {
     }
   }
 
-  /** Whether a callee is the same to a reader as its caller. */
+  /** Whether a callee may be merged with its caller. */
   joins(block, only) {
     // A difference has two values for each block.
     if (this.model.diff || !only.isFrame || only.isImport || this.model.frames[only.frame].isOwn) return false;
@@ -240,7 +240,7 @@ class Layout {
     return [bytes, count].every((figures) => sum(block.nodes, figures) === sum(only.nodes, figures));
   }
 
-  /** Figures of a block: own and total of bytes and counts. */
+  /** Figures of a block: self and total of bytes and counts. */
   describe(block, figures = block.figures) {
     const result = {};
     for (const metric of ["bytes", "count"]) {
@@ -270,7 +270,7 @@ class Layout {
     return { total: value, own: value };
   }
 
-  /** The base's figures; blocks hold the nodes of both captures, so that these are whole. */
+  /** The figures of the base; blocks contain the nodes of both captures, so these are complete. */
   describeBase(block) {
     return block.figures.base ? this.describe(block, block.figures.base) : null;
   }
@@ -303,7 +303,7 @@ class Layout {
     return this.selection.thread;
   }
 
-  /** The block at a path of frames; as far along as it exists. */
+  /** The block at a path of frames, or the deepest existing one on it. */
   find(path) {
     let block = this.root;
     for (const frame of path) {
@@ -314,7 +314,7 @@ class Layout {
     return block;
   }
 
-  /** The largest block that stands for a frame, or has it in its chain: searched from the root, the largest callees first. */
+  /** The largest block for a frame, or with it in its chain; searched from the root, largest callees first. */
   largest(frame) {
     let best = null;
     const todo = [this.root];
@@ -327,7 +327,7 @@ class Layout {
     return best;
   }
 
-  /** What a block is called. */
+  /** The name of a block. */
   name(block) {
     if (block.isImport) return `import ${this.model.frames[block.frame].importName}`;
     if (block.isFrame) return this.model.frames[block.frame].name;
@@ -338,7 +338,7 @@ class Layout {
   }
 }
 
-/** How a figure changed, as a class of colour: the steps are 15, 30, 50 and 100 percent. New is what the base lacks. */
+/** Colour class of a change, in steps of 15, 30, 50 and 100 percent; functions that the base lacks are new. */
 function changeClass(now, base, inBase, vanished, floor) {
   if (vanished) return "gone";
   if (Math.abs(now - base) < floor) return "same";

@@ -1,6 +1,6 @@
-// What is shown as the part of the address behind #, and back.
+// Encodes the state of the page in the fragment of its URL, and decodes it.
 
-/** What is on or off, by the names of its control. */
+/** Boolean options, by the ids of their controls. */
 const SWITCHES = ["inverted", "flame", "split", "sourceLabels", "vanished"];
 
 /** Which frames are drawn. */
@@ -8,7 +8,7 @@ const FRAMES = ["folded", "own", "python", "all"];
 
 const PANES = ["graph", "function", "line"];
 
-/** What is shown where neither the page's data nor a link says otherwise. */
+/** The default state. */
 const DEFAULTS = {
   view: 0,
   metric: "bytes",
@@ -29,7 +29,7 @@ const DEFAULTS = {
   vanished: false,
 };
 
-/** Only what differs from the defaults. */
+/** Encodes only what differs from the defaults. */
 function linkOf(state, theme) {
   const link = new URLSearchParams();
   for (const [key, value] of Object.entries(state)) {
@@ -40,7 +40,7 @@ function linkOf(state, theme) {
   return `#${link}`;
 }
 
-/** The changes that a link makes to the state. Whatever is no sensible value is left at its default. */
+/** Decodes a link. Invalid values keep their defaults. */
 function stateOf(hash, model) {
   const link = new URLSearchParams(hash.slice(1));
   if (!link.size) return {};

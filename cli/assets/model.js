@@ -1,7 +1,7 @@
-// The data of the page and the sums over it. Nothing here touches the document.
+// The data of the page and sums over it. Independent of the document.
 //
 // The call tree is in preorder: the nodes below node i are those from i + 1 up to end[i]. Node 0 is the root. A group is
-// what one thread allocated with one allocator at one node, for one owner.
+// the allocations of one thread with one allocator at one node, of one owner.
 
 /** Unpacks the page's data: base64, deflated, JSON. */
 async function unpack(text) {
@@ -10,7 +10,7 @@ async function unpack(text) {
   return new Response(stream).json();
 }
 
-/** Running sums of a column of steps. */
+/** Decodes a column of differences. */
 function undelta(steps) {
   let sum = 0;
   return steps.map((step) => (sum += step));
@@ -62,8 +62,8 @@ class Model {
   }
 
   /**
-   * Whose memory each group is. In selections that have Python's arenas apart these are a class of their own: nobody knows
-   * what of them is in use.
+   * The owner of each group. In selections that separate Python's arenas, these are a class of their own, because it is
+   * unknown how much of them is in use.
    */
   readOwners() {
     const { allocators, groupAllocator, groupOwner } = this.data;
@@ -77,7 +77,7 @@ class Model {
     return (apart ? this.groupOwnerApart : this.groupOwner)[group];
   }
 
-  /** Bytes and counts of each group: in a view, at the highest moment of a range, or left over by a range. */
+  /** Bytes and counts of each group: in a view, at the highest moment of a range, or kept after a range. */
   groupFigures({ view, range }, side = "new") {
     if (!range) return { bytes: this.data[`${side}Bytes${view}`], count: this.data[`${side}Count${view}`] };
     const { liveFirst, liveEnd, liveBytes, liveCount } = this.data;
@@ -97,7 +97,7 @@ class Model {
     return { bytes, count };
   }
 
-  /** When most was live in a range, the first such time, and how much. `moment` is null for a peak between moments. */
+  /** Time and bytes of the highest heap in a range. `moment` is null for a peak between moments. */
   highest([from, to]) {
     const { heap, peak } = this.data;
     let moment = from;
@@ -107,14 +107,14 @@ class Model {
     return { moment, time: this.time[moment], bytes: heap[moment] };
   }
 
-  /** From when until when a range is: what its last moment shows stays until the next event or moment. */
+  /** Start and end time of a range: its last moment lasts until the next event or moment. */
   span([from, to]) {
     const { time, heapTime } = this;
     const next = heapTime[lowerBound(heapTime, time[to] + 1)] ?? Infinity;
     return [time[from], Math.min(next, time[to + 1] ?? time[to])];
   }
 
-  /** Own and total figures of every node for a selection: of bytes and of counts, and those of the base. */
+  /** Self and total figures of every node for a selection: bytes and counts, and those of the base. */
   figures(selection) {
     const { view, range, thread, vanished, hide, apart } = selection;
     const key = JSON.stringify([view, range, thread, !!vanished, hide, !!apart]);
@@ -142,26 +142,26 @@ class Model {
     return { bytes, count };
   }
 
-  /** A side of a difference without the blocks that another function has on the other side. */
+  /** A side of a difference without the blocks that are matched with another function on the other side. */
   news(selection, own, side) {
     const setOff = this.ownFigures(selection, `${side}SetOff`);
     const less = (metric) => own[metric].map((value, node) => value - setOff[metric][node]);
     return this.withTotals({ bytes: less("bytes"), count: less("count") });
   }
 
-  /** The change below which a difference of a selection is not shown. */
+  /** Minimum change that is coloured. */
   floor({ view, metric }) {
     return this.data.floors[view][metric === "bytes" ? 0 : 1];
   }
 
-  /** Whether a group is of the selection's thread and of an owner who is shown. */
+  /** Whether a group belongs to the selected thread and to a shown owner. */
   selects(selection, group) {
     const { thread, hide } = selection;
     if (thread >= 0 && this.data.groupThread[group] !== thread) return false;
     return !((hide >> this.owner(selection, group)) & 1);
   }
 
-  /** What each owner has in a view, of whatever is shown: bytes and counts, of the new capture and of the base. */
+  /** Bytes and counts of each owner in a view, of the new capture and of the base. */
   byOwner(selection) {
     const owners = OWNERS.map(() => ({ bytes: 0, count: 0, baseBytes: 0, baseCount: 0 }));
     const everyone = { ...selection, hide: 0 };
@@ -178,14 +178,14 @@ class Model {
     return owners;
   }
 
-  /** Bytes of Python's arenas in what a selection shows. */
+  /** Bytes of Python's arenas in a selection. */
   arenaBytes(selection) {
     const { bytes } = this.groupFigures(selection);
     const isCounted = (group) => this.groupOwnerApart[group] === OWNER.arenas && this.selects(selection, group);
     return bytes.reduce((sum, value, group) => sum + (isCounted(group) ? value : 0), 0);
   }
 
-  /** What the base has at nodes where the new capture has nothing. */
+  /** Figures of the base at nodes where the new capture has none. */
   gone(own, base) {
     const absent = (node) => own.bytes[node] === 0 && own.count[node] === 0;
     return {
@@ -211,7 +211,7 @@ class Model {
     return { bytes: totals(bytes), count: totals(count) };
   }
 
-  /** Threads that have something in a selection, the largest first. */
+  /** Threads with allocations in a selection, largest first. */
   threads(selection) {
     const groups = this.groupFigures(selection)[selection.metric];
     const base = this.diff ? this.groupFigures(selection, "base")[selection.metric] : null;
@@ -232,7 +232,7 @@ class Model {
     return Uint8Array.from(this.frames, (frame) => (hit(frame) ? 1 : 0));
   }
 
-  /** What is allocated under matching frames, each byte once. */
+  /** Allocations under matching frames, each byte counted once. */
   matchedTotal(figures, metric, matches) {
     const { own } = figures[metric];
     const covered = new Uint8Array(this.count);
@@ -245,8 +245,8 @@ class Model {
   }
 
   /**
-   * Own and total of each key that frames have (`keyOf[frame]`), recursion counted once. What frames that are passed over
-   * have of their own counts for the nearest caller that is not.
+   * Self and total figures of each key (`keyOf[frame]`), recursion counted once. Self figures of skipped frames count for
+   * the nearest caller that is not skipped.
    */
   byKey(figures, keyOf, passes) {
     const rows = new Map();
@@ -277,7 +277,7 @@ class Model {
   }
 }
 
-/** Adds a node's own figures to the row of its owner, and its totals to that of its frame, if it has one. */
+/** Adds a node's self figures to the row that they count for, and its totals to that of its frame, if it has one. */
 function addNode(owner, totalRow, figures, node, keys) {
   ["bytes", "count"].forEach((name, at) => {
     owner[keys[at]][0] += figures[name].own[node];

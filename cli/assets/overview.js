@@ -1,6 +1,6 @@
-// The first glance: what the view is of, who holds it, and whose memory it is.
+// The overview: a description of the view, the own-code lines with the most memory, and the owners.
 
-const MOST_HOLDERS = 5;
+const MOST_OWN_LINES = 5;
 
 class Overview {
   /** `on` has: choose(frame), toggle(owner). */
@@ -13,11 +13,11 @@ class Overview {
     this.owners = this.model.byOwner(layout.selection);
     this.showMeaning();
     this.showFailed();
-    this.showHolders();
+    this.showOwnLines();
     this.showOwners();
   }
 
-  /** One sentence on the view, and what is left out of it. */
+  /** A description of the view, and of what it excludes. */
   showMeaning() {
     const { meanings } = this.model.data;
     const { range, view } = this.layout.selection;
@@ -25,7 +25,7 @@ class Overview {
     $("meaning").replaceChildren(meaning, ...this.arenas(), ...this.leftOut(), ...this.notes());
   }
 
-  /** How much of what is shown are Python's arenas, where they are at the places that mapped them. */
+  /** How much of the shown memory are Python's arenas, if they are shown at the frames that mapped them. */
   arenas() {
     const { selection, whole } = this.layout;
     const bytes = selection.apart ? 0 : this.model.arenaBytes(selection);
@@ -39,7 +39,7 @@ class Overview {
     return [text];
   }
 
-  /** Calls for memory that failed. */
+  /** Failed allocations. */
   showFailed() {
     const { failed } = this.model.data;
     $("failed").hidden = !failed;
@@ -90,7 +90,7 @@ class Overview {
     return `${formatAmount(base, this.metric)} → ${formatAmount(owner[this.metric], this.metric)}`;
   }
 
-  /** What has to be known of the figures stands in the dialog; here is the way to it. */
+  /** A button that opens the dialog with the notes. */
   notes() {
     const { notes } = this.model.data;
     if (!notes.length) return [];
@@ -100,28 +100,34 @@ class Overview {
     return [" ", button];
   }
 
-  showHolders() {
-    const holders = new Holders(this.layout);
-    const own = holders.own(MOST_HOLDERS);
-    const all = own.length ? own : holders.others(MOST_HOLDERS);
-    // What is below a thousandth is no answer, unless there is nothing else.
+  showOwnLines() {
+    const ownLines = new OwnLines(this.layout);
+    const own = ownLines.own(MOST_OWN_LINES);
+    const all = own.length ? own : ownLines.others(MOST_OWN_LINES);
+    // Lines below a thousandth are omitted, unless there are no others.
     const floor = this.model.diff ? this.model.floor(this.layout.selection) : this.layout.whole / 1000;
     const rows = all.filter(({ value }, at) => (at === 0 && !this.model.diff) || Math.abs(value) >= floor);
-    const what = this.model.diff ? "Who changed" : this.holdersTitle();
-    $("holdersTitle").textContent = own.length || !rows.length ? what : `${what} (no own code on any stack)`;
-    $("holders").replaceChildren(...rows.map((row) => this.holder(row)));
-    $("noHolders").hidden = rows.length > 0;
+    const what = this.model.diff ? "Changes by line" : this.ownLinesTitle();
+    $("ownLinesTitle").textContent = own.length || !rows.length ? what : `${what} (no own code on any stack)`;
+    $("ownLines").replaceChildren(...rows.map((row) => this.ownLine(row)));
+    $("noOwnLines").hidden = rows.length > 0;
     if (this.model.diff)
-      $("noHolders").textContent = "Nobody: no function changed by more than two runs of one program differ.";
+      $("noOwnLines").textContent = "No function changed by more than two runs of one program differ.";
   }
 
-  holdersTitle() {
+  ownLinesTitle() {
     const { view, range } = this.layout.selection;
-    if (range) return view === 0 ? "Who holds it" : "Who left it over";
-    return ["Who holds it", "Who still holds it", "Who still holds it", "Who churns", "Who allocated it"][view];
+    if (range) return view === 0 ? "Live by line" : "Kept by line";
+    return [
+      "Live at the peak by line",
+      "Leaked by line",
+      "Live at exit by line",
+      "Temporary by line",
+      "Allocated by line",
+    ][view];
   }
 
-  holder({ frame: number, value, via, viaValue }) {
+  ownLine({ frame: number, value, via, viaValue }) {
     const frame = this.model.frames[number];
     const item = element("li");
     const button = element("button", "frame");
@@ -148,7 +154,7 @@ class Overview {
     return [element("span", "via", ` ${mostly} ${frame.brief}${frame.shortPlace && `, ${frame.shortPlace}`}`)];
   }
 
-  /** Whose memory it is: swatches that are switches. */
+  /** The owners, as buttons that show and hide them. */
   showOwners() {
     const { hide } = this.layout.selection;
     const sums = this.owners.map((owner) => owner[this.metric]);

@@ -1,4 +1,4 @@
-// The page: what is shown, and the parts that show it.
+// The page: its state, and the parts that show it.
 
 class Page {
   constructor(data) {
@@ -48,7 +48,7 @@ class Page {
     for (const button of $("sideBy").children) button.onclick = () => this.sideBy(button.dataset.value);
   }
 
-  /** Changes what is shown. */
+  /** Changes the state. */
   set(change) {
     Object.assign(this.state, change);
     this.update();
@@ -61,13 +61,13 @@ class Page {
     return imports === null ? this.model.diff || view === 1 || view === 2 : !imports;
   }
 
-  /** Leaks leave out Python's arenas, too, as all reports do: nobody knows what of them is in use. */
+  /** Like all reports, leaks exclude Python's arenas, because it is unknown how much of them is in use. */
   get hidesArenas() {
     const { arenas, view } = this.state;
     return arenas === null ? view === 1 || view === 2 : !arenas;
   }
 
-  /** Python's arenas are apart from leaks, and in differences, where who had to map one is chance. */
+  /** Python's arenas are separate in leaks, and in differences, where it is chance which call maps one. */
   get arenasApart() {
     const { view } = this.state;
     return this.model.diff || view === 1 || view === 2;
@@ -141,7 +141,7 @@ class Page {
     this.set({ zoom: this.state.zoom.slice(0, -1) });
   }
 
-  /** An amount with its part of the whole. */
+  /** An amount with its share of the total. */
   amount(value) {
     return `${formatAmount(value, this.state.metric)}, ${formatPercent(value, this.layout.whole)}`;
   }
@@ -173,7 +173,7 @@ class Page {
     if (this.layout) this.update();
   }
 
-  /** In a narrow window the page scrolls as a whole, and its controls are folded away. */
+  /** In a narrow window the whole page scrolls, and the controls are hidden. */
   measure() {
     document.body.classList.toggle("narrow", innerWidth < 700);
   }
@@ -184,7 +184,7 @@ class Page {
     this.chart?.draw();
   }
 
-  /** Paper is light, and has room for all of the graph. */
+  /** Printing uses light colours and shows the whole graph. */
   print(begins) {
     const { theme } = this;
     this.setTheme(begins ? "light" : this.themeOfScreen);
@@ -199,7 +199,7 @@ class Page {
     try {
       history.replaceState(null, "", this.hash);
     } catch {
-      // A page in a frame may not.
+      // Not permitted in frames.
     }
   }
 

@@ -7,14 +7,14 @@ class Palette {
     this.model = model;
   }
 
-  /** Takes over the colours of the style sheet. */
+  /** Reads the colours of the style sheet. */
   read() {
     const style = getComputedStyle(document.documentElement);
     this.color = (name) => style.getPropertyValue(`--${name}`).trim();
     this.dark = document.documentElement.dataset.theme === "dark";
   }
 
-  /** A module's own place among the hues of its kind, from 0 to 1: the same in every page. */
+  /** A module's position among the hues of its origin, from 0 to 1; the same in every page. */
   spread(module) {
     let hash = 2166136261;
     for (const char of module) hash = Math.imul(hash ^ char.codePointAt(0), 16777619);

@@ -1,4 +1,4 @@
-// A frame in all its contexts: who calls it, and what it calls. Frames that the graph leaves out are passed over.
+// A frame in all its contexts: its callers and callees. Frames that the graph omits are skipped.
 
 class Sandwich {
   constructor(layout, frame) {
@@ -7,7 +7,7 @@ class Sandwich {
     this.nodes = this.outermost();
   }
 
-  /** The nodes of the frame that are not below another of its nodes. */
+  /** The outermost nodes of the frame. */
   outermost() {
     const { model } = this;
     const nodes = [];
@@ -27,7 +27,7 @@ class Sandwich {
     return this.layout.skips(frame) || (this.layout.folds && this.model.frames[frame].isImporting);
   }
 
-  /** Frames and how much of this one's total came through each, the largest first. */
+  /** Callers, and how much of the frame's total came through each, largest first. */
   callers() {
     const { parent, frame } = this.model;
     const sums = new Map();
@@ -39,7 +39,7 @@ class Sandwich {
     return this.sorted(sums);
   }
 
-  /** Frames and how much this one has through each, the largest first. */
+  /** Callees, and how much of the frame's total each has, largest first. */
   callees() {
     const { end, frame } = this.model;
     const sums = new Map();

@@ -1,4 +1,4 @@
-// The source lines that the page holds, if it was made with them.
+// The embedded source lines, if any.
 
 class SourceLines {
   constructor({ sourceFile, sourceLine, sourceText, strings }) {
@@ -14,12 +14,12 @@ class SourceLines {
     return this.files.size === 0;
   }
 
-  /** A line without its indent; empty where it is not known. */
+  /** A line without indentation; empty if unknown. */
   line(file, number) {
     return this.files.get(file)?.get(number)?.trim() || "";
   }
 
-  /** The lines next to one, itself among them. */
+  /** A line and its neighbours. */
   around(file, number, reach = 4) {
     const lines = this.files.get(file);
     if (!lines?.has(number)) return [];

@@ -40,7 +40,7 @@ class Table {
     return columns.filter((column) => !isBrief || !column.wide);
   }
 
-  /** Shows the figures by "function" or by "line"; briefly beside the graph. */
+  /** Shows the figures by "function" or by "line"; with fewer columns beside the graph. */
   show(layout, by, matches, isBrief) {
     const { metric } = layout.selection;
     Object.assign(this, { metric, by, isBrief, whole: layout.whole });
@@ -132,7 +132,7 @@ class Table {
     return cell;
   }
 
-  /** All rows, as RFC 4180 has it, with plain numbers. */
+  /** All rows as CSV (RFC 4180), with plain numbers. */
   csv() {
     const quote = (text) => (/[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
     const metrics = ["bytes", "count"].flatMap((name) => [

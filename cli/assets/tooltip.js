@@ -5,7 +5,7 @@ class Tooltip {
     Object.assign(this, { tip, pane, model, sources });
   }
 
-  /** Shows a block beside the pointer, or in the corner where the keyboard chose it; nothing for no block. */
+  /** Shows a block beside the pointer, or in the corner if it was chosen by keyboard; hides itself for null. */
   show(graph, block, event) {
     this.tip.hidden = !block;
     if (!block) return;
@@ -86,7 +86,7 @@ class Tooltip {
   }
 }
 
-/** The change in percent, as long as a percentage says more than the difference does. */
+/** The change in percent, unless the percentage is too large to be informative. */
 function changePercent(before, after) {
   if (!before) return after ? "new" : "";
   const percent = ((after - before) * 100) / before;

@@ -145,7 +145,7 @@ impl Admission {
         let pid = peer(socket)?;
         let hello = Hello::receive(socket)?;
         let Some(offer) = self.find_offer(pid, &hello) else { return Ok(false) };
-        // Before a recording is begun for it, which would wait for its end.
+        // Create the memory before the recording is started, which would wait for the end of the process.
         let (area, memory) = match self.memory(offer.attempt) {
             Ok(made) => made,
             Err(error) => {
@@ -179,9 +179,9 @@ impl Admission {
         let MemoryOffer { base, replaces, .. } = served.offer;
         let handle = Arc::clone(&served.handle);
         let mut resident = ResidentMemory::of(pid);
-        // A child has of the library what it uses again.
+        // A forked child already has the resident pages of the library.
         if hello.fork.is_none() {
-            resident.look_at_library(pid);
+            resident.read_library_memory(pid);
         }
         Connection { area, pid, handle, same_namespace, name, resident, clock: self.clock, process, base, replaces }
     }
@@ -208,7 +208,7 @@ impl Admission {
         (!served.handle.has_ended()).then_some((served, area))
     }
 
-    /// What the process is to be offered, if it is to be served.
+    /// The memory to offer the process, if it is to be served.
     fn find_offer(&self, pid: i32, hello: &Hello) -> Option<MemoryOffer> {
         if let Some((served, area)) = self.known(pid) {
             return next_offer(&area, served.offer).filter(|_| hello.fork.is_none());
@@ -229,7 +229,7 @@ impl Admission {
         }
     }
 
-    /// The process as it is to be served; `None` if it is refused.
+    /// The served process; `None` if it is refused.
     fn find(&mut self, pid: i32, offer: MemoryOffer) -> Option<ServedProcess> {
         match self.known(pid) {
             Some((served, _)) => {

@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 /// Where control groups are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The smallest limit of memory, in bytes, of this process's control group and those around it.
+/// The smallest memory limit, in bytes, of this process's control group and its ancestors.
 #[must_use]
 pub fn memory_limit() -> Option<u64> {
     let groups = groups("memory");
     let limits =
         groups.iter().filter_map(|group| number(group, "memory.max").or(number(group, "memory.limit_in_bytes")));
-    // Version 1 has a very large number where there is no limit.
+    // Version 1 represents no limit by a very large number.
     limits.min().filter(|limit| *limit < i64::MAX as u64 / 2)
 }
 
-/// How many processes of this process's control group the system has killed for want of memory.
+/// Number of processes of this process's control group that the OOM killer has killed.
 #[must_use]
 pub fn oom_kills() -> Option<u64> {
     let event =
@@ -27,8 +27,8 @@ pub fn oom_kills() -> Option<u64> {
     groups("memory").iter().find_map(event)
 }
 
-/// How many processes and threads could not be started for the limit (`pids.max`) of this process's control group or of
-/// one around it.
+/// Number of processes and threads that the limit (`pids.max`) of this process's control group or of an ancestor has
+/// refused.
 #[must_use]
 pub fn refused_tasks() -> Option<u64> {
     groups("pids").iter().filter_map(|group| event(group, "pids.events", "max")).max()
@@ -44,8 +44,8 @@ fn groups(controller: &str) -> Vec<PathBuf> {
     directories(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default(), controller)
 }
 
-/// The directories of the group and of those around it, the innermost first, by the lines of `/proc/self/cgroup`. In a
-/// container the path may be that of the host, and only the root is there.
+/// The directories of the group and its ancestors, innermost first, from the lines of `/proc/self/cgroup`. In a
+/// container the path may be that of the host, and only the root exists.
 fn directories(groups: &str, controller: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in groups.lines() {

@@ -44,10 +44,10 @@ impl<W: Write + Send> std::fmt::Debug for FileSink<W> {
 }
 
 impl<W: Write + Send> FileSink<W> {
-    /// Begins a capture by writing its header, so that a medium that cannot be written is found at once.
+    /// Begins a capture by writing its header, so that an unwritable file is detected at once.
     ///
     /// # Errors
-    /// What the medium says.
+    /// A write error.
     pub fn new(out: W) -> io::Result<Self> {
         Self::compressed(out, Compression::default())
     }
@@ -55,7 +55,7 @@ impl<W: Write + Send> FileSink<W> {
     /// The same, with this compression.
     ///
     /// # Errors
-    /// What the medium says.
+    /// A write error.
     pub fn compressed(out: W, compression: Compression) -> io::Result<Self> {
         let mut out = BufWriter::with_capacity(BUFFER, out);
         out.write_all(&header::encode())?;
@@ -95,7 +95,7 @@ impl<W: Write + Send> FileSink<W> {
         self.block(header, piece.bytes, before)
     }
 
-    /// Writes which directories are packages, if more are known than before.
+    /// Writes the package directories, if there are new ones.
     fn write_packages(&mut self) -> io::Result<()> {
         match self.packages.take_changed() {
             Some(packages) => self.process(&Process { packages, ..Process::default() }),
@@ -103,7 +103,7 @@ impl<W: Write + Send> FileSink<W> {
         }
     }
 
-    /// Writes source lines of frames that came since this was done before.
+    /// Writes the source lines of frames that are new since the last call.
     fn write_sources(&mut self) -> io::Result<()> {
         let payloads = self.sources.as_mut().map(SourceRecorder::take).unwrap_or_default();
         payloads.iter().try_for_each(|payload| self.block(BlockHeader::plain(BlockKind::Sources), payload, &[]))

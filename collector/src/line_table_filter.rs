@@ -75,12 +75,12 @@ impl LineTableFilter {
 }
 
 impl LineTableFilter {
-    /// The files of code objects that were described since this was asked before.
+    /// The files of code objects that were described since the last call.
     pub(crate) fn take_files(&mut self) -> Vec<Arc<[u8]>> {
         self.known.as_mut().map(|known| std::mem::take(&mut known.new_files)).unwrap_or_default()
     }
 
-    /// The files and lines of frames whose position was new since this was asked before.
+    /// The files and lines of frames with new positions since the last call.
     pub(crate) fn take_lines(&mut self) -> Vec<(Arc<[u8]>, u32)> {
         self.known.as_mut().map(|known| std::mem::take(&mut known.new_lines)).unwrap_or_default()
     }
@@ -205,7 +205,7 @@ mod tests {
         bytes
     }
 
-    /// Lines that are told, by instruction; and how many records there are beside.
+    /// Located lines by instruction, and the number of other records.
     fn told(bytes: &[u8]) -> (Vec<(u32, u32)>, usize) {
         let (mut decoder, mut at, mut lines, mut others) = (Decoder::new(), 0, Vec::new(), 0);
         while let Some((record, next)) = decoder.next(bytes, at).unwrap() {

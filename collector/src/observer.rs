@@ -148,11 +148,11 @@ impl Observer {
         (self.segment_pages + header_pages(area.slot_count(), self.used_slots)) * PAGE as u64 + self.resident.library
     }
 
-    /// Looks once more how much memtrack's library has. What has been added since the last look came with the first events,
-    /// and so is in the peak.
-    pub(crate) fn look_at_library(&mut self, pid: i32) {
+    /// Reads the resident memory of memtrack's library again. What was added since the last reading came with the first
+    /// events, so it is in the peak.
+    pub(crate) fn read_library_memory(&mut self, pid: i32) {
         let before = self.resident.library;
-        self.resident.look_at_library(pid);
+        self.resident.read_library_memory(pid);
         self.own_peak = self.own_peak.saturating_sub(self.resident.library.saturating_sub(before));
     }
 

@@ -17,7 +17,7 @@ pub struct RecordingOptions {
     pub frame_marks: bool,
     /// Interval of memory snapshots; at least 1 ms.
     pub snapshot_interval: Duration,
-    /// Interval of checkpoints, at which unfinished segments are written, so that a growing capture can be read.
+    /// Interval of checkpoints, at which unfinished segments are written, so that a growing capture is readable.
     pub checkpoint: Duration,
 }
 

@@ -113,11 +113,11 @@ mod tests {
         let twice = [noise.clone(), noise.clone()].concat();
         assert!(packer.pack(&noise, &[]) == (Codec::Stored, noise.as_slice()));
         assert_eq!(packer.pack(&twice, &[]).0, Codec::Zstd);
-        // A copy: what lies in the prefix itself cannot refer to it.
+        // A copy, because data inside the prefix cannot refer to it.
         let part = noise[..1000].to_vec();
         let (codec, packed) = packer.pack(&part, &noise);
         assert_eq!((codec, packed.len() < 100), (Codec::ZstdPrefix, true));
-        // Zstandard would make more of less than a reader may believe.
+        // Zstandard would exceed the ratio that readers accept.
         assert_eq!(packer.pack(&[7; 1 << 20], &[]).0, Codec::Lz4);
         assert_eq!(packer.pack(&[], &[]), (Codec::Stored, [].as_slice()));
     }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashSet;
 
-/// The most time that is spent.
+/// Time limit of all checks together.
 const MOST_TIME: Duration = Duration::from_millis(5);
-/// The most directories that are looked at.
+/// Maximum number of directories that are checked.
 const MOST_DIRECTORIES: usize = 4096;
 /// Below these, packages are known by their paths.
 const KNOWN_BY_PATH: [&[u8]; 3] = [b"/site-packages/", b"/dist-packages/", b"/lib/python3"];
@@ -27,7 +27,7 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// Looks at the directory of a code object's file, and at those above it.
+    /// Checks the directory of a code object's file, and its parents.
     pub fn check_file(&mut self, file: &[u8]) {
         let Some(directory) = above(file).filter(|_| file.starts_with(b"/")) else { return };
         if self.seen.contains(directory) || is_known_by_path(file) {
@@ -63,7 +63,7 @@ pub(crate) fn is_known_by_path(file: &[u8]) -> bool {
     KNOWN_BY_PATH.iter().any(|part| file.windows(part.len()).any(|window| window == *part))
 }
 
-/// The directory that a path lies in.
+/// The parent directory of a path.
 fn above(path: &[u8]) -> Option<&[u8]> {
     let end = path.iter().rposition(|&byte| byte == b'/')?;
     path.get(..end)

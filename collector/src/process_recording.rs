@@ -29,7 +29,7 @@ pub(crate) struct ProcessRecording {
 }
 
 impl ProcessRecording {
-    /// Starts one. With `by_itself` it ends when its process has, else when it is told to.
+    /// Starts a recording. With `by_itself` it ends with its process, otherwise by a Finish command.
     pub(crate) fn start(
         options: RecordingOptions,
         sink: Box<dyn Sink>,
@@ -51,7 +51,7 @@ impl ProcessRecording {
         &self.commands
     }
 
-    /// Ends it, if it has not ended by itself, and waits for it.
+    /// Ends the recording if it still runs, and waits for it.
     pub(crate) fn finish(self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
         self.commands.send(DrainCommand::Finish(ended));
         self.thread.join().unwrap_or(Err(Error::Panicked))

@@ -42,15 +42,15 @@ impl ResidentMemory {
         (pages > 0).then(|| pages.saturating_mul(self.page))
     }
 
-    /// Looks how much of it memtrack's library is, where that costs little: not of a process that has much.
-    pub(crate) fn look_at_library(&mut self, pid: i32) {
+    /// Reads how much of it belongs to memtrack's library; skipped for large processes, where that is slow.
+    pub(crate) fn read_library_memory(&mut self, pid: i32) {
         if self.bytes().is_some_and(|bytes| bytes < LITTLE) {
             self.library = self.library.max(library_bytes(pid).unwrap_or(0));
         }
     }
 }
 
-/// Resident bytes of which all mappings together can be looked at in a fraction of a millisecond.
+/// Resident bytes up to which all mappings can be read in a fraction of a millisecond.
 const LITTLE: u64 = 32 << 20;
 /// The names of the files of memtrack's library, wherever it is installed.
 const LIBRARY: &str = "libmemtrack";
@@ -90,7 +90,7 @@ pub fn processor_ns(pid: i32) -> Option<u64> {
     clock_ns(clock)
 }
 
-/// What a clock shows, in nanoseconds.
+/// The time of a clock in nanoseconds.
 pub(crate) fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to a live local of the type that the function expects.
@@ -104,7 +104,7 @@ pub(crate) fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
 pub struct ProcessorTimes {
     /// Its own.
     pub own_ns: u64,
-    /// That of the children that it has waited for, and of theirs; in steps of a hundredth of a second.
+    /// CPU time of its reaped descendants; in steps of a hundredth of a second.
     pub children_ns: u64,
 }
 
@@ -207,7 +207,7 @@ impl ProcessHandle {
 }
 
 impl ProcessHandle {
-    /// The last name of its first thread, if it has ended and nobody has waited for it yet.
+    /// The last name of its first thread, if it has ended and is not yet reaped.
     pub(crate) fn name_at_end(&self) -> Option<String> {
         let pidfd = self.pidfd.as_ref().filter(|_| self.has_ended())?;
         let name = last_name(self.pid)?;
@@ -283,7 +283,7 @@ mod tests {
         map("libmemtrack_shim.so");
         assert_eq!(library_bytes(pid), Some(before + (1 << 20)));
         let mut resident = ResidentMemory::of(pid);
-        resident.look_at_library(pid);
+        resident.read_library_memory(pid);
         assert!(resident.library >= 1 << 20 || resident.bytes() >= Some(super::LITTLE));
     }
 

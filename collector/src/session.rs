@@ -75,8 +75,8 @@ pub(crate) struct Session {
     next_life_ns: u64,
     begun_ns: u64,
     next_peak_ns: u64,
-    /// Until when to look how much memory memtrack's library has in the process: it grows while it begins to record.
-    library_looks_end_ns: u64,
+    /// Until when to read the resident memory of memtrack's library, which grows while recording begins.
+    library_reads_end_ns: u64,
     /// The process has ended.
     over: bool,
     /// The last drain is done.
@@ -121,7 +121,7 @@ impl Session {
         // One at the start, so that the shortest run has resident memory to show.
         observer.observe_first(&area);
         let is_fork = process.fork_ticket.is_some();
-        let library_looks_end_ns = if is_fork { 0 } else { now.saturating_add(LIBRARY_IN_USE_NS) };
+        let library_reads_end_ns = if is_fork { 0 } else { now.saturating_add(LIBRARY_IN_USE_NS) };
         let before = ProcessorTimes::of(pid);
         let native = area.control().native.load(Acquire) == 1;
         let maps = if native { MapsScheduler::start(pid, &area, &handle, now) } else { None };
@@ -130,7 +130,7 @@ impl Session {
             handle,
             pid,
             before,
-            // A short process may be over before the next look.
+            // A short process may end before the next reading.
             cpu_ns: Some(before.own_ns).filter(|ns| *ns > 0),
             base,
             clock,
@@ -151,7 +151,7 @@ impl Session {
             next_life_ns: now.saturating_add(LIFE_NS),
             begun_ns: now,
             next_peak_ns: now,
-            library_looks_end_ns,
+            library_reads_end_ns,
             over: false,
             ended: false,
             begun: false,
@@ -187,7 +187,7 @@ impl Session {
         }
         if self.changed {
             self.last_event_ns = now;
-            self.look_at_clock();
+            self.read_processor_time();
         }
         self.do_due_work(now, checkpoint, queue);
         self.pace(now, freed)
@@ -199,9 +199,9 @@ impl Session {
         let area = Arc::clone(&self.area);
         let control = area.control();
         if control.sleeping.0.load(SeqCst) == 0 {
-            // Every thread's next event finds that it is not the last writer any more, leaves its fast path and sees that
-            // somebody sleeps. What was recorded before that is drained now; one event of each thread may be too late
-            // for this, and is found after the rest.
+            // At its next event, every thread finds that it is not the last writer, leaves its fast path and sees the
+            // `sleeping` word. Events recorded before that are drained now; one event of each thread may come too late,
+            // and is drained after the sleep.
             control.sleeping.0.store(1, SeqCst);
             self.round_with(true, queue);
             if self.changed || pending() {
@@ -217,7 +217,7 @@ impl Session {
         if control.sleeping.0.load(SeqCst) != 0 {
             let now = monotonic_ns();
             self.observer.observe_idle(&self.area, now);
-            self.look_at_peak(now);
+            self.read_resident_peak(now);
         }
     }
 
@@ -248,7 +248,7 @@ impl Session {
         if queue.wants_watermarks() {
             queue.watermark(last, Vec::new());
         }
-        self.look_at_clock();
+        self.read_processor_time();
         let (cpu_ns, resident_peak) = (self.cpu_ns, self.resident_peak());
         let (record_bytes, collector_cpu_ns) = (Some(queue.record_bytes), queue.processor_ns());
         let known = describe::at_end(&self.area, &self.process, end, &self.earlier);
@@ -258,23 +258,23 @@ impl Session {
     }
 
     /// Reads the processor time. A smaller value is that of another process with the same id, and is ignored.
-    fn look_at_clock(&mut self) {
+    fn read_processor_time(&mut self) {
         self.cpu_ns = procfs::processor_ns(self.pid).max(self.cpu_ns);
     }
 
     /// Reads the kernel's high-water mark of resident memory, more often while the process is young: an eighth of its life
     /// is what one that ends may have grown in unseen.
-    fn look_at_peak(&mut self, now: u64) {
+    fn read_resident_peak(&mut self, now: u64) {
         if now < self.next_peak_ns || self.area.control().image.load(Acquire) == image::IN_EXEC {
             return;
         }
         let age = now.saturating_sub(self.begun_ns);
         self.next_peak_ns = now.saturating_add((age / 8).clamp(SHORTEST_PEAK_NS, LONGEST_PEAK_NS));
-        if now < self.library_looks_end_ns {
-            self.observer.look_at_library(self.pid);
+        if now < self.library_reads_end_ns {
+            self.observer.read_library_memory(self.pid);
         }
         let peak = procfs::resident_peak(self.pid);
-        // What was read may be another process's that has its number, if it has ended.
+        // If the process has ended, the value may be that of another process with the same pid.
         if let Some(peak) = peak.filter(|_| !self.handle.has_ended()) {
             self.observer.note_peak(&self.area, peak);
         }
@@ -290,7 +290,7 @@ impl Session {
         if let Some(peak) = exited.resident_peak {
             self.observer.note_peak(&self.area, peak);
         }
-        // Whoever waited for the process may have been faster than the look at its end.
+        // The process may have been reaped before its end was noticed here.
         if let Some(name) = exited.name.as_ref().filter(|name| !self.threads.has_last_name(name)) {
             self.observer.observe(&self.area, monotonic_ns());
             self.threads.note_last_name(name.clone(), &mut self.observer);
@@ -379,11 +379,11 @@ impl Session {
             self.last_check_ns = now;
         }
         if now >= self.next_life_ns {
-            self.look_at_clock();
+            self.read_processor_time();
             self.over |= self.handle.has_ended();
             self.next_life_ns = now.saturating_add(LIFE_NS);
         }
-        self.look_at_peak(now);
+        self.read_resident_peak(now);
         if now >= self.next_sweep_ns {
             self.next_sweep_ns = now.saturating_add(SWEEP_NS);
         }

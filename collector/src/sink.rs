@@ -29,25 +29,25 @@ pub trait Sink: Send {
     /// Metadata of the process: all known fields first, then those that have changed.
     ///
     /// # Errors
-    /// What the medium says.
+    /// A write error.
     fn process(&mut self, process: &Process) -> io::Result<()>;
 
     /// Records. Those of one stream come in order.
     ///
     /// # Errors
-    /// What the medium says.
+    /// A write error.
     fn records(&mut self, piece: &RecordPiece<'_>) -> io::Result<()>;
 
     /// The payload of an observations block, with the first and last ticket in it.
     ///
     /// # Errors
-    /// What the medium says.
+    /// A write error.
     fn observations(&mut self, payload: &[u8], first_ticket: u64, last_ticket: u64) -> io::Result<()>;
 
     /// Files that the collector found for code outside loaded objects, of the process's current image.
     ///
     /// # Errors
-    /// What the medium says.
+    /// A write error.
     fn mapped(&mut self, files: &[MappedFile]) -> io::Result<()> {
         let _ = files;
         Ok(())
@@ -62,7 +62,7 @@ pub trait Sink: Send {
     /// may still add such records before their first one with a later ticket.
     ///
     /// # Errors
-    /// What the medium says.
+    /// A write error.
     fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
         let _ = (before_ticket, busy);
         Ok(())
@@ -72,7 +72,7 @@ pub trait Sink: Send {
     /// empty heap.
     ///
     /// # Errors
-    /// What the medium says.
+    /// A write error.
     fn replaced(&mut self, ticket: u64) -> io::Result<()> {
         let _ = ticket;
         Ok(())
@@ -81,7 +81,7 @@ pub trait Sink: Send {
     /// All drained data was handed over: the sink writes it out, so that it survives the end of the collector.
     ///
     /// # Errors
-    /// What the medium says.
+    /// A write error.
     fn checkpoint(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -89,7 +89,7 @@ pub trait Sink: Send {
     /// The last call. `complete`: everything that was recorded has been handed over, up to the end of the process.
     ///
     /// # Errors
-    /// What the medium says.
+    /// A write error.
     fn finish(&mut self, complete: bool) -> io::Result<()>;
 }
 

@@ -75,7 +75,7 @@ impl SlotOwners {
         }
     }
 
-    /// Whether that is no news.
+    /// Whether this name is already known.
     pub(crate) fn has_last_name(&self, name: &str) -> bool {
         self.known.iter().all(|owner| owner.tid != self.pid || owner.name == name)
     }

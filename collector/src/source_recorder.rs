@@ -24,14 +24,14 @@ const REACH: u32 = 4;
 const LARGEST_FILE: u64 = 1 << 20;
 /// Bytes of a line that are stored.
 const LONGEST_LINE: usize = 500;
-/// The most files that are opened.
+/// Maximum number of files that are opened.
 const MOST_FILES: usize = 4096;
 
 /// The program's own code, and other code.
 const OWN: Budget = Budget { read: 16 << 20, stored: 4 << 20 };
 const OTHERS: Budget = Budget { read: 8 << 20, stored: 1 << 20 };
 
-/// How many bytes may yet be read and kept in memory, and be stored in the capture.
+/// Remaining bytes that may be read and kept in memory, and stored in the capture.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
     read: usize,
@@ -50,7 +50,7 @@ pub struct SourceRecorder {
     others: Budget,
 }
 
-/// What was read of a file; nothing where it is none to be stored.
+/// The text of a file; empty if it is not to be stored.
 #[derive(Debug, Default)]
 struct SourceText {
     lines: Vec<Box<[u8]>>,
@@ -102,7 +102,7 @@ impl SourceRecorder {
         }
     }
 
-    /// Payloads of sources blocks with the lines since this was asked before.
+    /// Payloads of sources blocks with the lines added since the last call.
     pub fn take(&mut self) -> Vec<Vec<u8>> {
         let (own, others) = (&mut self.own, &mut self.others);
         let files = self.files.iter_mut().filter(|(_, text)| !text.pending.is_empty()).map(|(path, text)| {
@@ -129,7 +129,7 @@ impl SourceRecorder {
 }
 
 impl SourceText {
-    /// The lines that are not stored yet, as far as the budget goes.
+    /// The lines that are not yet stored, up to the budget.
     fn take(&mut self, budget: &mut Budget) -> Vec<(u32, Vec<u8>)> {
         let mut pending = std::mem::take(&mut self.pending);
         pending.sort_unstable();
@@ -142,7 +142,7 @@ impl SourceText {
     }
 }
 
-/// The path as this process can open it, though the other may have another root.
+/// The path by which this process can open the file, even if the target has another root directory.
 fn seen_from_here(pid: Option<u32>, path: &Path) -> PathBuf {
     let root = pid.map(|pid| PathBuf::from(format!("/proc/{pid}/root")));
     match root.filter(|root| fs::metadata(root).is_ok()) {
@@ -152,7 +152,7 @@ fn seen_from_here(pid: Option<u32>, path: &Path) -> PathBuf {
     }
 }
 
-/// What a text file holds; `None` for all else. To open a pipe does not wait for its writer.
+/// The contents of a text file; `None` for anything else. Opening a pipe does not block.
 fn text(path: &Path, most: u64) -> Option<Vec<u8>> {
     let file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
     let facts = file.metadata().ok()?;
@@ -170,11 +170,11 @@ fn lines(text: &[u8]) -> Vec<Box<[u8]>> {
     lines
 }
 
-/// A line without what ends it, cut where it is very long.
+/// A line without its end, cut if very long.
 fn shortened(line: &[u8]) -> Box<[u8]> {
     let line = line.trim_ascii_end();
     let text = line.get(..LONGEST_LINE).map_or(line, |start| {
-        // Not within a character.
+        // Do not cut within a character.
         let end = start.iter().rposition(|byte| byte & 0xc0 != 0x80).unwrap_or(0);
         start.get(..end).unwrap_or_default()
     });

@@ -41,7 +41,7 @@ pub struct RecordingSummary {
     pub record_bytes: u64,
     /// Pieces that the records came in.
     pub pieces: u64,
-    /// From the connection to the end.
+    /// Time from the connection to the end.
     pub duration: Duration,
     /// Processor time that the process had taken when its last image began: its earlier images', and their children's.
     pub before: ProcessorTimes,
@@ -114,7 +114,7 @@ pub enum Error {
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// Writing failed; what was written before is readable. The program was not harmed and not recorded any longer.
+    /// Writing failed; what was written before is readable. The program runs on, unrecorded.
     #[error("writing the capture failed: {0}; data written before the error is kept")]
     Sink(io::Error),
     /// A thread of the collector panicked.
@@ -123,7 +123,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the system said, where it is the reason.
+    /// The system's error, if that is the reason.
     #[must_use]
     pub fn reason(&self) -> Option<&io::Error> {
         match self {

@@ -1,9 +1,9 @@
 //! How many processes and threads this process may still start: `ulimit -u` (RLIMIT_NPROC) and `pids.max` of its control
 //! groups.
 //!
-//! memtrack's threads count against the limits that the program runs under, so a program with few left could not start
-//! what it starts without memtrack. Invariant: where it cannot be told, there is room; the answer costs little where the
-//! limits are far away.
+//! memtrack's threads count against the limits of the program, so a program near its limit could fail to start threads
+//! that it can start without memtrack. Invariant: if it is unknown, there is room; the answer is cheap if the limits
+//! are far away.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -12,14 +12,14 @@ use crate::control_groups;
 
 /// Bits of CAP_SYS_ADMIN and CAP_SYS_RESOURCE, which free from `ulimit -u`.
 const EXEMPT: u64 = 1 << 21 | 1 << 24;
-/// A user who may start so many more is far from the limit, whatever happens at the same time.
+/// With this many tasks left, the limit is far, whatever happens concurrently.
 const FAR: u64 = 256;
 
-/// Whether so many threads and processes of memtrack's may be started without taking more than the recorded programs have
-/// left, or more than a part of it that they may notice.
+/// Whether memtrack may start this many threads and processes without noticeably reducing what the recorded programs
+/// have left.
 ///
 /// # Errors
-/// How many are left.
+/// The number that is left.
 pub fn room_for_tasks(wanted: u64) -> Result<(), u64> {
     match tasks_left() {
         Some(left) if left < least(wanted, own_tasks()) => Err(left),
@@ -27,7 +27,7 @@ pub fn room_for_tasks(wanted: u64) -> Result<(), u64> {
     }
 }
 
-/// So many must be left.
+/// The number that must be left.
 fn least(wanted: u64, own: u64) -> u64 {
     (4 * wanted).max(own.saturating_add(wanted))
 }
@@ -41,7 +41,7 @@ fn tasks_left() -> Option<u64> {
     [left_of_user(), control_groups::tasks_left()].into_iter().flatten().min()
 }
 
-/// How many the user may still have; `None`: no limit, or it does not apply.
+/// Tasks that the user may still start; `None`: no limit, or it does not apply.
 fn left_of_user() -> Option<u64> {
     let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
     // SAFETY: writes to a live local of its type.

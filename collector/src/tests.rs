@@ -18,7 +18,7 @@ use crate::{Collector, Error, FileSink, NothingRecorded, ProcessExit, RecordingE
 
 mod sinks;
 
-/// A file in memory, that a test can read while it is written, and that may be full.
+/// An in-memory file that a test can read while it is written, and that can be full.
 #[derive(Clone, Default)]
 struct Medium {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -41,7 +41,7 @@ impl Write for Medium {
     }
 }
 
-/// A capture taken apart.
+/// A parsed capture.
 #[derive(Default)]
 struct ParsedCapture {
     streams: BTreeMap<u32, Vec<u8>>,
@@ -51,7 +51,7 @@ struct ParsedCapture {
 }
 
 impl Medium {
-    /// Takes apart what was written so far; asserts that groups and pieces follow each other.
+    /// Parses what was written so far; asserts that groups and pieces are consecutive.
     fn read(&self) -> ParsedCapture {
         let bytes = self.bytes.lock().unwrap().clone();
         assert_eq!(header::decode(&bytes), Ok(header::VERSION));

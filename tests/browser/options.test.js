@@ -57,8 +57,8 @@ inPage("--with-imports, --all-frames and --skip-function", "wishes.html", async 
   await page.selectOption("#frames", "folded");
   const folded = (await drawn(page)).map(({ name }) => name);
   assert.ok(!folded.includes("keep") && !folded.includes("_find_and_load"), folded.join());
-  const holders = await page.$$eval("#holders li", (rows) => rows.map((row) => row.textContent));
-  assert.match(holders[0], /owners\.py:\d+ main/, "who called it holds what it allocated");
+  const ownLines = await page.$$eval("#ownLines li", (rows) => rows.map((row) => row.textContent));
+  assert.match(ownLines[0], /owners\.py:\d+ main/, "who called it holds what it allocated");
 });
 
 inPage("a difference takes the same options", "wishes-diff.html", async (page) => {

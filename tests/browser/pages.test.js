@@ -180,13 +180,13 @@ inPage("the first glance names the program, what the view is of, and who holds i
     await page.textContent("#meaning"),
     /^Memory live at the peak, [\d.]+ m?s after the start of a run of \d/,
   );
-  const holders = await page.$$eval("#holders li", (rows) => rows.map((row) => row.textContent));
-  assert.match(holders[0], /^3\.00 MB\d+\.\d %program\.py:\d+ only_in_base$/);
+  const ownLines = await page.$$eval("#ownLines li", (rows) => rows.map((row) => row.textContent));
+  assert.match(ownLines[0], /^3\.00 MB\d+\.\d %program\.py:\d+ only_in_base$/);
   assert.ok(
-    holders.some((row) => /^2\.00 MB\d+\.\d %program\.py:\d+ stays$/.test(row)),
-    holders.join(),
+    ownLines.some((row) => /^2\.00 MB\d+\.\d %program\.py:\d+ stays$/.test(row)),
+    ownLines.join(),
   );
-  await page.click("#holders li:has-text('stays') button");
+  await page.click("#ownLines li:has-text('stays') button");
   assert.match(await page.textContent("#status"), /^stays: 2\.00 MB/);
   await pick(page, "views", "Leaks");
   assert.match(await page.textContent("#meaning"), /^What was still live when Python began to finalize/);
@@ -228,11 +228,11 @@ const makeArenas = (page) =>
 
 inPage("at the peak Python's arenas are where they were mapped", "flamegraph.html", async (page) => {
   const before = await drawn(page);
-  const holders = await page.textContent("#holders");
+  const ownLines = await page.textContent("#ownLines");
   const arenas = await makeArenas(page);
   assert.ok(arenas > 0 && arenas < before[0].value);
   assert.deepEqual(await drawn(page), before);
-  assert.equal(await page.textContent("#holders"), holders);
+  assert.equal(await page.textContent("#ownLines"), ownLines);
   assert.equal(await page.locator('#owners button:has-text("arenas")').count(), 0);
 });
 
@@ -254,8 +254,8 @@ inPage(
   },
 );
 
-inPage("the calls within a line are one holder", "failed.html", async (page) => {
-  const rows = await page.$$eval("#holders li", (items) => items.map((item) => item.textContent));
+inPage("the calls within a line are one row", "failed.html", async (page) => {
+  const rows = await page.$$eval("#ownLines li", (items) => items.map((item) => item.textContent));
   assert.equal(rows.filter((text) => /failed\.py:\d+ pair/.test(text)).length, 1, rows.join("\n"));
   assert.match(rows[0], /^30\.0 MB.*failed\.py:\d+ pair/);
 });
@@ -286,7 +286,7 @@ inPage("on paper are the graph as a whole and what was found, on white", "flameg
   await page.emulateMedia({ media: "print" });
   await page.evaluate(() => dispatchEvent(new Event("beforeprint")));
   assert.equal(await theme(), "light");
-  for (const seen of ["#holders", "#chart", "#graph", "#sideTable"]) assert.ok(await page.isVisible(seen), seen);
+  for (const seen of ["#ownLines", "#chart", "#graph", "#sideTable"]) assert.ok(await page.isVisible(seen), seen);
   for (const absent of ["#search", "#controls", "#info"]) assert.ok(!(await page.isVisible(absent)), absent);
   const [shown, needed] = await page.evaluate(() => {
     const { graph } = window.memtrack;
@@ -511,8 +511,8 @@ inPage(
     assert.equal(await page.isVisible("#search"), true);
     await page.tap("#menu");
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "nothing is cut off");
-    assert.match(await page.textContent("#holders li:first-child"), /program\.py:\d+ only_in_base/);
-    await page.tap("#holders li:first-child button");
+    assert.match(await page.textContent("#ownLines li:first-child"), /program\.py:\d+ only_in_base/);
+    await page.tap("#ownLines li:first-child button");
     assert.match(await page.textContent("#details"), /only_in_base/);
     await page.tap("#back");
     await page.locator("#graphPane").scrollIntoViewIfNeeded();
@@ -591,14 +591,14 @@ inPage("a difference's tooltip has both sides, their difference and percent", "d
 
 inPage("a difference begins with whose lines changed most", "diff.html", async (page) => {
   assert.match(await page.textContent("#meaning"), /^Of both captures: /);
-  const rows = await page.$$eval("#holders li", (rows) => rows.map((row) => row.textContent));
+  const rows = await page.$$eval("#ownLines li", (rows) => rows.map((row) => row.textContent));
   const largest = ["+4.00 MBprogram.py grows", "+4.00 MBprogram.py only_in_new", "-3.00 MBprogram.py only_in_base"];
   assert.deepEqual(rows.slice(0, 3).sort(), largest.sort());
 });
 
 inPage("a difference of two runs of one program has no colours, and nobody changed", "again.html", async (page) => {
-  assert.match(await page.textContent("#noHolders"), /^Nobody/);
-  assert.equal((await page.$$("#holders li")).length, 0);
+  assert.match(await page.textContent("#noOwnLines"), /^No function changed/);
+  assert.equal((await page.$$("#ownLines li")).length, 0);
   for (const colorBy of ["own", "total"]) {
     await page.selectOption("#colorBy", colorBy);
     for (const name of ["stays", "grows", "nested"]) assert.equal((await named(page, name)).change, "same");

@@ -100,7 +100,7 @@ pub(crate) fn anonymize(options: &AnonymizeArgs) -> Result<u8> {
     let mut names = Anonymizer::default();
     if capture.aggregated() {
         let aggregate = capture.aggregate()?.and_then(|payload| Aggregate::decode(&payload));
-        let damaged = || format!("{}: its sums are damaged and cannot be read", options.capture.display());
+        let damaged = || format!("{}: the aggregated data is corrupt", options.capture.display());
         let aggregate = aggregate.with_context(damaged)?;
         let (_, frames, _) = aggregate::restore(&aggregate)?;
         let symbols = names.symbols(&all_names(&capture, &places(&frames)));

@@ -70,7 +70,7 @@ fn wanted(capture: &source::CaptureReader) -> Result<Vec<WantedOffsets>> {
         return native_places(capture);
     }
     let aggregate = capture.aggregate()?.and_then(|payload| Aggregate::decode(&payload));
-    let damaged = || format!("{}: its sums are damaged and cannot be read", capture.path().display());
+    let damaged = || format!("{}: the aggregated data is corrupt", capture.path().display());
     let (_, frames, _) = aggregate::restore(&aggregate.with_context(damaged)?)?;
     Ok(places(&frames))
 }

@@ -1,10 +1,10 @@
-//! `memtrack --version`: what was built, what it needs, and where its library is.
+//! `memtrack --version`: the build, its requirements, and the location of its library.
 //!
 //! Invariant: the first line is `memtrack VERSION` and nothing else, for programs that read it.
 
 use crate::shim;
 
-/// The commit that was built; empty where nobody knows it.
+/// The commit that was built; empty if unknown.
 const COMMIT: &str = env!("MEMTRACK_COMMIT");
 
 /// The whole text.

@@ -93,7 +93,7 @@ impl Diff {
     /// Everything as `memtrack-diff`, version 1.
     ///
     /// # Errors
-    /// What the writer says; so below.
+    /// A write error; likewise below.
     pub(crate) fn json(&self, mut out: impl Write) -> io::Result<()> {
         let ([base, new], metric) = (self.whole(), self.metric.name);
         let Difference { new_stacks, vanished_stacks, .. } = self.difference;
@@ -420,7 +420,9 @@ pub(crate) fn comparability_warnings(base: &Capture, new: &Capture) -> Vec<Strin
     let allocators = [base.info.python_allocator(), new.info.python_allocator()];
     if allocators[0] != allocators[1] {
         let [base, new] = allocators.map(|name| name.unwrap_or_else(|| "none".into()));
-        notes.push(format!("Python's allocators differ (base: {base}, new: {new}): sizes of objects do not compare"));
+        notes.push(format!(
+            "Python's allocators differ (base: {base}, new: {new}): sizes of objects are not comparable"
+        ));
     }
     notes
 }

@@ -37,7 +37,7 @@ pub(crate) enum SummaryOrder {
 /// Writes the first `limit` functions.
 ///
 /// # Errors
-/// What the writer says.
+/// A write error.
 pub(crate) fn write(
     capture: &Capture,
     view: View,
@@ -74,7 +74,7 @@ pub(crate) fn write(
 /// Writes all functions as `memtrack-summary`, version 1.
 ///
 /// # Errors
-/// What the writer says.
+/// A write error.
 pub(crate) fn json(capture: &Capture, view: View, order: SummaryOrder, mut out: impl Write) -> io::Result<()> {
     let mut functions = SummaryFunctions::default();
     let rows = functions.rows(capture, view, order);

@@ -1,8 +1,8 @@
-//! The library that this program carries, written to a directory of the user's own, from which the loader maps it.
+//! The shim that is embedded in this program, written to a directory of the user, from which the loader maps it.
 //!
-//! One copy for each version of the library (the directory's name is the hash of its bytes) serves all later runs. Each run
-//! compares the whole copy with the embedded bytes, and writes it again where they differ: half a millisecond. Invariant:
-//! the path that is given out has exactly the embedded bytes, and no other user can change it.
+//! Each version of the library has one copy (the directory's name is the hash of its bytes), which all later runs use.
+//! Each run compares the whole copy with the embedded bytes, which takes half a millisecond, and rewrites it if they
+//! differ. Invariant: the file at the returned path has exactly the embedded bytes, and no other user can change it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,23 +17,23 @@ use crate::sys::{check_executable_mapping, effective_user};
 use crate::units;
 
 static LIBRARY: &[u8] = include_bytes!(env!("MEMTRACK_EMBEDDED_SHIM"));
-/// Names the directory of this version.
+/// The name of this version's directory.
 const HASH: &str = env!("MEMTRACK_EMBEDDED_SHIM_HASH");
 const HASH_LEN: usize = 16;
 /// After this time without a run, the copy of another version is removed.
 const UNUSED: Duration = Duration::from_hours(30 * 24);
-/// How exactly the time of the last run is kept.
+/// Precision of the recorded time of the last run.
 const DAY: Duration = Duration::from_hours(24);
 
-/// The library's file: in the first place that the loader can map it from.
+/// Returns the library's file, in the first directory from which the loader can map it.
 ///
 /// # Errors
-/// No place can be used; says why for each.
+/// No directory is usable; names the reason for each.
 pub(super) fn unpack() -> Result<PathBuf, NoPlace> {
     unpack_in(&places())
 }
 
-/// Where the library is, or would be written first.
+/// Where the library is, or where it would be written.
 pub(super) fn location() -> String {
     let size = units::size(LIBRARY.len() as u64);
     let paths: Vec<_> = places().iter().map(|base| base.join(HASH).join(SHIM_NAME)).collect();
@@ -56,7 +56,7 @@ fn unpack_in(places: &[PathBuf]) -> Result<PathBuf, NoPlace> {
     Err(NoPlace::new("memtrack's library cannot be written to", &tried, remedy))
 }
 
-/// The directories that are tried, in this order. Those that all users share have one for each user.
+/// The directories to try, in this order. Shared ones have a subdirectory for each user.
 fn places() -> Vec<PathBuf> {
     let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let own =
@@ -78,7 +78,7 @@ fn unpack_below(base: &Path) -> io::Result<PathBuf> {
     // The base may be a link to another path.
     let unpacked = if is_special(&directory) { Err(special()) } else { unpack_into(&directory) };
     if unpacked.is_err() {
-        // Not where it has a copy that another use of the file system allowed.
+        // Fails if the directory has a copy, from a time when the file system permitted mapping it.
         let _ = fs::remove_dir(&directory);
     }
     unpacked
@@ -98,7 +98,7 @@ fn unpack_into(directory: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// The copy, if it is a file of this user with exactly the embedded bytes.
+/// The copy, if it belongs to this user and has exactly the embedded bytes.
 fn unchanged(path: &Path) -> Option<File> {
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
     let metadata = file.metadata().ok()?;
@@ -118,7 +118,7 @@ fn has_bytes(file: &mut File, bytes: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Puts a new copy in place of whatever has its name.
+/// Writes a new copy, replacing any file of that name.
 fn write(directory: &Path, path: &Path) -> io::Result<File> {
     let mut file = NamedTempFile::new_in(directory)?;
     file.write_all(LIBRARY)?;
@@ -127,7 +127,7 @@ fn write(directory: &Path, path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Keeps this version from being removed as unused, at the cost of a system call a day.
+/// Updates the time of the last run, at most once a day, so that this version is not removed as unused.
 fn keep_in_use(directory: &Path) {
     let age = directory.metadata().and_then(|metadata| metadata.modified()).ok().and_then(|time| time.elapsed().ok());
     if age.is_some_and(|age| age > DAY) {
@@ -135,7 +135,7 @@ fn keep_in_use(directory: &Path) {
     }
 }
 
-/// Removes the copies of other versions that nobody has used for a month, as far as that can be done.
+/// Removes copies of other versions that were not used for a month; errors are ignored.
 fn remove_unused(directory: &Path) {
     let Some(entries) = directory.parent().and_then(|base| fs::read_dir(base).ok()) else { return };
     for entry in entries.flatten() {
@@ -183,7 +183,7 @@ mod tests {
         assert!(bytes_of(&unpack_below(root.path()).unwrap()) == LIBRARY);
         fs::write(&path, &LIBRARY[..1000]).unwrap();
         assert!(bytes_of(&unpack_below(root.path()).unwrap()) == LIBRARY);
-        // A link to an equal file could be turned to another afterwards.
+        // A symbolic link to an equal file could be redirected later.
         let elsewhere = root.path().join("elsewhere.so");
         fs::rename(&path, &elsewhere).unwrap();
         symlink(&elsewhere, &path).unwrap();

@@ -1,6 +1,6 @@
-//! What a library's file says of itself: its identity, and the C library that it needs.
+//! Reads from a library's file its identity and the glibc version that it needs.
 //!
-//! Invariant: the file is not trusted. It is read in pieces of bounded size, and nothing of it is executed.
+//! Invariant: the file is untrusted: it is read in pieces of bounded size, and not executed.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,7 +14,7 @@ use object::{LittleEndian, Object, ObjectSegment, ObjectSymbol, ReadCache, ReadR
 /// Refuses a library that was not built together with this program.
 ///
 /// # Errors
-/// The file cannot be read, is no library of memtrack, or one of another version; says which.
+/// The file cannot be read, is not memtrack's library, or is of another version.
 pub(super) fn check(path: &Path) -> Result<()> {
     let file = File::open(path).with_context(|| format!("{}: cannot read memtrack's library", path.display()))?;
     match identity(&ReadCache::new(file)) {
@@ -38,8 +38,7 @@ fn identity<'f>(bytes: impl ReadRef<'f>) -> Option<[u8; IDENTITY_LEN]> {
     found.next()
 }
 
-/// The newest version of glibc of which this program's own file needs a symbol, as `2.34`; `None` where the file cannot be
-/// read.
+/// The newest glibc version of any symbol that this program needs, as `2.34`; `None` if its file cannot be read.
 pub(crate) fn needed_glibc() -> Option<String> {
     let bytes = ReadCache::new(File::open("/proc/self/exe").ok()?);
     newest_glibc(&bytes).map(|(major, minor)| format!("{major}.{minor}"))

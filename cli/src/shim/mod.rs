@@ -1,7 +1,7 @@
-//! The library that is loaded into recorded programs: which file it is, and whether it belongs to this program.
+//! Finds the library that is loaded into recorded programs, and checks that it belongs to this program.
 //!
-//! A release carries the library in the program ([`embedded`]); with the feature `external-shim` it is a file that a system
-//! package installed. Invariant: a library of another version is refused before any program is started.
+//! Releases embed the library in the program ([`embedded`]); with the feature `external-shim` a system package installs
+//! it as a file. Invariant: a library of another version is refused before any program is started.
 
 #[cfg(not(feature = "external-shim"))]
 mod embedded;
@@ -21,15 +21,15 @@ pub(crate) use identity::needed_glibc;
 
 /// The library's file name.
 pub(crate) const SHIM_NAME: &str = "libmemtrack_shim.so";
-/// Names another library than the one that belongs to this executable.
+/// Variable that names a library to use instead of this program's own.
 const SHIM_VARIABLE: &str = "MEMTRACK_SHIM";
 
-/// Nothing can be recorded for want of a place on the file system that is memtrack's own; the program can run all the same.
+/// Recording is impossible because no directory is usable; the program can still run.
 #[derive(Debug)]
 pub(crate) struct NoPlace(String);
 
 impl NoPlace {
-    /// From what cannot be done, the places that were tried with what the system said of each, and what would help.
+    /// Describes the failed operation, the tried paths with their errors, and the remedy.
     pub(crate) fn new(what: &str, tried: &[(PathBuf, io::Error)], remedy: &str) -> Self {
         let list: Vec<_> = tried.iter().map(|(place, error)| format!("{} ({error})", place.display())).collect();
         Self(format!("{what} {}; {remedy}", list.join(", ")))
@@ -44,17 +44,17 @@ impl fmt::Display for NoPlace {
 
 impl std::error::Error for NoPlace {}
 
-/// The library's file, ready to be loaded: the one that `MEMTRACK_SHIM` names, else the one that belongs to this program.
+/// The path of the library to load: `$MEMTRACK_SHIM`, else this program's own.
 ///
 /// # Errors
-/// [`NoPlace`] where there is no place for it; others where the named library is unusable or of another version.
+/// [`NoPlace`] if there is no usable directory; other errors if the library is unusable or of another version.
 pub(crate) fn find() -> Result<PathBuf> {
     let Some(path) = named()? else { return own() };
     identity::check(&path)?;
     Ok(path)
 }
 
-/// Where the library is, in words, for `memtrack --version`. Writes nothing.
+/// Describes where the library is, for `memtrack --version`. Writes nothing.
 pub(crate) fn location() -> String {
     match named() {
         Ok(Some(path)) => format!("{} (named by {SHIM_VARIABLE})", path.display()),
@@ -79,7 +79,7 @@ fn own_location() -> String {
     embedded::location()
 }
 
-/// The library that is installed with this program: in the library directory of the same prefix, or beside the program.
+/// The installed library: in the library directory of the same prefix, or beside the program.
 #[cfg(feature = "external-shim")]
 fn own() -> Result<PathBuf> {
     let mut tried = Vec::new();
@@ -115,7 +115,7 @@ fn installed() -> Result<Vec<PathBuf>> {
     Ok(vec![library(&multiarch), library("../lib/memtrack"), library("../lib64/memtrack"), library(".")])
 }
 
-/// Whether LD_PRELOAD cannot carry the path: it has a separator, or something that the loader replaces.
+/// Whether LD_PRELOAD cannot contain the path, because of a separator or a `$` that the loader expands.
 pub(crate) fn is_special(path: &Path) -> bool {
     let text: &OsStr = path.as_os_str();
     text.as_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'$' | b'\t' | b'\n'))

@@ -1,7 +1,7 @@
 //! Directories in which no other user can put or replace a file.
 //!
-//! Invariant: the path that is given out has no symbolic link in it, and every directory on it belongs to this user, to
-//! root or to the owner of `/`, and may be written by nobody else; directories with the sticky bit may.
+//! Invariant: a returned path has no symbolic links, and every directory on it belongs to this user, to root or to the
+//! owner of `/`, and is not writable by others unless it has the sticky bit.
 
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io::{self, ErrorKind};
@@ -14,14 +14,14 @@ const STICKY: u32 = 0o1000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const PRIVATE: u32 = 0o700;
 
-/// Makes `base` and `base/name`, each with mode 0700 where it is not there, and checks the whole path of the latter.
+/// Creates `base` and `base/name` (mode 0700) if they do not exist, and checks the whole path of the latter.
 ///
 /// # Errors
-/// What the system says, and `PermissionDenied` where another user could change what lies in it.
+/// An error of the system, or `PermissionDenied` if another user could change the contents.
 pub(super) fn prepare(base: &Path, name: &str) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(PRIVATE).create(base)?;
     let user = effective_user();
-    // A link that another user made in /tmp would lead to any directory of this user's.
+    // Another user could have made a link in /tmp to any directory of this user.
     if fs::symlink_metadata(base)?.uid() != user {
         return Err(denied(base, "belongs to another user"));
     }
@@ -42,7 +42,7 @@ pub(super) fn prepare(base: &Path, name: &str) -> io::Result<PathBuf> {
 }
 
 fn check_ancestors(directory: &Path, user: u32) -> io::Result<()> {
-    // Not always root: in a user namespace it is a number that stands for whoever is not mapped.
+    // Not always root: in a user namespace it may be the overflow uid of unmapped users.
     let owner_of_all = fs::metadata("/")?.uid();
     let is_safe = |metadata: &Metadata| {
         let is_trusted = [user, 0, owner_of_all].contains(&metadata.uid());

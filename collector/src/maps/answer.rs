@@ -71,10 +71,10 @@ impl Answerer {
     /// Reads the maps, and answers the pending questions.
     pub(super) fn read_maps(&mut self) -> MapsAnswer {
         let pid = self.pid;
-        self.look_at(|| read(pid))
+        self.read_with(|| read(pid))
     }
 
-    fn look_at(&mut self, read: impl FnOnce() -> io::Result<Vec<u8>>) -> MapsAnswer {
+    fn read_with(&mut self, read: impl FnOnce() -> io::Result<Vec<u8>>) -> MapsAnswer {
         let area = Arc::clone(&self.area);
         let asked = standing(&area);
         let unmaps = area.control().unmaps.load(SeqCst);
@@ -91,7 +91,7 @@ impl Answerer {
             // The image is gone. The last reading still holds, if nothing was unmapped.
             _ => drop(self.latest.take_if(|latest| latest.unmaps != area.control().unmaps.load(SeqCst))),
         }
-        // A question that was withdrawn meanwhile may be of other code.
+        // A question may have been withdrawn meanwhile, and its slot reused.
         let asked: Vec<_> = asked.iter().filter_map(PendingQuestion::take).collect();
         MapsAnswer { files: self.files(&asked), error_text }
     }
@@ -245,9 +245,9 @@ mod tests {
             self.answerer.handle = Arc::new(handle);
         }
 
-        /// What is told when reading gives an error.
+        /// The answer if reading fails.
         fn refused(&mut self, error: i32) -> (Vec<MappedFile>, Option<String>) {
-            let answer = self.answerer.look_at(|| Err(io::Error::from_raw_os_error(error)));
+            let answer = self.answerer.read_with(|| Err(io::Error::from_raw_os_error(error)));
             (answer.files, answer.error_text)
         }
     }
@@ -282,7 +282,7 @@ mod tests {
         process.ask(1, 8, 0);
         let area = Arc::clone(&process.area);
         let pid = process.answerer.pid;
-        let answer = process.answerer.look_at(|| {
+        let answer = process.answerer.read_with(|| {
             let text = read(pid);
             // The place has another question by now.
             area.control().questions[0].code.store(9, SeqCst);
@@ -300,7 +300,7 @@ mod tests {
             process.end();
             process.ask(0, 7, 0);
             process.area.control().unmaps.fetch_add(unmaps, SeqCst);
-            let answer = process.answerer.look_at(|| Ok(Vec::new()));
+            let answer = process.answerer.read_with(|| Ok(Vec::new()));
             assert_eq!((answer.files.len(), answer.error_text), (1 - unmaps as usize, None));
         }
         let mut process = MappedProcess::new();
@@ -319,7 +319,7 @@ mod tests {
         process.ask(0, 7, 0);
         let page = process.code.addr();
         let other = format!("{page:x}-{:x} r-xp 00000000 00:01 1 /other\n", page + LENGTH);
-        assert!(process.answerer.look_at(|| Ok(other.into_bytes())).files.is_empty());
+        assert!(process.answerer.read_with(|| Ok(other.into_bytes())).files.is_empty());
     }
 
     #[test]

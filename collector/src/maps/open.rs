@@ -58,7 +58,7 @@ fn at_path(pid: i32, mapping: &FileMapping, path: &[u8]) -> Option<File> {
 fn among_open(pid: i32, mapping: &FileMapping) -> Option<File> {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     let paths = open.take(MOST_OPEN).filter_map(|entry| Some(entry.ok()?.path()));
-    // Its number first: an unlike one is not worth opening.
+    // Compare the inode number first, which needs no open.
     let mut alike = paths.filter(|path| fs::metadata(path).is_ok_and(|found| found.ino() == mapping.inode));
     alike.find_map(|path| regular(&path, mapping))
 }
@@ -139,7 +139,7 @@ mod tests {
         File::open(path).unwrap()
     }
 
-    /// What is found, and what is in it.
+    /// The path that is found, and the file's contents.
     fn found(mapping: &FileMapping) -> (Vec<u8>, Option<String>) {
         let found = find(pid(), mapping);
         (found.path, found.file.map(|file| std::io::read_to_string(file).unwrap()))
@@ -166,7 +166,7 @@ mod tests {
             fs::remove_file(&path).unwrap();
             write(&dir.path().join(marked), "new");
             let told = [path.as_os_str().as_bytes(), b" (deleted)"].concat();
-            // It is still open here.
+            // The deleted file is still open here.
             assert_eq!(found(&mapping), (told.clone(), Some("old".to_owned())));
             drop(file);
             let (path, text) = found(&mapping);

@@ -33,11 +33,11 @@ pub struct FileMapping {
     pub device: (u32, u32),
     /// Number of the file on that device.
     pub inode: u64,
-    /// Its path as it stands there.
+    /// Its path as the kernel wrote it.
     pub path: Vec<u8>,
 }
 
-/// What a text says.
+/// The result of parsing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Maps {
     /// The mapped files, by rising address.
@@ -74,7 +74,7 @@ impl Maps {
 }
 
 impl FileMapping {
-    /// `[heap]`, `anon_inode:…` and the like are none.
+    /// `[heap]`, `anon_inode:…` and the like are not files.
     fn is_file(&self) -> bool {
         self.inode != 0 && self.path.starts_with(b"/")
     }
@@ -151,7 +151,7 @@ mod tests {
 
     use super::{FileMapping, Maps, parse};
 
-    /// As the system writes it.
+    /// As the kernel writes it.
     fn line(mapping: &FileMapping) -> Vec<u8> {
         let FileMapping { start, end, executable, offset, device: (major, minor), inode, path } = mapping;
         let execute = if *executable { 'x' } else { '-' };
@@ -304,7 +304,7 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
                 prop_assert_eq!(&FileMapping { path: written.path.clone(), ..found.clone() }, written);
                 prop_assert_eq!(maps.at(written.start), Some(found));
             }
-            // A cut loses the line that is cut, and no other.
+            // A truncated text loses only its last line.
             let cut = parse(&text[..text.len() * 2 / 3]);
             prop_assert!(maps.files.starts_with(&cut.files) && cut.malformed <= 1);
         }

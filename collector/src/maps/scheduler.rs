@@ -159,9 +159,9 @@ mod tests {
         }
     }
 
-    /// The look of the start was made before the program mapped what it asks about now.
+    /// The first reading was made before the program mapped the code that it asks about.
     #[test]
-    fn what_is_asked_during_an_earlier_look_is_answered_before_what_is_drained_next() {
+    fn what_is_asked_during_an_earlier_reading_is_answered_before_what_is_drained_next() {
         let (area, _file) = Area::create(8, &std::env::temp_dir()).unwrap();
         let (looks, orders) = bounded(1);
         let (tell, answers) = bounded(2);

@@ -1,4 +1,4 @@
-//! Sinks that are slow, and that hold the collector to its watermarks.
+//! Sinks that are slow, and that verify watermarks.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +11,7 @@ use super::{directory, eventually, noise, start_with};
 use crate::fake_target::FakeTarget;
 use crate::{RecordPiece, RecordingEnd, RecordingOptions, Sink};
 
-/// Waits before it takes anything, then compares lengths and a checksum.
+/// Blocks before the first record, then compares lengths and a checksum.
 struct Slow {
     go: mpsc::Receiver<()>,
     done: mpsc::Sender<(u64, u64)>,
@@ -73,7 +73,7 @@ fn a_slow_sink_makes_the_target_wait_and_loses_nothing() {
     assert!(summary.process.unwrap().waits.count > Some(0));
 }
 
-/// Holds the collector to its word: after a watermark only busy streams may bring earlier tickets.
+/// Verifies watermarks: after one, only busy streams may have records with earlier tickets.
 #[derive(Default)]
 struct Strict {
     limits: BTreeMap<u32, u64>,
@@ -142,7 +142,7 @@ fn quiet_streams_bring_later_tickets_only() {
     std::thread::scope(|scope| {
         scope.spawn(|| record(300_000));
         scope.spawn(|| record(300_000));
-        // Threads that come and go: their first ticket is taken in a slot that nobody has looked at yet.
+        // Short-lived threads: their first ticket is taken in a slot that the collector has not yet read.
         (0..300).for_each(|_| scope.spawn(|| record(1000)).join().unwrap());
     });
     collector.finish(RecordingEnd::Exited).unwrap();

@@ -177,11 +177,11 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
 fn room() -> Result<()> {
     if let Some(limit) = memory_limit().filter(|limit| *limit < LEAST_MEMORY) {
         return Err(io::Error::from_raw_os_error(libc::ENOMEM))
-            .with_context(|| format!("the control group may have {} of memory", units::size(limit)));
+            .with_context(|| format!("the memory limit of the control group is {}", units::size(limit)));
     }
     let Err(left) = room_for_tasks(TASKS) else { return Ok(()) };
     Err(io::Error::from_raw_os_error(libc::EAGAIN))
-        .with_context(|| format!("no more than {left} processes and threads may still be started"))
+        .with_context(|| format!("the process limit allows only {left} further processes and threads"))
 }
 
 fn open(options: &args::RunArgs, children: &Children) -> Result<(CaptureFile, File)> {

@@ -24,10 +24,10 @@ const MAX_DIRECTORY_LEN: usize = 70;
 pub(super) struct PrivateDirectory(TempDir);
 
 impl PrivateDirectory {
-    /// Makes it: in TMPDIR where the path is of use for a socket, else where all programs may write.
+    /// Creates it in TMPDIR if that path is usable for a socket, else in another directory for temporary files.
     ///
     /// # Errors
-    /// [`NoPlace`] where no directory can be made; says why for each.
+    /// [`NoPlace`] if no directory can be created; names the reason for each.
     pub(super) fn new() -> Result<Self, NoPlace> {
         let mut parents = vec![std::env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
         parents.retain(|path| is_usable(path));
@@ -42,7 +42,7 @@ impl PrivateDirectory {
             let private = builder.prefix("memtrack-").permissions(fs::Permissions::from_mode(0o700));
             match private.tempdir_in(&parent) {
                 Ok(directory) => return Ok(Self(directory)),
-                // Without the name that was tried, which is another each time.
+                // Only the kind: the error's text contains the random name.
                 Err(error) => tried.push((parent, error.kind().into())),
             }
         }
@@ -54,7 +54,7 @@ impl PrivateDirectory {
         self.0.path()
     }
 
-    /// The library's path in a form that LD_PRELOAD can carry.
+    /// A path of the library that LD_PRELOAD can contain.
     fn loadable(&self, shim: &Path) -> Result<PathBuf> {
         if !is_special(shim) {
             return Ok(shim.into());
@@ -65,11 +65,11 @@ impl PrivateDirectory {
         Ok(link)
     }
 
-    /// Adds to the program's environment what makes the loader load the library, and what the library needs to find
-    /// memtrack and to make LD_PRELOAD look as it was.
+    /// Adds variables to the program's environment: LD_PRELOAD for the loader, the socket's path for the shim, and the
+    /// original LD_PRELOAD, which the shim restores.
     ///
     /// # Errors
-    /// The library's path cannot be carried by LD_PRELOAD and a link to it cannot be made.
+    /// LD_PRELOAD cannot contain the library's path, and no link to it can be created.
     pub(super) fn prepare(&self, environment: &mut Environment, shim: &Path, socket: &Path) -> Result<()> {
         let mut preload = OsString::from(self.loadable(shim)?);
         if let Some((name, old)) = environment.iter_mut().find(|(name, _)| name == PRELOAD) {
@@ -77,7 +77,7 @@ impl PrivateDirectory {
                 preload.push(":");
                 preload.push(&old);
             }
-            // In its place, so that the program finds its environment in the order that it would have.
+            // In place, so that the order of the environment is unchanged.
             *name = PRELOAD_VARIABLE.into();
         }
         set_variable(environment, PRELOAD, preload);
@@ -86,7 +86,7 @@ impl PrivateDirectory {
     }
 }
 
-/// Whether the path of a socket in it is short enough, and LD_PRELOAD can carry that of a link in it.
+/// Whether the path of a socket in it is short enough, and LD_PRELOAD can contain the path of a link in it.
 fn is_usable(directory: &Path) -> bool {
     directory.as_os_str().len() <= MAX_DIRECTORY_LEN && directory.is_absolute() && !is_special(directory)
 }

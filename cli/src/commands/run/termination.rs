@@ -72,7 +72,7 @@ impl Termination {
             more => Some(format!("the OOM killer killed {} processes of the control group", count(more))),
         };
         let too_many =
-            "the control group could have no more processes and threads (pids.max); memtrack's are among them";
+            "the limit of the control group (pids.max) refused processes or threads; memtrack's threads count, too";
         let refused = (self.refused_tasks > 0).then_some(too_many);
         let all: Vec<_> = killed.into_iter().chain(refused.map(str::to_owned)).collect();
         (!all.is_empty()).then(|| all.join("; "))
@@ -167,7 +167,7 @@ mod tests {
             |raw, oom_kills, refused_tasks| Termination { oom_kills, refused_tasks, ..termination(raw) }.group_limits();
         assert_eq!((told(0, 0, 0), told(9, 1, 0)), (None, None));
         assert!(told(0, 1, 0).unwrap().starts_with("the OOM killer killed a process of"));
-        assert!(told(9, 2, 7).unwrap().starts_with("the control group could have no more"));
+        assert!(told(9, 2, 7).unwrap().starts_with("the limit of the control group (pids.max)"));
         assert!(told(0, 2, 7).unwrap().contains("killed 2 processes") && told(0, 2, 7).unwrap().contains("pids.max"));
     }
 

@@ -95,7 +95,7 @@ fn how_recorded(capture: &Capture) -> String {
         (process.native_traces, "native call stacks"),
         (stats::traces_python_allocators(capture), "every Python object"),
         (capture.analysis.exact_times, "exact times"),
-        (capture.info.aggregated, "sums instead of events"),
+        (capture.info.aggregated, "totals instead of events"),
     ];
     options.iter().filter(|(is_on, _)| *is_on).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
 }

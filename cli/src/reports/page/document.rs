@@ -15,7 +15,7 @@ const SCRIPTS: [&str; 19] = [
     include_str!("../../../assets/model.js"),
     include_str!("../../../assets/sources.js"),
     include_str!("../../../assets/layout.js"),
-    include_str!("../../../assets/holders.js"),
+    include_str!("../../../assets/ownlines.js"),
     include_str!("../../../assets/sandwich.js"),
     include_str!("../../../assets/palette.js"),
     include_str!("../../../assets/graph.js"),

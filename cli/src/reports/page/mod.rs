@@ -75,7 +75,7 @@ pub(crate) fn reading(options: Options) -> Options {
 /// that the page does not distinguish: there may be many millions, and the page is built several times.
 ///
 /// # Errors
-/// What the writer says.
+/// A write error.
 pub(crate) fn flamegraph(
     capture: &mut Capture,
     start: PageStart,
@@ -115,7 +115,7 @@ pub(crate) fn flamegraph(
 /// comparability.
 ///
 /// # Errors
-/// What the writer says.
+/// A write error.
 pub(crate) fn difference(
     base: &Capture,
     new: &Capture,

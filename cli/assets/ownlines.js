@@ -1,7 +1,6 @@
-// Who holds it: the lines of the program's own code for which most is there, and through which library they got it. The
-// calls within a line are one.
+// Own-code lines with the most memory, and the library functions that they called. All calls of a line are one row.
 
-class Holders {
+class OwnLines {
   constructor(layout) {
     this.model = layout.model;
     this.metric = layout.selection.metric;
@@ -9,34 +8,34 @@ class Holders {
     this.assign();
   }
 
-  /** For each node the nearest frame of own code, and the place where memory is asked for: plumbing is not told. */
+  /** For each node the nearest own-code frame, and the allocating frame outside of allocator wrappers. */
   assign() {
     const { count, frame, frames, lineOf, parent } = this.model;
-    this.holder = new Int32Array(count).fill(-1);
+    this.ownLine = new Int32Array(count).fill(-1);
     this.place = new Int32Array(count).fill(-1);
-    // The call in the holder's line.
+    // The call in the own-code line.
     this.call = new Int32Array(count).fill(-1);
     for (let node = 1; node < count; node++) {
       const { isOwn, isPlumbing, isImporting } = frames[frame[node]];
-      // What a line imported is not its own memory.
-      this.holder[node] = isOwn && !isPlumbing ? lineOf[frame[node]] : isImporting ? -1 : this.holder[parent[node]];
+      // Memory of an import is not attributed to the importing line.
+      this.ownLine[node] = isOwn && !isPlumbing ? lineOf[frame[node]] : isImporting ? -1 : this.ownLine[parent[node]];
       this.call[node] = isOwn && !isPlumbing ? frame[node] : this.call[parent[node]];
-      // Plumbing is the place where nothing else is.
+      // An allocator wrapper counts if there is no other frame.
       const isPassed = isImporting || (isPlumbing && this.place[parent[node]] >= 0);
       this.place[node] = isPassed ? this.place[parent[node]] : lineOf[frame[node]];
     }
   }
 
-  /** What a node has: of a difference, how that changed. */
+  /** The figure of a node; in a difference, its change.  */
   value(node) {
     const { news } = this.figures;
     if (news) return news.now[this.metric].own[node] - news.base[this.metric].own[node];
     return this.figures[this.metric].own[node];
   }
 
-  /** The lines of own code that hold most, the largest first: frame, value, and the largest place that they got it through. */
+  /** Own-code lines, largest first: frame, value, and the called function with the most. */
   own(most) {
-    const rows = this.sums((node) => this.holder[node]);
+    const rows = this.sums((node) => this.ownLine[node]);
     rows.delete(-1);
     const largest = [...rows].sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value)).slice(0, most);
     return largest
@@ -47,9 +46,9 @@ class Holders {
       });
   }
 
-  /** The same of code that no own code called: by the place that asked. */
+  /** The same for stacks without own code: by allocating frame. */
   others(most) {
-    const rows = this.sums((node) => (this.holder[node] < 0 ? this.place[node] : -1));
+    const rows = this.sums((node) => (this.ownLine[node] < 0 ? this.place[node] : -1));
     rows.delete(-1);
     const largest = [...rows].sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value)).slice(0, most);
     return largest.filter(([, row]) => row.value).map(([frame, row]) => ({ frame, value: row.value, via: -1 }));
@@ -68,16 +67,16 @@ class Holders {
     return rows;
   }
 
-  /** The frame, of those that nodes have, for which most of these nodes' memory is there, and how much. */
+  /** Of the frames of these nodes, the one with the most memory, and how much. */
   largest(frameOf, nodes) {
     const sums = new Map();
     for (const node of nodes) sums.set(frameOf[node], (sums.get(frameOf[node]) || 0) + this.value(node));
     return [...sums].sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))[0];
   }
 
-  /** The place through which most of these nodes' memory came, and its part; none where it is the holder itself. */
-  through(holder, nodes) {
+  /** The called function with most of these nodes' memory, and its share; none if it is the line itself. */
+  through(ownLine, nodes) {
     const [place, value] = this.largest(this.place, nodes);
-    return place === holder || place < 0 ? { via: -1, viaValue: 0 } : { via: place, viaValue: value };
+    return place === ownLine || place < 0 ? { via: -1, viaValue: 0 } : { via: place, viaValue: value };
   }
 }

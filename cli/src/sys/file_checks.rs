@@ -16,7 +16,7 @@ pub(crate) fn effective_user() -> u32 {
 /// Maps a page of a file as the loader maps code: refused where the file system is mounted noexec.
 ///
 /// # Errors
-/// What mmap says.
+/// mmap fails.
 pub(crate) fn check_executable_mapping(file: &File) -> io::Result<()> {
     const LENGTH: usize = 4096;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE);

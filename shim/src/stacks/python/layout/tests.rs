@@ -35,7 +35,6 @@ fn unsupported_builds_cannot_be_constructed() {
 #[test]
 fn the_readme_names_the_supported_versions_once() {
     let readme = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md"));
-    let named: Vec<&str> = readme.match_indices("CPython 3.").map(|(at, _)| &readme[at..]).collect();
-    assert_eq!(named.len(), 1, "{named:?}");
-    assert!(named[0].starts_with(concat!("CPython ", supported_versions!(), ",")), "{:?}", named[0].lines().next());
+    assert_eq!(readme.matches("CPython 3.").count(), 1);
+    assert!(readme.contains(concat!("CPython ", supported_versions!(), ",")));
 }

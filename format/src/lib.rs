@@ -23,5 +23,7 @@ pub mod record;
 pub mod sources;
 pub mod symbols;
 pub mod varint;
+mod writable_bytes;
 
 pub use allocator::{Allocator, MapClass, PythonDomain};
+pub use writable_bytes::WritableBytes;

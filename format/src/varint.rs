@@ -6,6 +6,8 @@
 //!
 //! Invariant: every `u64` has exactly one encoding that [`read`] accepts as produced by [`encode`]; longer forms decode too.
 
+use crate::WritableBytes;
+
 /// The longest encoding, in bytes. A writer needs this much room whatever the value.
 pub const MAX_LEN: usize = 9;
 
@@ -39,16 +41,16 @@ pub const fn encode(value: u64) -> Option<(u64, usize)> {
 /// Writes `value` at `at`; returns the position after it, or `None` when fewer than [`MAX_LEN`] bytes are left there.
 #[inline(always)]
 #[must_use]
-pub fn write(buffer: &mut [u8], at: usize, value: u64) -> Option<usize> {
-    let room = buffer.get_mut(at..at.wrapping_add(MAX_LEN))?;
-    let (head, tail) = room.split_first_chunk_mut::<8>()?;
+pub fn write(buffer: &mut (impl WritableBytes + ?Sized), at: usize, value: u64) -> Option<usize> {
+    if at > buffer.length().checked_sub(MAX_LEN)? {
+        return None;
+    }
     if let Some((word, len)) = encode(value) {
-        *head = word.to_le_bytes();
+        buffer.put(at, word.to_le_bytes())?;
         return Some(at + len);
     }
-    let bytes = value.to_le_bytes();
-    *head = [0, bytes[0], bytes[1], bytes[2], bytes[3], bytes[4], bytes[5], bytes[6]];
-    *tail.first_mut()? = bytes[7];
+    buffer.put(at, [0])?;
+    buffer.put(at + 1, value.to_le_bytes())?;
     Some(at + MAX_LEN)
 }
 

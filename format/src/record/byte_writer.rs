@@ -1,11 +1,12 @@
 //! Writes the bytes of a record: numbers, texts, the head of an allocation and differences of addresses.
 //!
-//! Invariant: no allocation, no panic, and no byte is written beyond the given slice.
+//! Invariant: no allocation, no panic, and no byte is written beyond the given bytes.
 
 use std::hint::cold_path;
 
 use super::tag;
 use crate::Allocator;
+use crate::WritableBytes;
 use crate::varint::{self, zigzag};
 
 /// Maximum size of a record without its texts, in bytes.
@@ -34,15 +35,15 @@ impl From<Allocator> for AllocHead {
 }
 
 /// Writes at a position in the bytes of a segment.
-pub(super) struct ByteWriter<'a> {
-    bytes: &'a mut [u8],
+pub(super) struct ByteWriter<'a, B: ?Sized> {
+    bytes: &'a mut B,
     at: usize,
 }
 
-impl ByteWriter<'_> {
+impl<B: WritableBytes + ?Sized> ByteWriter<'_, B> {
     #[inline]
     pub(super) fn byte(&mut self, value: u8) -> Option<()> {
-        *self.bytes.get_mut(self.at)? = value;
+        self.bytes.put(self.at, [value])?;
         self.at += 1;
         Some(())
     }
@@ -74,7 +75,7 @@ impl ByteWriter<'_> {
     pub(super) fn text(&mut self, text: &[u8]) -> Option<()> {
         let text = text.get(..text.len().min(MAX_TEXT))?;
         self.number(text.len() as u64)?;
-        self.bytes.get_mut(self.at..self.at.checked_add(text.len())?)?.copy_from_slice(text);
+        self.bytes.put_text(self.at, text)?;
         self.at += text.len();
         Some(())
     }
@@ -83,8 +84,8 @@ impl ByteWriter<'_> {
 /// A writer at this position, if there is room for a record whose texts have `texts` bytes together. Written in this form,
 /// the comparison lets the compiler drop the bounds checks of the writes that follow where the length of `bytes` is constant.
 #[inline]
-pub(super) fn open(bytes: &mut [u8], at: usize, texts: usize) -> Option<ByteWriter<'_>> {
-    let last = bytes.len().checked_sub(MAX_RECORD)?.checked_sub(texts)?;
+pub(super) fn open<B: WritableBytes + ?Sized>(bytes: &mut B, at: usize, texts: usize) -> Option<ByteWriter<'_, B>> {
+    let last = bytes.length().checked_sub(MAX_RECORD)?.checked_sub(texts)?;
     (at <= last).then_some(ByteWriter { bytes, at })
 }
 

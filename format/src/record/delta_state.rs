@@ -83,11 +83,11 @@ impl DeltaState {
         (self.last_freed, self.last_mapped) = (0, 0);
         (self.ticket, self.last_time, self.last_clock_us) = (ticket, time, 0);
         (self.last_code, self.top, self.site) = (0, RawFrame::NONE, 0);
-        self.last_of.iter_mut().take(BINS).for_each(|last| *last = 0);
-        self.freed.iter_mut().take(BINS * BIN_DEPTH).for_each(|address| *address = 0);
-        self.freed_next.iter_mut().take(BINS).for_each(|next| *next = 0);
-        self.sizes.iter_mut().take(SITES).for_each(|size| *size = 0);
-        self.callees.iter_mut().take(SITES).for_each(|callee| *callee = RawFrame::NONE);
+        self.last_of[..BINS].fill(0);
+        self.freed[..BINS * BIN_DEPTH].fill(0);
+        self.freed_next[..BINS].fill(0);
+        self.sizes[..SITES].fill(0);
+        self.callees[..SITES].fill(RawFrame::NONE);
     }
 
     /// Sets the newest frame.

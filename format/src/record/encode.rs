@@ -4,7 +4,7 @@
 //! after it, or `None` if fewer than [`MAX_RECORD`](super::MAX_RECORD) bytes are left; what was written then does not
 //! count, and the caller begins a new segment.
 //!
-//! Invariant: no allocation, no panic, and no byte is written beyond the given slice.
+//! Invariant: no allocation, no panic, and no byte is written beyond the given bytes.
 
 use std::hint::cold_path;
 
@@ -12,7 +12,7 @@ use super::byte_writer::{AllocHead, ByteWriter, MAX_TEXT, address_delta, open};
 use super::delta_state::{AgeByAddress, DeltaState, bin};
 use super::{CodeHead, ModuleRecord, RawFrame, extra, tag};
 use crate::varint::zigzag;
-use crate::{Allocator, MapClass};
+use crate::{Allocator, MapClass, WritableBytes};
 
 /// The result of [`Encoder::expected_alloc`].
 #[must_use = "the record may still have to be written, by Encoder::finish_alloc"]
@@ -36,7 +36,12 @@ pub struct PendingAlloc<const SIZE_EXPECTED: bool>(());
 
 /// The beginning of a record of a rarer kind: see [`open`].
 #[inline]
-fn begin_extra(bytes: &mut [u8], at: usize, which: u8, texts: usize) -> Option<ByteWriter<'_>> {
+fn begin_extra<B: WritableBytes + ?Sized>(
+    bytes: &mut B,
+    at: usize,
+    which: u8,
+    texts: usize,
+) -> Option<ByteWriter<'_, B>> {
     let mut out = open(bytes, at, texts)?;
     out.byte(tag::EXTRA)?;
     out.byte(which)?;
@@ -52,7 +57,7 @@ pub struct Encoder {
 }
 
 /// A name of a thread, in the record that says whose it is.
-fn name_of(bytes: &mut [u8], at: usize, which: u8, tid: i32, name: &[u8]) -> Option<usize> {
+fn name_of(bytes: &mut (impl WritableBytes + ?Sized), at: usize, which: u8, tid: i32, name: &[u8]) -> Option<usize> {
     let mut out = begin_extra(bytes, at, which, name.len())?;
     out.number(u64::from(tid.cast_unsigned()))?;
     out.text(name)?;
@@ -72,7 +77,14 @@ impl Encoder {
     }
 
     /// A segment begins.
-    pub fn begin(&mut self, bytes: &mut [u8], at: usize, ticket: u64, ticks: u64, tid: i32) -> Option<usize> {
+    pub fn begin(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        ticket: u64,
+        ticks: u64,
+        tid: i32,
+    ) -> Option<usize> {
         self.state.reset(ticket, ticks);
         self.ages.reset();
         let mut out = begin_extra(bytes, at, if self.timed { extra::BEGIN_TIMED } else { extra::BEGIN }, 0)?;
@@ -84,7 +96,7 @@ impl Encoder {
 
     /// See [`super::Record::Switch`].
     #[inline(always)]
-    pub fn switch(&mut self, bytes: &mut [u8], at: usize, ticket: u64) -> Option<usize> {
+    pub fn switch(&mut self, bytes: &mut (impl WritableBytes + ?Sized), at: usize, ticket: u64) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         out.byte(tag::SWITCH)?;
         out.number(ticket.wrapping_sub(self.state.ticket))?;
@@ -93,7 +105,7 @@ impl Encoder {
     }
 
     /// See [`super::Record::Clock`].
-    pub fn clock(&mut self, bytes: &mut [u8], at: usize, monotonic_us: u64) -> Option<usize> {
+    pub fn clock(&mut self, bytes: &mut (impl WritableBytes + ?Sized), at: usize, monotonic_us: u64) -> Option<usize> {
         let mut out = begin_extra(bytes, at, extra::CLOCK, 0)?;
         out.number(monotonic_us.wrapping_sub(self.state.last_clock_us))?;
         self.state.last_clock_us = monotonic_us;
@@ -104,7 +116,7 @@ impl Encoder {
     #[inline(always)]
     pub fn alloc(
         &mut self,
-        bytes: &mut [u8],
+        bytes: &mut (impl WritableBytes + ?Sized),
         at: usize,
         head: impl Into<AllocHead>,
         address: u64,
@@ -119,7 +131,7 @@ impl Encoder {
     #[inline(always)]
     pub fn alloc_as(
         &mut self,
-        bytes: &mut [u8],
+        bytes: &mut (impl WritableBytes + ?Sized),
         at: usize,
         head: AllocHead,
         block: (u64, u64),
@@ -144,9 +156,9 @@ impl Encoder {
     /// for a record at this position. The bytes are asked for as late as they are needed: what is known early takes a
     /// register of the hook's for all the time.
     #[inline(always)]
-    pub fn expected_alloc<'a>(
+    pub fn expected_alloc<'a, B: WritableBytes + ?Sized + 'a>(
         &mut self,
-        bytes: impl FnOnce() -> &'a mut [u8],
+        bytes: impl FnOnce() -> &'a mut B,
         at: usize,
         head: AllocHead,
         (address, size): (u64, u64),
@@ -161,7 +173,7 @@ impl Encoder {
         }
         self.state.replace_last(bin, address);
         self.ages.allocated(address, bin);
-        let write = |mut out: ByteWriter<'_>| {
+        let write = |mut out: ByteWriter<'_, B>| {
             out.head(head, tag::ALLOC_SIZE_EXPECTED | tag::ALLOC_ADDRESS_EXPECTED)?;
             self.stamp(&mut out, time)?;
             Some(out.at())
@@ -174,7 +186,7 @@ impl Encoder {
     pub fn finish_alloc<const SIZE_EXPECTED: bool>(
         &mut self,
         _pending: PendingAlloc<SIZE_EXPECTED>,
-        bytes: &mut [u8],
+        bytes: &mut (impl WritableBytes + ?Sized),
         at: usize,
         head: AllocHead,
         (address, size): (u64, u64),
@@ -199,14 +211,26 @@ impl Encoder {
     }
 
     /// See [`super::Record::Free`].
-    pub fn free(&mut self, bytes: &mut [u8], at: usize, address: u64, time: u64) -> Option<usize> {
+    pub fn free(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        address: u64,
+        time: u64,
+    ) -> Option<usize> {
         let time = self.timed.then_some(time);
         self.free_as(bytes, at, address, time)
     }
 
     /// As [`Encoder::free`], where it is known whether the stream has times.
     #[inline(always)]
-    pub fn free_as(&mut self, bytes: &mut [u8], at: usize, address: u64, time: Option<u64>) -> Option<usize> {
+    pub fn free_as(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        address: u64,
+        time: Option<u64>,
+    ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         if let Some((age, bin)) = self.ages.take(address) {
             self.state.freed(bin, address);
@@ -230,7 +254,7 @@ impl Encoder {
     /// See [`super::Record::Map`].
     pub fn map(
         &mut self,
-        bytes: &mut [u8],
+        bytes: &mut (impl WritableBytes + ?Sized),
         at: usize,
         (allocator, class): (Allocator, MapClass),
         (address, length): (u64, u64),
@@ -244,14 +268,28 @@ impl Encoder {
     }
 
     /// See [`super::Record::Unmap`].
-    pub fn unmap(&mut self, bytes: &mut [u8], at: usize, address: u64, length: u64, time: u64) -> Option<usize> {
+    pub fn unmap(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        address: u64,
+        length: u64,
+        time: u64,
+    ) -> Option<usize> {
         let mut out = begin_extra(bytes, at, extra::UNMAP, 0)?;
         self.range(&mut out, address, length, time)?;
         Some(out.at())
     }
 
     /// See [`super::Record::RemapFrom`].
-    pub fn remap_from(&mut self, bytes: &mut [u8], at: usize, address: u64, length: u64, time: u64) -> Option<usize> {
+    pub fn remap_from(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        address: u64,
+        length: u64,
+        time: u64,
+    ) -> Option<usize> {
         let mut out = begin_extra(bytes, at, extra::REMAP_FROM, 0)?;
         self.range(&mut out, address, length, time)?;
         Some(out.at())
@@ -260,7 +298,7 @@ impl Encoder {
     /// See [`super::Record::FailedAlloc`].
     pub fn failed_alloc(
         &mut self,
-        bytes: &mut [u8],
+        bytes: &mut (impl WritableBytes + ?Sized),
         at: usize,
         allocator: Allocator,
         size: u64,
@@ -275,7 +313,13 @@ impl Encoder {
 
     /// See [`super::Record::Pop`]; `newest` is the frame that is the newest then.
     #[inline(always)]
-    pub fn pop(&mut self, bytes: &mut [u8], at: usize, count: u32, newest: RawFrame) -> Option<usize> {
+    pub fn pop(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        count: u32,
+        newest: RawFrame,
+    ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         match count {
             0 => return Some(at),
@@ -291,7 +335,7 @@ impl Encoder {
 
     /// See [`super::Record::Push`].
     #[inline(always)]
-    pub fn push(&mut self, bytes: &mut [u8], at: usize, frame: RawFrame) -> Option<usize> {
+    pub fn push(&mut self, bytes: &mut (impl WritableBytes + ?Sized), at: usize, frame: RawFrame) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         let expected = self.state.expected_callee();
         if frame == expected {
@@ -311,7 +355,12 @@ impl Encoder {
 
     /// See [`super::Record::Move`].
     #[inline(always)]
-    pub fn move_top(&mut self, bytes: &mut [u8], at: usize, instruction: u32) -> Option<usize> {
+    pub fn move_top(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        instruction: u32,
+    ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         let top = self.state.top;
         let delta = i64::from(instruction) - i64::from(top.instruction);
@@ -327,42 +376,59 @@ impl Encoder {
     }
 
     /// See [`super::Record::FreeUndo`].
-    pub fn free_undo(&mut self, bytes: &mut [u8], at: usize) -> Option<usize> {
+    pub fn free_undo(&mut self, bytes: &mut (impl WritableBytes + ?Sized), at: usize) -> Option<usize> {
         Self::bare(bytes, at, extra::FREE_UNDO)
     }
 
     /// See [`super::Record::UnmapUndo`].
-    pub fn unmap_undo(&mut self, bytes: &mut [u8], at: usize) -> Option<usize> {
+    pub fn unmap_undo(&mut self, bytes: &mut (impl WritableBytes + ?Sized), at: usize) -> Option<usize> {
         Self::bare(bytes, at, extra::UNMAP_UNDO)
     }
 
     /// See [`super::Record::Truncated`].
-    pub fn truncated(&mut self, bytes: &mut [u8], at: usize, truncated: bool) -> Option<usize> {
+    pub fn truncated(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        truncated: bool,
+    ) -> Option<usize> {
         Self::bare(bytes, at, if truncated { extra::TRUNCATED } else { extra::NOT_TRUNCATED })
     }
 
     /// See [`super::Record::Finalizing`].
-    pub fn finalizing(&mut self, bytes: &mut [u8], at: usize) -> Option<usize> {
+    pub fn finalizing(&mut self, bytes: &mut (impl WritableBytes + ?Sized), at: usize) -> Option<usize> {
         Self::bare(bytes, at, extra::FINALIZING)
     }
 
     /// See [`super::Record::ExecBegins`] and [`super::Record::ExecFailed`].
-    pub fn exec(&mut self, bytes: &mut [u8], at: usize, failed: bool) -> Option<usize> {
+    pub fn exec(&mut self, bytes: &mut (impl WritableBytes + ?Sized), at: usize, failed: bool) -> Option<usize> {
         Self::bare(bytes, at, if failed { extra::EXEC_FAILED } else { extra::EXEC_BEGINS })
     }
 
     /// See [`super::Record::ThreadName`].
-    pub fn thread_name(&mut self, bytes: &mut [u8], at: usize, tid: i32, name: &[u8]) -> Option<usize> {
+    pub fn thread_name(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        tid: i32,
+        name: &[u8],
+    ) -> Option<usize> {
         name_of(bytes, at, extra::THREAD_NAME, tid, name)
     }
 
     /// See [`super::Record::PythonName`].
-    pub fn python_name(&mut self, bytes: &mut [u8], at: usize, tid: i32, name: &[u8]) -> Option<usize> {
+    pub fn python_name(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        tid: i32,
+        name: &[u8],
+    ) -> Option<usize> {
         name_of(bytes, at, extra::PYTHON_NAME, tid, name)
     }
 
     /// See [`super::Record::Code`].
-    pub fn code(&mut self, bytes: &mut [u8], at: usize, code: &CodeHead<'_>) -> Option<usize> {
+    pub fn code(&mut self, bytes: &mut (impl WritableBytes + ?Sized), at: usize, code: &CodeHead<'_>) -> Option<usize> {
         let mut out =
             begin_extra(bytes, at, extra::CODE, code.name.len().min(MAX_TEXT) + code.file.len().min(MAX_TEXT))?;
         out.number(u64::from(code.id))?;
@@ -375,7 +441,12 @@ impl Encoder {
     }
 
     /// See [`super::Record::Module`].
-    pub fn module(&mut self, bytes: &mut [u8], at: usize, module: &ModuleRecord<'_>) -> Option<usize> {
+    pub fn module(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        module: &ModuleRecord<'_>,
+    ) -> Option<usize> {
         let mut out = begin_extra(
             bytes,
             at,
@@ -392,33 +463,45 @@ impl Encoder {
     }
 
     /// See [`super::Record::CodeLines`]; at most [`MAX_TEXT`] bytes.
-    pub fn code_lines(&mut self, bytes: &mut [u8], at: usize, id: u32, part: &[u8]) -> Option<usize> {
+    pub fn code_lines(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        id: u32,
+        part: &[u8],
+    ) -> Option<usize> {
         let mut out = begin_extra(bytes, at, extra::CODE_LINES, part.len().min(MAX_TEXT))?;
         out.number(u64::from(id))?;
         out.text(part)?;
         Some(out.at())
     }
 
-    fn bare(bytes: &mut [u8], at: usize, which: u8) -> Option<usize> {
+    fn bare(bytes: &mut (impl WritableBytes + ?Sized), at: usize, which: u8) -> Option<usize> {
         let out = begin_extra(bytes, at, which, 0)?;
         Some(out.at())
     }
 
-    fn range(&mut self, out: &mut ByteWriter<'_>, address: u64, length: u64, time: u64) -> Option<()> {
+    fn range(
+        &mut self,
+        out: &mut ByteWriter<'_, impl WritableBytes + ?Sized>,
+        address: u64,
+        length: u64,
+        time: u64,
+    ) -> Option<()> {
         out.number(address_delta(address, self.state.last_mapped))?;
         out.number(length)?;
         self.state.last_mapped = address;
         self.time(out, time)
     }
 
-    fn time(&mut self, out: &mut ByteWriter<'_>, time: u64) -> Option<()> {
+    fn time(&mut self, out: &mut ByteWriter<'_, impl WritableBytes + ?Sized>, time: u64) -> Option<()> {
         let time = self.timed.then_some(time);
         self.stamp(out, time)
     }
 
     /// The time at the end of a record, where the stream has times.
     #[inline(always)]
-    fn stamp(&mut self, out: &mut ByteWriter<'_>, time: Option<u64>) -> Option<()> {
+    fn stamp(&mut self, out: &mut ByteWriter<'_, impl WritableBytes + ?Sized>, time: Option<u64>) -> Option<()> {
         let Some(time) = time else { return Some(()) };
         out.number(zigzag(time.wrapping_sub(self.state.last_time).cast_signed()))?;
         self.state.last_time = time;

@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use memtrack_format::WritableBytes;
 use memtrack_format::record::{Encoder, MAX_RECORD, ModuleRecord, RawFrame};
 use memtrack_transport::clock::{StampingClock, monotonic_ns};
 use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, SlotHeader};
@@ -79,16 +80,52 @@ impl RingSegment {
     }
 }
 
-/// The bytes of the current segment, which has room for a record.
-pub(crate) struct SegmentRoom<'a>(&'a RingSegment);
+/// The bytes of the current segment, which has room for a record. Where they are is read as late as they are needed.
+pub(crate) struct LateRoom<'a> {
+    segment: &'a RingSegment,
+    room: SegmentRoom,
+}
 
-impl<'a> SegmentRoom<'a> {
-    /// Where they are is read only now.
+impl LateRoom<'_> {
+    /// They are needed.
     #[inline(always)]
-    pub(crate) fn bytes(self) -> &'a mut [u8] {
-        // SAFETY: the room of a segment that this thread alone writes, above what is published; the collector copies
-        // only what is below.
-        unsafe { std::slice::from_raw_parts_mut(self.0.room.as_ptr(), SEGMENT_ROOM) }
+    pub(crate) const fn bytes(&mut self) -> &mut SegmentRoom {
+        self.room = SegmentRoom(self.segment.room);
+        &mut self.room
+    }
+}
+
+/// The bytes of a segment. No slice, for the collector may be copying those that are published; the ring writes above
+/// them only.
+pub(crate) struct SegmentRoom(NonNull<u8>);
+
+impl WritableBytes for SegmentRoom {
+    #[inline(always)]
+    fn length(&self) -> usize {
+        SEGMENT_ROOM
+    }
+
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
+        if at > SEGMENT_ROOM.checked_sub(N)? {
+            return None;
+        }
+        // SAFETY: inside of the segment, which has N bytes from there on.
+        let place = unsafe { self.0.add(at) };
+        // SAFETY: this thread alone writes the segment, and the collector reads only what is published, which is below.
+        unsafe { place.cast().write_unaligned(bytes) };
+        Some(())
+    }
+
+    fn put_text(&mut self, at: usize, text: &[u8]) -> Option<()> {
+        if at > SEGMENT_ROOM.checked_sub(text.len())? {
+            return None;
+        }
+        // SAFETY: inside of the segment, which has as many bytes from there on as the text.
+        let place = unsafe { self.0.add(at) };
+        // SAFETY: as for `put`, and the text is memory of the caller's.
+        unsafe { place.as_ptr().copy_from_nonoverlapping(text.as_ptr(), text.len()) };
+        Some(())
     }
 }
 
@@ -319,7 +356,7 @@ impl Ring {
 
     /// Writes one record; begins a new segment where this one has no room for it.
     #[inline(always)]
-    pub(crate) fn put<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize> + Copy>(&mut self, write: W) {
+    pub(crate) fn put<W: Fn(&mut Encoder, &mut SegmentRoom, usize) -> Option<usize> + Copy>(&mut self, write: W) {
         if !self.try_put(write) {
             cold_path();
             self.put_in_next(write);
@@ -328,7 +365,7 @@ impl Ring {
 
     /// Writes one record without texts and publishes it, with what was put before.
     #[inline(always)]
-    pub(crate) fn record<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>>(&mut self, write: W) {
+    pub(crate) fn record<W: Fn(&mut Encoder, &mut SegmentRoom, usize) -> Option<usize>>(&mut self, write: W) {
         if self.segment.at > RingSegment::LAST {
             cold_path();
             self.make_room();
@@ -341,13 +378,14 @@ impl Ring {
     /// Where the next record goes, and what writes it, if the segment has room for one without texts. What was written
     /// counts after [`Ring::written`].
     #[inline(always)]
-    pub(crate) fn room(&mut self) -> Option<(&mut Encoder, SegmentRoom<'_>, usize)> {
+    pub(crate) fn room(&mut self) -> Option<(&mut Encoder, LateRoom<'_>, usize)> {
         let at = self.segment.at;
         if at > RingSegment::LAST {
             cold_path();
             return None;
         }
-        Some((&mut self.encoder, SegmentRoom(&self.segment), at))
+        let room = LateRoom { segment: &self.segment, room: SegmentRoom(NonNull::dangling()) };
+        Some((&mut self.encoder, room, at))
     }
 
     /// Where the records in the segment end.
@@ -376,8 +414,8 @@ impl Ring {
     }
 
     #[inline(always)]
-    fn try_put<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize>>(&mut self, write: W) -> bool {
-        let Some((encoder, room, at)) = self.room() else { return false };
+    fn try_put<W: Fn(&mut Encoder, &mut SegmentRoom, usize) -> Option<usize>>(&mut self, write: W) -> bool {
+        let Some((encoder, mut room, at)) = self.room() else { return false };
         match write(encoder, room.bytes(), at) {
             Some(at) => {
                 self.segment.at = at;
@@ -389,7 +427,7 @@ impl Ring {
 
     #[cold]
     #[inline(never)]
-    fn put_in_next<W: Fn(&mut Encoder, &mut [u8], usize) -> Option<usize> + Copy>(&mut self, write: W) {
+    fn put_in_next<W: Fn(&mut Encoder, &mut SegmentRoom, usize) -> Option<usize> + Copy>(&mut self, write: W) {
         // Twice, for the segment that is begun may be all but full of a deep stack.
         if !(self.next_segment() && (self.try_put(write) || (self.next_segment() && self.try_put(write)))) {
             self.segment = RingSegment::NONE;

@@ -342,7 +342,7 @@ impl StateAccess<'_> {
         time: EventTime,
     ) -> usize {
         let ring = &mut self.state().ring;
-        if let Some((encoder, room, at)) = ring.room() {
+        if let Some((encoder, mut room, at)) = ring.room() {
             let (bytes, block) = (room.bytes(), (address as u64, size as u64));
             if let Some(at) = encoder.finish_alloc(pending, bytes, at, head, block, time.recorded::<TIMED>()) {
                 ring.written(at);
@@ -393,7 +393,7 @@ impl RecordingState {
         size: usize,
         time: EventTime,
     ) -> WriteOutcome {
-        let Some((encoder, room, at)) = self.ring.room() else { return WriteOutcome::NoRoom };
+        let Some((encoder, mut room, at)) = self.ring.room() else { return WriteOutcome::NoRoom };
         let block = (address as u64, size as u64);
         match encoder.expected_alloc(|| room.bytes(), at, head, block, time.recorded::<TIMED>()) {
             AllocStep::Written(at) => {
@@ -486,7 +486,7 @@ impl RecordingState {
             cold_path();
             return FreeStep::NotBegun;
         }
-        let Some((encoder, room, at)) = self.ring.room() else { return FreeStep::NotBegun };
+        let Some((encoder, mut room, at)) = self.ring.room() else { return FreeStep::NotBegun };
         let Some(at) = encoder.free_as(room.bytes(), at, address as u64, time.recorded::<TIMED>()) else {
             return FreeStep::NotBegun;
         };

@@ -61,7 +61,7 @@ pub(crate) fn object_holding(address: usize) -> Option<FoundObject> {
         return None;
     }
     // SAFETY: the address of that function, as `start` found it.
-    let find: Find = unsafe { std::mem::transmute::<usize, Find>(find) };
+    let find = unsafe { std::mem::transmute::<*const (), Find>(std::ptr::with_exposed_provenance(find)) };
     let mut found =
         DlFindObject { flags: 0, start: 0, end: 0, link_map: std::ptr::null(), unwind_header: 0, reserved: [0; 7] };
     // SAFETY: any address may be asked about, and `found` is as large as the function's version of it.

@@ -4,7 +4,10 @@
 //! anything with a destructor allocates. The word is declared in assembly as initial-exec and hidden, which is right for
 //! a library that is there from the program's start.
 //!
-//! Invariant: the word of a new thread is 0.
+//! It is a pointer, or a small number in its place. Invariant: the word of a new thread is null.
+
+#[cfg(miri)]
+pub(crate) use interpreted::{get, set};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("memtrack records on x86_64 and aarch64");
@@ -21,8 +24,24 @@ core::arch::global_asm!(
     ".popsection",
 );
 
+/// The same for Miri, which runs no assembly.
+#[cfg(miri)]
+mod interpreted {
+    use std::cell::Cell;
+
+    std::thread_local!(static WORD: Cell<*const ()> = const { Cell::new(std::ptr::null()) });
+
+    pub(crate) fn get() -> *const () {
+        WORD.get()
+    }
+
+    pub(crate) fn set(value: *const ()) {
+        WORD.set(value);
+    }
+}
+
 /// Where the word lies, from the thread pointer on.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 fn offset() -> usize {
     let offset: usize;
@@ -34,10 +53,10 @@ fn offset() -> usize {
 }
 
 /// This thread's word.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
-pub(crate) fn get() -> usize {
-    let word: usize;
+pub(crate) fn get() -> *const () {
+    let word: *const ();
     // SAFETY: the word lives as long as the thread, and only this thread uses it.
     unsafe {
         core::arch::asm!("mov {}, qword ptr fs:[{}]", out(reg) word, in(reg) offset(), options(readonly, nostack, preserves_flags))
@@ -46,9 +65,9 @@ pub(crate) fn get() -> usize {
 }
 
 /// Sets this thread's word.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
-pub(crate) fn set(value: usize) {
+pub(crate) fn set(value: *const ()) {
     // SAFETY: the word lives as long as the thread, and only this thread uses it.
     unsafe {
         core::arch::asm!("mov qword ptr fs:[{}], {}", in(reg) offset(), in(reg) value, options(nostack, preserves_flags))
@@ -56,10 +75,10 @@ pub(crate) fn set(value: usize) {
 }
 
 /// Where this thread's word lies.
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline(always)]
-fn place() -> *mut usize {
-    let place: usize;
+fn place() -> *mut *const () {
+    let place: *mut *const ();
     // SAFETY: reads the word's offset from the thread pointer and adds the thread pointer.
     unsafe {
         core::arch::asm!(
@@ -70,21 +89,21 @@ fn place() -> *mut usize {
             p = out(reg) place, t = out(reg) _, options(pure, readonly, nostack, preserves_flags)
         );
     }
-    place as *mut usize
+    place
 }
 
 /// This thread's word.
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline(always)]
-pub(crate) fn get() -> usize {
+pub(crate) fn get() -> *const () {
     // SAFETY: the word lives as long as the thread, and only this thread uses it.
     unsafe { place().read() }
 }
 
 /// Sets this thread's word.
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline(always)]
-pub(crate) fn set(value: usize) {
+pub(crate) fn set(value: *const ()) {
     // SAFETY: the word lives as long as the thread, and only this thread uses it.
     unsafe { place().write(value) }
 }

@@ -96,7 +96,9 @@ extern "C" fn in_place(count: c_int, arguments: *const *const c_char, environmen
         let address = function.load(Acquire);
         // The loader calls whatever stands there, null included; it would fail just so.
         // SAFETY: the function that stood in the array, and the one that `defer_until_preinit` was given.
-        let function = unsafe { std::mem::transmute::<usize, Option<Constructor>>(address) };
+        let function = unsafe {
+            std::mem::transmute::<*const (), Option<Constructor>>(std::ptr::with_exposed_provenance(address))
+        };
         if let Some(function) = function {
             function(count, arguments, environment);
         }

@@ -42,9 +42,9 @@ use hot_path::{AllocAndLeave, FreeStep};
 
 /// The thread-local word of a thread that is claiming its slot, whose slot belongs to a process that is its parent, or
 /// of which nothing is recorded any more.
-const CLAIMING: usize = 1;
+const CLAIMING: *const () = std::ptr::without_provenance(1);
 /// The highest word that is no address.
-const LAST_MARK: usize = CLAIMING;
+const LAST_MARK: usize = 1;
 
 /// A slot with the thread that owns it: what nested hooks share, and the state that one hook at a time uses. What every
 /// event needs stands together at its start.
@@ -154,12 +154,12 @@ impl StateAccess<'_> {
 
 /// The thread that a thread-local word stands for.
 #[inline(always)]
-fn of_word(word: usize) -> Option<&'static RecordingThread> {
-    if word <= LAST_MARK {
+fn of_word(word: *const ()) -> Option<&'static RecordingThread> {
+    if word.addr() <= LAST_MARK {
         return None;
     }
-    // SAFETY: a word above the marks is the address of a slot's thread, which is never freed, and only ever shared.
-    Some(unsafe { &*(word as *const RecordingThread) })
+    // SAFETY: a word above the marks points to a slot's thread, which is never freed, and only ever shared.
+    Some(unsafe { &*word.cast() })
 }
 
 /// The ticket that this thread took last for a fork, which is forgotten. `None`: it took none.
@@ -202,20 +202,20 @@ pub(crate) fn synchronize_before_wait() {
 }
 
 /// Stops recording this thread; the result is for [`resume`].
-pub(crate) fn suspend() -> usize {
+pub(crate) fn suspend() -> *const () {
     let word = tls::get();
     tls::set(CLAIMING);
     word
 }
 
 /// Resumes recording after [`suspend`].
-pub(crate) fn resume(left: usize) {
+pub(crate) fn resume(left: *const ()) {
     tls::set(left);
 }
 
 /// Forgets what was told of all threads: in a forked child, whose shared memory is new.
 pub(crate) fn begin_again() {
-    tls::set(0);
+    tls::set(std::ptr::null());
     python::forget_specific();
     slots::forget_all();
 }
@@ -375,14 +375,14 @@ fn look_after_allocators() {
 
 /// The first hook of a thread.
 #[cold]
-fn enter_first(word: usize) -> Option<Recorder> {
+fn enter_first(word: *const ()) -> Option<Recorder> {
     if word == CLAIMING {
         return None;
     }
     let _errno = Errno::keep();
     tls::set(CLAIMING);
     let thread = area().and_then(slots::claim);
-    tls::set(thread.map_or(0, |thread| std::ptr::from_ref(thread) as usize));
+    tls::set(thread.map_or(std::ptr::null(), |thread| std::ptr::from_ref(thread).cast()));
     // SAFETY: the slot was just claimed, `busy` is set, and nobody else uses its state.
     Some(Recorder::new(unsafe { StateAccess::new(thread?) }))
 }

@@ -23,10 +23,10 @@ impl<F: Copy> Original<F> {
     #[inline(always)]
     pub(crate) fn get(&self) -> F {
         const { assert!(size_of::<F>() == size_of::<usize>()) };
-        let address = self.address.load(Ordering::Relaxed);
+        let function: *const () = std::ptr::with_exposed_provenance(self.address.load(Ordering::Relaxed));
         // SAFETY: F is a function pointer (one word), and the address was stored by the linker's answer for the name
         // whose signature F is, before any slot or lookup could lead here.
-        unsafe { std::mem::transmute_copy::<usize, F>(&address) }
+        unsafe { std::mem::transmute_copy::<*const (), F>(&function) }
     }
 
     /// Whether the process has this function.

@@ -86,12 +86,15 @@ pub(super) unsafe fn watch(deallocator: usize) {
     field.store(ours, Ordering::Release);
 }
 
+/// A `destructor`.
+type Destructor = unsafe extern "C" fn(*mut libc::c_void);
+
 /// Stands in `PyCode_Type.tp_dealloc`.
 unsafe extern "C" fn deallocate(code: *mut libc::c_void) {
     record(code as usize);
     let original = ORIGINAL.load(Ordering::Acquire);
     // SAFETY: `watch` stored the address of a `destructor` before it put this function in its place.
-    let original: unsafe extern "C" fn(*mut libc::c_void) = unsafe { std::mem::transmute(original) };
+    let original = unsafe { std::mem::transmute::<*const (), Destructor>(std::ptr::with_exposed_provenance(original)) };
     // SAFETY: the interpreter called us in its place with the same argument.
     unsafe { original(code) };
 }

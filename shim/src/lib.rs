@@ -40,6 +40,7 @@ mod recording;
 mod stacks;
 
 /// What the shim allocates at start-up and in a dlopen comes from mappings of its own, not from the measured heap.
+#[cfg(not(miri))]
 #[global_allocator]
 static ALLOCATOR: platform::arena::CountingArena = platform::arena::CountingArena;
 

@@ -39,6 +39,17 @@ impl Area {
         Ok((area, file))
     }
 
+    /// As [`Area::create`], for Miri, which maps no files: in memory that no other process can open.
+    ///
+    /// # Errors
+    /// The system's error when there is no memory.
+    #[cfg(miri)]
+    pub fn create_unshared(slots: u32) -> io::Result<Self> {
+        let area = Self(SegmentMappings::unshared(slots)?);
+        area.initialise();
+        Ok(area)
+    }
+
     /// Maps the memory behind a descriptor that came from a collector, and checks that it is of this layout. The segments
     /// of most slots are mapped only when they are [needed](Self::ensure_mapped).
     ///

@@ -58,13 +58,31 @@ impl SegmentMappings {
     /// Maps everything.
     pub(crate) fn whole(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
         let bytes = total_bytes(slots);
-        let space = Self::new(map(file, bytes)?, bytes, slots);
-        for group in 0..space.group_count() {
+        Ok(Self::new(map(file, bytes)?, bytes, slots).with_all_groups())
+    }
+
+    /// Of a mapping that holds all segments.
+    fn with_all_groups(self) -> Self {
+        for group in 0..self.group_count() {
             // SAFETY: the mapping holds all segments.
-            let start = unsafe { space.base.add(space.offset(group)) };
-            space.groups[group].store(start.as_ptr(), Relaxed);
+            let start = unsafe { self.base.add(self.offset(group)) };
+            self.groups[group].store(start.as_ptr(), Relaxed);
         }
-        Ok(space)
+        self
+    }
+
+    /// In memory of this process alone.
+    #[cfg(miri)]
+    pub(crate) fn unshared(slots: u32) -> io::Result<Self> {
+        let bytes = total_bytes(slots);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+        let at = unsafe { libc::mmap(ptr::null_mut(), bytes, PROTECTION, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self::new(base, bytes, slots).with_all_groups())
     }
 
     /// Maps the headers and the first group, or everything if no more can be mapped later.

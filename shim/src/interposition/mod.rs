@@ -5,3 +5,6 @@
 pub(crate) mod got;
 pub(crate) mod hooks;
 pub(crate) mod python_allocators;
+
+#[cfg(test)]
+mod hook_model;

@@ -6,6 +6,19 @@
 use crate::platform::errno::Errno;
 use std::ptr::NonNull;
 
+/// Memory for pages that are used a few at a time: they count when they are.
+const FLAGS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | NO_RESERVE;
+/// Miri knows no other flags.
+const NO_RESERVE: libc::c_int = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
+
+/// So many zeroed bytes at the start of a page, in a mapping of their own.
+pub(crate) fn map_zeroed(bytes: usize) -> Option<NonNull<u8>> {
+    let _errno = Errno::keep();
+    // SAFETY: a new private mapping touches nothing that exists.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, FLAGS, -1, 0) };
+    if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
+}
+
 /// Types for which all-zero bytes are a value.
 ///
 /// # Safety
@@ -79,22 +92,7 @@ impl<T: Zeroable> MappedVec<T> {
     fn map(count: usize) -> Option<Self> {
         const PAGE: usize = 4096;
         let size = count.checked_mul(size_of::<T>())?.checked_next_power_of_two()?.max(PAGE);
-        let _errno = Errno::keep();
-        // SAFETY: a new private mapping touches nothing that exists.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                size,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return None;
-        }
-        Some(Self { base: NonNull::new(base.cast())?, capacity: size / size_of::<T>() })
+        Some(Self { base: map_zeroed(size)?.cast(), capacity: size / size_of::<T>() })
     }
 
     /// Gives the mapping back to the system. (Not a `Drop`: slots live as long as the process.)

@@ -20,7 +20,7 @@ use crate::platform::{collector_socket, recording_switch, shared_area};
 use crate::stacks::{native, python};
 
 #[used]
-#[unsafe(link_section = ".init_array")]
+#[cfg_attr(not(miri), unsafe(link_section = ".init_array"))]
 static CONSTRUCTOR: extern "C" fn(c_int, *const *const c_char, ExecEnvironment) = construct;
 
 /// The loader calls this before the constructors of all other libraries; of the C library's, too. Only with glibc before

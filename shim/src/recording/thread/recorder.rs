@@ -308,3 +308,13 @@ impl Drop for Recorder {
         segment_chain::leave_hook(self.access.thread.slot);
     }
 }
+
+#[cfg(test)]
+impl Recorder {
+    /// What no hook may do: a borrow of the state lives while the program's function runs. See `hook_model`.
+    pub(crate) fn keep_borrow_over(&mut self, call: impl FnOnce()) {
+        let state = self.access.state();
+        call();
+        state.ring.publish();
+    }
+}

@@ -15,7 +15,7 @@ use memtrack_transport::segment_chain;
 use super::hot_path::ALLOC_FIRST;
 use super::{PythonCall, RecordingState, RecordingThread, StateAccess};
 use crate::events::ring::Ring;
-use crate::platform::mapped_vec::MappedVec;
+use crate::platform::mapped_vec::{MappedVec, map_zeroed};
 use crate::stacks::native::{self, NativeStack};
 use crate::stacks::python::{self, Chain};
 
@@ -118,6 +118,10 @@ fn inherit_slot(area: &Area, tid: i32) -> Option<u32> {
 
 /// Whether there is no such thread in this process any more.
 fn has_ended(tid: i32) -> bool {
+    // Miri does not know the call.
+    if cfg!(miri) {
+        return false;
+    }
     // SAFETY: no arguments, cannot fail.
     let process = unsafe { libc::getpid() };
     // SAFETY: signal 0 sends nothing.
@@ -131,14 +135,7 @@ fn has_ended(tid: i32) -> bool {
 /// Memory for the thread of a slot, made in place: a new thread's stack may be small.
 fn make(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     let slot = area.slot(index)?;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
-    let memory = unsafe { libc::mmap(ptr::null_mut(), size_of::<RecordingThread>(), protection, flags, -1, 0) };
-    if memory == libc::MAP_FAILED {
-        return None;
-    }
-    let thread: *mut RecordingThread = memory.cast();
+    let thread: *mut RecordingThread = map_zeroed(size_of::<RecordingThread>())?.as_ptr().cast();
     macro_rules! put {
         ($owner:ident.$field:ident = $value:expr) => {
             // SAFETY: a field of fresh memory of the right size, page-aligned.

@@ -213,6 +213,11 @@ impl CaptureInfo {
         self.process.executable.as_deref().map(text)
     }
 
+    /// The version of memtrack that recorded the capture, as `memtrack 0.2.0`.
+    pub(crate) fn recorder(&self) -> Option<String> {
+        self.process.recorder.as_deref().map(text)
+    }
+
     /// Name of Python's allocator.
     pub(crate) fn python_allocator(&self) -> Option<String> {
         self.process.python_allocator.as_deref().map(text)

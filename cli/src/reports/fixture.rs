@@ -136,6 +136,7 @@ fn info() -> CaptureInfo {
     let process = Process {
         command_line: [b"python3".to_vec(), b"app.py".to_vec()].into(),
         executable: Some(b"/usr/bin/python3.11".to_vec()),
+        recorder: Some(b"memtrack 0.2.0".to_vec()),
         pid: Some(100),
         ppid: Some(99),
         python_version: Some(PythonVersion { hex: 0x030b_07f0 }),

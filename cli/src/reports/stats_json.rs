@@ -114,6 +114,7 @@ fn capture_value(capture: &Capture) -> Value {
     json!({
         "file": info.file.to_string_lossy(),
         "format_version": info.format_version,
+        "recorder": info.recorder(),
         "command_line": info.command_line(),
         "pid": info.process.pid,
         "ppid": info.process.ppid,
@@ -208,7 +209,7 @@ mod tests {
             keys(&report["capture"]),
             "aggregated anonymized clock_uncertainty_ns command_line complete duration_ms executable file forked \
              format_version has_allocation_timestamps has_native_traces inherited_frees lost_blocks lost_bytes \
-             native_frames pid ppid python_allocator python_version start_time stripped time_uncertainty_ns traces_python_allocators \
+             native_frames pid ppid python_allocator python_version recorder start_time stripped time_uncertainty_ns traces_python_allocators \
              truncated_stacks \
              unmatched_frees"
         );

@@ -103,7 +103,8 @@ fn figures(
         line("Python", format!("{version}{allocator}"))?;
     }
     if let Some(start) = info.start_time() {
-        line("Started", start)?;
+        let recorder = info.recorder().map(|name| format!(", recorded by {name}")).unwrap_or_default();
+        line("Started", format!("{start}{recorder}"))?;
     }
     line("Duration", duration(info.duration_ns(&capture.analysis)))?;
     if let Some(times) = info.times() {

@@ -23,6 +23,7 @@
 //! Invariant: a decoder allocates no more rows than there are bytes, and every index it returns is in range.
 
 use crate::fields::{FieldReader, FieldWriter};
+use crate::mapped::ModuleSource;
 
 /// Maximum size of a part, in bytes.
 pub const PART: usize = 8 << 20;
@@ -91,8 +92,8 @@ pub struct AggregateSnapshot {
 /// A module of native code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AggregateModule {
-    /// Where this comes from: 0 the process itself, 1 `/proc/PID/maps`.
-    pub source: u8,
+    /// How it was found.
+    pub source: ModuleSource,
     /// Path of its file.
     pub path: Vec<u8>,
     /// Its build-id, or the [`crate::file_stamp`] of its file; empty when neither is known.
@@ -159,7 +160,7 @@ impl Aggregate {
         out.rows(&self.bins, |out, &value| out.number(value));
         out.rows(&self.columns, |out, &column| out.number(column.into()));
         out.rows(&self.modules, |out, module| {
-            out.number(module.source.into());
+            out.number(module.source as u64);
             out.bytes(&module.path);
             out.bytes(&module.build_id);
         });
@@ -267,7 +268,7 @@ fn text(input: &mut FieldReader<'_>) -> Option<String> {
 }
 
 fn module(input: &mut FieldReader<'_>) -> Option<AggregateModule> {
-    let source = u8::try_from(input.number()?).ok()?;
+    let source = if input.small()? == ModuleSource::Maps as u32 { ModuleSource::Maps } else { ModuleSource::Process };
     Some(AggregateModule { source, path: input.bytes()?.to_vec(), build_id: input.bytes()?.to_vec() })
 }
 
@@ -275,7 +276,7 @@ fn module(input: &mut FieldReader<'_>) -> Option<AggregateModule> {
 mod tests {
     use super::{
         Aggregate, AggregateFailed, AggregateGroup, AggregateModule, AggregateNativePlace, AggregateSnapshot,
-        AggregateSum,
+        AggregateSum, ModuleSource,
     };
     use proptest::prelude::*;
 
@@ -295,7 +296,7 @@ mod tests {
             totals: vec![0, u64::MAX],
             bins: vec![1, 2, 3],
             columns: vec![5, 0],
-            modules: vec![AggregateModule { source: 1, path: b"/bin/x".to_vec(), build_id: vec![7] }],
+            modules: vec![AggregateModule { source: ModuleSource::Maps, path: b"/bin/x".to_vec(), build_id: vec![7] }],
             places: vec![AggregateNativePlace { frame: 1, module: 0, offset: 1 << 40 }],
             failed: vec![AggregateFailed {
                 stack: 1,

@@ -14,6 +14,28 @@
 
 use crate::fields::{FieldReader, FieldWriter};
 
+/// How a module was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ModuleSource {
+    /// The process reported it, from its dynamic loader.
+    #[default]
+    Process = 0,
+    /// The collector found it in `/proc/PID/maps`, since the loader does not know it.
+    Maps = 1,
+}
+
+impl ModuleSource {
+    /// Its name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Maps => "maps",
+        }
+    }
+}
+
 /// A mapped file, and the recorded pages that belong to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MappedFile {

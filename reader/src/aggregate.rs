@@ -13,7 +13,7 @@ use crate::analysis::{
 use crate::error::Error;
 use crate::event::{Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId, Native};
-use crate::native::{ModuleSource, NativeModule};
+use crate::native::NativeModule;
 
 /// The content of an aggregated capture.
 #[must_use]
@@ -35,8 +35,7 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
 }
 
 fn save_module(module: &NativeModule) -> aggregate::AggregateModule {
-    let source = u8::from(module.source == ModuleSource::Maps);
-    aggregate::AggregateModule { source, path: module.path.clone(), build_id: module.identity() }
+    aggregate::AggregateModule { source: module.source, path: module.path.clone(), build_id: module.identity() }
 }
 
 fn save_place(frame: u32, frames: &Frames) -> Option<aggregate::AggregateNativePlace> {
@@ -45,8 +44,8 @@ fn save_place(frame: u32, frames: &Frames) -> Option<aggregate::AggregateNativeP
 }
 
 fn restore_module(module: &aggregate::AggregateModule) -> NativeModule {
-    let source = if module.source == 1 { ModuleSource::Maps } else { ModuleSource::Process };
-    NativeModule { path: module.path.clone(), source, ..NativeModule::default() }.with_identity(&module.build_id)
+    NativeModule { path: module.path.clone(), source: module.source, ..NativeModule::default() }
+        .with_identity(&module.build_id)
 }
 
 /// The analysis with its tables.

@@ -6,6 +6,7 @@
 
 use memtrack_format::file_stamp::{self, FileStamp};
 use memtrack_format::mapped::MappedFile;
+pub use memtrack_format::mapped::ModuleSource;
 
 /// Whether the object at this path is the Python interpreter, or its library.
 #[must_use]
@@ -13,27 +14,6 @@ pub fn is_interpreter_object(path: &str) -> bool {
     let file = path.rsplit('/').next().unwrap_or_default();
     let version = file.strip_prefix("lib").unwrap_or(file).strip_prefix("python");
     version.is_some_and(|version| version.is_empty() || version.starts_with(|next: char| next.is_ascii_digit()))
-}
-
-/// How a module was found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ModuleSource {
-    /// The process reported it, from its dynamic loader.
-    #[default]
-    Process,
-    /// The collector found it in `/proc/PID/maps`, since the loader does not know it.
-    Maps,
-}
-
-impl ModuleSource {
-    /// Its name in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Process => "process",
-            Self::Maps => "maps",
-        }
-    }
 }
 
 /// A loaded object: an executable, a shared library, or a file that the process mapped itself.

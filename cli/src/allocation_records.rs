@@ -35,7 +35,7 @@ pub(crate) fn filters(request: &Request<'_>) -> Expr {
 ///
 /// # Errors
 /// A capture that cannot be read, or that has no individual allocations.
-pub(crate) fn each(
+pub(crate) fn for_each_allocation(
     file: &source::CaptureReader,
     request: &Request<'_>,
     expr: &Expr,

@@ -141,7 +141,7 @@ impl<'a> From<&'a PathBuf> for Request<'a> {
 /// A file that is not a capture, cannot be read, or lacks the requested data.
 pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Result<Capture> {
     let request = request.into();
-    sys::keep_large_memory_apart();
+    sys::map_large_allocations();
     let paths = of_one_recording(request.paths)?;
     let mut problems = LoadWarnings::default();
     let (mut captures, several) = match &paths[..] {
@@ -152,7 +152,7 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     };
     warn(&problems.warnings, paths.len());
     if !request.quiet {
-        warn_unnamed(&each_once(problems.unnamed));
+        warn_unnamed(&without_duplicates(problems.unnamed));
     }
     let sum = |tally: fn(&(Capture, Tally)) -> Tally| {
         captures.iter().map(tally).fold(Tally::default(), |mut sum, tally| {
@@ -371,7 +371,7 @@ pub(crate) fn warn_unnamed(problems: &[SymbolProblem]) {
 }
 
 /// Removes duplicates: captures of a process tree share most modules.
-fn each_once(mut problems: Vec<SymbolProblem>) -> Vec<SymbolProblem> {
+fn without_duplicates(mut problems: Vec<SymbolProblem>) -> Vec<SymbolProblem> {
     problems.sort_by(|a, b| (&a.module, &a.reason).cmp(&(&b.module, &b.reason)));
     problems.dedup();
     problems
@@ -388,11 +388,16 @@ fn replay(
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
     drop(progress);
     let all = replay.allocated();
-    Ok((made(capture_info(file, DataLoss::default()), read, replay.into_analysis(), unnamed), all))
+    Ok((capture_from(capture_info(file, DataLoss::default()), read, replay.into_analysis(), unnamed), all))
 }
 
 /// Builds a capture from the result of reading it.
-fn made(mut info: CaptureInfo, read: ReadSummary, analysis: Analysis, unnamed: &mut Vec<SymbolProblem>) -> Capture {
+fn capture_from(
+    mut info: CaptureInfo,
+    read: ReadSummary,
+    analysis: Analysis,
+    unnamed: &mut Vec<SymbolProblem>,
+) -> Capture {
     info.lost_blocks = info.lost_blocks.saturating_add(read.lost.blocks);
     info.lost_bytes = info.lost_bytes.saturating_add(read.lost.bytes);
     (info.unknown_frames, info.time_uncertainty_ns) = (read.unknown_frames, Some(read.time_uncertainty_ns));

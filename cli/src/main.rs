@@ -42,14 +42,14 @@ const STACK: usize = 8 << 20;
 
 fn main() -> ExitCode {
     if sys::stack_is_smaller_than(STACK) {
-        let thread = std::thread::Builder::new().stack_size(STACK).spawn(whole);
+        let thread = std::thread::Builder::new().stack_size(STACK).spawn(run_command);
         // If no thread can be created, the command runs on the main stack.
-        return thread.map_or_else(|_| whole(), |thread| thread.join().unwrap_or(ExitCode::from(failure::ERROR)));
+        return thread.map_or_else(|_| run_command(), |thread| thread.join().unwrap_or(ExitCode::from(failure::ERROR)));
     }
-    whole()
+    run_command()
 }
 
-fn whole() -> ExitCode {
+fn run_command() -> ExitCode {
     match run() {
         Ok(status) => status.into(),
         Err(error) => report(&error).into(),

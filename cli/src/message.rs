@@ -44,16 +44,16 @@ pub(crate) fn rows(table: &TextTable) {
 
 /// Prints a warning.
 pub(crate) fn warning(text: impl Display) {
-    begun_with(Style::Warning, "warning:", &text.to_string());
+    with_prefix(Style::Warning, "warning:", &text.to_string());
 }
 
 /// Prints an error.
 pub(crate) fn error(text: impl Display) {
-    begun_with(Style::Error, "error:", &text.to_string());
+    with_prefix(Style::Error, "error:", &text.to_string());
 }
 
 /// Prints a sentence that begins with this word, wrapped to the terminal's width.
-fn begun_with(style: Style, word: &str, text: &str) {
+fn with_prefix(style: Style, word: &str, text: &str) {
     let mut first = true;
     for lines in text.split('\n') {
         let whole = if first { format!("{word} {lines}") } else { lines.into() };

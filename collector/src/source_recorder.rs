@@ -122,7 +122,7 @@ impl SourceRecorder {
         }
         let budget = if is_known_by_path(file) { &mut self.others } else { &mut self.own };
         let most = LARGEST_FILE.min(budget.read as u64);
-        let text = text(&seen_from_here(self.pid, &path), most)?;
+        let text = text(&path_from_collector(self.pid, &path), most)?;
         budget.read = budget.read.saturating_sub(text.len());
         Some(SourceText { lines: lines(&text), ..SourceText::default() })
     }
@@ -143,7 +143,7 @@ impl SourceText {
 }
 
 /// The path by which this process can open the file, even if the target has another root directory.
-fn seen_from_here(pid: Option<u32>, path: &Path) -> PathBuf {
+fn path_from_collector(pid: Option<u32>, path: &Path) -> PathBuf {
     let root = pid.map(|pid| PathBuf::from(format!("/proc/{pid}/root")));
     match root.filter(|root| fs::metadata(root).is_ok()) {
         Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),

@@ -52,7 +52,7 @@ fn grouped(
         let capture = if file.aggregated() {
             sums(path, request, (by, expr), &mut groups, &mut matched)?
         } else {
-            allocation_records::each(&file, request, expr, |capture, life| {
+            allocation_records::for_each_allocation(&file, request, expr, |capture, life| {
                 matched.matched.add(life.size, 1);
                 groups.add(capture, life);
             })?
@@ -119,7 +119,7 @@ fn largest(
     let mut matched = MatchTotals::default();
     let mut times = CaptureInfo::default();
     for path in &of_one_recording(request.paths)? {
-        let capture = allocation_records::each(&request.open(path)?, request, expr, |capture, life| {
+        let capture = allocation_records::for_each_allocation(&request.open(path)?, request, expr, |capture, life| {
             matched.matched.add(life.size, 1);
             rows.add(capture, life);
         })?;
@@ -137,7 +137,7 @@ fn stream(options: &QueryArgs, request: &Request<'_>, expr: &Expr, out: &mut Rep
     let mut rows = ListingWriter::new(&options.expression.text, &mut *out);
     let mut matched = MatchTotals::default();
     for path in &of_one_recording(request.paths)? {
-        let capture = allocation_records::each(&request.open(path)?, request, expr, |capture, life| {
+        let capture = allocation_records::for_each_allocation(&request.open(path)?, request, expr, |capture, life| {
             matched.matched.add(life.size, 1);
             rows.add(capture, life);
         })?;

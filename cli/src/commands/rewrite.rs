@@ -60,7 +60,9 @@ pub(crate) fn strip(options: &StripArgs) -> Result<u8> {
     let output = &options.output;
     let mut out = ReportOutput::capture(output.output.as_deref(), output.force, &options.capture, "stripped")?;
     let mut plan = StripPlan::new(StripRule { lived_less_ns: options.lived_less, smaller: options.smaller });
-    allocation_records::each(&capture, &Request::default(), &Expr::And(Vec::new()), |_, life| plan.add(life))?;
+    allocation_records::for_each_allocation(&capture, &Request::default(), &Expr::And(Vec::new()), |_, life| {
+        plan.add(life)
+    })?;
     let dropped = plan.allocations;
     let process = stripped(capture.process(), options, dropped);
     rewrite(&capture, (&process, capture.symbols()), Some(&plan), None, &mut out)?;

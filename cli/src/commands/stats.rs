@@ -54,7 +54,9 @@ fn lifetimes(options: &args::StatsArgs) -> Result<reports::lifetimes::LifetimesR
     let mut report = reports::lifetimes::LifetimesReport::default();
     for path in &of_one_recording(request.paths)? {
         let capture =
-            allocation_records::each(&request.open(path)?, &request, &expr, |capture, life| report.add(capture, life))?;
+            allocation_records::for_each_allocation(&request.open(path)?, &request, &expr, |capture, life| {
+                report.add(capture, life)
+            })?;
         report.end_capture(&capture);
     }
     Ok(report)

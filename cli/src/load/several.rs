@@ -12,7 +12,7 @@ use memtrack_reader::combine::{CapturePart, combine};
 use memtrack_reader::source::{self, DataLoss};
 use memtrack_reader::together::{self, JointCapture, JointReplay};
 
-use super::{LoadWarnings, Request, capture_info, finished, load_one, made, opened};
+use super::{LoadWarnings, Request, capture_from, capture_info, finished, load_one, opened};
 use crate::message;
 use crate::reports::capture_info::{Capture, CaptureInfo, CombinedPeaks, ProcessRow};
 use crate::reports::presentation::Presentation;
@@ -116,7 +116,7 @@ fn replay_together(
     for (member, known) in members.into_iter().zip(known) {
         let JointCapture { read, analysis, allocated, own_peak } = member;
         let (info, file_bytes) = known.unwrap_or_default();
-        let mut capture = made(info, read, analysis, &mut problems.unnamed);
+        let mut capture = capture_from(info, read, analysis, &mut problems.unnamed);
         capture = finished(capture, allocated, file_bytes, request, problems)?;
         capture.info.own_peak_bytes = (!request.narrows()).then_some(own_peak.bytes);
         capture.analysis.curve = curve.take();

@@ -1,10 +1,8 @@
 //! `diff`: what changed between two captures, function by function, as text, JSON or Markdown.
 //!
 //! JSON contains all changes; text omits differences between any two runs of a program (see [`ReducedRows`]) and small
-//! changes, and states how much.
-//!
-//! Invariant: the baseline is not scaled unless requested, and then the scale is printed; a function is new or vanished
-//! only if one capture has no allocations of it.
+//! changes, and states how much. Invariant: the baseline is not scaled unless requested, and then the scale is
+//! printed; a function is new or vanished only if one capture has no allocations of it.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -55,7 +53,6 @@ enum Status {
 }
 
 impl Diff {
-    /// Compares two captures.
     pub(crate) fn new(base: &Capture, new: &Capture, metric: ComparedMetric, by_total: bool) -> Self {
         let mut merged = MergedTree::default();
         let [base_rows, new_rows] = [base, new].map(|capture| capture.analysis.view(metric.view));
@@ -164,22 +161,22 @@ impl Diff {
     }
 
     /// Whether a change is larger than the difference between any two runs of a program.
-    fn is_news(&self, pair: &FigurePair) -> bool {
+    fn is_significant(&self, pair: &FigurePair) -> bool {
         let [base, new] = self.whole();
         let largest = self.figure(pair.base).max(self.figure(pair.new));
-        self.change(pair).unsigned_abs() >= u128::from(self.metric.least_news(base.max(new), largest))
+        self.change(pair).unsigned_abs() >= u128::from(self.metric.significance_floor(base.max(new), largest))
     }
 
     /// Changes of arenas and imports, which have no rows.
     fn excluded_lines(&self) -> Vec<String> {
         let parts = [("Python allocator arenas (used and unused)", &self.arenas), ("Held by imports", &self.imports)];
-        let changed = parts.into_iter().filter(|(_, pair)| self.is_news(pair));
+        let changed = parts.into_iter().filter(|(_, pair)| self.is_significant(pair));
         changed.map(|(what, pair)| format!("{what}: {}", self.before_and_after(pair))).collect()
     }
 
     /// Number of functions that text omits because they changed little.
     fn below_floor(&self) -> Option<String> {
-        let is_below = |row: &&DiffRow| self.changed(row) != 0 && !self.is_news(self.chosen(row));
+        let is_below = |row: &&DiffRow| self.changed(row) != 0 && !self.is_significant(self.chosen(row));
         let number = self.quiet.rows.iter().filter(is_below).count() as u64;
         let functions = plural(number, "function", "functions");
         (number > 0).then(|| {
@@ -224,7 +221,7 @@ impl Diff {
     /// The functions of a section whose figure changed; allocating functions before their callers.
     fn section(&self, status: Status) -> Vec<&DiffRow> {
         let rows = self.quiet.rows.iter();
-        let is_shown = |row: &&DiffRow| self.section_of(row) == status && self.is_news(self.chosen(row));
+        let is_shown = |row: &&DiffRow| self.section_of(row) == status && self.is_significant(self.chosen(row));
         let mut rows: Vec<_> = rows.filter(is_shown).collect();
         rows.sort_by_key(|row| Reverse(self.rank(row)));
         rows
@@ -341,12 +338,10 @@ const SECTIONS: [(&str, Status); 4] =
     [("Grown", Status::Grown), ("New", Status::New), ("Shrunk", Status::Shrunk), ("Vanished", Status::Vanished)];
 
 impl Status {
-    /// Whether only one of the captures has the function.
     fn is_one_sided(self) -> bool {
         matches!(self, Self::New | Self::Vanished)
     }
 
-    /// Whether memory went down.
     fn is_less(self) -> bool {
         matches!(self, Self::Shrunk | Self::Vanished)
     }

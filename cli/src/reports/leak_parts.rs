@@ -66,11 +66,11 @@ impl LeakParts {
         let (whole, leaked) = (self.whole(), self.leaked(with_imports));
         let when = self.moment.when();
         if leaked == whole {
-            return vec![("Leaked", format!("{}, live {when}{}", in_words(leaked), self.of_these(leaked)))];
+            return vec![("Leaked", format!("{}, live {when}{}", in_words(leaked), self.owners_text(leaked)))];
         }
         let mut lines = vec![
             ("Live", format!("{} {when}", in_words(whole))),
-            ("  leaked", format!("{}{}", in_words(leaked), self.of_these(leaked))),
+            ("  leaked", format!("{}{}", in_words(leaked), self.owners_text(leaked))),
         ];
         if !with_imports && self.imports().count > 0 {
             lines.push(("  by imports", in_words(self.imports())));
@@ -80,7 +80,7 @@ impl LeakParts {
     }
 
     /// The main owners of leaked memory, as text.
-    fn of_these(&self, leaked: Tally) -> String {
+    fn owners_text(&self, leaked: Tally) -> String {
         let own = self.whose[Whose::Own as usize];
         let parts = [("own code", own), ("Python itself", self.interpreter.unwrap_or_default())];
         let said = parts.into_iter().filter(|(_, part)| part.bytes > 0 && *part != leaked);

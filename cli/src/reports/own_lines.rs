@@ -107,7 +107,7 @@ pub(crate) fn top_rows(capture: &Capture, view: View) -> TextTable {
 pub(crate) fn label(capture: &Capture, stack: StackId) -> Label {
     let path = OwnLinePath::of(capture, stack, false);
     let mut row = OwnLineRow::new(path.key(None));
-    row.go_through(capture, path.through, 0);
+    row.add_callee(capture, path.through, 0);
     row.label(capture)
 }
 
@@ -123,7 +123,7 @@ fn of_groups(capture: &Capture, groups: &[GroupRow], threads: bool, processes: b
             rows.push(OwnLineRow::new(key));
         }
         rows[place].add(group);
-        rows[place].go_through(capture, path.through, group.bytes);
+        rows[place].add_callee(capture, path.through, group.bytes);
     }
     rows.sort_by_key(|row| Reverse((row.tally.bytes, row.tally.count)));
     rows
@@ -140,7 +140,7 @@ impl OwnLineRow {
         *bytes = bytes.saturating_add(group.bytes);
     }
 
-    fn go_through(&mut self, capture: &Capture, through: Option<FrameId>, bytes: u64) {
+    fn add_callee(&mut self, capture: &Capture, through: Option<FrameId>, bytes: u64) {
         let Some(frame) = through.map(|id| capture.frames.frame(id)) else { return };
         let new = CalleeBytes { bytes: 0, line: frame.line };
         let known = self.through.entry((frame.function, frame.file)).or_insert(new);

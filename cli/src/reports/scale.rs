@@ -36,7 +36,7 @@ impl ComparedMetric {
 
     /// The same for a function with the figure `own`: changes up to half a percent of it are noise of many small
     /// blocks, unless they are a significant share of the total.
-    pub(crate) fn least_news(self, whole: u64, own: u64) -> u64 {
+    pub(crate) fn significance_floor(self, whole: u64, own: u64) -> u64 {
         self.floor(whole).max((own / OWN_PART).min(whole / LIVE_PART))
     }
 }
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!([0, 100_000, 10_000_000, u64::MAX].map(|whole| live.floor(whole)), [1, 100, 1000, 1000]);
         assert_eq!([100_000, 100_000_000].map(|whole| of_run.floor(whole)), [100, 10_000]);
         assert_eq!([100, 100_000].map(|whole| number.floor(whole)), [1, 10]);
-        let least = [10_000, 5_000_000, 50_000_000].map(|own| live.least_news(60_000_000, own));
+        let least = [10_000, 5_000_000, 50_000_000].map(|own| live.significance_floor(60_000_000, own));
         assert_eq!(least, [1000, 25_000, 60_000]);
     }
 

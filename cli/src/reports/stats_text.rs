@@ -57,7 +57,7 @@ fn lists(
 ) -> io::Result<()> {
     let of = |title: &str| format!("{title}, of {}", subject(view));
     if let Some(left_out) = capture.left_out(view) {
-        say("Lists below", &left_out, format, out)?;
+        write_figure("Lists below", &left_out, format, out)?;
     }
     let [by_size, by_count] = places(capture, rows, view, limit);
     section("Processes", &processes::table(&capture.info.processes, limit), format, out)?;
@@ -96,7 +96,7 @@ fn figures(
 ) -> io::Result<()> {
     let info = &capture.info;
     let totals = &capture.analysis.totals;
-    let mut line = |label: &str, text: String| say(label, &text, format, out);
+    let mut line = |label: &str, text: String| write_figure(label, &text, format, out);
     line("Program", Styled::from(info.title()).cut(format.width.map(|width| width.saturating_sub(LABEL))).words())?;
     if let Some(version) = info.python_version() {
         let allocator = info.python_allocator().map(|name| format!(", allocator {name}")).unwrap_or_default();
@@ -116,19 +116,19 @@ fn figures(
     line("  live at exit", format!("{}, {}", count(live.count), size(live.bytes)))?;
     line("Peak", peak(capture))?;
     if capture.shown.folded && !capture.has_several_peaks() {
-        held_by(capture, View::HighWaterMark, format, out)?;
+        own_line_rows(capture, View::HighWaterMark, format, out)?;
     }
-    let mut line = |label: &str, text: String| say(label, &text, format, out);
+    let mut line = |label: &str, text: String| write_figure(label, &text, format, out);
     if let Some(bytes) = info.combined_peaks.as_ref().and_then(|combined_peaks| combined_peaks.sum_of_peaks) {
         line("  sum of peaks", format!("{}, each process at its own time", size(bytes)))?;
     }
     for (label, text) in leaked {
-        say(label, &text, format, out)?;
+        write_figure(label, &text, format, out)?;
         if capture.shown.folded && label.trim().eq_ignore_ascii_case("leaked") {
-            held_by(capture, leaks, format, out)?;
+            own_line_rows(capture, leaks, format, out)?;
         }
     }
-    let mut line = |label: &str, text: String| say(label, &text, format, out);
+    let mut line = |label: &str, text: String| write_figure(label, &text, format, out);
     line("Temporary", tally(totals.temporary))?;
     if let Some(failed) = failed::text(capture) {
         line("Failed", failed)?;
@@ -168,7 +168,7 @@ fn figures(
 }
 
 /// Prints the top own-code lines below a figure.
-fn held_by(capture: &Capture, view: View, format: TextFormat, out: &mut impl Write) -> io::Result<()> {
+fn own_line_rows(capture: &Capture, view: View, format: TextFormat, out: &mut impl Write) -> io::Result<()> {
     top_rows(capture, view).indented(2, format).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 
@@ -209,7 +209,7 @@ fn tally(tally: Tally) -> String {
 }
 
 /// Prints a label and its figures.
-fn say(label: &str, text: &str, format: TextFormat, out: &mut impl Write) -> io::Result<()> {
+fn write_figure(label: &str, text: &str, format: TextFormat, out: &mut impl Write) -> io::Result<()> {
     entry(label, LABEL, text, format).iter().try_for_each(|line| writeln!(out, "{line}"))
 }
 

@@ -149,7 +149,7 @@ fn unknown_option(text: &str) -> String {
 const MEANT: f64 = 0.7;
 
 /// A note about options of memtrack after the program, which were passed to the program.
-pub(crate) fn options_behind(target: &Target) -> Option<String> {
+pub(crate) fn misplaced_options(target: &Target) -> Option<String> {
     let (Target::Script(_, words) | Target::Module(_, words)) = target else { return None };
     let known = run_options();
     let is_ours = |word: &&str| known.iter().any(|option| option == word) && !COMMON.contains(word);
@@ -235,7 +235,7 @@ mod tests {
     fn options_behind_the_program_are_told() {
         let behind = |words: &[&str]| {
             let words: Vec<OsString> = words.iter().map(Into::into).collect();
-            super::options_behind(&Target::parse(&words).unwrap())
+            super::misplaced_options(&Target::parse(&words).unwrap())
         };
         assert!(
             behind(&["app.py", "-o", "x.bin", "--native"]).unwrap().starts_with("-o --native passed to the program")

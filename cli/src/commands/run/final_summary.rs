@@ -241,9 +241,9 @@ fn figures(
     captures: usize,
     names: &DebugFileSearch,
 ) {
-    let held = |view| {
+    let own_line_rows = |view| {
         if !names.is_over() {
-            held(capture, view);
+            own_line_rows(capture, view);
         }
     };
     let peak = capture.analysis.totals.peak;
@@ -257,14 +257,14 @@ fn figures(
             let all = if captures > 1 { ", in all processes together" } else { "" };
             let peak = format!("{} in {} allocations{all}", size(peak.bytes), count(peak.allocations));
             message::labelled("peak", peak);
-            held(View::HighWaterMark);
+            own_line_rows(View::HighWaterMark);
         }
     }
     let (leaked, when) = (parts.leaked(false), capture.info.leak_moment.when());
     let leaked_in_words = format!("{} in {} allocations, live {when}", size(leaked.bytes), count(leaked.count));
     message::labelled("leaked", leaked_in_words);
     if leaked.bytes > 0 {
-        held(View::Leaks);
+        own_line_rows(View::Leaks);
     }
     if let Some(text) = parts.excluded_text() {
         message::labelled("excluded", text);
@@ -292,7 +292,7 @@ fn figures(
 }
 
 /// Prints the lines of own code with the most memory of a view.
-fn held(capture: &Capture, view: View) {
+fn own_line_rows(capture: &Capture, view: View) {
     message::rows(&own_lines::top_rows(capture, view));
 }
 

@@ -37,7 +37,7 @@ impl LiveSink {
         Self { inner, running: Some(ProcessReplay::new()), next: Instant::now() + INTERVAL, told: String::new() }
     }
 
-    fn tell(&mut self) {
+    fn print_figures(&mut self) {
         let begun = Instant::now();
         let Some(now) = self.running.as_ref().filter(|_| begun >= self.next).and_then(ProcessReplay::now) else {
             return;
@@ -92,7 +92,7 @@ impl Sink for LiveSink {
     }
 
     fn checkpoint(&mut self) -> io::Result<()> {
-        self.tell();
+        self.print_figures();
         self.inner.checkpoint()
     }
 

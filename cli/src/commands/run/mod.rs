@@ -36,7 +36,7 @@ use crate::message;
 use crate::output::CaptureFile;
 use crate::shim::{self, NoPlace};
 use crate::sys::{Child, ChildrenWait, Reaped, Signals, Spawn, end_with, shell_status};
-use crate::target::{Environment, Target, TargetFile, options_behind};
+use crate::target::{Environment, Target, TargetFile, misplaced_options};
 use crate::units;
 
 /// After this time a note is printed that memtrack waits for the program's children.
@@ -55,7 +55,7 @@ pub(crate) fn run(options: &args::RunArgs) -> Result<u8> {
     refuse_contradictions(options)?;
     let target = Target::parse(&options.target)?;
     let program = target.resolve(options.python.as_deref(), std::env::vars_os().collect())?;
-    if let Some(text) = options_behind(&target).filter(|_| !options.quiet) {
+    if let Some(text) = misplaced_options(&target).filter(|_| !options.quiet) {
         message::warning(text);
     }
     crate::sys::keep_reserve();

@@ -59,7 +59,7 @@ impl PackedColumns {
     }
 
     /// Completes the object.
-    pub(super) fn ended(mut self) -> io::Result<PackedObject> {
+    pub(super) fn finish(mut self) -> io::Result<PackedObject> {
         self.text.extend_from_slice(if self.begun { b"}" } else { b"{}" });
         self.hand_over()?;
         self.packed.finish().map(PackedObject)
@@ -106,7 +106,7 @@ mod tests {
         let mut columns = PackedColumns::new();
         columns.column("a", numbers.clone()).unwrap();
         let mut text = Vec::new();
-        columns.ended().unwrap().write(&mut text).unwrap();
+        columns.finish().unwrap().write(&mut text).unwrap();
         let value: serde_json::Value = serde_json::from_str(&super::super::testing::unpacked(&text)).unwrap();
         assert_eq!(value["a"], serde_json::json!(numbers));
     }
@@ -118,7 +118,7 @@ mod tests {
         columns.steps("b", [5, 5, 9]).unwrap();
         columns.json("c", &"</script>".into()).unwrap();
         let mut text = Vec::new();
-        let packed = columns.ended().unwrap();
+        let packed = columns.finish().unwrap();
         packed.write(&mut text).unwrap();
         assert_eq!(text.iter().filter(|byte| **byte != b'\n').count(), packed.len());
         assert_eq!(super::super::testing::unpacked(&text), r#"{"a":[],"b":[5,0,4],"c":"</script>"}"#);

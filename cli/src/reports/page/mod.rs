@@ -104,7 +104,7 @@ pub(crate) fn flamegraph(
         let time = time::write(capture, &sites, most, &mut data)?;
         let notes: Vec<_> = notes.iter().cloned().chain(sites.note()).chain(names.note()).chain(time).collect();
         data.json("notes", &notes.into())?;
-        data.ended()
+        data.finish()
     })?;
     let title = format!("{} - memtrack", capture.info.program());
     let heading = [capture.info.program(), capture.info.title()];
@@ -163,7 +163,7 @@ pub(crate) fn difference(
         let mut names = KeyNames::of_functions(&merged.functions, start.plumbing(), [&base.frames, &new.frames]);
         sites.write(&mut data, &mut names)?;
         data.json("notes", &notes.iter().cloned().chain(sites.note()).collect::<Vec<_>>().into())?;
-        data.ended()
+        data.finish()
     })?;
     let info = [info_pairs(base), info_pairs(new)].concat();
     let heading = [format!("{}, compared", new.info.program()), title];

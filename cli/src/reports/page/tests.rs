@@ -52,7 +52,7 @@ fn a_page_that_would_be_too_large_gets_fewer_sites() {
         let mut data = PackedColumns::new();
         let random = |at: u64| at.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31) ^ at;
         data.column("a", (0..most as u64 / 20).map(random)).unwrap();
-        data.ended()
+        data.finish()
     };
     let packed = bounded(100_000, |most| {
         tried.push(most);

@@ -59,7 +59,7 @@ pub(super) fn write(
         if capture.analysis.exact_times { 0 } else { capture.info.time_uncertainty_ns.unwrap_or(SNAPSHOT_NS) };
     data.json("timePrecision", &exact_ns.div_ceil(MICROSECOND_NS).max(1).into())?;
     if intervals.is_some() {
-        write_lives(&lives, data)?;
+        write_live_intervals(&lives, data)?;
     }
     let step = step * moments.step;
     Ok((step > 1).then(|| {
@@ -179,7 +179,7 @@ fn write_steps(name: &str, steps: &TimeSteps, data: &mut PackedColumns) -> io::R
     data.column(&format!("{name}Bytes"), steps.iter().map(|(_, bytes)| *bytes))
 }
 
-fn write_lives(lives: &Lives, data: &mut PackedColumns) -> io::Result<()> {
+fn write_live_intervals(lives: &Lives, data: &mut PackedColumns) -> io::Result<()> {
     let mut sorted: Vec<_> = lives.iter().collect();
     sorted.sort_unstable_by_key(|(key, _)| **key);
     data.steps("liveGroup", sorted.iter().map(|(key, _)| u64::from(key.0)))?;
@@ -255,7 +255,7 @@ mod tests {
         let mut data = PackedColumns::new();
         assert_eq!(write(&capture, &sites(&capture), 100, &mut data).unwrap(), None);
         let mut text = Vec::new();
-        data.ended().unwrap().write(&mut text).unwrap();
+        data.finish().unwrap().write(&mut text).unwrap();
         let text = crate::reports::page::testing::unpacked(&text);
         assert!(text.contains("\"heap\":[") && !text.contains("liveGroup"), "{text}");
     }

@@ -97,6 +97,7 @@ def stage(directory):
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists() or target.stat().st_mtime_ns != (ROOT / name).stat().st_mtime_ns:
             shutil.copy2(ROOT / name, target)
+        shutil.copymode(ROOT / name, target)
     return directory
 
 

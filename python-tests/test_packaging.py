@@ -97,6 +97,22 @@ def test_archives_do_not_depend_on_times_order_or_owners(tmp_path, monkeypatch):
     assert len(sums) == 1
 
 
+def test_staged_files_follow_the_checkout_in_content_and_mode(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(REPOSITORY / "packaging"))
+    checkout = importlib.import_module("checkout")
+    monkeypatch.setattr(checkout, "ROOT", tmp_path / "checkout")
+    script = tmp_path / "checkout" / "script"
+    checkout.write(script, "text")
+    for command in ["git init -q", "git add script"]:
+        assert execute([*command.split()], cwd=tmp_path / "checkout").status == 0
+    staged = checkout.stage(tmp_path / "staged")
+    (staged / "left over").touch()
+    script.chmod(0o755)  # which leaves its time as it is
+    (tmp_path / "checkout" / "unknown to git").touch()
+    checkout.stage(staged)
+    assert paths_below(staged) == ["script"] and os.access(staged / "script", os.X_OK)
+
+
 @pytest.fixture
 def package_environment(executable):
     """That of a user for whom the package is importable, and the program on PATH."""

@@ -85,7 +85,7 @@ def test_keys_walk_through_the_tree(capture):
     terminal.press("/only_in_b")
     terminal.until("matched 3.00 MB")
     terminal.press("\rp")
-    terminal.until("total 3.00 MB in 1, own 3.00 MB in 1")
+    terminal.until("total 3.00 MB in 1, self 3.00 MB in 1")
     terminal.until("kept.append(bytearray(3_000_000))")
     terminal.press("\x1b[A\x1b[B?")
     terminal.until("any key closes")

@@ -73,7 +73,11 @@ def test_a_cache_that_cannot_serve_gives_way_to_the_next_place(copied, tmp_path,
 def test_a_program_runs_unrecorded_where_no_place_can_be_written(executable, tmp_path):
     """In a mount namespace that is read-only throughout."""
     script = """
-        mount --make-rprivate / && mount -o remount,bind,ro / || exit 77
+        mount --make-rprivate / || exit 77
+        for copies in /tmp /var/tmp /dev/shm; do  # of earlier runs
+            ! [ -d $copies/memtrack-$(id -u) ] || mount -t tmpfs -o ro tmpfs $copies/memtrack-$(id -u) || exit 77
+        done
+        mount -o remount,bind,ro / || exit 77
         for point in /tmp /var/tmp /dev/shm /run; do ! mountpoint -q $point || mount -o remount,bind,ro $point || exit 77; done
         if touch /dev/shm/x /tmp/x 2>/dev/null; then exit 77; fi
         env -u HOME -u XDG_RUNTIME_DIR XDG_CACHE_HOME=/nowhere "$0" run -- sh -c 'echo it ran; exit 7'

@@ -25,7 +25,7 @@ def test_the_first_command_records_the_demo_and_shows_its_numbers(executable, tm
 
 
 # Options in the README that are cargo's and the scripts'.
-OF_SCRIPTS = ("--release", "--workspace", "--all-pythons", "--whole", "--build", "--features")
+OF_SCRIPTS = ("--release", "--workspace", "--all-pythons", "--whole", "--build", "--features", "--path")
 
 
 def test_commands_of_the_readme_exist(executable):

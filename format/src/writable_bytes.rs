@@ -1,14 +1,14 @@
 //! Bytes that numbers and records are written to, at positions.
 //!
-//! A trait, because a segment in shared memory is none of Rust's slices: another process reads it while it is written, so
-//! there may be no mutable borrow of it. Invariant: no byte is written beyond the end.
+//! A trait, because a segment in shared memory is not a Rust slice: another process reads it while it is written, so a
+//! mutable borrow of it would be undefined behaviour. Invariant: no byte is written beyond the end.
 
 /// A slice of bytes, or memory that is used as one.
 pub trait WritableBytes {
-    /// How many there are.
+    /// The number of bytes.
     fn length(&self) -> usize;
 
-    /// Writes bytes at a position; `None`: they are more than there are from there on.
+    /// Writes bytes at a position; `None` where they do not fit.
     #[must_use]
     fn put<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()>;
 

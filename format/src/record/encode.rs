@@ -6,11 +6,13 @@
 //!
 //! Invariant: no allocation, no panic, and no byte is written beyond the given bytes.
 
+mod definitions;
+
 use std::hint::cold_path;
 
-use super::byte_writer::{AllocHead, ByteWriter, MAX_TEXT, address_delta, open};
+use super::byte_writer::{AllocHead, ByteWriter, address_delta, open};
 use super::delta_state::{AgeByAddress, DeltaState, bin};
-use super::{CodeHead, ModuleRecord, RawFrame, extra, tag};
+use super::{RawFrame, extra, tag};
 use crate::varint::zigzag;
 use crate::{Allocator, MapClass, WritableBytes};
 
@@ -54,14 +56,6 @@ pub struct Encoder {
     state: DeltaState,
     ages: AgeByAddress,
     timed: bool,
-}
-
-/// A name of a thread, in the record that says whose it is.
-fn name_of(bytes: &mut (impl WritableBytes + ?Sized), at: usize, which: u8, tid: i32, name: &[u8]) -> Option<usize> {
-    let mut out = begin_extra(bytes, at, which, name.len())?;
-    out.number(u64::from(tid.cast_unsigned()))?;
-    out.text(name)?;
-    Some(out.at())
 }
 
 impl Encoder {
@@ -403,77 +397,6 @@ impl Encoder {
     /// See [`super::Record::ExecBegins`] and [`super::Record::ExecFailed`].
     pub fn exec(&mut self, bytes: &mut (impl WritableBytes + ?Sized), at: usize, failed: bool) -> Option<usize> {
         Self::bare(bytes, at, if failed { extra::EXEC_FAILED } else { extra::EXEC_BEGINS })
-    }
-
-    /// See [`super::Record::ThreadName`].
-    pub fn thread_name(
-        &mut self,
-        bytes: &mut (impl WritableBytes + ?Sized),
-        at: usize,
-        tid: i32,
-        name: &[u8],
-    ) -> Option<usize> {
-        name_of(bytes, at, extra::THREAD_NAME, tid, name)
-    }
-
-    /// See [`super::Record::PythonName`].
-    pub fn python_name(
-        &mut self,
-        bytes: &mut (impl WritableBytes + ?Sized),
-        at: usize,
-        tid: i32,
-        name: &[u8],
-    ) -> Option<usize> {
-        name_of(bytes, at, extra::PYTHON_NAME, tid, name)
-    }
-
-    /// See [`super::Record::Code`].
-    pub fn code(&mut self, bytes: &mut (impl WritableBytes + ?Sized), at: usize, code: &CodeHead<'_>) -> Option<usize> {
-        let mut out =
-            begin_extra(bytes, at, extra::CODE, code.name.len().min(MAX_TEXT) + code.file.len().min(MAX_TEXT))?;
-        out.number(u64::from(code.id))?;
-        out.number(u64::from(code.first_line))?;
-        out.byte(code.lines as u8)?;
-        out.number(u64::from(code.lines_len))?;
-        out.text(code.name)?;
-        out.text(code.file)?;
-        Some(out.at())
-    }
-
-    /// See [`super::Record::Module`].
-    pub fn module(
-        &mut self,
-        bytes: &mut (impl WritableBytes + ?Sized),
-        at: usize,
-        module: &ModuleRecord<'_>,
-    ) -> Option<usize> {
-        let mut out = begin_extra(
-            bytes,
-            at,
-            extra::MODULE,
-            module.path.len().min(MAX_TEXT) + module.build_id.len().min(MAX_TEXT),
-        )?;
-        out.number(u64::from(module.id))?;
-        out.number(module.bias)?;
-        out.number(module.start)?;
-        out.number(module.end)?;
-        out.text(module.path)?;
-        out.text(module.build_id)?;
-        Some(out.at())
-    }
-
-    /// See [`super::Record::CodeLines`]; at most [`MAX_TEXT`] bytes.
-    pub fn code_lines(
-        &mut self,
-        bytes: &mut (impl WritableBytes + ?Sized),
-        at: usize,
-        id: u32,
-        part: &[u8],
-    ) -> Option<usize> {
-        let mut out = begin_extra(bytes, at, extra::CODE_LINES, part.len().min(MAX_TEXT))?;
-        out.number(u64::from(id))?;
-        out.text(part)?;
-        Some(out.at())
     }
 
     fn bare(bytes: &mut (impl WritableBytes + ?Sized), at: usize, which: u8) -> Option<usize> {

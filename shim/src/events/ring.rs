@@ -80,14 +80,15 @@ impl RingSegment {
     }
 }
 
-/// The bytes of the current segment, which has room for a record. Where they are is read as late as they are needed.
+/// The current segment, which has room for a record. Its address is loaded by [`LateRoom::bytes`] only, so that the fast
+/// path keeps no register for it.
 pub(crate) struct LateRoom<'a> {
     segment: &'a RingSegment,
     room: SegmentRoom,
 }
 
 impl LateRoom<'_> {
-    /// They are needed.
+    /// The segment's bytes.
     #[inline(always)]
     pub(crate) const fn bytes(&mut self) -> &mut SegmentRoom {
         self.room = SegmentRoom(self.segment.room);
@@ -95,8 +96,8 @@ impl LateRoom<'_> {
     }
 }
 
-/// The bytes of a segment. No slice, for the collector may be copying those that are published; the ring writes above
-/// them only.
+/// The bytes of a segment. Not a slice, because the collector may be copying the published part; the ring writes above
+/// that part only.
 pub(crate) struct SegmentRoom(NonNull<u8>);
 
 impl WritableBytes for SegmentRoom {
@@ -123,7 +124,7 @@ impl WritableBytes for SegmentRoom {
         }
         // SAFETY: inside of the segment, which has as many bytes from there on as the text.
         let place = unsafe { self.0.add(at) };
-        // SAFETY: as for `put`, and the text is memory of the caller's.
+        // SAFETY: this thread alone writes above what is published, and the caller's text does not lie in the segment.
         unsafe { place.as_ptr().copy_from_nonoverlapping(text.as_ptr(), text.len()) };
         Some(())
     }

@@ -42,7 +42,7 @@ use hot_path::{AllocAndLeave, FreeStep};
 
 /// The thread-local word of a thread that is claiming its slot, whose slot belongs to a process that is its parent, or
 /// of which nothing is recorded any more.
-const CLAIMING: *const () = std::ptr::without_provenance(1);
+const CLAIMING: *const () = std::ptr::without_provenance(LAST_MARK);
 /// The highest word that is no address.
 const LAST_MARK: usize = 1;
 
@@ -213,7 +213,7 @@ pub(crate) fn resume(left: *const ()) {
     tls::set(left);
 }
 
-/// Forgets what was told of all threads: in a forked child, whose shared memory is new.
+/// Forgets the slots of all threads: in a forked child, whose shared memory is new.
 pub(crate) fn begin_again() {
     tls::set(std::ptr::null());
     python::forget_specific();

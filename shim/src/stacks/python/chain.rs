@@ -21,6 +21,7 @@ use std::hint::cold_path;
 mod compare;
 mod entries;
 mod fast_compare;
+mod follow_near;
 mod links;
 mod update;
 
@@ -29,7 +30,8 @@ pub(crate) use fast_compare::FastComparison;
 
 use compare::same_code;
 use fast_compare::ComparedSpan;
-use links::{ChainLink, Links};
+use follow_near::EnteredFrame;
+use links::{ChainLink, Links, MOST};
 
 /// Most links followed; a longer chain is taken for a broken one, and its thread's stack for empty and truncated.
 const LONGEST_WALK: usize = 200_000;
@@ -88,6 +90,10 @@ pub(crate) struct Chain {
     details: MappedVec<FrameDetail>,
     /// Where a frame address was last put; only a hint, always checked against `links`.
     index: MappedVec<u32>,
+    /// So many frames have room in these three, and are not too many to be written.
+    room: usize,
+    /// The frames that [`Chain::follow_near`] has found to be new.
+    entered: [EnteredFrame; MOST],
     /// What is to be compared first.
     span: ComparedSpan,
     /// Of the newest frame.
@@ -121,6 +127,8 @@ impl Chain {
             links: Links::new(),
             details: MappedVec::new(),
             index: MappedVec::new(),
+            room: 0,
+            entered: [EnteredFrame::NONE; MOST],
             span: ComparedSpan::UNKNOWN,
             newest_detail: FrameDetail::NONE,
             timer: SampledTimer::new(),
@@ -281,7 +289,10 @@ impl Chain {
     fn reserve(&mut self, length: usize) -> bool {
         self.span = ComparedSpan::UNKNOWN;
         let entries = length.wrapping_mul(INDEX_SHARE);
-        self.links.grow(length.wrapping_add(1)) && self.details.grow(length) && self.grow_index(entries)
+        let enough = self.links.grow(length.wrapping_add(1)) && self.details.grow(length) && self.grow_index(entries);
+        let room = self.links.room().min(self.details.capacity()).min(self.index.capacity());
+        self.room = room.min(MAX_DEPTH.wrapping_sub(1) as usize);
+        enough
     }
 
     #[inline]

@@ -24,9 +24,11 @@ const UNKNOWN: CodeObject<'static> = CodeObject {
 
 /// An entry of the table; free where the address is 0.
 #[derive(Clone, Copy, Debug, Default)]
-struct CodeEntry {
+pub(super) struct CodeEntry {
     address: usize,
-    id: u32,
+    pub(super) id: u32,
+    /// The code unit from which on a traceback shows its frames; 0 where frames do not say whether they are complete.
+    pub(super) first_traceable: u32,
 }
 
 // SAFETY: integers only.
@@ -89,7 +91,7 @@ impl CodeIds {
         writer: &mut impl StackWriter,
     ) -> u32 {
         match self.find(executable) {
-            Some(id) => id,
+            Some(entry) => entry.id,
             None => self.describe(layout, python, executable, writer),
         }
     }
@@ -107,7 +109,8 @@ impl CodeIds {
         let id = new_id();
         self.text.grow(3 * LONGEST);
         write(layout, code, self.text.as_mut_slice(), |object| writer.define_code(id, object));
-        self.insert(CodeEntry { address: code.address(), id });
+        let first_traceable = layout.incomplete_frame.map_or(0, |fields| code.int(fields.first_traceable).cast_unsigned());
+        self.insert(CodeEntry { address: code.address(), id, first_traceable });
         id
     }
 
@@ -133,6 +136,7 @@ impl CodeIds {
         position.wrapping_add(1) & self.mask()
     }
 
+    #[inline]
     fn position(&self, address: usize) -> Option<usize> {
         let mut position = self.home(address);
         loop {
@@ -148,8 +152,10 @@ impl CodeIds {
         }
     }
 
-    fn find(&self, address: usize) -> Option<u32> {
-        self.position(address).map(|position| self.entries.get(position).id)
+    /// What is kept of a code object that is described.
+    #[inline]
+    pub(super) fn find(&self, address: usize) -> Option<CodeEntry> {
+        self.position(address).map(|position| self.entries.get(position))
     }
 
     fn insert(&mut self, entry: CodeEntry) {
@@ -243,18 +249,18 @@ mod tests {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let address = (state >> 33) as usize % 3000 * 16 + 0x5000;
             if state >> 63 == 0 && !map.contains_key(&address) {
-                codes.insert(CodeEntry { address, id });
+                codes.insert(CodeEntry { address, id, first_traceable: 0 });
                 map.insert(address, id);
             } else {
                 assert_eq!(codes.remove(address), map.remove(&address));
             }
-            assert_eq!(codes.find(address), map.get(&address).copied());
+            assert_eq!(codes.find(address).map(|entry| entry.id), map.get(&address).copied());
         }
         assert_eq!(codes.used, map.len());
         assert!(
-            (0x5000..0x5000 + 3000 * 16).step_by(16).all(|address| codes.find(address) == map.get(&address).copied())
+            (0x5000..0x5000 + 3000 * 16).step_by(16).all(|address| codes.find(address).map(|entry| entry.id) == map.get(&address).copied())
         );
         codes.clear();
-        assert_eq!(codes.find(0x5000), None);
+        assert!(codes.find(0x5000).is_none());
     }
 }

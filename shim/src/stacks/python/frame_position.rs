@@ -41,6 +41,23 @@ impl<V: Version> PythonFrame<V> {
         self.position() >= self.shown_from(python)
     }
 
+    /// Whether a traceback can show the frame.
+    #[inline(always)]
+    pub(super) fn is_showable(&self) -> bool {
+        V::L.incomplete_frame.is_none() || self.owner() < OWNER_ENTRY
+    }
+
+    /// As [`PythonFrame::shown_from`], of a frame that a traceback can show and that executes the inline bytecode of
+    /// the code object at `code`.
+    #[inline(always)]
+    pub(super) fn shown_from_code(&self, code: usize, first_traceable: u32) -> usize {
+        let Some(incomplete_frame) = V::L.incomplete_frame else { return 0 };
+        if self.owner() == OWNER_GENERATOR {
+            return 0;
+        }
+        code.wrapping_add(incomplete_frame.bytecode).wrapping_add((first_traceable as usize).wrapping_mul(2))
+    }
+
     /// The position from which on a traceback shows the frame, as long as it has its present [`setting`](Self::setting);
     /// no position of a frame is as high as that of one that is never shown.
     #[inline]

@@ -217,6 +217,14 @@ impl FrameSentinels {
         self.until_audit == 0 && self.next_audit()
     }
 
+    /// Counts a shortcut, unless it is one that should be audited.
+    #[inline(always)]
+    pub(super) const fn count_unaudited(&mut self) -> bool {
+        let is_due = self.until_audit <= 1;
+        self.until_audit = self.until_audit.wrapping_sub(!is_due as u32);
+        !is_due
+    }
+
     #[cold]
     fn next_audit(&mut self) -> bool {
         self.audit_interval = self.audit_interval.wrapping_mul(2).min(AUDIT_INTERVAL);

@@ -471,6 +471,13 @@ impl Layout {
         }
     }
 
+    /// As [`Layout::instruction`], of the inline bytecode of the code object at `code`.
+    #[inline(always)]
+    pub(super) fn inline_instruction(&self, code: usize, position: usize) -> u32 {
+        let bytecode = self.incomplete_frame.map_or(0, |fields| code.wrapping_add(fields.bytecode));
+        self.instruction(position, bytecode)
+    }
+
     /// Whether a position alone leaves the code object open: an index is the same in any code object, a pointer into the
     /// code object is not. (A copy of the bytecode may be freed while its code object lives.)
     pub(super) const fn position_needs_code(&self) -> bool {

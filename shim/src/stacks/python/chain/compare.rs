@@ -79,7 +79,7 @@ impl Chain {
     /// equal, else one more than the place of the first that differs. Each address comes from the cache, where the
     /// comparison of the newer frame has just confirmed it, so the reads need not wait for each other.
     #[inline(always)]
-    fn matching_between<V: Version>(&self, floor: usize, length: usize, mut address: usize) -> usize {
+    pub(super) fn matching_between<V: Version>(&self, floor: usize, length: usize, mut address: usize) -> usize {
         let links = self.links.between(floor, length);
         let details = self.details.as_slice().get(floor..length).unwrap_or_default();
         for (place, (link, detail)) in links.iter().zip(details).enumerate().rev() {
@@ -131,7 +131,7 @@ impl Chain {
     }
 
     #[inline(always)]
-    fn is_tracing<V: Version>(&self) -> bool {
+    pub(super) fn is_tracing<V: Version>(&self) -> bool {
         // SAFETY: the state from which this update reached its frames.
         unsafe { OwnThreadState::<V>::new(self.state) }.is_tracing()
     }

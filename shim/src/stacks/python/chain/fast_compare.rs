@@ -167,7 +167,7 @@ impl Chain {
 
 /// Whether the cached frame is still the same shown frame, at another instruction.
 #[inline(always)]
-fn is_shown_at<V: Version>(frame: &PythonFrame<V>, detail: &FrameDetail, position: usize) -> bool {
+pub(super) fn is_shown_at<V: Version>(frame: &PythonFrame<V>, detail: &FrameDetail, position: usize) -> bool {
     detail.id != 0
         && position >= detail.shown_from
         && frame.executable() == detail.executable

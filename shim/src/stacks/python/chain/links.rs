@@ -68,6 +68,12 @@ impl Links {
         self.list.as_slice().get(..length.wrapping_add(MOST))?.last_chunk().map(|newest| Newest(NonNull::from(newest)))
     }
 
+    /// Frames that there is room for, with one link more.
+    #[inline]
+    pub(super) const fn room(&self) -> usize {
+        self.list.capacity().saturating_sub(MOST + 1)
+    }
+
     /// Makes room for so many. False when there is no memory: nothing has changed.
     #[inline]
     pub(super) fn grow(&mut self, count: usize) -> bool {

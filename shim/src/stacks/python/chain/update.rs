@@ -113,6 +113,9 @@ impl Chain {
         newest: usize,
         writer: &mut impl StackWriter,
     ) -> NameLookup {
+        if self.follow_near::<V>(python, newest, writer) {
+            return self.naming;
+        }
         let comparison = if newest == self.newest && self.codes.is_current() {
             self.compare::<V>(python)
         } else {

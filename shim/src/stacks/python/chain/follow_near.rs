@@ -1,0 +1,201 @@
+//! Follows the usual change of a stack: a few of the newest frames are others, and all older ones are as they were.
+//!
+//! Most allocations of a real program see a stack that differs from the last one by some frames. The general case
+//! ([`Chain::follow`]) costs three times as much for them: it can also make sentinels, describe code objects, take
+//! memory, and cut a stack that is too deep. Where any of that is needed, this module answers that it cannot tell.
+//!
+//! Invariant: it answers only where each frame is compared, or proven by a sentinel, as in the general case, and then
+//! gives the writer the same changes; before it is certain of the answer it changes nothing.
+
+use std::hint::cold_path;
+
+use super::super::frame::PythonFrame;
+use super::super::interpreter::Interpreter;
+use super::super::layout::Version;
+#[cfg(feature = "verify-marks")]
+use super::super::verify_sentinels;
+use super::compare::same_code;
+use super::fast_compare::is_shown_at;
+use super::links::{ChainLink, MOST};
+use super::{Chain, FrameDetail};
+use crate::events::stack_model::StackWriter;
+
+/// A frame that the cached chain does not have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EnteredFrame {
+    address: usize,
+    link: ChainLink,
+    /// But for the number of shown frames, which depends on the older ones.
+    detail: FrameDetail,
+}
+
+impl EnteredFrame {
+    pub(super) const NONE: Self =
+        Self { address: 0, link: ChainLink { previous: 0, position: 0 }, detail: FrameDetail::NONE };
+}
+
+/// What remains of the cached chain, and how many frames are new.
+#[derive(Clone, Copy)]
+struct NearJoin {
+    /// Frames that remain, from the root.
+    kept: usize,
+    /// Where the newest of them stands, if not where it stood.
+    moved: Option<usize>,
+    /// New frames above them: so many of [`Chain::entered`], newest first.
+    entered: usize,
+}
+
+impl Chain {
+    /// Writes what changed, if that is near the newest frame. `false`: nothing has been done.
+    #[inline(always)]
+    pub(super) fn follow_near<V: Version>(
+        &mut self,
+        python: &Interpreter,
+        newest: usize,
+        writer: &mut impl StackWriter,
+    ) -> bool {
+        // In a copy of the bytecode that is the thread's own, a position takes more to understand.
+        if V::L.thread_local_bytecode.is_some() || self.length.wrapping_add(MOST) > self.room || self.truncated {
+            return false;
+        }
+        if !self.codes.is_current() || newest == 0 || self.is_tracing::<V>() {
+            cold_path();
+            return false;
+        }
+        let Some(join) = self.find_near::<V>(newest) else {
+            cold_path();
+            return false;
+        };
+        writer.compared_full(join.entered != 0 || join.kept != self.length);
+        self.apply_near::<V>(newest, join, writer);
+        self.update_compared_span::<V>();
+        #[cfg(feature = "verify-marks")]
+        verify_sentinels::note(self.shows_below::<V>(python, self.length, newest));
+        let _ = python;
+        true
+    }
+
+    /// Walks from the newest frame to one that is cached, with the same callers, and puts the frames before it in
+    /// [`Chain::entered`].
+    #[inline(always)]
+    fn find_near<V: Version>(&mut self, newest: usize) -> Option<NearJoin> {
+        let (mut address, mut entered) = (newest, 0);
+        // Cached frames from here on are known to have changed, or to stand above one that has.
+        let mut limit = self.length;
+        loop {
+            // SAFETY: reached from this thread's newest frame by links that were just read.
+            let frame = unsafe { PythonFrame::<V>::new(address) };
+            let link = ChainLink { previous: frame.previous(), position: frame.position() };
+            if let Some(place) = self.cached_at(address, limit) {
+                limit = place;
+                if self.links.get(place).previous == link.previous {
+                    limit = self.matching_near::<V>(place, link.previous)?;
+                    if limit == 0 {
+                        return self.join_near::<V>(&frame, link, place, entered);
+                    }
+                }
+            }
+            self.enter(&frame, link, &mut entered)?;
+            address = link.previous;
+            if address == 0 {
+                cold_path();
+                return None;
+            }
+        }
+    }
+
+    /// The join at a frame that is cached at `place`, and has the same callers.
+    #[inline(always)]
+    fn join_near<V: Version>(
+        &mut self,
+        frame: &PythonFrame<V>,
+        link: ChainLink,
+        place: usize,
+        mut entered: usize,
+    ) -> Option<NearJoin> {
+        let detail = self.details.as_slice().get(place)?;
+        let kept = place.wrapping_add(1);
+        if link.position == self.links.get(place).position && same_code(frame, detail) {
+            return Some(NearJoin { kept, moved: None, entered });
+        }
+        if is_shown_at(frame, detail, link.position) {
+            return Some(NearJoin { kept, moved: Some(link.position), entered });
+        }
+        // Another frame at the same address.
+        self.enter(frame, link, &mut entered)?;
+        Some(NearJoin { kept: place, moved: None, entered })
+    }
+
+    /// Compares the frames below `length`, whose newest is at `address`, with the cached ones, down to the next
+    /// sentinel: 0 when they are proven equal, else one more than the place of the newest that differs. `None`: that
+    /// cannot be told here.
+    #[inline(always)]
+    fn matching_near<V: Version>(&mut self, length: usize, address: usize) -> Option<usize> {
+        let sentinel = self.sentinels.newest_below(length).copied();
+        let floor = sentinel.map_or(0, |sentinel| sentinel.place);
+        if length.wrapping_sub(floor) > MOST {
+            cold_path();
+            return None;
+        }
+        let differing = self.matching_between::<V>(floor, length, address);
+        if differing > floor {
+            return Some(differing);
+        }
+        if let Some(sentinel) = sentinel
+            && !(sentinel.is_there::<V>(self.links.get(floor).position) && self.sentinels.count_unaudited())
+        {
+            cold_path();
+            return None;
+        }
+        Some(0)
+    }
+
+    /// Notes a frame that is new, if its code object is described.
+    #[inline(always)]
+    fn enter<V: Version>(&mut self, frame: &PythonFrame<V>, link: ChainLink, entered: &mut usize) -> Option<()> {
+        let (executable, setting) = (frame.executable(), frame.setting());
+        let mut detail = FrameDetail { executable, setting, shown_from: usize::MAX, ..FrameDetail::NONE };
+        if frame.is_showable() {
+            let code = self.codes.find(executable)?;
+            detail.shown_from = frame.shown_from_code(executable, code.first_traceable);
+            detail.id = if link.position >= detail.shown_from { code.id } else { 0 };
+        }
+        *self.entered.get_mut(*entered)? = EnteredFrame { address: frame.address(), link, detail };
+        *entered = entered.wrapping_add(1);
+        Some(())
+    }
+
+    /// Takes over what [`Chain::find_near`] has found, and writes it.
+    #[inline(always)]
+    fn apply_near<V: Version>(&mut self, newest: usize, join: NearJoin, writer: &mut impl StackWriter) {
+        let (before, mut shown) = (self.shown(self.length), self.shown(join.kept));
+        writer.keeps(shown);
+        self.sentinels.truncate(join.kept);
+        if before != shown {
+            writer.pop(before.wrapping_sub(shown));
+        }
+        if let Some(position) = join.moved {
+            let place = join.kept.wrapping_sub(1);
+            if let Some(link) = self.links.get_mut(place) {
+                link.position = position;
+            }
+            writer.move_top(V::L.inline_instruction(self.details.get(place).executable, position));
+        }
+        let mut place = join.kept;
+        for at in (0..join.entered).rev() {
+            let Some(EnteredFrame { address, link, mut detail }) = self.entered.get(at).copied() else { break };
+            self.links.set(place, link);
+            self.index.set(self.index_of(address), place as u32);
+            if detail.id != 0 {
+                shown = shown.wrapping_add(1);
+                writer.push(detail.id, V::L.inline_instruction(detail.executable, link.position));
+            }
+            detail.shown = shown;
+            self.details.set(place, detail);
+            place = place.wrapping_add(1);
+        }
+        self.links.set(place, ChainLink { previous: newest, position: 0 });
+        self.newest = newest;
+        self.length = place;
+    }
+}

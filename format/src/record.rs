@@ -16,9 +16,12 @@
 //! 00000111  Switch: a new run begins                   ticket - last ticket
 //! 00001000  an Extra follows: a byte that says which, then its fields
 //! 00001001  Free of an older block                     age [time]
+//! 00001010  DefineTop: the newest frames get a number  number, frames
+//! 00001011  ReplaceTop: frames leave, and those with a number enter          number, frames that leave
+//! 000011nn  ReplaceTop after n frames have left        number, in two bytes
 //! ```
 //!
-//! Numbers are prefix varints. The age of a block is the number of allocations since its own, in the same segment. An
+//! Numbers are prefix varints but where it says otherwise. The age of a block is the number of allocations since its own, in the same segment. An
 //! address of an allocation is a difference to the last one of its size class (a free: to the last freed that was
 //! written so), in units of 16 with a 0 bit below, or in bytes with a 1 bit below. `[time]` is there in timed segments:
 //! zigzag difference in ticks. A zero byte is no record, so unwritten memory is never decoded as one.
@@ -32,6 +35,7 @@ mod decode;
 mod delta_state;
 mod encode;
 mod location;
+mod stack_tops;
 
 pub use byte_writer::{AllocHead, MAX_RECORD, MAX_TEXT};
 pub use decode::{DecodeError, Decoder};
@@ -43,7 +47,7 @@ use crate::lines::SourcePosition;
 use crate::{Allocator, MapClass};
 
 /// A frame as it was recorded: a code object by its id, and an instruction in it. Its name and line are looked up later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RawFrame {
     /// Id from a [`CodeHead`].
     pub code: u32,
@@ -205,6 +209,20 @@ pub enum Record<'a> {
         /// See [`RawFrame::instruction`].
         instruction: u32,
     },
+    /// The newest frames of the stack get a number, in this segment: they are a stack top that can be put back.
+    DefineTop {
+        /// Below [`STACK_TOPS`]; a number may be given anew.
+        number: u32,
+        /// Frames, 1 to [`MAX_TOP`].
+        frames: u32,
+    },
+    /// Frames leave the stack, and the frames with a number enter it.
+    ReplaceTop {
+        /// From a DefineTop of this segment.
+        number: u32,
+        /// How many leave.
+        popped: u32,
+    },
     /// From here on stacks are (not) truncated; a truncated one has its oldest frames and its newest.
     Truncated(bool),
     /// Python's finalization begins.
@@ -247,6 +265,11 @@ pub enum Record<'a> {
     },
 }
 
+/// Numbers of stack tops.
+pub const STACK_TOPS: usize = 4096;
+/// Most frames of a stack top.
+pub const MAX_TOP: usize = 16;
+
 /// The first two bytes of a [`Record::Code`].
 pub const CODE_MARK: [u8; 2] = [tag::EXTRA, extra::CODE];
 
@@ -267,6 +290,9 @@ pub(crate) mod tag {
     pub(crate) const SWITCH: u8 = 7;
     pub(crate) const EXTRA: u8 = 8;
     pub(crate) const FREE_OLDER: u8 = 9;
+    pub(crate) const DEFINE_TOP: u8 = 10;
+    pub(crate) const REPLACE_TOP: u8 = 11;
+    pub(crate) const REPLACE_TOP_AFTER: u8 = 12;
 }
 
 /// The byte after an EXTRA tag.

@@ -48,6 +48,14 @@ impl<B: WritableBytes + ?Sized> ByteWriter<'_, B> {
         Some(())
     }
 
+    /// Writes the lower three bytes.
+    #[inline(always)]
+    pub(super) fn three(&mut self, value: u32) -> Option<()> {
+        self.bytes.put(self.at, value.to_le_bytes())?;
+        self.at += 3;
+        Some(())
+    }
+
     /// Writes the beginning of an allocation's record with these bits in its first byte.
     #[inline(always)]
     pub(super) fn head(&mut self, AllocHead(head): AllocHead, bits: u8) -> Option<()> {

@@ -1,10 +1,11 @@
 //! The decoder: from the bytes of a segment to records.
 //!
 //! Invariant: any bytes give records and then an end or an error. The decoder allocates nothing but the stack of frames,
-//! which grows by at most one frame per byte.
+//! which grows by at most [`MAX_TOP`](super::MAX_TOP) frames per two bytes, and [`STACK_TOPS`](super::STACK_TOPS) stack tops.
 
 use super::delta_state::{BlockByAge, DeltaState, bin};
 use super::location::LastLocation;
+use super::stack_tops::StackTops;
 use super::{BlockRecord, CodeHead, LineTableFormat, ModuleRecord, RawFrame, Record, extra, tag};
 use crate::fields::FieldReader;
 use crate::varint::unzigzag;
@@ -26,6 +27,7 @@ pub struct Decoder {
     recent: BlockByAge,
     timed: bool,
     stack: Vec<RawFrame>,
+    tops: StackTops,
     /// How many of its oldest frames have not changed since the last call of `take_unchanged_frames`.
     unchanged_frames: usize,
     located: LastLocation,
@@ -44,10 +46,13 @@ macro_rules! block_tags {
     };
 }
 
-/// The first bytes of Push, Pop and Move records.
+/// ReplaceTop after three frames have left.
+const REPLACE_TOP_LAST: u8 = tag::REPLACE_TOP_AFTER | 3;
+
+/// The first bytes of the records that change the stack, or name a part of it.
 macro_rules! stack_tags {
     () => {
-        tag::POP..tag::ALLOC | tag::PUSH_EXPECTED..=tag::POP_MANY
+        tag::POP..tag::ALLOC | tag::PUSH_EXPECTED..=tag::POP_MANY | tag::DEFINE_TOP..=REPLACE_TOP_LAST
     };
 }
 
@@ -60,6 +65,7 @@ impl Decoder {
             recent: BlockByAge::new(),
             timed: false,
             stack: Vec::new(),
+            tops: StackTops::new(),
             unchanged_frames: 0,
             located: LastLocation::new(),
         }
@@ -179,7 +185,16 @@ impl Decoder {
                 self.push(frame)
             }
             tag::MOVE_FAR => self.moved(unzigzag(input.number()?)),
-            _ => self.pop(input.small()?),
+            tag::POP_MANY => self.pop(input.small()?),
+            tag::DEFINE_TOP => self.define_top(input.small()?, input.small()?),
+            tag::REPLACE_TOP => {
+                let (number, popped) = (input.small()?, input.small()?);
+                self.replace_top(number, popped)
+            }
+            _ => {
+                let number = u32::from(input.byte()?) | u32::from(input.byte()?) << 8;
+                self.replace_top(number, u32::from(first & 3))
+            }
         }
     }
 
@@ -234,6 +249,24 @@ impl Decoder {
         self.unchanged_frames = self.unchanged_frames.min(self.stack.len() - 1);
         self.state.set_top(top);
         Some(Record::Move { instruction: top.instruction })
+    }
+
+    #[cold]
+    fn define_top<'a>(&mut self, number: u32, frames: u32) -> Option<Record<'a>> {
+        let first = self.stack.len().checked_sub(frames as usize)?;
+        self.tops.define(number, self.stack.get(first..)?)?;
+        Some(Record::DefineTop { number, frames })
+    }
+
+    #[inline]
+    fn replace_top<'a>(&mut self, number: u32, popped: u32) -> Option<Record<'a>> {
+        let frames = self.tops.get(number)?;
+        let depth = self.stack.len().checked_sub(popped as usize)?;
+        self.stack.truncate(depth);
+        self.stack.extend_from_slice(frames);
+        self.unchanged_frames = self.unchanged_frames.min(depth);
+        self.state.set_top(*frames.last()?);
+        Some(Record::ReplaceTop { number, popped })
     }
 
     fn extra<'a>(&mut self, input: &mut FieldReader<'a>) -> Option<Record<'a>> {
@@ -301,6 +334,7 @@ impl Decoder {
         let (ticket, ticks) = (input.number()?, input.number()?);
         let tid = input.small()?.cast_signed();
         self.stack.clear();
+        self.tops.clear();
         self.unchanged_frames = 0;
         self.located = LastLocation::new();
         self.timed = timed;

@@ -369,6 +369,46 @@ impl Encoder {
         Some(out.at())
     }
 
+    /// See [`super::Record::DefineTop`].
+    pub fn define_top(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        number: u32,
+        frames: u32,
+    ) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        out.byte(tag::DEFINE_TOP)?;
+        out.number(u64::from(number))?;
+        out.number(u64::from(frames))?;
+        Some(out.at())
+    }
+
+    /// See [`super::Record::ReplaceTop`]; `newest` is the frame that is the newest then. The number is below
+    /// [`STACK_TOPS`](super::STACK_TOPS).
+    #[inline(always)]
+    pub fn replace_top(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        popped: u32,
+        number: u32,
+        newest: RawFrame,
+    ) -> Option<usize> {
+        let mut out = open(bytes, at, 0)?;
+        if popped < 4 {
+            // One store of four bytes; the next record begins at the last of them.
+            out.three(u32::from(tag::REPLACE_TOP_AFTER) | popped | number << 8)?;
+        } else {
+            cold_path();
+            out.byte(tag::REPLACE_TOP)?;
+            out.number(u64::from(number))?;
+            out.number(u64::from(popped))?;
+        }
+        self.state.set_top(newest);
+        Some(out.at())
+    }
+
     /// See [`super::Record::FreeUndo`].
     pub fn free_undo(&mut self, bytes: &mut (impl WritableBytes + ?Sized), at: usize) -> Option<usize> {
         Self::bare(bytes, at, extra::FREE_UNDO)

@@ -1,8 +1,9 @@
 //! Round trips of record streams, and decoders on damaged ones.
 
-use super::{BlockRecord, CodeHead, Decoder, Encoder, LineTableFormat, RawFrame, Record};
+use super::{BlockRecord, CodeHead, Decoder, Encoder, LineTableFormat, MAX_TOP, RawFrame, Record, STACK_TOPS};
 use crate::{Allocator, MapClass};
 use proptest::prelude::*;
+use std::collections::HashMap;
 
 /// What a test can ask for: records without borrowed texts, which have a test of their own.
 fn records() -> impl Strategy<Value = Vec<Record<'static>>> {
@@ -32,6 +33,8 @@ fn records() -> impl Strategy<Value = Vec<Record<'static>>> {
         4 => frame.prop_map(Record::Push),
         3 => (1u32..30).prop_map(|count| Record::Pop { count }),
         3 => (0u32..300).prop_map(|instruction| Record::Move { instruction }),
+        2 => (top(), 1..=MAX_TOP as u32).prop_map(|(number, frames)| Record::DefineTop { number, frames }),
+        4 => (top(), 0u32..8).prop_map(|(number, popped)| Record::ReplaceTop { number, popped }),
         1 => any::<u32>().prop_map(|ticket| Record::Switch { ticket: u64::from(ticket) << 20 }),
         1 => any::<u64>().prop_map(|monotonic_us| Record::Clock { monotonic_us }),
         1 => Just(Record::FreeUndo),
@@ -43,29 +46,43 @@ fn records() -> impl Strategy<Value = Vec<Record<'static>>> {
     prop::collection::vec(one, 0..400)
 }
 
+fn top() -> impl Strategy<Value = u32> {
+    prop_oneof![0u32..4, Just(STACK_TOPS as u32 - 1)]
+}
+
+/// The stack and its numbered tops, as the records so far say.
+#[derive(Default)]
+struct StackModel {
+    frames: Vec<RawFrame>,
+    tops: HashMap<u32, Vec<RawFrame>>,
+}
+
 /// Encodes what makes sense of `wanted` (no pops of what is not there) and returns that with the bytes.
 fn encode(wanted: &[Record<'static>], timed: bool) -> (Vec<Record<'static>>, Vec<u8>) {
     let mut encoder = Encoder::new(timed);
     let mut bytes = vec![0; 64 * (wanted.len() + 3)];
     let mut at = encoder.begin(&mut bytes, 0, 7, 1000, 42).unwrap();
     let mut done = vec![Record::Begin { ticket: 7, ticks: 1000, tid: 42, timed }];
-    let mut stack: Vec<RawFrame> = Vec::new();
+    let mut stack = StackModel::default();
     for record in wanted {
         let record = fit(*record, &stack, timed);
         let Some(record) = record else { continue };
         apply(&record, &mut stack);
-        at = encode_one(&mut encoder, &mut bytes, at, &record, &stack).unwrap();
+        at = encode_one(&mut encoder, &mut bytes, at, &record, &stack.frames).unwrap();
         done.push(record);
     }
     bytes.truncate(at);
     (done, bytes)
 }
 
-fn fit(record: Record<'static>, stack: &[RawFrame], timed: bool) -> Option<Record<'static>> {
+fn fit(record: Record<'static>, stack: &StackModel, timed: bool) -> Option<Record<'static>> {
     let keep = |time: Option<u64>| if timed { time } else { None };
     Some(match record {
-        Record::Pop { count } if count as usize > stack.len() => return None,
-        Record::Move { .. } if stack.is_empty() => return None,
+        Record::Pop { count } if count as usize > stack.frames.len() => return None,
+        Record::Move { .. } if stack.frames.is_empty() => return None,
+        Record::DefineTop { frames, .. } if frames as usize > stack.frames.len() => return None,
+        Record::ReplaceTop { number, .. } if !stack.tops.contains_key(&number) => return None,
+        Record::ReplaceTop { popped, .. } if popped as usize > stack.frames.len() => return None,
         Record::Alloc { allocator, address, size, time } => {
             Record::Alloc { allocator, address, size, time: keep(time) }
         }
@@ -80,11 +97,18 @@ fn fit(record: Record<'static>, stack: &[RawFrame], timed: bool) -> Option<Recor
     })
 }
 
-fn apply(record: &Record<'_>, stack: &mut Vec<RawFrame>) {
+fn apply(record: &Record<'_>, StackModel { frames: stack, tops }: &mut StackModel) {
     match record {
         Record::Push(frame) => stack.push(*frame),
         Record::Pop { count } => stack.truncate(stack.len() - *count as usize),
         Record::Move { instruction } => stack.last_mut().unwrap().instruction = *instruction,
+        Record::DefineTop { number, frames } => {
+            tops.insert(*number, stack[stack.len() - *frames as usize..].to_vec());
+        }
+        Record::ReplaceTop { number, popped } => {
+            stack.truncate(stack.len() - *popped as usize);
+            stack.extend(&tops[number]);
+        }
         _ => {}
     }
 }
@@ -115,6 +139,8 @@ fn encode_one(
         Record::Push(frame) => encoder.push(bytes, at, frame),
         Record::Pop { count } => encoder.pop(bytes, at, count, newest),
         Record::Move { instruction } => encoder.move_top(bytes, at, instruction),
+        Record::DefineTop { number, frames } => encoder.define_top(bytes, at, number, frames),
+        Record::ReplaceTop { number, popped } => encoder.replace_top(bytes, at, popped, number, newest),
         Record::Switch { ticket } => encoder.switch(bytes, at, ticket),
         Record::Clock { monotonic_us } => encoder.clock(bytes, at, monotonic_us),
         Record::FreeUndo => encoder.free_undo(bytes, at),
@@ -177,7 +203,15 @@ fn decode_stacks(bytes: &[u8], blocks: bool) -> DecodedRecord<'_> {
         let kept = decoder.take_unchanged_frames();
         assert_eq!(decoder.stack().get(..kept), known.get(..kept), "what is said to have stayed did");
         decoder.stack().clone_into(&mut known);
-        if !matches!(record, Record::Push(_) | Record::Pop { .. } | Record::Move { .. }) {
+        let is_of_stack = matches!(
+            record,
+            Record::Push(_)
+                | Record::Pop { .. }
+                | Record::Move { .. }
+                | Record::DefineTop { .. }
+                | Record::ReplaceTop { .. }
+        );
+        if !is_of_stack {
             out.push((record, known.clone()));
         }
     }
@@ -199,6 +233,19 @@ proptest! {
     fn round_trip(wanted in records(), timed: bool) {
         let (done, bytes) = encode(&wanted, timed);
         prop_assert_eq!(decode(&bytes), (done, true));
+    }
+
+    #[test]
+    fn the_decoded_stack_is_the_one_that_was_encoded(wanted in records()) {
+        let (done, bytes) = encode(&wanted, false);
+        let (mut model, mut decoder, mut at) = (StackModel::default(), Decoder::new(), 0);
+        for record in &done {
+            let (found, next) = decoder.next(&bytes, at).unwrap().unwrap();
+            prop_assert_eq!(&found, record);
+            at = next;
+            apply(record, &mut model);
+            prop_assert_eq!(decoder.stack(), &model.frames);
+        }
     }
 
     #[test]
@@ -251,6 +298,31 @@ fn a_free_of_what_was_just_allocated_is_one_byte() {
     let again = encoder.alloc(&mut bytes, at, Allocator::Malloc, 0x5000, 600, 0).unwrap();
     assert_eq!(again, at + 1);
     assert_eq!(encoder.free(&mut bytes, again, 0x5000, 0), Some(again + 1));
+}
+
+#[test]
+fn a_top_that_is_too_large_or_unknown_is_damage() {
+    let begin = |encoder: &mut Encoder, bytes: &mut [u8]| {
+        let at = encoder.begin(bytes, 0, 0, 0, 1).unwrap();
+        (0..17).fold(at, |at, code| encoder.push(bytes, at, RawFrame { code, instruction: 2 }).unwrap())
+    };
+    for (number, frames) in [(0, 17), (0, 0), (STACK_TOPS as u32, 1), (u32::MAX, 1), (0, 18)] {
+        let (mut bytes, mut encoder) = ([0; 256], Encoder::new(false));
+        let at = begin(&mut encoder, &mut bytes);
+        let at = encoder.define_top(&mut bytes, at, number, frames).unwrap();
+        assert!(!decode(&bytes[..at]).1, "{number} {frames}");
+    }
+    let (mut bytes, mut encoder) = ([0; 256], Encoder::new(false));
+    let at = begin(&mut encoder, &mut bytes);
+    let at = encoder.define_top(&mut bytes, at, 3, 16).unwrap();
+    for (number, popped, is_there) in [(3, 0, true), (3, 17, true), (3, 18, false), (2, 0, false), (4, 1, false)] {
+        let after = encoder.replace_top(&mut bytes, at, popped, number, RawFrame::NONE).unwrap();
+        assert_eq!(decode(&bytes[..after]).1, is_there, "{number} {popped}");
+    }
+    // Tops belong to their segment.
+    let after = encoder.begin(&mut bytes, at, 0, 0, 1).unwrap();
+    let after = encoder.replace_top(&mut bytes, after, 0, 3, RawFrame::NONE).unwrap();
+    assert!(!decode(&bytes[..after]).1);
 }
 
 #[test]

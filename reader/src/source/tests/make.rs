@@ -26,6 +26,10 @@ pub(super) enum Act {
     Push(u32),
     Pop,
     Move(u32),
+    /// So many frames become the segment's only stack top.
+    DefineTop(u32),
+    /// It takes the place of so many frames.
+    ReplaceTop(u32),
     /// Some time has passed, which the thread tells; of runs that are not shared, and not timed.
     Clock,
     NewSegment,
@@ -59,6 +63,8 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
         3 => (0u32..6).prop_map(Act::Push),
         2 => Just(Act::Pop),
         2 => (0u32..50).prop_map(Act::Move),
+        1 => (1u32..4).prop_map(Act::DefineTop),
+        2 => (0u32..5).prop_map(Act::ReplaceTop),
         1 => Just(Act::NewSegment),
         1 => Just(Act::Cut),
     ];
@@ -89,6 +95,7 @@ struct TestStream {
     first_ticket: u64,
     ticket: u64,
     stack: Vec<RawFrame>,
+    top: Vec<RawFrame>,
 }
 
 /// A history as it is recorded, and as it must be read.
@@ -109,13 +116,14 @@ pub(super) fn tid(stream: usize) -> i32 {
 
 impl TestStream {
     fn new(number: usize, timed: bool, ticket: u64) -> Self {
-        let (encoder, bytes, stack) = (Encoder::new(timed), Vec::new(), Vec::new());
+        let (encoder, bytes, stack, top) = (Encoder::new(timed), Vec::new(), Vec::new(), Vec::new());
         let (at, from, segment) = (0, 0, 0);
-        Self { number, encoder, bytes, at, from, segment, first_ticket: ticket, ticket, stack }
+        Self { number, encoder, bytes, at, from, segment, first_ticket: ticket, ticket, stack, top }
     }
 
     fn begin(&mut self, now: u64) {
         self.bytes = vec![0; 1 << 16];
+        self.top.clear();
         (self.from, self.first_ticket) = (0, self.ticket);
         self.at = self.encoder.begin(&mut self.bytes, 0, self.ticket, now, tid(self.number)).unwrap();
         if self.segment == 0 {
@@ -168,6 +176,15 @@ impl TestStream {
                 self.stack.last_mut().unwrap().instruction = instruction;
                 encoder.move_top(bytes, at, instruction)
             }
+            Act::DefineTop(frames) if self.stack.len() >= frames as usize => {
+                self.top = self.stack[self.stack.len() - frames as usize..].to_vec();
+                encoder.define_top(bytes, at, 5, frames)
+            }
+            Act::ReplaceTop(popped) if !self.top.is_empty() && self.stack.len() >= popped as usize => {
+                self.stack.truncate(self.stack.len() - popped as usize);
+                self.stack.extend(&self.top);
+                encoder.replace_top(bytes, at, popped, 5, *self.top.last().unwrap())
+            }
             Act::Cut => {
                 self.cut(out);
                 Some(at)
@@ -179,7 +196,7 @@ impl TestStream {
                 Some(self.at)
             }
             Act::Clock => encoder.clock(bytes, at, (START_NS + now / 2) / 1000),
-            Act::Pop | Act::Move(_) => Some(at),
+            Act::Pop | Act::Move(_) | Act::DefineTop(_) | Act::ReplaceTop(_) => Some(at),
         }
         .unwrap();
         match act {

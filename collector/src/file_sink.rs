@@ -73,7 +73,7 @@ impl<W: Write + Send> FileSink<W> {
 
     /// Writes one block, behind `before` in its group; the lengths, codec and checksum of `header` are filled in here.
     fn block(&mut self, header: BlockHeader, payload: &[u8], before: &[u8]) -> io::Result<()> {
-        let (codec, stored) = self.packer.pack(payload, before);
+        let (codec, stored) = self.packer.pack(header.kind, payload, before);
         let (raw_len, stored_len) = (length(payload)?, length(stored)?);
         let header = BlockHeader { codec, raw_len, stored_len, payload_crc: crc32(stored), ..header };
         self.out.write_all(&header.encode())?;

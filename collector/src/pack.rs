@@ -5,9 +5,17 @@
 use std::{fmt, io};
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
-use memtrack_format::block::{Codec, MAX_RATIO, prefix};
+use memtrack_format::block::{BlockKind, Codec, MAX_RATIO, prefix};
+use memtrack_format::record_columns::{ColumnSplitter, MAX_HEAD, is_timed};
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
+
+/// Payloads up to this size are compressed in each way: a record's bytes may repeat those of the records before it.
+const SMALL: usize = 64 << 10;
+/// The bytes of a payload that tell how it repeats itself.
+const SAMPLE: usize = 16 << 10;
+/// A sample that LZ4 makes smaller by this factor is not split into columns.
+const REPETITIVE: usize = 100;
 
 /// How payloads are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +40,10 @@ pub struct Packer {
     compression: Compression,
     zstd: Compressor<'static>,
     lz4: CompressTable,
+    splitter: ColumnSplitter,
+    /// The smallest so far, and what is tried next.
     packed: Vec<u8>,
+    attempt: Vec<u8>,
 }
 
 impl Packer {
@@ -42,34 +53,68 @@ impl Packer {
     /// When there is no memory for a compressor.
     pub fn new(compression: Compression) -> io::Result<Self> {
         let zstd = Compressor::new(level(compression))?;
-        Ok(Self { compression, zstd, lz4: CompressTable::large(), packed: Vec::new() })
+        let (lz4, splitter) = (CompressTable::large(), ColumnSplitter::default());
+        Ok(Self { compression, zstd, lz4, splitter, packed: Vec::new(), attempt: Vec::new() })
     }
 
     /// The payload as it is to be stored; `before`: the earlier bytes of its group.
-    pub fn pack<'a>(&'a mut self, payload: &'a [u8], before: &[u8]) -> (Codec, &'a [u8]) {
-        let room = compress_bound(payload.len()).max(get_maximum_output_size(payload.len()));
-        self.packed.resize(self.packed.len().max(room), 0);
-        for &codec in codecs(self.compression) {
+    pub fn pack<'a>(&'a mut self, kind: BlockKind, payload: &'a [u8], before: &[u8]) -> (Codec, &'a [u8]) {
+        let longest = payload.len() + MAX_HEAD;
+        let room = compress_bound(longest).max(get_maximum_output_size(longest));
+        [&mut self.packed, &mut self.attempt].into_iter().for_each(|out| out.resize(out.len().max(room), 0));
+        let mut best = (Codec::Stored, payload.len());
+        for &codec in self.codecs(kind, payload) {
             let Some(len) = self.with(codec, payload, before) else { continue };
-            if len < payload.len() && payload.len() <= len.saturating_mul(MAX_RATIO as usize) {
-                return (codec, self.packed.get(..len).unwrap_or_default());
+            if len < best.1 && payload.len() <= len.saturating_mul(MAX_RATIO as usize) {
+                best = (codec, len);
+                std::mem::swap(&mut self.packed, &mut self.attempt);
+                if payload.len() > SMALL {
+                    break;
+                }
             }
         }
-        (Codec::Stored, payload)
+        match best {
+            (Codec::Stored, _) => (Codec::Stored, payload),
+            (codec, len) => (codec, self.packed.get(..len).unwrap_or_default()),
+        }
     }
 
-    /// Compresses into `packed`; the length.
+    /// The codecs to try. Of a large payload the first whose result is smaller and within the ratio is taken.
+    fn codecs(&mut self, kind: BlockKind, payload: &[u8]) -> &'static [Codec] {
+        let with_columns = kind == BlockKind::Records && !self.is_repetitive(payload);
+        match (self.compression, with_columns) {
+            (Compression::None, _) => &[],
+            (Compression::Lz4, false) => &[Codec::Lz4],
+            (Compression::Lz4, true) => &[Codec::Lz4Columns, Codec::Lz4],
+            (Compression::Zstd(_), true) => &[Codec::ZstdColumns, Codec::ZstdPrefix, Codec::Zstd, Codec::Lz4],
+            (Compression::Zstd(_), false) => &[Codec::ZstdPrefix, Codec::Zstd, Codec::Lz4],
+        }
+    }
+
+    /// Whether the beginning of a large payload shows that columns gain nothing: it costs less to see than to split.
+    fn is_repetitive(&mut self, payload: &[u8]) -> bool {
+        let Some(sample) = payload.get(..SAMPLE) else { return false };
+        compress_into_with_table(sample, &mut self.attempt, &mut self.lz4)
+            .is_ok_and(|len| len.saturating_mul(REPETITIVE) < SAMPLE)
+    }
+
+    /// Compresses into `attempt`; the length.
     fn with(&mut self, codec: Codec, payload: &[u8], before: &[u8]) -> Option<usize> {
+        let Self { zstd, lz4, splitter, attempt, .. } = self;
+        let begin = if before.is_empty() { payload } else { before };
+        let timed = is_timed(begin);
         match codec {
             Codec::ZstdPrefix if before.is_empty() => None,
             Codec::ZstdPrefix => {
                 let mut context = CCtx::try_create()?;
                 context.set_parameter(CParameter::CompressionLevel(level(self.compression))).ok()?;
                 context.ref_prefix(prefix(before)).ok()?;
-                context.compress2(self.packed.as_mut_slice(), payload).ok()
+                context.compress2(attempt.as_mut_slice(), payload).ok()
             }
-            Codec::Zstd => self.zstd.compress_to_buffer(payload, self.packed.as_mut_slice()).ok(),
-            Codec::Lz4 => compress_into_with_table(payload, &mut self.packed, &mut self.lz4).ok(),
+            Codec::Zstd => zstd.compress_to_buffer(payload, attempt.as_mut_slice()).ok(),
+            Codec::ZstdColumns => zstd.compress_to_buffer(splitter.split(payload, timed), attempt.as_mut_slice()).ok(),
+            Codec::Lz4 => compress_into_with_table(payload, attempt, lz4).ok(),
+            Codec::Lz4Columns => compress_into_with_table(splitter.split(payload, timed), attempt, lz4).ok(),
             Codec::Stored => None,
         }
     }
@@ -78,15 +123,6 @@ impl Packer {
 impl fmt::Debug for Packer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Packer").field("compression", &self.compression).finish_non_exhaustive()
-    }
-}
-
-/// The codecs to try, until a result is smaller and within the ratio.
-const fn codecs(compression: Compression) -> &'static [Codec] {
-    match compression {
-        Compression::None => &[],
-        Compression::Lz4 => &[Codec::Lz4],
-        Compression::Zstd(_) => &[Codec::ZstdPrefix, Codec::Zstd, Codec::Lz4],
     }
 }
 
@@ -99,7 +135,7 @@ const fn level(compression: Compression) -> i32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Codec, Compression, Packer};
+    use super::{BlockKind, Codec, Compression, Packer};
 
     #[test]
     fn each_payload_gets_the_codec_that_suits_it() {
@@ -111,15 +147,40 @@ mod tests {
         };
         let noise: Vec<u8> = (0..4000).map(|_| byte()).collect();
         let twice = [noise.clone(), noise.clone()].concat();
-        assert!(packer.pack(&noise, &[]) == (Codec::Stored, noise.as_slice()));
-        assert_eq!(packer.pack(&twice, &[]).0, Codec::Zstd);
+        assert!(packer.pack(BlockKind::Process, &noise, &[]) == (Codec::Stored, noise.as_slice()));
+        assert_eq!(packer.pack(BlockKind::Process, &twice, &[]).0, Codec::Zstd);
         // A copy, because data inside the prefix cannot refer to it.
         let part = noise[..1000].to_vec();
-        let (codec, packed) = packer.pack(&part, &noise);
+        let (codec, packed) = packer.pack(BlockKind::Process, &part, &noise);
         assert_eq!((codec, packed.len() < 100), (Codec::ZstdPrefix, true));
         // Zstandard would exceed the ratio that readers accept.
-        assert_eq!(packer.pack(&[7; 1 << 20], &[]).0, Codec::Lz4);
-        assert_eq!(packer.pack(&[], &[]), (Codec::Stored, [].as_slice()));
+        assert_eq!(packer.pack(BlockKind::Process, &[7; 1 << 20], &[]).0, Codec::Lz4);
+        assert_eq!(packer.pack(BlockKind::Process, &[], &[]), (Codec::Stored, [].as_slice()));
+    }
+
+    #[test]
+    fn records_are_sorted_by_field_unless_they_repeat() {
+        let (mut state, mut records) = (1_u64, Vec::new());
+        for _ in 0..40_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // An allocation with size and address, and a free of the last block.
+            records.extend([0x40, (state >> 40) as u8 | 1, (state >> 61) as u8 | 1, 0x80]);
+        }
+        for (compression, expected) in [
+            (Compression::default(), Codec::ZstdColumns),
+            (Compression::Lz4, Codec::Lz4Columns),
+            (Compression::None, Codec::Stored),
+        ] {
+            let mut packer = Packer::new(compression).unwrap();
+            assert_eq!(packer.pack(BlockKind::Records, &records, &[]).0, expected);
+            let same = [0x70, 0x80].repeat(100_000);
+            let (codec, _) = packer.pack(BlockKind::Records, &same, &[]);
+            assert!(codec != Codec::ZstdColumns && codec != Codec::Lz4Columns);
+        }
+        let mut packer = Packer::new(Compression::default()).unwrap();
+        let with = packer.pack(BlockKind::Records, &records, &[]).1.len();
+        let without = packer.pack(BlockKind::Process, &records, &[]).1.len();
+        assert!(with * 10 < without * 9, "{with} {without}");
     }
 
     #[test]
@@ -128,7 +189,7 @@ mod tests {
         let text = (0..4000).map(line).collect::<String>().into_bytes();
         let with = |compression| {
             let mut packer = Packer::new(compression).unwrap();
-            let (codec, packed) = packer.pack(&text, &[]);
+            let (codec, packed) = packer.pack(BlockKind::Process, &text, &[]);
             (codec, packed.len())
         };
         let [none, lz4, fast, small] =

@@ -11,6 +11,7 @@ use memtrack_format::block::{BlockHeader, BlockKind, Codec, HEADER_LEN, prefix};
 use memtrack_format::header;
 use memtrack_format::meta::{Process, PythonVersion};
 use memtrack_format::observe::{Observation, ObservationReader};
+use memtrack_format::record_columns::{MAX_HEAD, join};
 use memtrack_transport::layout::{SEGMENT_ROOM, SLOT_COUNTS, image, state};
 
 use crate::fake_target::FakeTarget;
@@ -72,6 +73,14 @@ impl Medium {
                     assert_eq!(context.decompress(payload.as_mut_slice(), stored), Ok(payload.len()));
                     payload
                 }
+                Codec::ZstdColumns => {
+                    let room = header.raw_len as usize + MAX_HEAD;
+                    let (columns, mut payload) =
+                        (zstd::bulk::decompress(stored, room).unwrap(), vec![0; header.raw_len as usize]);
+                    join(&columns, &mut payload).unwrap();
+                    payload
+                }
+                Codec::Lz4Columns => panic!("no test asks for LZ4"),
                 Codec::Lz4 => lz4_flex::block::decompress(stored, header.raw_len as usize).unwrap(),
             };
             rest = &rest[HEADER_LEN + stored.len()..];

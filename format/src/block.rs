@@ -76,6 +76,10 @@ pub enum Codec {
     Zstd = 2,
     /// A Zstandard frame with the [`prefix`] of the group's earlier bytes as its dictionary; since version 2.
     ZstdPrefix = 3,
+    /// The [columns](crate::record_columns) of records as one Zstandard frame; since version 4.
+    ZstdColumns = 4,
+    /// The columns of records as one LZ4 block; since version 4.
+    Lz4Columns = 5,
 }
 
 /// The header of a block.
@@ -219,8 +223,19 @@ impl BlockKind {
 }
 
 impl Codec {
+    /// The first version of the format that has it.
+    #[must_use]
+    pub const fn since(self) -> u32 {
+        match self {
+            Self::Stored | Self::Lz4 => 1,
+            Self::Zstd | Self::ZstdPrefix => 2,
+            Self::ZstdColumns | Self::Lz4Columns => 4,
+        }
+    }
+
     fn from_number(number: u8) -> Option<Self> {
-        [Self::Stored, Self::Lz4, Self::Zstd, Self::ZstdPrefix].into_iter().find(|&codec| codec as u8 == number)
+        let all = [Self::Stored, Self::Lz4, Self::Zstd, Self::ZstdPrefix, Self::ZstdColumns, Self::Lz4Columns];
+        all.into_iter().find(|&codec| codec as u8 == number)
     }
 }
 

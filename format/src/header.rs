@@ -10,7 +10,7 @@
 //! |---|---|
 //! | 2 | line tables stay with the collector; groups of segments, with Zstandard |
 //! | 3 | arenas of Python's allocators ([`crate::Allocator::PymallocArena`]); the [`Clock`](crate::record::Record::Clock) and [`FailedAlloc`](crate::record::Record::FailedAlloc) records |
-//! | 4 | stack tops with numbers: the [`DefineTop`](crate::record::Record::DefineTop) and [`ReplaceTop`](crate::record::Record::ReplaceTop) records |
+//! | 4 | stack tops with numbers: the [`DefineTop`](crate::record::Record::DefineTop) and [`ReplaceTop`](crate::record::Record::ReplaceTop) records; blocks of records sorted by field ([`crate::record_columns`]) |
 //!
 //! Invariant: [`VERSION`] is raised by every change that an older reader would misread, and this reader reads every
 //! version up to it.

@@ -4,8 +4,8 @@
 //! they cannot disagree. It works on bytes only: no I/O, no `unsafe`. The encoder of records never allocates, because it
 //! runs inside the malloc of the recorded program.
 //!
-//! From the inside out: [`varint`] numbers, [`record`]s with their delta state inside one *segment*, [`block`]s that
-//! carry segments (and [`meta`] data and [`aggregate`]s) in the file, and the file [`header`].
+//! From the inside out: [`varint`] numbers, [`record`]s with their delta state inside one *segment*, [`record_columns`]
+//! that compress better, [`block`]s that carry segments (and [`meta`] data and [`aggregate`]s) in the file, and the file [`header`].
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
@@ -20,6 +20,7 @@ pub mod members;
 pub mod meta;
 pub mod observe;
 pub mod record;
+pub mod record_columns;
 pub mod sources;
 pub mod symbols;
 pub mod varint;

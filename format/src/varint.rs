@@ -54,6 +54,13 @@ pub fn write(buffer: &mut (impl WritableBytes + ?Sized), at: usize, value: u64) 
     Some(at + MAX_LEN)
 }
 
+/// The length of the encoding with this first byte, in bytes.
+#[inline]
+#[must_use]
+pub const fn length(first: u8) -> usize {
+    first.trailing_zeros() as usize + 1
+}
+
 /// Reads a value at `at`; returns it with the position after it, or `None` at the end of the bytes.
 #[inline]
 #[must_use]

@@ -71,7 +71,7 @@ fn blocks(mut data: &[u8]) -> Vec<u8> {
     while let Some([kind, codec, stream, segment, offset, first, last, raw, stored]) = take(&mut data) {
         let (payload, rest) = data.split_at(usize::from(stored).min(data.len()));
         data = rest;
-        let codecs = [Codec::Stored, Codec::Zstd, Codec::Lz4, Codec::ZstdPrefix];
+        let codecs = [Codec::Stored, Codec::Zstd, Codec::Lz4, Codec::ZstdPrefix, Codec::ZstdColumns, Codec::Lz4Columns];
         let codec = codecs[usize::from(codec) % codecs.len()];
         let raw_len = if raw == 0 || codec == Codec::Zstd { payload.len() as u32 } else { u32::from(raw) << 3 };
         // A frame is what a fuzzer would hardly ever find.
@@ -106,7 +106,7 @@ fn sums(capture: &CaptureReader) {
 /// Stored in another way it has the same blocks, and one that is not made smaller is the same to the byte.
 fn packed_again(capture: &CaptureReader, bytes: &[u8]) {
     let mut copy = Vec::new();
-    let mut larger = |payload: &[u8], _: &[u8], stored: &mut Vec<u8>| {
+    let mut larger = |_, payload: &[u8], _: &[u8], stored: &mut Vec<u8>| {
         stored.extend_from_slice(payload);
         stored.resize(stored.len() + 512, 0);
         Codec::Stored

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use memtrack_format::block::{BlockHeader, BlockKind, Codec, HEADER_LEN, prefix};
 use memtrack_format::header::{self, HeaderError};
+use memtrack_format::record_columns::{self, join};
 use zstd::zstd_safe::DCtx;
 
 use crate::error::Error;
@@ -250,6 +251,17 @@ fn with_prefix(stored: &[u8], prefix: &[u8], into: &mut [u8]) -> Option<usize> {
     context.decompress(into, stored).ok()
 }
 
+/// The records of columns that are stored like this.
+fn with_columns(codec: Codec, stored: &[u8], records: &mut [u8]) -> Option<usize> {
+    let mut columns = vec![0; records.len() + record_columns::MAX_HEAD];
+    let len = match codec {
+        Codec::ZstdColumns => zstd::bulk::decompress_to_buffer(stored, &mut columns[..]).ok()?,
+        _ => lz4_flex::block::decompress_into(stored, &mut columns).ok()?,
+    };
+    join(columns.get(..len)?, records)?;
+    Some(records.len())
+}
+
 fn unpack(header: &BlockHeader, stored: &[u8], out: &mut Vec<u8>) -> bool {
     if !header.is_plausible() {
         return false;
@@ -264,6 +276,7 @@ fn unpack(header: &BlockHeader, stored: &[u8], out: &mut Vec<u8>) -> bool {
     let (before, into) = out.split_at_mut(before);
     let len = match header.codec {
         Codec::Stored => None,
+        Codec::ZstdColumns | Codec::Lz4Columns => with_columns(header.codec, stored, into),
         Codec::Lz4 => lz4_flex::block::decompress_into(stored, into).ok(),
         Codec::Zstd => zstd::bulk::decompress_to_buffer(stored, into).ok(),
         Codec::ZstdPrefix => with_prefix(stored, prefix(before), into),

@@ -15,11 +15,9 @@ use crate::error::Error;
 
 /// Bytes of groups that are kept for what follows in them.
 const MOST_KEPT: usize = 64 << 20;
-/// Versions before this one know LZ4 only.
-const FIRST_WITH_ZSTD: u32 = 2;
 
-/// Compresses a payload, given the earlier bytes of its group, into the buffer; returns the codec.
-pub type Pack<'a> = dyn FnMut(&[u8], &[u8], &mut Vec<u8>) -> Codec + 'a;
+/// Compresses a payload of this kind, given the earlier bytes of its group, into the buffer; returns the codec.
+pub type Pack<'a> = dyn FnMut(BlockKind, &[u8], &[u8], &mut Vec<u8>) -> Codec + 'a;
 
 /// Copies the capture. `go_on` is called with the number of bytes processed; `Ok(false)`: it returned `false`.
 pub(super) fn repack(
@@ -30,7 +28,7 @@ pub(super) fn repack(
 ) -> Result<bool, Error> {
     let mut copy = Copy { file, out, at: 0, groups: FxHashMap::default(), kept: 0 };
     copy.verbatim(header::LEN as u64)?;
-    while file.version() >= FIRST_WITH_ZSTD {
+    loop {
         let before = copy.at;
         if !copy.block(pack)? {
             break;
@@ -74,9 +72,9 @@ impl Copy<'_> {
         let mut stored = Vec::new();
         match self.unpacked(&piece)? {
             Some((raw, from)) => {
-                let codec = pack(&raw[from..], &raw[..from], &mut stored);
+                let codec = pack(header.kind, &raw[from..], &raw[..from], &mut stored);
                 self.keep(&header, raw);
-                if stored.len() < header.stored_len as usize {
+                if stored.len() < header.stored_len as usize && codec.since() <= self.file.version() {
                     self.write(&packed(header, codec, &stored).encode())?;
                     self.write(&stored)?;
                     self.at = end;

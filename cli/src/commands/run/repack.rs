@@ -54,8 +54,8 @@ fn one(path: &Path, compression: Compression, waiting: &ChildrenWait) -> Result<
     let mut out = BufWriter::new(temporary_beside(&path, 0o666)?);
     let mut packer = Packer::new(compression)?;
     let mut progress = Progress::new(capture.file_bytes(), "compressing");
-    let mut pack = |payload: &[u8], before: &[u8], stored: &mut Vec<u8>| {
-        let (codec, bytes) = packer.pack(payload, before);
+    let mut pack = |kind, payload: &[u8], before: &[u8], stored: &mut Vec<u8>| {
+        let (codec, bytes) = packer.pack(kind, payload, before);
         stored.extend_from_slice(bytes);
         codec
     };

@@ -199,7 +199,7 @@ fn payload(mut analysis: Analysis, frames: &Frames, threads: &[Thread]) -> Vec<u
 }
 
 fn block(packer: &mut Packer, header: BlockHeader, payload: &[u8]) -> io::Result<Vec<u8>> {
-    let (codec, stored) = packer.pack(payload, &[]);
+    let (codec, stored) = packer.pack(header.kind, payload, &[]);
     let length = |bytes: &[u8]| u32::try_from(bytes.len()).ok().filter(|&len| len <= MAX_RAW).ok_or_else(too_large);
     let header = BlockHeader {
         codec,

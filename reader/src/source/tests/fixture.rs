@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use memtrack_format::block::{BlockHeader, Codec, HEADER_LEN, prefix};
+use memtrack_format::block::{BlockHeader, BlockKind, Codec, HEADER_LEN, prefix};
 use memtrack_format::header;
+use memtrack_format::record_columns::{MAX_HEAD, join};
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
 use super::make::{Act, History, HistoryStep};
@@ -57,7 +58,7 @@ fn history_of_version_3() -> History {
     )
 }
 
-/// The same, and a stack top that is put back.
+/// The same, a stack top that is put back, and enough addresses that vary for a block of columns.
 fn history_of_version_4() -> History {
     let again = |n: u64| {
         let popped = if n == 0 { 0 } else { 2 };
@@ -65,7 +66,9 @@ fn history_of_version_4() -> History {
     };
     let top = [Act::Push(1), Act::Push(2), Act::Push(4), Act::DefineTop(2), Act::Alloc(0x8000), Act::Pop, Act::Pop];
     let pause = [Act::Clock, Act::Alloc(0x6000), Act::Arena(0x10_0000), Act::Cut];
-    let acts = top.into_iter().chain((0..40).flat_map(again)).chain(pause).chain((1..40).flat_map(again));
+    let varied = |n: u64| [Act::Alloc(0x10_0000 + n * n % 509 * 32), Act::Move(2 * (n % 9) as u32)];
+    let acts = top.into_iter().chain((0..40).flat_map(again)).chain((0..400).flat_map(varied));
+    let acts = acts.chain(pause).chain((1..40).flat_map(again));
     History::of(
         &[
             HistoryStep::Run(0, acts.collect()),
@@ -104,7 +107,7 @@ fn version_4_is_still_what_is_written() {
     let fixture = std::fs::read(path(4)).unwrap();
     assert_eq!(fixture[..header::LEN], written[..header::LEN]);
     assert!(blocks(&fixture) == blocks(&written), "the format has changed and its version has not");
-    assert!(blocks(&fixture).iter().any(|(header, _)| header.codec == Codec::ZstdPrefix));
+    assert!(blocks(&fixture).iter().any(|(header, _)| header.codec == Codec::ZstdColumns));
 }
 
 /// The capture with its payloads stored as `pack` says.
@@ -115,7 +118,7 @@ fn repacked(bytes: &[u8], pack: &mut Pack<'_>) -> Vec<u8> {
 }
 
 /// As small as can be, with what comes before in the group.
-fn smallest(payload: &[u8], before: &[u8], stored: &mut Vec<u8>) -> Codec {
+fn smallest(_: BlockKind, payload: &[u8], before: &[u8], stored: &mut Vec<u8>) -> Codec {
     let mut context = CCtx::create();
     context.set_parameter(CParameter::CompressionLevel(19)).unwrap();
     context.ref_prefix(prefix(before)).unwrap();
@@ -135,7 +138,7 @@ fn packed_again_the_blocks_are_the_same() {
     };
     assert!(without_codec(&copy).eq(without_codec(&bytes)));
     // There is nothing to be gained by storing them as they are.
-    let stored = &mut |payload: &[u8], _: &[u8], stored: &mut Vec<u8>| {
+    let stored = &mut |_, payload: &[u8], _: &[u8], stored: &mut Vec<u8>| {
         stored.extend_from_slice(payload);
         Codec::Stored
     };
@@ -170,6 +173,14 @@ fn blocks(mut file: &[u8]) -> Vec<(BlockHeader, Vec<u8>)> {
             Codec::Stored => payload.copy_from_slice(stored),
             Codec::Lz4 => payload = lz4_flex::block::decompress(stored, payload.len()).unwrap(),
             Codec::Zstd => payload = zstd::bulk::decompress(stored, payload.len()).unwrap(),
+            Codec::ZstdColumns => {
+                let columns = zstd::bulk::decompress(stored, payload.len() + MAX_HEAD).unwrap();
+                join(&columns, &mut payload).unwrap();
+            }
+            Codec::Lz4Columns => {
+                let columns = lz4_flex::block::decompress(stored, payload.len() + MAX_HEAD).unwrap();
+                join(&columns, &mut payload).unwrap();
+            }
             Codec::ZstdPrefix => {
                 let mut context = zstd::zstd_safe::DCtx::create();
                 context.ref_prefix(prefix(&group)).unwrap();

@@ -1,0 +1,99 @@
+use proptest::prelude::*;
+
+use super::{ColumnSplitter, MAX_HEAD, join};
+use crate::record::Encoder;
+use crate::{Allocator, MapClass};
+
+fn joined(columns: &[u8], length: usize) -> Option<Vec<u8>> {
+    let mut records = vec![0xaa; length];
+    join(columns, &mut records).map(|()| records)
+}
+
+/// A segment with records of most kinds, each as often as the encoder writes it.
+fn segment(timed: bool, steps: &[(u8, u64, u64)]) -> Vec<u8> {
+    let (mut encoder, mut bytes) = (Encoder::new(timed), vec![0; 256 + steps.len() * 64]);
+    let mut at = encoder.begin(&mut bytes, 0, 7, 1 << 40, 99).unwrap();
+    at = encoder.thread_name(&mut bytes, at, 99, b"worker").unwrap();
+    for (i, &(kind, a, b)) in steps.iter().enumerate() {
+        let (out, time) = (&mut bytes[..], (1 << 40) + (i as u64) * 100 + b % 50);
+        let frame = crate::record::RawFrame { code: a as u32 % 99, instruction: b as u32 % 999 };
+        at = match kind % 8 {
+            0 | 1 => encoder.alloc(out, at, Allocator::Malloc, 0x10_0000 + a % 4096 * 16, b % 5000, time),
+            2 => encoder.alloc(out, at, Allocator::PymallocMalloc, a, b, time),
+            3 | 4 => encoder.free(out, at, 0x10_0000 + a % 4096 * 16, time),
+            5 => encoder.push(out, at, frame),
+            6 => encoder.map(out, at, (Allocator::Mmap, MapClass::Heap), (a, b), time),
+            _ => encoder.switch(out, at, 8 + i as u64),
+        }
+        .unwrap();
+    }
+    bytes.truncate(at);
+    bytes
+}
+
+#[test]
+fn records_are_sorted_by_field() {
+    let steps: Vec<_> = (0..2000).map(|i| ((i % 4) as u8, i * i, i * 7)).collect();
+    let records = segment(true, &steps);
+    let mut splitter = ColumnSplitter::default();
+    let columns = splitter.split(&records, false);
+    // Nothing is left over, so every record was understood.
+    assert_eq!(columns.len() - records.len(), {
+        let mut head = 1;
+        for _ in 0..super::COLUMNS {
+            head = crate::varint::read(columns, head).unwrap().1;
+        }
+        head
+    });
+    let rest = usize::from(super::column::REST);
+    let mut head = 1;
+    let lengths = [(); super::COLUMNS].map(|()| {
+        let (length, next) = crate::varint::read(columns, head).unwrap();
+        head = next;
+        length
+    });
+    assert_eq!((lengths[rest], lengths[rest + 1]), (0, 0));
+    assert!(lengths.iter().filter(|&&length| length > 100).count() > 6, "{lengths:?}");
+    assert_eq!(joined(columns, records.len()), Some(records));
+}
+
+proptest! {
+    #[test]
+    fn joined_again_they_are_the_same(
+        timed: bool, guess: bool, cut in 0usize..200, steps in prop::collection::vec(any::<(u8, u64, u64)>(), 0..200), noise in prop::collection::vec(any::<u8>(), 0..50)
+    ) {
+        let mut records = segment(timed, &steps);
+        records.truncate(records.len().saturating_sub(cut));
+        records.extend(noise);
+        let mut splitter = ColumnSplitter::default();
+        // Twice, since the memory of the first time is used again.
+        splitter.split(&[3; 1000], true);
+        let columns = splitter.split(&records, guess);
+        prop_assert!(columns.len() <= records.len() + MAX_HEAD);
+        prop_assert_eq!(joined(columns, records.len()), Some(records));
+    }
+
+    #[test]
+    fn arbitrary_bytes_come_back(records in prop::collection::vec(any::<u8>(), 0..400), timed: bool) {
+        let mut splitter = ColumnSplitter::default();
+        let columns = splitter.split(&records, timed);
+        prop_assert_eq!(joined(columns, records.len()), Some(records));
+    }
+
+    #[test]
+    fn damaged_columns_give_none_or_as_many_bytes(
+        steps in prop::collection::vec(any::<(u8, u64, u64)>(), 0..50), at: usize, with: u8, cut in 0usize..20, length in 0usize..3000
+    ) {
+        let records = segment(true, &steps);
+        let columns = crate::fields::damaged(ColumnSplitter::default().split(&records, true).to_vec(), at, with, cut);
+        for length in [length, records.len()] {
+            let _ = joined(&columns, length);
+        }
+        prop_assert!(cut == 0 || joined(&columns, records.len()).is_none());
+    }
+
+    #[test]
+    fn columns_of_any_bytes_are_refused_or_joined(columns in prop::collection::vec(any::<u8>(), 0..300), length in 0usize..300) {
+        let _ = joined(&columns, length);
+    }
+}

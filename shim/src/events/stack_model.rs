@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use memtrack_format::lines::LineTableFormat;
+use memtrack_format::record::{MAX_TOP, RawFrame};
 
 /// Most frames on the written stack; of a deeper one the oldest `MAX_DEPTH - 1` and the newest are written.
 pub(crate) const MAX_DEPTH: u32 = 8000;
@@ -40,6 +41,30 @@ pub(crate) struct CodeObject<'a> {
 /// The instruction offset of a frame that has not executed an instruction: it stands at its code object's first line.
 pub(crate) const NOT_STARTED: u32 = u32::MAX;
 
+/// Most frames of a stack top that is kept.
+pub(crate) const TOP_FRAMES: usize = 6;
+const _: () = assert!(TOP_FRAMES <= MAX_TOP);
+
+/// The newest frames of a stack, which were there before.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StackTop {
+    /// Frames of the stack below them.
+    pub(crate) below: u32,
+    /// The segment in whose records the top has its number; 0 for none.
+    pub(crate) defined: u32,
+    /// How many frames there are, at least one.
+    pub(crate) length: usize,
+    /// The frames, the oldest first.
+    pub(crate) frames: [RawFrame; TOP_FRAMES],
+}
+
+impl StackTop {
+    /// The frames, the oldest first.
+    pub(crate) fn frames(&self) -> &[RawFrame] {
+        self.frames.get(..self.length).unwrap_or_default()
+    }
+}
+
 /// Receives the changes of one thread's stack, in order.
 pub(crate) trait StackWriter {
     /// All but the oldest `count` frames, with those that were left out of a stack that is cut, are others from here on.
@@ -50,6 +75,9 @@ pub(crate) trait StackWriter {
     fn push(&mut self, code: u32, instruction: u32);
     /// The newest frame stands at another instruction.
     fn move_top(&mut self, instruction: u32);
+    /// All but the oldest `top.below` frames leave, and the frames of the top enter. The number is the top's as long as
+    /// `top` is the same.
+    fn replace_top(&mut self, number: u32, top: &mut StackTop);
     /// From here on the stacks are cut (`true`) or whole (`false`).
     fn set_truncated(&mut self, truncated: bool);
     /// The fast comparison was inconclusive; `changed`: more than the newest frame's instruction had changed.

@@ -2,12 +2,28 @@
 //!
 //! Invariant: after each call `wire` and `depth` are the stack that a reader of the segment has.
 
+use std::hint::cold_path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use memtrack_format::record::{CodeHead, MAX_TEXT, RawFrame};
 
-use super::Ring;
-use crate::events::stack_model::{CodeObject, StackWriter};
+use super::{Ring, RingSegment, SegmentRoom};
+use crate::events::stack_model::{CodeObject, StackTop, StackWriter};
+
+impl Ring {
+    /// Writes the frames of a top one by one, and gives them the number.
+    #[inline(never)]
+    fn define_top(&mut self, number: u32, top: &mut StackTop) {
+        let popped = (self.depth as u32).saturating_sub(top.below);
+        if popped != 0 {
+            self.pop(popped);
+        }
+        top.frames().iter().for_each(|frame| self.push(frame.code, frame.instruction));
+        let count = top.length as u32;
+        self.put(move |encoder, bytes, at| encoder.define_top(bytes, at, number, count));
+        top.defined = self.number;
+    }
+}
 
 impl StackWriter for Ring {
     #[inline]
@@ -33,6 +49,29 @@ impl StackWriter for Ring {
         self.put(move |encoder, bytes, at| encoder.move_top(bytes, at, instruction));
         if let Some(place) = self.depth.checked_sub(1).and_then(|level| self.wire.get_mut(level)) {
             place.instruction = instruction;
+        }
+    }
+
+    #[inline(always)]
+    fn replace_top(&mut self, number: u32, top: &mut StackTop) {
+        let below = top.below as usize;
+        let newest = top.length.checked_sub(1).and_then(|last| top.frames.get(last)).copied();
+        // A segment that began since does not know the number.
+        if let Some(newest) = newest.filter(|_| top.defined == self.number)
+            && let Some(wire) = self.wire.get_mut(below..).and_then(<[_]>::first_chunk_mut)
+            && self.segment.at <= RingSegment::LAST
+        {
+            // All of them, whose number the compiler knows: what is copied too much stands above the newest frame.
+            *wire = top.frames;
+            let popped = self.depth.wrapping_sub(below) as u32;
+            self.depth = below.wrapping_add(top.length);
+            let (room, at) = (&mut SegmentRoom(self.segment.room), self.segment.at);
+            if let Some(at) = self.encoder.replace_top(room, at, popped, number, newest) {
+                self.segment.at = at;
+            }
+        } else {
+            cold_path();
+            self.define_top(number, top);
         }
     }
 

@@ -141,7 +141,9 @@ impl StateAccess<'_> {
             FastComparison::Moved(position) => {
                 return self.alloc_frame_moved::<V, TIMED>(head, address, size, time, position);
             }
-            FastComparison::Unknown => return self.alloc_full_compare::<V, TIMED>(head, address, size, time),
+            FastComparison::Unknown(state) => {
+                return self.alloc_other_top::<V, TIMED>(head, address, size, time, state);
+            }
             FastComparison::Unasked => return self.alloc_slow::<V, TIMED>(head, address, size, time),
         }
         match state.write_expected::<TIMED>(head, address, size, time) {
@@ -166,6 +168,28 @@ impl StateAccess<'_> {
         let update = |state: &mut RecordingState| state.chain.update_as::<V>(&mut state.ring);
         self.state().record_alloc::<TIMED>(head, address, size, time, update);
         self.leave_tail(address)
+    }
+
+    /// The event has its place in the order; the newest frames are others, perhaps known ones.
+    #[inline(never)]
+    fn alloc_other_top<V: Version, const TIMED: bool>(
+        mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: EventTime,
+        thread_state: usize,
+    ) -> usize {
+        let state = self.state();
+        if thread_state == 0 || !state.chain.recall_top::<V>(thread_state, &mut state.ring) {
+            return self.alloc_full_compare::<V, TIMED>(head, address, size, time);
+        }
+        match state.write_expected::<TIMED>(head, address, size, time) {
+            WriteOutcome::Done => self.leave_tail(address),
+            WriteOutcome::SizeDiffers(pending) => self.finish_size::<TIMED>(pending, head, address, size, time),
+            WriteOutcome::AddressDiffers(pending) => self.finish_address::<TIMED>(pending, head, address, size, time),
+            WriteOutcome::NoRoom => self.alloc_new_segment::<TIMED>(head, address, size, time),
+        }
     }
 
     /// The event has its place in the order; the fast comparison of the stack was not enough.

@@ -7,7 +7,7 @@ use memtrack_format::record::RawFrame;
 
 use crate::events::ring::Ring;
 use crate::events::stack_model::MAX_DEPTH;
-use crate::events::stack_model::{CodeObject, StackWriter};
+use crate::events::stack_model::{CodeObject, StackTop, StackWriter};
 use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
 /// A frame, in a region.
@@ -118,6 +118,12 @@ impl StackWriter for PythonFrameRecorder<'_> {
             self.python.frames.set(place, FrameSlot { instruction, ..self.python.frames.get(place) });
             self.python.touch(place);
         }
+    }
+
+    #[inline]
+    fn replace_top(&mut self, _number: u32, top: &mut StackTop) {
+        self.pop((self.python.length as u32).saturating_sub(top.below));
+        top.frames().iter().for_each(|frame| self.push(frame.code, frame.instruction));
     }
 
     fn set_truncated(&mut self, truncated: bool) {

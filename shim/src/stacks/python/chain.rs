@@ -23,6 +23,7 @@ mod entries;
 mod fast_compare;
 mod follow_near;
 mod links;
+mod tops;
 mod update;
 
 pub(crate) use entries::EvaluationEntry;
@@ -32,6 +33,7 @@ use compare::same_code;
 use fast_compare::ComparedSpan;
 use follow_near::EnteredFrame;
 use links::{ChainLink, Links, MOST};
+use tops::ChainTops;
 
 /// Most links followed; a longer chain is taken for a broken one, and its thread's stack for empty and truncated.
 const LONGEST_WALK: usize = 200_000;
@@ -94,6 +96,7 @@ pub(crate) struct Chain {
     room: usize,
     /// The frames that [`Chain::follow_near`] has found to be new.
     entered: [EnteredFrame; MOST],
+    tops: ChainTops,
     /// What is to be compared first.
     span: ComparedSpan,
     /// Of the newest frame.
@@ -129,6 +132,7 @@ impl Chain {
             index: MappedVec::new(),
             room: 0,
             entered: [EnteredFrame::NONE; MOST],
+            tops: ChainTops::new(),
             span: ComparedSpan::UNKNOWN,
             newest_detail: FrameDetail::NONE,
             timer: SampledTimer::new(),
@@ -150,6 +154,7 @@ impl Chain {
     pub(crate) fn begin_again(&mut self) {
         self.reset();
         self.codes.clear();
+        self.tops.begin_again();
     }
 
     /// Whether names of threads can be read now: this thread holds the GIL. If so, it need not ask again soon.

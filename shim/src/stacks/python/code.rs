@@ -58,6 +58,12 @@ impl CodeIds {
         freed_code_objects::count() == self.seen
     }
 
+    /// Deaths that are known.
+    #[inline(always)]
+    pub(super) const fn deaths(&self) -> u64 {
+        self.seen
+    }
+
     /// Forgets everything: the next use of any code object describes it again.
     pub(super) fn clear(&mut self) {
         self.entries.as_mut_slice().fill(CodeEntry::default());
@@ -109,7 +115,8 @@ impl CodeIds {
         let id = new_id();
         self.text.grow(3 * LONGEST);
         write(layout, code, self.text.as_mut_slice(), |object| writer.define_code(id, object));
-        let first_traceable = layout.incomplete_frame.map_or(0, |fields| code.int(fields.first_traceable).cast_unsigned());
+        let first_traceable =
+            layout.incomplete_frame.map_or(0, |fields| code.int(fields.first_traceable).cast_unsigned());
         self.insert(CodeEntry { address: code.address(), id, first_traceable });
         id
     }
@@ -258,7 +265,9 @@ mod tests {
         }
         assert_eq!(codes.used, map.len());
         assert!(
-            (0x5000..0x5000 + 3000 * 16).step_by(16).all(|address| codes.find(address).map(|entry| entry.id) == map.get(&address).copied())
+            (0x5000..0x5000 + 3000 * 16)
+                .step_by(16)
+                .all(|address| codes.find(address).map(|entry| entry.id) == map.get(&address).copied())
         );
         codes.clear();
         assert!(codes.find(0x5000).is_none());

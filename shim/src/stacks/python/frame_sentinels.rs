@@ -47,6 +47,7 @@ use super::frame::{LiveCode, PythonFrame};
 use super::layout::{OWNER_GENERATOR, OWNER_THREAD, ResultSlot, SentinelKind, Version};
 use super::raw_memory::{byte, half, set_byte, set_half, set_word, word};
 use crate::platform::mapped_vec::{MappedVec, Zeroable};
+use std::hint::cold_path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Frames between sentinels.
@@ -187,6 +188,31 @@ impl FrameSentinels {
     pub(super) fn newest_below(&self, place: usize) -> Option<&FrameSentinel> {
         let sentinels = self.list.as_slice().get(..self.length).unwrap_or_default();
         sentinels.iter().rev().find(|sentinel| sentinel.place < place)
+    }
+
+    /// How many there are below `place`.
+    #[inline(always)]
+    pub(super) fn count_below(&self, place: usize) -> usize {
+        let mut count = self.length;
+        while let Some(sentinel) = self.last_of(count)
+            && sentinel.place >= place
+        {
+            cold_path();
+            count = count.wrapping_sub(1);
+        }
+        count
+    }
+
+    /// The newest of the oldest `count`.
+    #[inline(always)]
+    pub(super) fn last_of(&self, count: usize) -> Option<&FrameSentinel> {
+        self.list.as_slice().get(count.checked_sub(1)?)
+    }
+
+    /// Forgets all but the oldest `count`.
+    #[inline(always)]
+    pub(super) const fn keep(&mut self, count: usize) {
+        self.length = count;
     }
 
     /// Forgets the sentinels from `place` on.

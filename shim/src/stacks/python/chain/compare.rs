@@ -81,6 +81,17 @@ impl Chain {
     #[inline(always)]
     pub(super) fn matching_between<V: Version>(&self, floor: usize, length: usize, mut address: usize) -> usize {
         let links = self.links.between(floor, length);
+        if !V::L.position_needs_code() {
+            for (place, link) in links.iter().enumerate().rev() {
+                // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
+                let frame = unsafe { PythonFrame::<V>::new(address) };
+                if frame.previous() != link.previous || frame.position() != link.position {
+                    return floor.wrapping_add(place).wrapping_add(1);
+                }
+                address = link.previous_from_cache();
+            }
+            return floor;
+        }
         let details = self.details.as_slice().get(floor..length).unwrap_or_default();
         for (place, (link, detail)) in links.iter().zip(details).enumerate().rev() {
             // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.

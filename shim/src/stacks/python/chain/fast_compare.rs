@@ -11,6 +11,7 @@ use super::super::layout::Version;
 #[cfg(feature = "verify-marks")]
 use super::super::verify_sentinels;
 use super::compare::same_code;
+use super::follow_near::ComparedFloor;
 use super::links::{ChainLink, MOST, Newest};
 use super::{Chain, FrameDetail};
 use std::hint::cold_path;
@@ -41,8 +42,8 @@ pub(crate) enum FastComparison {
     Same,
     /// The same but for the newest frame's position.
     Moved(usize),
-    /// Unknown: the full comparison is needed.
-    Unknown,
+    /// Unknown: more has to be compared. The thread's state.
+    Unknown(usize),
     /// The thread's state is not known without asking.
     Unasked,
 }
@@ -58,7 +59,7 @@ impl Chain {
         };
         if state == 0 {
             cold_path();
-            return if self.newest == 0 { FastComparison::Same } else { FastComparison::Unknown };
+            return if self.newest == 0 { FastComparison::Same } else { FastComparison::Unknown(state) };
         }
         // SAFETY: the interpreter says that this is the calling thread's own state, and nobody else is freeing it.
         let newest = unsafe { OwnThreadState::<V>::new(state) }.newest();
@@ -70,17 +71,17 @@ impl Chain {
     pub(super) fn compare_fast_from<V: Version>(&self, state: usize, newest: usize) -> FastComparison {
         if newest != self.newest || !self.codes.is_current() {
             cold_path();
-            return FastComparison::Unknown;
+            return FastComparison::Unknown(state);
         }
         if self.span.older > MOST {
             cold_path();
-            return if newest == 0 { FastComparison::Same } else { FastComparison::Unknown };
+            return if newest == 0 { FastComparison::Same } else { FastComparison::Unknown(state) };
         }
         // SAFETY: the state from which the newest frame was reached.
         if unsafe { OwnThreadState::<V>::new(state) }.is_tracing() {
             // No sentinel counts then. Without a trace function the full comparison does not take that much longer.
             cold_path();
-            return FastComparison::Unknown;
+            return FastComparison::Unknown(state);
         }
         // SAFETY: of the chain's links; who gives them another length forgets the span.
         let [older @ .., link] = unsafe { self.span.links.links() };
@@ -88,7 +89,7 @@ impl Chain {
         let frame = unsafe { PythonFrame::<V>::new(newest) };
         if frame.previous() != link.previous || !self.are_unchanged::<V>(link, older) {
             cold_path();
-            return FastComparison::Unknown;
+            return FastComparison::Unknown(state);
         }
         let position = frame.position();
         let detail = self.newest_detail;
@@ -96,7 +97,11 @@ impl Chain {
             return FastComparison::Same;
         }
         cold_path();
-        if is_shown_at(&frame, &detail, position) { FastComparison::Moved(position) } else { FastComparison::Unknown }
+        if is_shown_at(&frame, &detail, position) {
+            FastComparison::Moved(position)
+        } else {
+            FastComparison::Unknown(state)
+        }
     }
 
     /// Whether the frames below the newest, and what the sentinel stands for, are what they were.
@@ -161,6 +166,23 @@ impl Chain {
             Some(links) if is_short && is_of_frame => ComparedSpan { older, links, sentinel },
             _ => ComparedSpan::UNKNOWN,
         };
+        self.newest_detail = self.details.get(newest);
+    }
+}
+
+impl Chain {
+    /// As [`Chain::update_compared_span`], where the newest sentinel was just found to be there.
+    #[inline(always)]
+    pub(super) fn set_compared_span<V: Version>(&mut self, floor: &ComparedFloor) {
+        let newest = self.length.wrapping_sub(1);
+        let older = newest.wrapping_sub(floor.place);
+        // Nothing is compared where this stays.
+        self.span.older = usize::MAX;
+        let is_short = older <= MOST && (floor.sentinel.is_some() || !cfg!(feature = "verify-marks"));
+        if let Some(links) = self.links.newest(self.length).filter(|_| is_short) {
+            (self.span.older, self.span.links) = (older, links);
+            self.span.sentinel = floor.sentinel.unwrap_or_else(FrameSentinel::of_nothing::<V>);
+        }
         self.newest_detail = self.details.get(newest);
     }
 }

@@ -10,6 +10,7 @@
 use std::hint::cold_path;
 
 use super::super::frame::PythonFrame;
+use super::super::frame_sentinels::FrameSentinel;
 use super::super::interpreter::Interpreter;
 use super::super::layout::Version;
 #[cfg(feature = "verify-marks")]
@@ -45,6 +46,16 @@ struct NearJoin {
     entered: usize,
 }
 
+/// Where the comparison of a chain may end.
+pub(super) struct ComparedFloor {
+    /// The place of the oldest frame that is compared.
+    pub(super) place: usize,
+    /// Sentinels up to there.
+    pub(super) sentinels: usize,
+    /// The one that stands there; `None` at the root.
+    pub(super) sentinel: Option<FrameSentinel>,
+}
+
 impl Chain {
     /// Writes what changed, if that is near the newest frame. `false`: nothing has been done.
     #[inline(always)]
@@ -66,9 +77,13 @@ impl Chain {
             cold_path();
             return false;
         };
-        writer.compared_full(join.entered != 0 || join.kept != self.length);
+        let changed = join.entered != 0 || join.kept != self.length;
+        writer.compared_full(changed);
         self.apply_near::<V>(newest, join, writer);
         self.update_compared_span::<V>();
+        if changed {
+            self.note_top::<V>(join.kept.wrapping_sub(usize::from(join.moved.is_some())));
+        }
         #[cfg(feature = "verify-marks")]
         verify_sentinels::note(self.shows_below::<V>(python, self.length, newest));
         let _ = python;
@@ -131,23 +146,39 @@ impl Chain {
     /// cannot be told here.
     #[inline(always)]
     fn matching_near<V: Version>(&mut self, length: usize, address: usize) -> Option<usize> {
-        let sentinel = self.sentinels.newest_below(length).copied();
-        let floor = sentinel.map_or(0, |sentinel| sentinel.place);
-        if length.wrapping_sub(floor) > MOST {
-            cold_path();
-            return None;
-        }
-        let differing = self.matching_between::<V>(floor, length, address);
-        if differing > floor {
+        let floor = self.floor_below(length)?;
+        let differing = self.matching_between::<V>(floor.place, length, address);
+        if differing > floor.place {
             return Some(differing);
         }
-        if let Some(sentinel) = sentinel
-            && !(sentinel.is_there::<V>(self.links.get(floor).position) && self.sentinels.count_unaudited())
-        {
+        self.is_proven_at::<V>(&floor).then_some(0)
+    }
+
+    /// Down to where frames below `length` have to be compared. `None`: that is too far.
+    #[inline(always)]
+    pub(super) fn floor_below(&self, length: usize) -> Option<ComparedFloor> {
+        let sentinels = self.sentinels.count_below(length);
+        let sentinel = self.sentinels.last_of(sentinels);
+        let place = sentinel.map_or(0, |sentinel| sentinel.place);
+        if length.wrapping_sub(place) > MOST {
             cold_path();
             return None;
         }
-        Some(0)
+        Some(ComparedFloor { place, sentinels, sentinel: sentinel.copied() })
+    }
+
+    /// Whether the frames from the floor on and below `length`, whose newest is at `address`, are the cached ones, and all
+    /// older ones are proven to be.
+    #[inline(always)]
+    pub(super) fn reaches_floor<V: Version>(&mut self, floor: &ComparedFloor, length: usize, address: usize) -> bool {
+        self.matching_between::<V>(floor.place, length, address) == floor.place && self.is_proven_at::<V>(floor)
+    }
+
+    /// Whether the sentinel at the floor proves the older frames. At the root there is none, and nothing to be proven.
+    #[inline(always)]
+    fn is_proven_at<V: Version>(&mut self, floor: &ComparedFloor) -> bool {
+        let Some(sentinel) = &floor.sentinel else { return true };
+        sentinel.is_there::<V>(self.links.get(floor.place).position) && self.sentinels.count_unaudited()
     }
 
     /// Notes a frame that is new, if its code object is described.

@@ -5,6 +5,7 @@
 
 use std::ptr::NonNull;
 
+use crate::events::stack_model::TOP_FRAMES;
 use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
 /// The most frames below the newest that the fast comparison reads.
@@ -63,7 +64,14 @@ impl Links {
         self.list.as_slice().get(floor.wrapping_add(MOST)..length.wrapping_add(MOST)).unwrap_or_default()
     }
 
+    /// As many as a stack top has, from `place` on.
+    #[inline(always)]
+    pub(super) fn top_mut(&mut self, place: usize) -> Option<&mut [ChainLink; TOP_FRAMES]> {
+        self.list.as_mut_slice().get_mut(place.wrapping_add(MOST)..)?.first_chunk_mut()
+    }
+
     /// The newest of so many, last, and those below it, where there are any. `None`: there is none.
+    #[inline(always)]
     pub(super) fn newest(&self, length: usize) -> Option<Newest> {
         self.list.as_slice().get(..length.wrapping_add(MOST))?.last_chunk().map(|newest| Newest(NonNull::from(newest)))
     }

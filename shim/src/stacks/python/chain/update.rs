@@ -48,7 +48,12 @@ impl Chain {
         match self.compare_fast_from::<V>(self.state, newest) {
             FastComparison::Same => NameLookup::Done,
             FastComparison::Moved(position) => self.move_newest::<V>(python, position, writer),
-            FastComparison::Unknown | FastComparison::Unasked => self.compare_full::<V>(python, newest, writer),
+            FastComparison::Unknown(_) | FastComparison::Unasked => {
+                if newest != 0 && self.recall_top::<V>(self.state, writer) {
+                    return self.naming;
+                }
+                self.compare_full::<V>(python, newest, writer)
+            }
         }
     }
 

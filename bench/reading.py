@@ -1,0 +1,84 @@
+"""Times the reports on large captures, and their memory."""
+
+import dataclasses
+import os
+import statistics
+import subprocess
+import time
+
+from .tools import Memtrack
+
+# What `command.wanted` asks of a load.
+family, name = "Reading", "reports of large captures"
+
+REPORTS = (
+    ["stats"],
+    ["table"],
+    ["tree", "--text"],
+    ["summary"],
+    ["flamegraph", "-f", "-o", "report.html"],
+    ["transform", "speedscope", "-f", "-o", "report.json"],
+    ["transform", "pprof", "-f", "-o", "report.pb.gz"],
+)
+
+
+@dataclasses.dataclass
+class Capture:
+    label: str
+    path: str
+    events: int
+
+
+def measure(options, workshop, progress):
+    """Prints the table; returns the figures."""
+    captures = record(options, workshop, progress)
+    programs = {"memtrack": options.memtrack, **({"before": options.before} if options.before else {})}
+    print("### Reading\n")
+    print("| report | " + " | ".join(f"{capture.label}: {tool} | memory" for capture in captures for tool in programs) + " |")
+    print("|---" + "|--:" * (2 * len(captures) * len(programs)) + "|")
+    figures = []
+    for report in REPORTS:
+        cells = []
+        for capture in captures:
+            runs = {tool: [] for tool in programs}
+            for _ in range(options.rounds):
+                for tool, program in programs.items():
+                    progress(f"{tool} {' '.join(report[:2])} of {capture.label}")
+                    runs[tool].append(timed([program, *report, capture.path]))
+            for tool in programs:
+                seconds, kilobytes = (statistics.median(column) for column in zip(*runs[tool]))
+                cells += [f"{seconds:.2f} s", f"{kilobytes / 1000:.0f} MB"]
+                figures.append({"report": report[:2], "capture": capture.label, "events": capture.events, "tool": tool,
+                                "runs": runs[tool]})
+        command = " ".join(word for word in report if word not in ("-f", "-o") and not word.startswith("report."))
+        print(f"| `memtrack {command}` | " + " | ".join(cells) + " |")
+    print()
+    return figures
+
+
+def record(options, workshop, progress):
+    """Captures of 20 million events, where little and where two million objects are live."""
+    captures = []
+    for label, mode, command in (
+        ("20 M events of C", ["--no-native"], workshop.compiled("repeated.c", 10_000_000)),
+        ("20 M events of Python, 2 M live", ["--no-native", "--trace-python-allocators"], workshop.script("many_live.py", 9_000_000)),
+    ):
+        progress(f"recording {label}")
+        path = str(workshop.directory / f"reading{len(captures)}.bin")
+        subprocess.run([options.memtrack, "run", "-q", "-f", "-o", path, *mode, "--", *command.words], check=True,
+                       stdout=subprocess.DEVNULL)
+        counted = Memtrack("reading", options.memtrack, workshop.directory)
+        counted.capture = path
+        captures.append(Capture(label, path, counted.events()))
+    return captures
+
+
+def timed(words):
+    """Seconds, and the largest resident memory in kB."""
+    start = time.perf_counter()
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, words)
+    return time.perf_counter() - start, usage.ru_maxrss

@@ -13,6 +13,8 @@ import tempfile
 from . import applications, measuring, pyperformance, reading, record_distributions, setup, synthetic, table, tools
 from .loads import Missing, Workshop
 
+# The section of docs/benchmarks.md that has the tables.
+SECTION = "## Figures"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -56,6 +58,7 @@ def arguments(description):
     parser.add_argument("--before", metavar="PATH", help="another memtrack, measured in the same rounds")
     parser.add_argument("--without", default="", metavar="TOOLS", help="memray, heaptrack or reading are left out, by commas")
     parser.add_argument("--json", metavar="FILE", help="write every run's figures there")
+    parser.add_argument("--document", metavar="FILE", help=f"put the tables under the heading {SECTION!r} of this Markdown file")
     parser.add_argument("--setup", nargs="?", const=str(setup.default_directory()), metavar="DIRECTORY",
                         help=f"make a virtual environment there with what the loads need ({setup.default_directory()}), and end")
     parser.add_argument("--record-distributions", action="store_true", help="record programs anew for distributions.json, and end")
@@ -63,6 +66,7 @@ def arguments(description):
     options.without = options.without.split(",")
     options.memtrack = found(parser, options.memtrack)
     options.before = options.before and found(parser, options.before)
+    options.document = options.document and os.path.abspath(options.document)
     options.json = options.json and os.path.abspath(options.json)
     python = options.python or setup.python_of(setup.default_directory()) or "python3"
     # The interpreter itself, so that a version manager's script is not measured along with it.
@@ -80,7 +84,7 @@ def found(parser, program):
 def report(options, loads, directory):
     has_memray = subprocess.run([options.python, "-c", "import memray"], capture_output=True).returncode == 0
     in_use = tools.tools(options, directory, has_memray)
-    print(described(options, [tool.name for tool in in_use]) + "\n")
+    texts = [described(options, [tool.name for tool in in_use]) + "\n"]
     workshop = Workshop(directory, options.python)
     rows = []
     for load in loads:
@@ -88,14 +92,27 @@ def report(options, loads, directory):
             rows += measuring.measure(load, load.make(workshop), in_use, options.rounds, progress)
         except (Missing, measuring.Failed) as why:
             progress(f"skipped: {load.name}: {why}\n")
-    progress("")
-    table.print_tables(rows, bool(options.before))
+    texts.append(table.tables(rows, bool(options.before)))
     timed = []
     if "reading" not in options.without and wanted(reading, options.only):
-        timed = reading.measure(options, workshop, progress)
+        text, timed = reading.measure(options, workshop, progress)
+        texts.append(text)
+    progress("")
+    print("\n".join(texts), end="")
+    if options.document:
+        replace_figures(pathlib.Path(options.document), "\n".join(texts))
     if options.json:
         figures = {"about": described(options, []), "rows": [row.for_json() for row in rows], "reading": timed}
         pathlib.Path(options.json).write_text(json.dumps(figures, indent=1))
+
+
+def replace_figures(document, text):
+    """Puts the tables in the place of those under SECTION in a Markdown document."""
+    before, heading, rest = document.read_text().partition(SECTION)
+    if not heading:
+        raise SystemExit(f"error: {document}: no heading {SECTION!r}")
+    after = rest.find("\n## ")
+    document.write_text(before + heading + "\n\n" + text + (rest[after:] if after >= 0 else ""))
 
 
 def described(options, names):

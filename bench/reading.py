@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import time
 
+from .table import as_text
 from .tools import Memtrack
 
 # What `command.wanted` asks of a load.
@@ -30,12 +31,11 @@ class Capture:
 
 
 def measure(options, workshop, progress):
-    """Prints the table; returns the figures."""
+    """The text of the table, and the figures."""
     captures = record(options, workshop, progress)
     programs = {"memtrack": options.memtrack, **({"before": options.before} if options.before else {})}
-    print("### Reading\n")
-    print("| report | " + " | ".join(f"{capture.label}: {tool} | memory" for capture in captures for tool in programs) + " |")
-    print("|---" + "|--:" * (2 * len(captures) * len(programs)) + "|")
+    heads = ["report", *(head for capture in captures for tool in programs for head in (f"{capture.label}: {tool}", "memory"))]
+    lines = ["### Reading", "", "| " + " | ".join(heads) + " |", "|---" + "|--:" * (len(heads) - 1) + "|"]
     figures = []
     for report in REPORTS:
         cells = []
@@ -51,9 +51,8 @@ def measure(options, workshop, progress):
                 figures.append({"report": report[:2], "capture": capture.label, "events": capture.events, "tool": tool,
                                 "runs": runs[tool]})
         command = " ".join(word for word in report if word not in ("-f", "-o") and not word.startswith("report."))
-        print(f"| `memtrack {command}` | " + " | ".join(cells) + " |")
-    print()
-    return figures
+        lines.append(f"| `memtrack {command}` | " + " | ".join(cells) + " |")
+    return as_text(lines), figures
 
 
 def record(options, workshop, progress):
@@ -61,7 +60,7 @@ def record(options, workshop, progress):
     captures = []
     for label, mode, command in (
         ("20 M events of C", ["--no-native"], workshop.compiled("repeated.c", 10_000_000)),
-        ("20 M events of Python, 2 M live", ["--no-native", "--trace-python-allocators"], workshop.script("many_live.py", 9_000_000)),
+        ("20 M events of Python, 2 M live", ["--no-native", "--trace-python-allocators"], workshop.script("many_live.py", 5_700_000)),
     ):
         progress(f"recording {label}")
         path = str(workshop.directory / f"reading{len(captures)}.bin")

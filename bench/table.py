@@ -1,4 +1,4 @@
-"""Prints rows as Markdown, a table for each family, with the geometric mean of each mode."""
+"""Rows as Markdown, a table for each family, with the geometric mean of each mode."""
 
 import statistics
 
@@ -8,13 +8,12 @@ PEERS = "memray", "heaptrack"
 FIGURES = "wall", "processor"
 
 
-def print_tables(rows, with_before):
+def tables(rows, with_before):
+    """The text of all tables, under a heading for each family."""
     families = {}
     for row in rows:
         families.setdefault(row.load.family, []).append(row)
-    for family, of_family in families.items():
-        print(f"### {family}\n")
-        print("\n".join(table(of_family, with_before)) + "\n")
+    return "\n".join(f"### {family}\n\n{table(of_family, with_before)}" for family, of_family in families.items())
 
 
 def table(rows, with_before):
@@ -30,7 +29,11 @@ def table(rows, with_before):
         cells += [f"{row.median('memtrack', 'others') / 1000:.0f} MB", f"{row.events:,}"]
         cells.append(" / ".join(f"{row.bytes[tool] / row.events:.2g}" for tool in ran) if row.events else "")
         lines.append("| " + " | ".join(cells) + " |")
-    return lines + means(rows, compared, len(heads))
+    return as_text(lines + means(rows, compared, len(heads)))
+
+
+def as_text(lines):
+    return "".join(f"{line}\n" for line in lines)
 
 
 def times(row, tool):

@@ -7,12 +7,12 @@ use super::{MAX_TOP, RawFrame, STACK_TOPS};
 /// Stack tops by number.
 #[derive(Debug)]
 pub(super) struct StackTops {
-    list: Vec<StackTop>,
+    list: Vec<NumberedTop>,
 }
 
 /// The newest frames of a stack, oldest first.
 #[derive(Clone, Copy, Debug)]
-struct StackTop {
+struct NumberedTop {
     frames: [RawFrame; MAX_TOP],
     /// 0: not defined.
     length: usize,
@@ -31,10 +31,10 @@ impl StackTops {
     /// Gives these frames a number; `None`: it is too large, or they are too many or none.
     pub(super) fn define(&mut self, number: u32, frames: &[RawFrame]) -> Option<()> {
         let number = usize::try_from(number).ok().filter(|number| *number < STACK_TOPS && !frames.is_empty())?;
-        let mut top = StackTop { frames: [RawFrame::NONE; MAX_TOP], length: frames.len() };
+        let mut top = NumberedTop { frames: [RawFrame::NONE; MAX_TOP], length: frames.len() };
         top.frames.get_mut(..frames.len())?.copy_from_slice(frames);
         if self.list.len() <= number {
-            self.list.resize(number + 1, StackTop { length: 0, ..top });
+            self.list.resize(number + 1, NumberedTop { length: 0, ..top });
         }
         *self.list.get_mut(number)? = top;
         Some(())

@@ -231,3 +231,12 @@ impl Chain {
 pub(super) fn same_code<V: Version>(frame: &PythonFrame<V>, detail: &FrameDetail) -> bool {
     !V::L.position_needs_code() || frame.executable() == detail.executable
 }
+
+/// Whether the cached frame is still the same shown frame, at another instruction.
+#[inline(always)]
+pub(super) fn is_shown_at<V: Version>(frame: &PythonFrame<V>, detail: &FrameDetail, position: usize) -> bool {
+    detail.id != 0
+        && position >= detail.shown_from
+        && frame.executable() == detail.executable
+        && frame.setting() == detail.setting
+}

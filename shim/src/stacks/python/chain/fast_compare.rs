@@ -10,10 +10,10 @@ use super::super::interpreter::{self, Interpreter};
 use super::super::layout::Version;
 #[cfg(feature = "verify-marks")]
 use super::super::verify_sentinels;
-use super::compare::same_code;
+use super::Chain;
+use super::compare::{is_shown_at, same_code};
 use super::follow_near::ComparedFloor;
 use super::links::{ChainLink, MOST, Newest};
-use super::{Chain, FrameDetail};
 use std::hint::cold_path;
 
 const _: () = assert!(
@@ -185,13 +185,4 @@ impl Chain {
         }
         self.newest_detail = self.details.get(newest);
     }
-}
-
-/// Whether the cached frame is still the same shown frame, at another instruction.
-#[inline(always)]
-pub(super) fn is_shown_at<V: Version>(frame: &PythonFrame<V>, detail: &FrameDetail, position: usize) -> bool {
-    detail.id != 0
-        && position >= detail.shown_from
-        && frame.executable() == detail.executable
-        && frame.setting() == detail.setting
 }

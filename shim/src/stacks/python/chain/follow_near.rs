@@ -15,8 +15,7 @@ use super::super::interpreter::Interpreter;
 use super::super::layout::Version;
 #[cfg(feature = "verify-marks")]
 use super::super::verify_sentinels;
-use super::compare::same_code;
-use super::fast_compare::is_shown_at;
+use super::compare::{is_shown_at, same_code};
 use super::links::{ChainLink, MOST};
 use super::{Chain, FrameDetail};
 use crate::events::stack_model::StackWriter;

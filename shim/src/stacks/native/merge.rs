@@ -80,7 +80,7 @@ impl EvaluationEntries {
 /// The newest frames of a stack that is too deep, which are written last: what asks for memory, and who calls that.
 const TAIL: usize = 32;
 /// The oldest ones of it, which are written as they come.
-const HEAD: usize = MAX_DEPTH as usize - TAIL;
+pub(super) const HEAD: usize = MAX_DEPTH as usize - TAIL;
 
 /// Buffer for the newest frames, reused between merges.
 #[derive(Debug)]
@@ -177,7 +177,7 @@ impl UnchangedFrames {
     /// Before it, there are `at` frames on the wire and `done` Python frames among them.
     #[inline(always)]
     fn of(replaced: Replaced, (at, done): (usize, usize), changed: Option<usize>) -> Self {
-        let Replaced { wire, python } = replaced;
+        let Replaced { wire, python, .. } = replaced;
         let same = changed.unwrap_or(usize::MAX).min(python as usize).saturating_sub(done);
         Self { at, until: done.wrapping_add(same.min((wire as usize).saturating_sub(at))) }
     }

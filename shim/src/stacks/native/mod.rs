@@ -6,7 +6,7 @@
 //! `stack_memory` reads the stack. `walk` unwinds as far as the stack is new: `own_frames` leads it out of memtrack's
 //! own frames, `stack_top_cache` holds stack tops met before, and `unwind_witnesses` the words that prove the older
 //! `native_frame`s to be unchanged. `python_frames` holds the interpreter's frames, and `merge` puts them in place of
-//! its evaluation loops.
+//! its evaluation loops; where no Python frame came or went, `top_rewrite` does that with less.
 //!
 //! Invariant: nothing here allocates from the heap, locks, or writes to the program's stack. What cannot be unwound is
 //! left out, and the stack is recorded as truncated.
@@ -24,6 +24,7 @@ mod python_frames;
 mod rule;
 mod stack_memory;
 mod stack_top_cache;
+mod top_rewrite;
 mod unwind_witnesses;
 mod walk;
 
@@ -40,7 +41,7 @@ use crate::stacks::python::{Chain, NameLookup, Version};
 use merge::{Changes, EvaluationEntries, NewestFrames, StackMerge};
 use python_frames::{Python, PythonFrameRecorder};
 use rule::FrameState;
-use walk::Walk;
+use walk::{StackComparison, Walk};
 
 /// Whether native stacks are recorded.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -145,38 +146,50 @@ impl NativeStack {
     #[inline(always)]
     pub(crate) fn update_natives(&mut self, chain: &Chain, ring: &mut Ring) {
         let start = walk::here();
-        let is_same = self.walk.is_same(start, ring.slot());
-        if !is_same || self.python.has_changed() {
+        let compared = self.walk.compare(start, ring.slot());
+        if compared != StackComparison::Same || self.python.has_changed() {
             cold_path();
-            self.change(chain, ring, start, is_same);
+            self.change(chain, ring, start, compared);
         }
     }
 
-    /// Something has changed: Python frames, or, unless `is_same`, native ones.
+    /// Something has changed: Python frames, or native ones.
     #[inline(never)]
-    fn change(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, is_same: bool) {
+    fn change(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, compared: StackComparison) {
         if self.timer.is_due() {
-            return self.change_timed(chain, ring, start, is_same);
+            return self.change_timed(chain, ring, start, compared);
         }
-        self.change_now(chain, ring, start, is_same);
+        self.change_now(chain, ring, start, compared);
     }
 
     #[cold]
     #[inline(never)]
-    fn change_timed(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, is_same: bool) {
+    fn change_timed(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, compared: StackComparison) {
         self.timer.begin();
         let begun = ring.now();
-        self.change_now(chain, ring, start, is_same);
+        self.change_now(chain, ring, start, compared);
         ring.note_sampled(begun, |slot| &slot.native_ticks);
     }
 
     #[inline(never)]
-    fn change_now(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, is_same: bool) {
-        let first_new = if is_same { None } else { self.walk.run(start, ring) };
+    fn change_now(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, compared: StackComparison) {
+        let first_new = match compared {
+            StackComparison::Same => None,
+            StackComparison::Differs { same_words } => self.walk.run(start, same_words, ring),
+        };
         let (python, reshaped) = self.python.take_changed();
-        if first_new.is_some() || python.is_some() {
-            self.write(chain, ring, first_new.unwrap_or(usize::MAX), (python, reshaped));
+        if first_new.is_none() && python.is_none() {
+            return;
         }
+        let first_new = first_new.unwrap_or(usize::MAX);
+        let is_usual = !reshaped && self.walk.truncated() <= self.truncated;
+        let changed = (first_new, self.walk.displaced());
+        let frames = self.walk.frames();
+        if is_usual && top_rewrite::rewrite(frames, changed, &self.python, python.is_some(), ring).is_some() {
+            return;
+        }
+        cold_path();
+        self.write(chain, ring, first_new, (python, reshaped));
     }
 
     #[inline(never)]

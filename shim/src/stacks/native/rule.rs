@@ -84,10 +84,35 @@ impl UnwindRule {
         let needs = |place: SavedPlace| place.base == Base::Frame;
         needs(self.cfa) || needs(self.back) || self.frame.is_some_and(needs)
     }
+
+    /// Which of the usual forms it has.
+    fn plain_form(&self) -> PlainForm {
+        let is_plain = self.kind == RuleKind::Called
+            && !self.cfa_is_read
+            && self.back.base == Base::Cfa
+            && self.frame.is_none_or(|place| place.base == Base::Cfa);
+        match self.cfa.base {
+            Base::Stack if is_plain => PlainForm::FromStack,
+            Base::Frame if is_plain => PlainForm::FromFrame,
+            _ => PlainForm::Other,
+        }
+    }
 }
 
-/// A cached unwind rule, with the module and offset of its address.
+/// The forms that most rules have, by what the CFA is counted from: the frame was called, the return address and the
+/// caller's frame pointer, if it was saved, are at fixed distances from the CFA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum PlainForm {
+    /// It has none of these forms.
+    #[default]
+    Other,
+    FromStack,
+    FromFrame,
+}
+
+/// A cached unwind rule, with the module and offset of its address. It lies in one cache line.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
 pub(super) struct KnownAddress {
     /// The address; 0 for a free place.
     pub(super) address: usize,
@@ -96,6 +121,8 @@ pub(super) struct KnownAddress {
     pub(super) module: u32,
     /// Of the address in it.
     pub(super) offset: u32,
+    /// Of the rule; [`RuleCache::put`] finds it out.
+    pub(super) form: PlainForm,
 }
 
 // SAFETY: made of integers and of enumerations whose first variant is zero, and only ever written whole.
@@ -126,7 +153,8 @@ impl RuleCache {
     /// Puts one in, over what has the same place.
     pub(super) fn put(&mut self, address: usize, known: KnownAddress) {
         if self.0.grow(Self::PLACES) {
-            self.0.set(Self::place(address), KnownAddress { address, ..known });
+            let form = known.rule.plain_form();
+            self.0.set(Self::place(address), KnownAddress { address, form, ..known });
         }
     }
 

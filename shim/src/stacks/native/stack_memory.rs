@@ -77,6 +77,13 @@ impl StackMemory {
         address >= self.low && address < self.high.wrapping_sub(7)
     }
 
+    /// The word at an address, if it is in the known part of the thread's own stack.
+    #[inline(always)]
+    pub(super) fn own_word(&self, address: usize) -> Option<usize> {
+        // SAFETY: readable, by the module's invariant.
+        self.holds(address).then(|| unsafe { (address as *const usize).read_unaligned() })
+    }
+
     /// The word at an address, if it can be read.
     #[inline(always)]
     pub(super) fn word(&mut self, address: usize) -> Option<usize> {

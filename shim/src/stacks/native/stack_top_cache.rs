@@ -9,7 +9,7 @@
 
 use super::native_frame::NativeFrame;
 use super::rule::FrameState;
-use super::unwind_witnesses::{Word, differences};
+use super::unwind_witnesses::Word;
 use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
 /// Most frames and words of one tip; of longer ones unwinding costs little in comparison.
@@ -27,8 +27,8 @@ pub(super) struct CachedTop {
     frame_mask: usize,
     /// The words of the frames, then those of memtrack's own frames.
     words: [Word; WORDS],
-    level_words: usize,
     word_count: usize,
+    own_count: usize,
     /// The frame below the tip, and how many there are with it.
     under: FrameState,
     under_matters: bool,
@@ -50,10 +50,10 @@ pub(super) struct NewTop<'a> {
     /// The frame below the tip, and how many there are with it.
     pub(super) under: &'a NativeFrame,
     pub(super) kept: usize,
-    /// The frames of the tip, their words, and those of memtrack's own frames.
+    /// The frames of the tip, and their words, of which the last `own` are those of memtrack's own frames.
     pub(super) frames: &'a [NativeFrame],
     pub(super) words: &'a [Word],
-    pub(super) own: &'a [Word],
+    pub(super) own: usize,
 }
 
 /// Those that were met.
@@ -73,9 +73,8 @@ impl CachedTop {
             *place = frame.with_words(frame.words.wrapping_sub(tip.under.words));
         }
         self.length = tip.frames.len();
-        let words = tip.words.iter().chain(tip.own);
-        self.words.iter_mut().zip(words).for_each(|(place, word)| *place = *word);
-        (self.level_words, self.word_count) = (tip.words.len(), tip.words.len().wrapping_add(tip.own.len()));
+        self.words.iter_mut().zip(tip.words).for_each(|(place, word)| *place = *word);
+        (self.word_count, self.own_count) = (tip.words.len(), tip.own);
     }
 
     /// How many frames are older.
@@ -97,26 +96,25 @@ impl CachedTop {
         self.frames.get(..self.length).unwrap_or_default()
     }
 
-    /// The words that lead from the frames to older ones.
+    /// The words that lead from the start to the frame below.
     pub(super) fn words(&self) -> &[Word] {
-        self.words.get(..self.level_words).unwrap_or_default()
+        self.words.get(..self.word_count).unwrap_or_default()
     }
 
-    /// The words that lead from the start to the newest frame.
-    pub(super) fn own_words(&self) -> &[Word] {
-        self.words.get(self.level_words..self.word_count).unwrap_or_default()
+    /// How many of them, the last ones, lead from the start to the newest frame.
+    pub(super) const fn own_count(&self) -> usize {
+        self.own_count
     }
 
     /// Whether it stood on such a frame.
     pub(super) fn fits(&self, under: &NativeFrame) -> bool {
-        let there = &under.state;
-        (there.pc, there.sp, under.frame_matters) == (self.under.pc, self.under.sp, self.under_matters)
-            && (there.bp == self.under.bp || !under.frame_matters)
+        under.frame_matters == self.under_matters && under.is_at(self.under)
     }
 
     /// Whether the stack of a walk from `start` ends in it, wherever it stands.
     fn is_there(&self, start: FrameState) -> bool {
-        self.begins_at(start) && differences(self.words.get(..self.word_count).unwrap_or_default()) == 0
+        // Those of other tips differ in the newest words.
+        self.begins_at(start) && self.words().iter().rev().all(Word::is_same)
     }
 
     /// Whether a walk from `start` may find it.
@@ -143,8 +141,7 @@ impl StackTopCache {
 
     /// Remembers one, in the place of one that was there too if there is such a one; not if it is too long.
     pub(super) fn put(&mut self, tip: &NewTop<'_>) {
-        let words = tip.words.len().wrapping_add(tip.own.len());
-        if tip.frames.len() > FRAMES || words > WORDS || !self.list.grow(SETS * WAYS) {
+        if tip.frames.len() > FRAMES || tip.words.len() > WORDS || !self.list.grow(SETS * WAYS) {
             return;
         }
         let set = Self::set(tip.start);
@@ -188,9 +185,8 @@ mod tests {
             unsafe { (&raw mut memory).write_volatile(values) };
         };
         let put = |tips: &mut StackTopCache, values: [usize; 2], frame_mask: usize, frames: &[NativeFrame]| {
-            let words = [Word { address: places[0], value: values[0] }];
-            let own = [Word { address: places[1], value: values[1] }];
-            tips.put(&NewTop { start: START, frame_mask, under: &under, kept: 5, frames, words: &words, own: &own });
+            let words = [0, 1].map(|number| Word { address: places[number], value: values[number] });
+            tips.put(&NewTop { start: START, frame_mask, under: &under, kept: 5, frames, words: &words, own: 1 });
         };
         let mut tips = StackTopCache::new();
         assert!(tips.find(START).is_none());
@@ -202,8 +198,8 @@ mod tests {
             set(values);
             let tip = tips.find(START).unwrap();
             assert_eq!(
-                (tip.kept(), tip.end(), tip.words()[0].value, tip.own_words()[0].value),
-                (5, 7, values[0], values[1])
+                (tip.kept(), tip.end(), tip.words()[0].value, tip.words()[1].value, tip.own_count()),
+                (5, 7, values[0], values[1], 1)
             );
             // Counted from the tip's first.
             assert_eq!(tip.frames().iter().map(|frame| frame.words).collect::<Vec<_>>(), [1, 2]);

@@ -60,88 +60,119 @@ impl UnwindWitnesses {
         }
     }
 
-    /// Adds some that lie in the thread's own stack. `false`: there is no memory for them.
-    pub(super) fn extend(&mut self, words: &[Word]) -> bool {
-        let end = self.length.wrapping_add(words.len());
-        if !self.list.grow(end) {
+    /// Puts these in the place of those after the first `kept`: words that lie in the thread's own stack, of which `own`
+    /// are those of memtrack's own frames. `false`: there is no memory for them.
+    #[inline(always)]
+    pub(super) fn replace_newest(&mut self, kept: usize, words: &[Word], own: usize) -> bool {
+        let end = kept.wrapping_add(words.len());
+        if kept > self.length || !self.list.grow(end.wrapping_add(GROUP)) {
             return false;
         }
-        if let Some(places) = self.list.as_mut_slice().get_mut(self.length..end) {
+        if let Some(places) = self.list.as_mut_slice().get_mut(kept..end) {
             places.copy_from_slice(words);
         }
-        self.length = end;
-        true
+        self.truncate(kept);
+        self.length = end.wrapping_sub(own);
+        self.outside == usize::MAX && self.fill_group(end)
     }
 
-    /// Adds one. `false`: there is no memory for it.
-    pub(super) fn push(&mut self, address: usize, value: usize, stack: &StackMemory) -> bool {
-        if !self.list.grow(self.length.wrapping_add(1)) {
-            return false;
-        }
+    /// Makes room for so many more. `false`: there is no memory for them.
+    #[inline(always)]
+    pub(super) fn reserve(&mut self, count: usize) -> bool {
+        self.list.grow(self.length.wrapping_add(count))
+    }
+
+    /// Adds one, for which there is room.
+    #[inline(always)]
+    pub(super) fn push(&mut self, address: usize, value: usize, stack: &StackMemory) {
         self.list.set(self.length, Word { address, value });
         if !stack.holds(address) {
             self.outside = self.outside.min(self.length);
         }
         self.length = self.length.wrapping_add(1);
-        true
     }
 
-    /// The words from the one at `from` on.
-    pub(super) fn from(&self, from: usize) -> &[Word] {
-        self.list.as_slice().get(from..self.length).unwrap_or_default()
+    /// The words from the one at `from` on, with those of memtrack's own frames after [`UnwindWitnesses::close`].
+    pub(super) fn from(&self, from: usize, own: usize) -> &[Word] {
+        self.list.as_slice().get(from..self.length.wrapping_add(own)).unwrap_or_default()
     }
 
-    /// Puts those of memtrack's own frames after the others, for [`UnwindWitnesses::are_same`]. `false`: there is no
-    /// memory for them, or a word is not in the thread's own stack.
+    /// Puts those of memtrack's own frames after the others, for [`UnwindWitnesses::are_same`]. All of them lie in the
+    /// thread's own stack. `false`: there is no memory for them, or another word is not in the thread's own stack.
     pub(super) fn close(&mut self, own: &[Word]) -> bool {
         let count = self.length.wrapping_add(own.len());
-        self.whole = count.next_multiple_of(GROUP);
-        if self.outside != usize::MAX || !self.list.grow(self.whole) {
+        if self.outside != usize::MAX || !self.list.grow(count.wrapping_add(GROUP)) {
             return false;
         }
+        if let Some(places) = self.list.as_mut_slice().get_mut(self.length..count) {
+            places.iter_mut().zip(own).for_each(|(place, word)| *place = *word);
+        }
+        self.fill_group(count)
+    }
+
+    /// Fills the group of the last of `count` words.
+    #[inline(always)]
+    fn fill_group(&mut self, count: usize) -> bool {
+        self.whole = count.next_multiple_of(GROUP);
         let filling = Word { address: &raw const NOTHING as usize, value: NOTHING };
-        for index in self.length..self.whole {
-            let word = own.get(index.wrapping_sub(self.length)).copied();
-            self.list.set(index, word.unwrap_or(filling));
+        if let Some(rest) = self.list.as_mut_slice().get_mut(count..self.whole) {
+            rest.iter_mut().for_each(|place| *place = filling);
         }
         true
     }
 
-    /// Whether all are as they were. Only after [`UnwindWitnesses::close`] has given `true`, and nothing was changed
-    /// since.
+    /// How many words, the oldest frames' first, are as they were, in whole groups; `None`: all are. Only after
+    /// [`UnwindWitnesses::close`] has given `true`, and nothing was changed since.
     #[inline(always)]
-    pub(super) fn are_same(&self) -> bool {
+    pub(super) fn same_groups(&self) -> Option<usize> {
         let mut rest = self.list.as_slice().get(..self.whole).unwrap_or_default();
-        let mut difference = 0;
         // Unrolled, so that only the branch that ends it is taken.
         for _ in 0..UNROLLED {
-            let Some((group, more)) = rest.split_first_chunk::<GROUP>() else { return difference == 0 };
-            difference |= differences(group);
+            let (group, more) = rest.split_first_chunk::<GROUP>()?;
+            if differences(group) != 0 {
+                cold_path();
+                return Some(self.whole.wrapping_sub(rest.len()));
+            }
             rest = more;
         }
         cold_path();
-        difference | differences(rest) == 0
+        while let Some((group, more)) = rest.split_first_chunk::<GROUP>() {
+            if differences(group) != 0 {
+                return Some(self.whole.wrapping_sub(rest.len()));
+            }
+            rest = more;
+        }
+        None
     }
 
-    /// The last of the first `count` words that is not as it was.
+    /// How many of the first `count` words, of which the first `same` are known to be as they were, are.
     #[inline(always)]
-    pub(super) fn differing(&self, count: usize, stack: &mut StackMemory) -> Option<usize> {
-        let words = self.list.as_slice().get(..count.min(self.length)).unwrap_or_default();
-        if count > self.outside {
-            return words.iter().rposition(|word| stack.word(word.address) != Some(word.value));
-        }
-        // Without a branch for each word.
-        if differences(words) == 0 { None } else { words.iter().rposition(|word| word.now() != word.value) }
+    pub(super) fn same(&self, same: usize, count: usize, stack: &mut StackMemory) -> usize {
+        let count = count.min(self.length);
+        let words = self.list.as_slice().get(same..count).unwrap_or_default();
+        let differing = if count > self.outside {
+            cold_path();
+            words.iter().position(|word| stack.word(word.address) != Some(word.value))
+        } else {
+            words.iter().position(|word| word.now() != word.value)
+        };
+        differing.map_or(count.max(same), |differing| same.wrapping_add(differing))
     }
 }
 
 /// 0 where all are as they were; only for words in the thread's own stack.
 #[inline(always)]
-pub(super) fn differences(words: &[Word]) -> usize {
+fn differences(words: &[Word]) -> usize {
     words.iter().fold(0, |difference, word| difference | (word.now() ^ word.value))
 }
 
 impl Word {
+    /// Whether it is as it was; only for one in the thread's own stack.
+    #[inline(always)]
+    pub(super) fn is_same(&self) -> bool {
+        self.now() == self.value
+    }
+
     /// The word that is there now; only for one in the thread's own stack.
     #[inline(always)]
     fn now(&self) -> usize {
@@ -153,31 +184,31 @@ impl Word {
 #[cfg(test)]
 #[allow(clippy::indexing_slicing, reason = "a test fails by a panic")]
 mod tests {
-    use super::{UnwindWitnesses, Word};
+    use super::{GROUP, UnwindWitnesses, Word};
     use crate::stacks::native::stack_memory::StackMemory;
 
     #[test]
-    fn the_last_word_that_changed_is_told() {
+    fn words_are_the_same_up_to_the_first_that_changed() {
         let mut block = [1_usize, 2, 3, 4];
         let addresses = block.each_ref().map(|word| &raw const *word as usize);
         for is_own in [true, false] {
             let mut stack =
                 if is_own { StackMemory::between(addresses[0], addresses[3] + 8) } else { StackMemory::new() };
             let mut words = UnwindWitnesses::new();
+            assert!(words.reserve(4));
             for (address, value) in addresses.iter().zip(block) {
-                assert!(words.push(*address, value, &stack));
+                words.push(*address, value, &stack);
             }
-            assert_eq!(words.differing(4, &mut stack), None);
-            let (first, last) = (block[0], block[2]);
+            assert_eq!(words.same(0, 4, &mut stack), 4);
+            let (second, last) = (block[1], block[2]);
             // SAFETY: a live local, to which nothing else refers.
             unsafe { (addresses[2] as *mut usize).write_volatile(last + 7) };
+            assert_eq!((words.same(0, 4, &mut stack), words.same(1, 4, &mut stack)), (2, 2));
             // SAFETY: a live local, to which nothing else refers.
-            unsafe { (addresses[0] as *mut usize).write_volatile(first + 7) };
-            assert_eq!(words.differing(4, &mut stack), Some(2));
-            assert_eq!(words.differing(2, &mut stack), Some(0));
-            assert_eq!(words.differing(0, &mut stack), None);
+            unsafe { (addresses[1] as *mut usize).write_volatile(second + 7) };
+            assert_eq!((words.same(0, 4, &mut stack), words.same(0, 1, &mut stack)), (1, 1));
             words.truncate(2);
-            assert_eq!((words.differing(4, &mut stack), words.length()), (Some(0), 2));
+            assert_eq!((words.same(0, 4, &mut stack), words.length()), (1, 2));
             block = [1, 2, 3, 4];
             std::hint::black_box(&mut block);
         }
@@ -190,16 +221,28 @@ mod tests {
         let stack = StackMemory::between(address(0), address(69) + 8);
         for (count, own) in [(0, 1), (3, 1), (5, 2), (40, 4), (60, 8)] {
             let mut words = UnwindWitnesses::new();
-            assert!((0..count).all(|number| words.push(address(number), number, &stack)));
+            assert!(words.reserve(count));
+            (0..count).for_each(|number| words.push(address(number), number, &stack));
             let mut last: Vec<Word> =
                 (count..count + own).map(|number| Word { address: address(number), value: number }).collect();
-            assert!(words.close(&last) && words.are_same(), "{count}");
+            assert!(words.close(&last) && words.same_groups().is_none(), "{count}");
             last[own - 1].value += 1;
-            assert!(words.close(&last) && !words.are_same(), "{count}");
+            let differs = Some((count + own - 1) / GROUP * GROUP);
+            assert!(words.close(&last) && words.same_groups() == differs, "{count}");
+            // The same from a stack top that is known.
+            let kept = count / 2;
+            let mut newest: Vec<Word> =
+                (kept..count + own).map(|number| Word { address: address(number), value: number }).collect();
+            assert!(words.replace_newest(kept, &newest, own) && words.same_groups().is_none());
+            assert_eq!((words.length(), words.from(kept, own).len()), (count, newest.len()));
+            newest[0].value += 1;
+            assert!(words.replace_newest(kept, &newest, own) && words.same_groups() == Some(kept / GROUP * GROUP));
             // One that is not in the thread's own stack has to be asked about.
-            assert!(words.push(8, 0, &stack) && !words.close(&[]));
-            words.truncate(count);
-            assert!(words.close(&[]) && words.are_same());
+            words.push(8, 0, &stack);
+            assert!(!words.close(&[]));
+            assert!(words.replace_newest(kept, &newest, own), "it was cut off");
+            words.truncate(kept);
+            assert!(words.close(&[]) && words.same_groups().is_none());
         }
     }
 }

@@ -1,18 +1,20 @@
 //! Incremental unwinding of the calling thread's stack: only frames that changed since the last walk.
 //!
 //! A frame's state (address, stack pointer, frame pointer where it matters) determines where the words are that lead to
-//! its caller's state. So when unwinding comes to a state that was met in the last walk, the older frames are proven by
-//! comparing those words, frame by frame, with what they were; where one differs, unwinding goes on from there.
+//! its caller's state. So the words are compared first, the oldest frames' first, up to one that differs. Of the frames
+//! before it, all older ones are proven as soon as unwinding comes to the state of one of them.
 //!
 //! Invariant: after [`Walk::run`], `frames[..length]` is what unwinding from the top would have found, root first.
+
+use std::hint::cold_path;
 
 use memtrack_transport::layout::SlotHeader;
 
 use super::arch;
 use super::modules;
-use super::native_frame::{NativeFrame, Replaced};
+use super::native_frame::{FoundFrame, NativeFrame, Replaced};
 use super::own_frames::{OWN_FRAMES, OwnFramePaths, PathBuilder};
-use super::rule::{FrameState, KnownAddress, RuleCache, RuleKind, UnwindRule};
+use super::rule::{FrameState, KnownAddress, PlainForm, RuleCache, RuleKind, SavedPlace, UnwindRule};
 use super::stack_memory::StackMemory;
 use super::stack_top_cache::{NewTop, StackTopCache};
 use super::unwind_witnesses::{UnwindWitnesses, Word};
@@ -31,7 +33,7 @@ pub(super) struct Walk {
     length: usize,
     words: UnwindWitnesses,
     /// New frames, newest first, during a walk.
-    fresh: MappedVec<NativeFrame>,
+    fresh: MappedVec<FoundFrame>,
     fresh_length: usize,
     pub(super) rules: RuleCache,
     own_paths: OwnFramePaths,
@@ -57,6 +59,16 @@ enum WalkStep {
     End,
     /// It cannot be told whether there is one.
     Cut,
+}
+
+/// Whether the stack is what the last walk found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StackComparison {
+    Same,
+    /// It may not be; so many words, the oldest frames' first, are as they were, and maybe more.
+    Differs {
+        same_words: usize,
+    },
 }
 
 /// The registers here: where a walk begins.
@@ -133,37 +145,43 @@ impl Walk {
         self.displaced
     }
 
-    /// Whether the stack is what the last walk found. What every allocation asks: one straight line.
+    /// Compares the stack with what the last walk found. What every allocation asks: one straight line.
     #[inline(always)]
-    pub(super) fn is_same(&self, start: FrameState, slot: &SlotHeader) -> bool {
+    pub(super) fn compare(&self, start: FrameState, slot: &SlotHeader) -> StackComparison {
         let seen = &self.start;
         let elsewhere = (start.pc ^ seen.pc) | (start.sp ^ seen.sp) | ((start.bp ^ seen.bp) & self.frame_mask);
         let since = (modules::generation() ^ self.generation) | (modules::additions() ^ self.additions);
-        if elsewhere != 0 || since != 0 || !self.words.are_same() {
-            return false;
+        if elsewhere != 0 || since != 0 {
+            return StackComparison::Differs { same_words: 0 };
+        }
+        if let Some(same_words) = self.words.same_groups() {
+            return StackComparison::Differs { same_words };
         }
         count(slot, self.length, 0);
-        true
+        StackComparison::Same
     }
 
-    /// Unwinds from the start, which is in a frame that stays till this returns. Gives the first frame that is new, or
-    /// was followed by one that is gone; `None`: all is as it was.
-    pub(super) fn run(&mut self, start: FrameState, ring: &mut Ring) -> Option<usize> {
+    /// Unwinds from the start, which is in a frame that stays till this returns. The first `same_words` words are known
+    /// to be as they were. Gives the first frame that is new, or was followed by one that is gone; `None`: all is as it
+    /// was.
+    pub(super) fn run(&mut self, start: FrameState, same_words: usize, ring: &mut Ring) -> Option<usize> {
         self.catch_up();
         add(&ring.slot().native_changed, 1);
         self.stack.begin(start.sp);
-        if let Some(kept) = self.take_tip(start) {
+        let before = self.length;
+        let words = before.checked_sub(1).map_or(0, |last| self.frames.get(last).words);
+        let proven = self.words.same(same_words, words as usize, &mut self.stack);
+        if let Some(kept) = self.take_tip(start, proven) {
             count(ring.slot(), self.length, 0);
             return Some(kept);
         }
         self.start = FrameState::NONE;
         self.fresh_length = 0;
-        let before = self.length;
         let (caller, is_exact) = match self.own_paths.take(start, &mut self.stack) {
             Some(caller) => (caller, false),
             None => self.note_way(start, ring),
         };
-        let kept = self.unwind(caller, is_exact, ring);
+        let kept = self.unwind(caller, is_exact, proven, ring);
         count(ring.slot(), kept, self.fresh_length);
         let changed = kept != before || self.fresh_length != 0;
         if changed {
@@ -174,24 +192,34 @@ impl Walk {
         changed.then_some(kept)
     }
 
-    /// Takes the frames from a tip that the stack ends in.
-    fn take_tip(&mut self, start: FrameState) -> Option<usize> {
-        let Self { tips, frames, words, stack, .. } = self;
+    /// Takes the frames from a tip that the stack ends in, above frames whose words are among the first `proven` ones.
+    #[inline(always)]
+    fn take_tip(&mut self, start: FrameState, proven: usize) -> Option<usize> {
+        let Self { tips, frames, words, .. } = self;
         let tip = tips.find(start)?;
-        let kept = tip.kept();
-        let under = frames.as_slice().get(..self.length)?.get(..kept)?.last()?;
-        let proven = under.words as usize;
-        if !tip.fits(under) || words.differing(proven, stack).is_some() || !frames.grow(tip.end()) {
+        let (known, rest) = frames.as_slice().get(..self.length)?.split_at_checked(tip.kept())?;
+        let under = known.last()?;
+        if under.words as usize > proven || !tip.fits(under) {
+            return None;
+        }
+        // Those of its frames that are there already stay.
+        let stays =
+            |(there, frame): &(&NativeFrame, &NativeFrame)| there.words as usize <= proven && there.is_at(frame.state);
+        let same = rest.iter().zip(tip.frames()).take_while(stays).count();
+        let kept = tip.kept().wrapping_add(same);
+        let below = under.words;
+        let words_kept = frames.get(kept.wrapping_sub(1)).words;
+        if !frames.grow(tip.end()) {
             return None;
         }
         self.start = FrameState::NONE;
         self.displaced = replaced_at(frames, self.length, kept);
-        self.length = kept;
-        words.truncate(proven);
-        for (place, frame) in frames.as_mut_slice().get_mut(kept..)?.iter_mut().zip(tip.frames()) {
-            *place = frame.with_words(frame.words.wrapping_add(proven as u32));
+        for (place, frame) in frames.as_mut_slice().get_mut(kept..)?.iter_mut().zip(tip.frames().get(same..)?) {
+            *place = frame.with_words(frame.words.wrapping_add(below));
         }
-        if words.extend(tip.words()) && words.close(tip.own_words()) {
+        self.length = kept;
+        let new_words = tip.words().get(words_kept.wrapping_sub(below) as usize..)?;
+        if words.replace_newest(words_kept as usize, new_words, tip.own_count()) {
             self.length = tip.end();
             (self.start, self.frame_mask) = (start, tip.frame_mask());
             return Some(kept);
@@ -200,6 +228,7 @@ impl Walk {
     }
 
     /// The words prove the whole stack from now on, if they can, and its newest frames are kept as a tip.
+    #[inline(always)]
     fn settle(&mut self, start: FrameState, caller: FrameState, kept: usize) {
         let Some(newest) = self.frames.as_slice().get(..self.length).and_then(<[NativeFrame]>::last) else { return };
         let Some(way) = self.own_paths.last() else { return };
@@ -216,8 +245,8 @@ impl Walk {
         let (known, frames) = self.frames.as_slice().split_at_checked(kept).unwrap_or_default();
         let Some(under) = known.last() else { return };
         let frames = frames.get(..self.length.wrapping_sub(kept)).unwrap_or_default();
-        let words = self.words.from(under.words as usize);
-        self.tips.put(&NewTop { start, frame_mask: self.frame_mask, under, kept, frames, words, own });
+        let words = self.words.from(under.words as usize, count);
+        self.tips.put(&NewTop { start, frame_mask: self.frame_mask, under, kept, frames, words, own: count });
     }
 
     /// What is known of modules that have come or gone is not known any more.
@@ -238,42 +267,40 @@ impl Walk {
         }
     }
 
-    /// From this state on, newest first, into `fresh`; gives how many of the old frames remain.
+    /// From this state on, newest first, into `fresh`; gives how many of the old frames remain, whose words are among
+    /// the first `proven` ones.
     #[inline(always)]
-    fn unwind(&mut self, mut state: FrameState, mut is_exact: bool, ring: &mut Ring) -> usize {
+    fn unwind(&mut self, mut state: FrameState, mut is_exact: bool, proven: usize, ring: &mut Ring) -> usize {
         let mut candidates = self.length;
         let mut steps = 0_usize;
         loop {
-            if let Some(joined) = self.join(state, &mut candidates) {
-                let differing = self.verify(joined);
-                if differing == 0 {
-                    return joined.wrapping_add(1);
-                }
-                // Levels that are proven, above one that is not: they move up with the fresh ones.
-                state = self.keep(joined, differing, state.bp);
-                candidates = differing;
-                is_exact = false;
+            if let Some(joined) = self.join(state, proven, &mut candidates) {
+                return joined.wrapping_add(1);
             }
             // The address of a call is before the address it returns to; a frame that was interrupted is where it is.
             let address = state.pc.wrapping_sub(usize::from(!is_exact));
-            let known = match self.rules.find(address) {
-                Some(known) => *known,
-                None => self.learn(address, ring),
+            let known = self.rules.find(address);
+            let step = if let Some((found, next)) = known.and_then(|known| plain_step(&self.stack, state, known)) {
+                self.add(found);
+                is_exact = false;
+                if next.pc == 0 { WalkStep::End } else { WalkStep::To(next) }
+            } else {
+                let known = known.copied().unwrap_or_else(|| self.learn(address, ring));
+                is_exact = known.rule.kind == RuleKind::Signal;
+                self.step(state, &known)
             };
             steps = steps.wrapping_add(1);
-            let step = if steps > DEEPEST { WalkStep::Cut } else { self.step(state, &known) };
             match step {
-                WalkStep::To(next) => state = next,
+                WalkStep::To(next) if steps <= DEEPEST => state = next,
                 WalkStep::End => {
                     self.truncated = false;
                     return 0;
                 }
-                WalkStep::Cut => {
+                WalkStep::To(_) | WalkStep::Cut => {
                     self.truncated = true;
                     return 0;
                 }
             }
-            is_exact = known.rule.kind == RuleKind::Signal;
         }
     }
 
@@ -303,71 +330,46 @@ impl Walk {
         (state, is_exact)
     }
 
-    /// The old frame with this state. `candidates` are those that may still come.
+    /// The old frame with this state, and with words among the first `proven` ones. `candidates` are those that may
+    /// still come.
     #[inline(always)]
-    fn join(&self, state: FrameState, candidates: &mut usize) -> Option<usize> {
+    fn join(&self, state: FrameState, proven: usize, candidates: &mut usize) -> Option<usize> {
         let frames = self.frames.as_slice();
         while let Some(index) = candidates.checked_sub(1) {
             let frame = frames.get(index)?;
-            if frame.state.sp > state.sp {
-                return None;
-            }
-            let is_it = frame.state.sp == state.sp
-                && frame.state.pc == state.pc
-                && (frame.state.bp == state.bp || !frame.frame_matters);
-            if is_it {
-                return Some(index);
+            if frame.words as usize <= proven {
+                if frame.state.sp > state.sp {
+                    return None;
+                }
+                if frame.is_at(state) {
+                    return Some(index);
+                }
             }
             *candidates = index;
         }
         None
     }
 
-    /// Compares the words that lead from the old frame at `index` to the oldest: 0 when all are as they were, else the
-    /// index of the frame whose caller is another now.
     #[inline(always)]
-    fn verify(&mut self, index: usize) -> usize {
-        let frames = self.frames.as_slice().get(..=index).unwrap_or_default();
-        let count = frames.last().map_or(0, |frame| frame.words as usize);
-        match self.words.differing(count, &mut self.stack) {
-            None => 0,
-            Some(word) => frames.partition_point(|frame| frame.words as usize <= word),
-        }
-    }
-
-    /// Moves the frames from `last` down to the one after `from` to the fresh ones; gives the state of the one at
-    /// `from`, at which unwinding goes on. The frame pointer, which is `bp` at `last`, may have been another in the old
-    /// frames where none of them needed it; their new caller may.
-    #[cold]
-    fn keep(&mut self, last: usize, from: usize, mut bp: usize) -> FrameState {
-        for index in (from.wrapping_add(1)..=last).rev() {
-            let frame = self.frames.get(index);
-            self.add(NativeFrame { state: FrameState { bp, ..frame.state }, ..frame });
-            if frame.frame_slot != 0 {
-                bp = self.stack.word(frame.frame_slot).unwrap_or(bp);
-            }
-        }
-        FrameState { bp, ..self.frames.get(from).state }
-    }
-
-    fn add(&mut self, frame: NativeFrame) {
+    fn add(&mut self, frame: FoundFrame) {
         if self.fresh.grow(self.fresh_length.wrapping_add(1)) {
             self.fresh.set(self.fresh_length, frame);
             self.fresh_length = self.fresh_length.wrapping_add(1);
         }
     }
 
-    /// Leaves one frame by its rule, and notes it.
-    #[inline(always)]
+    /// Leaves one frame by its rule, whatever that is, and notes it.
+    #[cold]
+    #[inline(never)]
     fn step(&mut self, state: FrameState, known: &KnownAddress) -> WalkStep {
         let rule = &known.rule;
-        let frame = NativeFrame {
+        let frame = FoundFrame {
             state,
             code: known.module,
             instruction: known.offset,
             uses_frame: rule.uses_frame_pointer(),
             keeps_frame: rule.frame.is_none(),
-            ..NativeFrame::default()
+            ..FoundFrame::default()
         };
         if matches!(rule.kind, RuleKind::Unknown | RuleKind::Outermost) {
             self.add(frame);
@@ -381,48 +383,60 @@ impl Walk {
             return WalkStep::Cut;
         };
         if rule.kind != RuleKind::Own {
-            self.add(NativeFrame {
-                back_slot,
-                frame_slot,
-                cfa_slot: if rule.cfa_is_read { place } else { 0 },
-                ..frame
-            });
+            self.add(FoundFrame { back_slot, frame_slot, cfa_slot: if rule.cfa_is_read { place } else { 0 }, ..frame });
         }
         if next.pc == 0 { WalkStep::End } else { WalkStep::To(next) }
     }
 
     /// Puts the fresh frames on the first `kept` old ones.
+    #[inline(always)]
     fn take_fresh(&mut self, kept: usize) {
         let length = kept.wrapping_add(self.fresh_length);
-        if !self.frames.grow(length) {
+        let Self { frames, fresh, fresh_length, words, stack, .. } = self;
+        let mut older = kept.checked_sub(1).and_then(|last| frames.as_slice().get(last)).copied();
+        words.truncate(older.map_or(0, |older| older.words as usize));
+        let has_room = frames.grow(length) && words.reserve(fresh_length.wrapping_mul(MOST_WORDS));
+        let places = frames.as_mut_slice().get_mut(kept..length).filter(|_| has_room);
+        let (Some(places), Some(fresh)) = (places, fresh.as_slice().get(..*fresh_length)) else {
             self.length = 0;
             self.truncated = true;
             return;
-        }
-        let proven = kept.checked_sub(1).map_or(0, |last| self.frames.get(last).words);
-        self.words.truncate(proven as usize);
-        for index in kept..length {
-            let fresh = self.fresh.get(length.wrapping_sub(index).wrapping_sub(1));
-            let older = index.checked_sub(1).map(|older| self.frames.get(older));
-            let frame_matters = fresh.uses_frame || (fresh.keeps_frame && older.unwrap_or_default().frame_matters);
-            if !older.is_none_or(|older| self.compare_later(&fresh, &older)) {
-                self.length = 0;
-                self.truncated = true;
-                return;
+        };
+        for (place, found) in places.iter_mut().zip(fresh.iter().rev()) {
+            let keeps = found.keeps_frame && older.is_some_and(|older| older.frame_matters);
+            if let Some(older) = older {
+                compare_later(words, found, &older, stack);
             }
-            self.frames.set(index, NativeFrame { frame_matters, words: self.words.length() as u32, ..fresh });
+            let frame = NativeFrame {
+                state: found.state,
+                code: found.code,
+                instruction: found.instruction,
+                words: words.length() as u32,
+                frame_matters: found.uses_frame || keeps,
+                ..NativeFrame::default()
+            };
+            *place = frame;
+            older = Some(frame);
         }
         self.length = length;
     }
+}
 
-    /// Takes down the words that lead from a frame to the older one. `false`: there is no memory for that.
-    fn compare_later(&mut self, frame: &NativeFrame, older: &NativeFrame) -> bool {
-        let Self { words, stack, .. } = self;
-        let frame_word = if older.frame_matters { frame.frame_slot } else { 0 };
-        // As it is written there, which may be signed.
-        let back = stack.word(frame.back_slot).unwrap_or(older.state.pc);
-        let wanted = [(frame.back_slot, back), (frame_word, older.state.bp), (frame.cfa_slot, older.state.sp)];
-        wanted.iter().all(|&(slot, value)| slot == 0 || words.push(slot, value, stack))
+/// Most words of one frame.
+const MOST_WORDS: usize = 3;
+
+/// Takes down the words that lead from a frame to the older one; there is room for them.
+#[inline(always)]
+fn compare_later(words: &mut UnwindWitnesses, frame: &FoundFrame, older: &NativeFrame, stack: &mut StackMemory) {
+    // As it is written there, which may be signed.
+    let back = stack.word(frame.back_slot).unwrap_or(older.state.pc);
+    words.push(frame.back_slot, back, stack);
+    if older.frame_matters && frame.frame_slot != 0 {
+        words.push(frame.frame_slot, older.state.bp, stack);
+    }
+    if frame.cfa_slot != 0 {
+        cold_path();
+        words.push(frame.cfa_slot, older.state.sp, stack);
     }
 }
 
@@ -431,6 +445,42 @@ impl Walk {
 fn replaced_at(frames: &MappedVec<NativeFrame>, length: usize, place: usize) -> Replaced {
     let frame = if place < length { frames.as_slice().get(place) } else { None };
     frame.map_or(Replaced::NONE, NativeFrame::replaced)
+}
+
+/// Leaves a frame in the thread's own stack by a rule of one of the usual forms.
+#[inline(always)]
+fn plain_step(stack: &StackMemory, state: FrameState, known: &KnownAddress) -> Option<(FoundFrame, FrameState)> {
+    let rule = &known.rule;
+    let base = match known.form {
+        PlainForm::FromStack => state.sp,
+        PlainForm::FromFrame => state.bp,
+        PlainForm::Other => return None,
+    };
+    let distance = |place: SavedPlace| place.offset as isize as usize;
+    let cfa = base.wrapping_add(distance(rule.cfa));
+    let back_slot = cfa.wrapping_add(distance(rule.back));
+    if cfa <= state.sp {
+        return None;
+    }
+    let pc = arch::return_address(stack.own_word(back_slot)?);
+    let (bp, frame_slot) = match rule.frame {
+        Some(place) => {
+            let slot = cfa.wrapping_add(distance(place));
+            (stack.own_word(slot)?, slot)
+        }
+        None => (state.bp, 0),
+    };
+    let found = FoundFrame {
+        state,
+        back_slot,
+        frame_slot,
+        cfa_slot: 0,
+        code: known.module,
+        instruction: known.offset,
+        uses_frame: known.form == PlainForm::FromFrame,
+        keeps_frame: frame_slot == 0,
+    };
+    Some((found, FrameState { pc, sp: cfa, bp }))
 }
 
 /// The caller's state, and the places of the words that tell it.

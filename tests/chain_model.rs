@@ -45,6 +45,7 @@ mod layout {
         pub(super) fill: ModelWord<u32>,
         pub(super) next: ModelWord<u32>,
         pub(super) number: ModelWord<u32>,
+        pub(super) has_code: ModelWord<u32>,
         pub(super) first_ticket: ModelWord<u64>,
         pub(super) last_ticket: ModelWord<u64>,
     }
@@ -195,6 +196,7 @@ impl ModelSegment {
             fill,
             next,
             number,
+            has_code: ModelWord::new(0, true),
             first_ticket: ModelWord::new(0, true),
             last_ticket: ModelWord::new(0, true),
         };

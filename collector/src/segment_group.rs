@@ -52,7 +52,7 @@ impl SegmentGroup {
         }
         let before = self.bytes.len();
         self.last_ticket = piece.last_ticket;
-        self.line_tables.pass_on(piece.offset == 0, piece.bytes, &mut self.bytes);
+        self.line_tables.pass_on(piece.offset == 0, piece.has_code, piece.bytes, &mut self.bytes);
         self.bytes.len() - before
     }
 
@@ -72,7 +72,7 @@ impl SegmentGroup {
         let (before, bytes) = self.bytes.split_at_checked(self.taken)?;
         let offset = u32::try_from(self.discarded + self.taken).unwrap_or(u32::MAX);
         let before = if self.discarded == 0 { before } else { &[] };
-        let piece = RecordPiece { stream, segment, offset, first_ticket, last_ticket, bytes };
+        let piece = RecordPiece { stream, segment, offset, first_ticket, last_ticket, has_code: true, bytes };
         (!bytes.is_empty()).then_some((piece, before))
     }
 
@@ -123,7 +123,8 @@ mod tests {
         for &(segment, offset, tid, len) in pieces {
             let bytes = bytes(tid, len);
             let (first_ticket, last_ticket) = (u64::from(segment), u64::from(segment));
-            let piece = RecordPiece { stream: 5, segment, offset, first_ticket, last_ticket, bytes: &bytes };
+            let piece =
+                RecordPiece { stream: 5, segment, offset, first_ticket, last_ticket, has_code: true, bytes: &bytes };
             if len == 0 || group.must_write_before(&piece) {
                 write(&mut group);
             }

@@ -20,6 +20,8 @@ pub struct RecordPiece<'a> {
     pub first_ticket: u64,
     /// No record in the bytes has a later ticket.
     pub last_ticket: u64,
+    /// A code object may be described in the segment, up to the end of these bytes; never `false` if one is.
+    pub has_code: bool,
     /// The records. Pieces of a segment come in order and without gaps.
     pub bytes: &'a [u8],
 }

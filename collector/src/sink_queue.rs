@@ -42,6 +42,7 @@ pub(crate) struct PieceHead {
     pub(crate) offset: u32,
     pub(crate) first_ticket: u64,
     pub(crate) last_ticket: u64,
+    pub(crate) has_code: bool,
 }
 
 /// The draining thread's end.
@@ -169,6 +170,7 @@ fn call(sink: &mut dyn Sink, message: &SinkMessage) -> io::Result<()> {
             offset: place.offset,
             first_ticket: place.first_ticket,
             last_ticket: place.last_ticket,
+            has_code: place.has_code,
             bytes,
         }),
         SinkMessage::Observations { payload, first, last } => sink.observations(payload, *first, *last),

@@ -120,6 +120,7 @@ impl SlotReader {
             offset: self.saved,
             first_ticket: self.first_ticket,
             last_ticket: level.ticket_after.max(self.first_ticket),
+            has_code: level.has_code,
         };
         queue.records(place, bytes);
         self.saved = level.fill;

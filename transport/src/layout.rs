@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 8;
+pub const LAYOUT_VERSION: u32 = 9;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -218,6 +218,8 @@ pub struct SegmentHeader {
     pub next: AtomicU32,
     /// Number of this segment in the slot's stream, from 0; target.
     pub number: AtomicU32,
+    /// 1: a code object is described in it; target.
+    pub has_code: AtomicU32,
     /// Ticket sequence at the first record; target.
     pub first_ticket: AtomicU64,
     /// Ticket sequence of the newest run begun in it; target.

@@ -52,6 +52,7 @@ pub fn begin_segment(header: &SegmentHeader, number: u32, sequence: u64) {
     header.fill.store(0, Relaxed);
     header.next.store(0, Relaxed);
     header.number.store(number, Relaxed);
+    header.has_code.store(0, Relaxed);
     header.first_ticket.store(sequence, Relaxed);
     header.last_ticket.store(sequence, Relaxed);
 }
@@ -78,6 +79,11 @@ pub fn begin_run(header: &SegmentHeader, sequence: u64) {
     header.last_ticket.store(sequence, Release);
 }
 
+/// Writer: a code object is described in the records that are published next.
+pub fn note_code(header: &SegmentHeader) {
+    header.has_code.store(1, Relaxed);
+}
+
 /// The words of a segment's header, read in an order that makes them consistent.
 #[derive(Clone, Copy, Debug)]
 pub struct FillLevel {
@@ -89,6 +95,8 @@ pub struct FillLevel {
     pub next: u32,
     /// Bytes that are published.
     pub fill: u32,
+    /// Whether a code object is described in what is published; may be true before it is.
+    pub has_code: bool,
     /// What is published up to `fill` has this ticket or an earlier one.
     pub ticket_after: u64,
 }
@@ -101,6 +109,7 @@ impl FillLevel {
             // Before `fill`: a segment that has a successor is not written any more.
             next: header.next.load(Acquire),
             fill: header.fill.load(Acquire).min(SEGMENT_ROOM as u32),
+            has_code: header.has_code.load(Relaxed) != 0,
             ticket_after: header.last_ticket.load(Acquire),
         }
     }

@@ -135,6 +135,7 @@ static NOWHERE: SegmentHeader = SegmentHeader {
     fill: AtomicU32::new(0),
     next: AtomicU32::new(0),
     number: AtomicU32::new(0),
+    has_code: AtomicU32::new(0),
     first_ticket: AtomicU64::new(0),
     last_ticket: AtomicU64::new(0),
 };

@@ -327,7 +327,8 @@ impl History {
         sink.observations(&observed, first_ticket, last_ticket).unwrap();
         for (i, piece) in (1..).zip(&self.pieces) {
             let &EncodedPiece { stream, segment, offset, tickets: (first_ticket, last_ticket), ref bytes } = piece;
-            sink.records(&RecordPiece { stream, segment, offset, first_ticket, last_ticket, bytes }).unwrap();
+            sink.records(&RecordPiece { stream, segment, offset, first_ticket, last_ticket, has_code: true, bytes })
+                .unwrap();
             if i % every == 0 {
                 sink.checkpoint().unwrap();
             }

@@ -6,6 +6,7 @@ use std::hint::cold_path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use memtrack_format::record::{CodeHead, MAX_TEXT, RawFrame};
+use memtrack_transport::segment_chain;
 
 use super::{Ring, RingSegment, SegmentRoom};
 use crate::events::stack_model::{CodeObject, StackTop, StackWriter};
@@ -109,6 +110,7 @@ impl StackWriter for Ring {
             file: code.filename,
         };
         self.put(move |encoder, bytes, at| encoder.code(bytes, at, &head));
+        segment_chain::note_code(self.segment.header);
         for part in code.line_table.chunks(MAX_TEXT) {
             self.put(move |encoder, bytes, at| encoder.code_lines(bytes, at, id, part));
         }

@@ -3,7 +3,7 @@
  *     threads_handover THREADS EVENTS [RING]
  *
  * EVENTS allocations in all, and as many frees; half of the threads produce. A ring has RING places (1024). Sizes are
- * drawn with a fixed seed. A thread whose ring is full or empty yields. */
+ * drawn with a fixed seed; most blocks are so small that glibc frees them without a lock. Each side says every 32 blocks how far it is; one whose ring is full or empty yields. */
 
 #include <pthread.h>
 #include <sched.h>
@@ -19,6 +19,8 @@ struct ring {
     char **places;
 };
 
+enum { BATCH = 32 };
+
 static unsigned long rounds, length;
 
 static uint32_t draw(uint64_t *state) {
@@ -28,8 +30,8 @@ static uint32_t draw(uint64_t *state) {
 
 static size_t draw_size(uint64_t *state) {
     uint32_t kind = draw(state) & 1023, more = draw(state);
-    if (kind < 640) return 8 + (more & 63);
-    if (kind < 960) return 64 + (more & 511);
+    if (kind < 1000) return 8 + more % 113;
+    if (kind < 1020) return 128 + (more & 511);
     return 512 + (more & 4095);
 }
 
@@ -44,7 +46,8 @@ static void *produce(void *argument) {
         if (!block) abort();
         *block = (char)round;
         ring->places[round % length] = block;
-        atomic_store_explicit(&ring->written, round + 1, memory_order_release);
+        if (round % BATCH == BATCH - 1 || round + 1 == rounds)
+            atomic_store_explicit(&ring->written, round + 1, memory_order_release);
     }
     return NULL;
 }
@@ -57,7 +60,7 @@ static void *consume(void *argument) {
             if (round == written) sched_yield();
         }
         free(ring->places[round % length]);
-        atomic_store_explicit(&ring->taken, round + 1, memory_order_release);
+        if (round % BATCH == BATCH - 1) atomic_store_explicit(&ring->taken, round + 1, memory_order_release);
     }
     return NULL;
 }

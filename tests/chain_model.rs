@@ -31,6 +31,7 @@ mod layout {
 
     pub(super) const SEGMENT_ROOM: usize = 2;
     pub(super) const SEGMENTS_PER_SLOT: usize = 2;
+    pub(super) const ALL_FREE: u32 = (1 << SEGMENTS_PER_SLOT) - 1;
 
     #[derive(Debug)]
     pub(super) struct ModelSlotHeader {
@@ -45,6 +46,7 @@ mod layout {
         pub(super) fill: ModelWord<u32>,
         pub(super) next: ModelWord<u32>,
         pub(super) number: ModelWord<u32>,
+        pub(super) start: ModelWord<u32>,
         pub(super) has_code: ModelWord<u32>,
         pub(super) first_ticket: ModelWord<u64>,
         pub(super) last_ticket: ModelWord<u64>,
@@ -144,7 +146,7 @@ impl ModelSlot {
                         }
                     };
                     let new = &self.segments[index as usize];
-                    segment_chain::begin_segment(&new.header, number, record.into());
+                    segment_chain::begin_segment(&new.header, number, record.into(), 0);
                     number += 1;
                     segment_chain::link(&self.header, index, at.map(|(old, fill)| (&old.header, fill)));
                     (new, 0)
@@ -196,6 +198,7 @@ impl ModelSegment {
             fill,
             next,
             number,
+            start: ModelWord::new(0, true),
             has_code: ModelWord::new(0, true),
             first_ticket: ModelWord::new(0, true),
             last_ticket: ModelWord::new(0, true),

@@ -28,6 +28,7 @@ mod order_model;
 mod processes;
 mod recordings;
 mod resident;
+mod rings;
 mod signals;
 mod stacks;
 mod support;

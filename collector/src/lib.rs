@@ -10,6 +10,7 @@
 //! Invariant: no published record is dropped while the sink works. If the sink is slow, targets wait; if it fails, they stop
 //! recording and run on.
 
+mod active_threads;
 mod admission;
 mod busy_writers;
 mod collector;
@@ -40,6 +41,7 @@ mod slot_reader;
 mod source_recorder;
 mod summary;
 mod task_limits;
+mod touched_pages;
 mod waker;
 
 #[cfg(test)]

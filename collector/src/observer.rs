@@ -41,7 +41,9 @@ pub(crate) struct Observer {
     /// Slots that have come into use.
     pub(crate) used_slots: u32,
     /// Pages of segments that the target has touched.
-    pub(crate) segment_pages: u64,
+    segment_pages: u64,
+    /// The most that they were since the high-water mark was last read.
+    most_segment_pages: u64,
 }
 
 impl Observer {
@@ -59,6 +61,7 @@ impl Observer {
             own_peak: 0,
             used_slots: 0,
             segment_pages: 0,
+            most_segment_pages: 0,
         }
     }
 
@@ -85,12 +88,26 @@ impl Observer {
     }
 
     /// Notes the kernel's current high-water mark of resident memory. If it has risen since the last call, memtrack's resident
-    /// pages are subtracted: those of now, which are at least as many as there were at the mark.
+    /// pages are subtracted: the most since that call, which are at least as many as there were at the mark.
     pub(crate) fn note_peak(&mut self, area: &Area, peak: u64) {
         if peak > self.seen_peak {
             self.seen_peak = peak;
-            self.own_peak = self.own_peak.max(peak.saturating_sub(self.memtracks_bytes(area)));
+            let since = (self.most_segment_pages.saturating_sub(self.segment_pages)) * PAGE as u64;
+            self.own_peak = self.own_peak.max(peak.saturating_sub(self.memtracks_bytes(area) + since));
         }
+        self.most_segment_pages = self.segment_pages;
+    }
+
+    /// Pages of segments that are resident in the target.
+    pub(crate) fn segment_pages(&self) -> u64 {
+        self.segment_pages
+    }
+
+    /// Notes pages of segments that the target has touched, and those that were given back.
+    pub(crate) fn note_segment_pages(&mut self, new: u64, discarded: u64) {
+        self.segment_pages += new;
+        self.most_segment_pages = self.most_segment_pages.max(self.segment_pages);
+        self.segment_pages = self.segment_pages.saturating_sub(discarded);
     }
 
     /// The peak of resident memory without memtrack's own, as far as it is known.

@@ -4,7 +4,7 @@
 //! ended, all its published records have been handed over.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::Duration;
 
 use memtrack_format::meta::Process;
@@ -12,6 +12,7 @@ use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
 use memtrack_transport::layout::{image, state};
 use memtrack_transport::{Area, barrier, futex};
 
+use crate::active_threads::ActiveThreads;
 use crate::busy_writers;
 use crate::describe;
 use crate::drain_command::Connection;
@@ -21,7 +22,7 @@ use crate::options::RecordingOptions;
 use crate::procfs::{self, ProcessHandle, ProcessorTimes};
 use crate::sink_queue::SinkQueue;
 use crate::slot_owners::SlotOwners;
-use crate::slot_reader::SlotReader;
+use crate::slot_reader::{MOST_KEPT, SlotReader};
 use crate::summary::ProcessExit;
 
 /// Without events for this long, in nanoseconds, the process counts as idle.
@@ -61,6 +62,7 @@ pub(crate) struct Session {
     earlier: Process,
     slot_readers: Vec<SlotReader>,
     threads: SlotOwners,
+    active: ActiveThreads,
     observer: Observer,
     /// Where native stacks are recorded.
     maps: Option<MapsScheduler>,
@@ -138,6 +140,7 @@ impl Session {
             earlier,
             slot_readers: Vec::new(),
             threads: SlotOwners::new(pid, same_namespace),
+            active: ActiveThreads::default(),
             observer,
             maps,
             rest: Duration::from_nanos(interval).min(LONGEST_REST),
@@ -354,11 +357,15 @@ impl Session {
         let mut most = 0;
         self.changed = false;
         for slot_reader in &mut self.slot_readers {
-            let visit = slot_reader.visit(&self.area, save, queue);
+            let visit = slot_reader.visit(&self.area, save, self.observer.segment_pages(), queue);
             self.changed |= visit.changed;
-            self.observer.segment_pages += visit.new_pages;
+            self.observer.note_segment_pages(visit.new_pages, visit.discarded_pages);
+            if visit.resumed {
+                self.active.add();
+            }
             most = most.max(visit.freed);
         }
+        self.area.control().segment_room.store(self.active.segment_room(), Relaxed);
         self.dirty |= self.changed;
         most
     }
@@ -371,7 +378,7 @@ impl Session {
         busy_writers::busy_streams(&self.area, self.slot_readers.len() as u32, self.base)
     }
 
-    fn do_due_work(&mut self, now: u64, checkpoint: bool, queue: &SinkQueue) {
+    fn do_due_work(&mut self, now: u64, checkpoint: bool, queue: &mut SinkQueue) {
         self.threads.find_new(&self.area, self.slot_readers.len() as u32, &mut self.observer);
         let rare = if self.threads.owned > 1 { CHECK_NS } else { self.checkpoint_ns };
         if now.saturating_sub(self.last_check_ns) >= rare {
@@ -385,6 +392,7 @@ impl Session {
         }
         self.read_resident_peak(now);
         if now >= self.next_sweep_ns {
+            self.look_for_idle_threads(queue);
             self.next_sweep_ns = now.saturating_add(SWEEP_NS);
         }
         if queue.failed() {
@@ -395,6 +403,18 @@ impl Session {
             self.next_checkpoint_ns = now.saturating_add(self.checkpoint_ns);
         } else if self.observer.is_full() {
             self.observer.hand_over(queue);
+        }
+    }
+
+    /// Where much of the shared memory is resident, gives back what threads hold that record nothing.
+    fn look_for_idle_threads(&mut self, queue: &mut SinkQueue) {
+        self.active.begin_interval();
+        for slot_reader in &mut self.slot_readers {
+            slot_reader.begin_interval();
+            if self.observer.segment_pages() > MOST_KEPT {
+                let discarded = slot_reader.give_back_idle(&self.area, queue);
+                self.observer.note_segment_pages(0, discarded);
+            }
         }
     }
 

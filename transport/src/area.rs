@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::layout::{
-    ALL_FREE, ControlPage, LAYOUT_VERSION, MAGIC, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
+    ALL_FREE, ControlPage, LAYOUT_VERSION, MAGIC, PAGE, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
     SLOT_COUNTS, SegmentHeader, SlotHeader, total_bytes,
 };
 use crate::segment_mappings::SegmentMappings;
@@ -19,7 +19,11 @@ const MOST_RESERVED: u32 = 64;
 
 /// The mapped shared memory.
 #[derive(Debug)]
-pub struct Area(SegmentMappings);
+pub struct Area {
+    mappings: SegmentMappings,
+    /// Whether pages can be given back: the file is in memory only, and this side made it.
+    can_discard: bool,
+}
 
 impl Area {
     /// Makes the memory for `slots` slots in a new memory file (or in an unlinked file below `fallback_dir` where the
@@ -28,13 +32,16 @@ impl Area {
     /// # Errors
     /// The system's error when neither kind of file can be created, sized or mapped.
     pub fn create(slots: u32, fallback_dir: &std::path::Path) -> io::Result<(Self, OwnedFd)> {
-        let file = memory_file().or_else(|_| unlinked_file(fallback_dir, slots))?;
+        let (file, can_discard) = match memory_file() {
+            Ok(file) => (file, true),
+            Err(_) => (unlinked_file(fallback_dir, slots)?, false),
+        };
         let bytes = total_bytes(slots);
         // SAFETY: the descriptor is open and ours.
         if unsafe { libc::ftruncate(file.as_raw_fd(), bytes.cast_signed() as libc::off_t) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let area = Self(SegmentMappings::whole(file.as_fd(), slots)?);
+        let area = Self { mappings: SegmentMappings::whole(file.as_fd(), slots)?, can_discard };
         area.initialise();
         Ok((area, file))
     }
@@ -45,7 +52,7 @@ impl Area {
     /// The system's error when there is no memory.
     #[cfg(miri)]
     pub fn create_unshared(slots: u32) -> io::Result<Self> {
-        let area = Self(SegmentMappings::unshared(slots)?);
+        let area = Self { mappings: SegmentMappings::unshared(slots)?, can_discard: false };
         area.initialise();
         Ok(area)
     }
@@ -59,7 +66,7 @@ impl Area {
         if !SLOT_COUNTS.contains(&slots) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let area = Self(SegmentMappings::map_first_group(file, slots)?);
+        let area = Self { mappings: SegmentMappings::map_first_group(file, slots)?, can_discard: false };
         if area.has_layout() { Ok(area) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
@@ -70,13 +77,13 @@ impl Area {
     /// No other thread may use the area during the call. A forked child has one thread.
     pub unsafe fn replace(&self, file: BorrowedFd<'_>) -> bool {
         // SAFETY: the caller promises that nobody uses the area meanwhile.
-        let replaced = unsafe { self.0.replace(file) };
+        let replaced = unsafe { self.mappings.replace(file) };
         replaced && self.has_layout()
     }
 
     /// Maps the segments of a slot, if they are not yet. `false`: the address space has no room for them. Allocates nothing.
     pub fn ensure_mapped(&self, slot: u32) -> bool {
-        self.0.ensure_mapped(slot)
+        self.mappings.ensure_mapped(slot)
     }
 
     /// Whether the mapped memory is of this layout, with so many slots.
@@ -92,14 +99,14 @@ impl Area {
     #[must_use]
     pub fn control(&self) -> &ControlPage {
         // SAFETY: the mapping begins with the control page, page-aligned, all atomics, valid for any bytes.
-        unsafe { self.0.base().cast::<ControlPage>().as_ref() }
+        unsafe { self.mappings.base().cast::<ControlPage>().as_ref() }
     }
 
     /// Number of slots.
     #[inline]
     #[must_use]
     pub fn slot_count(&self) -> u32 {
-        self.0.slots()
+        self.mappings.slots()
     }
 
     /// The header of a slot; `None` beyond the last.
@@ -110,7 +117,8 @@ impl Area {
             return None;
         }
         // SAFETY: the slot headers follow the control page and `slot` is one of them.
-        let header = unsafe { self.0.base().add(size_of::<ControlPage>() + slot as usize * size_of::<SlotHeader>()) };
+        let header =
+            unsafe { self.mappings.base().add(size_of::<ControlPage>() + slot as usize * size_of::<SlotHeader>()) };
         // SAFETY: in the mapping, aligned to 128 as its offset is, all atomics.
         Some(unsafe { header.cast::<SlotHeader>().as_ref() })
     }
@@ -151,12 +159,24 @@ impl Area {
         unsafe { into.set_len(end + count) };
     }
 
+    /// Gives these pages of a segment back to the system, for both sides; they are zeroes from then on. The caller has
+    /// them to itself: the target does not write there, or only after it was told that the segment is free. `false`: they
+    /// stay, as they do in a file on a disk, which might have no space for them later.
+    pub fn discard_pages(&self, slot: u32, segment: u32, pages: std::ops::Range<usize>) -> bool {
+        let pages = pages.start..pages.end.min(SEGMENT_BYTES / PAGE);
+        let Some(start) = self.segment_start(slot, segment).filter(|_| self.can_discard) else { return false };
+        // SAFETY: a page of the segment.
+        let from = unsafe { start.add(pages.start.min(pages.end) * PAGE) };
+        // SAFETY: pages of the segment, of which there are references to atomics only; those read zeroes then.
+        unsafe { libc::madvise(from.as_ptr().cast(), pages.len() * PAGE, libc::MADV_REMOVE) == 0 }
+    }
+
     fn segment_start(&self, slot: u32, segment: u32) -> Option<NonNull<u8>> {
         if segment as usize >= SEGMENTS_PER_SLOT {
             return None;
         }
         // SAFETY: the segments of a slot follow each other, and this is one of them.
-        Some(unsafe { self.0.segments(slot)?.add(segment as usize * SEGMENT_BYTES) })
+        Some(unsafe { self.mappings.segments(slot)?.add(segment as usize * SEGMENT_BYTES) })
     }
 
     fn initialise(&self) {
@@ -201,7 +221,7 @@ fn unlinked_file(dir: &std::path::Path, slots: u32) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::Area;
-    use crate::layout::{ALL_FREE, SEGMENTS_PER_SLOT, total_bytes};
+    use crate::layout::{ALL_FREE, PAGE, SEGMENTS_PER_SLOT, total_bytes};
     use std::os::fd::AsFd;
     use std::sync::atomic::Ordering::Relaxed;
 
@@ -227,6 +247,28 @@ mod tests {
         assert_eq!(out, b"xbc");
         area.copy_records(0, 15, u32::MAX, u32::MAX, &mut out);
         assert_eq!(out, b"xbc");
+    }
+
+    #[test]
+    fn pages_are_given_back_for_both_sides() {
+        let (ours, file) = Area::create(8, &std::env::temp_dir()).unwrap();
+        let theirs = Area::open(file.as_fd(), 8).unwrap();
+        let (at, end) = (PAGE, PAGE * 3);
+        // SAFETY: inside of the segment.
+        let place = unsafe { theirs.segment_room(0, 3).unwrap().add(at) };
+        // SAFETY: inside of the segment, and nobody else uses it.
+        unsafe { place.as_ptr().write_bytes(7, end - at) };
+        let read = |area: &Area| {
+            let mut out = Vec::new();
+            area.copy_records(0, 3, 0, (4 * PAGE) as u32, &mut out);
+            out.iter().filter(|byte| **byte == 7).count()
+        };
+        assert_eq!(read(&ours), 2 * PAGE);
+        assert!(!theirs.discard_pages(0, 3, 0..4), "the target gives nothing back");
+        assert!(!ours.discard_pages(8, 0, 0..4) && ours.discard_pages(0, 3, 2..3));
+        assert_eq!((read(&ours), read(&theirs)), (PAGE, PAGE));
+        assert!(ours.discard_pages(0, 3, 0..usize::MAX));
+        assert_eq!((read(&ours), read(&theirs)), (0, 0));
     }
 
     #[test]

@@ -9,11 +9,12 @@
 //! A *slot* belongs to one writing thread; the thread's number in the ticket word is its slot index plus one (the collector
 //! is 0, a shared run has [`ticket::SHARED`]). A slot owns [`SEGMENTS_PER_SLOT`] segments. The thread fills one, then links it
 //! to the free one with the lowest index, so that with a collector that keeps up most segments stay untouched and resident
-//! memory small. The *stream* of a slot is the chain of its segments; it outlives the thread: the next owner of the slot
+//! memory small. With one that falls behind, threads wait when [`MOST_UNDRAINED`] bytes are finished. The *stream* of a slot is the chain of its segments; it outlives the thread: the next owner of the slot
 //! continues it with a new segment.
 //!
 //! Invariant: the memory of a segment below its published fill level never changes until the collector has freed it.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 /// First word of the control page.
@@ -30,6 +31,9 @@ pub const SEGMENT_HEADER: usize = 64;
 pub const SEGMENT_ROOM: usize = SEGMENT_BYTES - SEGMENT_HEADER;
 /// Segments of a slot: 2 MiB, enough for 5 ms at 100 million events a second.
 pub const SEGMENTS_PER_SLOT: usize = 16;
+/// Bytes of finished segments of all threads that may wait for the collector. A thread that finishes one more waits until its
+/// own are drained. The bound of the resident memory that a program gets from a collector that falls behind.
+pub const MOST_UNDRAINED: u32 = 2 << 20;
 /// The mask of a slot whose segments are all free.
 pub const ALL_FREE: u32 = (1 << SEGMENTS_PER_SLOT) - 1;
 /// Maximum number of pending questions.
@@ -131,6 +135,8 @@ pub struct ControlPage {
     pub python_note: [AtomicU64; 16],
     /// Name of Python's allocator (`pymalloc`, `malloc`, …), NUL-padded; target.
     pub python_allocator: [AtomicU64; 4],
+    /// How many bytes of its next segment a thread is to use, 0 for all; collector.
+    pub segment_room: AtomicU32,
     /// Number of questions asked so far; target, by addition.
     pub asked: AtomicU32,
     /// How often the target has begun to unmap memory or to map over it, if native stacks are recorded; target, by addition.
@@ -144,8 +150,18 @@ pub struct ControlPage {
     /// The stamping clock at the last moment whose time is recorded, set after its ticket was taken: by the collector at its
     /// ticks, and by a thread of the target that records the time itself, because this is too long ago.
     pub timed: CacheLine<AtomicU64>,
+    /// Record bytes in finished segments that are not drained, of all threads; added by the target, subtracted by the collector.
+    pub undrained: CacheLine<AtomicU32>,
     /// No slot below this one is free (a hint); both sides.
     pub slot_hint: CacheLine<AtomicU32>,
+}
+
+impl ControlPage {
+    /// Collector: so many record bytes of a finished segment are drained. Before the segment is given back, so that a thread
+    /// that waits for it finds this. The target may have overwritten the number, which then stays 0.
+    pub fn note_drained(&self, bytes: u32) {
+        let _ = self.undrained.0.fetch_update(Relaxed, Relaxed, |undrained| Some(undrained.saturating_sub(bytes)));
+    }
 }
 
 /// A question of the target: which file does this page of code belong to? The collector looks into `/proc/PID/maps`.
@@ -218,6 +234,8 @@ pub struct SegmentHeader {
     pub next: AtomicU32,
     /// Number of this segment in the slot's stream, from 0; target.
     pub number: AtomicU32,
+    /// Offset of the first record: a thread among many uses the end of a segment only; target.
+    pub start: AtomicU32,
     /// 1: a code object is described in it; target.
     pub has_code: AtomicU32,
     /// Ticket sequence at the first record; target.

@@ -9,7 +9,7 @@
 //! the collector may still read.
 
 use super::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, compiler_fence};
-use super::layout::{SEGMENT_ROOM, SEGMENTS_PER_SLOT, SegmentHeader, SlotHeader};
+use super::layout::{ALL_FREE, SEGMENT_ROOM, SEGMENTS_PER_SLOT, SegmentHeader, SlotHeader};
 
 /// Writer: a hook begins, and a record may be under way from now on.
 ///
@@ -46,10 +46,17 @@ pub fn take_free(slot: &SlotHeader) -> Option<u32> {
     Some(index)
 }
 
-/// Writer: prepares a segment that it has taken, the `number`-th of the stream, whose first record has the ticket `sequence`
-/// or a later one. The segment is not part of the chain before [`link`].
-pub fn begin_segment(header: &SegmentHeader, number: u32, sequence: u64) {
-    header.fill.store(0, Relaxed);
+/// Writer: whether the collector has to drain segments of this slot besides the one that is being written.
+#[must_use]
+pub fn has_finished(slot: &SlotHeader) -> bool {
+    (ALL_FREE & !slot.free.load(Acquire)).count_ones() > 1
+}
+
+/// Writer: prepares a segment that it has taken, the `number`-th of the stream, whose first record stands at `start` and has
+/// the ticket `sequence` or a later one. The segment is not part of the chain before [`link`].
+pub fn begin_segment(header: &SegmentHeader, number: u32, sequence: u64, start: u32) {
+    header.fill.store(start, Relaxed);
+    header.start.store(start, Relaxed);
     header.next.store(0, Relaxed);
     header.number.store(number, Relaxed);
     header.has_code.store(0, Relaxed);
@@ -87,6 +94,8 @@ pub fn note_code(header: &SegmentHeader) {
 /// The words of a segment's header, read in an order that makes them consistent.
 #[derive(Clone, Copy, Debug)]
 pub struct FillLevel {
+    /// Where the records begin.
+    pub start: u32,
     /// No record of the segment has an earlier ticket.
     pub first_ticket: u64,
     /// What is published later, above `fill`, has this ticket or a later one.
@@ -104,6 +113,7 @@ pub struct FillLevel {
 impl FillLevel {
     fn read(header: &SegmentHeader) -> Self {
         Self {
+            start: header.start.load(Relaxed).min(SEGMENT_ROOM as u32),
             first_ticket: header.first_ticket.load(Acquire),
             ticket_before: header.last_ticket.load(Acquire),
             // Before `fill`: a segment that has a successor is not written any more.
@@ -159,7 +169,7 @@ impl ChainReader {
             return Err("segment number out of sequence");
         }
         let level = FillLevel::read(header);
-        if level.fill < self.seen {
+        if level.fill < self.seen.max(level.start) {
             return Err("fill level decreased");
         }
         self.seen = level.fill;

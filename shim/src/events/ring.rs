@@ -23,6 +23,7 @@ use crate::events::sampled_timer::SAMPLED_ONE_IN;
 use crate::events::stack_model::MAX_DEPTH;
 use crate::platform::errno::Errno;
 
+mod next_segment;
 mod stack_writer;
 mod wait;
 
@@ -135,6 +136,7 @@ static NOWHERE: SegmentHeader = SegmentHeader {
     fill: AtomicU32::new(0),
     next: AtomicU32::new(0),
     number: AtomicU32::new(0),
+    start: AtomicU32::new(0),
     has_code: AtomicU32::new(0),
     first_ticket: AtomicU64::new(0),
     last_ticket: AtomicU64::new(0),
@@ -402,19 +404,6 @@ impl Ring {
         self.publish();
     }
 
-    /// Begins the next segment, or ends recording.
-    #[cold]
-    #[inline(never)]
-    fn make_room(&mut self) {
-        // Twice, for the segment that is begun may be all but full of a deep stack.
-        for _ in 0..2 {
-            if self.next_segment() && self.segment.at <= RingSegment::LAST {
-                return;
-            }
-        }
-        self.segment = RingSegment::NONE;
-    }
-
     #[inline(always)]
     fn try_put<W: Fn(&mut Encoder, &mut SegmentRoom, usize) -> Option<usize>>(&mut self, write: W) -> bool {
         let Some((encoder, mut room, at)) = self.room() else { return false };
@@ -427,59 +416,10 @@ impl Ring {
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn put_in_next<W: Fn(&mut Encoder, &mut SegmentRoom, usize) -> Option<usize> + Copy>(&mut self, write: W) {
-        // Twice, for the segment that is begun may be all but full of a deep stack.
-        if !(self.next_segment() && (self.try_put(write) || (self.next_segment() && self.try_put(write)))) {
-            self.segment = RingSegment::NONE;
-        }
-    }
-
     /// What was put is for the collector to see.
     #[inline(always)]
     pub(crate) fn publish(&self) {
         segment_chain::publish(self.segment.header, self.segment.at as u32);
-    }
-
-    /// Ends this segment and begins a free one. `false`: recording has ended.
-    fn next_segment(&mut self) -> bool {
-        let Some(index) = self.free_segment() else {
-            self.segment = RingSegment::NONE;
-            return false;
-        };
-        let (Some(header), Some(room)) =
-            (self.home.area.segment(self.home.index, index), self.home.area.segment_room(self.home.index, index))
-        else {
-            return false;
-        };
-        let sequence = self.turn.sequence();
-        segment_chain::begin_segment(header, self.number, sequence);
-        self.number = self.number.wrapping_add(1);
-        let old = std::mem::replace(&mut self.segment, RingSegment { header, room, at: 0 });
-        let old = old.is_some().then_some((old.header, old.at as u32));
-        segment_chain::link(self.home.slot, index, old);
-        self.begin(sequence)
-    }
-
-    /// The head of a segment: who, when, and the whole stack.
-    fn begin(&mut self, sequence: u64) -> bool {
-        let (tid, ticks) = (self.tid, self.home.clock.now());
-        let mut ok = self.try_put(|encoder, bytes, at| encoder.begin(bytes, at, sequence, ticks, tid));
-        if self.truncated {
-            ok &= self.try_put(|encoder, bytes, at| encoder.truncated(bytes, at, true));
-        }
-        for level in 0..self.depth {
-            let Some(&frame) = self.wire.get(level) else { break };
-            ok &= self.try_put(|encoder, bytes, at| encoder.push(bytes, at, frame));
-        }
-        self.publish();
-        ok
-    }
-
-    /// Takes the free segment with the lowest index; waits for one where there is none. `None`: recording has ended.
-    fn free_segment(&self) -> Option<u32> {
-        segment_chain::take_free(self.home.slot).or_else(|| self.wait_for_segment())
     }
 
     /// Notes a sampled duration, from `begun` until now, for all those that were not timed.

@@ -1,13 +1,13 @@
-//! What a thread does when no segment is free: it waits for the collector, for a bounded time.
+//! What a thread does when no segment is free, or too many wait for the collector: it waits for the collector, for a bounded time.
 //!
 //! Invariant: waits are bounded even if the collector is gone; the thread that stops recording stores the reason.
 
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use memtrack_transport::clock::monotonic_ns;
+use memtrack_transport::futex;
 use memtrack_transport::layout::{state, stop_reason};
-use memtrack_transport::{futex, segment_chain};
 
 use super::Ring;
 use crate::platform::collector_socket;
@@ -29,9 +29,14 @@ impl Ring {
         let mut got = None;
         for _ in 0..WAITS {
             self.wake_collector();
-            self.home.slot.waiting.store(1, Relaxed);
-            futex::wait(&self.home.slot.free, 0, WAIT);
-            got = segment_chain::take_free(self.home.slot);
+            self.home.slot.waiting.store(1, SeqCst);
+            // Once more, for the collector looks for `waiting` after it has given a segment back.
+            let free = self.home.slot.free.load(SeqCst);
+            got = self.take_segment();
+            if got.is_none() {
+                futex::wait(&self.home.slot.free, free, WAIT);
+                got = self.take_segment();
+            }
             if got.is_some() {
                 break;
             }

@@ -32,11 +32,13 @@ impl StreamReader {
         while self.chain.has_begun(slot) {
             let segment = self.chain.segment();
             let level = self.chain.look(area.segment(self.slot, segment).unwrap()).unwrap();
+            self.copied = self.copied.max(level.start);
             area.copy_records(self.slot, segment, self.copied, level.fill, &mut self.bytes);
             self.copied = level.fill;
             if level.next == 0 {
                 return;
             }
+            area.control().note_drained(level.fill - level.start);
             if self.chain.advance(slot, level.next).unwrap() {
                 futex::wake(&slot.free);
             }

@@ -115,7 +115,8 @@ impl CodeIds {
         let id = new_id();
         self.text.grow(3 * LONGEST);
         write(layout, code, self.text.as_mut_slice(), |object| writer.define_code(id, object));
-        let first_traceable = layout.incomplete_frame.map_or(0, |fields| code.int(fields.first_traceable).cast_unsigned());
+        let first_traceable =
+            layout.incomplete_frame.map_or(0, |fields| code.int(fields.first_traceable).cast_unsigned());
         self.insert(CodeEntry { address: code.address(), id, first_traceable });
         id
     }
@@ -264,7 +265,9 @@ mod tests {
         }
         assert_eq!(codes.used, map.len());
         assert!(
-            (0x5000..0x5000 + 3000 * 16).step_by(16).all(|address| codes.find(address).map(|entry| entry.id) == map.get(&address).copied())
+            (0x5000..0x5000 + 3000 * 16)
+                .step_by(16)
+                .all(|address| codes.find(address).map(|entry| entry.id) == map.get(&address).copied())
         );
         codes.clear();
         assert!(codes.find(0x5000).is_none());

@@ -297,8 +297,9 @@ pub(crate) mod tag {
 
 /// The byte after an EXTRA tag.
 pub(crate) mod extra {
-    pub(crate) const BEGIN: u8 = 1;
-    pub(crate) const BEGIN_TIMED: u8 = 2;
+    /// Of format versions up to 3, whose sizes are predicted by the call site alone.
+    pub(crate) const BEGIN_3: u8 = 1;
+    pub(crate) const BEGIN_3_TIMED: u8 = 2;
     pub(crate) const FREE_UNDO: u8 = 3;
     pub(crate) const MAP: u8 = 4;
     pub(crate) const UNMAP: u8 = 5;
@@ -317,6 +318,8 @@ pub(crate) mod extra {
     pub(crate) const MODULE: u8 = 18;
     pub(crate) const CLOCK: u8 = 19;
     pub(crate) const FAILED_ALLOC: u8 = 20;
+    pub(crate) const BEGIN: u8 = 21;
+    pub(crate) const BEGIN_TIMED: u8 = 22;
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub const MAX_HEAD: usize = 1 + COLUMNS * varint::MAX_LEN;
 /// Whether this segment, given from its start, has times; the answer is the second argument of [`ColumnSplitter::split`].
 #[must_use]
 pub fn is_timed(segment: &[u8]) -> bool {
-    segment.starts_with(&[tag::EXTRA, extra::BEGIN_TIMED])
+    matches!(segment, [tag::EXTRA, extra::BEGIN_TIMED | extra::BEGIN_3_TIMED, ..])
 }
 
 /// Moves the fields of records from where they are to where they belong: [`split()`](ColumnSplitter::split) or [`join`].

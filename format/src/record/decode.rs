@@ -3,6 +3,8 @@
 //! Invariant: any bytes give records and then an end or an error. The decoder allocates nothing but the stack of frames,
 //! which grows by at most [`MAX_TOP`](super::MAX_TOP) frames per two bytes, and [`STACK_TOPS`](super::STACK_TOPS) stack tops.
 
+use std::hint::cold_path;
+
 use super::delta_state::{BlockByAge, DeltaState, bin};
 use super::location::LastLocation;
 use super::stack_tops::StackTops;
@@ -26,6 +28,8 @@ pub struct Decoder {
     state: DeltaState,
     recent: BlockByAge,
     timed: bool,
+    /// A segment of version 3 or earlier: sizes are predicted by the call site alone.
+    sizes_by_site: bool,
     stack: Vec<RawFrame>,
     tops: StackTops,
     /// How many of its oldest frames have not changed since the last call of `take_unchanged_frames`.
@@ -64,6 +68,7 @@ impl Decoder {
             state: DeltaState::new(),
             recent: BlockByAge::new(),
             timed: false,
+            sizes_by_site: false,
             stack: Vec::new(),
             tops: StackTops::new(),
             unchanged_frames: 0,
@@ -204,7 +209,14 @@ impl Decoder {
             Allocator::SHORT => Allocator::from_number(input.byte()?).filter(|one| *one as u8 > Allocator::SHORT)?,
             short => Allocator::from_number(short)?,
         };
-        let size = if first & tag::ALLOC_SIZE_EXPECTED != 0 { self.state.expected_size() } else { input.number()? };
+        let place = if self.sizes_by_site {
+            cold_path();
+            self.state.size_place_by_site()
+        } else {
+            self.state.size_place()
+        };
+        let size =
+            if first & tag::ALLOC_SIZE_EXPECTED != 0 { self.state.expected_size(place) } else { input.number()? };
         let bin = bin(size);
         let expected = self.state.take_expected_address(bin);
         let expected = (first & tag::ALLOC_ADDRESS_EXPECTED != 0).then_some(expected);
@@ -212,7 +224,7 @@ impl Decoder {
             Some(address) => address,
             None => address(input.number()?, self.state.last_of(bin)),
         };
-        self.state.size_here(size);
+        self.state.size_at(place, size);
         self.state.replace_last(bin, address);
         self.recent.allocated(address, bin);
         Some(BlockRecord { allocator: Some(allocator), address, size, time: self.time(input)? })
@@ -271,8 +283,8 @@ impl Decoder {
 
     fn extra<'a>(&mut self, input: &mut FieldReader<'a>) -> Option<Record<'a>> {
         Some(match input.byte()? {
-            extra::BEGIN => self.begin(input, false)?,
-            extra::BEGIN_TIMED => self.begin(input, true)?,
+            which @ (extra::BEGIN_3 | extra::BEGIN) => self.begin(input, which, false)?,
+            which @ (extra::BEGIN_3_TIMED | extra::BEGIN_TIMED) => self.begin(input, which, true)?,
             extra::FREE_UNDO => Record::FreeUndo,
             extra::MAP => {
                 let (allocator, class) =
@@ -330,7 +342,7 @@ impl Decoder {
         })
     }
 
-    fn begin<'a>(&mut self, input: &mut FieldReader<'a>, timed: bool) -> Option<Record<'a>> {
+    fn begin<'a>(&mut self, input: &mut FieldReader<'a>, which: u8, timed: bool) -> Option<Record<'a>> {
         let (ticket, ticks) = (input.number()?, input.number()?);
         let tid = input.small()?.cast_signed();
         self.stack.clear();
@@ -338,6 +350,7 @@ impl Decoder {
         self.unchanged_frames = 0;
         self.located = LastLocation::new();
         self.timed = timed;
+        self.sizes_by_site = matches!(which, extra::BEGIN_3 | extra::BEGIN_3_TIMED);
         self.state.reset(ticket, ticks);
         self.recent = BlockByAge::new();
         Some(Record::Begin { ticket, ticks, tid, timed })

@@ -159,7 +159,7 @@ impl Encoder {
         time: Option<u64>,
     ) -> AllocStep {
         let bin = bin(size);
-        if !self.state.size_here(size) {
+        if !self.state.size_at(self.state.size_place(), size) {
             return AllocStep::SizeDiffers(PendingAlloc(()));
         }
         if self.state.take_expected_address(bin) != address {

@@ -131,8 +131,8 @@ const fn alloc(first: u8) -> [FieldKind; 4] {
 /// Whether the records behind this one carry times, where it says so.
 pub(super) fn timed_from(which: u8) -> Option<bool> {
     match which {
-        extra::BEGIN => Some(false),
-        extra::BEGIN_TIMED => Some(true),
+        extra::BEGIN_3 | extra::BEGIN => Some(false),
+        extra::BEGIN_3_TIMED | extra::BEGIN_TIMED => Some(true),
         _ => None,
     }
 }
@@ -142,7 +142,7 @@ pub(super) fn extra_fields(which: u8) -> &'static [FieldKind] {
     use column::{LOCATED, OTHER, TICKET};
     const NUMBER: FieldKind = Number(OTHER);
     match which {
-        extra::BEGIN | extra::BEGIN_TIMED => &[Number(TICKET), NUMBER, NUMBER],
+        extra::BEGIN_3 | extra::BEGIN_3_TIMED | extra::BEGIN | extra::BEGIN_TIMED => &[Number(TICKET), NUMBER, NUMBER],
         extra::FREE_UNDO
         | extra::UNMAP_UNDO
         | extra::TRUNCATED

@@ -37,7 +37,8 @@ pub(super) const HOT: u32 = 512;
 const HOTTEST: u32 = 8 * HOT;
 /// As [`SOON`], for a shared run.
 const SOON_IN_SHARED: u64 = 8 * SOON;
-/// After this many shared runs a thread begins one of its own, to find out whether others still record.
+/// After this many shared runs that a thread has opened, and no other between them, it begins one of its own, to find out
+/// whether others still record. Among many threads that is seldom.
 pub(super) const SHARED_RUNS: u32 = 16;
 /// Smallest size of a large block.
 pub(super) const LARGE: usize = 32 * 1024;
@@ -87,7 +88,7 @@ pub(crate) struct WriterTurn {
     writer: u16,
     /// Events that it may still add to its shared run.
     left: u32,
-    /// Shared runs since its last own one.
+    /// Shared runs that it has opened since another thread did.
     shared_runs: u32,
     /// How often it was interrupted soon after the time before, up to [`HOT`]; then how long that counts, up to
     /// [`HOTTEST`].
@@ -170,18 +171,21 @@ impl WriterTurn {
 
     /// Takes part in the shared run that is open, or opens one; `false`: an event of this block needs an own one.
     fn begin_shared(&mut self, word: &AtomicU64, block: EventBlock) -> bool {
-        self.shared_runs = self.shared_runs.wrapping_add(1);
-        if self.shared_runs > SHARED_RUNS || !self.owns(block) {
+        if self.shared_runs >= SHARED_RUNS || !self.owns(block) {
             return false;
         }
         let mut seen = word.load(Acquire);
         self.word = loop {
             if ticket::writer(seen) == ticket::SHARED && seen != self.word {
+                self.shared_runs = 0;
                 break seen;
             }
             let next = ticket::next(seen, ticket::SHARED);
             match word.compare_exchange_weak(seen, next, AcqRel, Acquire) {
-                Ok(_) => break next,
+                Ok(_) => {
+                    self.shared_runs = if seen == self.word { self.shared_runs.wrapping_add(1) } else { 1 };
+                    break next;
+                }
                 Err(now) => seen = now,
             }
         };

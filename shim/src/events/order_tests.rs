@@ -82,6 +82,24 @@ fn threads_at_full_rate_share_tickets() {
 }
 
 #[test]
+fn many_threads_share_a_ticket_as_few_do() {
+    const THREADS: usize = 16;
+    let word = AtomicU64::new(0);
+    let mut turns: Vec<WriterTurn> = (1..=THREADS as u16).map(turn).collect();
+    let mut round = || {
+        for (number, turn) in turns.iter_mut().enumerate() {
+            event(turn, &word, block(7, number, 8));
+        }
+        ticket::sequence(word.load(Ordering::Relaxed))
+    };
+    let begun = (0..4 * HOT).fold(0, |_, _| round());
+    let windows = 200;
+    let tickets = (0..windows * WINDOW).fold(0, |_, _| round()) - begun;
+    // One for each window; that somebody looks whether others still are there takes two more, once in many windows.
+    assert!(tickets <= u64::from(windows) * 5 / 4, "{tickets}");
+}
+
+#[test]
 fn who_is_left_alone_gets_a_run_of_its_own() {
     let word = AtomicU64::new(0);
     let (mut a, _) = hot(3, &word);

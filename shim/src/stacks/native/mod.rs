@@ -41,7 +41,7 @@ use crate::stacks::python::{Chain, NameLookup, Version};
 use merge::{Changes, EvaluationEntries, NewestFrames, StackMerge};
 use python_frames::{Python, PythonFrameRecorder};
 use rule::FrameState;
-use walk::{StackComparison, Walk};
+use walk::Walk;
 
 /// Whether native stacks are recorded.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -146,37 +146,34 @@ impl NativeStack {
     #[inline(always)]
     pub(crate) fn update_natives(&mut self, chain: &Chain, ring: &mut Ring) {
         let start = walk::here();
-        let compared = self.walk.compare(start, ring.slot());
-        if compared != StackComparison::Same || self.python.has_changed() {
+        let is_same = self.walk.is_same(start, ring.slot());
+        if !is_same || self.python.has_changed() {
             cold_path();
-            self.change(chain, ring, start, compared);
+            self.change(chain, ring, start, is_same);
         }
     }
 
-    /// Something has changed: Python frames, or native ones.
+    /// Something has changed: Python frames, or, unless `is_same`, native ones.
     #[inline(never)]
-    fn change(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, compared: StackComparison) {
+    fn change(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, is_same: bool) {
         if self.timer.is_due() {
-            return self.change_timed(chain, ring, start, compared);
+            return self.change_timed(chain, ring, start, is_same);
         }
-        self.change_now(chain, ring, start, compared);
+        self.change_now(chain, ring, start, is_same);
     }
 
     #[cold]
     #[inline(never)]
-    fn change_timed(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, compared: StackComparison) {
+    fn change_timed(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, is_same: bool) {
         self.timer.begin();
         let begun = ring.now();
-        self.change_now(chain, ring, start, compared);
+        self.change_now(chain, ring, start, is_same);
         ring.note_sampled(begun, |slot| &slot.native_ticks);
     }
 
     #[inline(never)]
-    fn change_now(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, compared: StackComparison) {
-        let first_new = match compared {
-            StackComparison::Same => None,
-            StackComparison::Differs { same_words } => self.walk.run(start, same_words, ring),
-        };
+    fn change_now(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, is_same: bool) {
+        let first_new = if is_same { None } else { self.walk.run(start, ring) };
         let (python, reshaped) = self.python.take_changed();
         if first_new.is_none() && python.is_none() {
             return;

@@ -121,42 +121,45 @@ impl UnwindWitnesses {
         true
     }
 
-    /// How many words, the oldest frames' first, are as they were, in whole groups; `None`: all are. Only after
-    /// [`UnwindWitnesses::close`] has given `true`, and nothing was changed since.
+    /// Whether all are as they were. Only after [`UnwindWitnesses::close`] has given `true`, and nothing was changed
+    /// since.
     #[inline(always)]
-    pub(super) fn same_groups(&self) -> Option<usize> {
+    pub(super) fn are_same(&self) -> bool {
         let mut rest = self.list.as_slice().get(..self.whole).unwrap_or_default();
+        let mut difference = 0;
         // Unrolled, so that only the branch that ends it is taken.
         for _ in 0..UNROLLED {
-            let (group, more) = rest.split_first_chunk::<GROUP>()?;
-            if differences(group) != 0 {
-                cold_path();
-                return Some(self.whole.wrapping_sub(rest.len()));
-            }
+            let Some((group, more)) = rest.split_first_chunk::<GROUP>() else { return difference == 0 };
+            difference |= differences(group);
             rest = more;
         }
         cold_path();
-        while let Some((group, more)) = rest.split_first_chunk::<GROUP>() {
+        difference | differences(rest) == 0
+    }
+
+    /// How many of the first `count` words, the oldest frames' first, are as they were: up to the first that is not.
+    #[inline(always)]
+    pub(super) fn same(&self, count: usize, stack: &mut StackMemory) -> usize {
+        let words = self.list.as_slice().get(..count.min(self.length)).unwrap_or_default();
+        if count > self.outside {
+            cold_path();
+            let differing = words.iter().position(|word| stack.word(word.address) != Some(word.value));
+            return differing.unwrap_or(words.len());
+        }
+        let mut rest = words;
+        while let Some((group, more)) = rest.split_first_chunk::<{ 2 * GROUP }>() {
             if differences(group) != 0 {
-                return Some(self.whole.wrapping_sub(rest.len()));
+                break;
             }
             rest = more;
         }
-        None
-    }
-
-    /// How many of the first `count` words, of which the first `same` are known to be as they were, are.
-    #[inline(always)]
-    pub(super) fn same(&self, same: usize, count: usize, stack: &mut StackMemory) -> usize {
-        let count = count.min(self.length);
-        let words = self.list.as_slice().get(same..count).unwrap_or_default();
-        let differing = if count > self.outside {
-            cold_path();
-            words.iter().position(|word| stack.word(word.address) != Some(word.value))
-        } else {
-            words.iter().position(|word| word.now() != word.value)
-        };
-        differing.map_or(count.max(same), |differing| same.wrapping_add(differing))
+        while let Some((word, more)) = rest.split_first() {
+            if !word.is_same() {
+                break;
+            }
+            rest = more;
+        }
+        words.len().wrapping_sub(rest.len())
     }
 }
 
@@ -184,7 +187,7 @@ impl Word {
 #[cfg(test)]
 #[allow(clippy::indexing_slicing, reason = "a test fails by a panic")]
 mod tests {
-    use super::{GROUP, UnwindWitnesses, Word};
+    use super::{UnwindWitnesses, Word};
     use crate::stacks::native::stack_memory::StackMemory;
 
     #[test]
@@ -199,16 +202,16 @@ mod tests {
             for (address, value) in addresses.iter().zip(block) {
                 words.push(*address, value, &stack);
             }
-            assert_eq!(words.same(0, 4, &mut stack), 4);
+            assert_eq!(words.same(4, &mut stack), 4);
             let (second, last) = (block[1], block[2]);
             // SAFETY: a live local, to which nothing else refers.
             unsafe { (addresses[2] as *mut usize).write_volatile(last + 7) };
-            assert_eq!((words.same(0, 4, &mut stack), words.same(1, 4, &mut stack)), (2, 2));
+            assert_eq!(words.same(4, &mut stack), 2);
             // SAFETY: a live local, to which nothing else refers.
             unsafe { (addresses[1] as *mut usize).write_volatile(second + 7) };
-            assert_eq!((words.same(0, 4, &mut stack), words.same(0, 1, &mut stack)), (1, 1));
+            assert_eq!((words.same(4, &mut stack), words.same(1, &mut stack)), (1, 1));
             words.truncate(2);
-            assert_eq!((words.same(0, 4, &mut stack), words.length()), (1, 2));
+            assert_eq!((words.same(4, &mut stack), words.length()), (1, 2));
             block = [1, 2, 3, 4];
             std::hint::black_box(&mut block);
         }
@@ -225,24 +228,23 @@ mod tests {
             (0..count).for_each(|number| words.push(address(number), number, &stack));
             let mut last: Vec<Word> =
                 (count..count + own).map(|number| Word { address: address(number), value: number }).collect();
-            assert!(words.close(&last) && words.same_groups().is_none(), "{count}");
+            assert!(words.close(&last) && words.are_same(), "{count}");
             last[own - 1].value += 1;
-            let differs = Some((count + own - 1) / GROUP * GROUP);
-            assert!(words.close(&last) && words.same_groups() == differs, "{count}");
+            assert!(words.close(&last) && !words.are_same(), "{count}");
             // The same from a stack top that is known.
             let kept = count / 2;
             let mut newest: Vec<Word> =
                 (kept..count + own).map(|number| Word { address: address(number), value: number }).collect();
-            assert!(words.replace_newest(kept, &newest, own) && words.same_groups().is_none());
+            assert!(words.replace_newest(kept, &newest, own) && words.are_same());
             assert_eq!((words.length(), words.from(kept, own).len()), (count, newest.len()));
             newest[0].value += 1;
-            assert!(words.replace_newest(kept, &newest, own) && words.same_groups() == Some(kept / GROUP * GROUP));
+            assert!(words.replace_newest(kept, &newest, own) && !words.are_same());
             // One that is not in the thread's own stack has to be asked about.
             words.push(8, 0, &stack);
             assert!(!words.close(&[]));
             assert!(words.replace_newest(kept, &newest, own), "it was cut off");
             words.truncate(kept);
-            assert!(words.close(&[]) && words.same_groups().is_none());
+            assert!(words.close(&[]) && words.are_same());
         }
     }
 }

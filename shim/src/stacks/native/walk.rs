@@ -61,16 +61,6 @@ enum WalkStep {
     Cut,
 }
 
-/// Whether the stack is what the last walk found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StackComparison {
-    Same,
-    /// It may not be; so many words, the oldest frames' first, are as they were, and maybe more.
-    Differs {
-        same_words: usize,
-    },
-}
-
 /// The registers here: where a walk begins.
 #[inline(always)]
 pub(super) fn here() -> FrameState {
@@ -145,32 +135,28 @@ impl Walk {
         self.displaced
     }
 
-    /// Compares the stack with what the last walk found. What every allocation asks: one straight line.
+    /// Whether the stack is what the last walk found. What every allocation asks: one straight line.
     #[inline(always)]
-    pub(super) fn compare(&self, start: FrameState, slot: &SlotHeader) -> StackComparison {
+    pub(super) fn is_same(&self, start: FrameState, slot: &SlotHeader) -> bool {
         let seen = &self.start;
         let elsewhere = (start.pc ^ seen.pc) | (start.sp ^ seen.sp) | ((start.bp ^ seen.bp) & self.frame_mask);
         let since = (modules::generation() ^ self.generation) | (modules::additions() ^ self.additions);
-        if elsewhere != 0 || since != 0 {
-            return StackComparison::Differs { same_words: 0 };
-        }
-        if let Some(same_words) = self.words.same_groups() {
-            return StackComparison::Differs { same_words };
+        if elsewhere != 0 || since != 0 || !self.words.are_same() {
+            return false;
         }
         count(slot, self.length, 0);
-        StackComparison::Same
+        true
     }
 
-    /// Unwinds from the start, which is in a frame that stays till this returns. The first `same_words` words are known
-    /// to be as they were. Gives the first frame that is new, or was followed by one that is gone; `None`: all is as it
-    /// was.
-    pub(super) fn run(&mut self, start: FrameState, same_words: usize, ring: &mut Ring) -> Option<usize> {
+    /// Unwinds from the start, which is in a frame that stays till this returns. Gives the first frame that is new, or
+    /// was followed by one that is gone; `None`: all is as it was.
+    pub(super) fn run(&mut self, start: FrameState, ring: &mut Ring) -> Option<usize> {
         self.catch_up();
         add(&ring.slot().native_changed, 1);
         self.stack.begin(start.sp);
         let before = self.length;
         let words = before.checked_sub(1).map_or(0, |last| self.frames.get(last).words);
-        let proven = self.words.same(same_words, words as usize, &mut self.stack);
+        let proven = self.words.same(words as usize, &mut self.stack);
         if let Some(kept) = self.take_tip(start, proven) {
             count(ring.slot(), self.length, 0);
             return Some(kept);
@@ -203,9 +189,13 @@ impl Walk {
             return None;
         }
         // Those of its frames that are there already stay.
-        let stays =
-            |(there, frame): &(&NativeFrame, &NativeFrame)| there.words as usize <= proven && there.is_at(frame.state);
-        let same = rest.iter().zip(tip.frames()).take_while(stays).count();
+        let mut same = 0_usize;
+        for (there, frame) in rest.iter().zip(tip.frames()) {
+            if there.words as usize > proven || !there.is_at(frame.state) {
+                break;
+            }
+            same = same.wrapping_add(1);
+        }
         let kept = tip.kept().wrapping_add(same);
         let below = under.words;
         let words_kept = frames.get(kept.wrapping_sub(1)).words;

@@ -18,7 +18,7 @@ pub(crate) struct LiveBlock {
     /// Its group; [`LiveBlock::NO_GROUP`] for mappings that are not heap.
     pub(crate) group: u32,
     /// Which allocation of its thread it was, modulo 2^32.
-    pub(super) nth: u32,
+    pub(crate) nth: u32,
 }
 
 const _: () = assert!(size_of::<LiveBlock>() == 32, "a block is stored for each live allocation");

@@ -16,10 +16,10 @@ pub(super) mod column {
     pub(in super::super) const BYTE: u8 = 1;
     pub(in super::super) const TEXT: u8 = 2;
     pub(in super::super) const TEXT_LENGTH: u8 = 3;
-    pub(super) const SIZE: u8 = 5;
-    pub(super) const ADDRESS: u8 = 7;
+    pub(in super::super) const SIZE: u8 = 5;
+    pub(in super::super) const ADDRESS: u8 = 7;
     pub(super) const AGE: u8 = 9;
-    pub(super) const FREED: u8 = 11;
+    pub(in super::super) const FREED: u8 = 11;
     pub(super) const CODE: u8 = 13;
     pub(super) const INSTRUCTION: u8 = 15;
     pub(super) const MOVE: u8 = 17;

@@ -2,11 +2,13 @@
 //!
 //! Invariant: each byte of the records is in one column, and no column is longer than they are.
 
+use std::hint::cold_path;
+
 use super::fields::{COLUMNS, column};
 use super::{FieldMover, RecordWalk};
 use crate::varint;
 
-/// Bytes that are moved at a time, whatever the length of a field.
+/// Bytes that are moved behind the first of a number, whatever its length.
 const WORD: usize = 8;
 
 /// Sorts the bytes of records by field; it keeps its memory from block to block.
@@ -52,12 +54,13 @@ impl ColumnSplitter {
 
     /// Sorts up to the first byte that begins no whole record: the columns' lengths, and where that is.
     fn sort(&mut self, records: &[u8], timed: bool) -> ([usize; COLUMNS], usize) {
-        let mut splitting = Splitting { records, at: 0, columns: &mut self.columns, lengths: [0; COLUMNS] };
+        let mut lengths = [0; COLUMNS];
+        let mut splitting = Splitting { records, at: 0, columns: &mut self.columns, lengths: &mut lengths };
         let (mut walk, mut whole) = (RecordWalk::new(timed), 0);
         while !splitting.is_at_end() && walk.record(&mut splitting).is_some() {
             whole = splitting.at;
         }
-        (splitting.lengths, whole)
+        (lengths, whole)
     }
 }
 
@@ -68,36 +71,33 @@ fn make_room(column: &mut Vec<u8>, records: usize) {
     }
 }
 
+/// The arrays are borrowed, so that the position can stay in a register.
 struct Splitting<'a> {
     records: &'a [u8],
     at: usize,
     columns: &'a mut [Vec<u8>; COLUMNS],
-    lengths: [usize; COLUMNS],
+    lengths: &'a mut [usize; COLUMNS],
 }
 
 impl Splitting<'_> {
-    /// Moves this many bytes, 8 at most, to a column.
+    /// A number near the end of the records.
     #[inline(always)]
-    fn take(&mut self, column: usize, length: usize) -> Option<()> {
-        let end = self.at + length;
-        let word = match self.records.get(self.at..self.at + WORD) {
-            Some(word) => word.first_chunk::<WORD>().copied()?,
-            None => self.last_word(end)?,
-        };
-        let at = self.lengths[column];
-        self.columns[column].get_mut(at..at + WORD)?.copy_from_slice(&word);
-        self.lengths[column] = at + length;
-        self.at = end;
-        Some(())
+    fn last_number(&mut self, column: usize) -> Option<()> {
+        cold_path();
+        let length = varint::length(*self.records.get(self.at)?);
+        self.copy(column, 1)?;
+        self.copy(column + 1, length - 1)
     }
 
-    /// Where fewer than 8 bytes are left.
-    #[cold]
-    fn last_word(&self, end: usize) -> Option<[u8; WORD]> {
-        let mut word = [0; WORD];
-        let bytes = self.records.get(self.at..end)?;
-        word.get_mut(..bytes.len())?.copy_from_slice(bytes);
-        Some(word)
+    /// Moves this many bytes.
+    #[inline(always)]
+    fn copy(&mut self, column: usize, length: usize) -> Option<()> {
+        let bytes = self.records.get(self.at..self.at.checked_add(length)?)?;
+        let at = self.lengths[column];
+        self.columns[column].get_mut(at..at + length)?.copy_from_slice(bytes);
+        self.lengths[column] = at + length;
+        self.at += length;
+        Some(())
     }
 }
 
@@ -117,24 +117,27 @@ impl FieldMover for Splitting<'_> {
         Some(byte)
     }
 
+    /// Without a branch on the length, which nothing predicts.
     #[inline(always)]
     fn number(&mut self, column: u8) -> Option<()> {
-        let first = self.byte(column)?;
-        match varint::length(first) - 1 {
-            0 => Some(()),
-            further => self.take(usize::from(column) + 1, further),
-        }
+        let column = usize::from(column);
+        let Some((&first, word)) = self.records.get(self.at..self.at + 1 + WORD).and_then(<[u8]>::split_first) else {
+            return self.last_number(column);
+        };
+        let length = varint::length(first);
+        let (at, behind) = (self.lengths[column], self.lengths[column + 1]);
+        *self.columns[column].get_mut(at)? = first;
+        self.columns[column + 1].get_mut(behind..behind + WORD)?.copy_from_slice(word);
+        self.lengths[column] = at + 1;
+        self.lengths[column + 1] = behind + length - 1;
+        self.at += length;
+        Some(())
     }
 
+    #[inline(always)]
     fn text(&mut self) -> Option<()> {
         let (length, _) = varint::read(self.records, self.at)?;
         self.number(column::TEXT_LENGTH)?;
-        let text = self.records.get(self.at..self.at.checked_add(usize::try_from(length).ok()?)?)?;
-        let column = usize::from(column::TEXT);
-        let at = self.lengths[column];
-        self.columns[column].get_mut(at..at + text.len())?.copy_from_slice(text);
-        self.lengths[column] += text.len();
-        self.at += text.len();
-        Some(())
+        self.copy(usize::from(column::TEXT), usize::try_from(length).ok()?)
     }
 }

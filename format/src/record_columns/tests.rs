@@ -57,6 +57,42 @@ fn records_are_sorted_by_field() {
     assert_eq!(joined(columns, records.len()), Some(records));
 }
 
+/// Counts what is moved.
+#[derive(Default, Debug, PartialEq, Eq)]
+struct Noted {
+    first: u8,
+    moved: Vec<(bool, u8)>,
+}
+
+impl super::FieldMover for Noted {
+    fn is_at_end(&self) -> bool {
+        false
+    }
+    fn byte(&mut self, column: u8) -> Option<u8> {
+        self.moved.push((false, column));
+        Some(self.first)
+    }
+    fn number(&mut self, column: u8) -> Option<()> {
+        self.moved.push((true, column));
+        Some(())
+    }
+    fn text(&mut self) -> Option<()> {
+        None
+    }
+}
+
+#[test]
+fn frequent_records_are_moved_as_the_table_says() {
+    for (first, timed) in (0..=u8::MAX).flat_map(|first| [(first, false), (first, true)]) {
+        let mut walks = [super::RecordWalk::new(timed); 2];
+        let mut noted = [(); 2].map(|()| Noted { first, moved: Vec::new() });
+        let all = walks[0].record(&mut noted[0]);
+        super::FieldMover::byte(&mut noted[1], super::column::TAG);
+        assert_eq!(walks[1].by_table(&mut noted[1], first), all);
+        assert_eq!((format!("{:?}", walks[0]), &noted[0]), (format!("{:?}", walks[1]), &noted[1]), "{first}");
+    }
+}
+
 proptest! {
     #[test]
     fn joined_again_they_are_the_same(

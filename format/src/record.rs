@@ -34,12 +34,15 @@ mod byte_writer;
 mod decode;
 mod delta_state;
 mod encode;
+mod group_encoder;
+mod group_model;
 mod location;
 mod stack_tops;
 
 pub use byte_writer::{AllocHead, MAX_RECORD, MAX_TEXT};
 pub use decode::{DecodeError, Decoder};
 pub use encode::{AllocStep, Encoder, PendingAlloc};
+pub use group_encoder::GroupEncoder;
 pub use location::LocationEncoder;
 
 pub use crate::lines::LineTableFormat;
@@ -135,6 +138,10 @@ pub enum Record<'a> {
         /// CLOCK_MONOTONIC, in microseconds.
         monotonic_us: u64,
     },
+    /// From here on addresses are written by a model of all blocks of the group of segments: an age counts the allocations of
+    /// the group, and the number for an address is a rank among the freed addresses of its size class (1 bit below), or a
+    /// difference (0 bit below). The collector writes it behind the first Begin of a group.
+    GroupBegins,
     /// A block was allocated, with the current stack.
     Alloc {
         /// By which function.
@@ -320,6 +327,7 @@ pub(crate) mod extra {
     pub(crate) const FAILED_ALLOC: u8 = 20;
     pub(crate) const BEGIN: u8 = 21;
     pub(crate) const BEGIN_TIMED: u8 = 22;
+    pub(crate) const GROUP_BEGINS: u8 = 23;
 }
 
 #[cfg(test)]

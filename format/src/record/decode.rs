@@ -5,7 +5,8 @@
 
 use std::hint::cold_path;
 
-use super::delta_state::{BlockByAge, DeltaState, bin};
+use super::delta_state::{BlockByAge, DeltaState, address, bin};
+use super::group_model::GroupModel;
 use super::location::LastLocation;
 use super::stack_tops::StackTops;
 use super::{BlockRecord, CodeHead, LineTableFormat, ModuleRecord, RawFrame, Record, extra, tag};
@@ -27,6 +28,8 @@ pub struct DecodeError {
 pub struct Decoder {
     state: DeltaState,
     recent: BlockByAge,
+    /// In a group whose addresses are written by it.
+    group: Option<Box<GroupModel>>,
     timed: bool,
     /// A segment of version 3 or earlier: sizes are predicted by the call site alone.
     sizes_by_site: bool,
@@ -67,6 +70,7 @@ impl Decoder {
         Self {
             state: DeltaState::new(),
             recent: BlockByAge::new(),
+            group: None,
             timed: false,
             sizes_by_site: false,
             stack: Vec::new(),
@@ -101,7 +105,14 @@ impl Decoder {
     /// and loaded as a whole, which fails store forwarding and took 40 % of the time of decoding.
     #[inline(always)]
     pub fn block(&mut self, bytes: &[u8], at: &mut usize) -> Option<BlockRecord> {
+        self.block_after(bytes, at).map(|(_, block)| block)
+    }
+
+    /// The same, and where that record begins.
+    #[inline(always)]
+    pub(super) fn block_after(&mut self, bytes: &[u8], at: &mut usize) -> Option<(usize, BlockRecord)> {
         loop {
+            let start = *at;
             let mut input = FieldReader::at(bytes, *at);
             let first = input.byte()?;
             let block = match first {
@@ -113,8 +124,8 @@ impl Decoder {
                 _ => return None,
             };
             *at = input.position();
-            if block.is_some() {
-                return block;
+            if let Some(block) = block {
+                return Some((start, block));
             }
         }
     }
@@ -162,6 +173,10 @@ impl Decoder {
         if first == tag::FREE_OLDER {
             let age = usize::try_from(input.number()?).ok()?;
             return self.free(input, age);
+        }
+        if let Some(group) = &mut self.group {
+            let address = group.decode_other(input.number()?);
+            return Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input)? });
         }
         let address = address(input.number()?, self.state.last_freed);
         // The encoder did not find its age.
@@ -218,6 +233,12 @@ impl Decoder {
         let size =
             if first & tag::ALLOC_SIZE_EXPECTED != 0 { self.state.expected_size(place) } else { input.number()? };
         let bin = bin(size);
+        if let Some(group) = &mut self.group {
+            let number = if first & tag::ALLOC_ADDRESS_EXPECTED != 0 { None } else { Some(input.number()?) };
+            let address = group.decode(bin, number)?;
+            self.state.size_at(place, size);
+            return Some(BlockRecord { allocator: Some(allocator), address, size, time: self.time(input)? });
+        }
         let expected = self.state.take_expected_address(bin);
         let expected = (first & tag::ALLOC_ADDRESS_EXPECTED != 0).then_some(expected);
         let address = match expected {
@@ -232,8 +253,14 @@ impl Decoder {
 
     #[inline(always)]
     fn free(&mut self, input: &mut FieldReader<'_>, age: usize) -> Option<BlockRecord> {
-        let (address, bin) = self.recent.at(age)?;
-        self.state.freed(bin, address);
+        let address = match &mut self.group {
+            Some(group) => group.free(age)?,
+            None => {
+                let (address, bin) = self.recent.at(age)?;
+                self.state.freed(bin, address);
+                address
+            }
+        };
         Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input)? })
     }
 
@@ -285,6 +312,11 @@ impl Decoder {
         Some(match input.byte()? {
             which @ (extra::BEGIN_3 | extra::BEGIN) => self.begin(input, which, false)?,
             which @ (extra::BEGIN_3_TIMED | extra::BEGIN_TIMED) => self.begin(input, which, true)?,
+            // Once, since a model is large.
+            extra::GROUP_BEGINS if self.group.is_none() => {
+                self.group = Some(Box::default());
+                Record::GroupBegins
+            }
             extra::FREE_UNDO => Record::FreeUndo,
             extra::MAP => {
                 let (allocator, class) =
@@ -372,11 +404,4 @@ impl Decoder {
         self.state.last_time = self.state.last_time.wrapping_add(unzigzag(input.number()?).cast_unsigned());
         Some(Some(self.state.last_time))
     }
-}
-
-/// The inverse of the encoder's `address_delta`.
-#[inline]
-fn address(delta: u64, last: u64) -> u64 {
-    let scaled = if delta & 1 == 0 { unzigzag(delta >> 1) << 4 } else { unzigzag(delta >> 1) };
-    last.wrapping_add(scaled.cast_unsigned())
 }

@@ -16,6 +16,7 @@
 use std::hint::{cold_path, select_unpredictable};
 
 use super::RawFrame;
+use crate::varint::unzigzag;
 
 /// Ages that can be encoded; also the number of slots of the encoder's address table.
 const RECENT: usize = 512;
@@ -24,7 +25,7 @@ const BINS: usize = LARGE as usize + 64;
 /// The class of large blocks, beside the binary logarithm of their size.
 const LARGE: u32 = 128;
 /// Length of the arrays that are indexed by size class: 256, so that a byte needs no bounds check.
-const BIN_ROOM: usize = 256;
+pub(super) const BIN_ROOM: usize = 256;
 /// Freed addresses that are kept for each size class.
 const BIN_DEPTH: usize = 8;
 /// Call sites that are distinguished, by a hash of the newest frame.
@@ -185,6 +186,13 @@ impl Default for DeltaState {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// The inverse of the encoder's `address_delta`.
+#[inline]
+pub(super) fn address(delta: u64, last: u64) -> u64 {
+    let scaled = if delta & 1 == 0 { unzigzag(delta >> 1) << 4 } else { unzigzag(delta >> 1) };
+    last.wrapping_add(scaled.cast_unsigned())
 }
 
 /// The size class of a block: glibc's chunk sizes up to 1032 bytes, where it has a free list for each, and powers of two

@@ -154,7 +154,7 @@ fn encode_one(
         Record::Code(code) => encoder.code(bytes, at, &code),
         Record::CodeLines { id, bytes: part } => encoder.code_lines(bytes, at, id, part),
         Record::Module(module) => encoder.module(bytes, at, &module),
-        Record::Begin { .. } | Record::Located { .. } => None,
+        Record::Begin { .. } | Record::Located { .. } | Record::GroupBegins => None,
     }
 }
 

@@ -143,7 +143,8 @@ pub(super) fn extra_fields(which: u8) -> &'static [FieldKind] {
     const NUMBER: FieldKind = Number(OTHER);
     match which {
         extra::BEGIN_3 | extra::BEGIN_3_TIMED | extra::BEGIN | extra::BEGIN_TIMED => &[Number(TICKET), NUMBER, NUMBER],
-        extra::FREE_UNDO
+        extra::GROUP_BEGINS
+        | extra::FREE_UNDO
         | extra::UNMAP_UNDO
         | extra::TRUNCATED
         | extra::NOT_TRUNCATED

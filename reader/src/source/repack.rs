@@ -1,13 +1,15 @@
-//! Copies a capture with its payloads compressed further.
+//! Copies a capture with its payloads compressed further, and the addresses of its records written by the model of their
+//! group ([`GroupEncoder`]), for which there is no time while the program runs.
 //!
-//! Invariant: every block of the copy has the same payload and the same position as in the original; blocks that are
-//! not understood are copied unchanged, damage included.
+//! Invariant: every block of the copy has the same records, or the same payload, as in the original; blocks that are not
+//! understood are copied unchanged, damage included.
 
 use std::io::Write;
 
 use crc32fast::hash as crc32;
 use memtrack_format::block::{BlockError, BlockHeader, BlockKind, Codec, HEADER_LEN};
 use memtrack_format::header;
+use memtrack_format::record::GroupEncoder;
 use rustc_hash::FxHashMap;
 
 use super::file::{OpenCaptureFile, StoredPiece};
@@ -15,6 +17,12 @@ use crate::error::Error;
 
 /// Bytes of groups that are kept for what follows in them.
 const MOST_KEPT: usize = 64 << 20;
+/// The first version in which addresses may be written by a group's model.
+const FIRST_WITH_GROUP_MODEL: u32 = 4;
+/// Groups that are written by their models at a time; a model takes about 2 MiB.
+const MOST_MODELS: usize = 32;
+/// The largest first piece of such a group. The collector's are smaller; so no group grows beyond what readers take.
+const LARGEST_PIECE: u32 = 4 << 20;
 
 /// Compresses a payload of this kind, given the earlier bytes of its group, into the buffer; returns the codec.
 pub type Pack<'a> = dyn FnMut(BlockKind, &[u8], &[u8], &mut Vec<u8>) -> Codec + 'a;
@@ -26,7 +34,7 @@ pub(super) fn repack(
     pack: &mut Pack<'_>,
     go_on: &mut dyn FnMut(u64) -> bool,
 ) -> Result<bool, Error> {
-    let mut copy = Copy { file, out, at: 0, groups: FxHashMap::default(), kept: 0 };
+    let mut copy = Copy { file, out, at: 0, groups: FxHashMap::default(), kept: 0, rewritten: FxHashMap::default() };
     copy.verbatim(header::LEN as u64)?;
     loop {
         let before = copy.at;
@@ -48,6 +56,18 @@ struct Copy<'a> {
     /// Of each stream, the first segment of its present group and the group's bytes.
     groups: FxHashMap<u32, (u32, Vec<u8>)>,
     kept: usize,
+    /// Of each stream, its present group if that is written by its model.
+    rewritten: FxHashMap<u32, RewrittenGroup>,
+}
+
+/// A group of segments that is written by its model.
+struct RewrittenGroup {
+    segment: u32,
+    encoder: GroupEncoder,
+    /// Bytes of the original so far.
+    read: u32,
+    /// What they have become.
+    bytes: Vec<u8>,
 }
 
 impl Copy<'_> {
@@ -71,6 +91,10 @@ impl Copy<'_> {
         }
         let mut stored = Vec::new();
         match self.unpacked(&piece)? {
+            Some((raw, from)) if self.by_model(&header, raw.get(from..).unwrap_or_default(), pack)? => {
+                self.keep(&header, raw);
+                self.at = end;
+            }
             Some((raw, from)) => {
                 let codec = pack(header.kind, &raw[from..], &raw[..from], &mut stored);
                 self.keep(&header, raw);
@@ -84,6 +108,41 @@ impl Copy<'_> {
         }
         // Nothing, where it was written smaller.
         self.verbatim(end)?;
+        Ok(true)
+    }
+
+    /// Writes this piece by the model of its group; `false`: it is to be copied as it is.
+    fn by_model(&mut self, header: &BlockHeader, raw: &[u8], pack: &mut Pack<'_>) -> Result<bool, Error> {
+        if header.kind != BlockKind::Records || self.file.version() < FIRST_WITH_GROUP_MODEL {
+            return Ok(false);
+        }
+        let group = self.rewritten.remove(&header.stream);
+        let group = if header.offset == 0 {
+            let fits = self.rewritten.len() < MOST_MODELS && header.raw_len <= LARGEST_PIECE;
+            fits.then(|| RewrittenGroup {
+                segment: header.segment,
+                encoder: GroupEncoder::default(),
+                read: 0,
+                bytes: Vec::new(),
+            })
+        } else {
+            group.filter(|group| (group.segment, group.read) == (header.segment, header.offset))
+        };
+        let Some(mut group) = group else { return Ok(false) };
+        let offset = group.bytes.len();
+        group.encoder.pass_on(raw, &mut group.bytes);
+        group.read += header.raw_len;
+        let (before, payload) = group.bytes.split_at(offset);
+        let mut stored = Vec::new();
+        let codec = pack(header.kind, payload, before, &mut stored);
+        // What follows in a group that is written so must be written so, too.
+        if offset == 0 && stored.len() >= header.stored_len as usize {
+            return Ok(false);
+        }
+        let header = BlockHeader { offset: offset as u32, raw_len: payload.len() as u32, ..*header };
+        self.write(&packed(header, codec, &stored).encode())?;
+        self.write(&stored)?;
+        self.rewritten.insert(header.stream, group);
         Ok(true)
     }
 

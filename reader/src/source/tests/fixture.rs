@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use memtrack_format::block::{BlockHeader, BlockKind, Codec, HEADER_LEN, prefix};
 use memtrack_format::header;
-use memtrack_format::record_columns::{MAX_HEAD, join};
+use memtrack_format::record_columns::{ColumnSplitter, MAX_HEAD, join};
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
 use super::make::{Act, History, HistoryStep};
@@ -146,6 +146,42 @@ fn packed_again_the_blocks_are_the_same() {
     // A version that knows LZ4 only stays as it is.
     let old = std::fs::read(path(1)).unwrap();
     assert!(repacked(&old, &mut smallest) == old);
+}
+
+#[test]
+fn packed_again_with_a_model_of_each_group_the_events_are_the_same() {
+    let steps = (0..4).map(|thread| {
+        let acts = (0..900_u64).flat_map(|n| {
+            // The places of 600 blocks, in an order that does not repeat itself.
+            let address = |n: u64| 0x1_0000 + ((n + thread).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % 600 * 32;
+            [
+                Act::Alloc(address(n)),
+                Act::Free(address(n * 7 / 11)),
+                if n == 650 { Act::Cut } else { Act::Free(address(n / 2)) },
+            ]
+        });
+        HistoryStep::Run(thread as usize % 2, acts.chain([Act::NewSegment]).collect())
+    });
+    for timed in [false, true] {
+        let history = History::of(&steps.clone().collect::<Vec<_>>(), timed);
+        for every in [1, 1000] {
+            let bytes = history.collected(every);
+            let mut models = 0;
+            let copy = repacked(&bytes, &mut |kind, payload, before, stored| {
+                models += usize::from(payload.windows(2).any(|two| two == [8, 23]));
+                if kind != BlockKind::Records {
+                    return smallest(kind, payload, before, stored);
+                }
+                let columns = ColumnSplitter::default().split(payload, timed).to_vec();
+                stored.extend(zstd::bulk::compress(&columns, 19).unwrap());
+                Codec::ZstdColumns
+            });
+            assert!(models > 0 && copy.len() < bytes.len(), "{} {}", copy.len(), bytes.len());
+            let ((_, before, first), (_, after, second)) = (read(&bytes).unwrap(), read(&copy).unwrap());
+            assert!(before.seen == after.seen && !before.seen.is_empty());
+            assert_eq!((first.lost, second.lost), (DataLoss::default(), DataLoss::default()));
+        }
+    }
 }
 
 #[test]

@@ -32,13 +32,15 @@ use crate::recording::deferred_block::{self, DeferredBlock};
 use crate::stacks::native::NativeStack;
 use crate::stacks::python::{self, Chain};
 
+mod frees;
 mod hot_path;
 mod recorder;
 mod slots;
 
 pub(crate) use recorder::Recorder;
 
-use hot_path::{AllocAndLeave, FreeStep};
+use frees::FreeStep;
+use hot_path::AllocAndLeave;
 
 /// The thread-local word of a thread that is claiming its slot, whose slot belongs to a process that is its parent, or
 /// of which nothing is recorded any more.

@@ -1,4 +1,4 @@
-//! Hot path: records one allocation or free.
+//! Hot path: records one allocation.
 //!
 //! A thread's [`AllocAndLeave`] is a function for what does not change: the version of Python, native stacks or not,
 //! times or not. In each of these, and in that for frees, the fast path is straight-line code without calls. If
@@ -13,7 +13,8 @@
 //!   the time takes a call, the interpreter ends,
 //!   or another thread has recorded since (its turn is over) ...... alloc_slow          takes the place in the order, then all the rest
 //!   the thread state takes a call ................................ alloc_slow
-//!   the fast comparison of the stack says Unknown ................ alloc_full_compare  compares the whole stack, writes what changed
+//!   the fast comparison of the stack says Unknown ................ alloc_other_top     looks for a known top, writes its number
+//!                                                                  else alloc_full_compare: what changed, writes that
 //!   only the newest frame has moved .............................. alloc_frame_moved   writes that
 //!   the segment has no room ...................................... alloc_slow          -> the next segment
 //!   the size is not the expected one ............................. finish_size         the second step of the encoder
@@ -43,16 +44,6 @@ pub(super) type AllocAndLeave = fn(StateAccess<'static>, AllocHead, usize, usize
 
 /// The first of a thread's: decides which it is from now on.
 pub(super) const ALLOC_FIRST: AllocAndLeave = StateAccess::alloc_first;
-
-/// What came of the fast path of a free.
-#[must_use]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FreeStep {
-    /// The free is recorded.
-    Recorded,
-    /// Nothing has been done.
-    NotBegun,
-}
 
 /// What came of writing an allocation's record in one step.
 enum WriteOutcome {
@@ -394,7 +385,7 @@ impl StateAccess<'_> {
 impl RecordingState {
     /// Whether there is nothing to do for an event of this block but to write it.
     #[inline(always)]
-    fn is_usual(&mut self, block: EventBlock) -> bool {
+    pub(super) fn is_usual(&mut self, block: EventBlock) -> bool {
         !python::finalizing() && self.ring.is_in_turn(block)
     }
 
@@ -458,71 +449,5 @@ impl RecordingState {
             cold_path();
             self.name_from_python();
         }
-    }
-}
-
-/// Frees.
-impl StateAccess<'_> {
-    /// Records a free without its time, if nothing else is to be done.
-    #[inline(always)]
-    pub(super) fn free_fast(&mut self, address: usize) -> FreeStep {
-        let state = self.state();
-        if state.ring.is_timed() { FreeStep::NotBegun } else { state.free_usual::<false>(address) }
-    }
-
-    /// Records a free that [`StateAccess::free_fast`] has left pending.
-    #[inline(always)]
-    pub(super) fn free_pending(mut self, address: usize) {
-        let state = self.state();
-        if !state.ring.is_timed() || state.free_usual::<true>(address) == FreeStep::NotBegun {
-            cold_path();
-            self.free(address);
-        }
-    }
-
-    /// Any free of any thread.
-    #[inline(never)]
-    pub(super) fn free(self, address: usize) {
-        self.free_here(address);
-    }
-
-    #[inline(always)]
-    pub(super) fn free_here(mut self, address: usize) {
-        if self.state().ring.is_timed() {
-            cold_path();
-            return self.free_with_time(address);
-        }
-        self.state().free_as::<false>(address);
-    }
-
-    #[inline(never)]
-    fn free_with_time(mut self, address: usize) {
-        self.state().free_as::<true>(address);
-    }
-}
-
-/// What frees have in common.
-impl RecordingState {
-    #[inline(always)]
-    fn free_usual<const TIMED: bool>(&mut self, address: usize) -> FreeStep {
-        let Some(time) = self.ring.time_at_once::<TIMED>() else { return FreeStep::NotBegun };
-        if !self.is_usual(EventBlock::new(address, 0)) {
-            cold_path();
-            return FreeStep::NotBegun;
-        }
-        let Some((encoder, mut room, at)) = self.ring.room() else { return FreeStep::NotBegun };
-        let Some(at) = encoder.free_as(room.bytes(), at, address as u64, time.recorded::<TIMED>()) else {
-            return FreeStep::NotBegun;
-        };
-        self.ring.written(at);
-        FreeStep::Recorded
-    }
-
-    #[inline(always)]
-    fn free_as<const TIMED: bool>(&mut self, address: usize) {
-        self.note_finalizing();
-        let time = self.ring.next_place::<TIMED>(EventBlock::new(address, 0), EventTime::UNREAD);
-        let (address, time) = (address as u64, time.recorded::<TIMED>());
-        self.ring.record(move |encoder, bytes, at| encoder.free_as(bytes, at, address, time));
     }
 }

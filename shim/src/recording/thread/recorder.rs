@@ -17,7 +17,7 @@ use memtrack_format::{Allocator, MapClass};
 use memtrack_transport::layout::image;
 use memtrack_transport::segment_chain;
 
-use super::hot_path::FreeStep;
+use super::frees::FreeStep;
 use super::{PythonCall, RecordingState, StateAccess, slots};
 use crate::platform::errno::Errno;
 use crate::platform::{seccomp, shared_area};

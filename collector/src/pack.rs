@@ -112,9 +112,9 @@ impl Packer {
                 context.compress2(attempt.as_mut_slice(), payload).ok()
             }
             Codec::Zstd => zstd.compress_to_buffer(payload, attempt.as_mut_slice()).ok(),
-            Codec::ZstdColumns => zstd.compress_to_buffer(splitter.split(payload, timed), attempt.as_mut_slice()).ok(),
+            Codec::ZstdColumns => zstd.compress_to_buffer(splitter.split(payload, timed)?, attempt.as_mut_slice()).ok(),
             Codec::Lz4 => compress_into_with_table(payload, attempt, lz4).ok(),
-            Codec::Lz4Columns => compress_into_with_table(splitter.split(payload, timed), attempt, lz4).ok(),
+            Codec::Lz4Columns => compress_into_with_table(splitter.split(payload, timed)?, attempt, lz4).ok(),
             Codec::Stored => None,
         }
     }

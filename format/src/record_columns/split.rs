@@ -5,11 +5,13 @@
 use std::hint::cold_path;
 
 use super::fields::{COLUMNS, column};
-use super::{FieldMover, RecordWalk};
+use super::{FieldMover, MAX_HEAD, RecordWalk};
 use crate::varint;
 
 /// Bytes that are moved behind the first of a number, whatever its length.
 const WORD: usize = 8;
+/// Bytes that have to be left when the columns have theirs.
+const MARGIN: usize = 8 << 20;
 
 /// Sorts the bytes of records by field; it keeps its memory from block to block.
 #[derive(Debug)]
@@ -25,9 +27,10 @@ impl Default for ColumnSplitter {
 }
 
 impl ColumnSplitter {
-    /// The columns of these records. `timed`: the first is in a timed segment; a wrong answer only costs bytes.
-    pub fn split(&mut self, records: &[u8], timed: bool) -> &[u8] {
-        self.columns.iter_mut().for_each(|one| make_room(one, records.len()));
+    /// The columns of these records. `timed`: the first is in a timed segment; a wrong answer only costs bytes. `None`:
+    /// there is no memory for them.
+    pub fn split(&mut self, records: &[u8], timed: bool) -> Option<&[u8]> {
+        self.make_room(records.len())?;
         let (mut lengths, whole) = self.sort(records, timed);
         if whole < records.len() {
             // The columns have the beginning of what is no record; so once more, without it.
@@ -49,7 +52,20 @@ impl ColumnSplitter {
         for (column, &length) in self.columns.iter().zip(&lengths) {
             self.out.extend_from_slice(column.get(..length).unwrap_or_default());
         }
-        &self.out
+        Some(&self.out)
+    }
+
+    /// Room for these many bytes of records in each column. Fresh allocations, since the system gives their pages when they
+    /// are touched; so it is asked beforehand whether it has them all.
+    fn make_room(&mut self, records: usize) -> Option<()> {
+        let is_short = |column: &&mut Vec<u8>| column.len() < records + WORD;
+        let short = self.columns.iter_mut().filter(is_short).count();
+        let room = records + records / 4 + WORD;
+        let more = (room * short).checked_add(if short == 0 { 0 } else { MARGIN })?;
+        Vec::<u8>::new().try_reserve_exact(more).ok()?;
+        self.columns.iter_mut().filter(is_short).for_each(|column| *column = vec![0; room]);
+        self.out.clear();
+        self.out.try_reserve(records + MAX_HEAD).ok()
     }
 
     /// Sorts up to the first byte that begins no whole record: the columns' lengths, and where that is.
@@ -61,13 +77,6 @@ impl ColumnSplitter {
             whole = splitting.at;
         }
         (lengths, whole)
-    }
-}
-
-/// Room for a column of these records. A fresh allocation, since the system gives its pages when they are touched.
-fn make_room(column: &mut Vec<u8>, records: usize) {
-    if column.len() < records + WORD {
-        *column = vec![0; records + records / 4 + WORD];
     }
 }
 

@@ -36,7 +36,7 @@ fn records_are_sorted_by_field() {
     let steps: Vec<_> = (0..2000).map(|i| ((i % 4) as u8, i * i, i * 7)).collect();
     let records = segment(true, &steps);
     let mut splitter = ColumnSplitter::default();
-    let columns = splitter.split(&records, false);
+    let columns = splitter.split(&records, false).unwrap();
     // Nothing is left over, so every record was understood.
     assert_eq!(columns.len() - records.len(), {
         let mut head = 1;
@@ -103,8 +103,8 @@ proptest! {
         records.extend(noise);
         let mut splitter = ColumnSplitter::default();
         // Twice, since the memory of the first time is used again.
-        splitter.split(&[3; 1000], true);
-        let columns = splitter.split(&records, guess);
+        let _ = splitter.split(&[3; 1000], true);
+        let columns = splitter.split(&records, guess).unwrap();
         prop_assert!(columns.len() <= records.len() + MAX_HEAD);
         prop_assert_eq!(joined(columns, records.len()), Some(records));
     }
@@ -112,7 +112,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_come_back(records in prop::collection::vec(any::<u8>(), 0..400), timed: bool) {
         let mut splitter = ColumnSplitter::default();
-        let columns = splitter.split(&records, timed);
+        let columns = splitter.split(&records, timed).unwrap();
         prop_assert_eq!(joined(columns, records.len()), Some(records));
     }
 
@@ -121,7 +121,7 @@ proptest! {
         steps in prop::collection::vec(any::<(u8, u64, u64)>(), 0..50), at: usize, with: u8, cut in 0usize..20, length in 0usize..3000
     ) {
         let records = segment(true, &steps);
-        let columns = crate::fields::damaged(ColumnSplitter::default().split(&records, true).to_vec(), at, with, cut);
+        let columns = crate::fields::damaged(ColumnSplitter::default().split(&records, true).unwrap().to_vec(), at, with, cut);
         for length in [length, records.len()] {
             let _ = joined(&columns, length);
         }

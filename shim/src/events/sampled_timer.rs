@@ -24,6 +24,12 @@ impl SampledTimer {
         self.passed >= SAMPLED_ONE_IN
     }
 
+    /// What [`SampledTimer::is_due`] said last.
+    #[inline(always)]
+    pub(crate) const fn was_due(&self) -> bool {
+        self.passed >= SAMPLED_ONE_IN
+    }
+
     /// The next ones are not.
     pub(crate) const fn begin(&mut self) {
         self.passed = 0;

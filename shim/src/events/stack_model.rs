@@ -80,7 +80,7 @@ pub(crate) trait StackWriter {
     fn replace_top(&mut self, number: u32, top: &mut StackTop);
     /// From here on the stacks are cut (`true`) or whole (`false`).
     fn set_truncated(&mut self, truncated: bool);
-    /// The fast comparison was inconclusive; `changed`: more than the newest frame's instruction had changed.
+    /// The fast comparison was inconclusive, and the stack was looked at closer; `changed`: more than the newest frame's instruction had changed.
     fn compared_full(&mut self, changed: bool);
     /// The time, in ticks.
     fn now(&self) -> u64;

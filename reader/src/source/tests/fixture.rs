@@ -172,7 +172,7 @@ fn packed_again_with_a_model_of_each_group_the_events_are_the_same() {
                 if kind != BlockKind::Records {
                     return smallest(kind, payload, before, stored);
                 }
-                let columns = ColumnSplitter::default().split(payload, timed).to_vec();
+                let columns = ColumnSplitter::default().split(payload, timed).unwrap().to_vec();
                 stored.extend(zstd::bulk::compress(&columns, 19).unwrap());
                 Codec::ZstdColumns
             });

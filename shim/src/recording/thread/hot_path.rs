@@ -172,7 +172,7 @@ impl StateAccess<'_> {
         thread_state: usize,
     ) -> usize {
         let state = self.state();
-        if thread_state == 0 || !state.chain.recall_top::<V>(thread_state, &mut state.ring) {
+        if thread_state == 0 || !state.chain.recall_top_untimed::<V>(thread_state, &mut state.ring) {
             return self.alloc_full_compare::<V, TIMED>(head, address, size, time);
         }
         match state.write_expected::<TIMED>(head, address, size, time) {

@@ -97,9 +97,15 @@ impl ChainTop {
 }
 
 impl Chain {
+    /// As [`Chain::recall_top`], but for changes that are to be timed: `false` for these.
+    #[inline(always)]
+    pub(crate) fn recall_top_untimed<V: Version>(&mut self, state: usize, writer: &mut impl StackWriter) -> bool {
+        !self.timer.is_due() && self.recall_top::<V>(state, writer)
+    }
+
     /// Takes over a known top, if the chain of the thread's state ends in one. `false`: nothing has been done.
     #[inline(always)]
-    pub(crate) fn recall_top<V: Version>(&mut self, state: usize, writer: &mut impl StackWriter) -> bool {
+    pub(super) fn recall_top<V: Version>(&mut self, state: usize, writer: &mut impl StackWriter) -> bool {
         // SAFETY: the caller has got the calling thread's own state from the interpreter, in this hook.
         let thread = unsafe { OwnThreadState::<V>::new(state) };
         let newest = thread.newest();
@@ -130,6 +136,7 @@ impl Chain {
         if !self.reaches_floor::<V>(&floor, place, below) {
             return false;
         }
+        writer.compared_full(true);
         self.sentinels.keep(floor.sentinels);
         self.take_top(number, writer);
         self.set_compared_span::<V>(&floor);

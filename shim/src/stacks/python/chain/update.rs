@@ -49,7 +49,7 @@ impl Chain {
             FastComparison::Same => NameLookup::Done,
             FastComparison::Moved(position) => self.move_newest::<V>(python, position, writer),
             FastComparison::Unknown(_) | FastComparison::Unasked => {
-                if newest != 0 && self.recall_top::<V>(self.state, writer) {
+                if newest != 0 && self.recall_top_untimed::<V>(self.state, writer) {
                     return self.naming;
                 }
                 self.compare_full::<V>(python, newest, writer)
@@ -85,7 +85,7 @@ impl Chain {
         newest: usize,
         writer: &mut impl StackWriter,
     ) -> NameLookup {
-        if self.timer.is_due() {
+        if self.timer.was_due() {
             return self.compare_full_timed::<V>(python, newest, writer);
         }
         self.compare_and_write::<V>(python, newest, writer)
@@ -105,7 +105,8 @@ impl Chain {
             self.asked = begun;
             self.naming = NameLookup::Due;
         }
-        let naming = self.compare_and_write::<V>(python, newest, writer);
+        let is_recalled = newest != 0 && self.recall_top::<V>(self.state, writer);
+        let naming = if is_recalled { self.naming } else { self.compare_and_write::<V>(python, newest, writer) };
         writer.compared_full_since(begun);
         naming
     }

@@ -277,9 +277,6 @@ pub const STACK_TOPS: usize = 4096;
 /// Most frames of a stack top.
 pub const MAX_TOP: usize = 16;
 
-/// The first two bytes of a [`Record::Code`].
-pub const CODE_MARK: [u8; 2] = [tag::EXTRA, extra::CODE];
-
 /// First bytes of records and their bits: see the table at the head of this module.
 pub(crate) mod tag {
     pub(crate) const FREE_YOUNG: u8 = 0x80;

@@ -37,7 +37,7 @@ pub fn is_timed(segment: &[u8]) -> bool {
     matches!(segment, [tag::EXTRA, extra::BEGIN_TIMED | extra::BEGIN_3_TIMED, ..])
 }
 
-/// Moves the fields of records from where they are to where they belong: [`split()`](ColumnSplitter::split) or [`join`].
+/// Moves the fields of records from where they are to where they belong: [`split()`](ColumnSplitter::split) or [`join()`].
 /// A method returns `None` where the bytes end too early.
 trait FieldMover {
     /// Whether all records are moved.

@@ -6,6 +6,8 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use memtrack_format::header;
+
 use super::file::OpenCaptureFile;
 use crate::error::Error;
 
@@ -30,7 +32,8 @@ pub fn members(path: impl AsRef<Path>) -> Result<Members, Error> {
     }
     let file = OpenCaptureFile::open(path)?;
     let Some(places) = file.members()? else { return Ok(alone()) };
-    let there = places.iter().filter(|place| place.start < file.len()).count();
+    // Of a capture that is cut within its header nothing is there.
+    let there = places.iter().filter(|place| place.start + header::LEN as u64 <= file.len()).count();
     let named = |number: usize| {
         let mut name = path.as_os_str().to_owned();
         name.push(format!("#{number}"));
@@ -121,6 +124,14 @@ mod tests {
         assert_eq!((found.paths.len(), found.missing), (2, 1));
         assert!(!CaptureReader::open(&found.paths[1]).unwrap().complete());
         assert!(CaptureReader::open(&found.paths[0]).unwrap().complete());
+
+        for cut in 1..=parts[2].len() {
+            fs::write(&path, &bytes[..bytes.len() - cut]).unwrap();
+            let found = members(&path).unwrap();
+            assert_eq!(found.paths.len() + found.missing, 3);
+            let opened = found.paths.iter().map(CaptureReader::open).collect::<Result<Vec<_>, _>>();
+            assert!(opened.is_ok(), "{cut} bytes are missing: {opened:?}");
+        }
 
         bytes[16 + 56] ^= 1;
         fs::write(&path, &bytes).unwrap();

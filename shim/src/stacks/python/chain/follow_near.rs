@@ -11,10 +11,9 @@ use std::hint::cold_path;
 
 use super::super::frame::PythonFrame;
 use super::super::frame_sentinels::FrameSentinel;
-use super::super::interpreter::Interpreter;
 use super::super::layout::Version;
 #[cfg(feature = "verify-marks")]
-use super::super::verify_sentinels;
+use super::super::{interpreter, verify_sentinels};
 use super::compare::{is_shown_at, same_code};
 use super::links::{ChainLink, MOST};
 use super::{Chain, FrameDetail};
@@ -58,12 +57,7 @@ pub(super) struct ComparedFloor {
 impl Chain {
     /// Writes what changed, if that is near the newest frame. `false`: nothing has been done.
     #[inline(always)]
-    pub(super) fn follow_near<V: Version>(
-        &mut self,
-        python: &Interpreter,
-        newest: usize,
-        writer: &mut impl StackWriter,
-    ) -> bool {
+    pub(super) fn follow_near<V: Version>(&mut self, newest: usize, writer: &mut impl StackWriter) -> bool {
         // In a copy of the bytecode that is the thread's own, a position takes more to understand.
         if V::L.thread_local_bytecode.is_some() || self.length.wrapping_add(MOST) > self.room || self.truncated {
             return false;
@@ -84,8 +78,9 @@ impl Chain {
             self.note_top::<V>(join.kept.wrapping_sub(usize::from(join.moved.is_some())));
         }
         #[cfg(feature = "verify-marks")]
-        verify_sentinels::note(self.shows_below::<V>(python, self.length, newest));
-        let _ = python;
+        if let Some(python) = interpreter::interpreter() {
+            verify_sentinels::note(self.shows_below::<V>(python, self.length, newest));
+        }
         true
     }
 

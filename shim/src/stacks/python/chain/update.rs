@@ -119,7 +119,7 @@ impl Chain {
         newest: usize,
         writer: &mut impl StackWriter,
     ) -> NameLookup {
-        if self.follow_near::<V>(python, newest, writer) {
+        if self.follow_near::<V>(newest, writer) {
             return self.naming;
         }
         let comparison = if newest == self.newest && self.codes.is_current() {

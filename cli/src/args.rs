@@ -5,6 +5,7 @@
 pub(crate) mod input;
 pub(crate) mod query;
 pub(crate) mod rewrite;
+pub(crate) mod running;
 pub(crate) mod shell;
 pub(crate) mod symbolize;
 pub(crate) mod transform;
@@ -102,6 +103,8 @@ pub(crate) enum Command {
     /// Convert a capture for a viewer
     #[command(subcommand)]
     Transform(Transform),
+    /// List the programs that are being recorded
+    Ps(running::PsArgs),
     /// Put several captures into one file
     Merge(rewrite::MergeArgs),
     /// Write a smaller capture without small, short-lived allocations; peak and leaks stay exact
@@ -131,6 +134,7 @@ impl Command {
             Self::Tree(tree) => tree.colors.color,
             Self::Diff(diff) => diff.text.colors.color,
             Self::Query(query) => query.text.colors.color,
+            Self::Ps(ps) => ps.colors.color,
             _ => Color::Auto,
         }
     }

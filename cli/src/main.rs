@@ -12,6 +12,7 @@ mod allocation_filter;
 mod allocation_records;
 mod args;
 mod commands;
+mod control;
 mod default_capture;
 mod export;
 mod failure;
@@ -80,6 +81,7 @@ fn run() -> anyhow::Result<u8> {
         Command::Diff(diff) => commands::diff::run(&diff),
         Command::Query(query) => commands::query::run(&query),
         Command::Transform(transform) => commands::transform::run(&transform),
+        Command::Ps(ps) => commands::ps::run(&ps),
         Command::Merge(merge) => commands::rewrite::merge(&merge),
         Command::Strip(strip) => commands::rewrite::strip(&strip),
         Command::Symbolize(symbolize) => commands::symbolize::run(&symbolize),

@@ -12,6 +12,7 @@ use crate::options::RecordingOptions;
 use crate::process_recording::ProcessRecording;
 use crate::process_tree::ProcessTree;
 use crate::recorded_children::{RecordedChild, RecordedChildren};
+use crate::recording_handle::RecordingHandle;
 use crate::server::Server;
 use crate::sink::{OpenSink, Sink};
 use crate::summary::{ChildSummary, Error, ProcessExit, RecordingEnd, RecordingSummary};
@@ -71,6 +72,12 @@ impl Collector {
     #[must_use]
     pub fn socket_path(&self) -> &Path {
         self.server.path()
+    }
+
+    /// Access to the recording for other threads.
+    #[must_use]
+    pub fn handle(&self) -> RecordingHandle {
+        RecordingHandle::new(self.first.access(), self.children.clone())
     }
 
     /// Sets the process that must be the first to be recorded; it is running. Without this call it is the first that connects.

@@ -11,6 +11,7 @@ use memtrack_format::meta::Process;
 use crate::drain_command::{Connection, DrainCommand};
 use crate::options::RecordingOptions;
 use crate::process_tree::ProcessTree;
+use crate::recording_progress::RecordingProgress;
 use crate::session::{DrainPace, Session};
 use crate::sink_queue::SinkQueue;
 use crate::summary::{Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
@@ -27,6 +28,7 @@ pub(crate) struct DrainThread {
     commands: Receiver<DrainCommand>,
     waker: Arc<Waker>,
     tree: Arc<ProcessTree>,
+    progress: Arc<RecordingProgress>,
     queue: SinkQueue,
     /// Whether the recording ends with its process, without a command.
     by_itself: bool,
@@ -43,7 +45,7 @@ impl DrainThread {
         options: RecordingOptions,
         commands: Receiver<DrainCommand>,
         waker: Arc<Waker>,
-        tree: Arc<ProcessTree>,
+        (tree, progress): (Arc<ProcessTree>, Arc<RecordingProgress>),
         queue: SinkQueue,
         by_itself: bool,
     ) -> Self {
@@ -53,6 +55,7 @@ impl DrainThread {
             commands,
             waker,
             tree,
+            progress,
             queue,
             by_itself,
             session: None,
@@ -101,13 +104,16 @@ impl DrainThread {
             known = earlier.process().clone();
         }
         self.over = false;
+        self.progress.set_ended(false);
         self.waker.watch(Arc::clone(&connection.area));
-        self.session = Some(Session::begin(connection, known, &self.options, &self.queue));
+        self.session = Some(Session::begin(connection, known, &self.options, &self.queue, &self.progress));
     }
 
     fn step(&mut self) {
         let Some(session) = &mut self.session else { return };
-        match session.round(&mut self.queue) {
+        let pace = session.round(&mut self.queue);
+        self.progress.set_counts(self.queue.record_bytes, session.resident_bytes());
+        match pace {
             DrainPace::Fast => self.waker.sleep(FAST),
             DrainPace::Steady => self.waker.sleep(STEADY),
             DrainPace::Idle => session.rest(&mut self.queue, || !self.commands.is_empty()),
@@ -120,6 +126,8 @@ impl DrainThread {
         if let Some(session) = self.session.as_mut().filter(|_| !was_over) {
             self.tree.add_announced(session.end(&mut self.queue));
             session.take_warning().into_iter().for_each(|warning| self.tree.note(warning));
+            self.progress.set_counts(self.queue.record_bytes, session.resident_bytes());
+            self.progress.set_ended(true);
             self.tree.process_ended();
         }
     }

@@ -98,6 +98,11 @@ impl Observer {
         self.most_segment_pages = self.segment_pages;
     }
 
+    /// Resident memory at the last snapshot, without memtrack's own; 0 before the first.
+    pub(crate) fn last_rss(&self) -> u64 {
+        self.last_rss
+    }
+
     /// Pages of segments that are resident in the target.
     pub(crate) fn segment_pages(&self) -> u64 {
         self.segment_pages

@@ -13,6 +13,8 @@ use crate::drain_command::{CommandSender, DrainCommand};
 use crate::drain_thread::DrainThread;
 use crate::options::RecordingOptions;
 use crate::process_tree::ProcessTree;
+use crate::recording_access::RecordingAccess;
+use crate::recording_progress::RecordingProgress;
 use crate::sink::Sink;
 use crate::sink_queue::SinkQueue;
 use crate::summary::{Error, RecordingEnd, RecordingSummary};
@@ -25,6 +27,7 @@ const COMMANDS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct ProcessRecording {
     commands: CommandSender,
+    progress: Arc<RecordingProgress>,
     thread: JoinHandle<Result<RecordingSummary, Error>>,
 }
 
@@ -39,16 +42,23 @@ impl ProcessRecording {
         let (commands, inbox) = bounded(COMMANDS);
         let waker = Arc::new(Waker::default());
         let queue = SinkQueue::start(sink).map_err(Error::Thread)?;
-        let collect = DrainThread::new(options, inbox, Arc::clone(&waker), tree, queue, by_itself);
+        let progress = Arc::<RecordingProgress>::default();
+        let collect =
+            DrainThread::new(options, inbox, Arc::clone(&waker), (tree, Arc::clone(&progress)), queue, by_itself);
         let thread = std::thread::Builder::new()
             .name("memtrack-drain".into())
             .spawn(move || collect.run())
             .map_err(Error::Thread)?;
-        Ok(Self { commands: CommandSender::new(commands, waker), thread })
+        Ok(Self { commands: CommandSender::new(commands, waker), progress, thread })
     }
 
     pub(crate) fn commands(&self) -> &CommandSender {
         &self.commands
+    }
+
+    /// Access for other threads.
+    pub(crate) fn access(&self) -> RecordingAccess {
+        RecordingAccess { progress: Arc::clone(&self.progress) }
     }
 
     /// Ends the recording if it still runs, and waits for it.

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::process_recording::ProcessRecording;
+use crate::recording_access::RecordingAccess;
 
 /// A child that is recorded, or was.
 #[derive(Debug)]
@@ -23,6 +24,12 @@ impl RecordedChildren {
     /// Adds one.
     pub(crate) fn add(&self, child: RecordedChild) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+    }
+
+    /// Access to each of them, with their numbers.
+    pub(crate) fn access(&self) -> Vec<(u32, RecordingAccess)> {
+        let children = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        children.iter().map(|child| (child.number, child.recording.access())).collect()
     }
 
     /// Takes all of them out.

@@ -20,6 +20,7 @@ use crate::maps::MapsScheduler;
 use crate::observer::Observer;
 use crate::options::RecordingOptions;
 use crate::procfs::{self, ProcessHandle, ProcessorTimes};
+use crate::recording_progress::RecordingProgress;
 use crate::sink_queue::SinkQueue;
 use crate::slot_owners::SlotOwners;
 use crate::slot_reader::{MOST_KEPT, SlotReader};
@@ -58,6 +59,8 @@ pub(crate) struct Session {
     base: u32,
     clock: StampingClock,
     process: Process,
+    /// Where others read it.
+    progress: Arc<RecordingProgress>,
     /// Metadata of the process's earlier images, whose counts continue.
     earlier: Process,
     slot_readers: Vec<SlotReader>,
@@ -106,12 +109,14 @@ impl Session {
         earlier: Process,
         options: &RecordingOptions,
         queue: &SinkQueue,
+        progress: &Arc<RecordingProgress>,
     ) -> Self {
         let Connection { area, pid, handle, same_namespace, name, resident, clock, process, base, replaces } =
             connection;
         if let Some(ticket) = replaces {
             queue.replaced(ticket);
         }
+        progress.set_process(&process);
         queue.process(process.clone());
         queue.checkpoint();
         let interval = nanoseconds(options.snapshot_interval).max(1_000_000);
@@ -137,6 +142,7 @@ impl Session {
             base,
             clock,
             process,
+            progress: Arc::clone(progress),
             earlier,
             slot_readers: Vec::new(),
             threads: SlotOwners::new(pid, same_namespace),
@@ -306,12 +312,18 @@ impl Session {
     /// Updates the metadata of the process, and passes the changes to the sink.
     pub(crate) fn update_process(&mut self, news: Process, queue: &SinkQueue) {
         self.process.update(&news.encode());
+        self.progress.set_process(&self.process);
         queue.process(news);
     }
 
     /// Its processor times when this image began.
     pub(crate) fn before(&self) -> ProcessorTimes {
         self.before
+    }
+
+    /// Resident memory at the last sample, without memtrack's own; 0 if there is none.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.observer.last_rss()
     }
 
     /// The metadata of the process.

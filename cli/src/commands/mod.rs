@@ -3,6 +3,7 @@
 pub(crate) mod diff;
 pub(crate) mod help;
 pub(crate) mod parse;
+pub(crate) mod ps;
 pub(crate) mod query;
 pub(crate) mod rewrite;
 pub(crate) mod run;

@@ -75,6 +75,17 @@ impl Children {
         }
     }
 
+    /// The whole path of the capture of the process with this number in the tree; the first process has 0.
+    pub(super) fn capture(&self, number: u32) -> Option<PathBuf> {
+        let state = self.0.lock();
+        let path = match number {
+            0 => state.names.as_ref()?.own.clone(),
+            _ => state.captures.iter().find(|(known, _)| *known == number)?.1.path().to_path_buf(),
+        };
+        drop(state);
+        Some(path.canonicalize().unwrap_or(path))
+    }
+
     /// Number of removed captures.
     pub(super) fn replaced(&self) -> usize {
         self.0.lock().replaced

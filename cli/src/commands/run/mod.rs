@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use memtrack_collector::control::ControlSocket;
 use memtrack_collector::control_groups::{memory_limit, oom_kills, refused_tasks};
 use memtrack_collector::{Collector, Compression, FileSink, ProcessExit, RecordingEnd, Sink, room_for_tasks};
 
@@ -31,6 +32,7 @@ use self::private_directory::PrivateDirectory;
 use self::sums::SumsSink;
 use self::termination::Termination;
 use crate::args;
+use crate::control::handler::{self, RecordingCommands};
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
@@ -43,7 +45,7 @@ use crate::units;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Memtrack's threads and processes beside the program's, and the program's first thread.
-const TASKS: u64 = 6;
+const TASKS: u64 = 7;
 /// In a control group with less memory the OOM killer might kill memtrack, and the program's exit status would be lost.
 const LEAST_MEMORY: u64 = 32 << 20;
 
@@ -127,9 +129,13 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
     let (mut capture, file) = open(options, &children)?;
     let events_before = (oom_kills(), refused_tasks());
     match launch(options, program, &private, shim, file, &children) {
-        Ok(LaunchedProgram { collector, child, waiting }) => {
+        Ok(LaunchedProgram { collector, child, waiting, socket }) => {
             let named = capture.name(&target.name(), child.pid());
             children.name(capture.path());
+            let paths = children.clone();
+            let paths = Box::new(move |number| paths.capture(number));
+            let commands = RecordingCommands::new(collector.handle(), paths, child.pid());
+            let server = socket.and_then(|socket| commands.serve(socket));
             let Reaped { status, own_ns, all_ns, resident_peak, name, limits } = child.reap()?;
             let since = |before: Option<u64>, now: Option<u64>| {
                 now.zip(before).map_or(0, |(now, before): (u64, u64)| now.saturating_sub(before))
@@ -142,6 +148,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             if options.follow {
                 wait_for_children(&collector, &waiting, options.quiet);
             }
+            drop(server);
             let summary = collector.finish(RecordingEnd::Exited);
             if let Err(error) = named {
                 message::error(format_args!("{error:#}; the capture is {}", capture.path().display()));
@@ -219,6 +226,8 @@ struct LaunchedProgram {
     collector: Collector,
     child: Arc<Child>,
     waiting: Arc<ChildrenWait>,
+    /// Published for the program's pid.
+    socket: Option<ControlSocket>,
 }
 
 /// Starts the collector, then the program.
@@ -255,7 +264,9 @@ fn launch(
     let mut environment = program.environment.clone();
     private.prepare(&mut environment, &shim, collector.socket_path())?;
     let signals = signals.forwarder()?;
+    let socket = handler::bind(!options.quiet);
     let child = start(program, environment)?;
+    let socket = socket.and_then(|socket| handler::publish(socket, child.pid()));
     if options.follow {
         // After the start, so that the program does not inherit the raised limit. Each recorded child needs descriptors
         // here.
@@ -263,7 +274,7 @@ fn launch(
     }
     collector.expect_child(child.pid().cast_unsigned());
     let waiting = signals.pass_on(&child, options.target.len());
-    Ok(LaunchedProgram { collector, child, waiting })
+    Ok(LaunchedProgram { collector, child, waiting, socket })
 }
 
 /// Contents and compression of a capture.

@@ -1,0 +1,113 @@
+//! `memtrack ps`: the recordings that run, with their processes, as text or JSON.
+//!
+//! Invariant: recordings that end meanwhile are left out; that nothing is recorded is no error.
+
+use std::io::{Write, stdout};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Result;
+use memtrack_collector::control::protocol::{ProcessState, ProcessStatus};
+use serde_json::json;
+
+use crate::args::running::PsArgs;
+use crate::control::recordings;
+use crate::message;
+use crate::reports::capture_info::{quoted, visible};
+use crate::terminal::TextFormat;
+use crate::text::{TextTable, column};
+use crate::units::{count, duration, size};
+
+/// Prints the list.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub(crate) fn run(options: &PsArgs) -> Result<u8> {
+    let all = recordings::all();
+    let processes: Vec<&ProcessStatus> = all.iter().flat_map(|recording| &recording.status.processes).collect();
+    let mut out = stdout().lock();
+    if options.json {
+        let list = json!({"schema": "memtrack-ps", "version": 1, "processes": processes});
+        writeln!(out, "{list:#}")?;
+    } else if processes.is_empty() {
+        message::note("nothing is being recorded by this user; start with 'memtrack run PROGRAM'");
+    } else {
+        let format = TextFormat::new(options.colors.color, true);
+        for line in table(&processes, now_ns()).lines(format) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+fn now_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What nobody has counted is omitted: events, live bytes and their peak are counted while somebody watches.
+fn table(processes: &[&ProcessStatus], now_ns: u64) -> TextTable {
+    let mut table = TextTable::new([
+        column("PID"),
+        column("State"),
+        column("For"),
+        column("Events").optional(4),
+        column("Live"),
+        column("Peak").optional(3),
+        column("Resident").optional(2),
+        column("Capture").cut(),
+        column("Command"),
+    ]);
+    for process in processes {
+        let bytes = |bytes: Option<u64>| bytes.map_or("-".into(), size);
+        let started = process.started_ns.filter(|_| process.state != ProcessState::Ended);
+        let cells = [
+            process.pid.to_string(),
+            process.state.name().to_owned(),
+            started.map_or("-".into(), |started| duration(now_ns.saturating_sub(started))),
+            process.events.map_or("-".into(), count),
+            bytes(process.live_bytes),
+            bytes(process.peak_bytes),
+            bytes(process.resident_bytes),
+            process.capture.as_ref().map_or("-".into(), |path| visible(&path.to_string_lossy())),
+            visible(&process.command_line.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")),
+        ];
+        table.row(cells.map(Into::into));
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ProcessState, ProcessStatus, table};
+    use crate::terminal::TextFormat;
+
+    #[test]
+    fn columns_fit_and_unknown_figures_are_dashes() {
+        let process = ProcessStatus {
+            pid: 4711,
+            state: ProcessState::Recording,
+            started: Some("2026-11-23T02:00:00.000Z".into()),
+            started_ns: Some(1_000_000_000),
+            events: None,
+            live_bytes: Some(12_300_000),
+            peak_bytes: Some(20_000_000),
+            resident_bytes: None,
+            record_bytes: 0,
+            capture: Some("/srv/memtrack-app.py.4711.bin".into()),
+            command_line: ["python3", "app.py", "a b"].map(Into::into).into(),
+        };
+        let lines = |width| {
+            let format = TextFormat { width, color: false };
+            table(&[&process], 61_000_000_000).lines(format).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let whole = lines(None).join("\n");
+        assert!(whole.ends_with("python3 app.py 'a b'"), "{whole}");
+        for text in ["4711  recording", "1 min 00 s", "12.3 MB", "20.0 MB", " - ", "/srv/memtrack-app.py.4711.bin"] {
+            assert!(whole.contains(text), "{text}: {whole}");
+        }
+        for width in [70, 80, 160] {
+            assert!(lines(Some(width)).iter().all(|line| line.chars().count() <= width), "{width}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Answers the commands of clients in a recording process.
+//!
+//! Invariant: it stops nothing by itself: a command that fails leaves the recording as it was.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use memtrack_collector::control::protocol::{MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer};
+use memtrack_collector::control::{CommandHandler, ControlServer, ControlSocket};
+use memtrack_collector::{RecordedProcess, RecordingHandle};
+
+use crate::message;
+use crate::reports::capture_info::rfc3339;
+
+/// Where the capture of a process of the recording is, by the number of the process in the tree.
+pub(crate) type CapturePaths = Box<dyn Fn(u32) -> Option<PathBuf> + Send + Sync>;
+
+/// Makes the socket before the program is started. Without one the recording goes on; with `warns` the user is told.
+pub(crate) fn bind(warns: bool) -> Option<ControlSocket> {
+    match ControlSocket::bind() {
+        Ok(socket) => Some(socket),
+        Err(reasons) => {
+            if warns {
+                message::warning(format_args!("'memtrack ps' and others cannot reach this recording: {reasons}"));
+            }
+            None
+        }
+    }
+}
+
+/// Makes the socket known under the pid of the program, which has just been started.
+pub(crate) fn publish(mut socket: ControlSocket, pid: i32) -> Option<ControlSocket> {
+    socket.publish(pid.cast_unsigned()).is_ok().then_some(socket)
+}
+
+/// Executes commands on the recording of a program and its children.
+pub(crate) struct RecordingCommands {
+    recording: RecordingHandle,
+    captures: CapturePaths,
+    pid: u32,
+}
+
+impl RecordingCommands {
+    /// `pid`: the first process.
+    pub(crate) fn new(recording: RecordingHandle, captures: CapturePaths, pid: i32) -> Self {
+        Self { recording, captures, pid: pid.cast_unsigned() }
+    }
+
+    /// Answers the clients of this socket.
+    pub(crate) fn serve(self, socket: ControlSocket) -> Option<ControlServer> {
+        let pid = self.pid;
+        ControlServer::start(socket, pid, Arc::new(self)).ok()
+    }
+
+    fn process(&self, known: RecordedProcess) -> Option<ProcessStatus> {
+        let RecordedProcess { number, process, ended, record_bytes, resident_bytes } = known;
+        let process = process.unwrap_or_default();
+        let pid = process.pid.or((number == 0).then_some(self.pid))?;
+        Some(ProcessStatus {
+            pid,
+            state: if ended { ProcessState::Ended } else { ProcessState::Recording },
+            started: process.start.realtime_ns.map(rfc3339),
+            started_ns: process.start.realtime_ns,
+            events: None,
+            live_bytes: None,
+            peak_bytes: None,
+            resident_bytes,
+            record_bytes,
+            capture: (self.captures)(number),
+            command_line: process.command_line.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
+        })
+    }
+}
+
+impl CommandHandler for RecordingCommands {
+    fn status(&self) -> RecordingStatus {
+        let processes = self.recording.processes().into_iter().filter_map(|known| self.process(known)).collect();
+        RecordingStatus { recorder: std::process::id(), processes }
+    }
+
+    fn mark(&self, name: &str) -> Result<MarkAnswer, String> {
+        Err(format!("the mark {name} cannot be set yet"))
+    }
+
+    fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String> {
+        Err(format!("no snapshot of {} yet", pid.unwrap_or(self.pid)))
+    }
+}

@@ -1,0 +1,74 @@
+//! Finds the recordings of this user, and chooses the one that a command is for.
+//!
+//! Invariant: a recording that gives no answer is left out, and never waited for longer than the client's patience.
+
+use anyhow::{Result, bail};
+use memtrack_collector::control::protocol::{ControlCommand, ProcessState, ProcessStatus, RecordingStatus};
+use memtrack_collector::control::{ControlClient, directory};
+
+/// A recording that has answered.
+pub(crate) struct RunningRecording {
+    /// The connection to its recording process.
+    pub(crate) client: ControlClient,
+    /// What it has answered.
+    pub(crate) status: RecordingStatus,
+}
+
+impl RunningRecording {
+    /// Whether it is the recording of this process.
+    pub(crate) fn has(&self, pid: u32) -> bool {
+        self.client.pid() == pid || self.status.processes.iter().any(|process| process.pid == pid)
+    }
+
+    /// The process that a command is for: the one with this id, else the first.
+    pub(crate) fn process(&self, pid: Option<u32>) -> Option<&ProcessStatus> {
+        let pid = pid.unwrap_or(self.client.pid());
+        self.status.processes.iter().rev().find(|process| process.pid == pid)
+    }
+}
+
+/// All recordings that this user can reach, by the pid of their first processes.
+pub(crate) fn all() -> Vec<RunningRecording> {
+    let connect = |socket: std::path::PathBuf| {
+        let mut client = ControlClient::connect(&socket).ok()?;
+        let status = client.ask(ControlCommand::Status).ok()?;
+        Some(RunningRecording { client, status })
+    };
+    let mut all: Vec<_> = directory::sockets().into_iter().filter_map(connect).collect();
+    all.sort_by_key(|recording| recording.client.pid());
+    all
+}
+
+/// The recording of this process; without one, the only recording.
+///
+/// # Errors
+/// There is none, or several to choose from.
+pub(crate) fn of(pid: Option<u32>) -> Result<RunningRecording> {
+    let mut all = all();
+    if let Some(pid) = pid {
+        // Of a process id that several namespaces use, the recording that it is the first process of.
+        all.sort_by_key(|recording| recording.client.pid() != pid);
+        return match all.into_iter().find(|recording| recording.has(pid)) {
+            Some(recording) => Ok(recording),
+            None => bail!("process {pid} is not being recorded by this user; 'memtrack ps' lists what is"),
+        };
+    }
+    match all.len() {
+        0 => bail!("nothing is being recorded by this user"),
+        1 => all.pop().ok_or_else(|| anyhow::anyhow!("nothing is being recorded by this user")),
+        number => {
+            let named = all.iter().take(LISTED).map(|recording| recording.client.pid().to_string());
+            let named = named.collect::<Vec<_>>().join(", ");
+            let more = if number > LISTED { ", …" } else { "" };
+            bail!("{number} programs are being recorded ({named}{more}): name one by its PID; 'memtrack ps' lists them")
+        }
+    }
+}
+
+/// Recordings that an error lists.
+const LISTED: usize = 10;
+
+/// Whether the process has not ended.
+pub(crate) fn is_running(process: &ProcessStatus) -> bool {
+    process.state != ProcessState::Ended
+}

@@ -1,0 +1,79 @@
+//! What the commands of clients do: implemented by the recording process.
+//!
+//! Invariant: it is called from one thread, for one command after the other.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::protocol::{ControlCommand, MarkAnswer, RecordingStatus, SnapshotAnswer, StartAnswer, StopAnswer};
+use super::subscriber::Subscriber;
+
+/// Executes commands. An error is a text for the user.
+pub trait CommandHandler: Send + Sync {
+    /// Which processes are recorded.
+    fn status(&self) -> RecordingStatus;
+
+    /// Names the present moment.
+    ///
+    /// # Errors
+    /// So here and below: a text for the user.
+    fn mark(&self, name: &str) -> Result<MarkAnswer, String>;
+
+    /// Makes everything up to now readable.
+    fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String>;
+
+    /// Begins to record a dormant process.
+    fn start(&self, output: Option<PathBuf>, force: bool) -> Result<StartAnswer, String> {
+        let _ = (output, force);
+        Err("this process is being recorded already: only a program that was started by 'memtrack run --dormant' waits \
+             for 'start'"
+            .into())
+    }
+
+    /// Completes the capture and leaves the process dormant.
+    fn stop(&self) -> Result<StopAnswer, String> {
+        Err("this recording was not started dormant, so it ends with its program".into())
+    }
+
+    /// Completes the capture and leaves the process alone.
+    fn detach(&self) -> Result<StopAnswer, String> {
+        Err("this recording was not begun by 'memtrack attach', so it ends with its program".into())
+    }
+
+    /// Pushes a line for each window to the subscriber, from a thread of its own, until
+    /// [`Subscriber::push`] says that the client has gone.
+    fn live(&self, every: Duration, subscriber: Subscriber) -> Result<(), String> {
+        let _ = (every, subscriber);
+        Err("this version of memtrack has no live view of this recording".into())
+    }
+}
+
+/// Executes a command. `subscriber`: pushes lines to the client.
+pub(super) fn execute(
+    handler: &dyn CommandHandler,
+    command: ControlCommand,
+    subscriber: Subscriber,
+) -> Result<Value, String> {
+    match command {
+        ControlCommand::Status => value(&handler.status()),
+        ControlCommand::Mark { name } => {
+            super::protocol::check_mark_name(&name)?;
+            value(&handler.mark(&name)?)
+        }
+        ControlCommand::Snapshot { pid } => value(&handler.snapshot(pid)?),
+        ControlCommand::Start { output, force } => value(&handler.start(output, force)?),
+        ControlCommand::Stop => value(&handler.stop()?),
+        ControlCommand::Detach => value(&handler.detach()?),
+        ControlCommand::Live { every_ms } => {
+            handler.live(Duration::from_millis(every_ms), subscriber)?;
+            Ok(Value::Object(serde_json::Map::new()))
+        }
+    }
+}
+
+fn value(answer: &impl Serialize) -> Result<Value, String> {
+    serde_json::to_value(answer).map_err(|error| format!("internal error: {error}"))
+}

@@ -35,7 +35,7 @@ impl FieldWriter {
 }
 
 /// Reads a payload; every method returns `None` if the payload ends too early.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct FieldReader<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -31,9 +31,11 @@
 //! Invariant: `decode(encode(r)) = r` for every sequence of records; the writing half neither allocates nor panics.
 
 mod byte_writer;
+pub(crate) mod column;
 mod decode;
 mod delta_state;
 mod encode;
+mod field_source;
 mod group_encoder;
 mod group_model;
 mod location;
@@ -42,6 +44,7 @@ mod stack_tops;
 pub use byte_writer::{AllocHead, MAX_RECORD, MAX_TEXT};
 pub use decode::{DecodeError, Decoder};
 pub use encode::{AllocStep, Encoder, PendingAlloc};
+pub use field_source::{FieldSource, RecordBytes};
 pub use group_encoder::GroupEncoder;
 pub use location::LocationEncoder;
 
@@ -100,7 +103,7 @@ pub struct ModuleRecord<'a> {
     pub build_id: &'a [u8],
 }
 
-/// An Alloc or Free record, in the form that decoding in bulk gives: see [`Decoder::block`].
+/// An Alloc or Free record, in the form that decoding in bulk gives: see [`Decoder::read_block`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRecord {
     /// The allocating function; `None` for a Free.
@@ -328,4 +331,4 @@ pub(crate) mod extra {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -13,20 +13,25 @@
 //! [`fields`] says which fields follow a record's first byte. What is no whole record, and all behind it, is a column of its
 //! own.
 //!
+//! [`RecordColumns`] gives the fields to the decoder without joining them.
+//!
 //! Invariant: `join(split(bytes)) = bytes`, whatever the bytes are; and `join` takes any bytes, and writes into the room
 //! that it is given.
 
 mod fields;
+mod head;
 mod join;
+mod read;
 mod split;
 
 pub use join::join;
+pub use read::{ColumnPlace, ColumnReader, RecordColumns};
 pub use split::ColumnSplitter;
 
 use crate::Allocator;
-use crate::record::{extra, tag};
+use crate::record::{column, extra, tag};
 use crate::varint;
-use fields::{COLUMNS, EVENT_FREE, FieldKind, NO_EVENT, STACK_CHANGE, column, extra_fields, row};
+use fields::{COLUMNS, EVENT_FREE, FieldKind, NO_EVENT, STACK_CHANGE, extra_fields, row};
 
 /// The most bytes that columns take beside those of their records.
 pub const MAX_HEAD: usize = 1 + COLUMNS * varint::MAX_LEN;
@@ -54,7 +59,7 @@ trait FieldMover {
 #[derive(Clone, Copy, Debug)]
 struct RecordWalk {
     timed: bool,
-    /// How long an event takes depends on what it is, what the event before it was, and whether the stack changed between.
+    /// See [`column::time`].
     last_free: bool,
     stack_changed: bool,
 }
@@ -140,11 +145,13 @@ impl RecordWalk {
         if !self.timed {
             return Some(());
         }
-        let context = u8::from(free) | u8::from(self.last_free) << 1 | u8::from(self.stack_changed) << 2;
+        let column = column::time(free, self.last_free, self.stack_changed);
         (self.last_free, self.stack_changed) = (free, false);
-        mover.number(column::TIME + 2 * context)
+        mover.number(column)
     }
 }
 
+#[cfg(test)]
+mod decode_tests;
 #[cfg(test)]
 mod tests;

@@ -61,6 +61,17 @@ pub const fn length(first: u8) -> usize {
     first.trailing_zeros() as usize + 1
 }
 
+/// The value with this first byte; `word` has the bytes behind it, and perhaps others behind those.
+#[inline(always)]
+#[must_use]
+pub const fn of_parts(first: u8, word: u64) -> u64 {
+    let len = length(first);
+    if len > 8 {
+        return word;
+    }
+    ((word << 8 | first as u64) << (64 - 8 * len)) >> (64 - 7 * len)
+}
+
 /// Reads a value at `at`; returns it with the position after it, or `None` at the end of the bytes.
 #[inline]
 #[must_use]
@@ -93,7 +104,7 @@ fn read_slow(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_LEN, read, unzigzag, write, zigzag};
+    use super::{MAX_LEN, of_parts, read, unzigzag, write, zigzag};
     use proptest::prelude::*;
 
     #[test]
@@ -115,6 +126,8 @@ mod tests {
             prop_assert_eq!(read(&buffer, 3), Some((value, end)));
             prop_assert_eq!(read(&buffer[..end], 3), Some((value, end)));
             prop_assert_eq!(read(&buffer[..end - 1], 3), None);
+            let word = u64::from_le_bytes(*buffer[4..].first_chunk().unwrap());
+            prop_assert_eq!(of_parts(buffer[3], word), value);
         }
 
         #[test]

@@ -14,7 +14,8 @@ use memtrack_format::aggregate::Aggregate;
 use memtrack_format::block::{BlockHeader, BlockKind, Codec};
 use memtrack_format::header;
 use memtrack_format::lines::{LineTableFormat, position};
-use memtrack_format::record::{Decoder, Record};
+use memtrack_format::record::{DecodeError, Decoder, FieldSource, MAX_TOP, Record, RecordBytes};
+use memtrack_format::record_columns::{ColumnSplitter, RecordColumns, join};
 use memtrack_reader::source::{CaptureReader, members};
 use memtrack_reader::{Options, Replay, aggregate};
 
@@ -25,22 +26,56 @@ fn take<const N: usize>(data: &mut &[u8]) -> Option<[u8; N]> {
     Some(*first)
 }
 
-/// Records: decoding makes progress to an end, keeps no more frames than bytes, and a cut gives a prefix.
+/// Records: decoding makes progress to an end, keeps no more frames than bytes, and a cut gives a prefix. Columns of them are
+/// the same records.
 pub(crate) fn records(data: &[u8]) {
-    let whole = decode(data);
-    let cut = decode(data.get(..data.len() / 2).unwrap_or_default());
+    let (whole, end) = decode(RecordBytes::at(data, 0));
+    let (cut, _) = decode(RecordBytes::at(data.get(..data.len() / 2).unwrap_or_default(), 0));
     assert!(cut.len() <= whole.len() && cut.iter().zip(&whole).all(|(a, b)| a == b), "a cut is no prefix");
+    for timed in [false, true] {
+        let columns = ColumnSplitter::default().split(data, timed).expect("memory").to_vec();
+        let Some(columns) = RecordColumns::new(columns, data.len()).filter(|columns| columns.continues(false)) else {
+            continue;
+        };
+        assert!(decode(columns.reader()) == (whole.clone(), end), "columns are other records");
+    }
 }
 
-fn decode(bytes: &[u8]) -> Vec<Record<'_>> {
+/// Columns, with their lengths before them: the records that they join to, or fewer and an error.
+pub(crate) fn columns(mut data: &[u8]) {
+    let Some([timed]) = take(&mut data) else { return };
+    // None of what is no record. A length of one byte is a prefix varint.
+    let Some(mut lengths) = take::<51>(&mut data) else { return };
+    (lengths[49], lengths[50]) = (0, 0);
+    lengths.iter_mut().for_each(|length| *length &= 31);
+    let length = lengths.iter().map(|length| usize::from(*length)).sum();
+    let mut columns = vec![timed & 1];
+    columns.extend(lengths.iter().map(|length| length << 1 | 1));
+    columns.extend(data.iter().chain(std::iter::repeat(&0)).take(length));
+    let mut joined = vec![0; length];
+    let is_joined = join(&columns, &mut joined).is_some();
+    let columns = RecordColumns::new(columns, length).expect("lengths that add up");
+    let (found, end) = decode(columns.reader());
+    assert!(is_joined || end.is_err(), "columns of no records are decoded to their end");
+    if is_joined && columns.continues(false) {
+        assert!((found, end) == decode(RecordBytes::at(&joined, 0)), "columns are other records");
+    }
+}
+
+/// The records, and where they end.
+fn decode<'a>(mut fields: impl FieldSource<'a>) -> (Vec<Record<'a>>, Result<usize, DecodeError>) {
     let (mut decoder, mut at, mut records) = (Decoder::new(), 0, Vec::new());
-    while let Ok(Some((record, next))) = decoder.next(bytes, at) {
-        assert!(next > at && next <= bytes.len(), "from {at} to {next} of {}", bytes.len());
-        assert!(decoder.stack().len() <= next, "more frames than bytes");
-        records.push(record);
+    loop {
+        match decoder.read(&mut fields) {
+            Ok(Some(record)) => records.push(record),
+            Ok(None) => return (records, Ok(at)),
+            Err(error) => return (records, Err(error)),
+        }
+        let next = fields.offset();
+        assert!(next > at && next <= fields.length(), "from {at} to {next} of {}", fields.length());
+        assert!(decoder.stack().len() <= MAX_TOP * next, "more frames than bytes give");
         at = next;
     }
-    records
 }
 
 /// Line tables: every offset is answered, and columns belong to a line.

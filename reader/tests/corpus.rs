@@ -24,6 +24,11 @@ fn records() {
 }
 
 #[test]
+fn columns() {
+    run("columns", checks::columns);
+}
+
+#[test]
 fn captures() {
     run("capture", checks::capture);
 }

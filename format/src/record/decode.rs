@@ -1,4 +1,4 @@
-//! The decoder: from the bytes of a segment to records.
+//! The decoder: from the bytes of a segment, or columns of them, to records.
 //!
 //! Invariant: any bytes give records and then an end or an error. The decoder allocates nothing but the stack of frames,
 //! which grows by at most [`MAX_TOP`](super::MAX_TOP) frames per two bytes, and [`STACK_TOPS`](super::STACK_TOPS) stack tops.
@@ -9,8 +9,10 @@ use super::delta_state::{BlockByAge, DeltaState, address, bin};
 use super::group_model::GroupModel;
 use super::location::LastLocation;
 use super::stack_tops::StackTops;
-use super::{BlockRecord, CodeHead, LineTableFormat, ModuleRecord, RawFrame, Record, extra, tag};
-use crate::fields::FieldReader;
+use super::{
+    BlockRecord, CodeHead, FieldSource, LineTableFormat, ModuleRecord, RawFrame, Record, RecordBytes, column, extra,
+    tag,
+};
 use crate::varint::unzigzag;
 use crate::{Allocator, MapClass};
 
@@ -80,54 +82,74 @@ impl Decoder {
         }
     }
 
+    /// Whether the records that come next carry times.
+    #[must_use]
+    pub const fn is_timed(&self) -> bool {
+        self.timed
+    }
+
     /// The record at `at` and the position after it; `Ok(None)` at the end of the bytes.
     ///
     /// # Errors
-    /// A [`DecodeError`] at bytes that are no record or an incomplete one; nothing after them can be decoded.
+    /// As [`read`](Self::read).
     #[inline]
     pub fn next<'a>(&mut self, bytes: &'a [u8], at: usize) -> Result<Option<(Record<'a>, usize)>, DecodeError> {
-        if at >= bytes.len() {
-            return Ok(None);
-        }
-        let mut input = FieldReader::at(bytes, at);
-        match self.record(&mut input) {
-            Some(record) => Ok(Some((record, input.position()))),
-            None => {
-                Err(DecodeError { offset: at, found: if bytes[at] == 0 { "no record" } else { "a damaged record" } })
-            }
+        let mut fields = RecordBytes::at(bytes, at);
+        Ok(self.read(&mut fields)?.map(|record| (record, fields.offset())))
+    }
+
+    /// The next record; `Ok(None)` at the end.
+    ///
+    /// # Errors
+    /// A [`DecodeError`] where there is no record or an incomplete one; nothing after it can be decoded.
+    #[inline]
+    pub fn read<'a>(&mut self, fields: &mut impl FieldSource<'a>) -> Result<Option<Record<'a>>, DecodeError> {
+        let offset = fields.offset();
+        match fields.first() {
+            Some(first) => match self.record(fields, first) {
+                Some(record) => Ok(Some(record)),
+                None => Err(damaged(offset, first)),
+            },
+            None if fields.is_at_end() => Ok(None),
+            None => Err(DecodeError { offset, found: "fields of no record" }),
         }
     }
 
-    /// Fast path: decodes stack changes up to the next Alloc or Free record, and moves `at` behind it. `None` if another
-    /// record or damage comes first, which [`next`](Self::next) then returns.
+    /// Fast path: decodes stack changes up to the next Alloc or Free record, and passes it. `Ok(None)` if another record or
+    /// the end comes first, which [`read`](Self::read) then returns.
     ///
     /// Nearly all records are of these kinds. Inlined, their fields stay in registers; a [`Record`] is stored field by field
     /// and loaded as a whole, which fails store forwarding and took 40 % of the time of decoding.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
     #[inline(always)]
-    pub fn block(&mut self, bytes: &[u8], at: &mut usize) -> Option<BlockRecord> {
-        self.block_after(bytes, at).map(|(_, block)| block)
+    pub fn read_block<'a>(&mut self, fields: &mut impl FieldSource<'a>) -> Result<Option<BlockRecord>, DecodeError> {
+        Ok(self.read_block_after(fields)?.map(|(_, block)| block))
     }
 
     /// The same, and where that record begins.
     #[inline(always)]
-    pub(super) fn block_after(&mut self, bytes: &[u8], at: &mut usize) -> Option<(usize, BlockRecord)> {
-        loop {
-            let start = *at;
-            let mut input = FieldReader::at(bytes, *at);
-            let first = input.byte()?;
-            let block = match first {
-                block_tags!() => Some(self.block_record(&mut input, first)?),
+    pub(super) fn read_block_after<'a>(
+        &mut self,
+        fields: &mut impl FieldSource<'a>,
+    ) -> Result<Option<(usize, BlockRecord)>, DecodeError> {
+        while let Some(first) = fields.first() {
+            let offset = fields.offset();
+            match first {
+                block_tags!() => match self.block_record(fields, first) {
+                    Some(block) => return Ok(Some((offset, block))),
+                    None => return Err(damaged(offset, first)),
+                },
                 stack_tags!() => {
-                    self.stack_record(&mut input, first)?;
-                    None
+                    if self.stack_record(fields, first).is_none() {
+                        return Err(damaged(offset, first));
+                    }
                 }
-                _ => return None,
-            };
-            *at = input.position();
-            if let Some(block) = block {
-                return Some((start, block));
+                _ => break,
             }
         }
+        Ok(None)
     }
 
     /// How many of the oldest frames of the stack have not changed since the last call.
@@ -143,8 +165,7 @@ impl Decoder {
     }
 
     #[inline]
-    fn record<'a>(&mut self, input: &mut FieldReader<'a>) -> Option<Record<'a>> {
-        let first = input.byte()?;
+    fn record<'a>(&mut self, input: &mut impl FieldSource<'a>, first: u8) -> Option<Record<'a>> {
         match first {
             block_tags!() => Some(match self.block_record(input, first)? {
                 BlockRecord { allocator: Some(allocator), address, size, time } => {
@@ -154,16 +175,21 @@ impl Decoder {
             }),
             stack_tags!() => self.stack_record(input, first),
             tag::SWITCH => {
-                self.state.ticket = self.state.ticket.wrapping_add(input.number()?);
+                input.pass_first();
+                self.state.ticket = self.state.ticket.wrapping_add(input.number(column::TICKET)?);
                 Some(Record::Switch { ticket: self.state.ticket })
             }
-            tag::EXTRA => self.extra(input),
+            tag::EXTRA => {
+                input.pass_first();
+                self.extra(input)
+            }
             _ => None,
         }
     }
 
     #[inline(always)]
-    fn block_record(&mut self, input: &mut FieldReader<'_>, first: u8) -> Option<BlockRecord> {
+    fn block_record<'a>(&mut self, input: &mut impl FieldSource<'a>, first: u8) -> Option<BlockRecord> {
+        input.pass_first();
         if first & tag::FREE_YOUNG != 0 {
             return self.free(input, usize::from(first & 0x7f));
         }
@@ -171,21 +197,23 @@ impl Decoder {
             return self.alloc(input, first);
         }
         if first == tag::FREE_OLDER {
-            let age = usize::try_from(input.number()?).ok()?;
+            let age = usize::try_from(input.number(column::AGE)?).ok()?;
             return self.free(input, age);
         }
         if let Some(group) = &mut self.group {
-            let address = group.decode_other(input.number()?);
-            return Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input)? });
+            let address = group.decode_other(input.number(column::FREED)?);
+            return Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input, true)? });
         }
-        let address = address(input.number()?, self.state.last_freed);
+        let address = address(input.number(column::FREED)?, self.state.last_freed);
         // The encoder did not find its age.
         self.state.last_freed = address;
-        Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input)? })
+        Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input, true)? })
     }
 
-    #[inline]
-    fn stack_record<'a>(&mut self, input: &mut FieldReader<'a>, first: u8) -> Option<Record<'a>> {
+    #[inline(always)]
+    fn stack_record<'a>(&mut self, input: &mut impl FieldSource<'a>, first: u8) -> Option<Record<'a>> {
+        input.pass_first();
+        input.note_stack_change();
         if first & tag::MOVE != 0 {
             return self.moved(unzigzag(u64::from(first & 31)) * 2);
         }
@@ -195,33 +223,38 @@ impl Decoder {
         match first {
             tag::PUSH_EXPECTED => self.push(self.state.expected_callee()),
             tag::PUSH_EXPECTED_CODE => {
-                let frame = RawFrame { instruction: input.small()?.wrapping_sub(1), ..self.state.expected_callee() };
+                let frame = RawFrame {
+                    instruction: input.small(column::INSTRUCTION)?.wrapping_sub(1),
+                    ..self.state.expected_callee()
+                };
                 self.push(frame)
             }
             tag::PUSH => {
-                let code =
-                    u32::try_from(i64::from(self.state.last_code).checked_add(unzigzag(input.number()?))?).ok()?;
-                let frame = RawFrame { code, instruction: input.small()?.wrapping_sub(1) };
+                let difference = unzigzag(input.number(column::CODE)?);
+                let code = u32::try_from(i64::from(self.state.last_code).checked_add(difference)?).ok()?;
+                let frame = RawFrame { code, instruction: input.small(column::INSTRUCTION)?.wrapping_sub(1) };
                 self.push(frame)
             }
-            tag::MOVE_FAR => self.moved(unzigzag(input.number()?)),
-            tag::POP_MANY => self.pop(input.small()?),
-            tag::DEFINE_TOP => self.define_top(input.small()?, input.small()?),
+            tag::MOVE_FAR => self.moved(unzigzag(input.number(column::MOVE)?)),
+            tag::POP_MANY => self.pop(input.small(column::COUNT)?),
+            tag::DEFINE_TOP => self.define_top(input.small(column::STACK_TOP)?, input.small(column::COUNT)?),
             tag::REPLACE_TOP => {
-                let (number, popped) = (input.small()?, input.small()?);
+                let (number, popped) = (input.small(column::STACK_TOP)?, input.small(column::COUNT)?);
                 self.replace_top(number, popped)
             }
             _ => {
-                let number = u32::from(input.byte()?) | u32::from(input.byte()?) << 8;
-                self.replace_top(number, u32::from(first & 3))
+                let [low, high] = [input.byte(column::STACK_TOP)?, input.byte(column::STACK_TOP + 1)?];
+                self.replace_top(u32::from(low) | u32::from(high) << 8, u32::from(first & 3))
             }
         }
     }
 
     #[inline(always)]
-    fn alloc(&mut self, input: &mut FieldReader<'_>, first: u8) -> Option<BlockRecord> {
+    fn alloc<'a>(&mut self, input: &mut impl FieldSource<'a>, first: u8) -> Option<BlockRecord> {
         let allocator = match first & 15 {
-            Allocator::SHORT => Allocator::from_number(input.byte()?).filter(|one| *one as u8 > Allocator::SHORT)?,
+            Allocator::SHORT => {
+                Allocator::from_number(input.byte(column::BYTE)?).filter(|one| *one as u8 > Allocator::SHORT)?
+            }
             short => Allocator::from_number(short)?,
         };
         let place = if self.sizes_by_site {
@@ -230,29 +263,33 @@ impl Decoder {
         } else {
             self.state.size_place()
         };
-        let size =
-            if first & tag::ALLOC_SIZE_EXPECTED != 0 { self.state.expected_size(place) } else { input.number()? };
+        let size = if first & tag::ALLOC_SIZE_EXPECTED != 0 {
+            self.state.expected_size(place)
+        } else {
+            input.number(column::SIZE)?
+        };
         let bin = bin(size);
         if let Some(group) = &mut self.group {
-            let number = if first & tag::ALLOC_ADDRESS_EXPECTED != 0 { None } else { Some(input.number()?) };
+            let number =
+                if first & tag::ALLOC_ADDRESS_EXPECTED != 0 { None } else { Some(input.number(column::ADDRESS)?) };
             let address = group.decode(bin, number)?;
             self.state.size_at(place, size);
-            return Some(BlockRecord { allocator: Some(allocator), address, size, time: self.time(input)? });
+            return Some(BlockRecord { allocator: Some(allocator), address, size, time: self.time(input, false)? });
         }
         let expected = self.state.take_expected_address(bin);
         let expected = (first & tag::ALLOC_ADDRESS_EXPECTED != 0).then_some(expected);
         let address = match expected {
             Some(address) => address,
-            None => address(input.number()?, self.state.last_of(bin)),
+            None => address(input.number(column::ADDRESS)?, self.state.last_of(bin)),
         };
         self.state.size_at(place, size);
         self.state.replace_last(bin, address);
         self.recent.allocated(address, bin);
-        Some(BlockRecord { allocator: Some(allocator), address, size, time: self.time(input)? })
+        Some(BlockRecord { allocator: Some(allocator), address, size, time: self.time(input, false)? })
     }
 
     #[inline(always)]
-    fn free(&mut self, input: &mut FieldReader<'_>, age: usize) -> Option<BlockRecord> {
+    fn free<'a>(&mut self, input: &mut impl FieldSource<'a>, age: usize) -> Option<BlockRecord> {
         let address = match &mut self.group {
             Some(group) => group.free(age)?,
             None => {
@@ -261,7 +298,7 @@ impl Decoder {
                 address
             }
         };
-        Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input)? })
+        Some(BlockRecord { allocator: None, address, size: 0, time: self.time(input, true)? })
     }
 
     #[inline]
@@ -308,8 +345,8 @@ impl Decoder {
         Some(Record::ReplaceTop { number, popped })
     }
 
-    fn extra<'a>(&mut self, input: &mut FieldReader<'a>) -> Option<Record<'a>> {
-        Some(match input.byte()? {
+    fn extra<'a>(&mut self, input: &mut impl FieldSource<'a>) -> Option<Record<'a>> {
+        Some(match input.byte(column::BYTE)? {
             which @ (extra::BEGIN_3 | extra::BEGIN) => self.begin(input, which, false)?,
             which @ (extra::BEGIN_3_TIMED | extra::BEGIN_TIMED) => self.begin(input, which, true)?,
             // Once, since a model is large.
@@ -319,8 +356,10 @@ impl Decoder {
             }
             extra::FREE_UNDO => Record::FreeUndo,
             extra::MAP => {
-                let (allocator, class) =
-                    (Allocator::from_number(input.byte()?)?, MapClass::from_number(input.byte()?)?);
+                let (allocator, class) = (
+                    Allocator::from_number(input.byte(column::BYTE)?)?,
+                    MapClass::from_number(input.byte(column::BYTE)?)?,
+                );
                 let (address, length, time) = self.range(input)?;
                 Record::Map { allocator, class, address, length, time }
             }
@@ -334,49 +373,49 @@ impl Decoder {
             }
             extra::UNMAP_UNDO => Record::UnmapUndo,
             extra::FAILED_ALLOC => Record::FailedAlloc {
-                allocator: Allocator::from_number(input.byte()?)?,
-                size: input.number()?,
-                time: self.time(input)?,
+                allocator: Allocator::from_number(input.byte(column::BYTE)?)?,
+                size: input.other()?,
+                time: self.time(input, false)?,
             },
             extra::TRUNCATED => Record::Truncated(true),
             extra::NOT_TRUNCATED => Record::Truncated(false),
             extra::FINALIZING => Record::Finalizing,
             extra::EXEC_BEGINS => Record::ExecBegins,
             extra::EXEC_FAILED => Record::ExecFailed,
-            extra::THREAD_NAME => Record::ThreadName { tid: input.small()?.cast_signed(), name: input.bytes()? },
-            extra::PYTHON_NAME => Record::PythonName { tid: input.small()?.cast_signed(), name: input.bytes()? },
+            extra::THREAD_NAME => Record::ThreadName { tid: input.other_small()?.cast_signed(), name: input.text()? },
+            extra::PYTHON_NAME => Record::PythonName { tid: input.other_small()?.cast_signed(), name: input.text()? },
             extra::CODE => Record::Code(CodeHead {
-                id: input.small()?,
-                first_line: input.small()?,
-                lines: LineTableFormat::from_number(input.byte()?)?,
-                lines_len: input.small()?,
-                name: input.bytes()?,
-                file: input.bytes()?,
+                id: input.other_small()?,
+                first_line: input.other_small()?,
+                lines: LineTableFormat::from_number(input.byte(column::BYTE)?)?,
+                lines_len: input.other_small()?,
+                name: input.text()?,
+                file: input.text()?,
             }),
-            extra::CODE_LINES => Record::CodeLines { id: input.small()?, bytes: input.bytes()? },
+            extra::CODE_LINES => Record::CodeLines { id: input.other_small()?, bytes: input.text()? },
             extra::CLOCK => {
-                self.state.last_clock_us = self.state.last_clock_us.wrapping_add(input.number()?);
+                self.state.last_clock_us = self.state.last_clock_us.wrapping_add(input.other()?);
                 Record::Clock { monotonic_us: self.state.last_clock_us }
             }
             extra::LOCATED => {
-                let (frame, position) = self.located.read(|| input.number())?;
+                let (frame, position) = self.located.read(input)?;
                 Record::Located { frame, position }
             }
             extra::MODULE => Record::Module(ModuleRecord {
-                id: input.small()?,
-                bias: input.number()?,
-                start: input.number()?,
-                end: input.number()?,
-                path: input.bytes()?,
-                build_id: input.bytes()?,
+                id: input.other_small()?,
+                bias: input.other()?,
+                start: input.other()?,
+                end: input.other()?,
+                path: input.text()?,
+                build_id: input.text()?,
             }),
             _ => return None,
         })
     }
 
-    fn begin<'a>(&mut self, input: &mut FieldReader<'a>, which: u8, timed: bool) -> Option<Record<'a>> {
-        let (ticket, ticks) = (input.number()?, input.number()?);
-        let tid = input.small()?.cast_signed();
+    fn begin<'a>(&mut self, input: &mut impl FieldSource<'a>, which: u8, timed: bool) -> Option<Record<'a>> {
+        let (ticket, ticks) = (input.number(column::TICKET)?, input.other()?);
+        let tid = input.other_small()?.cast_signed();
         self.stack.clear();
         self.tops.clear();
         self.unchanged_frames = 0;
@@ -388,20 +427,26 @@ impl Decoder {
         Some(Record::Begin { ticket, ticks, tid, timed })
     }
 
-    fn range(&mut self, input: &mut FieldReader<'_>) -> Option<(u64, u64, Option<u64>)> {
-        let address = address(input.number()?, self.state.last_mapped);
+    fn range<'a>(&mut self, input: &mut impl FieldSource<'a>) -> Option<(u64, u64, Option<u64>)> {
+        let address = address(input.other()?, self.state.last_mapped);
         self.state.last_mapped = address;
-        Some((address, input.number()?, self.time(input)?))
+        Some((address, input.other()?, self.time(input, false)?))
     }
 
     /// `None` when the bytes end, `Some(None)` in a segment that is not timed.
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::option_option, reason = "the outer one is the end of the bytes, as everywhere here")]
-    fn time(&mut self, input: &mut FieldReader<'_>) -> Option<Option<u64>> {
+    fn time<'a>(&mut self, input: &mut impl FieldSource<'a>, free: bool) -> Option<Option<u64>> {
         if !self.timed {
             return Some(None);
         }
-        self.state.last_time = self.state.last_time.wrapping_add(unzigzag(input.number()?).cast_unsigned());
+        self.state.last_time = self.state.last_time.wrapping_add(unzigzag(input.time(free)?).cast_unsigned());
         Some(Some(self.state.last_time))
     }
+}
+
+/// The error at a record that cannot be decoded.
+#[cold]
+const fn damaged(offset: usize, first: u8) -> DecodeError {
+    DecodeError { offset, found: if first == 0 { "no record" } else { "a damaged record" } }
 }

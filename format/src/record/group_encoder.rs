@@ -5,7 +5,7 @@
 use super::decode::Decoder;
 use super::delta_state::bin;
 use super::group_model::{GroupModel, WINDOW};
-use super::{BlockRecord, Record, extra, tag};
+use super::{BlockRecord, FieldSource, Record, RecordBytes, extra, tag};
 use crate::{Allocator, varint};
 
 /// Slots of the table of blocks by address.
@@ -48,20 +48,24 @@ impl Default for GroupEncoder {
 impl GroupEncoder {
     /// Appends the next records of the group to `out`.
     pub fn pass_on(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
-        let (mut at, mut passed) = (0, 0);
+        let (mut fields, mut passed) = (RecordBytes::at(bytes, 0), 0);
         while !self.passes {
-            let start = match self.decoder.block_after(bytes, &mut at) {
-                Some((start, block)) => {
+            match self.decoder.read_block_after(&mut fields) {
+                Ok(Some((start, block))) => {
                     out.extend_from_slice(bytes.get(passed..start).unwrap_or_default());
-                    self.block(bytes.get(start..at).unwrap_or_default(), &block, out);
-                    passed = at;
+                    passed = fields.offset();
+                    self.block(bytes.get(start..passed).unwrap_or_default(), &block, out);
                     continue;
                 }
-                None => at,
-            };
-            match self.decoder.next(bytes, start) {
-                Ok(Some((record, next))) => {
-                    at = next;
+                Ok(None) => {}
+                Err(_) => {
+                    self.passes = true;
+                    break;
+                }
+            }
+            match self.decoder.read(&mut fields) {
+                Ok(Some(record)) => {
+                    let at = fields.offset();
                     if matches!(record, Record::Begin { .. }) && !self.begun {
                         self.begun = true;
                         // A group that is written so already passes.

@@ -6,7 +6,7 @@
 //! Invariant: the [`LastLocation`] of decoder and encoder are equal, since both are reset with each segment.
 
 use super::byte_writer::open;
-use super::{MAX_RECORD, RawFrame, extra, tag};
+use super::{FieldSource, MAX_RECORD, RawFrame, column, extra, tag};
 use crate::lines::SourcePosition;
 use crate::varint::{unzigzag, zigzag};
 
@@ -56,13 +56,14 @@ impl LastLocation {
         Self { code: 0, line: 0 }
     }
 
-    /// The inverse of [`LocationEncoder::put`], of six numbers.
-    pub(super) fn read(&mut self, mut number: impl FnMut() -> Option<u64>) -> Option<(RawFrame, SourcePosition)> {
-        let code = sum(number()?, self.code)?;
-        let instruction = u32::try_from(number()?).ok()?;
-        let line = sum(number()?, self.line)?;
-        let end_line = sum(number()?, line)?;
-        let (column, end_column) = (one_less(number()?)?, one_less(number()?)?);
+    /// The inverse of [`LocationEncoder::put`].
+    pub(super) fn read<'a>(&mut self, fields: &mut impl FieldSource<'a>) -> Option<(RawFrame, SourcePosition)> {
+        let [frame, lines, columns] = column::LOCATED;
+        let code = sum(fields.number(frame)?, self.code)?;
+        let instruction = fields.small(frame)?;
+        let line = sum(fields.number(lines)?, self.line)?;
+        let end_line = sum(fields.number(lines)?, line)?;
+        let (column, end_column) = (one_less(fields.number(columns)?)?, one_less(fields.number(columns)?)?);
         *self = Self { code, line };
         Some((RawFrame { code, instruction }, SourcePosition { line, end_line, column, end_column }))
     }

@@ -1,12 +1,15 @@
 //! Round trips of record streams, and decoders on damaged ones.
 
-use super::{BlockRecord, CodeHead, Decoder, Encoder, LineTableFormat, MAX_TOP, RawFrame, Record, STACK_TOPS};
+use super::{
+    BlockRecord, CodeHead, DecodeError, Decoder, Encoder, FieldSource, LineTableFormat, MAX_TOP, RawFrame, Record,
+    RecordBytes, STACK_TOPS,
+};
 use crate::{Allocator, MapClass};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
 /// What a test can ask for: records without borrowed texts, which have a test of their own.
-fn records() -> impl Strategy<Value = Vec<Record<'static>>> {
+pub(crate) fn records() -> impl Strategy<Value = Vec<Record<'static>>> {
     let address = prop_oneof![
         (0u64..40).prop_map(|n| 0x7f00_0000_1000 + n * 32),
         (0u64..1 << 47).prop_map(|address| address & !15),
@@ -58,7 +61,7 @@ struct StackModel {
 }
 
 /// Encodes what makes sense of `wanted` (no pops of what is not there) and returns that with the bytes.
-fn encode(wanted: &[Record<'static>], timed: bool) -> (Vec<Record<'static>>, Vec<u8>) {
+pub(crate) fn encode(wanted: &[Record<'static>], timed: bool) -> (Vec<Record<'static>>, Vec<u8>) {
     let mut encoder = Encoder::new(timed);
     let mut bytes = vec![0; 64 * (wanted.len() + 3)];
     let mut at = encoder.begin(&mut bytes, 0, 7, 1000, 42).unwrap();
@@ -176,29 +179,24 @@ fn decode(bytes: &[u8]) -> (Vec<Record<'_>>, bool) {
     }
 }
 
-/// What a decoder shows, but for the records of the stack: the stack itself, after each.
-type DecodedRecord<'a> = (Vec<(Record<'a>, Vec<RawFrame>)>, bool);
+/// What a decoder shows, but for the records of the stack: the stack itself, after each; and where it ends.
+pub(crate) type DecodedRecord<'a> = (Vec<(Record<'a>, Vec<RawFrame>)>, Result<usize, DecodeError>);
 
-fn decode_stacks(bytes: &[u8], blocks: bool) -> DecodedRecord<'_> {
-    let (mut decoder, mut at, mut out, mut known) = (Decoder::new(), 0, Vec::new(), Vec::new());
+pub(crate) fn decode_stacks<'a>(mut fields: impl FieldSource<'a>, blocks: bool) -> DecodedRecord<'a> {
+    let (mut decoder, mut out, mut known) = (Decoder::new(), Vec::new(), Vec::new());
     loop {
-        let block = if blocks { decoder.block(bytes, &mut at) } else { None };
+        let block = if blocks { decoder.read_block(&mut fields) } else { Ok(None) };
         let record = match block {
-            Some(BlockRecord { allocator: Some(allocator), address, size, time }) => {
+            Ok(Some(BlockRecord { allocator: Some(allocator), address, size, time })) => {
                 Record::Alloc { allocator, address, size, time }
             }
-            Some(BlockRecord { address, time, .. }) => Record::Free { address, time },
-            None => match decoder.next(bytes, at) {
-                Ok(Some((record, next))) => {
-                    at = next;
-                    record
-                }
-                Ok(None) => return (out, true),
-                Err(error) => {
-                    assert_eq!(error.offset, at);
-                    return (out, false);
-                }
+            Ok(Some(BlockRecord { address, time, .. })) => Record::Free { address, time },
+            Ok(None) => match decoder.read(&mut fields) {
+                Ok(Some(record)) => record,
+                Ok(None) => return (out, Ok(fields.offset())),
+                Err(error) => return (out, Err(error)),
             },
+            Err(error) => return (out, Err(error)),
         };
         let kept = decoder.take_unchanged_frames();
         assert_eq!(decoder.stack().get(..kept), known.get(..kept), "what is said to have stayed did");
@@ -226,7 +224,8 @@ proptest! {
             let at = damage.0 % bytes.len();
             bytes[at] ^= damage.1;
         }
-        prop_assert_eq!(decode_stacks(&bytes, true), decode_stacks(&bytes, false));
+        let decoded = |blocks| decode_stacks(RecordBytes::at(&bytes, 0), blocks);
+        prop_assert_eq!(decoded(true), decoded(false));
     }
 
     #[test]

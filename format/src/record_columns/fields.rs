@@ -3,36 +3,10 @@
 //! Invariant: a row of a released format version stays as it is; rows are added.
 
 use crate::Allocator;
-use crate::record::{extra, tag};
+use crate::record::{column, extra, tag};
 
 /// Number of columns.
 pub(super) const COLUMNS: usize = 51;
-
-/// The columns, by what they hold. A number's further bytes are in the column behind that of its first byte.
-pub(super) mod column {
-    /// First bytes of records.
-    pub(in super::super) const TAG: u8 = 0;
-    /// Further fields of one byte.
-    pub(in super::super) const BYTE: u8 = 1;
-    pub(in super::super) const TEXT: u8 = 2;
-    pub(in super::super) const TEXT_LENGTH: u8 = 3;
-    pub(in super::super) const SIZE: u8 = 5;
-    pub(in super::super) const ADDRESS: u8 = 7;
-    pub(super) const AGE: u8 = 9;
-    pub(in super::super) const FREED: u8 = 11;
-    pub(super) const CODE: u8 = 13;
-    pub(super) const INSTRUCTION: u8 = 15;
-    pub(super) const MOVE: u8 = 17;
-    pub(super) const COUNT: u8 = 19;
-    pub(super) const STACK_TOP: u8 = 21;
-    pub(super) const TICKET: u8 = 23;
-    pub(super) const OTHER: u8 = 25;
-    pub(super) const LOCATED: [u8; 3] = [27, 29, 31];
-    /// Eight numbers, by what came before.
-    pub(in super::super) const TIME: u8 = 33;
-    /// What is no record.
-    pub(in super::super) const REST: u8 = 49;
-}
 
 /// A field of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,8 +5,10 @@
 use std::hint::cold_path;
 use std::slice;
 
-use super::fields::{COLUMNS, column};
+use super::fields::COLUMNS;
+use super::head::ColumnHead;
 use super::{FieldMover, RecordWalk};
+use crate::record::column;
 use crate::varint;
 
 /// Bytes that are moved behind the first of a number, whatever its length.
@@ -15,26 +17,7 @@ const WORD: usize = 8;
 /// Fills `records` from columns; `None` where they do not have exactly these bytes.
 #[must_use]
 pub fn join(columns: &[u8], records: &mut [u8]) -> Option<()> {
-    let (&timed, _) = columns.split_first()?;
-    let timed = match timed {
-        0 => false,
-        1 => true,
-        _ => return None,
-    };
-    let (mut lengths, mut at) = ([0; COLUMNS], 1);
-    for length in &mut lengths {
-        let (number, next) = varint::read(columns, at)?;
-        (*length, at) = (usize::try_from(number).ok()?, next);
-    }
-    let (mut starts, mut ends) = ([0; COLUMNS], [0; COLUMNS]);
-    for ((length, start), end) in lengths.into_iter().zip(&mut starts).zip(&mut ends) {
-        *start = at;
-        at = at.checked_add(length).filter(|end| *end <= columns.len())?;
-        *end = at;
-    }
-    if at != columns.len() {
-        return None;
-    }
+    let ColumnHead { timed, mut starts, ends } = ColumnHead::read(columns)?;
     let first = usize::from(column::TAG);
     let tags = columns.get(starts[first]..ends[first])?.iter();
     starts[first] = ends[first];

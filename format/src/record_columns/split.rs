@@ -4,8 +4,9 @@
 
 use std::hint::cold_path;
 
-use super::fields::{COLUMNS, column};
+use super::fields::COLUMNS;
 use super::{FieldMover, MAX_HEAD, RecordWalk};
+use crate::record::column;
 use crate::varint;
 
 /// Bytes that are moved behind the first of a number, whatever its length.

@@ -1,7 +1,10 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use proptest::prelude::*;
 
 use super::{ColumnSplitter, MAX_HEAD, join};
-use crate::record::Encoder;
+use crate::record::{Decoder, Encoder, FieldSource, column, extra, tag};
 use crate::{Allocator, MapClass};
 
 fn joined(columns: &[u8], length: usize) -> Option<Vec<u8>> {
@@ -45,7 +48,7 @@ fn records_are_sorted_by_field() {
         }
         head
     });
-    let rest = usize::from(super::column::REST);
+    let rest = usize::from(column::REST);
     let mut head = 1;
     let lengths = [(); super::COLUMNS].map(|()| {
         let (length, next) = crate::varint::read(columns, head).unwrap();
@@ -57,10 +60,11 @@ fn records_are_sorted_by_field() {
     assert_eq!(joined(columns, records.len()), Some(records));
 }
 
-/// Counts what is moved.
+/// Notes what is moved: whether it is a number, and its column.
 #[derive(Default, Debug, PartialEq, Eq)]
 struct Noted {
     first: u8,
+    which: u8,
     moved: Vec<(bool, u8)>,
 }
 
@@ -68,16 +72,17 @@ impl super::FieldMover for Noted {
     fn is_at_end(&self) -> bool {
         false
     }
-    fn byte(&mut self, column: u8) -> Option<u8> {
-        self.moved.push((false, column));
-        Some(self.first)
+    fn byte(&mut self, place: u8) -> Option<u8> {
+        self.moved.push((false, place));
+        Some(if place == column::TAG { self.first } else { self.which })
     }
     fn number(&mut self, column: u8) -> Option<()> {
         self.moved.push((true, column));
         Some(())
     }
     fn text(&mut self) -> Option<()> {
-        None
+        self.moved.extend([(true, column::TEXT_LENGTH), (false, column::TEXT)]);
+        Some(())
     }
 }
 
@@ -85,12 +90,91 @@ impl super::FieldMover for Noted {
 fn frequent_records_are_moved_as_the_table_says() {
     for (first, timed) in (0..=u8::MAX).flat_map(|first| [(first, false), (first, true)]) {
         let mut walks = [super::RecordWalk::new(timed); 2];
-        let mut noted = [(); 2].map(|()| Noted { first, moved: Vec::new() });
+        let mut noted = [(); 2].map(|()| Noted { first, ..Noted::default() });
         let all = walks[0].record(&mut noted[0]);
-        super::FieldMover::byte(&mut noted[1], super::column::TAG);
+        super::FieldMover::byte(&mut noted[1], column::TAG);
         assert_eq!(walks[1].by_table(&mut noted[1], first), all);
         assert_eq!((format!("{:?}", walks[0]), &noted[0]), (format!("{:?}", walks[1]), &noted[1]), "{first}");
     }
+}
+
+/// A source whose records all have these bytes, and numbers of 2; it notes which columns are asked.
+#[derive(Clone)]
+struct NotedSource {
+    first: u8,
+    bytes: [u8; 2],
+    asked: Rc<RefCell<Vec<(bool, u8)>>>,
+}
+
+impl NotedSource {
+    fn ask<T>(&self, is_number: bool, column: u8, value: T) -> Option<T> {
+        self.asked.borrow_mut().push((is_number, column));
+        Some(value)
+    }
+}
+
+impl FieldSource<'static> for NotedSource {
+    fn first(&self) -> Option<u8> {
+        Some(self.first)
+    }
+    fn pass_first(&mut self) {
+        self.ask(false, column::TAG, ());
+    }
+    fn byte(&mut self, column: u8) -> Option<u8> {
+        self.bytes.rotate_left(1);
+        self.ask(false, column, self.bytes[1])
+    }
+    fn number(&mut self, column: u8) -> Option<u64> {
+        self.ask(true, column, 2)
+    }
+    fn text(&mut self) -> Option<&'static [u8]> {
+        self.ask(true, column::TEXT_LENGTH, ())?;
+        self.ask(false, column::TEXT, b"text")
+    }
+    fn time(&mut self, free: bool) -> Option<u64> {
+        self.number(column::time(free, false, false))
+    }
+    fn note_stack_change(&mut self) {}
+    fn offset(&self) -> usize {
+        0
+    }
+    fn length(&self) -> usize {
+        0
+    }
+    fn is_at_end(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn the_decoder_asks_for_the_columns_that_a_record_is_moved_to() {
+    let read = |decoder: &mut Decoder, first, bytes| {
+        let mut source = NotedSource { first, bytes, asked: Rc::default() };
+        let is_record = decoder.read(&mut source).is_ok();
+        (is_record, source.asked.take())
+    };
+    let mut records = 0;
+    for (first, which) in (0..=u8::MAX).flat_map(|first| (0..40).map(move |which| (first, which))) {
+        for (timed, begin) in [(false, extra::BEGIN), (true, extra::BEGIN_TIMED)] {
+            let mut decoder = Decoder::new();
+            // Frames, blocks and a stack top, of which the record can be.
+            let before =
+                [tag::EXTRA].into_iter().chain([tag::PUSH; 20]).chain([tag::ALLOC; 200]).chain([tag::DEFINE_TOP]);
+            before.for_each(|first| assert!(read(&mut decoder, first, [begin, 0]).0, "{first}"));
+            let (is_record, asked) = read(&mut decoder, first, [which, 1]);
+            let mut noted = Noted { first, which, moved: Vec::new() };
+            let is_moved = super::RecordWalk::new(timed).record(&mut noted).is_some();
+            let moved = noted.moved;
+            assert!(is_moved || !is_record, "{first} {which}");
+            if is_record {
+                records += 1;
+                assert_eq!(asked, moved, "{first} {which}");
+            } else {
+                assert!(moved.starts_with(&asked) || !is_moved, "{first} {which}: {asked:?} {moved:?}");
+            }
+        }
+    }
+    assert!(records > 18_000, "{records}");
 }
 
 proptest! {

@@ -8,11 +8,10 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use memtrack_format::block::MAX_RAW;
-
 use super::DataLoss;
-use super::file::{OpenCaptureFile, StoredPiece};
-use super::index::{Index, IndexedSegment};
+use super::file::OpenCaptureFile;
+use super::group_records::GroupRecords;
+use super::index::Index;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
 use crate::error::Error;
 
@@ -40,10 +39,10 @@ pub(super) struct SegmentPart {
 }
 
 /// The rest of a segment, which is not decoded yet.
+#[derive(Default)]
 pub(super) struct UndecodedRest {
     reader: SegmentReader,
-    bytes: Vec<u8>,
-    at: usize,
+    records: GroupRecords,
 }
 
 enum BatchState {
@@ -108,40 +107,20 @@ impl DecodePool {
         let mut rest = match work {
             QueuedDecode::Rest(rest) => rest,
             QueuedDecode::Segment(segment) => {
-                let mut bytes = Vec::new();
+                let mut rest = Box::<UndecodedRest>::default();
                 if let Some(segment) = self.index.segments.get(segment) {
-                    lost = join(&self.file, &self.index, segment, &mut bytes)?;
+                    (rest.records, lost) = GroupRecords::load(&self.file, &self.index, segment)?;
                 }
-                Box::new(UndecodedRest { reader: SegmentReader::default(), bytes, at: 0 })
+                rest
             }
         };
         let mut batch = self.used.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
-        let progress = rest.reader.decode(&rest.bytes, &mut rest.at, &mut batch, self.room.batch);
-        if progress == DecodeProgress::Damaged {
-            lost.add(1, (rest.bytes.len() - rest.at) as u64);
+        let progress = rest.records.decode(&mut rest.reader, &mut batch, self.room.batch);
+        if let DecodeProgress::Damaged { left } = progress {
+            lost.add(1, left as u64);
         }
         Ok(SegmentPart { batch, rest: (progress == DecodeProgress::Full).then_some(rest), lost })
     }
-}
-
-/// Joins the pieces of a segment up to the first gap; what follows is lost.
-pub(super) fn join(
-    file: &OpenCaptureFile,
-    index: &Index,
-    segment: &IndexedSegment,
-    bytes: &mut Vec<u8>,
-) -> Result<DataLoss, Error> {
-    let mut lost = DataLoss::default();
-    let pieces: &[StoredPiece] = index.records.get(segment.pieces.clone()).unwrap_or_default();
-    for (i, piece) in pieces.iter().enumerate() {
-        let fits = piece.header.offset as usize == bytes.len()
-            && bytes.len() + piece.header.raw_len as usize <= MAX_RAW as usize;
-        if !fits || !file.payload(piece, bytes)? {
-            pieces[i..].iter().for_each(|lost_piece| lost.add(1, lost_piece.stored_bytes()));
-            break;
-        }
-    }
-    Ok(lost)
 }
 
 /// Decodes parts, in this thread or in others.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use memtrack_format::block::{BlockHeader, BlockKind, Codec, HEADER_LEN, prefix};
 use memtrack_format::header::{self, HeaderError};
-use memtrack_format::record_columns::{self, join};
+use memtrack_format::record_columns::{self, RecordColumns, join};
 use zstd::zstd_safe::DCtx;
 
 use crate::error::Error;
@@ -226,6 +226,17 @@ impl OpenCaptureFile {
         Ok(intact)
     }
 
+    /// The columns that the piece is stored as; `None`: it is not, or is damaged, or they have to be joined.
+    pub(super) fn columns(&self, piece: &StoredPiece) -> Result<Option<RecordColumns>, Error> {
+        let header = &piece.header;
+        if !matches!(header.codec, Codec::ZstdColumns | Codec::Lz4Columns) || !header.is_plausible() {
+            return Ok(None);
+        }
+        let length = header.raw_len as usize;
+        let columns = self.stored(piece)?.and_then(|stored| unpack_columns(header.codec, &stored, length));
+        Ok(columns.and_then(|columns| RecordColumns::new(columns, length)))
+    }
+
     /// The decoded payload of a piece that stands for itself; `None` where it is damaged.
     pub(super) fn whole_payload(&self, piece: &StoredPiece) -> Result<Option<Vec<u8>>, Error> {
         let mut payload = Vec::new();
@@ -251,14 +262,20 @@ fn with_prefix(stored: &[u8], prefix: &[u8], into: &mut [u8]) -> Option<usize> {
     context.decompress(into, stored).ok()
 }
 
-/// The records of columns that are stored like this.
-fn with_columns(codec: Codec, stored: &[u8], records: &mut [u8]) -> Option<usize> {
-    let mut columns = vec![0; records.len() + record_columns::MAX_HEAD];
+/// The columns that are stored like this, of so many bytes of records.
+fn unpack_columns(codec: Codec, stored: &[u8], length: usize) -> Option<Vec<u8>> {
+    let mut columns = vec![0; length + record_columns::MAX_HEAD];
     let len = match codec {
         Codec::ZstdColumns => zstd::bulk::decompress_to_buffer(stored, &mut columns[..]).ok()?,
         _ => lz4_flex::block::decompress_into(stored, &mut columns).ok()?,
     };
-    join(columns.get(..len)?, records)?;
+    columns.truncate(len);
+    Some(columns)
+}
+
+/// The records of columns that are stored like this.
+fn with_columns(codec: Codec, stored: &[u8], records: &mut [u8]) -> Option<usize> {
+    join(&unpack_columns(codec, stored, records.len())?, records)?;
     Some(records.len())
 }
 

@@ -1,6 +1,6 @@
 //! Reads captures: from bytes to events in their total order.
 //!
-//! `file` opens and reads, `index` finds the blocks, `segment` decodes one segment (`ahead`: several in parallel),
+//! `file` opens and reads, `index` finds the blocks, `group_records` and `segment` decode one group of segments (`ahead`: several in parallel),
 //! `tables` and `timeline` resolve ids and tickets, `merge` emits events. [`CaptureReader`] does this for a file,
 //! [`Online`] for the pieces that a collector drains.
 //!
@@ -10,6 +10,7 @@
 mod ahead;
 mod brief;
 mod file;
+mod group_records;
 mod index;
 mod members;
 mod merge;

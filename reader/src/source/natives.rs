@@ -9,8 +9,8 @@ use memtrack_format::record::RawFrame;
 use rayon::prelude::{IntoParallelIterator, ParallelIterator};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::ahead::join;
 use super::file::OpenCaptureFile;
+use super::group_records::GroupRecords;
 use super::index::{Index, IndexedSegment};
 use super::segment::{Batch, DecodeProgress, Definition, SegmentReader};
 use super::tables::place;
@@ -96,12 +96,11 @@ impl NativeIds {
 }
 
 fn of(file: &OpenCaptureFile, index: &Index, segment: &IndexedSegment) -> Result<NativeIds, Error> {
-    let (mut bytes, mut at) = (Vec::new(), 0);
-    join(file, index, segment, &mut bytes)?;
+    let (mut records, _) = GroupRecords::load(file, index, segment)?;
     let (mut places, mut reader, mut image) = (NativeIds::default(), SegmentReader::default(), 0);
     loop {
         let mut batch = Batch::default();
-        let progress = reader.decode(&bytes, &mut at, &mut batch, BATCH);
+        let progress = records.decode(&mut reader, &mut batch, BATCH);
         if let Some(begin) = batch.begin {
             image = index.images.partition_point(|&first| first <= begin.ticket);
         }

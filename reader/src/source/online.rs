@@ -11,6 +11,7 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::observe::Observation;
+use memtrack_format::record::RecordBytes;
 use rustc_hash::FxHashMap;
 
 use super::merge::{Cursor, Merger, RunTurn};
@@ -44,11 +45,11 @@ impl OnlineStream {
             lost.add(1, bytes.len() as u64);
             return;
         }
-        let (mut batch, mut at) = (Batch::default(), 0);
-        let progress = self.reader.decode(bytes, &mut at, &mut batch, usize::MAX);
+        let mut batch = Batch::default();
+        let progress = self.reader.decode(&mut RecordBytes::at(bytes, 0), &mut batch, usize::MAX);
         self.at = u32::try_from(bytes.len()).ok().and_then(|len| Some((segment, offset.checked_add(len)?)));
-        if progress == DecodeProgress::Damaged {
-            lost.add(1, (bytes.len() - at) as u64);
+        if let DecodeProgress::Damaged { left } = progress {
+            lost.add(1, left as u64);
             self.at = None;
         }
         self.past = self.past.max(batch.last_ticket);

@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 
 use hashbrown::HashTable;
 use memtrack_format::record::{
-    BlockRecord, CodeHead, Decoder, LineTableFormat, MAX_TEXT, ModuleRecord, RawFrame, Record,
+    BlockRecord, CodeHead, Decoder, FieldSource, LineTableFormat, MAX_TEXT, ModuleRecord, RawFrame, Record,
 };
 use rustc_hash::FxBuildHasher;
 
@@ -109,12 +109,12 @@ impl Batch {
 /// How far a call of [`SegmentReader::decode`] came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecodeProgress {
-    /// The batch is full; the bytes go on.
+    /// The batch is full; the records go on.
     Full,
-    /// To the end of the bytes.
+    /// To the end of the records.
     End,
-    /// To bytes that are no record; what follows cannot be read.
-    Damaged,
+    /// To what is no record: it and what follows cannot be read, so many bytes.
+    Damaged { left: usize },
 }
 
 /// Callees of a node that are compared before the table is searched.
@@ -216,30 +216,48 @@ pub(super) struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// Decodes from `at` on, until the batch has `limit` events or the bytes end; moves `at`.
-    pub(super) fn decode(&mut self, bytes: &[u8], at: &mut usize, batch: &mut Batch, limit: usize) -> DecodeProgress {
-        batch.runs.push(TicketRun { ticket: self.ticket, start: batch.events.len(), began_us: None });
+    /// Whether the records that come next carry times.
+    pub(super) fn is_timed(&self) -> bool {
+        self.decoder.is_timed()
+    }
+
+    /// Decodes these records, until the batch has `limit` events or they end; they may follow others in the batch.
+    pub(super) fn decode<'a>(
+        &mut self,
+        records: &mut impl FieldSource<'a>,
+        batch: &mut Batch,
+        limit: usize,
+    ) -> DecodeProgress {
+        if batch.runs.is_empty() {
+            batch.runs.push(TicketRun { ticket: self.ticket, start: 0, began_us: None });
+        }
+        // Clones, of which no reference is passed on in the loop: they stay in registers.
+        let mut fields = records.clone();
+        let length = fields.length();
+        let damaged = |offset| DecodeProgress::Damaged { left: length - offset };
         let progress = loop {
-            if batch.events.len() >= limit {
-                break if *at < bytes.len() { DecodeProgress::Full } else { DecodeProgress::End };
+            if batch.events.len() >= limit && !fields.is_at_end() {
+                break DecodeProgress::Full;
             }
-            if self.begin.is_some()
-                && let Some(block) = self.decoder.block(bytes, at)
-            {
-                self.block(&block, batch);
-                continue;
-            }
-            match self.decoder.next(bytes, *at) {
-                Ok(Some((record, next))) => {
-                    if !self.record(&record, batch) {
-                        break DecodeProgress::Damaged;
+            if self.begin.is_some() {
+                match self.decoder.read_block(&mut fields) {
+                    Ok(Some(block)) => {
+                        self.block(&block, batch);
+                        continue;
                     }
-                    *at = next;
+                    Ok(None) => {}
+                    Err(error) => break damaged(error.offset),
                 }
+            }
+            let (mut rare, offset) = (fields.clone(), fields.offset());
+            match self.decoder.read(&mut rare) {
+                Ok(Some(record)) if !self.record(&record, batch) => break damaged(offset),
+                Ok(Some(_)) => fields = rare,
                 Ok(None) => break DecodeProgress::End,
-                Err(_) => break DecodeProgress::Damaged,
+                Err(error) => break damaged(error.offset),
             }
         };
+        *records = fields;
         batch.last_ticket = self.ticket;
         progress
     }
@@ -403,7 +421,7 @@ mod tests {
     use super::{Batch, DecodeProgress, LOOKS, Nodes, SegmentNode, SegmentReader, TicketRun};
     use crate::event::EventKind;
     use memtrack_format::Allocator;
-    use memtrack_format::record::{Encoder, RawFrame};
+    use memtrack_format::record::{Encoder, RawFrame, RecordBytes};
 
     #[test]
     fn nodes_have_numbers_in_the_order_of_their_first_use() {
@@ -435,8 +453,9 @@ mod tests {
         let at = encoder.free_undo(&mut bytes, at).unwrap();
         let end = encoder.alloc(&mut bytes, at, Allocator::Calloc, 0x2000, 32, 130).unwrap();
 
-        let (mut batch, mut at) = (Batch::default(), 0);
-        let progress = SegmentReader::default().decode(&bytes[..end], &mut at, &mut batch, usize::MAX);
+        let mut batch = Batch::default();
+        let mut records = RecordBytes::at(&bytes[..end], 0);
+        let progress = SegmentReader::default().decode(&mut records, &mut batch, usize::MAX);
         assert_eq!(progress, DecodeProgress::End);
         let kinds: Vec<_> = batch.events.iter().map(|event| event.kind).collect();
         assert_eq!(kinds, [EventKind::Alloc(Allocator::Malloc), EventKind::Alloc(Allocator::Calloc)]);

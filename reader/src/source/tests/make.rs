@@ -7,6 +7,7 @@ use memtrack_format::header;
 use memtrack_format::meta::{EndTimes, Process, RecordedClock, StartTimes};
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use memtrack_format::record::{CodeHead, Encoder, LineTableFormat, RawFrame};
+use memtrack_format::record_columns::ColumnSplitter;
 use memtrack_format::{Allocator, MapClass};
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
 
@@ -370,12 +371,18 @@ pub(super) fn process() -> Process {
     }
 }
 
-/// Every second block compressed, whether that helps or not.
+/// The blocks in each of the ways that there are, whether that helps or not.
 pub(super) fn push_block(file: &mut Vec<u8>, header: BlockHeader, payload: &[u8]) {
-    let compressed = lz4_flex::block::compress(payload);
-    let (codec, stored) =
-        if file.len().is_multiple_of(2) { (Codec::Lz4, compressed.as_slice()) } else { (Codec::Stored, payload) };
+    let columns = |timed| {
+        let mut splitter = ColumnSplitter::default();
+        (Codec::Lz4Columns, lz4_flex::block::compress(splitter.split(payload, timed).unwrap()))
+    };
+    let (codec, stored) = match file.len() % 5 {
+        with @ (0 | 1) if header.kind == BlockKind::Records => columns(with == 0),
+        2 | 3 => (Codec::Lz4, lz4_flex::block::compress(payload)),
+        _ => (Codec::Stored, payload.to_vec()),
+    };
     let (raw_len, stored_len) = (payload.len() as u32, stored.len() as u32);
-    file.extend(BlockHeader { codec, raw_len, stored_len, payload_crc: crc32(stored), ..header }.encode());
+    file.extend(BlockHeader { codec, raw_len, stored_len, payload_crc: crc32(&stored), ..header }.encode());
     file.extend(stored);
 }

@@ -57,14 +57,51 @@ impl SourcePosition {
 /// The source position of the instruction at byte `offset` in the code object with this table and first line.
 #[must_use]
 pub fn position(format: LineTableFormat, table: &[u8], first_line: u32, offset: u32) -> SourcePosition {
-    if offset == NOT_STARTED {
-        return SourcePosition { line: first_line, ..SourcePosition::default() };
+    PositionCursor::default().position(format, table, first_line, offset)
+}
+
+/// Looks up positions of one code object, whose offsets mostly rise from one look-up to the next: then it goes on in the
+/// table where the last one ended. The body of a module has a long table, and each of its instructions runs once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PositionCursor {
+    /// The entry of the last answer: its place in the table, the offset at which it begins, and the lines before it.
+    at: usize,
+    begin: u64,
+    lines: i64,
+}
+
+impl PositionCursor {
+    /// As [`position()`]; each call is for the same code object, whose table may only have grown.
+    pub fn position(&mut self, format: LineTableFormat, table: &[u8], first_line: u32, offset: u32) -> SourcePosition {
+        if offset == NOT_STARTED {
+            return SourcePosition { line: first_line, ..SourcePosition::default() };
+        }
+        let (line, offset) = (i64::from(first_line), u64::from(offset));
+        match format {
+            LineTableFormat::Lnotab => lnotab(table, line, offset),
+            LineTableFormat::Ranges => ranges(table, line, offset),
+            LineTableFormat::Locations => self.location(table, line, offset).unwrap_or_default(),
+        }
     }
-    let (line, offset) = (i64::from(first_line), u64::from(offset));
-    match format {
-        LineTableFormat::Lnotab => lnotab(table, line, offset),
-        LineTableFormat::Ranges => ranges(table, line, offset),
-        LineTableFormat::Locations => locations(table, line, offset).unwrap_or_default(),
+
+    fn location(&mut self, table: &[u8], first_line: i64, offset: u64) -> Option<SourcePosition> {
+        if offset < self.begin {
+            *self = Self::default();
+        }
+        let mut bytes = LocationTableReader(table.get(self.at..)?);
+        loop {
+            let head = bytes.next()?;
+            if head & 0x80 == 0 {
+                return None;
+            }
+            let end = self.begin + 2 * (u64::from(head & 7) + 1);
+            let (advance, position) = bytes.location((head >> 3) & 0xf, first_line + self.lines)?;
+            if offset < end {
+                return Some(position);
+            }
+            // A sum of 2^64 such numbers is needed to overflow, and the table is shorter.
+            *self = Self { at: table.len() - bytes.0.len(), begin: end, lines: self.lines + advance };
+        }
     }
 }
 
@@ -93,25 +130,6 @@ fn ranges(table: &[u8], first_line: i64, offset: u64) -> SourcePosition {
         }
     }
     SourcePosition::default()
-}
-
-fn locations(table: &[u8], first_line: i64, offset: u64) -> Option<SourcePosition> {
-    let mut bytes = LocationTableReader(table);
-    let mut line = first_line;
-    let mut end = 0;
-    loop {
-        let head = bytes.next()?;
-        if head & 0x80 == 0 {
-            return None;
-        }
-        end += 2 * (u64::from(head & 7) + 1);
-        let (advance, position) = bytes.location((head >> 3) & 0xf, line)?;
-        // A sum of 2^64 such numbers is needed to overflow, and the table is shorter.
-        line += advance;
-        if offset < end {
-            return Some(position);
-        }
-    }
 }
 
 /// Reads the entries of a location table (3.11 and later).
@@ -181,7 +199,7 @@ mod tests {
     use proptest::prelude::{Strategy, any, prop};
     use proptest::{prop_assert_eq, proptest};
 
-    use super::{LineTableFormat, NOT_STARTED, SourcePosition, position};
+    use super::{LineTableFormat, NOT_STARTED, PositionCursor, SourcePosition, position};
 
     /// Tables of real code objects with CPython's own answers; `lines.py` beside the file makes it.
     const FIXTURE: &str = include_str!("../fixtures/lines.txt");
@@ -219,9 +237,15 @@ mod tests {
         };
         let (table, first_line, size) = (bytes(table), number(first_line), number(size));
         let places: Vec<_> = places.iter().map(|field| place(field)).collect();
+        let mut cursor = PositionCursor::default();
         for offset in (0..size).step_by(2) {
             let (_, expected) = places[places.partition_point(|&(start, _)| start <= offset) - 1];
             assert_eq!(position(format, &table, first_line, offset), expected, "3.{minor} {name} at {offset}");
+            // In whatever order they are asked for.
+            for offset in [offset, offset / 2 & !1] {
+                let found = cursor.position(format, &table, first_line, offset);
+                assert_eq!(found, position(format, &table, first_line, offset));
+            }
         }
         assert_eq!(position(format, &table, first_line, NOT_STARTED).line, first_line);
         size / 2

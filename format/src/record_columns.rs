@@ -22,10 +22,12 @@ mod fields;
 mod head;
 mod join;
 mod read;
+mod skip;
 mod split;
 
 pub use join::join;
 pub use read::{ColumnPlace, ColumnReader, RecordColumns};
+pub use skip::skip_blocks;
 pub use split::ColumnSplitter;
 
 use crate::Allocator;

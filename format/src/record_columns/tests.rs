@@ -217,3 +217,26 @@ proptest! {
         let _ = joined(&columns, length);
     }
 }
+
+proptest! {
+    /// What is passed over is what the decoder reads as blocks.
+    #[test]
+    fn blocks_are_passed_over(timed: bool, steps in prop::collection::vec((any::<u8>(), any::<u64>(), any::<u64>()), 0..300)) {
+        let records = segment(timed, &steps);
+        let (mut decoder, mut at, mut others) = (crate::record::Decoder::new(), 0, Vec::new());
+        while let Some((record, next)) = decoder.next(&records, at).unwrap() {
+            let is_block = matches!(record, crate::record::Record::Alloc { .. } | crate::record::Record::Free { .. });
+            others.extend((!is_block).then_some((at, next)));
+            at = next;
+        }
+        let mut at = 0;
+        for (start, next) in others {
+            prop_assert_eq!(super::skip_blocks(&records, at, timed), start);
+            at = next;
+        }
+        prop_assert_eq!(super::skip_blocks(&records, at, timed), records.len());
+        // Of a record that is cut, the start is given.
+        let last = super::skip_blocks(&records[..records.len() - 1], at.min(records.len() - 1), timed);
+        prop_assert!(last < records.len());
+    }
+}

@@ -242,7 +242,7 @@ mod tests {
             let (_, expected) = places[places.partition_point(|&(start, _)| start <= offset) - 1];
             assert_eq!(position(format, &table, first_line, offset), expected, "3.{minor} {name} at {offset}");
             // In whatever order they are asked for.
-            for offset in [offset, offset / 2 & !1] {
+            for offset in [offset, (offset / 2) & !1] {
                 let found = cursor.position(format, &table, first_line, offset);
                 assert_eq!(found, position(format, &table, first_line, offset));
             }

@@ -223,7 +223,7 @@ proptest! {
     #[test]
     fn blocks_are_passed_over(timed: bool, steps in prop::collection::vec((any::<u8>(), any::<u64>(), any::<u64>()), 0..300)) {
         let records = segment(timed, &steps);
-        let (mut decoder, mut at, mut others) = (crate::record::Decoder::new(), 0, Vec::new());
+        let (mut decoder, mut at, mut others) = (Decoder::new(), 0, Vec::new());
         while let Some((record, next)) = decoder.next(&records, at).unwrap() {
             let is_block = matches!(record, crate::record::Record::Alloc { .. } | crate::record::Record::Free { .. });
             others.extend((!is_block).then_some((at, next)));

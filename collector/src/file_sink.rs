@@ -12,6 +12,7 @@ use memtrack_format::block::{BlockHeader, BlockKind};
 use memtrack_format::header;
 use memtrack_format::mapped::{self, MappedFile};
 use memtrack_format::meta::Process;
+use memtrack_format::watermark;
 use rustc_hash::FxHashMap;
 
 use crate::pack::{Compression, Packer};
@@ -33,6 +34,8 @@ pub struct FileSink<W: Write + Send> {
     groups: FxHashMap<u32, SegmentGroup>,
     waiting: usize,
     image_ticket: u64,
+    /// The last watermark and its busy streams, if it was not written.
+    watermark: Option<(u64, Vec<u32>)>,
     packages: Packages,
     sources: Option<SourceRecorder>,
 }
@@ -61,7 +64,16 @@ impl<W: Write + Send> FileSink<W> {
         out.write_all(&header::encode())?;
         out.flush()?;
         let (packer, packages) = (Packer::new(compression)?, Packages::default());
-        Ok(Self { out, packer, groups: FxHashMap::default(), waiting: 0, image_ticket: 0, packages, sources: None })
+        Ok(Self {
+            out,
+            packer,
+            groups: FxHashMap::default(),
+            waiting: 0,
+            image_ticket: 0,
+            watermark: None,
+            packages,
+            sources: None,
+        })
     }
 
     /// The capture will have the source lines of Python's frames.
@@ -107,6 +119,14 @@ impl<W: Write + Send> FileSink<W> {
     fn write_sources(&mut self) -> io::Result<()> {
         let payloads = self.sources.as_mut().map(SourceRecorder::take).unwrap_or_default();
         payloads.iter().try_for_each(|payload| self.block(BlockHeader::plain(BlockKind::Sources), payload, &[]))
+    }
+
+    /// Writes the last watermark: behind the records that it is of.
+    fn write_watermark(&mut self) -> io::Result<()> {
+        let Some((ticket, busy)) = self.watermark.take() else { return Ok(()) };
+        let header =
+            BlockHeader { first_ticket: ticket, last_ticket: ticket, ..BlockHeader::plain(BlockKind::Watermark) };
+        self.block(header, &watermark::encode(&busy), &[])
     }
 
     fn write_all_groups(&mut self) -> io::Result<()> {
@@ -167,6 +187,11 @@ impl<W: Write + Send> Sink for FileSink<W> {
         self.block(header, &mapped::encode(files), &[])
     }
 
+    fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
+        self.watermark = Some((before_ticket, busy.to_vec()));
+        Ok(())
+    }
+
     fn replaced(&mut self, ticket: u64) -> io::Result<()> {
         self.image_ticket = ticket;
         Ok(())
@@ -174,6 +199,7 @@ impl<W: Write + Send> Sink for FileSink<W> {
 
     fn checkpoint(&mut self) -> io::Result<()> {
         self.write_all_groups()?;
+        self.write_watermark()?;
         self.write_packages()?;
         self.write_sources()?;
         self.out.flush()
@@ -181,6 +207,7 @@ impl<W: Write + Send> Sink for FileSink<W> {
 
     fn finish(&mut self, complete: bool) -> io::Result<()> {
         self.write_all_groups()?;
+        self.write_watermark()?;
         self.write_packages()?;
         self.write_sources()?;
         if complete {

@@ -144,6 +144,11 @@ impl Observer {
         self.writer.len() >= FULL
     }
 
+    /// Whether anything was collected that was not handed over.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.writer.is_empty()
+    }
+
     /// Hands over what was collected; `false`: nothing was.
     pub(crate) fn hand_over(&mut self, queue: &SinkQueue) -> bool {
         if self.writer.is_empty() {

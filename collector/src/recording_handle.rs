@@ -2,6 +2,10 @@
 //!
 //! Invariant: it keeps no recording alive, and no draining thread waits for its user.
 
+use std::time::Duration;
+
+use memtrack_transport::clock::monotonic_ns;
+
 use crate::recorded_children::RecordedChildren;
 use crate::recording_access::{RecordedProcess, RecordingAccess};
 
@@ -21,6 +25,12 @@ impl RecordingHandle {
     #[must_use]
     pub fn processes(&self) -> Vec<RecordedProcess> {
         self.all().iter().map(|(number, access)| access.describe(*number)).collect()
+    }
+
+    /// For this long, checkpoints come more often: somebody follows the captures while they are written.
+    pub fn follow_for(&self, time: Duration) {
+        let until_ns = monotonic_ns().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.all().iter().for_each(|(_, access)| access.progress.set_followed(until_ns));
     }
 
     /// All recordings, with their numbers.

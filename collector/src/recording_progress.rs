@@ -15,6 +15,8 @@ pub(crate) struct RecordingProgress {
     record_bytes: AtomicU64,
     resident_bytes: AtomicU64,
     ended: AtomicBool,
+    /// Until this time on the monotonic clock somebody follows the capture while it is written.
+    followed_until_ns: AtomicU64,
 }
 
 impl RecordingProgress {
@@ -32,6 +34,16 @@ impl RecordingProgress {
     /// The process has ended, or replaced its image and is recorded again.
     pub(crate) fn set_ended(&self, ended: bool) {
         self.ended.store(ended, Relaxed);
+    }
+
+    /// Somebody follows the capture, at least until this time on the monotonic clock.
+    pub(crate) fn set_followed(&self, until_ns: u64) {
+        self.followed_until_ns.fetch_max(until_ns, Relaxed);
+    }
+
+    /// Whether somebody follows the capture at this time.
+    pub(crate) fn is_followed(&self, now_ns: u64) -> bool {
+        now_ns < self.followed_until_ns.load(Relaxed)
     }
 
     /// The metadata of the process; `None` before it has connected.

@@ -39,6 +39,8 @@ const SHORTEST_PEAK_NS: u64 = 1_000_000;
 const LONGEST_PEAK_NS: u64 = 100_000_000;
 /// Age at which memtrack's library is in use in a process, in nanoseconds.
 const LIBRARY_IN_USE_NS: u64 = 8_000_000;
+/// Interval of checkpoints while somebody follows the capture, in nanoseconds.
+const FOLLOWED_CHECKPOINT_NS: u64 = 100_000_000;
 /// Slots beyond the last used one that every round checks.
 const AHEAD: u32 = 4;
 /// The longest sleep while the process is idle.
@@ -73,8 +75,10 @@ pub(crate) struct Session {
     checkpoint_ns: u64,
     changed: bool,
     dirty: bool,
+    /// Records or observations have come that no watermark is behind.
+    unmarked: bool,
     last_event_ns: u64,
-    next_checkpoint_ns: u64,
+    last_checkpoint_ns: u64,
     last_check_ns: u64,
     next_sweep_ns: u64,
     next_life_ns: u64,
@@ -153,8 +157,9 @@ impl Session {
             checkpoint_ns: nanoseconds(options.checkpoint),
             changed: false,
             dirty: false,
+            unmarked: false,
             last_event_ns: now,
-            next_checkpoint_ns: now.saturating_add(nanoseconds(options.checkpoint)),
+            last_checkpoint_ns: now,
             last_check_ns: 0,
             next_sweep_ns: now,
             next_life_ns: now.saturating_add(LIFE_NS),
@@ -183,14 +188,19 @@ impl Session {
     fn round_with(&mut self, observe: bool, queue: &mut SinkQueue) -> DrainPace {
         let now = monotonic_ns();
         self.find_used_slots(now);
-        let ticket = observe.then(|| self.observer.observe(&self.area, now));
-        let busy = ticket.filter(|_| queue.wants_watermarks()).map(|ticket| (ticket, self.busy(now)));
+        let checkpoint = now.saturating_sub(self.last_checkpoint_ns) >= self.checkpoint_interval(now);
+        let marks = checkpoint && (self.unmarked || self.observer.has_waiting());
+        let ticket = (observe || marks).then(|| self.observer.observe(&self.area, now));
+        let marked = ticket.filter(|_| marks || queue.wants_watermarks());
+        let busy = marked.map(|ticket| (ticket, self.busy(now)));
         if let Some(maps) = &mut self.maps {
             maps.round(&self.area, now, queue.wants_watermarks(), queue);
         }
-        let checkpoint = now >= self.next_checkpoint_ns;
         let freed = self.drain(checkpoint || queue.wants_watermarks(), queue);
+        // A thread may have recorded since the ticket was taken.
+        self.unmarked = self.changed || (self.unmarked && !marks);
         if let Some((ticket, busy)) = busy {
+            self.dirty |= marks;
             self.observer.hand_over(queue);
             queue.watermark(ticket, busy);
         }
@@ -254,9 +264,7 @@ impl Session {
             }
         }
         self.observer.hand_over(queue);
-        if queue.wants_watermarks() {
-            queue.watermark(last, Vec::new());
-        }
+        queue.watermark(last, Vec::new());
         self.read_processor_time();
         let (cpu_ns, resident_peak) = (self.cpu_ns, self.resident_peak());
         let (record_bytes, collector_cpu_ns) = (Some(queue.record_bytes), queue.processor_ns());
@@ -412,7 +420,7 @@ impl Session {
         }
         if checkpoint {
             self.save(queue);
-            self.next_checkpoint_ns = now.saturating_add(self.checkpoint_ns);
+            self.last_checkpoint_ns = now;
         } else if self.observer.is_full() {
             self.observer.hand_over(queue);
         }
@@ -428,6 +436,11 @@ impl Session {
                 self.observer.note_segment_pages(0, discarded);
             }
         }
+    }
+
+    fn checkpoint_interval(&self, now: u64) -> u64 {
+        let is_followed = self.progress.is_followed(now);
+        if is_followed { self.checkpoint_ns.min(FOLLOWED_CHECKPOINT_NS) } else { self.checkpoint_ns }
     }
 
     /// Hands over all other changes and requests a checkpoint.

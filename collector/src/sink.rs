@@ -55,7 +55,8 @@ pub trait Sink: Send {
         Ok(())
     }
 
-    /// Whether the sink needs [`Sink::watermark`]; asked once, at the start. If so, each round hands over all new records.
+    /// Whether the sink needs [`Sink::watermark`] after each round; asked once, at the start. If so, each round hands over all
+    /// new records. Else there is one before each checkpoint that follows new records.
     fn wants_watermarks(&self) -> bool {
         false
     }

@@ -12,6 +12,7 @@ use memtrack_format::header;
 use memtrack_format::meta::{Process, PythonVersion};
 use memtrack_format::observe::{Observation, ObservationReader};
 use memtrack_format::record_columns::{MAX_HEAD, join};
+use memtrack_format::watermark;
 use memtrack_transport::layout::{SEGMENT_ROOM, SLOT_COUNTS, image, state};
 
 use crate::fake_target::FakeTarget;
@@ -48,6 +49,7 @@ struct ParsedCapture {
     streams: BTreeMap<u32, Vec<u8>>,
     process: Process,
     observations: Vec<Observation>,
+    watermarks: Vec<u64>,
     complete: bool,
 }
 
@@ -99,6 +101,11 @@ impl Medium {
                     capture.streams.entry(header.stream).or_default().extend(payload);
                 }
                 BlockKind::End => capture.complete = true,
+                BlockKind::Watermark => {
+                    assert!(header.first_ticket > capture.watermarks.last().copied().unwrap_or(0));
+                    assert!(watermark::decode(&payload).is_some());
+                    capture.watermarks.push(header.first_ticket);
+                }
                 BlockKind::Aggregate
                 | BlockKind::Mapped
                 | BlockKind::Members
@@ -225,6 +232,7 @@ fn an_unfinished_segment_can_be_read_while_it_is_written() {
     target.area.control().python_version.store(0x030b_0700, SeqCst);
     writer.write(b"two");
     eventually("the second piece", || medium.read().streams[&0] == b"onetwo");
+    assert!(medium.read().watermarks.len() >= 2);
     eventually("the version", || medium.read().process.python_version == Some(PythonVersion { hex: 0x030b_0700 }));
     assert!(!medium.read().complete);
     drop(target);

@@ -62,6 +62,8 @@ pub enum BlockKind {
     Members = 8,
     /// Source lines of frames: see [`crate::sources`].
     Sources = 9,
+    /// How far a capture that is being written can be put in order: see [`crate::watermark`].
+    Watermark = 10,
 }
 
 /// How a payload is stored.
@@ -217,6 +219,7 @@ impl BlockKind {
             Self::Mapped,
             Self::Members,
             Self::Sources,
+            Self::Watermark,
         ];
         all.into_iter().find(|&kind| kind as u8 == number)
     }

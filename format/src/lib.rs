@@ -24,6 +24,7 @@ pub mod record_columns;
 pub mod sources;
 pub mod symbols;
 pub mod varint;
+pub mod watermark;
 mod writable_bytes;
 
 pub use allocator::{Allocator, MapClass, PythonDomain};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use memtrack_format::meta::Process;
 
@@ -76,6 +77,8 @@ fn a_slow_sink_makes_the_target_wait_and_loses_nothing() {
 /// Verifies watermarks: after one, only busy streams may have records with earlier tickets.
 #[derive(Default)]
 struct Strict {
+    /// Not in each round, but before checkpoints.
+    rare: bool,
     limits: BTreeMap<u32, u64>,
     all: u64,
     open: BTreeMap<u32, Vec<u8>>,
@@ -109,7 +112,7 @@ impl Sink for Strict {
     }
 
     fn wants_watermarks(&self) -> bool {
-        true
+        !self.rare
     }
 
     fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
@@ -128,10 +131,20 @@ impl Sink for Strict {
 
 #[test]
 fn quiet_streams_bring_later_tickets_only() {
+    later_tickets_only(false);
+}
+
+#[test]
+fn the_same_with_watermarks_at_checkpoints() {
+    later_tickets_only(true);
+}
+
+fn later_tickets_only(rare: bool) {
     let dir = directory();
-    let sink = Strict::default();
+    let sink = Strict { rare, ..Strict::default() };
     let report = Arc::clone(&sink.report);
-    let collector = start_with(dir.path(), RecordingOptions::default(), Box::new(sink));
+    let options = RecordingOptions { checkpoint: Duration::from_millis(5), ..RecordingOptions::default() };
+    let collector = start_with(dir.path(), options, Box::new(sink));
     let target = FakeTarget::start(collector.socket_path());
     let record = |events: u32| {
         let mut writer = target.writer();

@@ -199,6 +199,8 @@ impl Scan<'_> {
                 let files = self.decoded(&piece, mapped::decode)?.into_iter();
                 self.index.mapped.extend(files.map(|file| (piece.header.first_ticket, file)));
             }
+            // For those who follow a capture while it is written.
+            BlockKind::Watermark => {}
             // Stands at the beginning of a file only, and is dealt with there.
             BlockKind::Members => self.index.lost.add(1, piece.stored_bytes()),
             BlockKind::End => {

@@ -29,6 +29,7 @@ mod processes;
 mod recordings;
 mod resident;
 mod rings;
+mod running;
 mod signals;
 mod stacks;
 mod support;

@@ -4,7 +4,8 @@
 //! for the allocations. Invariant: each warning about missing data is printed once.
 
 use anyhow::{Result, bail};
-use memtrack_reader::analysis::Tally;
+use memtrack_reader::analysis::{Selection, Tally};
+use memtrack_reader::query::units::Time;
 use memtrack_reader::query::{
     AllocationRecord, AllocationScan, Amount, Comparison, Expr, KeyMoments, MatchContext, Matcher, Number,
 };
@@ -15,22 +16,26 @@ use crate::reports::capture_info::{Capture, CaptureInfo};
 use crate::reports::presentation::Presentation;
 use crate::terminal::Progress;
 
-/// The filters of a request as a query expression.
-pub(crate) fn filters(request: &Request<'_>) -> Expr {
+/// The filters of a request as a query expression for this capture.
+///
+/// # Errors
+/// It has not the mark that the request names.
+pub(crate) fn filters(request: &Request<'_>, file: &source::CaptureReader) -> Result<Expr> {
     let mut all = vec![request.filter.expr()];
     if request.min_bytes > 0 {
         all.push(Expr::Number(Number::Bytes, Comparison::AtLeast, Amount::Plain(request.min_bytes)));
     }
-    if let Some(from) = request.from {
-        all.push(Expr::Number(Number::Time, Comparison::AtLeast, Amount::Moment(from)));
+    let Selection { from_ns, to_ns, .. } = request.selection(file)?;
+    if from_ns > 0 {
+        all.push(Expr::Number(Number::Time, Comparison::AtLeast, Amount::Moment(Time::Ns(from_ns))));
     }
-    if let Some(to) = request.latest() {
-        all.push(Expr::Number(Number::Time, Comparison::Less, Amount::Moment(to)));
+    if to_ns < u64::MAX {
+        all.push(Expr::Number(Number::Time, Comparison::Less, Amount::Moment(Time::Ns(to_ns))));
     }
-    Expr::And(all)
+    Ok(Expr::And(all))
 }
 
-/// Calls `take` for every allocation of one capture that satisfies `expr`, in the order in which they end; returns the
+/// Calls `take` for every allocation of one capture that satisfies `expr` and the filters of the request, in the order in which they end; returns the
 /// capture. Stacks are matched as recorded; the returned capture is prepared for display if the request says so.
 ///
 /// # Errors
@@ -50,7 +55,8 @@ pub(crate) fn for_each_allocation(
         capture.fold_beside(&request.display)?;
     }
     let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: file.duration_ns()? };
-    let judge = Matcher::new(expr, &known);
+    let expr = Expr::And(vec![filters(request, file)?, expr.clone()]);
+    let judge = Matcher::new(&expr, &known);
     let moments = KeyMoments::of(&capture.analysis.totals, Options::default().temporary_threshold);
     let mut lives = AllocationScan::new(moments, |life: &AllocationRecord| {
         if judge.takes(life) {

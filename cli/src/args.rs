@@ -105,6 +105,8 @@ pub(crate) enum Command {
     Transform(Transform),
     /// List the programs that are being recorded
     Ps(running::PsArgs),
+    /// Name the present moment in the capture of a program that is being recorded, for --from and --to mark:NAME
+    Mark(running::MarkArgs),
     /// Put several captures into one file
     Merge(rewrite::MergeArgs),
     /// Write a smaller capture without small, short-lived allocations; peak and leaks stay exact

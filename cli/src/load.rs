@@ -2,6 +2,7 @@
 //!
 //! Invariant: reports cannot tell whether the sums were computed now from records, or during the recording.
 
+pub(crate) mod bounds;
 mod several;
 
 use std::path::{Path, PathBuf};
@@ -13,11 +14,11 @@ use memtrack_reader::analysis::{Selection, Tally};
 use memtrack_reader::combine::beneath;
 use memtrack_reader::origin::Whose;
 use memtrack_reader::program::Program;
-use memtrack_reader::query::units::Time;
 use memtrack_reader::source::{self, DataLoss, ReadSummary};
 use memtrack_reader::symbols::{DebugFileSearch, Debuginfod, SymbolProblem, apply};
 use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, aggregate, columns};
 
+use self::bounds::TimeBound;
 use self::several::{combined, load_several, note_combined};
 use crate::message;
 use crate::reports::capture_info::{Capture, CaptureInfo, ProcessRow, rfc3339};
@@ -105,9 +106,9 @@ pub(crate) struct Request<'a> {
     /// Minimum size of an allocation.
     pub(crate) min_bytes: u64,
     /// Allocations before this time are excluded.
-    pub(crate) from: Option<Time>,
+    pub(crate) from: Option<TimeBound>,
     /// Allocations at or after this time are excluded.
-    pub(crate) to: Option<Time>,
+    pub(crate) to: Option<TimeBound>,
     /// Finds debug files; its cache is shared by all captures of the report.
     pub(crate) search: DebugFileSearch,
     /// Merge calls on one line: for formats without columns.
@@ -241,24 +242,18 @@ impl Request<'_> {
         self.min_bytes > 0 || self.from.is_some() || self.to.is_some()
     }
 
-    /// The exclusive end of the time range; `None` for 100%, so that allocations at the very end are included.
-    pub(crate) fn latest(&self) -> Option<Time> {
-        self.to.filter(|to| *to != Time::Percent(100.0))
-    }
-
-    /// The selection by size and time, with percentages resolved for this capture.
+    /// The selection by size and time, with percentages and marks resolved for this capture.
     ///
     /// # Errors
-    /// The duration cannot be read.
+    /// The duration cannot be read, or there is no such mark.
     pub(crate) fn selection(&self, file: &source::CaptureReader) -> Result<Selection> {
-        let relative = [self.from, self.to].iter().any(|time| matches!(time, Some(Time::Percent(_))));
-        let duration_ns = if relative { file.duration_ns()? } else { 0 };
-        let to = self.latest();
-        Ok(Selection {
-            min_bytes: self.min_bytes,
-            from_ns: self.from.map_or(0, |from| from.ns(duration_ns)),
-            to_ns: to.map_or(u64::MAX, |to| to.ns(duration_ns)),
-        })
+        let ns = |bound: Option<&TimeBound>, without: u64| match bound {
+            Some(bound) => bound.ns(file, self.paths),
+            None => Ok(without),
+        };
+        // Up to 100% includes allocations at the very end.
+        let to = self.to.as_ref().filter(|to| !to.is_the_end());
+        Ok(Selection { min_bytes: self.min_bytes, from_ns: ns(self.from.as_ref(), 0)?, to_ns: ns(to, u64::MAX)? })
     }
 }
 
@@ -441,6 +436,7 @@ pub(crate) fn capture_info(file: &source::CaptureReader, lost: DataLoss) -> Capt
         format_version: file.format_version(),
         process: file.process().clone(),
         sources: file.sources().to_vec(),
+        marks: file.marks().to_vec(),
         aggregated: file.aggregated(),
         complete: file.complete(),
         time_uncertainty_ns: file.process().time_uncertainty_ns,

@@ -82,6 +82,7 @@ fn run() -> anyhow::Result<u8> {
         Command::Query(query) => commands::query::run(&query),
         Command::Transform(transform) => commands::transform::run(&transform),
         Command::Ps(ps) => commands::ps::run(&ps),
+        Command::Mark(mark) => commands::mark::run(&mark),
         Command::Merge(merge) => commands::rewrite::merge(&merge),
         Command::Strip(strip) => commands::rewrite::strip(&strip),
         Command::Symbolize(symbolize) => commands::symbolize::run(&symbolize),

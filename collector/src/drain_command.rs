@@ -3,8 +3,9 @@
 //! Invariant: a sender does not wait for the execution of its command.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Sender, bounded};
 use memtrack_format::meta::Process;
 use memtrack_transport::Area;
 use memtrack_transport::clock::StampingClock;
@@ -12,6 +13,9 @@ use memtrack_transport::clock::StampingClock;
 use crate::procfs::{ProcessHandle, ResidentMemory};
 use crate::summary::{ProcessExit, RecordingEnd};
 use crate::waker::Waker;
+
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A command to a draining thread.
 #[derive(Debug)]
@@ -22,6 +26,8 @@ pub(crate) enum DrainCommand {
     NoRoom(String),
     /// The first process has ended.
     ChildExited(ProcessExit),
+    /// Name the present moment; the answer is its time since the recording began, `None` without a living process.
+    Mark(String, Sender<Option<u64>>),
     /// End the recording.
     Finish(RecordingEnd),
 }
@@ -56,6 +62,14 @@ pub(crate) struct CommandSender {
 impl CommandSender {
     pub(crate) fn new(commands: Sender<DrainCommand>, waker: Arc<Waker>) -> Self {
         Self { commands, waker }
+    }
+
+    /// Sends a command whose answer is waited for, but not for long: `None` if the thread has ended or is too busy.
+    pub(crate) fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> DrainCommand) -> Option<T> {
+        let (answer, answered) = bounded(1);
+        self.commands.send_timeout(command(answer), PATIENCE).ok()?;
+        self.waker.wake();
+        answered.recv_timeout(PATIENCE).ok()
     }
 
     /// Sends a command; without effect if the thread has ended.

@@ -91,6 +91,11 @@ impl DrainThread {
                 self.exited = Some(exited);
                 self.end();
             }
+            DrainCommand::Mark(name, answer) => {
+                let session = self.session.as_mut().filter(|_| !self.over);
+                // The one who asked may have lost patience.
+                let _ = answer.send(session.map(|session| session.mark(name, &self.queue)));
+            }
             DrainCommand::Finish(_) => {}
         }
     }

@@ -11,6 +11,7 @@ use crc32fast::hash as crc32;
 use memtrack_format::block::{BlockHeader, BlockKind};
 use memtrack_format::header;
 use memtrack_format::mapped::{self, MappedFile};
+use memtrack_format::marks::{self, Mark};
 use memtrack_format::meta::Process;
 use memtrack_format::watermark;
 use rustc_hash::FxHashMap;
@@ -190,6 +191,11 @@ impl<W: Write + Send> Sink for FileSink<W> {
     fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
         self.watermark = Some((before_ticket, busy.to_vec()));
         Ok(())
+    }
+
+    fn mark(&mut self, mark: &Mark, ticket: u64) -> io::Result<()> {
+        let header = BlockHeader { first_ticket: ticket, last_ticket: ticket, ..BlockHeader::plain(BlockKind::Marks) };
+        self.block(header, &marks::encode(std::slice::from_ref(mark)), &[])
     }
 
     fn replaced(&mut self, ticket: u64) -> io::Result<()> {

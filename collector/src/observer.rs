@@ -33,6 +33,8 @@ pub(crate) struct Observer {
     next_snapshot_ns: u64,
     last_rss: u64,
     last_snapshot_ns: u64,
+    /// The time of the last tick.
+    last_ns: u64,
     /// The word of the ticket that was taken last.
     word: u64,
     /// The kernel's high-water mark of resident memory when it was last read, and the process's own at that mark.
@@ -56,6 +58,7 @@ impl Observer {
             next_snapshot_ns: 0,
             last_rss: 0,
             last_snapshot_ns: 0,
+            last_ns: 0,
             word: 0,
             seen_peak: 0,
             own_peak: 0,
@@ -75,7 +78,7 @@ impl Observer {
     pub(crate) fn observe(&mut self, area: &Area, now_ns: u64) -> u64 {
         match self.due(now_ns).then(|| self.rss(area)).flatten() {
             Some(rss) => self.snapshot(area, rss),
-            None => self.tick(area),
+            None => self.tick(area).ticket,
         }
     }
 
@@ -183,10 +186,11 @@ impl Observer {
         self.own_peak = self.own_peak.saturating_sub(self.resident.library.saturating_sub(before));
     }
 
-    fn tick(&mut self, area: &Area) -> u64 {
+    /// Takes a tick. Its time is later than that of every earlier one, so it divides the events exactly.
+    pub(crate) fn tick(&mut self, area: &Area) -> Tick {
         let (tick, _) = self.take(area);
         self.writer.add(&Observation::Tick(tick));
-        tick.ticket
+        tick
     }
 
     fn snapshot(&mut self, area: &Area, rss: u64) -> u64 {
@@ -198,14 +202,18 @@ impl Observer {
         tick.ticket
     }
 
-    /// Takes a ticket with its time: the tick, and the stamping clock at it.
+    /// Takes a ticket with its time, which is later than the last one: the tick, and the stamping clock at it.
     fn take(&mut self, area: &Area) -> (Tick, u64) {
         let mut attempt = 1;
         loop {
             let (ticks, time_ns) = (self.clock.now(), monotonic_ns());
+            if time_ns <= self.last_ns {
+                continue;
+            }
             self.word = take_ticket(area);
             if attempt == ATTEMPTS || monotonic_ns().saturating_sub(time_ns) < LOOSE_NS {
                 area.control().timed.0.store(ticks, SeqCst);
+                self.last_ns = time_ns;
                 return (Tick { ticket: ticket::sequence(self.word), time_ns }, ticks);
             }
             attempt += 1;

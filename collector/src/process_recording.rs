@@ -58,7 +58,7 @@ impl ProcessRecording {
 
     /// Access for other threads.
     pub(crate) fn access(&self) -> RecordingAccess {
-        RecordingAccess { progress: Arc::clone(&self.progress) }
+        RecordingAccess { commands: self.commands.clone(), progress: Arc::clone(&self.progress) }
     }
 
     /// Ends the recording if it still runs, and waits for it.

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use memtrack_format::meta::Process;
 
+use crate::drain_command::CommandSender;
 use crate::recording_progress::RecordingProgress;
 
 /// Access to the recording of one process.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordingAccess {
+    pub(crate) commands: CommandSender,
     pub(crate) progress: Arc<RecordingProgress>,
 }
 

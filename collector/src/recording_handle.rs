@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use memtrack_transport::clock::monotonic_ns;
 
+use crate::drain_command::DrainCommand;
 use crate::recorded_children::RecordedChildren;
 use crate::recording_access::{RecordedProcess, RecordingAccess};
 
@@ -31,6 +32,18 @@ impl RecordingHandle {
     pub fn follow_for(&self, time: Duration) {
         let until_ns = monotonic_ns().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         self.all().iter().for_each(|(_, access)| access.progress.set_followed(until_ns));
+    }
+
+    /// Names the present moment in every capture of the recording; the time in the first process, in nanoseconds since its
+    /// recording began, and the number of captures. `None`: no recorded process is alive.
+    #[must_use]
+    pub fn mark(&self, name: &str) -> Option<(u64, u64)> {
+        let set = |(_, access): (u32, RecordingAccess)| {
+            let mark = |answer| DrainCommand::Mark(name.to_owned(), answer);
+            if access.progress.has_ended() { None } else { access.commands.ask(mark).flatten() }
+        };
+        let times: Vec<u64> = self.all().into_iter().filter_map(set).collect();
+        times.first().map(|first| (*first, times.len() as u64))
     }
 
     /// All recordings, with their numbers.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::Duration;
 
+use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
 use memtrack_transport::layout::{image, state};
@@ -210,6 +211,15 @@ impl Session {
         }
         self.do_due_work(now, checkpoint, queue);
         self.pace(now, freed)
+    }
+
+    /// Names the present moment, with a tick of its own; returns its time since the recording of the process began.
+    pub(crate) fn mark(&mut self, name: String, queue: &SinkQueue) -> u64 {
+        let tick = self.observer.tick(&self.area);
+        self.observer.hand_over(queue);
+        queue.mark(Mark { time_ns: tick.time_ns, name }, tick.ticket);
+        self.dirty = true;
+        tick.time_ns.saturating_sub(self.process.start.monotonic_ns.unwrap_or(tick.time_ns))
     }
 
     /// Sleeps until the target records again, a command comes, or a snapshot is due. `pending`: whether a command waits.

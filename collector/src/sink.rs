@@ -5,6 +5,7 @@
 use std::io;
 
 use memtrack_format::mapped::MappedFile;
+use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 
 /// Consecutive records of one stream.
@@ -52,6 +53,15 @@ pub trait Sink: Send {
     /// A write error.
     fn mapped(&mut self, files: &[MappedFile]) -> io::Result<()> {
         let _ = files;
+        Ok(())
+    }
+
+    /// A moment that was named; its tick, which has this ticket, was handed over before.
+    ///
+    /// # Errors
+    /// A write error.
+    fn mark(&mut self, mark: &Mark, ticket: u64) -> io::Result<()> {
+        let _ = (mark, ticket);
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use memtrack_format::mapped::MappedFile;
+use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 
 use crate::procfs;
@@ -28,6 +29,7 @@ enum SinkMessage {
     Records { place: PieceHead, bytes: Vec<u8> },
     Observations { payload: Vec<u8>, first: u64, last: u64 },
     Mapped(Vec<MappedFile>),
+    Mark { mark: Mark, ticket: u64 },
     Watermark { ticket: u64, busy: Vec<u32> },
     Replaced { ticket: u64 },
     Checkpoint,
@@ -105,6 +107,10 @@ impl SinkQueue {
         self.send(SinkMessage::Mapped(files));
     }
 
+    pub(crate) fn mark(&self, mark: Mark, ticket: u64) {
+        self.send(SinkMessage::Mark { mark, ticket });
+    }
+
     pub(crate) fn watermark(&self, ticket: u64, busy: Vec<u32>) {
         self.send(SinkMessage::Watermark { ticket, busy });
     }
@@ -175,6 +181,7 @@ fn call(sink: &mut dyn Sink, message: &SinkMessage) -> io::Result<()> {
         }),
         SinkMessage::Observations { payload, first, last } => sink.observations(payload, *first, *last),
         SinkMessage::Mapped(files) => sink.mapped(files),
+        SinkMessage::Mark { mark, ticket } => sink.mark(mark, *ticket),
         SinkMessage::Watermark { ticket, busy } => sink.watermark(*ticket, busy),
         SinkMessage::Replaced { ticket } => sink.replaced(*ticket),
         SinkMessage::Checkpoint => sink.checkpoint(),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use memtrack_format::block::{BlockHeader, BlockKind, Codec, HEADER_LEN, prefix};
 use memtrack_format::header;
+use memtrack_format::marks::{self, Mark};
 use memtrack_format::meta::{Process, PythonVersion};
 use memtrack_format::observe::{Observation, ObservationReader};
 use memtrack_format::record_columns::{MAX_HEAD, join};
@@ -50,6 +51,7 @@ struct ParsedCapture {
     process: Process,
     observations: Vec<Observation>,
     watermarks: Vec<u64>,
+    marks: Vec<Mark>,
     complete: bool,
 }
 
@@ -100,6 +102,7 @@ impl Medium {
                     places.insert(header.stream, (header.segment, header.offset + header.raw_len, header.first_ticket));
                     capture.streams.entry(header.stream).or_default().extend(payload);
                 }
+                BlockKind::Marks => capture.marks.extend(marks::decode(&payload).unwrap()),
                 BlockKind::End => capture.complete = true,
                 BlockKind::Watermark => {
                     assert!(header.first_ticket > capture.watermarks.last().copied().unwrap_or(0));

@@ -64,6 +64,8 @@ pub enum BlockKind {
     Sources = 9,
     /// How far a capture that is being written can be put in order: see [`crate::watermark`].
     Watermark = 10,
+    /// Moments that were named: see [`crate::marks`].
+    Marks = 11,
 }
 
 /// How a payload is stored.
@@ -220,6 +222,7 @@ impl BlockKind {
             Self::Members,
             Self::Sources,
             Self::Watermark,
+            Self::Marks,
         ];
         all.into_iter().find(|&kind| kind as u8 == number)
     }

@@ -16,6 +16,7 @@ pub mod file_stamp;
 pub mod header;
 pub mod lines;
 pub mod mapped;
+pub mod marks;
 pub mod members;
 pub mod meta;
 pub mod observe;

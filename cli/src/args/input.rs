@@ -8,10 +8,11 @@ use clap::Args;
 use memtrack_format::Allocator;
 use memtrack_reader::Filter;
 use memtrack_reader::origin::Whose;
-use memtrack_reader::query::units::{Time, size, time};
+use memtrack_reader::query::units::size;
 use regex::Regex;
 
 use super::ViewArgs;
+use crate::load::bounds::TimeBound;
 use crate::load::{Request, search};
 use crate::reports::display::DisplayOptions;
 
@@ -67,15 +68,16 @@ pub(crate) struct FilterArgs {
     /// Only single allocations of at least SIZE, such as 512, 10kB or 1MB
     #[arg(long, help_heading = FILTERS, value_name = "SIZE", value_parser = size)]
     pub(crate) min_bytes: Option<u64>,
-    /// Only allocations made at TIME after the start or later: 1.5s, 250ms, or 50% of the whole duration
+    /// Only allocations made at TIME after the start or later: 1.5s, 250ms, 50% of the whole duration, or mark:NAME, the
+    /// last mark of this name (mark:NAME#2: the second one) that 'memtrack mark' has set
     ///
     /// The view is unchanged: with --leaks, allocations made in the interval and never freed; at the high-water mark,
     /// allocations made in the interval and live at the peak of the whole process.
-    #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = time)]
-    pub(crate) from: Option<Time>,
+    #[arg(long, help_heading = FILTERS, value_name = "TIME")]
+    pub(crate) from: Option<TimeBound>,
     /// Only allocations made before TIME after the start, as in --from
-    #[arg(long, help_heading = FILTERS, value_name = "TIME", value_parser = time)]
-    pub(crate) to: Option<Time>,
+    #[arg(long, help_heading = FILTERS, value_name = "TIME")]
+    pub(crate) to: Option<TimeBound>,
     #[command(flatten)]
     pub(crate) names: SymbolArgs,
     #[command(flatten)]

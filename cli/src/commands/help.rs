@@ -12,11 +12,12 @@ use crate::args::shell::HelpArgs;
 use crate::failure::Failure;
 
 /// Name, subject and text of each document.
-const DOCUMENTS: [(&str, &str, &str); 8] = [
+const DOCUMENTS: [(&str, &str, &str); 9] = [
     ("tutorial", "find a leak, a peak and slow growth, step by step", include_str!("../../../docs/tutorial.md")),
     ("troubleshooting", "what helps when something looks odd", include_str!("../../../docs/troubleshooting.md")),
     ("limitations", "what is not seen, and which numbers need care", include_str!("../../../docs/limitations.md")),
     ("formats", "JSON and files for other programs", include_str!("../../../docs/formats.md")),
+    ("control-protocol", "messages to recordings that run", include_str!("../../../docs/control-protocol.md")),
     ("glossary", "terms", include_str!("../../../docs/glossary.md")),
     ("benchmarks", "what recording costs", include_str!("../../../docs/benchmarks.md")),
     (

@@ -43,6 +43,7 @@ fn print(capture: &source::CaptureReader, request: &Request<'_>, out: &mut Repor
     let mut progress = unseen.then(|| Progress::new(capture.total_record_bytes(), "printing"));
     let mut printer = RecordPrinter::new(&kept, out);
     printer.head(capture)?;
+    printer.marks = capture.marks().iter().rev().map(|mark| (capture.mark_ns(mark), mark.name.clone())).collect();
     let read = capture.read(&mut printer, |bytes| progress.iter_mut().for_each(|progress| progress.add(bytes)))?;
     drop(progress);
     printer.written?;
@@ -66,12 +67,14 @@ struct RecordPrinter<'a, W> {
     frames: u32,
     stacks: u32,
     modules: HashSet<NativeModule>,
+    /// Marks that were not printed, with their times since the start, the last one first.
+    marks: Vec<(u64, String)>,
 }
 
 impl<'a, W: Write> RecordPrinter<'a, W> {
     fn new(kept: &'a AllocationFilter, out: W) -> Self {
         let kept = KeptEvents::new(kept);
-        Self { kept, out, written: Ok(()), tid: 0, frames: 0, stacks: 1, modules: HashSet::new() }
+        Self { kept, out, written: Ok(()), tid: 0, frames: 0, stacks: 1, modules: HashSet::new(), marks: Vec::new() }
     }
 
     fn head(&mut self, capture: &source::CaptureReader) -> io::Result<()> {
@@ -128,6 +131,13 @@ impl<W: Write> Consumer for RecordPrinter<'_, W> {
 
     fn truncated_stacks(&mut self, count: u64) {
         self.print(|out| writeln!(out, "TRUNCATED stacks={count}"));
+    }
+
+    /// A mark has a tick of its own.
+    fn tick(&mut self, _ticket: u64, time_ns: u64) {
+        while let Some((_, name)) = self.marks.pop_if(|(mark_ns, _)| *mark_ns <= time_ns) {
+            self.print(|out| writeln!(out, "MARK time_ns={time_ns} name={}", text(&name)));
+        }
     }
 
     fn run(&mut self, place: &RunPosition) {

@@ -6,9 +6,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use memtrack_reader::Options;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::query::{Expr, MatchContext, Matcher};
+use memtrack_reader::{Options, source};
 
 use crate::allocation_records;
 use crate::args::query::QueryArgs;
@@ -25,13 +25,13 @@ use crate::terminal::TextFormat;
 pub(crate) fn run(options: &QueryArgs) -> Result<u8> {
     let request = Request::from((options.captures.as_slice(), &options.filters));
     let request = if options.json { request } else { request.for_people() };
-    let expr = Expr::And(vec![allocation_records::filters(&request), options.expression.expr.clone()]);
+    let expr = &options.expression.expr;
     let mut out = ReportOutput::printed(options.output.of(&options.captures))?;
     let format = options.text.colors.text_format(&out);
     match options.by {
-        Some(by) => grouped(options, &request, (by, &expr), format, &mut out)?,
-        None if options.json => stream(options, &request, &expr, &mut out)?,
-        None => largest(options, &request, &expr, format, &mut out)?,
+        Some(by) => grouped(options, &request, (by, expr), format, &mut out)?,
+        None if options.json => stream(options, &request, expr, &mut out)?,
+        None => largest(options, &request, expr, format, &mut out)?,
     }
     out.finish()?;
     Ok(0)
@@ -50,7 +50,7 @@ fn grouped(
     for path in &of_one_recording(request.paths)? {
         let file = request.open(path)?;
         let capture = if file.aggregated() {
-            sums(path, request, (by, expr), &mut groups, &mut matched)?
+            sums((path, &file), request, (by, expr), &mut groups, &mut matched)?
         } else {
             allocation_records::for_each_allocation(&file, request, expr, |capture, life| {
                 matched.matched.add(life.size, 1);
@@ -79,12 +79,13 @@ fn without_filters(request: &Request<'_>) -> Request<'static> {
 
 /// Groups of an aggregated capture.
 fn sums(
-    path: &PathBuf,
+    (path, file): (&PathBuf, &source::CaptureReader),
     request: &Request<'_>,
     (by, expr): (GroupBy, &Expr),
     groups: &mut QueryGroups,
     matched: &mut MatchTotals,
 ) -> Result<Capture> {
+    let expr = &Expr::And(vec![allocation_records::filters(request, file)?, expr.clone()]);
     if !expr.is_of_groups() || by == GroupBy::Size {
         bail!(
             "{}: an aggregated capture has no individual allocations; only function, file, module, thread and allocator \

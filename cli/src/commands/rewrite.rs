@@ -108,7 +108,8 @@ pub(crate) fn anonymize(options: &AnonymizeArgs) -> Result<u8> {
         let symbols = names.symbols(&all_names(&capture, &places(&frames)));
         let process = names.process(capture.process());
         let payload = anonymized_aggregate(&aggregate, &mut names).encode();
-        write_aggregate(&mut out, &process, &symbols, &payload, capture.complete())?;
+        let marks = names.marks(capture.marks());
+        write_aggregate(&mut out, (&process, &marks), &symbols, &payload, capture.complete())?;
     } else {
         // Anonymized captures cannot be symbolized later, so names are resolved now.
         let symbols = all_names(&capture, &native_places(&capture)?);
@@ -142,6 +143,7 @@ fn rewrite(
 ) -> Result<()> {
     let mut writer = Rewriter::new(out, about.0, about.1, plan, names)?;
     writer.sources(capture.sources())?;
+    writer.marks(capture.marks())?;
     let mut progress = Progress::new(capture.total_record_bytes(), "writing");
     let read = capture.read(&mut writer, |bytes| progress.add(bytes))?;
     drop(progress);

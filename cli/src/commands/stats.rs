@@ -5,6 +5,7 @@
 use anyhow::Result;
 use memtrack_reader::View;
 use memtrack_reader::analysis::SizeHistogram;
+use memtrack_reader::query::Expr;
 
 use crate::allocation_records;
 use crate::args;
@@ -50,7 +51,7 @@ pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
 fn lifetimes(options: &args::StatsArgs) -> Result<reports::lifetimes::LifetimesReport> {
     let request = Request::from(&options.input);
     let request = if options.json { request } else { request.for_people() };
-    let expr = allocation_records::filters(&request);
+    let expr = Expr::And(Vec::new());
     let mut report = reports::lifetimes::LifetimesReport::default();
     for path in &of_one_recording(request.paths)? {
         let capture =

@@ -79,7 +79,8 @@ impl CommandHandler for RecordingCommands {
     }
 
     fn mark(&self, name: &str) -> Result<MarkAnswer, String> {
-        Err(format!("the mark {name} cannot be set yet"))
+        let (time_ns, captures) = self.recording.mark(name).ok_or("no recorded process is running any more")?;
+        Ok(MarkAnswer { time_ns, captures })
     }
 
     fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String> {

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 use memtrack_format::sources::FileLines;
 use memtrack_reader::analysis::Tally;
@@ -92,6 +93,8 @@ pub(crate) struct CaptureInfo {
     pub(crate) process: Process,
     /// Recorded source lines.
     pub(crate) sources: Vec<FileLines>,
+    /// Moments that were named while the program ran.
+    pub(crate) marks: Vec<Mark>,
     /// Whether it holds sums instead of events.
     pub(crate) aggregated: bool,
     /// Whether the recording is complete up to the end of the process.
@@ -159,6 +162,8 @@ impl CaptureInfo {
         Self {
             aggregated: self.aggregated || other.aggregated,
             complete: self.complete && other.complete,
+            // Each process that lived has them; the one that lived longest has most.
+            marks: if other.marks.len() > self.marks.len() { other.marks } else { self.marks },
             time_uncertainty_ns: self.time_uncertainty_ns.max(other.time_uncertainty_ns),
             lost_blocks: self.lost_blocks.saturating_add(other.lost_blocks),
             lost_bytes: self.lost_bytes.saturating_add(other.lost_bytes),
@@ -231,6 +236,13 @@ impl CaptureInfo {
     /// The wall clock at the start, as RFC 3339 in UTC.
     pub(crate) fn start_time(&self) -> Option<String> {
         self.process.start.realtime_ns.map(rfc3339)
+    }
+
+    /// The marks, with their times in nanoseconds since the recording began.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = (u64, &str)> {
+        let start = self.process.start.monotonic_ns;
+        let since = move |time_ns: u64| time_ns.saturating_sub(start.unwrap_or(time_ns));
+        self.marks.iter().map(move |mark| (since(mark.time_ns), mark.name.as_str()))
     }
 
     /// Duration of the recording in nanoseconds; up to the last event if the end is unknown.

@@ -131,6 +131,7 @@ fn capture_value(capture: &Capture) -> Value {
             json!({"kept": kept, "unwound": info.process.stacks.native_unwound})
         }),
         "traces_python_allocators": traces_python_allocators(capture),
+        "marks": info.marks().map(|(time_ns, name)| json!({"name": name, "time_ms": millis(time_ns)})).collect::<Value>(),
         "aggregated": info.aggregated,
         "complete": info.complete,
         "lost_blocks": info.lost_blocks,

@@ -9,7 +9,7 @@ use anyhow::Result;
 use memtrack_reader::analysis::{FrameRow, ModuleRow, Tally, Totals, View};
 use memtrack_reader::native::ModuleSource;
 
-use super::capture_info::Capture;
+use super::capture_info::{Capture, CaptureInfo, visible};
 use super::display::DisplayOptions;
 use super::failed;
 use super::leak_parts::LeakParts;
@@ -110,6 +110,9 @@ fn figures(
     if let Some(times) = info.times() {
         line("Times", format!("{times}; --allocation-timestamps records exact ones"))?;
     }
+    if let Some(marks) = marks(info) {
+        line("Marks", marks)?;
+    }
     line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
     let (freed, live) = (freed(totals), totals.leaked_at_exit);
     line("  freed", format!("{}, {}", count(freed.count), size(freed.bytes)))?;
@@ -165,6 +168,16 @@ fn figures(
         )?;
     }
     Ok(())
+}
+
+/// The first marks, with their times; all of them are in JSON.
+fn marks(info: &CaptureInfo) -> Option<String> {
+    const SHOWN: usize = 10;
+    let number = info.marks().count();
+    let shown: Vec<_> =
+        info.marks().take(SHOWN).map(|(time, name)| format!("{} at {}", visible(name), duration(time))).collect();
+    let more = if number > SHOWN { format!(", and {} more", count((number - SHOWN) as u64)) } else { String::new() };
+    (number > 0).then(|| format!("{}{more}", shown.join(", ")))
 }
 
 /// Prints the top own-code lines below a figure.

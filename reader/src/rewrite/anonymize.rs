@@ -7,6 +7,7 @@
 //! Invariant: within one anonymizer equal names have equal stand-ins, and different names different ones.
 
 use memtrack_format::aggregate::Aggregate;
+use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 use memtrack_format::symbols::{ModuleSymbols, OffsetSymbols, Symbol};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -74,6 +75,12 @@ impl Anonymizer {
     /// A thread's name.
     pub fn thread(&mut self, name: &str) -> String {
         self.word(name, "thread-", &[""])
+    }
+
+    /// Marks at the same times.
+    #[must_use]
+    pub fn marks(&mut self, marks: &[Mark]) -> Vec<Mark> {
+        marks.iter().map(|mark| Mark { name: self.word(&mark.name, "mark-", &[]), ..*mark }).collect()
     }
 
     /// A native module: its path, and a numbered build-id, which distinguishes modules and matches no file.

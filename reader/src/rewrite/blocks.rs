@@ -9,6 +9,7 @@ use crc32fast::hash as crc32;
 use memtrack_format::aggregate::PART;
 use memtrack_format::block::{BlockHeader, BlockKind, Codec, MAX_RATIO};
 use memtrack_format::header;
+use memtrack_format::marks::{self, Mark};
 use memtrack_format::meta::Process;
 use memtrack_format::sources::{self, FileLines};
 use memtrack_format::symbols::{self, ModuleSymbols};
@@ -88,6 +89,14 @@ impl<W: Write> CaptureBlocks<W> {
             .try_for_each(|payload| self.block(BlockHeader::plain(BlockKind::Sources), payload))
     }
 
+    /// Writes marks.
+    pub fn marks(&mut self, marks: &[Mark]) -> io::Result<()> {
+        if marks.is_empty() {
+            return Ok(());
+        }
+        self.block(BlockHeader::plain(BlockKind::Marks), &marks::encode(marks))
+    }
+
     /// Describes the process, from the run with this ticket on.
     pub fn process(&mut self, process: &Process, ticket: u64) -> io::Result<()> {
         let header =
@@ -110,7 +119,7 @@ impl<W: Write> CaptureBlocks<W> {
 /// What the writer says.
 pub fn write_aggregate<W: Write>(
     out: W,
-    process: &Process,
+    (process, marks): (&Process, &[Mark]),
     symbols: &[ModuleSymbols],
     payload: &[u8],
     complete: bool,
@@ -118,6 +127,7 @@ pub fn write_aggregate<W: Write>(
     let mut blocks = CaptureBlocks::new(out)?;
     blocks.symbols(symbols)?;
     blocks.process(process, 0)?;
+    blocks.marks(marks)?;
     let mut offset = 0;
     loop {
         let part = payload.get(offset..payload.len().min(offset + PART)).unwrap_or_default();

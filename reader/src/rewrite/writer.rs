@@ -10,6 +10,7 @@ use std::io::{self, Write};
 
 use memtrack_format::block::{BlockHeader, BlockKind};
 use memtrack_format::mapped::{self, MappedFile};
+use memtrack_format::marks::Mark;
 use memtrack_format::meta::{LostBlocks, Process, RecordedClock};
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use memtrack_format::record::{
@@ -159,6 +160,15 @@ impl<'a, W: Write> Rewriter<'a, W> {
     /// What the writer says.
     pub fn sources(&mut self, files: &[FileLines]) -> io::Result<()> {
         if self.names.is_some() { Ok(()) } else { self.blocks.sources(files) }
+    }
+
+    /// Writes the marks.
+    ///
+    /// # Errors
+    /// What the writer says.
+    pub fn marks(&mut self, marks: &[Mark]) -> io::Result<()> {
+        let marks = self.names.as_mut().map_or_else(|| marks.to_vec(), |names| names.marks(marks));
+        self.blocks.marks(&marks)
     }
 
     /// Writes what is left, the names of threads, and what was lost before; the writer.

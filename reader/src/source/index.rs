@@ -11,6 +11,7 @@ use std::ops::Range;
 use memtrack_format::block::{BlockError, BlockHeader, BlockKind, HEADER_LEN, SYNC};
 use memtrack_format::header;
 use memtrack_format::mapped::{self, MappedFile};
+use memtrack_format::marks::{self, Mark};
 use memtrack_format::meta::Process;
 use memtrack_format::sources::{self, FileLines};
 use memtrack_format::symbols::{self, ModuleSymbols};
@@ -56,6 +57,8 @@ pub(super) struct Index {
     pub(super) sources: Vec<FileLines>,
     /// Files of native code outside of loaded objects, each with the first ticket of the image that it is of.
     pub(super) mapped: Vec<(u64, MappedFile)>,
+    /// Moments with names, in the order they were written.
+    pub(super) marks: Vec<Mark>,
     /// The capture says that nothing is missing at its end.
     pub(super) complete: bool,
     pub(super) lost: DataLoss,
@@ -66,6 +69,7 @@ impl Index {
         let mut scan = Scan { file, index: Self::default(), last: None, recheck: file.len() };
         scan.run()?;
         let mut index = scan.index;
+        index.marks.sort_by_key(|mark| mark.time_ns);
         index.keep_newest_aggregate(file)?;
         index.records.sort_by_key(|piece| (piece.header.stream, piece.header.segment, piece.header.offset));
         index.segments = segments(&index.records);
@@ -201,6 +205,10 @@ impl Scan<'_> {
             }
             // For those who follow a capture while it is written.
             BlockKind::Watermark => {}
+            BlockKind::Marks => {
+                let marks = self.decoded(&piece, marks::decode)?;
+                self.index.marks.extend(marks);
+            }
             // Stands at the beginning of a file only, and is dealt with there.
             BlockKind::Members => self.index.lost.add(1, piece.stored_bytes()),
             BlockKind::End => {

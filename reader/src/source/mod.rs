@@ -31,6 +31,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memtrack_format::block::BlockKind;
+use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 
 pub use self::members::{Members, members};
@@ -357,6 +358,19 @@ impl CaptureReader {
     #[must_use]
     pub fn sources(&self) -> &[memtrack_format::sources::FileLines] {
         &self.index.sources
+    }
+
+    /// Moments that were named while the program ran, in their order.
+    #[must_use]
+    pub fn marks(&self) -> &[Mark] {
+        &self.index.marks
+    }
+
+    /// The time of a mark of this or another capture of the same machine in nanoseconds since this recording began; 0 if
+    /// it was before.
+    #[must_use]
+    pub fn mark_ns(&self, mark: &Mark) -> u64 {
+        mark.time_ns.saturating_sub(self.process().start.monotonic_ns.unwrap_or(mark.time_ns))
     }
 
     /// Every native place in its stacks, by module: for [`Symbolizer::prefetch`](crate::symbols::Symbolizer::prefetch).

@@ -4,8 +4,8 @@
 //! a pause the first run of the program has its own start time. A stamp is exact, but a thread may be delayed between
 //! reading the clock and taking its ticket, so it is clamped to the interval between the ticks around its event.
 //!
-//! Invariant: an event is never earlier than a tick or snapshot before it in the total order, nor later than one after
-//! it.
+//! Invariant: an event is never earlier than a tick or snapshot before it in the total order, and always earlier than one
+//! after it, unless two ticks have the same time. So a moment that has a tick divides the events exactly.
 
 use std::collections::VecDeque;
 
@@ -22,6 +22,13 @@ pub(super) struct TimelineTick {
     pub(super) time_ns: u64,
     /// Resident memory, if the tick is a snapshot.
     pub(super) rss: Option<u64>,
+}
+
+impl TimelineTick {
+    /// The latest time of an event before it.
+    fn latest_before(&self) -> u64 {
+        self.time_ns.saturating_sub(1)
+    }
 }
 
 /// A moment on both clocks.
@@ -80,7 +87,7 @@ pub(super) struct Timeline {
     scale: Option<ClockScale>,
     /// Time of the last mark that was passed.
     floor: u64,
-    /// Time of the next.
+    /// The latest time of events before the next.
     ceiling: Option<u64>,
     marks: VecDeque<TimelineTick>,
     /// Of the last mark that was added.
@@ -112,7 +119,7 @@ impl Timeline {
         let time_ns = tick.time_ns.saturating_sub(start).max(self.last.time_ns);
         self.last = Tick { ticket: tick.ticket.max(self.last.ticket), time_ns };
         self.marks.push_back(TimelineTick { ticket: self.last.ticket, time_ns, rss });
-        self.ceiling = self.marks.front().map(|mark| mark.time_ns);
+        self.ceiling = self.marks.front().map(TimelineTick::latest_before);
     }
 
     /// Whether a mark is known that comes after a run with this ticket.
@@ -127,7 +134,7 @@ impl Timeline {
         self.marks.front().filter(|mark| mark.ticket <= ticket)?;
         let mark = self.marks.pop_front()?;
         let time_ns = self.reach(mark.time_ns);
-        self.ceiling = self.marks.front().map(|next| next.time_ns);
+        self.ceiling = self.marks.front().map(TimelineTick::latest_before);
         Some(TimelineTick { time_ns, ..mark })
     }
 
@@ -175,7 +182,7 @@ impl Timeline {
     pub(super) fn time_at(&self, ticket: u64, monotonic_ns: u64, stamp: Option<u64>) -> u64 {
         let before = self.marks.partition_point(|mark| mark.ticket <= ticket);
         let floor = before.checked_sub(1).and_then(|last| self.marks.get(last)).map_or(0, |mark| mark.time_ns);
-        let ceiling = self.marks.get(before).map(|mark| mark.time_ns);
+        let ceiling = self.marks.get(before).map(TimelineTick::latest_before);
         let began = self.start_ns.map_or(0, |start| monotonic_ns.saturating_sub(start));
         let began = ceiling.map_or(began, |ceiling| began.min(ceiling));
         self.held(stamp, floor.max(began).max(self.floor), ceiling)

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use memtrack_collector::{RecordPiece, Sink};
 use memtrack_format::mapped::MappedFile;
+use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 use memtrack_reader::{Analysis, Frames, View};
 use rustc_hash::FxHashMap;
@@ -71,6 +72,10 @@ impl Sink for LiveSink {
     fn mapped(&mut self, files: &[MappedFile]) -> io::Result<()> {
         self.running.iter_mut().for_each(|running| running.mapped(files));
         self.inner.mapped(files)
+    }
+
+    fn mark(&mut self, mark: &Mark, ticket: u64) -> io::Result<()> {
+        self.inner.mark(mark, ticket)
     }
 
     fn wants_watermarks(&self) -> bool {

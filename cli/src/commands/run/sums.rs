@@ -16,6 +16,7 @@ use memtrack_format::aggregate::PART;
 use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN, MAX_RAW};
 use memtrack_format::header;
 use memtrack_format::mapped::MappedFile;
+use memtrack_format::marks::{self, Mark};
 use memtrack_format::meta::Process;
 use memtrack_reader::{Analysis, FrameId, Frames, Thread, aggregate};
 
@@ -49,7 +50,7 @@ impl SumsSink {
             file: SumsFile {
                 file,
                 packer: Packer::new(compression)?,
-                sources: Vec::new(),
+                kept: Vec::new(),
                 frames: 0,
                 newest: start,
                 end: start,
@@ -81,6 +82,12 @@ impl Sink for SumsSink {
 
     fn mapped(&mut self, files: &[MappedFile]) -> io::Result<()> {
         self.running.mapped(files);
+        Ok(())
+    }
+
+    fn mark(&mut self, mark: &Mark, _ticket: u64) -> io::Result<()> {
+        let header = BlockHeader::plain(BlockKind::Marks);
+        self.file.kept.extend(block(&mut self.file.packer, header, &marks::encode(std::slice::from_ref(mark)))?);
         Ok(())
     }
 
@@ -125,9 +132,9 @@ impl Sink for SumsSink {
 struct SumsFile {
     file: File,
     packer: Packer,
-    /// Blocks with source lines.
-    sources: Vec<u8>,
-    /// Number of frames whose lines are in `sources`.
+    /// Blocks with source lines and marks.
+    kept: Vec<u8>,
+    /// Number of frames whose lines are in `kept`.
     frames: usize,
     /// Start offset of the current checkpoint.
     newest: u64,
@@ -146,7 +153,7 @@ impl SumsFile {
         }
         self.frames = frames.frames().len();
         for payload in sources.take() {
-            self.sources.extend(block(&mut self.packer, BlockHeader::plain(BlockKind::Sources), &payload)?);
+            self.kept.extend(block(&mut self.packer, BlockHeader::plain(BlockKind::Sources), &payload)?);
         }
         Ok(())
     }
@@ -160,7 +167,7 @@ impl SumsFile {
         complete: bool,
     ) -> io::Result<()> {
         let mut bytes = block(&mut self.packer, BlockHeader::plain(BlockKind::Process), &process.encode())?;
-        bytes.extend_from_slice(&self.sources);
+        bytes.extend_from_slice(&self.kept);
         let payload = payload(analysis, frames, threads);
         // `..=`: a part shorter than PART marks the end, so a payload that is a multiple of PART ends with an empty
         // one.

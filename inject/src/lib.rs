@@ -1,0 +1,39 @@
+//! Loads a library into a running process and calls functions of it, by ptrace, without a debugger and without a path in
+//! the target's file system.
+//!
+//! [`refusal`] names every reason not to do it; [`target`] and [`process_facts`] look for them before the target is touched.
+//! [`safe_point`] decides by the stack ([`unwind`]) whether a stopped thread holds no lock of the loader or of an allocator.
+//! [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped thread, [`library`] loads and calls.
+//! [`memory`], [`maps`] and [`object`] read the target's memory.
+//!
+//! Invariant: a thread is used only where every frame of its stack is known to be harmless, and it goes on with the
+//! registers, signals and system call that it had. In doubt the answer is a [`Refusal`].
+
+#[cfg(target_arch = "x86_64")]
+mod filter;
+#[cfg(target_arch = "x86_64")]
+mod library;
+mod maps;
+mod memory;
+mod object;
+mod process_facts;
+mod refusal;
+#[cfg(target_arch = "x86_64")]
+mod remote_call;
+#[cfg(target_arch = "x86_64")]
+mod safe_point;
+#[cfg(target_arch = "x86_64")]
+mod stop;
+mod target;
+#[cfg(target_arch = "x86_64")]
+mod tracee;
+#[cfg(not(target_arch = "x86_64"))]
+mod unsupported;
+#[cfg(target_arch = "x86_64")]
+mod unwind;
+
+#[cfg(target_arch = "x86_64")]
+pub use library::{SharedFile, attach, detach, find_library};
+pub use refusal::{Busy, Refusal};
+#[cfg(not(target_arch = "x86_64"))]
+pub use unsupported::{SharedFile, attach, detach, find_library};

@@ -1,0 +1,169 @@
+//! What `/proc/PID/status` says of a process, and which refusal follows from it.
+//!
+//! Invariant: nothing here touches the process.
+
+use std::fs;
+
+use crate::refusal::Refusal;
+
+/// Numbers of capabilities.
+const SYS_PTRACE: u32 = 19;
+const SYS_ADMIN: u32 = 21;
+
+/// The lines of a status file that matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProcessFacts {
+    pub(crate) pid: i32,
+    /// The process that the thread belongs to.
+    group: i32,
+    state: u8,
+    tracer: i32,
+    /// Real, effective and saved user.
+    users: Vec<u32>,
+    /// 0: none, 1: strict, 2: a filter.
+    pub(crate) seccomp: u32,
+    /// Number of filters.
+    pub(crate) filters: Option<u32>,
+    ignored_signals: u64,
+    has_memory: bool,
+    capabilities: u64,
+}
+
+impl ProcessFacts {
+    pub(crate) fn read(pid: i32) -> Option<Self> {
+        Some(Self::parse(pid, &fs::read_to_string(format!("/proc/{pid}/status")).ok()?))
+    }
+
+    fn parse(pid: i32, text: &str) -> Self {
+        let mut facts = Self { pid, group: pid, ..Self::default() };
+        for (key, value) in text.lines().filter_map(|line| line.split_once(':')) {
+            let value = value.trim();
+            let number = value.parse().unwrap_or(0);
+            match key {
+                "Tgid" => facts.group = value.parse().unwrap_or(pid),
+                "State" => facts.state = value.bytes().next().unwrap_or(0),
+                "TracerPid" => facts.tracer = value.parse().unwrap_or(0),
+                "Uid" => facts.users = value.split_ascii_whitespace().take(3).flat_map(str::parse).collect(),
+                "Seccomp" => facts.seccomp = number,
+                "Seccomp_filters" => facts.filters = Some(number),
+                "SigIgn" => facts.ignored_signals = u64::from_str_radix(value, 16).unwrap_or(0),
+                "CapEff" => facts.capabilities = u64::from_str_radix(value, 16).unwrap_or(0),
+                "VmSize" => facts.has_memory = true,
+                _ => {}
+            }
+        }
+        facts
+    }
+
+    /// Whether the process may use this capability.
+    fn has(&self, capability: u32) -> bool {
+        self.capabilities >> capability & 1 == 1
+    }
+
+    /// Whether it can read the filters of others.
+    pub(crate) fn is_administrator(&self) -> bool {
+        self.has(SYS_ADMIN)
+    }
+
+    /// Whether the signal that ends an injected call would be lost.
+    fn ignores_trap(&self) -> bool {
+        self.ignored_signals >> (libc::SIGTRAP - 1) & 1 == 1
+    }
+
+    /// Who traces it, with the name of that process.
+    pub(crate) fn tracer(&self) -> Option<(i32, String)> {
+        let name = fs::read_to_string(format!("/proc/{}/comm", self.tracer)).unwrap_or_default();
+        (self.tracer != 0).then(|| (self.tracer, name.trim().into()))
+    }
+
+    /// The refusals that need no permission to find.
+    pub(crate) fn check(&self, own: &Self) -> Result<(), Refusal> {
+        if self.group != self.pid {
+            return Err(Refusal::IsThread(self.group));
+        }
+        if self.pid == own.pid {
+            return Err(Refusal::Itself);
+        }
+        match self.state {
+            b'Z' | b'X' => return Err(Refusal::Zombie),
+            _ if !self.has_memory => return Err(Refusal::Kernel),
+            _ => {}
+        }
+        if let Some((pid, name)) = self.tracer() {
+            return Err(Refusal::Traced { pid, name });
+        }
+        if matches!(self.state, b'T' | b't') {
+            return Err(Refusal::Stopped(self.pid));
+        }
+        if self.ignores_trap() {
+            return Err(Refusal::IgnoresTrap);
+        }
+        Ok(())
+    }
+
+    /// Why the kernel did not permit to trace this process.
+    pub(crate) fn why_denied(&self, own: &Self, scope: Option<u32>) -> Refusal {
+        let is_privileged = own.has(SYS_PTRACE);
+        let user = own.users.get(1).copied();
+        let other = self.users.iter().find(|theirs| Some(**theirs) != user).copied();
+        match (scope, other) {
+            (Some(3), _) => Refusal::YamaNobody,
+            (Some(2), _) if !is_privileged => Refusal::YamaPrivileged,
+            (_, Some(other)) if !is_privileged && user != Some(0) => Refusal::AnotherUser(other),
+            (Some(1), None) if !is_privileged => Refusal::YamaParent,
+            (_, None) if !is_privileged && user != Some(0) => Refusal::NotDumpable,
+            _ => Refusal::NoCapability,
+        }
+    }
+}
+
+/// The setting of the security module Yama; `None` where it is not active.
+pub(crate) fn yama_scope() -> Option<u32> {
+    fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ProcessFacts, SYS_PTRACE};
+    use crate::refusal::Refusal;
+
+    fn facts(text: &str) -> ProcessFacts {
+        ProcessFacts::parse(50, text)
+    }
+
+    const USUAL: &str =
+        "Tgid:\t50\nState:\tS (sleeping)\nTracerPid:\t0\nUid:\t1000\t1000\t1000\t1000\nVmSize:\t 1 kB\n";
+
+    #[test]
+    fn what_its_status_forbids_is_said() {
+        let own = ProcessFacts { pid: 7, ..ProcessFacts::default() };
+        let with = |more: &str| facts(&format!("{USUAL}{more}")).check(&own);
+        assert!(with("").is_ok());
+        assert!(matches!(with("Tgid:\t49\n"), Err(Refusal::IsThread(49))));
+        assert!(matches!(with("State:\tZ (zombie)\n"), Err(Refusal::Zombie)));
+        assert!(matches!(with("State:\tT (stopped)\n"), Err(Refusal::Stopped(50))));
+        assert!(matches!(with("TracerPid:\t1\nState:\tt (tracing stop)\n"), Err(Refusal::Traced { pid: 1, .. })));
+        assert!(matches!(with("SigIgn:\t0000000000000010\n"), Err(Refusal::IgnoresTrap)));
+        assert!(matches!(facts("Tgid:\t50\nState:\tS\n").check(&own), Err(Refusal::Kernel)));
+        assert!(matches!(facts(USUAL).check(&facts(USUAL)), Err(Refusal::Itself)));
+    }
+
+    #[test]
+    fn the_reason_of_a_denial_is_the_first_that_would_remain() {
+        let target = facts(USUAL);
+        let own = |user: u32, capable: bool| ProcessFacts {
+            users: vec![user; 3],
+            capabilities: u64::from(capable) << SYS_PTRACE,
+            ..ProcessFacts::default()
+        };
+        let why = |user, capable, scope| target.why_denied(&own(user, capable), scope);
+        assert!(matches!(why(1000, true, Some(3)), Refusal::YamaNobody));
+        assert!(matches!(why(1000, false, Some(2)), Refusal::YamaPrivileged));
+        assert!(matches!(why(1001, false, Some(1)), Refusal::AnotherUser(1000)));
+        assert!(matches!(why(1000, false, Some(1)), Refusal::YamaParent));
+        assert!(matches!(why(1000, false, Some(0)), Refusal::NotDumpable));
+        assert!(matches!(why(1000, false, None), Refusal::NotDumpable));
+        assert!(matches!(why(0, false, None), Refusal::NoCapability));
+        assert!(matches!(why(0, true, Some(1)), Refusal::NoCapability));
+    }
+}

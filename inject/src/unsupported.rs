@@ -1,0 +1,46 @@
+//! The interface on processors where it is not supported: every call is refused.
+//!
+//! Invariant: nothing is touched.
+
+use std::fs::File;
+use std::io;
+
+use crate::refusal::Refusal;
+
+/// The memory file that the target shares with memtrack.
+#[derive(Debug)]
+pub struct SharedFile {
+    /// The file, open for both.
+    pub file: File,
+    /// How often the function was called before, and refused the memory.
+    pub attempt: usize,
+}
+
+/// Refused.
+///
+/// # Errors
+/// Always.
+pub fn attach(
+    _pid: i32,
+    _image: &[u8],
+    _retry: &(dyn Fn(i32) -> bool + Sync),
+    _share: &mut (dyn FnMut(SharedFile) -> io::Result<Option<u32>> + Send),
+) -> Result<i32, Refusal> {
+    Err(Refusal::Architecture)
+}
+
+/// Refused.
+///
+/// # Errors
+/// Always.
+pub fn detach(_pid: i32) -> Result<i32, Refusal> {
+    Err(Refusal::Architecture)
+}
+
+/// Refused.
+///
+/// # Errors
+/// Always.
+pub fn find_library(_pid: i32) -> Result<bool, Refusal> {
+    Err(Refusal::Architecture)
+}
